@@ -1,0 +1,73 @@
+//! The variables that lib.rs documents.
+
+use std::{env, path::Path};
+
+use crate::Error;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Container,
+    Process,
+}
+
+pub(crate) fn forced_kind() -> Result<Option<Kind>, Error> {
+    match set("TIDEGATE_REDIS").as_deref() {
+        None => Ok(None),
+        Some("container") => Ok(Some(Kind::Container)),
+        Some("process") => Ok(Some(Kind::Process)),
+        Some(value) => Err(Error::Setting {
+            name: "TIDEGATE_REDIS",
+            value: value.to_owned(),
+            expected: "container or process",
+        }),
+    }
+}
+
+/// The image's name and tag.
+pub(crate) fn image() -> (String, String) {
+    let image = set("TIDEGATE_REDIS_IMAGE").unwrap_or_else(|| "redis:7.0-local".to_owned());
+    match image.rsplit_once(':') {
+        // A colon before a slash is that of a registry's port.
+        Some((name, tag)) if !tag.contains('/') => (name.to_owned(), tag.to_owned()),
+        _ => (image, "latest".to_owned()),
+    }
+}
+
+/// By which scripts/test finds what belongs to its run.
+pub(crate) fn run() -> String {
+    set("TIDEGATE_RUN").unwrap_or_else(|| std::process::id().to_string())
+}
+
+pub(crate) fn report() -> Option<String> {
+    set("TIDEGATE_REPORT")
+}
+
+pub(crate) fn ci() -> bool {
+    set("CI").is_some_and(|ci| ci != "false")
+}
+
+/// Where testcontainers finds the engine.
+pub(crate) fn docker_host() -> String {
+    set("DOCKER_HOST").unwrap_or_else(|| {
+        let socket = |folder: &str, path| set(folder).map(|folder| folder + path);
+        [
+            Some("/var/run/docker.sock".to_owned()),
+            socket("XDG_RUNTIME_DIR", "/.docker/run/docker.sock"),
+            socket("HOME", "/.docker/run/docker.sock"),
+            socket("HOME", "/.docker/desktop/docker.sock"),
+        ]
+        .into_iter()
+        .flatten()
+        .find(|socket| Path::new(socket).exists())
+        .map_or_else(|| "unix:///var/run/docker.sock".to_owned(), |socket| format!("unix://{socket}"))
+    })
+}
+
+pub(crate) fn on_path(program: &str) -> bool {
+    env::var_os("PATH")
+        .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+}
+
+fn set(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}

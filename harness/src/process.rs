@@ -1,0 +1,131 @@
+use std::{
+    fs::File,
+    io::{BufRead, BufReader},
+    net::TcpListener,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use crate::{Error, environment, lifeline::Lifeline};
+
+/// A plain `redis-server` on a free port of the loopback interface.
+#[derive(Debug)]
+pub(crate) struct Process {
+    pub(crate) port: u16,
+    clock: Option<Clock>,
+    _lifeline: Lifeline,
+}
+
+#[derive(Debug)]
+struct Clock {
+    file: File,
+    offset: Mutex<i64>,
+}
+
+impl Process {
+    pub(crate) fn start(options: &[&str]) -> Result<Self, Error> {
+        Self::launch(options, None)
+    }
+
+    pub(crate) fn start_with_clock() -> Result<Self, Error> {
+        let library = option_env!("CLOCK_LIBRARY").ok_or(Error::NoClock)?;
+        Self::launch(&[], Some(library))
+    }
+
+    fn launch(options: &[&str], clock_library: Option<&str>) -> Result<Self, Error> {
+        if !environment::on_path("redis-server") {
+            return Err(Error::NoBinary);
+        }
+        // Between finding a free port and using it, another process may take it.
+        let mut attempts = 5;
+        loop {
+            attempts -= 1;
+            match Self::launch_on(free_port()?, options, clock_library) {
+                Err(Error::Process(log)) if attempts > 0 && log.contains("already in use") => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn launch_on(port: u16, options: &[&str], clock_library: Option<&str>) -> Result<Self, Error> {
+        let run = environment::run();
+        let port_option = port.to_string();
+        #[rustfmt::skip]
+        let arguments = [
+            &run, clock_library.unwrap_or_default(),
+            "--port", &port_option, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
+        ];
+        let mut lifeline = Lifeline::new(SCRIPT, &[&arguments, options].concat())
+            .map_err(|error| Error::io("/bin/sh", error))?;
+        let folder = wait_until_ready(&mut lifeline)?;
+        let clock = match clock_library {
+            Some(_) => Some(Clock::open(&folder.join("clock"))?),
+            None => None,
+        };
+        Ok(Self { port, clock, _lifeline: lifeline })
+    }
+
+    /// Whether there was a clock to shift.
+    pub(crate) fn shift_clock(&self, micros: i64) -> bool {
+        self.clock.as_ref().is_some_and(|clock| clock.shift(micros))
+    }
+}
+
+/// The server is killed, not asked: a test may have left it stopped or in a script without end.
+/// Only the server keeps the output open, so its end is the server's.
+const SCRIPT: &str = r#"
+exec 2>&1
+run=$1 clock=$2; shift 2
+folder=$(mktemp -d "${TMPDIR:-/tmp}/tidegate-$run-XXXXXX") || exit
+echo "$folder"
+set -- redis-server --dir "$folder" "$@"
+if [ -n "$clock" ]; then
+    head -c 8 /dev/zero >"$folder/clock"
+    set -- env LD_PRELOAD="$clock" TIDEGATE_CLOCK="$folder/clock" "$@"
+fi
+"$@" & server=$!
+exec >/dev/null 2>&1
+read -r _
+kill -9 "$server"
+wait "$server"
+rm -rf "$folder"
+"#;
+
+/// The server's folder.
+fn wait_until_ready(lifeline: &mut Lifeline) -> Result<PathBuf, Error> {
+    let mut log = String::new();
+    if let Some(output) = lifeline.output() {
+        let mut output = BufReader::new(output);
+        while output.read_line(&mut log).is_ok_and(|read| read > 0) {
+            if log.contains("Ready to accept connections") {
+                let folder = log.lines().next().unwrap_or_default();
+                return Ok(folder.into());
+            }
+        }
+    }
+    Err(Error::Process(log))
+}
+
+fn free_port() -> Result<u16, Error> {
+    TcpListener::bind(("127.0.0.1", 0))
+        .and_then(|listener| listener.local_addr())
+        .map(|address| address.port())
+        .map_err(|error| Error::io("127.0.0.1", error))
+}
+
+impl Clock {
+    fn open(path: &Path) -> Result<Self, Error> {
+        Ok(Self {
+            file: File::options().write(true).open(path).map_err(|error| Error::io(path, error))?,
+            offset: Mutex::new(0),
+        })
+    }
+
+    fn shift(&self, micros: i64) -> bool {
+        let mut offset = self.offset.lock().unwrap_or_else(PoisonError::into_inner);
+        *offset += micros;
+        // The server has the file mapped, and sees this at its next reading of the clock.
+        self.file.write_all_at(&offset.to_ne_bytes(), 0).is_ok()
+    }
+}

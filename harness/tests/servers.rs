@@ -1,0 +1,155 @@
+//! Each kind of server starts, answers, and is gone without a trace.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers")]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader},
+    net::TcpStream,
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use harness::{Server, shared};
+
+fn answers(url: &str) -> bool {
+    TcpStream::connect(url.trim_start_matches("redis://")).is_ok()
+}
+
+fn soon(what: &str, mut is_true: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !is_true() {
+        assert!(start.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn redis_micros(server: &Server) -> i64 {
+    let reply = server.cli(&["EVAL", "local t = redis.call('TIME') return t[1] * 1000000 + t[2]", "0"]);
+    let reply = reply.unwrap();
+    reply.trim_start_matches("(integer) ").parse().unwrap()
+}
+
+#[test]
+fn a_server_answers_and_is_gone_after_drop() {
+    for server in [Server::start(), Server::process(&[])] {
+        let server = server.unwrap();
+        assert_eq!(server.cli(&["PING"]).unwrap(), "PONG");
+        assert!(server.how().contains(server.version()), "{server:?}");
+        let url = server.url().to_owned();
+        drop(server);
+        assert!(!answers(&url), "{url}");
+    }
+}
+
+#[test]
+fn options_reach_the_server() {
+    let options = &["--maxmemory", "10mb"];
+    for server in [Server::start_with(options), Server::process(options)] {
+        let shown = server.unwrap().cli(&["CONFIG", "GET", "maxmemory"]).unwrap();
+        assert_eq!(shown, "1) \"maxmemory\"\n2) \"10485760\"");
+    }
+}
+
+#[test]
+fn a_wrong_option_is_an_error_with_the_servers_words() {
+    let error = Server::process(&["--no-such-option", "1"]).unwrap_err();
+    assert!(error.to_string().contains("no-such-option"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_comes_and_goes_in_a_current_thread_runtime() {
+    assert_eq!(shared().cli(&["PING"]).unwrap(), "PONG");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_comes_and_goes_in_a_multi_thread_runtime() {
+    assert_eq!(shared().cli(&["PING"]).unwrap(), "PONG");
+}
+
+#[test]
+fn tests_share_a_server() {
+    let first = shared();
+    assert_eq!(first.url(), shared().url());
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_shifted_clock_shows_in_time() {
+    const HOUR: i64 = 3_600_000_000;
+    const TOLERANCE: i64 = 10_000_000;
+    let right = Server::process(&[]).unwrap();
+    let shifted = Server::with_shiftable_clock().unwrap();
+    for (shift, total) in [(0, 0), (HOUR, HOUR), (-2 * HOUR, -HOUR), (HOUR, 0)] {
+        shifted.shift_clock(shift);
+        let difference = redis_micros(&shifted) - redis_micros(&right);
+        assert!((difference - total).abs() < TOLERANCE, "{difference} != {total}");
+    }
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn keys_expire_by_the_shifted_clock() {
+    let server = Server::with_shiftable_clock().unwrap();
+    server.cli(&["SET", "key", "value", "EX", "60"]).unwrap();
+    server.shift_clock(59_000_000);
+    assert_eq!(server.cli(&["EXISTS", "key"]).unwrap(), "(integer) 1");
+    server.shift_clock(1_000_000);
+    assert_eq!(server.cli(&["EXISTS", "key"]).unwrap(), "(integer) 0");
+}
+
+/// Not a test of its own: what the tests below run in a process of its own, and kill.
+#[test]
+#[ignore = "waits to be killed"]
+fn victim() {
+    let servers = [Server::start(), Server::process(&[])].map(Result::unwrap);
+    for server in &servers {
+        eprintln!("url {}", server.url());
+    }
+    loop {
+        thread::park();
+    }
+}
+
+/// Starts [`victim`]; it, and the addresses of its servers. Its temporary folders go into `folder`.
+fn start_victim(folder: &Path) -> (Child, Vec<String>) {
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "victim", "--ignored", "--nocapture"])
+        .env("TMPDIR", folder)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(victim.stderr.take().unwrap());
+    let urls = output.lines().map_while(Result::ok);
+    let urls = urls.filter_map(|line| Some(line.strip_prefix("url ")?.to_owned()));
+    (victim, urls.take(2).collect())
+}
+
+#[test]
+fn a_killed_process_leaves_nothing() {
+    for signal in ["-KILL", "-TERM", "-INT"] {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut victim, urls) = start_victim(folder.path());
+        assert_eq!(urls.len(), 2, "the victim's servers");
+        assert!(urls.iter().all(|url| answers(url)), "{urls:?}");
+
+        let id = victim.id().to_string();
+        assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
+        victim.wait().unwrap();
+        soon("the servers are gone", || !urls.iter().any(|url| answers(url)));
+        soon("the folders are gone", || fs::read_dir(folder.path()).unwrap().next().is_none());
+    }
+}
+
+#[test]
+fn a_panic_leaves_nothing() {
+    let url = thread::spawn(|| {
+        let server = Server::start().unwrap();
+        std::panic::panic_any(server.url().to_owned());
+    });
+    let url = url.join().unwrap_err().downcast::<String>().unwrap();
+    assert!(!answers(&url), "{url}");
+}

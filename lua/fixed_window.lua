@@ -1,0 +1,65 @@
+--[[
+  fixed_window: a count that starts anew with each window, which begins with the
+  first charge or by the clock.
+
+  KEYS     hash: used (units), start (us); blocked_until (us) where blocked
+  ARGV     quota: limit, window (us), 1 if by the clock, offset (us)
+  State    used, start of the window (where nothing is used: of the window that
+           a charge would begin)
+  Writes   a charge: HINCRBY (HSET where a window begins), PEXPIREAT its end.
+           A denial: nothing, but that a window dated in the future is re-dated
+           to that of now.
+]]
+
+-- The most that is ever stored, so that debt stays exact.
+local MOST_UNITS = 4503599627370496
+
+local function fixed_window(arg)
+  local limit, window = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  local fresh = now
+  if ARGV[arg + 2] == '1' then fresh = now - (now - ARGV[arg + 3]) % window end
+
+  local function afford(key, n, cost)
+    local state = try('HMGET', key, 'used', 'start', 'blocked_until')
+    if state.err then return nil, state.err end
+    local used, start, blocked, ahead = 0, fresh, 0, false
+    if state[1] or state[2] then
+      local stored, since = integer(state[1]), integer(state[2])
+      if not stored then return nil, 'STATE used' end
+      if not since then return nil, 'STATE start' end
+      if stored > 0 and since + window > now then
+        used = stored
+        if since > now then ahead = true else start = since end
+      end
+    end
+    if state[3] then
+      blocked = integer(state[3])
+      if not blocked then return nil, 'STATE blocked_until' end
+      if blocked > now then return 0, blocked, ahead, used, start end
+    end
+    if cost == 0 then return n, blocked, ahead, used, start end
+    return min(n, floor(max(0, limit - used) / cost)), blocked, ahead, used, start
+  end
+
+  local function charge(key, n, own, k, cost, blocked, ahead, used, start)
+    local units = k * cost
+    if n == 0 or (units == 0 and not ahead) then return end
+    local after = min(used + units, MOST_UNITS)
+    local done
+    if used == 0 or ahead then
+      done = try('HSET', key, 'used', format('%.0f', after), 'start', format('%.0f', start))
+    else
+      done = try('HINCRBY', key, 'used', format('%.0f', after - used))
+    end
+    if type(done) == 'table' then return done.err end
+    local expires = after > 0 and ceil((start + window) / 1000) or floor(now / 1000) + 1
+    if blocked > now then expires = max(expires, floor(now / 1000) + ceil((blocked - now) / 1000)) end
+    call('PEXPIREAT', key, expires)
+  end
+
+  local function give_back(key, units, stamp, blocked, _, used, start)
+    if stamp >= start then return charge(key, 1, 0, 0, 1, blocked, true, max(0, used - units), start) end
+  end
+
+  return afford, charge, give_back
+end

@@ -1,0 +1,68 @@
+--[[
+  group: several limits for one ask, all or nothing; many groups in one call.
+  A group admits as many of its n asks as each of its limits can, and charges
+  exactly those to all of them. Each group sees what the ones before it wrote.
+
+  KEYS     one per item, group after group
+  ARGV     q, the number of quotas; then q times: algorithm, 4 numbers (see
+           there); then per group: n, number of items, and per item: quota (from
+           1), cost, longest accepted delay (us, '' for any)
+  Returns  {now, group, group, ...}, flat; a group is k, then per item
+           blocked_until, state before (as many numbers as the algorithm has),
+           or in their place one string that says why this group failed, and it
+           alone
+  Writes   see the algorithms; all items are read before one is written
+]]
+local algorithms = {
+  token_bucket = token_bucket,
+  leaky_bucket = leaky_bucket,
+  fixed_window = fixed_window,
+  sliding_log = sliding_log,
+  sliding_counter = sliding_counter,
+}
+local arg = 2
+local affords, charges = {}, {}
+for q = 1, tonumber(ARGV[1]) do
+  affords[q], charges[q] = algorithms[ARGV[arg]](arg + 1)
+  arg = arg + 5
+end
+
+local function take(first, n, items)
+  local k, found = n, {}
+  for i = 1, items do
+    local q, cost = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+    local item = { q, cost, affords[q](KEYS[first + i], n, cost, ARGV[arg + 2]) }
+    arg = arg + 3
+    if not item[3] then
+      arg = arg + 3 * (items - i)
+      return item[4]
+    end
+    k = min(k, item[3])
+    found[i] = item
+  end
+  local row = { k }
+  for i = 1, items do
+    local q, cost, own, blocked, ahead, a, b, c = unpack(found[i], 1, 8)
+    local failed, seen = charges[q](KEYS[first + i], n, own, k, cost, blocked, ahead, a, b, c)
+    if failed then return failed end
+    row[#row + 1] = blocked
+    row[#row + 1] = a
+    if b then row[#row + 1] = b end
+    if c then row[#row + 1] = seen or c end
+  end
+  return nil, row
+end
+
+local reply, key = { now }, 0
+while key < #KEYS do
+  local n, items = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  arg = arg + 2
+  local failed, row = take(key, n, items)
+  key = key + items
+  if failed then
+    reply[#reply + 1] = failed
+  else
+    for i = 1, #row do reply[#reply + 1] = row[i] end
+  end
+end
+return reply

@@ -1,0 +1,25 @@
+--[[
+  leaky_bucket: a token bucket seen as a queue. The level is the work that waits,
+  so who is admitted waits until what is before him has drained. An ask that
+  would wait longer than it accepts is denied and takes no place.
+
+  KEYS     hash: used (units), at (us); blocked_until (us) where blocked
+  ARGV     quota: queue, rate, per, 0
+  State    ticks used
+  Writes   as token_bucket
+]]
+local function leaky_bucket(arg)
+  local rate, per = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  local afford, charge, give_back = token_bucket(arg)
+
+  local function afford_in_time(key, n, cost, max_delay)
+    local own, blocked, ahead, ticks = afford(key, n, cost)
+    if own and own > 0 and cost > 0 and max_delay ~= '' then
+      local last = max_delay * rate - ticks
+      own = last < 0 and 0 or min(own, floor(last / (cost * per)) + 1)
+    end
+    return own, blocked, ahead, ticks
+  end
+
+  return afford_in_time, charge, give_back
+end

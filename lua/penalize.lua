@@ -1,0 +1,14 @@
+--[[
+  penalize: charges units without asking. The debt is stored, so that what comes
+  after has to wait for it.
+
+  KEYS     one
+  ARGV     quota: 4 numbers, see the algorithm; units
+  Returns  now, or a string that says why it failed
+  Writes   as a charge of the algorithm
+]]
+local afford, charge = algorithm(1)
+local key = KEYS[1]
+local own, blocked, ahead, a, b, c = afford(key, 0, 1, '')
+if not own then return blocked end
+return charge(key, 1, 1, 1, tonumber(ARGV[5]), blocked, ahead, a, b, c) or now

@@ -1,0 +1,42 @@
+--[[
+  prelude: what stands before every script. Reads the server's clock, once:
+  TIME runs on inside a script on Redis 7.0, so a second reading would differ.
+
+  Promises  `now` in whole microseconds since 1970, and `stamp`, the same as
+            text with all its digits (tostring would keep 14 of 16).
+
+  What an algorithm's file defines is a function of the place of its quota in
+  ARGV that returns three:
+
+    afford(key, n, cost, max_delay)
+        -> how many of n asks its limit alone admits, blocked_until,
+           whether the state is dated in the future, state (1 to 3 numbers);
+           or nil and a string that says what is wrong with the key
+    charge(key, n, own, k, cost, blocked, ahead, state...)
+        charges k of n asks, of which `own` could be afforded; with k = 0 does
+        what a denial may do; writes the state as it is where `ahead` is true
+        -> nil or what failed, and the third number of state where only the
+           state after tells it
+    give_back(key, units, stamp, blocked, ahead, state...)
+        takes back what was charged at `stamp` as far as it still counts
+        -> nil or what failed
+]]
+local call, try = redis.call, redis.pcall
+local floor, ceil, min, max, format = math.floor, math.ceil, math.min, math.max, string.format
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+local stamp = format('%.0f', now)
+
+-- Doubles hold every integer up to here, so sums below it are exact.
+local EXACT = 9007199254740992
+
+-- An integer that we could have stored, or nil. NaN fails every comparison.
+local function integer(text)
+  local value = tonumber(text)
+  if value and value >= 0 and value <= EXACT and value % 1 == 0 then return value end
+end
+
+-- Lets the key live for `left` us more, and as long as it is blocked.
+local function expire(key, left, blocked)
+  call('PEXPIRE', key, max(1, ceil(max(left, blocked - now) / 1000)))
+end

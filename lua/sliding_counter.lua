@@ -1,0 +1,71 @@
+--[[
+  sliding_counter: this window's count, and the share of the previous window's
+  that still overlaps, rounded down. Windows begin by the clock.
+
+  KEYS     hash: cur, prev (units), start (us) of the current window;
+           blocked_until (us) where blocked
+  ARGV     quota: limit, window (us), 0, 0
+  State    cur, prev
+  Writes   a charge: HSET, PEXPIRE. A denial: nothing, but that a window dated
+           in the future is re-dated to that of now.
+]]
+local function sliding_counter(arg)
+  local limit, window = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  local start = now - now % window
+  -- A count times the window must stay exact.
+  local most = floor(4503599627370496 / window)
+
+  local function afford(key, n, cost)
+    local state = try('HMGET', key, 'cur', 'prev', 'start', 'blocked_until')
+    if state.err then return nil, state.err end
+    local cur, prev, blocked, ahead = 0, 0, 0, false
+    if state[1] or state[2] or state[3] then
+      local stored, before, since = integer(state[1]), integer(state[2]), integer(state[3])
+      if not stored then return nil, 'STATE cur' end
+      if not before then return nil, 'STATE prev' end
+      if not since then return nil, 'STATE start' end
+      if since >= start then
+        cur, prev, ahead = min(stored, most), min(before, most), since > now
+      elseif since + window >= start then
+        prev = min(stored, most)
+      end
+    end
+    if state[4] then
+      blocked = integer(state[4])
+      if not blocked then return nil, 'STATE blocked_until' end
+      if blocked > now then return 0, blocked, ahead, cur, prev end
+    end
+    if cost == 0 then return n, blocked, ahead, cur, prev end
+    local estimate = cur + prev - ceil(prev * (now - start) / window)
+    return min(n, floor(max(0, limit - estimate) / cost)), blocked, ahead, cur, prev
+  end
+
+  local function charge(key, n, own, k, cost, blocked, ahead, cur, prev)
+    local units = k * cost
+    if n == 0 or (units == 0 and not ahead) then return end
+    cur = min(cur + units, most)
+    local done = try('HSET', key, 'cur', format('%.0f', cur), 'prev', format('%.0f', prev),
+      'start', format('%.0f', start))
+    if type(done) == 'table' then return done.err end
+    -- Until the estimate is 0: this window's count has to become the previous
+    -- one's, and its share small enough.
+    local untouched = now
+    if cur > 0 then
+      untouched = start + 2 * window - ceil(window / cur) + 1
+    elseif prev > 0 then
+      untouched = start + window - ceil(window / prev) + 1
+    end
+    expire(key, untouched - now, blocked)
+  end
+
+  local function give_back(key, units, stamp, blocked, _, cur, prev)
+    if stamp >= start then
+      cur = max(0, cur - units)
+    elseif stamp + window >= start then
+      prev = max(0, prev - units)
+    end
+    return charge(key, 1, 0, 0, 1, blocked, true, cur, prev)
+  end
+
+  return afford, charge, give_back
+end

@@ -1,0 +1,177 @@
+--[[
+  sliding_log: every charge with its time, so that no window of the length holds
+  more than the limit. One entry for each take, whatever it took; its member
+  carries the running total, so that the units in the window are a difference
+  and no entry is read but those at the edges.
+
+  KEYS     zset: score us, member `total:units`, the running total (16 digits)
+           after this entry and the units of it; `block`, whose score is until
+           when the key is blocked, and which stays the highest
+  ARGV     quota: limit, window (us), 1 if denied asks are logged too, 0
+  State    used, score of the newest entry, score of the entry that must leave
+           the window before another ask of this cost passes (0: none must)
+  Writes   a charge: ZADD, PEXPIRE, and at most 256 stale entries removed.
+           A denial: nothing, but that entries dated in the future become one
+           dated now; and, where denied asks are logged, as a charge.
+]]
+
+-- Where the running total starts anew, so that it stays exact.
+local MOST_TOTAL = 4503599627370496
+local TRIM = 256
+
+local function sliding_log(arg)
+  local limit, window, count_denied = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), ARGV[arg + 2] == '1'
+  -- Entries with this score or a lower one have left the window.
+  local edge = format('%.0f', now - window)
+
+  local function entry(member)
+    local total, units = string.match(member, '^(%d+):(%d+)$')
+    return integer(total), integer(units)
+  end
+
+  -- The first of some members that is an entry, since `block` may be among them.
+  local function first_entry(members)
+    if members[1] == 'block' then return members[2] end
+    return members[1]
+  end
+
+  -- The running total before the oldest entry that counts.
+  local function base_of(key)
+    local stale = first_entry(call('ZREVRANGEBYSCORE', key, edge, '-inf', 'LIMIT', 0, 2))
+    if stale then return (entry(stale)) end
+    local total, units = entry(call('ZRANGE', key, 0, 0)[1])
+    return total and units and total - units
+  end
+
+  local function total_at(key, rank)
+    local member = call('ZRANGE', key, rank, rank)[1]
+    return member and entry(member) or EXACT
+  end
+
+  -- The first rank whose total is at least `total`; `block` counts as the end.
+  local function rank_of(key, total)
+    local low, high = 0, call('ZCARD', key)
+    while low < high do
+      local middle = floor((low + high) / 2)
+      if total_at(key, middle) < total then low = middle + 1 else high = middle end
+    end
+    return low
+  end
+
+  local function add(key, total, units)
+    return try('ZADD', key, stamp, format('%016.0f:%.0f', total, units))
+  end
+
+  local function afford(key, n, cost)
+    local top = try('ZREVRANGE', key, 0, 1, 'WITHSCORES')
+    if top.err then return nil, top.err end
+    local blocked, newest, score = 0, top[1], top[2]
+    if newest == 'block' then
+      blocked = integer(score)
+      if not blocked then return nil, 'STATE block' end
+      newest, score = top[3], top[4]
+    end
+    local used, at, ahead, total = 0, 0, false, 0
+    if newest then
+      total, at = entry(newest), integer(score)
+      if not total then return nil, 'STATE member' end
+      if not at then return nil, 'STATE score' end
+      if at > now then
+        at, ahead = now, true
+        if blocked == 0 then blocked = tonumber(call('ZSCORE', key, 'block') or 0) end
+      end
+      if now - at < window then
+        local base = base_of(key)
+        if not (base and base <= total) then return nil, 'STATE member' end
+        used = total - base
+      else
+        at = 0
+      end
+    end
+    if blocked > now then return 0, blocked, ahead, used, at, total end
+    if cost == 0 then return n, blocked, ahead, used, at, total end
+    return min(n, floor(max(0, limit - used) / cost)), blocked, ahead, used, at, total
+  end
+
+  -- Adds before it removes: where memory is short, the first write fails and
+  -- nothing is lost.
+  local function redate(key, total, blocked)
+    local ahead = '(' .. stamp
+    local member = first_entry(call('ZRANGEBYSCORE', key, ahead, '+inf', 'LIMIT', 0, 2))
+    if not member then return end
+    local first, units = entry(member)
+    if not (first and units) then return 'STATE member' end
+    local done = add(key, total, total - (first - units))
+    if type(done) == 'table' then return done.err end
+    call('ZREMRANGEBYSCORE', key, ahead, '+inf')
+    if blocked > now then call('ZADD', key, format('%.0f', blocked), 'block') end
+  end
+
+  -- What is in the window becomes one entry: late to leave, never early.
+  local function start_anew(key, used, at, units, blocked)
+    call('UNLINK', key)
+    if used > 0 then call('ZADD', key, format('%.0f', at), format('%016.0f:%.0f', used, used)) end
+    if blocked > now then call('ZADD', key, format('%.0f', blocked), 'block') end
+    add(key, used + units, units)
+    return used + units
+  end
+
+  local function charge(key, n, own, k, cost, blocked, ahead, used, at, total)
+    local units = k * cost
+    if count_denied then units = units + min((n - own) * cost, limit) end
+    if n > 0 and (units > 0 or ahead) then
+      local failed = ahead and redate(key, total, blocked)
+      if failed then return failed end
+      if units > 0 then
+        local done = add(key, total + units, units)
+        if type(done) == 'table' then return done.err end
+        total = total + units
+        if total > MOST_TOTAL then total = start_anew(key, used, at, units, blocked) end
+        used, at = used + units, now
+        local gone = call('ZCOUNT', key, '-inf', edge)
+        -- Where denials count, only the newest `limit` units can ever deny.
+        if count_denied then gone = max(gone, rank_of(key, total - limit + 1)) end
+        if gone > 0 then call('ZREMRANGEBYRANK', key, 0, min(gone, TRIM) - 1) end
+      end
+      if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
+      expire(key, used > 0 and at + window - now or 0, blocked)
+    end
+    cost = max(cost, 1)
+    if used + cost <= limit then return nil, 0 end
+    local rank = rank_of(key, total - limit + cost)
+    return nil, min(tonumber(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) or now, now)
+  end
+
+  -- The oldest units go first: they would have been the first to leave. The
+  -- work is that of the entries given back, however many stale ones there are.
+  local function give_back(key, units, stamp, blocked, ahead, used, at, total)
+    if used == 0 or stamp + window <= now then return end
+    local failed = ahead and redate(key, total, blocked)
+    if failed then return failed end
+    local base = total - used + min(units, used)
+    if base == total then
+      call('UNLINK', key)
+      if blocked > now then call('ZADD', key, format('%.0f', blocked), 'block') end
+      return expire(key, 0, blocked)
+    end
+    -- The new base is told by the first entry that stays, and by the newest
+    -- stale one as long as there is one.
+    local function rewrite(rank, member_total, member_units)
+      local old = call('ZRANGE', key, rank, rank, 'WITHSCORES')
+      local new = format('%016.0f:%.0f', member_total, member_units)
+      if new == old[1] then return end
+      local done = try('ZADD', key, old[2], new)
+      if type(done) == 'table' then return done.err end
+      call('ZREM', key, old[1])
+    end
+    local stale, stays = call('ZCOUNT', key, '-inf', edge), rank_of(key, base + 1)
+    local first = total_at(key, stays)
+    failed = rewrite(stays, first, first - base)
+    if not failed and stale > 0 then failed = rewrite(stale - 1, base, 0) end
+    if failed then return failed end
+    if stays > stale then call('ZREMRANGEBYRANK', key, stale, stays - 1) end
+    expire(key, at + window - now, blocked)
+  end
+
+  return afford, charge, give_back
+end

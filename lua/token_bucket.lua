@@ -1,0 +1,71 @@
+--[[
+  token_bucket: a level of used units that may rise to the capacity and drains
+  at the refill rate; an idle bucket is full, its level 0. Counted in ticks, so
+  that every sum is an integer: a unit is `per` ticks, and `rate` ticks drain
+  each microsecond. What is stored is what was used, so a raised capacity gives
+  room at once.
+
+  KEYS     hash: used (units), at (us); blocked_until (us) where blocked
+  ARGV     quota: capacity, rate, per, 0
+  State    ticks used
+  Writes   a charge: HSET, PEXPIRE. A denial: nothing, but that a level dated
+           in the future is re-dated to now (after a step back of the server's
+           clock it would not drain), and a TTL that is too short lengthened.
+]]
+
+-- The most that is ever stored, so that debt cannot leave the exact range.
+local MOST_TICKS = 562949953421312
+
+local function token_bucket(arg)
+  local capacity, rate, per = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  local full = capacity * per
+
+  local function afford(key, n, cost)
+    local state = try('HMGET', key, 'used', 'at', 'blocked_until')
+    if state.err then return nil, state.err end
+    local ticks, blocked, ahead = 0, 0, false
+    if state[1] or state[2] then
+      local used, at = tonumber(state[1]), integer(state[2])
+      if not (used and used >= 0 and used <= EXACT) then return nil, 'STATE used' end
+      if not at then return nil, 'STATE at' end
+      -- `used` keeps 16 digits; rounding gives back the ticks that were meant.
+      ticks = min(floor(used * per + 0.5), MOST_TICKS)
+      local drained = (now - at) * rate
+      if drained < 0 then
+        ahead = true
+      elseif drained >= ticks then
+        ticks = 0
+      else
+        ticks = ticks - drained
+      end
+    end
+    if state[3] then
+      blocked = integer(state[3])
+      if not blocked then return nil, 'STATE blocked_until' end
+      if blocked > now then return 0, blocked, ahead, ticks end
+    end
+    if cost == 0 then return n, blocked, ahead, ticks end
+    return min(n, max(0, floor((full - ticks) / (cost * per)))), blocked, ahead, ticks
+  end
+
+  local function charge(key, n, own, k, cost, blocked, ahead, ticks)
+    local units = k * cost
+    if n == 0 or (units == 0 and cost == 0) then return end
+    local write = units > 0 or ahead
+    if write then
+      ticks = min(ticks + units * per, MOST_TICKS)
+      local done = try('HSET', key, 'used', format('%.16g', ticks / per), 'at', stamp)
+      if type(done) == 'table' then return done.err end
+    end
+    local left = ceil(ticks / rate)
+    if write or call('PTTL', key) < ceil(max(left, blocked - now) / 1000) then expire(key, left, blocked) end
+  end
+
+  -- What was charged then has been draining since.
+  local function give_back(key, units, stamp, blocked, _, ticks)
+    local left = max(0, units * per - (now - stamp) * rate)
+    return charge(key, 1, 0, 0, 1, blocked, true, max(0, ticks - left))
+  end
+
+  return afford, charge, give_back
+end

@@ -1,0 +1,285 @@
+//! The five algorithms as pure arithmetic on integers: state, now and an ask in,
+//! state and answer out. The scripts in `lua/` do the same on the server; tests
+//! hold the two against each other.
+//!
+//! The script reports how many it admitted, the state before, and now; all that
+//! a client is told (remaining, when to retry) follows from these three, and is
+//! computed here for either store.
+
+mod fixed_window;
+mod leaky_bucket;
+mod sliding_counter;
+mod sliding_log;
+mod token_bucket;
+
+pub use self::sliding_log::{Entry, Log};
+use crate::quota::{Kind, Quota};
+
+/// What a store keeps of one key, but for blocks. What was used and when that
+/// was true, never what is left: so a changed limit acts at once.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    #[default]
+    Untouched,
+    /// Used ticks, of which `per` make a unit, at a time.
+    Level { ticks: u64, per: u64, at_us: u64 },
+    /// Used units in the window that began at a time.
+    Window { used: u64, start_us: u64 },
+    /// Units by when they were charged.
+    Log(Log),
+    /// Used units in the window that began at a time, and in the one before it.
+    Counter { current: u64, previous: u64, start_us: u64 },
+}
+
+/// The most units that one penalty or refund names: more could not be counted.
+pub const MOST_DEBT: u64 = 1 << 49;
+
+/// A state settled to now, as a script reports it: one to three numbers, whose
+/// meaning is the algorithm's (`State` in its Lua header).
+pub type Seen = [u64; 3];
+
+/// What one algorithm does. Times are µs; `seen` is always settled to `now`.
+pub trait Algorithm {
+    /// How many numbers of [`Seen`] the script reports.
+    fn fields(&self) -> usize;
+
+    /// What the state amounts to at `now`.
+    fn settle(&self, state: &State, now: u64) -> Seen;
+
+    /// Dated in the future, because the server's clock was stepped back.
+    fn is_ahead(&self, state: &State, now: u64) -> bool;
+
+    /// How many of `n` asks of `cost` each can be admitted.
+    fn afford(&self, seen: Seen, n: u64, cost: u64, now: u64, max_delay: Option<u64>) -> u64;
+
+    /// Adds `units` (0 only re-dates) to the state, dated `now`.
+    fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64);
+
+    /// Units that a denial of `denied` asks leaves behind in the state.
+    fn charge_of_denied(&self, _denied: u64, _cost: u64) -> u64 {
+        0
+    }
+
+    /// Takes back `units` that were charged at `stamp`, as far as they still count.
+    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64);
+
+    /// `seen`, as it is after `units` more.
+    fn after(&self, seen: Seen, units: u64, now: u64) -> Seen;
+
+    /// Completes `seen` by what cannot be told from it alone, once the state
+    /// after the take is known.
+    fn complete(&self, seen: Seen, _state: &State, _cost: u64, _now: u64) -> Seen {
+        seen
+    }
+
+    /// Units left.
+    fn remaining(&self, seen: Seen, now: u64) -> u64;
+
+    /// Until another ask of `cost` passes; 0 if it would now.
+    fn retry_after(&self, seen: Seen, cost: u64, max_delay: Option<u64>, now: u64) -> u64;
+
+    /// Until the state is as if untouched; 0 if it is.
+    fn reset_after(&self, seen: Seen, now: u64) -> u64;
+
+    /// How long who is admitted next waits for his turn.
+    fn delay(&self, _seen: Seen) -> u64 {
+        0
+    }
+
+    /// Whether quotas that need different times share a key, so that a denial
+    /// may find its expiry too soon.
+    fn lengthens(&self) -> bool {
+        false
+    }
+
+    /// The ms since 1970 at which a state has no value any more.
+    fn expires_ms(&self, seen: Seen, now: u64) -> u64 {
+        now / 1_000 + self.reset_after(seen, now).div_ceil(1_000).max(1)
+    }
+}
+
+impl Kind {
+    pub fn algorithm(&self) -> &dyn Algorithm {
+        match self {
+            Self::TokenBucket(it) => it,
+            Self::LeakyBucket(it) => it,
+            Self::FixedWindow(it) => it,
+            Self::SlidingLog(it) => it,
+            Self::SlidingCounter(it) => it,
+        }
+    }
+}
+
+/// One key as a store keeps it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Record {
+    pub state: State,
+    /// 0: not blocked.
+    pub blocked_until_us: u64,
+    /// When it vanishes, as Redis would let it.
+    pub expires_ms: u64,
+}
+
+/// One gate's part in a take.
+#[derive(Debug)]
+pub struct Item<'a> {
+    pub quota: &'a Quota,
+    pub record: &'a mut Record,
+    pub cost: u64,
+    pub max_delay: Option<u64>,
+}
+
+/// What a take found at one key, before it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    pub blocked_until_us: u64,
+    pub seen: Seen,
+}
+
+/// Admits as many of `n` asks as every item affords, and charges exactly those.
+pub fn take(items: &mut [Item<'_>], n: u64, now: u64) -> (u64, Vec<Before>) {
+    let affordable: Vec<(u64, Before)> = items
+        .iter()
+        .map(|item| {
+            let algorithm = item.quota.kind().algorithm();
+            let blocked_until_us = item.record.blocked_until_us;
+            let before = Before { blocked_until_us, seen: algorithm.settle(&item.record.state, now) };
+            (before.afford(item.quota, n, item.cost, item.max_delay, now), before)
+        })
+        .collect();
+    let k = affordable.iter().map(|&(own, _)| own).min().unwrap_or(0);
+    let before = items
+        .iter_mut()
+        .zip(affordable)
+        .map(|(item, (own, mut before))| {
+            let algorithm = item.quota.kind().algorithm();
+            let record = &mut *item.record;
+            if n > 0 && item.cost > 0 {
+                let denied = algorithm.charge_of_denied(n - own, item.cost);
+                let units = k * item.cost + denied;
+                record.write(item.quota, before.seen, units, now);
+            }
+            before.seen = algorithm.complete(before.seen, &record.state, item.cost, now);
+            before
+        })
+        .collect();
+    (k, before)
+}
+
+impl Record {
+    /// Charges `units`; with none, repairs what a denial may repair: a state
+    /// dated in the future, and an expiry that is too soon for this quota.
+    fn write(&mut self, quota: &Quota, seen: Seen, units: u64, now: u64) {
+        let algorithm = quota.kind().algorithm();
+        let write = units > 0 || algorithm.is_ahead(&self.state, now);
+        if write {
+            algorithm.charge(&mut self.state, seen, units, now);
+        }
+        let expires_ms = self.needed_until_ms(quota, now);
+        if write || (algorithm.lengthens() && self.expires_ms < expires_ms) {
+            self.expires_ms = expires_ms;
+        }
+    }
+
+    /// Charges `units` without asking.
+    pub fn penalize(&mut self, quota: &Quota, units: u64, now: u64) {
+        let seen = quota.kind().algorithm().settle(&self.state, now);
+        self.write(quota, seen, units, now);
+    }
+
+    /// Takes back `units`; `stamp` is the server's time at which they were
+    /// charged.
+    pub fn refund(&mut self, quota: &Quota, units: u64, stamp: u64, now: u64) {
+        let algorithm = quota.kind().algorithm();
+        algorithm.give_back(&mut self.state, units, stamp.min(now), now);
+        self.expires_ms = self.needed_until_ms(quota, now);
+    }
+
+    /// Denies everything until a time; 0 lifts that.
+    pub fn block(&mut self, quota: &Quota, until: u64, now: u64) {
+        self.blocked_until_us = until;
+        self.expires_ms = self.needed_until_ms(quota, now);
+    }
+
+    fn needed_until_ms(&self, quota: &Quota, now: u64) -> u64 {
+        let algorithm = quota.kind().algorithm();
+        let own = algorithm.expires_ms(algorithm.settle(&self.state, now), now);
+        let block = self.blocked_until_us.saturating_sub(now).div_ceil(1_000);
+        own.max(now / 1_000 + block)
+    }
+}
+
+/// What a client is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer {
+    pub allowed: bool,
+    pub remaining: u64,
+    pub retry_after_us: u64,
+    pub reset_after_us: u64,
+    pub delay_us: u64,
+}
+
+/// One take, as its callers see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Taken<'a> {
+    pub quota: &'a Quota,
+    pub cost: u64,
+    pub max_delay: Option<u64>,
+    /// How many asked: 0 for a peek.
+    pub n: u64,
+    /// How many were admitted.
+    pub k: u64,
+    pub before: Before,
+    pub now: u64,
+}
+
+impl Before {
+    fn afford(&self, quota: &Quota, n: u64, cost: u64, max_delay: Option<u64>, now: u64) -> u64 {
+        if self.blocked_until_us > now {
+            0
+        } else if cost == 0 {
+            n
+        } else {
+            quota.kind().algorithm().afford(self.seen, n, cost, now, max_delay)
+        }
+    }
+}
+
+impl Taken<'_> {
+    /// The answer to the `index`-th caller (from 0), the first `k` of whom were
+    /// admitted. A peek's caller is told whether one unit would pass.
+    #[must_use]
+    pub fn answer(&self, index: u64) -> Answer {
+        let Self { quota, cost, max_delay, n, k, before, now } = *self;
+        let algorithm = quota.kind().algorithm();
+        let is_peek = n == 0 || cost == 0;
+        let own = before.afford(quota, n.max(1), cost.max(1), max_delay, now);
+        let allowed = if is_peek { own > 0 } else { index < k };
+        let spent_before = if is_peek { 0 } else { index.min(k) * cost };
+        let spent = match (is_peek, allowed) {
+            (true, _) => 0,
+            (false, true) => spent_before + cost,
+            (false, false) => spent_before + algorithm.charge_of_denied(n.saturating_sub(own), cost),
+        };
+        let after = algorithm.after(before.seen, spent, now);
+        let block = before.blocked_until_us.saturating_sub(now);
+        Answer {
+            allowed,
+            remaining: if block > 0 { 0 } else { algorithm.remaining(after, now) },
+            retry_after_us: algorithm.retry_after(after, cost.max(1), max_delay, now).max(block),
+            reset_after_us: algorithm.reset_after(after, now).max(block),
+            delay_us: if allowed && !is_peek {
+                algorithm.delay(algorithm.after(before.seen, spent_before, now))
+            } else {
+                0
+            },
+        }
+    }
+
+    /// Whether this gate alone would have admitted the first caller; for a cost
+    /// of 0, whether it would have admitted one unit.
+    #[must_use]
+    pub fn affords_one(&self) -> bool {
+        self.before.afford(self.quota, 1, self.cost.max(1), self.max_delay, self.now) > 0
+    }
+}

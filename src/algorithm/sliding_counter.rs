@@ -1,0 +1,96 @@
+//! Sliding counter: this window's count, and the share of the previous window's
+//! that still overlaps, rounded down. `Seen` is `[current, previous, _]`, in the
+//! clock's window of now.
+
+use super::{Algorithm, Seen, State};
+use crate::quota::SlidingCounter;
+
+/// Counts are multiplied with the window; the product must stay exact in a
+/// double.
+const MOST_UNIT_MICROS: u64 = 1 << 52;
+
+impl SlidingCounter {
+    fn start_at(&self, now: u64) -> u64 {
+        now - now % self.window_us
+    }
+
+    fn most(&self) -> u64 {
+        MOST_UNIT_MICROS / self.window_us
+    }
+
+    fn estimate(&self, [current, previous, _]: Seen, now: u64) -> u64 {
+        current + previous * (self.window_us - now % self.window_us) / self.window_us
+    }
+
+    /// The earliest instant at which the estimate is at most `room`, if nobody
+    /// asks; it may have passed.
+    fn until(&self, room: u64, [current, previous, _]: Seen, now: u64) -> u64 {
+        let window = self.window_us;
+        let end = self.start_at(now) + window;
+        match room.checked_sub(current) {
+            Some(rest) if previous <= rest => now,
+            Some(rest) => end - ((rest + 1) * window).div_ceil(previous) + 1,
+            // Only once this window is the previous one, and part of it gone by.
+            None => end + window - ((room + 1) * window).div_ceil(current) + 1,
+        }
+    }
+}
+
+impl Algorithm for SlidingCounter {
+    fn fields(&self) -> usize {
+        2
+    }
+
+    fn settle(&self, state: &State, now: u64) -> Seen {
+        let State::Counter { current, previous, start_us } = *state else { return [0; 3] };
+        let (current, previous) = (current.min(self.most()), previous.min(self.most()));
+        let start = self.start_at(now);
+        if start_us >= start {
+            [current, previous, 0]
+        } else if start_us + self.window_us >= start {
+            [0, current, 0]
+        } else {
+            [0; 3]
+        }
+    }
+
+    fn is_ahead(&self, state: &State, now: u64) -> bool {
+        matches!(*state, State::Counter { start_us, .. } if start_us > now)
+    }
+
+    fn afford(&self, seen: Seen, n: u64, cost: u64, now: u64, _: Option<u64>) -> u64 {
+        n.min(self.limit.saturating_sub(self.estimate(seen, now)) / cost)
+    }
+
+    fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64) {
+        let [current, previous, _] = self.after(seen, units, now);
+        *state = State::Counter { current, previous, start_us: self.start_at(now) };
+    }
+
+    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) {
+        let [mut current, mut previous, _] = self.settle(state, now);
+        let start_us = self.start_at(now);
+        if stamp >= start_us {
+            current = current.saturating_sub(units);
+        } else if stamp + self.window_us >= start_us {
+            previous = previous.saturating_sub(units);
+        }
+        *state = State::Counter { current, previous, start_us };
+    }
+
+    fn after(&self, [current, previous, _]: Seen, units: u64, _: u64) -> Seen {
+        [current.saturating_add(units).min(self.most()), previous, 0]
+    }
+
+    fn remaining(&self, seen: Seen, now: u64) -> u64 {
+        self.limit.saturating_sub(self.estimate(seen, now))
+    }
+
+    fn retry_after(&self, seen: Seen, cost: u64, _: Option<u64>, now: u64) -> u64 {
+        self.until(self.limit - cost, seen, now).saturating_sub(now)
+    }
+
+    fn reset_after(&self, seen: Seen, now: u64) -> u64 {
+        self.until(0, seen, now).saturating_sub(now)
+    }
+}

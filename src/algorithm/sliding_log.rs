@@ -1,0 +1,169 @@
+//! Sliding log: every charge with its time, so that no window of the length
+//! holds more than the limit. `Seen` is `[used, newest_us, retry_at_us]`: units in the
+//! window, when the newest of them was charged, and when that one was which must
+//! leave the window before another ask of this cost passes (0 where none must).
+
+use std::collections::VecDeque;
+
+use super::{Algorithm, Seen, State};
+use crate::quota::SlidingLog;
+
+/// How many entries one charge removes at most, so that no call is long.
+const TRIM: usize = 256;
+/// Where the running total starts anew, so that it stays exact in a double.
+const MOST_TOTAL: u64 = 1 << 52;
+
+/// Entries in order of time. One for each take, whatever it took.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Log(VecDeque<Entry>);
+
+/// Units charged at a time, and the running total that they brought the log to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub at_us: u64,
+    pub total: u64,
+    pub units: u64,
+}
+
+impl Log {
+    /// The entries that count at `now`, oldest first.
+    pub fn live(&self, window_us: u64, now: u64) -> impl Iterator<Item = Entry> + '_ {
+        self.0.range(self.stale(window_us, now)..).copied()
+    }
+
+    /// How many have left the window.
+    fn stale(&self, window_us: u64, now: u64) -> usize {
+        self.0.partition_point(|entry| entry.at_us + window_us <= now)
+    }
+
+    fn total(&self) -> u64 {
+        self.0.back().map_or(0, |entry| entry.total)
+    }
+
+    /// The total before the entry at `index`.
+    fn total_before(&self, index: usize) -> u64 {
+        match index.checked_sub(1) {
+            Some(before) => self.0[before].total,
+            None => self.0.front().map_or(0, |entry| entry.total - entry.units),
+        }
+    }
+
+    /// Makes one entry, dated `now`, of those dated in the future.
+    fn redate(&mut self, now: u64) {
+        let first = self.0.partition_point(|entry| entry.at_us <= now);
+        if first < self.0.len() {
+            let total = self.total();
+            let units = total - self.total_before(first);
+            self.0.truncate(first);
+            self.0.push_back(Entry { at_us: now, total, units });
+        }
+    }
+
+    fn push(&mut self, units: u64, used: u64, now: u64) {
+        if self.total() + units > MOST_TOTAL {
+            let newest = self.0.back().map_or(now, |entry| entry.at_us);
+            self.0.clear();
+            if used > 0 {
+                self.0.push_back(Entry { at_us: newest, total: used, units: used });
+            }
+        }
+        self.0.push_back(Entry { at_us: now, total: self.total() + units, units });
+    }
+
+    fn trim(&mut self, gone: usize) {
+        self.0.drain(..gone.min(TRIM));
+    }
+}
+
+impl Algorithm for SlidingLog {
+    fn fields(&self) -> usize {
+        3
+    }
+
+    fn settle(&self, state: &State, now: u64) -> Seen {
+        let State::Log(log) = state else { return [0; 3] };
+        let stale = log.stale(self.window_us, now);
+        if stale == log.0.len() {
+            return [0; 3];
+        }
+        let newest = log.0.back().map_or(0, |entry| entry.at_us.min(now));
+        [log.total() - log.total_before(stale), newest, 0]
+    }
+
+    fn is_ahead(&self, state: &State, now: u64) -> bool {
+        matches!(state, State::Log(log) if log.0.back().is_some_and(|entry| entry.at_us > now))
+    }
+
+    fn afford(&self, [used, ..]: Seen, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
+        n.min(self.limit.saturating_sub(used) / cost)
+    }
+
+    fn charge(&self, state: &mut State, [used, ..]: Seen, units: u64, now: u64) {
+        if !matches!(state, State::Log(_)) {
+            *state = State::Log(Log::default());
+        }
+        let State::Log(log) = state else { return };
+        log.redate(now);
+        if units == 0 {
+            return;
+        }
+        log.push(units, used, now);
+        let gone = if self.count_denied {
+            // Only the newest `limit` units can ever deny.
+            let old = log.total().saturating_sub(self.limit);
+            log.0.partition_point(|entry| entry.total <= old)
+        } else {
+            0
+        };
+        log.trim(gone.max(log.stale(self.window_us, now)));
+    }
+
+    fn charge_of_denied(&self, denied: u64, cost: u64) -> u64 {
+        if self.count_denied { denied.saturating_mul(cost).min(self.limit) } else { 0 }
+    }
+
+    /// The oldest units go first: they would have been the first to leave.
+    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) {
+        let [used, ..] = self.settle(state, now);
+        let State::Log(log) = state else { return };
+        if stamp + self.window_us <= now {
+            return;
+        }
+        let base = log.total() - used + units.min(used);
+        let gone = log.0.partition_point(|entry| entry.total <= base);
+        log.0.drain(..gone);
+        if let Some(first) = log.0.front_mut() {
+            first.units = first.total - base;
+        }
+    }
+
+    fn after(&self, [used, newest_us, retry_at_us]: Seen, units: u64, now: u64) -> Seen {
+        [used.saturating_add(units), if units > 0 { now } else { newest_us }, retry_at_us]
+    }
+
+    fn complete(&self, [used, newest_us, _]: Seen, state: &State, cost: u64, now: u64) -> Seen {
+        let State::Log(log) = state else { return [used, newest_us, 0] };
+        let cost = cost.max(1);
+        let [used_after, ..] = self.settle(state, now);
+        let retry_at_us = if used_after + cost > self.limit {
+            let needed = log.total() - (self.limit - cost);
+            let index = log.0.partition_point(|entry| entry.total < needed);
+            log.0.get(index).map_or(0, |entry| entry.at_us.min(now))
+        } else {
+            0
+        };
+        [used, newest_us, retry_at_us]
+    }
+
+    fn remaining(&self, [used, ..]: Seen, _: u64) -> u64 {
+        self.limit.saturating_sub(used)
+    }
+
+    fn retry_after(&self, [used, _, retry_at_us]: Seen, cost: u64, _: Option<u64>, now: u64) -> u64 {
+        if used + cost > self.limit { (retry_at_us + self.window_us).saturating_sub(now) } else { 0 }
+    }
+
+    fn reset_after(&self, [used, newest_us, _]: Seen, now: u64) -> u64 {
+        if used > 0 { newest_us + self.window_us - now } else { 0 }
+    }
+}

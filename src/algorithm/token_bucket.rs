@@ -1,0 +1,90 @@
+//! Token bucket: a level of used ticks that may rise to the capacity and drains
+//! at the refill rate. `Seen` is `[ticks, _, _]`.
+
+use super::{Algorithm, Seen, State};
+use crate::quota::TokenBucket;
+
+/// The most that is ever stored, so that debt cannot leave the exact range.
+const MOST_TICKS: u64 = 1 << 49;
+
+impl TokenBucket {
+    fn full(&self) -> u64 {
+        self.capacity * self.per
+    }
+
+    /// Ticks of this quota, from those that another version of it may have
+    /// written. Goes through what Redis keeps, units with 16 digits, so that
+    /// both stores round alike.
+    fn ticks(&self, ticks: u64, per: u64) -> u64 {
+        if per == self.per {
+            return ticks;
+        }
+        let units = ticks as f64 / per as f64;
+        let stored: f64 = format!("{units:.15e}").parse().unwrap_or(units);
+        ((stored * self.per as f64 + 0.5).floor() as u64).min(MOST_TICKS)
+    }
+
+    pub(super) fn cost(&self, units: u64) -> u64 {
+        units.saturating_mul(self.per)
+    }
+
+    /// How long it takes to drain so much.
+    pub(super) fn drained_after(&self, ticks: u64) -> u64 {
+        ticks.div_ceil(self.rate)
+    }
+}
+
+impl Algorithm for TokenBucket {
+    fn fields(&self) -> usize {
+        1
+    }
+
+    fn settle(&self, state: &State, now: u64) -> Seen {
+        let State::Level { ticks, per, at_us } = *state else { return [0; 3] };
+        let drained = u128::from(now.saturating_sub(at_us)) * u128::from(self.rate);
+        let ticks = u128::from(self.ticks(ticks, per)).saturating_sub(drained);
+        [ticks as u64, 0, 0]
+    }
+
+    fn is_ahead(&self, state: &State, now: u64) -> bool {
+        matches!(*state, State::Level { at_us, .. } if at_us > now)
+    }
+
+    fn afford(&self, [ticks, ..]: Seen, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
+        n.min(self.full().saturating_sub(ticks) / self.cost(cost))
+    }
+
+    fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64) {
+        let [ticks, ..] = self.after(seen, units, now);
+        *state = State::Level { ticks, per: self.per, at_us: now };
+    }
+
+    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) {
+        let [ticks, ..] = self.settle(state, now);
+        // What was charged then has been draining since.
+        let drained = u128::from(now - stamp) * u128::from(self.rate);
+        let left = (u128::from(units) * u128::from(self.per)).saturating_sub(drained);
+        let ticks = u128::from(ticks).saturating_sub(left) as u64;
+        *state = State::Level { ticks, per: self.per, at_us: now };
+    }
+
+    fn after(&self, [ticks, ..]: Seen, units: u64, _: u64) -> Seen {
+        [ticks.saturating_add(self.cost(units)).min(MOST_TICKS), 0, 0]
+    }
+
+    fn remaining(&self, [ticks, ..]: Seen, _: u64) -> u64 {
+        self.full().saturating_sub(ticks) / self.per
+    }
+
+    fn retry_after(&self, [ticks, ..]: Seen, cost: u64, _: Option<u64>, _: u64) -> u64 {
+        self.drained_after((ticks + self.cost(cost)).saturating_sub(self.full()))
+    }
+
+    fn reset_after(&self, [ticks, ..]: Seen, _: u64) -> u64 {
+        self.drained_after(ticks)
+    }
+
+    fn lengthens(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,118 @@
+//! Time for the in-memory store: the machine's, or one that a test moves.
+//!
+//! With Redis the server's clock decides, and none of this is used.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tokio::sync::Notify;
+
+/// A clock that stands still until a test moves it.
+///
+/// Waiting ([`until_allowed`](crate::Gate::until_allowed)) on a limiter with
+/// this clock ends when the clock is moved far enough, so tests need not sleep.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+/// use std::time::Duration;
+/// use tidegate::{Limiter, ManualClock, Quota, Rate};
+///
+/// let clock = ManualClock::new();
+/// let gate = Limiter::in_memory_with(clock.clone()).gate("login", Quota::token_bucket(1, Rate::per_second(1)));
+///
+/// assert!(gate.check("user:42").await?.is_allowed());
+/// assert!(!gate.check("user:42").await?.is_allowed());
+/// clock.advance(Duration::from_secs(1));
+/// assert!(gate.check("user:42").await?.is_allowed());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ManualClock(Arc<Manual>);
+
+#[derive(Debug)]
+struct Manual {
+    now_us: Mutex<u64>,
+    moved: Notify,
+}
+
+impl ManualClock {
+    /// A clock at 2020-01-01 00:00:00 UTC, which begins a minute, an hour and a
+    /// day of every clock-aligned window.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::at(Duration::from_secs(1_577_836_800))
+    }
+
+    /// A clock that shows `since_1970`.
+    #[must_use]
+    pub fn at(since_1970: Duration) -> Self {
+        let now_us = Mutex::new(since_1970.as_micros() as u64);
+        Self(Arc::new(Manual { now_us, moved: Notify::new() }))
+    }
+
+    /// Moves the clock forward and wakes who waits on it.
+    pub fn advance(&self, by: Duration) {
+        self.set(self.now() + by);
+    }
+
+    /// Sets the clock to `since_1970`, also backwards.
+    pub fn set(&self, since_1970: Duration) {
+        *self.lock() = since_1970.as_micros() as u64;
+        self.0.moved.notify_waiters();
+    }
+
+    /// What the clock shows, since 1970.
+    #[must_use]
+    pub fn now(&self) -> Duration {
+        Duration::from_micros(*self.lock())
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, u64> {
+        self.0.now_us.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// What tells the time of a store.
+#[derive(Clone, Debug)]
+pub(crate) enum Clock {
+    System,
+    Manual(ManualClock),
+}
+
+impl Clock {
+    /// Microseconds since 1970.
+    pub(crate) fn now_us(&self) -> u64 {
+        match self {
+            Self::System => system_now_us(),
+            Self::Manual(clock) => *clock.lock(),
+        }
+    }
+
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        match self {
+            Self::System => tokio::time::sleep(duration).await,
+            Self::Manual(clock) => {
+                let until = clock.now() + duration;
+                loop {
+                    // Registered before the clock is read, so that no move is missed.
+                    let moved = clock.0.moved.notified();
+                    if clock.now() >= until {
+                        return;
+                    }
+                    moved.await;
+                }
+            }
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the one place that reads this machine's clock")]
+fn system_now_us() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros() as u64)
+}

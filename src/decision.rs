@@ -1,0 +1,174 @@
+//! The answer to one ask.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where a decision came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Source {
+    /// Redis decided.
+    Redis,
+    /// The in-memory store decided: [`Limiter::in_memory`](crate::Limiter::in_memory).
+    Memory,
+    /// Redis could not be asked, and [`OnFailure::Open`](crate::OnFailure::Open)
+    /// let it pass.
+    Open,
+    /// Redis could not be asked, and [`OnFailure::Closed`](crate::OnFailure::Closed)
+    /// refused it.
+    Closed,
+}
+
+impl Source {
+    /// The word for it in metrics and texts, such as `redis`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Redis => "redis",
+            Self::Memory => "memory",
+            Self::Open => "open",
+            Self::Closed => "closed",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The answer to one ask: whether it may pass, and what to tell the client.
+///
+/// All times are durations from the moment at which the server decided; no
+/// clock of this machine is in them. The examples are of a token bucket of 5,
+/// refilled 1/s, asked six times at once.
+#[must_use = "a decision that nobody looks at limits nothing"]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct Decision {
+    pub(crate) gate: Arc<str>,
+    pub(crate) allowed: bool,
+    pub(crate) limit: u64,
+    pub(crate) remaining: u64,
+    pub(crate) retry_after: Duration,
+    pub(crate) reset_after: Duration,
+    pub(crate) delay: Duration,
+    pub(crate) source: Source,
+    pub(crate) shadow: bool,
+    /// The server's clock when it decided, µs since 1970; 0 where no store did.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) now_us: u64,
+}
+
+impl Decision {
+    /// Whether it may pass. For a peek: whether one unit would pass now.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// The name of the gate that was asked.
+    #[must_use]
+    pub fn gate(&self) -> &str {
+        &self.gate
+    }
+
+    /// The quota's limit: 5.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Units left after this ask: 4 after the first, 0 after the fifth.
+    #[must_use]
+    pub const fn remaining(&self) -> u64 {
+        self.remaining
+    }
+
+    /// When another ask of this cost would pass if nobody else asked: zero
+    /// after the first four, 1 s after the fifth and the sixth. Exact to the
+    /// microsecond: earlier it is denied, then it passes.
+    #[must_use]
+    pub const fn retry_after(&self) -> Duration {
+        self.retry_after
+    }
+
+    /// When the key would be as if it had never been asked for: 5 s after the
+    /// fifth and the sixth.
+    #[must_use]
+    pub const fn reset_after(&self) -> Duration {
+        self.reset_after
+    }
+
+    /// How long to wait before going on, for an admitted ask to a leaky bucket;
+    /// zero for all other algorithms.
+    #[must_use]
+    pub const fn delay(&self) -> Duration {
+        self.delay
+    }
+
+    /// Who decided.
+    #[must_use]
+    pub const fn source(&self) -> Source {
+        self.source
+    }
+
+    /// The gate only watches: it would have denied, and let it pass.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    /// The server's clock when it decided, µs since 1970.
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn server_now_us(&self) -> u64 {
+        self.now_us
+    }
+}
+
+/// Such as `allowed, 4 of 5 left`, `denied, retry after 1s`.
+impl fmt::Display for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.allowed, self.delay) {
+            (true, Duration::ZERO) => write!(f, "allowed, {} of {} left", self.remaining, self.limit),
+            (true, delay) => write!(f, "allowed after {delay:?}, {} of {} left", self.remaining, self.limit),
+            (false, _) => write!(f, "denied, retry after {:?}", self.retry_after),
+        }
+    }
+}
+
+/// The answer to [`Limiter::check_all`](crate::Limiter::check_all): several
+/// asks, all admitted or none charged.
+#[must_use = "a decision that nobody looks at limits nothing"]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct AllDecision {
+    pub(crate) allowed: bool,
+    pub(crate) binding: usize,
+    pub(crate) decisions: Vec<Decision>,
+}
+
+impl AllDecision {
+    /// Whether all of it may pass; if not, nothing was charged.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// The decision of the gate that bound: when denied, the one to wait for
+    /// longest; when allowed, the one with the smallest share left.
+    pub fn binding(&self) -> &Decision {
+        &self.decisions[self.binding]
+    }
+
+    /// One decision per ask, in the order in which they were given. Where the
+    /// whole was denied, [`is_allowed`](Decision::is_allowed) of each says
+    /// whether that gate alone would have let it pass.
+    pub fn decisions(&self) -> &[Decision] {
+        &self.decisions
+    }
+}

@@ -1,0 +1,173 @@
+//! The one error type. A denial is never an error: see [`Decision`](crate::Decision).
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Why there is no decision. Opaque; ask it what it is.
+///
+/// Cheap to clone, because one failed round trip can fail many callers. Its
+/// text says what happened and what to do, and never holds a whole key, which
+/// may be an address or a token; [`Error::key`] gives it to who asks.
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+struct Inner {
+    kind: Kind,
+    /// Whom it was asked for, where one key failed.
+    about: Option<About>,
+}
+
+#[derive(Clone)]
+struct About {
+    gate: Arc<str>,
+    key: Vec<u8>,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Config(String),
+    OverCapacity { cost: u64, limit: u64 },
+    Timeout { waited_for: &'static str, deadline: Duration },
+    Unavailable(String),
+    State { field: String },
+    WrongType,
+    Refused(String),
+}
+
+/// # Questions
+impl Error {
+    /// The deadline passed before an answer came. Whether the ask was charged
+    /// is not known.
+    #[must_use]
+    pub fn is_timeout(&self) -> bool {
+        matches!(self.0.kind, Kind::Timeout { .. })
+    }
+
+    /// Redis could not be asked or did not answer: refused, cut off, too late,
+    /// loading, out of memory. Asking again later can help.
+    #[must_use]
+    pub fn is_unavailable(&self) -> bool {
+        matches!(self.0.kind, Kind::Timeout { .. } | Kind::Unavailable(_) | Kind::Refused(_))
+    }
+
+    /// The call can never work as it is: a bad URL, gate name or quota, or asks
+    /// that do not go together.
+    #[must_use]
+    pub fn is_config(&self) -> bool {
+        matches!(self.0.kind, Kind::Config(_))
+    }
+
+    /// The cost is above the quota's limit, so that it can never pass, however
+    /// long one waits.
+    #[must_use]
+    pub fn is_over_capacity(&self) -> bool {
+        matches!(self.0.kind, Kind::OverCapacity { .. })
+    }
+
+    /// The key in Redis holds something that tidegate did not write. Other keys
+    /// are not affected.
+    #[must_use]
+    pub fn is_corrupt_state(&self) -> bool {
+        matches!(self.0.kind, Kind::State { .. } | Kind::WrongType)
+    }
+
+    /// The gate that was asked, where one ask failed.
+    #[must_use]
+    pub fn gate(&self) -> Option<&str> {
+        self.0.about.as_ref().map(|about| &*about.gate)
+    }
+
+    /// The whole key that was asked for, where one ask failed. It may be
+    /// personal data: the error's text does not show it.
+    #[must_use]
+    pub fn key(&self) -> Option<&[u8]> {
+        self.0.about.as_ref().map(|about| &*about.key)
+    }
+}
+
+/// # Made by the modules below
+impl Error {
+    pub(crate) fn config(text: impl Into<String>) -> Self {
+        Self::of(Kind::Config(text.into()))
+    }
+
+    pub(crate) fn over_capacity(cost: u64, limit: u64) -> Self {
+        Self::of(Kind::OverCapacity { cost, limit })
+    }
+
+    pub(crate) fn timeout(waited_for: &'static str, deadline: Duration) -> Self {
+        Self::of(Kind::Timeout { waited_for, deadline })
+    }
+
+    pub(crate) fn unavailable(text: impl Into<String>) -> Self {
+        Self::of(Kind::Unavailable(text.into()))
+    }
+
+    /// From the string that stands in a reply where a row should be.
+    pub(crate) fn from_script(text: &str) -> Self {
+        let text = text.trim_start_matches('-');
+        if let Some(field) = text.strip_prefix("STATE ") {
+            Self::of(Kind::State { field: field.to_owned() })
+        } else if text.starts_with("WRONGTYPE") {
+            Self::of(Kind::WrongType)
+        } else {
+            Self::of(Kind::Refused(text.to_owned()))
+        }
+    }
+
+    pub(crate) fn about(self, gate: &Arc<str>, key: &[u8]) -> Self {
+        let about = About { gate: gate.clone(), key: key.to_vec() };
+        Self(Arc::new(Inner { kind: self.0.kind.clone(), about: Some(about) }))
+    }
+
+    fn of(kind: Kind) -> Self {
+        Self(Arc::new(Inner { kind, about: None }))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(About { gate, key }) = &self.0.about {
+            write!(f, "gate \"{gate}\", key {}: ", Redacted(key))?;
+        }
+        match &self.0.kind {
+            Kind::Config(text) => f.write_str(text),
+            Kind::OverCapacity { cost, limit } => {
+                write!(f, "a cost of {cost} can never pass a limit of {limit}: split it or raise the limit")
+            }
+            Kind::Timeout { waited_for, deadline } => write!(
+                f,
+                "no answer within {deadline:?}, while waiting for {waited_for}: see whether Redis is slow or far, or raise the deadline"
+            ),
+            Kind::Unavailable(text) => write!(f, "Redis cannot be asked: {text}"),
+            Kind::State { field } => write!(
+                f,
+                "its field `{field}` in Redis does not hold what tidegate writes: see who else writes there, then reset the key"
+            ),
+            Kind::WrongType => f.write_str(
+                "it has another type in Redis than tidegate writes: see who else writes there, or choose a namespace of its own",
+            ),
+            Kind::Refused(text) => write!(f, "Redis refused: {text}"),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Error({self})")
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// Enough of a key to recognise it by, and not to use it: its first two bytes
+/// where it is long enough to keep the rest secret, and its length.
+pub(crate) struct Redacted<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Redacted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = if self.0.len() >= 8 { &self.0[..2] } else { &[] };
+        write!(f, "\"{}…\" ({} bytes)", shown.escape_ascii(), self.0.len())
+    }
+}

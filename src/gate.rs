@@ -1,0 +1,260 @@
+//! The gate: a named quota, and all that can be asked of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::algorithm::MOST_DEBT;
+use crate::ask::Ask;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::limiter::{Core, OnFailure};
+use crate::quota::Quota;
+use crate::reservation::Reservation;
+use crate::store::{GateInfo, Write};
+
+/// A named quota on a limiter: what a service keeps and asks, from
+/// [`Limiter::gate`](crate::Limiter::gate). Cheap to clone.
+///
+/// Keys are any bytes: a user, an address, a tenant. Each has a limit of its
+/// own. Every method's future can be dropped at any point; an ask that was
+/// already sent may then have been charged.
+#[derive(Clone)]
+pub struct Gate {
+    pub(crate) core: Arc<Core>,
+    info: Result<Arc<GateInfo>, Error>,
+    pub(crate) on_failure: OnFailure,
+}
+
+/// # Asking
+impl Gate {
+    pub(crate) fn new(core: &Arc<Core>, name: &str, quota: Quota) -> Self {
+        Self { core: core.clone(), info: core.gate_info(name, quota), on_failure: core.on_failure }
+    }
+
+    /// May one unit pass for this key? Charges it if so; a denial charges
+    /// nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] (and [`Error::is_timeout`]) if Redis did not
+    /// answer in time and [`OnFailure::Error`] is chosen;
+    /// [`Error::is_corrupt_state`] if the key holds something else in Redis;
+    /// [`Error::is_config`] if the gate's name is bad.
+    pub async fn check(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
+        self.ask(key).check().await
+    }
+
+    /// May `cost` units pass, all of them or none? A cost of 0 peeks.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is
+    /// above the quota's limit, so that it can never pass.
+    pub async fn check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
+        self.ask(key).cost(cost).check().await
+    }
+
+    /// May one unit pass for each of these keys? Decided in their order, each by
+    /// itself, in one round trip for up to 128 keys. One that fails does not
+    /// fail the others.
+    pub async fn check_many<K: AsRef<[u8]>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Vec<Result<Decision, Error>> {
+        let asks = keys.into_iter().map(|key| self.ask(key)).collect();
+        self.core.check_each(asks).await
+    }
+
+    /// What a check would say, without charging anything. Starts no window and
+    /// leaves no trace.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub async fn peek(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
+        self.ask(key).cost(0).check().await
+    }
+
+    /// Waits until one unit passes, at most `max_wait`. Returns at once with a
+    /// denial if that is too short, without waiting in vain.
+    ///
+    /// At a leaky bucket it takes a place in the queue and returns when it is
+    /// its turn; if the future is dropped before, the place is given back.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub async fn until_allowed(&self, key: impl AsRef<[u8]>, max_wait: Duration) -> Result<Decision, Error> {
+        let key = key.as_ref();
+        let mut left = max_wait;
+        loop {
+            let decision = self.ask(key).max_delay(left).check().await?;
+            if decision.is_allowed() {
+                if decision.delay() > Duration::ZERO {
+                    let place = Place::new(self, key, &decision);
+                    self.core.sleep(decision.delay()).await;
+                    place.reached();
+                }
+                return Ok(decision);
+            }
+            let wait = decision.retry_after();
+            match left.checked_sub(wait) {
+                // A denial that says "now" was overtaken by someone else.
+                Some(rest) => left = rest.saturating_sub(Duration::from_micros(u64::from(wait.is_zero()))),
+                None => return Ok(decision),
+            }
+            if left.is_zero() && wait.is_zero() {
+                return Ok(decision);
+            }
+            self.core.sleep(wait).await;
+        }
+    }
+
+    /// Takes `cost` units now, whose true number is known later:
+    /// [`commit`](Reservation::commit) settles it, [`cancel`](Reservation::cancel)
+    /// gives all back.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_cost`](Self::check_cost).
+    pub async fn reserve(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Reservation, Error> {
+        let ask = self.ask(key).cost(cost);
+        let decision = ask.clone().check().await?;
+        Ok(Reservation::new(ask, decision))
+    }
+
+    /// An ask to set options on, or to give to
+    /// [`check_all`](crate::Limiter::check_all).
+    pub fn ask(&self, key: impl AsRef<[u8]>) -> Ask {
+        Ask::new(self, key.as_ref())
+    }
+}
+
+/// # Changing what a key has used
+impl Gate {
+    /// Gives `units` back, on the caller's word; never below untouched. Sent at
+    /// most once: one that is lost denies more, one that is doubled would admit
+    /// more. To give back what a check took, [`reserve`](Self::reserve) it
+    /// instead: that knows what of it still counts.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    pub async fn refund(&self, key: impl AsRef<[u8]>, units: u64) -> Result<(), Error> {
+        let units = units.min(MOST_DEBT);
+        self.core.write(&self.ask(key), Write::Refund { units, stamp_us: None }).await
+    }
+
+    /// Charges `units` without asking. What goes beyond the limit is stored as
+    /// debt (up to 2^49 ticks or 2^52 units), which later asks have to wait for.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    pub async fn penalize(&self, key: impl AsRef<[u8]>, units: u64) -> Result<(), Error> {
+        let units = units.min(MOST_DEBT);
+        self.core.write(&self.ask(key), Write::Penalize { units }).await
+    }
+
+    /// Denies every ask of this key for so long, whatever it has used.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    pub async fn block(&self, key: impl AsRef<[u8]>, duration: Duration) -> Result<(), Error> {
+        let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, MOST_DEBT);
+        self.core.write(&self.ask(key), Write::Block { for_us }).await
+    }
+
+    /// Lifts a block. What was used stays used.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    pub async fn unblock(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.core.write(&self.ask(key), Write::Block { for_us: 0 }).await
+    }
+
+    /// Makes the key as if it had never been asked for; lifts a block too.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.core.write(&self.ask(key), Write::Reset).await
+    }
+}
+
+/// # Settings and what it is
+impl Gate {
+    /// What an ask to this gate gets when Redis cannot answer it in time.
+    ///
+    /// Default: the limiter's.
+    #[must_use]
+    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = on_failure;
+        self
+    }
+
+    /// Its name, or `None` if the name it was given is bad.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.info.as_ref().ok().map(|info| &*info.name)
+    }
+
+    /// Where a key's state lives in Redis, to look at with `redis-cli`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the gate's name is bad.
+    pub fn redis_key(&self, key: impl AsRef<[u8]>) -> Result<String, Error> {
+        Ok(self.info()?.prefix.key(key.as_ref()))
+    }
+
+    pub(crate) fn info(&self) -> Result<&Arc<GateInfo>, Error> {
+        self.info.as_ref().map_err(Clone::clone)
+    }
+
+    pub(crate) async fn decide(&self, ask: Ask) -> Result<Decision, Error> {
+        let mut decided = self.core.check_each(vec![ask]).await;
+        decided.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")))
+    }
+}
+
+impl std::fmt::Debug for Gate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.info {
+            Ok(info) => write!(f, "Gate({:?}, {})", info.name, info.quota),
+            Err(error) => write!(f, "Gate({error})"),
+        }
+    }
+}
+
+/// A place in a leaky bucket's queue, given back if nobody waits for it any
+/// more.
+struct Place {
+    ask: Option<Ask>,
+    stamp_us: u64,
+}
+
+impl Place {
+    fn new(gate: &Gate, key: &[u8], decision: &Decision) -> Self {
+        let is_held = matches!(decision.source(), Source::Redis | Source::Memory);
+        Self { ask: is_held.then(|| gate.ask(key)), stamp_us: decision.server_now_us() }
+    }
+
+    fn reached(mut self) {
+        self.ask = None;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        // Drop cannot wait, so a task does; without a runtime there is nobody to
+        // send it, and the place stays charged.
+        if let (Some(ask), Ok(runtime)) = (self.ask.take(), tokio::runtime::Handle::try_current()) {
+            let give_back = Write::Refund { units: 1, stamp_us: Some(self.stamp_us) };
+            runtime.spawn(async move { ask.gate.core.write(&ask, give_back).await });
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Where a key's state lives in Redis:
+//! `namespace:layout:gate:algorithm[/window]:key`, such as
+//! `tidegate:1:login:token_bucket:user:42`.
+//!
+//! Two different (gate, key) pairs never meet: namespaces and gate names hold
+//! no colon, the key comes last, and its encoding can be undone. No pattern and
+//! no hash tag can be made from a key.
+
+use std::fmt::Write;
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+use crate::error::Error;
+use crate::quota::{Kind, Micros, Quota};
+
+/// What a key holds. A change of it is a new number here, so that two versions
+/// of tidegate never read each other's state during a roll-out.
+const LAYOUT: u32 = 1;
+
+/// Longer keys (as encoded) are stored as their hash.
+const LONGEST: usize = 200;
+
+/// How keys are written in Redis.
+///
+/// Default: [`KeyMode::Clear`].
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum KeyMode {
+    /// As they are, so that a person can read them; what is not printable, and
+    /// space, `%`, `{` and `}`, as `%` and two hex digits; over 200 bytes as a
+    /// SHA-256.
+    #[default]
+    Clear,
+    /// As HMAC-SHA-256 under this secret (its first 128 bits), for keys that
+    /// are personal data. Every instance needs the same secret; another secret
+    /// means other keys, and all limits untouched.
+    Hmac(Vec<u8>),
+}
+
+impl std::fmt::Debug for KeyMode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Clear => "Clear",
+            Self::Hmac(_) => "Hmac(…)",
+        })
+    }
+}
+
+impl KeyMode {
+    /// Appends `key` as it stands in Redis. `%h` and `%s` begin no encoded key,
+    /// since there `%` is followed by two hex digits in capitals.
+    fn append(&self, key: &[u8], out: &mut String) {
+        match self {
+            Self::Clear => {
+                let start = out.len();
+                for &byte in key {
+                    match byte {
+                        b'%' | b'{' | b'}' => write_hex(byte, out),
+                        0x21..=0x7e => out.push(byte as char),
+                        _ => write_hex(byte, out),
+                    }
+                    if out.len() - start > LONGEST {
+                        out.truncate(start);
+                        out.push_str("%sha256=");
+                        append_digest(&Sha256::digest(key), out);
+                        return;
+                    }
+                }
+            }
+            Self::Hmac(secret) => {
+                #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+                let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("any length");
+                mac.update(key);
+                out.push_str("%hmac=");
+                append_digest(&mac.finalize().into_bytes()[..16], out);
+            }
+        }
+    }
+}
+
+fn write_hex(byte: u8, out: &mut String) {
+    const HEX: &[u8; 16] = b"0123456789ABCDEF";
+    out.push('%');
+    out.push(HEX[usize::from(byte >> 4)] as char);
+    out.push(HEX[usize::from(byte & 15)] as char);
+}
+
+fn append_digest(bytes: &[u8], out: &mut String) {
+    for byte in bytes {
+        // Writing to a String cannot fail.
+        let _ = write!(out, "{byte:02x}");
+    }
+}
+
+/// What all Redis keys of one limiter have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Keyspace {
+    namespace: String,
+    mode: KeyMode,
+}
+
+impl Keyspace {
+    pub(crate) fn new(namespace: &str, mode: KeyMode) -> Result<Self, Error> {
+        if !is_name(namespace, |byte| byte.is_ascii_alphanumeric()) {
+            return Err(Error::config(format!(
+                "namespace {namespace:?}: use 1 to 64 letters, digits, `_`, `.` or `-`"
+            )));
+        }
+        if matches!(&mode, KeyMode::Hmac(secret) if secret.len() < 16) {
+            return Err(Error::config(
+                "the secret of KeyMode::Hmac is shorter than 16 bytes: use 32 random ones",
+            ));
+        }
+        Ok(Self { namespace: namespace.to_owned(), mode })
+    }
+
+    /// What all Redis keys of one gate begin with.
+    pub(crate) fn prefix(&self, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
+        if !is_name(gate, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
+            return Err(Error::config(format!(
+                "gate name {gate:?}: use 1 to 64 lower-case letters, digits, `_`, `.` or `-`"
+            )));
+        }
+        let algorithm = quota.algorithm();
+        let mut text = format!("{}:{LAYOUT}:{gate}:{algorithm}", self.namespace);
+        let _ = match *quota.kind() {
+            Kind::TokenBucket(_) | Kind::LeakyBucket(_) => Ok(()),
+            Kind::FixedWindow(fixed) => match fixed.aligned_us {
+                None => write!(text, "/{}", Micros(fixed.window_us)),
+                Some(0) => write!(text, "/{}@clock", Micros(fixed.window_us)),
+                Some(offset) => write!(text, "/{}@clock+{}", Micros(fixed.window_us), Micros(offset)),
+            },
+            Kind::SlidingLog(log) => write!(text, "/{}", Micros(log.window_us)),
+            Kind::SlidingCounter(counter) => write!(text, "/{}", Micros(counter.window_us)),
+        };
+        text.push(':');
+        Ok(Prefix { text, mode: self.mode.clone() })
+    }
+}
+
+/// See [`Keyspace::prefix`].
+#[derive(Clone, Debug)]
+pub(crate) struct Prefix {
+    text: String,
+    mode: KeyMode,
+}
+
+impl Prefix {
+    pub(crate) fn key(&self, key: &[u8]) -> String {
+        let mut out = String::with_capacity(self.text.len() + key.len());
+        out.push_str(&self.text);
+        self.mode.append(key, &mut out);
+        out
+    }
+}
+
+fn is_name(name: &str, is_letter: impl Fn(u8) -> bool) -> bool {
+    (1..=64).contains(&name.len())
+        && name.bytes().all(|byte| is_letter(byte) || matches!(byte, b'_' | b'.' | b'-'))
+}

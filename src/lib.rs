@@ -1,0 +1,56 @@
+#![doc = include_str!("../README.md")]
+//! # Layout
+//!
+//! Imports go down only:
+//!
+//! ```text
+//! limiter, gate, ask, reservation        what a service holds and asks
+//!         |
+//! store (redis | memory)                 where the state lives
+//!         |
+//! algorithm, script, connection          what is done with it, and how
+//!         |
+//! quota, decision, key, error, clock, observer
+//! ```
+//!
+//! Each algorithm is one file in `src/algorithm` and one of the same name in
+//! `lua`; tests hold the two against each other.
+
+#[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
+mod algorithm;
+mod ask;
+mod clock;
+mod connection;
+mod decision;
+mod error;
+mod gate;
+mod key;
+mod limiter;
+mod observer;
+pub mod quota;
+mod reservation;
+#[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
+mod script;
+mod store;
+
+pub use self::ask::Ask;
+pub use self::clock::ManualClock;
+pub use self::decision::{AllDecision, Decision, Source};
+pub use self::error::Error;
+pub use self::gate::Gate;
+pub use self::key::KeyMode;
+pub use self::limiter::{Builder, Double, Limiter, OnFailure};
+pub use self::observer::Observer;
+pub use self::quota::{Quota, Rate};
+pub use self::reservation::Reservation;
+
+/// For this repository's tests, demo and benches. Not public: may change in any
+/// release.
+#[doc(hidden)]
+pub mod internals {
+    pub use crate::algorithm::*;
+    pub use crate::quota::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
+    pub mod script {
+        pub use crate::script::*;
+    }
+}

@@ -1,0 +1,158 @@
+//! The limiter: one store, and the settings that its gates share.
+
+mod builder;
+mod core;
+
+use std::sync::Arc;
+
+pub use self::builder::{Builder, Double};
+pub(crate) use self::core::Core;
+use crate::ask::Ask;
+use crate::clock::{Clock, ManualClock};
+use crate::decision::AllDecision;
+use crate::error::Error;
+use crate::gate::Gate;
+use crate::quota::Quota;
+
+/// What an ask gets when Redis cannot answer it in time.
+///
+/// Default: [`OnFailure::Error`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnFailure {
+    /// The error. The caller decides what that means.
+    #[default]
+    Error,
+    /// Passes; [`source`](crate::Decision::source) says `open`.
+    Open,
+    /// Is denied, to be tried again after a second; `source` says `closed`.
+    Closed,
+}
+
+/// Rate limits over one store. Cheap to clone; clones share everything.
+///
+/// The connection is made when first needed, in the tokio runtime of whoever
+/// needs it first, and is shared by all callers: a limiter belongs to one
+/// runtime.
+#[derive(Clone, Debug)]
+pub struct Limiter {
+    pub(crate) core: Arc<Core>,
+}
+
+/// # Opening one
+impl Limiter {
+    /// A limiter on the Redis at `url`, such as `redis://127.0.0.1:6379` or
+    /// `redis://user:password@host:6379/0`. Does not connect yet, and never
+    /// fails because Redis is down; [`ready`](Self::ready) asks.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the URL cannot be understood.
+    pub fn open(url: &str) -> Result<Self, Error> {
+        Self::builder().url(url).build()
+    }
+
+    /// A limiter on the Redis of a pool that the service already has. One
+    /// connection is taken out of it for good, when first needed.
+    #[must_use]
+    pub fn from_pool(pool: deadpool_redis::Pool) -> Self {
+        Self::expect_defaults(Self::builder().pool(pool))
+    }
+
+    /// A limiter in this process's memory: the same semantics, nothing shared
+    /// with other processes, nothing to install. Holds up to 100,000 keys.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::expect_defaults(Self::builder().in_memory())
+    }
+
+    /// [`in_memory`](Self::in_memory) with a clock that a test moves.
+    #[must_use]
+    pub fn in_memory_with(clock: ManualClock) -> Self {
+        Self::expect_defaults(Self::builder().in_memory().clock(Clock::Manual(clock)))
+    }
+
+    /// A limiter that gives every ask the same answer, for tests of the code
+    /// around it.
+    #[must_use]
+    pub fn double(double: Double) -> Self {
+        Self::expect_defaults(Self::builder().double(double))
+    }
+
+    /// All settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn expect_defaults(builder: Builder) -> Self {
+        #[expect(clippy::expect_used, reason = "only settings of the user's can be wrong")]
+        builder.build().expect("the defaults are right")
+    }
+}
+
+/// # Using it
+impl Limiter {
+    /// A gate: a named quota, which a service keeps and asks. Gates of one name
+    /// and algorithm share their counts, in this process and in all others of
+    /// the namespace, also where their limits differ.
+    ///
+    /// Never fails: with a name that is not `[a-z0-9_.-]{1,64}`, every ask to
+    /// the gate is an error that says so. [`try_gate`](Self::try_gate) says it
+    /// here.
+    #[must_use]
+    pub fn gate(&self, name: &str, quota: Quota) -> Gate {
+        Gate::new(&self.core, name, quota)
+    }
+
+    /// [`gate`](Self::gate), for names known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the name is not `[a-z0-9_.-]{1,64}`.
+    pub fn try_gate(&self, name: &str, quota: Quota) -> Result<Gate, Error> {
+        let gate = self.gate(name, quota);
+        gate.info().map(|_| gate.clone())
+    }
+
+    /// Decides several asks in one atomic step: all are admitted and charged, or
+    /// none is. One key of one gate asked twice counts as one ask of both costs.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota, Rate};
+    ///
+    /// let limiter = Limiter::in_memory();
+    /// let user = limiter.gate("posts.user", Quota::token_bucket(1, Rate::per_second(1)));
+    /// let all = limiter.gate("posts.all", Quota::token_bucket(10_000, Rate::per_second(10_000)));
+    ///
+    /// let decision = limiter.check_all([user.ask("user:42"), all.ask("")]).await?;
+    /// assert!(decision.is_allowed());
+    /// let decision = limiter.check_all([user.ask("user:42"), all.ask("")]).await?;
+    /// assert_eq!(decision.binding().gate(), "posts.user");
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Gate::check`]; [`Error::is_config`] if there is no ask, if a gate is
+    /// another limiter's, or if two gates of one name have different quotas.
+    pub async fn check_all(&self, asks: impl IntoIterator<Item = Ask>) -> Result<AllDecision, Error> {
+        self.core.check_all(asks.into_iter().collect()).await
+    }
+
+    /// Asks Redis once, the way a check does: that it is there, knows our
+    /// credentials and lets us run scripts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] if not.
+    pub async fn ready(&self) -> Result<(), Error> {
+        self.core.ready().await
+    }
+
+    /// Lets go of the connection. Asks that are under way get their answer or an
+    /// error; later ones get an error.
+    pub async fn shutdown(&self) {
+        self.core.shutdown();
+    }
+}

@@ -1,0 +1,210 @@
+//! Settings of a limiter.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Core, Limiter, OnFailure};
+use crate::clock::{Clock, ManualClock};
+use crate::connection::Connection;
+use crate::error::Error;
+use crate::key::{KeyMode, Keyspace};
+use crate::observer::Observer;
+use crate::store::Store;
+
+/// Settings of a limiter, from [`Limiter::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limiter, OnFailure};
+///
+/// # fn main() -> Result<(), tidegate::Error> {
+/// let limiter = Limiter::builder()
+///     .url("redis://127.0.0.1:6379")
+///     .namespace("shop-production")
+///     .deadline(Duration::from_millis(50))
+///     .on_failure(OnFailure::Open)
+///     .build()?;
+/// # Ok(()) }
+/// ```
+#[must_use = "a builder builds nothing until `build`"]
+pub struct Builder {
+    backend: Backend,
+    namespace: String,
+    key_mode: KeyMode,
+    deadline: Duration,
+    on_failure: OnFailure,
+    clock: Clock,
+    max_keys: usize,
+    observer: Option<Arc<dyn Observer>>,
+}
+
+enum Backend {
+    None,
+    Url(String),
+    Pool(deadpool_redis::Pool),
+    Memory,
+    Double(Double),
+}
+
+/// What a [`Limiter::double`] answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Double {
+    /// Everything passes; the source is `open`.
+    Allow,
+    /// Everything is denied; the source is `closed`.
+    Deny,
+    /// Every ask is an error that is [unavailable](Error::is_unavailable).
+    Fail,
+    /// No ask is answered before its deadline.
+    Hang,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            backend: Backend::None,
+            namespace: "tidegate".to_owned(),
+            key_mode: KeyMode::default(),
+            deadline: Duration::from_millis(100),
+            on_failure: OnFailure::default(),
+            clock: Clock::System,
+            max_keys: 100_000,
+            observer: None,
+        }
+    }
+}
+
+impl Builder {
+    /// The Redis at this URL: `redis://[user:password@]host[:port][/database]`
+    /// or `unix:///path`.
+    pub fn url(mut self, url: &str) -> Self {
+        self.backend = Backend::Url(url.to_owned());
+        self
+    }
+
+    /// The Redis of this pool: see [`Limiter::from_pool`].
+    pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
+        self.backend = Backend::Pool(pool);
+        self
+    }
+
+    /// This process's memory: see [`Limiter::in_memory`].
+    pub fn in_memory(mut self) -> Self {
+        self.backend = Backend::Memory;
+        self
+    }
+
+    pub(super) fn double(mut self, double: Double) -> Self {
+        self.backend = Backend::Double(double);
+        self
+    }
+
+    /// The first part of every Redis key: one per application and environment,
+    /// so that several on one Redis do not meet. 1 to 64 letters, digits, `_`,
+    /// `.` or `-`.
+    ///
+    /// Default: `tidegate`.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = namespace.to_owned();
+        self
+    }
+
+    /// How keys are written in Redis.
+    ///
+    /// Default: [`KeyMode::Clear`].
+    pub fn key_mode(mut self, mode: KeyMode) -> Self {
+        self.key_mode = mode;
+        self
+    }
+
+    /// The longest that a decision may take, with all that it waits for.
+    ///
+    /// Default: 100 ms.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// What an ask gets when Redis cannot answer it in time.
+    /// [`Gate::on_failure`](crate::Gate::on_failure) sets it for one gate.
+    ///
+    /// Default: [`OnFailure::Error`].
+    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = on_failure;
+        self
+    }
+
+    /// The most keys that an in-memory limiter remembers. Beyond it, those that
+    /// were not used for longest are forgotten, which for them means untouched.
+    ///
+    /// Default: 100,000.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// The clock of an in-memory limiter. With Redis the server's decides.
+    ///
+    /// Default: this machine's.
+    pub fn manual_clock(self, clock: ManualClock) -> Self {
+        self.clock(Clock::Manual(clock))
+    }
+
+    pub(super) fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Who is told what the limiter does.
+    ///
+    /// Default: nobody.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// The limiter. Does not connect yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if no store was chosen, or if URL, namespace or
+    /// secret cannot be used.
+    pub fn build(self) -> Result<Limiter, Error> {
+        let (store, on_failure) = match self.backend {
+            Backend::None => {
+                return Err(Error::config("no store: give the builder a `url`, a `pool`, or `in_memory()`"));
+            }
+            Backend::Url(url) => (Store::redis(Connection::of_client(client(&url)?)), self.on_failure),
+            Backend::Pool(pool) => (Store::redis(Connection::of_pool(pool)), self.on_failure),
+            Backend::Memory => (Store::memory(self.clock, self.max_keys), self.on_failure),
+            Backend::Double(Double::Allow) => (Store::Failing, OnFailure::Open),
+            Backend::Double(Double::Deny) => (Store::Failing, OnFailure::Closed),
+            Backend::Double(Double::Fail) => (Store::Failing, OnFailure::Error),
+            Backend::Double(Double::Hang) => (Store::Hanging, OnFailure::Error),
+        };
+        let keyspace = Keyspace::new(&self.namespace, self.key_mode)?;
+        let core = Core::new(store, keyspace, self.deadline, on_failure, self.observer);
+        Ok(Limiter { core: Arc::new(core) })
+    }
+}
+
+/// Without the URL in the error: it may hold a password.
+fn client(url: &str) -> Result<redis::Client, Error> {
+    redis::Client::open(url).map_err(|error| {
+        Error::config(format!(
+            "the Redis URL cannot be used ({error}): it should look like redis://127.0.0.1:6379"
+        ))
+    })
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("namespace", &self.namespace)
+            .field("key_mode", &self.key_mode)
+            .field("deadline", &self.deadline)
+            .field("on_failure", &self.on_failure)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,43 @@
+//! Where metrics and traces hook in.
+
+use std::time::Duration;
+
+use crate::decision::Decision;
+use crate::error::Error;
+
+/// Is told what a limiter does. Every method does nothing unless it is
+/// overridden. Called on the path of each decision: must be quick, must not
+/// block.
+///
+/// ```
+/// use std::sync::atomic::{AtomicU64, Ordering};
+/// use tidegate::{Decision, Observer};
+///
+/// #[derive(Default)]
+/// struct Denials(AtomicU64);
+///
+/// impl Observer for Denials {
+///     fn decided(&self, decision: &Decision) {
+///         if !decision.is_allowed() {
+///             self.0.fetch_add(1, Ordering::Relaxed);
+///         }
+///     }
+/// }
+/// ```
+pub trait Observer: Send + Sync + 'static {
+    /// An ask was decided (not a peek), wherever the decision came from.
+    fn decided(&self, decision: &Decision) {
+        let _ = decision;
+    }
+
+    /// There was no decision from the store. A decision by
+    /// [`OnFailure`](crate::OnFailure) may follow.
+    fn failed(&self, gate: &str, error: &Error) {
+        let _ = (gate, error);
+    }
+
+    /// The store was asked for so many groups and took so long.
+    fn called(&self, groups: usize, took: Duration) {
+        let _ = (groups, took);
+    }
+}

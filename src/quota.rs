@@ -1,0 +1,322 @@
+//! Quotas: an algorithm with its numbers, impossible to construct with
+//! nonsense.
+//!
+//! Constructors are `const fn` and panic, so that a senseless quota in a
+//! `const` does not compile; each has a `try_` twin for numbers that are known
+//! only at run time.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tidegate::{Quota, Rate};
+//!
+//! const LOGIN: Quota = Quota::token_bucket(5, Rate::per_minute(5));
+//! const API: Quota = Quota::fixed_window(1_000, Duration::from_secs(3_600)).aligned_to_clock();
+//!
+//! assert_eq!(LOGIN.limit(), 5);
+//! assert!(Quota::try_token_bucket(0, Rate::per_second(1)).is_err());
+//! ```
+//!
+//! ```compile_fail
+//! # use tidegate::{Quota, Rate};
+//! const NOTHING: Quota = Quota::token_bucket(0, Rate::per_minute(5));
+//! ```
+
+mod invalid;
+#[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
+mod kind;
+mod rate;
+#[cfg(feature = "serde")]
+mod serde;
+
+use std::fmt;
+use std::time::Duration;
+
+use self::invalid::Invalid;
+pub use self::kind::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
+pub(crate) use self::rate::Micros;
+pub use self::rate::Rate;
+use crate::error::Error;
+
+/// An algorithm with its numbers. See the [module docs](self).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Quota {
+    kind: Kind,
+}
+
+/// # Constructors
+///
+/// Capacities and limits are 1 to 2^48 units; windows are whole microseconds
+/// from 1 ms to ten years.
+impl Quota {
+    /// A bucket of `capacity` units that starts full and is refilled at `rate`,
+    /// never above its capacity. Allows a burst of `capacity`, then `rate`.
+    ///
+    /// A rate that cannot be counted exactly beside so large a capacity is
+    /// rounded down to the nearest that can (by less than 1 in 10^8).
+    ///
+    /// # Panics
+    ///
+    /// If `capacity` is 0 or above 2^48, or if the bucket would take more than
+    /// 2^48 µs (8.9 years) to fill.
+    #[must_use]
+    pub const fn token_bucket(capacity: u64, rate: Rate) -> Self {
+        match TokenBucket::build(capacity, rate) {
+            Ok(bucket) => Self { kind: Kind::TokenBucket(bucket) },
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// [`Quota::token_bucket`] for numbers known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] where that panics.
+    pub fn try_token_bucket(capacity: u64, rate: Rate) -> Result<Self, Error> {
+        let bucket = TokenBucket::build(capacity, rate).map_err(Invalid::into_error)?;
+        Ok(Self { kind: Kind::TokenBucket(bucket) })
+    }
+
+    /// A queue of `queue` places that drains at `rate`. Who is admitted learns
+    /// how long to wait for its turn ([`delay`](crate::Decision::delay)), so
+    /// that the output is evenly spaced; a full queue denies.
+    ///
+    /// # Panics
+    ///
+    /// As [`Quota::token_bucket`].
+    #[must_use]
+    pub const fn leaky_bucket(queue: u64, rate: Rate) -> Self {
+        match TokenBucket::build(queue, rate) {
+            Ok(bucket) => Self { kind: Kind::LeakyBucket(LeakyBucket(bucket)) },
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// [`Quota::leaky_bucket`] for numbers known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] where that panics.
+    pub fn try_leaky_bucket(queue: u64, rate: Rate) -> Result<Self, Error> {
+        let bucket = TokenBucket::build(queue, rate).map_err(Invalid::into_error)?;
+        Ok(Self { kind: Kind::LeakyBucket(LeakyBucket(bucket)) })
+    }
+
+    /// At most `limit` units in each window, which begins with the first charge
+    /// (or by the clock: [`aligned_to_clock`](Self::aligned_to_clock)).
+    ///
+    /// Its known edge: `limit` at the end of one window and `limit` at the start
+    /// of the next all pass, twice the limit within one window's length.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` or `window` is outside the bounds above.
+    #[must_use]
+    pub const fn fixed_window(limit: u64, window: Duration) -> Self {
+        match FixedWindow::build(limit, window) {
+            Ok(fixed) => Self { kind: Kind::FixedWindow(fixed) },
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// [`Quota::fixed_window`] for numbers known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] where that panics.
+    pub fn try_fixed_window(limit: u64, window: Duration) -> Result<Self, Error> {
+        let fixed = FixedWindow::build(limit, window).map_err(Invalid::into_error)?;
+        Ok(Self { kind: Kind::FixedWindow(fixed) })
+    }
+
+    /// Exact: in no window of this length, wherever it begins, are more than
+    /// `limit` units admitted. Costs one log entry for each take that passed.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` or `window` is outside the bounds above.
+    #[must_use]
+    pub const fn sliding_log(limit: u64, window: Duration) -> Self {
+        match SlidingLog::build(limit, window) {
+            Ok(log) => Self { kind: Kind::SlidingLog(log) },
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// [`Quota::sliding_log`] for numbers known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] where that panics.
+    pub fn try_sliding_log(limit: u64, window: Duration) -> Result<Self, Error> {
+        let log = SlidingLog::build(limit, window).map_err(Invalid::into_error)?;
+        Ok(Self { kind: Kind::SlidingLog(log) })
+    }
+
+    /// About a sliding log at the price of two counters: this window's count
+    /// plus the share of the previous window's that still overlaps, rounded
+    /// down. Windows begin by the clock.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` or `window` is outside the bounds above, or `limit` times the
+    /// window in microseconds is above 2^52.
+    #[must_use]
+    pub const fn sliding_counter(limit: u64, window: Duration) -> Self {
+        match SlidingCounter::build(limit, window) {
+            Ok(counter) => Self { kind: Kind::SlidingCounter(counter) },
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// [`Quota::sliding_counter`] for numbers known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] where that panics.
+    pub fn try_sliding_counter(limit: u64, window: Duration) -> Result<Self, Error> {
+        let counter = SlidingCounter::build(limit, window).map_err(Invalid::into_error)?;
+        Ok(Self { kind: Kind::SlidingCounter(counter) })
+    }
+}
+
+/// # Modifiers
+impl Quota {
+    /// A fixed window that begins by the server's clock, as Envoy's and Lyft's
+    /// rules do: minutes at :00, days at 00:00 UTC, weeks on Thursday (the day
+    /// that 1970 began on; see [`aligned_to_clock_at`](Self::aligned_to_clock_at)).
+    ///
+    /// # Panics
+    ///
+    /// If this is not a fixed window.
+    #[must_use]
+    pub const fn aligned_to_clock(self) -> Self {
+        self.aligned_to_clock_at(Duration::ZERO)
+    }
+
+    /// As [`aligned_to_clock`](Self::aligned_to_clock), each window beginning
+    /// `offset` later: 4 days make weeks begin on Monday.
+    ///
+    /// # Panics
+    ///
+    /// If this is not a fixed window, or `offset` is not whole microseconds
+    /// shorter than the window.
+    #[must_use]
+    pub const fn aligned_to_clock_at(self, offset: Duration) -> Self {
+        match self.align(offset) {
+            Ok(quota) => quota,
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// [`aligned_to_clock_at`](Self::aligned_to_clock_at) for quotas known only
+    /// at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] where that panics.
+    pub fn try_aligned_to_clock_at(self, offset: Duration) -> Result<Self, Error> {
+        self.align(offset).map_err(Invalid::into_error)
+    }
+
+    /// A sliding log that logs denied requests too, so that who keeps asking
+    /// stays denied. Only what a limit itself denies is counted, each denial
+    /// with its cost.
+    ///
+    /// # Panics
+    ///
+    /// If this is not a sliding log.
+    #[must_use]
+    pub const fn count_denied(self) -> Self {
+        match self.counting() {
+            Ok(quota) => quota,
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// [`count_denied`](Self::count_denied) for quotas known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] where that panics.
+    pub fn try_count_denied(self) -> Result<Self, Error> {
+        self.counting().map_err(Invalid::into_error)
+    }
+
+    const fn align(self, offset: Duration) -> Result<Self, Invalid> {
+        let Kind::FixedWindow(fixed) = self.kind else {
+            return Err(Invalid::NotFixedWindow);
+        };
+        match rate::whole_micros(offset, 0) {
+            Some(offset_us) if offset_us < fixed.window_us => {
+                let fixed = FixedWindow { aligned_us: Some(offset_us), ..fixed };
+                Ok(Self { kind: Kind::FixedWindow(fixed) })
+            }
+            _ => Err(Invalid::Offset),
+        }
+    }
+
+    const fn counting(self) -> Result<Self, Invalid> {
+        let Kind::SlidingLog(log) = self.kind else {
+            return Err(Invalid::NotSlidingLog);
+        };
+        Ok(Self { kind: Kind::SlidingLog(SlidingLog { count_denied: true, ..log }) })
+    }
+}
+
+/// # What it is
+impl Quota {
+    /// The number to show to a client: capacity, queue, or units per window.
+    /// No single cost above it can ever pass.
+    #[must_use]
+    pub const fn limit(&self) -> u64 {
+        match self.kind {
+            Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => bucket.capacity,
+            Kind::FixedWindow(fixed) => fixed.limit,
+            Kind::SlidingLog(log) => log.limit,
+            Kind::SlidingCounter(counter) => counter.limit,
+        }
+    }
+
+    /// The algorithm's name as in Redis keys, rules and metrics, such as
+    /// `token_bucket`.
+    #[must_use]
+    pub const fn algorithm(&self) -> &'static str {
+        match self.kind {
+            Kind::TokenBucket(_) => "token_bucket",
+            Kind::LeakyBucket(_) => "leaky_bucket",
+            Kind::FixedWindow(_) => "fixed_window",
+            Kind::SlidingLog(_) => "sliding_log",
+            Kind::SlidingCounter(_) => "sliding_counter",
+        }
+    }
+
+    #[doc(hidden)]
+    #[must_use]
+    pub const fn kind(&self) -> &Kind {
+        &self.kind
+    }
+}
+
+/// Such as `token_bucket 5, refilled 5/min`, `fixed_window 100 in 60s by the clock`.
+impl fmt::Display for Quota {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.algorithm(), self.limit())?;
+        match self.kind {
+            Kind::TokenBucket(bucket) => write!(f, ", refilled {}", bucket.said),
+            Kind::LeakyBucket(LeakyBucket(bucket)) => write!(f, ", drained {}", bucket.said),
+            Kind::FixedWindow(FixedWindow { window_us, aligned_us, .. }) => {
+                write!(f, " in {}", Micros(window_us))?;
+                match aligned_us {
+                    None => Ok(()),
+                    Some(0) => write!(f, " by the clock"),
+                    Some(offset) => write!(f, " by the clock + {}", Micros(offset)),
+                }
+            }
+            Kind::SlidingLog(SlidingLog { window_us, count_denied, .. }) => {
+                write!(f, " in {}", Micros(window_us))?;
+                if count_denied { write!(f, ", denied ones counted") } else { Ok(()) }
+            }
+            Kind::SlidingCounter(counter) => write!(f, " in {}", Micros(counter.window_us)),
+        }
+    }
+}

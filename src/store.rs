@@ -1,0 +1,141 @@
+//! Where the state lives: Redis, or this process's memory. Both answer the same
+//! few questions in the same way.
+
+mod memory;
+mod redis;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::memory::MemoryStore;
+use self::redis::RedisStore;
+use crate::algorithm::Before;
+use crate::clock::Clock;
+use crate::connection::{Connection, Deadline};
+use crate::error::Error;
+use crate::key::Prefix;
+use crate::quota::Quota;
+
+/// What all asks to one gate have in common.
+#[derive(Debug)]
+pub(crate) struct GateInfo {
+    pub(crate) name: Arc<str>,
+    pub(crate) quota: Quota,
+    pub(crate) prefix: Prefix,
+}
+
+/// One key of one gate, as it is called in the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) gate: Arc<GateInfo>,
+    pub(crate) redis_key: String,
+}
+
+/// One gate's part in a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    pub(crate) target: Target,
+    pub(crate) cost: u64,
+    /// The longest delay that is accepted; leaky buckets only.
+    pub(crate) max_delay_us: Option<u64>,
+}
+
+/// What is decided together: `n` asks, each of which needs every item.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) items: Vec<Item>,
+    /// 0 peeks.
+    pub(crate) n: u64,
+}
+
+/// What became of a group.
+#[derive(Clone, Debug)]
+pub(crate) struct Outcome {
+    /// How many were admitted and charged.
+    pub(crate) k: u64,
+    /// One for each item.
+    pub(crate) before: Vec<Before>,
+    /// The server's clock, µs since 1970.
+    pub(crate) now_us: u64,
+}
+
+/// The small writes beside the take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Write {
+    /// Takes back units; with the time of the take that charged them, only what
+    /// of them still counts.
+    Refund { units: u64, stamp_us: Option<u64> },
+    /// Charges units without asking.
+    Penalize { units: u64 },
+    /// Denies everything for so long; 0 lifts that.
+    Block { for_us: u64 },
+    /// As if never asked for.
+    Reset,
+}
+
+#[derive(Debug)]
+pub(crate) enum Store {
+    Redis(RedisStore),
+    Memory(MemoryStore),
+    /// Never answers.
+    Hanging,
+    /// Answers that it cannot.
+    Failing,
+}
+
+impl Store {
+    pub(crate) fn redis(connection: Connection) -> Self {
+        Self::Redis(RedisStore::new(connection))
+    }
+
+    pub(crate) fn memory(clock: Clock, max_keys: usize) -> Self {
+        Self::Memory(MemoryStore::new(clock, max_keys))
+    }
+
+    /// Decides the groups in their order, each seeing what those before it
+    /// wrote; one outcome per group.
+    pub(crate) async fn take(&self, groups: &[Group], deadline: Deadline) -> Vec<Result<Outcome, Error>> {
+        match self {
+            Self::Redis(store) => store.take(groups, deadline).await,
+            Self::Memory(store) => store.take(groups),
+            Self::Hanging => vec![Err(hang(deadline).await); groups.len()],
+            Self::Failing => vec![Err(failing()); groups.len()],
+        }
+    }
+
+    pub(crate) async fn write(&self, target: &Target, write: Write, deadline: Deadline) -> Result<(), Error> {
+        match self {
+            Self::Redis(store) => store.write(target, write, deadline).await,
+            Self::Memory(store) => {
+                store.write(target, write);
+                Ok(())
+            }
+            Self::Hanging => Err(hang(deadline).await),
+            Self::Failing => Err(failing()),
+        }
+    }
+
+    /// Waits by the clock that decides.
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        match self {
+            Self::Memory(store) => store.clock().sleep(duration).await,
+            _ => tokio::time::sleep(duration).await,
+        }
+    }
+
+    /// Lets go of what is held.
+    pub(crate) fn close(&self) {
+        if let Self::Redis(store) = self {
+            store.close();
+        }
+    }
+}
+
+async fn hang(deadline: Deadline) -> Error {
+    tokio::time::sleep_until(deadline.at).await;
+    Error::timeout("a store that hangs (Double::Hang)", deadline.after)
+}
+
+fn failing() -> Error {
+    Error::unavailable("this store always fails (Double::Fail)")
+}

@@ -1,0 +1,100 @@
+//! The in-memory store: the reference on a map. For tests, single processes, and
+//! as a stand-in.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+use super::{Group, Outcome, Target, Write};
+use crate::algorithm::{self, Record};
+use crate::clock::Clock;
+use crate::error::Error;
+
+#[derive(Debug)]
+pub(crate) struct MemoryStore {
+    clock: Clock,
+    /// One lock for all, since a group must be decided in one step.
+    keys: Mutex<Keys>,
+}
+
+/// A bounded map in two generations. When the young one is full it becomes the
+/// old one, and what was old is forgotten: a key is lost only once `max_keys / 2`
+/// other keys have been used since its last use.
+#[derive(Debug)]
+struct Keys {
+    young: HashMap<String, Record>,
+    old: HashMap<String, Record>,
+    max_young: usize,
+}
+
+impl MemoryStore {
+    pub(crate) fn new(clock: Clock, max_keys: usize) -> Self {
+        let max_young = (max_keys / 2).max(1);
+        Self { clock, keys: Mutex::new(Keys { young: HashMap::new(), old: HashMap::new(), max_young }) }
+    }
+
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    pub(crate) fn take(&self, groups: &[Group]) -> Vec<Result<Outcome, Error>> {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now_us();
+        groups.iter().map(|group| Ok(keys.take(group, now))).collect()
+    }
+
+    pub(crate) fn write(&self, target: &Target, write: Write) {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now_us();
+        let mut record = keys.remove(&target.redis_key, now);
+        let quota = &target.gate.quota;
+        match write {
+            Write::Refund { units, stamp_us } => record.refund(quota, units, stamp_us.unwrap_or(now), now),
+            Write::Penalize { units } => record.penalize(quota, units, now),
+            Write::Block { for_us: 0 } => record.block(quota, 0, now),
+            Write::Block { for_us } => record.block(quota, now.saturating_add(for_us), now),
+            Write::Reset => return,
+        }
+        keys.insert(target.redis_key.clone(), record);
+    }
+}
+
+impl Keys {
+    fn take(&mut self, group: &Group, now: u64) -> Outcome {
+        let mut records: Vec<Record> =
+            group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
+        let mut items: Vec<algorithm::Item<'_>> = group
+            .items
+            .iter()
+            .zip(&mut records)
+            .map(|(item, record)| algorithm::Item {
+                quota: &item.target.gate.quota,
+                record,
+                cost: item.cost,
+                max_delay: item.max_delay_us,
+            })
+            .collect();
+        let (k, before) = algorithm::take(&mut items, group.n, now);
+        for (item, record) in group.items.iter().zip(records) {
+            // A peek at an untouched key leaves no trace.
+            if record != Record::default() {
+                self.insert(item.target.redis_key.clone(), record);
+            }
+        }
+        Outcome { k, before, now_us: now }
+    }
+
+    /// Takes a key's record out, to be changed and put back.
+    fn remove(&mut self, key: &str, now: u64) -> Record {
+        match self.young.remove(key).or_else(|| self.old.remove(key)) {
+            Some(record) if record.expires_ms > now / 1_000 => record,
+            _ => Record::default(),
+        }
+    }
+
+    fn insert(&mut self, key: String, record: Record) {
+        if self.young.len() >= self.max_young {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, record);
+    }
+}
