@@ -42,6 +42,12 @@ pub(crate) fn report() -> Option<String> {
     set("TIDEGATE_REPORT")
 }
 
+pub(crate) const URL: &str = "TIDEGATE_REDIS_URL";
+
+pub(crate) fn url() -> Option<String> {
+    set(URL)
+}
+
 pub(crate) fn ci() -> bool {
     set("CI").is_some_and(|ci| ci != "false")
 }

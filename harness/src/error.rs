@@ -61,6 +61,11 @@ pub enum Error {
     /// The server started, and its first client got no answer.
     #[error("no answer from the server: {0}")]
     Redis(#[from] redis::RedisError),
+    /// The server at `TIDEGATE_REDIS_URL` cannot be used.
+    #[error(
+        "TIDEGATE_REDIS_URL is set, and {0}: correct it (redis://127.0.0.1:6379), or unset it to have a Redis started"
+    )]
+    Given(Box<Self>),
     /// A file, a port or a process could not be had.
     #[error("{path}: {source}")]
     Io {
@@ -72,6 +77,10 @@ pub enum Error {
 }
 
 impl Error {
+    pub(crate) fn given(self) -> Self {
+        Self::Given(self.into())
+    }
+
     pub(crate) fn io(path: impl Into<PathBuf>, source: std::io::Error) -> Self {
         Self::Io { path: path.into(), source }
     }

@@ -1,4 +1,4 @@
-use std::process::Command;
+use std::{fmt, process::Command, time::Duration};
 
 use crate::{
     Error,
@@ -7,8 +7,9 @@ use crate::{
     process::Process,
 };
 
-/// A Redis that ends with this value.
-#[derive(Debug)]
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A Redis that ends with this value, if it was started by it.
 pub struct Server {
     url: String,
     version: String,
@@ -20,6 +21,18 @@ pub struct Server {
 enum Running {
     Container(Box<Container>),
     Process(Process),
+    /// By somebody else.
+    Elsewhere,
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Not `url`: it may hold a password.
+        f.debug_struct("Server")
+            .field("how", &self.how)
+            .field("running", &self.running)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Server {
@@ -61,6 +74,19 @@ impl Server {
         }
     }
 
+    /// The server at `TIDEGATE_REDIS_URL`; where that is not set, [`start`](Self::start)s one. For
+    /// demos and examples: what they write there must be under keys of their own, and go again.
+    ///
+    /// # Errors
+    ///
+    /// If that server does not answer; else what each kind lacked.
+    pub fn given_or_start() -> Result<Self, Error> {
+        match environment::url() {
+            Some(url) => Self::new(url, environment::URL, Running::Elsewhere).map_err(Error::given),
+            None => Self::start(),
+        }
+    }
+
     /// Starts a plain `redis-server` process, for tests that stop or kill it.
     ///
     /// # Errors
@@ -96,7 +122,7 @@ impl Server {
         Ok(Self { url, how: format!("{what} (Redis {version})"), version, running })
     }
 
-    /// `redis://127.0.0.1:PORT`.
+    /// `redis://127.0.0.1:PORT`, or what was given, which may hold a password.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
@@ -138,7 +164,7 @@ impl Server {
     /// If the server was started in another way.
     pub fn shift_clock(&self, micros: i64) {
         let shifted = match &self.running {
-            Running::Container(_) => false,
+            Running::Container(_) | Running::Elsewhere => false,
             Running::Process(process) => process.shift_clock(micros),
         };
         assert!(shifted, "the clock of a {} cannot be shifted", self.how);
@@ -146,7 +172,7 @@ impl Server {
 }
 
 fn version(url: &str) -> Result<String, Error> {
-    let mut connection = redis::Client::open(url)?.get_connection()?;
+    let mut connection = redis::Client::open(url)?.get_connection_with_timeout(CONNECT_TIMEOUT)?;
     let info: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
     Ok(info
         .lines()
