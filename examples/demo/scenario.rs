@@ -1,0 +1,70 @@
+//! What the instances ask: the same keys, of one gate per algorithm.
+
+use std::time::Duration;
+
+use tidegate::{Quota, Rate};
+
+/// Few, so that all instances meet at each of them.
+pub(crate) const KEYS: [&str; 4] = ["user:1", "user:2", "user:3", "user:4"];
+
+/// Tasks of one instance that ask at the same time.
+pub(crate) const TASKS: usize = 8;
+
+/// Low enough that a small machine asks for several times as much.
+pub(crate) const LIMIT: u64 = 400;
+/// No whole number of them is a second, so that few runs end just as a window does.
+pub(crate) const WINDOW: Duration = Duration::from_millis(800);
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scenario {
+    /// In the JSON, and the gate's name.
+    pub(crate) name: &'static str,
+    /// In the table.
+    pub(crate) title: &'static str,
+    pub(crate) quota: Quota,
+    /// What shows a key in redis-cli: the command, and what follows the key.
+    pub(crate) look: (&'static str, &'static [&'static str]),
+}
+
+const HASH: (&str, &[&str]) = ("HGETALL", &[]);
+
+pub(crate) const SCENARIOS: [Scenario; 6] = [
+    Scenario {
+        name: "token_bucket",
+        title: "token bucket",
+        quota: Quota::token_bucket(LIMIT, Rate::new(LIMIT, WINDOW)),
+        look: HASH,
+    },
+    Scenario {
+        name: "leaky_bucket",
+        title: "leaky bucket",
+        quota: Quota::leaky_bucket(LIMIT, Rate::new(LIMIT, WINDOW)),
+        look: HASH,
+    },
+    Scenario {
+        name: "fixed_window",
+        title: "fixed window, from first hit",
+        quota: Quota::fixed_window(LIMIT, WINDOW),
+        look: HASH,
+    },
+    Scenario {
+        name: "fixed_window_by_clock",
+        title: "fixed window, by the clock",
+        quota: Quota::fixed_window(LIMIT, WINDOW).aligned_to_clock(),
+        look: HASH,
+    },
+    Scenario {
+        name: "sliding_log",
+        title: "sliding log",
+        quota: Quota::sliding_log(LIMIT, WINDOW),
+        // The newest two entries of some hundreds.
+        look: ("ZREVRANGE", &["0", "1", "WITHSCORES"]),
+    },
+    Scenario {
+        name: "sliding_counter",
+        title: "sliding counter",
+        quota: Quota::sliding_counter(LIMIT, WINDOW),
+        look: HASH,
+    },
+];
