@@ -1,0 +1,63 @@
+//! How a key of each algorithm looks in Redis, with redis-cli.
+//!
+//!     cargo run --example keys
+//!
+//! Starts a Redis of its own (see `scripts/redis`). Times are printed as if it
+//! were 2026-01-01 00:00 UTC, so that each run prints the same.
+#![allow(clippy::print_stdout, reason = "a program for the command line")]
+
+use std::time::Duration;
+
+use harness::Server;
+use tidegate::{Limiter, Quota, Rate};
+
+type Failure = Box<dyn std::error::Error>;
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// By the clock a window may end while we look.
+const HOUR: Duration = Duration::from_secs(3_600);
+const NEW_YEAR_US: u64 = 1_767_225_600_000_000;
+
+const QUOTAS: [Quota; 6] = [
+    Quota::token_bucket(5, Rate::per_minute(5)),
+    Quota::leaky_bucket(5, Rate::per_minute(5)),
+    Quota::fixed_window(5, MINUTE),
+    Quota::fixed_window(5, HOUR).aligned_to_clock(),
+    Quota::sliding_log(5, MINUTE),
+    Quota::sliding_counter(5, MINUTE),
+];
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let server = Server::start()?;
+    let limiter = Limiter::builder().url(server.url()).deadline(Duration::from_secs(5)).build()?;
+    for quota in QUOTAS {
+        let gate = limiter.gate("login", quota);
+        let costs: &[u64] = if quota.algorithm() == "sliding_log" { &[1, 2] } else { &[3] };
+        let mut stamps = Vec::new();
+        for &cost in costs {
+            stamps.push(gate.check_cost("user:42", cost).await?.server_now_us());
+        }
+        let key = gate.redis_key("user:42")?;
+        let (command, look) = match quota.algorithm() {
+            "sliding_log" => ("ZRANGE", vec!["ZRANGE", &key, "0", "-1", "WITHSCORES"]),
+            _ => ("HGETALL", vec!["HGETALL", &key]),
+        };
+        let rest = look[2..].iter().map(|argument| format!(" {argument}")).collect::<String>();
+        println!("# {quota}: {} used", costs.iter().map(u64::to_string).collect::<Vec<_>>().join(", then "));
+        println!("$ redis-cli {command} {key}{rest}\n{}\n", at_new_year(server.cli(&look)?, &stamps));
+    }
+    Ok(())
+}
+
+/// The same with the times of the asks (or of their windows) a second apart,
+/// from the new year on.
+fn at_new_year(mut printed: String, stamps: &[u64]) -> String {
+    for (stamp, new) in stamps.iter().zip((NEW_YEAR_US..).step_by(1_000_000)) {
+        for window in [Duration::from_micros(1), MINUTE, HOUR] {
+            let start = stamp - stamp % window.as_micros() as u64;
+            printed = printed.replace(&start.to_string(), &new.to_string());
+        }
+    }
+    printed
+}

@@ -1,0 +1,71 @@
+//! What a key costs in Redis, for each algorithm.
+//!
+//!     cargo run --release --example memory
+//!
+//! Keys of 20 bytes under a namespace of 8 and a gate's name of 5, as `MEMORY
+//! USAGE` counts them: with the name of the key, without what Redis keeps
+//! elsewhere for its expiry. Asks the Redis at `TIDEGATE_REDIS_URL`; where that
+//! is not set, starts one.
+#![allow(clippy::print_stdout, reason = "a program for the command line")]
+
+use std::time::Duration;
+
+use harness::Server;
+use tidegate::{Gate, Limiter, Quota, Rate};
+
+type Failure = Box<dyn std::error::Error>;
+
+const KEY: &str = "user:0123456789abcde";
+const MINUTE: Duration = Duration::from_secs(60);
+
+const HASHES: [(&str, Quota); 5] = [
+    ("token bucket", Quota::token_bucket(1_000, Rate::per_minute(1_000))),
+    ("leaky bucket", Quota::leaky_bucket(1_000, Rate::per_minute(1_000))),
+    ("fixed window, from first hit", Quota::fixed_window(1_000, MINUTE)),
+    ("fixed window, by the clock", Quota::fixed_window(1_000, MINUTE).aligned_to_clock()),
+    ("sliding counter", Quota::sliding_counter(1_000, MINUTE)),
+];
+const LOG: Quota = Quota::sliding_log(1_000, MINUTE);
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let server = Server::given_or_start()?;
+    let mut connection = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
+    // Own keys, and as long as the default's.
+    let namespace = format!("mem-{:04x}", rand::random::<u16>());
+    let limiter = Limiter::builder()
+        .url(server.url())
+        .namespace(&namespace)
+        .deadline(Duration::from_secs(5))
+        .build()?;
+
+    println!("| algorithm | bytes per key |");
+    println!("| --- | ---: |");
+    for (title, quota) in HASHES {
+        let gate = limiter.gate("login", quota);
+        // One after the other, so that a bucket's level is a fraction as it is in use.
+        for _ in 0..3 {
+            assert!(gate.check(KEY).await?.is_allowed(), "the limit is above what is asked");
+        }
+        let bytes = bytes(&gate, &mut connection).await?;
+        println!("| {title} | {bytes} |");
+    }
+    let gate = limiter.gate("login", LOG);
+    for entries in [1, 10, 100, 1_000] {
+        for decision in gate.check_many(vec![KEY; entries]).await {
+            assert!(decision?.is_allowed(), "the limit is above what is asked");
+        }
+        let bytes = bytes(&gate, &mut connection).await?;
+        println!("| sliding log, entries: {entries} | {bytes} ({} per entry) |", bytes / entries);
+    }
+    Ok(())
+}
+
+/// What the key costs; resets it.
+async fn bytes(gate: &Gate, connection: &mut redis::aio::MultiplexedConnection) -> Result<usize, Failure> {
+    let mut usage = redis::cmd("MEMORY");
+    usage.arg("USAGE").arg(gate.redis_key(KEY)?).arg("SAMPLES").arg(0);
+    let bytes = usage.query_async(connection).await?;
+    gate.reset(KEY).await?;
+    Ok(bytes)
+}
