@@ -164,6 +164,7 @@ impl Core {
     }
 
     /// The decision for a group's only caller, as far as this item decides it.
+    /// Of an item alone the store's word counts: it has charged what it admitted.
     fn decision(&self, item: &Item, before: Before, outcome: &Outcome, n: u64) -> Decision {
         let gate = &item.target.gate;
         let taken = Taken {
@@ -176,9 +177,11 @@ impl Core {
             now: outcome.now_us,
         };
         let Answer { remaining, retry_after_us, reset_after_us, delay_us, .. } = taken.answer(0);
+        let is_alone = outcome.before.len() == 1;
+        let allowed = if n > 0 && is_alone { outcome.k > 0 } else { taken.affords_one() };
         Decision {
             gate: gate.name.clone(),
-            allowed: taken.affords_one(),
+            allowed,
             limit: gate.quota.limit(),
             remaining,
             retry_after: Duration::from_micros(retry_after_us),
