@@ -8,7 +8,7 @@
 //! block that differs is an error. In a block marked `<!-- output: NAME, within
 //! 20 % -->` numbers may differ by so much, since bytes depend on Redis's
 //! version and allocator.
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
+#![allow(clippy::print_stdout, reason = "a program for the command line")]
 
 use std::process::{Command, ExitCode};
 

@@ -1,5 +1,6 @@
 //! The instances, seen from the parent.
 
+use std::io;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -54,7 +55,7 @@ impl Fleet {
         &mut self,
         scenario: usize,
         duration: Duration,
-        mut progress: impl FnMut(u64, u64),
+        mut progress: impl FnMut(u64, u64) -> io::Result<()>,
     ) -> Result<Vec<Report>, Failure> {
         self.order(&Order::Ask { scenario, millis: duration.as_millis() as u64 }).await?;
         let mut so_far = vec![(0, 0); self.orders.len()];
@@ -63,7 +64,7 @@ impl Fleet {
             match self.hear().await? {
                 (index, Line::Progress { offered, allowed }) => {
                     so_far[index] = (offered, allowed);
-                    progress(so_far.iter().map(|it| it.0).sum(), so_far.iter().map(|it| it.1).sum());
+                    progress(so_far.iter().map(|it| it.0).sum(), so_far.iter().map(|it| it.1).sum())?;
                 }
                 (_, Line::Report(report)) => reports.push(report),
                 (_, line) => return Err(format!("an instance said {line:?}").into()),

@@ -10,14 +10,13 @@
 //! are of a whole decision, as a caller waits for it, on a machine that is kept
 //! busy by all instances and Redis together.
 
-#![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program for the command line")]
-
 mod ceiling;
 mod fleet;
 mod instance;
 mod scenario;
 mod table;
 
+use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -82,13 +81,16 @@ async fn run(options: &Options) -> Result<bool, Failure> {
     let limiter = Limiter::builder().url(server.url()).namespace(&namespace).build()?;
     let mut fleet = Fleet::start(options.instances as usize, server.url(), &namespace).await?;
 
-    println!("Redis: {}", server.how());
-    println!(
+    // Not `println`, which panics when its reader has seen enough.
+    let mut out = stdout();
+    writeln!(out, "Redis: {}", server.how())?;
+    writeln!(
+        out,
         "{} instances ask for the same {} keys, {} s for each algorithm; each key's limit is {LIMIT} in {WINDOW:?}.\n",
         options.instances,
         KEYS.len(),
         options.seconds,
-    );
+    )?;
     let mut table = Table::new(SCENARIOS.map(|it| it.title).to_vec(), options.instances as usize);
     let mut looks = Vec::new();
     for (index, scenario) in SCENARIOS.iter().enumerate() {
@@ -101,10 +103,9 @@ async fn run(options: &Options) -> Result<bool, Failure> {
             gate.reset(key).await?;
         }
     }
-    table.finish();
+    table.finish()?;
 
-    println!("\nOne key of each algorithm, as it was at the end:");
-    looks.iter().for_each(|look| println!("\n{look}"));
+    writeln!(out, "\nOne key of each algorithm, as it was at the end:\n\n{}", looks.join("\n\n"))?;
     if let Some(file) = &options.json {
         let result = json!({
             "redis": { "version": server.version(), "how": server.how() },

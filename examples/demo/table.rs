@@ -1,6 +1,6 @@
 //! The table, drawn in place on a terminal.
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{self, IsTerminal, Write, stdout};
 
 use hdrhistogram::Histogram;
 use serde_json::{Value, json};
@@ -100,17 +100,15 @@ impl Table {
     }
 
     /// Shows the row that is being measured.
-    pub(crate) fn progress(&mut self, offered: u64, allowed: u64) {
-        if self.is_live {
-            self.draw(Some((offered, allowed)));
-        }
+    pub(crate) fn progress(&mut self, offered: u64, allowed: u64) -> io::Result<()> {
+        if self.is_live { self.draw(Some((offered, allowed))) } else { Ok(()) }
     }
 
-    pub(crate) fn finish(&mut self) {
-        self.draw(None);
+    pub(crate) fn finish(&mut self) -> io::Result<()> {
+        self.draw(None)
     }
 
-    fn draw(&mut self, so_far: Option<(u64, u64)>) {
+    fn draw(&mut self, so_far: Option<(u64, u64)>) -> io::Result<()> {
         let mut lines = vec![HEAD.map(str::to_owned)];
         lines.extend(self.rows.iter().map(Row::cells));
         if let (Some((offered, allowed)), Some(title)) = (so_far, self.titles.get(self.rows.len())) {
@@ -135,7 +133,7 @@ impl Table {
             text += "\n";
         }
         self.drawn = lines.len();
-        // Whoever closed our output does not want to see it.
-        let _ = stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush());
+        stdout().write_all(text.as_bytes())?;
+        stdout().flush()
     }
 }
