@@ -16,6 +16,7 @@ mod instance;
 mod scenario;
 mod table;
 
+use std::fs::File;
 use std::io::{Write, stdout};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -40,7 +41,10 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 /// container where a Docker engine answers, else a redis-server process, which
 /// ends with the demo.
 #[derive(Debug, Parser)]
-#[command(name = "scripts/demo", after_help = "Exit status: 0; 1 if anything was over-admitted or failed.")]
+#[command(
+    bin_name = "scripts/demo",
+    after_help = "Exit status: 0; 1 if anything was over-admitted or failed."
+)]
 struct Options {
     /// How long to ask, for each algorithm
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
@@ -75,6 +79,11 @@ fn main() -> ExitCode {
 
 /// Whether the limits held and all decisions were made.
 async fn run(options: &Options) -> Result<bool, Failure> {
+    // First of all: a result that cannot be written would be found out last.
+    let mut json = match &options.json {
+        Some(path) => Some(File::create(path).map_err(|error| format!("{}: {error}", path.display()))?),
+        None => None,
+    };
     let server = Server::given_or_start()?;
     // Own keys, also beside another demo on the same Redis.
     let namespace = format!("demo-{:08x}", rand::random::<u32>());
@@ -106,13 +115,13 @@ async fn run(options: &Options) -> Result<bool, Failure> {
     table.finish()?;
 
     writeln!(out, "\nOne key of each algorithm, as it was at the end:\n\n{}", looks.join("\n\n"))?;
-    if let Some(file) = &options.json {
+    if let Some(file) = &mut json {
         let result = json!({
             "redis": { "version": server.version(), "how": server.how() },
             "instances": options.instances,
             "rows": table.rows.iter().map(Row::json).collect::<Vec<_>>(),
         });
-        std::fs::write(file, format!("{result:#}\n")).map_err(|e| format!("{}: {e}", file.display()))?;
+        writeln!(file, "{result:#}")?;
     }
     Ok(verdict(&table.rows))
 }

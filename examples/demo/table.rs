@@ -128,11 +128,15 @@ impl Table {
         for line in &lines {
             text += &format!("{:title_width$}", line[0]);
             for (cell, head) in line.iter().zip(HEAD).skip(1) {
-                text += &format!("  {cell:>0$}", head.len().max(9));
+                text += &format!("  {cell:>0$}", head.len().max(8));
             }
             text += "\n";
         }
         self.drawn = lines.len();
+        if so_far.is_some() {
+            // Too long lines are cut for the moment: wrapped, they could not be drawn over.
+            text = format!("\x1b[?7l{text}\x1b[?7h");
+        }
         stdout().write_all(text.as_bytes())?;
         stdout().flush()
     }
