@@ -70,6 +70,11 @@ impl Process {
     pub(crate) fn shift_clock(&self, micros: i64) -> bool {
         self.clock.as_ref().is_some_and(|clock| clock.shift(micros))
     }
+
+    /// Whether there was a clock to stop.
+    pub(crate) fn freeze_clock(&self, micros: i64) -> bool {
+        self.clock.as_ref().is_some_and(|clock| clock.freeze(micros))
+    }
 }
 
 /// The server is killed, not asked: a test may have left it stopped or in a script without end.
@@ -81,7 +86,7 @@ folder=$(mktemp -d "${TMPDIR:-/tmp}/tidegate-$run-XXXXXX") || exit
 echo "$folder"
 set -- redis-server --dir "$folder" "$@"
 if [ -n "$clock" ]; then
-    head -c 8 /dev/zero >"$folder/clock"
+    head -c 16 /dev/zero >"$folder/clock"
     set -- env LD_PRELOAD="$clock" TIDEGATE_CLOCK="$folder/clock" "$@"
 fi
 "$@" & server=$!
@@ -127,5 +132,9 @@ impl Clock {
         *offset += micros;
         // The server has the file mapped, and sees this at its next reading of the clock.
         self.file.write_all_at(&offset.to_ne_bytes(), 0).is_ok()
+    }
+
+    fn freeze(&self, micros: i64) -> bool {
+        self.file.write_all_at(&micros.to_ne_bytes(), 8).is_ok()
     }
 }

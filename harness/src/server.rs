@@ -143,6 +143,20 @@ impl Server {
         };
         assert!(shifted, "the clock of a {} cannot be shifted", self.how);
     }
+
+    /// Stops the clock of a server [`with_shiftable_clock`](Self::with_shiftable_clock) at so many
+    /// microseconds since 1970, until it is set anew.
+    ///
+    /// # Panics
+    ///
+    /// If the server was started in another way.
+    pub fn freeze_clock(&self, micros: u64) {
+        let frozen = match &self.running {
+            Running::Container(_) => false,
+            Running::Process(process) => process.freeze_clock(micros.cast_signed()),
+        };
+        assert!(frozen, "the clock of a {} cannot be stopped", self.how);
+    }
 }
 
 fn version(url: &str) -> Result<String, Error> {
