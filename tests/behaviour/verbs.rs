@@ -93,8 +93,7 @@ behaviours! {
             world.advance(denied.retry_after() - Duration::from_micros(1));
             assert!(!gate.peek("x").await.unwrap().is_allowed(), "{gate:?}");
             world.advance(Duration::from_micros(1));
-            // The first denial was logged too, and stands in the way for longer.
-            assert_eq!(gate.peek("x").await.unwrap().is_allowed(), true, "{gate:?}");
+            assert!(gate.peek("x").await.unwrap().is_allowed(), "{gate:?}");
         }
     }
 

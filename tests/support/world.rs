@@ -2,6 +2,8 @@
 //! real Redis with the production scripts, whose wall clock stands still until
 //! it is moved.
 
+use std::cell::Cell;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use harness::Server;
@@ -17,7 +19,23 @@ pub struct World {
 
 enum Clock {
     Memory(ManualClock),
-    Redis { server: Server, now: std::cell::Cell<Duration> },
+    // The server before the guard: whoever waits for the guard keeps it alive.
+    Redis { server: Arc<Server>, now: Cell<Duration>, _alone: MutexGuard<'static, ()> },
+}
+
+/// One server for all tests that stop its clock, one test at a time.
+fn stopped_server() -> (Arc<Server>, MutexGuard<'static, ()>) {
+    static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+    static ALONE: Mutex<()> = Mutex::new(());
+    let server = {
+        let mut weak = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
+        weak.upgrade().unwrap_or_else(|| {
+            let server = Arc::new(Server::with_shiftable_clock().unwrap());
+            *weak = Arc::downgrade(&server);
+            server
+        })
+    };
+    (server, ALONE.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
 impl World {
@@ -31,10 +49,11 @@ impl World {
     }
 
     pub fn redis_with(settings: impl FnOnce(Builder) -> Builder) -> Self {
-        let server = Server::with_shiftable_clock().unwrap();
+        let (server, alone) = stopped_server();
+        server.cli(&["FLUSHALL"]).unwrap();
         let builder = Limiter::builder().url(server.url()).deadline(Duration::from_secs(10));
         let limiter = settings(builder).build().unwrap();
-        let world = Self { limiter, clock: Clock::Redis { server, now: START.into() } };
+        let world = Self { limiter, clock: Clock::Redis { server, now: START.into(), _alone: alone } };
         world.set(Duration::ZERO);
         world
     }
@@ -43,7 +62,7 @@ impl World {
     pub fn set(&self, since_start: Duration) {
         match &self.clock {
             Clock::Memory(clock) => clock.set(START + since_start),
-            Clock::Redis { server, now } => {
+            Clock::Redis { server, now, .. } => {
                 now.set(START + since_start);
                 server.freeze_clock(u64::try_from(now.get().as_micros()).unwrap());
             }
