@@ -1,6 +1,6 @@
-// Preloaded into a redis-server: adds the microseconds that stand in the file $TIDEGATE_CLOCK to
-// the wall clock, at every reading. The monotonic clocks are left alone, as on a real machine
-// whose clock is set.
+// Preloaded into a redis-server: at every reading of the wall clock, adds the microseconds that
+// stand first in the file $TIDEGATE_CLOCK; or shows those that stand second, if they are not 0.
+// The monotonic clocks are left alone, as on a real machine whose clock is set.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -11,20 +11,22 @@
 #include <time.h>
 #include <unistd.h>
 
-static const volatile int64_t *offset;
+struct shift { int64_t offset, frozen_at; };
+static const volatile struct shift *shift;
 
-__attribute__((constructor)) static void map_offset(void) {
+__attribute__((constructor)) static void map_shift(void) {
     int file = open(getenv("TIDEGATE_CLOCK"), O_RDONLY);
-    void *page = mmap(NULL, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);
+    void *page = mmap(NULL, sizeof *shift, PROT_READ, MAP_SHARED, file, 0);
     if (page == MAP_FAILED) abort();
     close(file);
-    offset = page;
+    shift = page;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     if (syscall(SYS_clock_gettime, clock, now) != 0) return -1;
-    if (clock == CLOCK_REALTIME && offset) {
-        int64_t micros = now->tv_sec * 1000000 + now->tv_nsec / 1000 + *offset;
+    if (clock == CLOCK_REALTIME && shift) {
+        int64_t micros = now->tv_sec * 1000000 + now->tv_nsec / 1000 + shift->offset;
+        if (shift->frozen_at) micros = shift->frozen_at;
         now->tv_sec = micros / 1000000;
         now->tv_nsec = micros % 1000000 * 1000 + now->tv_nsec % 1000;
     }

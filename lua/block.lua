@@ -22,4 +22,4 @@ else
   done = is_zset and try('ZREM', key, 'block') or try('HDEL', key, 'blocked_until')
 end
 if type(done) == 'table' then return done.err end
-return charge(key, 1, 0, 0, 1, blocked, true, a, b, c) or now
+return charge(key, 1, 1, 0, 1, blocked, true, a, b, c) or now

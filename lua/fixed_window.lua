@@ -58,7 +58,7 @@ local function fixed_window(arg)
   end
 
   local function give_back(key, units, stamp, blocked, _, used, start)
-    if stamp >= start then return charge(key, 1, 0, 0, 1, blocked, true, max(0, used - units), start) end
+    if stamp >= start then return charge(key, 1, 1, 0, 1, blocked, true, max(0, used - units), start) end
   end
 
   return afford, charge, give_back

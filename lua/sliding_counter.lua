@@ -64,7 +64,7 @@ local function sliding_counter(arg)
     elseif stamp + window >= start then
       prev = max(0, prev - units)
     end
-    return charge(key, 1, 0, 0, 1, blocked, true, cur, prev)
+    return charge(key, 1, 1, 0, 1, blocked, true, cur, prev)
   end
 
   return afford, charge, give_back

@@ -64,7 +64,7 @@ local function token_bucket(arg)
   -- What was charged then has been draining since.
   local function give_back(key, units, stamp, blocked, _, ticks)
     local left = max(0, units * per - (now - stamp) * rate)
-    return charge(key, 1, 0, 0, 1, blocked, true, max(0, ticks - left))
+    return charge(key, 1, 1, 0, 1, blocked, true, max(0, ticks - left))
   end
 
   return afford, charge, give_back

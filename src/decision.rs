@@ -171,4 +171,17 @@ impl AllDecision {
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
+
+    /// When the same asks would all pass if nobody else asked: the longest of
+    /// theirs, zero if they would now.
+    #[must_use]
+    pub fn retry_after(&self) -> Duration {
+        self.decisions.iter().map(Decision::retry_after).max().unwrap_or_default()
+    }
+
+    /// How long to wait before going on: the longest of theirs.
+    #[must_use]
+    pub fn delay(&self) -> Duration {
+        self.decisions.iter().map(Decision::delay).max().unwrap_or_default()
+    }
 }

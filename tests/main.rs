@@ -1,4 +1,6 @@
 //! All integration tests, in one binary: linked once, sharing one Redis.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+#![allow(unreachable_pub, reason = "nothing here is reached from outside")]
 
-mod smoke;
+mod behaviour;
+mod support;

@@ -1,6 +1,7 @@
 use std::{
     fmt,
     hash::{BuildHasher, Hasher, RandomState},
+    path::Path,
     thread,
     time::Duration,
 };
@@ -8,12 +9,17 @@ use std::{
 use testcontainers::{
     Container as Running, ImageExt,
     bollard::{self, Docker},
-    core::{ExecCommand, client::docker_client_instance},
+    core::{ExecCommand, Mount, client::docker_client_instance},
     runners::SyncRunner,
 };
 use testcontainers_modules::redis::{REDIS_PORT, Redis};
 
-use crate::{Error, environment, lifeline::Lifeline};
+use crate::{
+    Error,
+    clock::{self, Clock},
+    environment,
+    lifeline::Lifeline,
+};
 
 /// How long an engine may take to say that it is there.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(3);
@@ -24,6 +30,7 @@ pub(crate) struct Container {
     pub(crate) host: String,
     pub(crate) port: u16,
     pub(crate) image: String,
+    pub(crate) clock: Option<Clock>,
     // Only ever `None` in `drop`.
     running: Option<Running<Redis>>,
     _lifeline: Option<Lifeline>,
@@ -31,10 +38,14 @@ pub(crate) struct Container {
 
 impl Container {
     pub(crate) fn start(options: &[&str]) -> Result<Self, Error> {
-        outside_of_runtimes(|| Self::start_here(options))
+        outside_of_runtimes(|| Self::start_here(options, false))
     }
 
-    fn start_here(options: &[&str]) -> Result<Self, Error> {
+    pub(crate) fn start_with_clock() -> Result<Self, Error> {
+        outside_of_runtimes(|| Self::start_here(&[], true))
+    }
+
+    fn start_here(options: &[&str], with_clock: bool) -> Result<Self, Error> {
         let (image_name, tag) = environment::image();
         let image = format!("{image_name}:{tag}");
         check_image(&image)?;
@@ -42,22 +53,32 @@ impl Container {
         let run = environment::run();
         let random = RandomState::new().build_hasher().finish();
         let name = format!("tidegate-{run}-{random:x}");
-        let lifeline = lifeline(&name);
+        let folder = if with_clock { Some(clock::folder(&run, random)?) } else { None };
+        let lifeline = lifeline(&name, folder.as_deref());
         #[rustfmt::skip]
         let defaults = ["redis-server", "--protected-mode", "no", "--save", "", "--appendonly", "no"];
         let failed = |error: testcontainers::TestcontainersError| Error::Container {
             image: image.clone(),
             reason: error.to_string(),
         };
-        let running = Redis::default()
+        let mut request = Redis::default()
             .with_name(image_name)
             .with_tag(tag)
             .with_cmd(defaults.iter().chain(options).copied())
             .with_container_name(name)
             .with_label("tidegate", run)
-            .with_startup_timeout(START_TIMEOUT)
-            .start()
-            .map_err(failed)?;
+            .with_startup_timeout(START_TIMEOUT);
+        if let Some(folder) = &folder {
+            request = request
+                .with_mount(Mount::bind_mount(folder.to_string_lossy(), "/clock"))
+                .with_env_var("LD_PRELOAD", "/clock/clock.so")
+                .with_env_var("TIDEGATE_CLOCK", "/clock/clock");
+        }
+        let clock = match &folder {
+            Some(folder) => Some(Clock::open(&folder.join("clock"))?),
+            None => None,
+        };
+        let running = request.start().map_err(failed)?;
         let host = running.get_host().map_err(failed)?.to_string();
         let port = running.get_host_port_ipv4(REDIS_PORT).map_err(failed)?;
         Ok(Self {
@@ -65,6 +86,7 @@ impl Container {
             host: host.replace("localhost", "127.0.0.1"),
             port,
             image,
+            clock,
             running: Some(running),
             _lifeline: lifeline,
         })
@@ -136,8 +158,8 @@ fn on_engine<T>(ask: impl AsyncFnOnce(Docker) -> Result<T, Error>) -> Result<T, 
 }
 
 /// Removes the container when this process is killed; testcontainers does it in all other cases.
-/// By name, so that it can exist before the container does.
-fn lifeline(container: &str) -> Option<Lifeline> {
+/// By name, so that it can exist before the container does. Removes its folder in every case.
+fn lifeline(container: &str, folder: Option<&Path>) -> Option<Lifeline> {
     let host = environment::docker_host();
     let path = format!("/containers/{container}?force=1&v=1");
     let (socket, url) = match host.split_once("://")? {
@@ -145,9 +167,11 @@ fn lifeline(container: &str) -> Option<Lifeline> {
         ("tcp" | "http", address) => ("", format!("http://{address}{path}")),
         _ => return None,
     };
+    let folder = folder.unwrap_or(Path::new("")).to_string_lossy();
     let script = "read -r _\n\
-        exec curl -s -o /dev/null -m 10 --noproxy '*' ${1:+--unix-socket \"$1\"} -X DELETE \"$2\"";
-    Lifeline::new(script, &[socket, &url]).ok()
+        curl -s -o /dev/null -m 10 --noproxy '*' ${1:+--unix-socket \"$1\"} -X DELETE \"$2\"\n\
+        [ -z \"$3\" ] || rm -rf \"$3\"";
+    Lifeline::new(script, &[socket, &url, &folder]).ok()
 }
 
 /// The blocking API of testcontainers panics on a thread of an async runtime.

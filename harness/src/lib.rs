@@ -22,6 +22,7 @@
 //! Nothing is left behind however the caller ends, SIGKILL included: each server's life hangs on
 //! a pipe from this process. (A container's end needs `curl` if it comes by a signal.)
 
+mod clock;
 mod container;
 mod environment;
 mod error;

@@ -1,26 +1,22 @@
 use std::{
-    fs::File,
     io::{BufRead, BufReader},
     net::TcpListener,
-    os::unix::fs::FileExt,
     path::{Path, PathBuf},
-    sync::{Mutex, PoisonError},
 };
 
-use crate::{Error, environment, lifeline::Lifeline};
+use crate::{
+    Error,
+    clock::{self, Clock},
+    environment,
+    lifeline::Lifeline,
+};
 
 /// A plain `redis-server` on a free port of the loopback interface.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) port: u16,
-    clock: Option<Clock>,
+    pub(crate) clock: Option<Clock>,
     _lifeline: Lifeline,
-}
-
-#[derive(Debug)]
-struct Clock {
-    file: File,
-    offset: Mutex<i64>,
 }
 
 impl Process {
@@ -29,11 +25,10 @@ impl Process {
     }
 
     pub(crate) fn start_with_clock() -> Result<Self, Error> {
-        let library = option_env!("CLOCK_LIBRARY").ok_or(Error::NoClock)?;
-        Self::launch(&[], Some(library))
+        Self::launch(&[], Some(clock::library()?))
     }
 
-    fn launch(options: &[&str], clock_library: Option<&str>) -> Result<Self, Error> {
+    fn launch(options: &[&str], clock_library: Option<&Path>) -> Result<Self, Error> {
         if !environment::on_path("redis-server") {
             return Err(Error::NoBinary);
         }
@@ -48,12 +43,13 @@ impl Process {
         }
     }
 
-    fn launch_on(port: u16, options: &[&str], clock_library: Option<&str>) -> Result<Self, Error> {
+    fn launch_on(port: u16, options: &[&str], clock_library: Option<&Path>) -> Result<Self, Error> {
         let run = environment::run();
         let port_option = port.to_string();
+        let library = clock_library.unwrap_or(Path::new("")).to_string_lossy().into_owned();
         #[rustfmt::skip]
         let arguments = [
-            &run, clock_library.unwrap_or_default(),
+            &run, &library,
             "--port", &port_option, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
         ];
         let mut lifeline = Lifeline::new(SCRIPT, &[&arguments, options].concat())
@@ -64,11 +60,6 @@ impl Process {
             None => None,
         };
         Ok(Self { port, clock, _lifeline: lifeline })
-    }
-
-    /// Whether there was a clock to shift.
-    pub(crate) fn shift_clock(&self, micros: i64) -> bool {
-        self.clock.as_ref().is_some_and(|clock| clock.shift(micros))
     }
 }
 
@@ -81,7 +72,7 @@ folder=$(mktemp -d "${TMPDIR:-/tmp}/tidegate-$run-XXXXXX") || exit
 echo "$folder"
 set -- redis-server --dir "$folder" "$@"
 if [ -n "$clock" ]; then
-    head -c 8 /dev/zero >"$folder/clock"
+    head -c 16 /dev/zero >"$folder/clock"
     set -- env LD_PRELOAD="$clock" TIDEGATE_CLOCK="$folder/clock" "$@"
 fi
 "$@" & server=$!
@@ -112,20 +103,4 @@ fn free_port() -> Result<u16, Error> {
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())
         .map_err(|error| Error::io("127.0.0.1", error))
-}
-
-impl Clock {
-    fn open(path: &Path) -> Result<Self, Error> {
-        Ok(Self {
-            file: File::options().write(true).open(path).map_err(|error| Error::io(path, error))?,
-            offset: Mutex::new(0),
-        })
-    }
-
-    fn shift(&self, micros: i64) -> bool {
-        let mut offset = self.offset.lock().unwrap_or_else(PoisonError::into_inner);
-        *offset += micros;
-        // The server has the file mapped, and sees this at its next reading of the clock.
-        self.file.write_all_at(&offset.to_ne_bytes(), 0).is_ok()
-    }
 }

@@ -2,6 +2,7 @@ use std::{fmt, process::Command, time::Duration};
 
 use crate::{
     Error,
+    clock::Clock,
     container::{self, Container},
     environment::{self, Kind},
     process::Process,
@@ -51,13 +52,32 @@ impl Server {
     ///
     /// What each kind lacked.
     pub fn start_with(options: &[&str]) -> Result<Self, Error> {
+        Self::either(|| Container::start(options), || Process::start(options))
+    }
+
+    /// Starts a container, or else a process, whose clock [`shift_clock`](Self::shift_clock) and
+    /// [`freeze_clock`](Self::freeze_clock) move.
+    ///
+    /// # Errors
+    ///
+    /// What each kind lacked; or that this system has no way to shift a clock.
+    pub fn with_shiftable_clock() -> Result<Self, Error> {
+        Self::either(Container::start_with_clock, Process::start_with_clock)
+    }
+
+    fn either(
+        container: impl Fn() -> Result<Container, Error>,
+        process: impl Fn() -> Result<Process, Error>,
+    ) -> Result<Self, Error> {
+        let container = || container().and_then(Self::of_container);
+        let process = || process().and_then(Self::of_process);
         let no_container = match environment::forced_kind()? {
-            Some(Kind::Container) => return Self::container(options),
+            Some(Kind::Container) => return container(),
             Some(Kind::Process) if environment::ci() && container::engine_answers() => {
                 return Err(Error::NotInContainer("TIDEGATE_REDIS=process".to_owned()));
             }
-            Some(Kind::Process) => return Self::process(options),
-            None => match Self::container(options) {
+            Some(Kind::Process) => return process(),
+            None => match container() {
                 Ok(server) => return Ok(server),
                 Err(error) => error,
             },
@@ -65,7 +85,7 @@ impl Server {
         if environment::ci() && !matches!(no_container, Error::NoEngine { .. }) {
             return Err(Error::NotInContainer(no_container.to_string()));
         }
-        match Self::process(options) {
+        match process() {
             Ok(mut server) => {
                 server.how = format!("{}, since {no_container}", server.how);
                 Ok(server)
@@ -96,17 +116,7 @@ impl Server {
         Self::of_process(Process::start(options)?)
     }
 
-    /// Starts a plain `redis-server` process whose clock [`shift_clock`](Self::shift_clock) moves.
-    ///
-    /// # Errors
-    ///
-    /// If there is no `redis-server`, or this system has no way to shift its clock.
-    pub fn with_shiftable_clock() -> Result<Self, Error> {
-        Self::of_process(Process::start_with_clock()?)
-    }
-
-    fn container(options: &[&str]) -> Result<Self, Error> {
-        let container = Container::start(options)?;
+    fn of_container(container: Container) -> Result<Self, Error> {
         let url = format!("redis://{}:{}", container.host, container.port);
         let what = format!("container {}", container.image);
         Self::new(url, &what, Running::Container(container.into()))
@@ -163,11 +173,27 @@ impl Server {
     ///
     /// If the server was started in another way.
     pub fn shift_clock(&self, micros: i64) {
-        let shifted = match &self.running {
-            Running::Container(_) | Running::Elsewhere => false,
-            Running::Process(process) => process.shift_clock(micros),
-        };
+        let shifted = self.clock().is_some_and(|clock| clock.shift(micros));
         assert!(shifted, "the clock of a {} cannot be shifted", self.how);
+    }
+
+    /// Stops the clock of a server [`with_shiftable_clock`](Self::with_shiftable_clock) at so many
+    /// microseconds since 1970, until it is set anew.
+    ///
+    /// # Panics
+    ///
+    /// If the server was started in another way.
+    pub fn freeze_clock(&self, micros: u64) {
+        let frozen = self.clock().is_some_and(|clock| clock.freeze(micros));
+        assert!(frozen, "the clock of a {} cannot be stopped", self.how);
+    }
+
+    fn clock(&self) -> Option<&Clock> {
+        match &self.running {
+            Running::Container(container) => container.clock.as_ref(),
+            Running::Process(process) => process.clock.as_ref(),
+            Running::Elsewhere => None,
+        }
     }
 }
 

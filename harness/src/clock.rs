@@ -1,0 +1,52 @@
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use crate::Error;
+
+/// What stands between a server and the wall clock: `clock.c`, preloaded, and the file it reads.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    file: File,
+    offset: Mutex<i64>,
+}
+
+/// The file: two numbers, the offset and the instant at which time stands still.
+const LENGTH: usize = 16;
+
+/// Built by `build.rs`.
+pub(crate) fn library() -> Result<&'static Path, Error> {
+    option_env!("CLOCK_LIBRARY").map(Path::new).ok_or(Error::NoClock)
+}
+
+/// A folder with the library and its file, as one mount for a container.
+pub(crate) fn folder(run: &str, name: u64) -> Result<PathBuf, Error> {
+    let folder = std::env::temp_dir().join(format!("tidegate-{run}-{name:x}"));
+    let failed = |error| Error::io(&folder, error);
+    fs::create_dir(&folder).map_err(failed)?;
+    fs::copy(library()?, folder.join("clock.so")).map_err(failed)?;
+    fs::write(folder.join("clock"), [0; LENGTH]).map_err(failed)?;
+    Ok(folder)
+}
+
+impl Clock {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::options().write(true).open(path).map_err(|error| Error::io(path, error))?;
+        Ok(Self { file, offset: Mutex::new(0) })
+    }
+
+    // The server has the file mapped, and sees what is written at its next reading of the clock.
+
+    pub(crate) fn shift(&self, micros: i64) -> bool {
+        let mut offset = self.offset.lock().unwrap_or_else(PoisonError::into_inner);
+        *offset += micros;
+        self.file.write_all_at(&offset.to_ne_bytes(), 0).is_ok()
+    }
+
+    pub(crate) fn freeze(&self, micros: u64) -> bool {
+        self.file.write_all_at(&micros.to_ne_bytes(), 8).is_ok()
+    }
+}

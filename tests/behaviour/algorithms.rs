@@ -1,0 +1,201 @@
+//! The worked examples of each algorithm.
+
+use std::time::Duration;
+
+use tidegate::{Quota, Rate};
+
+use crate::behaviours;
+use crate::support::world::{allowed, check, passes};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+const fn s(s: u64) -> Duration {
+    Duration::from_secs(s)
+}
+
+behaviours! {
+    async fn token_bucket_of_5_refilled_1_a_second_gives_2_after_2_seconds(world) {
+        let gate = world.limiter.gate("a1", Quota::token_bucket(5, Rate::per_second(1)));
+        assert_eq!(passes(&gate, "one", 6).await, 5);
+        world.advance(s(2));
+        assert_eq!(passes(&gate, "one", 3).await, 2);
+    }
+
+    async fn token_bucket_is_each_clients_own(world) {
+        let gate = world.limiter.gate("a1", Quota::token_bucket(5, Rate::per_second(1)));
+        assert_eq!(passes(&gate, "one", 6).await, 5);
+        assert_eq!(gate.peek("two").await.unwrap().remaining(), 5);
+        assert_eq!(passes(&gate, "two", 6).await, 5);
+    }
+
+    async fn token_bucket_never_fills_above_its_capacity(world) {
+        let gate = world.limiter.gate("a1", Quota::token_bucket(3, Rate::per_second(2)));
+        assert_eq!(passes(&gate, "key", 4).await, 3);
+        world.advance(s(3));
+        assert_eq!(passes(&gate, "key", 10).await, 3);
+    }
+
+    async fn token_bucket_does_not_count_what_it_denied(world) {
+        let gate = world.limiter.gate("a1", Quota::token_bucket(3, Rate::new(1, s(2))));
+        assert_eq!(passes(&gate, "key", 4).await, 3);
+        let peek = gate.peek("key").await.unwrap();
+        assert_eq!(peek.remaining(), 0);
+        // Three units of two seconds each, not four.
+        assert_eq!(peek.reset_after(), s(6));
+    }
+
+    async fn token_bucket_of_10_refilled_2_a_second_passes_12_of_15_each_100_ms(world) {
+        let gate = world.limiter.gate("a1", Quota::token_bucket(10, Rate::per_second(2)));
+        for request in 1..=15 {
+            assert_eq!(allowed(&gate, "key").await, request <= 12, "request {request}");
+            world.advance(ms(100));
+        }
+    }
+
+    async fn token_bucket_of_10_refilled_2_a_second_passes_15_of_15_each_200_ms(world) {
+        let gate = world.limiter.gate("a1", Quota::token_bucket(10, Rate::per_second(2)));
+        for _ in 1..=15 {
+            assert!(allowed(&gate, "key").await);
+            world.advance(ms(200));
+        }
+    }
+
+    async fn token_bucket_of_4_refilled_4_a_minute_gives_one_every_15_seconds(world) {
+        let gate = world.limiter.gate("a1", Quota::token_bucket(4, Rate::per_minute(4)));
+        assert_eq!(passes(&gate, "key", 5).await, 4);
+        for _ in 0..8 {
+            world.advance(s(15) - Duration::from_micros(1));
+            assert!(!allowed(&gate, "key").await);
+            world.advance(Duration::from_micros(1));
+            assert_eq!(passes(&gate, "key", 2).await, 1);
+        }
+    }
+
+    async fn token_bucket_tells_the_numbers_in_the_docs_of_decision(world) {
+        let gate = world.limiter.gate("a1", Quota::token_bucket(5, Rate::per_second(1)));
+        let mut told = Vec::new();
+        for _ in 0..6 {
+            let decision = check(&gate, "key").await;
+            let seconds = (decision.retry_after().as_secs(), decision.reset_after().as_secs());
+            told.push((decision.is_allowed(), decision.remaining(), seconds.0, seconds.1));
+        }
+        let passed = [(true, 4, 0, 1), (true, 3, 0, 2), (true, 2, 0, 3), (true, 1, 0, 4), (true, 0, 1, 5)];
+        assert_eq!(told, [&passed[..], &[(false, 0, 1, 5)]].concat());
+    }
+
+    async fn leaky_bucket_spaces_what_it_admits(world) {
+        let gate = world.limiter.gate("a2", Quota::leaky_bucket(3, Rate::per_second(1)));
+        for delay in [0, 1, 2] {
+            let decision = check(&gate, "key").await;
+            assert!(decision.is_allowed());
+            assert_eq!(decision.delay(), s(delay));
+        }
+        let fourth = check(&gate, "key").await;
+        assert!(!fourth.is_allowed());
+        assert_eq!((fourth.retry_after(), fourth.delay()), (s(1), s(0)));
+        world.advance(s(1));
+        assert_eq!(check(&gate, "key").await.delay(), s(2));
+    }
+
+    async fn leaky_bucket_denies_who_would_wait_longer_than_accepted(world) {
+        let gate = world.limiter.gate("a2", Quota::leaky_bucket(10, Rate::per_second(1)));
+        assert_eq!(passes(&gate, "key", 3).await, 3);
+        let late = gate.ask("key").max_delay(s(2)).check().await.unwrap();
+        assert!(!late.is_allowed());
+        assert_eq!((late.retry_after(), late.remaining()), (s(1), 7));
+        world.advance(s(1) - Duration::from_micros(1));
+        assert!(!gate.ask("key").max_delay(s(2)).check().await.unwrap().is_allowed());
+        world.advance(Duration::from_micros(1));
+        let in_time = gate.ask("key").max_delay(s(2)).check().await.unwrap();
+        assert_eq!((in_time.is_allowed(), in_time.delay()), (true, s(2)));
+    }
+
+    async fn fixed_window_of_3_a_second_denies_the_4th(world) {
+        let gate = world.limiter.gate("a3", Quota::fixed_window(3, s(1)));
+        assert_eq!(passes(&gate, "key", 4).await, 3);
+        world.advance(s(1));
+        assert_eq!(passes(&gate, "key", 4).await, 3);
+    }
+
+    async fn fixed_window_by_the_clock_passes_twice_its_limit_across_an_edge(world) {
+        let gate = world.limiter.gate("a3", Quota::fixed_window(5, s(60)).aligned_to_clock());
+        world.set(s(59));
+        assert_eq!(passes(&gate, "key", 6).await, 5);
+        world.set(s(60));
+        assert_eq!(passes(&gate, "key", 6).await, 5);
+    }
+
+    async fn fixed_window_begins_with_the_first_charge_and_not_with_a_peek(world) {
+        let gate = world.limiter.gate("a3", Quota::fixed_window(5, s(60)));
+        assert!(gate.peek("key").await.unwrap().is_allowed());
+        world.set(s(59));
+        assert_eq!(check(&gate, "key").await.reset_after(), s(60));
+        assert_eq!(passes(&gate, "key", 5).await, 4);
+        world.set(s(60));
+        assert_eq!(check(&gate, "key").await.retry_after(), s(59));
+        world.set(s(119));
+        assert_eq!(passes(&gate, "key", 6).await, 5);
+    }
+
+    async fn fixed_window_of_a_week_begins_on_thursday_and_with_an_offset_on_monday(world) {
+        const WEEK: Duration = Duration::from_secs(7 * 86_400);
+        // 2020-01-01 was a Wednesday.
+        let thursday = world.limiter.gate("thursday", Quota::fixed_window(1, WEEK).aligned_to_clock());
+        assert_eq!(check(&thursday, "key").await.reset_after(), s(86_400));
+        let monday = Quota::fixed_window(1, WEEK).aligned_to_clock_at(s(4 * 86_400));
+        let monday = world.limiter.gate("monday", monday);
+        assert_eq!(check(&monday, "key").await.reset_after(), s(5 * 86_400));
+    }
+
+    async fn sliding_log_follows_the_books_timeline(world) {
+        let gate = world.limiter.gate("a4", Quota::sliding_log(2, s(60)));
+        // Minutes and seconds after 1 o'clock.
+        for (at, passes) in [(1, true), (30, true), (50, false), (100, true)] {
+            world.set(s(at));
+            assert_eq!(allowed(&gate, "key").await, passes, "at {at} s");
+        }
+    }
+
+    async fn sliding_log_forgets_what_it_denied(world) {
+        let gate = world.limiter.gate("a4", Quota::sliding_log(2, s(60)));
+        for (at, passes) in [(1, true), (30, true), (50, false), (80, true)] {
+            world.set(s(at));
+            assert_eq!(allowed(&gate, "key").await, passes, "at {at} s");
+        }
+    }
+
+    async fn sliding_log_that_counts_denied_ones_denies_longer(world) {
+        let gate = world.limiter.gate("a4", Quota::sliding_log(2, s(60)).count_denied());
+        for (at, passes) in [(1, true), (30, true), (50, false), (80, false)] {
+            world.set(s(at));
+            assert_eq!(allowed(&gate, "key").await, passes, "at {at} s");
+        }
+    }
+
+    async fn sliding_log_that_counts_denied_ones_follows_the_books_timeline(world) {
+        let gate = world.limiter.gate("a4", Quota::sliding_log(2, s(60)).count_denied());
+        for (at, passes) in [(1, true), (30, true), (50, false), (100, true)] {
+            world.set(s(at));
+            assert_eq!(allowed(&gate, "key").await, passes, "at {at} s");
+        }
+    }
+
+    async fn sliding_log_keeps_every_one_of_many_charges_in_one_microsecond(world) {
+        let gate = world.limiter.gate("a4", Quota::sliding_log(50, s(1)));
+        assert_eq!(passes(&gate, "key", 51).await, 50);
+        world.advance(s(1));
+        assert_eq!(passes(&gate, "key", 51).await, 50);
+    }
+
+    async fn sliding_counter_rounds_the_overlap_down(world) {
+        let gate = world.limiter.gate("a5", Quota::sliding_counter(7, s(60)));
+        assert_eq!(passes(&gate, "key", 5).await, 5);
+        // 30 % into the next window: 3 + 5 x 0.7 = 6.5, so 6.
+        world.set(s(78));
+        assert_eq!(passes(&gate, "key", 3).await, 3);
+        assert_eq!(gate.peek("key").await.unwrap().remaining(), 1);
+        assert_eq!(passes(&gate, "key", 2).await, 1);
+    }
+}

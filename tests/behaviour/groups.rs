@@ -1,0 +1,103 @@
+//! Several limits for one request: all or nothing.
+
+use std::time::Duration;
+
+use tidegate::{Gate, Limiter, Quota, Rate};
+
+use crate::behaviours;
+use crate::support::world::passes;
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+async fn remaining(gate: &Gate, key: &str) -> u64 {
+    gate.peek(key).await.unwrap().remaining()
+}
+
+fn mixed(limiter: &Limiter) -> [Gate; 5] {
+    [
+        limiter.gate("user.posts", Quota::token_bucket(1, Rate::per_second(1))),
+        limiter.gate("user.friends", Quota::fixed_window(150, DAY).aligned_to_clock()),
+        limiter.gate("ip.signups", Quota::sliding_log(10, DAY)),
+        limiter.gate("device.rewards", Quota::sliding_counter(5, DAY * 7)),
+        limiter.gate("all", Quota::leaky_bucket(10_000, Rate::per_second(10_000))),
+    ]
+}
+
+behaviours! {
+    async fn a_denial_by_one_gate_charges_none(world) {
+        let gates = mixed(&world.limiter);
+        let asks = || gates.iter().map(|gate| gate.ask("x"));
+        assert!(world.limiter.check_all(asks()).await.unwrap().is_allowed());
+        for _ in 0..3 {
+            let denied = world.limiter.check_all(asks()).await.unwrap();
+            assert!(!denied.is_allowed());
+            assert_eq!(denied.binding().gate(), "user.posts");
+            assert_eq!(denied.binding().retry_after(), Duration::from_secs(1));
+            let alone: Vec<bool> = denied.decisions().iter().map(|decision| decision.is_allowed()).collect();
+            assert_eq!(alone, [false, true, true, true, true]);
+        }
+        let mut left = Vec::new();
+        for gate in &gates {
+            left.push(remaining(gate, "x").await);
+        }
+        assert_eq!(left, [0, 149, 9, 4, 9_999]);
+        world.advance(Duration::from_secs(1));
+        assert!(world.limiter.check_all(asks()).await.unwrap().is_allowed());
+    }
+
+    async fn the_longest_wait_binds_a_denial_and_the_smallest_share_an_admission(world) {
+        let fast = world.limiter.gate("fast", Quota::token_bucket(1, Rate::per_second(1)));
+        let slow = world.limiter.gate("slow", Quota::token_bucket(2, Rate::per_minute(1)));
+        let asks = || [fast.ask("x"), slow.ask("x").cost(2)];
+        let allowed = world.limiter.check_all(asks()).await.unwrap();
+        // Both have nothing left: the first of equals.
+        assert_eq!(allowed.binding().gate(), "fast");
+        let denied = world.limiter.check_all(asks()).await.unwrap();
+        assert_eq!(denied.binding().gate(), "slow");
+        assert_eq!(denied.binding().retry_after(), Duration::from_secs(120));
+    }
+
+    async fn costs_of_the_same_key_and_gate_add_up(world) {
+        let gate = world.limiter.gate("gate", Quota::sliding_log(5, DAY));
+        let asks = || [gate.ask("x").cost(2), gate.ask("y"), gate.ask("x")];
+        let decision = world.limiter.check_all(asks()).await.unwrap();
+        assert_eq!(decision.decisions().iter().map(|it| it.remaining()).collect::<Vec<_>>(), [2, 4, 2]);
+        assert!(!world.limiter.check_all(asks()).await.unwrap().is_allowed());
+        assert_eq!(remaining(&gate, "x").await, 2);
+        let error = world.limiter.check_all([gate.ask("z").cost(3), gate.ask("z").cost(3)]).await.unwrap_err();
+        assert!(error.is_over_capacity());
+    }
+
+    async fn a_cost_of_nothing_in_a_group_charges_nothing_and_denies_nothing(world) {
+        let full = world.limiter.gate("full", Quota::fixed_window(1, DAY));
+        let free = world.limiter.gate("free", Quota::fixed_window(5, DAY));
+        assert_eq!(passes(&full, "x", 2).await, 1);
+        let decision = world.limiter.check_all([full.ask("x").cost(0), free.ask("x")]).await.unwrap();
+        assert!(decision.is_allowed());
+        assert!(!decision.decisions()[0].is_allowed());
+        assert_eq!(remaining(&free, "x").await, 4);
+        let peek = world.limiter.check_all([full.ask("x").cost(0), free.ask("x").cost(0)]).await.unwrap();
+        assert!(!peek.is_allowed());
+        assert_eq!(remaining(&free, "x").await, 4);
+    }
+
+    async fn denied_asks_are_logged_only_where_the_log_itself_denies(world) {
+        let log = world.limiter.gate("log", Quota::sliding_log(2, DAY).count_denied());
+        let other = world.limiter.gate("other", Quota::fixed_window(1, DAY));
+        let asks = || [log.ask("x"), other.ask("x")];
+        assert!(world.limiter.check_all(asks()).await.unwrap().is_allowed());
+        for _ in 0..5 {
+            assert!(!world.limiter.check_all(asks()).await.unwrap().is_allowed());
+        }
+        assert_eq!(remaining(&log, "x").await, 1);
+    }
+
+    async fn delays_are_told_by_the_leaky_bucket_of_a_group(world) {
+        let queue = world.limiter.gate("queue", Quota::leaky_bucket(5, Rate::per_second(1)));
+        let bucket = world.limiter.gate("bucket", Quota::token_bucket(5, Rate::per_second(1)));
+        for delay in [0, 1, 2] {
+            let decision = world.limiter.check_all([bucket.ask("x"), queue.ask("x")]).await.unwrap();
+            assert_eq!(decision.delay(), Duration::from_secs(delay));
+        }
+    }
+}

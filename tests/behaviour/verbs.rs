@@ -1,0 +1,179 @@
+//! The verbs beside the check, the same for every algorithm.
+
+use std::time::Duration;
+
+use tidegate::{Gate, Limiter, Quota, Rate};
+
+use crate::behaviours;
+use crate::support::world::{allowed, check, passes};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// One gate per algorithm, each of which admits 6 units and then none for a
+/// while.
+fn gates(limiter: &Limiter) -> [Gate; 7] {
+    [
+        limiter.gate("token", Quota::token_bucket(6, Rate::per_minute(6))),
+        limiter.gate("leaky", Quota::leaky_bucket(6, Rate::per_minute(6))),
+        limiter.gate("fixed", Quota::fixed_window(6, MINUTE)),
+        limiter.gate("clock", Quota::fixed_window(6, MINUTE).aligned_to_clock()),
+        limiter.gate("log", Quota::sliding_log(6, MINUTE)),
+        limiter.gate("strict", Quota::sliding_log(6, MINUTE).count_denied()),
+        limiter.gate("counter", Quota::sliding_counter(6, MINUTE)),
+    ]
+}
+
+async fn remaining(gate: &Gate, key: &str) -> u64 {
+    gate.peek(key).await.unwrap().remaining()
+}
+
+behaviours! {
+    async fn a_cost_passes_whole_or_not_at_all(world) {
+        for gate in gates(&world.limiter).iter().filter(|gate| gate.name() != Some("strict")) {
+            assert!(gate.check_cost("x", 4).await.unwrap().is_allowed(), "{gate:?}");
+            assert!(!gate.check_cost("x", 3).await.unwrap().is_allowed(), "{gate:?}");
+            assert_eq!(remaining(gate, "x").await, 2, "{gate:?}");
+            assert!(gate.check_cost("x", 2).await.unwrap().is_allowed(), "{gate:?}");
+            assert!(gate.check_cost("x", 7).await.unwrap_err().is_over_capacity(), "{gate:?}");
+        }
+    }
+
+    async fn a_peek_says_what_a_check_would_and_changes_nothing(world) {
+        for gate in gates(&world.limiter) {
+            assert_eq!(passes(&gate, "x", 5).await, 5);
+            for _ in 0..3 {
+                let peek = gate.peek("x").await.unwrap();
+                assert!(peek.is_allowed(), "{gate:?}");
+                assert_eq!((peek.remaining(), peek.retry_after()), (1, Duration::ZERO), "{gate:?}");
+            }
+            assert_eq!(passes(&gate, "x", 1).await, 1);
+            let peek = gate.peek("x").await.unwrap();
+            assert!(!peek.is_allowed() && peek.remaining() == 0, "{gate:?}");
+            assert!(peek.retry_after() > Duration::ZERO, "{gate:?}");
+            assert_eq!(peek.retry_after(), gate.peek("x").await.unwrap().retry_after());
+        }
+    }
+
+    async fn many_keys_are_each_decided_by_themselves_in_order(world) {
+        for gate in gates(&world.limiter) {
+            let keys = ["a", "b", "a", "a", "a", "a", "a", "a", "b"];
+            let decisions = gate.check_many(keys).await;
+            let allowed: Vec<bool> = decisions.into_iter().map(|it| it.unwrap().is_allowed()).collect();
+            assert_eq!(allowed, [true, true, true, true, true, true, true, false, true], "{gate:?}");
+        }
+    }
+
+    async fn more_keys_than_fit_one_call_are_all_decided(world) {
+        for gate in gates(&world.limiter) {
+            let keys: Vec<String> = (0..1_000).map(|key| (key % 150).to_string()).collect();
+            let decisions = gate.check_many(&keys).await;
+            let allowed = decisions.into_iter().filter(|it| it.as_ref().unwrap().is_allowed()).count();
+            assert_eq!(allowed, 150 * 6, "{gate:?}");
+        }
+    }
+
+    async fn a_refund_makes_room_and_never_more_than_untouched(world) {
+        for gate in gates(&world.limiter) {
+            gate.refund("x", 3).await.unwrap();
+            assert_eq!(passes(&gate, "x", 6).await, 6, "{gate:?}");
+            gate.refund("x", 2).await.unwrap();
+            assert_eq!(remaining(&gate, "x").await, 2, "{gate:?}");
+            gate.refund("x", 100).await.unwrap();
+            assert_eq!(remaining(&gate, "x").await, 6, "{gate:?}");
+            assert_eq!(passes(&gate, "x", 7).await, 6, "{gate:?}");
+        }
+    }
+
+    async fn a_penalty_is_a_debt_to_be_waited_for(world) {
+        for gate in gates(&world.limiter) {
+            gate.penalize("x", 9).await.unwrap();
+            let denied = check(&gate, "x").await;
+            assert!(!denied.is_allowed(), "{gate:?}");
+            assert_eq!(denied.remaining(), 0, "{gate:?}");
+            world.advance(denied.retry_after() - Duration::from_micros(1));
+            assert!(!gate.peek("x").await.unwrap().is_allowed(), "{gate:?}");
+            world.advance(Duration::from_micros(1));
+            assert!(gate.peek("x").await.unwrap().is_allowed(), "{gate:?}");
+        }
+    }
+
+    async fn a_blocked_key_is_denied_until_exactly_then(world) {
+        for gate in gates(&world.limiter) {
+            assert!(allowed(&gate, "x").await);
+            gate.block("x", MINUTE * 5).await.unwrap();
+            let denied = gate.peek("x").await.unwrap();
+            assert!(!denied.is_allowed(), "{gate:?}");
+            assert_eq!((denied.remaining(), denied.retry_after()), (0, MINUTE * 5), "{gate:?}");
+            assert!(allowed(&gate, "y").await, "{gate:?}");
+            world.advance(MINUTE * 5 - Duration::from_micros(1));
+            assert!(!gate.peek("x").await.unwrap().is_allowed(), "{gate:?}");
+            world.advance(Duration::from_micros(1));
+            assert_eq!(passes(&gate, "x", 7).await, 6, "{gate:?}");
+        }
+    }
+
+    async fn a_block_that_is_lifted_leaves_what_was_used(world) {
+        for gate in gates(&world.limiter) {
+            assert_eq!(passes(&gate, "x", 4).await, 4);
+            gate.block("x", MINUTE * 5).await.unwrap();
+            assert!(!gate.peek("x").await.unwrap().is_allowed());
+            gate.unblock("x").await.unwrap();
+            assert_eq!(remaining(&gate, "x").await, 2, "{gate:?}");
+            gate.unblock("never seen").await.unwrap();
+        }
+    }
+
+    async fn a_reset_key_is_untouched(world) {
+        for gate in gates(&world.limiter) {
+            assert_eq!(passes(&gate, "x", 7).await, 6);
+            gate.block("x", MINUTE).await.unwrap();
+            gate.reset("x").await.unwrap();
+            let peek = gate.peek("x").await.unwrap();
+            assert_eq!((peek.remaining(), peek.reset_after()), (6, Duration::ZERO), "{gate:?}");
+            assert_eq!(passes(&gate, "x", 7).await, 6, "{gate:?}");
+        }
+    }
+
+    async fn a_raised_limit_gives_room_at_once_and_a_lowered_one_shows_nothing_left(world) {
+        let quotas = |n: u64| [
+            Quota::token_bucket(n, Rate::per_minute(6)),
+            Quota::leaky_bucket(n, Rate::per_minute(6)),
+            Quota::fixed_window(n, MINUTE),
+            Quota::sliding_log(n, MINUTE),
+            Quota::sliding_counter(n, MINUTE),
+        ];
+        for ((six, ten), two) in quotas(6).into_iter().zip(quotas(10)).zip(quotas(2)) {
+            let gate = |quota| world.limiter.gate("gate", quota);
+            assert_eq!(passes(&gate(six), "x", 7).await, 6, "{six}");
+            assert_eq!(remaining(&gate(ten), "x").await, 4, "{ten}");
+            assert_eq!(remaining(&gate(two), "x").await, 0, "{two}");
+            assert!(!allowed(&gate(two), "x").await);
+            assert_eq!(passes(&gate(ten), "x", 5).await, 4, "{ten}");
+        }
+    }
+
+    async fn a_reservation_is_settled_to_what_it_cost(world) {
+        for gate in gates(&world.limiter) {
+            gate.reserve("x", 4).await.unwrap().commit(1).await.unwrap();
+            assert_eq!(remaining(&gate, "x").await, 5, "{gate:?}");
+            gate.reserve("x", 1).await.unwrap().commit(3).await.unwrap();
+            assert_eq!(remaining(&gate, "x").await, 2, "{gate:?}");
+            gate.reserve("x", 2).await.unwrap().cancel().await.unwrap();
+            assert_eq!(remaining(&gate, "x").await, 2, "{gate:?}");
+            drop(gate.reserve("x", 1).await.unwrap());
+            assert_eq!(remaining(&gate, "x").await, 1, "{gate:?}");
+        }
+    }
+
+    async fn what_has_expired_since_is_not_given_back_twice(world) {
+        for gate in gates(&world.limiter) {
+            let held = gate.reserve("x", 6).await.unwrap();
+            assert!(held.decision().is_allowed());
+            // All of it has drained, or its window has passed, and others came.
+            world.advance(MINUTE * 2);
+            assert_eq!(passes(&gate, "x", 6).await, 6, "{gate:?}");
+            held.cancel().await.unwrap();
+            assert_eq!(remaining(&gate, "x").await, 0, "{gate:?}");
+        }
+    }
+}
