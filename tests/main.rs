@@ -3,4 +3,5 @@
 #![allow(unreachable_pub, reason = "nothing here is reached from outside")]
 
 mod behaviour;
+mod demo;
 mod support;

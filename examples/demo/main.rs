@@ -47,8 +47,8 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 )]
 struct Options {
     /// How long to ask, for each algorithm
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=600))]
-    seconds: u64,
+    #[arg(long, default_value_t = 2.0, value_parser = seconds)]
+    seconds: f64,
     /// How many instances ask
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     instances: u64,
@@ -58,6 +58,13 @@ struct Options {
     /// Be an instance.
     #[arg(long = fleet::INSTANCE, hide = true)]
     is_instance: bool,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.1..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("not a number from 0.1 to 600".to_owned()),
+    }
 }
 
 fn main() -> ExitCode {
@@ -103,7 +110,7 @@ async fn run(options: &Options) -> Result<bool, Failure> {
     let mut table = Table::new(SCENARIOS.map(|it| it.title).to_vec(), options.instances as usize);
     let mut looks = Vec::new();
     for (index, scenario) in SCENARIOS.iter().enumerate() {
-        let duration = Duration::from_secs(options.seconds);
+        let duration = Duration::from_secs_f64(options.seconds);
         let reports = fleet.ask(index, duration, |offered, allowed| table.progress(offered, allowed)).await?;
         let gate = limiter.gate(scenario.name, scenario.quota);
         looks.push(look(&server, &gate, scenario).await);

@@ -1,0 +1,98 @@
+//! The demo runs, as `scripts/demo` runs it, and leaves nothing behind.
+
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn demo() -> Command {
+    let test = std::env::current_exe().unwrap();
+    let demo = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples/demo");
+    assert!(
+        demo.exists(),
+        "`cargo test` builds the examples, `cargo test --test` does not: cargo build --examples"
+    );
+    let mut command = Command::new(demo);
+    command.env_remove("TIDEGATE_REDIS_URL").stdin(Stdio::null());
+    command
+}
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&[&output.stdout[..], &output.stderr[..]].concat()).into_owned()
+}
+
+#[test]
+fn instances_admit_no_more_than_the_definition_permits() {
+    let file = std::env::temp_dir().join(format!("tidegate-demo-{}.json", std::process::id()));
+    let output = demo().args(["--seconds", "0.5", "--instances", "3", "--json"]).arg(&file).output().unwrap();
+    let json = std::fs::read_to_string(&file);
+    let _ = std::fs::remove_file(&file);
+    assert!(output.status.success(), "{}", text(&output));
+
+    let result: Value = serde_json::from_str(&json.unwrap()).unwrap();
+    let rows = result["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 6);
+    for row in rows {
+        let number = |field: &str| row[field].as_u64().unwrap();
+        assert_eq!(number("over_admitted"), 0, "{row}");
+        assert!(0 < number("allowed") && number("allowed") <= number("ceiling"), "{row}");
+        assert!(number("p50_us") <= number("p99_us"), "{row}");
+        assert_eq!(row["per_instance"].as_array().unwrap().len(), 3);
+    }
+    assert!(text(&output).contains("$ redis-cli HGETALL demo-"), "{}", text(&output));
+}
+
+#[test]
+fn a_wrong_option_is_an_error() {
+    let output = demo().args(["--instances", "0"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2), "{}", text(&output));
+}
+
+#[test]
+fn a_redis_that_does_not_answer_is_an_error_that_says_what_to_do() {
+    let output = demo().env("TIDEGATE_REDIS_URL", "redis://127.0.0.1:1").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output).contains("correct it"), "{}", text(&output));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn killed_it_leaves_no_instance_behind() {
+    let mut demo = demo().args(["--seconds", "60"]).stdout(Stdio::null()).spawn().unwrap();
+    let id = demo.id();
+    let instances = wait_for(move || Some(instances_of(id)).filter(|it| it.len() == 4));
+    demo.kill().unwrap();
+    demo.wait().unwrap();
+    wait_for(|| instances.iter().all(|pid| parent_of(*pid).is_none()).then_some(()));
+}
+
+#[cfg(target_os = "linux")]
+fn instances_of(demo: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_instance = |pid: &u32| {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        parent_of(*pid).is_some_and(|parent| parent == demo) && command.ends_with(b"--instance\0")
+    };
+    all.filter(is_instance).collect()
+}
+
+/// The parent of a process that runs. One that only waits to be reaped does not.
+#[cfg(target_os = "linux")]
+fn parent_of(pid: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // `pid (name) state parent …`
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    (fields.next()? != "Z").then(|| fields.next()?.parse().ok()).flatten()
+}
+
+#[cfg(target_os = "linux")]
+fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> T {
+    let start = std::time::Instant::now();
+    loop {
+        if let Some(it) = what() {
+            return it;
+        }
+        assert!(start.elapsed() < std::time::Duration::from_secs(20), "not within 20 s");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+}
