@@ -16,7 +16,7 @@
 //! | `TIDEGATE_REDIS_IMAGE` | image of the container; `redis:7.0-local`, made by `scripts/redis`, if unset |
 //! | `TIDEGATE_REDIS_URL` | what [`Server::given_or_start`] uses instead; nothing else looks at it |
 //! | `TIDEGATE_RUN` | id in the label of containers and the names of temporary folders; the process id if unset |
-//! | `TIDEGATE_REPORT` | file to which [`shared`] adds a line: executable, tab, [`Server::how`] |
+//! | `TIDEGATE_REPORT` | file to which a server that could be either kind adds a line: executable, tab, [`Server::how`] |
 //! | `CI` | set: where an engine answers, [`Server::start`] takes nothing but a container |
 //!
 //! Nothing is left behind however the caller ends, SIGKILL included: each server's life hangs on

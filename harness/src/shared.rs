@@ -1,11 +1,6 @@
-use std::{
-    env,
-    fs::OpenOptions,
-    io::{self, Write},
-    sync::{Arc, Mutex, PoisonError, Weak},
-};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::{Error, Server, environment};
+use crate::{Error, Server};
 
 // Weak: what a static owns is never dropped, and a container would outlive the tests.
 static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
@@ -30,17 +25,6 @@ fn get() -> Result<Arc<Server>, Error> {
         return Ok(server);
     }
     let server = Arc::new(Server::start()?);
-    if let Some(file) = environment::report() {
-        report(&file, &server).map_err(|error| Error::io(file, error))?;
-    }
     *shared = Arc::downgrade(&server);
     Ok(server)
-}
-
-fn report(file: &str, server: &Server) -> io::Result<()> {
-    let executable = env::current_exe()?;
-    let name = executable.file_name().unwrap_or_default().to_string_lossy();
-    let mut file = OpenOptions::new().create(true).append(true).open(file)?;
-    // One write: other executables may report at the same moment.
-    file.write_all(format!("{name}\t{}\n", server.how()).as_bytes())
 }
