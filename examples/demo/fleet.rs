@@ -49,7 +49,7 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// All instances ask; one report of each. `progress` is told how often they
+    /// All instances ask; one report of each, in their order. `progress` is told how often they
     /// have asked so far, and how often they were admitted.
     pub(crate) async fn ask(
         &mut self,
@@ -66,11 +66,12 @@ impl Fleet {
                     so_far[index] = (offered, allowed);
                     progress(so_far.iter().map(|it| it.0).sum(), so_far.iter().map(|it| it.1).sum())?;
                 }
-                (_, Line::Report(report)) => reports.push(report),
+                (index, Line::Report(report)) => reports.push((index, report)),
                 (_, line) => return Err(format!("an instance said {line:?}").into()),
             }
         }
-        Ok(reports)
+        reports.sort_unstable_by_key(|&(index, _)| index);
+        Ok(reports.into_iter().map(|(_, report)| report).collect())
     }
 
     async fn order(&mut self, order: &Order) -> Result<(), Failure> {

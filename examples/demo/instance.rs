@@ -76,7 +76,7 @@ pub(crate) async fn run() -> Result<(), Failure> {
     Ok(())
 }
 
-async fn connect(url: &str, namespace: &str) -> Result<Limiter, Error> {
+pub(crate) async fn connect(url: &str, namespace: &str) -> Result<Limiter, Error> {
     let limiter = Limiter::builder().url(url).namespace(namespace).deadline(DEADLINE).build()?;
     limiter.ready().await?;
     Ok(limiter)

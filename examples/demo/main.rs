@@ -25,7 +25,7 @@ use std::time::Duration;
 use clap::Parser;
 use harness::Server;
 use serde_json::json;
-use tidegate::{Gate, Limiter};
+use tidegate::Gate;
 
 use crate::fleet::Fleet;
 use crate::scenario::{KEYS, LIMIT, SCENARIOS, Scenario, WINDOW};
@@ -94,7 +94,7 @@ async fn run(options: &Options) -> Result<bool, Failure> {
     let server = Server::given_or_start()?;
     // Own keys, also beside another demo on the same Redis.
     let namespace = format!("demo-{:08x}", rand::random::<u32>());
-    let limiter = Limiter::builder().url(server.url()).namespace(&namespace).build()?;
+    let limiter = instance::connect(server.url(), &namespace).await?;
     let mut fleet = Fleet::start(options.instances as usize, server.url(), &namespace).await?;
 
     // Not `println`, which panics when its reader has seen enough.
