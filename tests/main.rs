@@ -1,4 +1,6 @@
 //! All integration tests, in one binary: linked once, sharing one Redis.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
+mod fixture;
+mod processes;
 mod smoke;
