@@ -2,5 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
 mod fixture;
+mod keys;
+mod noscript;
 mod processes;
 mod smoke;

@@ -13,8 +13,9 @@ use crate::{Error, environment, lifeline::Lifeline};
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) port: u16,
+    options: Vec<String>,
     clock: Option<Clock>,
-    _lifeline: Lifeline,
+    lifeline: Option<Lifeline>,
 }
 
 #[derive(Debug)]
@@ -63,7 +64,17 @@ impl Process {
             Some(_) => Some(Clock::open(&folder.join("clock"))?),
             None => None,
         };
-        Ok(Self { port, clock, _lifeline: lifeline })
+        let options = options.iter().map(ToString::to_string).collect();
+        Ok(Self { port, options, clock, lifeline: Some(lifeline) })
+    }
+
+    /// Kills the server and starts another on the same port. Its clock is right again.
+    pub(crate) fn restart(&mut self) -> Result<(), Error> {
+        drop(self.lifeline.take());
+        let library = self.clock.as_ref().and(option_env!("CLOCK_LIBRARY"));
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        *self = Self::launch_on(self.port, &options, library)?;
+        Ok(())
     }
 
     /// Whether there was a clock to shift.

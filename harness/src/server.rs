@@ -130,6 +130,22 @@ impl Server {
         Ok(output.trim_end_matches('\n').to_owned())
     }
 
+    /// Kills the server and starts it anew on the same port, with nothing in it.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    ///
+    /// # Panics
+    ///
+    /// If it is a container, whose port would change.
+    pub fn restart(&mut self) -> Result<(), Error> {
+        match &mut self.running {
+            Running::Container(_) => panic!("a {} cannot be restarted on its port", self.how),
+            Running::Process(process) => process.restart(),
+        }
+    }
+
     /// Moves the clock of a server [`with_shiftable_clock`](Self::with_shiftable_clock) by so many
     /// microseconds, forwards or backwards, on top of earlier shifts.
     ///
