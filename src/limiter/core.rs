@@ -93,8 +93,14 @@ impl Core {
                 (allowed, decisions)
             }
             Some(Err(error)) => {
-                let decisions = asks.iter().map(|ask| self.without_store(ask, error.clone()));
-                let decisions = decisions.collect::<Result<Vec<_>, _>>()?;
+                // Of a key that holds something else, the error names that key.
+                let blamed = (!error.is_unavailable()).then(|| error.item());
+                let blamed = blamed.and_then(|item| index_of.iter().position(|&index| index == item));
+                let failed = blamed.map_or(&asks[..], |at| std::slice::from_ref(&asks[at]));
+                // Collected twice, so that the observer is told of each.
+                let decisions: Vec<_> =
+                    failed.iter().map(|ask| self.without_store(ask, error.clone())).collect();
+                let decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
                 (decisions.iter().all(Decision::is_allowed), decisions)
             }
             None => return Err(about(first, Error::unavailable("no reply"))),
