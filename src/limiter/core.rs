@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::OnFailure;
 use crate::algorithm::{Answer, Before, Taken};
 use crate::ask::Ask;
+use crate::clock::Stopwatch;
 use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
@@ -124,6 +125,10 @@ impl Core {
             self.tell_failed(&target.gate.name, &error);
             error
         })
+    }
+
+    pub(crate) fn stopwatch(&self) -> Stopwatch {
+        self.store.stopwatch()
     }
 
     pub(crate) async fn sleep(&self, duration: Duration) {
