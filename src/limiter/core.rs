@@ -153,7 +153,7 @@ impl Core {
         if let Err(error) = self.open() {
             return vec![Err(error); groups.len()];
         }
-        let Some(observer) = &self.observer else {
+        let Some(observer) = self.observer.as_ref().filter(|_| !groups.is_empty()) else {
             return self.store.take(groups, deadline).await;
         };
         let start = Instant::now();
