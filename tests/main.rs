@@ -2,8 +2,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 
 mod bad_input;
+mod doubles;
 mod fixture;
 mod keys;
 mod noscript;
+mod observer;
 mod processes;
 mod smoke;
+mod waiting;
