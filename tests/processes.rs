@@ -32,7 +32,7 @@ async fn the_fleet_is_admitted_what_the_definition_permits_and_not_one_more() {
             fleet.merge(&instance);
         }
         let (asked, admitted, ceiling) = (fleet.asked(), fleet.admitted(), fleet.ceiling(&quota));
-        println!("{quota}: {asked} asked, {admitted} admitted, {ceiling} is the ceiling");
+        eprintln!("{quota}: {asked} asked, {admitted} admitted, {ceiling} is the ceiling");
         assert!(asked >= 3 * ceiling, "{quota}: {asked} asks are no load for {ceiling}");
         assert!(admitted <= ceiling, "{quota}: {admitted} admitted, above {ceiling}");
         assert!(100 * admitted >= 99 * ceiling, "{quota}: {admitted} admitted, far below {ceiling}");
