@@ -9,8 +9,8 @@
            1), cost, longest accepted delay (us, '' for any)
   Returns  {now, group, group, ...}, flat; a group is k, then per item
            blocked_until, state before (as many numbers as the algorithm has),
-           or in their place one string that says why this group failed, and it
-           alone
+           or in their place one string, which item failed (from 1) and why;
+           then this group failed, and it alone
   Writes   see the algorithms; all items are read before one is written
 ]]
 local algorithms = {
@@ -35,7 +35,7 @@ local function take(first, n, items)
     arg = arg + 3
     if not item[3] then
       arg = arg + 3 * (items - i)
-      return item[4]
+      return i .. ' ' .. item[4]
     end
     k = min(k, item[3])
     found[i] = item
@@ -44,7 +44,7 @@ local function take(first, n, items)
   for i = 1, items do
     local q, cost, own, blocked, ahead, a, b, c = unpack(found[i], 1, 8)
     local failed, seen = charges[q](KEYS[first + i], n, own, k, cost, blocked, ahead, a, b, c)
-    if failed then return failed end
+    if failed then return i .. ' ' .. failed end
     row[#row + 1] = blocked
     row[#row + 1] = a
     if b then row[#row + 1] = b end

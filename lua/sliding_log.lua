@@ -40,7 +40,7 @@ local function sliding_log(arg)
     local stale = first_entry(call('ZREVRANGEBYSCORE', key, edge, '-inf', 'LIMIT', 0, 2))
     if stale then return (entry(stale)) end
     local total, units = entry(call('ZRANGE', key, 0, 0)[1])
-    return total and units and total - units
+    if total and units and units <= total then return total - units end
   end
 
   local function total_at(key, rank)

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 /// A clock that stands still until a test moves it.
 ///
@@ -78,6 +79,9 @@ impl Default for ManualClock {
     }
 }
 
+/// Tells how long ago it was made.
+pub(crate) type Stopwatch = Box<dyn Fn() -> Duration + Send>;
+
 /// What tells the time of a store.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
@@ -91,6 +95,20 @@ impl Clock {
         match self {
             Self::System => system_now_us(),
             Self::Manual(clock) => *clock.lock(),
+        }
+    }
+
+    /// Begins to measure; never runs backwards but by a test's hand.
+    pub(crate) fn stopwatch(&self) -> Stopwatch {
+        match self {
+            Self::System => {
+                let start = Instant::now();
+                Box::new(move || start.elapsed())
+            }
+            Self::Manual(clock) => {
+                let (clock, start) = (clock.clone(), clock.now());
+                Box::new(move || clock.now().saturating_sub(start))
+            }
         }
     }
 

@@ -165,7 +165,15 @@ impl From {
                     .set_connection_timeout(Some(CONNECT))
                     .set_response_timeout(None);
                 let connected = client.get_multiplexed_async_connection_with_config(&config).await;
-                connected.map_err(|error| Error::unavailable(error.to_string()))
+                let mut connection = connected.map_err(|error| Error::unavailable(error.to_string()))?;
+                // To a script call without the password it needs, Redis says
+                // only that it is too long, and hangs up.
+                match connection.send_packed_command(&redis::cmd("PING")).await {
+                    Ok(Value::ServerError(error)) if error.code() == "NOAUTH" => {
+                        Err(Error::unavailable(RedisError::from(error).to_string()))
+                    }
+                    _ => Ok(connection),
+                }
             }
             Self::Pool(pool) => {
                 let connection = pool.get().await.map_err(|error| Error::unavailable(error.to_string()))?;

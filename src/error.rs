@@ -14,6 +14,8 @@ pub struct Error(Arc<Inner>);
 
 struct Inner {
     kind: Kind,
+    /// Which item of a group failed.
+    item: usize,
     /// Whom it was asked for, where one key failed.
     about: Option<About>,
 }
@@ -104,25 +106,40 @@ impl Error {
         Self::of(Kind::Unavailable(text.into()))
     }
 
-    /// From the string that stands in a reply where a row should be.
+    /// From the string that stands in a reply where a row should be. A group's
+    /// begins with the place of the item that failed, from 1.
     pub(crate) fn from_script(text: &str) -> Self {
-        let text = text.trim_start_matches('-');
+        let placed = text.split_once(' ').and_then(|(place, why)| Some((place.parse::<usize>().ok()?, why)));
+        let (place, why) = placed.unwrap_or((1, text));
+        Self::new(Self::kind_of(why.trim_start_matches('-')), place.saturating_sub(1), None)
+    }
+
+    fn kind_of(text: &str) -> Kind {
         if let Some(field) = text.strip_prefix("STATE ") {
-            Self::of(Kind::State { field: field.to_owned() })
+            Kind::State { field: field.to_owned() }
         } else if text.starts_with("WRONGTYPE") {
-            Self::of(Kind::WrongType)
+            Kind::WrongType
         } else {
-            Self::of(Kind::Refused(text.to_owned()))
+            Kind::Refused(text.to_owned())
         }
     }
 
     pub(crate) fn about(self, gate: &Arc<str>, key: &[u8]) -> Self {
         let about = About { gate: gate.clone(), key: key.to_vec() };
-        Self(Arc::new(Inner { kind: self.0.kind.clone(), about: Some(about) }))
+        Self::new(self.0.kind.clone(), self.0.item, Some(about))
+    }
+
+    /// Which item of its group failed.
+    pub(crate) fn item(&self) -> usize {
+        self.0.item
     }
 
     fn of(kind: Kind) -> Self {
-        Self(Arc::new(Inner { kind, about: None }))
+        Self::new(kind, 0, None)
+    }
+
+    fn new(kind: Kind, item: usize, about: Option<About>) -> Self {
+        Self(Arc::new(Inner { kind, item, about }))
     }
 }
 

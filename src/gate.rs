@@ -8,7 +8,7 @@ use crate::ask::Ask;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::limiter::{Core, OnFailure};
-use crate::quota::Quota;
+use crate::quota::{Kind, Quota};
 use crate::reservation::Reservation;
 use crate::store::{GateInfo, Write};
 
@@ -86,8 +86,9 @@ impl Gate {
     /// As [`check`](Self::check).
     pub async fn until_allowed(&self, key: impl AsRef<[u8]>, max_wait: Duration) -> Result<Decision, Error> {
         let key = key.as_ref();
-        let mut left = max_wait;
+        let waited = self.core.stopwatch();
         loop {
+            let left = max_wait.saturating_sub(waited());
             let decision = self.ask(key).max_delay(left).check().await?;
             if decision.is_allowed() {
                 if decision.delay() > Duration::ZERO {
@@ -97,13 +98,14 @@ impl Gate {
                 }
                 return Ok(decision);
             }
+            // At a queue, the wait for a place is followed by that for its turn;
+            // together they are the time in which all that is there drains.
             let wait = decision.retry_after();
-            match left.checked_sub(wait) {
-                // A denial that says "now" was overtaken by someone else.
-                Some(rest) => left = rest.saturating_sub(Duration::from_micros(u64::from(wait.is_zero()))),
-                None => return Ok(decision),
-            }
-            if left.is_zero() && wait.is_zero() {
+            let in_all = match self.info()?.quota.kind() {
+                Kind::LeakyBucket(_) => wait.max(decision.reset_after()),
+                _ => wait,
+            };
+            if in_all > left || left.is_zero() {
                 return Ok(decision);
             }
             self.core.sleep(wait).await;

@@ -10,7 +10,7 @@ use std::time::Duration;
 use self::memory::MemoryStore;
 use self::redis::RedisStore;
 use crate::algorithm::Before;
-use crate::clock::Clock;
+use crate::clock::{Clock, Stopwatch};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
 use crate::key::Prefix;
@@ -112,6 +112,14 @@ impl Store {
             }
             Self::Hanging => Err(hang(deadline).await),
             Self::Failing => Err(failing()),
+        }
+    }
+
+    /// Measures the time by which [`sleep`](Self::sleep) waits.
+    pub(crate) fn stopwatch(&self) -> Stopwatch {
+        match self {
+            Self::Memory(store) => store.clock().stopwatch(),
+            _ => Clock::System.stopwatch(),
         }
     }
 

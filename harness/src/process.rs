@@ -15,8 +15,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) port: u16,
+    options: Vec<String>,
     pub(crate) clock: Option<Clock>,
-    _lifeline: Lifeline,
+    lifeline: Option<Lifeline>,
 }
 
 impl Process {
@@ -59,7 +60,17 @@ impl Process {
             Some(_) => Some(Clock::open(&folder.join("clock"))?),
             None => None,
         };
-        Ok(Self { port, clock, _lifeline: lifeline })
+        let options = options.iter().map(ToString::to_string).collect();
+        Ok(Self { port, options, clock, lifeline: Some(lifeline) })
+    }
+
+    /// Kills the server and starts another on the same port. Its clock is right again.
+    pub(crate) fn restart(&mut self) -> Result<(), Error> {
+        drop(self.lifeline.take());
+        let library = self.clock.as_ref().and(clock::library().ok());
+        let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
+        *self = Self::launch_on(self.port, &options, library)?;
+        Ok(())
     }
 }
 

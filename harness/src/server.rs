@@ -183,6 +183,22 @@ impl Server {
         Ok(output.trim_end_matches('\n').to_owned())
     }
 
+    /// Kills the server and starts it anew on the same port, with nothing in it.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    ///
+    /// # Panics
+    ///
+    /// If it is not a process: a container's port would change, another's server is not ours.
+    pub fn restart(&mut self) -> Result<(), Error> {
+        match &mut self.running {
+            Running::Process(process) => process.restart(),
+            _ => panic!("a {} cannot be restarted on its port", self.how),
+        }
+    }
+
     /// Moves the clock of a server [`with_shiftable_clock`](Self::with_shiftable_clock) by so many
     /// microseconds, forwards or backwards, on top of earlier shifts.
     ///

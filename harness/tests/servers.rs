@@ -59,6 +59,18 @@ fn a_wrong_option_is_an_error_with_the_servers_words() {
     assert!(error.to_string().contains("no-such-option"), "{error}");
 }
 
+#[test]
+fn a_restarted_server_is_empty_and_has_the_same_address_and_options() {
+    let mut server = Server::process(&["--maxmemory", "10mb"]).unwrap();
+    let url = server.url().to_owned();
+    server.cli(&["SET", "key", "value"]).unwrap();
+    server.restart().unwrap();
+    assert_eq!(server.cli(&["EXISTS", "key"]).unwrap(), "(integer) 0");
+    assert!(server.cli(&["CONFIG", "GET", "maxmemory"]).unwrap().contains("10485760"));
+    drop(server);
+    assert!(!answers(&url), "{url}");
+}
+
 #[tokio::test]
 async fn a_server_comes_and_goes_in_a_current_thread_runtime() {
     assert_eq!(shared().cli(&["PING"]).unwrap(), "PONG");

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::OnFailure;
 use crate::algorithm::{Answer, Before, Taken};
 use crate::ask::Ask;
+use crate::clock::Stopwatch;
 use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
@@ -93,8 +94,14 @@ impl Core {
                 (allowed, decisions)
             }
             Some(Err(error)) => {
-                let decisions = asks.iter().map(|ask| self.without_store(ask, error.clone()));
-                let decisions = decisions.collect::<Result<Vec<_>, _>>()?;
+                // Of a key that holds something else, the error names that key.
+                let blamed = (!error.is_unavailable()).then(|| error.item());
+                let blamed = blamed.and_then(|item| index_of.iter().position(|&index| index == item));
+                let failed = blamed.map_or(&asks[..], |at| std::slice::from_ref(&asks[at]));
+                // Collected twice, so that the observer is told of each.
+                let decisions: Vec<_> =
+                    failed.iter().map(|ask| self.without_store(ask, error.clone())).collect();
+                let decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
                 (decisions.iter().all(Decision::is_allowed), decisions)
             }
             None => return Err(about(first, Error::unavailable("no reply"))),
@@ -120,6 +127,10 @@ impl Core {
         })
     }
 
+    pub(crate) fn stopwatch(&self) -> Stopwatch {
+        self.store.stopwatch()
+    }
+
     pub(crate) async fn sleep(&self, duration: Duration) {
         self.store.sleep(duration).await;
     }
@@ -142,7 +153,7 @@ impl Core {
         if let Err(error) = self.open() {
             return vec![Err(error); groups.len()];
         }
-        let Some(observer) = &self.observer else {
+        let Some(observer) = self.observer.as_ref().filter(|_| !groups.is_empty()) else {
             return self.store.take(groups, deadline).await;
         };
         let start = Instant::now();

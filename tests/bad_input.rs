@@ -1,0 +1,460 @@
+//! Bad input gets an error that says what is wrong and what to do, and changes
+//! nothing.
+
+use std::time::Duration;
+
+use harness::Server;
+use tidegate::{Error, Gate, KeyMode, Limiter, Quota, Rate};
+
+use crate::fixture::{HOUR, builder, closed_port, limiter, quotas};
+
+const KEY: &str = "user:42:secret";
+
+/// What an error says of itself, each question asked.
+#[derive(Debug, PartialEq, Eq)]
+enum Is {
+    Config,
+    OverCapacity,
+    Corrupt,
+    Unavailable,
+    Timeout,
+}
+
+fn kind(error: &Error) -> Vec<Is> {
+    let questions = [
+        (error.is_config(), Is::Config),
+        (error.is_over_capacity(), Is::OverCapacity),
+        (error.is_corrupt_state(), Is::Corrupt),
+        (error.is_unavailable() && !error.is_timeout(), Is::Unavailable),
+        (error.is_timeout() && error.is_unavailable(), Is::Timeout),
+    ];
+    questions.into_iter().filter_map(|(holds, is)| holds.then_some(is)).collect()
+}
+
+#[track_caller]
+fn assert_says(error: &Error, is: Is, words: &str) {
+    assert_eq!(error.to_string(), words);
+    assert_eq!(kind(error), [is], "{error}");
+    assert_eq!(format!("{error:?}"), format!("Error({error})"));
+    assert!(!words.contains(KEY) && !words.contains("password1"), "{words}");
+}
+
+const LIMIT: &str = "a limit must be 1 to 2^48 units";
+const WINDOW: &str = "a window must be whole microseconds, from 1 ms to 10 years";
+const PERIOD: &str = "a rate's period must be whole microseconds, from 1 us to 10 years";
+
+#[test]
+fn a_senseless_quota_is_refused_in_these_words() {
+    let (second, ten_years) = (Duration::from_secs(1), 10 * 365 * 24 * HOUR);
+    let (us, ns) = (Duration::from_micros, Duration::from_nanos);
+    let rate = "a rate needs 1 to 2^48 units; to refuse everything use OnFailure or a block, not a rate of 0";
+    for (units, period, words) in [
+        (0, second, rate),
+        ((1 << 48) + 1, second, rate),
+        (u64::MAX, second, rate),
+        (1, Duration::ZERO, PERIOD),
+        (1, ns(1_500), PERIOD),
+        (1, ten_years + us(1), PERIOD),
+        (1, Duration::MAX, PERIOD),
+    ] {
+        assert_says(&Rate::try_new(units, period).unwrap_err(), Is::Config, words);
+    }
+
+    let capacity = "a capacity must be 1 to 2^48 units";
+    let slow = "this rate needs more than 2^48 us (8.9 years) to fill the capacity: raise the rate or lower the capacity";
+    for (units, rate, words) in [
+        (0, Rate::per_second(1), capacity),
+        ((1 << 48) + 1, Rate::per_second(1), capacity),
+        (u64::MAX, Rate::per_second(1), capacity),
+        (1, Rate::new(1, ten_years), slow),
+        (1 << 48, Rate::per_second(1), slow),
+    ] {
+        assert_says(&Quota::try_token_bucket(units, rate).unwrap_err(), Is::Config, words);
+        assert_says(&Quota::try_leaky_bucket(units, rate).unwrap_err(), Is::Config, words);
+    }
+
+    for (limit, window, words) in [
+        (0, second, LIMIT),
+        ((1 << 48) + 1, second, LIMIT),
+        (u64::MAX, second, LIMIT),
+        (1, Duration::ZERO, WINDOW),
+        (1, us(999), WINDOW),
+        (1, ns(1_000_500), WINDOW),
+        (1, ten_years + us(1), WINDOW),
+        (1, Duration::MAX, WINDOW),
+    ] {
+        assert_says(&Quota::try_fixed_window(limit, window).unwrap_err(), Is::Config, words);
+        assert_says(&Quota::try_sliding_log(limit, window).unwrap_err(), Is::Config, words);
+        assert_says(&Quota::try_sliding_counter(limit, window).unwrap_err(), Is::Config, words);
+    }
+    let range = "a sliding counter's limit times its window in microseconds must be at most 2^52: shorten the window or use another algorithm";
+    assert_says(&Quota::try_sliding_counter(1 << 33, second).unwrap_err(), Is::Config, range);
+}
+
+#[test]
+fn a_modifier_of_another_algorithm_is_refused_in_these_words() {
+    for (name, quota) in quotas(5, HOUR) {
+        let aligned = quota.try_aligned_to_clock_at(Duration::ZERO);
+        match name {
+            "fixed" | "fixed.clock" => assert!(aligned.is_ok()),
+            _ => {
+                let words = "only a fixed window can be aligned to the clock (a sliding counter always is)";
+                assert_says(&aligned.unwrap_err(), Is::Config, words);
+            }
+        }
+        match name {
+            "log" => assert!(quota.try_count_denied().is_ok()),
+            _ => {
+                let words = "only a sliding log can count denied requests";
+                assert_says(&quota.try_count_denied().unwrap_err(), Is::Config, words);
+            }
+        }
+    }
+    for offset in [HOUR, Duration::MAX, Duration::from_nanos(1)] {
+        let error = Quota::fixed_window(5, HOUR).try_aligned_to_clock_at(offset).unwrap_err();
+        assert_says(&error, Is::Config, "an offset must be whole microseconds and shorter than the window");
+    }
+}
+
+#[test]
+fn a_bad_setting_is_refused_in_these_words() {
+    let memory = || Limiter::builder().in_memory();
+    for (error, words) in [
+        (
+            Limiter::builder().build().unwrap_err(),
+            "no store: give the builder a `url`, a `pool`, or `in_memory()`",
+        ),
+        (
+            memory().namespace("a:b").build().unwrap_err(),
+            "namespace \"a:b\": use 1 to 64 letters, digits, `_`, `.` or `-`",
+        ),
+        (
+            memory().namespace("").build().unwrap_err(),
+            "namespace \"\": use 1 to 64 letters, digits, `_`, `.` or `-`",
+        ),
+        (
+            memory().key_mode(KeyMode::Hmac(b"password1".to_vec())).build().unwrap_err(),
+            "the secret of KeyMode::Hmac is shorter than 16 bytes: use 32 random ones",
+        ),
+        (
+            Limiter::in_memory().try_gate("Login", Quota::fixed_window(1, HOUR)).unwrap_err(),
+            "gate name \"Login\": use 1 to 64 lower-case letters, digits, `_`, `.` or `-`",
+        ),
+    ] {
+        assert_says(&error, Is::Config, words);
+    }
+}
+
+#[test]
+fn a_bad_url_is_refused_without_repeating_it() {
+    for url in [
+        "",
+        "localhost",
+        "127.0.0.1:6379",
+        "http://127.0.0.1",
+        "redis://",
+        "redis://user:password1@",
+        "redis://user:password1@host:notaport",
+        "redis://:password1@host:99999",
+        "redis://:password1@host/notadatabase",
+        "redis://host?protocol=nonsense",
+        "redis://pass word1@host:1:2",
+        "rediss://:password1@host",
+    ] {
+        let error = Limiter::open(url).expect_err(url);
+        let words = error.to_string();
+        assert!(words.starts_with("the Redis URL cannot be used ("), "{url}: {words}");
+        assert!(words.ends_with("): it should look like redis://127.0.0.1:6379"), "{url}: {words}");
+        assert_says(&error, Is::Config, &words);
+    }
+}
+
+#[tokio::test]
+async fn an_ask_that_can_never_pass_is_an_error_and_charges_nothing() {
+    let server = harness::shared();
+    for limiter in [limiter(&server), Limiter::in_memory()] {
+        for (name, quota) in quotas(5, 24 * HOUR) {
+            let gate = limiter.gate(name, quota);
+            let other = limiter.gate("other", quota);
+            assert!(gate.check(KEY).await.unwrap().is_allowed());
+            let words = |cost| {
+                format!(
+                    "gate \"{name}\", key \"us…\" (14 bytes): a cost of {cost} can never pass a limit of 5: split it or raise the limit"
+                )
+            };
+            for cost in [6, u64::MAX] {
+                for error in [
+                    gate.check_cost(KEY, cost).await.unwrap_err(),
+                    gate.reserve(KEY, cost).await.unwrap_err(),
+                    limiter.check_all([other.ask(KEY), gate.ask(KEY).cost(cost)]).await.unwrap_err(),
+                ] {
+                    assert_says(&error, Is::OverCapacity, &words(cost));
+                    assert_eq!((error.gate(), error.key()), (Some(name), Some(KEY.as_bytes())));
+                }
+            }
+            let twice = [gate.ask(KEY).cost(3), other.ask(KEY), gate.ask(KEY).cost(3)];
+            assert_says(&limiter.check_all(twice).await.unwrap_err(), Is::OverCapacity, &words(6));
+            assert_eq!(gate.peek(KEY).await.unwrap().remaining(), 4, "{quota}");
+            assert_eq!(other.peek(KEY).await.unwrap().remaining(), 5, "{quota}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn asks_that_do_not_go_together_are_an_error_and_charge_nothing() {
+    let server = harness::shared();
+    for limiter in [limiter(&server), Limiter::in_memory()] {
+        let gate = limiter.gate("a", Quota::fixed_window(5, HOUR));
+        let same_key = limiter.gate("a", Quota::fixed_window(6, HOUR));
+        let stranger = Limiter::in_memory().gate("b", Quota::fixed_window(5, HOUR));
+        let bad_name = limiter.gate("a:b", Quota::fixed_window(5, HOUR));
+        let bad_words = "gate name \"a:b\": use 1 to 64 lower-case letters, digits, `_`, `.` or `-`";
+        for (asks, words) in [
+            (vec![], "check_all was given no ask"),
+            (
+                vec![gate.ask(KEY), stranger.ask(KEY)],
+                "gate \"b\", key \"us…\" (14 bytes): this gate belongs to another limiter",
+            ),
+            (
+                vec![gate.ask(KEY), same_key.ask(KEY)],
+                "gate \"a\", key \"us…\" (14 bytes): the same key is asked for under two quotas in one check_all: give the gates names of their own",
+            ),
+            (vec![gate.ask(KEY), bad_name.ask(KEY)], bad_words),
+        ] {
+            assert_says(&limiter.check_all(asks).await.unwrap_err(), Is::Config, words);
+        }
+        for error in [
+            bad_name.check(KEY).await.unwrap_err(),
+            bad_name.peek(KEY).await.unwrap_err(),
+            bad_name.until_allowed(KEY, HOUR).await.unwrap_err(),
+            bad_name.reserve(KEY, 1).await.unwrap_err(),
+            bad_name.check_many([KEY]).await.remove(0).unwrap_err(),
+            bad_name.refund(KEY, 1).await.unwrap_err(),
+            bad_name.penalize(KEY, 1).await.unwrap_err(),
+            bad_name.block(KEY, HOUR).await.unwrap_err(),
+            bad_name.unblock(KEY).await.unwrap_err(),
+            bad_name.reset(KEY).await.unwrap_err(),
+            bad_name.redis_key(KEY).unwrap_err(),
+        ] {
+            assert_says(&error, Is::Config, bad_words);
+        }
+        assert_eq!(gate.peek(KEY).await.unwrap().remaining(), 5);
+    }
+}
+
+#[tokio::test]
+async fn numbers_beyond_all_bounds_are_cut_and_break_nothing() {
+    let server = harness::shared();
+    for limiter in [limiter(&server), Limiter::in_memory()] {
+        for (name, quota) in quotas(5, 24 * HOUR) {
+            let gate = limiter.gate(name, quota);
+            gate.refund(KEY, u64::MAX).await.unwrap();
+            assert_eq!(gate.peek(KEY).await.unwrap().remaining(), 5, "{quota}");
+            gate.penalize(KEY, u64::MAX).await.unwrap();
+            gate.penalize(KEY, u64::MAX).await.unwrap();
+            let peek = gate.peek(KEY).await.unwrap();
+            assert_eq!((peek.is_allowed(), peek.remaining()), (false, 0), "{quota}");
+            gate.block(KEY, Duration::MAX).await.unwrap();
+            let check = gate.ask(KEY).max_delay(Duration::MAX).deadline(Duration::MAX).check().await.unwrap();
+            assert!(!check.is_allowed() && check.retry_after() > 365 * 24 * HOUR, "{quota}: {check:?}");
+            gate.unblock(KEY).await.unwrap();
+            gate.refund(KEY, u64::MAX).await.unwrap();
+            gate.reset(KEY).await.unwrap();
+            gate.block(KEY, Duration::ZERO).await.unwrap();
+            gate.refund(KEY, 0).await.unwrap();
+            gate.penalize(KEY, 0).await.unwrap();
+            assert_eq!(gate.peek(KEY).await.unwrap().limit(), 5, "{quota}");
+        }
+    }
+}
+
+/// All that reads a key's state, with the error of each.
+async fn errors_of_all_verbs(limiter: &Limiter, gate: &Gate) -> Vec<Error> {
+    let healthy = limiter.gate("healthy", Quota::fixed_window(1_000, HOUR));
+    let errors = vec![
+        gate.check(KEY).await.unwrap_err(),
+        gate.peek(KEY).await.unwrap_err(),
+        gate.until_allowed(KEY, HOUR).await.unwrap_err(),
+        gate.reserve(KEY, 1).await.unwrap_err(),
+        gate.refund(KEY, 1).await.unwrap_err(),
+        gate.penalize(KEY, 1).await.unwrap_err(),
+        gate.block(KEY, HOUR).await.unwrap_err(),
+        gate.unblock(KEY).await.unwrap_err(),
+        gate.check_many(["fine", KEY, "fine too"]).await.remove(1).unwrap_err(),
+        limiter.check_all([healthy.ask("fine"), gate.ask(KEY)]).await.unwrap_err(),
+        limiter.check_all([gate.ask(KEY), healthy.ask("fine")]).await.unwrap_err(),
+        limiter.check_all([gate.ask(KEY), healthy.ask("fine"), gate.ask(KEY)]).await.unwrap_err(),
+    ];
+    assert_eq!(healthy.peek("fine").await.unwrap().remaining(), 1_000, "charged beside a broken key");
+    for neighbour in gate.check_many(["fine", KEY, "fine too"]).await.into_iter().step_by(2) {
+        assert!(neighbour.unwrap().is_allowed());
+    }
+    errors
+}
+
+#[tokio::test]
+async fn a_key_that_holds_something_else_is_an_error_of_that_key_alone() {
+    let server = harness::shared();
+    let limiter = limiter(&server);
+    for (name, quota) in quotas(1_000, 24 * HOUR) {
+        let gate = limiter.gate(name, quota);
+        let key = gate.redis_key(KEY).unwrap();
+        let other = if name == "log" { ["HSET", &key, "used", "1"] } else { ["ZADD", &key, "1", "used"] };
+        for command in [&["SET", &key, "text"][..], &["SADD", &key, "member"], &other] {
+            server.cli(command).unwrap();
+            let before = server.cli(&["DUMP", &key]).unwrap();
+            let words = format!(
+                "gate \"{name}\", key \"us…\" (14 bytes): it has another type in Redis than tidegate writes: see who else writes there, or choose a namespace of its own"
+            );
+            for error in errors_of_all_verbs(&limiter, &gate).await {
+                assert_says(&error, Is::Corrupt, &words);
+            }
+            assert_eq!(server.cli(&["DUMP", &key]).unwrap(), before, "{quota}: written to");
+            gate.reset(KEY).await.unwrap();
+            assert!(gate.check(KEY).await.unwrap().is_allowed(), "{quota}: a reset heals");
+            gate.reset(KEY).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn garbage_in_any_field_is_an_error_that_names_the_field() {
+    let server = harness::shared();
+    let limiter = limiter(&server);
+    for (name, quota) in quotas(1_000, 24 * HOUR) {
+        let gate = limiter.gate(name, quota);
+        let key = gate.redis_key(KEY).unwrap();
+        let fields = match name {
+            "token" | "leaky" => &["used", "at", "blocked_until"][..],
+            "fixed" | "fixed.clock" => &["used", "start", "blocked_until"],
+            "counter" => &["cur", "prev", "start", "blocked_until"],
+            _ => continue,
+        };
+        let garbage = ["", "x", "-1", "nan", "inf", "-inf", "1e400", "9007199254740994", "1 1"];
+        for field in fields {
+            for value in
+                garbage.iter().chain((*field != "used" || name.starts_with("fixed")).then_some(&"1.5"))
+            {
+                assert!(gate.check(KEY).await.unwrap().is_allowed());
+                server.cli(&["HSET", &key, field, value]).unwrap();
+                assert_corrupt(&server, &limiter, &gate, field, value).await;
+            }
+            if *field != "blocked_until" {
+                assert!(gate.check(KEY).await.unwrap().is_allowed());
+                server.cli(&["HDEL", &key, field]).unwrap();
+                assert_corrupt(&server, &limiter, &gate, field, "nothing").await;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn garbage_in_a_log_is_an_error_that_names_what() {
+    let server = harness::shared();
+    let limiter = limiter(&server);
+    let gate = limiter.gate("log", Quota::sliding_log(1_000, 24 * HOUR));
+    let key = gate.redis_key(KEY).unwrap();
+    let now = gate.peek(KEY).await.unwrap().server_now_us().to_string();
+    for (score, member, field) in [
+        (&*now, "x", "member"),
+        (&now, "", "member"),
+        (&now, ":", "member"),
+        (&now, "1", "member"),
+        (&now, "1:", "member"),
+        (&now, "-1:1", "member"),
+        (&now, "1:-1", "member"),
+        (&now, "9007199254740994:1", "member"),
+        (&now, "0000000000000001:2", "member"),
+        ("1.5", "0000000000000001:1", "score"),
+        ("-5", "0000000000000001:1", "score"),
+        ("inf", "0000000000000001:1", "score"),
+        ("1e300", "block", "block"),
+        ("-1", "block", "block"),
+        ("inf", "block", "block"),
+    ] {
+        server.cli(&["ZADD", &key, score, member]).unwrap();
+        assert_corrupt(&server, &limiter, &gate, field, &format!("{score} {member}")).await;
+    }
+}
+
+/// Nothing but a reset gets over it, and nothing else writes to it.
+async fn assert_corrupt(server: &Server, limiter: &Limiter, gate: &Gate, field: &str, held: &str) {
+    let key = gate.redis_key(KEY).unwrap();
+    let before = server.cli(&["DUMP", &key]).unwrap();
+    let words = format!(
+        "gate \"{}\", key \"us…\" (14 bytes): its field `{field}` in Redis does not hold what tidegate writes: see who else writes there, then reset the key",
+        gate.name().unwrap(),
+    );
+    for error in errors_of_all_verbs(limiter, gate).await {
+        assert_says(&error, Is::Corrupt, &words);
+    }
+    assert_eq!(server.cli(&["DUMP", &key]).unwrap(), before, "written to a key with {field} {held:?}");
+    gate.reset(KEY).await.unwrap();
+    assert!(gate.peek(KEY).await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn a_redis_that_cannot_be_asked_is_an_error_that_says_why() {
+    let locked = Server::process(&[]).unwrap();
+    locked.cli(&["CONFIG", "SET", "requirepass", "password1"]).unwrap();
+    let address = locked.url().trim_start_matches("redis://");
+    let hidden = |words: &str| format!("gate \"login\", key \"us…\" (14 bytes): {words}");
+    for (url, words) in [
+        (format!("redis://127.0.0.1:{}", closed_port()), "Redis cannot be asked: Connection refused"),
+        (format!("redis://{address}"), "Redis cannot be asked: \"NOAUTH\": Authentication required"),
+        (format!("redis://:password12@{address}"), "Redis cannot be asked: "),
+        (format!("redis://nobody:password1@{address}"), "Redis cannot be asked: "),
+        (format!("redis://:password1@{address}/99"), "Redis cannot be asked: "),
+        ("unix:///nonexistent/redis.sock".to_owned(), "Redis cannot be asked: No such file"),
+    ] {
+        let limiter = builder(&url).build().unwrap();
+        let gate = limiter.gate("login", Quota::fixed_window(5, HOUR));
+        for error in [gate.check(KEY).await.unwrap_err(), gate.refund(KEY, 1).await.unwrap_err()] {
+            let said = error.to_string();
+            assert!(said.starts_with(&hidden(words)), "{url}: {said}");
+            assert_says(&error, Is::Unavailable, &said);
+        }
+        assert!(limiter.ready().await.unwrap_err().is_unavailable(), "{url}");
+        let debug = format!("{limiter:?} {:?}", Limiter::builder().url(&url));
+        assert!(!debug.contains("password1"), "{debug}");
+    }
+    let right = builder(&format!("redis://:password1@{address}/1")).build().unwrap();
+    right.ready().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_is_no_redis_is_an_error_in_time() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let gate = || {
+        let limiter = Limiter::builder().url(&url).deadline(Duration::from_millis(50)).build().unwrap();
+        limiter.gate("login", Quota::fixed_window(5, HOUR))
+    };
+    // Nobody accepts, and nobody answers.
+    let error = gate().check(KEY).await.unwrap_err();
+    let words = "gate \"login\", key \"us…\" (14 bytes): no answer within 50ms, while waiting for a connection: see whether Redis is slow or far, or raise the deadline";
+    assert_says(&error, Is::Timeout, words);
+
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            let _ = std::io::Write::write_all(&mut connection.unwrap(), b"HTTP/1.1 400 Bad Request\r\n\r\n");
+        }
+    });
+    for _ in 0..3 {
+        assert!(gate().check(KEY).await.unwrap_err().is_unavailable());
+    }
+}
+
+#[tokio::test]
+async fn a_redis_without_memory_refuses_and_is_not_believed_to_have_charged() {
+    let server = Server::process(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
+    let limiter = limiter(&server);
+    for (name, quota) in quotas(5, HOUR) {
+        let gate = limiter.gate(name, quota);
+        let error = gate.check(KEY).await.unwrap_err();
+        let words = format!("gate \"{name}\", key \"us…\" (14 bytes): Redis refused: OOM");
+        assert!(error.to_string().starts_with(&words), "{error}");
+        assert_eq!(kind(&error), [Is::Unavailable]);
+        assert_eq!(server.cli(&["DBSIZE"]).unwrap(), "(integer) 0");
+    }
+}

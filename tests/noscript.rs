@@ -1,0 +1,164 @@
+//! What a limiter must get over: scripts that Redis forgets, a Redis that is
+//! started anew, callers that vanish.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use harness::Server;
+use rand::Rng;
+use tidegate::{Limiter, Quota, Rate};
+
+use crate::fixture::{HOUR, History, limiter, quotas, soon};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_forgets_its_scripts_every_millisecond_decides_the_same() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = limiter(&server);
+    let client = redis::Client::open(server.url()).unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let flushing = tokio::spawn({
+        let (mut connection, is_over) =
+            (client.get_multiplexed_async_connection().await.unwrap(), is_over.clone());
+        async move {
+            while !is_over.load(Ordering::Relaxed) {
+                let () = redis::cmd("SCRIPT").arg("FLUSH").query_async(&mut connection).await.unwrap();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let mut tasks = Vec::new();
+    let start = Instant::now();
+    for (name, quota) in quotas(50, Duration::from_millis(300)) {
+        for _ in 0..4 {
+            let gate = limiter.gate(name, quota);
+            let task = tokio::spawn(async move {
+                let mut history = History::default();
+                while start.elapsed() < Duration::from_secs(1) {
+                    history.add(&gate.check("hot").await.unwrap());
+                }
+                history
+            });
+            tasks.push((quota, task));
+        }
+    }
+    let mut histories: Vec<(Quota, History)> = Vec::new();
+    for (quota, task) in tasks {
+        let history = task.await.unwrap();
+        match histories.last_mut() {
+            Some((last, all)) if *last == quota => all.merge(&history),
+            _ => histories.push((quota, history)),
+        }
+    }
+    is_over.store(true, Ordering::Relaxed);
+    flushing.await.unwrap();
+    for (quota, history) in histories {
+        assert!(history.admitted() < history.asked(), "{quota}: no load");
+        history.assert_exact(&quota);
+    }
+    let stats = server.cli(&["INFO", "errorstats"]).unwrap();
+    assert!(stats.contains("errorstat_NOSCRIPT"), "nothing was forgotten in time: {stats}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_small_writes_survive_a_script_flush_too() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = limiter(&server);
+    let forget = || assert_eq!(server.cli(&["SCRIPT", "FLUSH"]).unwrap(), "OK");
+    for (name, quota) in quotas(10, 24 * HOUR) {
+        let gate = limiter.gate(name, quota);
+        forget();
+        gate.penalize("x", 4).await.unwrap();
+        forget();
+        gate.refund("x", 1).await.unwrap();
+        forget();
+        gate.block("x", HOUR).await.unwrap();
+        forget();
+        gate.unblock("x").await.unwrap();
+        forget();
+        assert_eq!(gate.peek("x").await.unwrap().remaining(), 7, "{quota}");
+        forget();
+        gate.reset("x").await.unwrap();
+        assert_eq!(gate.peek("x").await.unwrap().remaining(), 10, "{quota}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_limiter_recovers_from_a_restart_of_redis_by_itself() {
+    let mut server = Server::process(&[]).unwrap();
+    let gate = limiter(&server).gate("restart", Quota::fixed_window(1_000_000, HOUR));
+    let is_over = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..4)
+        .map(|_| {
+            let (gate, is_over) = (gate.clone(), is_over.clone());
+            tokio::spawn(async move {
+                while !is_over.load(Ordering::Relaxed) {
+                    if let Err(error) = gate.ask("hot").check().await {
+                        assert!(error.is_unavailable(), "{error}");
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    for _ in 0..3 {
+        soon("checks pass", async || {
+            gate.peek("hot").await.is_ok_and(|peek| peek.remaining() < peek.limit())
+        })
+        .await;
+        server = tokio::task::spawn_blocking(move || {
+            server.restart().unwrap();
+            server
+        })
+        .await
+        .unwrap();
+        let back = gate.check("hot").await;
+        assert!(back.is_ok(), "Redis is back, and still: {back:?}");
+    }
+    is_over.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_check_that_is_dropped_harms_nobody_after_it() {
+    let server = harness::shared();
+    for limiter in [limiter(&server), Limiter::in_memory()] {
+        let gate = limiter.gate("step", Quota::token_bucket(1_000, Rate::per_day(1)));
+        let dropped = limiter.gate("dropped", Quota::fixed_window(1_000_000, HOUR));
+        let droppers: Vec<_> = (0..4)
+            .map(|_| {
+                let gate = dropped.clone();
+                tokio::spawn(async move {
+                    for _ in 0..500 {
+                        let patience = Duration::from_micros(rand::rng().random_range(0..1_500));
+                        tokio::select! {
+                            decision = gate.check("x") => assert!(decision.unwrap().is_allowed()),
+                            () = spin(patience) => {}
+                        }
+                    }
+                })
+            })
+            .collect();
+        // Each answer must be the one to this ask, not to one that nobody waits for.
+        for asked in 1..=1_000 {
+            let decision = gate.check("counted").await.unwrap();
+            assert_eq!((decision.gate(), decision.limit()), ("step", 1_000));
+            assert_eq!(decision.remaining(), 1_000 - asked);
+        }
+        for dropper in droppers {
+            dropper.await.unwrap();
+        }
+        let used = 1_000_000 - dropped.peek("x").await.unwrap().remaining();
+        assert!(used <= 4 * 500, "{used} charged for 2,000 asks");
+    }
+}
+
+/// Finer than the runtime's timer, which counts in milliseconds.
+async fn spin(time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        tokio::task::yield_now().await;
+    }
+}

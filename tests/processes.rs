@@ -1,0 +1,289 @@
+//! Several processes, each with many tasks, on one Redis: never more than the
+//! quota, and not less.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+use serde_json::{Value, json};
+use tidegate::{Limiter, Quota, Rate};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
+use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+
+use crate::fixture::{HOUR, History, PATIENCE, namespace, quotas};
+
+const PROCESSES: usize = 8;
+const TASKS: usize = 8;
+/// What an instance is told: url, namespace and job, separated by spaces.
+const ORDERS: &str = "TIDEGATE_TEST_INSTANCE";
+
+#[tokio::test]
+async fn the_fleet_is_admitted_what_the_definition_permits_and_not_one_more() {
+    let server = harness::shared();
+    let results = run(Instance::fleet(server.url(), &namespace(), "race", PROCESSES).await).await;
+    for (gate, quota) in hot_quotas() {
+        let mut fleet = History::default();
+        for result in &results {
+            let instance = History(serde_json::from_value(result[gate].clone()).unwrap());
+            assert!(instance.admitted() > 0, "{quota}: an instance was never admitted");
+            assert!(instance.admitted() < instance.asked(), "{quota}: an instance was never denied");
+            fleet.merge(&instance);
+        }
+        let (asked, admitted, ceiling) = (fleet.asked(), fleet.admitted(), fleet.ceiling(&quota));
+        eprintln!("{quota}: {asked} asked, {admitted} admitted, {ceiling} is the ceiling");
+        assert!(asked >= 3 * ceiling, "{quota}: {asked} asks are no load for {ceiling}");
+        assert!(admitted <= ceiling, "{quota}: {admitted} admitted, above {ceiling}");
+        assert!(100 * admitted >= 99 * ceiling, "{quota}: {admitted} admitted, far below {ceiling}");
+        fleet.assert_exact(&quota);
+    }
+}
+
+#[tokio::test]
+async fn no_gate_of_a_group_is_charged_when_another_denies() {
+    let (server, namespace) = (harness::shared(), namespace());
+    let results = run(Instance::fleet(server.url(), &namespace, "groups", PROCESSES).await).await;
+    let limiter = connect(server.url(), &namespace);
+    for (gate, quota) in scarce_quotas() {
+        let gate_of = limiter.gate(gate, quota);
+        for key in KEYS {
+            let peek = gate_of.peek(key).await.unwrap();
+            let admitted = sum(&results, "admitted", &format!("{gate} {key}"));
+            assert_eq!(peek.limit() - peek.remaining(), admitted, "{quota}, key {key}");
+        }
+        assert!(sum(&results, "bound", gate) > 0, "{quota} was never the one that denied");
+    }
+    assert!(sum(&results, "bound", "") > 0, "no group was admitted");
+}
+
+#[tokio::test]
+async fn a_killed_process_harms_nobody() {
+    let (server, namespace) = (harness::shared(), namespace());
+    let gate = connect(server.url(), &namespace).gate(PLENTY.0, PLENTY.1);
+    let mut fleet = Instance::fleet(server.url(), &namespace, "plenty", 4).await;
+    for instance in &mut fleet {
+        instance.start().await;
+    }
+    let mut victim = fleet.pop().unwrap();
+    crate::fixture::soon("the victim is at work", async || {
+        let peek = gate.peek("hot").await.unwrap();
+        assert!(peek.remaining() > 0, "the victim is killed too late to be a victim");
+        peek.remaining() < PLENTY.1.limit() * 9 / 10
+    })
+    .await;
+    victim.process.kill().await.unwrap();
+
+    let mut survivors = History::default();
+    for mut instance in fleet {
+        let result = instance.result().await;
+        survivors.merge(&History(serde_json::from_value(result[PLENTY.0].clone()).unwrap()));
+    }
+    assert!(survivors.admitted() <= PLENTY.1.limit());
+    assert!(survivors.admitted() < survivors.asked(), "the survivors did not use all that there was");
+    assert_eq!(gate.peek("hot").await.unwrap().remaining(), 0);
+}
+
+#[tokio::test]
+async fn two_namespaces_on_one_redis_do_not_meet() {
+    let server = harness::shared();
+    let (one, other) = (connect(server.url(), &namespace()), connect(server.url(), &namespace()));
+    for (gate, quota) in quotas(1, HOUR) {
+        assert!(one.gate(gate, quota).check("user:42").await.unwrap().is_allowed());
+        assert!(other.gate(gate, quota).check("user:42").await.unwrap().is_allowed());
+        assert!(!one.gate(gate, quota).check("user:42").await.unwrap().is_allowed());
+        one.gate(gate, quota).reset("user:42").await.unwrap();
+        assert!(!other.gate(gate, quota).check("user:42").await.unwrap().is_allowed());
+    }
+}
+
+/// Slow enough that even a very busy machine offers more than three times as much.
+fn hot_quotas() -> [(&'static str, Quota); 6] {
+    quotas(60, Duration::from_millis(500))
+}
+
+/// So slow that nothing comes back while the test runs: what is used is what
+/// was admitted. A year of them begins once a year.
+fn scarce_quotas() -> [(&'static str, Quota); 5] {
+    let year = 365 * 24 * HOUR;
+    [
+        ("token", Quota::token_bucket(40, Rate::new(40, year))),
+        ("leaky", Quota::leaky_bucket(36, Rate::new(36, year))),
+        ("fixed", Quota::fixed_window(32, year)),
+        ("log", Quota::sliding_log(28, year)),
+        ("counter", Quota::sliding_counter(24, year)),
+    ]
+}
+
+const KEYS: [&str; 4] = ["ann", "bob", "cy", "di"];
+const PLENTY: (&str, Quota) = ("plenty", Quota::fixed_window(20_000, HOUR));
+
+fn connect(url: &str, namespace: &str) -> Limiter {
+    Limiter::builder().url(url).namespace(namespace).deadline(PATIENCE).build().unwrap()
+}
+
+fn sum(results: &[Value], what: &str, of: &str) -> u64 {
+    results.iter().filter_map(|result| result[what][of].as_u64()).sum()
+}
+
+async fn run(mut fleet: Vec<Instance>) -> Vec<Value> {
+    for instance in &mut fleet {
+        instance.start().await;
+    }
+    let mut results = Vec::new();
+    for mut instance in fleet {
+        results.push(instance.result().await);
+    }
+    results
+}
+
+/// A process that runs [`instance`], seen from outside.
+struct Instance {
+    process: Child,
+    /// It ends when this is closed, however this process ends.
+    orders: ChildStdin,
+    says: Lines<BufReader<ChildStdout>>,
+}
+
+impl Instance {
+    async fn fleet(url: &str, namespace: &str, job: &str, size: usize) -> Vec<Self> {
+        let mut fleet: Vec<_> = (0..size).map(|_| Self::spawn(url, namespace, job)).collect();
+        for instance in &mut fleet {
+            assert_eq!(instance.result().await, json!({"ready": true}));
+        }
+        fleet
+    }
+
+    fn spawn(url: &str, namespace: &str, job: &str) -> Self {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "processes::instance", "--ignored", "--nocapture"])
+            .env(ORDERS, format!("{url} {namespace} {job}"))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let orders = process.stdin.take().unwrap();
+        let says = BufReader::new(process.stdout.take().unwrap()).lines();
+        Self { process, orders, says }
+    }
+
+    async fn start(&mut self) {
+        self.orders.write_all(b"go\n").await.unwrap();
+    }
+
+    /// The next line of JSON among what the test runner prints.
+    async fn result(&mut self) -> Value {
+        let next = async {
+            loop {
+                let line = self.says.next_line().await.unwrap().expect("the instance failed");
+                if let Some(at) = line.find('{') {
+                    return serde_json::from_str(&line[at..]).unwrap();
+                }
+            }
+        };
+        tokio::time::timeout(6 * PATIENCE, next).await.expect("the instance hangs")
+    }
+}
+
+/// Not a test of its own: what the processes of the tests above run.
+#[tokio::test]
+#[ignore = "run by the others"]
+async fn instance() {
+    let Ok(orders) = std::env::var(ORDERS) else { return };
+    let [url, namespace, job] = *orders.split(' ').collect::<Vec<_>>() else { panic!("{orders}") };
+    let limiter = connect(url, namespace);
+    limiter.ready().await.unwrap();
+    say(&json!({"ready": true}));
+    let mut input = BufReader::new(tokio::io::stdin()).lines();
+    if input.next_line().await.unwrap().is_none() {
+        return;
+    }
+    let work = async {
+        match job {
+            "race" => race(&limiter, &hot_quotas(), Duration::from_millis(1_200), 500).await,
+            "plenty" => race(&limiter, &[PLENTY], Duration::ZERO, 8_000).await,
+            "groups" => groups(&limiter).await,
+            _ => panic!("no such job: {job}"),
+        }
+    };
+    tokio::select! {
+        result = work => say(&result),
+        _ = input.next_line() => return,
+    }
+    let _ = input.next_line().await;
+}
+
+fn say(line: &Value) {
+    let mut out = std::io::stdout();
+    writeln!(out, "\n{line}").unwrap();
+}
+
+/// Asks each gate for one key, at least so long and so often.
+async fn race(limiter: &Limiter, quotas: &[(&str, Quota)], least: Duration, asks: u64) -> Value {
+    let start = Instant::now();
+    let mut tasks = Vec::new();
+    for &(name, quota) in quotas {
+        for _ in 0..TASKS {
+            let gate = limiter.gate(name, quota);
+            let task = tokio::spawn(async move {
+                let mut history = History::default();
+                while history.asked() < asks / TASKS as u64 || start.elapsed() < least {
+                    history.add(&gate.check("hot").await.unwrap());
+                }
+                history
+            });
+            tasks.push((name, task));
+        }
+    }
+    let mut histories = BTreeMap::<_, History>::new();
+    for (name, task) in tasks {
+        histories.entry(name).or_default().merge(&task.await.unwrap());
+    }
+    histories.into_iter().map(|(name, history)| (name.to_owned(), json!(history.0))).collect()
+}
+
+/// Asks for two or three gates at once, each for a key and a cost of its own.
+/// Says what was admitted, and how often each gate was the one that denied
+/// (the one named "": none did).
+async fn groups(limiter: &Limiter) -> Value {
+    let gates = scarce_quotas().map(|(name, quota)| limiter.gate(name, quota));
+    let mut tasks = Vec::new();
+    for _ in 0..TASKS {
+        let (limiter, gates) = (limiter.clone(), gates.clone());
+        tasks.push(tokio::spawn(async move {
+            let mut said = Vec::new();
+            for _ in 0..40 {
+                let picks: Vec<(usize, &str, u64)> = {
+                    let mut random = rand::rng();
+                    let size = random.random_range(2..=3);
+                    rand::seq::index::sample(&mut random, gates.len(), size)
+                        .iter()
+                        .map(|gate| {
+                            (gate, KEYS[random.random_range(0..KEYS.len())], random.random_range(1..=3))
+                        })
+                        .collect()
+                };
+                let asks = picks.iter().map(|&(gate, key, cost)| gates[gate].ask(key).cost(cost));
+                let decision = limiter.check_all(asks).await.unwrap();
+                if decision.is_allowed() {
+                    said.push(("bound", String::new(), 1));
+                    for (gate, key, cost) in picks {
+                        said.push(("admitted", format!("{} {key}", gates[gate].name().unwrap()), cost));
+                    }
+                } else {
+                    assert!(!decision.binding().is_allowed(), "{decision:?}");
+                    said.push(("bound", decision.binding().gate().to_owned(), 1));
+                }
+            }
+            said
+        }));
+    }
+    let mut sums = BTreeMap::<&str, BTreeMap<String, u64>>::new();
+    for task in tasks {
+        for (what, of, units) in task.await.unwrap() {
+            *sums.entry(what).or_default().entry(of).or_default() += units;
+        }
+    }
+    json!(sums)
+}
