@@ -35,15 +35,15 @@ local function fixed_window(arg)
     if state[3] then
       blocked = integer(state[3])
       if not blocked then return nil, 'STATE blocked_until' end
-      if blocked > now then return 0, blocked, ahead, used, start end
     end
     if cost == 0 then return n, blocked, ahead, used, start end
+    if blocked > now then return 0, blocked, ahead, used, start end
     return min(n, floor(max(0, limit - used) / cost)), blocked, ahead, used, start
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, used, start)
     local units = k * cost
-    if n == 0 or (units == 0 and not ahead) then return end
+    if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
     local after = min(used + units, MOST_UNITS)
     local done
     if used == 0 or ahead then
@@ -52,9 +52,8 @@ local function fixed_window(arg)
       done = try('HINCRBY', key, 'used', format('%.0f', after - used))
     end
     if type(done) == 'table' then return done.err end
-    local expires = after > 0 and ceil((start + window) / 1000) or floor(now / 1000) + 1
-    if blocked > now then expires = max(expires, floor(now / 1000) + ceil((blocked - now) / 1000)) end
-    call('PEXPIREAT', key, expires)
+    if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
+    expire(key, after > 0 and start + window or 0, blocked)
   end
 
   local function give_back(key, units, stamp, blocked, _, used, start)

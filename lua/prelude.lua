@@ -36,7 +36,9 @@ local function integer(text)
   if value and value >= 0 and value <= EXACT and value % 1 == 0 then return value end
 end
 
--- Lets the key live for `left` us more, and as long as it is blocked.
-local function expire(key, left, blocked)
-  call('PEXPIRE', key, max(1, ceil(max(left, blocked - now) / 1000)))
+-- Lets the key live until a time (us), and as long as it is blocked. By the
+-- clock that decided, and rounded up: a relative expiry would count from another
+-- reading of it, and one in a millisecond that has begun removes the key at once.
+local function expire(key, needed_until, blocked)
+  call('PEXPIREAT', key, max(ceil(max(needed_until, blocked) / 1000), floor(now / 1000) + 1))
 end

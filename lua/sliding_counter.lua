@@ -6,7 +6,7 @@
            blocked_until (us) where blocked
   ARGV     quota: limit, window (us), 0, 0
   State    cur, prev
-  Writes   a charge: HSET, PEXPIRE. A denial: nothing, but that a window dated
+  Writes   a charge: HSET, PEXPIREAT. A denial: nothing, but that a window dated
            in the future is re-dated to that of now.
 ]]
 local function sliding_counter(arg)
@@ -33,20 +33,21 @@ local function sliding_counter(arg)
     if state[4] then
       blocked = integer(state[4])
       if not blocked then return nil, 'STATE blocked_until' end
-      if blocked > now then return 0, blocked, ahead, cur, prev end
     end
     if cost == 0 then return n, blocked, ahead, cur, prev end
+    if blocked > now then return 0, blocked, ahead, cur, prev end
     local estimate = cur + prev - ceil(prev * (now - start) / window)
     return min(n, floor(max(0, limit - estimate) / cost)), blocked, ahead, cur, prev
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, cur, prev)
     local units = k * cost
-    if n == 0 or (units == 0 and not ahead) then return end
+    if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
     cur = min(cur + units, most)
     local done = try('HSET', key, 'cur', format('%.0f', cur), 'prev', format('%.0f', prev),
       'start', format('%.0f', start))
     if type(done) == 'table' then return done.err end
+    if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
     -- Until the estimate is 0: this window's count has to become the previous
     -- one's, and its share small enough.
     local untouched = now
@@ -55,7 +56,7 @@ local function sliding_counter(arg)
     elseif prev > 0 then
       untouched = start + window - ceil(window / prev) + 1
     end
-    expire(key, untouched - now, blocked)
+    expire(key, untouched, blocked)
   end
 
   local function give_back(key, units, stamp, blocked, _, cur, prev)

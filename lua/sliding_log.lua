@@ -10,12 +10,13 @@
   ARGV     quota: limit, window (us), 1 if denied asks are logged too, 0
   State    used, score of the newest entry, score of the entry that must leave
            the window before another ask of this cost passes (0: none must)
-  Writes   a charge: ZADD, PEXPIRE, and at most 256 stale entries removed.
+  Writes   a charge: ZADD, PEXPIREAT, and at most 256 stale entries removed.
            A denial: nothing, but that entries dated in the future become one
            dated now; and, where denied asks are logged, as a charge.
 ]]
 
--- Where the running total starts anew, so that it stays exact.
+-- The most that is ever used, so that debt stays exact; and where the running
+-- total starts anew.
 local MOST_TOTAL = 4503599627370496
 local TRIM = 256
 
@@ -88,8 +89,8 @@ local function sliding_log(arg)
         at = 0
       end
     end
-    if blocked > now then return 0, blocked, ahead, used, at, total end
     if cost == 0 then return n, blocked, ahead, used, at, total end
+    if blocked > now then return 0, blocked, ahead, used, at, total end
     return min(n, floor(max(0, limit - used) / cost)), blocked, ahead, used, at, total
   end
 
@@ -119,9 +120,10 @@ local function sliding_log(arg)
   local function charge(key, n, own, k, cost, blocked, ahead, used, at, total)
     local units = k * cost
     if count_denied then units = units + min((n - own) * cost, limit) end
-    if n > 0 and (units > 0 or ahead) then
+    if n > 0 and cost > 0 and (units > 0 or ahead) then
       local failed = ahead and redate(key, total, blocked)
       if failed then return failed end
+      units = min(units, max(0, MOST_TOTAL - used))
       if units > 0 then
         local done = add(key, total + units, units)
         if type(done) == 'table' then return done.err end
@@ -134,7 +136,7 @@ local function sliding_log(arg)
         if gone > 0 then call('ZREMRANGEBYRANK', key, 0, min(gone, TRIM) - 1) end
       end
       if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
-      expire(key, used > 0 and at + window - now or 0, blocked)
+      expire(key, used > 0 and at + window or 0, blocked)
     end
     cost = max(cost, 1)
     if used + cost <= limit then return nil, 0 end
@@ -148,29 +150,32 @@ local function sliding_log(arg)
     if used == 0 or stamp + window <= now then return end
     local failed = ahead and redate(key, total, blocked)
     if failed then return failed end
+    if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
     local base = total - used + min(units, used)
     if base == total then
       call('UNLINK', key)
       if blocked > now then call('ZADD', key, format('%.0f', blocked), 'block') end
       return expire(key, 0, blocked)
     end
-    -- The new base is told by the first entry that stays, and by the newest
-    -- stale one as long as there is one.
-    local function rewrite(rank, member_total, member_units)
+    -- The new base is told by the first entry that stays, which loses units, and
+    -- by the newest stale one as long as there is one, which is given them.
+    local function rewrite(rank, new_base, new_total)
       local old = call('ZRANGE', key, rank, rank, 'WITHSCORES')
-      local new = format('%016.0f:%.0f', member_total, member_units)
+      local old_total, units = entry(old[1])
+      if not (old_total and units) then return 'STATE member' end
+      new_base, new_total = new_base or old_total - units, new_total or old_total
+      local new = format('%016.0f:%.0f', new_total, new_total - new_base)
       if new == old[1] then return end
       local done = try('ZADD', key, old[2], new)
       if type(done) == 'table' then return done.err end
       call('ZREM', key, old[1])
     end
     local stale, stays = call('ZCOUNT', key, '-inf', edge), rank_of(key, base + 1)
-    local first = total_at(key, stays)
-    failed = rewrite(stays, first, first - base)
-    if not failed and stale > 0 then failed = rewrite(stale - 1, base, 0) end
+    failed = rewrite(stays, base)
+    if not failed and stale > 0 then failed = rewrite(stale - 1, nil, base) end
     if failed then return failed end
     if stays > stale then call('ZREMRANGEBYRANK', key, stale, stays - 1) end
-    expire(key, at + window - now, blocked)
+    expire(key, at + window, blocked)
   end
 
   return afford, charge, give_back

@@ -8,7 +8,7 @@
   KEYS     hash: used (units), at (us); blocked_until (us) where blocked
   ARGV     quota: capacity, rate, per, 0
   State    ticks used
-  Writes   a charge: HSET, PEXPIRE. A denial: nothing, but that a level dated
+  Writes   a charge: HSET, PEXPIREAT. A denial: nothing, but that a level dated
            in the future is re-dated to now (after a step back of the server's
            clock it would not drain), and a TTL that is too short lengthened.
 ]]
@@ -42,23 +42,24 @@ local function token_bucket(arg)
     if state[3] then
       blocked = integer(state[3])
       if not blocked then return nil, 'STATE blocked_until' end
-      if blocked > now then return 0, blocked, ahead, ticks end
     end
     if cost == 0 then return n, blocked, ahead, ticks end
+    if blocked > now then return 0, blocked, ahead, ticks end
     return min(n, max(0, floor((full - ticks) / (cost * per)))), blocked, ahead, ticks
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, ticks)
     local units = k * cost
-    if n == 0 or (units == 0 and cost == 0) then return end
+    if n == 0 or cost == 0 then return end
     local write = units > 0 or ahead
     if write then
       ticks = min(ticks + units * per, MOST_TICKS)
       local done = try('HSET', key, 'used', format('%.16g', ticks / per), 'at', stamp)
       if type(done) == 'table' then return done.err end
+      if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
     end
     local left = ceil(ticks / rate)
-    if write or call('PTTL', key) < ceil(max(left, blocked - now) / 1000) then expire(key, left, blocked) end
+    if write or call('PTTL', key) * 1000 < max(left, blocked - now) then expire(key, now + left, blocked) end
   end
 
   -- What was charged then has been draining since.

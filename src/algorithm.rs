@@ -60,8 +60,9 @@ pub trait Algorithm {
         0
     }
 
-    /// Takes back `units` that were charged at `stamp`, as far as they still count.
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64);
+    /// Takes back `units` that were charged at `stamp`, as far as they still
+    /// count. Whether any could.
+    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool;
 
     /// `seen`, as it is after `units` more.
     fn after(&self, seen: Seen, units: u64, now: u64) -> Seen;
@@ -90,11 +91,6 @@ pub trait Algorithm {
     /// may find its expiry too soon.
     fn lengthens(&self) -> bool {
         false
-    }
-
-    /// The ms since 1970 at which a state has no value any more.
-    fn expires_ms(&self, seen: Seen, now: u64) -> u64 {
-        now / 1_000 + self.reset_after(seen, now).div_ceil(1_000).max(1)
     }
 }
 
@@ -174,38 +170,68 @@ impl Record {
         let write = units > 0 || algorithm.is_ahead(&self.state, now);
         if write {
             algorithm.charge(&mut self.state, seen, units, now);
+            self.forget_passed_block(now);
         }
-        let expires_ms = self.needed_until_ms(quota, now);
-        if write || (algorithm.lengthens() && self.expires_ms < expires_ms) {
-            self.expires_ms = expires_ms;
+        let needed_us = self.needed_us(quota, now);
+        let left_ms = self.expires_ms.saturating_sub(now / 1_000);
+        if write || (algorithm.lengthens() && left_ms * 1_000 < needed_us) {
+            self.expire(quota, now);
         }
     }
 
     /// Charges `units` without asking.
     pub fn penalize(&mut self, quota: &Quota, units: u64, now: u64) {
-        let seen = quota.kind().algorithm().settle(&self.state, now);
-        self.write(quota, seen, units, now);
+        if units > 0 {
+            let seen = quota.kind().algorithm().settle(&self.state, now);
+            self.write(quota, seen, units, now);
+        }
     }
 
     /// Takes back `units`; `stamp` is the server's time at which they were
     /// charged.
     pub fn refund(&mut self, quota: &Quota, units: u64, stamp: u64, now: u64) {
-        let algorithm = quota.kind().algorithm();
-        algorithm.give_back(&mut self.state, units, stamp.min(now), now);
-        self.expires_ms = self.needed_until_ms(quota, now);
+        if quota.kind().algorithm().give_back(&mut self.state, units, stamp.min(now), now) {
+            self.forget_passed_block(now);
+            self.expire(quota, now);
+        }
     }
 
-    /// Denies everything until a time; 0 lifts that.
+    /// Denies everything until a time; 0 lifts that. Like any write it re-dates
+    /// a state dated in the future.
     pub fn block(&mut self, quota: &Quota, until: u64, now: u64) {
+        if until == 0 && self.blocked_until_us == 0 {
+            return;
+        }
+        let algorithm = quota.kind().algorithm();
+        let seen = algorithm.settle(&self.state, now);
+        algorithm.charge(&mut self.state, seen, 0, now);
         self.blocked_until_us = until;
-        self.expires_ms = self.needed_until_ms(quota, now);
+        self.expire(quota, now);
     }
 
-    fn needed_until_ms(&self, quota: &Quota, now: u64) -> u64 {
+    /// As in Redis: once the clock shows a later millisecond.
+    #[must_use]
+    pub fn has_expired(&self, now: u64) -> bool {
+        now / 1_000 > self.expires_ms
+    }
+
+    /// So that it does not come back when the server's clock is stepped back.
+    fn forget_passed_block(&mut self, now: u64) {
+        if self.blocked_until_us <= now {
+            self.blocked_until_us = 0;
+        }
+    }
+
+    /// For how long it says anything that an untouched key would not.
+    fn needed_us(&self, quota: &Quota, now: u64) -> u64 {
         let algorithm = quota.kind().algorithm();
-        let own = algorithm.expires_ms(algorithm.settle(&self.state, now), now);
-        let block = self.blocked_until_us.saturating_sub(now).div_ceil(1_000);
-        own.max(now / 1_000 + block)
+        let own = algorithm.reset_after(algorithm.settle(&self.state, now), now);
+        own.max(self.blocked_until_us.saturating_sub(now))
+    }
+
+    fn expire(&mut self, quota: &Quota, now: u64) {
+        let needed_until = now + self.needed_us(quota, now);
+        self.expires_ms = needed_until.div_ceil(1_000).max(now / 1_000 + 1);
     }
 }
 
@@ -235,10 +261,10 @@ pub struct Taken<'a> {
 
 impl Before {
     fn afford(&self, quota: &Quota, n: u64, cost: u64, max_delay: Option<u64>, now: u64) -> u64 {
-        if self.blocked_until_us > now {
-            0
-        } else if cost == 0 {
+        if cost == 0 {
             n
+        } else if self.blocked_until_us > now {
+            0
         } else {
             quota.kind().algorithm().afford(self.seen, n, cost, now, max_delay)
         }

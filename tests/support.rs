@@ -1,3 +1,6 @@
 //! What several test files need.
 
+pub mod oracle;
+pub mod plan;
+pub mod script;
 pub mod world;

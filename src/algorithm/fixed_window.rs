@@ -46,11 +46,13 @@ impl Algorithm for FixedWindow {
         *state = State::Window { used, start_us };
     }
 
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) {
+    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
         let [used, start_us, _] = self.settle(state, now);
-        if stamp >= start_us {
+        let counts = stamp >= start_us;
+        if counts {
             *state = State::Window { used: used.saturating_sub(units), start_us };
         }
+        counts
     }
 
     fn after(&self, [used, start_us, _]: Seen, units: u64, _: u64) -> Seen {
@@ -67,10 +69,5 @@ impl Algorithm for FixedWindow {
 
     fn reset_after(&self, [used, start_us, _]: Seen, now: u64) -> u64 {
         if used > 0 { start_us + self.window_us - now } else { 0 }
-    }
-
-    /// The window's end, whenever in it the charge came.
-    fn expires_ms(&self, [used, start_us, _]: Seen, now: u64) -> u64 {
-        if used > 0 { (start_us + self.window_us).div_ceil(1_000) } else { now / 1_000 + 1 }
     }
 }

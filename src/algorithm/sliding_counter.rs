@@ -67,7 +67,7 @@ impl Algorithm for SlidingCounter {
         *state = State::Counter { current, previous, start_us: self.start_at(now) };
     }
 
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) {
+    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
         let [mut current, mut previous, _] = self.settle(state, now);
         let start_us = self.start_at(now);
         if stamp >= start_us {
@@ -76,6 +76,7 @@ impl Algorithm for SlidingCounter {
             previous = previous.saturating_sub(units);
         }
         *state = State::Counter { current, previous, start_us };
+        true
     }
 
     fn after(&self, [current, previous, _]: Seen, units: u64, _: u64) -> Seen {

@@ -10,7 +10,8 @@ use crate::quota::SlidingLog;
 
 /// How many entries one charge removes at most, so that no call is long.
 const TRIM: usize = 256;
-/// Where the running total starts anew, so that it stays exact in a double.
+/// The most that is ever used, so that debt stays exact in a double; and where
+/// the running total starts anew.
 const MOST_TOTAL: u64 = 1 << 52;
 
 /// Entries in order of time. One for each take, whatever it took.
@@ -70,6 +71,22 @@ impl Log {
         self.0.push_back(Entry { at_us: now, total: self.total() + units, units });
     }
 
+    /// Makes `base` the running total before the entries that count, of which
+    /// there are some after the first `stale`. What is stale stays: it counts
+    /// again should the clock be stepped back.
+    fn forget_up_to(&mut self, base: u64, stale: usize) {
+        if base == self.total() {
+            return self.0.clear();
+        }
+        let stays = self.0.partition_point(|entry| entry.total <= base);
+        self.0[stays].units = self.0[stays].total - base;
+        if let Some(newest) = stale.checked_sub(1) {
+            let Entry { at_us, total, units } = self.0[newest];
+            self.0[newest] = Entry { at_us, total: base, units: units + base - total };
+        }
+        self.0.drain(stale..stays);
+    }
+
     fn trim(&mut self, gone: usize) {
         self.0.drain(..gone.min(TRIM));
     }
@@ -104,6 +121,7 @@ impl Algorithm for SlidingLog {
         }
         let State::Log(log) = state else { return };
         log.redate(now);
+        let units = units.min(MOST_TOTAL.saturating_sub(used));
         if units == 0 {
             return;
         }
@@ -123,22 +141,20 @@ impl Algorithm for SlidingLog {
     }
 
     /// The oldest units go first: they would have been the first to leave.
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) {
+    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
         let [used, ..] = self.settle(state, now);
-        let State::Log(log) = state else { return };
-        if stamp + self.window_us <= now {
-            return;
+        let State::Log(log) = state else { return false };
+        if used == 0 || stamp + self.window_us <= now {
+            return false;
         }
-        let base = log.total() - used + units.min(used);
-        let gone = log.0.partition_point(|entry| entry.total <= base);
-        log.0.drain(..gone);
-        if let Some(first) = log.0.front_mut() {
-            first.units = first.total - base;
-        }
+        log.redate(now);
+        log.forget_up_to(log.total() - used + units.min(used), log.stale(self.window_us, now));
+        true
     }
 
     fn after(&self, [used, newest_us, retry_at_us]: Seen, units: u64, now: u64) -> Seen {
-        [used.saturating_add(units), if units > 0 { now } else { newest_us }, retry_at_us]
+        let units = units.min(MOST_TOTAL.saturating_sub(used));
+        [used + units, if units > 0 { now } else { newest_us }, retry_at_us]
     }
 
     fn complete(&self, [used, newest_us, _]: Seen, state: &State, cost: u64, now: u64) -> Seen {

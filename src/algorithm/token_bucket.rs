@@ -59,13 +59,14 @@ impl Algorithm for TokenBucket {
         *state = State::Level { ticks, per: self.per, at_us: now };
     }
 
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) {
+    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
         let [ticks, ..] = self.settle(state, now);
         // What was charged then has been draining since.
         let drained = u128::from(now - stamp) * u128::from(self.rate);
         let left = (u128::from(units) * u128::from(self.per)).saturating_sub(drained);
         let ticks = u128::from(ticks).saturating_sub(left) as u64;
         *state = State::Level { ticks, per: self.per, at_us: now };
+        true
     }
 
     fn after(&self, [ticks, ..]: Seen, units: u64, _: u64) -> Seen {

@@ -86,7 +86,7 @@ impl Keys {
     /// Takes a key's record out, to be changed and put back.
     fn remove(&mut self, key: &str, now: u64) -> Record {
         match self.young.remove(key).or_else(|| self.old.remove(key)) {
-            Some(record) if record.expires_ms > now / 1_000 => record,
+            Some(record) if !record.has_expired(now) => record,
             _ => Record::default(),
         }
     }

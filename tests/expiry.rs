@@ -1,0 +1,221 @@
+//! The scripts as they are, on the server's own clock: every key expires, late
+//! enough and hardly later; a clock that is set locks nobody out and gives
+//! nothing away but what is stated.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::TestRunner;
+use redis::{Connection, Value};
+use tidegate::internals::Answer;
+use tidegate::{Gate, Limiter, Quota, Rate};
+
+use crate::support::plan::{self, Call, Family, Group, Part, Plan, Played, Reference, Target, Verb, taken};
+use crate::support::script::{self, Left};
+
+/// What became of a call.
+struct Done {
+    /// The server's time at which it was decided.
+    now_us: u64,
+    /// When the keys that it names expire (ms); `None` for one that is gone.
+    expiries: Vec<Option<u64>>,
+    /// Its time once that was looked up.
+    looked_ms: u64,
+}
+
+fn run(connection: &mut Connection, call: &Call, keys: &[String]) -> Done {
+    let (script, named, args) = script::arguments(call, keys);
+    let mut pipe = redis::pipe();
+    pipe.atomic().cmd("EVAL").arg(script.text).arg(named.len()).arg(&named).arg(args);
+    for key in &named {
+        pipe.cmd("PEXPIRETIME").arg(key);
+    }
+    pipe.cmd("TIME");
+    let mut reply: Vec<Value> = pipe.query(connection).unwrap();
+    let (seconds, micros): (u64, u64) = redis::from_redis_value(reply.pop().unwrap()).unwrap();
+    let looked_us = seconds * 1_000_000 + micros;
+    let expiries = reply.split_off(1).into_iter().map(|at| match at {
+        Value::Int(-2) => None,
+        Value::Int(-1) => panic!("{call:?}: it never expires"),
+        Value::Int(at) => Some(at as u64),
+        other => panic!("{other:?}"),
+    });
+    let now_us = match (&call.verb, reply.pop()) {
+        // Tells how many keys it removed, not when.
+        (Verb::Reset(_), _) => looked_us,
+        (Verb::Take(_), Some(Value::Array(values))) => redis::from_redis_value(values[0].clone()).unwrap(),
+        (_, Some(Value::Int(now))) => now as u64,
+        (_, other) => panic!("{call:?}: {other:?}"),
+    };
+    Done { now_us, expiries: expiries.collect(), looked_ms: looked_us / 1_000 }
+}
+
+/// What a peek would be told.
+fn peek(reference: &mut Reference, target: Target, now: u64) -> Answer {
+    let items = vec![Part { target, cost: 1, max_delay: None }];
+    let group = Group { n: 0, items };
+    let call = Call { now_us: now, verb: Verb::Take(vec![group.clone()]) };
+    let (k, before) = reference.call(&call).remove(0);
+    taken(&group, &group.items[0], k, before[0], now).answer(0)
+}
+
+/// Random sequences without pauses: the verbs in any order, on the same keys,
+/// under limits that change.
+#[test]
+fn every_key_expires_when_it_says_nothing_any_more() {
+    let server = harness::Server::start().unwrap();
+    let mut connection = script::connect(server.url());
+    let mut runner = TestRunner::deterministic();
+    let mut compared = 0;
+    for family in Family::ALL {
+        for sequence in 0..40 {
+            let plan: Plan = plan::uniform(family).new_tree(&mut runner).unwrap().current();
+            let keys: Vec<String> = (0..2).map(|key| format!("{family:?}:{sequence}:{key}")).collect();
+            let mut reference = Reference::new(keys.len());
+            for Played { mut call, .. } in plan.play() {
+                // What a group leaves may be gone before the next one of the call,
+                // whose `now` is the same: as it should be, but not to be foreseen.
+                if let Verb::Take(groups) = &mut call.verb {
+                    groups.truncate(1);
+                }
+                let Done { now_us, expiries, looked_ms } = run(&mut connection, &call, &keys);
+                let call = Call { now_us, ..call };
+                let targets = call.targets();
+                let ends_by = |reference: &Reference, ms: u64| {
+                    targets.iter().any(|target| {
+                        let expires_ms = reference.records[target.key].expires_ms;
+                        (now_us / 1_000 - 1..=ms).contains(&expires_ms)
+                    })
+                };
+                let was_ending = ends_by(&reference, now_us / 1_000);
+                reference.call(&call);
+                // A key that goes during a call may still count under another of
+                // its limits, and only the server knows which it was.
+                let is_of_several = targets.iter().any(|target| plan.keys[target.key].len() > 1);
+                if is_of_several && (was_ending || ends_by(&reference, looked_ms)) {
+                    break;
+                }
+                for (target, expires_ms) in targets.into_iter().zip(expiries) {
+                    let record = &mut reference.records[target.key];
+                    let is_untouched = Left::of(record, &target.quota, now_us).is_untouched();
+                    let Some(expires_ms) = expires_ms else {
+                        assert!(is_untouched || record.expires_ms <= looked_ms, "{call:?}: gone");
+                        continue;
+                    };
+                    if !is_untouched {
+                        // A denial that sees PTTL in the next millisecond may lengthen it.
+                        let expected = record.expires_ms..=record.expires_ms + 1;
+                        assert!(expected.contains(&expires_ms), "{call:?}: {expected:?}, not {expires_ms}");
+                        record.expires_ms = expires_ms;
+                        compared += 1;
+                    }
+                    if !is_of_several {
+                        let needed_until = now_us + peek(&mut reference, target, now_us).reset_after_us;
+                        assert!(
+                            is_untouched || expires_ms * 1_000 >= needed_until,
+                            "{call:?}: gone too soon"
+                        );
+                        let least = needed_until.max(now_us + 1_000);
+                        assert!((expires_ms - 1) * 1_000 < least, "{call:?}: kept for too long");
+                    }
+                }
+            }
+        }
+    }
+    assert!(compared > 4_000, "the keys of {compared} calls lived long enough to be looked at");
+}
+
+fn limits(limit: u64, window: Duration) -> [(&'static str, Quota); 7] {
+    let rate = Rate::new(limit, window);
+    [
+        ("token_bucket", Quota::token_bucket(limit, rate)),
+        ("leaky_bucket", Quota::leaky_bucket(limit, rate)),
+        ("fixed_window", Quota::fixed_window(limit, window)),
+        ("clock_window", Quota::fixed_window(limit, window).aligned_to_clock()),
+        ("sliding_log", Quota::sliding_log(limit, window)),
+        ("counting_log", Quota::sliding_log(limit, window).count_denied()),
+        ("sliding_counter", Quota::sliding_counter(limit, window)),
+    ]
+}
+
+/// By waiting: as long as a key says anything it is there, then it goes.
+#[test]
+fn keys_go_by_themselves_and_not_before() {
+    let server = harness::Server::start().unwrap();
+    let mut connection = script::connect(server.url());
+    for (name, quota) in limits(3, Duration::from_millis(37)) {
+        let keys = [name.to_owned()];
+        let target = Target { key: 0, quota };
+        let group = Group { n: 2, items: vec![Part { target, cost: 1, max_delay: None }] };
+        let call = Call { now_us: 0, verb: Verb::Take(vec![group]) };
+        let now = run(&mut connection, &call, &keys).now_us;
+        let mut reference = Reference::new(1);
+        reference.call(&Call { now_us: now, ..call });
+        let needed_until = now + peek(&mut reference, target, now).reset_after_us;
+        loop {
+            let looked = redis::pipe().atomic().cmd("TIME").cmd("EXISTS").arg(&keys).cmd("TIME").to_owned();
+            let (before, is_there, after): ((u64, u64), bool, (u64, u64)) =
+                looked.query(&mut connection).unwrap();
+            let micros = |(seconds, micros): (u64, u64)| seconds * 1_000_000 + micros;
+            if !is_there {
+                assert!(
+                    micros(after) >= needed_until,
+                    "{name} went {} µs too soon",
+                    needed_until - micros(after)
+                );
+                break;
+            }
+            assert!(micros(before) < needed_until + 2_000, "{name} is still there");
+            sleep(Duration::from_micros(100));
+        }
+    }
+}
+
+/// The clock jumps 1 h forwards: at most one limit more. 1 h back: nothing more,
+/// and what was used comes free as fast as ever.
+#[tokio::test]
+async fn a_clock_that_is_set_locks_nobody_out() {
+    const LIMIT: u64 = 5;
+    const HOUR_US: i64 = 3_600_000_000;
+    // Long enough that nothing comes free while the gates are asked.
+    let window = Duration::from_secs(3);
+    let server = harness::Server::with_shiftable_clock().unwrap();
+    let limiter = Limiter::builder().url(server.url()).deadline(Duration::from_secs(5)).build().unwrap();
+    let gates = limits(LIMIT, window).map(|(name, quota)| limiter.gate(name, quota));
+    let admitted = async |gate: &Gate, asks: u64| {
+        let mut count = 0;
+        for _ in 0..asks {
+            count += u64::from(gate.check("user").await.unwrap().is_allowed());
+        }
+        count
+    };
+    for gate in &gates {
+        assert_eq!(admitted(gate, LIMIT).await, LIMIT, "{gate:?}");
+    }
+
+    server.shift_clock(HOUR_US);
+    for gate in &gates {
+        let count = admitted(gate, LIMIT + 1).await;
+        // A window of the clock may end between two asks.
+        let most = LIMIT + u64::from(matches!(gate.name(), Some("clock_window" | "sliding_counter")));
+        assert!((LIMIT..=most).contains(&count), "{gate:?}: {count} after a jump forwards");
+    }
+
+    server.shift_clock(-HOUR_US);
+    // A counter's window has to become the previous one first.
+    let normal = |gate: &Gate| if gate.name() == Some("sliding_counter") { 2 * window } else { window };
+    let mut longest = Duration::ZERO;
+    for gate in &gates {
+        let denied = gate.check("user").await.unwrap();
+        assert!(!denied.is_allowed(), "{gate:?}: a jump back gave something away");
+        assert!(denied.retry_after() <= normal(gate), "{gate:?}: {denied}");
+        assert!(denied.reset_after() <= normal(gate), "{gate:?}: {denied:?}");
+        longest = longest.max(denied.reset_after());
+    }
+    tokio::time::sleep(longest).await;
+    for gate in &gates {
+        assert_eq!(gate.peek("user").await.unwrap().remaining(), LIMIT, "{gate:?}");
+        assert!(gate.check("user").await.unwrap().is_allowed(), "{gate:?}");
+    }
+}

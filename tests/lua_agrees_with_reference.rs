@@ -1,0 +1,130 @@
+//! The scripts and the reference in `src/algorithm` decide alike, store alike,
+//! and let keys live for the same time: over random sequences of calls with an
+//! injected clock.
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+
+use crate::support::plan::{self, Family, Outcome, Plan};
+use crate::support::script::{Left, TestScripts};
+
+/// Plays a plan on both; the first difference.
+pub(crate) fn agree(plan: &Plan, scripts: &mut TestScripts) -> Result<(), TestCaseError> {
+    let played = plan.play();
+    let observed = scripts.run(plan.keys.len(), played.iter().map(|it| &it.call));
+    for (step, (expected, observed)) in played.iter().zip(&observed).enumerate() {
+        let call = &expected.call;
+        let differ = |what: &str, reference: &dyn std::fmt::Debug, lua: &dyn std::fmt::Debug| {
+            let calls = plan::told(&played[..=step]);
+            Err(TestCaseError::fail(format!(
+                "{calls}then {what} differs\nreference {reference:?}\nLua       {lua:?}"
+            )))
+        };
+        let observed = match observed {
+            Ok(observed) => observed,
+            Err(failed) => return differ("that it fails", &"-", failed),
+        };
+        if in_force(&expected.outcomes, call.now_us) != in_force(&observed.outcomes, call.now_us) {
+            return differ("the answer", &expected.outcomes, &observed.outcomes);
+        }
+        for (index, target) in call.targets().iter().enumerate() {
+            let record = Left::of(&expected.records[index], &target.quota, call.now_us);
+            let left = &observed.left[index];
+            if (&record.held, record.blocked_until_us) != (&left.held, left.blocked_until_us) {
+                return differ("the state", &record, left);
+            }
+            if left.exists && left.expires_ms.is_none() {
+                return differ("whether it expires", &record, left);
+            }
+            if !record.is_untouched() && record.expires_ms != left.expires_ms {
+                return differ("the expiry", &record, left);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A block that has passed is as good as none.
+fn in_force(outcomes: &[Outcome], now: u64) -> Vec<Outcome> {
+    let mut outcomes = outcomes.to_vec();
+    for before in outcomes.iter_mut().flat_map(|(_, before)| before) {
+        if before.blocked_until_us <= now {
+            before.blocked_until_us = 0;
+        }
+    }
+    outcomes
+}
+
+fn check(
+    plans: impl Strategy<Value = Plan>,
+    scripts: TestScripts,
+    config: Config,
+) -> Result<(), TestError<Plan>> {
+    let scripts = std::cell::RefCell::new(scripts);
+    TestRunner::new(config).run(&plans, |plan| agree(&plan, &mut scripts.borrow_mut()))
+}
+
+fn config() -> Config {
+    Config {
+        cases: plan::sequences(),
+        source_file: Some(file!()),
+        max_shrink_iters: 5_000,
+        ..Config::default()
+    }
+}
+
+/// Each test has a server of its own, so that they do not wait for one another.
+fn hold(plans: impl Strategy<Value = Plan>) {
+    let server = harness::Server::start().unwrap();
+    let scripts = TestScripts::load(server.url());
+    match check(plans, scripts, config()) {
+        Ok(()) => {}
+        Err(TestError::Fail(why, plan)) => panic!("{why}\n\n{plan:#?}"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+#[test]
+fn token_bucket() {
+    hold(plan::uniform(Family::TokenBucket));
+}
+
+#[test]
+fn leaky_bucket() {
+    hold(plan::uniform(Family::LeakyBucket));
+}
+
+#[test]
+fn fixed_window_from_the_first_hit() {
+    hold(plan::uniform(Family::FixedWindow));
+}
+
+#[test]
+fn fixed_window_by_the_clock() {
+    hold(plan::uniform(Family::ClockWindow));
+}
+
+#[test]
+fn sliding_log() {
+    hold(plan::uniform(Family::SlidingLog));
+}
+
+#[test]
+fn sliding_log_that_counts_denied_asks() {
+    hold(plan::uniform(Family::CountingLog));
+}
+
+#[test]
+fn sliding_counter() {
+    hold(plan::uniform(Family::SlidingCounter));
+}
+
+#[test]
+fn debts_beyond_any_limit() {
+    hold(plan::indebted(&Family::ALL));
+}
+
+#[test]
+fn groups_of_all_algorithms() {
+    hold(plan::mixed());
+}

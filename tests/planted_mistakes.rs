@@ -1,0 +1,204 @@
+//! The property that holds the scripts to the reference finds mistakes: each of
+//! these, planted in the Lua, makes it fail.
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use tidegate::internals::script;
+
+use crate::lua_agrees_with_reference::agree;
+use crate::support::plan::{self, Family, Plan};
+use crate::support::script::TestScripts;
+
+/// A text in a script, and the mistake in its place.
+type Mistake = (&'static str, &'static str);
+
+/// Enough for what shows once in a thousand calls.
+const SEQUENCES: u32 = 2_000;
+
+fn all_found(plans: impl Strategy<Value = Plan>, mistakes: &[Mistake]) {
+    let server = harness::Server::start().unwrap();
+    assert!(is_found(&plans, server.url(), ("", "")).is_none(), "without a mistake none is found");
+    for &mistake in mistakes {
+        let (right, _) = mistake;
+        assert!(script::all().any(|script| script.text.contains(right)), "no script holds `{right}`");
+        assert!(is_found(&plans, server.url(), mistake).is_some(), "not found: {mistake:?}");
+    }
+}
+
+/// What fails, if anything does. The same sequences in every run.
+fn is_found(plans: &impl Strategy<Value = Plan>, url: &str, (right, wrong): Mistake) -> Option<String> {
+    let is_planted = !right.is_empty();
+    let change = |text: String| if is_planted { text.replace(right, wrong) } else { text };
+    let scripts = std::cell::RefCell::new(TestScripts::load_changed(url, change));
+    let config = Config {
+        cases: if is_planted { SEQUENCES } else { SEQUENCES / 10 },
+        max_shrink_iters: 0,
+        failure_persistence: None,
+        ..Config::default()
+    };
+    let rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let run =
+        TestRunner::new_with_rng(config, rng).run(plans, |plan| agree(&plan, &mut scripts.borrow_mut()));
+    run.err().map(|error| error.to_string())
+}
+
+#[test]
+fn token_bucket() {
+    all_found(
+        plan::uniform(Family::TokenBucket),
+        &[
+            // One tick too many is asked for.
+            ("floor((full - ticks) / (cost * per))", "floor((full - ticks - 1) / (cost * per))"),
+            // A charge is lost, or one of several.
+            ("local write = units > 0 or ahead", "local write = ahead"),
+            ("min(ticks + units * per, MOST_TICKS)", "min(ticks + cost * per, MOST_TICKS)"),
+            // A level dated in the future is not re-dated.
+            ("local write = units > 0 or ahead", "local write = units > 0"),
+            // A digit is lost.
+            ("'%.16g'", "'%.14g'"),
+            ("floor(used * per + 0.5)", "floor(used * per)"),
+            // The expiry is never lengthened; never set; set too soon.
+            ("if write or call('PTTL', key) * 1000 < max(left, blocked - now) then", "if write then"),
+            ("call('PEXPIREAT', key, max(", "tostring(max("),
+            ("ceil(max(needed_until, blocked) / 1000)", "floor(max(needed_until, blocked) / 1000)"),
+            // A refund ignores its stamp, or believes one of the future.
+            ("units * per - (now - stamp) * rate", "units * per"),
+            ("min(tonumber(ARGV[6]) or now, now)", "tonumber(ARGV[6]) or now"),
+            // A penalty charges nothing; a block ends 1 µs too soon.
+            ("charge(key, 1, 1, 1, tonumber(ARGV[5])", "charge(key, 1, 1, 0, tonumber(ARGV[5])"),
+            ("blocked = min(now + span, EXACT)", "blocked = min(now + span - 1, EXACT)"),
+            // A peek charges.
+            ("charge(key, n, own, own, cost", "charge(key, max(n, 1), own, max(own, 1), cost"),
+        ],
+    );
+}
+
+#[test]
+fn leaky_bucket() {
+    all_found(
+        plan::uniform(Family::LeakyBucket),
+        &[
+            // The first waits for his own work too.
+            ("floor(last / (cost * per)) + 1", "floor(last / (cost * per))"),
+            // A delay that is just accepted is not; one of 1 µs more is.
+            ("last < 0 and 0", "last <= 0 and 0"),
+            ("max_delay * rate - ticks", "(max_delay + 1) * rate - ticks"),
+            ("min(own, floor(last / (cost * per)) + 1)", "floor(last / (cost * per)) + 1"),
+        ],
+    );
+}
+
+#[test]
+fn fixed_window() {
+    all_found(
+        plan::uniform(Family::FixedWindow),
+        &[
+            // The window ends 1 µs too late.
+            ("since + window > now", "since + window >= now"),
+            ("if used == 0 or ahead then", "if used == 0 then"),
+            ("format('%.0f', after - used)", "format('%.0f', after - used - 1)"),
+            ("expire(key, after > 0 and start + window or 0, blocked)", ""),
+            ("after > 0 and start + window or 0", "start + window - 1000"),
+            ("if stamp >= start then return", "if true then return"),
+            ("if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end", ""),
+        ],
+    );
+}
+
+#[test]
+fn fixed_window_by_the_clock() {
+    all_found(
+        plan::uniform(Family::ClockWindow),
+        &[
+            ("(now - ARGV[arg + 3]) % window", "now % window"),
+            ("if since > now then ahead = true else start = since end", "start = since"),
+            ("min(used + units, MOST_UNITS)", "used + cost"),
+        ],
+    );
+}
+
+#[test]
+fn sliding_log() {
+    all_found(
+        plan::uniform(Family::SlidingLog),
+        &[
+            // An entry counts 1 µs too long.
+            ("format('%.0f', now - window)", "format('%.0f', now - window - 1)"),
+            ("now - at < window", "now - at <= window"),
+            ("stamp + window <= now", "stamp + window < now"),
+            // Retry a unit too soon.
+            ("rank_of(key, total - limit + cost)", "rank_of(key, total - limit + cost - 1)"),
+            // Units are lost as entries of the future become one; or none does.
+            ("add(key, total, total - (first - units))", "add(key, total, units)"),
+            ("local failed = ahead and redate(key, total, blocked)", "local failed = false"),
+            // One entry too many is removed.
+            ("min(gone, TRIM) - 1", "min(gone, TRIM)"),
+            ("expire(key, used > 0 and at + window or 0, blocked)", ""),
+            // A refund gives back the newest units.
+            ("total - used + min(units, used)", "total - used"),
+            ("rank_of(key, base + 1)", "rank_of(key, base)"),
+            ("if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end", ""),
+        ],
+    );
+}
+
+#[test]
+fn sliding_log_that_counts_denied_asks() {
+    all_found(
+        plan::uniform(Family::CountingLog),
+        &[
+            ("min((n - own) * cost, limit)", "(n - own) * cost"),
+            ("min((n - own) * cost, limit)", "min(n * cost, limit)"),
+            ("rank_of(key, total - limit + 1)", "rank_of(key, total - limit)"),
+            ("charge(key, 1, 1, 0, 1, blocked, true", "charge(key, 1, 0, 0, 1, blocked, true"),
+        ],
+    );
+}
+
+#[test]
+fn sliding_counter() {
+    all_found(
+        plan::uniform(Family::SlidingCounter),
+        &[
+            // A share rounded up, or a window that ends 1 µs too soon.
+            ("ceil(prev * (now - start) / window)", "floor(prev * (now - start) / window)"),
+            ("ceil(prev * (now - start) / window)", "ceil(prev * (now + 1 - start) / window)"),
+            ("since + window >= start", "since + window > start"),
+            ("since > now", "since > now + 1e12"),
+            ("- ceil(window / cur) + 1", "- ceil(window / cur)"),
+            ("elseif stamp + window >= start then", "else"),
+            ("cur = min(cur + units, most)", "cur = min(cur + cost, most)"),
+        ],
+    );
+}
+
+#[test]
+fn debts_beyond_any_limit() {
+    all_found(
+        plan::indebted(&Family::ALL),
+        &[
+            ("min(ticks + units * per, MOST_TICKS)", "ticks + units * per"),
+            ("min(used + units, MOST_UNITS)", "used + units"),
+            ("cur = min(cur + units, most)", "cur = cur + units"),
+            ("units = min(units, max(0, MOST_TOTAL - used))", ""),
+            ("if total > MOST_TOTAL then total = start_anew(key, used, at, units, blocked) end", ""),
+        ],
+    );
+}
+
+#[test]
+fn groups() {
+    all_found(
+        plan::mixed(),
+        &[
+            // What the last item affords; what each affords by itself.
+            ("k = min(k, item[3])", "k = item[3]"),
+            ("n, own, k, cost, blocked, ahead, a, b, c)", "n, own, own, cost, blocked, ahead, a, b, c)"),
+            // A denial of others is counted; a reply lacks what only the state after tells.
+            ("min((n - own) * cost, limit)", "min((n - k) * cost, limit)"),
+            ("row[#row + 1] = seen or c", "row[#row + 1] = c"),
+            // A free item denies.
+            ("if cost == 0 then return n, blocked, ahead, used, start end", ""),
+        ],
+    );
+}

@@ -1,0 +1,147 @@
+//! The reference in `src/algorithm` answers as the definitions do: each caller,
+//! exactly, over random sequences.
+
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use tidegate::internals::Kind;
+use tidegate::internals::LeakyBucket;
+use tidegate::{Quota, internals};
+
+use crate::support::oracle::Oracle;
+use crate::support::plan::{self, Action, Family, Pause, Plan, Reference, Verb, taken};
+
+fn agree(plan: &Plan) -> Result<(), TestCaseError> {
+    let played = plan.play();
+    let mut oracles: Vec<Oracle> = plan.keys.iter().map(|limits| Oracle::new(&limits[0])).collect();
+    let mut reference = Reference::new(plan.keys.len());
+    for (index, step) in played.iter().enumerate() {
+        let (call, now) = (&step.call, step.call.now_us);
+        let failed =
+            |why: String| TestCaseError::fail(format!("{}then {why}", plan::told(&played[..=index])));
+        for target in call.targets() {
+            if reference.records[target.key].has_expired(now) {
+                oracles[target.key].expire(&target.quota, now).map_err(failed)?;
+            }
+        }
+        reference.call(call);
+        match &call.verb {
+            Verb::Take(groups) => {
+                for (group, (k, before)) in groups.iter().zip(&step.outcomes) {
+                    let item = &group.items[0];
+                    let answer = |index| taken(group, item, *k, before[0], now).answer(index);
+                    let ask = (group.n, item.cost, item.max_delay);
+                    let admitted = oracles[item.target.key]
+                        .take(&item.target.quota, ask, now, answer)
+                        .map_err(failed)?;
+                    if admitted != *k {
+                        return Err(failed(format!("{admitted} pass, not {k}")));
+                    }
+                }
+            }
+            Verb::Penalize(at, units) => oracles[at.key].penalize(&at.quota, *units, now),
+            Verb::Refund(at, units, stamp) => {
+                oracles[at.key].refund(&at.quota, *units, stamp.unwrap_or(now), now);
+            }
+            Verb::Block(at, 0) => oracles[at.key].block(&at.quota, 0, now),
+            Verb::Block(at, for_us) => oracles[at.key].block(&at.quota, now + for_us, now),
+            Verb::Reset(at) => oracles[at.key] = Oracle::new(&at.quota),
+        }
+        for target in call.targets() {
+            if reference.records[target.key].blocked_until_us == 0 {
+                oracles[target.key].forget_block(now);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn hold(plans: impl Strategy<Value = Plan>) {
+    let config = Config {
+        cases: plan::sequences(),
+        source_file: Some(file!()),
+        max_shrink_iters: 20_000,
+        ..Config::default()
+    };
+    match TestRunner::new(config).run(&plans.prop_map(defined), |plan| agree(&plan)) {
+        Ok(()) => {}
+        Err(TestError::Fail(why, plan)) => panic!("{why}\n\n{plan:#?}"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Leaves out what the definitions do not say: which tick a level is rounded to
+/// when the rate changes in place; whether units that were given back count
+/// again in a log whose clock is stepped back to before it happened.
+fn defined(mut plan: Plan) -> Plan {
+    for limits in &mut plan.keys {
+        let first = rate(&limits[0]);
+        limits.retain(|quota| rate(quota) == first);
+    }
+    if matches!(plan.keys[0][0].kind(), Kind::SlidingLog(_)) {
+        let refunds = plan.start_us.is_multiple_of(2);
+        plan.steps.retain(|step| match step.pause {
+            Pause::Step(..0) | Pause::StepBack(_) if refunds => false,
+            _ => refunds || !matches!(step.action, Action::Refund(..)),
+        });
+    }
+    plan
+}
+
+fn rate(quota: &Quota) -> Option<(u64, u64)> {
+    match quota.kind() {
+        Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
+            let internals::TokenBucket { rate, per, .. } = *bucket;
+            Some((rate, per))
+        }
+        _ => None,
+    }
+}
+
+/// But in logs: where the running total starts anew, what is in the window is
+/// counted as late as the newest of it.
+#[test]
+fn debts_beyond_any_limit() {
+    const FAMILIES: [Family; 5] = [
+        Family::TokenBucket,
+        Family::LeakyBucket,
+        Family::FixedWindow,
+        Family::ClockWindow,
+        Family::SlidingCounter,
+    ];
+    hold(plan::indebted(&FAMILIES));
+}
+
+#[test]
+fn token_bucket() {
+    hold(plan::uniform(Family::TokenBucket));
+}
+
+#[test]
+fn leaky_bucket() {
+    hold(plan::uniform(Family::LeakyBucket));
+}
+
+#[test]
+fn fixed_window_from_the_first_hit() {
+    hold(plan::uniform(Family::FixedWindow));
+}
+
+#[test]
+fn fixed_window_by_the_clock() {
+    hold(plan::uniform(Family::ClockWindow));
+}
+
+#[test]
+fn sliding_log() {
+    hold(plan::uniform(Family::SlidingLog));
+}
+
+#[test]
+fn sliding_log_that_counts_denied_asks() {
+    hold(plan::uniform(Family::CountingLog));
+}
+
+#[test]
+fn sliding_counter() {
+    hold(plan::uniform(Family::SlidingCounter));
+}

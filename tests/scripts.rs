@@ -1,0 +1,450 @@
+//! What each script promises to whoever operates the Redis: its text is the
+//! reviewed one, its header says what it touches and it touches nothing else,
+//! its work is bounded, and what is wrong with one key fails that key alone.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use redis::{Connection, Value};
+use tidegate::internals::script::{self as scripts, Script};
+use tidegate::{Limiter, Quota, Rate};
+
+use crate::support::plan::{Call, Group, Part, Target, Verb};
+use crate::support::script::{arguments, connect, test_build};
+
+/// A changed script is a reviewed change: whoever changes one changes this too.
+const DIGESTS: &[(&str, &str)] = &[
+    ("take:token_bucket", "c9792c093be3f0f4b728e6490b11eb37d2b6acb1"),
+    ("take:leaky_bucket", "1030c94161bc030125384f54de3dd1ece5a7a251"),
+    ("take:fixed_window", "dbce6d21787a30dac77c5dd9b4721964cdaa6066"),
+    ("take:sliding_log", "d966412574ed14528df1d332cb893f861d57b067"),
+    ("take:sliding_counter", "d0038c85af810111473d9f33a277492cb80869d3"),
+    ("refund:token_bucket", "b918701a18e3f42d04f41f7fa310a75040faf34f"),
+    ("refund:leaky_bucket", "869b706da28a09d04b8715981cc8b333b246a62b"),
+    ("refund:fixed_window", "3cc12c469bea41a763871ed0e9ca4b9c8dd0743e"),
+    ("refund:sliding_log", "76ccb1fe1528272a647796c72f9b2d3cdfb40dfb"),
+    ("refund:sliding_counter", "b0f3686a13dfd7232661d9beeb6a4f01463c0e1d"),
+    ("penalize:token_bucket", "957f99d187ed3ce7eb942b2b20cecccd2705e7bc"),
+    ("penalize:leaky_bucket", "281250f9cb3541266c482c74eb78b838caea71b0"),
+    ("penalize:fixed_window", "22616e807f970a0c0f318e107d91ef977761a828"),
+    ("penalize:sliding_log", "42a34c92965c3e86fc3872e581199b42c4e15c6d"),
+    ("penalize:sliding_counter", "785281b0edeaaf7c66d5044715c452168ff35812"),
+    ("block:token_bucket", "22a30341d41de12856133c58d9d6c93dc5a942b6"),
+    ("block:leaky_bucket", "d360fe810c217807e2eeacfebc43e16402f5c0df"),
+    ("block:fixed_window", "84c87a61d1e6fd39c428bac4d90a0280b5d727db"),
+    ("block:sliding_log", "a45a173c666830f719af9850267623a34e2eb400"),
+    ("block:sliding_counter", "c58d3383a6482388792adedaaaec129dd73f9cb1"),
+    ("group", "1a2b58dfe090059d353dbcfcf6bc1523acc2ec5e"),
+    ("reset", "e46de8ad281b5b7e11bbfc196935f080da9f576b"),
+];
+
+/// All that the scripts need: a Redis user for tidegate may be held to these.
+const COMMANDS: &[&str] = &[
+    "HDEL",
+    "HINCRBY",
+    "HMGET",
+    "HSET",
+    "PEXPIREAT",
+    "PTTL",
+    "TIME",
+    "UNLINK",
+    "ZADD",
+    "ZCARD",
+    "ZCOUNT",
+    "ZRANGE",
+    "ZRANGEBYSCORE",
+    "ZREM",
+    "ZREMRANGEBYRANK",
+    "ZREMRANGEBYSCORE",
+    "ZREVRANGE",
+    "ZREVRANGEBYSCORE",
+    "ZSCORE",
+];
+
+#[test]
+fn digests_are_pinned() {
+    let found: Vec<(&str, &str)> = scripts::all().map(|script| (script.name, script.digest())).collect();
+    assert_eq!(found, DIGESTS, "a script was changed: review it, then pin what is on the left");
+}
+
+/// Each file in `lua`, by its name without the extension.
+fn files() -> Vec<(String, String)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let mut files: Vec<(String, String)> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "lua"))
+        .map(|path| {
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            (name, fs::read_to_string(path).unwrap())
+        })
+        .collect();
+    files.sort();
+    files
+}
+
+#[test]
+fn headers_say_what_each_file_does() {
+    const ALGORITHMS: [&str; 5] =
+        ["token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter"];
+    for (name, text) in files() {
+        let header = text.strip_prefix("--[[\n").and_then(|rest| rest.split_once("]]\n"));
+        let (header, body) = header.unwrap_or_else(|| panic!("{name}.lua begins with no header"));
+        assert!(header.starts_with(&format!("  {name}: ")), "{name}.lua does not begin with its name");
+        let sections: &[&str] = match &*name {
+            "prelude" => &["Promises"],
+            _ if ALGORITHMS.contains(&&*name) => &["KEYS", "ARGV", "State", "Writes"],
+            _ => &["KEYS", "ARGV", "Returns", "Writes"],
+        };
+        for section in sections {
+            let stands = header.lines().any(|line| line.trim_start().starts_with(&format!("{section} ")));
+            assert!(stands, "the header of {name}.lua does not say {section}");
+        }
+        // Everything else is local: a global would outlive the call.
+        for line in body.lines().filter(|line| !line.starts_with([' ', '-'])) {
+            let word = line.split([' ', '(', '[']).next().unwrap_or_default();
+            let is_assigned =
+                line.contains(" = ") && !["local", "if", "for", "while", "reply"].contains(&word);
+            assert!(!is_assigned && word != "function", "{name}.lua: a global in `{line}`");
+        }
+        assert!(body.contains("unpack") <= body.contains("unpack(found[i], 1, 8)"), "{name}.lua: unpack");
+    }
+}
+
+/// The command and the first argument of each call in a text.
+fn calls(text: &str) -> Vec<(String, String)> {
+    let starts = ["call('", "try('"];
+    let mut found = Vec::new();
+    for line in text.lines().filter(|line| !line.trim_start().starts_with("--")) {
+        for start in starts {
+            for rest in line.split(start).skip(1) {
+                let (command, rest) = rest.split_once('\'').unwrap();
+                let argument = rest.trim_start_matches(", ").split([',', ')']).next().unwrap();
+                found.push((command.to_owned(), argument.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn only_listed_commands_are_called_on_nothing_but_keys() {
+    let mut used = BTreeSet::new();
+    for (name, text) in files() {
+        let body = text.split_once("]]\n").unwrap().1;
+        // `entry(` is no `try(`.
+        let body = body.replace("entry(", "");
+        let any = body.matches("call(").count() + body.matches("try(").count();
+        let literal = body.matches("call('").count() + body.matches("try('").count();
+        assert_eq!(any, literal, "{name}.lua: a command whose name is not written out");
+        for (command, argument) in calls(&body) {
+            let is_key =
+                matches!(&*argument, "key" | "KEYS[i]") || (command == "TIME" && argument.is_empty());
+            assert!(is_key, "{name}.lua: {command} on `{argument}`");
+            used.insert(command);
+        }
+    }
+    let listed: BTreeSet<String> = COMMANDS.iter().map(|&command| command.to_owned()).collect();
+    assert_eq!(used, listed, "the list says what the scripts need, and no more");
+}
+
+/// So that what the other tests show of the test build is so of the scripts.
+#[test]
+fn the_test_build_differs_in_time_and_expiry_alone() {
+    for script in scripts::all() {
+        let (text, replaced) = test_build(script.text);
+        let holds = |algorithm: &str| script.text.contains(&format!("local function {algorithm}("));
+        let expected = [
+            ("TIME", usize::from(script.name != "reset")),
+            ("PEXPIREAT", usize::from(script.name != "reset")),
+            ("PTTL", usize::from(holds("token_bucket"))),
+            ("UNLINK, in reset", usize::from(script.name == "reset")),
+            ("UNLINK", if holds("sliding_log") { 2 } else { 0 }),
+        ];
+        assert_eq!(replaced, expected.map(|(_, count)| count), "{}: {expected:?}", script.name);
+        let left = calls(&text).into_iter().find(|(command, _)| {
+            ["TIME", "TTL", "EXPIRE", "UNLINK"].iter().any(|word| command.contains(word))
+        });
+        assert_eq!(left, None, "{} is not held by the test's clock", script.name);
+    }
+}
+
+/// One quota of each algorithm, 3 in an hour.
+fn quotas() -> Vec<(&'static str, Quota)> {
+    let hour = Duration::from_secs(3_600);
+    vec![
+        ("token_bucket", Quota::token_bucket(3, Rate::per_hour(3))),
+        ("leaky_bucket", Quota::leaky_bucket(3, Rate::per_hour(3))),
+        ("fixed_window", Quota::fixed_window(3, hour)),
+        ("clock_window", Quota::fixed_window(3, hour * 24 * 365).aligned_to_clock()),
+        ("sliding_log", Quota::sliding_log(3, hour)),
+        ("counting_log", Quota::sliding_log(3, hour).count_denied()),
+        ("sliding_counter", Quota::sliding_counter(3, hour)),
+    ]
+}
+
+/// A user who may call the scripts, the commands in them, and touch nothing but
+/// the limiter's keys, is enough for everything.
+#[tokio::test]
+async fn a_user_held_to_the_list_can_do_everything() {
+    let server = harness::Server::start().unwrap();
+    let mut user = vec!["ACL", "SETUSER", "gate", "on", ">secret", "~tidegate:*", "resetchannels", "-@all"];
+    let commands: Vec<String> =
+        COMMANDS.iter().map(|command| format!("+{}", command.to_lowercase())).collect();
+    user.extend(["+evalsha", "+eval"]);
+    user.extend(commands.iter().map(String::as_str));
+    assert_eq!(server.cli(&user).unwrap(), "OK");
+    let url = server.url().replace("redis://", "redis://gate:secret@");
+    let limiter = Limiter::builder().url(&url).deadline(Duration::from_secs(5)).build().unwrap();
+    let gates: Vec<_> = quotas().into_iter().map(|(name, quota)| limiter.gate(name, quota)).collect();
+    for gate in &gates {
+        for _ in 0..2 {
+            assert!(gate.check("user").await.unwrap().is_allowed());
+        }
+        gate.refund("user", 1).await.unwrap();
+        gate.penalize("user", 5).await.unwrap();
+        assert!(!gate.check("user").await.unwrap().is_allowed());
+        gate.block("user", Duration::from_millis(1)).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        gate.refund("user", 6).await.unwrap();
+        assert!(gate.check("user").await.unwrap().is_allowed());
+        gate.unblock("user").await.unwrap();
+        gate.refund("user", 9).await.unwrap();
+        gate.reset("user").await.unwrap();
+    }
+    let all = limiter.check_all(gates.iter().map(|gate| gate.ask("user"))).await.unwrap();
+    assert!(all.is_allowed());
+}
+
+fn part(key: usize, quota: Quota) -> Part {
+    Part { target: Target { key, quota }, cost: 1, max_delay: None }
+}
+
+fn one(key: usize, quota: Quota) -> Group {
+    Group { n: 1, items: vec![part(key, quota)] }
+}
+
+/// Runs a take as it is; the flat reply without `now`.
+fn take(connection: &mut Connection, groups: Vec<Group>, keys: &[String]) -> Vec<Value> {
+    let call = Call { now_us: 0, verb: Verb::Take(groups) };
+    let Value::Array(mut reply) = eval(connection, &call, keys) else { panic!("no array") };
+    reply.remove(0);
+    reply
+}
+
+fn eval(connection: &mut Connection, call: &Call, keys: &[String]) -> Value {
+    let (script, named, args): (&Script, _, _) = arguments(call, keys);
+    redis::cmd("EVAL").arg(script.text).arg(named.len()).arg(named).arg(args).query(connection).unwrap()
+}
+
+fn dump(connection: &mut Connection, keys: &[String]) -> Vec<Option<Vec<u8>>> {
+    let dump = |key: &String| redis::cmd("DUMP").arg(key).query(connection).unwrap();
+    keys.iter().map(dump).collect()
+}
+
+/// What may stand at a key instead of its state, and the error that says so.
+fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
+    let mut found = vec![(vec!["SET", "text"], "WRONGTYPE"), (vec!["RPUSH", "an", "item"], "WRONGTYPE")];
+    let hash = |fields: &[&'static str]| [&["HSET"], fields].concat();
+    let is_log = quota.algorithm() == "sliding_log";
+    for value in ["", "x", "-1", "1e300", "nan", "inf"] {
+        match quota.algorithm() {
+            "token_bucket" | "leaky_bucket" => {
+                found.push((hash(&["used", value, "at", "0"]), "STATE used"));
+                found.push((hash(&["used", "1", "at", value]), "STATE at"));
+            }
+            "fixed_window" => {
+                found.push((hash(&["used", value, "start", "0"]), "STATE used"));
+                found.push((hash(&["used", "1", "start", value]), "STATE start"));
+            }
+            "sliding_counter" => {
+                found.push((hash(&["cur", value, "prev", "0", "start", "0"]), "STATE cur"));
+                found.push((hash(&["cur", "0", "prev", value, "start", "0"]), "STATE prev"));
+                found.push((hash(&["cur", "0", "prev", "0", "start", value]), "STATE start"));
+            }
+            _ => {
+                found.push((vec!["ZADD", "9007199254740991", value], "STATE member"));
+            }
+        }
+        if !is_log {
+            found.push((hash(&["blocked_until", value]), "STATE blocked_until"));
+        }
+    }
+    match quota.algorithm() {
+        "token_bucket" | "leaky_bucket" => found.push((hash(&["used", "1"]), "STATE at")),
+        "fixed_window" => found.push((hash(&["start", "1"]), "STATE used")),
+        "sliding_counter" => found.push((hash(&["cur", "1", "prev", "0"]), "STATE start")),
+        _ => {
+            found.push((vec!["ZADD", "-1", "0000000000000001:1"], "STATE score"));
+            found.push((vec!["ZADD", "1.5", "0000000000000001:1"], "STATE score"));
+            found.push((vec!["ZADD", "inf", "block"], "STATE block"));
+            found.push((vec!["ZADD", "9007199254740990", "0000000000000001:2"], "STATE member"));
+        }
+    }
+    if is_log { found } else { [found, vec![(vec!["ZADD", "1", "member"], "WRONGTYPE")]].concat() }
+}
+
+/// In a batch, and in a group of several items, before and after good ones.
+#[test]
+fn what_is_wrong_with_a_key_fails_its_group_alone() {
+    let server = harness::Server::start().unwrap();
+    let mut connection = connect(server.url());
+    let good = Quota::token_bucket(9, Rate::per_hour(9));
+    for (name, quota) in quotas() {
+        for (number, (command, error)) in garbage(&quota).into_iter().enumerate() {
+            let keys: Vec<String> = ["bad", "first", "beside", "last"]
+                .iter()
+                .map(|key| format!("{name}:{number}:{key}"))
+                .collect();
+            let (verb, args) = command.split_first().unwrap();
+            let _: Value = redis::cmd(verb).arg(&keys[0]).arg(args).query(&mut connection).unwrap();
+            let before = dump(&mut connection, &keys[..1]);
+            let said = |value: &Value| match value {
+                Value::BulkString(text) => String::from_utf8(text.clone()).unwrap(),
+                other => panic!("{name}: {command:?}: {other:?}"),
+            };
+
+            // The bad one beside a good one: neither is charged.
+            let group = Group { n: 1, items: vec![part(2, good), part(0, quota)] };
+            let other_way = Group { n: 1, items: vec![part(0, quota), part(2, good)] };
+            let batch = vec![one(1, good), group, other_way, one(3, good)];
+            let reply = take(&mut connection, batch, &keys);
+            let [Value::Int(1), _, _, bad, bad_too, Value::Int(1), _, _] = &*reply else {
+                panic!("{name}: {command:?}: {reply:?}")
+            };
+            // Each names the place of the bad one in its group.
+            for (reply, place) in [(bad, 2), (bad_too, 1)] {
+                let said = said(reply);
+                assert!(said.starts_with(&format!("{place} {error}")), "{name}: {command:?}: {said}");
+            }
+            assert_eq!(dump(&mut connection, &keys[..1]), before, "{name}: {command:?}: written");
+            assert_eq!(dump(&mut connection, &keys[2..3]), [None], "{name}: {command:?}: charged beside");
+
+            // By the script for one algorithm, and by the small writers.
+            let reply = take(&mut connection, vec![one(0, quota), one(1, quota)], &keys);
+            assert!(said(&reply[0]).starts_with(error), "{name}: {command:?}: {reply:?}");
+            let at = Target { key: 0, quota };
+            for verb in [
+                Verb::Penalize(at, 1),
+                Verb::Refund(at, 1, None),
+                Verb::Block(at, 1_000_000),
+                Verb::Block(at, 0),
+            ] {
+                let reply = eval(&mut connection, &Call { now_us: 0, verb }, &keys);
+                assert!(said(&reply).starts_with(error), "{name}: {command:?}: {reply:?}");
+            }
+            assert_eq!(dump(&mut connection, &keys[..1]), before, "{name}: {command:?}: written");
+        }
+    }
+}
+
+/// Where memory is short, what only reads is answered and what writes fails, and
+/// nothing is written in part.
+#[test]
+fn out_of_memory_fails_what_writes_alone() {
+    let options = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
+    let server = harness::Server::start_with(&options).unwrap();
+    let mut connection = connect(server.url());
+    let names: Vec<String> = quotas().iter().map(|(name, _)| (*name).to_owned()).collect();
+    let full: Vec<String> = names.iter().map(|name| format!("{name}:full")).collect();
+    for (key, (_, quota)) in quotas().into_iter().enumerate() {
+        let at = Target { key, quota };
+        eval(&mut connection, &Call { now_us: 0, verb: Verb::Penalize(at, 3) }, &full);
+    }
+    let mut text = "x".repeat(100_000);
+    for number in 0.. {
+        let set = redis::cmd("SET").arg(format!("fill:{number}")).arg(&text).exec(&mut connection);
+        if set.is_err() {
+            if text.len() < 64 {
+                break;
+            }
+            text.truncate(text.len() / 2);
+        }
+    }
+    let keys = [names.clone(), full].concat();
+    let before = dump(&mut connection, &keys);
+    for (index, (name, quota)) in quotas().into_iter().enumerate() {
+        let peek = Group { n: 0, ..one(index, quota) };
+        let denied = Group { n: 0, ..one(names.len() + index, quota) };
+        let reply = take(&mut connection, vec![peek, one(index, quota), denied], &keys);
+        let fields = quota.kind().algorithm().fields();
+        let failed = &reply[2 + fields];
+        let Value::BulkString(said) = failed else { panic!("{name}: {reply:?}") };
+        assert!(said.starts_with(b"OOM"), "{name}: {reply:?}");
+        assert_eq!(reply.len(), 2 * (2 + fields) + 1, "{name}: the others are answered: {reply:?}");
+
+        let at = Target { key: names.len() + index, quota };
+        for verb in [Verb::Penalize(at, 1), Verb::Refund(at, 1, None), Verb::Block(at, 1_000_000)] {
+            let reply = eval(&mut connection, &Call { now_us: 0, verb: verb.clone() }, &keys);
+            let Value::BulkString(said) = &reply else { panic!("{name}: {verb:?}: {reply:?}") };
+            assert!(said.starts_with(b"OOM"), "{name}: {reply:?}");
+        }
+    }
+    assert_eq!(dump(&mut connection, &keys), before);
+}
+
+/// How often the commands within scripts were called since the last reset.
+fn commands_called(connection: &mut Connection) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
+    let of_scripts = |line: &&str| {
+        ["cmdstat_z", "cmdstat_h", "cmdstat_p", "cmdstat_time", "cmdstat_unlink"]
+            .iter()
+            .any(|name| line.starts_with(name))
+    };
+    let calls = |line: &str| line.split_once("calls=")?.1.split_once(',')?.0.parse::<u64>().ok();
+    stats.lines().filter(of_scripts).filter_map(calls).sum()
+}
+
+/// No call reads or writes a log as a whole, however long it is.
+#[test]
+fn a_log_of_100_000_entries_is_checked_with_few_commands() {
+    const ENTRIES: u64 = 100_000;
+    let server = harness::Server::start().unwrap();
+    let mut connection = connect(server.url());
+    let hour_us = 3_600_000_000u64;
+    let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
+    let now = seconds * 1_000_000;
+    // The older half has left the window.
+    let score = |number: u64| now - 2 * hour_us + number * (2 * hour_us / ENTRIES);
+    let fill = |connection: &mut Connection, key: &str| {
+        let mut pipe = redis::pipe();
+        for number in 0..ENTRIES {
+            let member = format!("{:016}:1", number + 1);
+            pipe.cmd("ZADD").arg(key).arg(score(number)).arg(member).ignore();
+        }
+        pipe.exec(connection).unwrap();
+    };
+    let length = |connection: &mut Connection, key: &str| -> u64 {
+        redis::cmd("ZCARD").arg(key).query(connection).unwrap()
+    };
+    let limit = ENTRIES / 2 + 10;
+    for quota in [
+        Quota::sliding_log(limit, Duration::from_secs(3_600)),
+        Quota::sliding_log(limit, Duration::from_secs(3_600)).count_denied(),
+    ] {
+        let keys = ["log".to_owned()];
+        let at = Target { key: 0, quota };
+        redis::cmd("DEL").arg(&keys).exec(&mut connection).unwrap();
+        fill(&mut connection, "log");
+        let ask = |cost: u64| Verb::Take(vec![Group { n: 1, items: vec![Part { cost, ..part(0, quota) }] }]);
+        for verb in [
+            ask(1),
+            ask(limit),
+            Verb::Penalize(at, 5),
+            Verb::Refund(at, 3, None),
+            Verb::Block(at, 1_000_000),
+            Verb::Block(at, 0),
+        ] {
+            let before = length(&mut connection, "log");
+            redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection).unwrap();
+            eval(&mut connection, &Call { now_us: 0, verb: verb.clone() }, &keys);
+            let called = commands_called(&mut connection);
+            // Two searches by halves among 10^5 are 34.
+            assert!((1..=50).contains(&called), "{verb:?} called {called} commands");
+            let after = length(&mut connection, "log");
+            assert!(after + 256 >= before, "{verb:?} removed {} entries", before - after);
+        }
+    }
+}

@@ -1,0 +1,339 @@
+//! The definitions, written as they are said and not as they are computed: exact
+//! fractions, lists that are read anew each time, one ask after another. Shares
+//! nothing with `src/algorithm` but the numbers of a quota.
+//!
+//! What an answer says of the future is not computed but tried: after so long it
+//! is so, and one µs before it is not.
+
+use num_rational::Ratio;
+use tidegate::Quota;
+use tidegate::internals::{Answer, FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
+
+type Exact = Ratio<i128>;
+
+/// One key.
+#[derive(Clone, Debug)]
+pub(crate) struct Oracle {
+    used: Used,
+    blocked_until: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Used {
+    /// Units, and when that was true.
+    Level(Exact, u64),
+    /// The charges in a window, and when that began.
+    Window(Vec<u64>, u64),
+    /// Each charge that was not forgotten, oldest first, with its time.
+    Log(Vec<(u64, u64)>),
+    /// Units in the window that began then, and in the one before.
+    Counter(u64, u64, u64),
+}
+
+fn exact(number: u64) -> Exact {
+    Exact::from_integer(i128::from(number))
+}
+
+/// Units that drain in a µs.
+fn rate(bucket: &TokenBucket) -> Exact {
+    Exact::new(bucket.rate.into(), bucket.per.into())
+}
+
+fn window_start(fixed: &FixedWindow, now: u64) -> u64 {
+    fixed.aligned_us.map_or(now, |offset| (now - offset) / fixed.window_us * fixed.window_us + offset)
+}
+
+/// At most 2^49 ticks, 2^52 units, or what times the window is 2^52.
+fn most(quota: &Quota) -> Exact {
+    match quota.kind() {
+        Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
+            Exact::new(1 << 49, bucket.per.into())
+        }
+        Kind::SlidingCounter(counter) => exact((1 << 52) / counter.window_us),
+        _ => exact(1 << 52),
+    }
+}
+
+impl Oracle {
+    pub(crate) fn new(quota: &Quota) -> Self {
+        let used = match quota.kind() {
+            Kind::TokenBucket(_) | Kind::LeakyBucket(_) => Used::Level(exact(0), 0),
+            Kind::FixedWindow(_) => Used::Window(Vec::new(), 0),
+            Kind::SlidingLog(_) => Used::Log(Vec::new()),
+            Kind::SlidingCounter(_) => Used::Counter(0, 0, 0),
+        };
+        Self { used, blocked_until: 0 }
+    }
+
+    /// As it counts at `now`; what is dated in the future is of now.
+    fn at(&self, quota: &Quota, now: u64) -> Self {
+        let used = match (&self.used, quota.kind()) {
+            (Used::Level(units, at), Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket))) => {
+                let drained = rate(bucket) * exact(now.saturating_sub(*at));
+                Used::Level((*units - drained).max(exact(0)), now)
+            }
+            (Used::Window(charges, start), Kind::FixedWindow(fixed)) => {
+                let counts = charges.iter().sum::<u64>() > 0 && start + fixed.window_us > now;
+                match counts {
+                    true if *start <= now => Used::Window(charges.clone(), *start),
+                    true => Used::Window(charges.clone(), window_start(fixed, now)),
+                    false => Used::Window(Vec::new(), window_start(fixed, now)),
+                }
+            }
+            (Used::Log(charges), Kind::SlidingLog(_)) => {
+                let (mut past, ahead): (Vec<_>, Vec<_>) = charges.iter().partition(|(at, _)| *at <= now);
+                if !ahead.is_empty() {
+                    past.push((now, ahead.iter().map(|(_, units)| units).sum()));
+                }
+                Used::Log(past)
+            }
+            (Used::Counter(current, previous, start), Kind::SlidingCounter(counter)) => {
+                let begins = now / counter.window_us * counter.window_us;
+                match begins.checked_sub(*start) {
+                    None | Some(0) => Used::Counter(*current, *previous, begins),
+                    Some(later) if later == counter.window_us => Used::Counter(0, *current, begins),
+                    Some(_) => Used::Counter(0, 0, begins),
+                }
+            }
+            other => panic!("{other:?}"),
+        };
+        Self { used, ..*self }
+    }
+
+    fn entries(&self) -> usize {
+        if let Used::Log(charges) = &self.used { charges.len() } else { 0 }
+    }
+
+    fn is_ahead(&self, now: u64) -> bool {
+        match &self.used {
+            Used::Level(_, at) => *at > now,
+            Used::Window(_, start) | Used::Counter(.., start) => *start > now,
+            Used::Log(charges) => charges.iter().any(|(at, _)| *at > now),
+        }
+    }
+
+    /// Units used, of a state that is of `now`.
+    fn units(&self, quota: &Quota, now: u64) -> Exact {
+        match (&self.used, quota.kind()) {
+            (Used::Level(units, _), _) => *units,
+            (Used::Window(charges, _), _) => exact(charges.iter().sum()),
+            (Used::Log(charges), Kind::SlidingLog(SlidingLog { window_us, .. })) => {
+                exact(charges.iter().filter(|(at, _)| now - at < *window_us).map(|(_, units)| units).sum())
+            }
+            (
+                Used::Counter(current, previous, start),
+                Kind::SlidingCounter(SlidingCounter { window_us, .. }),
+            ) => {
+                let overlap = Exact::new((window_us - (now - start)).into(), (*window_us).into());
+                exact(*current) + (exact(*previous) * overlap).floor()
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// How long who is admitted now waits; exact.
+    fn delay(&self, quota: &Quota, now: u64) -> Exact {
+        match quota.kind() {
+            Kind::LeakyBucket(LeakyBucket(queue)) => self.units(quota, now) / rate(queue),
+            _ => exact(0),
+        }
+    }
+
+    /// Whether an ask passes.
+    fn fits(&self, quota: &Quota, cost: u64, max_delay: Option<u64>, now: u64) -> bool {
+        let state = self.at(quota, now);
+        self.blocked_until <= now
+            && state.units(quota, now) + exact(cost) <= exact(quota.limit())
+            && max_delay.is_none_or(|most| state.delay(quota, now) <= exact(most))
+    }
+
+    fn is_untouched(&self, quota: &Quota, now: u64) -> bool {
+        self.blocked_until <= now && self.at(quota, now).units(quota, now) == exact(0)
+    }
+
+    fn add(&mut self, quota: &Quota, units: u64, now: u64) {
+        *self = self.at(quota, now);
+        let used = self.units(quota, now);
+        match &mut self.used {
+            Used::Level(level, _) => *level = (*level + exact(units)).min(most(quota)),
+            Used::Window(charges, _) => {
+                let room = (most(quota) - used).to_integer() as u64;
+                charges.push(units.min(room));
+            }
+            Used::Counter(current, ..) => {
+                *current = (exact(*current + units)).min(most(quota)).to_integer() as u64;
+            }
+            Used::Log(charges) => {
+                let room = (most(quota) - used).to_integer() as u64;
+                charges.push((now, units.min(room)));
+            }
+        }
+    }
+
+    /// What no later decision needs is forgotten with a charge: entries that
+    /// have left the window; where denials count, all but the newest `limit`
+    /// units.
+    fn forget(&mut self, quota: &Quota, entries_before: usize, now: u64) {
+        if let (Used::Log(charges), Kind::SlidingLog(log)) = (&mut self.used, quota.kind()) {
+            // One take is one entry, which goes or stays as a whole.
+            let taken = charges.split_off(entries_before);
+            charges.push((now, taken.iter().map(|(_, units)| units).sum()));
+            let mut newer: u64 = charges.iter().map(|(_, units)| units).sum();
+            charges.retain(|(at, units)| {
+                newer -= units;
+                now - at < log.window_us && !(log.count_denied && newer >= log.limit)
+            });
+        }
+    }
+
+    /// Asks `n` times, one after the other, and holds `answer` (of the n-th
+    /// caller) to what becomes of each. How many were admitted.
+    pub(crate) fn take(
+        &mut self,
+        quota: &Quota,
+        (n, cost, max_delay): (u64, u64, Option<u64>),
+        now: u64,
+        answer: impl Fn(u64) -> Answer,
+    ) -> Result<u64, String> {
+        if n == 0 {
+            let view = self.at(quota, now);
+            let allowed = view.fits(quota, cost, max_delay, now);
+            view.confirm(quota, cost, max_delay, now, &Answer { allowed, ..answer(0) })?;
+            return if answer(0).allowed == allowed { Ok(0) } else { Err(format!("{:?}", answer(0))) };
+        }
+        let counts_denied = matches!(quota.kind(), Kind::SlidingLog(log) if log.count_denied);
+        let before = (!self.is_ahead(now)).then(|| self.clone());
+        *self = self.at(quota, now);
+        let entries_before = self.entries();
+        let mut k = 0;
+        while k < n && self.fits(quota, cost, max_delay, now) {
+            let delay = self.delay(quota, now);
+            self.add(quota, cost, now);
+            let told = answer(k);
+            if !told.allowed || exact(told.delay_us) != delay.ceil() {
+                return Err(format!("caller {k} passes after {delay}, not {told:?}"));
+            }
+            k += 1;
+            // Where denials count, those of the callers after him change what he
+            // would have to wait for.
+            if !counts_denied || k == n {
+                self.confirm(quota, cost, max_delay, now, &told)?;
+            }
+        }
+        if k < n {
+            let told = answer(k);
+            if told.allowed || told.delay_us > 0 {
+                return Err(format!("caller {k} does not pass, not {told:?}"));
+            }
+            if counts_denied {
+                self.add(quota, ((n - k) * cost).min(quota.limit()), now);
+            }
+            self.confirm(quota, cost, max_delay, now, &told)?;
+        }
+        if k > 0 || counts_denied {
+            self.forget(quota, entries_before, now);
+        } else if let Some(before) = before {
+            // A denial writes nothing but what repairs the clock.
+            *self = before;
+        }
+        Ok(k)
+    }
+
+    /// What an answer says of the state and of its future.
+    fn confirm(
+        &self,
+        quota: &Quota,
+        cost: u64,
+        max_delay: Option<u64>,
+        now: u64,
+        told: &Answer,
+    ) -> Result<(), String> {
+        let left = (exact(quota.limit()) - self.units(quota, now)).floor().max(exact(0));
+        let left = if self.blocked_until > now { exact(0) } else { left };
+        let fits = |after: u64| self.fits(quota, cost, max_delay, now + after);
+        let is_untouched = |after: u64| self.is_untouched(quota, now + after);
+        let wrong = if exact(told.remaining) != left {
+            format!("{left} are left")
+        } else if !fits(told.retry_after_us) {
+            "it does not pass after retry_after".to_owned()
+        } else if told.retry_after_us > 0 && fits(told.retry_after_us - 1) {
+            "it passes before retry_after".to_owned()
+        } else if !is_untouched(told.reset_after_us) {
+            "it is not untouched after reset_after".to_owned()
+        } else if told.reset_after_us > 0 && is_untouched(told.reset_after_us - 1) {
+            "it is untouched before reset_after".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(format!("{wrong}, not {told:?}, of {self:?}"))
+    }
+
+    pub(crate) fn penalize(&mut self, quota: &Quota, units: u64, now: u64) {
+        *self = self.at(quota, now);
+        let entries_before = self.entries();
+        self.add(quota, units, now);
+        self.forget(quota, entries_before, now);
+    }
+
+    /// Only what still counts of what was charged at `stamp`.
+    pub(crate) fn refund(&mut self, quota: &Quota, units: u64, stamp: u64, now: u64) {
+        let stamp = stamp.min(now);
+        let mut state = self.at(quota, now);
+        match (&mut state.used, quota.kind()) {
+            (Used::Level(level, _), Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket))) => {
+                let left = (exact(units) - rate(bucket) * exact(now - stamp)).max(exact(0));
+                *level = (*level - left).max(exact(0));
+            }
+            (Used::Window(charges, start), _) => {
+                if stamp < *start {
+                    return;
+                }
+                *charges = vec![charges.iter().sum::<u64>().saturating_sub(units)];
+            }
+            (Used::Counter(current, previous, start), Kind::SlidingCounter(counter)) => {
+                if stamp >= *start {
+                    *current = current.saturating_sub(units);
+                } else if stamp >= *start - counter.window_us {
+                    *previous = previous.saturating_sub(units);
+                }
+            }
+            (Used::Log(charges), Kind::SlidingLog(log)) => {
+                if now - stamp >= log.window_us {
+                    return;
+                }
+                // The oldest first.
+                let mut units = units;
+                for (_, of_it) in charges.iter_mut().filter(|(at, _)| now - at < log.window_us) {
+                    let gone = units.min(*of_it);
+                    *of_it -= gone;
+                    units -= gone;
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+        *self = state;
+    }
+
+    /// 0 lifts it. Where it does anything, it re-dates, as any write.
+    pub(crate) fn block(&mut self, quota: &Quota, until: u64, now: u64) {
+        if until > 0 || self.blocked_until > 0 {
+            *self = Self { blocked_until: until, ..self.at(quota, now) };
+        }
+    }
+
+    /// The server let the key go: fine if it says nothing.
+    pub(crate) fn expire(&mut self, quota: &Quota, now: u64) -> Result<(), String> {
+        if !self.is_untouched(quota, now) {
+            return Err(format!("it expired while it counts: {self:?}"));
+        }
+        *self = Self::new(quota);
+        Ok(())
+    }
+
+    /// The same for a block.
+    pub(crate) fn forget_block(&mut self, now: u64) {
+        if self.blocked_until <= now {
+            self.blocked_until = 0;
+        }
+    }
+}

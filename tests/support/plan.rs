@@ -1,0 +1,539 @@
+//! Random sequences of calls. A [`Plan`] is what proptest makes and shrinks;
+//! [`Plan::play`] makes it concrete with the reference's answers, so that a
+//! pause can last exactly as long as a denial said.
+
+use proptest::prelude::*;
+use tidegate::internals::{self, Before, Kind, LeakyBucket, MOST_DEBT, Record, Taken};
+use tidegate::{Quota, Rate};
+
+use std::time::Duration;
+
+pub(crate) const STEPS: usize = 50;
+const HOUR_US: i64 = 3_600_000_000;
+/// Every time stays exact in a double, and no window begins before 1970.
+const TIMES_US: std::ops::Range<u64> = 1 << 50..1 << 52;
+
+/// How many random sequences each property is held to. Some, which cost more or
+/// say less, take a fifth.
+pub(crate) fn sequences() -> u32 {
+    std::env::var("TIDEGATE_SEQUENCES").map_or(5_000, |count| count.parse().unwrap())
+}
+
+/// What quotas are drawn from: each algorithm, and each option of it that the
+/// arithmetic knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    TokenBucket,
+    LeakyBucket,
+    FixedWindow,
+    ClockWindow,
+    SlidingLog,
+    CountingLog,
+    SlidingCounter,
+}
+
+impl Family {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::FixedWindow,
+        Self::ClockWindow,
+        Self::SlidingLog,
+        Self::CountingLog,
+        Self::SlidingCounter,
+    ];
+
+    /// One to three limits that share their keys: what changes in place.
+    pub(crate) fn limits(self) -> BoxedStrategy<Vec<Quota>> {
+        let count = prop_oneof![2 => 1..=1usize, 1 => 2..=3usize];
+        match self {
+            Self::TokenBucket | Self::LeakyBucket => count
+                .prop_flat_map(|count| prop::collection::vec((limit(), rate()), count))
+                .prop_map(move |limits| {
+                    limits.into_iter().map(|(limit, rate)| self.bucket(limit, rate)).collect()
+                })
+                .boxed(),
+            _ => (count, window(), any::<u16>())
+                .prop_flat_map(|(count, window_us, offset)| {
+                    (prop::collection::vec(limit(), count), Just(window_us), Just(offset))
+                })
+                .prop_map(move |(limits, window_us, offset)| {
+                    limits.into_iter().map(|limit| self.window(limit, window_us, offset)).collect()
+                })
+                .boxed(),
+        }
+    }
+
+    /// With the largest capacity up to `limit` that this rate can fill.
+    fn bucket(self, limit: u64, rate: Rate) -> Quota {
+        let build = match self {
+            Self::LeakyBucket => Quota::try_leaky_bucket,
+            _ => Quota::try_token_bucket,
+        };
+        (0..=48).find_map(|halvings| build((limit >> halvings).max(1), rate).ok()).unwrap()
+    }
+
+    fn window(self, limit: u64, window_us: u64, offset: u16) -> Quota {
+        let window = Duration::from_micros(window_us);
+        match self {
+            Self::FixedWindow => Quota::fixed_window(limit, window),
+            Self::ClockWindow => {
+                let offset = Duration::from_micros(share(window_us - 1, offset));
+                Quota::fixed_window(limit, window).aligned_to_clock_at(offset)
+            }
+            Self::SlidingLog => Quota::sliding_log(limit, window),
+            Self::CountingLog => Quota::sliding_log(limit, window).count_denied(),
+            _ => Quota::sliding_counter(limit.min((1 << 52) / window_us), window),
+        }
+    }
+}
+
+fn limit() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        2 => Just(1),
+        4 => 2..=10u64,
+        3 => 11..=1_000u64,
+        1 => (10..=48u32, any::<u64>()).prop_map(|(bits, raw)| (raw % (1 << bits)).max(1)),
+    ]
+}
+
+/// From 1 a day to 1,000,000 a second, many of them irreducible.
+fn rate() -> impl Strategy<Value = Rate> {
+    prop_oneof![
+        1 => Just(Rate::per_day(1)),
+        1 => Just(Rate::per_second(1_000_000)),
+        2 => (1..=1_000_000u64).prop_map(Rate::per_second),
+        2 => (1..=10_000u64).prop_map(Rate::per_minute),
+        2 => (1..=1_000_000u64, 1..=86_400_000_000u64)
+            .prop_map(|(units, us)| Rate::new(units, Duration::from_micros(us))),
+    ]
+}
+
+fn window() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        1 => Just(1_000),
+        1 => Just(86_400_000_000),
+        2 => (1..=3_600u64).prop_map(|seconds| seconds * 1_000_000),
+        3 => 1_000..=100_000_000u64,
+        1 => 1_000..=315_360_000_000_000u64,
+    ]
+}
+
+/// The part `share / 65536` of something, from 0 to all of it.
+fn share(whole: u64, share: u16) -> u64 {
+    (u128::from(whole) * u128::from(share) / 0xffff) as u64
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// For each key, the limits that it is asked under.
+    pub(crate) keys: Vec<Vec<Quota>>,
+    pub(crate) start_us: u64,
+    pub(crate) steps: Vec<Step>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Pause {
+    None,
+    Micros(u64),
+    /// Part of what it takes to fill, drain or roll over.
+    Share(u16),
+    /// The same for one unit of the limit.
+    UnitShare(u16),
+    /// As long as the last take said, and so many µs more.
+    RetryAfter(i64),
+    ResetAfter(i64),
+    /// The server's clock is set.
+    Step(i64),
+    StepBack(u16),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Units {
+    One,
+    Few(u64),
+    Share(u16),
+    /// Beyond any limit.
+    Huge(u64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) pause: Pause,
+    pub(crate) action: Action,
+}
+
+/// Keys and limits are counted modulo how many there are.
+#[derive(Clone, Debug)]
+pub(crate) enum Action {
+    Take(Vec<(u64, Vec<Item>)>),
+    Penalize(Place, Units),
+    /// With the stamp of a take some steps before, or none.
+    Refund(Place, Units, Option<u8>),
+    Block(Place, u16),
+    Unblock(Place),
+    Reset(Place),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Place {
+    key: u8,
+    limit: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Item {
+    place: Place,
+    units: Units,
+    is_free: bool,
+    max_delay: Option<u16>,
+}
+
+/// 50 steps on two keys of one limit, through the scripts for one algorithm.
+pub(crate) fn uniform(family: Family) -> impl Strategy<Value = Plan> {
+    plan(family.limits().prop_map(|limits| vec![limits.clone(), limits]), 1)
+}
+
+/// As [`uniform`], every other step a penalty beyond any limit and hardly a
+/// pause: debts that have to be bounded so as to stay exact.
+pub(crate) fn indebted(families: &'static [Family]) -> impl Strategy<Value = Plan> {
+    let plans = prop::sample::select(families).prop_flat_map(uniform);
+    (plans, MOST_DEBT / 2..=MOST_DEBT).prop_map(|(mut plan, debt)| {
+        for step in plan.steps.iter_mut().step_by(2) {
+            step.action = Action::Penalize(Place { key: 0, limit: 0 }, Units::Huge(debt));
+        }
+        for step in &mut plan.steps[..40] {
+            step.pause = Pause::Micros(1);
+        }
+        plan
+    })
+}
+
+/// 50 steps on up to four keys, each with its own algorithm, taken in groups.
+pub(crate) fn mixed() -> impl Strategy<Value = Plan> {
+    let limits = prop::sample::select(&Family::ALL[..]).prop_flat_map(Family::limits);
+    plan(prop::collection::vec(limits, 1..=4), 4)
+}
+
+fn plan(keys: impl Strategy<Value = Vec<Vec<Quota>>>, most_items: usize) -> impl Strategy<Value = Plan> {
+    let start = 1_577_836_800_000_000..1_893_456_000_000_000u64;
+    (keys, start, prop::collection::vec(step(most_items), STEPS)).prop_map(|(keys, start_us, steps)| Plan {
+        keys,
+        start_us,
+        steps,
+    })
+}
+
+fn step(most_items: usize) -> impl Strategy<Value = Step> {
+    let off_by_one = || -1..=1i64;
+    let pause = prop_oneof![
+        6 => Just(Pause::None),
+        2 => (1..=1_000_000u64).prop_map(Pause::Micros),
+        2 => any::<u16>().prop_map(Pause::Share),
+        4 => any::<u16>().prop_map(Pause::UnitShare),
+        5 => off_by_one().prop_map(Pause::RetryAfter),
+        3 => off_by_one().prop_map(Pause::ResetAfter),
+        1 => prop::sample::select(&[-HOUR_US, HOUR_US, -1, -1_000_000, 1_000_000][..]).prop_map(Pause::Step),
+        1 => any::<u16>().prop_map(Pause::StepBack),
+    ];
+    let n = prop_oneof![6 => Just(1), 1 => Just(0), 3 => 2..=50u64];
+    let groups = (n, prop::collection::vec(item(), 1..=most_items));
+    let few = |key| Place { key, limit: 0 };
+    let written = (any::<u8>(), any::<u8>()).prop_map(|(key, limit)| Place { key, limit });
+    let action = prop_oneof![
+        30 => prop::collection::vec(groups, 1..=2).prop_map(Action::Take),
+        3 => (written.clone(), spent()).prop_map(|(at, units)| Action::Penalize(at, units)),
+        5 => (written.clone(), units(), prop::option::weighted(0.8, 0..8u8))
+            .prop_map(|(at, units, stamp)| Action::Refund(at, units, stamp)),
+        1 => (written.clone(), any::<u16>()).prop_map(|(at, long)| Action::Block(at, long)),
+        1 => written.prop_map(Action::Unblock),
+        1 => any::<u8>().prop_map(move |key| Action::Reset(few(key))),
+    ];
+    (pause, action).prop_map(|(pause, action)| Step { pause, action })
+}
+
+fn item() -> impl Strategy<Value = Item> {
+    let limit = prop_oneof![3 => Just(0), 1 => any::<u8>()];
+    let max_delay = prop_oneof![4 => Just(None), 1 => Just(Some(0)), 3 => any::<u16>().prop_map(Some)];
+    (any::<u8>(), limit, units(), prop::bool::weighted(0.1), max_delay).prop_map(
+        |(key, limit, units, is_free, max_delay)| Item {
+            place: Place { key, limit },
+            units,
+            is_free,
+            max_delay,
+        },
+    )
+}
+
+fn units() -> impl Strategy<Value = Units> {
+    prop_oneof![
+        4 => Just(Units::One),
+        2 => (2..=5u64).prop_map(Units::Few),
+        1 => any::<u16>().prop_map(Units::Share),
+    ]
+}
+
+fn spent() -> impl Strategy<Value = Units> {
+    prop_oneof![9 => units(), 1 => (1..=MOST_DEBT).prop_map(Units::Huge)]
+}
+
+impl Units {
+    fn of(self, limit: u64) -> u64 {
+        match self {
+            Self::One => 1,
+            Self::Few(units) => units.min(limit),
+            Self::Share(part) => share(limit, part).max(1),
+            Self::Huge(units) => units,
+        }
+    }
+}
+
+/// One call, as it is sent.
+#[derive(Clone, Debug)]
+pub(crate) struct Call {
+    pub(crate) now_us: u64,
+    pub(crate) verb: Verb,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Verb {
+    Take(Vec<Group>),
+    Penalize(Target, u64),
+    Refund(Target, u64, Option<u64>),
+    /// 0 lifts it.
+    Block(Target, u64),
+    Reset(Target),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) n: u64,
+    pub(crate) items: Vec<Part>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) key: usize,
+    pub(crate) quota: Quota,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) target: Target,
+    pub(crate) cost: u64,
+    pub(crate) max_delay: Option<u64>,
+}
+
+impl Call {
+    /// The keys that it names, in order.
+    pub(crate) fn targets(&self) -> Vec<Target> {
+        match &self.verb {
+            Verb::Take(groups) => {
+                groups.iter().flat_map(|group| &group.items).map(|item| item.target).collect()
+            }
+            Verb::Penalize(at, _) | Verb::Refund(at, ..) | Verb::Block(at, _) | Verb::Reset(at) => vec![*at],
+        }
+    }
+}
+
+/// How many were admitted, and what was found at each item before.
+pub(crate) type Outcome = (u64, Vec<Before>);
+
+/// The reference, with a record for each key.
+#[derive(Clone, Debug)]
+pub(crate) struct Reference {
+    pub(crate) records: Vec<Record>,
+}
+
+impl Reference {
+    pub(crate) fn new(keys: usize) -> Self {
+        Self { records: vec![Record::default(); keys] }
+    }
+
+    /// One outcome for each group of a take.
+    pub(crate) fn call(&mut self, call: &Call) -> Vec<Outcome> {
+        let now = call.now_us;
+        for target in call.targets() {
+            let record = &mut self.records[target.key];
+            if record.has_expired(now) {
+                *record = Record::default();
+            }
+        }
+        match &call.verb {
+            Verb::Take(groups) => return groups.iter().map(|group| self.take(group, now)).collect(),
+            Verb::Penalize(at, units) => self.records[at.key].penalize(&at.quota, *units, now),
+            Verb::Refund(at, units, stamp) => {
+                self.records[at.key].refund(&at.quota, *units, stamp.unwrap_or(now), now);
+            }
+            Verb::Block(at, 0) => self.records[at.key].block(&at.quota, 0, now),
+            Verb::Block(at, for_us) => self.records[at.key].block(&at.quota, now + for_us, now),
+            Verb::Reset(at) => self.records[at.key] = Record::default(),
+        }
+        Vec::new()
+    }
+
+    fn take(&mut self, group: &Group, now: u64) -> Outcome {
+        let mut records: Vec<Record> =
+            group.items.iter().map(|item| std::mem::take(&mut self.records[item.target.key])).collect();
+        let mut items: Vec<internals::Item<'_>> = group
+            .items
+            .iter()
+            .zip(&mut records)
+            .map(|(item, record)| internals::Item {
+                quota: &item.target.quota,
+                record,
+                cost: item.cost,
+                max_delay: item.max_delay,
+            })
+            .collect();
+        let outcome = internals::take(&mut items, group.n, now);
+        for (item, record) in group.items.iter().zip(records) {
+            self.records[item.target.key] = record;
+        }
+        outcome
+    }
+}
+
+/// What the reference did.
+#[derive(Clone, Debug)]
+pub(crate) struct Played {
+    pub(crate) call: Call,
+    pub(crate) outcomes: Vec<Outcome>,
+    /// Of each key that the call names, after it.
+    pub(crate) records: Vec<Record>,
+}
+
+/// For a failure: the last call, and those before it on the same keys.
+pub(crate) fn told(played: &[Played]) -> String {
+    let last: Vec<usize> = played[played.len() - 1].call.targets().iter().map(|target| target.key).collect();
+    let on_same = |it: &&Played| it.call.targets().iter().any(|target| last.contains(&target.key));
+    played.iter().filter(on_same).map(|it| format!("{:?} -> {:?}\n", it.call, it.outcomes)).collect()
+}
+
+impl Plan {
+    pub(crate) fn play(&self) -> Vec<Played> {
+        let mut reference = Reference::new(self.keys.len());
+        let mut player = Player { plan: self, now: self.start_us, stamps: Vec::new(), told: (0, 0) };
+        self.steps
+            .iter()
+            .map(|step| {
+                player.pause(step.pause);
+                let call = Call { now_us: player.now, verb: player.verb(&step.action) };
+                let outcomes = reference.call(&call);
+                player.hear(&call, &outcomes);
+                let targets = call.targets();
+                let records = targets.iter().map(|target| reference.records[target.key].clone()).collect();
+                Played { call, outcomes, records }
+            })
+            .collect()
+    }
+}
+
+struct Player<'a> {
+    plan: &'a Plan,
+    now: u64,
+    /// When takes were, newest last.
+    stamps: Vec<u64>,
+    /// Retry and reset after, as last told.
+    told: (u64, u64),
+}
+
+impl Player<'_> {
+    fn pause(&mut self, pause: Pause) {
+        let quota = &self.plan.keys[0][0];
+        let (retry_after, reset_after) = self.told;
+        let by = match pause {
+            Pause::None => 0,
+            Pause::Micros(us) => us as i64,
+            Pause::Share(part) => share(time_scale(quota), part) as i64,
+            Pause::UnitShare(part) => share(2 * time_scale(quota) / quota.limit() + 2, part) as i64,
+            Pause::RetryAfter(more) => (retry_after as i64 + more).max(0),
+            Pause::ResetAfter(more) => (reset_after as i64 + more).max(0),
+            Pause::Step(us) => us,
+            Pause::StepBack(part) => -(share(time_scale(quota), part) as i64),
+        };
+        self.now = self.now.saturating_add_signed(by).clamp(TIMES_US.start, TIMES_US.end);
+    }
+
+    fn target(&self, place: Place) -> Target {
+        let key = usize::from(place.key) % self.plan.keys.len();
+        let limits = &self.plan.keys[key];
+        Target { key, quota: limits[usize::from(place.limit) % limits.len()] }
+    }
+
+    fn verb(&self, action: &Action) -> Verb {
+        match action {
+            Action::Take(groups) => {
+                Verb::Take(groups.iter().map(|(n, items)| self.group(*n, items)).collect())
+            }
+            Action::Penalize(place, units) => {
+                let target = self.target(*place);
+                Verb::Penalize(target, units.of(target.quota.limit()))
+            }
+            Action::Refund(place, units, back) => {
+                let target = self.target(*place);
+                let stamp = back.and_then(|back| self.stamps.iter().rev().nth(usize::from(back)).copied());
+                Verb::Refund(target, units.of(target.quota.limit()), stamp)
+            }
+            Action::Block(place, part) => {
+                let target = self.target(*place);
+                Verb::Block(target, share(time_scale(&target.quota), *part).max(1))
+            }
+            Action::Unblock(place) => Verb::Block(self.target(*place), 0),
+            Action::Reset(place) => Verb::Reset(self.target(*place)),
+        }
+    }
+
+    /// A key stands in a group once: the limiter folds those named twice.
+    fn group(&self, n: u64, items: &[Item]) -> Group {
+        let is_single = items.len() == 1;
+        let mut parts: Vec<Part> = Vec::new();
+        for item in items {
+            let target = self.target(item.place);
+            if parts.iter().all(|part| part.target.key != target.key) {
+                parts.push(Part {
+                    target,
+                    cost: if item.is_free && !is_single { 0 } else { item.units.of(target.quota.limit()) },
+                    max_delay: item.max_delay.map(|part| share(time_scale(&target.quota), part)),
+                });
+            }
+        }
+        Group { n, items: parts }
+    }
+
+    fn hear(&mut self, call: &Call, outcomes: &[Outcome]) {
+        let Verb::Take(groups) = &call.verb else { return };
+        self.stamps.push(self.now);
+        self.told = (0, 0);
+        for (group, (k, before)) in groups.iter().zip(outcomes) {
+            for (item, before) in group.items.iter().zip(before) {
+                let answer = taken(group, item, *k, *before, self.now).answer(group.n.saturating_sub(1));
+                self.told = (self.told.0.max(answer.retry_after_us), self.told.1.max(answer.reset_after_us));
+            }
+        }
+    }
+}
+
+pub(crate) fn taken<'a>(group: &Group, item: &'a Part, k: u64, before: Before, now: u64) -> Taken<'a> {
+    Taken {
+        quota: &item.target.quota,
+        cost: item.cost,
+        max_delay: item.max_delay,
+        n: group.n,
+        k,
+        before,
+        now,
+    }
+}
+
+/// How long it takes to fill, to drain, or until a window has gone by.
+pub(crate) fn time_scale(quota: &Quota) -> u64 {
+    match quota.kind() {
+        Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
+            (bucket.capacity * bucket.per).div_ceil(bucket.rate)
+        }
+        Kind::FixedWindow(fixed) => fixed.window_us,
+        Kind::SlidingLog(log) => log.window_us,
+        Kind::SlidingCounter(counter) => counter.window_us,
+    }
+}

@@ -1,0 +1,367 @@
+//! The scripts as tests run them: by calls of [`plan`](super::plan), either as
+//! they are or in a test build, whose clock and expiries the test holds.
+//!
+//! The test build is the text as it is, but that each command which reads the
+//! clock or deals with expiry is replaced by a function that does the same by
+//! the last argument's clock: what Redis would do in that microsecond.
+
+use std::collections::HashMap;
+
+use redis::{Connection, ConnectionLike, Value};
+use tidegate::Quota;
+use tidegate::internals::script::{self, Script};
+use tidegate::internals::{Before, Entry, Kind, LeakyBucket, Record, Seen, State};
+
+use super::plan::{Call, Group, Outcome, Verb};
+
+/// What is replaced, and by what.
+const REPLACED: [(&str, &str); 5] = [
+    ("call('TIME')", "test_time()"),
+    ("call('PEXPIREAT', ", "test_pexpireat("),
+    ("call('PTTL', ", "test_pttl("),
+    ("redis.call('UNLINK', ", "test_unlink("),
+    ("call('UNLINK', ", "test_unlink("),
+];
+
+/// Expiries stand beside each key, so that none but the test's clock sees them.
+/// A key that is gone takes its expiry with it, as in Redis.
+const BEFORE: &str = r"
+local test_now_us = tonumber(ARGV[#ARGV])
+local test_now_ms = math.floor(test_now_us / 1000)
+local function test_at(key) return key .. ':expires' end
+local function test_unlink(key) return redis.call('DEL', key, test_at(key)) end
+local function test_time()
+  return { string.format('%.0f', math.floor(test_now_us / 1000000)), string.format('%.0f', test_now_us % 1000000) }
+end
+local function test_pexpireat(key, at)
+  if redis.call('EXISTS', key) == 0 then return 0 end
+  if at <= test_now_ms then return test_unlink(key) end
+  redis.call('SET', test_at(key), string.format('%.0f', at))
+end
+local function test_pttl(key)
+  if redis.call('EXISTS', key) == 0 then return -2 end
+  local at = redis.call('GET', test_at(key))
+  return at and at - test_now_ms or -1
+end
+for _, key in ipairs(KEYS) do
+  local at = redis.call('GET', test_at(key))
+  if at and (test_now_ms > tonumber(at) or redis.call('EXISTS', key) == 0) then test_unlink(key) end
+end
+local function script()
+";
+
+/// Replies what the script does, and what it left at each key.
+const AFTER: &str = r"
+end
+local reply = { script() }
+for _, key in ipairs(KEYS) do
+  local kind, found = redis.call('TYPE', key).ok, {}
+  if kind == 'hash' then found = redis.call('HGETALL', key) end
+  if kind == 'zset' then found = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
+  reply[#reply + 1] = found
+  reply[#reply + 1] = kind ~= 'none' and redis.call('GET', test_at(key)) or ''
+end
+return reply
+";
+
+/// The test build, and how often each of [`REPLACED`] was.
+pub(crate) fn test_build(production: &str) -> (String, [usize; 5]) {
+    let mut text = production.to_owned();
+    let counts = REPLACED.map(|(command, function)| {
+        let count = text.matches(command).count();
+        text = text.replace(command, function);
+        count
+    });
+    (format!("{BEFORE}{text}{AFTER}"), counts)
+}
+
+/// All scripts in their test build, loaded into a server.
+pub(crate) struct TestScripts {
+    connection: Connection,
+    digests: HashMap<&'static str, String>,
+    /// So that sequences do not meet.
+    prefix: String,
+}
+
+/// What a call replied and left, as the server tells it.
+#[derive(Clone, Debug)]
+pub(crate) struct Observed {
+    /// One for each group of a take.
+    pub(crate) outcomes: Vec<Outcome>,
+    pub(crate) left: Vec<Left>,
+}
+
+/// What one key holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Left {
+    pub(crate) held: Held,
+    pub(crate) blocked_until_us: u64,
+    /// `None`: it has no expiry, or does not exist.
+    pub(crate) expires_ms: Option<u64>,
+    pub(crate) exists: bool,
+}
+
+/// A state as it is stored, or untouched if it is worth as much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Held {
+    State(State),
+    /// Those that are in the window.
+    Log(Vec<Entry>),
+}
+
+impl TestScripts {
+    pub(crate) fn load(url: &str) -> Self {
+        Self::load_changed(url, |text| text)
+    }
+
+    /// With a change to the text of each script.
+    pub(crate) fn load_changed(url: &str, change: impl Fn(String) -> String) -> Self {
+        let mut connection = connect(url);
+        let digests = script::all()
+            .map(|script| {
+                let (text, _) = test_build(&change(script.text.to_owned()));
+                let digest: String =
+                    redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut connection).unwrap();
+                (script.name, digest)
+            })
+            .collect();
+        let prefix = format!("exact:{}", rand::random::<u64>());
+        Self { connection, digests, prefix }
+    }
+
+    /// Runs a sequence on untouched keys, in one round trip.
+    pub(crate) fn run<'a>(
+        &mut self,
+        keys: usize,
+        calls: impl Iterator<Item = &'a Call>,
+    ) -> Vec<Result<Observed, String>> {
+        let keys: Vec<String> = (0..keys).map(|key| format!("{}:{key}", self.prefix)).collect();
+        let mut pipe = redis::pipe();
+        pipe.cmd("DEL").arg(&keys);
+        let calls: Vec<&Call> = calls.collect();
+        for call in &calls {
+            let (script, named, args) = arguments(call, &keys);
+            let digest = &self.digests[script.name];
+            pipe.cmd("EVALSHA").arg(digest).arg(named.len()).arg(named).arg(args).arg(call.now_us);
+        }
+        let packed = pipe.get_packed_pipeline();
+        let replies = self.connection.req_packed_commands(&packed, 0, calls.len() + 1).unwrap();
+        calls.iter().zip(replies.into_iter().skip(1)).map(|(call, reply)| observed(call, reply)).collect()
+    }
+}
+
+pub(crate) fn connect(url: &str) -> Connection {
+    redis::Client::open(url).unwrap().get_connection().unwrap()
+}
+
+/// The script that the Redis store would take for a call, its KEYS and ARGV.
+pub(crate) fn arguments<'k>(call: &Call, keys: &'k [String]) -> (&'static Script, Vec<&'k str>, Vec<String>) {
+    let targets = call.targets();
+    let named = targets.iter().map(|target| keys[target.key].as_str()).collect();
+    let quota = targets[0].quota;
+    let mut args: Vec<String> = script::quota_args(quota.kind()).map(|arg| arg.to_string()).into();
+    let script = match &call.verb {
+        Verb::Take(groups) => {
+            let is_uniform =
+                groups.iter().all(|group| group.items.len() == 1 && group.items[0].target.quota == quota);
+            if !is_uniform {
+                return (&script::GROUP, named, group_arguments(groups));
+            }
+            for group in groups {
+                let item = &group.items[0];
+                args.extend([group.n.to_string(), item.cost.to_string(), text(item.max_delay)]);
+            }
+            script::of(&script::TAKE, quota.kind())
+        }
+        Verb::Penalize(_, units) => {
+            args.push(units.to_string());
+            script::of(&script::PENALIZE, quota.kind())
+        }
+        Verb::Refund(_, units, stamp) => {
+            args.extend([units.to_string(), text(*stamp)]);
+            script::of(&script::REFUND, quota.kind())
+        }
+        Verb::Block(_, for_us) => {
+            args.extend([for_us.to_string(), script::key_type(quota.kind()).to_owned()]);
+            script::of(&script::BLOCK, quota.kind())
+        }
+        Verb::Reset(_) => &script::RESET,
+    };
+    (script, named, args)
+}
+
+fn text(number: Option<u64>) -> String {
+    number.map_or_else(String::new, |number| number.to_string())
+}
+
+/// One quota for each item: naming one twice says the same.
+pub(crate) fn group_arguments(groups: &[Group]) -> Vec<String> {
+    let items = || groups.iter().flat_map(|group| &group.items);
+    let mut args = vec![items().count().to_string()];
+    for item in items() {
+        let quota = item.target.quota;
+        args.push(quota.algorithm().to_owned());
+        args.extend(script::quota_args(quota.kind()).map(|arg| arg.to_string()));
+    }
+    let mut quota = 0;
+    for group in groups {
+        args.extend([group.n.to_string(), group.items.len().to_string()]);
+        for item in &group.items {
+            quota += 1;
+            args.extend([quota.to_string(), item.cost.to_string(), text(item.max_delay)]);
+        }
+    }
+    args
+}
+
+fn observed(call: &Call, reply: Value) -> Result<Observed, String> {
+    let Value::Array(values) = reply else { return Err(format!("{reply:?}")) };
+    let mut values = values.into_iter();
+    let reply = values.next().ok_or("an empty reply")?;
+    let outcomes = match (&call.verb, reply) {
+        (Verb::Take(groups), reply) => outcomes(groups, call.now_us, &reply)?,
+        (Verb::Reset(_), Value::Int(_)) => Vec::new(),
+        (_, Value::Int(now)) if now as u64 == call.now_us => Vec::new(),
+        (_, other) => return Err(format!("{other:?}")),
+    };
+    let left = call
+        .targets()
+        .iter()
+        .map(|target| {
+            let mut next = || values.next().ok_or("a short reply");
+            let fields: Vec<String> = redis::from_redis_value(next()?).map_err(|error| error.to_string())?;
+            let expires: String = redis::from_redis_value(next()?).map_err(|error| error.to_string())?;
+            left(&target.quota, &fields, expires.parse().ok(), call.now_us)
+        })
+        .collect::<Result<_, String>>()?;
+    Ok(Observed { outcomes, left })
+}
+
+/// As the headers of `take.lua` and `group.lua` say.
+pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<Outcome>, String> {
+    let Value::Array(values) = reply else { return Err(format!("{reply:?}")) };
+    let mut values = values.iter();
+    let mut next = || match values.next() {
+        Some(Value::Int(number)) if *number >= 0 => Ok(*number as u64),
+        other => Err(format!("{other:?} in {reply:?}")),
+    };
+    if next()? != now {
+        return Err(format!("another time in {reply:?}"));
+    }
+    let mut outcomes = Vec::new();
+    for group in groups {
+        let k = next()?;
+        let mut before = Vec::new();
+        for item in &group.items {
+            let blocked_until_us = next()?;
+            let mut seen = Seen::default();
+            for number in seen.iter_mut().take(item.target.quota.kind().algorithm().fields()) {
+                *number = next()?;
+            }
+            before.push(Before { blocked_until_us, seen });
+        }
+        outcomes.push((k, before));
+    }
+    match values.next() {
+        None => Ok(outcomes),
+        Some(_) => Err(format!("a longer reply: {reply:?}")),
+    }
+}
+
+/// Parses HGETALL or ZRANGE … WITHSCORES.
+pub(crate) fn left(
+    quota: &Quota,
+    fields: &[String],
+    expires_ms: Option<u64>,
+    now: u64,
+) -> Result<Left, String> {
+    let garbage = || format!("garbage in {fields:?}");
+    let pairs: HashMap<&str, &str> = fields.chunks(2).map(|pair| (&*pair[0], &*pair[1])).collect();
+    let field = |name: &str| match pairs.get(name) {
+        Some(value) => value.parse::<u64>().map_err(|_| garbage()),
+        None => Ok(0),
+    };
+    let (blocked, held) = match quota.kind() {
+        Kind::SlidingLog(log) => {
+            let entry = |pair: &[String]| {
+                let (total, units) = pair[0].split_once(':')?;
+                let at_us = pair[1].parse().ok()?;
+                Some(Entry { at_us, total: total.parse().ok()?, units: units.parse().ok()? })
+            };
+            let entries = fields.chunks(2).filter(|pair| pair[0] != "block").map(entry);
+            let entries = entries.collect::<Option<Vec<_>>>().ok_or_else(garbage)?;
+            let live = entries.into_iter().filter(|entry| entry.at_us + log.window_us > now).collect();
+            (field("block")?, Held::Log(live))
+        }
+        Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
+            let used =
+                pairs.get("used").map_or(Ok(0.0), |used| used.parse::<f64>().map_err(|_| garbage()))?;
+            // More than the largest debt is read as that.
+            let ticks = ((used * bucket.per as f64 + 0.5).floor() as u64).min(1 << 49);
+            let state = State::Level { ticks, per: bucket.per, at_us: field("at")? };
+            (field("blocked_until")?, Held::State(state))
+        }
+        Kind::FixedWindow(_) => {
+            let state = State::Window { used: field("used")?, start_us: field("start")? };
+            (field("blocked_until")?, Held::State(state))
+        }
+        Kind::SlidingCounter(_) => {
+            let (current, previous) = (field("cur")?, field("prev")?);
+            let state = State::Counter { current, previous, start_us: field("start")? };
+            (field("blocked_until")?, Held::State(state))
+        }
+    };
+    Ok(Left {
+        held: held.canonical(quota, now),
+        blocked_until_us: if blocked > now { blocked } else { 0 },
+        expires_ms,
+        exists: !fields.is_empty(),
+    })
+}
+
+impl Left {
+    /// What the reference left.
+    pub(crate) fn of(record: &Record, quota: &Quota, now: u64) -> Self {
+        let held = match (quota.kind(), &record.state) {
+            (Kind::SlidingLog(log), State::Log(entries)) => {
+                Held::Log(entries.live(log.window_us, now).collect())
+            }
+            (_, state) => Held::State(state.clone()),
+        };
+        let blocked = record.blocked_until_us;
+        Self {
+            held: held.canonical(quota, now),
+            blocked_until_us: if blocked > now { blocked } else { 0 },
+            expires_ms: Some(record.expires_ms),
+            exists: true,
+        }
+    }
+
+    /// Whether anything would be lost with the key.
+    pub(crate) fn is_untouched(&self) -> bool {
+        self.held == Held::State(State::Untouched) && self.blocked_until_us == 0
+    }
+}
+
+impl Held {
+    fn canonical(self, quota: &Quota, now: u64) -> Self {
+        let algorithm = quota.kind().algorithm();
+        match self {
+            Self::Log(entries) if entries.is_empty() => Self::State(State::Untouched),
+            Self::Log(entries) => Self::Log(entries),
+            Self::State(state) => {
+                if algorithm.reset_after(algorithm.settle(&state, now), now) == 0 {
+                    return Self::State(State::Untouched);
+                }
+                Self::State(match state {
+                    // In ticks of this limit, not of the one that wrote it.
+                    State::Level { at_us, .. } => {
+                        let [ticks, ..] = algorithm.settle(&state, at_us);
+                        State::Level { ticks, per: 0, at_us }
+                    }
+                    other => other,
+                })
+            }
+        }
+    }
+}
