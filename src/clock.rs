@@ -44,21 +44,22 @@ impl ManualClock {
         Self::at(Duration::from_secs(1_577_836_800))
     }
 
-    /// A clock that shows `since_1970`.
+    /// A clock that shows `since_1970`, to the microsecond, and at most the year
+    /// 2255: what is counted from it stays exact.
     #[must_use]
     pub fn at(since_1970: Duration) -> Self {
-        let now_us = Mutex::new(since_1970.as_micros() as u64);
+        let now_us = Mutex::new(micros(since_1970));
         Self(Arc::new(Manual { now_us, moved: Notify::new() }))
     }
 
     /// Moves the clock forward and wakes who waits on it.
     pub fn advance(&self, by: Duration) {
-        self.set(self.now() + by);
+        self.set(self.now().saturating_add(by));
     }
 
     /// Sets the clock to `since_1970`, also backwards.
     pub fn set(&self, since_1970: Duration) {
-        *self.lock() = since_1970.as_micros() as u64;
+        *self.lock() = micros(since_1970);
         self.0.moved.notify_waiters();
     }
 
@@ -116,7 +117,7 @@ impl Clock {
         match self {
             Self::System => tokio::time::sleep(duration).await,
             Self::Manual(clock) => {
-                let until = clock.now() + duration;
+                let until = clock.now().saturating_add(duration);
                 loop {
                     // Registered before the clock is read, so that no move is missed.
                     let moved = clock.0.moved.notified();
@@ -128,6 +129,10 @@ impl Clock {
             }
         }
     }
+}
+
+fn micros(since_1970: Duration) -> u64 {
+    since_1970.as_micros().min(1 << 53) as u64
 }
 
 #[expect(clippy::disallowed_methods, reason = "the one place that reads this machine's clock")]

@@ -4,12 +4,12 @@
 //! A pool checkout per check would cost two round trips more each; Redis answers
 //! a multiplexed connection in order, so nothing is gained by several.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value};
-use tokio::sync::OnceCell;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::error::Error;
@@ -21,12 +21,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 
 pub(crate) struct Connection {
     from: From,
-    /// Filled once by whoever needs it first; replaced by an empty one when the
-    /// connection in it is found to be lost.
-    held: Mutex<Held>,
+    /// The connection, or the attempt at one that all who need it wait for.
+    held: Mutex<Option<Attempt>>,
 }
 
-type Held = Arc<OnceCell<MultiplexedConnection>>;
+/// `None` as long as it goes on.
+type Attempt = watch::Receiver<Option<Result<MultiplexedConnection, Error>>>;
 
 #[derive(Clone)]
 enum From {
@@ -87,7 +87,7 @@ impl Connection {
 
     /// Gives up the connection; the next call makes a new one.
     pub(crate) fn close(&self) {
-        *self.lock() = Held::default();
+        *self.lock() = None;
     }
 
     /// The outer error says that there was no answer, the inner one what the
@@ -100,14 +100,14 @@ impl Connection {
     ) -> Result<RedisResult<Value>, Error> {
         let mut tries = if again { 2 } else { 1 };
         loop {
-            let held = self.lock().clone();
-            let mut connection = self.connect(&held, deadline).await?;
+            let attempt = self.attempt();
+            let mut connection = connected(attempt.clone(), deadline).await?;
             tries -= 1;
             let sent = tokio::time::timeout_at(deadline.at, connection.send_packed_command(command));
             match sent.await {
                 Ok(Ok(Value::ServerError(error))) => return Ok(Err(error.into())),
                 Ok(Err(error)) if is_lost(&error) => {
-                    self.forget(&held);
+                    self.forget(&attempt);
                     if tries == 0 {
                         return Err(Error::unavailable(error.to_string()));
                     }
@@ -116,44 +116,74 @@ impl Connection {
                 Err(_) => {
                     // It may be a black hole; whoever comes next should not have
                     // to find out again.
-                    self.forget(&held);
+                    self.forget(&attempt);
                     return Err(deadline.passed("Redis to answer"));
                 }
             }
         }
     }
 
-    async fn connect(&self, held: &Held, deadline: Deadline) -> Result<MultiplexedConnection, Error> {
-        if let Some(connection) = held.get() {
-            return Ok(connection.clone());
-        }
-        // In a task of its own, so that it is not begun anew by each caller
-        // whose deadline is shorter than it takes.
-        let (cell, from) = (held.clone(), self.from.clone());
-        let attempt = tokio::spawn(async move { cell.get_or_try_init(|| from.connect()).await.cloned() });
-        match tokio::time::timeout_at(deadline.at, attempt).await {
-            Ok(Ok(connected)) => connected,
-            Ok(Err(_)) => Err(Error::unavailable("the runtime is shutting down")),
-            Err(_) => Err(deadline.passed("a connection")),
-        }
-    }
-
-    fn forget(&self, lost: &Held) {
+    /// The attempt that is held, or a new one where that has failed. It is a task
+    /// of its own: not begun anew by each caller whose deadline is shorter than
+    /// it takes, and only one however many wait.
+    fn attempt(&self) -> Attempt {
         let mut held = self.lock();
-        if Arc::ptr_eq(&held, lost) {
-            *held = Held::default();
+        if let Some(attempt) = held.as_ref().filter(|attempt| is_of_use(attempt)) {
+            return attempt.clone();
+        }
+        let (result, attempt) = watch::channel(None);
+        let from = self.from.clone();
+        tokio::spawn(async move {
+            // Nobody may be left who wants to know.
+            let _ = result.send(Some(from.connect().await));
+        });
+        *held = Some(attempt.clone());
+        attempt
+    }
+
+    fn forget(&self, lost: &Attempt) {
+        let mut held = self.lock();
+        if held.as_ref().is_some_and(|held| held.same_channel(lost)) {
+            *held = None;
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Held> {
+    fn is_connected(&self) -> bool {
+        self.lock().as_ref().is_some_and(|attempt| matches!(&*attempt.borrow(), Some(Ok(_))))
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Attempt>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn is_of_use(attempt: &Attempt) -> bool {
+    match &*attempt.borrow() {
+        Some(result) => result.is_ok(),
+        // Without a result to come, its task has ended with its runtime.
+        None => attempt.has_changed().is_ok(),
+    }
+}
+
+async fn connected(mut attempt: Attempt, deadline: Deadline) -> Result<MultiplexedConnection, Error> {
+    if let Some(result) = &*attempt.borrow() {
+        return result.clone();
+    }
+    match tokio::time::timeout_at(deadline.at, attempt.wait_for(Option::is_some)).await {
+        Ok(Ok(result)) => result.clone().unwrap_or_else(|| Err(ended())),
+        Ok(Err(_)) => Err(ended()),
+        Err(_) => Err(deadline.passed("a connection")),
+    }
+}
+
+fn ended() -> Error {
+    Error::unavailable("the tokio runtime that was connecting has ended")
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // A URL may hold a password.
-        f.debug_struct("Connection").field("is_connected", &self.lock().initialized()).finish_non_exhaustive()
+        f.debug_struct("Connection").field("is_connected", &self.is_connected()).finish_non_exhaustive()
     }
 }
 

@@ -31,9 +31,9 @@ pub enum OnFailure {
 
 /// Rate limits over one store. Cheap to clone; clones share everything.
 ///
-/// The connection is made when first needed, in the tokio runtime of whoever
-/// needs it first, and is shared by all callers: a limiter belongs to one
-/// runtime.
+/// The connection is made when first needed and shared by all callers. It lives
+/// in the tokio runtime of whoever needed it first; when that ends, the next ask
+/// makes a new one.
 #[derive(Clone, Debug)]
 pub struct Limiter {
     pub(crate) core: Arc<Core>,

@@ -6,6 +6,7 @@ mod architecture;
 mod bad_input;
 mod behaviour;
 mod boundary;
+mod connecting;
 mod demo;
 mod doubles;
 mod expiry;
