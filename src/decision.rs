@@ -149,6 +149,7 @@ impl fmt::Display for Decision {
 pub struct AllDecision {
     pub(crate) allowed: bool,
     pub(crate) binding: usize,
+    pub(crate) retry_after: Duration,
     pub(crate) decisions: Vec<Decision>,
 }
 
@@ -160,7 +161,8 @@ impl AllDecision {
     }
 
     /// The decision of the gate that bound: when denied, the one to wait for
-    /// longest; when allowed, the one with the smallest share left.
+    /// longest; when allowed, the one with the smallest share left. Never an ask
+    /// of cost 0 beside others.
     pub fn binding(&self) -> &Decision {
         &self.decisions[self.binding]
     }
@@ -175,8 +177,8 @@ impl AllDecision {
     /// When the same asks would all pass if nobody else asked: the longest of
     /// theirs, zero if they would now.
     #[must_use]
-    pub fn retry_after(&self) -> Duration {
-        self.decisions.iter().map(Decision::retry_after).max().unwrap_or_default()
+    pub const fn retry_after(&self) -> Duration {
+        self.retry_after
     }
 
     /// How long to wait before going on: the longest of theirs.

@@ -113,7 +113,10 @@ impl Core {
         if n > 0 {
             decisions.iter().for_each(|decision| self.tell_decided(decision));
         }
-        Ok(AllDecision { allowed, binding: binding(&decisions, allowed), decisions })
+        // What asks nothing cannot bind, unless nothing is asked at all.
+        let asked: Vec<usize> = (0..asks.len()).filter(|&at| n == 0 || asks[at].cost > 0).collect();
+        let retry_after = asked.iter().map(|&at| decisions[at].retry_after).max().unwrap_or_default();
+        Ok(AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions })
     }
 
     pub(crate) async fn write(&self, ask: &Ask, write: Write) -> Result<(), Error> {
@@ -307,13 +310,13 @@ fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error
 
 /// When denied, the longest to wait for; when allowed, the smallest share left;
 /// the first of equals.
-fn binding(decisions: &[Decision], allowed: bool) -> usize {
+fn binding(asked: &[usize], decisions: &[Decision], allowed: bool) -> usize {
     let tighter = |a: &Decision, b: &Decision| match allowed {
         true => u128::from(a.remaining) * u128::from(b.limit) < u128::from(b.remaining) * u128::from(a.limit),
         false => a.retry_after > b.retry_after,
     };
-    (1..decisions.len())
-        .fold(0, |best, index| if tighter(&decisions[index], &decisions[best]) { index } else { best })
+    let tightest = |best, at| if tighter(&decisions[at], &decisions[best]) { at } else { best };
+    asked.iter().copied().reduce(tightest).unwrap_or(0)
 }
 
 fn about(ask: &Ask, error: Error) -> Error {

@@ -81,6 +81,20 @@ behaviours! {
         assert_eq!(remaining(&free, "x").await, 4);
     }
 
+    async fn what_asks_nothing_does_not_bind(world) {
+        let free = world.limiter.gate("free", Quota::fixed_window(5, DAY));
+        let full = world.limiter.gate("full", Quota::token_bucket(1, Rate::per_second(1)));
+        free.block("x", DAY).await.unwrap();
+        let asks = || [free.ask("x").cost(0), full.ask("x")];
+        let allowed = world.limiter.check_all(asks()).await.unwrap();
+        assert!(allowed.is_allowed());
+        assert_eq!(allowed.binding().gate(), "full");
+        let denied = world.limiter.check_all(asks()).await.unwrap();
+        assert!(!denied.is_allowed());
+        assert_eq!(denied.binding().gate(), "full");
+        assert_eq!(denied.retry_after(), Duration::from_secs(1));
+    }
+
     async fn denied_asks_are_logged_only_where_the_log_itself_denies(world) {
         let log = world.limiter.gate("log", Quota::sliding_log(2, DAY).count_denied());
         let other = world.limiter.gate("other", Quota::fixed_window(1, DAY));
