@@ -6,7 +6,7 @@ use std::time::Duration;
 use harness::Server;
 use tidegate::{Error, Gate, KeyMode, Limiter, Quota, Rate};
 
-use crate::fixture::{HOUR, builder, closed_port, limiter, quotas};
+use crate::support::fixture::{HOUR, builder, closed_port, limiter, quotas};
 
 const KEY: &str = "user:42:secret";
 

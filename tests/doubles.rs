@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::{Decision, Double, Error, Limiter, OnFailure, Quota, Source};
 use tokio::time::Instant;
 
-use crate::fixture::{HOUR, builder, closed_port, quotas};
+use crate::support::fixture::{HOUR, builder, closed_port, quotas};
 
 const DEADLINE: Duration = Duration::from_millis(100);
 const QUOTA: Quota = Quota::fixed_window(5, HOUR);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate::{Gate, KeyMode, Limiter, Quota, Rate};
 
-use crate::fixture::{HOUR, builder, limiter, quotas};
+use crate::support::fixture::{HOUR, builder, limiter, quotas};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const SECRET: &[u8] = b"0123456789abcdef0123456789abcdef";
@@ -263,7 +263,7 @@ async fn hostile_keys_never_share_a_count() {
 async fn a_private_key_is_seen_nowhere() {
     let server = harness::shared();
     let private = "ann@example.org";
-    let namespace = crate::fixture::namespace();
+    let namespace = crate::support::fixture::namespace();
     let builder = || Limiter::builder().url(server.url()).namespace(&namespace).deadline(HOUR);
     let limiter = builder().key_mode(KeyMode::Hmac(SECRET.to_vec())).build().unwrap();
     let mut said = String::new();

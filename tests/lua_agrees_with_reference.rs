@@ -84,40 +84,7 @@ fn hold(plans: impl Strategy<Value = Plan>) {
     }
 }
 
-#[test]
-fn token_bucket() {
-    hold(plan::uniform(Family::TokenBucket));
-}
-
-#[test]
-fn leaky_bucket() {
-    hold(plan::uniform(Family::LeakyBucket));
-}
-
-#[test]
-fn fixed_window_from_the_first_hit() {
-    hold(plan::uniform(Family::FixedWindow));
-}
-
-#[test]
-fn fixed_window_by_the_clock() {
-    hold(plan::uniform(Family::ClockWindow));
-}
-
-#[test]
-fn sliding_log() {
-    hold(plan::uniform(Family::SlidingLog));
-}
-
-#[test]
-fn sliding_log_that_counts_denied_asks() {
-    hold(plan::uniform(Family::CountingLog));
-}
-
-#[test]
-fn sliding_counter() {
-    hold(plan::uniform(Family::SlidingCounter));
-}
+crate::held_for_each_family!(hold);
 
 #[test]
 fn debts_beyond_any_limit() {

@@ -10,7 +10,6 @@ mod connecting;
 mod demo;
 mod doubles;
 mod expiry;
-mod fixture;
 mod keys;
 mod lua_agrees_with_reference;
 mod merged_is_one_by_one;

@@ -9,7 +9,7 @@ use harness::Server;
 use rand::Rng;
 use tidegate::{Limiter, Quota, Rate};
 
-use crate::fixture::{HOUR, History, limiter, quotas, soon};
+use crate::support::fixture::{HOUR, History, limiter, quotas, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_forgets_its_scripts_every_millisecond_decides_the_same() {

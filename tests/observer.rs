@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tidegate::{Decision, Error, Gate, Limiter, Observer, OnFailure, Quota};
 
-use crate::fixture::{HOUR, builder, closed_port};
+use crate::support::fixture::{HOUR, builder, closed_port};
 
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<String>>>);

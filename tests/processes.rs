@@ -11,7 +11,7 @@ use tidegate::{Limiter, Quota, Rate};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-use crate::fixture::{HOUR, History, PATIENCE, namespace, quotas, soon};
+use crate::support::fixture::{HOUR, History, PATIENCE, namespace, quotas, soon};
 
 const PROCESSES: usize = 8;
 const TASKS: usize = 8;

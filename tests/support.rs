@@ -1,5 +1,6 @@
 //! What several test files need.
 
+pub mod fixture;
 pub mod oracle;
 pub mod plan;
 pub mod script;

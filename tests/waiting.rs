@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use harness::Server;
 use tidegate::{Decision, Gate, Limiter, ManualClock, Quota, Rate};
 
-use crate::fixture::{HOUR, PATIENCE, builder, limiter, quotas, soon};
+use crate::support::fixture::{HOUR, PATIENCE, builder, limiter, quotas, soon};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);

@@ -537,3 +537,23 @@ pub(crate) fn time_scale(quota: &Quota) -> u64 {
         Kind::SlidingCounter(counter) => counter.window_us,
     }
 }
+
+/// A test for each family, which gives its plans to a function.
+#[macro_export]
+macro_rules! held_for_each_family {
+    ($hold:ident) => {
+        $crate::held_for_each_family!($hold:
+            token_bucket TokenBucket, leaky_bucket LeakyBucket,
+            fixed_window_from_the_first_hit FixedWindow, fixed_window_by_the_clock ClockWindow,
+            sliding_log SlidingLog, sliding_log_that_counts_denied_asks CountingLog,
+            sliding_counter SlidingCounter);
+    };
+    ($hold:ident: $($name:ident $family:ident),+) => {
+        $(
+            #[test]
+            fn $name() {
+                $hold($crate::support::plan::uniform($crate::support::plan::Family::$family));
+            }
+        )+
+    };
+}
