@@ -25,7 +25,8 @@ local function fixed_window(arg)
     local used, start, blocked, ahead = 0, fresh, 0, false
     if state[1] or state[2] then
       local stored, since = integer(state[1]), integer(state[2])
-      if not stored then return nil, 'STATE used' end
+      -- HINCRBY takes digits alone, not all that is a number.
+      if not stored or string.find(state[1], '%D') then return nil, 'STATE used' end
       if not since then return nil, 'STATE start' end
       if stored > 0 and since + window > now then
         used = stored
@@ -53,7 +54,7 @@ local function fixed_window(arg)
     end
     if type(done) == 'table' then return done.err end
     if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
-    expire(key, after > 0 and start + window or 0, blocked)
+    return expire(key, after > 0 and start + window or 0, blocked)
   end
 
   local function give_back(key, units, stamp, blocked, _, used, start)

@@ -40,5 +40,6 @@ end
 -- clock that decided, and rounded up: a relative expiry would count from another
 -- reading of it, and one in a millisecond that has begun removes the key at once.
 local function expire(key, needed_until, blocked)
-  call('PEXPIREAT', key, max(ceil(max(needed_until, blocked) / 1000), floor(now / 1000) + 1))
+  local done = try('PEXPIREAT', key, max(ceil(max(needed_until, blocked) / 1000), floor(now / 1000) + 1))
+  if type(done) == 'table' then return done.err end
 end

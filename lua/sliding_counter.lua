@@ -56,7 +56,7 @@ local function sliding_counter(arg)
     elseif prev > 0 then
       untouched = start + window - ceil(window / prev) + 1
     end
-    expire(key, untouched, blocked)
+    return expire(key, untouched, blocked)
   end
 
   local function give_back(key, units, stamp, blocked, _, cur, prev)

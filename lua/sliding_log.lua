@@ -44,6 +44,13 @@ local function sliding_log(arg)
     if total and units and units <= total then return total - units end
   end
 
+  -- The running total before the first entry dated in the future.
+  local function base_ahead(key)
+    local members = call('ZRANGEBYSCORE', key, '(' .. stamp, '+inf', 'LIMIT', 0, 2)
+    local total, units = entry(first_entry(members) or '')
+    return total and units and integer(total - units)
+  end
+
   local function total_at(key, rank)
     local member = call('ZRANGE', key, rank, rank)[1]
     return member and entry(member) or EXACT
@@ -79,6 +86,8 @@ local function sliding_log(arg)
       if not at then return nil, 'STATE score' end
       if at > now then
         at, ahead = now, true
+        -- What a write needs is found bad before anything is written.
+        if not base_ahead(key) then return nil, 'STATE member' end
         if blocked == 0 then blocked = tonumber(call('ZSCORE', key, 'block') or 0) end
       end
       if now - at < window then
@@ -97,14 +106,11 @@ local function sliding_log(arg)
   -- Adds before it removes: where memory is short, the first write fails and
   -- nothing is lost.
   local function redate(key, total, blocked)
-    local ahead = '(' .. stamp
-    local member = first_entry(call('ZRANGEBYSCORE', key, ahead, '+inf', 'LIMIT', 0, 2))
-    if not member then return end
-    local first, units = entry(member)
-    if not (first and units) then return 'STATE member' end
-    local done = add(key, total, total - (first - units))
+    local base = base_ahead(key)
+    if not base then return end
+    local done = add(key, total, total - base)
     if type(done) == 'table' then return done.err end
-    call('ZREMRANGEBYSCORE', key, ahead, '+inf')
+    call('ZREMRANGEBYSCORE', key, '(' .. stamp, '+inf')
     if blocked > now then call('ZADD', key, format('%.0f', blocked), 'block') end
   end
 
@@ -136,7 +142,8 @@ local function sliding_log(arg)
         if gone > 0 then call('ZREMRANGEBYRANK', key, 0, min(gone, TRIM) - 1) end
       end
       if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
-      expire(key, used > 0 and at + window or 0, blocked)
+      failed = expire(key, used > 0 and at + window or 0, blocked)
+      if failed then return failed end
     end
     cost = max(cost, 1)
     if used + cost <= limit then return nil, 0 end
@@ -175,7 +182,7 @@ local function sliding_log(arg)
     if not failed and stale > 0 then failed = rewrite(stale - 1, nil, base) end
     if failed then return failed end
     if stays > stale then call('ZREMRANGEBYRANK', key, stale, stays - 1) end
-    expire(key, at + window, blocked)
+    return expire(key, at + window, blocked)
   end
 
   return afford, charge, give_back

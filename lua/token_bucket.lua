@@ -59,7 +59,10 @@ local function token_bucket(arg)
       if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
     end
     local left = ceil(ticks / rate)
-    if write or call('PTTL', key) * 1000 < max(left, blocked - now) then expire(key, now + left, blocked) end
+    if write then return expire(key, now + left, blocked) end
+    local needed = max(left, blocked - now)
+    -- Where Redis refuses it, the denial stands all the same.
+    if needed > 0 and call('PTTL', key) * 1000 < needed then expire(key, now + left, blocked) end
   end
 
   -- What was charged then has been draining since.

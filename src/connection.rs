@@ -4,6 +4,7 @@
 //! A pool checkout per check would cost two round trips more each; Redis answers
 //! a multiplexed connection in order, so nothing is gained by several.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,6 +24,9 @@ pub(crate) struct Connection {
     from: From,
     /// The connection, or the attempt at one that all who need it wait for.
     held: Mutex<Option<Attempt>>,
+    /// How many answers have come: a deadline that passed while others were
+    /// answered was short, and the connection is well.
+    answers: AtomicU64,
 }
 
 /// `None` as long as it goes on.
@@ -55,11 +59,11 @@ impl Deadline {
 
 impl Connection {
     pub(crate) fn of_client(client: Client) -> Self {
-        Self { from: From::Client(client), held: Mutex::default() }
+        Self { from: From::Client(client), held: Mutex::default(), answers: AtomicU64::new(0) }
     }
 
     pub(crate) fn of_pool(pool: deadpool_redis::Pool) -> Self {
-        Self { from: From::Pool(pool), held: Mutex::default() }
+        Self { from: From::Pool(pool), held: Mutex::default(), answers: AtomicU64::new(0) }
     }
 
     /// Runs a script by its digest, and by its text where the server does not
@@ -75,11 +79,14 @@ impl Connection {
         deadline: Deadline,
         again: bool,
     ) -> Result<Value, Error> {
+        let mut tries = if again { 2 } else { 1 };
         let by_digest = args.command("EVALSHA", script.digest());
-        match self.send(&by_digest, deadline, again).await? {
+        match self.send(&by_digest, deadline, &mut tries).await? {
             Err(error) if is_noscript(&error) => {
                 let by_text = args.command("EVAL", script.text);
-                self.send(&by_text, deadline, again).await?.map_err(refused)
+                // That try did nothing.
+                tries += 1;
+                self.send(&by_text, deadline, &mut tries).await?.map_err(refused)
             }
             reply => reply.map_err(refused),
         }
@@ -96,27 +103,34 @@ impl Connection {
         &self,
         command: &Cmd,
         deadline: Deadline,
-        again: bool,
+        tries: &mut u32,
     ) -> Result<RedisResult<Value>, Error> {
-        let mut tries = if again { 2 } else { 1 };
         loop {
             let attempt = self.attempt();
             let mut connection = connected(attempt.clone(), deadline).await?;
-            tries -= 1;
+            *tries -= 1;
+            let answers = self.answers.load(Ordering::Relaxed);
             let sent = tokio::time::timeout_at(deadline.at, connection.send_packed_command(command));
             match sent.await {
-                Ok(Ok(Value::ServerError(error))) => return Ok(Err(error.into())),
                 Ok(Err(error)) if is_lost(&error) => {
                     self.forget(&attempt);
-                    if tries == 0 {
+                    if *tries == 0 {
                         return Err(Error::unavailable(error.to_string()));
                     }
                 }
-                Ok(reply) => return Ok(reply),
+                Ok(reply) => {
+                    self.answers.fetch_add(1, Ordering::Relaxed);
+                    return Ok(match reply {
+                        Ok(Value::ServerError(error)) => Err(error.into()),
+                        reply => reply,
+                    });
+                }
                 Err(_) => {
                     // It may be a black hole; whoever comes next should not have
                     // to find out again.
-                    self.forget(&attempt);
+                    if self.answers.load(Ordering::Relaxed) == answers {
+                        self.forget(&attempt);
+                    }
                     return Err(deadline.passed("Redis to answer"));
                 }
             }
@@ -134,8 +148,11 @@ impl Connection {
         let (result, attempt) = watch::channel(None);
         let from = self.from.clone();
         tokio::spawn(async move {
+            // Over all of it: a server can also fall silent after the handshake.
+            let connected = tokio::time::timeout(CONNECT, from.connect()).await;
+            let connected = connected.unwrap_or_else(|_| Err(Error::unavailable("it takes no connection")));
             // Nobody may be left who wants to know.
-            let _ = result.send(Some(from.connect().await));
+            let _ = result.send(Some(connected));
         });
         *held = Some(attempt.clone());
         attempt
@@ -192,8 +209,8 @@ impl From {
         match self {
             Self::Client(client) => {
                 let config = AsyncConnectionConfig::new()
-                    .set_connection_timeout(Some(CONNECT))
-                    .set_response_timeout(None);
+                    .set_connection_timeout(None) // bounded by `attempt`, with all that follows it
+                    .set_response_timeout(None); // bounded by each call's deadline
                 let connected = client.get_multiplexed_async_connection_with_config(&config).await;
                 let mut connection = connected.map_err(|error| Error::unavailable(error.to_string()))?;
                 // To a script call without the password it needs, Redis says

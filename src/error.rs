@@ -35,6 +35,7 @@ enum Kind {
     State { field: String },
     WrongType,
     Refused(String),
+    ShutDown,
 }
 
 /// # Questions
@@ -74,6 +75,12 @@ impl Error {
         matches!(self.0.kind, Kind::State { .. } | Kind::WrongType)
     }
 
+    /// The limiter was shut down before. No [`OnFailure`](crate::OnFailure) applies.
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        matches!(self.0.kind, Kind::ShutDown)
+    }
+
     /// The gate that was asked, where one ask failed.
     #[must_use]
     pub fn gate(&self) -> Option<&str> {
@@ -104,6 +111,10 @@ impl Error {
 
     pub(crate) fn unavailable(text: impl Into<String>) -> Self {
         Self::of(Kind::Unavailable(text.into()))
+    }
+
+    pub(crate) fn shut_down() -> Self {
+        Self::of(Kind::ShutDown)
     }
 
     /// From the string that stands in a reply where a row should be. A group's
@@ -166,6 +177,7 @@ impl fmt::Display for Error {
                 "it has another type in Redis than tidegate writes: see who else writes there, or choose a namespace of its own",
             ),
             Kind::Refused(text) => write!(f, "Redis refused: {text}"),
+            Kind::ShutDown => f.write_str("this limiter was shut down: open another one"),
         }
     }
 }

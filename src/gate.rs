@@ -158,7 +158,8 @@ impl Gate {
         self.core.write(&self.ask(key), Write::Penalize { units }).await
     }
 
-    /// Denies every ask of this key for so long, whatever it has used.
+    /// Denies every ask of this key for so long (at most 17 years), whatever it
+    /// has used.
     ///
     /// # Errors
     ///

@@ -33,6 +33,9 @@ mod reservation;
 mod script;
 mod store;
 
+// Its `Pool` is in our signatures: another version's would be another type.
+pub use deadpool_redis;
+
 pub use self::ask::Ask;
 pub use self::clock::ManualClock;
 pub use self::decision::{AllDecision, Decision, Source};

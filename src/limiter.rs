@@ -134,14 +134,15 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// As [`Gate::check`]; [`Error::is_config`] if there is no ask, if a gate is
+    /// As [`Gate::check`]; [`Error::is_config`] if there is no ask or more than 128, if a gate is
     /// another limiter's, or if two gates of one name have different quotas.
     pub async fn check_all(&self, asks: impl IntoIterator<Item = Ask>) -> Result<AllDecision, Error> {
         self.core.check_all(asks.into_iter().collect()).await
     }
 
-    /// Asks Redis once, the way a check does: that it is there, knows our
-    /// credentials and lets us run scripts.
+    /// Asks Redis once, with a peek: that it is there, knows our credentials and
+    /// lets us run scripts and read. Writes nothing, so it cannot tell whether
+    /// Redis would take a charge.
     ///
     /// # Errors
     ///
@@ -151,7 +152,8 @@ impl Limiter {
     }
 
     /// Lets go of the connection. Asks that are under way get their answer or an
-    /// error; later ones get an error.
+    /// error; later ones get an error ([`Error::is_shut_down`]), whatever
+    /// [`OnFailure`] says.
     pub async fn shutdown(&self) {
         self.core.shutdown();
     }

@@ -25,7 +25,8 @@ use crate::error::Error;
 /// }
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// An ask was decided (not a peek), wherever the decision came from.
+    /// An ask was decided (not a peek), wherever the decision came from. Of
+    /// several that were denied together, only those that denied are told.
     fn decided(&self, decision: &Decision) {
         let _ = decision;
     }

@@ -81,6 +81,10 @@ pub(crate) enum Store {
     Hanging,
     /// Answers that it cannot.
     Failing,
+    /// Lets everything pass, or nothing; takes every write.
+    Always {
+        allowed: bool,
+    },
 }
 
 impl Store {
@@ -99,7 +103,7 @@ impl Store {
             Self::Redis(store) => store.take(groups, deadline).await,
             Self::Memory(store) => store.take(groups),
             Self::Hanging => vec![Err(hang(deadline).await); groups.len()],
-            Self::Failing => vec![Err(failing()); groups.len()],
+            Self::Failing | Self::Always { .. } => vec![Err(failing()); groups.len()],
         }
     }
 
@@ -112,6 +116,7 @@ impl Store {
             }
             Self::Hanging => Err(hang(deadline).await),
             Self::Failing => Err(failing()),
+            Self::Always { .. } => Ok(()),
         }
     }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::{Limiter, Quota, Rate};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
@@ -41,6 +42,44 @@ async fn one_attempt_is_made_however_many_wait_and_give_up() {
         }
     }
     assert_eq!(taken.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_falls_silent_after_the_handshake_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let limiter = Limiter::builder().url(&url).deadline(Duration::from_millis(20)).build().unwrap();
+    let gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
+    let asking = tokio::spawn(async move {
+        loop {
+            gate.check("key").await.unwrap_err();
+        }
+    });
+    let (mut first, _) = listener.accept().await.unwrap();
+    // To as many commands as redis-rs greets with.
+    first.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
+    let second = tokio::time::timeout(Duration::from_secs(30), listener.accept()).await;
+    second.expect("another attempt").unwrap();
+    asking.abort();
+}
+
+#[tokio::test]
+async fn a_denial_stands_where_redis_refuses_writes() {
+    let server = harness::Server::start().unwrap();
+    let limiter = Limiter::builder().url(server.url()).deadline(Duration::from_secs(10)).build().unwrap();
+    let day = Duration::from_secs(86_400);
+    let fast = limiter.gate("bucket", Quota::token_bucket(1, Rate::per_second(1)));
+    let slow = limiter.gate("bucket", Quota::token_bucket(1, Rate::per_hour(1)));
+    let window = limiter.gate("window", Quota::fixed_window(1, day));
+    assert!(fast.check("x").await.unwrap().is_allowed());
+    assert!(window.check("x").await.unwrap().is_allowed());
+    server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
+
+    // Its expiry is too short for this rate, and cannot be lengthened.
+    assert!(!slow.check("x").await.unwrap().is_allowed());
+    let both = limiter.check_all([window.ask("x"), slow.ask("untouched")]).await.unwrap();
+    assert!(!both.is_allowed());
+    assert!(slow.check("untouched").await.unwrap_err().is_unavailable());
 }
 
 #[tokio::test]

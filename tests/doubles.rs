@@ -33,6 +33,33 @@ async fn a_double_that_denies_lets_nothing_pass() {
 }
 
 #[tokio::test]
+async fn a_double_answers_alike_whatever_its_gates_would_do_without_redis() {
+    for (double, allowed) in [(Double::Allow, true), (Double::Deny, false)] {
+        let limiter = Limiter::double(double);
+        limiter.ready().await.unwrap();
+        for on_failure in [OnFailure::Error, OnFailure::Open, OnFailure::Closed] {
+            let gate = limiter.gate("login", QUOTA).on_failure(on_failure);
+            assert_eq!(gate.check("user:42").await.unwrap().is_allowed(), allowed);
+            gate.reserve("user:42", 2).await.unwrap().commit(1).await.unwrap();
+            gate.penalize("user:42", 1).await.unwrap();
+            gate.block("user:42", HOUR).await.unwrap();
+            gate.reset("user:42").await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn after_shutdown_no_failure_policy_lets_anything_pass() {
+    let limiter = Limiter::builder().in_memory().on_failure(OnFailure::Open).build().unwrap();
+    let gate = limiter.gate("login", QUOTA);
+    assert!(gate.check("user:42").await.unwrap().is_allowed());
+    limiter.shutdown().await;
+    assert!(gate.check("user:42").await.unwrap_err().is_shut_down());
+    assert!(limiter.check_all([gate.ask("user:42")]).await.unwrap_err().is_shut_down());
+    assert!(gate.refund("user:42", 1).await.unwrap_err().is_shut_down());
+}
+
+#[tokio::test]
 async fn a_double_that_fails_is_unavailable_at_once() {
     let error = check_of(Double::Fail).await.unwrap_err();
     assert!(error.is_unavailable() && !error.is_timeout(), "{error}");

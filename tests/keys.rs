@@ -276,7 +276,9 @@ async fn a_private_key_is_seen_nowhere() {
         let reservation = gate.reserve(private, 1).await.unwrap();
         said += &format!("{error} {error:?} {gate:?} {:?} {reservation:?}", gate.ask(private));
     }
-    said += &format!("{limiter:?} {:?}", builder().key_mode(KeyMode::Hmac(SECRET.to_vec())));
+    let memory = Limiter::in_memory();
+    assert!(memory.gate("gate", quotas(2, HOUR)[0].1).check(private).await.unwrap().is_allowed());
+    said += &format!("{memory:?} {limiter:?} {:?}", builder().key_mode(KeyMode::Hmac(SECRET.to_vec())));
     said += &server.cli(&["--scan", "--pattern", &format!("{namespace}:*")]).unwrap();
     assert_eq!(said.matches("%hmac=").count(), 6, "{said}");
     for secret in [private, "example", std::str::from_utf8(SECRET).unwrap(), "48, 49, 50"] {

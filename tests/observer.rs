@@ -62,10 +62,8 @@ async fn each_decision_is_told_once() {
             many.map(|text| if text.starts_with('a') { format!("{text} by {by}") } else { text.into() });
         assert_eq!(heard.take(), many);
         let _ = limiter.check_all([a.ask("x"), b.ask("x")]).await.unwrap();
-        assert_eq!(
-            heard.take(),
-            ["called for 1".to_owned(), format!("a denied by {by}"), format!("b allowed by {by}")]
-        );
+        // b would have let it pass, and nothing passed.
+        assert_eq!(heard.take(), ["called for 1".to_owned(), format!("a denied by {by}")]);
         let _ = a.peek("x").await.unwrap();
         assert_eq!(heard.take(), ["called for 1"], "a peek decides nothing");
         a.reserve("r", 1).await.unwrap().cancel().await.unwrap();

@@ -58,8 +58,8 @@ fn token_bucket() {
             ("'%.16g'", "'%.14g'"),
             ("floor(used * per + 0.5)", "floor(used * per)"),
             // The expiry is never lengthened; never set; set too soon.
-            ("if write or call('PTTL', key) * 1000 < max(left, blocked - now) then", "if write then"),
-            ("call('PEXPIREAT', key, max(", "tostring(max("),
+            ("if needed > 0 and call('PTTL', key) * 1000 < needed then", "if false then"),
+            ("try('PEXPIREAT', key, max(", "tostring(max("),
             ("ceil(max(needed_until, blocked) / 1000)", "floor(max(needed_until, blocked) / 1000)"),
             // A refund ignores its stamp, or believes one of the future.
             ("units * per - (now - stamp) * rate", "units * per"),
@@ -129,11 +129,11 @@ fn sliding_log() {
             // Retry a unit too soon.
             ("rank_of(key, total - limit + cost)", "rank_of(key, total - limit + cost - 1)"),
             // Units are lost as entries of the future become one; or none does.
-            ("add(key, total, total - (first - units))", "add(key, total, units)"),
+            ("return total and units and integer(total - units)", "return total"),
             ("local failed = ahead and redate(key, total, blocked)", "local failed = false"),
             // One entry too many is removed.
             ("min(gone, TRIM) - 1", "min(gone, TRIM)"),
-            ("expire(key, used > 0 and at + window or 0, blocked)", ""),
+            ("expire(key, used > 0 and at + window or 0, blocked)", "nil"),
             // A refund gives back the newest units.
             ("total - used + min(units, used)", "total - used"),
             ("rank_of(key, base + 1)", "rank_of(key, base)"),

@@ -324,8 +324,8 @@ async fn a_limiter_is_ready_when_redis_is_and_not_after_it_was_shut_down() {
             gate.check("x").await.unwrap_err(),
             gate.refund("x", 1).await.unwrap_err(),
         ] {
-            assert!(error.is_unavailable(), "{error}");
-            assert!(error.to_string().ends_with("this limiter was shut down"), "{error}");
+            assert!(error.is_shut_down() && !error.is_unavailable(), "{error}");
+            assert!(error.to_string().ends_with("this limiter was shut down: open another one"), "{error}");
         }
     }
 }

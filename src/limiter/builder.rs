@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::IntoConnectionInfo;
+
 use super::{Core, Limiter, OnFailure};
 use crate::clock::{Clock, ManualClock};
 use crate::connection::Connection;
@@ -29,6 +31,7 @@ use crate::store::Store;
 #[must_use = "a builder builds nothing until `build`"]
 pub struct Builder {
     backend: Backend,
+    credentials: Option<Credentials>,
     namespace: String,
     key_mode: KeyMode,
     deadline: Duration,
@@ -36,6 +39,11 @@ pub struct Builder {
     clock: Clock,
     max_keys: usize,
     observer: Option<Arc<dyn Observer>>,
+}
+
+struct Credentials {
+    user: String,
+    password: String,
 }
 
 enum Backend {
@@ -46,7 +54,8 @@ enum Backend {
     Double(Double),
 }
 
-/// What a [`Limiter::double`] answers.
+/// What a [`Limiter::double`] answers, whatever its gates' [`OnFailure`] says.
+/// Those that allow or deny take every refund, penalty, block and reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Double {
@@ -64,6 +73,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             backend: Backend::None,
+            credentials: None,
             namespace: "tidegate".to_owned(),
             key_mode: KeyMode::default(),
             deadline: Duration::from_millis(100),
@@ -80,6 +90,15 @@ impl Builder {
     /// or `unix:///path`.
     pub fn url(mut self, url: &str) -> Self {
         self.backend = Backend::Url(url.to_owned());
+        self
+    }
+
+    /// User and password beside the URL, as they are: in a URL they would have to
+    /// be percent-encoded. A Redis without users knows one, `default`.
+    ///
+    /// Default: those in the URL.
+    pub fn credentials(mut self, user: &str, password: &str) -> Self {
+        self.credentials = Some(Credentials { user: user.to_owned(), password: password.to_owned() });
         self
     }
 
@@ -171,27 +190,34 @@ impl Builder {
     /// [`Error::is_config`] if no store was chosen, or if URL, namespace or
     /// secret cannot be used.
     pub fn build(self) -> Result<Limiter, Error> {
-        let (store, on_failure) = match self.backend {
+        let store = match self.backend {
             Backend::None => {
                 return Err(Error::config("no store: give the builder a `url`, a `pool`, or `in_memory()`"));
             }
-            Backend::Url(url) => (Store::redis(Connection::of_client(client(&url)?)), self.on_failure),
-            Backend::Pool(pool) => (Store::redis(Connection::of_pool(pool)), self.on_failure),
-            Backend::Memory => (Store::memory(self.clock, self.max_keys), self.on_failure),
-            Backend::Double(Double::Allow) => (Store::Failing, OnFailure::Open),
-            Backend::Double(Double::Deny) => (Store::Failing, OnFailure::Closed),
-            Backend::Double(Double::Fail) => (Store::Failing, OnFailure::Error),
-            Backend::Double(Double::Hang) => (Store::Hanging, OnFailure::Error),
+            Backend::Url(url) => Store::redis(Connection::of_client(client(&url, self.credentials)?)),
+            Backend::Pool(pool) => Store::redis(Connection::of_pool(pool)),
+            Backend::Memory => Store::memory(self.clock, self.max_keys),
+            Backend::Double(Double::Allow) => Store::Always { allowed: true },
+            Backend::Double(Double::Deny) => Store::Always { allowed: false },
+            Backend::Double(Double::Fail) => Store::Failing,
+            Backend::Double(Double::Hang) => Store::Hanging,
         };
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?;
-        let core = Core::new(store, keyspace, self.deadline, on_failure, self.observer);
+        let core = Core::new(store, keyspace, self.deadline, self.on_failure, self.observer);
         Ok(Limiter { core: Arc::new(core) })
     }
 }
 
 /// Without the URL in the error: it may hold a password.
-fn client(url: &str) -> Result<redis::Client, Error> {
-    redis::Client::open(url).map_err(|error| {
+fn client(url: &str, credentials: Option<Credentials>) -> Result<redis::Client, Error> {
+    let info = url.into_connection_info().map(|info| match credentials {
+        None => info,
+        Some(Credentials { user, password }) => {
+            let settings = info.redis_settings().clone().set_username(user).set_password(password);
+            info.set_redis_settings(settings)
+        }
+    });
+    info.and_then(redis::Client::open).map_err(|error| {
         Error::config(format!(
             "the Redis URL cannot be used ({error}): it should look like redis://127.0.0.1:6379"
         ))

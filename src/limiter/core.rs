@@ -20,6 +20,9 @@ use crate::store::{GateInfo, Group, Item, Outcome, Store, Target, Write};
 /// What a caller who was refused because Redis is away is told to wait.
 const CLOSED_RETRY: Duration = Duration::from_secs(1);
 
+/// A group is one call, however many keys it has.
+const MOST_ASKS: usize = 128;
+
 pub(crate) struct Core {
     store: Store,
     keyspace: Keyspace,
@@ -81,6 +84,12 @@ impl Core {
         if let Some(other) = asks.iter().find(|ask| !std::ptr::eq(&*ask.gate.core, self)) {
             return Err(about(other, Error::config("this gate belongs to another limiter")));
         }
+        if asks.len() > MOST_ASKS {
+            return Err(Error::config(format!(
+                "check_all was given {} asks: one atomic step holds Redis for all others, so give it at most {MOST_ASKS}",
+                asks.len()
+            )));
+        }
         let (folded, index_of) = fold(&asks, items)?;
         let n = u64::from(folded.iter().any(|item| item.cost > 0));
         let group = Group { items: folded, n };
@@ -111,7 +120,9 @@ impl Core {
             false => index_of.iter().map(|&index| decisions[index].clone()).collect(),
         };
         if n > 0 {
-            decisions.iter().for_each(|decision| self.tell_decided(decision));
+            // Of a denial only who denied: the others admitted nothing.
+            let told = decisions.iter().filter(|decision| allowed || !decision.is_allowed());
+            told.for_each(|decision| self.tell_decided(decision));
         }
         // What asks nothing cannot bind, unless nothing is asked at all.
         let asked: Vec<usize> = (0..asks.len()).filter(|&at| n == 0 || asks[at].cost > 0).collect();
@@ -140,6 +151,9 @@ impl Core {
 
     pub(super) async fn ready(&self) -> Result<(), Error> {
         const PROBE: Quota = Quota::token_bucket(1, Rate::per_second(1));
+        if let Store::Always { .. } = self.store {
+            return self.open();
+        }
         let gate = self.gate_info("ready", PROBE)?;
         let target = Target { redis_key: gate.prefix.key(b""), gate };
         let peek = Group { items: vec![Item { target, cost: 1, max_delay_us: None }], n: 0 };
@@ -167,7 +181,7 @@ impl Core {
 
     fn open(&self) -> Result<(), Error> {
         match self.is_shut_down.load(Ordering::Acquire) {
-            true => Err(Error::unavailable("this limiter was shut down")),
+            true => Err(Error::shut_down()),
             false => Ok(()),
         }
     }
@@ -211,8 +225,15 @@ impl Core {
     fn without_store(&self, ask: &Ask, error: Error) -> Result<Decision, Error> {
         let info = ask.gate.info()?;
         let error = about(ask, error);
-        self.tell_failed(&info.name, &error);
-        let (allowed, source) = match ask.gate.on_failure {
+        if !matches!(self.store, Store::Always { .. }) {
+            self.tell_failed(&info.name, &error);
+        }
+        let on_failure = match self.store {
+            Store::Always { allowed } if allowed => OnFailure::Open,
+            Store::Always { .. } => OnFailure::Closed,
+            _ => ask.gate.on_failure,
+        };
+        let (allowed, source) = match on_failure {
             _ if !error.is_unavailable() => return Err(error),
             OnFailure::Error => return Err(error),
             OnFailure::Open => (true, Source::Open),
@@ -224,7 +245,7 @@ impl Core {
             limit: info.quota.limit(),
             remaining: if allowed { info.quota.limit() } else { 0 },
             retry_after: if allowed { Duration::ZERO } else { CLOSED_RETRY },
-            reset_after: Duration::ZERO,
+            reset_after: if allowed { Duration::ZERO } else { CLOSED_RETRY },
             delay: Duration::ZERO,
             source,
             shadow: false,

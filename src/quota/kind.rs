@@ -1,6 +1,7 @@
 //! The five algorithms with their numbers, checked. Arithmetic on them is in
 //! [`crate::algorithm`].
 
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use super::invalid::Invalid;
@@ -24,13 +25,34 @@ pub enum Kind {
 
 /// A unit is `per` ticks and `rate` ticks drain each microsecond, so that one
 /// fraction in lowest terms carries the rate and all arithmetic is in integers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug)]
 pub struct TokenBucket {
     pub capacity: u64,
     pub rate: u64,
     pub per: u64,
     /// As the user said it, for [`std::fmt::Display`].
     pub(super) said: Rate,
+}
+
+impl TokenBucket {
+    /// What makes it what it is, however its rate was said.
+    const fn numbers(&self) -> [u64; 3] {
+        [self.capacity, self.rate, self.per]
+    }
+}
+
+impl PartialEq for TokenBucket {
+    fn eq(&self, other: &Self) -> bool {
+        self.numbers() == other.numbers()
+    }
+}
+
+impl Eq for TokenBucket {}
+
+impl Hash for TokenBucket {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.numbers().hash(state);
+    }
 }
 
 /// A token bucket seen as a queue: its capacity is the queue's length.

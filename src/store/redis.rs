@@ -65,10 +65,11 @@ impl RedisStore {
             Write::Block { for_us } => {
                 args.arg(for_us);
                 args.arg(script::key_type(kind));
-                (&script::BLOCK, true)
+                // Lifting a block gives back: done again, it would lift one that came since.
+                (&script::BLOCK, for_us > 0)
             }
             Write::Reset => {
-                self.connection.run(&script::RESET, &args, deadline, true).await?;
+                self.connection.run(&script::RESET, &args, deadline, false).await?;
                 return Ok(());
             }
         };

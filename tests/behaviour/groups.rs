@@ -81,6 +81,21 @@ behaviours! {
         assert_eq!(remaining(&free, "x").await, 4);
     }
 
+    async fn one_atomic_step_has_at_most_128_keys(world) {
+        let gate = world.limiter.gate("gate", Quota::fixed_window(5, DAY));
+        let asks = |n: usize| (0..n).map(|key| gate.ask(key.to_string())).collect::<Vec<_>>();
+        assert!(world.limiter.check_all(asks(128)).await.unwrap().is_allowed());
+        assert!(world.limiter.check_all(asks(129)).await.unwrap_err().is_config());
+        assert_eq!(remaining(&gate, "0").await, 4);
+    }
+
+    async fn a_rate_is_the_same_however_it_was_said(world) {
+        let a = world.limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
+        let b = world.limiter.gate("gate", Quota::token_bucket(5, Rate::per_minute(60)));
+        assert!(world.limiter.check_all([a.ask("x"), b.ask("x")]).await.unwrap().is_allowed());
+        assert_eq!(remaining(&a, "x").await, 3);
+    }
+
     async fn what_asks_nothing_does_not_bind(world) {
         let free = world.limiter.gate("free", Quota::fixed_window(5, DAY));
         let full = world.limiter.gate("full", Quota::token_bucket(1, Rate::per_second(1)));
