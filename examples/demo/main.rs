@@ -111,8 +111,9 @@ async fn run(options: &Options) -> Result<bool, Failure> {
     let mut looks = Vec::new();
     for (index, scenario) in SCENARIOS.iter().enumerate() {
         let duration = Duration::from_secs_f64(options.seconds);
-        let reports = fleet.ask(index, duration, |offered, allowed| table.progress(offered, allowed)).await?;
         let gate = limiter.gate(scenario.name, scenario.quota);
+        begin_of_window(&gate).await?;
+        let reports = fleet.ask(index, duration, |offered, allowed| table.progress(offered, allowed)).await?;
         looks.push(look(&server, &gate, scenario).await);
         table.rows.push(Row::new(*scenario, &reports)?);
         for key in KEYS {
@@ -131,6 +132,15 @@ async fn run(options: &Options) -> Result<bool, Failure> {
         writeln!(file, "{result:#}")?;
     }
     Ok(verdict(&table.rows))
+}
+
+/// Waits until a window of the server's clock has just begun: in the last
+/// instants of one, more is permitted than can be asked for.
+async fn begin_of_window(gate: &Gate) -> Result<(), Failure> {
+    let now = Duration::from_micros(gate.peek(KEYS[0]).await?.server_now_us());
+    let gone = Duration::from_nanos((now.as_nanos() % WINDOW.as_nanos()) as u64);
+    tokio::time::sleep(WINDOW - gone).await;
+    Ok(())
 }
 
 /// The redis-cli line that shows a key, and what it prints.
