@@ -134,8 +134,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// As [`Gate::check`]; [`Error::is_config`] if there is no ask or more than 128, if a gate is
-    /// another limiter's, or if two gates of one name have different quotas.
+    /// As [`Gate::check`]; [`Error::is_config`] if there is no ask or more than
+    /// 128, if a gate is another limiter's, or if two gates of one name have
+    /// different quotas.
     pub async fn check_all(&self, asks: impl IntoIterator<Item = Ask>) -> Result<AllDecision, Error> {
         self.core.check_all(asks.into_iter().collect()).await
     }

@@ -64,6 +64,20 @@ async fn a_server_that_falls_silent_after_the_handshake_is_given_up() {
 }
 
 #[tokio::test]
+async fn credentials_beside_the_url_need_no_encoding() {
+    const PASSWORD: &str = "p@ss:w/or%d#?";
+    let server = harness::Server::start().unwrap();
+    server.cli(&["CONFIG", "SET", "requirepass", PASSWORD]).unwrap();
+    let builder = || Limiter::builder().url(server.url()).deadline(Duration::from_secs(10));
+    builder().credentials("default", PASSWORD).build().unwrap().ready().await.unwrap();
+
+    let wrong = builder().credentials("default", "wrong");
+    assert!(!format!("{wrong:?}").contains("wrong"));
+    let error = wrong.build().unwrap().ready().await.unwrap_err();
+    assert!(error.is_unavailable() && !error.to_string().contains("wrong"), "{error}");
+}
+
+#[tokio::test]
 async fn a_denial_stands_where_redis_refuses_writes() {
     let server = harness::Server::start().unwrap();
     let limiter = Limiter::builder().url(server.url()).deadline(Duration::from_secs(10)).build().unwrap();
