@@ -104,6 +104,15 @@ impl Kind {
             Self::SlidingCounter(it) => it,
         }
     }
+
+    /// What one key costs Redis beside the others, measured: see `MOST_WORK`.
+    pub(crate) fn work(&self) -> u32 {
+        match self {
+            Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::FixedWindow(_) => 2,
+            Self::SlidingCounter(_) => 3,
+            Self::SlidingLog(_) => 5,
+        }
+    }
 }
 
 /// One key as a store keeps it.
@@ -302,10 +311,12 @@ impl Taken<'_> {
         }
     }
 
-    /// Whether this gate alone would have admitted the first caller; for a cost
-    /// of 0, whether it would have admitted one unit.
+    /// Whether this gate alone would have admitted the `index`-th caller, after
+    /// those who were admitted before; for a cost of 0, whether it would have
+    /// admitted one unit.
     #[must_use]
-    pub fn affords_one(&self) -> bool {
-        self.before.afford(self.quota, 1, self.cost.max(1), self.max_delay, self.now) > 0
+    pub fn affords(&self, index: u64) -> bool {
+        let before = index.min(self.k);
+        self.before.afford(self.quota, before + 1, self.cost.max(1), self.max_delay, self.now) > before
     }
 }

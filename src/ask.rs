@@ -19,9 +19,30 @@ pub struct Ask {
     pub(crate) deadline: Option<Duration>,
 }
 
+/// An ask whose gate and key somebody else keeps.
+#[derive(Clone, Copy)]
+pub(crate) struct AskRef<'a> {
+    pub(crate) gate: &'a Gate,
+    pub(crate) key: &'a [u8],
+    pub(crate) cost: u64,
+    pub(crate) max_delay: Option<Duration>,
+    pub(crate) deadline: Option<Duration>,
+}
+
+impl<'a> AskRef<'a> {
+    pub(crate) fn new(gate: &'a Gate, key: &'a [u8], cost: u64) -> Self {
+        Self { gate, key, cost, max_delay: None, deadline: None }
+    }
+}
+
 impl Ask {
     pub(crate) fn new(gate: &Gate, key: &[u8]) -> Self {
         Self { gate: gate.clone(), key: key.to_vec(), cost: 1, max_delay: None, deadline: None }
+    }
+
+    pub(crate) fn as_ref(&self) -> AskRef<'_> {
+        let Self { gate, key, cost, max_delay, deadline } = self;
+        AskRef { gate, key, cost: *cost, max_delay: *max_delay, deadline: *deadline }
     }
 
     /// The units that it wants; 0 makes it a peek, which charges nothing and
@@ -58,7 +79,7 @@ impl Ask {
     ///
     /// As [`Gate::check`].
     pub async fn check(self) -> Result<Decision, Error> {
-        self.gate.clone().decide(self).await
+        self.gate.core.check(self.as_ref()).await
     }
 }
 

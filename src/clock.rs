@@ -2,7 +2,7 @@
 //!
 //! With Redis the server's clock decides, and none of this is used.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
@@ -95,6 +95,18 @@ impl Clock {
     pub(crate) fn now_us(&self) -> u64 {
         match self {
             Self::System => system_now_us(),
+            Self::Manual(clock) => *clock.lock(),
+        }
+    }
+
+    /// Microseconds since some moment of the past, never running backwards but by
+    /// a test's hand.
+    pub(crate) fn local_us(&self) -> u64 {
+        match self {
+            Self::System => {
+                static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+                START.elapsed().as_micros() as u64
+            }
             Self::Manual(clock) => *clock.lock(),
         }
     }

@@ -20,6 +20,10 @@ use crate::script::Script;
 /// next when the one who began it has given up.
 const CONNECT: Duration = Duration::from_secs(5);
 
+/// What a deadline can pass in waiting for.
+const ANSWER: &str = "Redis to answer";
+const CONNECTION: &str = "a connection";
+
 pub(crate) struct Connection {
     from: From,
     /// The connection, or the attempt at one that all who need it wait for.
@@ -67,7 +71,7 @@ impl Connection {
     }
 
     /// Runs a script by its digest, and by its text where the server does not
-    /// know it (any more).
+    /// know it (any more). `args` adds the number of keys, keys and arguments.
     ///
     /// With `again`, a call that found the connection lost is repeated once on a
     /// new one. It may then have been done twice: right for a take, which at
@@ -75,15 +79,20 @@ impl Connection {
     pub(crate) async fn run(
         &self,
         script: &Script,
-        args: &ScriptArgs,
+        args: impl Fn(&mut Cmd),
         deadline: Deadline,
         again: bool,
     ) -> Result<Value, Error> {
         let mut tries = if again { 2 } else { 1 };
-        let by_digest = args.command("EVALSHA", script.digest());
+        let command = |verb, script| {
+            let mut command = redis::cmd(verb);
+            args(command.arg(script));
+            command
+        };
+        let by_digest = command("EVALSHA", script.digest());
         match self.send(&by_digest, deadline, &mut tries).await? {
             Err(error) if is_noscript(&error) => {
-                let by_text = args.command("EVAL", script.text);
+                let by_text = command("EVAL", script.text);
                 // That try did nothing.
                 tries += 1;
                 self.send(&by_text, deadline, &mut tries).await?.map_err(refused)
@@ -131,7 +140,7 @@ impl Connection {
                     if self.answers.load(Ordering::Relaxed) == answers {
                         self.forget(&attempt);
                     }
-                    return Err(deadline.passed("Redis to answer"));
+                    return Err(deadline.passed(ANSWER));
                 }
             }
         }
@@ -165,6 +174,11 @@ impl Connection {
         }
     }
 
+    /// What whoever is not answered yet waits for.
+    pub(crate) fn waited_for(&self) -> &'static str {
+        if self.is_connected() { ANSWER } else { CONNECTION }
+    }
+
     fn is_connected(&self) -> bool {
         self.lock().as_ref().is_some_and(|attempt| matches!(&*attempt.borrow(), Some(Ok(_))))
     }
@@ -189,7 +203,7 @@ async fn connected(mut attempt: Attempt, deadline: Deadline) -> Result<Multiplex
     match tokio::time::timeout_at(deadline.at, attempt.wait_for(Option::is_some)).await {
         Ok(Ok(result)) => result.clone().unwrap_or_else(|| Err(ended())),
         Ok(Err(_)) => Err(ended()),
-        Err(_) => Err(deadline.passed("a connection")),
+        Err(_) => Err(deadline.passed(CONNECTION)),
     }
 }
 
@@ -228,29 +242,6 @@ impl From {
                 Ok(deadpool_redis::Connection::take(connection))
             }
         }
-    }
-}
-
-/// What a script is called with, kept to be sent by digest or by text.
-#[derive(Debug, Default)]
-pub(crate) struct ScriptArgs {
-    keys: Vec<String>,
-    args: Vec<String>,
-}
-
-impl ScriptArgs {
-    pub(crate) fn key(&mut self, key: &str) {
-        self.keys.push(key.to_owned());
-    }
-
-    pub(crate) fn arg(&mut self, arg: impl ToString) {
-        self.args.push(arg.to_string());
-    }
-
-    fn command(&self, verb: &str, script: &str) -> Cmd {
-        let mut command = redis::cmd(verb);
-        command.arg(script).arg(self.keys.len()).arg(&self.keys).arg(&self.args);
-        command
     }
 }
 

@@ -13,6 +13,9 @@ pub enum Source {
     Redis,
     /// The in-memory store decided: [`Limiter::in_memory`](crate::Limiter::in_memory).
     Memory,
+    /// This process remembered: Redis had denied it, and it could not pass yet.
+    /// See [`Builder::deny_cache`](crate::Builder::deny_cache).
+    DenyCache,
     /// Redis could not be asked, and [`OnFailure::Open`](crate::OnFailure::Open)
     /// let it pass.
     Open,
@@ -28,6 +31,7 @@ impl Source {
         match self {
             Self::Redis => "redis",
             Self::Memory => "memory",
+            Self::DenyCache => "deny_cache",
             Self::Open => "open",
             Self::Closed => "closed",
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::MOST_DEBT;
-use crate::ask::Ask;
+use crate::ask::{Ask, AskRef};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::limiter::{Core, OnFailure};
@@ -41,7 +41,7 @@ impl Gate {
     /// [`Error::is_corrupt_state`] if the key holds something else in Redis;
     /// [`Error::is_config`] if the gate's name is bad.
     pub async fn check(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
-        self.ask(key).check().await
+        self.check_cost(key, 1).await
     }
 
     /// May `cost` units pass, all of them or none? A cost of 0 peeks.
@@ -51,7 +51,7 @@ impl Gate {
     /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is
     /// above the quota's limit, so that it can never pass.
     pub async fn check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
-        self.ask(key).cost(cost).check().await
+        self.core.check(AskRef::new(self, key.as_ref(), cost)).await
     }
 
     /// May one unit pass for each of these keys? Decided in their order, each by
@@ -61,8 +61,9 @@ impl Gate {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Vec<Result<Decision, Error>> {
-        let asks = keys.into_iter().map(|key| self.ask(key)).collect();
-        self.core.check_each(asks).await
+        let keys: Vec<K> = keys.into_iter().collect();
+        let asks: Vec<_> = keys.iter().map(|key| AskRef::new(self, key.as_ref(), 1)).collect();
+        self.core.check_each(&asks).await
     }
 
     /// What a check would say, without charging anything. Starts no window and
@@ -72,7 +73,7 @@ impl Gate {
     ///
     /// As [`check`](Self::check).
     pub async fn peek(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
-        self.ask(key).cost(0).check().await
+        self.check_cost(key, 0).await
     }
 
     /// Waits until one unit passes, at most `max_wait`. Returns at once with a
@@ -89,7 +90,8 @@ impl Gate {
         let waited = self.core.stopwatch();
         loop {
             let left = max_wait.saturating_sub(waited());
-            let decision = self.ask(key).max_delay(left).check().await?;
+            let ask = AskRef { max_delay: Some(left), ..AskRef::new(self, key, 1) };
+            let decision = self.core.check(ask).await?;
             if decision.is_allowed() {
                 if decision.delay() > Duration::ZERO {
                     let place = Place::new(self, key, &decision);
@@ -144,7 +146,7 @@ impl Gate {
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn refund(&self, key: impl AsRef<[u8]>, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
-        self.core.write(&self.ask(key), Write::Refund { units, stamp_us: None }).await
+        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Refund { units, stamp_us: None }).await
     }
 
     /// Charges `units` without asking. What goes beyond the limit is stored as
@@ -155,7 +157,7 @@ impl Gate {
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn penalize(&self, key: impl AsRef<[u8]>, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
-        self.core.write(&self.ask(key), Write::Penalize { units }).await
+        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Penalize { units }).await
     }
 
     /// Denies every ask of this key for so long (at most 17 years), whatever it
@@ -166,7 +168,7 @@ impl Gate {
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn block(&self, key: impl AsRef<[u8]>, duration: Duration) -> Result<(), Error> {
         let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, MOST_DEBT);
-        self.core.write(&self.ask(key), Write::Block { for_us }).await
+        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Block { for_us }).await
     }
 
     /// Lifts a block. What was used stays used.
@@ -175,7 +177,7 @@ impl Gate {
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn unblock(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.core.write(&self.ask(key), Write::Block { for_us: 0 }).await
+        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Block { for_us: 0 }).await
     }
 
     /// Makes the key as if it had never been asked for; lifts a block too.
@@ -184,7 +186,7 @@ impl Gate {
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.core.write(&self.ask(key), Write::Reset).await
+        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Reset).await
     }
 }
 
@@ -216,11 +218,6 @@ impl Gate {
 
     pub(crate) fn info(&self) -> Result<&Arc<GateInfo>, Error> {
         self.info.as_ref().map_err(Clone::clone)
-    }
-
-    pub(crate) async fn decide(&self, ask: Ask) -> Result<Decision, Error> {
-        let mut decided = self.core.check_each(vec![ask]).await;
-        decided.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")))
     }
 }
 
@@ -257,7 +254,7 @@ impl Drop for Place {
         // send it, and the place stays charged.
         if let (Some(ask), Ok(runtime)) = (self.ask.take(), tokio::runtime::Handle::try_current()) {
             let give_back = Write::Refund { units: 1, stamp_us: Some(self.stamp_us) };
-            runtime.spawn(async move { ask.gate.core.write(&ask, give_back).await });
+            runtime.spawn(async move { ask.gate.core.write(ask.as_ref(), give_back).await });
         }
     }
 }

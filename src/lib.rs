@@ -6,6 +6,10 @@
 //! ```text
 //! limiter, gate, ask, reservation        what a service holds and asks
 //!         |
+//! deny_cache                             denied again without asking
+//!         |
+//! batch                                  many callers, one call
+//!         |
 //! store (redis | memory)                 where the state lives
 //!         |
 //! algorithm, script, connection          what is done with it, and how
@@ -19,9 +23,11 @@
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod algorithm;
 mod ask;
+mod batch;
 mod clock;
 mod connection;
 mod decision;
+mod deny_cache;
 mod error;
 mod gate;
 mod key;

@@ -53,7 +53,7 @@ impl Reservation {
         let held = self.held();
         if actual > held {
             let units = (actual - held).min(MOST_DEBT);
-            self.ask.gate.core.write(&self.ask, Write::Penalize { units }).await
+            self.ask.gate.core.write(self.ask.as_ref(), Write::Penalize { units }).await
         } else {
             self.give_back(held - actual).await
         }
@@ -78,6 +78,6 @@ impl Reservation {
             return Ok(());
         }
         let stamp_us = Some(self.decision.server_now_us());
-        self.ask.gate.core.write(&self.ask, Write::Refund { units, stamp_us }).await
+        self.ask.gate.core.write(self.ask.as_ref(), Write::Refund { units, stamp_us }).await
     }
 }

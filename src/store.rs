@@ -7,6 +7,8 @@ mod redis;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use self::memory::MemoryStore;
 use self::redis::RedisStore;
 use crate::algorithm::Before;
@@ -43,10 +45,27 @@ pub(crate) struct Item {
 /// What is decided together: `n` asks, each of which needs every item.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
-    pub(crate) items: Vec<Item>,
+    pub(crate) items: SmallVec<[Item; 1]>,
     /// 0 peeks.
     pub(crate) n: u64,
 }
+
+impl Group {
+    /// A cost of nothing asks nothing: a peek at what one unit would get.
+    pub(crate) fn of_one(item: Item) -> Self {
+        let n = u64::from(item.cost > 0);
+        Self { items: SmallVec::from_buf([Item { cost: item.cost.max(1), ..item }]), n }
+    }
+
+    /// How long it holds the store for all others, in parts of [`MOST_WORK`].
+    pub(crate) fn work(&self) -> u32 {
+        self.items.iter().map(|item| item.target.gate.quota.kind().work()).sum()
+    }
+}
+
+/// What one call means for the store at most: some 0.6 ms of Redis's one thread,
+/// which are 128 levels, 85 counters or 51 logs.
+pub(crate) const MOST_WORK: u32 = 256;
 
 /// What became of a group.
 #[derive(Clone, Debug)]
@@ -54,7 +73,7 @@ pub(crate) struct Outcome {
     /// How many were admitted and charged.
     pub(crate) k: u64,
     /// One for each item.
-    pub(crate) before: Vec<Before>,
+    pub(crate) before: SmallVec<[Before; 1]>,
     /// The server's clock, µs since 1970.
     pub(crate) now_us: u64,
 }
@@ -117,6 +136,14 @@ impl Store {
             Self::Hanging => Err(hang(deadline).await),
             Self::Failing => Err(failing()),
             Self::Always { .. } => Ok(()),
+        }
+    }
+
+    /// What whoever is not answered yet waits for.
+    pub(crate) fn waited_for(&self) -> &'static str {
+        match self {
+            Self::Redis(store) => store.waited_for(),
+            _ => "an answer",
         }
     }
 

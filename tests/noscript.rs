@@ -9,12 +9,12 @@ use harness::Server;
 use rand::Rng;
 use tidegate::{Limiter, Quota, Rate};
 
-use crate::support::fixture::{HOUR, History, limiter, quotas, soon};
+use crate::support::fixture::{HOUR, History, builder, limiter, quotas, soon};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_redis_that_forgets_its_scripts_every_millisecond_decides_the_same() {
     let server = Server::process(&[]).unwrap();
-    let limiter = limiter(&server);
+    let limiter = builder(server.url()).deny_cache(Duration::ZERO).build().unwrap();
     let client = redis::Client::open(server.url()).unwrap();
     let is_over = Arc::new(AtomicBool::new(false));
     let flushing = tokio::spawn({

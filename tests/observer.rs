@@ -48,7 +48,7 @@ fn gates(limiter: &Limiter) -> [Gate; 2] {
 #[tokio::test]
 async fn each_decision_is_told_once() {
     let (server, heard) = (harness::shared(), Heard::default());
-    let redis = builder(server.url()).observer(heard.clone()).build().unwrap();
+    let redis = builder(server.url()).deny_cache(Duration::ZERO).observer(heard.clone()).build().unwrap();
     let memory = Limiter::builder().in_memory().observer(heard.clone()).build().unwrap();
     for (limiter, by) in [(redis, "redis"), (memory, "memory")] {
         let [a, b] = gates(&limiter);

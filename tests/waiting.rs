@@ -342,7 +342,7 @@ async fn of_a_pool_one_connection_is_taken_once() {
     let server = Server::process(&[]).unwrap();
     let pool = deadpool_redis::Config::from_url(server.url()).builder().unwrap();
     let pool = pool.max_size(1).runtime(deadpool_redis::Runtime::Tokio1).build().unwrap();
-    let limiter = Limiter::builder().pool(pool.clone()).deadline(PATIENCE).build().unwrap();
+    let limiter = Limiter::builder().pool(pool.clone()).deadline(PATIENCE).batching(false).build().unwrap();
     let gate = limiter.gate("login", Quota::fixed_window(10_000, HOUR));
     let _ = gate.check("x").await.unwrap();
 

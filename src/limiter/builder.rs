@@ -6,8 +6,10 @@ use std::time::Duration;
 use redis::IntoConnectionInfo;
 
 use super::{Core, Limiter, OnFailure};
+use crate::batch::Batch;
 use crate::clock::{Clock, ManualClock};
 use crate::connection::Connection;
+use crate::deny_cache::DenyCache;
 use crate::error::Error;
 use crate::key::{KeyMode, Keyspace};
 use crate::observer::Observer;
@@ -39,6 +41,8 @@ pub struct Builder {
     clock: Clock,
     max_keys: usize,
     observer: Option<Arc<dyn Observer>>,
+    batching: bool,
+    deny_cache: Duration,
 }
 
 struct Credentials {
@@ -81,6 +85,8 @@ impl Default for Builder {
             clock: Clock::System,
             max_keys: 100_000,
             observer: None,
+            batching: true,
+            deny_cache: Duration::from_millis(500),
         }
     }
 }
@@ -163,7 +169,8 @@ impl Builder {
         self
     }
 
-    /// The clock of an in-memory limiter. With Redis the server's decides.
+    /// The clock of an in-memory limiter. With Redis the server's decides; what
+    /// this process remembers of its decisions is timed by this one.
     ///
     /// Default: this machine's.
     pub fn manual_clock(self, clock: ManualClock) -> Self {
@@ -183,6 +190,27 @@ impl Builder {
         self
     }
 
+    /// Whether what is asked while calls are under way is gathered and goes out
+    /// together, equal asks as one. Alone, an ask goes out at once either way.
+    /// Over Redis only.
+    ///
+    /// Default: true.
+    pub fn batching(mut self, batching: bool) -> Self {
+        self.batching = batching;
+        self
+    }
+
+    /// For how long at most this process remembers a denial, and denies the same
+    /// key without asking Redis; never longer than the denial's
+    /// [`retry_after`](crate::Decision::retry_after). Resets, refunds and unblocks by other processes are
+    /// seen up to so much later. Zero switches it off. Over Redis only.
+    ///
+    /// Default: 500 ms.
+    pub fn deny_cache(mut self, longest: Duration) -> Self {
+        self.deny_cache = longest;
+        self
+    }
+
     /// The limiter. Does not connect yet.
     ///
     /// # Errors
@@ -196,14 +224,26 @@ impl Builder {
             }
             Backend::Url(url) => Store::redis(Connection::of_client(client(&url, self.credentials)?)),
             Backend::Pool(pool) => Store::redis(Connection::of_pool(pool)),
-            Backend::Memory => Store::memory(self.clock, self.max_keys),
+            Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Double(Double::Allow) => Store::Always { allowed: true },
             Backend::Double(Double::Deny) => Store::Always { allowed: false },
             Backend::Double(Double::Fail) => Store::Failing,
             Backend::Double(Double::Hang) => Store::Hanging,
         };
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?;
-        let core = Core::new(store, keyspace, self.deadline, self.on_failure, self.observer);
+        let is_redis = matches!(store, Store::Redis(_));
+        let store = Arc::new(store);
+        let batch = Batch::new(
+            store.clone(),
+            self.clock.clone(),
+            self.observer.clone(),
+            self.deadline,
+            is_redis && self.batching,
+        );
+        let deny_cache =
+            (is_redis && !self.deny_cache.is_zero()).then(|| DenyCache::new(self.clock, self.deny_cache));
+        let core =
+            Core::new(store, batch, deny_cache, keyspace, self.deadline, self.on_failure, self.observer);
         Ok(Limiter { core: Arc::new(core) })
     }
 }

@@ -3,19 +3,21 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::OnFailure;
-use crate::algorithm::{Answer, Before, Taken};
-use crate::ask::Ask;
+use crate::algorithm::{Answer, Taken};
+use crate::ask::{Ask, AskRef};
+use crate::batch::{Batch, Share};
 use crate::clock::Stopwatch;
 use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
+use crate::deny_cache::{Asked, DenyCache};
 use crate::error::Error;
 use crate::key::Keyspace;
 use crate::observer::Observer;
 use crate::quota::{Quota, Rate};
-use crate::store::{GateInfo, Group, Item, Outcome, Store, Target, Write};
+use crate::store::{GateInfo, Group, Item, Store, Target, Write};
 
 /// What a caller who was refused because Redis is away is told to wait.
 const CLOSED_RETRY: Duration = Duration::from_secs(1);
@@ -24,7 +26,9 @@ const CLOSED_RETRY: Duration = Duration::from_secs(1);
 const MOST_ASKS: usize = 128;
 
 pub(crate) struct Core {
-    store: Store,
+    store: Arc<Store>,
+    batch: Batch,
+    deny_cache: Option<DenyCache>,
     keyspace: Keyspace,
     deadline: Duration,
     pub(crate) on_failure: OnFailure,
@@ -34,13 +38,16 @@ pub(crate) struct Core {
 
 impl Core {
     pub(super) fn new(
-        store: Store,
+        store: Arc<Store>,
+        batch: Batch,
+        deny_cache: Option<DenyCache>,
         keyspace: Keyspace,
         deadline: Duration,
         on_failure: OnFailure,
         observer: Option<Arc<dyn Observer>>,
     ) -> Self {
-        Self { store, keyspace, deadline, on_failure, observer, is_shut_down: AtomicBool::new(false) }
+        let is_shut_down = AtomicBool::new(false);
+        Self { store, batch, deny_cache, keyspace, deadline, on_failure, observer, is_shut_down }
     }
 
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<Arc<GateInfo>, Error> {
@@ -48,41 +55,58 @@ impl Core {
         Ok(Arc::new(GateInfo { name: name.into(), quota, prefix }))
     }
 
-    /// One decision for each ask, each by itself, in one call where they fit.
-    pub(crate) async fn check_each(&self, asks: Vec<Ask>) -> Vec<Result<Decision, Error>> {
-        let deadline = self.deadline_of(&asks);
-        let groups: Vec<Result<Group, Error>> = asks.iter().map(|ask| Ok(group_of_one(item(ask)?))).collect();
-        let sound: Vec<Group> = groups.iter().flatten().cloned().collect();
-        let mut outcomes = self.take(&sound, deadline).await.into_iter();
-        asks.iter()
-            .zip(groups)
-            .map(|(ask, group)| {
-                let (group, outcome) = match group {
-                    Ok(group) => {
-                        (group, outcomes.next().unwrap_or_else(|| Err(Error::unavailable("no reply"))))
-                    }
-                    Err(error) => return Err(about(ask, error)),
+    pub(crate) async fn check(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
+        let asked = self.deny_cache.as_ref().map(DenyCache::asked);
+        match self.prepare(ask)? {
+            Prepared::Denied(decision) => {
+                // Who asks in a loop should let others run now and then.
+                tokio::task::coop::consume_budget().await;
+                Ok(decision)
+            }
+            Prepared::Ask(group) => {
+                let shared = match self.open() {
+                    Ok(()) => self.batch.take(group, self.deadline_of(ask.deadline)).await,
+                    Err(error) => Err(error),
                 };
-                let decided = match outcome {
-                    Ok(outcome) => Ok(self.decision(&group.items[0], outcome.before[0], &outcome, group.n)),
-                    Err(error) => self.without_store(ask, error),
-                };
-                if let (Ok(decision), true) = (&decided, group.n > 0) {
-                    self.tell_decided(decision);
+                self.conclude(ask, asked, shared)
+            }
+        }
+    }
+
+    /// One decision for each ask, each by itself.
+    pub(crate) async fn check_each(&self, asks: &[AskRef<'_>]) -> Vec<Result<Decision, Error>> {
+        let asked = self.deny_cache.as_ref().map(DenyCache::asked);
+        let mut groups = Vec::with_capacity(asks.len());
+        let decided: Vec<_> = asks
+            .iter()
+            .map(|ask| match self.prepare(*ask) {
+                Err(error) => Some(Err(error)),
+                Ok(Prepared::Denied(decision)) => Some(Ok(decision)),
+                Ok(Prepared::Ask(group)) => {
+                    groups.push(group);
+                    None
                 }
-                decided
             })
-            .collect()
+            .collect();
+        let deadline = self.deadline_of(asks.iter().filter_map(|ask| ask.deadline).min());
+        let shares = match self.open() {
+            Ok(()) => self.batch.take_each(groups, deadline).await,
+            Err(error) => vec![Err(error); groups.len()],
+        };
+        let mut shares = shares.into_iter();
+        let mut next = || shares.next().unwrap_or_else(|| Err(Error::unavailable("no reply")));
+        let decided = asks.iter().zip(decided);
+        decided.map(|(ask, decided)| decided.unwrap_or_else(|| self.conclude(*ask, asked, next()))).collect()
     }
 
     pub(crate) async fn check_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
-        let items = asks.iter().map(|ask| item(ask).map_err(|error| about(ask, error)));
+        let items = asks.iter().map(|ask| item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
         let items = items.collect::<Result<Vec<_>, _>>()?;
-        let Some(first) = asks.first() else {
+        if asks.is_empty() {
             return Err(Error::config("check_all was given no ask"));
-        };
+        }
         if let Some(other) = asks.iter().find(|ask| !std::ptr::eq(&*ask.gate.core, self)) {
-            return Err(about(other, Error::config("this gate belongs to another limiter")));
+            return Err(about(other.as_ref(), Error::config("this gate belongs to another limiter")));
         }
         if asks.len() > MOST_ASKS {
             return Err(Error::config(format!(
@@ -92,28 +116,33 @@ impl Core {
         }
         let (folded, index_of) = fold(&asks, items)?;
         let n = u64::from(folded.iter().any(|item| item.cost > 0));
-        let group = Group { items: folded, n };
-        let outcome = self.take(std::slice::from_ref(&group), self.deadline_of(&asks)).await;
-        let (allowed, decisions) = match outcome.into_iter().next() {
-            Some(Ok(outcome)) => {
-                let decisions = group.items.iter().zip(&outcome.before);
-                let decisions = decisions.map(|(item, before)| self.decision(item, *before, &outcome, n));
+        let group = Group { items: folded.iter().cloned().collect(), n };
+        let deadline = self.deadline_of(asks.iter().filter_map(|ask| ask.deadline).min());
+        let shared = match self.open() {
+            Ok(()) => self.batch.take(group, deadline).await,
+            Err(error) => Err(error),
+        };
+        let (allowed, decisions) = match shared {
+            Ok(share) => {
+                let decisions = folded.iter().enumerate().map(|(at, item)| self.decision(item, at, &share));
                 let decisions = decisions.collect::<Vec<_>>();
-                let allowed = if n > 0 { outcome.k > 0 } else { decisions.iter().all(Decision::is_allowed) };
+                let allowed = match n {
+                    0 => decisions.iter().all(Decision::is_allowed),
+                    _ => share.index < share.outcome.k,
+                };
                 (allowed, decisions)
             }
-            Some(Err(error)) => {
+            Err(error) => {
                 // Of a key that holds something else, the error names that key.
                 let blamed = (!error.is_unavailable()).then(|| error.item());
                 let blamed = blamed.and_then(|item| index_of.iter().position(|&index| index == item));
                 let failed = blamed.map_or(&asks[..], |at| std::slice::from_ref(&asks[at]));
                 // Collected twice, so that the observer is told of each.
                 let decisions: Vec<_> =
-                    failed.iter().map(|ask| self.without_store(ask, error.clone())).collect();
+                    failed.iter().map(|ask| self.without_store(ask.as_ref(), error.clone())).collect();
                 let decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
                 (decisions.iter().all(Decision::is_allowed), decisions)
             }
-            None => return Err(about(first, Error::unavailable("no reply"))),
         };
         let decisions: Vec<Decision> = match decisions.len() == asks.len() {
             true => decisions,
@@ -130,11 +159,14 @@ impl Core {
         Ok(AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions })
     }
 
-    pub(crate) async fn write(&self, ask: &Ask, write: Write) -> Result<(), Error> {
-        let deadline = self.deadline_of(std::slice::from_ref(ask));
+    pub(crate) async fn write(&self, ask: AskRef<'_>, write: Write) -> Result<(), Error> {
         let target = target(ask)?;
         self.open()?;
-        self.store.write(&target, write, deadline).await.map_err(|error| {
+        let written = self.store.write(&target, write, self.deadline_of(ask.deadline)).await;
+        if let Some(deny_cache) = &self.deny_cache {
+            deny_cache.forget(&target.redis_key);
+        }
+        written.map_err(|error| {
             let error = about(ask, error);
             self.tell_failed(&target.gate.name, &error);
             error
@@ -151,32 +183,19 @@ impl Core {
 
     pub(super) async fn ready(&self) -> Result<(), Error> {
         const PROBE: Quota = Quota::token_bucket(1, Rate::per_second(1));
-        if let Store::Always { .. } = self.store {
+        if let Store::Always { .. } = *self.store {
             return self.open();
         }
         let gate = self.gate_info("ready", PROBE)?;
         let target = Target { redis_key: gate.prefix.key(b""), gate };
-        let peek = Group { items: vec![Item { target, cost: 1, max_delay_us: None }], n: 0 };
-        let mut outcomes = self.take(&[peek], Deadline::new(self.deadline)).await;
-        outcomes.pop().unwrap_or_else(|| Err(Error::unavailable("no reply"))).map(drop)
+        let peek = Group::of_one(Item { target, cost: 0, max_delay_us: None });
+        self.open()?;
+        self.batch.take(peek, Deadline::new(self.deadline)).await.map(drop)
     }
 
     pub(super) fn shutdown(&self) {
         self.is_shut_down.store(true, Ordering::Release);
         self.store.close();
-    }
-
-    async fn take(&self, groups: &[Group], deadline: Deadline) -> Vec<Result<Outcome, Error>> {
-        if let Err(error) = self.open() {
-            return vec![Err(error); groups.len()];
-        }
-        let Some(observer) = self.observer.as_ref().filter(|_| !groups.is_empty()) else {
-            return self.store.take(groups, deadline).await;
-        };
-        let start = Instant::now();
-        let outcomes = self.store.take(groups, deadline).await;
-        observer.called(groups.len(), start.elapsed());
-        outcomes
     }
 
     fn open(&self) -> Result<(), Error> {
@@ -186,49 +205,80 @@ impl Core {
         }
     }
 
-    fn deadline_of(&self, asks: &[Ask]) -> Deadline {
-        let shortest = asks.iter().filter_map(|ask| ask.deadline).min();
-        Deadline::new(shortest.unwrap_or(self.deadline))
+    fn deadline_of(&self, own: Option<Duration>) -> Deadline {
+        Deadline::new(own.unwrap_or(self.deadline))
     }
 
-    /// The decision for a group's only caller, as far as this item decides it.
+    /// What to ask the store, if it has to be asked.
+    fn prepare(&self, ask: AskRef<'_>) -> Result<Prepared, Error> {
+        let item = item(ask).map_err(|error| about(ask, error))?;
+        let denied = match &self.deny_cache {
+            Some(deny_cache) if ask.cost > 0 && self.open().is_ok() => deny_cache.find(&item),
+            _ => None,
+        };
+        let Some((answer, now_us)) = denied else {
+            return Ok(Prepared::Ask(Group::of_one(item)));
+        };
+        let decision = decision(&item.target.gate, answer, Source::DenyCache, now_us);
+        self.tell_decided(&decision);
+        Ok(Prepared::Denied(decision))
+    }
+
+    /// The decision on an ask for one key.
+    fn conclude(
+        &self,
+        ask: AskRef<'_>,
+        asked: Option<Asked>,
+        shared: Result<Share, Error>,
+    ) -> Result<Decision, Error> {
+        let decided = match shared {
+            Ok(share) => {
+                let item = item(ask)?;
+                let decision = self.decision(&item, 0, &share);
+                if let (Some(deny_cache), Some(asked)) = (&self.deny_cache, asked)
+                    && ask.cost > 0
+                    && !decision.allowed
+                {
+                    deny_cache.remember(asked, item, &share);
+                }
+                Ok(decision)
+            }
+            Err(error) => self.without_store(ask, error),
+        };
+        if let (Ok(decision), true) = (&decided, ask.cost > 0) {
+            self.tell_decided(decision);
+        }
+        decided
+    }
+
+    /// A caller's decision, as far as the group's item at `at` decides it.
     /// Of an item alone the store's word counts: it has charged what it admitted.
-    fn decision(&self, item: &Item, before: Before, outcome: &Outcome, n: u64) -> Decision {
-        let gate = &item.target.gate;
+    fn decision(&self, item: &Item, at: usize, share: &Share) -> Decision {
+        let Share { outcome, n, index, .. } = share;
         let taken = Taken {
-            quota: &gate.quota,
+            quota: &item.target.gate.quota,
             cost: item.cost,
             max_delay: item.max_delay_us,
-            n,
+            n: *n,
             k: outcome.k,
-            before,
+            before: outcome.before[at],
             now: outcome.now_us,
         };
-        let Answer { remaining, retry_after_us, reset_after_us, delay_us, .. } = taken.answer(0);
+        let mut answer = taken.answer(*index);
         let is_alone = outcome.before.len() == 1;
-        let allowed = if n > 0 && is_alone { outcome.k > 0 } else { taken.affords_one() };
-        Decision {
-            gate: gate.name.clone(),
-            allowed,
-            limit: gate.quota.limit(),
-            remaining,
-            retry_after: Duration::from_micros(retry_after_us),
-            reset_after: Duration::from_micros(reset_after_us),
-            delay: Duration::from_micros(delay_us),
-            source: if matches!(self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory },
-            shadow: false,
-            now_us: outcome.now_us,
-        }
+        answer.allowed = if *n > 0 && is_alone { *index < outcome.k } else { taken.affords(*index) };
+        let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
+        decision(&item.target.gate, answer, source, outcome.now_us)
     }
 
     /// What to say of an ask that the store did not answer.
-    fn without_store(&self, ask: &Ask, error: Error) -> Result<Decision, Error> {
+    fn without_store(&self, ask: AskRef<'_>, error: Error) -> Result<Decision, Error> {
         let info = ask.gate.info()?;
         let error = about(ask, error);
-        if !matches!(self.store, Store::Always { .. }) {
+        if !matches!(*self.store, Store::Always { .. }) {
             self.tell_failed(&info.name, &error);
         }
-        let on_failure = match self.store {
+        let on_failure = match *self.store {
             Store::Always { allowed } if allowed => OnFailure::Open,
             Store::Always { .. } => OnFailure::Closed,
             _ => ask.gate.on_failure,
@@ -275,12 +325,33 @@ impl std::fmt::Debug for Core {
     }
 }
 
-fn target(ask: &Ask) -> Result<Target, Error> {
-    let gate = ask.gate.info()?.clone();
-    Ok(Target { redis_key: gate.prefix.key(&ask.key), gate })
+/// What an ask comes to before the store is asked.
+enum Prepared {
+    Ask(Group),
+    Denied(Decision),
 }
 
-fn item(ask: &Ask) -> Result<Item, Error> {
+fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: u64) -> Decision {
+    Decision {
+        gate: gate.name.clone(),
+        allowed: answer.allowed,
+        limit: gate.quota.limit(),
+        remaining: answer.remaining,
+        retry_after: Duration::from_micros(answer.retry_after_us),
+        reset_after: Duration::from_micros(answer.reset_after_us),
+        delay: Duration::from_micros(answer.delay_us),
+        source,
+        shadow: false,
+        now_us,
+    }
+}
+
+fn target(ask: AskRef<'_>) -> Result<Target, Error> {
+    let gate = ask.gate.info()?.clone();
+    Ok(Target { redis_key: gate.prefix.key(ask.key), gate })
+}
+
+fn item(ask: AskRef<'_>) -> Result<Item, Error> {
     let target = target(ask)?;
     check_cost(ask.cost, &target.gate.quota)?;
     // Beyond what any clock shows; a longer one means the same.
@@ -294,12 +365,6 @@ fn check_cost(cost: u64, quota: &Quota) -> Result<(), Error> {
         true => Err(Error::over_capacity(cost, quota.limit())),
         false => Ok(()),
     }
-}
-
-/// A cost of nothing asks nothing: a peek at what one unit would get.
-fn group_of_one(item: Item) -> Group {
-    let n = u64::from(item.cost > 0);
-    Group { items: vec![Item { cost: item.cost.max(1), ..item }], n }
 }
 
 /// One item per Redis key, costs summed, and for each ask the item it went into.
@@ -316,10 +381,10 @@ fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error
         let other = &mut folded[index];
         if other.target.gate.quota != item.target.gate.quota {
             let text = "the same key is asked for under two quotas in one check_all: give the gates names of their own";
-            return Err(about(ask, Error::config(text)));
+            return Err(about(ask.as_ref(), Error::config(text)));
         }
         other.cost = other.cost.saturating_add(item.cost);
-        check_cost(other.cost, &item.target.gate.quota).map_err(|error| about(ask, error))?;
+        check_cost(other.cost, &item.target.gate.quota).map_err(|error| about(ask.as_ref(), error))?;
         other.max_delay_us = match (other.max_delay_us, item.max_delay_us) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -340,9 +405,9 @@ fn binding(asked: &[usize], decisions: &[Decision], allowed: bool) -> usize {
     asked.iter().copied().reduce(tightest).unwrap_or(0)
 }
 
-fn about(ask: &Ask, error: Error) -> Error {
+fn about(ask: AskRef<'_>, error: Error) -> Error {
     match ask.gate.info() {
-        Ok(info) => error.about(&info.name, &ask.key),
+        Ok(info) => error.about(&info.name, ask.key),
         Err(_) => error,
     }
 }

@@ -1,17 +1,14 @@
 //! The Redis store: groups into script calls, replies into outcomes.
 
-use redis::Value;
+use futures_util::future::join_all;
+use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
 use super::{Group, Outcome, Target, Write};
 use crate::algorithm::{Before, Seen};
-use crate::connection::{Connection, Deadline, ScriptArgs};
+use crate::connection::{Connection, Deadline};
 use crate::error::Error;
 use crate::quota::Quota;
 use crate::script;
-
-/// How many keys one call carries at most. A call holds Redis for all others:
-/// 128 keys are 0.6 to 1.6 ms.
-const MOST_KEYS: usize = 128;
 
 #[derive(Debug)]
 pub(crate) struct RedisStore {
@@ -27,68 +24,84 @@ impl RedisStore {
         self.connection.close();
     }
 
+    pub(crate) fn waited_for(&self) -> &'static str {
+        self.connection.waited_for()
+    }
+
+    /// What is all of one quota is one call of its algorithm's script, what is
+    /// more than one key a call of `group`; all calls are under way together.
     pub(crate) async fn take(&self, groups: &[Group], deadline: Deadline) -> Vec<Result<Outcome, Error>> {
-        let mut outcomes = Vec::with_capacity(groups.len());
-        let mut rest = groups;
-        while !rest.is_empty() {
-            let (call, after) = rest.split_at(next_call(rest));
-            let script = match uniform_quota(call) {
-                Some(quota) => script::of(&script::TAKE, quota.kind()),
-                None => &script::GROUP,
-            };
-            match self.connection.run(script, &take_args(call), deadline, true).await {
-                Ok(reply) => outcomes.extend(Reply::new(reply).outcomes(call)),
-                Err(error) => outcomes.extend(call.iter().map(|_| Err(error.clone()))),
-            }
-            rest = after;
+        if let Some(quota) = uniform_quota(groups) {
+            return self.call(Some(quota), &groups.iter().collect::<Vec<_>>(), deadline).await;
         }
-        outcomes
+        let mut calls: Vec<(Option<&Quota>, Vec<usize>)> = Vec::new();
+        for (index, group) in groups.iter().enumerate() {
+            let quota = uniform_quota(std::slice::from_ref(group));
+            match calls.iter_mut().find(|(other, _)| *other == quota) {
+                Some((_, members)) => members.push(index),
+                None => calls.push((quota, vec![index])),
+            }
+        }
+        let mut outcomes = vec![None; groups.len()];
+        let answered = join_all(calls.iter().map(|(quota, members)| async move {
+            let groups: Vec<&Group> = members.iter().map(|&index| &groups[index]).collect();
+            self.call(*quota, &groups, deadline).await
+        }));
+        for ((_, members), answers) in calls.iter().zip(answered.await) {
+            for (&index, answer) in members.iter().zip(answers) {
+                outcomes[index] = Some(answer);
+            }
+        }
+        let no_reply = || Err(Error::unavailable("no reply"));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(no_reply)).collect()
+    }
+
+    async fn call(
+        &self,
+        quota: Option<&Quota>,
+        groups: &[&Group],
+        deadline: Deadline,
+    ) -> Vec<Result<Outcome, Error>> {
+        let reply = match quota {
+            Some(quota) => {
+                let script = script::of(&script::TAKE, quota.kind());
+                self.connection.run(script, |command| take_args(quota, groups, command), deadline, true).await
+            }
+            None => {
+                let args = |command: &mut Cmd| group_args(groups, command);
+                self.connection.run(&script::GROUP, args, deadline, true).await
+            }
+        };
+        match reply {
+            Ok(reply) => Reply::new(reply).outcomes(groups),
+            Err(error) => vec![Err(error); groups.len()],
+        }
     }
 
     pub(crate) async fn write(&self, target: &Target, write: Write, deadline: Deadline) -> Result<(), Error> {
         let kind = target.gate.quota.kind();
-        let mut args = ScriptArgs::default();
-        args.key(&target.redis_key);
-        for number in script::quota_args(kind) {
-            args.arg(number);
-        }
-        let (scripts, again) = match write {
-            Write::Refund { units, stamp_us } => {
-                args.arg(units);
-                args.arg(stamp_us.map_or_else(String::new, |stamp| stamp.to_string()));
-                (&script::REFUND, false)
-            }
-            Write::Penalize { units } => {
-                args.arg(units);
-                (&script::PENALIZE, true)
-            }
-            Write::Block { for_us } => {
-                args.arg(for_us);
-                args.arg(script::key_type(kind));
-                // Lifting a block gives back: done again, it would lift one that came since.
-                (&script::BLOCK, for_us > 0)
-            }
-            Write::Reset => {
-                self.connection.run(&script::RESET, &args, deadline, false).await?;
-                return Ok(());
-            }
+        let (script, again) = match write {
+            Write::Refund { .. } => (script::of(&script::REFUND, kind), false),
+            Write::Penalize { .. } => (script::of(&script::PENALIZE, kind), true),
+            // Lifting a block gives back: done again, it would lift one that came since.
+            Write::Block { for_us } => (script::of(&script::BLOCK, kind), for_us > 0),
+            Write::Reset => (&script::RESET, false),
         };
-        match self.connection.run(script::of(scripts, kind), &args, deadline, again).await? {
+        let args = |command: &mut Cmd| {
+            command.arg(1).arg(&target.redis_key).arg(&script::quota_args(kind));
+            match write {
+                Write::Refund { units, stamp_us } => command.arg(units).arg(Optional(stamp_us)),
+                Write::Penalize { units } => command.arg(units),
+                Write::Block { for_us } => command.arg(for_us).arg(script::key_type(kind)),
+                Write::Reset => command,
+            };
+        };
+        match self.connection.run(script, args, deadline, again).await? {
             Value::Int(_) => Ok(()),
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),
         }
     }
-}
-
-/// How many of the groups go into the next call: at least one.
-fn next_call(groups: &[Group]) -> usize {
-    let mut keys = 0;
-    let fitting = groups.iter().take_while(|group| {
-        keys += group.items.len();
-        keys <= MOST_KEYS
-    });
-    fitting.count().max(1)
 }
 
 /// The quota of all groups, if each is one key of the same quota.
@@ -100,51 +113,56 @@ fn uniform_quota(groups: &[Group]) -> Option<&Quota> {
         .then_some(first)
 }
 
-/// As the headers of `take.lua` and `group.lua` say.
-fn take_args(groups: &[Group]) -> ScriptArgs {
-    let mut args = ScriptArgs::default();
-    if let Some(quota) = uniform_quota(groups) {
-        for number in script::quota_args(quota.kind()) {
-            args.arg(number);
+/// A number, or nothing at all.
+struct Optional(Option<u64>);
+
+impl ToRedisArgs for Optional {
+    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
+        match self.0 {
+            Some(number) => number.write_redis_args(out),
+            None => out.write_arg(b""),
         }
-        for group in groups {
-            args.arg(group.n);
-            for item in &group.items {
-                args.key(&item.target.redis_key);
-                args.arg(item.cost);
-                args.arg(item.max_delay_us.map_or_else(String::new, |delay| delay.to_string()));
-            }
-        }
-        return args;
     }
-    let mut quotas: Vec<&Quota> = Vec::new();
-    let mut rows = Vec::new();
+}
+
+/// As the header of `take.lua` says.
+fn take_args(quota: &Quota, groups: &[&Group], command: &mut Cmd) {
+    let items = || groups.iter().flat_map(|group| &group.items);
+    command.arg(items().count());
+    for item in items() {
+        command.arg(&item.target.redis_key);
+    }
+    command.arg(&script::quota_args(quota.kind()));
     for group in groups {
-        rows.push(group.n.to_string());
-        rows.push(group.items.len().to_string());
         for item in &group.items {
-            let quota = &item.target.gate.quota;
-            let index = quotas.iter().position(|known| *known == quota).unwrap_or_else(|| {
-                quotas.push(quota);
-                quotas.len() - 1
-            });
-            args.key(&item.target.redis_key);
-            rows.push((index + 1).to_string());
-            rows.push(item.cost.to_string());
-            rows.push(item.max_delay_us.map_or_else(String::new, |delay| delay.to_string()));
+            command.arg(group.n).arg(item.cost).arg(Optional(item.max_delay_us));
         }
     }
-    args.arg(quotas.len());
-    for quota in quotas {
-        args.arg(quota.algorithm());
-        for number in script::quota_args(quota.kind()) {
-            args.arg(number);
+}
+
+/// As the header of `group.lua` says.
+fn group_args(groups: &[&Group], command: &mut Cmd) {
+    let items = || groups.iter().flat_map(|group| &group.items);
+    let mut quotas: Vec<&Quota> = Vec::new();
+    command.arg(items().count());
+    for item in items() {
+        command.arg(&item.target.redis_key);
+        let quota = &item.target.gate.quota;
+        if !quotas.contains(&quota) {
+            quotas.push(quota);
         }
     }
-    for row in rows {
-        args.arg(row);
+    command.arg(quotas.len());
+    for quota in &quotas {
+        command.arg(quota.algorithm()).arg(&script::quota_args(quota.kind()));
     }
-    args
+    for group in groups {
+        command.arg(group.n).arg(group.items.len());
+        for item in &group.items {
+            let index = quotas.iter().position(|quota| **quota == item.target.gate.quota).unwrap_or(0);
+            command.arg(index + 1).arg(item.cost).arg(Optional(item.max_delay_us));
+        }
+    }
 }
 
 /// A flat reply, read from front to back.
@@ -158,7 +176,7 @@ impl Reply {
         })
     }
 
-    fn outcomes(mut self, groups: &[Group]) -> Vec<Result<Outcome, Error>> {
+    fn outcomes(mut self, groups: &[&Group]) -> Vec<Result<Outcome, Error>> {
         match self.number() {
             Ok(now_us) => groups.iter().map(|group| self.outcome(group, now_us)).collect(),
             Err(error) => groups.iter().map(|_| Err(error.clone())).collect(),

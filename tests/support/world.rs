@@ -2,7 +2,6 @@
 //! real Redis with the production scripts, whose wall clock stands still until
 //! it is moved.
 
-use std::cell::Cell;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -19,8 +18,9 @@ pub struct World {
 
 enum Clock {
     Memory(ManualClock),
-    // The server before the guard: whoever waits for the guard keeps it alive.
-    Redis { server: Arc<Server>, now: Cell<Duration>, _alone: MutexGuard<'static, ()> },
+    // The server's clock and this process's show the same. The server before the
+    // guard: whoever waits for the guard keeps it alive.
+    Redis { server: Arc<Server>, here: ManualClock, _alone: MutexGuard<'static, ()> },
 }
 
 /// One server for all tests that stop its clock, one test at a time.
@@ -51,9 +51,10 @@ impl World {
     pub fn redis_with(settings: impl FnOnce(Builder) -> Builder) -> Self {
         let (server, alone) = stopped_server();
         server.cli(&["FLUSHALL"]).unwrap();
+        let here = ManualClock::at(START);
         let builder = Limiter::builder().url(server.url()).deadline(Duration::from_secs(10));
-        let limiter = settings(builder).build().unwrap();
-        let world = Self { limiter, clock: Clock::Redis { server, now: START.into(), _alone: alone } };
+        let limiter = settings(builder.manual_clock(here.clone())).build().unwrap();
+        let world = Self { limiter, clock: Clock::Redis { server, here, _alone: alone } };
         world.set(Duration::ZERO);
         world
     }
@@ -62,9 +63,9 @@ impl World {
     pub fn set(&self, since_start: Duration) {
         match &self.clock {
             Clock::Memory(clock) => clock.set(START + since_start),
-            Clock::Redis { server, now, .. } => {
-                now.set(START + since_start);
-                server.freeze_clock(u64::try_from(now.get().as_micros()).unwrap());
+            Clock::Redis { server, here, .. } => {
+                here.set(START + since_start);
+                server.freeze_clock(u64::try_from(here.now().as_micros()).unwrap());
             }
         }
     }
@@ -73,7 +74,7 @@ impl World {
     pub fn advance(&self, by: Duration) {
         let now = match &self.clock {
             Clock::Memory(clock) => clock.now(),
-            Clock::Redis { now, .. } => now.get(),
+            Clock::Redis { here, .. } => here.now(),
         };
         self.set(now - START + by);
     }
@@ -96,21 +97,26 @@ pub async fn allowed(gate: &Gate, key: &str) -> bool {
     check(gate, key).await.is_allowed()
 }
 
-/// Each behaviour, once for each store.
+/// Each behaviour, once for each store, over Redis with each layer before it on
+/// and off.
 #[macro_export]
 macro_rules! behaviours {
     ($($(#[$meta:meta])* async fn $name:ident($world:ident) $body:block)+) => {
         $($(#[$meta])* async fn $name($world: &$crate::support::world::World) $body)+
 
-        mod memory {
+        $crate::behaviours!(@in memory: $crate::support::world::World::memory(); $($name)+);
+        $crate::behaviours!(@in redis: $crate::support::world::World::redis(); $($name)+);
+        $crate::behaviours!(@in redis_one_by_one: $crate::support::world::World::redis_with(
+            |builder| builder.batching(false).deny_cache(std::time::Duration::ZERO)); $($name)+);
+        $crate::behaviours!(@in redis_batched: $crate::support::world::World::redis_with(
+            |builder| builder.deny_cache(std::time::Duration::ZERO)); $($name)+);
+        $crate::behaviours!(@in redis_deny_cache: $crate::support::world::World::redis_with(
+            |builder| builder.batching(false)); $($name)+);
+    };
+    (@in $module:ident: $world:expr; $($name:ident)+) => {
+        mod $module {
             $(#[tokio::test] async fn $name() {
-                super::$name(&$crate::support::world::World::memory()).await;
-            })+
-        }
-
-        mod redis {
-            $(#[tokio::test] async fn $name() {
-                super::$name(&$crate::support::world::World::redis()).await;
+                super::$name(&$world).await;
             })+
         }
     };

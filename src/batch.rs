@@ -1,0 +1,265 @@
+//! Asks of many callers, one call: what is asked while calls are under way is
+//! gathered and goes out together, equal asks as one take of n.
+//!
+//! With nothing under way the caller sends by itself, at once: no timer, no
+//! other task. Otherwise asks line up, and tasks of our own send them, a few
+//! calls at a time, so that a caller who stops polling holds nobody up.
+
+mod queue;
+
+use std::hash::RandomState;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+
+use self::queue::{Caller, Merged, Queue, fingerprint};
+use crate::clock::Clock;
+use crate::connection::Deadline;
+use crate::error::Error;
+use crate::observer::Observer;
+use crate::store::{Group, MOST_WORK, Outcome, Store};
+
+/// How many callers send by themselves at a time, and how many tasks send what
+/// lines up. More gain nothing: Redis does one call after the other.
+const MOST_ALONE: usize = 2;
+const MOST_SENDERS: usize = 2;
+
+/// One caller's part in what became of a group: it asked as the `index`-th
+/// (from 0) of `n`.
+#[derive(Clone, Debug)]
+pub(crate) struct Share {
+    pub(crate) outcome: Outcome,
+    pub(crate) n: u64,
+    pub(crate) index: u64,
+    /// This process's clock when it was sent.
+    pub(crate) sent_us: u64,
+}
+
+#[derive(Clone)]
+pub(crate) struct Batch(Arc<Shared>);
+
+struct Shared {
+    store: Arc<Store>,
+    clock: Clock,
+    observer: Option<Arc<dyn Observer>>,
+    /// Who may wait longer than this goes alone, so that a call that is never
+    /// answered holds no others up for longer.
+    longest: Duration,
+    /// `None`: each ask is a call of its own.
+    line: Option<Mutex<Line>>,
+    hashes: RandomState,
+    /// Told when a full queue has room again.
+    room: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Line {
+    queue: Queue,
+    alone: usize,
+    senders: usize,
+}
+
+impl Batch {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        clock: Clock,
+        observer: Option<Arc<dyn Observer>>,
+        longest: Duration,
+        is_on: bool,
+    ) -> Self {
+        let line = Line::default();
+        let hashes = line.queue.hashes();
+        let line = is_on.then(|| Mutex::new(line));
+        Self(Arc::new(Shared { store, clock, observer, longest, line, hashes, room: Notify::new() }))
+    }
+
+    /// What became of one group.
+    pub(crate) async fn take(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
+        let line = self.0.line.as_ref().filter(|_| deadline.after <= self.0.longest);
+        let Some(line) = line else {
+            return self.0.take_alone(&group, deadline).await;
+        };
+        match self.0.join(line, group, deadline) {
+            Joined::Alone(group, _alone) => self.0.take_alone(&group, deadline).await,
+            Joined::Waits(answer) => self.0.answered(answer, deadline).await,
+            Joined::Full(group) => self.0.wait_for_room(line, group, deadline).await,
+        }
+    }
+
+    /// What became of each group, in their order.
+    pub(crate) async fn take_each(
+        &self,
+        groups: Vec<Group>,
+        deadline: Deadline,
+    ) -> Vec<Result<Share, Error>> {
+        let mut shares = Vec::with_capacity(groups.len());
+        let mut rest = &groups[..];
+        while !rest.is_empty() {
+            let (call, after) = rest.split_at(next_call(rest));
+            let (outcomes, sent_us) = self.0.call(call, deadline).await;
+            let shared = call.iter().zip(outcomes).map(|(group, outcome)| {
+                outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
+            });
+            shares.extend(shared);
+            rest = after;
+        }
+        shares
+    }
+}
+
+type Answer = oneshot::Receiver<Result<Share, Error>>;
+
+/// What became of an ask that would join the line.
+enum Joined<'a> {
+    /// Nobody is there: its caller sends it.
+    Alone(Group, Alone<'a>),
+    Waits(Answer),
+    Full(Group),
+}
+
+impl Shared {
+    fn join<'a>(self: &'a Arc<Self>, line: &'a Mutex<Line>, group: Group, deadline: Deadline) -> Joined<'a> {
+        let fingerprint = fingerprint(&group, &self.hashes);
+        let mut line = locked(line);
+        if line.queue.is_empty() && line.senders == 0 && line.alone < MOST_ALONE {
+            line.alone += 1;
+            return Joined::Alone(group, Alone(self));
+        }
+        if line.queue.is_full() {
+            return Joined::Full(group);
+        }
+        let (answer, answered) = oneshot::channel();
+        line.queue.push(group, fingerprint, Caller { answer, deadline: deadline.at });
+        if line.senders < MOST_SENDERS {
+            line.senders += 1;
+            drop(line);
+            tokio::spawn(Sender { shared: self.clone(), has_ended: false }.run());
+        }
+        Joined::Waits(answered)
+    }
+
+    /// One caller after the other, each telling the next.
+    async fn wait_for_room(
+        self: &Arc<Self>,
+        line: &Mutex<Line>,
+        mut group: Group,
+        deadline: Deadline,
+    ) -> Result<Share, Error> {
+        loop {
+            let room = self.room.notified();
+            match self.join(line, group, deadline) {
+                Joined::Alone(group, _alone) => {
+                    self.room.notify_one();
+                    return self.take_alone(&group, deadline).await;
+                }
+                Joined::Waits(answer) => {
+                    self.room.notify_one();
+                    return self.answered(answer, deadline).await;
+                }
+                Joined::Full(back) => group = back,
+            }
+            if tokio::time::timeout_at(deadline.at, room).await.is_err() {
+                return Err(Error::timeout("its turn: more is asked than Redis can answer", deadline.after));
+            }
+        }
+    }
+
+    async fn answered(&self, answer: Answer, deadline: Deadline) -> Result<Share, Error> {
+        match tokio::time::timeout_at(deadline.at, answer).await {
+            Ok(Ok(share)) => share,
+            Ok(Err(_)) => Err(Error::unavailable("the tokio runtime that was sending has ended")),
+            Err(_) => Err(Error::timeout(self.store.waited_for(), deadline.after)),
+        }
+    }
+
+    async fn take_alone(&self, group: &Group, deadline: Deadline) -> Result<Share, Error> {
+        let (mut outcomes, sent_us) = self.call(std::slice::from_ref(group), deadline).await;
+        let outcome = outcomes.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")));
+        outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
+    }
+
+    async fn call(&self, groups: &[Group], deadline: Deadline) -> (Vec<Result<Outcome, Error>>, u64) {
+        let sent_us = self.clock.local_us();
+        let outcomes = self.store.take(groups, deadline).await;
+        if let Some(observer) = &self.observer {
+            let took = self.clock.local_us().saturating_sub(sent_us);
+            observer.called(groups.len(), Duration::from_micros(took));
+        }
+        (outcomes, sent_us)
+    }
+}
+
+/// A task that sends what lines up, until nothing does.
+struct Sender {
+    shared: Arc<Shared>,
+    has_ended: bool,
+}
+
+impl Sender {
+    async fn run(mut self) {
+        while let Some(batch) = self.next() {
+            let at = batch.iter().filter_map(Merged::deadline).max();
+            let at = at.unwrap_or_else(tokio::time::Instant::now);
+            let deadline = Deadline { at, after: self.shared.longest };
+            let groups: Vec<Group> = batch.iter().map(|merged| merged.group.clone()).collect();
+            let (outcomes, sent_us) = self.shared.call(&groups, deadline).await;
+            for (merged, outcome) in batch.into_iter().zip(outcomes) {
+                merged.share_out(outcome, sent_us);
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Vec<Merged>> {
+        let mut line = locked(self.shared.line.as_ref()?);
+        let was_full = line.queue.is_full();
+        let batch = line.queue.pop_batch();
+        if batch.is_empty() {
+            line.senders -= 1;
+            self.has_ended = true;
+        }
+        if was_full {
+            self.shared.room.notify_one();
+        }
+        (!self.has_ended).then_some(batch)
+    }
+}
+
+/// Its runtime may end before it does. Nobody else might come to send what is
+/// left then, so whoever waits for that is told.
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let Some(line) = self.shared.line.as_ref().filter(|_| !self.has_ended) else { return };
+        let mut line = locked(line);
+        line.senders -= 1;
+        if line.senders == 0 {
+            line.queue.clear();
+            self.shared.room.notify_one();
+        }
+    }
+}
+
+/// A caller who sends by himself.
+struct Alone<'a>(&'a Shared);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        if let Some(line) = &self.0.line {
+            locked(line).alone -= 1;
+        }
+    }
+}
+
+/// How many of the groups go into the next call: at least one.
+fn next_call(groups: &[Group]) -> usize {
+    let mut work = 0;
+    let fitting = groups.iter().take_while(|group| {
+        work += group.work();
+        work <= MOST_WORK
+    });
+    fitting.count().max(1)
+}
+
+fn locked(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
+    line.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,174 @@
+//! The asks that wait to be sent, in order of arrival, equal ones together.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use super::Share;
+use crate::error::Error;
+use crate::quota::Kind;
+use crate::store::{Group, MOST_WORK, Outcome};
+
+/// More than this many do not wait: a caller who finds them waits for room
+/// first, which keeps nothing but the caller.
+const MOST_WAITING: usize = 65_536;
+
+/// Whom to answer.
+#[derive(Debug)]
+pub(super) struct Caller {
+    pub(super) answer: oneshot::Sender<Result<Share, Error>>,
+    pub(super) deadline: Instant,
+}
+
+/// Equal asks: one group for the store, whose `n` says how many they are.
+#[derive(Debug)]
+pub(super) struct Merged {
+    pub(super) group: Group,
+    callers: Vec<Caller>,
+    fingerprint: Option<Fingerprint>,
+}
+
+/// What equal asks have in common, and hardly any others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Fingerprint(u64);
+
+#[derive(Debug, Default)]
+pub(super) struct Queue {
+    merged: VecDeque<Merged>,
+    /// How many left before the first of `merged`.
+    left: u64,
+    /// Where asks with a fingerprint wait, counted as `left` is.
+    places: HashMap<Fingerprint, u64, BuildHasherDefault<AsItIs>>,
+    waiting: usize,
+    hashes: RandomState,
+}
+
+impl Queue {
+    pub(super) fn hashes(&self) -> RandomState {
+        self.hashes.clone()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.merged.is_empty()
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting >= MOST_WAITING
+    }
+
+    pub(super) fn push(&mut self, group: Group, fingerprint: Option<Fingerprint>, caller: Caller) {
+        self.waiting += 1;
+        if let Some(&place) = fingerprint.and_then(|fingerprint| self.places.get(&fingerprint)) {
+            let equal = &mut self.merged[(place - self.left) as usize];
+            if are_equal(&equal.group, &group) {
+                equal.callers.push(caller);
+                return;
+            }
+        }
+        if let Some(fingerprint) = fingerprint {
+            self.places.insert(fingerprint, self.left + self.merged.len() as u64);
+        }
+        self.merged.push_back(Merged { group, callers: vec![caller], fingerprint });
+    }
+
+    /// The next to send: as many as mean no more than [`MOST_WORK`] for the
+    /// store, without those that nobody waits for any more.
+    pub(super) fn pop_batch(&mut self) -> Vec<Merged> {
+        let mut batch = Vec::new();
+        let mut work = 0;
+        while let Some(next) = self.merged.front() {
+            work += next.group.work();
+            if work > MOST_WORK && !batch.is_empty() {
+                break;
+            }
+            let Some(mut next) = self.merged.pop_front() else { break };
+            if let Some(fingerprint) = next.fingerprint
+                && self.places.get(&fingerprint) == Some(&self.left)
+            {
+                self.places.remove(&fingerprint);
+            }
+            self.left += 1;
+            self.waiting -= next.callers.len();
+            next.callers.retain(|caller| !caller.answer.is_closed());
+            if next.callers.is_empty() {
+                work -= next.group.work();
+                continue;
+            }
+            if next.group.n == 1 {
+                next.group.n = next.callers.len() as u64;
+            }
+            batch.push(next);
+        }
+        batch
+    }
+
+    /// Nobody will send these; their callers are told.
+    pub(super) fn clear(&mut self) {
+        *self = Self { hashes: self.hashes.clone(), ..Self::default() };
+    }
+}
+
+impl Merged {
+    /// When the last of them has given up.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.callers.iter().map(|caller| caller.deadline).max()
+    }
+
+    /// What was admitted goes to the first callers who are still there.
+    pub(super) fn share_out(self, outcome: Result<Outcome, Error>, sent_us: u64) {
+        let n = self.group.n;
+        let mut index = 0;
+        for caller in self.callers {
+            let share = outcome.clone().map(|outcome| Share { outcome, n, index, sent_us });
+            if caller.answer.send(share).is_ok() {
+                index += 1;
+            }
+        }
+    }
+}
+
+/// `None` for what stays by itself: a take of several units at once, and where
+/// denials count, since those depend on who asked before.
+pub(super) fn fingerprint(group: &Group, hashes: &RandomState) -> Option<Fingerprint> {
+    let counts_denied = |kind: &Kind| matches!(kind, Kind::SlidingLog(log) if log.count_denied);
+    if group.n > 1 || group.items.iter().any(|item| counts_denied(item.target.gate.quota.kind())) {
+        return None;
+    }
+    let mut hasher = hashes.build_hasher();
+    for item in &group.items {
+        item.target.redis_key.hash(&mut hasher);
+        (group.n, item.cost).hash(&mut hasher);
+    }
+    Some(Fingerprint(hasher.finish()))
+}
+
+fn are_equal(a: &Group, b: &Group) -> bool {
+    a.n == b.n
+        && a.items.len() == b.items.len()
+        && a.items.iter().zip(&b.items).all(|(a, b)| {
+            a.target.redis_key == b.target.redis_key
+                && a.cost == b.cost
+                && a.max_delay_us == b.max_delay_us
+                && a.target.gate.quota == b.target.gate.quota
+        })
+}
+
+/// Fingerprints are hashes already.
+#[derive(Debug, Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.0 = self.0.rotate_left(8) ^ u64::from(byte));
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        self.0 = number;
+    }
+}
