@@ -14,6 +14,7 @@ use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::deny_cache::{Asked, DenyCache};
 use crate::error::Error;
+use crate::gate_name::GateName;
 use crate::key::Keyspace;
 use crate::observer::Observer;
 use crate::quota::{Quota, Rate};
@@ -52,7 +53,9 @@ impl Core {
 
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<Arc<GateInfo>, Error> {
         let prefix = self.keyspace.prefix(name, &quota)?;
-        Ok(Arc::new(GateInfo { name: name.into(), quota, prefix }))
+        // The prefix was made of it, so it is not too long.
+        let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
+        Ok(Arc::new(GateInfo { name, quota, prefix }))
     }
 
     pub(crate) async fn check(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
@@ -290,7 +293,7 @@ impl Core {
             OnFailure::Closed => (false, Source::Closed),
         };
         Ok(Decision {
-            gate: info.name.clone(),
+            gate: info.name,
             allowed,
             limit: info.quota.limit(),
             remaining: if allowed { info.quota.limit() } else { 0 },
@@ -333,7 +336,7 @@ enum Prepared {
 
 fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: u64) -> Decision {
     Decision {
-        gate: gate.name.clone(),
+        gate: gate.name,
         allowed: answer.allowed,
         limit: gate.quota.limit(),
         remaining: answer.remaining,
@@ -407,7 +410,7 @@ fn binding(asked: &[usize], decisions: &[Decision], allowed: bool) -> usize {
 
 fn about(ask: AskRef<'_>, error: Error) -> Error {
     match ask.gate.info() {
-        Ok(info) => error.about(&info.name, ask.key),
+        Ok(info) => error.about(info.name, ask.key),
         Err(_) => error,
     }
 }
