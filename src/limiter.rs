@@ -1,6 +1,7 @@
 //! The limiter: one store, and the settings that its gates share.
 
 mod builder;
+mod check_all;
 mod core;
 
 use std::sync::Arc;

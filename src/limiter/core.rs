@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use super::OnFailure;
 use crate::algorithm::{Answer, Taken};
-use crate::ask::{Ask, AskRef};
+use crate::ask::AskRef;
 use crate::batch::{Batch, Share};
 use crate::clock::Stopwatch;
 use crate::connection::Deadline;
-use crate::decision::{AllDecision, Decision, Source};
+use crate::decision::{Decision, Source};
 use crate::deny_cache::{Asked, DenyCache};
 use crate::error::Error;
 use crate::gate_name::GateName;
@@ -22,9 +22,6 @@ use crate::store::{GateInfo, Group, Item, Store, Target, Write};
 
 /// What a caller who was refused because Redis is away is told to wait.
 const CLOSED_RETRY: Duration = Duration::from_secs(1);
-
-/// A group is one call, however many keys it has.
-const MOST_ASKS: usize = 128;
 
 pub(crate) struct Core {
     store: Arc<Store>,
@@ -67,10 +64,7 @@ impl Core {
                 Ok(decision)
             }
             Prepared::Ask(group) => {
-                let shared = match self.open() {
-                    Ok(()) => self.batch.take(group, self.deadline_of(ask.deadline)).await,
-                    Err(error) => Err(error),
-                };
+                let shared = self.take(group, self.deadline_of(ask.deadline)).await;
                 self.conclude(ask, asked, shared)
             }
         }
@@ -100,66 +94,6 @@ impl Core {
         let mut next = || shares.next().unwrap_or_else(|| Err(Error::unavailable("no reply")));
         let decided = asks.iter().zip(decided);
         decided.map(|(ask, decided)| decided.unwrap_or_else(|| self.conclude(*ask, asked, next()))).collect()
-    }
-
-    pub(crate) async fn check_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
-        let items = asks.iter().map(|ask| item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
-        let items = items.collect::<Result<Vec<_>, _>>()?;
-        if asks.is_empty() {
-            return Err(Error::config("check_all was given no ask"));
-        }
-        if let Some(other) = asks.iter().find(|ask| !std::ptr::eq(&*ask.gate.core, self)) {
-            return Err(about(other.as_ref(), Error::config("this gate belongs to another limiter")));
-        }
-        if asks.len() > MOST_ASKS {
-            return Err(Error::config(format!(
-                "check_all was given {} asks: one atomic step holds Redis for all others, so give it at most {MOST_ASKS}",
-                asks.len()
-            )));
-        }
-        let (folded, index_of) = fold(&asks, items)?;
-        let n = u64::from(folded.iter().any(|item| item.cost > 0));
-        let group = Group { items: folded.iter().cloned().collect(), n };
-        let deadline = self.deadline_of(asks.iter().filter_map(|ask| ask.deadline).min());
-        let shared = match self.open() {
-            Ok(()) => self.batch.take(group, deadline).await,
-            Err(error) => Err(error),
-        };
-        let (allowed, decisions) = match shared {
-            Ok(share) => {
-                let decisions = folded.iter().enumerate().map(|(at, item)| self.decision(item, at, &share));
-                let decisions = decisions.collect::<Vec<_>>();
-                let allowed = match n {
-                    0 => decisions.iter().all(Decision::is_allowed),
-                    _ => share.index < share.outcome.k,
-                };
-                (allowed, decisions)
-            }
-            Err(error) => {
-                // Of a key that holds something else, the error names that key.
-                let blamed = (!error.is_unavailable()).then(|| error.item());
-                let blamed = blamed.and_then(|item| index_of.iter().position(|&index| index == item));
-                let failed = blamed.map_or(&asks[..], |at| std::slice::from_ref(&asks[at]));
-                // Collected twice, so that the observer is told of each.
-                let decisions: Vec<_> =
-                    failed.iter().map(|ask| self.without_store(ask.as_ref(), error.clone())).collect();
-                let decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
-                (decisions.iter().all(Decision::is_allowed), decisions)
-            }
-        };
-        let decisions: Vec<Decision> = match decisions.len() == asks.len() {
-            true => decisions,
-            false => index_of.iter().map(|&index| decisions[index].clone()).collect(),
-        };
-        if n > 0 {
-            // Of a denial only who denied: the others admitted nothing.
-            let told = decisions.iter().filter(|decision| allowed || !decision.is_allowed());
-            told.for_each(|decision| self.tell_decided(decision));
-        }
-        // What asks nothing cannot bind, unless nothing is asked at all.
-        let asked: Vec<usize> = (0..asks.len()).filter(|&at| n == 0 || asks[at].cost > 0).collect();
-        let retry_after = asked.iter().map(|&at| decisions[at].retry_after).max().unwrap_or_default();
-        Ok(AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions })
     }
 
     pub(crate) async fn write(&self, ask: AskRef<'_>, write: Write) -> Result<(), Error> {
@@ -192,13 +126,17 @@ impl Core {
         let gate = self.gate_info("ready", PROBE)?;
         let target = Target { redis_key: gate.prefix.key(b""), gate };
         let peek = Group::of_one(Item { target, cost: 0, max_delay_us: None });
-        self.open()?;
-        self.batch.take(peek, Deadline::new(self.deadline)).await.map(drop)
+        self.take(peek, Deadline::new(self.deadline)).await.map(drop)
     }
 
     pub(super) fn shutdown(&self) {
         self.is_shut_down.store(true, Ordering::Release);
         self.store.close();
+    }
+
+    pub(super) async fn take(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
+        self.open()?;
+        self.batch.take(group, deadline).await
     }
 
     fn open(&self) -> Result<(), Error> {
@@ -208,7 +146,7 @@ impl Core {
         }
     }
 
-    fn deadline_of(&self, own: Option<Duration>) -> Deadline {
+    pub(super) fn deadline_of(&self, own: Option<Duration>) -> Deadline {
         Deadline::new(own.unwrap_or(self.deadline))
     }
 
@@ -236,13 +174,13 @@ impl Core {
     ) -> Result<Decision, Error> {
         let decided = match shared {
             Ok(share) => {
-                let item = item(ask)?;
-                let decision = self.decision(&item, 0, &share);
+                let wanted = (ask.cost.max(1), max_delay_us(ask));
+                let decision = self.decision(ask.gate.info()?, wanted, 0, &share);
                 if let (Some(deny_cache), Some(asked)) = (&self.deny_cache, asked)
                     && ask.cost > 0
                     && !decision.allowed
                 {
-                    deny_cache.remember(asked, item, &share);
+                    deny_cache.remember(asked, item(ask)?, &share);
                 }
                 Ok(decision)
             }
@@ -254,28 +192,28 @@ impl Core {
         decided
     }
 
-    /// A caller's decision, as far as the group's item at `at` decides it.
-    /// Of an item alone the store's word counts: it has charged what it admitted.
-    fn decision(&self, item: &Item, at: usize, share: &Share) -> Decision {
+    /// A caller's decision, as far as the group's item at `at` decides it, which
+    /// was asked for `cost`. Of an item alone the store's word counts: it has
+    /// charged what it admitted.
+    pub(super) fn decision(
+        &self,
+        gate: &GateInfo,
+        (cost, max_delay): (u64, Option<u64>),
+        at: usize,
+        share: &Share,
+    ) -> Decision {
         let Share { outcome, n, index, .. } = share;
-        let taken = Taken {
-            quota: &item.target.gate.quota,
-            cost: item.cost,
-            max_delay: item.max_delay_us,
-            n: *n,
-            k: outcome.k,
-            before: outcome.before[at],
-            now: outcome.now_us,
-        };
+        let (quota, k, before, now) = (&gate.quota, outcome.k, outcome.before[at], outcome.now_us);
+        let taken = Taken { quota, cost, max_delay, n: *n, k, before, now };
         let mut answer = taken.answer(*index);
         let is_alone = outcome.before.len() == 1;
-        answer.allowed = if *n > 0 && is_alone { *index < outcome.k } else { taken.affords(*index) };
+        answer.allowed = if *n > 0 && is_alone { *index < k } else { taken.affords(*index) };
         let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
-        decision(&item.target.gate, answer, source, outcome.now_us)
+        decision(gate, answer, source, now)
     }
 
     /// What to say of an ask that the store did not answer.
-    fn without_store(&self, ask: AskRef<'_>, error: Error) -> Result<Decision, Error> {
+    pub(super) fn without_store(&self, ask: AskRef<'_>, error: Error) -> Result<Decision, Error> {
         let info = ask.gate.info()?;
         let error = about(ask, error);
         if !matches!(*self.store, Store::Always { .. }) {
@@ -306,7 +244,7 @@ impl Core {
         })
     }
 
-    fn tell_decided(&self, decision: &Decision) {
+    pub(super) fn tell_decided(&self, decision: &Decision) {
         if let Some(observer) = &self.observer {
             observer.decided(decision);
         }
@@ -354,61 +292,25 @@ fn target(ask: AskRef<'_>) -> Result<Target, Error> {
     Ok(Target { redis_key: gate.prefix.key(ask.key), gate })
 }
 
-fn item(ask: AskRef<'_>) -> Result<Item, Error> {
+pub(super) fn item(ask: AskRef<'_>) -> Result<Item, Error> {
     let target = target(ask)?;
     check_cost(ask.cost, &target.gate.quota)?;
-    // Beyond what any clock shows; a longer one means the same.
-    let max_delay_us =
-        ask.max_delay.map(|delay| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52));
-    Ok(Item { target, cost: ask.cost, max_delay_us })
+    Ok(Item { target, cost: ask.cost, max_delay_us: max_delay_us(ask) })
 }
 
-fn check_cost(cost: u64, quota: &Quota) -> Result<(), Error> {
+/// Beyond what any clock shows; a longer one means the same.
+fn max_delay_us(ask: AskRef<'_>) -> Option<u64> {
+    ask.max_delay.map(|delay| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52))
+}
+
+pub(super) fn check_cost(cost: u64, quota: &Quota) -> Result<(), Error> {
     match cost > quota.limit() {
         true => Err(Error::over_capacity(cost, quota.limit())),
         false => Ok(()),
     }
 }
 
-/// One item per Redis key, costs summed, and for each ask the item it went into.
-fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error> {
-    let mut folded: Vec<Item> = Vec::with_capacity(items.len());
-    let mut index_of = Vec::with_capacity(items.len());
-    for (ask, item) in asks.iter().zip(items) {
-        let same = folded.iter().position(|other| other.target.redis_key == item.target.redis_key);
-        let Some(index) = same else {
-            index_of.push(folded.len());
-            folded.push(item);
-            continue;
-        };
-        let other = &mut folded[index];
-        if other.target.gate.quota != item.target.gate.quota {
-            let text = "the same key is asked for under two quotas in one check_all: give the gates names of their own";
-            return Err(about(ask.as_ref(), Error::config(text)));
-        }
-        other.cost = other.cost.saturating_add(item.cost);
-        check_cost(other.cost, &item.target.gate.quota).map_err(|error| about(ask.as_ref(), error))?;
-        other.max_delay_us = match (other.max_delay_us, item.max_delay_us) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
-        index_of.push(index);
-    }
-    Ok((folded, index_of))
-}
-
-/// When denied, the longest to wait for; when allowed, the smallest share left;
-/// the first of equals.
-fn binding(asked: &[usize], decisions: &[Decision], allowed: bool) -> usize {
-    let tighter = |a: &Decision, b: &Decision| match allowed {
-        true => u128::from(a.remaining) * u128::from(b.limit) < u128::from(b.remaining) * u128::from(a.limit),
-        false => a.retry_after > b.retry_after,
-    };
-    let tightest = |best, at| if tighter(&decisions[at], &decisions[best]) { at } else { best };
-    asked.iter().copied().reduce(tightest).unwrap_or(0)
-}
-
-fn about(ask: AskRef<'_>, error: Error) -> Error {
+pub(super) fn about(ask: AskRef<'_>, error: Error) -> Error {
     match ask.gate.info() {
         Ok(info) => error.about(info.name, ask.key),
         Err(_) => error,

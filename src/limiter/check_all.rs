@@ -1,0 +1,110 @@
+//! Several asks in one atomic step: all are admitted, or none is.
+
+use super::Core;
+use super::core::{about, check_cost, item};
+use crate::ask::Ask;
+use crate::decision::{AllDecision, Decision};
+use crate::error::Error;
+use crate::store::{Group, Item};
+
+/// A group is one call, however many keys it has.
+const MOST_ASKS: usize = 128;
+
+impl Core {
+    pub(crate) async fn check_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
+        let items = asks.iter().map(|ask| item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
+        let items = items.collect::<Result<Vec<_>, _>>()?;
+        if asks.is_empty() {
+            return Err(Error::config("check_all was given no ask"));
+        }
+        if let Some(other) = asks.iter().find(|ask| !std::ptr::eq(&*ask.gate.core, self)) {
+            return Err(about(other.as_ref(), Error::config("this gate belongs to another limiter")));
+        }
+        if asks.len() > MOST_ASKS {
+            return Err(Error::config(format!(
+                "check_all was given {} asks: one atomic step holds Redis for all others, so give it at most {MOST_ASKS}",
+                asks.len()
+            )));
+        }
+        let (folded, index_of) = fold(&asks, items)?;
+        let n = u64::from(folded.iter().any(|item| item.cost > 0));
+        let group = Group { items: folded.iter().cloned().collect(), n };
+        let deadline = self.deadline_of(asks.iter().filter_map(|ask| ask.deadline).min());
+        let (allowed, decisions) = match self.take(group, deadline).await {
+            Ok(share) => {
+                let decisions = folded.iter().enumerate().map(|(at, item)| {
+                    let wanted = (item.cost, item.max_delay_us);
+                    self.decision(&item.target.gate, wanted, at, &share)
+                });
+                let decisions = decisions.collect::<Vec<_>>();
+                let allowed = match n {
+                    0 => decisions.iter().all(Decision::is_allowed),
+                    _ => share.index < share.outcome.k,
+                };
+                (allowed, decisions)
+            }
+            Err(error) => {
+                // Of a key that holds something else, the error names that key.
+                let blamed = (!error.is_unavailable()).then(|| error.item());
+                let blamed = blamed.and_then(|item| index_of.iter().position(|&index| index == item));
+                let failed = blamed.map_or(&asks[..], |at| std::slice::from_ref(&asks[at]));
+                // Collected twice, so that the observer is told of each.
+                let decisions: Vec<_> =
+                    failed.iter().map(|ask| self.without_store(ask.as_ref(), error.clone())).collect();
+                let decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
+                (decisions.iter().all(Decision::is_allowed), decisions)
+            }
+        };
+        let decisions: Vec<Decision> = match decisions.len() == asks.len() {
+            true => decisions,
+            false => index_of.iter().map(|&index| decisions[index].clone()).collect(),
+        };
+        if n > 0 {
+            // Of a denial only who denied: the others admitted nothing.
+            let told = decisions.iter().filter(|decision| allowed || !decision.is_allowed());
+            told.for_each(|decision| self.tell_decided(decision));
+        }
+        // What asks nothing cannot bind, unless nothing is asked at all.
+        let asked: Vec<usize> = (0..asks.len()).filter(|&at| n == 0 || asks[at].cost > 0).collect();
+        let retry_after = asked.iter().map(|&at| decisions[at].retry_after).max().unwrap_or_default();
+        Ok(AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions })
+    }
+}
+
+/// One item per Redis key, costs summed, and for each ask the item it went into.
+fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error> {
+    let mut folded: Vec<Item> = Vec::with_capacity(items.len());
+    let mut index_of = Vec::with_capacity(items.len());
+    for (ask, item) in asks.iter().zip(items) {
+        let same = folded.iter().position(|other| other.target.redis_key == item.target.redis_key);
+        let Some(index) = same else {
+            index_of.push(folded.len());
+            folded.push(item);
+            continue;
+        };
+        let other = &mut folded[index];
+        if other.target.gate.quota != item.target.gate.quota {
+            let text = "the same key is asked for under two quotas in one check_all: give the gates names of their own";
+            return Err(about(ask.as_ref(), Error::config(text)));
+        }
+        other.cost = other.cost.saturating_add(item.cost);
+        check_cost(other.cost, &item.target.gate.quota).map_err(|error| about(ask.as_ref(), error))?;
+        other.max_delay_us = match (other.max_delay_us, item.max_delay_us) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        index_of.push(index);
+    }
+    Ok((folded, index_of))
+}
+
+/// When denied, the longest to wait for; when allowed, the smallest share left;
+/// the first of equals.
+fn binding(asked: &[usize], decisions: &[Decision], allowed: bool) -> usize {
+    let tighter = |a: &Decision, b: &Decision| match allowed {
+        true => u128::from(a.remaining) * u128::from(b.limit) < u128::from(b.remaining) * u128::from(a.limit),
+        false => a.retry_after > b.retry_after,
+    };
+    let tightest = |best, at| if tighter(&decisions[at], &decisions[best]) { at } else { best };
+    asked.iter().copied().reduce(tightest).unwrap_or(0)
+}
