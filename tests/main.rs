@@ -4,10 +4,13 @@
 
 mod architecture;
 mod bad_input;
+mod batched_is_one_by_one;
+mod batching;
 mod behaviour;
 mod boundary;
 mod connecting;
 mod demo;
+mod deny_cache;
 mod doubles;
 mod expiry;
 mod keys;

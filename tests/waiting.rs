@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use harness::Server;
 use tidegate::{Decision, Gate, Limiter, ManualClock, Quota, Rate};
 
-use crate::support::fixture::{HOUR, PATIENCE, builder, limiter, quotas, soon};
+use crate::support::fixture::{HOUR, PATIENCE, builder, calls, limiter, quotas, soon};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -328,13 +328,6 @@ async fn a_limiter_is_ready_when_redis_is_and_not_after_it_was_shut_down() {
             assert!(error.to_string().ends_with("this limiter was shut down: open another one"), "{error}");
         }
     }
-}
-
-/// How often the server was asked each command.
-fn calls(server: &Server, command: &str) -> u64 {
-    let stats = server.cli(&["INFO", "commandstats"]).unwrap();
-    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
 #[tokio::test]

@@ -49,6 +49,13 @@ pub(crate) async fn soon(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
+/// How often the server was asked each command.
+pub(crate) fn calls(server: &Server, command: &str) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]).unwrap();
+    let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
 /// A port of this machine on which nobody listens: none that was free a moment
 /// ago, since the next server that a test starts may be given that one.
 pub(crate) const fn closed_port() -> u16 {

@@ -70,6 +70,14 @@ impl World {
         }
     }
 
+    /// Removes a key from Redis, as another process would.
+    pub fn delete(&self, key: &str) {
+        match &self.clock {
+            Clock::Memory(_) => panic!("nobody else has this memory"),
+            Clock::Redis { server, .. } => assert_eq!(server.cli(&["DEL", key]).unwrap(), "(integer) 1"),
+        }
+    }
+
     /// Moves the clock forward.
     pub fn advance(&self, by: Duration) {
         let now = match &self.clock {

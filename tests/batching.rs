@@ -1,0 +1,266 @@
+//! What many callers ask at once goes out together, and nobody can tell.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use harness::Server;
+use tidegate::{Decision, Error, Gate, Limiter, Quota};
+
+use crate::support::fixture::{HOUR, PATIENCE, builder, calls, quotas, soon};
+
+type Asking<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send + 'a>>;
+
+/// Scripts wait until it is dropped.
+struct Paused<'a>(&'a Server);
+
+impl<'a> Paused<'a> {
+    fn new(server: &'a Server) -> Self {
+        server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]).unwrap();
+        Self(server)
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.cli(&["CLIENT", "UNPAUSE"]).unwrap();
+    }
+}
+
+/// A server of one's own, so that its calls can be counted.
+async fn setting(quota: Quota) -> (Server, Limiter, Gate) {
+    let server = Server::process(&[]).unwrap();
+    let limiter = builder(server.url()).deny_cache(Duration::ZERO).build().unwrap();
+    let gate = limiter.gate("gate", quota);
+    // From here on the server knows the script, and no call has to be made twice.
+    assert!(gate.check("first").await.unwrap().is_allowed());
+    (server, limiter, gate)
+}
+
+fn asking<'a>(gate: &'a Gate, key: &'a str) -> Asking<'a> {
+    Box::pin(gate.check(key))
+}
+
+fn poll_once(asking: &mut Asking<'_>) {
+    let polled = asking.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(polled, Poll::Pending));
+}
+
+fn used(server: &Server, gate: &Gate, key: &str) -> u64 {
+    let used = server.cli(&["HGET", &gate.redis_key(key).unwrap(), "used"]).unwrap();
+    used.trim_matches('"').parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_check_alone_is_one_call() {
+    let (server, _limiter, gate) = setting(Quota::fixed_window(100, HOUR)).await;
+    let before = calls(&server, "evalsha");
+    for _ in 0..10 {
+        assert!(gate.check("key").await.unwrap().is_allowed());
+    }
+    assert_eq!(calls(&server, "evalsha") - before, 10);
+}
+
+#[tokio::test]
+async fn what_is_asked_while_calls_are_under_way_goes_out_together() {
+    let (server, _limiter, gate) = setting(Quota::fixed_window(1, HOUR)).await;
+    let keys: Vec<String> = (0..512).map(|number| format!("user:{number}")).collect();
+    let before = calls(&server, "evalsha");
+    let decisions = join_all(keys.iter().map(|key| gate.check(key))).await;
+    assert!(decisions.iter().all(|decision| decision.as_ref().is_ok_and(Decision::is_allowed)));
+    let sent = calls(&server, "evalsha") - before;
+    // Of 128 keys at most, so that no call holds Redis for long.
+    assert!((4..=10).contains(&sent), "{sent} calls for 512 checks");
+}
+
+#[tokio::test]
+async fn equal_asks_are_one_take_shared_out_in_the_order_of_asking() {
+    let (server, _limiter, gate) =
+        setting(Quota::token_bucket(200, tidegate::Rate::new(200, 24 * HOUR))).await;
+    let before = calls(&server, "evalsha");
+    let decisions = join_all((0..300).map(|_| gate.check("hot"))).await;
+    let sent = calls(&server, "evalsha") - before;
+    assert!(sent <= 6, "{sent} calls for 300 equal checks");
+    for (asked, decision) in decisions.into_iter().enumerate() {
+        let decision = decision.unwrap();
+        assert_eq!(decision.is_allowed(), asked < 200, "{asked}");
+        assert_eq!(decision.remaining(), 199_u64.saturating_sub(asked as u64), "{asked}");
+        assert_eq!(decision.retry_after().is_zero(), asked < 199, "{asked}: {decision}");
+    }
+}
+
+/// First in, first out: each waits for those before it.
+#[tokio::test]
+async fn each_of_many_at_a_leaky_bucket_has_a_delay_of_its_own() {
+    let quota = Quota::leaky_bucket(300, tidegate::Rate::per_hour(1));
+    let (_server, _limiter, gate) = setting(quota).await;
+    let decisions = join_all((0..300).map(|_| gate.check("hot"))).await;
+    for (asked, decision) in decisions.into_iter().enumerate() {
+        let delay = decision.unwrap().delay();
+        let turn = HOUR * u32::try_from(asked).unwrap();
+        assert!(delay <= turn && turn - delay < Duration::from_secs(60), "{asked}: {delay:?}");
+    }
+}
+
+#[tokio::test]
+async fn who_gives_up_before_his_ask_is_sent_is_not_charged() {
+    let (server, _limiter, gate) = setting(Quota::fixed_window(1_000, HOUR)).await;
+    let mut asking: Vec<_> = (0..100).map(|_| asking(&gate, "key")).collect();
+    // No task runs in between, so only those who send by themselves have sent.
+    asking.iter_mut().for_each(poll_once);
+    let stays = asking.split_off(90);
+    let went = asking.split_off(10);
+    drop(went);
+    for decision in join_all(asking.into_iter().chain(stays)).await {
+        assert!(decision.unwrap().is_allowed());
+    }
+    assert_eq!(used(&server, &gate, "key"), 20);
+}
+
+#[tokio::test]
+async fn what_was_admitted_goes_to_those_who_are_still_there() {
+    let (server, _limiter, gate) = setting(Quota::fixed_window(12, HOUR)).await;
+    let paused = Paused::new(&server);
+    let mut asking: Vec<_> = (0..22).map(|_| asking(&gate, "key")).collect();
+    asking.iter_mut().for_each(poll_once);
+    // The first two have sent by themselves; the rest is sent as one.
+    soon("all has been sent", async || {
+        server.cli(&["INFO", "clients"]).unwrap().contains("blocked_clients:1")
+    })
+    .await;
+    let mut rest = asking.split_off(2);
+    drop(rest.drain(..5));
+    drop(paused);
+    for decision in join_all(asking).await {
+        assert!(decision.unwrap().is_allowed());
+    }
+    let decisions = join_all(rest).await;
+    let allowed: Vec<bool> =
+        decisions.iter().map(|decision| decision.as_ref().unwrap().is_allowed()).collect();
+    assert_eq!(allowed, [[true; 10].as_slice(), &[false; 5]].concat());
+    assert_eq!(used(&server, &gate, "key"), 12);
+}
+
+#[tokio::test]
+async fn who_is_not_polled_holds_nobody_up() {
+    let (_server, _limiter, gate) = setting(Quota::fixed_window(1_000, HOUR)).await;
+    let mut idle: Vec<_> = (0..10).map(|_| asking(&gate, "key")).collect();
+    idle.iter_mut().for_each(poll_once);
+    for decision in join_all((0..100).map(|_| gate.check("key"))).await {
+        assert!(decision.unwrap().is_allowed());
+    }
+    for decision in join_all(idle).await {
+        assert!(decision.unwrap().is_allowed());
+    }
+}
+
+#[tokio::test]
+async fn one_bad_key_in_a_batch_fails_alone() {
+    for (name, quota) in quotas(5, HOUR) {
+        let (server, limiter, _) = setting(quota).await;
+        let gate = limiter.gate(name, quota);
+        server.cli(&["SET", &gate.redis_key("user:33").unwrap(), "text"]).unwrap();
+        let keys: Vec<String> = (0..100).map(|number| format!("user:{}", number % 50)).collect();
+        for (key, decision) in keys.iter().zip(join_all(keys.iter().map(|key| gate.check(key))).await) {
+            match decision {
+                Ok(decision) => assert!(decision.is_allowed() && key != "user:33", "{name} {key}"),
+                Err(error) => {
+                    assert!(error.is_corrupt_state() && key == "user:33", "{name} {key}: {error}");
+                    assert_eq!(error.key(), Some(key.as_bytes()));
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn asks_to_many_gates_and_groups_of_them_share_a_batch() {
+    let (server, limiter, _) = setting(Quota::fixed_window(1, HOUR)).await;
+    let gates = quotas(40, HOUR).map(|(name, quota)| limiter.gate(name, quota));
+    let alone = join_all((0..240).map(|at| gates[at % 6].check("key")));
+    let groups = join_all((0..60).map(|_| limiter.check_all([gates[0].ask("both"), gates[4].ask("both")])));
+    let before = calls(&server, "evalsha");
+    let (alone, groups) = futures_util::join!(alone, groups);
+    let sent = calls(&server, "evalsha") - before;
+    assert!(sent <= 20, "{sent} calls for 300 asks");
+    assert!(alone.iter().all(|decision| decision.as_ref().unwrap().is_allowed()));
+    // 40 of 60 pass both, and are told what each gate has left.
+    for (asked, all) in groups.iter().enumerate() {
+        let all = all.as_ref().unwrap();
+        assert_eq!(all.is_allowed(), asked < 40, "{asked}");
+        for decision in all.decisions() {
+            assert_eq!(decision.remaining(), 39_u64.saturating_sub(asked as u64), "{asked}: {decision:?}");
+            assert_eq!(decision.is_allowed(), asked < 40, "{asked}: {decision:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_ask_with_a_deadline_of_its_own_is_answered_by_then() {
+    let (server, _limiter, gate) = setting(Quota::fixed_window(1_000, HOUR)).await;
+    let _paused = Paused::new(&server);
+    let mut waiting: Vec<_> = (0..10).map(|_| asking(&gate, "key")).collect();
+    waiting.iter_mut().for_each(poll_once);
+    let start = std::time::Instant::now();
+    let error = gate.ask("key").deadline(Duration::from_millis(20)).check().await.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    assert!((Duration::from_millis(20)..PATIENCE / 2).contains(&start.elapsed()));
+    // Longer than the limiter's: it goes alone, and is not cut short.
+    let long = gate.ask("key").deadline(3 * PATIENCE);
+    let mut long: Asking<'_> = Box::pin(long.check());
+    poll_once(&mut long);
+    drop(_paused);
+    assert!(long.await.unwrap().is_allowed());
+}
+
+#[test]
+fn callers_of_a_runtime_that_ends_are_told_and_others_go_on() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = builder(server.url()).deny_cache(Duration::ZERO).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(10_000, HOUR));
+    for _ in 0..20 {
+        let runtime =
+            || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let (ends, stays) = (runtime(), runtime());
+        ends.block_on(limiter.ready()).unwrap();
+        for _ in 0..50 {
+            let gate = gate.clone();
+            ends.spawn(async move { while gate.check("key").await.is_ok() {} });
+        }
+        let tasks: Vec<_> = (0..50)
+            .map(|_| {
+                let gate = gate.clone();
+                stays.spawn(async move {
+                    for _ in 0..20 {
+                        if let Err(error) = gate.check("key").await {
+                            assert!(error.is_unavailable() && !error.is_timeout(), "{error}");
+                        }
+                    }
+                })
+            })
+            .collect();
+        ends.shutdown_background();
+        stays.block_on(join_all(tasks)).into_iter().for_each(|ended| ended.unwrap());
+        let decision = stays.block_on(async {
+            // The connection may have been the other runtime's.
+            let first = gate.check("key").await;
+            if first.is_ok() { first } else { gate.check("key").await }
+        });
+        let _ = decision.unwrap();
+    }
+}
+
+/// They keep nothing but themselves: the queue is bounded.
+#[tokio::test]
+async fn beyond_the_most_that_wait_callers_wait_for_room() {
+    const ASKED: usize = 70_000;
+    let (server, _limiter, gate) = setting(Quota::fixed_window(ASKED as u64 - 10, HOUR)).await;
+    let paused = Paused::new(&server);
+    let mut asked: Vec<_> = (0..ASKED).map(|_| asking(&gate, "key")).collect();
+    asked.iter_mut().for_each(poll_once);
+    drop(paused);
+    let decisions = join_all(asked).await;
+    let allowed = decisions.iter().filter(|decision| decision.as_ref().unwrap().is_allowed()).count();
+    assert_eq!(allowed, ASKED - 10);
+}
