@@ -97,7 +97,7 @@ impl Batch {
         let mut rest = &groups[..];
         while !rest.is_empty() {
             let (call, after) = rest.split_at(next_call(rest));
-            let (outcomes, sent_us) = self.0.call(call, deadline).await;
+            let (outcomes, sent_us) = self.0.call(call, call.len(), deadline).await;
             let shared = call.iter().zip(outcomes).map(|(group, outcome)| {
                 outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
             });
@@ -174,17 +174,22 @@ impl Shared {
     }
 
     async fn take_alone(&self, group: &Group, deadline: Deadline) -> Result<Share, Error> {
-        let (mut outcomes, sent_us) = self.call(std::slice::from_ref(group), deadline).await;
+        let (mut outcomes, sent_us) = self.call(std::slice::from_ref(group), 1, deadline).await;
         let outcome = outcomes.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")));
         outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
     }
 
-    async fn call(&self, groups: &[Group], deadline: Deadline) -> (Vec<Result<Outcome, Error>>, u64) {
+    async fn call(
+        &self,
+        groups: &[Group],
+        asks: usize,
+        deadline: Deadline,
+    ) -> (Vec<Result<Outcome, Error>>, u64) {
         let sent_us = self.clock.local_us();
         let outcomes = self.store.take(groups, deadline).await;
         if let Some(observer) = &self.observer {
             let took = self.clock.local_us().saturating_sub(sent_us);
-            observer.called(groups.len(), Duration::from_micros(took));
+            observer.called(asks, groups.len(), Duration::from_micros(took));
         }
         (outcomes, sent_us)
     }
@@ -203,7 +208,8 @@ impl Sender {
             let at = at.unwrap_or_else(tokio::time::Instant::now);
             let deadline = Deadline { at, after: self.shared.longest };
             let groups: Vec<Group> = batch.iter().map(|merged| merged.group.clone()).collect();
-            let (outcomes, sent_us) = self.shared.call(&groups, deadline).await;
+            let asks = batch.iter().map(|merged| merged.callers.len()).sum();
+            let (outcomes, sent_us) = self.shared.call(&groups, asks, deadline).await;
             for (merged, outcome) in batch.into_iter().zip(outcomes) {
                 merged.share_out(outcome, sent_us);
             }

@@ -37,8 +37,10 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, error);
     }
 
-    /// The store was asked for so many groups and took so long.
-    fn called(&self, groups: usize, took: Duration) {
-        let _ = (groups, took);
+    /// So many asks went to the store together and it took so long. Equal ones
+    /// were merged to so many groups; where these are few beside the asks, keys
+    /// are hot.
+    fn called(&self, asks: usize, groups: usize, took: Duration) {
+        let _ = (asks, groups, took);
     }
 }

@@ -33,9 +33,10 @@ impl Observer for Heard {
         self.say(format!("{gate} failed: {word}"));
     }
 
-    fn called(&self, groups: usize, took: Duration) {
+    fn called(&self, asks: usize, groups: usize, took: Duration) {
         assert!(took < HOUR);
-        self.say(format!("called for {groups}"));
+        let merged = if groups == asks { String::new() } else { format!(" in {groups}") };
+        self.say(format!("called for {asks}{merged}"));
     }
 }
 
@@ -119,4 +120,32 @@ async fn of_a_broken_key_its_gate_alone_is_told() {
         heard.take(),
         ["called for 3", "b allowed by redis", "b failed: corrupt", "b allowed by redis"]
     );
+}
+
+#[tokio::test]
+async fn equal_asks_are_told_as_one_group() {
+    let (server, heard) = (harness::shared(), Heard::default());
+    let limiter = builder(server.url()).observer(heard.clone()).build().unwrap();
+    let gate = limiter.gate("a", Quota::fixed_window(100, HOUR));
+    let asking = (0..40).map(|number| gate.check(if number < 30 { "hot" } else { "cold" }));
+    futures_util::future::join_all(asking).await.into_iter().for_each(|decision| {
+        assert!(decision.unwrap().is_allowed());
+    });
+    let mut heard = heard.take();
+    heard.retain(|text| text.starts_with("called"));
+    heard.sort();
+    // Two went at once and by themselves.
+    assert_eq!(heard, ["called for 1", "called for 1", "called for 38 in 2"]);
+}
+
+#[tokio::test]
+async fn what_is_denied_from_memory_calls_nobody() {
+    let (server, heard) = (harness::shared(), Heard::default());
+    let limiter = builder(server.url()).observer(heard.clone()).build().unwrap();
+    let [a, _] = gates(&limiter);
+    for _ in 0..3 {
+        let _ = a.check("x").await.unwrap();
+    }
+    let told = ["called for 1", "a allowed by redis", "called for 1", "a denied by redis"];
+    assert_eq!(heard.take(), [told.as_slice(), &["a denied by deny_cache"]].concat());
 }

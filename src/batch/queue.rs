@@ -26,7 +26,7 @@ pub(super) struct Caller {
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) group: Group,
-    callers: Vec<Caller>,
+    pub(super) callers: Vec<Caller>,
     fingerprint: Option<Fingerprint>,
 }
 
@@ -170,5 +170,105 @@ impl Hasher for AsItIs {
 
     fn write_u64(&mut self, number: u64) {
         self.0 = number;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::gate_name::GateName;
+    use crate::key::{KeyMode, Keyspace};
+    use crate::quota::{Quota, Rate};
+    use crate::store::{GateInfo, Item, Target};
+
+    const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
+
+    fn group(quota: Quota, key: &str) -> Group {
+        let name = "gate";
+        let prefix = Keyspace::new("test", KeyMode::Clear).unwrap().prefix(name, &quota).unwrap();
+        let gate = Arc::new(GateInfo { name: GateName::new(name).unwrap(), quota, prefix });
+        let target = Target { redis_key: gate.prefix.key(key.as_bytes()), gate };
+        Group::of_one(Item { target, cost: 1, max_delay_us: None })
+    }
+
+    fn caller() -> (Caller, oneshot::Receiver<Result<Share, Error>>) {
+        let (answer, answered) = oneshot::channel();
+        (Caller { answer, deadline: Instant::now() }, answered)
+    }
+
+    fn sizes(queue: &mut Queue) -> Vec<usize> {
+        std::iter::from_fn(|| Some(queue.pop_batch().len()).filter(|&size| size > 0)).collect()
+    }
+
+    #[test]
+    fn a_batch_is_as_large_as_its_work_allows() {
+        for (quota, sizes_of_300) in [
+            (Quota::token_bucket(5, Rate::per_second(1)), &[128, 128, 44][..]),
+            (Quota::sliding_counter(5, MINUTE), &[85, 85, 85, 45]),
+            (Quota::sliding_log(5, MINUTE), &[51, 51, 51, 51, 51, 45]),
+        ] {
+            let mut queue = Queue::default();
+            let mut waiting = Vec::new();
+            for number in 0..300 {
+                let (caller, answered) = caller();
+                queue.push(group(quota, &number.to_string()), None, caller);
+                waiting.push(answered);
+            }
+            assert_eq!(sizes(&mut queue), sizes_of_300, "{quota}");
+            assert!(queue.is_empty() && queue.places.is_empty() && queue.waiting == 0);
+        }
+    }
+
+    #[test]
+    fn equal_asks_wait_in_the_place_of_the_first() {
+        let (mut queue, quota) = (Queue::default(), Quota::fixed_window(5, MINUTE));
+        let hashes = queue.hashes();
+        let mut waiting = Vec::new();
+        for key in ["a", "b", "a", "c", "b", "a"] {
+            let (caller, answered) = caller();
+            let group = group(quota, key);
+            let fingerprint = fingerprint(&group, &hashes);
+            queue.push(group, fingerprint, caller);
+            waiting.push(answered);
+        }
+        // The first `b` is not waited for any more.
+        drop(waiting.remove(1));
+        let batch: Vec<(String, u64)> = queue
+            .pop_batch()
+            .into_iter()
+            .map(|merged| (merged.group.items[0].target.redis_key.clone(), merged.group.n))
+            .collect();
+        let key = |key: &str| group(quota, key).items[0].target.redis_key.clone();
+        assert_eq!(batch, [(key("a"), 3), (key("b"), 1), (key("c"), 1)]);
+        assert!(queue.places.is_empty() && queue.waiting == 0);
+    }
+
+    #[test]
+    fn unlike_asks_are_not_merged_whatever_their_fingerprints() {
+        let (mut queue, quota) = (Queue::default(), Quota::leaky_bucket(5, Rate::per_second(1)));
+        let like = |change: &dyn Fn(&mut Group)| {
+            let mut group = group(quota, "key");
+            change(&mut group);
+            group
+        };
+        let unlike = [
+            group(quota, "key"),
+            group(quota, "other"),
+            group(Quota::leaky_bucket(6, Rate::per_second(1)), "key"),
+            like(&|group| group.n = 0),
+            like(&|group| group.items[0].cost = 2),
+            like(&|group| group.items[0].max_delay_us = Some(1)),
+            like(&|group| group.items.push(group.items[0].clone())),
+        ];
+        let mut waiting = Vec::new();
+        for group in &unlike {
+            let (caller, answered) = caller();
+            queue.push(group.clone(), Some(Fingerprint(7)), caller);
+            waiting.push(answered);
+        }
+        assert_eq!(sizes(&mut queue), [unlike.len()]);
+        assert!(queue.places.is_empty());
     }
 }
