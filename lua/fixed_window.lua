@@ -6,13 +6,14 @@
   ARGV     quota: limit, window (us), 1 if by the clock, offset (us)
   State    used, start of the window (where nothing is used: of the window that
            a charge would begin)
-  Writes   a charge: HINCRBY (HSET where a window begins), PEXPIREAT its end.
+  Writes   a charge: HINCRBY; where a window begins, HSET and PEXPIREAT its end.
            A denial: nothing, but that a window dated in the future is re-dated
            to that of now.
 ]]
 
 -- The most that is ever stored, so that debt stays exact.
 local MOST_UNITS = 4503599627370496
+local find = string.find
 
 local function fixed_window(arg)
   local limit, window = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
@@ -26,7 +27,7 @@ local function fixed_window(arg)
     if state[1] or state[2] then
       local stored, since = integer(state[1]), integer(state[2])
       -- HINCRBY takes digits alone, not all that is a number.
-      if not stored or string.find(state[1], '%D') then return nil, 'STATE used' end
+      if not stored or find(state[1], '%D') then return nil, 'STATE used' end
       if not since then return nil, 'STATE start' end
       if stored > 0 and since + window > now then
         used = stored
@@ -39,7 +40,8 @@ local function fixed_window(arg)
     end
     if cost == 0 then return n, blocked, ahead, used, start end
     if blocked > now then return 0, blocked, ahead, used, start end
-    return min(n, floor(max(0, limit - used) / cost)), blocked, ahead, used, start
+    if used + n * cost <= limit then return n, blocked, ahead, used, start end
+    return floor(max(0, limit - used) / cost), blocked, ahead, used, start
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, used, start)
@@ -48,9 +50,11 @@ local function fixed_window(arg)
     local after = min(used + units, MOST_UNITS)
     local done
     if used == 0 or ahead then
-      done = try('HSET', key, 'used', format('%.0f', after), 'start', format('%.0f', start))
+      done = try('HSET', key, 'used', format(WHOLE, after), 'start', format(WHOLE, start))
     else
-      done = try('HINCRBY', key, 'used', format('%.0f', after - used))
+      done = try('HINCRBY', key, 'used', format(WHOLE, after - used))
+      -- The expiry is this window's end already, where no block has moved it.
+      if blocked == 0 and type(done) ~= 'table' then return end
     end
     if type(done) == 'table' then return done.err end
     if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end

@@ -42,8 +42,8 @@ local function take(first, n, items)
   end
   local row = { k }
   for i = 1, items do
-    local q, cost, own, blocked, ahead, a, b, c = unpack(found[i], 1, 8)
-    local failed, seen = charges[q](KEYS[first + i], n, own, k, cost, blocked, ahead, a, b, c)
+    local q, cost, own, blocked, ahead, a, b, c, d, e = unpack(found[i], 1, 10)
+    local failed, seen = charges[q](KEYS[first + i], n, own, k, cost, blocked, ahead, a, b, c, d, e)
     if failed then return i .. ' ' .. failed end
     row[#row + 1] = blocked
     row[#row + 1] = a

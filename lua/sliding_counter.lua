@@ -12,6 +12,7 @@
 local function sliding_counter(arg)
   local limit, window = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
   local start = now - now % window
+  local start_text = format(WHOLE, start)
   -- A count times the window must stay exact.
   local most = floor(4503599627370496 / window)
 
@@ -37,15 +38,15 @@ local function sliding_counter(arg)
     if cost == 0 then return n, blocked, ahead, cur, prev end
     if blocked > now then return 0, blocked, ahead, cur, prev end
     local estimate = cur + prev - ceil(prev * (now - start) / window)
-    return min(n, floor(max(0, limit - estimate) / cost)), blocked, ahead, cur, prev
+    if estimate + n * cost <= limit then return n, blocked, ahead, cur, prev end
+    return floor(max(0, limit - estimate) / cost), blocked, ahead, cur, prev
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, cur, prev)
     local units = k * cost
     if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
     cur = min(cur + units, most)
-    local done = try('HSET', key, 'cur', format('%.0f', cur), 'prev', format('%.0f', prev),
-      'start', format('%.0f', start))
+    local done = try('HSET', key, 'cur', format(WHOLE, cur), 'prev', format(WHOLE, prev), 'start', start_text)
     if type(done) == 'table' then return done.err end
     if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
     -- Until the estimate is 0: this window's count has to become the previous

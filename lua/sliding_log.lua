@@ -19,14 +19,17 @@
 -- total starts anew.
 local MOST_TOTAL = 4503599627370496
 local TRIM = 256
+local ENTRY = IS_64_BIT and '%016d:%d' or '%016.0f:%.0f'
+local match = string.match
 
 local function sliding_log(arg)
   local limit, window, count_denied = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), ARGV[arg + 2] == '1'
   -- Entries with this score or a lower one have left the window.
-  local edge = format('%.0f', now - window)
+  local edge = format(WHOLE, now - window)
+  local inside = '(' .. edge
 
   local function entry(member)
-    local total, units = string.match(member, '^(%d+):(%d+)$')
+    local total, units = match(member, '^(%d+):(%d+)$')
     return integer(total), integer(units)
   end
 
@@ -36,23 +39,27 @@ local function sliding_log(arg)
     return members[1]
   end
 
-  -- The running total before the oldest entry that counts.
-  local function base_of(key)
-    local stale = first_entry(call('ZREVRANGEBYSCORE', key, edge, '-inf', 'LIMIT', 0, 2))
-    if stale then return (entry(stale)) end
-    local total, units = entry(call('ZRANGE', key, 0, 0)[1])
-    if total and units and units <= total then return total - units end
+  -- The score of the oldest entry that counts, its running total, and that before it.
+  local function oldest(key)
+    local first = call('ZRANGEBYSCORE', key, inside, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
+    -- Among entries dated in the future `block` is not the highest.
+    if first[1] == 'block' then
+      first = call('ZRANGEBYSCORE', key, inside, '+inf', 'WITHSCORES', 'LIMIT', '1', '1')
+    end
+    local total, units = entry(first[1])
+    if total and units and units <= total then return tonumber(first[2]), total, total - units end
   end
 
   -- The running total before the first entry dated in the future.
   local function base_ahead(key)
-    local members = call('ZRANGEBYSCORE', key, '(' .. stamp, '+inf', 'LIMIT', 0, 2)
+    local members = call('ZRANGEBYSCORE', key, '(' .. stamp, '+inf', 'LIMIT', '0', '2')
     local total, units = entry(first_entry(members) or '')
     return total and units and integer(total - units)
   end
 
   local function total_at(key, rank)
-    local member = call('ZRANGE', key, rank, rank)[1]
+    local at = format(WHOLE, rank)
+    local member = call('ZRANGE', key, at, at)[1]
     return member and entry(member) or EXACT
   end
 
@@ -67,19 +74,21 @@ local function sliding_log(arg)
   end
 
   local function add(key, total, units)
-    return try('ZADD', key, stamp, format('%016.0f:%.0f', total, units))
+    return try('ZADD', key, stamp, format(ENTRY, total, units))
   end
 
   local function afford(key, n, cost)
-    local top = try('ZREVRANGE', key, 0, 1, 'WITHSCORES')
+    local top = try('ZREVRANGE', key, '0', '0', 'WITHSCORES')
     if top.err then return nil, top.err end
     local blocked, newest, score = 0, top[1], top[2]
     if newest == 'block' then
       blocked = integer(score)
       if not blocked then return nil, 'STATE block' end
-      newest, score = top[3], top[4]
+      top = call('ZREVRANGE', key, '1', '1', 'WITHSCORES')
+      newest, score = top[1], top[2]
     end
     local used, at, ahead, total = 0, 0, false, 0
+    local first_at, first_total
     if newest then
       total, at = entry(newest), integer(score)
       if not total then return nil, 'STATE member' end
@@ -91,16 +100,23 @@ local function sliding_log(arg)
         if blocked == 0 then blocked = tonumber(call('ZSCORE', key, 'block') or 0) end
       end
       if now - at < window then
-        local base = base_of(key)
+        local base
+        first_at, first_total, base = oldest(key)
         if not (base and base <= total) then return nil, 'STATE member' end
         used = total - base
       else
         at = 0
       end
     end
-    if cost == 0 then return n, blocked, ahead, used, at, total end
-    if blocked > now then return 0, blocked, ahead, used, at, total end
-    return min(n, floor(max(0, limit - used) / cost)), blocked, ahead, used, at, total
+    local own = n
+    if cost > 0 then
+      if blocked > now then
+        own = 0
+      elseif used + n * cost > limit then
+        own = floor(max(0, limit - used) / cost)
+      end
+    end
+    return own, blocked, ahead, used, at, total, first_at, first_total
   end
 
   -- Adds before it removes: where memory is short, the first write fails and
@@ -111,19 +127,19 @@ local function sliding_log(arg)
     local done = add(key, total, total - base)
     if type(done) == 'table' then return done.err end
     call('ZREMRANGEBYSCORE', key, '(' .. stamp, '+inf')
-    if blocked > now then call('ZADD', key, format('%.0f', blocked), 'block') end
+    if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
   end
 
   -- What is in the window becomes one entry: late to leave, never early.
   local function start_anew(key, used, at, units, blocked)
     call('UNLINK', key)
-    if used > 0 then call('ZADD', key, format('%.0f', at), format('%016.0f:%.0f', used, used)) end
-    if blocked > now then call('ZADD', key, format('%.0f', blocked), 'block') end
+    if used > 0 then call('ZADD', key, format(WHOLE, at), format(ENTRY, used, used)) end
+    if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
     add(key, used + units, units)
     return used + units
   end
 
-  local function charge(key, n, own, k, cost, blocked, ahead, used, at, total)
+  local function charge(key, n, own, k, cost, blocked, ahead, used, at, total, first_at, first_total)
     local units = k * cost
     if count_denied then units = units + min((n - own) * cost, limit) end
     if n > 0 and cost > 0 and (units > 0 or ahead) then
@@ -134,12 +150,17 @@ local function sliding_log(arg)
         local done = add(key, total + units, units)
         if type(done) == 'table' then return done.err end
         total = total + units
-        if total > MOST_TOTAL then total = start_anew(key, used, at, units, blocked) end
+        -- Where nothing has left the window yet, the total is what is in it.
+        local has_stale = total > used + units
+        if total > MOST_TOTAL then
+          total, first_at, first_total = start_anew(key, used, at, units, blocked), at, used
+        end
+        if used == 0 then first_at, first_total = now, total end
         used, at = used + units, now
-        local gone = call('ZCOUNT', key, '-inf', edge)
+        local gone = has_stale and call('ZCOUNT', key, '-inf', edge) or 0
         -- Where denials count, only the newest `limit` units can ever deny.
         if count_denied then gone = max(gone, rank_of(key, total - limit + 1)) end
-        if gone > 0 then call('ZREMRANGEBYRANK', key, 0, min(gone, TRIM) - 1) end
+        if gone > 0 then call('ZREMRANGEBYRANK', key, '0', format(WHOLE, min(gone, TRIM) - 1)) end
       end
       if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
       failed = expire(key, used > 0 and at + window or 0, blocked)
@@ -147,7 +168,10 @@ local function sliding_log(arg)
     end
     cost = max(cost, 1)
     if used + cost <= limit then return nil, 0 end
-    local rank = rank_of(key, total - limit + cost)
+    -- Mostly it is the oldest that has to leave.
+    local needed = total - limit + cost
+    if first_total and first_total >= needed then return nil, min(first_at, now) end
+    local rank = format(WHOLE, rank_of(key, needed))
     return nil, min(tonumber(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) or now, now)
   end
 
@@ -161,7 +185,7 @@ local function sliding_log(arg)
     local base = total - used + min(units, used)
     if base == total then
       call('UNLINK', key)
-      if blocked > now then call('ZADD', key, format('%.0f', blocked), 'block') end
+      if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
       return expire(key, 0, blocked)
     end
     -- The new base is told by the first entry that stays, which loses units, and
@@ -171,7 +195,7 @@ local function sliding_log(arg)
       local old_total, units = entry(old[1])
       if not (old_total and units) then return 'STATE member' end
       new_base, new_total = new_base or old_total - units, new_total or old_total
-      local new = format('%016.0f:%.0f', new_total, new_total - new_base)
+      local new = format(ENTRY, new_total, new_total - new_base)
       if new == old[1] then return end
       local done = try('ZADD', key, old[2], new)
       if type(done) == 'table' then return done.err end

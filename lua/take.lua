@@ -15,12 +15,13 @@ local afford, charge = algorithm(1)
 local reply, size = { now }, 1
 local arg = 5
 for i = 1, #KEYS do
-  local key, n, cost = KEYS[i], tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
-  local own, blocked, ahead, a, b, c = afford(key, n, cost, ARGV[arg + 2])
+  -- The sum is a number, without the call of a function for each.
+  local key, n, cost = KEYS[i], ARGV[arg] + 0, ARGV[arg + 1] + 0
+  local own, blocked, ahead, a, b, c, d, e = afford(key, n, cost, ARGV[arg + 2])
   arg = arg + 3
   local failed, seen
   if own then
-    failed, seen = charge(key, n, own, own, cost, blocked, ahead, a, b, c)
+    failed, seen = charge(key, n, own, own, cost, blocked, ahead, a, b, c, d, e)
   else
     failed = blocked
   end

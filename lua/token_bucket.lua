@@ -20,41 +20,48 @@ local function token_bucket(arg)
   local capacity, rate, per = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
   local full = capacity * per
 
+  -- The last text is kept, since idle buckets that are charged alike hold the same.
+  local last_ticks, last_used
+
   local function afford(key, n, cost)
     local state = try('HMGET', key, 'used', 'at', 'blocked_until')
     if state.err then return nil, state.err end
-    local ticks, blocked, ahead = 0, 0, false
-    if state[1] or state[2] then
-      local used, at = tonumber(state[1]), integer(state[2])
+    local used, at, blocked = state[1], state[2], state[3]
+    local ticks, ahead = 0, false
+    if used or at then
+      used, at = tonumber(used), integer(at)
       if not (used and used >= 0 and used <= EXACT) then return nil, 'STATE used' end
       if not at then return nil, 'STATE at' end
       -- `used` keeps 16 digits; rounding gives back the ticks that were meant.
-      ticks = min(floor(used * per + 0.5), MOST_TICKS)
-      local drained = (now - at) * rate
-      if drained < 0 then
+      ticks = floor(used * per + 0.5)
+      if ticks > MOST_TICKS then ticks = MOST_TICKS end
+      if at > now then
         ahead = true
-      elseif drained >= ticks then
-        ticks = 0
       else
-        ticks = ticks - drained
+        ticks = ticks - (now - at) * rate
+        if ticks < 0 then ticks = 0 end
       end
     end
-    if state[3] then
-      blocked = integer(state[3])
+    if blocked then
+      blocked = integer(blocked)
       if not blocked then return nil, 'STATE blocked_until' end
+    else
+      blocked = 0
     end
     if cost == 0 then return n, blocked, ahead, ticks end
     if blocked > now then return 0, blocked, ahead, ticks end
-    return min(n, max(0, floor((full - ticks) / (cost * per)))), blocked, ahead, ticks
+    local unit = cost * per
+    if ticks + n * unit <= full then return n, blocked, ahead, ticks end
+    return max(0, floor((full - ticks) / unit)), blocked, ahead, ticks
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, ticks)
-    local units = k * cost
     if n == 0 or cost == 0 then return end
-    local write = units > 0 or ahead
+    local write = k > 0 or ahead
     if write then
-      ticks = min(ticks + units * per, MOST_TICKS)
-      local done = try('HSET', key, 'used', format('%.16g', ticks / per), 'at', stamp)
+      ticks = min(ticks + k * cost * per, MOST_TICKS)
+      if ticks ~= last_ticks then last_ticks, last_used = ticks, format('%.16g', ticks / per) end
+      local done = try('HSET', key, 'used', last_used, 'at', stamp)
       if type(done) == 'table' then return done.err end
       if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
     end

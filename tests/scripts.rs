@@ -16,27 +16,27 @@ use crate::support::script::{arguments, connect, test_build};
 
 /// A changed script is a reviewed change: whoever changes one changes this too.
 const DIGESTS: &[(&str, &str)] = &[
-    ("take:token_bucket", "0db30a9320b21c1f569fbc2964c1976fd6394dda"),
-    ("take:leaky_bucket", "5819486cf3d0d9ef2c722eb9554bdc1dff45b31b"),
-    ("take:fixed_window", "0d0b3ff1d33ee42bf09f0ef38f9d68b8162b23d6"),
-    ("take:sliding_log", "f69b7c51b75b348c8fec114dccc3dc382b0b2ce7"),
-    ("take:sliding_counter", "cd5df4406f81f4328e958cbe5d9bee89045192b5"),
-    ("refund:token_bucket", "fb00898673ff75e52e051382f6fb7a17c14a5e3e"),
-    ("refund:leaky_bucket", "b2a90ea4d5c65fc96786d6852c063c7ccfb325f6"),
-    ("refund:fixed_window", "9b35b3779e844c345a6143b2944a69f118960105"),
-    ("refund:sliding_log", "a92e34331a8325884e1bf38c5108b95181822731"),
-    ("refund:sliding_counter", "4fdb6fa2fbcdaf03f3ba0749a2aa4b9bb30195c3"),
-    ("penalize:token_bucket", "c774cfeb81593042149bf3d832bd25e4d74e271a"),
-    ("penalize:leaky_bucket", "03b5af7a70c94b8d3c7411de88aa46716ea6b785"),
-    ("penalize:fixed_window", "f3b143ed7b8e8c2a64b9624e285dff1fce1834f2"),
-    ("penalize:sliding_log", "2f3a9dfa2efa7a6deb590470118655bec4637892"),
-    ("penalize:sliding_counter", "2ee916501a212a493804f7935c42c12fe27fd991"),
-    ("block:token_bucket", "be973e7fd88f12a730033ec9443295dbc3e6ee13"),
-    ("block:leaky_bucket", "fbe61bec5a647e2c60fbecd263ae820ce5b5124f"),
-    ("block:fixed_window", "a04275da0a22d7c9ff3bfe74b1dfd9edbdac4a8e"),
-    ("block:sliding_log", "49568dc07151f091804dece8afad465b64fab447"),
-    ("block:sliding_counter", "d5024c26b90b3b0aa8c22a5316b88e692a0f274b"),
-    ("group", "e3b743c0f37beac0357bf557cd5b87293bf04e24"),
+    ("take:token_bucket", "367901271fc96a0d50a2863ffd9a76ad9cc26a39"),
+    ("take:leaky_bucket", "8b409cda492edeeabc88d298eafa85a4480c36c3"),
+    ("take:fixed_window", "1e452f666cff4754ed30c5d87fc46c73ca5309e8"),
+    ("take:sliding_log", "73a16e2968a09bf90143448727a3198a57c4fe84"),
+    ("take:sliding_counter", "adbb47fbcb548438f5fc3c8f1e6c32882115bcde"),
+    ("refund:token_bucket", "4695e87ae5e0c6816ba3391f3fce6dc5cca5401c"),
+    ("refund:leaky_bucket", "a3d6a39e96d721668f65885bb03402ffce8915f5"),
+    ("refund:fixed_window", "a345f3084f6b0855b779e4650b3226ccb01f8432"),
+    ("refund:sliding_log", "7ea8e3bccd2d29b2492227084d0c5c33d27d8893"),
+    ("refund:sliding_counter", "9c2430e4c3647db1119eb85b786bf321efb66d46"),
+    ("penalize:token_bucket", "0b7952c0a6df85cfecc5929f438bdff7596d634c"),
+    ("penalize:leaky_bucket", "96bc7fa90701a3319e6f0de31441cfb7f0b533d0"),
+    ("penalize:fixed_window", "1fc8dcf60ef7bf40b39879bc7bfc68a4e2ad0059"),
+    ("penalize:sliding_log", "703c204d2b147dacde5d3391f0f9b7af2ac74ed6"),
+    ("penalize:sliding_counter", "d935f0392f533de854bf76373d861e78dfb621c5"),
+    ("block:token_bucket", "b11eee3041b3a16c8acde5dc1b608c206bea8170"),
+    ("block:leaky_bucket", "ecfba5d52633ca51d64dd219f81a39557752cd2e"),
+    ("block:fixed_window", "45f9d0087334617d002cac05ebf887b4b9af87a7"),
+    ("block:sliding_log", "f79ea2b1da463aa9e45f5db325cf951de290def4"),
+    ("block:sliding_counter", "281cf166795a87becc79e91d542af22a56c0201e"),
+    ("group", "16f4751d7f875dda453a7b68a714263a0b7b12d2"),
     ("reset", "e46de8ad281b5b7e11bbfc196935f080da9f576b"),
 ];
 
@@ -59,7 +59,6 @@ const COMMANDS: &[&str] = &[
     "ZREMRANGEBYRANK",
     "ZREMRANGEBYSCORE",
     "ZREVRANGE",
-    "ZREVRANGEBYSCORE",
     "ZSCORE",
 ];
 
@@ -109,7 +108,7 @@ fn headers_say_what_each_file_does() {
                 line.contains(" = ") && !["local", "if", "for", "while", "reply"].contains(&word);
             assert!(!is_assigned && word != "function", "{name}.lua: a global in `{line}`");
         }
-        assert!(body.contains("unpack") <= body.contains("unpack(found[i], 1, 8)"), "{name}.lua: unpack");
+        assert!(body.contains("unpack") <= body.contains("unpack(found[i], 1, 10)"), "{name}.lua: unpack");
     }
 }
 
@@ -452,6 +451,8 @@ fn a_log_of_100_000_entries_is_checked_with_few_commands() {
             assert!((1..=50).contains(&called), "{verb:?} called {called} commands");
             let after = length(&mut connection, "log");
             assert!(after + 256 >= before, "{verb:?} removed {} entries", before - after);
+            let is_admitted = matches!(&verb, Verb::Take(groups) if groups[0].items[0].cost == 1);
+            assert!(!is_admitted || after + 255 == before, "{verb:?} left more stale entries than it has to");
         }
     }
 }

@@ -33,10 +33,12 @@ local function test_unlink(key) return redis.call('DEL', key, test_at(key)) end
 local function test_time()
   return { string.format('%.0f', math.floor(test_now_us / 1000000)), string.format('%.0f', test_now_us % 1000000) }
 end
-local function test_pexpireat(key, at)
+local function test_pexpireat(key, text)
+  assert(string.find(text, '^%d+$'), text)
+  local at = tonumber(text)
   if redis.call('EXISTS', key) == 0 then return 0 end
   if at <= test_now_ms then return test_unlink(key) end
-  redis.call('SET', test_at(key), string.format('%.0f', at))
+  redis.call('SET', test_at(key), text)
 end
 local function test_pttl(key)
   if redis.call('EXISTS', key) == 0 then return -2 end
