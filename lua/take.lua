@@ -5,7 +5,8 @@
 
   KEYS     one per ask
   ARGV     quota: 4 numbers, see the algorithm;
-           then per key: n, cost, longest accepted delay (us, '' for any)
+           then n, cost, longest accepted delay (us, '' for any): per key, or
+           once where they are the same for all
   Returns  {now, row, row, ...}, flat; a row is k, blocked_until, state before
            (settled to now; as many numbers as the algorithm has), or in their
            place one string that says why this key failed, and it alone
@@ -13,12 +14,16 @@
 ]]
 local afford, charge = algorithm(1)
 local reply, size = { now }, 1
-local arg = 5
+local arg, alike = 5, #ARGV < 4 + 3 * #KEYS
+local n, cost, max_delay
 for i = 1, #KEYS do
-  -- The sum is a number, without the call of a function for each.
-  local key, n, cost = KEYS[i], ARGV[arg] + 0, ARGV[arg + 1] + 0
-  local own, blocked, ahead, a, b, c, d, e = afford(key, n, cost, ARGV[arg + 2])
-  arg = arg + 3
+  if i == 1 or not alike then
+    -- The sums are numbers, without the call of a function for each.
+    n, cost, max_delay = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 2]
+    arg = arg + 3
+  end
+  local key = KEYS[i]
+  local own, blocked, ahead, a, b, c, d, e = afford(key, n, cost, max_delay)
   local failed, seen
   if own then
     failed, seen = charge(key, n, own, own, cost, blocked, ahead, a, b, c, d, e)

@@ -134,8 +134,8 @@ async fn equal_asks_are_told_as_one_group() {
     let mut heard = heard.take();
     heard.retain(|text| text.starts_with("called"));
     heard.sort();
-    // Two went at once and by themselves.
-    assert_eq!(heard, ["called for 1", "called for 1", "called for 38 in 2"]);
+    // Some went at once and by themselves.
+    assert_eq!(heard, [vec!["called for 1"; 8], vec!["called for 32 in 2"]].concat());
 }
 
 #[tokio::test]

@@ -169,10 +169,17 @@ pub(crate) fn arguments<'k>(call: &Call, keys: &'k [String]) -> (&'static Script
             if !is_uniform {
                 return (&script::GROUP, named, group_arguments(groups));
             }
-            for group in groups {
-                let item = &group.items[0];
-                args.extend([group.n.to_string(), item.cost.to_string(), text(item.max_delay)]);
+            let mut wanted: Vec<_> = groups
+                .iter()
+                .map(|group| {
+                    let item = &group.items[0];
+                    [group.n.to_string(), item.cost.to_string(), text(item.max_delay)]
+                })
+                .collect();
+            if wanted.iter().all(|other| *other == wanted[0]) {
+                wanted.truncate(1);
             }
+            args.extend(wanted.into_iter().flatten());
             script::of(&script::TAKE, quota.kind())
         }
         Verb::Penalize(_, units) => {
