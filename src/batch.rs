@@ -7,7 +7,6 @@
 
 mod queue;
 
-use std::hash::RandomState;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -48,7 +47,6 @@ struct Shared {
     longest: Duration,
     /// `None`: each ask is a call of its own.
     line: Option<Mutex<Line>>,
-    hashes: RandomState,
     /// Told when a full queue has room again.
     room: Notify,
 }
@@ -68,10 +66,8 @@ impl Batch {
         longest: Duration,
         is_on: bool,
     ) -> Self {
-        let line = Line::default();
-        let hashes = line.queue.hashes();
-        let line = is_on.then(|| Mutex::new(line));
-        Self(Arc::new(Shared { store, clock, observer, longest, line, hashes, room: Notify::new() }))
+        let line = is_on.then(Mutex::default);
+        Self(Arc::new(Shared { store, clock, observer, longest, line, room: Notify::new() }))
     }
 
     /// What became of one group.
@@ -120,7 +116,7 @@ enum Joined<'a> {
 
 impl Shared {
     fn join<'a>(self: &'a Arc<Self>, line: &'a Mutex<Line>, group: Group, deadline: Deadline) -> Joined<'a> {
-        let fingerprint = fingerprint(&group, &self.hashes);
+        let fingerprint = fingerprint(&group);
         let mut line = locked(line);
         if line.queue.is_empty() && line.senders == 0 && line.alone < MOST_ALONE {
             line.alone += 1;

@@ -4,28 +4,41 @@
 //! Never admits, so it can never admit too many. What others do to the key in
 //! the meantime (a reset, a refund, an unblock) is seen up to the cap late.
 
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quick_cache::UnitWeighter;
-use quick_cache::sync::Cache;
+use quick_cache::sync::{Cache, DefaultLifecycle};
+use quick_cache::{Equivalent, UnitWeighter};
 
 use crate::algorithm::{Answer, Before, Taken};
 use crate::batch::Share;
 use crate::clock::Clock;
+use crate::fingerprint::{AsTheyAre, Fingerprint};
 use crate::quota::{Kind, Quota};
-use crate::store::Item;
+use crate::store::{Item, Target};
 
 /// Beyond this many, those that are not asked for go first.
 const MOST_KEYS: u64 = 65_536;
 
+const FILTER: usize = 4_096;
+
 pub(crate) struct DenyCache {
     clock: Clock,
     cap_us: u64,
-    denials: Cache<String, Denial>,
+    denials: Cache<Key, Denial, UnitWeighter, AsTheyAre>,
+    /// By some bits of the fingerprint, until when anything is remembered. Read
+    /// before the cache, whose locks all that is not denied would share.
+    until_us: Box<[AtomicU64]>,
     /// How often keys were forgotten: what was asked before that is not
     /// remembered after it.
     forgotten: AtomicU64,
+}
+
+#[derive(Clone)]
+struct Key {
+    fingerprint: Fingerprint,
+    redis_key: String,
 }
 
 #[derive(Clone)]
@@ -47,8 +60,10 @@ pub(crate) struct Asked(u64);
 impl DenyCache {
     pub(crate) fn new(clock: Clock, cap: Duration) -> Self {
         let cap_us = u64::try_from(cap.as_micros()).unwrap_or(u64::MAX);
-        let denials = Cache::with_weighter(1_024, MOST_KEYS, UnitWeighter);
-        Self { clock, cap_us, denials, forgotten: AtomicU64::new(0) }
+        let denials =
+            Cache::with(1_024, MOST_KEYS, UnitWeighter, AsTheyAre::default(), DefaultLifecycle::default());
+        let until_us = (0..FILTER).map(|_| AtomicU64::new(0)).collect();
+        Self { clock, cap_us, denials, until_us, forgotten: AtomicU64::new(0) }
     }
 
     pub(crate) fn asked(&self) -> Asked {
@@ -58,8 +73,11 @@ impl DenyCache {
     /// The answer to an ask that is still to be denied, and the server's time
     /// that it stands on.
     pub(crate) fn find(&self, item: &Item) -> Option<(Answer, u64)> {
-        let denial = self.denials.get(&item.target.redis_key)?;
         let now_us = self.clock.local_us();
+        if self.until_us(&item.target).load(Ordering::Relaxed) <= now_us {
+            return None;
+        }
+        let denial = self.denials.get(&item.target)?;
         if now_us >= denial.until_us || !denial.denies(item) {
             return None;
         }
@@ -95,13 +113,45 @@ impl DenyCache {
             until_us: 0,
         };
         denial.until_us = share.sent_us + denial.answer(&item).retry_after_us.min(self.cap_us);
-        self.denials.insert(item.target.redis_key, denial);
+        self.until_us(&item.target).fetch_max(denial.until_us, Ordering::Relaxed);
+        let Target { fingerprint, redis_key, .. } = item.target;
+        self.denials.insert(Key { fingerprint, redis_key }, denial);
     }
 
     /// After this process has given something back.
-    pub(crate) fn forget(&self, redis_key: &str) {
+    pub(crate) fn forget(&self, target: &Target) {
         self.forgotten.fetch_add(1, Ordering::AcqRel);
-        self.denials.remove(redis_key);
+        self.denials.remove(target);
+    }
+
+    fn until_us(&self, target: &Target) -> &AtomicU64 {
+        &self.until_us[target.fingerprint.0 as usize % FILTER]
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.fingerprint.hash(state);
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.redis_key == other.redis_key
+    }
+}
+
+impl Eq for Key {}
+
+impl Hash for Target {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.fingerprint.hash(state);
+    }
+}
+
+impl Equivalent<Key> for Target {
+    fn equivalent(&self, key: &Key) -> bool {
+        self.redis_key == key.redis_key
     }
 }
 

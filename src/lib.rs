@@ -14,7 +14,7 @@
 //!         |
 //! algorithm, script, connection          what is done with it, and how
 //!         |
-//! quota, decision, key, error, gate_name, clock, observer
+//! quota, decision, key, error, fingerprint, gate_name, clock, observer
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one of the same name in
@@ -29,6 +29,7 @@ mod connection;
 mod decision;
 mod deny_cache;
 mod error;
+mod fingerprint;
 mod gate;
 mod gate_name;
 mod key;

@@ -15,6 +15,7 @@ use crate::algorithm::Before;
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
+use crate::fingerprint::Fingerprint;
 use crate::gate_name::GateName;
 use crate::key::Prefix;
 use crate::quota::Quota;
@@ -32,6 +33,8 @@ pub(crate) struct GateInfo {
 pub(crate) struct Target {
     pub(crate) gate: Arc<GateInfo>,
     pub(crate) redis_key: String,
+    /// Of `redis_key`.
+    pub(crate) fingerprint: Fingerprint,
 }
 
 /// One gate's part in a group.

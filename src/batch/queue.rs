@@ -1,13 +1,13 @@
 //! The asks that wait to be sent, in order of arrival, equal ones together.
 
 use std::collections::{HashMap, VecDeque};
-use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState};
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Share;
 use crate::error::Error;
+use crate::fingerprint::{AsTheyAre, Fingerprint};
 use crate::quota::Kind;
 use crate::store::{Group, MOST_WORK, Outcome};
 
@@ -30,26 +30,17 @@ pub(super) struct Merged {
     fingerprint: Option<Fingerprint>,
 }
 
-/// What equal asks have in common, and hardly any others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Fingerprint(u64);
-
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     merged: VecDeque<Merged>,
     /// How many left before the first of `merged`.
     left: u64,
     /// Where asks with a fingerprint wait, counted as `left` is.
-    places: HashMap<Fingerprint, u64, BuildHasherDefault<AsItIs>>,
+    places: HashMap<Fingerprint, u64, AsTheyAre>,
     waiting: usize,
-    hashes: RandomState,
 }
 
 impl Queue {
-    pub(super) fn hashes(&self) -> RandomState {
-        self.hashes.clone()
-    }
-
     pub(super) fn is_empty(&self) -> bool {
         self.merged.is_empty()
     }
@@ -106,7 +97,7 @@ impl Queue {
 
     /// Nobody will send these; their callers are told.
     pub(super) fn clear(&mut self) {
-        *self = Self { hashes: self.hashes.clone(), ..Self::default() };
+        *self = Self::default();
     }
 }
 
@@ -131,17 +122,13 @@ impl Merged {
 
 /// `None` for what stays by itself: a take of several units at once, and where
 /// denials count, since those depend on who asked before.
-pub(super) fn fingerprint(group: &Group, hashes: &RandomState) -> Option<Fingerprint> {
+pub(super) fn fingerprint(group: &Group) -> Option<Fingerprint> {
     let counts_denied = |kind: &Kind| matches!(kind, Kind::SlidingLog(log) if log.count_denied);
     if group.n > 1 || group.items.iter().any(|item| counts_denied(item.target.gate.quota.kind())) {
         return None;
     }
-    let mut hasher = hashes.build_hasher();
-    for item in &group.items {
-        item.target.redis_key.hash(&mut hasher);
-        (group.n, item.cost).hash(&mut hasher);
-    }
-    Some(Fingerprint(hasher.finish()))
+    let items = group.items.iter().map(|item| item.target.fingerprint.with(item.cost));
+    items.reduce(|all, item| all.with(item.0)).map(|all| all.with(group.n))
 }
 
 fn are_equal(a: &Group, b: &Group) -> bool {
@@ -155,29 +142,12 @@ fn are_equal(a: &Group, b: &Group) -> bool {
         })
 }
 
-/// Fingerprints are hashes already.
-#[derive(Debug, Default)]
-struct AsItIs(u64);
-
-impl Hasher for AsItIs {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.0 = self.0.rotate_left(8) ^ u64::from(byte));
-    }
-
-    fn write_u64(&mut self, number: u64) {
-        self.0 = number;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::fingerprint::Fingerprints;
     use crate::gate_name::GateName;
     use crate::key::{KeyMode, Keyspace};
     use crate::quota::{Quota, Rate};
@@ -189,7 +159,8 @@ mod tests {
         let name = "gate";
         let prefix = Keyspace::new("test", KeyMode::Clear).unwrap().prefix(name, &quota).unwrap();
         let gate = Arc::new(GateInfo { name: GateName::new(name).unwrap(), quota, prefix });
-        let target = Target { redis_key: gate.prefix.key(key.as_bytes()), gate };
+        let redis_key = gate.prefix.key(key.as_bytes());
+        let target = Target { fingerprint: Fingerprints::default().of(&redis_key), redis_key, gate };
         Group::of_one(Item { target, cost: 1, max_delay_us: None })
     }
 
@@ -224,12 +195,13 @@ mod tests {
     #[test]
     fn equal_asks_wait_in_the_place_of_the_first() {
         let (mut queue, quota) = (Queue::default(), Quota::fixed_window(5, MINUTE));
-        let hashes = queue.hashes();
+        let hashes = Fingerprints::default();
         let mut waiting = Vec::new();
         for key in ["a", "b", "a", "c", "b", "a"] {
             let (caller, answered) = caller();
-            let group = group(quota, key);
-            let fingerprint = fingerprint(&group, &hashes);
+            let mut group = group(quota, key);
+            group.items[0].target.fingerprint = hashes.of(key);
+            let fingerprint = fingerprint(&group);
             queue.push(group, fingerprint, caller);
             waiting.push(answered);
         }

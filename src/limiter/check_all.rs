@@ -1,7 +1,7 @@
 //! Several asks in one atomic step: all are admitted, or none is.
 
 use super::Core;
-use super::core::{about, check_cost, item};
+use super::core::{about, check_cost};
 use crate::ask::Ask;
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
@@ -12,7 +12,8 @@ const MOST_ASKS: usize = 128;
 
 impl Core {
     pub(crate) async fn check_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
-        let items = asks.iter().map(|ask| item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
+        let items =
+            asks.iter().map(|ask| self.item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
         let items = items.collect::<Result<Vec<_>, _>>()?;
         if asks.is_empty() {
             return Err(Error::config("check_all was given no ask"));

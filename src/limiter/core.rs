@@ -14,6 +14,7 @@ use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::deny_cache::{Asked, DenyCache};
 use crate::error::Error;
+use crate::fingerprint::Fingerprints;
 use crate::gate_name::GateName;
 use crate::key::Keyspace;
 use crate::observer::Observer;
@@ -28,6 +29,7 @@ pub(crate) struct Core {
     batch: Batch,
     deny_cache: Option<DenyCache>,
     keyspace: Keyspace,
+    fingerprints: Fingerprints,
     deadline: Duration,
     pub(crate) on_failure: OnFailure,
     observer: Option<Arc<dyn Observer>>,
@@ -44,8 +46,18 @@ impl Core {
         on_failure: OnFailure,
         observer: Option<Arc<dyn Observer>>,
     ) -> Self {
-        let is_shut_down = AtomicBool::new(false);
-        Self { store, batch, deny_cache, keyspace, deadline, on_failure, observer, is_shut_down }
+        let (fingerprints, is_shut_down) = (Fingerprints::default(), AtomicBool::new(false));
+        Self {
+            store,
+            batch,
+            deny_cache,
+            keyspace,
+            fingerprints,
+            deadline,
+            on_failure,
+            observer,
+            is_shut_down,
+        }
     }
 
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<Arc<GateInfo>, Error> {
@@ -97,11 +109,11 @@ impl Core {
     }
 
     pub(crate) async fn write(&self, ask: AskRef<'_>, write: Write) -> Result<(), Error> {
-        let target = target(ask)?;
+        let target = self.target(ask.gate.info()?, ask.key);
         self.open()?;
         let written = self.store.write(&target, write, self.deadline_of(ask.deadline)).await;
         if let Some(deny_cache) = &self.deny_cache {
-            deny_cache.forget(&target.redis_key);
+            deny_cache.forget(&target);
         }
         written.map_err(|error| {
             let error = about(ask, error);
@@ -124,7 +136,7 @@ impl Core {
             return self.open();
         }
         let gate = self.gate_info("ready", PROBE)?;
-        let target = Target { redis_key: gate.prefix.key(b""), gate };
+        let target = self.target(&gate, b"");
         let peek = Group::of_one(Item { target, cost: 0, max_delay_us: None });
         self.take(peek, Deadline::new(self.deadline)).await.map(drop)
     }
@@ -150,9 +162,20 @@ impl Core {
         Deadline::new(own.unwrap_or(self.deadline))
     }
 
+    pub(super) fn item(&self, ask: AskRef<'_>) -> Result<Item, Error> {
+        let target = self.target(ask.gate.info()?, ask.key);
+        check_cost(ask.cost, &target.gate.quota)?;
+        Ok(Item { target, cost: ask.cost, max_delay_us: max_delay_us(ask) })
+    }
+
+    fn target(&self, gate: &Arc<GateInfo>, key: &[u8]) -> Target {
+        let redis_key = gate.prefix.key(key);
+        Target { fingerprint: self.fingerprints.of(&redis_key), redis_key, gate: gate.clone() }
+    }
+
     /// What to ask the store, if it has to be asked.
     fn prepare(&self, ask: AskRef<'_>) -> Result<Prepared, Error> {
-        let item = item(ask).map_err(|error| about(ask, error))?;
+        let item = self.item(ask).map_err(|error| about(ask, error))?;
         let denied = match &self.deny_cache {
             Some(deny_cache) if ask.cost > 0 && self.open().is_ok() => deny_cache.find(&item),
             _ => None,
@@ -180,7 +203,7 @@ impl Core {
                     && ask.cost > 0
                     && !decision.allowed
                 {
-                    deny_cache.remember(asked, item(ask)?, &share);
+                    deny_cache.remember(asked, self.item(ask)?, &share);
                 }
                 Ok(decision)
             }
@@ -285,17 +308,6 @@ fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: u64) -> Dec
         shadow: false,
         now_us,
     }
-}
-
-fn target(ask: AskRef<'_>) -> Result<Target, Error> {
-    let gate = ask.gate.info()?.clone();
-    Ok(Target { redis_key: gate.prefix.key(ask.key), gate })
-}
-
-pub(super) fn item(ask: AskRef<'_>) -> Result<Item, Error> {
-    let target = target(ask)?;
-    check_cost(ask.cost, &target.gate.quota)?;
-    Ok(Item { target, cost: ask.cost, max_delay_us: max_delay_us(ask) })
 }
 
 /// Beyond what any clock shows; a longer one means the same.
