@@ -6,13 +6,17 @@
 //! calls at a time, so that a caller who stops polling holds nobody up.
 
 mod queue;
+mod sender;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::runtime::{self, Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
 use self::queue::{Caller, Merged, Queue, fingerprint};
+use self::sender::Sender;
 use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::Error;
@@ -55,7 +59,13 @@ struct Shared {
 struct Line {
     queue: Queue,
     alone: usize,
+    /// On multi-thread runtimes, which run by themselves: they see to the
+    /// deadlines of who waits.
     senders: usize,
+    /// By their current-thread runtimes, which stand still whenever their owner
+    /// does something else. As long as there are any, each caller has a timer of
+    /// his own. None is started where there is another kind.
+    idle_senders: Vec<runtime::Id>,
 }
 
 impl Batch {
@@ -78,7 +88,7 @@ impl Batch {
         };
         match self.0.join(line, group, deadline) {
             Joined::Alone(group, _alone) => self.0.take_alone(&group, deadline).await,
-            Joined::Waits(answer) => self.0.answered(answer, deadline).await,
+            Joined::Waits(answer, timed) => self.0.answered(answer, timed, deadline).await,
             Joined::Full(group) => self.0.wait_for_room(line, group, deadline).await,
         }
     }
@@ -110,7 +120,8 @@ type Answer = oneshot::Receiver<Result<Share, Error>>;
 enum Joined<'a> {
     /// Nobody is there: its caller sends it.
     Alone(Group, Alone<'a>),
-    Waits(Answer),
+    /// With a timer of its own or without.
+    Waits(Answer, bool),
     Full(Group),
 }
 
@@ -118,7 +129,8 @@ impl Shared {
     fn join<'a>(self: &'a Arc<Self>, line: &'a Mutex<Line>, group: Group, deadline: Deadline) -> Joined<'a> {
         let fingerprint = fingerprint(&group);
         let mut line = locked(line);
-        if line.queue.is_empty() && line.senders == 0 && line.alone < MOST_ALONE {
+        let is_idle = line.queue.is_empty() && line.senders == 0 && line.idle_senders.is_empty();
+        if is_idle && line.alone < MOST_ALONE {
             line.alone += 1;
             return Joined::Alone(group, Alone(self));
         }
@@ -128,11 +140,26 @@ impl Shared {
         let (answer, answered) = oneshot::channel();
         line.queue.push(group, fingerprint, Caller { answer, deadline: deadline.at });
         if line.senders < MOST_SENDERS {
-            line.senders += 1;
-            drop(line);
-            tokio::spawn(Sender { shared: self.clone(), has_ended: false }.run());
+            self.start_sender(&mut line);
         }
-        Joined::Waits(answered)
+        let timed = !line.idle_senders.is_empty() || deadline.after < self.longest;
+        Joined::Waits(answered, timed)
+    }
+
+    fn start_sender(self: &Arc<Self>, line: &mut Line) {
+        let runtime = Handle::current();
+        let idle = (runtime.runtime_flavor() == RuntimeFlavor::CurrentThread).then(|| runtime.id());
+        match idle {
+            Some(id) => {
+                let of_this = line.idle_senders.iter().filter(|&&other| other == id).count();
+                if line.senders > 0 || of_this >= MOST_SENDERS {
+                    return;
+                }
+                line.idle_senders.push(id);
+            }
+            None => line.senders += 1,
+        }
+        runtime.spawn(Sender::new(self.clone(), idle).run());
     }
 
     /// One caller after the other, each telling the next.
@@ -149,9 +176,9 @@ impl Shared {
                     self.room.notify_one();
                     return self.take_alone(&group, deadline).await;
                 }
-                Joined::Waits(answer) => {
+                Joined::Waits(answer, timed) => {
                     self.room.notify_one();
-                    return self.answered(answer, deadline).await;
+                    return self.answered(answer, timed, deadline).await;
                 }
                 Joined::Full(back) => group = back,
             }
@@ -161,12 +188,29 @@ impl Shared {
         }
     }
 
-    async fn answered(&self, answer: Answer, deadline: Deadline) -> Result<Share, Error> {
-        match tokio::time::timeout_at(deadline.at, answer).await {
+    async fn answered(&self, answer: Answer, timed: bool, deadline: Deadline) -> Result<Share, Error> {
+        let answered = match timed {
+            true => tokio::time::timeout_at(deadline.at, answer).await,
+            false => Ok(answer.await),
+        };
+        match answered {
             Ok(Ok(share)) => share,
             Ok(Err(_)) => Err(Error::unavailable("the tokio runtime that was sending has ended")),
             Err(_) => Err(Error::timeout(self.store.waited_for(), deadline.after)),
         }
+    }
+
+    /// Tells whoever has waited for too long; returns when the next one will
+    /// have.
+    fn tell_the_late(&self, line: &Mutex<Line>, sent: &mut [Merged]) -> Option<Instant> {
+        let now = Instant::now();
+        let late = || Error::timeout(self.store.waited_for(), self.longest);
+        for merged in &mut *sent {
+            merged.tell_the_late(now, &late);
+        }
+        let next = sent.iter().filter_map(Merged::first_deadline).min();
+        let waiting = locked(line).queue.tell_the_late(now, &late);
+        next.into_iter().chain(waiting).min()
     }
 
     async fn take_alone(&self, group: &Group, deadline: Deadline) -> Result<Share, Error> {
@@ -191,52 +235,11 @@ impl Shared {
     }
 }
 
-/// A task that sends what lines up, until nothing does.
-struct Sender {
-    shared: Arc<Shared>,
-    has_ended: bool,
-}
-
-impl Sender {
-    async fn run(mut self) {
-        while let Some(batch) = self.next() {
-            let at = batch.iter().filter_map(Merged::deadline).max();
-            let at = at.unwrap_or_else(tokio::time::Instant::now);
-            let deadline = Deadline { at, after: self.shared.longest };
-            let groups: Vec<Group> = batch.iter().map(|merged| merged.group.clone()).collect();
-            let asks = batch.iter().map(|merged| merged.callers.len()).sum();
-            let (outcomes, sent_us) = self.shared.call(&groups, asks, deadline).await;
-            for (merged, outcome) in batch.into_iter().zip(outcomes) {
-                merged.share_out(outcome, sent_us);
-            }
-        }
-    }
-
-    fn next(&mut self) -> Option<Vec<Merged>> {
-        let mut line = locked(self.shared.line.as_ref()?);
-        let was_full = line.queue.is_full();
-        let batch = line.queue.pop_batch();
-        if batch.is_empty() {
-            line.senders -= 1;
-            self.has_ended = true;
-        }
-        if was_full {
-            self.shared.room.notify_one();
-        }
-        (!self.has_ended).then_some(batch)
-    }
-}
-
-/// Its runtime may end before it does. Nobody else might come to send what is
-/// left then, so whoever waits for that is told.
-impl Drop for Sender {
-    fn drop(&mut self) {
-        let Some(line) = self.shared.line.as_ref().filter(|_| !self.has_ended) else { return };
-        let mut line = locked(line);
-        line.senders -= 1;
-        if line.senders == 0 {
-            line.queue.clear();
-            self.shared.room.notify_one();
+impl Line {
+    fn end_sender(&mut self, idle: Option<runtime::Id>) {
+        match idle.and_then(|id| self.idle_senders.iter().position(|&other| other == id)) {
+            Some(at) => drop(self.idle_senders.swap_remove(at)),
+            None => self.senders -= 1,
         }
     }
 }

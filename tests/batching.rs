@@ -2,7 +2,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use harness::Server;
@@ -205,7 +205,7 @@ async fn an_ask_with_a_deadline_of_its_own_is_answered_by_then() {
     let _paused = Paused::new(&server);
     let mut waiting: Vec<_> = (0..10).map(|_| asking(&gate, "key")).collect();
     waiting.iter_mut().for_each(poll_once);
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let error = gate.ask("key").deadline(Duration::from_millis(20)).check().await.unwrap_err();
     assert!(error.is_timeout(), "{error}");
     assert!((Duration::from_millis(20)..PATIENCE / 2).contains(&start.elapsed()));
@@ -251,6 +251,75 @@ fn callers_of_a_runtime_that_ends_are_told_and_others_go_on() {
             if first.is_ok() { first } else { gate.check("key").await }
         });
         let _ = decision.unwrap();
+    }
+}
+
+/// On a runtime that runs by itself nobody has a timer of his own.
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_waits_is_told_when_his_time_is_up() {
+    const DEADLINE: Duration = Duration::from_millis(100);
+    let server = Server::process(&[]).unwrap();
+    let limiter = builder(server.url()).deadline(DEADLINE).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, HOUR));
+    limiter.ready().await.unwrap();
+    let paused = Paused::new(&server);
+    let mut asked = Vec::new();
+    for number in 0..300 {
+        let gate = gate.clone();
+        // Equal ones among them, and more than one batch.
+        let key = format!("user:{}", number % 200);
+        asked.push(tokio::spawn(async move {
+            let start = Instant::now();
+            let error = gate.check(key).await.unwrap_err();
+            (error, start.elapsed())
+        }));
+        if number % 30 == 0 {
+            tokio::time::sleep(Duration::from_millis(3)).await;
+        }
+    }
+    for task in asked {
+        let (error, took) = task.await.unwrap();
+        assert!(error.is_timeout(), "{error}");
+        assert!((DEADLINE..PATIENCE).contains(&took), "{took:?}");
+    }
+    drop(paused);
+    soon("Redis is asked again", async || gate.check("later").await.is_ok()).await;
+}
+
+#[test]
+fn a_runtime_that_stands_still_holds_up_none_but_its_own() {
+    let server = Server::process(&[]).unwrap();
+    let stands = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for runs in [
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap(),
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap(),
+    ] {
+        let limiter = builder(server.url()).deadline(Duration::from_millis(200)).build().unwrap();
+        let gate = limiter.gate("gate", Quota::fixed_window(100_000, HOUR));
+        // The connection belongs to the one that runs.
+        runs.block_on(limiter.ready()).unwrap();
+        let left = stands.block_on(async {
+            let asked: Vec<_> = (0..50)
+                .map(|_| {
+                    let gate = gate.clone();
+                    tokio::spawn(async move { gate.check("key").await })
+                })
+                .collect();
+            // Its senders have begun, and go no further from here on.
+            tokio::task::yield_now().await;
+            asked
+        });
+        for _ in 0..3 {
+            let start = Instant::now();
+            let decisions = runs.block_on(join_all((0..100).map(|_| gate.check("key"))));
+            assert!(start.elapsed() < PATIENCE);
+            // What the other runtime had taken along is lost, and said to be.
+            assert!(
+                decisions.iter().all(|it| it.as_ref().map_or_else(Error::is_timeout, |it| it.is_allowed()))
+            );
+        }
+        assert!(runs.block_on(gate.check("key")).unwrap().is_allowed());
+        stands.block_on(join_all(left)).into_iter().for_each(|it| drop(it.unwrap()));
     }
 }
 
