@@ -1,0 +1,105 @@
+//! A subject in a case: what differs from one to the next is hidden once per round, not once per ask.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+
+use crate::case::{Case, Keys};
+use crate::measure::{self, Round};
+use crate::server::Target;
+use crate::subjects::{Info, Local, Subject};
+use crate::{Failure, Length};
+
+pub(crate) trait Runs {
+    fn info(&self) -> Info;
+
+    /// Connects, and puts the keys into Redis where the case wants them there.
+    fn prepare(&mut self, runtime: &Runtime) -> Result<(), Failure>;
+
+    fn round(&self, runtime: &Runtime, length: Length) -> Result<Round, Failure>;
+}
+
+/// A slow subject's keys come in its first rounds.
+const FILLING: Duration = Duration::from_secs(3);
+
+const UNPREPARED: &str = "not prepared";
+
+/// One that asks Redis.
+pub(crate) struct Entrant<S> {
+    case: Case,
+    target: Arc<Target>,
+    ready: Option<(Arc<S>, Arc<Keys>)>,
+}
+
+impl<S: Subject> Entrant<S> {
+    pub(crate) fn boxed(case: Case, target: &Arc<Target>) -> Box<dyn Runs> {
+        Box::new(Self { case, target: target.clone(), ready: None })
+    }
+}
+
+impl<S: Subject> Runs for Entrant<S> {
+    fn info(&self) -> Info {
+        S::INFO
+    }
+
+    fn prepare(&mut self, runtime: &Runtime) -> Result<(), Failure> {
+        let subject = Arc::new(runtime.block_on(S::open(self.target.url(), self.case))?);
+        let keys = Keys::new(self.case, |number| S::key(self.case, number), S::INFO.most);
+        if self.case.is_filled() {
+            measure::fill(runtime, &subject, &keys, FILLING)?;
+        }
+        self.ready = Some((subject, keys));
+        Ok(())
+    }
+
+    fn round(&self, runtime: &Runtime, length: Length) -> Result<Round, Failure> {
+        let (subject, keys) = self.ready.as_ref().ok_or(UNPREPARED)?;
+        measure::round(runtime, subject, keys, self.case, &self.target, length)
+    }
+}
+
+/// One that decides in this process.
+pub(crate) struct LocalEntrant<L: Local> {
+    case: Case,
+    target: Arc<Target>,
+    ready: Option<Ready<L>>,
+}
+
+struct Ready<L: Local> {
+    subject: Arc<L>,
+    names: Arc<Keys>,
+    keys: Vec<L::Key>,
+}
+
+impl<L: Local> LocalEntrant<L> {
+    pub(crate) fn boxed(case: Case, target: &Arc<Target>) -> Box<dyn Runs> {
+        Box::new(Self { case, target: target.clone(), ready: None })
+    }
+}
+
+impl<L: Local> Runs for LocalEntrant<L> {
+    fn info(&self) -> Info {
+        L::INFO
+    }
+
+    fn prepare(&mut self, runtime: &Runtime) -> Result<(), Failure> {
+        let subject = Arc::new(L::open(self.target.url(), self.case, runtime.handle())?);
+        let names = Keys::new(self.case, |number| format!("user:{number}"), L::INFO.most);
+        let keys = names.names.iter().map(|name| L::key(name)).collect::<Result<Vec<_>, _>>()?;
+        // Each key once, by all threads: those who lease it from Redis have it then.
+        let share = keys.len().div_ceil(measure::cores());
+        std::thread::scope(|scope| {
+            let part = |part: &'_ [L::Key]| part.iter().try_for_each(|key| subject.check(key).map(|_| ()));
+            let threads: Vec<_> = keys.chunks(share).map(|keys| scope.spawn(move || part(keys))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+        })?;
+        self.ready = Some(Ready { subject, names, keys });
+        Ok(())
+    }
+
+    fn round(&self, _: &Runtime, length: Length) -> Result<Round, Failure> {
+        let Ready { subject, names, keys } = self.ready.as_ref().ok_or(UNPREPARED)?;
+        measure::local_round(subject, names, keys, self.case, length)
+    }
+}
