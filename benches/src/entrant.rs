@@ -1,7 +1,8 @@
 //! A subject in a case: what differs from one to the next is hidden once per round, not once per ask.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
 
@@ -87,13 +88,7 @@ impl<L: Local> Runs for LocalEntrant<L> {
         let subject = Arc::new(L::open(self.target.url(), self.case, runtime.handle())?);
         let names = Keys::new(self.case, |number| format!("user:{number}"), L::INFO.most);
         let keys = names.names.iter().map(|name| L::key(name)).collect::<Result<Vec<_>, _>>()?;
-        // Each key once, by all threads: those who lease it from Redis have it then.
-        let share = keys.len().div_ceil(measure::cores());
-        std::thread::scope(|scope| {
-            let part = |part: &'_ [L::Key]| part.iter().try_for_each(|key| subject.check(key).map(|_| ()));
-            let threads: Vec<_> = keys.chunks(share).map(|keys| scope.spawn(move || part(keys))).collect();
-            threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
-        })?;
+        warm(&*subject, &keys)?;
         self.ready = Some(Ready { subject, names, keys });
         Ok(())
     }
@@ -101,5 +96,28 @@ impl<L: Local> Runs for LocalEntrant<L> {
     fn round(&self, _: &Runtime, length: Length) -> Result<Round, Failure> {
         let Ready { subject, names, keys } = self.ready.as_ref().ok_or(UNPREPARED)?;
         measure::local_round(subject, names, keys, self.case, length)
+    }
+}
+
+/// Asks for each key until most are decided in this process: those who lease a key from Redis have it
+/// then. Not for ever: some never have all of them at once.
+fn warm<L: Local>(subject: &L, keys: &[L::Key]) -> Result<(), Failure> {
+    let begun = Instant::now();
+    loop {
+        let fell_back = AtomicUsize::new(0);
+        let pass = |part: &[L::Key]| {
+            part.iter().try_for_each(|key| {
+                fell_back.fetch_add(subject.check(key)?.fell_back.into(), Ordering::Relaxed);
+                Ok::<_, Failure>(())
+            })
+        };
+        std::thread::scope(|scope| {
+            let parts = keys.chunks(keys.len().div_ceil(measure::cores()));
+            let threads: Vec<_> = parts.map(|part| scope.spawn(|| pass(part))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+        })?;
+        if fell_back.into_inner() * 100 <= keys.len() || begun.elapsed() > FILLING {
+            return Ok(());
+        }
     }
 }

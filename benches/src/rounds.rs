@@ -50,7 +50,15 @@ impl Row {
     }
 
     pub(crate) fn redis_us(&self) -> Option<f64> {
-        let known: Vec<f64> = self.rounds.iter().filter_map(Round::redis_us).collect();
+        self.median_known(Round::redis_us)
+    }
+
+    pub(crate) fn call_p99_us(&self) -> Option<f64> {
+        self.median_known(|round| round.cost.as_ref()?.call_p99_us)
+    }
+
+    fn median_known(&self, of: impl Fn(&Round) -> Option<f64>) -> Option<f64> {
+        let known: Vec<f64> = self.rounds.iter().filter_map(of).collect();
         (!known.is_empty()).then(|| median(known))
     }
 

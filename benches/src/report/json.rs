@@ -29,6 +29,7 @@ pub(crate) fn json(report: &Report) -> Value {
         "ratio_bounds": bounds,
         "redis_cpu_us_per_check": by_case(&report.rows, Row::redis_us),
         "longest_hold_us": by_case(&report.rows, Row::longest_hold_us),
+        "call_p99_us": by_case(&report.rows, Row::call_p99_us),
         "bytes_per_key": bytes,
         "script_alone": report.scripts.as_ref().map(|scripts| {
             let rate = |rates: &[crate::script_alone::Rate]| json!({

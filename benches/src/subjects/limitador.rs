@@ -30,12 +30,19 @@ impl Subject for Limitador {
         let namespace = format!("limitador-{}", case.family());
         let by_key = vec!["key".try_into()?];
         limiter.add_limit(Limit::new(namespace.as_str(), case.limit().capacity, 3600, vec![], by_key));
-        Ok(Self { limiter, namespace: namespace.as_str().into() })
+        let opened = Self { limiter, namespace: namespace.as_str().into() };
+        // Where no limit applies, it says yes and asks nobody.
+        opened.check("first").await?;
+        let counters = opened.limiter.get_counters(&opened.namespace).await;
+        if counters.map_err(|error| error.to_string())?.is_empty() {
+            return Err("its limit does not apply".into());
+        }
+        Ok(opened)
     }
 
     async fn check(&self, key: &str) -> Result<bool, Failure> {
         let context: Context = HashMap::from([("key".to_owned(), key.to_owned())]).into();
-        let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &context, 1, false).await;
+        let checked = self.limiter.check_rate_limited_and_update(&self.namespace, &context, 1).await;
         Ok(!checked.map_err(|error| error.to_string())?.limited)
     }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Trypema {
 impl Subject for Trypema {
     const INFO: Info = Info {
         name: "trypema",
-        title: "trypema, Redis provider, absolute",
+        title: "trypema, Redis provider",
         note: "sliding window of a minute in buckets of 10 ms; no colons in keys; may overshoot",
         kind: Kind::Peer,
         most: u64::MAX,

@@ -20,7 +20,7 @@ pub(crate) struct Hybrid {
 impl Local for Hybrid {
     const INFO: Info = Info {
         name: "trypema-hybrid",
-        title: "trypema, hybrid provider, absolute",
+        title: "trypema, hybrid provider",
         note: "counts here and tells Redis every 10 ms, so that several processes overshoot; \
                sliding window of a minute",
         kind: Kind::Peer,
