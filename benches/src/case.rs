@@ -23,6 +23,8 @@ pub(crate) enum Case {
     Lease100k,
     /// A thread per core, one key, decided in this process.
     LeaseOne,
+    /// 512 tasks, each key asked for once. Not among the others: `scripts/bench keys`.
+    Keys,
 }
 
 impl Case {
@@ -36,6 +38,7 @@ impl Case {
             Self::Alone => "alone",
             Self::Lease100k => "lease_100k",
             Self::LeaseOne => "lease_one",
+            Self::Keys => "keys",
         }
     }
 
@@ -48,9 +51,11 @@ impl Case {
             Self::Alone => "one task alone, 100,000 keys",
             Self::Lease100k => "in this process, 100,000 keys, a thread per core",
             Self::LeaseOne => "in this process, one key, a thread per core",
+            Self::Keys => "distinct keys, 512 tasks",
         }
     }
 
+    /// Those that are run in rounds.
     pub(crate) const ALL: [Self; 7] =
         [Self::Unlike, Self::Zipf, Self::Hot, Self::HotDenied, Self::Alone, Self::Lease100k, Self::LeaseOne];
 
@@ -74,6 +79,8 @@ impl Case {
             Self::Unlike | Self::Zipf | Self::Alone => Limit { capacity: 1_000_000, refill_s: 60 },
             Self::Hot => Limit { capacity: 200_000_000, refill_s: 1 },
             Self::HotDenied => Limit { capacity: 100, refill_s: 1 },
+            // Used for an hour by a single ask, so that no key goes while others come.
+            Self::Keys => Limit { capacity: 10_000, refill_s: 3600 },
             Self::Lease100k | Self::LeaseOne => Limit { capacity: 100_000_000_000, refill_s: 0 },
         }
     }

@@ -70,7 +70,7 @@ struct Options {
 
 #[derive(Debug, Subcommand)]
 enum Mode {
-    /// Ten million distinct keys, a tenth of them at a time
+    /// Ten million distinct keys, a tenth of them at a time, beside the flat script by hand
     Keys {
         /// How many
         #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
@@ -126,7 +126,10 @@ fn create(path: &Path) -> Result<File, Failure> {
 
 fn run_keys(runtime: &Runtime, count: u64, json: Option<File>) -> Result<bool, Failure> {
     let target = Arc::new(main_server()?);
-    let slices = keys::run(runtime, &target, count, 10)?;
+    // A given server has no second one beside it.
+    let is_given = variable("TIDEGATE_REDIS_URL").is_some();
+    let by_hand = if is_given { None } else { Some(main_server()?) };
+    let slices = keys::run(runtime, &target, by_hand.as_ref(), count, 10)?;
     progress("");
     writeln!(stdout(), "{} cores; {}\n\n{}", measure::cores(), target.how(), report::keys(&slices))?;
     if let Some(mut file) = json {

@@ -26,7 +26,8 @@ use crate::case::Case;
 use crate::entrant::{Entrant, LocalEntrant, Runs};
 use crate::server::Target;
 
-pub(crate) use self::tidegate::{limiter as tidegate_limiter, quota as tidegate_quota};
+pub(crate) use self::multiplexed::Multiplexed;
+pub(crate) use self::tidegate::{Tidegate, limiter as tidegate_limiter, quota as tidegate_quota};
 
 /// Who asks Redis, as its own documentation recommends.
 pub(crate) trait Subject: Sized + Send + Sync + 'static {
@@ -114,8 +115,8 @@ pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
         return Field { present, absent };
     }
 
-    present.push(Entrant::<tidegate::Tidegate>::boxed(case, target));
-    present.push(Entrant::<multiplexed::Multiplexed>::boxed(case, target));
+    present.push(Entrant::<Tidegate>::boxed(case, target));
+    present.push(Entrant::<Multiplexed>::boxed(case, target));
     if is_main {
         present.push(Entrant::<pool::Pooled>::boxed(case, target));
     }

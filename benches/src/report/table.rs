@@ -92,9 +92,10 @@ fn line(row: &Row) -> String {
 
 /// Of `scripts/bench keys`.
 pub(crate) fn keys(slices: &[Slice]) -> String {
-    let mut text =
-        "| keys | checks/s | Redis us/check | this process, MB | Redis, MB |\n| ---: | ---: | ---: | ---: | ---: |\n"
-            .to_owned();
+    let mut text = "| keys | tidegate checks/s | its Redis us/check | its Redis MB | this process MB \
+        | by hand checks/s | its Redis us/check | its Redis MB |\n\
+        | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+        .to_owned();
     for slice in slices {
         let _ = writeln!(text, "| {} |", slice.cells().join(" | "));
     }
