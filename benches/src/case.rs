@@ -63,6 +63,12 @@ impl Case {
         if self == Self::Alone { 1 } else { 512 }
     }
 
+    /// Into how many turns a round is cut. One task alone wakes and sleeps as the system sees fit, now in
+    /// 30 us and now in 60, for a while each: so many turns, and both are in all subjects' medians.
+    pub(crate) fn turns(self) -> u32 {
+        if self == Self::Alone { 5 } else { 1 }
+    }
+
     /// Of many asks under load, so few are timed that the clock does not count; alone, all.
     pub(crate) fn timed_every(self) -> usize {
         match self {

@@ -109,6 +109,7 @@ pub(crate) fn run(
             rows.push(row);
         }
     }
+    let (rounds, length) = cut(case, rounds, length);
     for round in 0..rounds {
         for turn in 0..running.len() {
             let (row, runs) = &running[(round + turn) % running.len()];
@@ -128,6 +129,12 @@ pub(crate) fn run(
     }
     progress("");
     rows
+}
+
+fn cut(case: Case, rounds: usize, length: Length) -> (usize, Length) {
+    let turns = case.turns();
+    let length = Length { warm: length.warm / turns, measured: length.measured / turns };
+    (rounds * turns as usize, length)
 }
 
 /// Whether the subject did something else than it was asked for.

@@ -115,13 +115,16 @@ pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
         return Field { present, absent };
     }
 
-    present.push(Entrant::<Tidegate>::boxed(case, target));
-    present.push(Entrant::<Multiplexed>::boxed(case, target));
+    // Peers are asked where a ratio with them is wanted.
+    let with_peers = !matches!(case, Case::Zipf | Case::Alone);
+    if is_main || with_peers {
+        present.push(Entrant::<Tidegate>::boxed(case, target));
+        present.push(Entrant::<Multiplexed>::boxed(case, target));
+    }
     if is_main {
         present.push(Entrant::<pool::Pooled>::boxed(case, target));
     }
-    // Peers are asked where a ratio with them is wanted.
-    if matches!(case, Case::Zipf | Case::Alone) {
+    if !with_peers {
         return Field { present, absent };
     }
     if is_main {
