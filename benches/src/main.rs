@@ -130,6 +130,9 @@ fn run_keys(runtime: &Runtime, count: u64, json: Option<File>) -> Result<bool, F
     let is_given = variable("TIDEGATE_REDIS_URL").is_some();
     let by_hand = if is_given { None } else { Some(main_server()?) };
     let slices = keys::run(runtime, &target, by_hand.as_ref(), count, 10)?;
+    if is_given {
+        target.clean()?;
+    }
     progress("");
     writeln!(stdout(), "{} cores; {}\n\n{}", measure::cores(), target.how(), report::keys(&slices))?;
     if let Some(mut file) = json {
@@ -167,6 +170,9 @@ fn run_cases(
     }
     let scripts = if all { Some(script_alone::run(&targets[0], rounds, length)?) } else { None };
     let bytes_per_key = if all { bytes::run(runtime, &targets[0])? } else { Vec::new() };
+    if variable("TIDEGATE_REDIS_URL").is_some() {
+        targets[0].clean()?;
+    }
     let ratios = ratios::all(&rows, scripts.as_ref());
     let report = Report { machine, rows, ratios, scripts, bytes_per_key };
 

@@ -10,6 +10,7 @@ use tidegate::internals::script::{self, TAKE};
 use crate::case::{Case, KEYS};
 use crate::rounds::median;
 use crate::server::Target;
+use crate::subjects::RUN;
 use crate::{Failure, Length, progress};
 
 /// Keys in a call.
@@ -73,7 +74,7 @@ pub(crate) fn run(target: &Target, rounds: usize, length: Length) -> Result<Scri
 fn ours(call: &mut redis::Cmd, keys: &[usize]) {
     let quota = crate::subjects::tidegate_quota(Case::Unlike.limit());
     for key in keys {
-        call.arg(format!("bench:1:script:token_bucket:user:{key}"));
+        call.arg(format!("{}:1:script:token_bucket:user:{key}", *RUN));
     }
     for number in script::quota_args(quota.kind()) {
         call.arg(number);
@@ -86,7 +87,7 @@ fn ours(call: &mut redis::Cmd, keys: &[usize]) {
 /// A value as long as a level and the instant at which it held.
 fn bare(call: &mut redis::Cmd, keys: &[usize]) {
     for key in keys {
-        call.arg(format!("bench:1:script:bare:user:{key}"));
+        call.arg(format!("{}:1:script:get_and_set_p:user:{key}", *RUN));
     }
     call.arg("12.3456789|1763680467812345").arg(60_000);
 }

@@ -6,6 +6,7 @@ use harness::Server;
 use redis::Connection;
 
 use crate::Failure;
+use crate::subjects::RUN;
 
 /// A server of this run.
 pub(crate) struct Target {
@@ -77,6 +78,24 @@ impl Target {
         let cpu_us = cpu_us(&mut watch)? - before.cpu_us;
         let info: String = redis::cmd("INFO").arg("latencystats").query(&mut watch)?;
         Ok(Cost { cpu_us, longest_us: slowest(&info, "p100="), call_p99_us: slowest(&info, "p99=") })
+    }
+
+    /// Removes what this run has put there; for a server that goes on after it.
+    pub(crate) fn clean(&self) -> Result<(), Failure> {
+        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cursor = 0_u64;
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor).arg("MATCH").arg(format!("{}*", *RUN)).arg("COUNT").arg(1000);
+            let (next, keys): (u64, Vec<String>) = scan.query(&mut watch)?;
+            if !keys.is_empty() {
+                redis::cmd("UNLINK").arg(keys).query::<()>(&mut watch)?;
+            }
+            if next == 0 {
+                return Ok(());
+            }
+            cursor = next;
+        }
     }
 
     pub(crate) fn used_memory(&self) -> Result<u64, Failure> {

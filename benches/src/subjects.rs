@@ -39,7 +39,7 @@ pub(crate) trait Subject: Sized + Send + Sync + 'static {
     /// A key that has this number among those of the case. The subject's name is in it where the
     /// crate has no prefix of its own, since all share the server.
     fn key(case: Case, number: usize) -> String {
-        format!("{}:{}:user:{number}", Self::INFO.name, case.family())
+        format!("{}:{}:{}:user:{number}", *RUN, Self::INFO.name, case.family())
     }
 
     /// May one pass?
@@ -147,6 +147,9 @@ pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
     }
     Field { present, absent }
 }
+
+/// What every key of this run begins with, so that those on somebody's server are found again.
+pub(crate) static RUN: LazyLock<String> = LazyLock::new(|| format!("ben-{:04x}", fastrand::u16(..)));
 
 /// What people write when they write it themselves: a bucket in a hash, in floating point.
 static FLAT: LazyLock<redis::Script> =

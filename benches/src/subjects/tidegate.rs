@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ::tidegate::{Gate, Limiter, Quota, Rate};
 
-use super::{DEADLINE, Info, Kind, Subject};
+use super::{DEADLINE, Info, Kind, RUN, Subject};
 use crate::Failure;
 use crate::case::{Case, Limit};
 
@@ -39,7 +39,7 @@ impl Subject for Tidegate {
 
 /// All defaults, but for the deadline, which is not to decide anything here.
 pub(crate) fn limiter(url: &str) -> Result<Limiter, Failure> {
-    Ok(Limiter::builder().url(url).namespace("bench").deadline(DEADLINE).build()?)
+    Ok(Limiter::builder().url(url).namespace(&RUN).deadline(DEADLINE).build()?)
 }
 
 pub(crate) fn quota(limit: Limit) -> Quota {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use trypema::redis::{RedisKey, RedisRateLimiterProvider};
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::{Info, Kind, Subject};
+use super::{Info, Kind, RUN, Subject};
 use crate::Failure;
 use crate::case::Case;
 
@@ -31,7 +31,7 @@ impl Subject for Trypema {
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {
         let connection = redis::Client::open(url)?.get_connection_manager().await?;
         let provider = RedisRateLimiterProvider::builder(connection)
-            .prefix(RedisKey::try_from("trypema".to_owned())?)
+            .prefix(RedisKey::try_from(RUN.clone())?)
             .window_size(WindowSize::minutes(1)?)
             .bucket_size(BucketSize::milliseconds(10)?)
             .build()?;

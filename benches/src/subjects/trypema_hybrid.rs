@@ -7,7 +7,7 @@ use trypema::hybrid::{HybridRateLimiterProvider, SyncInterval};
 use trypema::redis::RedisKey;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::{Info, Kind, Local, Verdict};
+use super::{Info, Kind, Local, RUN, Verdict};
 use crate::Failure;
 use crate::case::Case;
 
@@ -34,7 +34,7 @@ impl Local for Hybrid {
         // It starts tasks.
         let _entered = runtime.enter();
         let provider = HybridRateLimiterProvider::builder(runtime.block_on(client.get_connection_manager())?)
-            .prefix(RedisKey::try_from(format!("hybrid-{}", case.name()))?)
+            .prefix(RedisKey::try_from(format!("{}-{}", *RUN, case.name()))?)
             .window_size(WindowSize::minutes(1)?)
             .bucket_size(BucketSize::milliseconds(10)?)
             .sync_interval(SyncInterval::milliseconds(10)?)
