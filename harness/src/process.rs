@@ -11,10 +11,13 @@ use crate::{
     lifeline::Lifeline,
 };
 
+const PROGRAM: &str = "redis-server";
+
 /// A plain `redis-server` on a free port of the loopback interface.
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) port: u16,
+    program: String,
     options: Vec<String>,
     pub(crate) clock: Option<Clock>,
     lifeline: Option<Lifeline>,
@@ -22,35 +25,50 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(options: &[&str]) -> Result<Self, Error> {
-        Self::launch(options, None)
+        Self::launch(PROGRAM, options, None)
+    }
+
+    /// Another server than the one in the PATH.
+    pub(crate) fn start_program(program: &str, options: &[&str]) -> Result<Self, Error> {
+        Self::launch(program, options, None)
     }
 
     pub(crate) fn start_with_clock() -> Result<Self, Error> {
-        Self::launch(&[], Some(clock::library()?))
+        Self::launch(PROGRAM, &[], Some(clock::library()?))
     }
 
-    fn launch(options: &[&str], clock_library: Option<&Path>) -> Result<Self, Error> {
-        if !environment::on_path("redis-server") {
-            return Err(Error::NoBinary);
+    fn launch(program: &str, options: &[&str], clock_library: Option<&Path>) -> Result<Self, Error> {
+        // Joined to a folder of the PATH, an absolute path stays what it is.
+        if !environment::on_path(program) {
+            return Err(if program == PROGRAM {
+                Error::NoBinary
+            } else {
+                Error::Process(format!("{program} is not there"))
+            });
         }
         // Between finding a free port and using it, another process may take it.
         let mut attempts = 5;
         loop {
             attempts -= 1;
-            match Self::launch_on(free_port()?, options, clock_library) {
+            match Self::launch_on(program, free_port()?, options, clock_library) {
                 Err(Error::Process(log)) if attempts > 0 && log.contains("already in use") => {}
                 result => return result,
             }
         }
     }
 
-    fn launch_on(port: u16, options: &[&str], clock_library: Option<&Path>) -> Result<Self, Error> {
+    fn launch_on(
+        program: &str,
+        port: u16,
+        options: &[&str],
+        clock_library: Option<&Path>,
+    ) -> Result<Self, Error> {
         let run = environment::run();
         let port_option = port.to_string();
         let library = clock_library.unwrap_or(Path::new("")).to_string_lossy().into_owned();
         #[rustfmt::skip]
         let arguments = [
-            &run, &library,
+            &run, &library, program,
             "--port", &port_option, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
         ];
         let mut lifeline = Lifeline::new(SCRIPT, &[&arguments, options].concat())
@@ -61,7 +79,7 @@ impl Process {
             None => None,
         };
         let options = options.iter().map(ToString::to_string).collect();
-        Ok(Self { port, options, clock, lifeline: Some(lifeline) })
+        Ok(Self { port, program: program.to_owned(), options, clock, lifeline: Some(lifeline) })
     }
 
     /// Kills the server and starts another on the same port. Its clock is right again.
@@ -69,7 +87,7 @@ impl Process {
         drop(self.lifeline.take());
         let library = self.clock.as_ref().and(clock::library().ok());
         let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
-        *self = Self::launch_on(self.port, &options, library)?;
+        *self = Self::launch_on(&self.program, self.port, &options, library)?;
         Ok(())
     }
 }
@@ -78,10 +96,10 @@ impl Process {
 /// Only the server keeps the output open, so its end is the server's.
 const SCRIPT: &str = r#"
 exec 2>&1
-run=$1 clock=$2; shift 2
+run=$1 clock=$2 program=$3; shift 3
 folder=$(mktemp -d "${TMPDIR:-/tmp}/tidegate-$run-XXXXXX") || exit
 echo "$folder"
-set -- redis-server --dir "$folder" "$@"
+set -- "$program" --dir "$folder" "$@"
 if [ -n "$clock" ]; then
     head -c 16 /dev/zero >"$folder/clock"
     set -- env LD_PRELOAD="$clock" TIDEGATE_CLOCK="$folder/clock" "$@"

@@ -133,6 +133,16 @@ impl Server {
         Self::of_process(Process::start(options)?)
     }
 
+    /// Like [`process`](Self::process), of another server than the one in the PATH: a newer Redis, a
+    /// Valkey. `program` is an absolute path.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such program, or it ends at once.
+    pub fn process_of(program: &str, options: &[&str]) -> Result<Self, Error> {
+        Self::of_process(Process::start_program(program, options)?)
+    }
+
     fn of_container(container: Container) -> Result<Self, Error> {
         let url = format!("redis://{}:{}", container.host, container.port);
         let what = format!("container {}", container.image);

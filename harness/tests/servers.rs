@@ -60,6 +60,18 @@ fn a_wrong_option_is_an_error_with_the_servers_words() {
 }
 
 #[test]
+fn another_program_than_that_of_the_path_can_be_the_server() {
+    let found = Command::new("sh").args(["-c", "command -v redis-server"]).output().unwrap();
+    let program = String::from_utf8(found.stdout).unwrap();
+    let mut server = Server::process_of(program.trim(), &["--maxmemory", "10mb"]).unwrap();
+    assert!(answers(server.url()));
+    server.restart().unwrap();
+    assert!(answers(server.url()));
+    let error = Server::process_of("/no/such/server", &[]).unwrap_err();
+    assert!(error.to_string().contains("/no/such/server"), "{error}");
+}
+
+#[test]
 fn a_restarted_server_is_empty_and_has_the_same_address_and_options() {
     let mut server = Server::process(&["--maxmemory", "10mb"]).unwrap();
     let url = server.url().to_owned();

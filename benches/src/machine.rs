@@ -1,0 +1,75 @@
+//! What a run is a run of: cores, and the versions of all that takes part.
+
+use serde_json::{Value, json};
+
+use crate::measure::cores;
+use crate::server::Target;
+
+const LOCK: &str = include_str!("../Cargo.lock");
+
+const PACKAGES: [&str; 10] = [
+    "tidegate",
+    "redis",
+    "deadpool-redis",
+    "tower-rate-limit-redis",
+    "throttle-kit",
+    "actix-extensible-rate-limit",
+    "actix-limitation",
+    "tower-redis-cell",
+    "trypema",
+    "governor",
+];
+
+pub(crate) fn machine(targets: &[std::sync::Arc<Target>]) -> Vec<(&'static str, Value)> {
+    let crates: Vec<_> = PACKAGES
+        .iter()
+        .chain(cfg!(feature = "limitador").then_some(&"limitador"))
+        .filter_map(|name| Some(format!("{name} {}", version(name)?)))
+        .collect();
+    let servers: Vec<_> =
+        targets.iter().map(|target| format!("{} ({})", target.title, target.how())).collect();
+    vec![
+        ("cores", json!(cores())),
+        ("processor", json!(processor())),
+        ("servers", json!(servers.join("; "))),
+        ("rust", json!(env!("RUSTC_VERSION"))),
+        ("crates", json!(crates.join(", "))),
+    ]
+}
+
+/// The newest in the lock file: peers take older ones of some.
+fn version(package: &str) -> Option<&'static str> {
+    let mut lines = LOCK.lines();
+    let mut newest: Option<&str> = None;
+    let number =
+        |version: &str| -> Vec<u32> { version.split('.').filter_map(|it| it.parse().ok()).collect() };
+    while let Some(line) = lines.next() {
+        if line.strip_prefix("name = \"").and_then(|it| it.strip_suffix('"')) != Some(package) {
+            continue;
+        }
+        let version = lines.next().and_then(|it| it.strip_prefix("version = \"")?.strip_suffix('"'));
+        if version.map(number) > newest.map(number) {
+            newest = version;
+        }
+    }
+    newest
+}
+
+fn processor() -> String {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    model.map_or("unknown", |(_, name)| name).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_package_is_in_the_lock_file_and_the_newest_redis_is_ours() {
+        for package in PACKAGES {
+            assert!(version(package).is_some(), "{package}");
+        }
+        assert!(version("redis").is_some_and(|version| version.starts_with("1.")));
+    }
+}

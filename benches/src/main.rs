@@ -1,0 +1,230 @@
+//! tidegate beside what else asks Redis for a decision: everything in one run, in interleaved rounds,
+//! against the same Redis.
+//!
+//!     scripts/bench --quick
+//!
+//! README.md says what each subject is and what differs.
+
+mod bytes;
+mod case;
+mod entrant;
+mod keys;
+mod machine;
+mod measure;
+mod ratios;
+mod report;
+mod rounds;
+mod script_alone;
+mod server;
+mod subjects;
+
+use std::fs::File;
+use std::io::{IsTerminal, Write, stderr, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+use harness::Server;
+use serde_json::json;
+use tokio::runtime::Runtime;
+
+use crate::case::Case;
+use crate::report::Report;
+use crate::server::Target;
+
+pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// tidegate beside what else asks Redis for a decision, in interleaved rounds against one Redis.
+///
+/// The Redis is the one at TIDEGATE_REDIS_URL, where that is set; else a redis-server process, which
+/// ends with this. Prints a table as Markdown.
+#[derive(Debug, Parser)]
+#[command(
+    bin_name = "scripts/bench",
+    after_help = "Exit status: 0; 1 if a subject failed or did something else than it was asked for."
+)]
+struct Options {
+    #[command(subcommand)]
+    mode: Option<Mode>,
+    /// 5 rounds of 0.35 s: within 3 minutes
+    #[arg(long)]
+    quick: bool,
+    /// How many rounds [default: 7, or 5 with --quick]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    rounds: Option<u64>,
+    /// How long a round of a subject is measured [default: 1.5, or 0.35 with --quick]
+    #[arg(long, value_parser = seconds)]
+    seconds: Option<f64>,
+    /// Only these cases, separated by commas
+    #[arg(long, value_parser = case_by_name, value_delimiter = ',')]
+    cases: Vec<Case>,
+    /// Also write all figures to this file
+    #[arg(long, value_name = "FILE", global = true)]
+    json: Option<PathBuf>,
+    /// Also draw a chart into this file, as SVG
+    #[arg(long, value_name = "FILE")]
+    chart: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+enum Mode {
+    /// Ten million distinct keys, a tenth of them at a time, beside the flat script by hand
+    Keys {
+        /// How many
+        #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
+        count: u64,
+    },
+}
+
+/// How long a subject has in a round.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Length {
+    pub(crate) warm: Duration,
+    pub(crate) measured: Duration,
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.05..=600.0).contains(&seconds) => Ok(seconds),
+        _ => Err("not a number from 0.05 to 600".to_owned()),
+    }
+}
+
+fn case_by_name(text: &str) -> Result<Case, String> {
+    let names = Case::ALL.map(Case::name).join(", ");
+    Case::ALL.into_iter().find(|case| case.name() == text).ok_or_else(|| format!("none of {names}"))
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("scripts/bench: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether nothing failed.
+fn run(options: &Options) -> Result<bool, Failure> {
+    // First of all: a result that cannot be written would be found out last.
+    let json = options.json.as_deref().map(create).transpose()?;
+    let chart = options.chart.as_deref().map(create).transpose()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    match options.mode {
+        Some(Mode::Keys { count }) => run_keys(&runtime, count, json),
+        None => run_cases(&runtime, options, json, chart),
+    }
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| format!("{}: {error}", path.display()).into())
+}
+
+fn run_keys(runtime: &Runtime, count: u64, json: Option<File>) -> Result<bool, Failure> {
+    let target = Arc::new(main_server()?);
+    // A given server has no second one beside it.
+    let is_given = variable("TIDEGATE_REDIS_URL").is_some();
+    let by_hand = if is_given { None } else { Some(main_server()?) };
+    let slices = keys::run(runtime, &target, by_hand.as_ref(), count, 10)?;
+    if is_given {
+        target.clean()?;
+    }
+    progress("");
+    writeln!(stdout(), "{} cores; {}\n\n{}", measure::cores(), target.how(), report::keys(&slices))?;
+    if let Some(mut file) = json {
+        let machine: serde_json::Map<_, _> =
+            machine::machine(&[target]).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let slices: Vec<_> = slices.iter().map(keys::Slice::json).collect();
+        writeln!(file, "{:#}", json!({ "machine": machine, "keys": slices }))?;
+    }
+    Ok(true)
+}
+
+fn run_cases(
+    runtime: &Runtime,
+    options: &Options,
+    json: Option<File>,
+    chart: Option<File>,
+) -> Result<bool, Failure> {
+    let rounds = options.rounds.unwrap_or(if options.quick { 5 } else { 7 }) as usize;
+    let measured = options.seconds.unwrap_or(if options.quick { 0.35 } else { 1.5 });
+    let measured = Duration::from_secs_f64(measured);
+    let length = Length {
+        warm: (measured / 5).clamp(Duration::from_millis(100), Duration::from_millis(500)),
+        measured,
+    };
+    let all = options.cases.is_empty();
+
+    let targets = servers()?;
+    let mut machine = machine::machine(&targets);
+    machine.push(("rounds", json!(format!("{rounds} of {:.2} s", measured.as_secs_f64()))));
+    let mut rows = Vec::new();
+    for case in Case::ALL {
+        if all || options.cases.contains(&case) {
+            rows.extend(rounds::run(runtime, case, &targets, rounds, length));
+        }
+    }
+    let scripts = if all { Some(script_alone::run(&targets[0], rounds, length)?) } else { None };
+    let bytes_per_key = if all { bytes::run(runtime, &targets[0])? } else { Vec::new() };
+    if variable("TIDEGATE_REDIS_URL").is_some() {
+        targets[0].clean()?;
+    }
+    let ratios = ratios::all(&rows, scripts.as_ref());
+    let report = Report { machine, rows, ratios, scripts, bytes_per_key };
+
+    // Not `println`, which panics when its reader has seen enough.
+    write!(stdout(), "{}", report::table(&report))?;
+    if let Some(mut file) = json {
+        writeln!(file, "{:#}", report::json(&report))?;
+    }
+    if let Some(mut file) = chart {
+        file.write_all(report::svg(&report).as_bytes())?;
+    }
+    for row in &report.rows {
+        if let Some(reason) = &row.failed {
+            eprintln!("scripts/bench: {} in {} on {}: {reason}", row.info.name, row.case.name(), row.server);
+        }
+    }
+    Ok(report.rows.iter().all(|row| row.failed.is_none()))
+}
+
+/// The given one, or a process with the module redis-cell where that is given.
+fn main_server() -> Result<Target, Failure> {
+    if variable("TIDEGATE_REDIS_URL").is_some() {
+        return Target::new(Server::given_or_start()?);
+    }
+    let server = match variable("TIDEGATE_REDIS_CELL") {
+        Some(module) => Server::process(&["--loadmodule", &module])?,
+        None => Server::process(&[])?,
+    };
+    Target::new(server)
+}
+
+/// The first is what all run on. trypema needs a newer one than many systems have: where the first is
+/// older and another is there, it runs on that, with ours and a baseline beside it.
+fn servers() -> Result<Vec<Arc<Target>>, Failure> {
+    let main = main_server()?;
+    let mut targets = vec![Arc::new(main)];
+    if let (false, Some(program)) = (targets[0].is_7_2, variable("TIDEGATE_BENCH_VALKEY")) {
+        match Server::process_of(&program, &[]).map_err(Failure::from).and_then(Target::new) {
+            Ok(newer) => targets.push(Arc::new(newer)),
+            Err(error) => eprintln!("scripts/bench: {program}: {error}"),
+        }
+    }
+    Ok(targets)
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// What is going on, for whoever waits at a terminal; an empty text ends it.
+pub(crate) fn progress(text: &str) {
+    if stderr().is_terminal() {
+        eprint!("\r\x1b[K{text}");
+    }
+}

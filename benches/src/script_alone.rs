@@ -1,0 +1,151 @@
+//! The script without a client: raw pipelined calls of 64 keys each, by 4 connections, so that
+//! nothing but Redis's one thread bounds them.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use redis::{RedisResult, Value};
+use tidegate::internals::script::{self, TAKE};
+
+use crate::case::{Case, KEYS};
+use crate::rounds::median;
+use crate::server::Target;
+use crate::subjects::RUN;
+use crate::{Failure, Length, progress};
+
+/// Keys in a call.
+const WIDTH: usize = 64;
+const CONNECTIONS: usize = 4;
+/// Calls in flight on a connection.
+const DEPTH: usize = 4;
+
+/// The least that a script can do that keeps a state of its own for each key.
+const BARE: &str = "for i = 1, #KEYS do
+  redis.call('GET', KEYS[i])
+  redis.call('SET', KEYS[i], ARGV[1], 'PX', ARGV[2])
+end
+return #KEYS";
+
+/// Both in all rounds.
+#[derive(Debug, Default)]
+pub(crate) struct Scripts {
+    pub(crate) ours: Vec<Rate>,
+    pub(crate) bare: Vec<Rate>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rate {
+    pub(crate) keys_per_s: f64,
+    pub(crate) keys_per_cpu_s: f64,
+}
+
+impl Scripts {
+    pub(crate) fn ours_over_bare(&self) -> f64 {
+        self.over(|rate| rate.keys_per_s)
+    }
+
+    pub(crate) fn ours_over_bare_by_cpu(&self) -> Option<f64> {
+        let ratio = self.over(|rate| rate.keys_per_cpu_s);
+        ratio.is_finite().then_some(ratio)
+    }
+
+    fn over(&self, of: fn(&Rate) -> f64) -> f64 {
+        median(self.ours.iter().zip(&self.bare).map(|(a, b)| of(a) / of(b)).collect())
+    }
+}
+
+pub(crate) fn run(target: &Target, rounds: usize, length: Length) -> Result<Scripts, Failure> {
+    let mut scripts = Scripts::default();
+    for round in 0..rounds {
+        for turn in 0..2 {
+            progress(&format!("script alone: round {} of {rounds}", round + 1));
+            if (round + turn) % 2 == 0 {
+                scripts.ours.push(measure(target, length, TAKE[0].text, &ours)?);
+            } else {
+                scripts.bare.push(measure(target, length, BARE, &bare)?);
+            }
+        }
+    }
+    progress("");
+    Ok(scripts)
+}
+
+/// As `take.lua` says: the quota, then for each key 1 ask of cost 1 with any delay.
+fn ours(call: &mut redis::Cmd, keys: &[usize]) {
+    let quota = crate::subjects::tidegate_quota(Case::Unlike.limit());
+    for key in keys {
+        call.arg(format!("{}:1:script:token_bucket:user:{key}", *RUN));
+    }
+    for number in script::quota_args(quota.kind()) {
+        call.arg(number);
+    }
+    for _ in keys {
+        call.arg(1).arg(1).arg("");
+    }
+}
+
+/// A value as long as a level and the instant at which it held.
+fn bare(call: &mut redis::Cmd, keys: &[usize]) {
+    for key in keys {
+        call.arg(format!("{}:1:script:get_and_set_p:user:{key}", *RUN));
+    }
+    call.arg("12.3456789|1763680467812345").arg(60_000);
+}
+
+type Fill = dyn Fn(&mut redis::Cmd, &[usize]) + Sync;
+
+fn measure(target: &Target, length: Length, text: &str, fill: &Fill) -> Result<Rate, Failure> {
+    let client = redis::Client::open(target.url())?;
+    let digest: String = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut client.get_connection()?)?;
+    let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let ask = || -> Result<(), Failure> {
+        let mut connection = client.get_connection()?;
+        // Made before and sent again and again, the next one as soon as one is answered: the driver
+        // must never be what is waited for.
+        let calls: Vec<Vec<u8>> = (0..400).map(|_| call(&digest, fill)).collect();
+        for (sent, call) in calls.iter().cycle().enumerate() {
+            connection.send_packed_command(call)?;
+            if sent >= DEPTH {
+                check(connection.recv_response()?)?;
+                done.fetch_add(WIDTH as u64, Ordering::Relaxed);
+            }
+            if over.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(ask)).collect();
+        std::thread::sleep(length.warm);
+        let before = target.begin();
+        let (begun, done_before) = (Instant::now(), done.load(Ordering::Relaxed));
+        std::thread::sleep(length.measured);
+        let keys = (done.load(Ordering::Relaxed) - done_before) as f64;
+        let seconds = begun.elapsed().as_secs_f64();
+        let cost = before.and_then(|before| target.end(&before));
+        over.store(true, Ordering::Relaxed);
+        for thread in threads {
+            thread.join().map_err(|_| "a thread panicked")??;
+        }
+        Ok(Rate { keys_per_s: keys / seconds, keys_per_cpu_s: 1e6 * keys / cost?.cpu_us })
+    })
+}
+
+fn call(digest: &str, fill: &Fill) -> Vec<u8> {
+    let keys: Vec<usize> = (0..WIDTH).map(|_| fastrand::usize(..KEYS)).collect();
+    let mut call = redis::cmd("EVALSHA");
+    call.arg(digest).arg(WIDTH);
+    fill(&mut call, &keys);
+    call.get_packed_command()
+}
+
+/// Ours answers `{now, row…}` with a number for each admitted ask, the bare one the number of keys.
+fn check(reply: Value) -> RedisResult<()> {
+    match reply {
+        Value::Int(keys) if keys == WIDTH as i64 => Ok(()),
+        Value::Array(row) if row.len() == 1 + 3 * WIDTH && row[1] == Value::Int(1) => Ok(()),
+        Value::ServerError(error) => Err(error.into()),
+        other => Err((redis::ErrorKind::UnexpectedReturnType, "not an answer", format!("{other:?}")).into()),
+    }
+}

@@ -1,0 +1,38 @@
+//! throttle-kit: its limiter on its Redis back-end.
+
+use std::time::Duration;
+
+use throttle_kit::{Quota, RateLimiter, RedisBackend};
+
+use super::{Info, Kind, Subject};
+use crate::Failure;
+use crate::case::Case;
+
+pub(crate) struct ThrottleKit {
+    limiter: RateLimiter<RedisBackend>,
+}
+
+impl Subject for ThrottleKit {
+    const INFO: Info = Info {
+        name: "throttle-kit",
+        title: "throttle-kit",
+        note: "GCRA in milliseconds by the client's clock; failures pass",
+        kind: Kind::Peer,
+        most: u32::MAX as u64,
+    };
+
+    async fn open(url: &str, case: Case) -> Result<Self, Failure> {
+        let limit = case.limit();
+        let quota = Quota::from_parts(Duration::from_secs(limit.refill_s), u32::try_from(limit.capacity)?);
+        Ok(Self { limiter: RateLimiter::new(quota, RedisBackend::connect(url).await?) })
+    }
+
+    async fn check(&self, key: &str) -> Result<bool, Failure> {
+        let result = self.limiter.check(key).await;
+        // What remains is told as what was used: 0 only where Redis did not decide.
+        if result.allowed && result.remaining == 0 {
+            return Err("Redis failed, and it let the ask pass".into());
+        }
+        Ok(result.allowed)
+    }
+}
