@@ -7,7 +7,7 @@ use tokio::runtime;
 use tokio::time::Instant;
 
 use super::queue::Merged;
-use super::{Shared, locked};
+use super::{Line, Shared, locked};
 use crate::connection::Deadline;
 use crate::store::Group;
 
