@@ -1,8 +1,9 @@
 //! The answer to one ask.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
+
+use crate::gate_name::GateName;
 
 /// Where a decision came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,7 +50,7 @@ impl fmt::Display for Source {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Decision {
-    pub(crate) gate: Arc<str>,
+    pub(crate) gate: GateName,
     pub(crate) allowed: bool,
     pub(crate) limit: u64,
     pub(crate) remaining: u64,

@@ -4,6 +4,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::gate_name::GateName;
+
 /// Why there is no decision. Opaque; ask it what it is.
 ///
 /// Cheap to clone, because one failed round trip can fail many callers. Its
@@ -22,7 +24,7 @@ struct Inner {
 
 #[derive(Clone)]
 struct About {
-    gate: Arc<str>,
+    gate: GateName,
     key: Vec<u8>,
 }
 
@@ -135,8 +137,8 @@ impl Error {
         }
     }
 
-    pub(crate) fn about(self, gate: &Arc<str>, key: &[u8]) -> Self {
-        let about = About { gate: gate.clone(), key: key.to_vec() };
+    pub(crate) fn about(self, gate: GateName, key: &[u8]) -> Self {
+        let about = About { gate, key: key.to_vec() };
         Self::new(self.0.kind.clone(), self.0.item, Some(about))
     }
 

@@ -10,7 +10,7 @@
 //!         |
 //! algorithm, script, connection          what is done with it, and how
 //!         |
-//! quota, decision, key, error, clock, observer
+//! quota, decision, key, error, gate_name, clock, observer
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one of the same name in
@@ -24,6 +24,7 @@ mod connection;
 mod decision;
 mod error;
 mod gate;
+mod gate_name;
 mod key;
 mod limiter;
 mod observer;

@@ -13,13 +13,14 @@ use crate::algorithm::Before;
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
+use crate::gate_name::GateName;
 use crate::key::Prefix;
 use crate::quota::Quota;
 
 /// What all asks to one gate have in common.
 #[derive(Debug)]
 pub(crate) struct GateInfo {
-    pub(crate) name: Arc<str>,
+    pub(crate) name: GateName,
     pub(crate) quota: Quota,
     pub(crate) prefix: Prefix,
 }

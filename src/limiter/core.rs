@@ -12,6 +12,7 @@ use crate::clock::Stopwatch;
 use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
+use crate::gate_name::GateName;
 use crate::key::Keyspace;
 use crate::observer::Observer;
 use crate::quota::{Quota, Rate};
@@ -45,7 +46,9 @@ impl Core {
 
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<Arc<GateInfo>, Error> {
         let prefix = self.keyspace.prefix(name, &quota)?;
-        Ok(Arc::new(GateInfo { name: name.into(), quota, prefix }))
+        // The prefix was made of it, so it is not too long.
+        let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
+        Ok(Arc::new(GateInfo { name, quota, prefix }))
     }
 
     /// One decision for each ask, each by itself, in one call where they fit.
@@ -208,7 +211,7 @@ impl Core {
         let is_alone = outcome.before.len() == 1;
         let allowed = if n > 0 && is_alone { outcome.k > 0 } else { taken.affords_one() };
         Decision {
-            gate: gate.name.clone(),
+            gate: gate.name,
             allowed,
             limit: gate.quota.limit(),
             remaining,
@@ -240,7 +243,7 @@ impl Core {
             OnFailure::Closed => (false, Source::Closed),
         };
         Ok(Decision {
-            gate: info.name.clone(),
+            gate: info.name,
             allowed,
             limit: info.quota.limit(),
             remaining: if allowed { info.quota.limit() } else { 0 },
@@ -342,7 +345,7 @@ fn binding(asked: &[usize], decisions: &[Decision], allowed: bool) -> usize {
 
 fn about(ask: &Ask, error: Error) -> Error {
     match ask.gate.info() {
-        Ok(info) => error.about(&info.name, &ask.key),
+        Ok(info) => error.about(info.name, &ask.key),
         Err(_) => error,
     }
 }

@@ -1,0 +1,68 @@
+//! A gate's name, kept in place: every decision carries one, and a shared
+//! reference count would be written by all threads for each of them.
+
+use std::fmt;
+use std::ops::Deref;
+
+/// Names are `[a-z0-9_.-]{1,64}`.
+const LONGEST: usize = 64;
+
+/// At most 64 bytes of text, copied and never counted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct GateName {
+    len: u8,
+    bytes: [u8; LONGEST],
+}
+
+impl GateName {
+    /// `None` if the name is longer than any that a gate can have.
+    pub(crate) fn new(name: &str) -> Option<Self> {
+        let mut bytes = [0; LONGEST];
+        bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
+        Some(Self { len: name.len() as u8, bytes })
+    }
+}
+
+impl Deref for GateName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        // Never anything else, since it was made from text.
+        std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
+    }
+}
+
+impl fmt::Debug for GateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&**self, f)
+    }
+}
+
+impl fmt::Display for GateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for GateName {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::GateName;
+
+    #[test]
+    fn a_name_of_1_to_64_bytes_is_what_it_was() {
+        for length in [1, 63, 64] {
+            let name = "a".repeat(length);
+            assert_eq!(&*GateName::new(&name).unwrap(), name);
+        }
+        assert!(GateName::new(&"a".repeat(65)).is_none());
+        assert_eq!(format!("{:?}", GateName::new("login").unwrap()), "\"login\"");
+        assert_ne!(GateName::new("a"), GateName::new("ab"));
+    }
+}
