@@ -1,8 +1,9 @@
-//! Time for the in-memory store: the machine's, or one that a test moves.
+//! Time for the in-memory store, and for what this process holds for a while
+//! (leases): the machine's, or one that a test moves.
 //!
-//! With Redis the server's clock decides, and none of this is used.
+//! With Redis the server's clock decides.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
@@ -95,6 +96,20 @@ impl Clock {
     pub(crate) fn now_us(&self) -> u64 {
         match self {
             Self::System => system_now_us(),
+            Self::Manual(clock) => *clock.lock(),
+        }
+    }
+
+    /// Microseconds of this process, for what it holds for a while: since its
+    /// start and always forward, but by a test's hand.
+    #[inline]
+    pub(crate) fn local_us(&self) -> u64 {
+        static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
+        match self {
+            Self::System => {
+                let since = START.elapsed();
+                since.as_secs() * 1_000_000 + u64::from(since.subsec_micros())
+            }
             Self::Manual(clock) => *clock.lock(),
         }
     }

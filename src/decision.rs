@@ -14,6 +14,8 @@ pub enum Source {
     Redis,
     /// The in-memory store decided: [`Limiter::in_memory`](crate::Limiter::in_memory).
     Memory,
+    /// A lease had it: [`Gate::leased`](crate::Gate::leased). Redis was not asked.
+    Lease,
     /// Redis could not be asked, and [`OnFailure::Open`](crate::OnFailure::Open)
     /// let it pass.
     Open,
@@ -29,6 +31,7 @@ impl Source {
         match self {
             Self::Redis => "redis",
             Self::Memory => "memory",
+            Self::Lease => "lease",
             Self::Open => "open",
             Self::Closed => "closed",
         }

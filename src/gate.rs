@@ -7,6 +7,7 @@ use crate::algorithm::MOST_DEBT;
 use crate::ask::Ask;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::lease::{self, Lease, LeaseStats, Leases};
 use crate::limiter::{Core, OnFailure};
 use crate::quota::{Kind, Quota};
 use crate::reservation::Reservation;
@@ -23,12 +24,18 @@ pub struct Gate {
     pub(crate) core: Arc<Core>,
     info: Result<Arc<GateInfo>, Error>,
     pub(crate) on_failure: OnFailure,
+    leases: Option<Arc<Leases>>,
 }
 
 /// # Asking
 impl Gate {
     pub(crate) fn new(core: &Arc<Core>, name: &str, quota: Quota) -> Self {
-        Self { core: core.clone(), info: core.gate_info(name, quota), on_failure: core.on_failure }
+        Self {
+            core: core.clone(),
+            info: core.gate_info(name, quota),
+            on_failure: core.on_failure,
+            leases: None,
+        }
     }
 
     /// May one unit pass for this key? Charges it if so; a denial charges
@@ -41,7 +48,7 @@ impl Gate {
     /// [`Error::is_corrupt_state`] if the key holds something else in Redis;
     /// [`Error::is_config`] if the gate's name is bad.
     pub async fn check(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
-        self.ask(key).check().await
+        self.check_cost(key, 1).await
     }
 
     /// May `cost` units pass, all of them or none? A cost of 0 peeks.
@@ -51,7 +58,27 @@ impl Gate {
     /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is
     /// above the quota's limit, so that it can never pass.
     pub async fn check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
-        self.ask(key).cost(cost).check().await
+        let key = key.as_ref();
+        match self.try_check_cost(key, cost) {
+            Some(decision) => Ok(decision),
+            None => self.ask_store(self.ask(key).cost(cost)).await,
+        }
+    }
+
+    /// May one unit pass for this key, as far as this process knows? Never waits
+    /// and needs no runtime. `None` means that Redis has to be asked:
+    /// [`check`](Self::check). So it is always on a gate that is not
+    /// [`leased`](Self::leased).
+    #[inline]
+    pub fn try_check(&self, key: impl AsRef<[u8]>) -> Option<Decision> {
+        self.try_check_cost(key, 1)
+    }
+
+    /// [`try_check`](Self::try_check) for `cost` units; `None` for a cost of 0.
+    #[inline]
+    pub fn try_check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Option<Decision> {
+        // The place for whatever else this process knows without asking.
+        self.core.spend(self.leases.as_ref()?, key.as_ref(), cost)
     }
 
     /// May one unit pass for each of these keys? Decided in their order, each by
@@ -184,7 +211,11 @@ impl Gate {
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.core.write(&self.ask(key), Write::Reset).await
+        let ask = self.ask(key);
+        if let Some(leases) = &self.leases {
+            leases.forget(&ask.key);
+        }
+        self.core.write(&ask, Write::Reset).await
     }
 }
 
@@ -197,6 +228,32 @@ impl Gate {
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
         self
+    }
+
+    /// Makes it a leased gate: units of keys that are asked for often are taken
+    /// from Redis in blocks, spent in this process, refilled ahead in the
+    /// background, and given back when the last clone of this gate is dropped or
+    /// the limiter [shut down](crate::Limiter::shutdown). How much more that can
+    /// admit says [`Lease`].
+    ///
+    /// Clones share the leases; a gate that is leased a second time has leases of
+    /// its own. Leaky buckets and quotas that count denied asks cannot be leased:
+    /// every ask is then an error ([`Error::is_config`]).
+    #[must_use]
+    pub fn leased(mut self, lease: Lease) -> Self {
+        let leasable = self.info().and_then(|info| lease::check_leasable(&info.quota));
+        match leasable {
+            Ok(()) => self.leases = self.info.as_ref().ok().and_then(|info| self.core.lease(lease, info)),
+            Err(error) => self.info = Err(error),
+        }
+        self
+    }
+
+    /// What it has leased, and what became of it; all 0 if it is not leased.
+    /// Reads every lease: for metrics, not for each ask.
+    #[must_use]
+    pub fn lease_stats(&self) -> LeaseStats {
+        self.leases.as_ref().map(|leases| leases.stats()).unwrap_or_default()
     }
 
     /// Its name, or `None` if the name it was given is bad.
@@ -219,8 +276,25 @@ impl Gate {
     }
 
     pub(crate) async fn decide(&self, ask: Ask) -> Result<Decision, Error> {
+        match self.try_check_cost(&ask.key, ask.cost) {
+            Some(decision) => Ok(decision),
+            None => self.ask_store(ask).await,
+        }
+    }
+
+    /// Decides without looking at leases, and notes the demand for one.
+    async fn ask_store(&self, ask: Ask) -> Result<Decision, Error> {
+        let noted = self.leases.as_ref().map(|leases| (leases, ask.key.clone(), ask.cost));
         let mut decided = self.core.check_each(vec![ask]).await;
-        decided.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")))
+        let decided = decided.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")));
+        // What is denied has nothing to lease.
+        if let (Some((leases, key, cost)), Ok(decision)) = (noted, &decided)
+            && decision.is_allowed()
+            && matches!(decision.source(), Source::Redis | Source::Memory)
+        {
+            leases.note(&self.core, &key, cost);
+        }
+        decided
     }
 }
 

@@ -163,7 +163,8 @@ impl Builder {
         self
     }
 
-    /// The clock of an in-memory limiter. With Redis the server's decides.
+    /// The clock of an in-memory limiter, and of the time for which this process
+    /// holds [leases](crate::Lease). With Redis the server's clock decides all else.
     ///
     /// Default: this machine's.
     pub fn manual_clock(self, clock: ManualClock) -> Self {
@@ -196,14 +197,14 @@ impl Builder {
             }
             Backend::Url(url) => Store::redis(Connection::of_client(client(&url, self.credentials)?)),
             Backend::Pool(pool) => Store::redis(Connection::of_pool(pool)),
-            Backend::Memory => Store::memory(self.clock, self.max_keys),
+            Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Double(Double::Allow) => Store::Always { allowed: true },
             Backend::Double(Double::Deny) => Store::Always { allowed: false },
             Backend::Double(Double::Fail) => Store::Failing,
             Backend::Double(Double::Hang) => Store::Hanging,
         };
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?;
-        let core = Core::new(store, keyspace, self.deadline, self.on_failure, self.observer);
+        let core = Core::new(store, keyspace, self.deadline, self.on_failure, self.observer, self.clock);
         Ok(Limiter { core: Arc::new(core) })
     }
 }

@@ -1,6 +1,8 @@
 //! From asks to decisions: what goes to the store, what comes back, and what is
 //! said when nothing does.
 
+mod leasing;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -8,18 +10,22 @@ use std::time::{Duration, Instant};
 use super::OnFailure;
 use crate::algorithm::{Answer, Before, Taken};
 use crate::ask::Ask;
-use crate::clock::Stopwatch;
+use crate::clock::{Clock, Stopwatch};
 use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
 use crate::gate_name::GateName;
 use crate::key::Keyspace;
+use crate::lease::Registry;
 use crate::observer::Observer;
 use crate::quota::{Quota, Rate};
 use crate::store::{GateInfo, Group, Item, Outcome, Store, Target, Write};
 
 /// What a caller who was refused because Redis is away is told to wait.
 const CLOSED_RETRY: Duration = Duration::from_secs(1);
+
+/// The longest that a shutdown gives leases back.
+const LAST_GIVE_BACK: Duration = Duration::from_secs(6);
 
 /// A group is one call, however many keys it has.
 const MOST_ASKS: usize = 128;
@@ -30,6 +36,9 @@ pub(crate) struct Core {
     deadline: Duration,
     pub(crate) on_failure: OnFailure,
     observer: Option<Arc<dyn Observer>>,
+    /// What leases are counted by; with Redis its own clock decides.
+    clock: Clock,
+    leases: Registry,
     is_shut_down: AtomicBool,
 }
 
@@ -40,8 +49,10 @@ impl Core {
         deadline: Duration,
         on_failure: OnFailure,
         observer: Option<Arc<dyn Observer>>,
+        clock: Clock,
     ) -> Self {
-        Self { store, keyspace, deadline, on_failure, observer, is_shut_down: AtomicBool::new(false) }
+        let (leases, is_shut_down) = (Registry::default(), AtomicBool::new(false));
+        Self { store, keyspace, deadline, on_failure, observer, clock, leases, is_shut_down }
     }
 
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<Arc<GateInfo>, Error> {
@@ -164,8 +175,9 @@ impl Core {
         outcomes.pop().unwrap_or_else(|| Err(Error::unavailable("no reply"))).map(drop)
     }
 
-    pub(super) fn shutdown(&self) {
+    pub(super) async fn shutdown(&self) {
         self.is_shut_down.store(true, Ordering::Release);
+        self.leases.end(LAST_GIVE_BACK).await;
         self.store.close();
     }
 

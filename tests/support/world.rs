@@ -20,7 +20,13 @@ pub struct World {
 enum Clock {
     Memory(ManualClock),
     // The server before the guard: whoever waits for the guard keeps it alive.
-    Redis { server: Arc<Server>, now: Cell<Duration>, _alone: MutexGuard<'static, ()> },
+    Redis {
+        server: Arc<Server>,
+        now: Cell<Duration>,
+        /// What this process counts leases by; moves with the server's.
+        local: ManualClock,
+        _alone: MutexGuard<'static, ()>,
+    },
 }
 
 /// One server for all tests that stop its clock, one test at a time.
@@ -51,9 +57,11 @@ impl World {
     pub fn redis_with(settings: impl FnOnce(Builder) -> Builder) -> Self {
         let (server, alone) = stopped_server();
         server.cli(&["FLUSHALL"]).unwrap();
+        let local = ManualClock::at(START);
         let builder = Limiter::builder().url(server.url()).deadline(Duration::from_secs(10));
+        let builder = builder.manual_clock(local.clone());
         let limiter = settings(builder).build().unwrap();
-        let world = Self { limiter, clock: Clock::Redis { server, now: START.into(), _alone: alone } };
+        let world = Self { limiter, clock: Clock::Redis { server, now: START.into(), local, _alone: alone } };
         world.set(Duration::ZERO);
         world
     }
@@ -62,9 +70,10 @@ impl World {
     pub fn set(&self, since_start: Duration) {
         match &self.clock {
             Clock::Memory(clock) => clock.set(START + since_start),
-            Clock::Redis { server, now, .. } => {
+            Clock::Redis { server, now, local, .. } => {
                 now.set(START + since_start);
                 server.freeze_clock(u64::try_from(now.get().as_micros()).unwrap());
+                local.set(now.get());
             }
         }
     }

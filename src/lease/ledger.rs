@@ -1,0 +1,410 @@
+//! What is to be done next for which lease: arithmetic without waiting. The one
+//! writer of table and slots.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::entry::{Block, Entry};
+use super::packed_key::PackedKey;
+use super::queue::Request;
+use super::shared::Shared;
+use super::slot::{Slot, Term};
+use super::table::Table;
+use crate::quota::Kind;
+use crate::store::Target;
+
+/// So many keys are looked after before asks are served again.
+const SWEEP: usize = 512;
+
+pub(super) struct Ledger {
+    shared: Arc<Shared>,
+    /// By the number of their slot; at most as many as keys may be leased.
+    entries: HashMap<u32, Entry>,
+    /// When to look after which slot; one for each.
+    due: BTreeSet<(u64, u32)>,
+    /// Each slot at most once: see `Entry::is_refilling`.
+    refills: VecDeque<u32>,
+    give_backs: VecDeque<GiveBack>,
+    /// The longest that a block can be held.
+    reach_us: u64,
+}
+
+/// A block to be taken.
+#[derive(Debug)]
+pub(super) struct Refill {
+    pub(super) slot: u32,
+    pub(super) target: Target,
+    pub(super) units: u64,
+}
+
+/// What the store answered to a refill.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Taken {
+    pub(super) units: u64,
+    pub(super) stamp_us: u64,
+    /// How long the window goes on in which they were charged, where that ends a
+    /// lease.
+    pub(super) rest_us: Option<u64>,
+    pub(super) reset_after_us: u64,
+}
+
+/// Units to be given back.
+#[derive(Debug)]
+pub(super) struct GiveBack {
+    pub(super) target: Target,
+    pub(super) units: u64,
+    pub(super) stamp_us: u64,
+}
+
+/// # For the worker
+impl Ledger {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        let window_us = match *shared.info.quota.kind() {
+            Kind::FixedWindow(fixed) => fixed.window_us,
+            Kind::SlidingCounter(counter) => counter.window_us,
+            _ => u64::MAX,
+        };
+        Self {
+            reach_us: shared.terms.hold_us.min(window_us),
+            shared,
+            entries: HashMap::new(),
+            due: BTreeSet::new(),
+            refills: VecDeque::new(),
+            give_backs: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// When there is something to do, if nobody asks.
+    pub(super) fn next_due_us(&self) -> Option<u64> {
+        self.due.first().map(|&(due_us, _)| due_us)
+    }
+
+    /// Serves what spenders asked for.
+    pub(super) fn serve(&mut self, now_us: u64) {
+        for request in self.shared.queue.take() {
+            match request {
+                Request::Refill { slot, cost } => self.want(slot, cost, now_us),
+                Request::Begin { key, cost } => self.begin(key, cost, now_us),
+            }
+        }
+    }
+
+    /// The next blocks to take, in one call.
+    pub(super) fn next_refills(&mut self, most: usize, now_us: u64) -> Vec<Refill> {
+        let mut refills = Vec::new();
+        while refills.len() < most
+            && let Some(number) = self.refills.pop_front()
+        {
+            refills.extend(self.refill(number, now_us));
+        }
+        refills
+    }
+
+    /// Opens the block that was taken, or waits for longer where there was none.
+    pub(super) fn arrived(&mut self, number: u32, sent_us: u64, taken: Option<Taken>, now_us: u64) {
+        let Some(mut entry) = self.entries.remove(&number) else { return };
+        let shared = self.shared.clone();
+        let slot = table(&shared).slot(number);
+        entry.is_refilling = false;
+        match taken.filter(|taken| taken.units > 0) {
+            Some(taken) => {
+                entry.backoff_us = 0;
+                entry.need = 0;
+                self.install(&mut entry, slot, sent_us, taken, now_us);
+                slot.no_longer_wanted();
+            }
+            // Stays wanted until then, so that nobody asks for another.
+            None => {
+                let least = (self.reach_us / 8).max(1_000);
+                entry.backoff_us = (entry.backoff_us * 2).clamp(least, least * 32);
+                entry.cools_until_us = now_us + entry.backoff_us;
+            }
+        }
+        self.keep(number, entry, slot, now_us);
+    }
+
+    /// Closes what has ended. Whether there is more to do at once.
+    pub(super) fn sweep(&mut self, now_us: u64) -> bool {
+        for _ in 0..SWEEP {
+            match self.due.first().copied() {
+                Some((due_us, number)) if due_us <= now_us => {
+                    self.due.pop_first();
+                    self.look_after(number, now_us);
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// Closes everything, to be given back; what is under way here follows as it
+    /// arrives.
+    pub(super) fn close_all(&mut self) {
+        let shared = self.shared.clone();
+        for (number, mut entry) in std::mem::take(&mut self.entries) {
+            let slot = table(&shared).slot(number);
+            self.close(&mut entry, slot, u64::MAX);
+            if entry.is_refilling {
+                self.entries.insert(number, entry);
+            } else {
+                self.release(slot);
+            }
+        }
+        self.due.clear();
+        self.refills.clear();
+    }
+
+    pub(super) fn next_give_back(&mut self) -> Option<GiveBack> {
+        self.give_backs.pop_front()
+    }
+
+    /// What became of a give-back.
+    pub(super) fn gave_back(&self, units: u64, is_done: bool) {
+        let counters = &self.shared.counters;
+        counters.returning.fetch_sub(units, Ordering::Relaxed);
+        if is_done {
+            add(&counters.returned, units);
+            self.shared.tell(|observer, gate| observer.returned(gate, units));
+        } else {
+            self.shared.strand(units);
+        }
+    }
+
+    /// What was not sent yet cannot be given back.
+    pub(super) fn strand_the_rest(&mut self) {
+        while let Some(give_back) = self.next_give_back() {
+            self.gave_back(give_back.units, false);
+        }
+    }
+}
+
+/// # Steps of it
+impl Ledger {
+    fn begin(&mut self, key: Box<[u8]>, cost: u32, now_us: u64) {
+        let shared = self.shared.clone();
+        let (table, packed) = (table(&shared), PackedKey::of(&key));
+        let hash = table.hash(&packed);
+        if let Some((number, slot)) = table.find(hash, &packed) {
+            if slot.want() {
+                self.want(number, cost, now_us);
+            }
+            return;
+        }
+        if self.entries.len() >= shared.terms.max_keys {
+            return;
+        }
+        if let Some((number, _)) = table.insert(hash, &packed) {
+            add(&shared.counters.keys, 1);
+            self.entries.insert(number, Entry::new(key, shared.terms.max_units));
+            self.want(number, cost, now_us);
+        }
+    }
+
+    fn want(&mut self, number: u32, cost: u32, now_us: u64) {
+        let Some(entry) = self.entries.get_mut(&number) else { return };
+        entry.need = entry.need.max(cost);
+        if entry.is_refilling || entry.cools_until_us > now_us {
+            return;
+        }
+        let left = table(&self.shared).slot(number).left();
+        entry.grow(left, self.reach_us, now_us, self.shared.terms.max_units);
+        entry.is_refilling = true;
+        self.refills.push_back(number);
+    }
+
+    /// How much to take, so that never more than the most is held.
+    fn refill(&mut self, number: u32, now_us: u64) -> Option<Refill> {
+        let shared = self.shared.clone();
+        let slot = table(&shared).slot(number);
+        let mut entry = self.entries.remove(&number)?;
+        let (most, need) = (shared.terms.max_units, entry.need.max(1));
+        let held = entry.live(slot.left(), now_us);
+        let mut units = entry.wish().min(most.saturating_sub(held));
+        if units < need {
+            if held >= need {
+                // It came since it was asked for.
+                entry.is_refilling = false;
+                slot.no_longer_wanted();
+                self.keep(number, entry, slot, now_us);
+                return None;
+            }
+            // What is there is in the way of what is needed.
+            self.close(&mut entry, slot, u64::MAX);
+            units = entry.wish().min(most);
+        }
+        let target = self.target(&entry.key);
+        self.entries.insert(number, entry);
+        Some(Refill { slot: number, target, units: units.into() })
+    }
+
+    /// The newest block becomes the older one.
+    fn install(&mut self, entry: &mut Entry, slot: &Slot, sent_us: u64, taken: Taken, now_us: u64) {
+        let shared = self.shared.clone();
+        add(&shared.counters.taken, taken.units);
+        shared.tell(|observer, gate| observer.leased(gate, taken.units));
+        let hold_us = shared.terms.hold_us;
+        let block = Block {
+            units: u32::try_from(taken.units).unwrap_or(u32::MAX),
+            since_us: sent_us,
+            ends_us: sent_us + taken.rest_us.map_or(hold_us, |rest_us| rest_us.min(hold_us)),
+            stamp_us: taken.stamp_us,
+            reset_us: sent_us + taken.reset_after_us,
+        };
+        if block.ends_us <= now_us || shared.has_ended() {
+            self.give_back(&entry.key, block.units, block.stamp_us);
+            return;
+        }
+        let left = slot.close();
+        self.account(entry, left);
+        let [older, mut newest] = entry.parts(left);
+        entry.was_spent |= entry.newest.units > 0 && newest <= entry.newest.units / 2;
+        self.give_back(&entry.key, older, entry.older.stamp_us);
+        if entry.newest.ends_us <= now_us {
+            self.give_back(&entry.key, newest, entry.newest.stamp_us);
+            newest = 0;
+        }
+        entry.older = Block { units: newest, ..entry.newest };
+        entry.newest = block;
+        self.open(entry, slot, newest + block.units);
+    }
+
+    fn look_after(&mut self, number: u32, now_us: u64) {
+        let Some(mut entry) = self.entries.remove(&number) else { return };
+        let shared = self.shared.clone();
+        let slot = table(&shared).slot(number);
+        if entry.cools_until_us > 0 && entry.cools_until_us <= now_us {
+            entry.cools_until_us = 0;
+            slot.no_longer_wanted();
+        }
+        let (opened, newest) = (entry.opened, entry.newest);
+        if newest.units > 0 && entry.ends_us(slot.left()).is_some_and(|ends_us| ends_us <= now_us) {
+            let left = self.close(&mut entry, slot, now_us);
+            if entry.newest.units == 0 {
+                entry.was_spent |= left <= newest.units / 2;
+                let is_untouched = left == opened && !entry.was_spent;
+                if !entry.is_refilling && is_untouched {
+                    return self.release(slot);
+                }
+                if !entry.was_spent {
+                    entry.size = (entry.size / 2).max(1);
+                }
+            }
+        } else if newest.units == 0 && !entry.is_refilling && entry.cools_until_us == 0 && !entry.was_spent {
+            // Nobody has asked since.
+            return self.release(slot);
+        }
+        let is_idle = entry.newest.units == 0 && !entry.is_refilling && entry.cools_until_us == 0;
+        let again = is_idle && std::mem::take(&mut entry.was_spent) && slot.want();
+        self.keep(number, entry, slot, now_us);
+        if again {
+            // It will be asked for again: ahead of that.
+            self.want(number, 0, now_us);
+        }
+    }
+
+    /// Closes the slot, gives back what has ended, opens it with the rest. What
+    /// was left before.
+    fn close(&mut self, entry: &mut Entry, slot: &Slot, now_us: u64) -> u32 {
+        let left = slot.close();
+        self.account(entry, left);
+        let [older, newest] = entry.parts(left);
+        self.give_back(&entry.key, older, entry.older.stamp_us);
+        entry.older = Block::default();
+        if entry.newest.ends_us <= now_us || newest == 0 {
+            self.give_back(&entry.key, newest, entry.newest.stamp_us);
+            entry.newest = Block::default();
+        } else {
+            entry.newest.units = newest;
+            self.open(entry, slot, newest);
+        }
+        left
+    }
+
+    fn open(&mut self, entry: &mut Entry, slot: &Slot, units: u32) {
+        let (older, newest) = (entry.older, entry.newest);
+        let oldest = if older.units > 0 { older } else { newest };
+        let term = Term {
+            newest: newest.units,
+            newest_ends_us: newest.ends_us,
+            older_ends_us: oldest.ends_us,
+            stamp_us: oldest.stamp_us,
+            reset_us: newest.reset_us,
+        };
+        entry.opened = units;
+        add(&self.shared.counters.opened, units.into());
+        slot.open(units, term);
+    }
+
+    /// Of what was open, so much is left.
+    fn account(&mut self, entry: &mut Entry, left: u32) {
+        let counters = &self.shared.counters;
+        let opened = std::mem::take(&mut entry.opened);
+        counters.opened.fetch_sub(opened.into(), Ordering::Relaxed);
+        add(&counters.spent, u64::from(opened - left.min(opened)));
+    }
+
+    /// Queues units to be given back.
+    fn give_back(&mut self, key: &[u8], units: u32, stamp_us: u64) {
+        if units == 0 {
+            return;
+        }
+        // Two for each key; more can only pile up while the store takes without
+        // taking back.
+        if self.give_backs.len() >= self.shared.terms.max_keys.saturating_mul(2) {
+            self.shared.strand(units.into());
+            return;
+        }
+        add(&self.shared.counters.returning, units.into());
+        let target = self.target(key);
+        self.give_backs.push_back(GiveBack { target, units: units.into(), stamp_us });
+    }
+
+    /// Keeps it until its units end, or a wait after a refill in vain; an idle
+    /// one for as long as a block would be held.
+    fn keep(&mut self, number: u32, mut entry: Entry, slot: &Slot, now_us: u64) {
+        self.due.remove(&(entry.due_us, number));
+        let cools = Some(entry.cools_until_us).filter(|cools_until_us| *cools_until_us > 0);
+        let next = entry.ends_us(slot.left()).into_iter().chain(cools).min();
+        entry.due_us = next.unwrap_or(now_us + self.reach_us);
+        self.due.insert((entry.due_us, number));
+        self.entries.insert(number, entry);
+    }
+
+    /// Lets a slot go. It must be closed.
+    fn release(&self, slot: &Slot) {
+        slot.vacate();
+        self.shared.counters.keys.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn target(&self, key: &[u8]) -> Target {
+        Target { gate: self.shared.info.clone(), redis_key: self.shared.info.prefix.key(key) }
+    }
+}
+
+/// A worker that ends before its time (with its runtime) leaves nothing that
+/// could be spent, and what it could not give back is counted.
+impl Drop for Ledger {
+    fn drop(&mut self) {
+        for entry in self.entries.values_mut() {
+            entry.is_refilling = false;
+        }
+        self.close_all();
+        let lost = self.shared.counters.returning.swap(0, Ordering::Relaxed);
+        if lost > 0 {
+            self.shared.strand(lost);
+        }
+    }
+}
+
+fn table(shared: &Shared) -> &Table {
+    &shared.keys().0
+}
+
+fn add(counter: &AtomicU64, units: u64) {
+    counter.fetch_add(units, Ordering::Relaxed);
+}
