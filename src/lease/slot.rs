@@ -196,7 +196,8 @@ impl Slot {
 }
 
 /// Ends are cut to the ms, so that no unit is held for too long. They are
-/// compared around the end of the 32 bits, 49 days.
+/// compared around the end of the 32 bits: right for 24 days, and what has ended
+/// is closed as soon as the worker runs.
 #[inline]
 fn is_before(now_us: u64, ends_ms: u32) -> bool {
     ends_ms.wrapping_sub((now_us / 1_000) as u32).cast_signed() > 0
