@@ -64,8 +64,10 @@ impl Leases {
         clock: &Clock,
         observer: Option<&Arc<dyn Observer>>,
     ) -> Option<Self> {
+        let terms = lease.terms(&info.quota)?;
+        clock.warm_up();
         let shared = Shared {
-            terms: lease.terms(&info.quota)?,
+            terms,
             info: info.clone(),
             clock: clock.clone(),
             observer: observer.cloned(),
