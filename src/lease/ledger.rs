@@ -12,7 +12,6 @@ use super::packed_key::PackedKey;
 use super::queue::Request;
 use super::shared::Shared;
 use super::slot::Slot;
-use super::table::Table;
 use crate::quota::Kind;
 use crate::store::Target;
 
@@ -111,7 +110,7 @@ impl Ledger {
     pub(super) fn arrived(&mut self, number: u32, sent_us: u64, taken: Option<Taken>, now_us: u64) {
         let Some(mut entry) = self.entries.remove(&number) else { return };
         let shared = self.shared.clone();
-        let slot = table(&shared).slot(number);
+        let slot = shared.table().slot(number);
         entry.is_refilling = false;
         match taken.filter(|taken| taken.units > 0) {
             Some(taken) => {
@@ -149,7 +148,7 @@ impl Ledger {
     pub(super) fn close_all(&mut self) {
         let shared = self.shared.clone();
         for (number, mut entry) in std::mem::take(&mut self.entries) {
-            let slot = table(&shared).slot(number);
+            let slot = shared.table().slot(number);
             self.close(&mut entry, slot, u64::MAX);
             if entry.is_refilling {
                 self.entries.insert(number, entry);
@@ -166,8 +165,8 @@ impl Ledger {
 impl Ledger {
     fn begin(&mut self, key: Box<[u8]>, cost: u32, now_us: u64) {
         let shared = self.shared.clone();
-        let (table, packed) = (table(&shared), PackedKey::of(&key));
-        let hash = table.hash(&packed);
+        let (table, packed) = (shared.table(), PackedKey::of(&key));
+        let hash = shared.hash(&packed);
         if let Some((number, slot)) = table.find(hash, &packed) {
             if slot.want() {
                 self.want(number, cost, now_us);
@@ -190,7 +189,7 @@ impl Ledger {
         if entry.is_refilling || entry.cools_until_us > now_us {
             return;
         }
-        let left = table(&self.shared).slot(number).left();
+        let left = self.shared.table().slot(number).left();
         entry.grow(left, self.reach_us, now_us, self.shared.terms.max_units);
         entry.is_refilling = true;
         self.refills.push_back(number);
@@ -199,7 +198,7 @@ impl Ledger {
     /// How much to take, so that never more than the most is held.
     fn refill(&mut self, number: u32, now_us: u64) -> Option<Refill> {
         let shared = self.shared.clone();
-        let slot = table(&shared).slot(number);
+        let slot = shared.table().slot(number);
         let mut entry = self.entries.remove(&number)?;
         let (most, need) = (shared.terms.max_units, entry.need.max(1));
         let held = entry.live(slot.left(), now_us);
@@ -224,7 +223,7 @@ impl Ledger {
     fn look_after(&mut self, number: u32, now_us: u64) {
         let Some(mut entry) = self.entries.remove(&number) else { return };
         let shared = self.shared.clone();
-        let slot = table(&shared).slot(number);
+        let slot = shared.table().slot(number);
         if entry.cools_until_us > 0 && entry.cools_until_us <= now_us {
             entry.cools_until_us = 0;
             slot.no_longer_wanted();
@@ -286,10 +285,6 @@ impl Drop for Ledger {
             self.shared.strand(lost);
         }
     }
-}
-
-fn table(shared: &Shared) -> &Table {
-    &shared.keys().0
 }
 
 fn add(counter: &AtomicU64, units: u64) {

@@ -1,5 +1,6 @@
 //! What a gate's clones share: spending, and the way to the worker.
 
+use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -29,8 +30,12 @@ pub(super) struct Shared {
     pub(super) terms: Terms,
     pub(super) clock: Clock,
     observer: Option<Arc<dyn Observer>>,
+    /// So that nobody can choose keys that meet in one place.
+    seed: [u64; 2],
     /// Made with the first demand.
-    keys: OnceLock<(Table, Demand)>,
+    demand: OnceLock<Demand>,
+    /// Made with the first lease: it is large.
+    table: OnceLock<Table>,
     ended: AtomicBool,
     pub(super) queue: Queue,
     pub(super) counters: Counters,
@@ -66,12 +71,15 @@ impl Leases {
     ) -> Option<Self> {
         let terms = lease.terms(&info.quota)?;
         clock.warm_up();
+        let random = RandomState::new();
         let shared = Shared {
             terms,
             info: info.clone(),
             clock: clock.clone(),
             observer: observer.cloned(),
-            keys: OnceLock::new(),
+            seed: [random.hash_one(0), random.hash_one(1) | 1],
+            demand: OnceLock::new(),
+            table: OnceLock::new(),
             ended: AtomicBool::new(false),
             queue: Queue::default(),
             counters: Counters::default(),
@@ -84,10 +92,10 @@ impl Leases {
     #[inline]
     pub(crate) fn spend(&self, key: &[u8], cost: u64) -> Option<Decision> {
         let shared = &*self.0;
-        let (table, _) = shared.keys.get()?;
+        let table = shared.table.get()?;
         let cost = u32::try_from(cost).ok().filter(|cost| *cost > 0)?;
         let key = PackedKey::of(key);
-        let hash = table.hash(&key);
+        let hash = shared.hash(&key);
         let now_us = shared.clock.local_us();
         for (number, slot) in table.candidates(hash) {
             match slot.spend(&key, cost, now_us) {
@@ -111,10 +119,9 @@ impl Leases {
         if cost == 0 || cost > shared.terms.max_units || shared.has_ended() {
             return;
         }
-        let (table, demand) = shared.keys();
         let packed = PackedKey::of(key);
-        let hash = table.hash(&packed);
-        match table.find(hash, &packed) {
+        let hash = shared.hash(&packed);
+        match shared.table.get().and_then(|table| table.find(hash, &packed)) {
             Some((number, slot)) => {
                 if !slot.want() {
                     return;
@@ -123,6 +130,7 @@ impl Leases {
             }
             None => {
                 let period = shared.clock.local_us() / shared.terms.hold_us;
+                let demand = shared.demand.get_or_init(|| Demand::new(shared.terms.max_keys));
                 if !demand.asked(hash, period) || !shared.queue.push(Request::Begin { key: key.into(), cost })
                 {
                     return;
@@ -134,9 +142,9 @@ impl Leases {
 
     /// That this key is reset: what is leased of it is not to be given back.
     pub(crate) fn forget(&self, key: &[u8]) {
-        let Some((table, _)) = self.0.keys.get() else { return };
+        let Some(table) = self.0.table.get() else { return };
         let key = PackedKey::of(key);
-        if let Some((_, slot)) = table.find(table.hash(&key), &key) {
+        if let Some((_, slot)) = table.find(self.0.hash(&key), &key) {
             let units = slot.forget(&key);
             self.0.counters.returned.fetch_add(units, Ordering::Relaxed);
             self.0.counters.spent.fetch_sub(units, Ordering::Relaxed);
@@ -147,7 +155,7 @@ impl Leases {
     pub(crate) fn stats(&self) -> LeaseStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.0.counters;
-        let slots = self.0.keys.get().map_or(&[][..], |(table, _)| table.slots());
+        let slots = self.0.table.get().map_or(&[][..], Table::slots);
         let left: u64 = slots.iter().map(|slot| u64::from(slot.left())).sum();
         // What is open and not there any more is spent, too.
         let spent = read(&counters.spent).wrapping_add(read(&counters.opened)).wrapping_sub(left);
@@ -174,8 +182,13 @@ impl Drop for Leases {
 }
 
 impl Shared {
-    pub(super) fn keys(&self) -> &(Table, Demand) {
-        self.keys.get_or_init(|| (Table::new(self.terms.max_keys), Demand::new(self.terms.max_keys)))
+    pub(super) fn table(&self) -> &Table {
+        self.table.get_or_init(|| Table::new(self.terms.max_keys))
+    }
+
+    #[inline]
+    pub(super) fn hash(&self, key: &PackedKey) -> u64 {
+        key.hash(self.seed)
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -214,7 +227,7 @@ impl Shared {
     fn refill(&self, number: u32, cost: u32) {
         if !self.queue.push(Request::Refill { slot: number, cost }) {
             // So that another ask tries again.
-            self.keys().0.slot(number).no_longer_wanted();
+            self.table().slot(number).no_longer_wanted();
         }
     }
 

@@ -1,7 +1,6 @@
 //! The leased keys of one gate: slots in open addressing, of bounded number.
 //! Read by all threads without a lock, written by the keeper alone.
 
-use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::packed_key::PackedKey;
@@ -15,23 +14,12 @@ pub(super) struct Table {
     slots: Box<[Slot]>,
     /// As far as any key has ever been put from where it belongs.
     furthest: AtomicUsize,
-    seed: [u64; 2],
 }
 
 impl Table {
     pub(super) fn new(max_keys: usize) -> Self {
         let slots = (max_keys * 3 / 2).next_power_of_two().max(2 * FURTHEST);
-        let random = RandomState::new();
-        Self {
-            slots: (0..slots).map(|_| Slot::default()).collect(),
-            furthest: AtomicUsize::new(0),
-            seed: [random.hash_one(0), random.hash_one(1) | 1],
-        }
-    }
-
-    #[inline]
-    pub(super) fn hash(&self, key: &PackedKey) -> u64 {
-        key.hash(self.seed)
+        Self { slots: (0..slots).map(|_| Slot::default()).collect(), furthest: AtomicUsize::new(0) }
     }
 
     /// The slots that may be this key's, each with its number.
@@ -83,7 +71,7 @@ mod tests {
         let mut inside = vec![None; keys.len()];
         for step in 0..20_000u64 {
             let at = (step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % keys.len();
-            let hash = table.hash(&keys[at]);
+            let hash = keys[at].hash([3, 5]);
             assert_eq!(table.find(hash, &keys[at]).map(|(number, _)| number), inside[at]);
             inside[at] = match inside[at] {
                 Some(number) => {
