@@ -17,6 +17,8 @@ pub enum Source {
     /// This process remembered: Redis had denied it, and it could not pass yet.
     /// See [`Builder::deny_cache`](crate::Builder::deny_cache).
     DenyCache,
+    /// A lease had it: [`Gate::leased`](crate::Gate::leased). Redis was not asked.
+    Lease,
     /// Redis could not be asked, and [`OnFailure::Open`](crate::OnFailure::Open)
     /// let it pass.
     Open,
@@ -33,6 +35,7 @@ impl Source {
             Self::Redis => "redis",
             Self::Memory => "memory",
             Self::DenyCache => "deny_cache",
+            Self::Lease => "lease",
             Self::Open => "open",
             Self::Closed => "closed",
         }

@@ -7,6 +7,7 @@ use crate::algorithm::MOST_DEBT;
 use crate::ask::{Ask, AskRef};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::lease::{self, Lease, LeaseStats, Leases};
 use crate::limiter::{Core, OnFailure};
 use crate::quota::{Kind, Quota};
 use crate::reservation::Reservation;
@@ -23,12 +24,18 @@ pub struct Gate {
     pub(crate) core: Arc<Core>,
     info: Result<Arc<GateInfo>, Error>,
     pub(crate) on_failure: OnFailure,
+    leases: Option<Arc<Leases>>,
 }
 
 /// # Asking
 impl Gate {
     pub(crate) fn new(core: &Arc<Core>, name: &str, quota: Quota) -> Self {
-        Self { core: core.clone(), info: core.gate_info(name, quota), on_failure: core.on_failure }
+        Self {
+            core: core.clone(),
+            info: core.gate_info(name, quota),
+            on_failure: core.on_failure,
+            leases: None,
+        }
     }
 
     /// May one unit pass for this key? Charges it if so; a denial charges
@@ -51,7 +58,24 @@ impl Gate {
     /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is
     /// above the quota's limit, so that it can never pass.
     pub async fn check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
-        self.core.check(AskRef::new(self, key.as_ref(), cost)).await
+        self.decide(AskRef::new(self, key.as_ref(), cost)).await
+    }
+
+    /// May one unit pass for this key, as far as this process knows? Never waits
+    /// and needs no runtime. Allowed where a [lease](Self::leased) has it, denied
+    /// where a denial is [remembered](crate::Builder::deny_cache); `None` means
+    /// that Redis has to be asked: [`check`](Self::check).
+    #[inline]
+    pub fn try_check(&self, key: impl AsRef<[u8]>) -> Option<Decision> {
+        self.try_check_cost(key, 1)
+    }
+
+    /// [`try_check`](Self::try_check) for `cost` units; `None` for a cost of 0.
+    #[inline]
+    pub fn try_check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Option<Decision> {
+        let key = key.as_ref();
+        let leased = self.leases.as_ref().and_then(|leases| self.core.spend(leases, key, cost));
+        leased.or_else(|| self.core.remembered(AskRef::new(self, key, cost)))
     }
 
     /// May one unit pass for each of these keys? Decided in their order, each by
@@ -91,7 +115,7 @@ impl Gate {
         loop {
             let left = max_wait.saturating_sub(waited());
             let ask = AskRef { max_delay: Some(left), ..AskRef::new(self, key, 1) };
-            let decision = self.core.check(ask).await?;
+            let decision = self.decide(ask).await?;
             if decision.is_allowed() {
                 if decision.delay() > Duration::ZERO {
                     let place = Place::new(self, key, &decision);
@@ -186,7 +210,11 @@ impl Gate {
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Reset).await
+        let key = key.as_ref();
+        if let Some(leases) = &self.leases {
+            leases.forget(key);
+        }
+        self.core.write(AskRef::new(self, key, 0), Write::Reset).await
     }
 }
 
@@ -199,6 +227,32 @@ impl Gate {
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
         self
+    }
+
+    /// Makes it a leased gate: units of keys that are asked for often are taken
+    /// from Redis in blocks, spent in this process, refilled ahead in the
+    /// background, and given back when the last clone of this gate is dropped or
+    /// the limiter [shut down](crate::Limiter::shutdown). How much more that can
+    /// admit says [`Lease`].
+    ///
+    /// Clones share the leases; a gate that is leased a second time has leases of
+    /// its own. Leaky buckets and quotas that count denied asks cannot be leased:
+    /// every ask is then an error ([`Error::is_config`]).
+    #[must_use]
+    pub fn leased(mut self, lease: Lease) -> Self {
+        let leasable = self.info().and_then(|info| lease::check_leasable(&info.quota));
+        match leasable {
+            Ok(()) => self.leases = self.info.as_ref().ok().and_then(|info| self.core.lease(lease, info)),
+            Err(error) => self.info = Err(error),
+        }
+        self
+    }
+
+    /// What it has leased, and what became of it; all 0 if it is not leased.
+    /// Reads every lease: for metrics, not for each ask.
+    #[must_use]
+    pub fn lease_stats(&self) -> LeaseStats {
+        self.leases.as_ref().map(|leases| leases.stats()).unwrap_or_default()
     }
 
     /// Its name, or `None` if the name it was given is bad.
@@ -218,6 +272,26 @@ impl Gate {
 
     pub(crate) fn info(&self) -> Result<&Arc<GateInfo>, Error> {
         self.info.as_ref().map_err(Clone::clone)
+    }
+
+    pub(crate) async fn decide(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
+        let Some(leases) = &self.leases else {
+            return self.core.check(ask).await;
+        };
+        if let Some(decision) = self.core.spend(leases, ask.key, ask.cost) {
+            // Who asks in a loop should let others run now and then.
+            tokio::task::coop::consume_budget().await;
+            return Ok(decision);
+        }
+        let decided = self.core.check(ask).await;
+        // What is denied has nothing to lease.
+        if let Ok(decision) = &decided
+            && decision.is_allowed()
+            && matches!(decision.source(), Source::Redis | Source::Memory)
+        {
+            leases.note(&self.core, ask.key, ask.cost);
+        }
+        decided
     }
 }
 

@@ -6,6 +6,8 @@
 //! ```text
 //! limiter, gate, ask, reservation        what a service holds and asks
 //!         |
+//! lease                                  what this process holds of it
+//!         |
 //! deny_cache                             denied again without asking
 //!         |
 //! batch                                  many callers, one call
@@ -33,6 +35,7 @@ mod fingerprint;
 mod gate;
 mod gate_name;
 mod key;
+mod lease;
 mod limiter;
 mod observer;
 pub mod quota;
@@ -50,6 +53,7 @@ pub use self::decision::{AllDecision, Decision, Source};
 pub use self::error::Error;
 pub use self::gate::Gate;
 pub use self::key::KeyMode;
+pub use self::lease::{Lease, LeaseStats};
 pub use self::limiter::{Builder, Double, Limiter, OnFailure};
 pub use self::observer::Observer;
 pub use self::quota::{Quota, Rate};

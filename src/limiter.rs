@@ -153,10 +153,11 @@ impl Limiter {
         self.core.ready().await
     }
 
-    /// Lets go of the connection. Asks that are under way get their answer or an
+    /// Gives back what is leased (for at most 6 s, and not where Redis does not
+    /// answer), then lets go of the connection. Asks that are under way get their answer or an
     /// error; later ones get an error ([`Error::is_shut_down`]), whatever
     /// [`OnFailure`] says.
     pub async fn shutdown(&self) {
-        self.core.shutdown();
+        self.core.shutdown().await;
     }
 }

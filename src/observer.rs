@@ -43,4 +43,22 @@ pub trait Observer: Send + Sync + 'static {
     fn called(&self, asks: usize, groups: usize, took: Duration) {
         let _ = (asks, groups, took);
     }
+
+    /// A leased gate took so many units of a key from the store. What was leased
+    /// and is not spent is held: leased, less what was spent (decisions whose
+    /// source is `lease`), returned and stranded.
+    fn leased(&self, gate: &str, units: u64) {
+        let _ = (gate, units);
+    }
+
+    /// A leased gate gave units back.
+    fn returned(&self, gate: &str, units: u64) {
+        let _ = (gate, units);
+    }
+
+    /// A leased gate could not give units back: they stay charged, and nobody
+    /// can spend them.
+    fn stranded(&self, gate: &str, units: u64) {
+        let _ = (gate, units);
+    }
 }

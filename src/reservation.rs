@@ -69,7 +69,7 @@ impl Reservation {
     }
 
     fn held(&self) -> u64 {
-        let is_charged = matches!(self.decision.source(), Source::Redis | Source::Memory);
+        let is_charged = matches!(self.decision.source(), Source::Redis | Source::Memory | Source::Lease);
         if is_charged && self.decision.is_allowed() { self.ask.cost } else { 0 }
     }
 

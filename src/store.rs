@@ -15,7 +15,7 @@ use crate::algorithm::Before;
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::{Fingerprint, Fingerprints};
 use crate::gate_name::GateName;
 use crate::key::Prefix;
 use crate::quota::Quota;
@@ -26,6 +26,7 @@ pub(crate) struct GateInfo {
     pub(crate) name: GateName,
     pub(crate) quota: Quota,
     pub(crate) prefix: Prefix,
+    pub(crate) fingerprints: Fingerprints,
 }
 
 /// One key of one gate, as it is called in the store.
@@ -35,6 +36,13 @@ pub(crate) struct Target {
     pub(crate) redis_key: String,
     /// Of `redis_key`.
     pub(crate) fingerprint: Fingerprint,
+}
+
+impl Target {
+    pub(crate) fn new(gate: &Arc<GateInfo>, key: &[u8]) -> Self {
+        let redis_key = gate.prefix.key(key);
+        Self { fingerprint: gate.fingerprints.of(&redis_key), redis_key, gate: gate.clone() }
+    }
 }
 
 /// One gate's part in a group.

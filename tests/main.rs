@@ -14,6 +14,7 @@ mod deny_cache;
 mod doubles;
 mod expiry;
 mod keys;
+mod leases;
 mod lua_agrees_with_reference;
 mod merged_is_one_by_one;
 mod noscript;

@@ -189,9 +189,13 @@ mod tests {
     fn group(quota: Quota, key: &str) -> Group {
         let name = "gate";
         let prefix = Keyspace::new("test", KeyMode::Clear).unwrap().prefix(name, &quota).unwrap();
-        let gate = Arc::new(GateInfo { name: GateName::new(name).unwrap(), quota, prefix });
-        let redis_key = gate.prefix.key(key.as_bytes());
-        let target = Target { fingerprint: Fingerprints::default().of(&redis_key), redis_key, gate };
+        let gate = Arc::new(GateInfo {
+            name: GateName::new(name).unwrap(),
+            quota,
+            prefix,
+            fingerprints: Fingerprints::default(),
+        });
+        let target = Target::new(&gate, key.as_bytes());
         Group::of_one(Item { target, cost: 1, max_delay_us: None })
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use redis::IntoConnectionInfo;
 
+use super::core::Settings;
 use super::{Core, Limiter, OnFailure};
 use crate::batch::Batch;
 use crate::clock::{Clock, ManualClock};
@@ -169,8 +170,9 @@ impl Builder {
         self
     }
 
-    /// The clock of an in-memory limiter. With Redis the server's decides; what
-    /// this process remembers of its decisions is timed by this one.
+    /// The clock of an in-memory limiter, and of what this process remembers and
+    /// holds ([leases](crate::Lease), denials). With Redis the server's decides all
+    /// else.
     ///
     /// Default: this machine's.
     pub fn manual_clock(self, clock: ManualClock) -> Self {
@@ -230,20 +232,20 @@ impl Builder {
             Backend::Double(Double::Fail) => Store::Failing,
             Backend::Double(Double::Hang) => Store::Hanging,
         };
-        let keyspace = Keyspace::new(&self.namespace, self.key_mode)?;
+        let settings = Settings {
+            keyspace: Keyspace::new(&self.namespace, self.key_mode)?,
+            deadline: self.deadline,
+            on_failure: self.on_failure,
+            observer: self.observer.clone(),
+            clock: self.clock.clone(),
+        };
         let is_redis = matches!(store, Store::Redis(_));
         let store = Arc::new(store);
-        let batch = Batch::new(
-            store.clone(),
-            self.clock.clone(),
-            self.observer.clone(),
-            self.deadline,
-            is_redis && self.batching,
-        );
-        let deny_cache =
-            (is_redis && !self.deny_cache.is_zero()).then(|| DenyCache::new(self.clock, self.deny_cache));
-        let core =
-            Core::new(store, batch, deny_cache, keyspace, self.deadline, self.on_failure, self.observer);
+        let is_batched = is_redis && self.batching;
+        let batch = Batch::new(store.clone(), self.clock.clone(), self.observer, self.deadline, is_batched);
+        let remembers = is_redis && !self.deny_cache.is_zero();
+        let deny_cache = remembers.then(|| DenyCache::new(self.clock, self.deny_cache));
+        let core = Core::new(store, batch, deny_cache, settings);
         Ok(Limiter { core: Arc::new(core) })
     }
 }

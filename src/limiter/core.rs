@@ -1,6 +1,8 @@
 //! From asks to decisions: what goes to the store, what comes back, and what is
 //! said when nothing does.
 
+mod leasing;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -9,7 +11,7 @@ use super::OnFailure;
 use crate::algorithm::{Answer, Taken};
 use crate::ask::AskRef;
 use crate::batch::{Batch, Share};
-use crate::clock::Stopwatch;
+use crate::clock::{Clock, Stopwatch};
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::deny_cache::{Asked, DenyCache};
@@ -17,12 +19,16 @@ use crate::error::Error;
 use crate::fingerprint::Fingerprints;
 use crate::gate_name::GateName;
 use crate::key::Keyspace;
+use crate::lease::Registry;
 use crate::observer::Observer;
 use crate::quota::{Quota, Rate};
 use crate::store::{GateInfo, Group, Item, Store, Target, Write};
 
 /// What a caller who was refused because Redis is away is told to wait.
 const CLOSED_RETRY: Duration = Duration::from_secs(1);
+
+/// The longest that a shutdown gives leases back.
+const LAST_GIVE_BACK: Duration = Duration::from_secs(6);
 
 pub(crate) struct Core {
     store: Arc<Store>,
@@ -33,7 +39,19 @@ pub(crate) struct Core {
     deadline: Duration,
     pub(crate) on_failure: OnFailure,
     observer: Option<Arc<dyn Observer>>,
+    /// What leases are counted by; with Redis its own clock decides.
+    clock: Clock,
+    leases: Registry,
     is_shut_down: AtomicBool,
+}
+
+/// What a limiter was built with, whatever its store.
+pub(super) struct Settings {
+    pub(super) keyspace: Keyspace,
+    pub(super) deadline: Duration,
+    pub(super) on_failure: OnFailure,
+    pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(super) clock: Clock,
 }
 
 impl Core {
@@ -41,22 +59,21 @@ impl Core {
         store: Arc<Store>,
         batch: Batch,
         deny_cache: Option<DenyCache>,
-        keyspace: Keyspace,
-        deadline: Duration,
-        on_failure: OnFailure,
-        observer: Option<Arc<dyn Observer>>,
+        settings: Settings,
     ) -> Self {
-        let (fingerprints, is_shut_down) = (Fingerprints::default(), AtomicBool::new(false));
+        let Settings { keyspace, deadline, on_failure, observer, clock } = settings;
         Self {
             store,
             batch,
             deny_cache,
             keyspace,
-            fingerprints,
+            fingerprints: Fingerprints::default(),
             deadline,
             on_failure,
             observer,
-            is_shut_down,
+            clock,
+            leases: Registry::default(),
+            is_shut_down: AtomicBool::new(false),
         }
     }
 
@@ -64,7 +81,8 @@ impl Core {
         let prefix = self.keyspace.prefix(name, &quota)?;
         // The prefix was made of it, so it is not too long.
         let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
-        Ok(Arc::new(GateInfo { name, quota, prefix }))
+        let fingerprints = self.fingerprints.clone();
+        Ok(Arc::new(GateInfo { name, quota, prefix, fingerprints }))
     }
 
     pub(crate) async fn check(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
@@ -79,6 +97,15 @@ impl Core {
                 let shared = self.take(group, self.deadline_of(ask.deadline)).await;
                 self.conclude(ask, asked, shared)
             }
+        }
+    }
+
+    /// A denial that is still true.
+    pub(crate) fn remembered(&self, ask: AskRef<'_>) -> Option<Decision> {
+        self.deny_cache.as_ref()?;
+        match self.prepare(ask) {
+            Ok(Prepared::Denied(decision)) => Some(decision),
+            _ => None,
         }
     }
 
@@ -109,7 +136,7 @@ impl Core {
     }
 
     pub(crate) async fn write(&self, ask: AskRef<'_>, write: Write) -> Result<(), Error> {
-        let target = self.target(ask.gate.info()?, ask.key);
+        let target = Target::new(ask.gate.info()?, ask.key);
         self.open()?;
         let written = self.store.write(&target, write, self.deadline_of(ask.deadline)).await;
         if let Some(deny_cache) = &self.deny_cache {
@@ -136,13 +163,14 @@ impl Core {
             return self.open();
         }
         let gate = self.gate_info("ready", PROBE)?;
-        let target = self.target(&gate, b"");
+        let target = Target::new(&gate, b"");
         let peek = Group::of_one(Item { target, cost: 0, max_delay_us: None });
         self.take(peek, Deadline::new(self.deadline)).await.map(drop)
     }
 
-    pub(super) fn shutdown(&self) {
+    pub(super) async fn shutdown(&self) {
         self.is_shut_down.store(true, Ordering::Release);
+        self.leases.end(LAST_GIVE_BACK).await;
         self.store.close();
     }
 
@@ -163,14 +191,9 @@ impl Core {
     }
 
     pub(super) fn item(&self, ask: AskRef<'_>) -> Result<Item, Error> {
-        let target = self.target(ask.gate.info()?, ask.key);
+        let target = Target::new(ask.gate.info()?, ask.key);
         check_cost(ask.cost, &target.gate.quota)?;
         Ok(Item { target, cost: ask.cost, max_delay_us: max_delay_us(ask) })
-    }
-
-    fn target(&self, gate: &Arc<GateInfo>, key: &[u8]) -> Target {
-        let redis_key = gate.prefix.key(key);
-        Target { fingerprint: self.fingerprints.of(&redis_key), redis_key, gate: gate.clone() }
     }
 
     /// What to ask the store, if it has to be asked.

@@ -1,0 +1,274 @@
+//! What a gate's clones share: spending, and the way to the worker.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use super::demand::Demand;
+use super::ledger::Ledger;
+use super::packed_key::PackedKey;
+use super::queue::{Queue, Request};
+use super::slot::{Spend, Spent};
+use super::table::Table;
+use super::worker::{self, Upstream};
+use super::{Lease, LeaseStats, Terms};
+use crate::clock::Clock;
+use crate::decision::{Decision, Source};
+use crate::observer::Observer;
+use crate::store::GateInfo;
+
+/// The leases of one gate, as its clones hold them. With the last of them all
+/// is given back.
+#[derive(Debug)]
+pub(crate) struct Leases(Arc<Shared>);
+
+pub(super) struct Shared {
+    pub(super) info: Arc<GateInfo>,
+    pub(super) terms: Terms,
+    pub(super) clock: Clock,
+    observer: Option<Arc<dyn Observer>>,
+    /// So that nobody can choose keys that meet in one place.
+    seed: [u64; 2],
+    /// Made with the first demand.
+    demand: OnceLock<Demand>,
+    /// Made with the first lease: it is large.
+    table: OnceLock<Table>,
+    ended: AtomicBool,
+    pub(super) queue: Queue,
+    pub(super) counters: Counters,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// Written by the worker, but for `returned` and `spent`, which a reset writes
+/// too. In cache lines of their own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Counters {
+    pub(super) keys: AtomicU64,
+    pub(super) taken: AtomicU64,
+    /// What the slots were last opened with.
+    pub(super) opened: AtomicU64,
+    /// Of what has been closed; wraps below 0 where units were forgotten
+    /// in a slot that is open, since these are counted as spent when it closes.
+    pub(super) spent: AtomicU64,
+    /// On their way back.
+    pub(super) returning: AtomicU64,
+    pub(super) returned: AtomicU64,
+    pub(super) stranded: AtomicU64,
+}
+
+/// # Asking
+impl Leases {
+    /// `None` if these settings lease nothing.
+    pub(crate) fn new(
+        lease: Lease,
+        info: &Arc<GateInfo>,
+        clock: &Clock,
+        observer: Option<&Arc<dyn Observer>>,
+    ) -> Option<Self> {
+        let terms = lease.terms(&info.quota)?;
+        clock.warm_up();
+        let random = RandomState::new();
+        let shared = Shared {
+            terms,
+            info: info.clone(),
+            clock: clock.clone(),
+            observer: observer.cloned(),
+            seed: [random.hash_one(0), random.hash_one(1) | 1],
+            demand: OnceLock::new(),
+            table: OnceLock::new(),
+            ended: AtomicBool::new(false),
+            queue: Queue::default(),
+            counters: Counters::default(),
+            worker: Mutex::new(None),
+        };
+        Some(Self(Arc::new(shared)))
+    }
+
+    /// An admission, if the lease of this key has so many units.
+    #[inline]
+    pub(crate) fn spend(&self, key: &[u8], cost: u64) -> Option<Decision> {
+        let shared = &*self.0;
+        let table = shared.table.get()?;
+        let cost = u32::try_from(cost).ok().filter(|cost| *cost > 0)?;
+        let key = PackedKey::of(key);
+        let hash = shared.hash(&key);
+        let now_us = shared.clock.local_us();
+        for (number, slot) in table.candidates(hash) {
+            match slot.spend(&key, cost, now_us) {
+                Spend::Another => {}
+                Spend::Nothing => return None,
+                Spend::Units(spent) => {
+                    if spent.is_low {
+                        shared.refill(number, 0);
+                    }
+                    return Some(shared.decision(spent, now_us));
+                }
+            }
+        }
+        None
+    }
+
+    /// That the store was asked for this key and admitted it.
+    pub(crate) fn note<U: Upstream>(&self, upstream: &Arc<U>, key: &[u8], cost: u64) {
+        let shared = &self.0;
+        let Ok(cost) = u32::try_from(cost) else { return };
+        if cost == 0 || cost > shared.terms.max_units || shared.has_ended() {
+            return;
+        }
+        let packed = PackedKey::of(key);
+        let hash = shared.hash(&packed);
+        match shared.table.get().and_then(|table| table.find(hash, &packed)) {
+            Some((number, slot)) => {
+                if !slot.want() {
+                    return;
+                }
+                shared.refill(number, cost);
+            }
+            None => {
+                let period = shared.clock.local_us() / shared.terms.hold_us;
+                let demand = shared.demand.get_or_init(|| Demand::new(shared.terms.max_keys));
+                if !demand.asked(hash, period) || !shared.queue.push(Request::Begin { key: key.into(), cost })
+                {
+                    return;
+                }
+            }
+        }
+        shared.employ(upstream);
+    }
+
+    /// That this key is reset: what is leased of it is not to be given back.
+    pub(crate) fn forget(&self, key: &[u8]) {
+        let Some(table) = self.0.table.get() else { return };
+        let key = PackedKey::of(key);
+        if let Some((_, slot)) = table.find(self.0.hash(&key), &key) {
+            let units = slot.forget(&key);
+            self.0.counters.returned.fetch_add(units, Ordering::Relaxed);
+            self.0.counters.spent.fetch_sub(units, Ordering::Relaxed);
+        }
+    }
+
+    /// Reads every lease.
+    pub(crate) fn stats(&self) -> LeaseStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.0.counters;
+        let slots = self.0.table.get().map_or(&[][..], Table::slots);
+        let left: u64 = slots.iter().map(|slot| u64::from(slot.left())).sum();
+        // What is open and not there any more is spent, too.
+        let spent = read(&counters.spent).wrapping_add(read(&counters.opened)).wrapping_sub(left);
+        LeaseStats {
+            keys: read(&counters.keys) as usize,
+            taken: read(&counters.taken),
+            spent,
+            held: left + read(&counters.returning),
+            returned: read(&counters.returned),
+            stranded: read(&counters.stranded),
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+}
+
+impl Drop for Leases {
+    /// The worker, which lives on, gives all back.
+    fn drop(&mut self) {
+        self.0.begin_to_end();
+    }
+}
+
+impl Shared {
+    pub(super) fn table(&self) -> &Table {
+        self.table.get_or_init(|| Table::new(self.terms.max_keys))
+    }
+
+    #[inline]
+    pub(super) fn hash(&self, key: &PackedKey) -> u64 {
+        key.hash(self.seed)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// No new leases; the worker gives back those that are held.
+    pub(super) fn begin_to_end(&self) {
+        self.ended.store(true, Ordering::Release);
+        self.queue.wake();
+    }
+
+    /// Waits until all is given back, or cannot be in so long.
+    pub(super) async fn end(&self, within: Duration) {
+        self.begin_to_end();
+        let worker = self.worker().take();
+        if let Some(mut worker) = worker
+            && tokio::time::timeout(within, &mut worker).await.is_err()
+        {
+            // It counts what it has left as stranded.
+            worker.abort();
+        }
+    }
+
+    pub(super) fn tell(&self, what: impl FnOnce(&dyn Observer, &str)) {
+        if let Some(observer) = &self.observer {
+            what(&**observer, &self.info.name);
+        }
+    }
+
+    pub(super) fn strand(&self, units: u64) {
+        self.counters.stranded.fetch_add(units, Ordering::Relaxed);
+        self.tell(|observer, gate| observer.stranded(gate, units));
+    }
+
+    fn refill(&self, number: u32, cost: u32) {
+        if !self.queue.push(Request::Refill { slot: number, cost }) {
+            // So that another ask tries again.
+            self.table().slot(number).no_longer_wanted();
+        }
+    }
+
+    /// Starts the worker, or another one where that one's runtime has ended.
+    fn employ<U: Upstream>(self: &Arc<Self>, upstream: &Arc<U>) {
+        let mut worker = self.worker();
+        if worker.as_ref().is_some_and(|worker| !worker.is_finished()) {
+            return;
+        }
+        if let (Ok(runtime), false) = (tokio::runtime::Handle::try_current(), self.has_ended()) {
+            *worker = Some(runtime.spawn(worker::run(upstream.clone(), Ledger::new(self.clone()))));
+        }
+    }
+
+    fn worker(&self) -> std::sync::MutexGuard<'_, Option<JoinHandle<()>>> {
+        self.worker.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    #[inline]
+    fn decision(&self, spent: Spent, now_us: u64) -> Decision {
+        Decision {
+            gate: self.info.name,
+            allowed: true,
+            limit: self.info.quota.limit(),
+            remaining: spent.left.into(),
+            retry_after: Duration::ZERO,
+            reset_after: Duration::from_micros(spent.reset_us.saturating_sub(now_us)),
+            delay: Duration::ZERO,
+            source: Source::Lease,
+            shadow: false,
+            now_us: spent.stamp_us,
+        }
+    }
+}
+
+/// Keys may be personal data.
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Leases")
+            .field("gate", &self.info.name)
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}

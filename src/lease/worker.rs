@@ -1,0 +1,199 @@
+//! The one task that takes and gives back for a leased gate. It ends with the
+//! gate or the limiter, when all is given back.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::ledger::{GiveBack, Ledger, Refill, Taken};
+use smallvec::SmallVec;
+
+use crate::algorithm;
+use crate::error::Error;
+use crate::quota::Kind;
+use crate::store::{Group, Item, Outcome, Target};
+
+/// Keys in one call: as many as one call may hold the store for.
+const MOST_REFILLS: usize = 128;
+/// Calls under way at once.
+const MOST_TAKES: usize = 4;
+/// Give-backs under way at once: a round trip each.
+const MOST_GIVE_BACKS: usize = 64;
+/// The longest that giving back goes on after the end of a gate.
+const LAST: Duration = Duration::from_secs(5);
+
+/// Where units are taken and given back.
+pub(crate) trait Upstream: Send + Sync + 'static {
+    /// One outcome for each group.
+    fn take(&self, groups: Vec<Group>) -> impl Future<Output = Vec<Result<Outcome, Error>>> + Send;
+
+    /// Sent at most once.
+    fn give_back(
+        &self,
+        target: &Target,
+        units: u64,
+        stamp_us: u64,
+    ) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// A call that has ended.
+enum Done {
+    Took { refills: Vec<Refill>, outcomes: Vec<Result<Outcome, Error>>, sent_us: u64 },
+    GaveBack { units: u64, result: Result<(), Error> },
+}
+
+struct Worker<U> {
+    upstream: Arc<U>,
+    ledger: Ledger,
+    calls: JoinSet<Done>,
+    takes: usize,
+    give_backs: usize,
+}
+
+pub(super) async fn run<U: Upstream>(upstream: Arc<U>, ledger: Ledger) {
+    let mut worker = Worker { upstream, ledger, calls: JoinSet::new(), takes: 0, give_backs: 0 };
+    worker.work().await;
+    // What is left after that, the ledger counts as stranded.
+    let _ = tokio::time::timeout(LAST, worker.end()).await;
+}
+
+impl<U: Upstream> Worker<U> {
+    async fn work(&mut self) {
+        let shared = self.ledger.shared().clone();
+        while !shared.has_ended() {
+            let now_us = shared.clock.local_us();
+            self.ledger.serve(now_us);
+            let is_more = self.ledger.sweep(now_us);
+            while self.takes < MOST_TAKES {
+                let refills = self.ledger.next_refills(MOST_REFILLS, now_us);
+                if refills.is_empty() {
+                    break;
+                }
+                self.send_take(refills);
+            }
+            self.send_give_backs();
+            if is_more {
+                tokio::task::yield_now().await;
+            } else {
+                self.wait().await;
+            }
+            while let Some(done) = self.calls.try_join_next() {
+                let Ok(done) = done else { return };
+                self.done(done);
+            }
+        }
+    }
+
+    /// Until there is something to do.
+    async fn wait(&mut self) {
+        let shared = self.ledger.shared().clone();
+        let now_us = shared.clock.local_us();
+        let due = self.ledger.next_due_us().map(|due_us| due_us.saturating_sub(now_us));
+        let mut woken = pin!(shared.queue.woken());
+        let mut due = pin!(async {
+            match due {
+                Some(due_us) => shared.clock.sleep(Duration::from_micros(due_us)).await,
+                None => std::future::pending().await,
+            }
+        });
+        let done = poll_fn(|context| {
+            // Polled first, so that what is done is never passed over.
+            if let Poll::Ready(Some(done)) = self.calls.poll_join_next(context) {
+                return Poll::Ready(Some(done));
+            }
+            match woken.as_mut().poll(context).is_ready() || due.as_mut().poll(context).is_ready() {
+                true => Poll::Ready(None),
+                false => Poll::Pending,
+            }
+        })
+        .await;
+        if let Some(Ok(done)) = done {
+            self.done(done);
+        }
+    }
+
+    /// Gives all back, and what is still on its way here too.
+    async fn end(&mut self) {
+        self.ledger.close_all();
+        self.send_give_backs();
+        while let Some(Ok(done)) = self.calls.join_next().await {
+            if let Done::GaveBack { result: Err(error), .. } = &done
+                && error.is_unavailable()
+            {
+                // The rest would wait for its deadline in vain as well.
+                self.ledger.strand_the_rest();
+            }
+            self.done(done);
+            self.send_give_backs();
+        }
+    }
+
+    fn send_take(&mut self, refills: Vec<Refill>) {
+        let (upstream, clock) = (self.upstream.clone(), self.ledger.shared().clock.clone());
+        self.takes += 1;
+        self.calls.spawn(async move {
+            let groups: Vec<Group> = refills.iter().map(group).collect();
+            // Before it is sent: a lease may end too soon, and never too late.
+            let sent_us = clock.local_us();
+            let outcomes = upstream.take(groups).await;
+            Done::Took { refills, outcomes, sent_us }
+        });
+    }
+
+    fn send_give_backs(&mut self) {
+        while self.give_backs < MOST_GIVE_BACKS
+            && let Some(GiveBack { target, units, stamp_us }) = self.ledger.next_give_back()
+        {
+            let upstream = self.upstream.clone();
+            self.give_backs += 1;
+            self.calls.spawn(async move {
+                let result = upstream.give_back(&target, units, stamp_us).await;
+                Done::GaveBack { units, result }
+            });
+        }
+    }
+
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Took { refills, outcomes, sent_us } => {
+                self.takes -= 1;
+                let now_us = self.ledger.shared().clock.local_us();
+                let mut outcomes = outcomes.into_iter();
+                for refill in refills {
+                    let outcome = outcomes.next().and_then(Result::ok);
+                    let taken = outcome.and_then(|outcome| taken(&refill, &outcome));
+                    self.ledger.arrived(refill.slot, sent_us, taken, now_us);
+                }
+            }
+            Done::GaveBack { units, result } => {
+                self.give_backs -= 1;
+                self.ledger.gave_back(units, result.is_ok());
+            }
+        }
+    }
+}
+
+/// Up to so many units, each for itself.
+fn group(refill: &Refill) -> Group {
+    let item = Item { target: refill.target.clone(), cost: 1, max_delay_us: None };
+    Group { items: SmallVec::from_buf([item]), n: refill.units }
+}
+
+fn taken(refill: &Refill, outcome: &Outcome) -> Option<Taken> {
+    let quota = &refill.target.gate.quota;
+    let (before, now) = (*outcome.before.first()?, outcome.now_us);
+    let rest_us = match *quota.kind() {
+        // The units were charged to the window that began then.
+        Kind::FixedWindow(fixed) => Some((before.seen[1] + fixed.window_us).saturating_sub(now)),
+        Kind::SlidingCounter(counter) => Some(counter.window_us - now % counter.window_us),
+        Kind::TokenBucket(_) | Kind::LeakyBucket(_) | Kind::SlidingLog(_) => None,
+    };
+    let (n, k) = (refill.units, outcome.k);
+    let take = algorithm::Taken { quota, cost: 1, max_delay: None, n, k, before, now };
+    let reset_after_us = take.answer(k.saturating_sub(1)).reset_after_us;
+    Some(Taken { units: k, stamp_us: now, rest_us, reset_after_us })
+}

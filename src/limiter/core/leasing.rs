@@ -1,0 +1,46 @@
+//! Leases beside the core: spent before it is asked, refilled through it.
+
+use std::sync::Arc;
+
+use super::Core;
+use crate::connection::Deadline;
+use crate::decision::Decision;
+use crate::error::Error;
+use crate::lease::{Lease, Leases, Upstream};
+use crate::store::{GateInfo, Group, Outcome, Target, Write};
+
+impl Core {
+    /// `None` where these settings lease nothing.
+    pub(crate) fn lease(&self, lease: Lease, info: &Arc<GateInfo>) -> Option<Arc<Leases>> {
+        let leases = Leases::new(lease, info, &self.clock, self.observer.as_ref())?;
+        self.leases.add(&leases);
+        Some(Arc::new(leases))
+    }
+
+    #[inline]
+    pub(crate) fn spend(&self, leases: &Leases, key: &[u8], cost: u64) -> Option<Decision> {
+        let decision = leases.spend(key, cost)?;
+        self.tell_decided(&decision);
+        Some(decision)
+    }
+}
+
+impl Upstream for Core {
+    async fn take(&self, groups: Vec<Group>) -> Vec<Result<Outcome, Error>> {
+        if let Err(error) = self.open() {
+            return vec![Err(error); groups.len()];
+        }
+        let shares = self.batch.take_each(groups, Deadline::new(self.deadline)).await;
+        shares.into_iter().map(|share| share.map(|share| share.outcome)).collect()
+    }
+
+    /// Also of a limiter that is being shut down.
+    async fn give_back(&self, target: &Target, units: u64, stamp_us: u64) -> Result<(), Error> {
+        let refund = Write::Refund { units, stamp_us: Some(stamp_us) };
+        let written = self.store.write(target, refund, Deadline::new(self.deadline)).await;
+        if let Some(deny_cache) = &self.deny_cache {
+            deny_cache.forget(target);
+        }
+        written
+    }
+}

@@ -1,0 +1,279 @@
+//! What a lease answers, and when it has to be asked elsewhere.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tidegate::{Lease, Limiter, Observer, Quota, Rate, Source};
+
+use super::{HOLD, MINUTE, assert_adds_up, gates, get_lease, grow};
+use crate::behaviours;
+use crate::support::fixture::soon;
+
+behaviours! {
+    async fn without_a_lease_nothing_is_known_without_asking(world) {
+        let unleased = world.limiter.gate("unleased", Quota::fixed_window(9, MINUTE));
+        for _ in 0..9 {
+            assert!(unleased.try_check("x").is_none());
+            assert_ne!(unleased.check("x").await.unwrap().source(), Source::Lease);
+        }
+        for gate in gates(&world.limiter, 1_000, Lease::new()) {
+            for _ in 0..3 {
+                assert!(gate.try_check("x").is_none());
+                assert_ne!(gate.check("x").await.unwrap().source(), Source::Lease);
+            }
+            assert_eq!(gate.lease_stats().keys, 0, "three asks are too few");
+        }
+    }
+
+    async fn what_is_asked_often_is_spent_from_a_lease(world) {
+        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+            let used = get_lease(&gate, "x").await;
+            let before = gate.peek("x").await.unwrap();
+            assert_eq!(before.remaining(), 1_000 - used - 2, "{gate:?}");
+            let first = gate.try_check("x").unwrap();
+            assert!(first.is_allowed());
+            assert_eq!((first.source(), first.remaining(), first.limit()), (Source::Lease, 1, 1_000));
+            assert_eq!(first.gate(), gate.name().unwrap());
+            assert_eq!(first.retry_after(), Duration::ZERO);
+            assert_eq!(first.reset_after(), before.reset_after(), "{gate:?}");
+            assert_eq!(first.server_now_us(), before.server_now_us());
+            assert!(gate.try_check("y").is_none(), "another key's");
+            assert_adds_up(&gate);
+        }
+    }
+
+    async fn a_clone_spends_from_the_same_lease_and_a_second_gate_does_not(world) {
+        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+            get_lease(&gate, "x").await;
+            assert!(gate.clone().try_check("x").is_some());
+            assert!(gate.clone().leased(Lease::new()).try_check("x").is_none());
+        }
+    }
+
+    async fn never_more_is_held_than_the_most(world) {
+        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(10)) {
+            let (mut from_lease, mut from_store) = (0, 0);
+            for _ in 0..300 {
+                match gate.check("x").await.unwrap() {
+                    decision if decision.source() == Source::Lease => from_lease += 1,
+                    _ => from_store += 1,
+                }
+                assert!(gate.lease_stats().held <= 10, "{:?}", gate.lease_stats());
+                tokio::task::yield_now().await;
+            }
+            assert!(from_lease > 0, "{gate:?}");
+            assert_eq!(gate.lease_stats().spent, from_lease);
+            soon("all is counted in the store", async || {
+                let taken = gate.lease_stats().taken;
+                gate.peek("x").await.unwrap().remaining() == 1_000 - from_store - taken
+            })
+            .await;
+            assert_adds_up(&gate);
+        }
+    }
+
+    async fn a_block_grows_with_the_demand_up_to_the_most(world) {
+        for gate in gates(&world.limiter, 10_000, Lease::new().max_units(64)) {
+            grow(&gate, "x", 40).await;
+            assert!(gate.try_check_cost("x", 20).is_some(), "{:?}", gate.lease_stats());
+        }
+    }
+
+    async fn a_cost_that_the_lease_has_not_is_asked_of_the_store(world) {
+        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(8)) {
+            get_lease(&gate, "x").await;
+            assert!(gate.try_check_cost("x", 0).is_none(), "a peek");
+            assert!(gate.try_check_cost("x", 3).is_none(), "two are there");
+            assert!(gate.try_check_cost("x", u64::MAX).is_none());
+            let asked = gate.check_cost("x", 3).await.unwrap();
+            assert!(asked.is_allowed() && asked.source() != Source::Lease);
+            // It makes the next block large enough.
+            soon("a block for that cost", async || gate.lease_stats().held >= 6).await;
+            assert_eq!(gate.try_check_cost("x", 3).unwrap().source(), Source::Lease);
+            assert!(gate.lease_stats().held <= 8);
+            for _ in 0..6 {
+                let large = gate.check_cost("x", 9).await.unwrap();
+                assert!(large.is_allowed() && large.source() != Source::Lease, "above the most");
+            }
+            assert!(gate.check_cost("x", 1_001).await.unwrap_err().is_over_capacity());
+            assert_adds_up(&gate);
+        }
+    }
+
+    async fn with_nothing_to_lease_it_is_as_without_leases(world) {
+        let none = [Lease::new().max_units(0), Lease::new().hold(Duration::ZERO), Lease::new().max_keys(0)];
+        for gate in none.into_iter().flat_map(|lease| gates(&world.limiter, 1_000, lease)) {
+            for _ in 0..10 {
+                assert!(gate.try_check("x").is_none());
+                assert_ne!(gate.check("x").await.unwrap().source(), Source::Lease);
+            }
+            assert_eq!(gate.lease_stats(), tidegate::LeaseStats::default());
+        }
+    }
+
+    async fn what_cannot_be_leased_says_so_at_every_ask(world) {
+        let quotas = [Quota::leaky_bucket(5, Rate::per_second(1)), Quota::sliding_log(5, MINUTE).count_denied()];
+        for quota in quotas {
+            let gate = world.limiter.gate("gate", quota).leased(Lease::new());
+            let error = gate.check("x").await.unwrap_err();
+            assert!(error.is_config() && error.to_string().contains("cannot be leased"), "{error}");
+            assert!(gate.peek("x").await.unwrap_err().is_config());
+            assert!(gate.try_check("x").is_none());
+        }
+    }
+
+    async fn hostile_keys_have_leases_of_their_own(world) {
+        let long = [vec![0; 24], vec![0; 25], vec![b'k'; 300], vec![b'k'; 301]];
+        let keys: Vec<&[u8]> = [&b""[..], b"\0", b"{x}", b"*", b"a\r\nb", b"\xff\xfe"]
+            .into_iter()
+            .chain(long.iter().map(Vec::as_slice))
+            .collect();
+        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+            for key in &keys {
+                assert!(gate.try_check(key).is_none(), "{key:?} has another's lease");
+                for _ in 0..4 {
+                    assert!(gate.check(key).await.unwrap().is_allowed());
+                }
+                soon("a lease", async || gate.try_check(key).is_some()).await;
+            }
+            assert_eq!(gate.lease_stats().keys, keys.len());
+        }
+    }
+
+    async fn leases_are_bounded_by_their_number_of_keys(world) {
+        for gate in gates(&world.limiter, 1_000, Lease::new().max_keys(8).max_units(2)) {
+            for key in 0..60 {
+                for _ in 0..5 {
+                    let _ = gate.check(key.to_string()).await.unwrap();
+                }
+                assert!(gate.lease_stats().keys <= 8);
+            }
+            soon("leases", async || gate.lease_stats().keys == 8).await;
+            assert!(gate.lease_stats().held <= 16);
+            // Unused, they make place for others.
+            soon("they end", async || {
+                world.advance(HOLD);
+                gate.lease_stats().keys == 0
+            })
+            .await;
+            get_lease(&gate, "another").await;
+            assert_adds_up(&gate);
+        }
+    }
+
+    async fn an_exhausted_limit_is_not_exceeded_and_not_asked_for_in_vain(world) {
+        for gate in gates(&world.limiter, 40, Lease::new().max_units(8)) {
+            let mut admitted = 0;
+            for _ in 0..200 {
+                admitted += u64::from(gate.check("x").await.unwrap().is_allowed());
+                tokio::task::yield_now().await;
+            }
+            soon("what is leased is spent", async || {
+                admitted += u64::from(gate.try_check("x").is_some_and(|it| it.is_allowed()));
+                gate.lease_stats().held == 0
+            })
+            .await;
+            let peek = gate.peek("x").await.unwrap();
+            assert_eq!((admitted, peek.remaining()), (40, 0), "{gate:?}");
+            assert_adds_up(&gate);
+        }
+    }
+
+    async fn a_reservation_of_leased_units_is_given_back_to_the_store(world) {
+        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+            get_lease(&gate, "x").await;
+            let before = gate.peek("x").await.unwrap().remaining();
+            let held = gate.reserve("x", 2).await.unwrap();
+            assert_eq!(held.decision().source(), Source::Lease);
+            held.commit(1).await.unwrap();
+            soon("what is not leased anew is back", async || {
+                let stats = gate.lease_stats();
+                gate.peek("x").await.unwrap().remaining() == before + 1 + 2 - stats.taken
+            })
+            .await;
+        }
+    }
+
+    async fn what_is_leased_outlives_a_block_and_not_a_reset(world) {
+        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+            get_lease(&gate, "x").await;
+            get_lease(&gate, "y").await;
+            gate.block("x", MINUTE).await.unwrap();
+            assert!(gate.try_check("x").unwrap().is_allowed());
+            gate.reset("y").await.unwrap();
+            assert!(gate.try_check("y").is_none(), "{gate:?}");
+            assert_adds_up(&gate);
+            assert_eq!(gate.peek("y").await.unwrap().remaining(), 1_000);
+        }
+    }
+
+    async fn until_allowed_takes_what_is_leased(world) {
+        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+            get_lease(&gate, "x").await;
+            let decision = gate.until_allowed("x", Duration::ZERO).await.unwrap();
+            assert_eq!(decision.source(), Source::Lease);
+        }
+    }
+}
+
+#[derive(Clone, Default)]
+struct Heard {
+    decided: Arc<AtomicUsize>,
+    called: Arc<AtomicUsize>,
+    leased: Arc<AtomicUsize>,
+    returned: Arc<AtomicUsize>,
+}
+
+impl Observer for Heard {
+    fn decided(&self, decision: &tidegate::Decision) {
+        self.decided.fetch_add(usize::from(decision.source() == Source::Lease), Ordering::Relaxed);
+    }
+
+    fn called(&self, _: usize, _: usize, _: Duration) {
+        self.called.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn leased(&self, gate: &str, units: u64) {
+        assert_eq!(gate, "gate");
+        self.leased.fetch_add(units as usize, Ordering::Relaxed);
+    }
+
+    fn returned(&self, _: &str, units: u64) {
+        self.returned.fetch_add(units as usize, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn an_observer_is_told_of_every_unit() {
+    let heard = Heard::default();
+    let limiter = Limiter::builder().in_memory().observer(heard.clone()).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(Lease::new().max_units(2));
+    get_lease(&gate, "x").await;
+    assert!(gate.try_check("x").is_some());
+    limiter.shutdown().await;
+    let stats = gate.lease_stats();
+    assert_eq!(heard.decided.load(Ordering::Relaxed), 1);
+    assert_eq!(heard.leased.load(Ordering::Relaxed) as u64, stats.taken);
+    assert_eq!(heard.returned.load(Ordering::Relaxed) as u64, stats.returned);
+    assert_eq!((stats.spent, stats.held, stats.returned), (1, 0, stats.taken - 1));
+}
+
+#[tokio::test]
+async fn a_denied_key_is_no_load() {
+    let heard = Heard::default();
+    let limiter = Limiter::builder().in_memory().observer(heard.clone()).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(20, MINUTE * 60)).leased(Lease::new());
+    for _ in 0..50 {
+        let _ = gate.check("x").await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    let calls = heard.called.swap(0, Ordering::Relaxed);
+    assert!(calls < 60, "{calls}");
+    for _ in 0..1_000 {
+        assert!(!gate.check("x").await.unwrap().is_allowed());
+        tokio::task::yield_now().await;
+    }
+    let calls = heard.called.load(Ordering::Relaxed);
+    assert!(calls < 1_020, "{calls} calls for 1000 asks");
+}
