@@ -99,24 +99,31 @@ impl<L: Local> Runs for LocalEntrant<L> {
     }
 }
 
-/// Asks for each key until most are decided in this process: those who lease a key from Redis have it
-/// then. Not for ever: some never have all of them at once.
+/// Threads that warm up: many, since each waits for Redis.
+const WARMING: usize = 128;
+/// How often each asks for a key, so that it is worth a lease.
+const OFTEN: usize = 16;
+/// Not for ever: some never have all of their keys at once.
+const WARM_FOR: Duration = Duration::from_secs(20);
+
+/// Asks for each key until nearly all asks are decided in this process: those who lease units from
+/// Redis have them then, in blocks as large as they are going to be.
 fn warm<L: Local>(subject: &L, keys: &[L::Key]) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
         let fell_back = AtomicUsize::new(0);
         let pass = |part: &[L::Key]| {
-            part.iter().try_for_each(|key| {
+            part.iter().flat_map(|key| std::iter::repeat_n(key, OFTEN)).try_for_each(|key| {
                 fell_back.fetch_add(subject.check(key)?.fell_back.into(), Ordering::Relaxed);
                 Ok::<_, Failure>(())
             })
         };
         std::thread::scope(|scope| {
-            let parts = keys.chunks(keys.len().div_ceil(measure::cores()));
+            let parts = keys.chunks(keys.len().div_ceil(WARMING));
             let threads: Vec<_> = parts.map(|part| scope.spawn(|| pass(part))).collect();
             threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
         })?;
-        if fell_back.into_inner() * 100 <= keys.len() || begun.elapsed() > FILLING {
+        if fell_back.into_inner() * 1_000 <= keys.len() * OFTEN || begun.elapsed() > WARM_FOR {
             return Ok(());
         }
     }

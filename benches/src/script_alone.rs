@@ -70,7 +70,7 @@ pub(crate) fn run(target: &Target, rounds: usize, length: Length) -> Result<Scri
     Ok(scripts)
 }
 
-/// As `take.lua` says: the quota, then for each key 1 ask of cost 1 with any delay.
+/// As `take.lua` says: the quota, then once for all keys 1 ask of cost 1 with any delay.
 fn ours(call: &mut redis::Cmd, keys: &[usize]) {
     let quota = crate::subjects::tidegate_quota(Case::Unlike.limit());
     for key in keys {
@@ -79,9 +79,7 @@ fn ours(call: &mut redis::Cmd, keys: &[usize]) {
     for number in script::quota_args(quota.kind()) {
         call.arg(number);
     }
-    for _ in keys {
-        call.arg(1).arg(1).arg("");
-    }
+    call.arg(1).arg(1).arg("");
 }
 
 /// A value as long as a level and the instant at which it held.

@@ -18,7 +18,7 @@ impl Local for Leased {
     const INFO: Info = Info {
         name: "tidegate-lease",
         title: "tidegate, leased",
-        note: "never over-admits; leases of at most 10,000 units, held for 10 s",
+        note: "within its stated bound; leases of at most 10,000 units, held for 10 s",
         kind: Kind::Ours,
         most: u64::MAX,
     };
