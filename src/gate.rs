@@ -275,23 +275,10 @@ impl Gate {
     }
 
     pub(crate) async fn decide(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
-        let Some(leases) = &self.leases else {
-            return self.core.check(ask).await;
-        };
-        if let Some(decision) = self.core.spend(leases, ask.key, ask.cost) {
-            // Who asks in a loop should let others run now and then.
-            tokio::task::coop::consume_budget().await;
-            return Ok(decision);
+        match &self.leases {
+            Some(leases) => self.core.check_leased(leases, ask).await,
+            None => self.core.check(ask).await,
         }
-        let decided = self.core.check(ask).await;
-        // What is denied has nothing to lease.
-        if let Ok(decision) = &decided
-            && decision.is_allowed()
-            && matches!(decision.source(), Source::Redis | Source::Memory)
-        {
-            leases.note(&self.core, ask.key, ask.cost);
-        }
-        decided
     }
 }
 

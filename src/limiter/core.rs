@@ -86,6 +86,11 @@ impl Core {
     }
 
     pub(crate) async fn check(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
+        self.told(ask, self.decide(ask).await)
+    }
+
+    /// [`check`](Self::check), without a word to the observer.
+    async fn decide(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
         let asked = self.deny_cache.as_ref().map(DenyCache::asked);
         match self.prepare(ask)? {
             Prepared::Denied(decision) => {
@@ -104,7 +109,7 @@ impl Core {
     pub(crate) fn remembered(&self, ask: AskRef<'_>) -> Option<Decision> {
         self.deny_cache.as_ref()?;
         match self.prepare(ask) {
-            Ok(Prepared::Denied(decision)) => Some(decision),
+            Ok(Prepared::Denied(decision)) => self.told(ask, Ok(decision)).ok(),
             _ => None,
         }
     }
@@ -132,7 +137,11 @@ impl Core {
         let mut shares = shares.into_iter();
         let mut next = || shares.next().unwrap_or_else(|| Err(Error::unavailable("no reply")));
         let decided = asks.iter().zip(decided);
-        decided.map(|(ask, decided)| decided.unwrap_or_else(|| self.conclude(*ask, asked, next()))).collect()
+        decided
+            .map(|(ask, decided)| {
+                self.told(*ask, decided.unwrap_or_else(|| self.conclude(*ask, asked, next())))
+            })
+            .collect()
     }
 
     pub(crate) async fn write(&self, ask: AskRef<'_>, write: Write) -> Result<(), Error> {
@@ -206,9 +215,7 @@ impl Core {
         let Some((answer, now_us)) = denied else {
             return Ok(Prepared::Ask(Group::of_one(item)));
         };
-        let decision = decision(&item.target.gate, answer, Source::DenyCache, now_us);
-        self.tell_decided(&decision);
-        Ok(Prepared::Denied(decision))
+        Ok(Prepared::Denied(decision(&item.target.gate, answer, Source::DenyCache, now_us)))
     }
 
     /// The decision on an ask for one key.
@@ -218,7 +225,7 @@ impl Core {
         asked: Option<Asked>,
         shared: Result<Share, Error>,
     ) -> Result<Decision, Error> {
-        let decided = match shared {
+        match shared {
             Ok(share) => {
                 let wanted = (ask.cost.max(1), max_delay_us(ask));
                 let decision = self.decision(ask.gate.info()?, wanted, 0, &share);
@@ -231,7 +238,11 @@ impl Core {
                 Ok(decision)
             }
             Err(error) => self.without_store(ask, error),
-        };
+        }
+    }
+
+    /// A peek decides nothing.
+    fn told(&self, ask: AskRef<'_>, decided: Result<Decision, Error>) -> Result<Decision, Error> {
         if let (Ok(decision), true) = (&decided, ask.cost > 0) {
             self.tell_decided(decision);
         }

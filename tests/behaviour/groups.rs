@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tidegate::{Gate, Limiter, Quota, Rate};
+use tidegate::{Gate, Quota, Rate};
 
 use crate::behaviours;
-use crate::support::world::passes;
+use crate::support::world::{World, passes};
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -13,19 +13,19 @@ async fn remaining(gate: &Gate, key: &str) -> u64 {
     gate.peek(key).await.unwrap().remaining()
 }
 
-fn mixed(limiter: &Limiter) -> [Gate; 5] {
+fn mixed(world: &World) -> [Gate; 5] {
     [
-        limiter.gate("user.posts", Quota::token_bucket(1, Rate::per_second(1))),
-        limiter.gate("user.friends", Quota::fixed_window(150, DAY).aligned_to_clock()),
-        limiter.gate("ip.signups", Quota::sliding_log(10, DAY)),
-        limiter.gate("device.rewards", Quota::sliding_counter(5, DAY * 7)),
-        limiter.gate("all", Quota::leaky_bucket(10_000, Rate::per_second(10_000))),
+        world.gate("user.posts", Quota::token_bucket(1, Rate::per_second(1))),
+        world.gate("user.friends", Quota::fixed_window(150, DAY).aligned_to_clock()),
+        world.gate("ip.signups", Quota::sliding_log(10, DAY)),
+        world.gate("device.rewards", Quota::sliding_counter(5, DAY * 7)),
+        world.gate("all", Quota::leaky_bucket(10_000, Rate::per_second(10_000))),
     ]
 }
 
 behaviours! {
     async fn a_denial_by_one_gate_charges_none(world) {
-        let gates = mixed(&world.limiter);
+        let gates = mixed(world);
         let asks = || gates.iter().map(|gate| gate.ask("x"));
         assert!(world.limiter.check_all(asks()).await.unwrap().is_allowed());
         for _ in 0..3 {
@@ -46,8 +46,8 @@ behaviours! {
     }
 
     async fn the_longest_wait_binds_a_denial_and_the_smallest_share_an_admission(world) {
-        let fast = world.limiter.gate("fast", Quota::token_bucket(1, Rate::per_second(1)));
-        let slow = world.limiter.gate("slow", Quota::token_bucket(2, Rate::per_minute(1)));
+        let fast = world.gate("fast", Quota::token_bucket(1, Rate::per_second(1)));
+        let slow = world.gate("slow", Quota::token_bucket(2, Rate::per_minute(1)));
         let asks = || [fast.ask("x"), slow.ask("x").cost(2)];
         let allowed = world.limiter.check_all(asks()).await.unwrap();
         // Both have nothing left: the first of equals.
@@ -58,7 +58,7 @@ behaviours! {
     }
 
     async fn costs_of_the_same_key_and_gate_add_up(world) {
-        let gate = world.limiter.gate("gate", Quota::sliding_log(5, DAY));
+        let gate = world.gate("gate", Quota::sliding_log(5, DAY));
         let asks = || [gate.ask("x").cost(2), gate.ask("y"), gate.ask("x")];
         let decision = world.limiter.check_all(asks()).await.unwrap();
         assert_eq!(decision.decisions().iter().map(|it| it.remaining()).collect::<Vec<_>>(), [2, 4, 2]);
@@ -69,8 +69,8 @@ behaviours! {
     }
 
     async fn a_cost_of_nothing_in_a_group_charges_nothing_and_denies_nothing(world) {
-        let full = world.limiter.gate("full", Quota::fixed_window(1, DAY));
-        let free = world.limiter.gate("free", Quota::fixed_window(5, DAY));
+        let full = world.gate("full", Quota::fixed_window(1, DAY));
+        let free = world.gate("free", Quota::fixed_window(5, DAY));
         assert_eq!(passes(&full, "x", 2).await, 1);
         let decision = world.limiter.check_all([full.ask("x").cost(0), free.ask("x")]).await.unwrap();
         assert!(decision.is_allowed());
@@ -82,7 +82,7 @@ behaviours! {
     }
 
     async fn one_atomic_step_has_at_most_128_keys(world) {
-        let gate = world.limiter.gate("gate", Quota::fixed_window(5, DAY));
+        let gate = world.gate("gate", Quota::fixed_window(5, DAY));
         let asks = |n: usize| (0..n).map(|key| gate.ask(key.to_string())).collect::<Vec<_>>();
         assert!(world.limiter.check_all(asks(128)).await.unwrap().is_allowed());
         assert!(world.limiter.check_all(asks(129)).await.unwrap_err().is_config());
@@ -90,15 +90,15 @@ behaviours! {
     }
 
     async fn a_rate_is_the_same_however_it_was_said(world) {
-        let a = world.limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
-        let b = world.limiter.gate("gate", Quota::token_bucket(5, Rate::per_minute(60)));
+        let a = world.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
+        let b = world.gate("gate", Quota::token_bucket(5, Rate::per_minute(60)));
         assert!(world.limiter.check_all([a.ask("x"), b.ask("x")]).await.unwrap().is_allowed());
         assert_eq!(remaining(&a, "x").await, 3);
     }
 
     async fn what_asks_nothing_does_not_bind(world) {
-        let free = world.limiter.gate("free", Quota::fixed_window(5, DAY));
-        let full = world.limiter.gate("full", Quota::token_bucket(1, Rate::per_second(1)));
+        let free = world.gate("free", Quota::fixed_window(5, DAY));
+        let full = world.gate("full", Quota::token_bucket(1, Rate::per_second(1)));
         free.block("x", DAY).await.unwrap();
         let asks = || [free.ask("x").cost(0), full.ask("x")];
         let allowed = world.limiter.check_all(asks()).await.unwrap();
@@ -111,8 +111,8 @@ behaviours! {
     }
 
     async fn denied_asks_are_logged_only_where_the_log_itself_denies(world) {
-        let log = world.limiter.gate("log", Quota::sliding_log(2, DAY).count_denied());
-        let other = world.limiter.gate("other", Quota::fixed_window(1, DAY));
+        let log = world.gate("log", Quota::sliding_log(2, DAY).count_denied());
+        let other = world.gate("other", Quota::fixed_window(1, DAY));
         let asks = || [log.ask("x"), other.ask("x")];
         assert!(world.limiter.check_all(asks()).await.unwrap().is_allowed());
         for _ in 0..5 {
@@ -122,8 +122,8 @@ behaviours! {
     }
 
     async fn delays_are_told_by_the_leaky_bucket_of_a_group(world) {
-        let queue = world.limiter.gate("queue", Quota::leaky_bucket(5, Rate::per_second(1)));
-        let bucket = world.limiter.gate("bucket", Quota::token_bucket(5, Rate::per_second(1)));
+        let queue = world.gate("queue", Quota::leaky_bucket(5, Rate::per_second(1)));
+        let bucket = world.gate("bucket", Quota::token_bucket(5, Rate::per_second(1)));
         for delay in [0, 1, 2] {
             let decision = world.limiter.check_all([bucket.ask("x"), queue.ask("x")]).await.unwrap();
             assert_eq!(decision.delay(), Duration::from_secs(delay));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use harness::Server;
-use tidegate::{Builder, Decision, Gate, Limiter, ManualClock};
+use tidegate::{Builder, Decision, Gate, Lease, Limiter, ManualClock, Quota};
 
 /// 2020-01-01 00:00:00 UTC: the beginning of a minute, an hour and a day.
 pub const START: Duration = Duration::from_secs(1_577_836_800);
@@ -14,6 +14,8 @@ pub const START: Duration = Duration::from_secs(1_577_836_800);
 pub struct World {
     pub limiter: Limiter,
     clock: Clock,
+    /// Whether every gate is leased that can be.
+    pub is_leased: bool,
 }
 
 enum Clock {
@@ -41,7 +43,11 @@ fn stopped_server() -> (Arc<Server>, MutexGuard<'static, ()>) {
 impl World {
     pub fn memory() -> Self {
         let clock = ManualClock::at(START);
-        Self { limiter: Limiter::in_memory_with(clock.clone()), clock: Clock::Memory(clock) }
+        Self {
+            limiter: Limiter::in_memory_with(clock.clone()),
+            clock: Clock::Memory(clock),
+            is_leased: false,
+        }
     }
 
     pub fn redis() -> Self {
@@ -54,9 +60,19 @@ impl World {
         let here = ManualClock::at(START);
         let builder = Limiter::builder().url(server.url()).deadline(Duration::from_secs(10));
         let limiter = settings(builder.manual_clock(here.clone())).build().unwrap();
-        let world = Self { limiter, clock: Clock::Redis { server, here, _alone: alone } };
+        let world = Self { limiter, clock: Clock::Redis { server, here, _alone: alone }, is_leased: false };
         world.set(Duration::ZERO);
         world
+    }
+
+    pub fn leased(self) -> Self {
+        Self { is_leased: true, ..self }
+    }
+
+    pub fn gate(&self, name: &str, quota: Quota) -> Gate {
+        let is_leasable = quota.algorithm() != "leaky_bucket" && !quota.to_string().contains("denied");
+        let gate = self.limiter.gate(name, quota);
+        if self.is_leased && is_leasable { gate.leased(Lease::new()) } else { gate }
     }
 
     /// Sets the clock to so long after [`START`].
@@ -120,6 +136,7 @@ macro_rules! behaviours {
             |builder| builder.deny_cache(std::time::Duration::ZERO)); $($name)+);
         $crate::behaviours!(@in redis_deny_cache: $crate::support::world::World::redis_with(
             |builder| builder.batching(false)); $($name)+);
+        $crate::behaviours!(@in redis_leased: $crate::support::world::World::redis().leased(); $($name)+);
     };
     (@in $module:ident: $world:expr; $($name:ident)+) => {
         mod $module {

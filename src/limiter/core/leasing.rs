@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::Core;
+use crate::ask::AskRef;
 use crate::connection::Deadline;
-use crate::decision::Decision;
+use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::lease::{Lease, Leases, Upstream};
 use crate::store::{GateInfo, Group, Outcome, Target, Write};
@@ -22,6 +23,32 @@ impl Core {
         let decision = leases.spend(key, cost)?;
         self.tell_decided(&decision);
         Some(decision)
+    }
+
+    /// From the lease, else by asking, which is noted as a demand for one.
+    pub(crate) async fn check_leased(
+        self: &Arc<Self>,
+        leases: &Arc<Leases>,
+        ask: AskRef<'_>,
+    ) -> Result<Decision, Error> {
+        if let Some(decision) = self.spend(leases, ask.key, ask.cost) {
+            // Who asks in a loop should let others run now and then.
+            tokio::task::coop::consume_budget().await;
+            return Ok(decision);
+        }
+        let decided = self.decide(ask).await;
+        if let Ok(decision) = &decided {
+            if !decision.is_allowed() {
+                // What was missing may be what a refill has just taken.
+                if let Some(decision) = self.spend(leases, ask.key, ask.cost) {
+                    return Ok(decision);
+                }
+            } else if matches!(decision.source(), Source::Redis | Source::Memory) {
+                // What is denied has nothing to lease.
+                leases.note(self, ask.key, ask.cost);
+            }
+        }
+        self.told(ask, decided)
     }
 }
 
