@@ -9,6 +9,7 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::lease::{self, Lease, LeaseStats, Leases};
 use crate::limiter::{Core, OnFailure};
+use crate::per_thread::PerThread;
 use crate::quota::{Kind, Quota};
 use crate::reservation::Reservation;
 use crate::store::{GateInfo, Write};
@@ -22,7 +23,7 @@ use crate::store::{GateInfo, Write};
 #[derive(Clone)]
 pub struct Gate {
     pub(crate) core: Arc<Core>,
-    info: Result<Arc<GateInfo>, Error>,
+    info: Result<Arc<PerThread<GateInfo>>, Error>,
     pub(crate) on_failure: OnFailure,
     leases: Option<Arc<Leases>>,
 }
@@ -32,7 +33,7 @@ impl Gate {
     pub(crate) fn new(core: &Arc<Core>, name: &str, quota: Quota) -> Self {
         Self {
             core: core.clone(),
-            info: core.gate_info(name, quota),
+            info: core.gate_info(name, quota).map(|info| Arc::new(PerThread::new(|| info.clone()))),
             on_failure: core.on_failure,
             leases: None,
         }
@@ -242,7 +243,7 @@ impl Gate {
     pub fn leased(mut self, lease: Lease) -> Self {
         let leasable = self.info().and_then(|info| lease::check_leasable(&info.quota));
         match leasable {
-            Ok(()) => self.leases = self.info.as_ref().ok().and_then(|info| self.core.lease(lease, info)),
+            Ok(()) => self.leases = self.info().ok().and_then(|info| self.core.lease(lease, info)),
             Err(error) => self.info = Err(error),
         }
         self
@@ -258,7 +259,7 @@ impl Gate {
     /// Its name, or `None` if the name it was given is bad.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        self.info.as_ref().ok().map(|info| &*info.name)
+        self.info().ok().map(|info| &*info.name)
     }
 
     /// Where a key's state lives in Redis, to look at with `redis-cli`.
@@ -271,7 +272,10 @@ impl Gate {
     }
 
     pub(crate) fn info(&self) -> Result<&Arc<GateInfo>, Error> {
-        self.info.as_ref().map_err(Clone::clone)
+        match &self.info {
+            Ok(infos) => Ok(infos.mine()),
+            Err(error) => Err(error.clone()),
+        }
     }
 
     pub(crate) async fn decide(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
@@ -284,7 +288,7 @@ impl Gate {
 
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.info {
+        match self.info() {
             Ok(info) => write!(f, "Gate({:?}, {})", info.name, info.quota),
             Err(error) => write!(f, "Gate({error})"),
         }

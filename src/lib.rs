@@ -16,7 +16,7 @@
 //!         |
 //! algorithm, script, connection          what is done with it, and how
 //!         |
-//! quota, decision, key, error, fingerprint, gate_name, clock, observer
+//! quota, decision, key, error, fingerprint, gate_name, per_thread, clock, observer
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one of the same name in
@@ -38,6 +38,7 @@ mod key;
 mod lease;
 mod limiter;
 mod observer;
+mod per_thread;
 pub mod quota;
 mod reservation;
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]

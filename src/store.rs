@@ -21,7 +21,7 @@ use crate::key::Prefix;
 use crate::quota::Quota;
 
 /// What all asks to one gate have in common.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct GateInfo {
     pub(crate) name: GateName,
     pub(crate) quota: Quota,

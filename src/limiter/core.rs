@@ -77,12 +77,12 @@ impl Core {
         }
     }
 
-    pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<Arc<GateInfo>, Error> {
+    pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<GateInfo, Error> {
         let prefix = self.keyspace.prefix(name, &quota)?;
         // The prefix was made of it, so it is not too long.
         let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
         let fingerprints = self.fingerprints.clone();
-        Ok(Arc::new(GateInfo { name, quota, prefix, fingerprints }))
+        Ok(GateInfo { name, quota, prefix, fingerprints })
     }
 
     pub(crate) async fn check(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
@@ -171,7 +171,7 @@ impl Core {
         if let Store::Always { .. } = *self.store {
             return self.open();
         }
-        let gate = self.gate_info("ready", PROBE)?;
+        let gate = Arc::new(self.gate_info("ready", PROBE)?);
         let target = Target::new(&gate, b"");
         let peek = Group::of_one(Item { target, cost: 0, max_delay_us: None });
         self.take(peek, Deadline::new(self.deadline)).await.map(drop)
