@@ -22,32 +22,36 @@ local function fixed_window(arg)
 
   local function afford(key, n, cost)
     local state = try('HMGET', key, 'used', 'start', 'blocked_until')
-    if state.err then return nil, state.err end
-    local used, start, blocked, ahead = 0, fresh, 0, false
-    if state[1] or state[2] then
-      local stored, since = integer(state[1]), integer(state[2])
+    local digits, since, blocked = state[1], state[2], state[3]
+    if digits == nil then return nil, state.err end
+    local used, start, ahead = 0, fresh, false
+    if digits or since then
       -- HINCRBY takes digits alone, not all that is a number.
-      if not stored or find(state[1], '%D') then return nil, 'STATE used' end
-      if not since then return nil, 'STATE start' end
+      local stored = digits and not find(digits, '%D') and tonumber(digits)
+      if not (stored and stored <= EXACT) then return nil, 'STATE used' end
+      since = tonumber(since)
+      if not (since and since >= 0 and since <= EXACT and since % 1 == 0) then return nil, 'STATE start' end
       if stored > 0 and since + window > now then
         used = stored
         if since > now then ahead = true else start = since end
       end
     end
-    if state[3] then
-      blocked = integer(state[3])
+    if blocked then
+      blocked = integer(blocked)
       if not blocked then return nil, 'STATE blocked_until' end
+    else
+      blocked = 0
     end
-    if cost == 0 then return n, blocked, ahead, used, start end
+    if (blocked <= now and used + n * cost <= limit) or cost == 0 then return n, blocked, ahead, used, start end
     if blocked > now then return 0, blocked, ahead, used, start end
-    if used + n * cost <= limit then return n, blocked, ahead, used, start end
     return floor(max(0, limit - used) / cost), blocked, ahead, used, start
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, used, start)
     local units = k * cost
     if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
-    local after = min(used + units, MOST_UNITS)
+    local after = used + units
+    if after > MOST_UNITS then after = MOST_UNITS end
     local done
     if used == 0 or ahead then
       done = try('HSET', key, 'used', format(WHOLE, after), 'start', format(WHOLE, start))

@@ -7,10 +7,9 @@
   ARGV     q, the number of quotas; then q times: algorithm, 4 numbers (see
            there); then per group: n, number of items, and per item: quota (from
            1), cost, longest accepted delay (us, '' for any)
-  Returns  {now, group, group, ...}, flat; a group is k, then per item
-           blocked_until, state before (as many numbers as the algorithm has),
-           or in their place one string, which item failed (from 1) and why;
-           then this group failed, and it alone
+  Returns  {now, group, group, ...}, flat; a group is k, then per item what
+           stands after k in a row of take; or in their place one string, which
+           item failed (from 1) and why; then this group failed, and it alone
   Writes   see the algorithms; all items are read before one is written
 ]]
 local algorithms = {
@@ -45,8 +44,8 @@ local function take(first, n, items)
     local q, cost, own, blocked, ahead, a, b, c, d, e = unpack(found[i], 1, 10)
     local failed, seen = charges[q](KEYS[first + i], n, own, k, cost, blocked, ahead, a, b, c, d, e)
     if failed then return i .. ' ' .. failed end
-    row[#row + 1] = blocked
-    row[#row + 1] = a
+    row[#row + 1] = blocked > 0 and -1 - a or a
+    if blocked > 0 then row[#row + 1] = blocked end
     if b then row[#row + 1] = b end
     if c then row[#row + 1] = seen or c end
   end

@@ -13,8 +13,9 @@ local function leaky_bucket(arg)
   local afford, charge, give_back = token_bucket(arg)
 
   local function afford_in_time(key, n, cost, max_delay)
+    if max_delay == '' then return afford(key, n, cost) end
     local own, blocked, ahead, ticks = afford(key, n, cost)
-    if own and own > 0 and cost > 0 and max_delay ~= '' then
+    if own and own > 0 and cost > 0 then
       local last = max_delay * rate - ticks
       own = last < 0 and 0 or min(own, floor(last / (cost * per)) + 1)
     end

@@ -27,32 +27,33 @@ local floor, ceil, min, max, format = math.floor, math.ceil, math.min, math.max,
 local KEYS, ARGV, tonumber, type = KEYS, ARGV, tonumber, type
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
-local stamp = format('%.0f', now)
 
 -- Doubles hold every integer up to here, so sums below it are exact.
 local EXACT = 9007199254740992
-
--- An integer that we could have stored, or nil. NaN fails every comparison.
-local function integer(text)
-  local value = tonumber(text)
-  if value and value >= 0 and value <= EXACT and value % 1 == 0 then return value end
-end
 
 -- How the text of an integer is made: `%d` takes half as long as `%.0f`, but
 -- holds 32 bits where Redis was built for them.
 local IS_64_BIT = format('%d', EXACT) == '9007199254740992'
 local WHOLE = IS_64_BIT and '%d' or '%.0f'
+local stamp = format(WHOLE, now)
+
+-- An integer that we could have stored, or nil. NaN fails every comparison.
+-- Written out where every ask would call it.
+local function integer(text)
+  local value = tonumber(text)
+  if value and value >= 0 and value <= EXACT and value % 1 == 0 then return value end
+end
 
 -- Lets the key live until a time (us), and as long as it is blocked. By the
 -- clock that decided, and rounded up: a relative expiry would count from another
 -- reading of it, and one in a millisecond that has begun removes the key at once.
 -- The last text is kept, since keys that are used alike expire alike.
-local last_expiry, last_text
+local last_until, last_text
 local function expire(key, needed_until, blocked)
   if blocked > needed_until then needed_until = blocked end
-  if needed_until <= now then needed_until = now + 1 end
-  local expiry = ceil(needed_until / 1000)
-  if expiry ~= last_expiry then last_expiry, last_text = expiry, format(WHOLE, expiry) end
+  if needed_until ~= last_until then
+    last_until, last_text = needed_until, format(WHOLE, ceil(max(needed_until, now + 1) / 1000))
+  end
   local done = try('PEXPIREAT', key, last_text)
-  if type(done) == 'table' then return done.err end
+  if done ~= 1 and type(done) == 'table' then return done.err end
 end

@@ -18,36 +18,41 @@ local function sliding_counter(arg)
 
   local function afford(key, n, cost)
     local state = try('HMGET', key, 'cur', 'prev', 'start', 'blocked_until')
-    if state.err then return nil, state.err end
-    local cur, prev, blocked, ahead = 0, 0, 0, false
-    if state[1] or state[2] or state[3] then
-      local stored, before, since = integer(state[1]), integer(state[2]), integer(state[3])
-      if not stored then return nil, 'STATE cur' end
-      if not before then return nil, 'STATE prev' end
-      if not since then return nil, 'STATE start' end
+    local stored, before, since, blocked = state[1], state[2], state[3], state[4]
+    if stored == nil then return nil, state.err end
+    local cur, prev, ahead = 0, 0, false
+    if stored or before or since then
+      stored, before, since = tonumber(stored), tonumber(before), tonumber(since)
+      if not (stored and stored >= 0 and stored <= EXACT and stored % 1 == 0) then return nil, 'STATE cur' end
+      if not (before and before >= 0 and before <= EXACT and before % 1 == 0) then return nil, 'STATE prev' end
+      if not (since and since >= 0 and since <= EXACT and since % 1 == 0) then return nil, 'STATE start' end
+      if stored > most then stored = most end
+      if before > most then before = most end
       if since >= start then
-        cur, prev, ahead = min(stored, most), min(before, most), since > now
+        cur, prev, ahead = stored, before, since > now
       elseif since + window >= start then
-        prev = min(stored, most)
+        prev = stored
       end
     end
-    if state[4] then
-      blocked = integer(state[4])
+    if blocked then
+      blocked = integer(blocked)
       if not blocked then return nil, 'STATE blocked_until' end
+    else
+      blocked = 0
     end
-    if cost == 0 then return n, blocked, ahead, cur, prev end
-    if blocked > now then return 0, blocked, ahead, cur, prev end
     local estimate = cur + prev - ceil(prev * (now - start) / window)
-    if estimate + n * cost <= limit then return n, blocked, ahead, cur, prev end
+    if (blocked <= now and estimate + n * cost <= limit) or cost == 0 then return n, blocked, ahead, cur, prev end
+    if blocked > now then return 0, blocked, ahead, cur, prev end
     return floor(max(0, limit - estimate) / cost), blocked, ahead, cur, prev
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, cur, prev)
     local units = k * cost
     if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
-    cur = min(cur + units, most)
+    cur = cur + units
+    if cur > most then cur = most end
     local done = try('HSET', key, 'cur', format(WHOLE, cur), 'prev', format(WHOLE, prev), 'start', start_text)
-    if type(done) == 'table' then return done.err end
+    if done ~= 0 and type(done) == 'table' then return done.err end
     if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
     -- Until the estimate is 0: this window's count has to become the previous
     -- one's, and its share small enough.

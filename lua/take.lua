@@ -7,9 +7,11 @@
   ARGV     quota: 4 numbers, see the algorithm;
            then n, cost, longest accepted delay (us, '' for any): per key, or
            once where they are the same for all
-  Returns  {now, row, row, ...}, flat; a row is k, blocked_until, state before
-           (settled to now; as many numbers as the algorithm has), or in their
-           place one string that says why this key failed, and it alone
+  Returns  {now, row, row, ...}, flat; a row is k, state before (settled to now;
+           as many numbers as the algorithm has), or in their place one string
+           that says why this key failed, and it alone. Where the key has a
+           block, be it over, the state's first number x stands as -1 - x,
+           and blocked_until after it
   Writes   see the algorithm
 ]]
 local afford, charge = algorithm(1)
@@ -34,15 +36,19 @@ for i = 1, #KEYS do
     size = size + 1
     reply[size] = failed
   else
-    reply[size + 1], reply[size + 2], reply[size + 3] = own, blocked, a
-    size = size + 3
+    reply[size + 1], reply[size + 2] = own, a
+    size = size + 2
+    if blocked > 0 then
+      reply[size], reply[size + 1] = -1 - a, blocked
+      size = size + 1
+    end
     if b then
       size = size + 1
       reply[size] = b
-    end
-    if c then
-      size = size + 1
-      reply[size] = seen or c
+      if c then
+        size = size + 1
+        reply[size] = seen or c
+      end
     end
   end
 end

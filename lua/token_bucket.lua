@@ -20,20 +20,23 @@ local function token_bucket(arg)
   local capacity, rate, per = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
   local full = capacity * per
 
-  -- The last text is kept, since idle buckets that are charged alike hold the same.
-  local last_ticks, last_used
+  -- The last level, its text and when it will be empty are kept, since idle
+  -- buckets that are charged alike hold the same.
+  local last_ticks, last_used, last_empty
 
   local function afford(key, n, cost)
     local state = try('HMGET', key, 'used', 'at', 'blocked_until')
-    if state.err then return nil, state.err end
     local used, at, blocked = state[1], state[2], state[3]
+    if used == nil then return nil, state.err end
     local ticks, ahead = 0, false
     if used or at then
-      used, at = tonumber(used), integer(at)
+      used, at = tonumber(used), tonumber(at)
       if not (used and used >= 0 and used <= EXACT) then return nil, 'STATE used' end
-      if not at then return nil, 'STATE at' end
+      if not (at and at >= 0 and at <= EXACT and at % 1 == 0) then return nil, 'STATE at' end
       -- `used` keeps 16 digits; rounding gives back the ticks that were meant.
-      ticks = floor(used * per + 0.5)
+      -- `% 1` cuts as `floor` does, without a call.
+      ticks = used * per + 0.5
+      ticks = ticks - ticks % 1
       if ticks > MOST_TICKS then ticks = MOST_TICKS end
       if at > now then
         ahead = true
@@ -48,28 +51,29 @@ local function token_bucket(arg)
     else
       blocked = 0
     end
-    if cost == 0 then return n, blocked, ahead, ticks end
-    if blocked > now then return 0, blocked, ahead, ticks end
     local unit = cost * per
-    if ticks + n * unit <= full then return n, blocked, ahead, ticks end
+    if (blocked <= now and ticks + n * unit <= full) or cost == 0 then return n, blocked, ahead, ticks end
+    if blocked > now then return 0, blocked, ahead, ticks end
     return max(0, floor((full - ticks) / unit)), blocked, ahead, ticks
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, ticks)
-    if n == 0 or cost == 0 then return end
-    local write = k > 0 or ahead
-    if write then
-      ticks = min(ticks + k * cost * per, MOST_TICKS)
-      if ticks ~= last_ticks then last_ticks, last_used = ticks, format('%.16g', ticks / per) end
+    if k * cost > 0 or (ahead and n * cost > 0) then
+      ticks = ticks + k * cost * per
+      if ticks > MOST_TICKS then ticks = MOST_TICKS end
+      if ticks ~= last_ticks then
+        last_ticks, last_used, last_empty = ticks, format('%.16g', ticks / per), now + ceil(ticks / rate)
+      end
       local done = try('HSET', key, 'used', last_used, 'at', stamp)
-      if type(done) == 'table' then return done.err end
+      if done ~= 0 and type(done) == 'table' then return done.err end
       if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
+      return expire(key, last_empty, blocked)
+    elseif n * cost > 0 then
+      local left = ceil(ticks / rate)
+      local needed = max(left, blocked - now)
+      -- Where Redis refuses it, the denial stands all the same.
+      if needed > 0 and call('PTTL', key) * 1000 < needed then expire(key, now + left, blocked) end
     end
-    local left = ceil(ticks / rate)
-    if write then return expire(key, now + left, blocked) end
-    local needed = max(left, blocked - now)
-    -- Where Redis refuses it, the denial stands all the same.
-    if needed > 0 and call('PTTL', key) * 1000 < needed then expire(key, now + left, blocked) end
   end
 
   -- What was charged then has been draining since.

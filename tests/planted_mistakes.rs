@@ -51,20 +51,21 @@ fn token_bucket() {
             ("floor((full - ticks) / unit)", "floor((full - ticks - 1) / unit)"),
             ("ticks + n * unit <= full", "ticks + n * unit <= full + 1"),
             // A charge is lost, or one of several.
-            ("local write = k > 0 or ahead", "local write = ahead"),
-            ("min(ticks + k * cost * per, MOST_TICKS)", "min(ticks + cost * per, MOST_TICKS)"),
+            ("if k * cost > 0 or (ahead and", "if (ahead and"),
+            ("ticks = ticks + k * cost * per", "ticks = ticks + cost * per"),
             // A level dated in the future is not re-dated.
-            ("local write = k > 0 or ahead", "local write = k > 0"),
+            ("if k * cost > 0 or (ahead and n * cost > 0) then", "if k * cost > 0 then"),
             // A digit is lost.
             ("'%.16g'", "'%.14g'"),
-            ("floor(used * per + 0.5)", "floor(used * per)"),
+            ("used * per + 0.5", "used * per"),
+            ("ticks = ticks - ticks % 1", ""),
             // The expiry is never lengthened; never set; set too soon.
             ("if needed > 0 and call('PTTL', key) * 1000 < needed then", "if false then"),
             ("try('PEXPIREAT', key, last_text)", "nil"),
-            ("ceil(needed_until / 1000)", "floor(needed_until / 1000)"),
+            ("ceil(max(needed_until, now + 1) / 1000)", "floor(max(needed_until, now + 1) / 1000)"),
             // The text of another key's level or expiry is taken.
             ("if ticks ~= last_ticks then", "if not last_ticks then"),
-            ("if expiry ~= last_expiry then", "if not last_expiry then"),
+            ("if needed_until ~= last_until then", "if not last_until then"),
             // A refund ignores its stamp, or believes one of the future.
             ("units * per - (now - stamp) * rate", "units * per"),
             ("min(tonumber(ARGV[6]) or now, now)", "tonumber(ARGV[6]) or now"),
@@ -122,7 +123,7 @@ fn fixed_window_by_the_clock() {
         &[
             ("(now - ARGV[arg + 3]) % window", "now % window"),
             ("if since > now then ahead = true else start = since end", "start = since"),
-            ("min(used + units, MOST_UNITS)", "used + cost"),
+            ("local after = used + units", "local after = used + cost"),
         ],
     );
 }
@@ -180,7 +181,7 @@ fn sliding_counter() {
             ("since > now", "since > now + 1e12"),
             ("- ceil(window / cur) + 1", "- ceil(window / cur)"),
             ("elseif stamp + window >= start then", "else"),
-            ("cur = min(cur + units, most)", "cur = min(cur + cost, most)"),
+            ("cur = cur + units", "cur = cur + cost"),
         ],
     );
 }
@@ -190,9 +191,9 @@ fn debts_beyond_any_limit() {
     all_found(
         plan::indebted(&Family::ALL),
         &[
-            ("min(ticks + k * cost * per, MOST_TICKS)", "ticks + k * cost * per"),
-            ("min(used + units, MOST_UNITS)", "used + units"),
-            ("cur = min(cur + units, most)", "cur = cur + units"),
+            ("if ticks > MOST_TICKS then ticks = MOST_TICKS end", ""),
+            ("if after > MOST_UNITS then after = MOST_UNITS end", ""),
+            ("if cur > most then cur = most end", ""),
             ("units = min(units, max(0, MOST_TOTAL - used))", ""),
             ("if total > MOST_TOTAL then", "if false then"),
         ],
@@ -225,7 +226,7 @@ fn groups() {
             ("min((n - own) * cost, limit)", "min((n - k) * cost, limit)"),
             ("row[#row + 1] = seen or c", "row[#row + 1] = c"),
             // A free item denies.
-            ("if cost == 0 then return n, blocked, ahead, used, start end", ""),
+            ("<= limit) or cost == 0 then", "<= limit) then"),
         ],
     );
 }

@@ -195,26 +195,41 @@ impl Reply {
     }
 
     fn before(&mut self, quota: &Quota) -> Result<Before, Error> {
-        let blocked_until_us = self.number()?;
+        let fields = quota.kind().algorithm().fields();
         let mut seen = Seen::default();
-        for number in seen.iter_mut().take(quota.kind().algorithm().fields()) {
+        // Below 0: a block stands between it and the others.
+        let first = self.signed()?;
+        seen[0] = if first < 0 { -1 - first } else { first }.unsigned_abs();
+        let blocked_until_us = if first < 0 { self.number()? } else { 0 };
+        for number in seen.iter_mut().take(fields).skip(1) {
             *number = self.number()?;
         }
         Ok(Before { blocked_until_us, seen })
     }
 
+    fn number(&mut self) -> Result<u64, Error> {
+        match self.signed()? {
+            number @ 0.. => Ok(number.unsigned_abs()),
+            number => Err(self.broken(unexpected(&Value::Int(number)))),
+        }
+    }
+
     /// A string in the place of a number is a failure of that group alone; a
     /// reply of another shape leaves nothing that could be trusted after it.
-    fn number(&mut self) -> Result<u64, Error> {
+    fn signed(&mut self) -> Result<i64, Error> {
         let values = self.0.as_mut().map_err(|error| error.clone())?;
         let failed = match values.next() {
-            Some(Value::Int(number)) if number >= 0 => return Ok(number.unsigned_abs()),
+            Some(Value::Int(number)) => return Ok(number),
             Some(Value::BulkString(text)) => return Err(Error::from_script(&String::from_utf8_lossy(&text))),
             Some(other) => unexpected(&other),
             None => Error::unavailable("its reply is too short: is this a Redis?"),
         };
+        Err(self.broken(failed))
+    }
+
+    fn broken(&mut self, failed: Error) -> Error {
         self.0 = Err(failed.clone());
-        Err(failed)
+        failed
     }
 }
 

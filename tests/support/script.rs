@@ -250,22 +250,26 @@ fn observed(call: &Call, reply: Value) -> Result<Observed, String> {
 pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<Outcome>, String> {
     let Value::Array(values) = reply else { return Err(format!("{reply:?}")) };
     let mut values = values.iter();
-    let mut next = || match values.next() {
-        Some(Value::Int(number)) if *number >= 0 => Ok(*number as u64),
+    let mut signed = || match values.next() {
+        Some(Value::Int(number)) => Ok(*number),
         other => Err(format!("{other:?} in {reply:?}")),
     };
-    if next()? != now {
+    let unsigned = |number: i64| u64::try_from(number).map_err(|_| format!("{number} in {reply:?}"));
+    if unsigned(signed()?)? != now {
         return Err(format!("another time in {reply:?}"));
     }
     let mut outcomes = Vec::new();
     for group in groups {
-        let k = next()?;
+        let k = unsigned(signed()?)?;
         let mut before = Vec::new();
         for item in &group.items {
-            let blocked_until_us = next()?;
             let mut seen = Seen::default();
-            for number in seen.iter_mut().take(item.target.quota.kind().algorithm().fields()) {
-                *number = next()?;
+            let first = signed()?;
+            let is_blocked = first < 0;
+            seen[0] = unsigned(if is_blocked { -1 - first } else { first })?;
+            let blocked_until_us = if is_blocked { unsigned(signed()?)? } else { 0 };
+            for number in seen.iter_mut().take(item.target.quota.kind().algorithm().fields()).skip(1) {
+                *number = unsigned(signed()?)?;
             }
             before.push(Before { blocked_until_us, seen });
         }
