@@ -26,7 +26,7 @@ use crate::store::{Group, MOST_WORK, Outcome, Store};
 /// How many callers send by themselves at a time, and how many tasks send what
 /// lines up. More gain nothing: Redis does one call after the other.
 const MOST_ALONE: usize = 8;
-const MOST_SENDERS: usize = 2;
+const MOST_SENDERS: usize = 3;
 
 /// One caller's part in what became of a group: it asked as the `index`-th
 /// (from 0) of `n`.
