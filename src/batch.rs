@@ -11,11 +11,10 @@ mod sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::{self, Handle, RuntimeFlavor};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use self::queue::{Caller, Merged, Queue, fingerprint};
+use self::queue::{Caller, Queue, fingerprint};
 use self::sender::Sender;
 use crate::clock::Clock;
 use crate::connection::Deadline;
@@ -59,13 +58,9 @@ struct Shared {
 struct Line {
     queue: Queue,
     alone: usize,
-    /// On multi-thread runtimes, which run by themselves: they see to the
-    /// deadlines of who waits.
-    senders: usize,
-    /// By their current-thread runtimes, which stand still whenever their owner
-    /// does something else. As long as there are any, each caller has a timer of
-    /// his own. None is started where there is another kind.
-    idle_senders: Vec<runtime::Id>,
+    /// By their numbers, and when each began its last call.
+    senders: Vec<(u64, Instant)>,
+    senders_so_far: u64,
 }
 
 impl Batch {
@@ -88,7 +83,7 @@ impl Batch {
         };
         match self.0.join(line, group, deadline) {
             Joined::Alone(group, _alone) => self.0.take_alone(&group, deadline).await,
-            Joined::Waits(answer, timed) => self.0.answered(answer, timed, deadline).await,
+            Joined::Waits(answer) => self.0.answered(answer, deadline).await,
             Joined::Full(group) => self.0.wait_for_room(line, group, deadline).await,
         }
     }
@@ -120,8 +115,7 @@ type Answer = oneshot::Receiver<Result<Share, Error>>;
 enum Joined<'a> {
     /// Nobody is there: its caller sends it.
     Alone(Group, Alone<'a>),
-    /// With a timer of its own or without.
-    Waits(Answer, bool),
+    Waits(Answer),
     Full(Group),
 }
 
@@ -129,8 +123,7 @@ impl Shared {
     fn join<'a>(self: &'a Arc<Self>, line: &'a Mutex<Line>, group: Group, deadline: Deadline) -> Joined<'a> {
         let fingerprint = fingerprint(&group);
         let mut line = locked(line);
-        let is_idle = line.queue.is_empty() && line.senders == 0 && line.idle_senders.is_empty();
-        if is_idle && line.alone < MOST_ALONE {
+        if line.queue.is_empty() && line.senders.is_empty() && line.alone < MOST_ALONE {
             line.alone += 1;
             return Joined::Alone(group, Alone(self));
         }
@@ -139,27 +132,31 @@ impl Shared {
         }
         let (answer, answered) = oneshot::channel();
         line.queue.push(group, fingerprint, Caller { answer, deadline: deadline.at });
-        if line.senders < MOST_SENDERS {
-            self.start_sender(&mut line);
+        let sender = self.new_sender(&mut line, deadline);
+        // A runtime that is ending drops what it is given at once, and with it
+        // the sender, who needs the lock.
+        drop(line);
+        if let Some(sender) = sender {
+            tokio::spawn(sender.run());
         }
-        let timed = !line.idle_senders.is_empty() || deadline.after < self.longest;
-        Joined::Waits(answered, timed)
+        Joined::Waits(answered)
     }
 
-    fn start_sender(self: &Arc<Self>, line: &mut Line) {
-        let runtime = Handle::current();
-        let idle = (runtime.runtime_flavor() == RuntimeFlavor::CurrentThread).then(|| runtime.id());
-        match idle {
-            Some(id) => {
-                let of_this = line.idle_senders.iter().filter(|&&other| other == id).count();
-                if line.senders > 0 || of_this >= MOST_SENDERS {
-                    return;
-                }
-                line.idle_senders.push(id);
+    /// One more, if there are too few. A sender whose call is overdue does not
+    /// count: its runtime stands still, as a current-thread one does when its
+    /// owner turns to something else.
+    fn new_sender(self: &Arc<Self>, line: &mut Line, deadline: Deadline) -> Option<Sender> {
+        if line.senders.len() >= MOST_SENDERS {
+            let overdue = deadline.at.checked_sub(deadline.after + 2 * self.longest)?;
+            line.senders.retain(|(_, since)| *since > overdue);
+            if line.senders.len() >= MOST_SENDERS {
+                return None;
             }
-            None => line.senders += 1,
         }
-        runtime.spawn(Sender::new(self.clone(), idle).run());
+        line.senders_so_far += 1;
+        let number = line.senders_so_far;
+        line.senders.push((number, Instant::now()));
+        Some(Sender::new(self.clone(), number))
     }
 
     /// One caller after the other, each telling the next.
@@ -176,9 +173,9 @@ impl Shared {
                     self.room.notify_one();
                     return self.take_alone(&group, deadline).await;
                 }
-                Joined::Waits(answer, timed) => {
+                Joined::Waits(answer) => {
                     self.room.notify_one();
-                    return self.answered(answer, timed, deadline).await;
+                    return self.answered(answer, deadline).await;
                 }
                 Joined::Full(back) => group = back,
             }
@@ -188,29 +185,12 @@ impl Shared {
         }
     }
 
-    async fn answered(&self, answer: Answer, timed: bool, deadline: Deadline) -> Result<Share, Error> {
-        let answered = match timed {
-            true => tokio::time::timeout_at(deadline.at, answer).await,
-            false => Ok(answer.await),
-        };
-        match answered {
+    async fn answered(&self, answer: Answer, deadline: Deadline) -> Result<Share, Error> {
+        match tokio::time::timeout_at(deadline.at, answer).await {
             Ok(Ok(share)) => share,
             Ok(Err(_)) => Err(Error::unavailable("the tokio runtime that was sending has ended")),
             Err(_) => Err(Error::timeout(self.store.waited_for(), deadline.after)),
         }
-    }
-
-    /// Tells whoever has waited for too long; returns when the next one will
-    /// have.
-    fn tell_the_late(&self, line: &Mutex<Line>, sent: &mut [Merged]) -> Option<Instant> {
-        let now = Instant::now();
-        let late = || Error::timeout(self.store.waited_for(), self.longest);
-        for merged in &mut *sent {
-            merged.tell_the_late(now, &late);
-        }
-        let next = sent.iter().filter_map(Merged::first_deadline).min();
-        let waiting = locked(line).queue.tell_the_late(now, &late);
-        next.into_iter().chain(waiting).min()
     }
 
     async fn take_alone(&self, group: &Group, deadline: Deadline) -> Result<Share, Error> {
@@ -232,15 +212,6 @@ impl Shared {
             observer.called(asks, groups.len(), Duration::from_micros(took));
         }
         (outcomes, sent_us)
-    }
-}
-
-impl Line {
-    fn end_sender(&mut self, idle: Option<runtime::Id>) {
-        match idle.and_then(|id| self.idle_senders.iter().position(|&other| other == id)) {
-            Some(at) => drop(self.idle_senders.swap_remove(at)),
-            None => self.senders -= 1,
-        }
     }
 }
 

@@ -224,7 +224,7 @@ fn callers_of_a_runtime_that_ends_are_told_and_others_go_on() {
     let gate = limiter.gate("gate", Quota::fixed_window(10_000, HOUR));
     for _ in 0..20 {
         let runtime =
-            || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            || tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
         let (ends, stays) = (runtime(), runtime());
         ends.block_on(limiter.ready()).unwrap();
         for _ in 0..50 {
@@ -254,7 +254,6 @@ fn callers_of_a_runtime_that_ends_are_told_and_others_go_on() {
     }
 }
 
-/// On a runtime that runs by itself nobody has a timer of his own.
 #[tokio::test(flavor = "multi_thread")]
 async fn whoever_waits_is_told_when_his_time_is_up() {
     const DEADLINE: Duration = Duration::from_millis(100);

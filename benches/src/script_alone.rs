@@ -138,11 +138,16 @@ fn call(digest: &str, fill: &Fill) -> Vec<u8> {
     call.get_packed_command()
 }
 
-/// Ours answers `{now, row…}` with a number for each admitted ask, the bare one the number of keys.
+/// Ours answers `{now, row…}`, where a row of a key that is not blocked is how many it admitted and
+/// its level; the bare one the number of keys.
 fn check(reply: Value) -> RedisResult<()> {
     match reply {
         Value::Int(keys) if keys == WIDTH as i64 => Ok(()),
-        Value::Array(row) if row.len() == 1 + 3 * WIDTH && row[1] == Value::Int(1) => Ok(()),
+        Value::Array(row)
+            if row.len() == 1 + 2 * WIDTH && row.iter().skip(1).step_by(2).all(|k| *k == Value::Int(1)) =>
+        {
+            Ok(())
+        }
         Value::ServerError(error) => Err(error.into()),
         other => Err((redis::ErrorKind::UnexpectedReturnType, "not an answer", format!("{other:?}")).into()),
     }

@@ -46,7 +46,8 @@ impl Queue {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.waiting >= MOST_WAITING
+        // Of those who have given up, the places are left until they are popped.
+        self.waiting.max(self.merged.len()) >= MOST_WAITING
     }
 
     pub(super) fn push(&mut self, group: Group, fingerprint: Option<Fingerprint>, caller: Caller) {
@@ -95,22 +96,6 @@ impl Queue {
         batch
     }
 
-    /// Tells whoever has waited for too long; returns when the next one will
-    /// have.
-    pub(super) fn tell_the_late(&mut self, now: Instant, late: &dyn Fn() -> Error) -> Option<Instant> {
-        for merged in &mut self.merged {
-            match merged.first_deadline() {
-                Some(first) if first > now => return Some(first),
-                _ => self.waiting -= merged.tell_the_late(now, late),
-            }
-            // Who asked later for the same waits on in this place.
-            if let Some(next) = merged.first_deadline() {
-                return Some(next);
-            }
-        }
-        None
-    }
-
     /// Nobody will send these; their callers are told.
     pub(super) fn clear(&mut self) {
         *self = Self::default();
@@ -118,24 +103,9 @@ impl Queue {
 }
 
 impl Merged {
-    /// In the order of asking, so that of deadlines that are equally long it is
-    /// the first.
-    pub(super) fn first_deadline(&self) -> Option<Instant> {
-        self.callers.first().map(|caller| caller.deadline)
-    }
-
+    /// When the last of them has given up.
     pub(super) fn last_deadline(&self) -> Option<Instant> {
         self.callers.iter().map(|caller| caller.deadline).max()
-    }
-
-    /// How many there were whose deadline has passed.
-    pub(super) fn tell_the_late(&mut self, now: Instant, late: &dyn Fn() -> Error) -> usize {
-        let before = self.callers.len();
-        for caller in self.callers.extract_if(.., |caller| caller.deadline <= now) {
-            // Who has gone needs no word.
-            let _ = caller.answer.send(Err(late()));
-        }
-        before - self.callers.len()
     }
 
     /// What was admitted goes to the first callers who are still there.

@@ -1,9 +1,7 @@
 //! A task that sends what lines up, until nothing does.
 
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
 
-use tokio::runtime;
 use tokio::time::Instant;
 
 use super::queue::Merged;
@@ -13,30 +11,24 @@ use crate::store::Group;
 
 pub(super) struct Sender {
     shared: Arc<Shared>,
-    /// Its runtime, if that is a current-thread one.
-    idle: Option<runtime::Id>,
+    number: u64,
     has_ended: bool,
 }
 
 impl Sender {
-    pub(super) fn new(shared: Arc<Shared>, idle: Option<runtime::Id>) -> Self {
-        Self { shared, idle, has_ended: false }
+    pub(super) fn new(shared: Arc<Shared>, number: u64) -> Self {
+        Self { shared, number, has_ended: false }
     }
 
     pub(super) async fn run(mut self) {
         let shared = self.shared.clone();
         let Some(line) = &shared.line else { return };
-        while let Some(mut batch) = self.next(line) {
+        while let Some(batch) = self.next(line) {
             let at = batch.iter().filter_map(Merged::last_deadline).max().unwrap_or_else(Instant::now);
             let groups: Vec<Group> = batch.iter().map(|merged| merged.group.clone()).collect();
             let asks = batch.iter().map(|merged| merged.callers.len()).sum();
-            let mut call = pin!(shared.call(&groups, asks, Deadline { at, after: shared.longest }));
-            let (outcomes, sent_us) = loop {
-                let next = shared.tell_the_late(line, &mut batch).unwrap_or(at);
-                if let Ok(done) = tokio::time::timeout_at(next, &mut call).await {
-                    break done;
-                }
-            };
+            let deadline = Deadline { at, after: shared.longest };
+            let (outcomes, sent_us) = shared.call(&groups, asks, deadline).await;
             for (merged, outcome) in batch.into_iter().zip(outcomes) {
                 merged.share_out(outcome, sent_us);
             }
@@ -47,14 +39,25 @@ impl Sender {
         let mut line = locked(line);
         let was_full = line.queue.is_full();
         let batch = line.queue.pop_batch();
-        if batch.is_empty() {
-            line.end_sender(self.idle);
-            self.has_ended = true;
-        }
         if was_full {
             self.shared.room.notify_one();
         }
-        (!self.has_ended).then_some(batch)
+        if batch.is_empty() {
+            line.end(self.number);
+            self.has_ended = true;
+            return None;
+        }
+        if let Some((_, since)) = line.senders.iter_mut().find(|(number, _)| *number == self.number) {
+            *since = Instant::now();
+        }
+        Some(batch)
+    }
+}
+
+impl Line {
+    /// It may not be counted any more.
+    fn end(&mut self, sender: u64) {
+        self.senders.retain(|(number, _)| *number != sender);
     }
 }
 
@@ -64,8 +67,8 @@ impl Drop for Sender {
     fn drop(&mut self) {
         let Some(line) = self.shared.line.as_ref().filter(|_| !self.has_ended) else { return };
         let mut line = locked(line);
-        line.end_sender(self.idle);
-        if line.senders == 0 && line.idle_senders.is_empty() {
+        line.end(self.number);
+        if line.senders.is_empty() {
             line.queue.clear();
             self.shared.room.notify_one();
         }
