@@ -316,7 +316,8 @@ impl Taken<'_> {
     /// admitted one unit.
     #[must_use]
     pub fn affords(&self, index: u64) -> bool {
-        let before = index.min(self.k);
+        // What costs nothing was charged nothing by those before.
+        let before = if self.cost == 0 { 0 } else { index.min(self.k) };
         self.before.afford(self.quota, before + 1, self.cost.max(1), self.max_delay, self.now) > before
     }
 }

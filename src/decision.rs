@@ -51,7 +51,8 @@ impl fmt::Display for Source {
 /// The answer to one ask: whether it may pass, and what to tell the client.
 ///
 /// All times are durations from the moment at which the server decided; no
-/// clock of this machine is in them. The examples are of a token bucket of 5,
+/// clock of this machine is in them, but what has passed since where a lease or
+/// the deny cache decided. The examples are of a token bucket of 5,
 /// refilled 1/s, asked six times at once.
 #[must_use = "a decision that nobody looks at limits nothing"]
 #[derive(Clone, Debug, PartialEq, Eq)]

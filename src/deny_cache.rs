@@ -21,7 +21,7 @@ use crate::store::{Item, Target};
 /// Beyond this many, those that are not asked for go first.
 const MOST_KEYS: u64 = 65_536;
 
-const FILTER: usize = 4_096;
+const PLACES: usize = 4_096;
 
 pub(crate) struct DenyCache {
     clock: Clock,
@@ -30,9 +30,9 @@ pub(crate) struct DenyCache {
     /// By some bits of the fingerprint, until when anything is remembered. Read
     /// before the cache, whose locks all that is not denied would share.
     until_us: Box<[AtomicU64]>,
-    /// How often keys were forgotten: what was asked before that is not
-    /// remembered after it.
-    forgotten: AtomicU64,
+    /// By the same bits, how often keys were forgotten: what was asked before
+    /// that is not remembered after it.
+    forgotten: Box<[AtomicU64]>,
 }
 
 #[derive(Clone)]
@@ -62,19 +62,19 @@ impl DenyCache {
         let cap_us = u64::try_from(cap.as_micros()).unwrap_or(u64::MAX);
         let denials =
             Cache::with(1_024, MOST_KEYS, UnitWeighter, AsTheyAre::default(), DefaultLifecycle::default());
-        let until_us = (0..FILTER).map(|_| AtomicU64::new(0)).collect();
-        Self { clock, cap_us, denials, until_us, forgotten: AtomicU64::new(0) }
+        let places = || (0..PLACES).map(|_| AtomicU64::new(0)).collect();
+        Self { clock, cap_us, denials, until_us: places(), forgotten: places() }
     }
 
-    pub(crate) fn asked(&self) -> Asked {
-        Asked(self.forgotten.load(Ordering::Acquire))
+    pub(crate) fn asked(&self, target: &Target) -> Asked {
+        Asked(self.forgotten[place(target)].load(Ordering::Acquire))
     }
 
     /// The answer to an ask that is still to be denied, and the server's time
     /// that it stands on.
     pub(crate) fn find(&self, item: &Item) -> Option<(Answer, u64)> {
         let now_us = self.clock.local_us();
-        if self.until_us(&item.target).load(Ordering::Relaxed) <= now_us {
+        if self.until_us[place(&item.target)].load(Ordering::Relaxed) <= now_us {
             return None;
         }
         let denial = self.denials.get(&item.target)?;
@@ -98,7 +98,7 @@ impl DenyCache {
         let quota = item.target.gate.quota;
         let counts_denied = matches!(quota.kind(), Kind::SlidingLog(log) if log.count_denied);
         let Some(before) = share.outcome.before.first() else { return };
-        if counts_denied || self.forgotten.load(Ordering::Acquire) != asked.0 {
+        if counts_denied {
             return;
         }
         let (k, now) = (share.outcome.k, share.outcome.now_us);
@@ -113,20 +113,25 @@ impl DenyCache {
             until_us: 0,
         };
         denial.until_us = share.sent_us + denial.answer(&item).retry_after_us.min(self.cap_us);
-        self.until_us(&item.target).fetch_max(denial.until_us, Ordering::Relaxed);
-        let Target { fingerprint, redis_key, .. } = item.target;
-        self.denials.insert(Key { fingerprint, redis_key }, denial);
+        let place = place(&item.target);
+        self.until_us[place].fetch_max(denial.until_us, Ordering::Relaxed);
+        let key = Key { fingerprint: item.target.fingerprint, redis_key: item.target.redis_key.clone() };
+        self.denials.insert(key, denial);
+        // Looked at when it is in: whoever forgets counts first and then removes.
+        if self.forgotten[place].load(Ordering::Acquire) != asked.0 {
+            self.denials.remove(&item.target);
+        }
     }
 
     /// After this process has given something back.
     pub(crate) fn forget(&self, target: &Target) {
-        self.forgotten.fetch_add(1, Ordering::AcqRel);
+        self.forgotten[place(target)].fetch_add(1, Ordering::AcqRel);
         self.denials.remove(target);
     }
+}
 
-    fn until_us(&self, target: &Target) -> &AtomicU64 {
-        &self.until_us[target.fingerprint.0 as usize % FILTER]
-    }
+fn place(target: &Target) -> usize {
+    target.fingerprint.0 as usize % PLACES
 }
 
 impl Hash for Key {

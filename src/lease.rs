@@ -69,8 +69,11 @@ use crate::quota::{Kind, Quota};
 ///   left in the lease, its `reset_after` as known when the block was taken.
 /// - `peek`, `check_many`, `check_all` and all writes go to Redis. What they
 ///   see includes the units that are leased.
-/// - A block, penalty, or reset by somebody else stops nobody from spending what
-///   is leased already: for at most `ℓ`.
+/// - A block or a penalty stops nobody from spending what is leased already, in
+///   this process or another: for at most `ℓ`. Nor does a reset by another gate.
+/// - A reset makes untouched what is charged, leased units with it. Those that are
+///   held elsewhere, or on their way just then, can still be spent or given back
+///   to the key: up to `I·B` units more, once for each reset.
 /// - Times of a lease are this machine's: a machine that is suspended holds its
 ///   leases for as much longer.
 ///

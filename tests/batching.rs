@@ -335,3 +335,16 @@ async fn beyond_the_most_that_wait_callers_wait_for_room() {
     let allowed = decisions.iter().filter(|decision| decision.as_ref().unwrap().is_allowed()).count();
     assert_eq!(allowed, ASKED - 10);
 }
+
+/// A gate that was asked for nothing was charged nothing by those before.
+#[tokio::test]
+async fn who_peeks_beside_a_check_is_told_the_same_in_a_batch() {
+    let (_server, limiter, _) = setting(Quota::fixed_window(1, HOUR)).await;
+    let [pays, looks] = [("pays", 100), ("looks", 1)]
+        .map(|(name, limit)| limiter.gate(name, Quota::fixed_window(limit, HOUR)));
+    let asked = (0..40).map(|_| limiter.check_all([pays.ask("key"), looks.ask("key").cost(0)]));
+    for all in join_all(asked).await {
+        let all = all.unwrap();
+        assert!(all.is_allowed() && all.decisions().iter().all(Decision::is_allowed), "{all:?}");
+    }
+}

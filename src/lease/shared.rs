@@ -92,7 +92,7 @@ impl Leases {
     #[inline]
     pub(crate) fn spend(&self, key: &[u8], cost: u64) -> Option<Decision> {
         let shared = &*self.0;
-        let table = shared.table.get()?;
+        let table = shared.table.get().filter(|_| !shared.has_ended())?;
         let cost = u32::try_from(cost).ok().filter(|cost| *cost > 0)?;
         let key = PackedKey::of(key);
         let hash = shared.hash(&key);
@@ -148,6 +148,9 @@ impl Leases {
             let units = slot.forget(&key);
             self.0.counters.returned.fetch_add(units, Ordering::Relaxed);
             self.0.counters.spent.fetch_sub(units, Ordering::Relaxed);
+            if units > 0 {
+                self.0.tell(|observer, gate| observer.returned(gate, units));
+            }
         }
     }
 

@@ -78,8 +78,8 @@ impl<U: Upstream> Worker<U> {
             self.send_give_backs();
             if is_more {
                 tokio::task::yield_now().await;
-            } else {
-                self.wait().await;
+            } else if !self.wait().await {
+                return;
             }
             while let Some(done) = self.calls.try_join_next() {
                 let Ok(done) = done else { return };
@@ -88,8 +88,9 @@ impl<U: Upstream> Worker<U> {
         }
     }
 
-    /// Until there is something to do.
-    async fn wait(&mut self) {
+    /// Until there is something to do. False where a call of its own has panicked
+    /// (in an observer, say), so that the ledger does not know what became of it.
+    async fn wait(&mut self) -> bool {
         let shared = self.ledger.shared().clone();
         let now_us = shared.clock.local_us();
         let due = self.ledger.next_due_us().map(|due_us| due_us.saturating_sub(now_us));
@@ -111,9 +112,12 @@ impl<U: Upstream> Worker<U> {
             }
         })
         .await;
-        if let Some(Ok(done)) = done {
-            self.done(done);
+        match done {
+            Some(Ok(done)) => self.done(done),
+            Some(Err(_)) => return false,
+            None => {}
         }
+        true
     }
 
     /// Gives all back, and what is still on its way here too.

@@ -240,6 +240,7 @@ impl Builder {
             clock: self.clock.clone(),
         };
         let is_redis = matches!(store, Store::Redis(_));
+        self.clock.warm_up();
         let store = Arc::new(store);
         let is_batched = is_redis && self.batching;
         let batch = Batch::new(store.clone(), self.clock.clone(), self.observer, self.deadline, is_batched);

@@ -91,14 +91,13 @@ impl Core {
 
     /// [`check`](Self::check), without a word to the observer.
     async fn decide(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
-        let asked = self.deny_cache.as_ref().map(DenyCache::asked);
         match self.prepare(ask)? {
             Prepared::Denied(decision) => {
                 // Who asks in a loop should let others run now and then.
                 tokio::task::coop::consume_budget().await;
                 Ok(decision)
             }
-            Prepared::Ask(group) => {
+            Prepared::Ask(group, asked) => {
                 let shared = self.take(group, self.deadline_of(ask.deadline)).await;
                 self.conclude(ask, asked, shared)
             }
@@ -116,15 +115,15 @@ impl Core {
 
     /// One decision for each ask, each by itself.
     pub(crate) async fn check_each(&self, asks: &[AskRef<'_>]) -> Vec<Result<Decision, Error>> {
-        let asked = self.deny_cache.as_ref().map(DenyCache::asked);
-        let mut groups = Vec::with_capacity(asks.len());
+        let (mut groups, mut asked) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
         let decided: Vec<_> = asks
             .iter()
             .map(|ask| match self.prepare(*ask) {
                 Err(error) => Some(Err(error)),
                 Ok(Prepared::Denied(decision)) => Some(Ok(decision)),
-                Ok(Prepared::Ask(group)) => {
+                Ok(Prepared::Ask(group, since)) => {
                     groups.push(group);
+                    asked.push(since);
                     None
                 }
             })
@@ -134,12 +133,13 @@ impl Core {
             Ok(()) => self.batch.take_each(groups, deadline).await,
             Err(error) => vec![Err(error); groups.len()],
         };
-        let mut shares = shares.into_iter();
-        let mut next = || shares.next().unwrap_or_else(|| Err(Error::unavailable("no reply")));
+        let mut shares = shares.into_iter().zip(asked);
+        let mut next = || shares.next().unwrap_or_else(|| (Err(Error::unavailable("no reply")), None));
         let decided = asks.iter().zip(decided);
         decided
             .map(|(ask, decided)| {
-                self.told(*ask, decided.unwrap_or_else(|| self.conclude(*ask, asked, next())))
+                let conclude = |(share, asked)| self.conclude(*ask, asked, share);
+                self.told(*ask, decided.unwrap_or_else(|| conclude(next())))
             })
             .collect()
     }
@@ -147,10 +147,8 @@ impl Core {
     pub(crate) async fn write(&self, ask: AskRef<'_>, write: Write) -> Result<(), Error> {
         let target = Target::new(ask.gate.info()?, ask.key);
         self.open()?;
+        let _forgotten = Forgotten(self.deny_cache.as_ref(), &target);
         let written = self.store.write(&target, write, self.deadline_of(ask.deadline)).await;
-        if let Some(deny_cache) = &self.deny_cache {
-            deny_cache.forget(&target);
-        }
         written.map_err(|error| {
             let error = about(ask, error);
             self.tell_failed(&target.gate.name, &error);
@@ -213,7 +211,8 @@ impl Core {
             _ => None,
         };
         let Some((answer, now_us)) = denied else {
-            return Ok(Prepared::Ask(Group::of_one(item)));
+            let asked = self.deny_cache.as_ref().map(|deny_cache| deny_cache.asked(&item.target));
+            return Ok(Prepared::Ask(Group::of_one(item), asked));
         };
         Ok(Prepared::Denied(decision(&item.target.gate, answer, Source::DenyCache, now_us)))
     }
@@ -323,9 +322,21 @@ impl std::fmt::Debug for Core {
     }
 }
 
+/// A key that was written to: what was denied before is forgotten, also where
+/// nobody waits for the answer any more.
+struct Forgotten<'a>(Option<&'a DenyCache>, &'a Target);
+
+impl Drop for Forgotten<'_> {
+    fn drop(&mut self) {
+        if let Some(deny_cache) = self.0 {
+            deny_cache.forget(self.1);
+        }
+    }
+}
+
 /// What an ask comes to before the store is asked.
 enum Prepared {
-    Ask(Group),
+    Ask(Group, Option<Asked>),
     Denied(Decision),
 }
 

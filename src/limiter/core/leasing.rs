@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Core;
+use super::{Core, Forgotten};
 use crate::ask::AskRef;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
@@ -64,10 +64,7 @@ impl Upstream for Core {
     /// Also of a limiter that is being shut down.
     async fn give_back(&self, target: &Target, units: u64, stamp_us: u64) -> Result<(), Error> {
         let refund = Write::Refund { units, stamp_us: Some(stamp_us) };
-        let written = self.store.write(target, refund, Deadline::new(self.deadline)).await;
-        if let Some(deny_cache) = &self.deny_cache {
-            deny_cache.forget(target);
-        }
-        written
+        let _forgotten = Forgotten(self.deny_cache.as_ref(), target);
+        self.store.write(target, refund, Deadline::new(self.deadline)).await
     }
 }
