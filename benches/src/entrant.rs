@@ -1,7 +1,7 @@
 //! A subject in a case: what differs from one to the next is hidden once per round, not once per ask.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
@@ -65,6 +65,7 @@ pub(crate) struct LocalEntrant<L: Local> {
     case: Case,
     target: Arc<Target>,
     ready: Option<Ready<L>>,
+    is_warm: AtomicBool,
 }
 
 struct Ready<L: Local> {
@@ -75,7 +76,7 @@ struct Ready<L: Local> {
 
 impl<L: Local> LocalEntrant<L> {
     pub(crate) fn boxed(case: Case, target: &Arc<Target>) -> Box<dyn Runs> {
-        Box::new(Self { case, target: target.clone(), ready: None })
+        Box::new(Self { case, target: target.clone(), ready: None, is_warm: AtomicBool::new(false) })
     }
 }
 
@@ -88,42 +89,50 @@ impl<L: Local> Runs for LocalEntrant<L> {
         let subject = Arc::new(L::open(self.target.url(), self.case, runtime.handle())?);
         let names = Keys::new(self.case, |number| format!("user:{number}"), L::INFO.most);
         let keys = names.names.iter().map(|name| L::key(name)).collect::<Result<Vec<_>, _>>()?;
-        warm(&*subject, &keys)?;
+        if L::OFTEN == 1 {
+            warm(&*subject, &keys)?;
+        }
         self.ready = Some(Ready { subject, names, keys });
         Ok(())
     }
 
     fn round(&self, _: &Runtime, length: Length) -> Result<Round, Failure> {
         let Ready { subject, names, keys } = self.ready.as_ref().ok_or(UNPREPARED)?;
+        // Just before the first round, since a lease does not outlive the preparations of others.
+        if L::OFTEN > 1 && !self.is_warm.swap(true, Ordering::Relaxed) {
+            warm(&**subject, keys)?;
+            let grow = Length { warm: GROW, measured: Duration::ZERO };
+            measure::local_round(subject, names, keys, self.case, grow)?;
+        }
         measure::local_round(subject, names, keys, self.case, length)
     }
 }
 
-/// Threads that warm up: many, since each waits for Redis.
+/// Threads that warm up a subject that asks Redis for each key: many, since each waits for it.
 const WARMING: usize = 128;
-/// How often each asks for a key, so that it is worth a lease.
-const OFTEN: usize = 16;
-/// Not for ever: some never have all of their keys at once.
-const WARM_FOR: Duration = Duration::from_secs(20);
+/// Then for so long as it is going to be measured: blocks of units become as large as the demand.
+const GROW: Duration = Duration::from_secs(8);
 
 /// Asks for each key until nearly all asks are decided in this process: those who lease units from
-/// Redis have them then, in blocks as large as they are going to be.
+/// Redis have them then.
 fn warm<L: Local>(subject: &L, keys: &[L::Key]) -> Result<(), Failure> {
     let begun = Instant::now();
+    let threads = if L::OFTEN > 1 { WARMING } else { measure::cores() };
     loop {
         let fell_back = AtomicUsize::new(0);
         let pass = |part: &[L::Key]| {
-            part.iter().flat_map(|key| std::iter::repeat_n(key, OFTEN)).try_for_each(|key| {
+            part.iter().flat_map(|key| std::iter::repeat_n(key, L::OFTEN)).try_for_each(|key| {
                 fell_back.fetch_add(subject.check(key)?.fell_back.into(), Ordering::Relaxed);
                 Ok::<_, Failure>(())
             })
         };
         std::thread::scope(|scope| {
-            let parts = keys.chunks(keys.len().div_ceil(WARMING));
+            let parts = keys.chunks(keys.len().div_ceil(threads));
             let threads: Vec<_> = parts.map(|part| scope.spawn(|| pass(part))).collect();
             threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
         })?;
-        if fell_back.into_inner() * 1_000 <= keys.len() * OFTEN || begun.elapsed() > WARM_FOR {
+        // Not for ever: some never have all of their keys at once.
+        if fell_back.into_inner() * 1_000 <= keys.len() * L::OFTEN || begun.elapsed() > FILLING {
             return Ok(());
         }
     }

@@ -52,6 +52,9 @@ pub(crate) trait Local: Sized + Send + Sync + 'static {
 
     type Key: Send + Sync;
 
+    /// How often each key is asked for to warm it up.
+    const OFTEN: usize = 1;
+
     fn open(url: &str, case: Case, runtime: &Handle) -> Result<Self, Failure>;
 
     /// Made once: what a key is made of is the caller's affair.

@@ -25,6 +25,9 @@ impl Local for Leased {
 
     type Key = String;
 
+    /// So that it is worth a lease.
+    const OFTEN: usize = 8;
+
     fn open(url: &str, case: Case, runtime: &Handle) -> Result<Self, Failure> {
         let _entered = runtime.enter();
         let limiter = super::tidegate_limiter(url)?;
