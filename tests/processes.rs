@@ -2,16 +2,15 @@
 //! quota, and not less.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rand::Rng;
 use serde_json::{Value, json};
 use tidegate::{Limiter, Quota, Rate};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::support::fixture::{HOUR, History, PATIENCE, namespace, quotas, soon};
+use crate::support::instance::Instance;
 
 const PROCESSES: usize = 8;
 const TASKS: usize = 8;
@@ -21,7 +20,7 @@ const ORDERS: &str = "TIDEGATE_TEST_INSTANCE";
 #[tokio::test]
 async fn the_fleet_is_admitted_what_the_definition_permits_and_not_one_more() {
     let (server, namespace) = (harness::shared(), namespace());
-    let fleet = Instance::fleet(server.url(), &namespace, "race", PROCESSES).await;
+    let fleet = spawn(server.url(), &namespace, "race", PROCESSES).await;
     // Where a window by the clock ends before all are at work, less is asked for
     // than there is.
     let clock = connect(server.url(), &namespace).gate("clock", PLENTY.1);
@@ -52,7 +51,7 @@ async fn the_fleet_is_admitted_what_the_definition_permits_and_not_one_more() {
 #[tokio::test]
 async fn no_gate_of_a_group_is_charged_when_another_denies() {
     let (server, namespace) = (harness::shared(), namespace());
-    let results = run(Instance::fleet(server.url(), &namespace, "groups", PROCESSES).await).await;
+    let results = run(spawn(server.url(), &namespace, "groups", PROCESSES).await).await;
     let limiter = connect(server.url(), &namespace);
     for (gate, quota) in scarce_quotas() {
         let gate_of = limiter.gate(gate, quota);
@@ -70,7 +69,7 @@ async fn no_gate_of_a_group_is_charged_when_another_denies() {
 async fn a_killed_process_harms_nobody() {
     let (server, namespace) = (harness::shared(), namespace());
     let gate = connect(server.url(), &namespace).gate(PLENTY.0, PLENTY.1);
-    let mut fleet = Instance::fleet(server.url(), &namespace, "plenty", 4).await;
+    let mut fleet = spawn(server.url(), &namespace, "plenty", 4).await;
     for instance in &mut fleet {
         instance.start().await;
     }
@@ -85,7 +84,7 @@ async fn a_killed_process_harms_nobody() {
 
     let mut survivors = History::default();
     for mut instance in fleet {
-        let result = instance.result().await;
+        let result = instance.says().await;
         survivors.merge(&History(serde_json::from_value(result[PLENTY.0].clone()).unwrap()));
     }
     assert!(survivors.admitted() <= PLENTY.1.limit());
@@ -142,58 +141,18 @@ async fn run(mut fleet: Vec<Instance>) -> Vec<Value> {
     }
     let mut results = Vec::new();
     for mut instance in fleet {
-        results.push(instance.result().await);
+        results.push(instance.says().await);
     }
     results
 }
 
-/// A process that runs [`instance`], seen from outside.
-struct Instance {
-    process: Child,
-    /// It ends when this is closed, however this process ends.
-    orders: ChildStdin,
-    says: Lines<BufReader<ChildStdout>>,
-}
-
-impl Instance {
-    async fn fleet(url: &str, namespace: &str, job: &str, size: usize) -> Vec<Self> {
-        let mut fleet: Vec<_> = (0..size).map(|_| Self::spawn(url, namespace, job)).collect();
-        for instance in &mut fleet {
-            assert_eq!(instance.result().await, json!({"ready": true}));
-        }
-        fleet
+async fn spawn(url: &str, namespace: &str, job: &str, size: usize) -> Vec<Instance> {
+    let one = || Instance::spawn("processes::instance", ORDERS, &[url, namespace, job]);
+    let mut fleet: Vec<_> = (0..size).map(|_| one()).collect();
+    for instance in &mut fleet {
+        assert_eq!(instance.says().await, json!({"ready": true}));
     }
-
-    fn spawn(url: &str, namespace: &str, job: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "processes::instance", "--ignored", "--nocapture"])
-            .env(ORDERS, format!("{url} {namespace} {job}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let orders = process.stdin.take().unwrap();
-        let says = BufReader::new(process.stdout.take().unwrap()).lines();
-        Self { process, orders, says }
-    }
-
-    async fn start(&mut self) {
-        self.orders.write_all(b"go\n").await.unwrap();
-    }
-
-    /// The next line of JSON among what the test runner prints.
-    async fn result(&mut self) -> Value {
-        let next = async {
-            loop {
-                let line = self.says.next_line().await.unwrap().expect("the instance failed");
-                if let Some(at) = line.find('{') {
-                    return serde_json::from_str(&line[at..]).unwrap();
-                }
-            }
-        };
-        tokio::time::timeout(6 * PATIENCE, next).await.expect("the instance hangs")
-    }
+    fleet
 }
 
 /// Not a test of its own: what the processes of the tests above run.

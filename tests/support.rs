@@ -1,6 +1,7 @@
 //! What several test files need.
 
 pub mod fixture;
+pub mod instance;
 pub mod oracle;
 pub mod plan;
 pub mod script;

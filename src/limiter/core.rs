@@ -1,6 +1,7 @@
 //! From asks to decisions: what goes to the store, what comes back, and what is
 //! said when nothing does.
 
+mod answers;
 mod leasing;
 
 use std::sync::Arc;
@@ -8,7 +9,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::OnFailure;
-use crate::algorithm::{Answer, Taken};
 use crate::ask::AskRef;
 use crate::batch::{Batch, Share};
 use crate::clock::{Clock, Stopwatch};
@@ -23,9 +23,6 @@ use crate::lease::Registry;
 use crate::observer::Observer;
 use crate::quota::{Quota, Rate};
 use crate::store::{GateInfo, Group, Item, Store, Target, Write};
-
-/// What a caller who was refused because Redis is away is told to wait.
-const CLOSED_RETRY: Duration = Duration::from_secs(1);
 
 /// The longest that a shutdown gives leases back.
 const LAST_GIVE_BACK: Duration = Duration::from_secs(6);
@@ -214,7 +211,7 @@ impl Core {
             let asked = self.deny_cache.as_ref().map(|deny_cache| deny_cache.asked(&item.target));
             return Ok(Prepared::Ask(Group::of_one(item), asked));
         };
-        Ok(Prepared::Denied(decision(&item.target.gate, answer, Source::DenyCache, now_us)))
+        Ok(Prepared::Denied(answers::decision(&item.target.gate, answer, Source::DenyCache, now_us)))
     }
 
     /// The decision on an ask for one key.
@@ -247,70 +244,6 @@ impl Core {
         }
         decided
     }
-
-    /// A caller's decision, as far as the group's item at `at` decides it, which
-    /// was asked for `cost`. Of an item alone the store's word counts: it has
-    /// charged what it admitted.
-    pub(super) fn decision(
-        &self,
-        gate: &GateInfo,
-        (cost, max_delay): (u64, Option<u64>),
-        at: usize,
-        share: &Share,
-    ) -> Decision {
-        let Share { outcome, n, index, .. } = share;
-        let (quota, k, before, now) = (&gate.quota, outcome.k, outcome.before[at], outcome.now_us);
-        let taken = Taken { quota, cost, max_delay, n: *n, k, before, now };
-        let mut answer = taken.answer(*index);
-        let is_alone = outcome.before.len() == 1;
-        answer.allowed = if *n > 0 && is_alone { *index < k } else { taken.affords(*index) };
-        let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
-        decision(gate, answer, source, now)
-    }
-
-    /// What to say of an ask that the store did not answer.
-    pub(super) fn without_store(&self, ask: AskRef<'_>, error: Error) -> Result<Decision, Error> {
-        let info = ask.gate.info()?;
-        let error = about(ask, error);
-        if !matches!(*self.store, Store::Always { .. }) {
-            self.tell_failed(&info.name, &error);
-        }
-        let on_failure = match *self.store {
-            Store::Always { allowed } if allowed => OnFailure::Open,
-            Store::Always { .. } => OnFailure::Closed,
-            _ => ask.gate.on_failure,
-        };
-        let (allowed, source) = match on_failure {
-            _ if !error.is_unavailable() => return Err(error),
-            OnFailure::Error => return Err(error),
-            OnFailure::Open => (true, Source::Open),
-            OnFailure::Closed => (false, Source::Closed),
-        };
-        Ok(Decision {
-            gate: info.name,
-            allowed,
-            limit: info.quota.limit(),
-            remaining: if allowed { info.quota.limit() } else { 0 },
-            retry_after: if allowed { Duration::ZERO } else { CLOSED_RETRY },
-            reset_after: if allowed { Duration::ZERO } else { CLOSED_RETRY },
-            delay: Duration::ZERO,
-            source,
-            shadow: false,
-            now_us: 0,
-        })
-    }
-
-    pub(super) fn tell_decided(&self, decision: &Decision) {
-        if let Some(observer) = &self.observer {
-            observer.decided(decision);
-        }
-    }
-
-    fn tell_failed(&self, gate: &str, error: &Error) {
-        if let Some(observer) = &self.observer {
-            observer.failed(gate, error);
-        }
-    }
 }
 
 impl std::fmt::Debug for Core {
@@ -338,21 +271,6 @@ impl Drop for Forgotten<'_> {
 enum Prepared {
     Ask(Group, Option<Asked>),
     Denied(Decision),
-}
-
-fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: u64) -> Decision {
-    Decision {
-        gate: gate.name,
-        allowed: answer.allowed,
-        limit: gate.quota.limit(),
-        remaining: answer.remaining,
-        retry_after: Duration::from_micros(answer.retry_after_us),
-        reset_after: Duration::from_micros(answer.reset_after_us),
-        delay: Duration::from_micros(answer.delay_us),
-        source,
-        shadow: false,
-        now_us,
-    }
 }
 
 /// Beyond what any clock shows; a longer one means the same.

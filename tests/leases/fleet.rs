@@ -1,15 +1,14 @@
 //! Leases of several processes, of which one hoards, and one is killed.
 
 use std::collections::BTreeMap;
-use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tidegate::{Gate, Lease, Limiter, Quota, Rate, Source};
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
-use tokio::process::{Child, ChildStdin, ChildStdout, Command};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::support::fixture::{HOUR, PATIENCE, namespace, soon};
+use crate::support::instance::Instance;
 
 /// What an instance is told: url, namespace, gate and job, separated by spaces.
 const ORDERS: &str = "TIDEGATE_TEST_LEASING_INSTANCE";
@@ -44,8 +43,8 @@ fn lease() -> Lease {
 async fn a_fleet_with_a_hoarder_stays_within_the_bound_of_each_algorithm() {
     let (server, namespace) = (harness::shared(), namespace());
     for (name, quota) in quotas() {
-        let mut fleet = vec![Instance::spawn(server.url(), &namespace, name, "hoard")];
-        fleet.extend((0..HONEST).map(|_| Instance::spawn(server.url(), &namespace, name, "ask")));
+        let mut fleet = vec![spawn(server.url(), &namespace, name, "hoard")];
+        fleet.extend((0..HONEST).map(|_| spawn(server.url(), &namespace, name, "ask")));
         for instance in &mut fleet {
             instance.says().await;
         }
@@ -107,7 +106,7 @@ fn intervals(admitted: &BTreeMap<u64, u64>) -> Vec<(u64, u64, u64)> {
 #[tokio::test]
 async fn a_killed_process_loses_what_it_held_and_invents_nothing() {
     let (server, namespace) = (harness::shared(), namespace());
-    let mut victim = Instance::spawn(server.url(), &namespace, SCARCE.0, "hold");
+    let mut victim = spawn(server.url(), &namespace, SCARCE.0, "hold");
     victim.says().await;
     victim.start().await;
     let says = victim.says().await;
@@ -127,45 +126,8 @@ async fn a_killed_process_loses_what_it_held_and_invents_nothing() {
     assert!(all >= limit - MOST, "{all} of {limit}, and the victim held {held}");
 }
 
-/// A process that runs [`leasing_instance`], seen from outside.
-struct Instance {
-    process: Child,
-    /// It ends when this is closed, however this process ends.
-    orders: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
-impl Instance {
-    fn spawn(url: &str, namespace: &str, gate: &str, job: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "leases::fleet::leasing_instance", "--ignored", "--nocapture"])
-            .env(ORDERS, format!("{url} {namespace} {gate} {job}"))
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .kill_on_drop(true)
-            .spawn()
-            .unwrap();
-        let orders = process.stdin.take().unwrap();
-        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        Self { process, orders, lines }
-    }
-
-    async fn start(&mut self) {
-        self.orders.write_all(b"go\n").await.unwrap();
-    }
-
-    /// The next line of JSON among what the test runner prints.
-    async fn says(&mut self) -> Value {
-        let next = async {
-            loop {
-                let line = self.lines.next_line().await.unwrap().expect("the instance failed");
-                if let Some(at) = line.find('{') {
-                    return serde_json::from_str(&line[at..]).unwrap();
-                }
-            }
-        };
-        tokio::time::timeout(6 * PATIENCE, next).await.expect("the instance hangs")
-    }
+fn spawn(url: &str, namespace: &str, gate: &str, job: &str) -> Instance {
+    Instance::spawn("leases::fleet::leasing_instance", ORDERS, &[url, namespace, gate, job])
 }
 
 /// Not a test of its own: what the processes of the tests above run.

@@ -1,0 +1,96 @@
+//! What a caller is told, and the observer with him.
+
+use std::time::Duration;
+
+use super::{Core, about};
+use crate::algorithm::{Answer, Taken};
+use crate::ask::AskRef;
+use crate::batch::Share;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::limiter::OnFailure;
+use crate::store::{GateInfo, Store};
+
+/// What a caller who was refused because Redis is away is told to wait.
+const CLOSED_RETRY: Duration = Duration::from_secs(1);
+
+impl Core {
+    /// A caller's decision, as far as the group's item at `at` decides it, which
+    /// was asked for `cost`. Of an item alone the store's word counts: it has
+    /// charged what it admitted.
+    pub(in crate::limiter) fn decision(
+        &self,
+        gate: &GateInfo,
+        (cost, max_delay): (u64, Option<u64>),
+        at: usize,
+        share: &Share,
+    ) -> Decision {
+        let Share { outcome, n, index, .. } = share;
+        let (quota, k, before, now) = (&gate.quota, outcome.k, outcome.before[at], outcome.now_us);
+        let taken = Taken { quota, cost, max_delay, n: *n, k, before, now };
+        let mut answer = taken.answer(*index);
+        let is_alone = outcome.before.len() == 1;
+        answer.allowed = if *n > 0 && is_alone { *index < k } else { taken.affords(*index) };
+        let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
+        decision(gate, answer, source, now)
+    }
+
+    /// What to say of an ask that the store did not answer.
+    pub(in crate::limiter) fn without_store(&self, ask: AskRef<'_>, error: Error) -> Result<Decision, Error> {
+        let info = ask.gate.info()?;
+        let error = about(ask, error);
+        if !matches!(*self.store, Store::Always { .. }) {
+            self.tell_failed(&info.name, &error);
+        }
+        let on_failure = match *self.store {
+            Store::Always { allowed } if allowed => OnFailure::Open,
+            Store::Always { .. } => OnFailure::Closed,
+            _ => ask.gate.on_failure,
+        };
+        let (allowed, source) = match on_failure {
+            _ if !error.is_unavailable() => return Err(error),
+            OnFailure::Error => return Err(error),
+            OnFailure::Open => (true, Source::Open),
+            OnFailure::Closed => (false, Source::Closed),
+        };
+        Ok(Decision {
+            gate: info.name,
+            allowed,
+            limit: info.quota.limit(),
+            remaining: if allowed { info.quota.limit() } else { 0 },
+            retry_after: if allowed { Duration::ZERO } else { CLOSED_RETRY },
+            reset_after: if allowed { Duration::ZERO } else { CLOSED_RETRY },
+            delay: Duration::ZERO,
+            source,
+            shadow: false,
+            now_us: 0,
+        })
+    }
+
+    pub(in crate::limiter) fn tell_decided(&self, decision: &Decision) {
+        if let Some(observer) = &self.observer {
+            observer.decided(decision);
+        }
+    }
+
+    pub(super) fn tell_failed(&self, gate: &str, error: &Error) {
+        if let Some(observer) = &self.observer {
+            observer.failed(gate, error);
+        }
+    }
+}
+
+pub(super) fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: u64) -> Decision {
+    Decision {
+        gate: gate.name,
+        allowed: answer.allowed,
+        limit: gate.quota.limit(),
+        remaining: answer.remaining,
+        retry_after: Duration::from_micros(answer.retry_after_us),
+        reset_after: Duration::from_micros(answer.reset_after_us),
+        delay: Duration::from_micros(answer.delay_us),
+        source,
+        shadow: false,
+        now_us,
+    }
+}
