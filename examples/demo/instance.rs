@@ -77,7 +77,13 @@ pub(crate) async fn run() -> Result<(), Failure> {
 }
 
 pub(crate) async fn connect(url: &str, namespace: &str) -> Result<Limiter, Error> {
-    let limiter = Limiter::builder().url(url).namespace(namespace).deadline(DEADLINE).build()?;
+    let limiter = Limiter::builder()
+        .url(url)
+        .namespace(namespace)
+        .deadline(DEADLINE)
+        // So that every ask is Redis's to decide: denials would be answered here.
+        .deny_cache(Duration::ZERO)
+        .build()?;
     limiter.ready().await?;
     Ok(limiter)
 }
