@@ -168,7 +168,9 @@ behaviours! {
         while unleased.check("x").await.unwrap().is_allowed() {
             admitted += 1;
         }
-        assert!(admitted > 1_000, "{admitted} with {held} held");
+        // A refill may have taken what nobody has spent yet.
+        soon("more than the capacity", async || admitted + gate.lease_stats().held > 1_000).await;
+        assert!(held >= 24);
         assert!(admitted <= 1_000 + 40, "{admitted}");
         soon("refills are done", async || {
             world.advance(ms(1_000));
