@@ -147,7 +147,9 @@ impl Shared {
     /// owner turns to something else.
     fn new_sender(self: &Arc<Self>, line: &mut Line, deadline: Deadline) -> Option<Sender> {
         if line.senders.len() >= MOST_SENDERS {
-            let overdue = deadline.at.checked_sub(deadline.after + 2 * self.longest)?;
+            // Deadlines may be as long as durations can be.
+            let overdue = deadline.after.saturating_add(self.longest.saturating_mul(2));
+            let overdue = deadline.at.checked_sub(overdue)?;
             line.senders.retain(|(_, since)| *since > overdue);
             if line.senders.len() >= MOST_SENDERS {
                 return None;

@@ -348,3 +348,13 @@ async fn who_peeks_beside_a_check_is_told_the_same_in_a_batch() {
         assert!(all.is_allowed() && all.decisions().iter().all(Decision::is_allowed), "{all:?}");
     }
 }
+
+#[tokio::test]
+async fn a_deadline_may_be_as_long_as_durations_can_be() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = builder(server.url()).deadline(Duration::MAX).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, HOUR));
+    for decision in join_all((0..100).map(|_| gate.check("key"))).await {
+        assert!(decision.unwrap().is_allowed());
+    }
+}

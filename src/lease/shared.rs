@@ -70,7 +70,6 @@ impl Leases {
         observer: Option<&Arc<dyn Observer>>,
     ) -> Option<Self> {
         let terms = lease.terms(&info.quota)?;
-        clock.warm_up();
         let random = RandomState::new();
         let shared = Shared {
             terms,
