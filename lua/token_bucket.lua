@@ -5,7 +5,9 @@
   each microsecond. What is stored is what was used, so a raised capacity gives
   room at once.
 
-  KEYS     hash: used (units), at (us); blocked_until (us) where blocked
+  KEYS     hash: used, a text such as `150000/60000 at 1763680467812345`: ticks,
+           `per` of the quota that wrote them, us; with ` blocked until us` after
+           it where blocked. In one field, since three take Redis a fourth longer.
   ARGV     quota: capacity, rate, per, 0
   State    ticks used
   Writes   a charge: HSET, PEXPIREAT. A denial: nothing, but that a level dated
@@ -16,27 +18,39 @@
 -- The most that is ever stored, so that debt cannot leave the exact range.
 local MOST_TICKS = 562949953421312
 
+local sub, match = string.sub, string.match
+
 local function token_bucket(arg)
   local capacity, rate, per = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
   local full = capacity * per
 
+  -- A level that this version of the quota wrote ends with this and the 16 digits
+  -- of a time, and is cut up by its places: half as long as by a pattern.
+  local between = '/' .. ARGV[arg + 2] .. ' at '
+  local last_digit = -17 - #between
+  local level = WHOLE .. between .. stamp
+
   -- The last level, its text and when it will be empty are kept, since idle
   -- buckets that are charged alike hold the same.
-  local last_ticks, last_used, last_empty
+  local last_ticks, last_text, last_empty
 
   local function afford(key, n, cost)
-    local state = try('HMGET', key, 'used', 'at', 'blocked_until')
-    local used, at, blocked = state[1], state[2], state[3]
-    if used == nil then return nil, state.err end
-    local ticks, ahead = 0, false
-    if used or at then
-      used, at = tonumber(used), tonumber(at)
-      if not (used and used >= 0 and used <= EXACT) then return nil, 'STATE used' end
-      if not (at and at >= 0 and at <= EXACT and at % 1 == 0) then return nil, 'STATE at' end
-      -- `used` keeps 16 digits; rounding gives back the ticks that were meant.
-      -- `% 1` cuts as `floor` does, without a call.
-      ticks = used * per + 0.5
-      ticks = ticks - ticks % 1
+    local text = try('HGET', key, 'used')
+    local ticks, ahead, blocked = 0, false, 0
+    if text then
+      if text.err then return nil, text.err end
+      local at
+      if sub(text, last_digit + 1, -17) == between then
+        ticks, at = tonumber(sub(text, 1, last_digit)), tonumber(sub(text, -16))
+      else
+        local digits, their_per, time, rest = match(text, '^(%d+)/(%d+) at (%d+)(.*)$')
+        ticks, their_per, at = integer(digits), integer(their_per), integer(time)
+        if rest ~= '' then blocked = rest and integer(match(rest, '^ blocked until (%d+)$')) end
+        if not (ticks and blocked and their_per ~= 0) then return nil, 'STATE used' end
+        if their_per ~= per then ticks = floor(min(ticks / their_per * per, EXACT) + 0.5) end
+      end
+      if not (ticks and ticks >= 0 and ticks <= EXACT and ticks % 1 == 0) then return nil, 'STATE used' end
+      if not (at and at >= 0 and at <= EXACT and at % 1 == 0) then return nil, 'STATE used' end
       if ticks > MOST_TICKS then ticks = MOST_TICKS end
       if at > now then
         ahead = true
@@ -44,12 +58,6 @@ local function token_bucket(arg)
         ticks = ticks - (now - at) * rate
         if ticks < 0 then ticks = 0 end
       end
-    end
-    if blocked then
-      blocked = integer(blocked)
-      if not blocked then return nil, 'STATE blocked_until' end
-    else
-      blocked = 0
     end
     local unit = cost * per
     if (blocked <= now and ticks + n * unit <= full) or cost == 0 then return n, blocked, ahead, ticks end
@@ -62,11 +70,12 @@ local function token_bucket(arg)
       ticks = ticks + k * cost * per
       if ticks > MOST_TICKS then ticks = MOST_TICKS end
       if ticks ~= last_ticks then
-        last_ticks, last_used, last_empty = ticks, format('%.16g', ticks / per), now + ceil(ticks / rate)
+        last_ticks, last_text, last_empty = ticks, format(level, ticks), now + ceil(ticks / rate)
       end
-      local done = try('HSET', key, 'used', last_used, 'at', stamp)
+      local text = last_text
+      if blocked > now then text = text .. ' blocked until ' .. format(WHOLE, blocked) end
+      local done = try('HSET', key, 'used', text)
       if done ~= 0 and type(done) == 'table' then return done.err end
-      if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end
       return expire(key, last_empty, blocked)
     elseif n * cost > 0 then
       local left = ceil(ticks / rate)

@@ -101,11 +101,12 @@ pub fn of(scripts: &'static [Script; 5], kind: &Kind) -> &'static Script {
     }]
 }
 
-/// The Redis type that an algorithm keeps its state in.
-pub fn key_type(kind: &Kind) -> &'static str {
+/// Where an algorithm keeps a block, as `block.lua` calls it.
+pub fn place_of_block(kind: &Kind) -> &'static str {
     match kind {
-        Kind::SlidingLog(_) => "zset",
-        _ => "hash",
+        Kind::TokenBucket(_) | Kind::LeakyBucket(_) => "level",
+        Kind::FixedWindow(_) | Kind::SlidingCounter(_) => "field",
+        Kind::SlidingLog(_) => "member",
     }
 }
 

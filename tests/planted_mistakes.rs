@@ -55,10 +55,13 @@ fn token_bucket() {
             ("ticks = ticks + k * cost * per", "ticks = ticks + cost * per"),
             // A level dated in the future is not re-dated.
             ("if k * cost > 0 or (ahead and n * cost > 0) then", "if k * cost > 0 then"),
-            // A digit is lost.
-            ("'%.16g'", "'%.14g'"),
-            ("used * per + 0.5", "used * per"),
-            ("ticks = ticks - ticks % 1", ""),
+            // Another version's level is taken for this one's, or cut instead of rounded.
+            ("if their_per ~= per then", "if false then"),
+            ("EXACT) + 0.5)", "EXACT))"),
+            // A level is cut up at the wrong place.
+            ("sub(text, 1, last_digit)", "sub(text, 1, last_digit - 1)"),
+            // A block that is over is kept.
+            ("if blocked > now then text = text", "if blocked > 0 then text = text"),
             // The expiry is never lengthened; never set; set too soon.
             ("if needed > 0 and call('PTTL', key) * 1000 < needed then", "if false then"),
             ("try('PEXPIREAT', key, last_text)", "nil"),
@@ -71,7 +74,7 @@ fn token_bucket() {
             ("min(tonumber(ARGV[6]) or now, now)", "tonumber(ARGV[6]) or now"),
             // A penalty charges nothing; a block ends 1 µs too soon.
             ("charge(key, 1, 1, 1, tonumber(ARGV[5])", "charge(key, 1, 1, 0, tonumber(ARGV[5])"),
-            ("blocked = min(now + span, EXACT)", "blocked = min(now + span - 1, EXACT)"),
+            ("min(now + span, EXACT)", "min(now + span - 1, EXACT)"),
             // A peek charges.
             ("charge(key, n, own, own, cost", "charge(key, max(n, 1), own, max(own, 1), cost"),
         ],
@@ -163,7 +166,7 @@ fn sliding_log_that_counts_denied_asks() {
             ("min((n - own) * cost, limit)", "(n - own) * cost"),
             ("min((n - own) * cost, limit)", "min(n * cost, limit)"),
             ("rank_of(key, total - limit + 1)", "rank_of(key, total - limit)"),
-            ("charge(key, 1, 1, 0, 1, blocked, true", "charge(key, 1, 0, 0, 1, blocked, true"),
+            ("charge(key, 1, 1, 0, 1, ends, true", "charge(key, 1, 0, 0, 1, ends, true"),
         ],
     );
 }

@@ -56,6 +56,7 @@ impl Scripts {
 
 pub(crate) fn run(target: &Target, rounds: usize, length: Length) -> Result<Scripts, Failure> {
     let mut scripts = Scripts::default();
+    make_unlike(target)?;
     for round in 0..rounds {
         for turn in 0..2 {
             progress(&format!("script alone: round {} of {rounds}", round + 1));
@@ -70,8 +71,29 @@ pub(crate) fn run(target: &Target, rounds: usize, length: Length) -> Result<Scri
     Ok(scripts)
 }
 
+/// Charges each key something else: of equal levels the script makes the text once.
+fn make_unlike(target: &Target) -> Result<(), Failure> {
+    let mut connection = redis::Client::open(target.url())?.get_connection()?;
+    let keys: Vec<usize> = (0..KEYS).collect();
+    for keys in keys.chunks(WIDTH) {
+        let mut call = redis::cmd("EVAL");
+        call.arg(TAKE[0].text).arg(keys.len());
+        keys_and_quota(&mut call, keys);
+        for _ in keys {
+            call.arg(1).arg(fastrand::u32(1..10_000)).arg("");
+        }
+        call.query::<Value>(&mut connection)?;
+    }
+    Ok(())
+}
+
 /// As `take.lua` says: the quota, then once for all keys 1 ask of cost 1 with any delay.
 fn ours(call: &mut redis::Cmd, keys: &[usize]) {
+    keys_and_quota(call, keys);
+    call.arg(1).arg(1).arg("");
+}
+
+fn keys_and_quota(call: &mut redis::Cmd, keys: &[usize]) {
     let quota = crate::subjects::tidegate_quota(Case::Unlike.limit());
     for key in keys {
         call.arg(format!("{}:1:script:token_bucket:user:{key}", *RUN));
@@ -79,7 +101,6 @@ fn ours(call: &mut redis::Cmd, keys: &[usize]) {
     for number in script::quota_args(quota.kind()) {
         call.arg(number);
     }
-    call.arg(1).arg(1).arg("");
 }
 
 /// A value as long as a level and the instant at which it held.
@@ -87,7 +108,7 @@ fn bare(call: &mut redis::Cmd, keys: &[usize]) {
     for key in keys {
         call.arg(format!("{}:1:script:get_and_set_p:user:{key}", *RUN));
     }
-    call.arg("12.3456789|1763680467812345").arg(60_000);
+    call.arg("740740740/60000000 at 1763680467812345").arg(60_000);
 }
 
 type Fill = dyn Fn(&mut redis::Cmd, &[usize]) + Sync;

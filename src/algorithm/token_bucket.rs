@@ -13,15 +13,13 @@ impl TokenBucket {
     }
 
     /// Ticks of this quota, from those that another version of it may have
-    /// written. Goes through what Redis keeps, units with 16 digits, so that
-    /// both stores round alike.
+    /// written. In floating point, as the script has them.
     fn ticks(&self, ticks: u64, per: u64) -> u64 {
         if per == self.per {
             return ticks;
         }
         let units = ticks as f64 / per as f64;
-        let stored: f64 = format!("{units:.15e}").parse().unwrap_or(units);
-        ((stored * self.per as f64 + 0.5).floor() as u64).min(MOST_TICKS)
+        ((units * self.per as f64 + 0.5).floor() as u64).min(MOST_TICKS)
     }
 
     pub(super) fn cost(&self, units: u64) -> u64 {

