@@ -190,7 +190,7 @@ impl Shared {
     async fn answered(&self, answer: Answer, deadline: Deadline) -> Result<Share, Error> {
         match tokio::time::timeout_at(deadline.at, answer).await {
             Ok(Ok(share)) => share,
-            Ok(Err(_)) => Err(Error::unavailable("the tokio runtime that was sending has ended")),
+            Ok(Err(_)) => Err(Error::runtime_ended()),
             Err(_) => Err(Error::timeout(self.store.waited_for(), deadline.after)),
         }
     }

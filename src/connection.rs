@@ -201,14 +201,10 @@ async fn connected(mut attempt: Attempt, deadline: Deadline) -> Result<Multiplex
         return result.clone();
     }
     match tokio::time::timeout_at(deadline.at, attempt.wait_for(Option::is_some)).await {
-        Ok(Ok(result)) => result.clone().unwrap_or_else(|| Err(ended())),
-        Ok(Err(_)) => Err(ended()),
+        Ok(Ok(result)) => result.clone().unwrap_or_else(|| Err(Error::runtime_ended())),
+        Ok(Err(_)) => Err(Error::runtime_ended()),
         Err(_) => Err(deadline.passed(CONNECTION)),
     }
-}
-
-fn ended() -> Error {
-    Error::unavailable("the tokio runtime that was connecting has ended")
 }
 
 impl std::fmt::Debug for Connection {

@@ -19,6 +19,9 @@ pub enum Source {
     DenyCache,
     /// A lease had it: [`Gate::leased`](crate::Gate::leased). Redis was not asked.
     Lease,
+    /// Redis could not be asked, and this process decided within its share:
+    /// [`OnFailure::Local`](crate::OnFailure::Local).
+    Local,
     /// Redis could not be asked, and [`OnFailure::Open`](crate::OnFailure::Open)
     /// let it pass.
     Open,
@@ -36,6 +39,7 @@ impl Source {
             Self::Memory => "memory",
             Self::DenyCache => "deny_cache",
             Self::Lease => "lease",
+            Self::Local => "local",
             Self::Open => "open",
             Self::Closed => "closed",
         }

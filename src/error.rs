@@ -34,6 +34,8 @@ enum Kind {
     OverCapacity { cost: u64, limit: u64 },
     Timeout { waited_for: &'static str, deadline: Duration },
     Unavailable(String),
+    BreakerOpen,
+    RuntimeEnded,
     State { field: String },
     WrongType,
     Refused(String),
@@ -53,7 +55,8 @@ impl Error {
     /// loading, out of memory. Asking again later can help.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
-        matches!(self.0.kind, Kind::Timeout { .. } | Kind::Unavailable(_) | Kind::Refused(_))
+        self.is_unanswered()
+            || matches!(self.0.kind, Kind::BreakerOpen | Kind::RuntimeEnded | Kind::Refused(_))
     }
 
     /// The call can never work as it is: a bad URL, gate name or quota, or asks
@@ -99,6 +102,19 @@ impl Error {
 
 /// # Made by the modules below
 impl Error {
+    /// Redis was asked, and said nothing.
+    pub(crate) fn is_unanswered(&self) -> bool {
+        matches!(self.0.kind, Kind::Timeout { .. } | Kind::Unavailable(_))
+    }
+
+    pub(crate) fn runtime_ended() -> Self {
+        Self::of(Kind::RuntimeEnded)
+    }
+
+    pub(crate) fn breaker_open() -> Self {
+        Self::of(Kind::BreakerOpen)
+    }
+
     pub(crate) fn config(text: impl Into<String>) -> Self {
         Self::of(Kind::Config(text.into()))
     }
@@ -177,6 +193,10 @@ impl fmt::Display for Error {
             ),
             Kind::WrongType => f.write_str(
                 "it has another type in Redis than tidegate writes: see who else writes there, or choose a namespace of its own",
+            ),
+            Kind::RuntimeEnded => f.write_str("the tokio runtime in which Redis was asked has ended: ask again"),
+            Kind::BreakerOpen => f.write_str(
+                "Redis was not asked, since it has not answered lately (the circuit breaker is open): see why it does not; it is probed every second",
             ),
             Kind::Refused(text) => write!(f, "Redis refused: {text}"),
             Kind::ShutDown => f.write_str("this limiter was shut down: open another one"),

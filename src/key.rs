@@ -116,6 +116,11 @@ impl Keyspace {
     }
 
     /// What all Redis keys of one gate begin with.
+    /// Where the processes of this namespace are counted. No gate's key has so few parts.
+    pub(crate) fn instances(&self) -> String {
+        format!("{}:{LAYOUT}:instances", self.namespace)
+    }
+
     pub(crate) fn prefix(&self, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
         if !is_name(gate, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
             return Err(Error::config(format!(

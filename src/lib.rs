@@ -10,6 +10,10 @@
 //!         |
 //! deny_cache                             denied again without asking
 //!         |
+//! fallback                               what is said when Redis says nothing
+//!         |
+//! breaker                                whether Redis is asked at all
+//!         |
 //! batch                                  many callers, one call
 //!         |
 //! store (redis | memory)                 where the state lives
@@ -26,11 +30,13 @@
 mod algorithm;
 mod ask;
 mod batch;
+mod breaker;
 mod clock;
 mod connection;
 mod decision;
 mod deny_cache;
 mod error;
+mod fallback;
 mod fingerprint;
 mod gate;
 mod gate_name;

@@ -21,8 +21,17 @@ use crate::quota::Quota;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// The error. The caller decides what that means.
+    /// This process limits by itself, each key within its share of the quota: a
+    /// level of the capacity's part that drains at the rate's part, or the limit's
+    /// part of a window, each rounded up. [`source`](crate::Decision::source) says `local`.
+    ///
+    /// It begins with what Redis said last, and what it admits is charged to Redis when that
+    /// answers again. So a fleet of I admits at most I shares more than the quota for each outage:
+    /// with the number of [instances](Builder::instances) known, about one limit more. A cost
+    /// above the share is denied meanwhile.
     #[default]
+    Local,
+    /// The error. The caller decides what that means.
     Error,
     /// Passes; [`source`](crate::Decision::source) says `open`.
     Open,

@@ -37,6 +37,12 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, error);
     }
 
+    /// The circuit breaker opened: Redis is not asked any more, but for probes.
+    /// Or it closed again.
+    fn breaker(&self, is_open: bool) {
+        let _ = is_open;
+    }
+
     /// So many asks went to the store together and it took so long. Equal ones
     /// were merged to so many groups; where these are few beside the asks, keys
     /// are hot.

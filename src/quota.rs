@@ -22,6 +22,7 @@ mod kind;
 mod rate;
 #[cfg(feature = "serde")]
 mod serde;
+mod share;
 
 use std::fmt;
 use std::time::Duration;

@@ -85,9 +85,11 @@ pub static GROUP: Script = Script::new(
 
 pub static RESET: Script = Script::new("reset", lua!("reset"));
 
+pub static HEARTBEAT: Script = Script::new("heartbeat", concat!(lua!("prelude"), lua!("heartbeat")));
+
 /// All of them.
 pub fn all() -> impl Iterator<Item = &'static Script> {
-    TAKE.iter().chain(&REFUND).chain(&PENALIZE).chain(&BLOCK).chain([&GROUP, &RESET])
+    TAKE.iter().chain(&REFUND).chain(&PENALIZE).chain(&BLOCK).chain([&GROUP, &RESET, &HEARTBEAT])
 }
 
 /// The script of `scripts` (such as [`TAKE`]) for a quota's algorithm.

@@ -151,6 +151,20 @@ impl Store {
         }
     }
 
+    /// Counts this process among those at `key`; how many there are.
+    pub(crate) async fn count_in(
+        &self,
+        key: &str,
+        name: &str,
+        lifetime: Duration,
+        deadline: Deadline,
+    ) -> Result<u64, Error> {
+        match self {
+            Self::Redis(store) => store.count_in(key, name, lifetime, deadline).await,
+            _ => Ok(1),
+        }
+    }
+
     /// What whoever is not answered yet waits for.
     pub(crate) fn waited_for(&self) -> &'static str {
         match self {

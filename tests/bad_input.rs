@@ -426,7 +426,7 @@ async fn what_is_no_redis_is_an_error_in_time() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let gate = || {
-        let limiter = Limiter::builder().url(&url).deadline(Duration::from_millis(50)).build().unwrap();
+        let limiter = builder(&url).deadline(Duration::from_millis(50)).build().unwrap();
         limiter.gate("login", Quota::fixed_window(5, HOUR))
     };
     // Nobody accepts, and nobody answers.

@@ -8,28 +8,12 @@ use futures_util::future::join_all;
 use harness::Server;
 use tidegate::{Decision, Error, Gate, Limiter, Quota};
 
-use crate::support::fixture::{HOUR, PATIENCE, builder, calls, quotas, soon};
+use crate::support::fixture::{HOUR, PATIENCE, Paused, builder, calls, quotas, soon};
 
 /// So many callers send by themselves before others line up.
 const ALONE: usize = 8;
 
 type Asking<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send + 'a>>;
-
-/// Scripts wait until it is dropped.
-struct Paused<'a>(&'a Server);
-
-impl<'a> Paused<'a> {
-    fn new(server: &'a Server) -> Self {
-        server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]).unwrap();
-        Self(server)
-    }
-}
-
-impl Drop for Paused<'_> {
-    fn drop(&mut self) {
-        self.0.cli(&["CLIENT", "UNPAUSE"]).unwrap();
-    }
-}
 
 /// A server of one's own, so that its calls can be counted.
 async fn setting(quota: Quota) -> (Server, Limiter, Gate) {

@@ -9,6 +9,8 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::support::fixture::builder;
+
 /// Takes connections and never says a word; how many it took.
 async fn black_hole() -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -28,7 +30,7 @@ async fn black_hole() -> (String, Arc<AtomicUsize>) {
 #[tokio::test]
 async fn one_attempt_is_made_however_many_wait_and_give_up() {
     let (url, taken) = black_hole().await;
-    let limiter = Limiter::builder().url(&url).deadline(Duration::from_millis(20)).build().unwrap();
+    let limiter = builder(&url).deadline(Duration::from_millis(20)).build().unwrap();
     let gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
     for _ in 0..3 {
         let mut callers = JoinSet::new();
@@ -48,7 +50,7 @@ async fn one_attempt_is_made_however_many_wait_and_give_up() {
 async fn a_server_that_falls_silent_after_the_handshake_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
-    let limiter = Limiter::builder().url(&url).deadline(Duration::from_millis(20)).build().unwrap();
+    let limiter = builder(&url).deadline(Duration::from_millis(20)).build().unwrap();
     let gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
     let asking = tokio::spawn(async move {
         loop {
@@ -80,7 +82,7 @@ async fn credentials_beside_the_url_need_no_encoding() {
 #[tokio::test]
 async fn a_denial_stands_where_redis_refuses_writes() {
     let server = harness::Server::start().unwrap();
-    let limiter = Limiter::builder().url(server.url()).deadline(Duration::from_secs(10)).build().unwrap();
+    let limiter = builder(server.url()).build().unwrap();
     let day = Duration::from_secs(86_400);
     let fast = limiter.gate("bucket", Quota::token_bucket(1, Rate::per_second(1)));
     let slow = limiter.gate("bucket", Quota::token_bucket(1, Rate::per_hour(1)));

@@ -38,6 +38,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("block:sliding_counter", "42d3a770b79b5990d567a65eda36e37fe6b43c4e"),
     ("group", "3b68b433d0073422544e2debf823462f365130d4"),
     ("reset", "e46de8ad281b5b7e11bbfc196935f080da9f576b"),
+    ("heartbeat", "cb7d80d1d98b0ccfb7c9b3f7b1839cbef2500dd1"),
 ];
 
 /// All that the scripts need: a Redis user for tidegate may be held to these.

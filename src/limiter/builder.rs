@@ -44,6 +44,8 @@ pub struct Builder {
     observer: Option<Arc<dyn Observer>>,
     batching: bool,
     deny_cache: Duration,
+    instances: Option<u64>,
+    breaker: bool,
 }
 
 struct Credentials {
@@ -88,6 +90,8 @@ impl Default for Builder {
             observer: None,
             batching: true,
             deny_cache: Duration::from_millis(500),
+            instances: None,
+            breaker: true,
         }
     }
 }
@@ -155,13 +159,35 @@ impl Builder {
     /// What an ask gets when Redis cannot answer it in time.
     /// [`Gate::on_failure`](crate::Gate::on_failure) sets it for one gate.
     ///
-    /// Default: [`OnFailure::Error`].
+    /// Default: [`OnFailure::Local`].
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
         self
     }
 
-    /// The most keys that an in-memory limiter remembers. Beyond it, those that
+    /// Whether Redis is left alone when asks stay without an answer (five in a row, or more than
+    /// half for a while): then an ask is decided as [`on_failure`](Self::on_failure) says at once,
+    /// and Redis is probed, at first after 50 ms and at least every second, until it answers.
+    /// What it refuses does not count.
+    ///
+    /// Default: true.
+    pub fn breaker(mut self, breaker: bool) -> Self {
+        self.breaker = breaker;
+        self
+    }
+
+    /// How many processes share the quotas, by which each knows its share where
+    /// Redis does not answer: [`OnFailure::Local`].
+    ///
+    /// Default: they count themselves, in a key of the namespace, every 5 s. One that
+    /// starts while Redis is away counts itself alone, and so takes all for its share.
+    pub fn instances(mut self, instances: u64) -> Self {
+        self.instances = Some(instances);
+        self
+    }
+
+    /// The most keys that an in-memory limiter remembers, or one over Redis decides by itself while
+    /// that does not answer. Beyond it, those that
     /// were not used for longest are forgotten, which for them means untouched.
     ///
     /// Default: 100,000.
@@ -238,6 +264,9 @@ impl Builder {
             on_failure: self.on_failure,
             observer: self.observer.clone(),
             clock: self.clock.clone(),
+            max_keys: self.max_keys,
+            instances: self.instances,
+            breaker: self.breaker,
         };
         let is_redis = matches!(store, Store::Redis(_));
         self.clock.warm_up();
@@ -246,7 +275,7 @@ impl Builder {
         let batch = Batch::new(store.clone(), self.clock.clone(), self.observer, self.deadline, is_batched);
         let remembers = is_redis && !self.deny_cache.is_zero();
         let deny_cache = remembers.then(|| DenyCache::new(self.clock, self.deny_cache));
-        let core = Core::new(store, batch, deny_cache, settings);
+        let core = Core::new(store, batch, deny_cache, settings)?;
         Ok(Limiter { core: Arc::new(core) })
     }
 }

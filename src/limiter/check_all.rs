@@ -1,7 +1,7 @@
 //! Several asks in one atomic step: all are admitted, or none is.
 
-use super::Core;
 use super::core::{about, check_cost};
+use super::{Core, OnFailure};
 use crate::ask::Ask;
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
@@ -50,10 +50,10 @@ impl Core {
                 let blamed = blamed.and_then(|item| index_of.iter().position(|&index| index == item));
                 let failed = blamed.map_or(&asks[..], |at| std::slice::from_ref(&asks[at]));
                 // Collected twice, so that the observer is told of each.
-                let decisions: Vec<_> =
-                    failed.iter().map(|ask| self.without_store(ask.as_ref(), error.clone())).collect();
-                let decisions = decisions.into_iter().collect::<Result<Vec<_>, _>>()?;
-                (decisions.iter().all(Decision::is_allowed), decisions)
+                let policies: Vec<_> =
+                    failed.iter().map(|ask| self.on_failure(ask.as_ref(), error.clone())).collect();
+                let policies = policies.into_iter().collect::<Result<Vec<_>, _>>()?;
+                self.all_without_store(&asks, (&folded, &index_of), n, &policies)?
             }
         };
         let decisions: Vec<Decision> = match decisions.len() == asks.len() {
@@ -69,6 +69,42 @@ impl Core {
         let asked: Vec<usize> = (0..asks.len()).filter(|&at| n == 0 || asks[at].cost > 0).collect();
         let retry_after = asked.iter().map(|&at| decisions[at].retry_after).max().unwrap_or_default();
         Ok(AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions })
+    }
+}
+
+impl Core {
+    /// What some gates let pass or refuse in any case, and this process decides
+    /// of the others: all of them, or none.
+    fn all_without_store(
+        &self,
+        asks: &[Ask],
+        (folded, index_of): (&[Item], &[usize]),
+        n: u64,
+        policies: &[OnFailure],
+    ) -> Result<(bool, Vec<Decision>), Error> {
+        let of_item = |item: usize| index_of.iter().position(|&index| index == item).unwrap_or(0);
+        let is_local = |item: &usize| policies[of_item(*item)] == OnFailure::Local;
+        let locals: Vec<usize> = (0..folded.len()).filter(is_local).collect();
+        let items: Vec<Item> = locals.iter().map(|&item| folded[item].clone()).collect();
+        // Nothing is charged for what is refused anyway.
+        let is_refused = policies.contains(&OnFailure::Closed);
+        let n = if is_refused { 0 } else { n };
+        let (passes, decisions) = match items.is_empty() {
+            true => (true, Vec::new()),
+            false => self.local(&items, n)?,
+        };
+        let decisions = asks.iter().zip(policies).zip(index_of).map(|((ask, policy), index)| match policy {
+            OnFailure::Local => {
+                let at = locals.iter().position(|local| local == index).unwrap_or(0);
+                Ok(decisions[at].clone())
+            }
+            policy => self.undecided(ask.as_ref(), *policy == OnFailure::Open),
+        });
+        let passes = match n {
+            0 => decisions.clone().all(|decision| decision.is_ok_and(|it: Decision| it.is_allowed())),
+            _ => passes,
+        };
+        Ok((passes, decisions.collect::<Result<_, _>>()?))
     }
 }
 

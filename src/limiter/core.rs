@@ -11,11 +11,13 @@ use std::time::Duration;
 use super::OnFailure;
 use crate::ask::AskRef;
 use crate::batch::{Batch, Share};
+use crate::breaker::Breaker;
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::deny_cache::{Asked, DenyCache};
 use crate::error::Error;
+use crate::fallback::{self, Fallback, Instances};
 use crate::fingerprint::Fingerprints;
 use crate::gate_name::GateName;
 use crate::key::Keyspace;
@@ -31,6 +33,11 @@ pub(crate) struct Core {
     store: Arc<Store>,
     batch: Batch,
     deny_cache: Option<DenyCache>,
+    /// Both where the store is one that can fail.
+    breaker: Option<Arc<Breaker>>,
+    fallback: Option<Fallback>,
+    /// What any store that works can answer.
+    probe: Group,
     keyspace: Keyspace,
     fingerprints: Fingerprints,
     deadline: Duration,
@@ -49,6 +56,10 @@ pub(super) struct Settings {
     pub(super) on_failure: OnFailure,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) clock: Clock,
+    pub(super) max_keys: usize,
+    /// `None`: they are counted.
+    pub(super) instances: Option<u64>,
+    pub(super) breaker: bool,
 }
 
 impl Core {
@@ -57,29 +68,48 @@ impl Core {
         batch: Batch,
         deny_cache: Option<DenyCache>,
         settings: Settings,
-    ) -> Self {
-        let Settings { keyspace, deadline, on_failure, observer, clock } = settings;
-        Self {
+    ) -> Result<Self, Error> {
+        let Settings { keyspace, deadline, on_failure, observer, clock, max_keys, .. } = settings;
+        let fingerprints = Fingerprints::default();
+        let probe = probe(&keyspace, &fingerprints)?;
+        let can_fail = matches!(*store, Store::Redis(_));
+        let breaker = can_fail
+            .then(|| Breaker::new(store.clone(), probe.clone(), deadline, observer.clone(), settings.breaker))
+            .map(Arc::new);
+        let fallback = breaker.clone().map(|breaker| {
+            Fallback::new(fallback::Settings {
+                store: store.clone(),
+                breaker,
+                clock: clock.clone(),
+                deadline,
+                observer: observer.clone(),
+                instances: match settings.instances {
+                    Some(instances) => Instances::given(instances),
+                    None => Instances::counted(keyspace.instances()),
+                },
+                max_keys,
+            })
+        });
+        Ok(Self {
             store,
             batch,
             deny_cache,
+            breaker,
+            fallback,
+            probe,
             keyspace,
-            fingerprints: Fingerprints::default(),
+            fingerprints,
             deadline,
             on_failure,
             observer,
             clock,
             leases: Registry::default(),
             is_shut_down: AtomicBool::new(false),
-        }
+        })
     }
 
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<GateInfo, Error> {
-        let prefix = self.keyspace.prefix(name, &quota)?;
-        // The prefix was made of it, so it is not too long.
-        let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
-        let fingerprints = self.fingerprints.clone();
-        Ok(GateInfo { name, quota, prefix, fingerprints })
+        gate_info(&self.keyspace, &self.fingerprints, name, quota)
     }
 
     pub(crate) async fn check(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
@@ -126,10 +156,7 @@ impl Core {
             })
             .collect();
         let deadline = self.deadline_of(asks.iter().filter_map(|ask| ask.deadline).min());
-        let shares = match self.open() {
-            Ok(()) => self.batch.take_each(groups, deadline).await,
-            Err(error) => vec![Err(error); groups.len()],
-        };
+        let shares = self.take_each(groups, deadline).await;
         let mut shares = shares.into_iter().zip(asked);
         let mut next = || shares.next().unwrap_or_else(|| (Err(Error::unavailable("no reply")), None));
         let decided = asks.iter().zip(decided);
@@ -145,7 +172,12 @@ impl Core {
         let target = Target::new(ask.gate.info()?, ask.key);
         self.open()?;
         let _forgotten = Forgotten(self.deny_cache.as_ref(), &target);
-        let written = self.store.write(&target, write, self.deadline_of(ask.deadline)).await;
+        let deadline = self.deadline_of(ask.deadline);
+        let written = match self.pass() {
+            Ok(()) => self.store.write(&target, write, deadline).await,
+            Err(error) => Err(error),
+        };
+        self.saw(&written, deadline);
         written.map_err(|error| {
             let error = about(ask, error);
             self.tell_failed(&target.gate.name, &error);
@@ -162,25 +194,54 @@ impl Core {
     }
 
     pub(super) async fn ready(&self) -> Result<(), Error> {
-        const PROBE: Quota = Quota::token_bucket(1, Rate::per_second(1));
         if let Store::Always { .. } = *self.store {
             return self.open();
         }
-        let gate = Arc::new(self.gate_info("ready", PROBE)?);
-        let target = Target::new(&gate, b"");
-        let peek = Group::of_one(Item { target, cost: 0, max_delay_us: None });
-        self.take(peek, Deadline::new(self.deadline)).await.map(drop)
+        self.take(self.probe.clone(), Deadline::new(self.deadline)).await.map(drop)
     }
 
     pub(super) async fn shutdown(&self) {
         self.is_shut_down.store(true, Ordering::Release);
         self.leases.end(LAST_GIVE_BACK).await;
+        if let Some(breaker) = &self.breaker {
+            breaker.end();
+        }
         self.store.close();
     }
 
     pub(super) async fn take(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
         self.open()?;
-        self.batch.take(group, deadline).await
+        if let Err(error) = self.pass() {
+            // Who asks in a loop should let others run now and then.
+            tokio::task::coop::consume_budget().await;
+            return Err(error);
+        }
+        let shared = self.batch.take(group, deadline).await;
+        self.saw(&shared, deadline);
+        shared
+    }
+
+    async fn take_each(&self, groups: Vec<Group>, deadline: Deadline) -> Vec<Result<Share, Error>> {
+        if let Err(error) = self.open().and_then(|()| self.pass()) {
+            return vec![Err(error); groups.len()];
+        }
+        let shares = self.batch.take_each(groups, deadline).await;
+        shares.iter().for_each(|share| self.saw(share, deadline));
+        shares
+    }
+
+    /// Whether the store is to be asked.
+    fn pass(&self) -> Result<(), Error> {
+        if let Some(fallback) = &self.fallback {
+            fallback.be_counted();
+        }
+        self.breaker.as_ref().map_or(Ok(()), |breaker| breaker.check())
+    }
+
+    fn saw<T>(&self, result: &Result<T, Error>, deadline: Deadline) {
+        if let Some(breaker) = &self.breaker {
+            breaker.saw(result, deadline);
+        }
     }
 
     fn open(&self) -> Result<(), Error> {
@@ -225,6 +286,12 @@ impl Core {
             Ok(share) => {
                 let wanted = (ask.cost.max(1), max_delay_us(ask));
                 let decision = self.decision(ask.gate.info()?, wanted, 0, &share);
+                // Of those who asked together one is enough.
+                if let Some(fallback) = self.fallback.as_ref().filter(|_| share.index == 0)
+                    && Fallback::is_worth_noting(&decision)
+                {
+                    fallback.note(&self.item(ask)?.target, &decision, &share.outcome.before[0]);
+                }
                 if let (Some(deny_cache), Some(asked)) = (&self.deny_cache, asked)
                     && ask.cost > 0
                     && !decision.allowed
@@ -246,11 +313,32 @@ impl Core {
     }
 }
 
+fn gate_info(
+    keyspace: &Keyspace,
+    fingerprints: &Fingerprints,
+    name: &str,
+    quota: Quota,
+) -> Result<GateInfo, Error> {
+    let prefix = keyspace.prefix(name, &quota)?;
+    // The prefix was made of it, so it is not too long.
+    let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
+    Ok(GateInfo { name, quota, prefix, fingerprints: fingerprints.clone() })
+}
+
+/// A peek, which writes nothing.
+fn probe(keyspace: &Keyspace, fingerprints: &Fingerprints) -> Result<Group, Error> {
+    let quota = Quota::token_bucket(1, Rate::per_second(1));
+    let gate = Arc::new(gate_info(keyspace, fingerprints, "ready", quota)?);
+    Ok(Group::of_one(Item { target: Target::new(&gate, b""), cost: 0, max_delay_us: None }))
+}
+
 impl std::fmt::Debug for Core {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Core")
             .field("store", &self.store)
             .field("keyspace", &self.keyspace)
+            .field("breaker", &self.breaker)
+            .field("fallback", &self.fallback)
             .finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use super::invalid::Invalid;
 use super::rate::{MOST_UNITS, Rate, whole_micros};
 
 /// Levels are counted in ticks; below 2^48 every sum of them is exact in a double.
-const MOST_TICKS: u64 = 1 << 48;
+pub(super) const MOST_TICKS: u64 = 1 << 48;
 /// As for levels: a counter multiplies its counts with its window.
 const MOST_UNIT_MICROS: u64 = 1 << 52;
 /// Redis expires keys by the millisecond.
@@ -138,7 +138,7 @@ const fn limit_and_window(limit: u64, window: Duration) -> Result<u64, Invalid> 
 /// most `most`, in lowest terms; `n / d` itself where that fits.
 ///
 /// Walks the Stern-Brocot tree between `low <= n/d < high`, many steps at once.
-const fn fraction_below(n: u64, d: u64, most: u64) -> (u64, u64) {
+pub(super) const fn fraction_below(n: u64, d: u64, most: u64) -> (u64, u64) {
     let (n, d, most) = (n as u128, d as u128, most as u128);
     let (mut low, mut high) = ((0u128, 1u128), (1u128, 0u128));
     loop {

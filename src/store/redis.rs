@@ -1,5 +1,7 @@
 //! The Redis store: groups into script calls, replies into outcomes.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
 use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
@@ -75,6 +77,22 @@ impl RedisStore {
         match reply {
             Ok(reply) => Reply::new(reply).outcomes(groups),
             Err(error) => vec![Err(error); groups.len()],
+        }
+    }
+
+    pub(crate) async fn count_in(
+        &self,
+        key: &str,
+        name: &str,
+        lifetime: Duration,
+        deadline: Deadline,
+    ) -> Result<u64, Error> {
+        let args = |command: &mut Cmd| {
+            command.arg(1).arg(key).arg(name).arg(lifetime.as_millis() as u64);
+        };
+        match self.connection.run(&script::HEARTBEAT, args, deadline, true).await? {
+            Value::Int(count @ 0..) => Ok(count.unsigned_abs()),
+            other => Err(unexpected(&other)),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use harness::Server;
 use tidegate::internals::{Item, Record, take};
-use tidegate::{Builder, Decision, Limiter, Quota, Rate};
+use tidegate::{Builder, Decision, Limiter, OnFailure, Quota, Rate};
 
 /// Long enough that only a hang makes a test miss it, however busy the machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
@@ -20,6 +20,11 @@ pub(crate) fn namespace() -> String {
 }
 
 pub(crate) fn builder(url: &str) -> Builder {
+    builder_as_is(url).on_failure(OnFailure::Error).breaker(false)
+}
+
+/// With the defaults for a Redis that does not answer.
+pub(crate) fn builder_as_is(url: &str) -> Builder {
     Limiter::builder().url(url).namespace(&namespace()).deadline(PATIENCE)
 }
 
@@ -135,4 +140,20 @@ impl History {
 
 fn take_at(record: &mut Record, quota: &Quota, n: u64, instant: u64) -> u64 {
     take(&mut [Item { quota, record, cost: 1, max_delay: None }], n, instant).0
+}
+
+/// Scripts wait until it is dropped.
+pub(crate) struct Paused<'a>(&'a Server);
+
+impl<'a> Paused<'a> {
+    pub(crate) fn new(server: &'a Server) -> Self {
+        server.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]).unwrap();
+        Self(server)
+    }
+}
+
+impl Drop for Paused<'_> {
+    fn drop(&mut self) {
+        self.0.cli(&["CLIENT", "UNPAUSE"]).unwrap();
+    }
 }

@@ -9,7 +9,7 @@ use crate::batch::Share;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::limiter::OnFailure;
-use crate::store::{GateInfo, Store};
+use crate::store::{GateInfo, Item, Store};
 
 /// What a caller who was refused because Redis is away is told to wait.
 const CLOSED_RETRY: Duration = Duration::from_secs(1);
@@ -37,6 +37,19 @@ impl Core {
 
     /// What to say of an ask that the store did not answer.
     pub(in crate::limiter) fn without_store(&self, ask: AskRef<'_>, error: Error) -> Result<Decision, Error> {
+        match self.on_failure(ask, error)? {
+            OnFailure::Local => {
+                let item = self.item(ask)?;
+                let n = u64::from(ask.cost > 0);
+                Ok(self.local(&[Item { cost: item.cost.max(1), ..item }], n)?.1.remove(0))
+            }
+            OnFailure::Open => self.undecided(ask, true),
+            _ => self.undecided(ask, false),
+        }
+    }
+
+    /// What is to be done about it; the error where that is all there is to say.
+    pub(in crate::limiter) fn on_failure(&self, ask: AskRef<'_>, error: Error) -> Result<OnFailure, Error> {
         let info = ask.gate.info()?;
         let error = about(ask, error);
         if !matches!(*self.store, Store::Always { .. }) {
@@ -47,12 +60,34 @@ impl Core {
             Store::Always { .. } => OnFailure::Closed,
             _ => ask.gate.on_failure,
         };
-        let (allowed, source) = match on_failure {
-            _ if !error.is_unavailable() => return Err(error),
-            OnFailure::Error => return Err(error),
-            OnFailure::Open => (true, Source::Open),
-            OnFailure::Closed => (false, Source::Closed),
-        };
+        match on_failure {
+            OnFailure::Error => Err(error),
+            OnFailure::Local if self.fallback.is_none() => Err(error),
+            on_failure if error.is_unavailable() => Ok(on_failure),
+            _ => Err(error),
+        }
+    }
+
+    /// All or nothing within this process's share: whether all passed, and a
+    /// decision for each item.
+    pub(in crate::limiter) fn local(&self, items: &[Item], n: u64) -> Result<(bool, Vec<Decision>), Error> {
+        let Some(fallback) = &self.fallback else { return Err(Error::unavailable("there is no fallback")) };
+        let (outcome, shares) = fallback.take(items, n);
+        let decisions = items.iter().zip(&shares).enumerate().map(|(at, (item, share))| {
+            let (before, now) = (outcome.before[at], outcome.now_us);
+            let max_delay = item.max_delay_us;
+            let taken = Taken { quota: share, cost: item.cost, max_delay, n, k: outcome.k, before, now };
+            let mut answer = taken.answer(0);
+            answer.allowed = if n > 0 && items.len() == 1 { outcome.k > 0 } else { taken.affords(0) };
+            decision(&item.target.gate, answer, Source::Local, now)
+        });
+        Ok((outcome.k > 0, decisions.collect()))
+    }
+
+    /// Passes or is denied, whatever was used.
+    pub(in crate::limiter) fn undecided(&self, ask: AskRef<'_>, allowed: bool) -> Result<Decision, Error> {
+        let info = ask.gate.info()?;
+        let source = if allowed { Source::Open } else { Source::Closed };
         Ok(Decision {
             gate: info.name,
             allowed,

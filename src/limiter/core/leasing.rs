@@ -54,10 +54,7 @@ impl Core {
 
 impl Upstream for Core {
     async fn take(&self, groups: Vec<Group>) -> Vec<Result<Outcome, Error>> {
-        if let Err(error) = self.open() {
-            return vec![Err(error); groups.len()];
-        }
-        let shares = self.batch.take_each(groups, Deadline::new(self.deadline)).await;
+        let shares = self.take_each(groups, Deadline::new(self.deadline)).await;
         shares.into_iter().map(|share| share.map(|share| share.outcome)).collect()
     }
 
@@ -65,6 +62,7 @@ impl Upstream for Core {
     async fn give_back(&self, target: &Target, units: u64, stamp_us: u64) -> Result<(), Error> {
         let refund = Write::Refund { units, stamp_us: Some(stamp_us) };
         let _forgotten = Forgotten(self.deny_cache.as_ref(), target);
+        self.pass()?;
         self.store.write(target, refund, Deadline::new(self.deadline)).await
     }
 }

@@ -1,0 +1,113 @@
+//! When the store does not answer: this process decides within its share of the
+//! quota, from what it was last told, and charges it to the store afterwards.
+//!
+//! So a fleet of I admits at most I shares more than the quota for each outage.
+
+mod debts;
+mod instances;
+mod seen;
+mod table;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+pub(crate) use self::instances::Instances;
+use self::seen::LastSeen;
+use self::table::Table;
+use crate::algorithm::Before;
+use crate::breaker::Breaker;
+use crate::clock::Clock;
+use crate::decision::Decision;
+use crate::observer::Observer;
+use crate::quota::Quota;
+use crate::store::{Item, Outcome, Store, Target};
+
+#[derive(Clone)]
+pub(crate) struct Fallback(Arc<Shared>);
+
+struct Shared {
+    store: Arc<Store>,
+    breaker: Arc<Breaker>,
+    clock: Clock,
+    deadline: Duration,
+    observer: Option<Arc<dyn Observer>>,
+    instances: Instances,
+    seen: LastSeen,
+    /// One lock, since a group is decided in one step.
+    table: Mutex<Table>,
+    debts: debts::Task,
+}
+
+/// What a fallback is made with.
+pub(crate) struct Settings {
+    pub(crate) store: Arc<Store>,
+    pub(crate) breaker: Arc<Breaker>,
+    pub(crate) clock: Clock,
+    pub(crate) deadline: Duration,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) instances: Instances,
+    pub(crate) max_keys: usize,
+}
+
+impl Fallback {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let Settings { store, breaker, clock, deadline, observer, instances, max_keys } = settings;
+        Self(Arc::new(Shared {
+            store,
+            breaker,
+            clock,
+            deadline,
+            observer,
+            instances,
+            seen: LastSeen::new(max_keys),
+            table: Mutex::new(Table::new(max_keys)),
+            debts: debts::Task::default(),
+        }))
+    }
+
+    /// Lets this process be counted, and learns how many there are.
+    pub(crate) fn be_counted(&self) {
+        instances::beat(&self.0);
+    }
+
+    /// Whether what the store decided is worth to be [noted](Self::note).
+    #[inline]
+    pub(crate) fn is_worth_noting(decision: &Decision) -> bool {
+        seen::is_worth_noting(decision)
+    }
+
+    /// What the store decided, for when it does not.
+    pub(crate) fn note(&self, target: &Target, decision: &Decision, before: &Before) {
+        self.0.seen.note(target, decision, before, &self.0.clock);
+    }
+
+    /// Decides a group here, all or nothing. With the share that each item had,
+    /// by which the outcome is to be read.
+    pub(crate) fn take(&self, items: &[Item], n: u64) -> (Outcome, Vec<Quota>) {
+        let shared = &self.0;
+        let instances = shared.instances.known();
+        let shares: Vec<Quota> = items.iter().map(|item| item.target.gate.quota.share(instances)).collect();
+        let now_us = shared.clock.now_us();
+        let warm = |target: &Target, share: &Quota| shared.seen.record(target, share);
+        let outcome = shared.table().take(items, &shares, n, now_us, warm);
+        if n > 0 && outcome.k > 0 {
+            debts::begin(shared);
+        }
+        (outcome, shares)
+    }
+}
+
+impl std::fmt::Debug for Fallback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fallback")
+            .field("instances", &self.0.instances.known())
+            .field("keys", &self.0.table().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,173 @@
+//! A Redis that does not answer is left alone until it does.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use harness::Server;
+use tidegate::{Builder, Gate, Limiter, Observer, OnFailure, Quota, Source};
+use tokio::net::TcpListener;
+
+use crate::support::fixture::{HOUR, Paused, builder_as_is, calls, closed_port, soon};
+
+const DEADLINE: Duration = Duration::from_millis(20);
+
+#[derive(Clone, Default)]
+struct Heard {
+    opened: Arc<AtomicUsize>,
+    closed: Arc<AtomicUsize>,
+    called: Arc<AtomicUsize>,
+}
+
+impl Observer for Heard {
+    fn breaker(&self, is_open: bool) {
+        let count = if is_open { &self.opened } else { &self.closed };
+        count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn called(&self, _: usize, _: usize, _: Duration) {
+        self.called.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn settings(url: &str) -> Builder {
+    builder_as_is(url).deadline(DEADLINE).on_failure(OnFailure::Error).instances(1)
+}
+
+fn gate(limiter: &Limiter) -> Gate {
+    limiter.gate("gate", Quota::token_bucket(1_000_000, tidegate::Rate::per_hour(1_000)))
+}
+
+/// Asks until the breaker is open: five times where nothing is answered.
+async fn open(gate: &Gate, heard: &Heard) {
+    for _ in 0..5 {
+        let error = gate.check("key").await.unwrap_err();
+        assert!(error.is_unavailable() && !error.to_string().contains("breaker"), "{error}");
+    }
+    assert_eq!(heard.opened.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn open_it_asks_nothing_but_probes_and_connects_no_more_than_they_do() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = taken.clone();
+    // Takes connections and never says a word.
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            open.push(connection);
+        }
+    });
+    let heard = Heard::default();
+    let limiter = settings(&url).observer(heard.clone()).build().unwrap();
+    let gate = gate(&limiter);
+    open(&gate, &heard).await;
+    let called = heard.called.load(Ordering::SeqCst);
+    for _ in 0..100_000 {
+        let error = gate.check("key").await.unwrap_err();
+        assert!(error.is_unavailable() && !error.is_timeout(), "{error}");
+        assert!(error.to_string().contains("the circuit breaker is open"), "{error}");
+    }
+    assert!(gate.refund("key", 1).await.unwrap_err().to_string().contains("breaker"));
+    assert!(gate.check_many(["a", "b"]).await.iter().all(Result::is_err));
+    assert_eq!(heard.called.load(Ordering::SeqCst), called, "what is open asks nothing");
+    assert!(taken.load(Ordering::SeqCst) <= 2, "connections");
+}
+
+#[tokio::test]
+async fn it_closes_when_redis_answers_again_and_what_was_lost_meanwhile_was_not_asked() {
+    let server = Server::process(&[]).unwrap();
+    let heard = Heard::default();
+    let limiter = settings(server.url()).observer(heard.clone()).build().unwrap();
+    let gate = gate(&limiter);
+    let paused = Paused::new(&server);
+    open(&gate, &heard).await;
+    let asked = calls(&server, "evalsha");
+    for _ in 0..1_000 {
+        assert!(gate.check("key").await.is_err());
+    }
+    drop(paused);
+    soon("it is closed", async || heard.closed.load(Ordering::SeqCst) == 1).await;
+    // Those that opened it, a heartbeat of the connection, and a few probes.
+    assert!(calls(&server, "evalsha") <= asked + 20);
+    assert_eq!(gate.check("key").await.unwrap().source(), Source::Redis);
+    assert_eq!(heard.opened.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn what_redis_refuses_does_not_open_it() {
+    let server = Server::process(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
+    let heard = Heard::default();
+    let limiter = settings(server.url()).deadline(HOUR).observer(heard.clone()).build().unwrap();
+    let gate = gate(&limiter);
+    for _ in 0..20 {
+        assert!(gate.check("key").await.unwrap_err().to_string().contains("OOM"));
+    }
+    assert_eq!(heard.opened.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn an_ask_with_a_shorter_deadline_of_its_own_does_not_open_it() {
+    let server = Server::process(&[]).unwrap();
+    let heard = Heard::default();
+    let limiter = settings(server.url()).deadline(HOUR).observer(heard.clone()).build().unwrap();
+    let gate = gate(&limiter);
+    let paused = Paused::new(&server);
+    for _ in 0..20 {
+        assert!(gate.ask("key").deadline(DEADLINE / 4).check().await.unwrap_err().is_timeout());
+    }
+    drop(paused);
+    assert_eq!(gate.check("key").await.unwrap().source(), Source::Redis);
+    assert_eq!(heard.opened.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn switched_off_it_never_opens() {
+    let heard = Heard::default();
+    let url = format!("redis://127.0.0.1:{}", closed_port());
+    let limiter = settings(&url).breaker(false).observer(heard.clone()).build().unwrap();
+    for _ in 0..50 {
+        assert!(gate(&limiter).check("key").await.unwrap_err().to_string().contains("refused"));
+    }
+    assert_eq!(heard.opened.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_left_of_it_when_the_limiter_is_dropped_or_shut_down() {
+    let url = format!("redis://127.0.0.1:{}", closed_port());
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for is_shut_down in [false, true] {
+        let heard = Heard::default();
+        let limiter = settings(&url).on_failure(OnFailure::Local).observer(heard.clone()).build().unwrap();
+        for _ in 0..20 {
+            let _ = gate(&limiter).check("key").await.unwrap();
+        }
+        assert_eq!(heard.opened.load(Ordering::SeqCst), 1);
+        assert!(tasks() > before);
+        if is_shut_down {
+            limiter.shutdown().await;
+            soon("its tasks have ended", async || tasks() == before).await;
+        }
+        drop(limiter);
+        soon("its tasks have ended", async || tasks() == before).await;
+    }
+}
+
+/// A current-thread runtime may end while it probes.
+#[test]
+fn a_runtime_that_ends_does_not_leave_it_open_for_good() {
+    let mut server = Server::process(&[]).unwrap();
+    let heard = Heard::default();
+    let limiter = settings(server.url()).observer(heard.clone()).build().unwrap();
+    let gate = gate(&limiter);
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let paused = server.cli(&["CLIENT", "PAUSE", "60000", "ALL"]).unwrap();
+    assert_eq!(paused, "OK");
+    runtime().block_on(open(&gate, &heard));
+    server.restart().unwrap();
+    runtime().block_on(soon("it is closed", async || gate.check("key").await.is_ok()));
+}

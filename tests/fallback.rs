@@ -1,0 +1,174 @@
+//! While Redis does not answer, each process limits by itself within its share.
+
+use std::time::Duration;
+
+use harness::Server;
+use tidegate::{Builder, Gate, Limiter, OnFailure, Quota, Rate, Source};
+
+use crate::support::fixture::{HOUR, Paused, builder_as_is, closed_port, quotas, soon};
+
+/// Nobody listens there.
+fn nowhere() -> Builder {
+    builder_as_is(&format!("redis://127.0.0.1:{}", closed_port()))
+}
+
+/// Nobody answers in time while it is paused.
+fn settings(server: &Server) -> Builder {
+    builder_as_is(server.url()).deadline(Duration::from_millis(50)).deny_cache(Duration::ZERO)
+}
+
+/// How many of `asks` pass, each decided here.
+async fn pass_locally(gate: &Gate, key: &str, asks: u64) -> u64 {
+    let mut passed = 0;
+    for _ in 0..asks {
+        let decision = gate.check(key).await.unwrap();
+        assert_eq!(decision.source(), Source::Local);
+        passed += u64::from(decision.is_allowed());
+    }
+    passed
+}
+
+#[tokio::test]
+async fn it_is_the_default_and_each_process_admits_its_share_rounded_up() {
+    for (instances, share) in [(1, 21), (4, 6), (21, 1), (1_000, 1), (0, 21)] {
+        let limiter = nowhere().instances(instances).build().unwrap();
+        for (name, quota) in quotas(21, 24 * HOUR) {
+            let gate = limiter.gate(name, quota);
+            assert_eq!(pass_locally(&gate, "key", 30).await, share, "{quota} of {instances}");
+            assert_eq!(pass_locally(&gate, "other", 1).await, 1, "{quota}: keys are apart");
+            let denied = gate.check("key").await.unwrap();
+            assert!(!denied.is_allowed() && denied.remaining() == 0);
+            assert!(denied.retry_after() > Duration::ZERO, "{quota}");
+            assert_eq!(denied.limit(), 21);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_cost_above_the_share_is_denied_and_no_error() {
+    let gate = nowhere().instances(4).build().unwrap().gate("gate", Quota::fixed_window(20, HOUR));
+    assert!(!gate.check_cost("key", 6).await.unwrap().is_allowed());
+    assert!(gate.check_cost("key", 5).await.unwrap().is_allowed());
+    assert!(gate.check_cost("key", 21).await.unwrap_err().is_over_capacity());
+}
+
+#[tokio::test]
+async fn a_peek_charges_nothing() {
+    let gate = nowhere().instances(1).build().unwrap().gate("gate", Quota::fixed_window(2, HOUR));
+    for _ in 0..5 {
+        let peeked = gate.peek("key").await.unwrap();
+        assert_eq!((peeked.is_allowed(), peeked.remaining(), peeked.source()), (true, 2, Source::Local));
+    }
+    assert_eq!(pass_locally(&gate, "key", 5).await, 2);
+    assert!(!gate.peek("key").await.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn several_gates_are_decided_all_or_nothing() {
+    let limiter = nowhere().instances(1).build().unwrap();
+    let narrow = limiter.gate("narrow", Quota::fixed_window(2, HOUR));
+    let wide = limiter.gate("wide", Quota::token_bucket(100, Rate::per_hour(100)));
+    for (allowed, left) in [(true, 99), (true, 98), (false, 98), (false, 98)] {
+        let decision = limiter.check_all([narrow.ask("x"), wide.ask("x")]).await.unwrap();
+        assert_eq!(decision.is_allowed(), allowed);
+        assert_eq!(wide.peek("x").await.unwrap().remaining(), left);
+        assert!(decision.decisions().iter().all(|decision| decision.source() == Source::Local));
+    }
+    let [closed, open] = [OnFailure::Closed, OnFailure::Open].map(|policy| wide.clone().on_failure(policy));
+    let refused = limiter.check_all([wide.ask("y"), closed.ask("z")]).await.unwrap();
+    assert!(!refused.is_allowed());
+    assert_eq!(wide.peek("y").await.unwrap().remaining(), 100, "nothing is charged for what is refused");
+    assert!(limiter.check_all([wide.ask("y"), open.ask("z")]).await.unwrap().is_allowed());
+    assert_eq!(wide.peek("y").await.unwrap().remaining(), 99);
+    let failing = wide.clone().on_failure(OnFailure::Error);
+    assert!(limiter.check_all([wide.ask("y"), failing.ask("z")]).await.unwrap_err().is_unavailable());
+    assert_eq!(wide.peek("y").await.unwrap().remaining(), 99);
+}
+
+#[tokio::test]
+async fn it_begins_with_what_redis_said_last() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = settings(&server).instances(2).build().unwrap();
+    for (name, quota) in quotas(20, 24 * HOUR) {
+        let gate = limiter.gate(name, quota);
+        for _ in 0..15 {
+            assert_eq!(gate.ask("key").deadline(HOUR).check().await.unwrap().source(), Source::Redis);
+        }
+        gate.block("blocked", HOUR).await.unwrap();
+        assert!(!gate.ask("blocked").deadline(HOUR).check().await.unwrap().is_allowed());
+    }
+    let _paused = Paused::new(&server);
+    for (name, quota) in quotas(20, 24 * HOUR) {
+        let gate = limiter.gate(name, quota);
+        // 15 of 20 are 8 of the share of 10, rounded up.
+        assert_eq!(pass_locally(&gate, "key", 10).await, 2, "{quota}");
+        let blocked = gate.check("blocked").await.unwrap();
+        assert!(!blocked.is_allowed() && blocked.retry_after() > HOUR / 2, "{quota}: {blocked}");
+    }
+}
+
+#[tokio::test]
+async fn what_was_admitted_here_is_charged_to_redis_when_it_answers_again() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = settings(&server).instances(2).build().unwrap();
+    limiter.ready().await.unwrap();
+    let paused = Paused::new(&server);
+    for (name, quota) in quotas(20, 24 * HOUR) {
+        let gate = limiter.gate(name, quota);
+        assert_eq!(pass_locally(&gate, "key", 4).await, 4);
+        assert_eq!(pass_locally(&gate, "other", 15).await, 10);
+    }
+    drop(paused);
+    for (name, quota) in quotas(20, 24 * HOUR) {
+        let gate = limiter.gate(name, quota);
+        soon("it is charged", async || {
+            let [key, other] = [gate.peek("key").await.unwrap(), gate.peek("other").await.unwrap()];
+            // An ask whose answer was lost was charged too, where Redis had got it.
+            let is_charged = key.remaining() <= 16 && other.remaining() <= 10;
+            key.source() == Source::Redis && other.source() == Source::Redis && is_charged
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn processes_count_themselves() {
+    let server = Server::process(&[]).unwrap();
+    let namespace = "counted";
+    let limiter = || settings(&server).namespace(namespace).deadline(HOUR).build().unwrap();
+    let fleet: Vec<Limiter> = (0..3).map(|_| limiter()).collect();
+    let quota = Quota::fixed_window(30, 24 * HOUR);
+    for limiter in &fleet {
+        limiter.ready().await.unwrap();
+    }
+    let is_counted = async || fleet.iter().all(|limiter| format!("{limiter:?}").contains("instances: 3"));
+    soon("all are counted", is_counted).await;
+    let key = format!("{namespace}:1:instances");
+    assert_eq!(server.cli(&["ZCARD", &key]).unwrap(), "(integer) 3");
+    let ttl = server.cli(&["PTTL", &key]).unwrap();
+    let ttl: u64 = ttl.trim_start_matches("(integer) ").parse().unwrap();
+    assert!((1..=15_001).contains(&ttl), "{ttl}");
+    // So each has its third.
+    let _paused = Paused::new(&server);
+    let gate = fleet[0].gate("gate", quota);
+    let mut passed = 0;
+    for _ in 0..30 {
+        let decision = gate.ask("key").deadline(Duration::from_millis(5)).check().await.unwrap();
+        assert_eq!(decision.source(), Source::Local);
+        passed += u64::from(decision.is_allowed());
+    }
+    assert_eq!(passed, 10);
+}
+
+#[tokio::test]
+async fn an_attack_with_random_keys_does_not_grow_it() {
+    let limiter = nowhere().instances(1).max_keys(1_000).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(5, HOUR));
+    for key in 0..20_000 {
+        assert!(gate.check(key.to_string()).await.unwrap().is_allowed());
+    }
+    let said = format!("{limiter:?}");
+    let keys: usize =
+        said.split("keys: ").nth(1).unwrap().split([' ', ',', '}']).next().unwrap().parse().unwrap();
+    assert!(keys <= 1_000, "{said}");
+}
