@@ -101,6 +101,14 @@ impl Connection {
         }
     }
 
+    /// What the server says of itself, as INFO writes it.
+    pub(crate) async fn info(&self, deadline: Deadline) -> Result<String, Error> {
+        let mut info = redis::cmd("INFO");
+        info.arg("server").arg("memory");
+        let said = self.send(&info, deadline, &mut 2).await?.map_err(refused)?;
+        redis::from_redis_value(said).map_err(|_| Error::unavailable("INFO says no text: is this a Redis?"))
+    }
+
     /// Gives up the connection; the next call makes a new one.
     pub(crate) fn close(&self) {
         *self.lock() = None;

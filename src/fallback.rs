@@ -70,6 +70,11 @@ impl Fallback {
         instances::beat(&self.0);
     }
 
+    /// How many processes there are, as far as is known.
+    pub(crate) fn instances(&self) -> u64 {
+        self.0.instances.known()
+    }
+
     /// Whether what the store decided is worth to be [noted](Self::note).
     #[inline]
     pub(crate) fn is_worth_noting(decision: &Decision) -> bool {

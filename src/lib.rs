@@ -20,7 +20,7 @@
 //!         |
 //! algorithm, script, connection          what is done with it, and how
 //!         |
-//! quota, decision, key, error, fingerprint, gate_name, per_thread, clock, observer
+//! quota, decision, health, key, error, fingerprint, gate_name, per_thread, clock, observer
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one of the same name in
@@ -40,6 +40,7 @@ mod fallback;
 mod fingerprint;
 mod gate;
 mod gate_name;
+mod health;
 mod key;
 mod lease;
 mod limiter;
@@ -59,6 +60,7 @@ pub use self::clock::ManualClock;
 pub use self::decision::{AllDecision, Decision, Source};
 pub use self::error::Error;
 pub use self::gate::Gate;
+pub use self::health::Health;
 pub use self::key::KeyMode;
 pub use self::lease::{Lease, LeaseStats};
 pub use self::limiter::{Builder, Double, Limiter, OnFailure};

@@ -13,6 +13,7 @@ use crate::clock::{Clock, ManualClock};
 use crate::decision::AllDecision;
 use crate::error::Error;
 use crate::gate::Gate;
+use crate::health::Health;
 use crate::quota::Quota;
 
 /// What an ask gets when Redis cannot answer it in time.
@@ -160,6 +161,13 @@ impl Limiter {
     /// [`Error::is_unavailable`] if not.
     pub async fn ready(&self) -> Result<(), Error> {
         self.core.ready().await
+    }
+
+    /// How it is: the circuit breaker, the number of processes, the server's version, and what to
+    /// warn of. Asks Redis with INFO (which its user must be allowed: `+info`), also
+    /// while the breaker is open; waits for the deadline at most.
+    pub async fn health(&self) -> Health {
+        self.core.health().await
     }
 
     /// Gives back what is leased (for at most 6 s, and not where Redis does not

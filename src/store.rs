@@ -17,6 +17,7 @@ use crate::connection::{Connection, Deadline};
 use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Fingerprints};
 use crate::gate_name::GateName;
+use crate::health::Server;
 use crate::key::Prefix;
 use crate::quota::Quota;
 
@@ -148,6 +149,19 @@ impl Store {
             Self::Hanging => Err(hang(deadline).await),
             Self::Failing => Err(failing()),
             Self::Always { .. } => Ok(()),
+        }
+    }
+
+    /// What it is.
+    pub(crate) async fn server(&self, deadline: Deadline) -> Result<Server, Error> {
+        match self {
+            Self::Redis(store) => store.server(deadline).await,
+            Self::Memory(_) => {
+                Ok(Server { version: "this process's memory".to_owned(), ..Server::default() })
+            }
+            Self::Always { .. } => Ok(Server { version: "a double".to_owned(), ..Server::default() }),
+            Self::Hanging => Err(hang(deadline).await),
+            Self::Failing => Err(failing()),
         }
     }
 

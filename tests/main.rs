@@ -15,6 +15,7 @@ mod deny_cache;
 mod doubles;
 mod expiry;
 mod fallback;
+mod health;
 mod keys;
 mod leases;
 mod lua_agrees_with_reference;

@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::fallback::{self, Fallback, Instances};
 use crate::fingerprint::Fingerprints;
 use crate::gate_name::GateName;
+use crate::health::Health;
 use crate::key::Keyspace;
 use crate::lease::Registry;
 use crate::observer::Observer;
@@ -198,6 +199,19 @@ impl Core {
             return self.open();
         }
         self.take(self.probe.clone(), Deadline::new(self.deadline)).await.map(drop)
+    }
+
+    /// Asks also where the breaker is open: whoever wants to know waits for it.
+    pub(super) async fn health(&self) -> Health {
+        let server = match self.open() {
+            Ok(()) => self.store.server(Deadline::new(self.deadline)).await,
+            Err(error) => Err(error),
+        };
+        Health {
+            breaker_open_for: self.breaker.as_ref().and_then(|breaker| breaker.open_for()),
+            instances: self.fallback.as_ref().map_or(1, Fallback::instances),
+            server,
+        }
     }
 
     pub(super) async fn shutdown(&self) {

@@ -9,6 +9,7 @@ use super::{Group, Outcome, Target, Write};
 use crate::algorithm::{Before, Seen};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
+use crate::health::Server;
 use crate::quota::Quota;
 use crate::script;
 
@@ -78,6 +79,10 @@ impl RedisStore {
             Ok(reply) => Reply::new(reply).outcomes(groups),
             Err(error) => vec![Err(error); groups.len()],
         }
+    }
+
+    pub(crate) async fn server(&self, deadline: Deadline) -> Result<Server, Error> {
+        self.connection.info(deadline).await.map(|info| Server::of_info(&info))
     }
 
     pub(crate) async fn count_in(

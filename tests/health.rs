@@ -1,0 +1,52 @@
+//! What a limiter says of itself.
+
+use std::time::Duration;
+
+use harness::Server;
+use tidegate::{Limiter, Quota};
+
+use crate::support::fixture::{HOUR, Paused, builder_as_is, closed_port, soon};
+
+#[tokio::test]
+async fn it_names_the_server_and_warns_of_a_policy_that_evicts() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = builder_as_is(server.url()).instances(3).build().unwrap();
+    let health = limiter.health().await;
+    assert!(health.is_good(), "{health}");
+    assert!(health.server().unwrap().ends_with(server.version()), "{health}");
+    assert_eq!((health.instances(), health.breaker_open_for()), (3, None));
+    assert!(health.to_string().ends_with("answers, circuit breaker closed, 3 instances"), "{health}");
+    for policy in ["allkeys-lru", "volatile-ttl"] {
+        server.cli(&["CONFIG", "SET", "maxmemory-policy", policy]).unwrap();
+        let health = limiter.health().await;
+        assert!(!health.is_good() && health.warnings()[0].contains(policy), "{health}");
+        assert!(health.to_string().contains("set it to noeviction"), "{health}");
+    }
+}
+
+#[tokio::test]
+async fn it_says_that_the_breaker_is_open_and_since_when() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = builder_as_is(server.url()).deadline(Duration::from_millis(20)).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(5, HOUR));
+    let paused = Paused::new(&server);
+    for _ in 0..5 {
+        let _ = gate.check("key").await.unwrap();
+    }
+    let health = limiter.health().await;
+    assert!(health.breaker_open_for().is_some() && !health.is_good(), "{health}");
+    drop(paused);
+    soon("it is good again", async || limiter.health().await.is_good()).await;
+}
+
+#[tokio::test]
+async fn it_says_why_the_server_said_nothing() {
+    let url = format!("redis://127.0.0.1:{}", closed_port());
+    let health = builder_as_is(&url).build().unwrap().health().await;
+    assert!(health.server().unwrap_err().is_unavailable());
+    assert!(health.to_string().contains("Connection refused"), "{health}");
+    let limiter = Limiter::in_memory();
+    assert!(limiter.health().await.is_good());
+    limiter.shutdown().await;
+    assert!(limiter.health().await.server().unwrap_err().is_shut_down());
+}
