@@ -23,6 +23,8 @@ pub(crate) enum Case {
     Lease100k,
     /// A thread per core, one key, decided in this process.
     LeaseOne,
+    /// 512 tasks, 100,000 keys, while no Redis answers: decided in this process.
+    BreakerOpen,
     /// 512 tasks, each key asked for once. Not among the others: `scripts/bench keys`.
     Keys,
 }
@@ -38,6 +40,7 @@ impl Case {
             Self::Alone => "alone",
             Self::Lease100k => "lease_100k",
             Self::LeaseOne => "lease_one",
+            Self::BreakerOpen => "breaker_open",
             Self::Keys => "keys",
         }
     }
@@ -51,13 +54,22 @@ impl Case {
             Self::Alone => "one task alone, 100,000 keys",
             Self::Lease100k => "in this process, 100,000 keys, a thread per core",
             Self::LeaseOne => "in this process, one key, a thread per core",
+            Self::BreakerOpen => "no Redis answers, 100,000 keys, 512 tasks",
             Self::Keys => "distinct keys, 512 tasks",
         }
     }
 
     /// Those that are run in rounds.
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Unlike, Self::Zipf, Self::Hot, Self::HotDenied, Self::Alone, Self::Lease100k, Self::LeaseOne];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Unlike,
+        Self::Zipf,
+        Self::Hot,
+        Self::HotDenied,
+        Self::Alone,
+        Self::Lease100k,
+        Self::LeaseOne,
+        Self::BreakerOpen,
+    ];
 
     pub(crate) fn tasks(self) -> usize {
         if self == Self::Alone { 1 } else { 512 }
@@ -73,7 +85,7 @@ impl Case {
     pub(crate) fn timed_every(self) -> usize {
         match self {
             Self::Alone => 1,
-            Self::Lease100k | Self::LeaseOne => 256,
+            Self::Lease100k | Self::LeaseOne | Self::BreakerOpen => 256,
             _ => 16,
         }
     }
@@ -87,7 +99,9 @@ impl Case {
             Self::HotDenied => Limit { capacity: 100, refill_s: 1 },
             // Used for an hour by a single ask, so that no key goes while others come.
             Self::Keys => Limit { capacity: 10_000, refill_s: 3600 },
-            Self::Lease100k | Self::LeaseOne => Limit { capacity: 100_000_000_000, refill_s: 0 },
+            Self::Lease100k | Self::LeaseOne | Self::BreakerOpen => {
+                Limit { capacity: 100_000_000_000, refill_s: 0 }
+            }
         }
     }
 

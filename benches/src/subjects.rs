@@ -11,6 +11,7 @@ mod throttle_kit;
 mod tidegate;
 #[cfg(feature = "lease")]
 mod tidegate_lease;
+mod tidegate_local;
 mod tower_rate_limit_redis;
 mod tower_redis_cell;
 mod trypema;
@@ -114,6 +115,13 @@ pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
             present.push(LocalEntrant::<trypema_hybrid::Hybrid>::boxed(case, target));
         } else {
             absent.push((trypema_hybrid::Hybrid::INFO, trypema::NEEDS.to_owned()));
+        }
+        return Field { present, absent };
+    }
+
+    if case == Case::BreakerOpen {
+        if is_main {
+            present.push(Entrant::<tidegate_local::Local>::boxed(case, target));
         }
         return Field { present, absent };
     }

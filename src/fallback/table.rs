@@ -46,13 +46,13 @@ impl Table {
         now_us: u64,
         warm: impl Fn(&Target, &Quota) -> Record,
     ) -> Outcome {
-        let mut kept: SmallVec<[Kept; 1]> =
+        let mut kept: SmallVec<[(String, Kept); 1]> =
             items.iter().zip(shares).map(|(item, share)| self.remove(item, share, now_us, &warm)).collect();
         let mut parts: Vec<algorithm::Item<'_>> = items
             .iter()
             .zip(shares)
             .zip(&mut kept)
-            .map(|((item, quota), kept)| algorithm::Item {
+            .map(|((item, quota), (_, kept))| algorithm::Item {
                 quota,
                 record: &mut kept.record,
                 cost: item.cost,
@@ -60,11 +60,11 @@ impl Table {
             })
             .collect();
         let (k, before): (u64, Vec<Before>) = algorithm::take(&mut parts, n, now_us);
-        for (item, mut kept) in items.iter().zip(kept) {
+        for (item, (key, mut kept)) in items.iter().zip(kept) {
             kept.charged = kept.charged.saturating_add(k * item.cost);
             // A peek at an untouched key leaves no trace.
             if kept.record != Record::default() {
-                self.insert(item.target.redis_key.clone(), kept);
+                self.insert(key, kept);
             }
         }
         Outcome { k, before: before.into(), now_us }
@@ -104,16 +104,15 @@ impl Table {
         share: &Quota,
         now_us: u64,
         warm: impl Fn(&Target, &Quota) -> Record,
-    ) -> Kept {
+    ) -> (String, Kept) {
         let key = &item.target.redis_key;
-        match self.young.remove(key).or_else(|| self.old.remove(key)) {
-            Some(kept) if !kept.record.has_expired(now_us) => Kept { share: *share, ..kept },
-            _ => Kept {
-                target: item.target.clone(),
-                share: *share,
-                record: warm(&item.target, share),
-                charged: 0,
-            },
+        match self.young.remove_entry(key).or_else(|| self.old.remove_entry(key)) {
+            Some((key, kept)) if !kept.record.has_expired(now_us) => (key, Kept { share: *share, ..kept }),
+            _ => {
+                let record = warm(&item.target, share);
+                let target = item.target.clone();
+                (key.clone(), Kept { target, share: *share, record, charged: 0 })
+            }
         }
     }
 

@@ -50,10 +50,9 @@ impl Core {
 
     /// What is to be done about it; the error where that is all there is to say.
     pub(in crate::limiter) fn on_failure(&self, ask: AskRef<'_>, error: Error) -> Result<OnFailure, Error> {
-        let info = ask.gate.info()?;
-        let error = about(ask, error);
-        if !matches!(*self.store, Store::Always { .. }) {
-            self.tell_failed(&info.name, &error);
+        let is_double = matches!(*self.store, Store::Always { .. });
+        if self.observer.is_some() && !is_double {
+            self.tell_failed(&ask.gate.info()?.name, &about(ask, error.clone()));
         }
         let on_failure = match *self.store {
             Store::Always { allowed } if allowed => OnFailure::Open,
@@ -61,10 +60,10 @@ impl Core {
             _ => ask.gate.on_failure,
         };
         match on_failure {
-            OnFailure::Error => Err(error),
-            OnFailure::Local if self.fallback.is_none() => Err(error),
+            OnFailure::Error => Err(about(ask, error)),
+            OnFailure::Local if self.fallback.is_none() => Err(about(ask, error)),
             on_failure if error.is_unavailable() => Ok(on_failure),
-            _ => Err(error),
+            _ => Err(about(ask, error)),
         }
     }
 
