@@ -8,7 +8,7 @@ mod instances;
 mod seen;
 mod table;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 pub(crate) use self::instances::Instances;
@@ -33,8 +33,7 @@ struct Shared {
     observer: Option<Arc<dyn Observer>>,
     instances: Instances,
     seen: LastSeen,
-    /// One lock, since a group is decided in one step.
-    table: Mutex<Table>,
+    table: Table,
     debts: debts::Task,
 }
 
@@ -60,7 +59,7 @@ impl Fallback {
             observer,
             instances,
             seen: LastSeen::new(max_keys),
-            table: Mutex::new(Table::new(max_keys)),
+            table: Table::new(max_keys),
             debts: debts::Task::default(),
         }))
     }
@@ -94,7 +93,7 @@ impl Fallback {
         let shares: Vec<Quota> = items.iter().map(|item| item.target.gate.quota.share(instances)).collect();
         let now_us = shared.clock.now_us();
         let warm = |target: &Target, share: &Quota| shared.seen.record(target, share);
-        let outcome = shared.table().take(items, &shares, n, now_us, warm);
+        let outcome = shared.table.take(items, &shares, n, now_us, warm);
         if n > 0 && outcome.k > 0 {
             debts::begin(shared);
         }
@@ -106,13 +105,7 @@ impl std::fmt::Debug for Fallback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Fallback")
             .field("instances", &self.0.instances.known())
-            .field("keys", &self.0.table().len())
+            .field("keys", &self.0.table.len())
             .finish_non_exhaustive()
-    }
-}
-
-impl Shared {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

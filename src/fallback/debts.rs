@@ -60,7 +60,7 @@ impl Shared {
     /// All that is owed. What is not answered stays owed and is charged again: it
     /// may have been done, which admits too few.
     async fn charge(&self) {
-        let owed = self.table().owed(self.clock.now_us());
+        let owed = self.table.owed(self.clock.now_us());
         let charges = owed.into_iter().map(|(target, units)| async move {
             let charge = Write::Penalize { units };
             let charged = self.store.write(&target, charge, Deadline::new(self.deadline)).await;
@@ -69,7 +69,7 @@ impl Shared {
             }
             // What is refused now would be for ever.
             if !charged.is_err_and(|error| error.is_unanswered()) {
-                self.table().settle(&target, units, self.clock.now_us());
+                self.table.settle(&target, units, self.clock.now_us());
             }
         });
         stream::iter(charges).buffer_unordered(AT_ONCE).collect::<()>().await;
@@ -78,6 +78,6 @@ impl Shared {
     /// Whether nothing came in the meantime.
     fn end(&self) -> bool {
         self.debts.0.store(false, Ordering::Release);
-        self.table().is_empty() || self.debts.0.swap(true, Ordering::AcqRel)
+        self.table.len() == 0 || self.debts.0.swap(true, Ordering::AcqRel)
     }
 }

@@ -1,16 +1,22 @@
 //! What was decided here: the reference on a map, bounded as the in-memory store is.
 
 use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::algorithm::{self, Before, Record};
+use crate::algorithm::{self, Record};
 use crate::quota::Quota;
 use crate::store::{Item, Outcome, Target};
 
+const PARTS: usize = 16;
+
+/// In parts, so that threads seldom wait for each other.
+pub(super) struct Table(Box<[Mutex<Keys>]>);
+
 /// Two generations: when the young one is full it becomes the old one, and what
 /// was old is forgotten, with what it owes. So many keys were asked for since.
-pub(super) struct Table {
+struct Keys {
     young: HashMap<String, Kept>,
     old: HashMap<String, Kept>,
     max_young: usize,
@@ -26,29 +32,37 @@ struct Kept {
 
 impl Table {
     pub(super) fn new(max_keys: usize) -> Self {
-        Self { young: HashMap::new(), old: HashMap::new(), max_young: (max_keys / 2).max(1) }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.young.is_empty() && self.old.is_empty()
+        let max_young = max_keys.div_ceil(2 * PARTS).max(1);
+        let keys = || Mutex::new(Keys { young: HashMap::new(), old: HashMap::new(), max_young });
+        Self((0..PARTS).map(|_| keys()).collect())
     }
 
     pub(super) fn len(&self) -> usize {
-        self.young.len() + self.old.len()
+        self.0.iter().map(|keys| locked(keys).len()).sum()
     }
 
-    /// `warm` is what a key that is not known here begins with.
+    /// All or nothing. `warm` is what a key that is not known here begins with.
     pub(super) fn take(
-        &mut self,
+        &self,
         items: &[Item],
         shares: &[Quota],
         n: u64,
         now_us: u64,
         warm: impl Fn(&Target, &Quota) -> Record,
     ) -> Outcome {
-        let mut kept: SmallVec<[(String, Kept); 1]> =
-            items.iter().zip(shares).map(|(item, share)| self.remove(item, share, now_us, &warm)).collect();
-        let mut parts: Vec<algorithm::Item<'_>> = items
+        // Always in the same order, so that two groups do not wait for each other.
+        let mut parts: SmallVec<[usize; 1]> = items.iter().map(|item| part(&item.target)).collect();
+        parts.sort_unstable();
+        parts.dedup();
+        let mut guards: SmallVec<[_; 1]> = parts.iter().map(|&part| locked(&self.0[part])).collect();
+        let guard_of = |target: &Target| parts.binary_search(&part(target)).unwrap_or(0);
+
+        let mut kept: SmallVec<[(String, Kept); 1]> = items
+            .iter()
+            .zip(shares)
+            .map(|(item, share)| guards[guard_of(&item.target)].remove(item, share, now_us, &warm))
+            .collect();
+        let mut asked: SmallVec<[algorithm::Item<'_>; 1]> = items
             .iter()
             .zip(shares)
             .zip(&mut kept)
@@ -59,19 +73,52 @@ impl Table {
                 max_delay: item.max_delay_us,
             })
             .collect();
-        let (k, before): (u64, Vec<Before>) = algorithm::take(&mut parts, n, now_us);
+        let (k, before) = algorithm::take(&mut asked, n, now_us);
+        drop(asked);
         for (item, (key, mut kept)) in items.iter().zip(kept) {
             kept.charged = kept.charged.saturating_add(k * item.cost);
             // A peek at an untouched key leaves no trace.
             if kept.record != Record::default() {
-                self.insert(key, kept);
+                guards[guard_of(&item.target)].insert(key, kept);
             }
         }
         Outcome { k, before: before.into(), now_us }
     }
 
     /// All that was admitted here and still counts. What owes nothing is forgotten.
-    pub(super) fn owed(&mut self, now_us: u64) -> Vec<(Target, u64)> {
+    pub(super) fn owed(&self, now_us: u64) -> Vec<(Target, u64)> {
+        self.0.iter().flat_map(|keys| locked(keys).owed(now_us)).collect()
+    }
+
+    /// Forgets what has been charged to the store, and with it what was decided
+    /// here; unless more came in the meantime.
+    pub(super) fn settle(&self, target: &Target, units: u64, now_us: u64) {
+        let mut keys = locked(&self.0[part(target)]);
+        let Keys { young, old, .. } = &mut *keys;
+        for keys in [young, old] {
+            let Some(kept) = keys.get_mut(&target.redis_key) else { continue };
+            kept.charged = kept.owed(now_us).saturating_sub(units);
+            if kept.charged == 0 {
+                keys.remove(&target.redis_key);
+            }
+        }
+    }
+}
+
+fn part(target: &Target) -> usize {
+    target.fingerprint.0 as usize % PARTS
+}
+
+fn locked(keys: &Mutex<Keys>) -> MutexGuard<'_, Keys> {
+    keys.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Keys {
+    fn len(&self) -> usize {
+        self.young.len() + self.old.len()
+    }
+
+    fn owed(&mut self, now_us: u64) -> Vec<(Target, u64)> {
         let mut owed = Vec::new();
         for keys in [&mut self.young, &mut self.old] {
             keys.retain(|_, kept| {
@@ -83,19 +130,6 @@ impl Table {
             });
         }
         owed
-    }
-
-    /// Forgets what has been charged to the store, and with it what was decided
-    /// here; unless more came in the meantime.
-    pub(super) fn settle(&mut self, target: &Target, units: u64, now_us: u64) {
-        for keys in [&mut self.young, &mut self.old] {
-            let Some(kept) = keys.get_mut(&target.redis_key) else { continue };
-            let more = kept.owed(now_us).saturating_sub(units);
-            kept.charged = more;
-            if more == 0 {
-                keys.remove(&target.redis_key);
-            }
-        }
     }
 
     fn remove(
