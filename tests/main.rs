@@ -22,6 +22,8 @@ mod noscript;
 mod observer;
 mod planted_mistakes;
 mod processes;
+#[cfg(target_os = "linux")] // by what /proc tells of a process
+mod reconnects;
 mod reference_agrees_with_oracle;
 mod scripts;
 mod support;
