@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
 #![allow(unreachable_pub, reason = "nothing here is reached from outside")]
 
+mod acl;
 mod architecture;
 mod bad_input;
 mod batched_is_one_by_one;
@@ -24,6 +25,8 @@ mod noscript;
 mod observer;
 mod planted_mistakes;
 mod processes;
+#[cfg(target_os = "linux")] // by what /proc tells of a process
+mod reconnects;
 mod reference_agrees_with_oracle;
 mod scripts;
 mod support;

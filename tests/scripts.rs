@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use redis::{Connection, Value};
 use tidegate::internals::script::{self as scripts, Script};
-use tidegate::{Limiter, Quota, Rate};
+use tidegate::{Quota, Rate};
 
+use crate::support::acl;
 use crate::support::plan::{Call, Group, Part, Target, Verb};
 use crate::support::script::{arguments, connect, test_build};
 
@@ -39,29 +40,6 @@ const DIGESTS: &[(&str, &str)] = &[
     ("group", "3b68b433d0073422544e2debf823462f365130d4"),
     ("reset", "e46de8ad281b5b7e11bbfc196935f080da9f576b"),
     ("heartbeat", "cb7d80d1d98b0ccfb7c9b3f7b1839cbef2500dd1"),
-];
-
-/// All that the scripts need: a Redis user for tidegate may be held to these.
-const COMMANDS: &[&str] = &[
-    "HDEL",
-    "HGET",
-    "HINCRBY",
-    "HMGET",
-    "HSET",
-    "PEXPIREAT",
-    "PTTL",
-    "TIME",
-    "UNLINK",
-    "ZADD",
-    "ZCARD",
-    "ZCOUNT",
-    "ZRANGE",
-    "ZRANGEBYSCORE",
-    "ZREM",
-    "ZREMRANGEBYRANK",
-    "ZREMRANGEBYSCORE",
-    "ZREVRANGE",
-    "ZSCORE",
 ];
 
 #[test]
@@ -147,7 +125,7 @@ fn only_listed_commands_are_called_on_nothing_but_keys() {
             used.insert(command);
         }
     }
-    let listed: BTreeSet<String> = COMMANDS.iter().map(|&command| command.to_owned()).collect();
+    let listed: BTreeSet<String> = acl::CALLED.iter().map(|&command| command.to_owned()).collect();
     assert_eq!(used, listed, "the list says what the scripts need, and no more");
 }
 
@@ -184,39 +162,6 @@ fn quotas() -> Vec<(&'static str, Quota)> {
         ("counting_log", Quota::sliding_log(3, hour).count_denied()),
         ("sliding_counter", Quota::sliding_counter(3, hour)),
     ]
-}
-
-/// A user who may call the scripts, the commands in them, and touch nothing but
-/// the limiter's keys, is enough for everything.
-#[tokio::test]
-async fn a_user_held_to_the_list_can_do_everything() {
-    let server = harness::Server::start().unwrap();
-    let mut user = vec!["ACL", "SETUSER", "gate", "on", ">secret", "~tidegate:*", "resetchannels", "-@all"];
-    let commands: Vec<String> =
-        COMMANDS.iter().map(|command| format!("+{}", command.to_lowercase())).collect();
-    user.extend(["+evalsha", "+eval"]);
-    user.extend(commands.iter().map(String::as_str));
-    assert_eq!(server.cli(&user).unwrap(), "OK");
-    let url = server.url().replace("redis://", "redis://gate:secret@");
-    let limiter = Limiter::builder().url(&url).deadline(Duration::from_secs(5)).build().unwrap();
-    let gates: Vec<_> = quotas().into_iter().map(|(name, quota)| limiter.gate(name, quota)).collect();
-    for gate in &gates {
-        for _ in 0..2 {
-            assert!(gate.check("user").await.unwrap().is_allowed());
-        }
-        gate.refund("user", 1).await.unwrap();
-        gate.penalize("user", 5).await.unwrap();
-        assert!(!gate.check("user").await.unwrap().is_allowed());
-        gate.block("user", Duration::from_millis(1)).await.unwrap();
-        tokio::time::sleep(Duration::from_millis(3)).await;
-        gate.refund("user", 6).await.unwrap();
-        assert!(gate.check("user").await.unwrap().is_allowed());
-        gate.unblock("user").await.unwrap();
-        gate.refund("user", 9).await.unwrap();
-        gate.reset("user").await.unwrap();
-    }
-    let all = limiter.check_all(gates.iter().map(|gate| gate.ask("user"))).await.unwrap();
-    assert!(all.is_allowed());
 }
 
 fn part(key: usize, quota: Quota) -> Part {

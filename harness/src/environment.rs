@@ -12,7 +12,12 @@ pub(crate) enum Kind {
 
 pub(crate) fn forced_kind() -> Result<Option<Kind>, Error> {
     match set("TIDEGATE_REDIS").as_deref() {
-        None => Ok(None),
+        None => Ok(server().map(|_| Kind::Process)),
+        Some("container") if server().is_some() => Err(Error::Setting {
+            name: "TIDEGATE_REDIS",
+            value: "container".to_owned(),
+            expected: "process, since TIDEGATE_REDIS_SERVER is set",
+        }),
         Some("container") => Ok(Some(Kind::Container)),
         Some("process") => Ok(Some(Kind::Process)),
         Some(value) => Err(Error::Setting {
@@ -21,6 +26,11 @@ pub(crate) fn forced_kind() -> Result<Option<Kind>, Error> {
             expected: "container or process",
         }),
     }
+}
+
+/// The program that is to be the server.
+pub(crate) fn server() -> Option<String> {
+    set("TIDEGATE_REDIS_SERVER")
 }
 
 /// The image's name and tag.

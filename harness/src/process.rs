@@ -17,7 +17,7 @@ const PROGRAM: &str = "redis-server";
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) port: u16,
-    program: String,
+    pub(crate) program: String,
     options: Vec<String>,
     pub(crate) clock: Option<Clock>,
     lifeline: Option<Lifeline>,
@@ -25,16 +25,16 @@ pub(crate) struct Process {
 
 impl Process {
     pub(crate) fn start(options: &[&str]) -> Result<Self, Error> {
-        Self::launch(PROGRAM, options, None)
+        Self::launch(&program(), options, None)
     }
 
-    /// Another server than the one in the PATH.
+    /// Another server than the usual one.
     pub(crate) fn start_program(program: &str, options: &[&str]) -> Result<Self, Error> {
         Self::launch(program, options, None)
     }
 
     pub(crate) fn start_with_clock() -> Result<Self, Error> {
-        Self::launch(PROGRAM, &[], Some(clock::library()?))
+        Self::launch(&program(), &[], Some(clock::library()?))
     }
 
     fn launch(program: &str, options: &[&str], clock_library: Option<&Path>) -> Result<Self, Error> {
@@ -90,6 +90,10 @@ impl Process {
         *self = Self::launch_on(&self.program, self.port, &options, library)?;
         Ok(())
     }
+}
+
+fn program() -> String {
+    environment::server().unwrap_or_else(|| PROGRAM.to_owned())
 }
 
 /// The server is killed, not asked: a test may have left it stopped or in a script without end.

@@ -2,6 +2,7 @@ use std::{
     env, fmt,
     fs::OpenOptions,
     io::{self, Write},
+    path::Path,
     process::Command,
     time::Duration,
 };
@@ -90,6 +91,8 @@ impl Server {
         let process = || process().and_then(Self::of_process);
         let no_container = match environment::forced_kind()? {
             Some(Kind::Container) => return container(),
+            // Another version is not what the rule is about.
+            Some(Kind::Process) if environment::server().is_some() => return process(),
             Some(Kind::Process) if environment::ci() && container::engine_answers() => {
                 return Err(Error::NotInContainer("TIDEGATE_REDIS=process".to_owned()));
             }
@@ -151,12 +154,14 @@ impl Server {
 
     fn of_process(process: Process) -> Result<Self, Error> {
         let url = format!("redis://127.0.0.1:{}", process.port);
-        Self::new(url, "redis-server process", Running::Process(process))
+        let program = Path::new(&process.program).file_name().unwrap_or_default();
+        let what = format!("{} process", program.to_string_lossy());
+        Self::new(url, &what, Running::Process(process))
     }
 
     fn new(url: String, what: &str, running: Running) -> Result<Self, Error> {
-        let version = version(&url)?;
-        Ok(Self { url, how: format!("{what} (Redis {version})"), version, running })
+        let (name, version) = version(&url)?;
+        Ok(Self { url, how: format!("{what} ({name} {version})"), version, running })
     }
 
     /// `redis://127.0.0.1:PORT`, or what was given, which may hold a password.
@@ -248,15 +253,17 @@ fn report(file: &str, server: &Server) -> io::Result<()> {
     file.write_all(format!("{name}\t{}\n", server.how()).as_bytes())
 }
 
-fn version(url: &str) -> Result<String, Error> {
+/// Whether it is a Redis or a Valkey, and its version: not that of Redis which Valkey calls itself for
+/// the sake of old clients.
+fn version(url: &str) -> Result<(&'static str, String), Error> {
     let mut connection = redis::Client::open(url)?.get_connection_with_timeout(CONNECT_TIMEOUT)?;
     let info: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
-    Ok(info
-        .lines()
-        .find_map(|line| line.strip_prefix("redis_version:"))
-        .unwrap_or("of unknown version")
-        .trim()
-        .to_owned())
+    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let (name, version) = match field("valkey_version") {
+        Some(version) => ("Valkey", version),
+        None => ("Redis", field("redis_version").unwrap_or("of unknown version")),
+    };
+    Ok((name, version.trim().to_owned()))
 }
 
 fn run_cli(url: &str, arguments: &[&str]) -> Result<String, Error> {

@@ -29,7 +29,7 @@ const NO_BINARY: (&str, &str) = ("PATH", "/nonexistent");
 fn run(test: &str, environment: &[(&str, &str)]) -> String {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--ignored", "--nocapture"]);
-    for variable in ["CI", "TIDEGATE_REDIS", "TIDEGATE_REPORT"] {
+    for variable in ["CI", "TIDEGATE_REDIS", "TIDEGATE_REDIS_SERVER", "TIDEGATE_REPORT"] {
         command.env_remove(variable);
     }
     let output = command.envs(environment.iter().copied()).output().unwrap();
@@ -68,6 +68,18 @@ fn with_nothing_it_is_an_error_that_names_both() {
     let error = chosen(&[NO_ENGINE, NO_BINARY]);
     assert!(error.contains("no Docker engine answers"), "{error}");
     assert!(error.contains("no redis-server in the PATH: run scripts/redis"), "{error}");
+}
+
+#[test]
+fn a_named_server_is_a_process_also_in_ci() {
+    for ci in ["", "true"] {
+        let how = chosen(&[("TIDEGATE_REDIS_SERVER", "redis-server"), ("CI", ci)]);
+        assert!(how.starts_with("redis-server process (Redis ") && how.ends_with(')'), "{how}");
+    }
+    let error = chosen(&[("TIDEGATE_REDIS_SERVER", "/no/such/server")]);
+    assert!(error.contains("/no/such/server is not there"), "{error}");
+    let error = chosen(&[("TIDEGATE_REDIS_SERVER", "redis-server"), ("TIDEGATE_REDIS", "container")]);
+    assert!(error.contains("expected process, since TIDEGATE_REDIS_SERVER is set"), "{error}");
 }
 
 #[test]

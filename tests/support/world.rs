@@ -8,6 +8,8 @@ use std::time::Duration;
 use harness::Server;
 use tidegate::{Builder, Decision, Gate, Lease, Limiter, ManualClock, Quota};
 
+use crate::support::acl;
+
 /// 2020-01-01 00:00:00 UTC: the beginning of a minute, an hour and a day.
 pub const START: Duration = Duration::from_secs(1_577_836_800);
 
@@ -33,6 +35,7 @@ fn stopped_server() -> (Arc<Server>, MutexGuard<'static, ()>) {
         let mut weak = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
         weak.upgrade().unwrap_or_else(|| {
             let server = Arc::new(Server::with_shiftable_clock().unwrap());
+            acl::create_user(&server);
             *weak = Arc::downgrade(&server);
             server
         })
@@ -58,7 +61,9 @@ impl World {
         let (server, alone) = stopped_server();
         server.cli(&["FLUSHALL"]).unwrap();
         let here = ManualClock::at(START);
-        let builder = Limiter::builder().url(server.url()).deadline(Duration::from_secs(10));
+        // With no more rights than the README says, so that one that is missing is found here.
+        let builder = Limiter::builder().url(server.url()).credentials(acl::USER, acl::PASSWORD);
+        let builder = builder.deadline(Duration::from_secs(10));
         let limiter = settings(builder.manual_clock(here.clone())).build().unwrap();
         let world = Self { limiter, clock: Clock::Redis { server, here, _alone: alone }, is_leased: false };
         world.set(Duration::ZERO);

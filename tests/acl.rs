@@ -1,0 +1,134 @@
+//! A Redis user for tidegate needs the rights in the README, all of them and no
+//! others. The behaviour suite runs as that user.
+
+use std::time::Duration;
+
+use harness::Server;
+use tidegate::{Error, Gate, Limiter, Quota, Rate};
+
+use crate::support::acl::{self, PASSWORD, USER};
+use crate::support::fixture::{HOUR, PATIENCE};
+
+fn limiter(server: &Server, namespace: &str) -> Limiter {
+    let builder = Limiter::builder().url(server.url()).credentials(USER, PASSWORD).namespace(namespace);
+    builder.deadline(PATIENCE).deny_cache(Duration::ZERO).build().unwrap()
+}
+
+fn gates(limiter: &Limiter) -> Vec<Gate> {
+    [
+        ("token", Quota::token_bucket(3, Rate::per_hour(3))),
+        ("leaky", Quota::leaky_bucket(3, Rate::per_hour(3))),
+        ("fixed", Quota::fixed_window(3, HOUR)),
+        ("log", Quota::sliding_log(3, HOUR)),
+        ("counting", Quota::sliding_log(3, HOUR).count_denied()),
+        ("counter", Quota::sliding_counter(3, HOUR)),
+    ]
+    .map(|(name, quota)| limiter.gate(name, quota))
+    .into()
+}
+
+/// Does everything that a limiter can be asked for; what failed.
+async fn ask_for_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
+    // So that scripts are sent, too.
+    server.cli(&["SCRIPT", "FLUSH"]).unwrap();
+    server.cli(&["FLUSHALL"]).unwrap();
+    let gates = gates(limiter);
+    let mut failed = Vec::new();
+    for gate in &gates {
+        for _ in 0..2 {
+            failed.extend(gate.check("x").await.err());
+        }
+        failed.extend(gate.refund("x", 1).await.err());
+        failed.extend(gate.penalize("x", 5).await.err());
+        failed.extend(gate.check("x").await.err());
+        failed.extend(gate.peek("x").await.err());
+        // A block that has passed is removed with the next write.
+        failed.extend(gate.block("x", Duration::from_millis(1)).await.err());
+        tokio::time::sleep(Duration::from_millis(3)).await;
+        failed.extend(gate.refund("x", 6).await.err());
+        failed.extend(gate.check("x").await.err());
+        failed.extend(gate.unblock("x").await.err());
+        failed.extend(gate.reset("x").await.err());
+        // What has left the window, and what a clock set back leaves in the future.
+        for at in ["1000000", "4000000000000000"] {
+            let key = gate.redis_key(at).unwrap();
+            if key.contains("sliding_log") {
+                server.cli(&["ZADD", &key, at, "0000000000000001:1"]).unwrap();
+                failed.extend(gate.check(at).await.err());
+            }
+        }
+    }
+    failed.extend(limiter.check_all(gates.iter().map(|gate| gate.ask("x"))).await.err());
+    failed.extend(limiter.ready().await.err());
+    failed
+}
+
+/// What the server refused since it was last asked, as it says itself.
+fn refused(server: &Server) -> Vec<String> {
+    let log = server.cli(&["ACL", "LOG"]).unwrap();
+    server.cli(&["ACL", "LOG", "RESET"]).unwrap();
+    let mut lines = log.lines();
+    let mut found = Vec::new();
+    while let Some(line) = lines.next() {
+        if line.ends_with("\"object\"") {
+            let object = lines.next().and_then(|line| line.split('"').nth(1));
+            found.push(object.unwrap().to_owned());
+        }
+    }
+    found
+}
+
+#[test]
+fn the_rights_in_the_readme_are_those_of_the_tests() {
+    let readme = include_str!("../README.md");
+    let given: Vec<&str> = readme.lines().filter(|line| line.starts_with("ACL SETUSER ")).collect();
+    assert_eq!(given, [acl::line()]);
+}
+
+#[tokio::test]
+async fn a_user_with_the_rights_in_the_readme_can_do_everything() {
+    let server = Server::start().unwrap();
+    acl::create_user(&server);
+    let failed = ask_for_everything(&server, &limiter(&server, "tidegate")).await;
+    assert!(failed.is_empty(), "{failed:?}");
+    let mut refused = refused(&server);
+    // By which redis-rs says what it is, from Redis 7.2 on; it does without an answer.
+    refused.retain(|what| what != "client|setinfo");
+    assert!(refused.is_empty(), "{refused:?}");
+}
+
+/// Whether an error says that a right is missing, and which.
+fn says(error: &Error, server: &Server, right: &str) -> bool {
+    let text = error.to_string();
+    // Redis 7.0 does not say which, where a script lacks it; its ACL LOG does.
+    let is_silent = server.version().starts_with("7.0.") && text.contains("can't run this command");
+    is_silent || text.contains(&format!("no permissions to run the '{right}' command"))
+}
+
+#[tokio::test]
+async fn without_any_one_of_the_rights_something_fails_and_the_error_says_which() {
+    let server = Server::start().unwrap();
+    for right in acl::rights() {
+        acl::create_user(&server);
+        server.cli(&["ACL", "SETUSER", USER, &format!("-{right}")]).unwrap();
+        refused(&server);
+        let failed = ask_for_everything(&server, &limiter(&server, "tidegate")).await;
+        assert!(refused(&server).contains(&right), "{right} is not needed");
+        // A connection is of use whatever it says to that.
+        assert_eq!(failed.is_empty(), right == "ping", "{right}: {failed:?}");
+        for error in failed {
+            assert!(error.is_unavailable() && says(&error, &server, &right), "{right}: {error}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn keys_of_another_namespace_are_refused() {
+    let server = Server::start().unwrap();
+    acl::create_user(&server);
+    let gate = limiter(&server, "other").gate("gate", Quota::fixed_window(1, HOUR));
+    let error = gate.check("x").await.unwrap_err();
+    let text = error.to_string().to_lowercase();
+    assert!(error.is_unavailable() && text.contains("noperm") && text.contains("key"), "{error}");
+    assert!(refused(&server).contains(&gate.redis_key("x").unwrap()));
+}
