@@ -4,13 +4,17 @@
 use std::time::Duration;
 
 use harness::Server;
-use tidegate::{Error, Gate, Limiter, Quota, Rate};
+use tidegate::{Error, Gate, Limiter, OnFailure, Quota, Rate};
 
 use crate::support::acl::{self, PASSWORD, USER};
 use crate::support::fixture::{HOUR, PATIENCE};
 
 fn limiter(server: &Server, namespace: &str) -> Limiter {
-    let builder = Limiter::builder().url(server.url()).credentials(USER, PASSWORD).namespace(namespace);
+    let builder = Limiter::builder()
+        .url(server.url())
+        .credentials(USER, PASSWORD)
+        .namespace(namespace)
+        .on_failure(OnFailure::Error);
     builder.deadline(PATIENCE).deny_cache(Duration::ZERO).build().unwrap()
 }
 
