@@ -1,0 +1,31 @@
+//! What is asked of a server that has just started, and redis-cli.
+
+use std::{process::Command, time::Duration};
+
+use crate::Error;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(crate) fn version(url: &str) -> Result<String, Error> {
+    let mut connection = redis::Client::open(url)?.get_connection_with_timeout(CONNECT_TIMEOUT)?;
+    let info: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
+    Ok(info
+        .lines()
+        .find_map(|line| line.strip_prefix("redis_version:"))
+        .unwrap_or("of unknown version")
+        .trim()
+        .to_owned())
+}
+
+pub(crate) fn run_cli(url: &str, arguments: &[&str]) -> Result<String, Error> {
+    let output = Command::new("redis-cli")
+        .args(["-u", url, "--no-raw"])
+        .args(arguments)
+        .output()
+        .map_err(|error| Error::Cli(format!("{error}: run scripts/redis, or install Redis")))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Error::Cli(format!("{}: {said}", output.status)));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
