@@ -76,7 +76,11 @@ impl Proxy {
         let (order, orders) = watch::channel(Order::default());
         // A few bytes for each proxy of a test: no connection has to be waited for to drop them.
         let counters: &Counters = Box::leak(Box::default());
-        let listener = runtime.block_on(async { listen(address.port()) }).map_err(failed)?;
+        let listener = {
+            // Not `block_on`: the caller may be in a runtime of his own.
+            let _inside = runtime.enter();
+            listen(address.port()).map_err(failed)?
+        };
         let thread = thread::spawn(move || {
             runtime.block_on(serve(listener, server, orders, counters));
             drop(port);

@@ -194,3 +194,9 @@ fn it_ends_with_its_value() {
     assert!(has_ended(&mut before));
     assert!(TcpStream::connect(address).is_err());
 }
+
+#[tokio::test]
+async fn it_comes_and_goes_in_a_runtime_of_the_callers() {
+    let proxy = echo();
+    assert_eq!(says(&mut client(&proxy), "hello").unwrap(), "hello");
+}
