@@ -20,16 +20,18 @@ use crate::support::load::{Asked, Fallback, Job, Report};
 const ORDERS: &str = "TIDEGATE_TEST_HISTORY";
 const PROCESSES: usize = 4;
 const WINDOW: Duration = Duration::from_millis(500);
+/// So few that even a very busy machine asks for more.
+const LIMIT: u64 = 20;
 
 type Gates = Vec<(&'static str, Quota, usize)>;
 
 fn gates(name: &str) -> Gates {
     let with_tasks = |(name, quota)| (name, quota, 3);
     match name {
-        "sound" => quotas(100, WINDOW).into_iter().map(with_tasks).collect(),
+        "sound" => quotas(LIMIT, WINDOW).into_iter().map(with_tasks).collect(),
         // When a lost ask was charged cannot be told of a log and a counter that give back meanwhile.
         "lossy" => {
-            let mut gates: Gates = quotas(100, WINDOW).into_iter().take(4).map(with_tasks).collect();
+            let mut gates: Gates = quotas(LIMIT, WINDOW).into_iter().take(4).map(with_tasks).collect();
             gates.push(("log", Quota::sliding_log(100_000, 24 * HOUR), 3));
             gates.push(("counter", Quota::sliding_counter(10_000, 24 * HOUR), 3));
             gates
@@ -93,7 +95,7 @@ async fn all_that_a_fleet_is_told_is_what_the_reference_says_one_by_one() {
         let history: Vec<Answered> = asked(&reports, index).map(answered).collect();
         let admitted = history.iter().filter(|asked| asked.answer.allowed).count();
         eprintln!("{name}: {} asked, {admitted} admitted", history.len());
-        assert!(admitted > 100 && admitted < history.len(), "{quota}: {admitted} of {}", history.len());
+        assert!((20..history.len()).contains(&admitted), "{quota}: {admitted} of {}", history.len());
         assert!(asked(&reports, index).all(Asked::is_redis), "{quota}: {:?}", reports[0].errors);
         assert_eq!(check(&quota, history, Vec::new()), Ok(0), "{quota}");
     }
@@ -125,7 +127,7 @@ async fn so_is_what_it_is_told_while_answers_are_lost() {
         let all = history.len();
         let assumed = check(&quota, history, perhaps.collect());
         eprintln!("{name}: {all} answered, {lost} lost, {assumed:?} charges assumed");
-        assert!(lost > 0 && all > 100, "{quota}: {all} answered, {lost} lost");
+        assert!(lost > 0 && all > 20, "{quota}: {all} answered, {lost} lost");
         let assumed = assumed.unwrap_or_else(|error| panic!("{quota}: {error}"));
         assert!(assumed <= 2 * lost as u64, "{quota}: {assumed} charges assumed, {lost} answers lost");
     }

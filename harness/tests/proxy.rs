@@ -23,6 +23,7 @@ fn echo() -> Proxy {
     thread::spawn(move || {
         for client in listener.incoming() {
             let mut client = client.unwrap();
+            client.set_nodelay(true).unwrap();
             thread::spawn(move || io::copy(&mut client.try_clone().unwrap(), &mut client));
         }
     });
@@ -32,6 +33,7 @@ fn echo() -> Proxy {
 fn client(proxy: &Proxy) -> TcpStream {
     let client = TcpStream::connect(proxy.address()).unwrap();
     client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_nodelay(true).unwrap();
     client
 }
 
@@ -119,18 +121,26 @@ fn a_cut_connection_ends_within_so_many_bytes_and_at_any_of_them() {
     const MOST: u64 = 1_000;
     let proxy = echo();
     proxy.set(Fault::Cut(MOST));
-    let text = "x".repeat(2 * usize::try_from(MOST).unwrap());
-    let heard: Vec<usize> = (0..40)
-        .map(|_| {
-            let mut client = client(&proxy);
-            let _ = client.write_all(text.as_bytes());
-            let mut heard = Vec::new();
-            let _ = client.read_to_end(&mut heard);
-            heard.len()
-        })
-        .collect();
-    assert!(heard.iter().all(|&heard| heard as u64 <= MOST), "{heard:?}");
+    for _ in 0..40 {
+        let mut client = client(&proxy);
+        let (mut said, mut heard) = (0, 0);
+        // One byte after the other, so that each direction is cut now and then.
+        let error = loop {
+            if let Err(error) = client.write_all(b"x") {
+                break error;
+            }
+            said += 1;
+            if let Err(error) = client.read_exact(&mut [0]) {
+                break error;
+            }
+            heard += 1;
+        };
+        // An end, not silence.
+        assert!(!matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
+        assert!(said + heard <= MOST + 1, "{said} said, {heard} heard");
+    }
     proxy.set(Fault::None);
+    let text = "x".repeat(2_000);
     assert_eq!(says(&mut client(&proxy), &text).unwrap(), text);
 }
 

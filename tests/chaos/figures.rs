@@ -76,6 +76,9 @@ impl Figures {
         figures.check_admitted(run);
         figures.check_times(run);
         figures.check_before(run);
+        for left in run.reports.iter().map(|report| report.left) {
+            figures.must(left.is_little(), || format!("left over: {left:?}"));
+        }
         figures
     }
 
@@ -123,9 +126,12 @@ impl Figures {
         self.must(again.is_some_and(|time| time <= most), || {
             format!("Redis decides again after {again:?} us")
         });
-        let last = self.last_failure_us;
-        self.must(last.is_none_or(|time| time <= most), || {
-            format!("asks fail until {last:?} us after the repair")
+        let late = |asked: &&Asked| asked.called_us > run.ground.mended_us + most;
+        let late: Vec<&Asked> = run.reports.iter().flat_map(|report| &report.asked).filter(late).collect();
+        let failed = late.iter().filter(|asked| asked.is_failure()).count();
+        // On a machine with much else to do a deadline may pass.
+        self.must(failed * 100 <= late.len(), || {
+            format!("{failed} of {} asks failed more than {} ms after the repair", late.len(), most / MS)
         });
         if run.fault.fails {
             let first = self.first_failure_us;

@@ -67,8 +67,9 @@ Latencies are without what the process itself was not let run (the column says t
 one ask). \"Scarce\" gates give nothing back while this runs: permitted is one limit of 100 for each of the
 six, and one more for each loss of state. \"Hot\" gates give 60 units back each 500 ms: permitted is what the
 reference admits to whoever asks for all at the same instants. Times of failure are from the fault, the
-last two from the repair; within 2 s, but for a black hole, where an attempt at a connection is waited for
-5 s.
+last two from the repair. Redis decides again within 2 s, but after a black hole, where an attempt at a
+connection is waited for 5 s; after that less than 1 % fails. Connections are those that the server, or the
+proxy before it, took from the fault on.
 
 {table}
 ## Errors told

@@ -137,9 +137,15 @@ async fn answer(
             }
         }
     };
-    // The server's end reaches the client after all that it sent.
-    let (read, written) = tokio::join!(read, write);
-    read.and(written)
+    // The server's end reaches the client after all that it sent; what ends here ends at once.
+    let read = async {
+        let _ended = read.await;
+        std::future::pending().await
+    };
+    tokio::select! {
+        written = write => written,
+        () = read => Ok(()),
+    }
 }
 
 async fn half_closed(orders: &mut watch::Receiver<Order>) {
