@@ -3,7 +3,9 @@
 pub mod acl;
 pub mod fixture;
 pub mod instance;
+pub mod load;
 pub mod oracle;
 pub mod plan;
 pub mod script;
+pub mod stalls;
 pub mod world;

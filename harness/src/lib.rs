@@ -23,15 +23,20 @@
 //! Nothing is left behind however the caller ends, SIGKILL included: each server's life hangs on
 //! a pipe from this process. (A container's end needs `curl` if it comes by a signal.)
 
+mod client;
 mod clock;
 mod container;
 mod environment;
 mod error;
 mod lifeline;
+mod paused;
 mod process;
+mod proxy;
 mod server;
 mod shared;
 
 pub use error::Error;
+pub use paused::Paused;
+pub use proxy::{Counts, Fault, Proxy};
 pub use server::Server;
 pub use shared::shared;

@@ -82,9 +82,13 @@ impl Process {
         Ok(Self { port, program: program.to_owned(), options, clock, lifeline: Some(lifeline) })
     }
 
+    pub(crate) fn kill(&mut self) {
+        drop(self.lifeline.take());
+    }
+
     /// Kills the server and starts another on the same port. Its clock is right again.
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
-        drop(self.lifeline.take());
+        self.kill();
         let library = self.clock.as_ref().and(clock::library().ok());
         let options: Vec<&str> = self.options.iter().map(String::as_str).collect();
         *self = Self::launch_on(&self.program, self.port, &options, library)?;

@@ -3,19 +3,16 @@ use std::{
     fs::OpenOptions,
     io::{self, Write},
     path::Path,
-    process::Command,
-    time::Duration,
 };
 
 use crate::{
-    Error,
+    Error, client,
     clock::Clock,
     container::{self, Container},
     environment::{self, Kind},
+    paused::Paused,
     process::Process,
 };
-
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A Redis that ends with this value, if it was started by it.
 pub struct Server {
@@ -160,7 +157,7 @@ impl Server {
     }
 
     fn new(url: String, what: &str, running: Running) -> Result<Self, Error> {
-        let (name, version) = version(&url)?;
+        let (name, version) = client::version(&url)?;
         Ok(Self { url, how: format!("{what} ({name} {version})"), version, running })
     }
 
@@ -193,7 +190,7 @@ impl Server {
             Running::Container(container) if !environment::on_path("redis-cli") => {
                 container.run(&[&["redis-cli", "--no-raw"], arguments].concat())?
             }
-            _ => run_cli(&self.url, arguments)?,
+            _ => client::run_cli(&self.url, arguments)?,
         };
         Ok(output.trim_end_matches('\n').to_owned())
     }
@@ -208,10 +205,33 @@ impl Server {
     ///
     /// If it is not a process: a container's port would change, another's server is not ours.
     pub fn restart(&mut self) -> Result<(), Error> {
-        match &mut self.running {
-            Running::Process(process) => process.restart(),
-            _ => panic!("a {} cannot be restarted on its port", self.how),
-        }
+        self.own_process().restart()
+    }
+
+    /// Kills the server. Its port stays closed until it is [`restart`](Self::restart)ed.
+    ///
+    /// # Panics
+    ///
+    /// If it is not a process.
+    pub fn kill(&mut self) {
+        self.own_process().kill();
+    }
+
+    /// Stops the server where it is (SIGSTOP), until what is returned is dropped: its connections stay,
+    /// new ones are taken by the system, nothing is answered.
+    ///
+    /// # Errors
+    ///
+    /// If it does not answer before, or cannot be signalled.
+    ///
+    /// # Panics
+    ///
+    /// If it is not a process.
+    pub fn pause(&self) -> Result<Paused<'_>, Error> {
+        let Running::Process(_) = self.running else { panic!("a {} cannot be signalled", self.how) };
+        let info = self.cli(&["INFO", "server"])?;
+        let id = info.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap_or_default();
+        Paused::new(id.trim())
     }
 
     /// Moves the clock of a server [`with_shiftable_clock`](Self::with_shiftable_clock) by so many
@@ -236,6 +256,13 @@ impl Server {
         assert!(frozen, "the clock of a {} cannot be stopped", self.how);
     }
 
+    fn own_process(&mut self) -> &mut Process {
+        match &mut self.running {
+            Running::Process(process) => process,
+            _ => panic!("a {} cannot be restarted on its port", self.how),
+        }
+    }
+
     fn clock(&self) -> Option<&Clock> {
         match &self.running {
             Running::Container(container) => container.clock.as_ref(),
@@ -251,30 +278,4 @@ fn report(file: &str, server: &Server) -> io::Result<()> {
     let mut file = OpenOptions::new().create(true).append(true).open(file)?;
     // One write: other executables may report at the same moment.
     file.write_all(format!("{name}\t{}\n", server.how()).as_bytes())
-}
-
-/// Whether it is a Redis or a Valkey, and its version: not that of Redis which Valkey calls itself for
-/// the sake of old clients.
-fn version(url: &str) -> Result<(&'static str, String), Error> {
-    let mut connection = redis::Client::open(url)?.get_connection_with_timeout(CONNECT_TIMEOUT)?;
-    let info: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
-    let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    let (name, version) = match field("valkey_version") {
-        Some(version) => ("Valkey", version),
-        None => ("Redis", field("redis_version").unwrap_or("of unknown version")),
-    };
-    Ok((name, version.trim().to_owned()))
-}
-
-fn run_cli(url: &str, arguments: &[&str]) -> Result<String, Error> {
-    let output = Command::new("redis-cli")
-        .args(["-u", url, "--no-raw"])
-        .args(arguments)
-        .output()
-        .map_err(|error| Error::Cli(format!("{error}: run scripts/redis, or install Redis")))?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(Error::Cli(format!("{}: {said}", output.status)));
-    }
-    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

@@ -4,7 +4,7 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     path::Path,
     process::{Child, Command, Stdio},
@@ -81,6 +81,31 @@ fn a_restarted_server_is_empty_and_has_the_same_address_and_options() {
     assert!(server.cli(&["CONFIG", "GET", "maxmemory"]).unwrap().contains("10485760"));
     drop(server);
     assert!(!answers(&url), "{url}");
+}
+
+#[test]
+fn a_killed_server_is_gone_until_it_is_restarted() {
+    let mut server = Server::process(&[]).unwrap();
+    let url = server.url().to_owned();
+    server.kill();
+    assert!(!answers(&url), "{url}");
+    server.restart().unwrap();
+    assert_eq!(server.cli(&["PING"]).unwrap(), "PONG");
+}
+
+#[test]
+fn a_paused_server_takes_connections_and_answers_when_it_goes_on() {
+    let server = Server::process(&[]).unwrap();
+    let paused = server.pause().unwrap();
+    let mut client = TcpStream::connect(server.url().trim_start_matches("redis://")).unwrap();
+    client.write_all(b"PING\r\n").unwrap();
+    client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    assert!(client.read(&mut [0]).is_err(), "it answers");
+    drop(paused);
+    client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    let mut reply = [0; 7];
+    client.read_exact(&mut reply).unwrap();
+    assert_eq!(&reply, b"+PONG\r\n");
 }
 
 #[tokio::test]

@@ -1,0 +1,218 @@
+//! Histories of concurrent asks by several processes are linearizable against the reference, in the
+//! order of the server's clock, with answers lost and without; and the checker finds mistakes.
+
+mod checker;
+mod raw;
+
+use std::time::Duration;
+
+use harness::{Fault, Proxy, Server};
+use serde_json::json;
+use tidegate::internals::{Item, Record, Taken, take};
+use tidegate::{Quota, Rate};
+
+use self::checker::{Answered, check};
+use crate::support::fixture::{HOUR, namespace, quotas};
+use crate::support::instance::Instance;
+use crate::support::load::{Asked, Fallback, Job, Report};
+
+/// What a process is told: a job in JSON.
+const ORDERS: &str = "TIDEGATE_TEST_HISTORY";
+const PROCESSES: usize = 4;
+const WINDOW: Duration = Duration::from_millis(500);
+/// So few that even a very busy machine asks for more.
+const LIMIT: u64 = 20;
+
+type Gates = Vec<(&'static str, Quota, usize)>;
+
+fn gates(name: &str) -> Gates {
+    let with_tasks = |(name, quota)| (name, quota, 3);
+    match name {
+        "sound" => quotas(LIMIT, WINDOW).into_iter().map(with_tasks).collect(),
+        // When a lost ask was charged cannot be told of a log and a counter that give back meanwhile.
+        "lossy" => {
+            let mut gates: Gates = quotas(LIMIT, WINDOW).into_iter().take(4).map(with_tasks).collect();
+            gates.push(("log", Quota::sliding_log(100_000, 24 * HOUR), 3));
+            gates.push(("counter", Quota::sliding_counter(10_000, 24 * HOUR), 3));
+            gates
+        }
+        _ => panic!("no such gates: {name}"),
+    }
+}
+
+/// What the processes were told, by `work` of this process in the meantime.
+async fn record(url: &str, gates: &str, deadline_ms: u64, work: impl AsyncFnOnce()) -> Vec<Report> {
+    let job = Job {
+        url: url.to_owned(),
+        namespace: namespace(),
+        gates: gates.to_owned(),
+        one_by_one: false,
+        on_failure: Fallback::Error,
+        deadline_ms,
+        pause_ms: 1,
+    };
+    let mut fleet: Vec<Instance> = (0..PROCESSES)
+        .map(|process| {
+            let job = Job { one_by_one: process % 2 == 1, ..job.clone() };
+            Instance::spawn("histories::instance", ORDERS, &[&serde_json::to_string(&job).unwrap()])
+        })
+        .collect();
+    for instance in &mut fleet {
+        assert_eq!(instance.says().await, json!({"ready": true}));
+    }
+    for instance in &mut fleet {
+        instance.start().await;
+    }
+    work().await;
+    for instance in &mut fleet {
+        // The second line is the end.
+        instance.start().await;
+    }
+    let mut reports = Vec::new();
+    for instance in &mut fleet {
+        reports.push(serde_json::from_value(instance.says().await).unwrap());
+    }
+    reports
+}
+
+fn asked(reports: &[Report], gate: usize) -> impl Iterator<Item = &Asked> {
+    reports.iter().flat_map(|report| &report.asked).filter(move |asked| asked.gate == gate)
+}
+
+fn answered(asked: &Asked) -> Answered {
+    let &Asked { called_us, returned_us, now_us, .. } = asked;
+    Answered { called_us, returned_us, now_us, answer: asked.answer() }
+}
+
+#[tokio::test]
+async fn all_that_a_fleet_is_told_is_what_the_reference_says_one_by_one() {
+    let server = harness::shared();
+    let reports = record(server.url(), "sound", 10_000, async || {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    })
+    .await;
+    for (index, (name, quota, _)) in gates("sound").into_iter().enumerate() {
+        let history: Vec<Answered> = asked(&reports, index).map(answered).collect();
+        let admitted = history.iter().filter(|asked| asked.answer.allowed).count();
+        eprintln!("{name}: {} asked, {admitted} admitted", history.len());
+        assert!((20..history.len()).contains(&admitted), "{quota}: {admitted} of {}", history.len());
+        assert!(asked(&reports, index).all(Asked::is_redis), "{quota}: {:?}", reports[0].errors);
+        assert_eq!(check(&quota, history, Vec::new()), Ok(0), "{quota}");
+    }
+}
+
+/// Connections are cut at random bytes, then fall silent, then answer too late.
+#[tokio::test]
+async fn so_is_what_it_is_told_while_answers_are_lost() {
+    let server = Server::process(&[]).unwrap();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let reports = record(&proxy.url(), "lossy", 100, async || {
+        let faults = [Fault::Cut(20_000), Fault::BlackHole, Fault::Slow(Duration::from_millis(150))];
+        for fault in faults {
+            tokio::time::sleep(WINDOW).await;
+            proxy.set(fault);
+            tokio::time::sleep(WINDOW).await;
+            proxy.set(Fault::None);
+        }
+        tokio::time::sleep(WINDOW).await;
+    })
+    .await;
+    for (index, (name, quota, _)) in gates("lossy").into_iter().enumerate() {
+        let history: Vec<Answered> =
+            asked(&reports, index).filter(|asked| asked.is_redis()).map(answered).collect();
+        let lost = asked(&reports, index).filter(|asked| !asked.is_redis()).count();
+        // Each was sent once, and once more where its connection was lost.
+        let perhaps = asked(&reports, index)
+            .flat_map(|asked| std::iter::repeat_n(asked.called_us, if asked.is_redis() { 1 } else { 2 }));
+        let all = history.len();
+        let assumed = check(&quota, history, perhaps.collect());
+        eprintln!("{name}: {all} answered, {lost} lost, {assumed:?} charges assumed");
+        assert!(lost > 0 && all > 20, "{quota}: {all} answered, {lost} lost");
+        let assumed = assumed.unwrap_or_else(|error| panic!("{quota}: {error}"));
+        assert!(assumed <= 2 * lost as u64, "{quota}: {assumed} charges assumed, {lost} answers lost");
+    }
+}
+
+#[test]
+fn a_lost_charge_a_stale_read_and_another_clock_are_found() {
+    let server = Server::process(&[]).unwrap();
+    for (name, quota) in quotas(300, WINDOW) {
+        let lost_charge = raw::LOST_CHARGE.iter().find(|(algorithm, ..)| *algorithm == quota.algorithm());
+        let &(_, right, wrong) = lost_charge.unwrap();
+        let mistakes = [("", ""), (right, wrong), raw::STALE_READ, raw::OTHER_CLOCK];
+        for (number, (right, wrong)) in mistakes.into_iter().enumerate() {
+            let change = |text: &str| {
+                assert!(text.contains(right), "{name}: no `{right}`");
+                if right.is_empty() { text.to_owned() } else { text.replace(right, wrong) }
+            };
+            let history = raw::history(server.url(), &quota, &format!("{name}:{number}"), change);
+            let found = check(&quota, history, Vec::new());
+            if right.is_empty() {
+                assert_eq!(found, Ok(0), "{quota}");
+            } else {
+                assert!(found.is_err(), "{quota}: not found: {wrong}");
+            }
+        }
+    }
+}
+
+/// Asks at these times, so many at each, by the reference.
+fn made(quota: &Quota, times: &[(u64, u64)]) -> Vec<Answered> {
+    let (mut record, mut history) = (Record::default(), Vec::new());
+    for &(now, n) in times {
+        let item = Item { quota, record: &mut record, cost: 1, max_delay: None };
+        let (k, before) = take(&mut [item], n, now);
+        let taken = Taken { quota, cost: 1, max_delay: None, n, k, before: before[0], now };
+        history.extend((0..n).map(|index| Answered {
+            called_us: now - 10,
+            returned_us: now + 10,
+            now_us: now,
+            answer: taken.answer(index),
+        }));
+    }
+    history
+}
+
+const START: u64 = 1_700_000_000_000_000;
+
+#[test]
+fn any_order_within_a_microsecond_is_found_and_nothing_else_passes() {
+    for (name, quota) in quotas(5, WINDOW) {
+        let times = [(START, 3), (START + 7, 1), (START + 90_000, 4), (START + 700_000, 2)];
+        let mut history = made(&quota, &times);
+        history.reverse();
+        assert_eq!(check(&quota, history.clone(), Vec::new()), Ok(0), "{name}");
+        for wrong in 0..history.len() {
+            let mut history = history.clone();
+            history[wrong].answer.remaining += 1;
+            assert!(check(&quota, history, Vec::new()).is_err(), "{name}, answer {wrong}");
+        }
+    }
+}
+
+#[test]
+fn a_charge_is_assumed_where_an_answer_was_lost_and_nowhere_else() {
+    let quota = Quota::token_bucket(10, Rate::new(10, WINDOW));
+    let fixed = Quota::fixed_window(10, WINDOW);
+    for quota in [quota, fixed] {
+        let mut history = made(&quota, &[(START, 1), (START + 40, 1), (START + 90, 1), (START + 600_000, 1)]);
+        let lost = history.remove(1);
+        assert!(check(&quota, history.clone(), Vec::new()).is_err(), "{quota}");
+        assert_eq!(check(&quota, history.clone(), vec![lost.called_us]), Ok(1), "{quota}");
+        // Asked only later, it cannot have been charged before.
+        assert!(check(&quota, history, vec![START + 2_000_000]).is_err(), "{quota}");
+        // Where the first answer is lost, what it began is told by the next.
+        let mut history = made(&quota, &[(START, 1), (START + 40_000, 1), (START + 90_000, 1)]);
+        let lost = history.remove(0);
+        assert_eq!(check(&quota, history, vec![lost.called_us]), Ok(1), "{quota}");
+    }
+}
+
+/// Not a test of its own: what the processes of the tests above run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run by the others"]
+async fn instance() {
+    let Ok(orders) = std::env::var(ORDERS) else { return };
+    let job: Job = serde_json::from_str(&orders).unwrap();
+    job.run(&gates(&job.gates)).await;
+}

@@ -1,0 +1,86 @@
+//! Scripts as they are, or with a mistake, asked by many clients at once without a limiter.
+
+use std::sync::Barrier;
+
+use redis::{Connection, Value};
+use tidegate::Quota;
+use tidegate::internals::{Before, Seen, Taken, script};
+
+use crate::support::load::now_us;
+
+use super::checker::Answered;
+
+const CLIENTS: usize = 4;
+const ASKS: usize = 250;
+
+/// What each of several clients was told of one key.
+pub fn history(url: &str, quota: &Quota, key: &str, change: impl Fn(&str) -> String) -> Vec<Answered> {
+    let right = script::of(&script::TAKE, quota.kind());
+    let text = change(right.text);
+    let begin = Barrier::new(CLIENTS);
+    std::thread::scope(|scope| {
+        let client = || {
+            let mut redis = redis::Client::open(url).unwrap().get_connection().unwrap();
+            begin.wait();
+            (0..ASKS).map(|_| ask(&mut redis, &text, quota, key)).collect::<Vec<_>>()
+        };
+        let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
+        clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
+    })
+}
+
+fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered {
+    let mut eval = redis::cmd("EVAL");
+    eval.arg(text).arg(1).arg(key).arg(&script::quota_args(quota.kind())).arg(1).arg(1).arg("");
+    let called_us = now_us();
+    let reply: Vec<Value> = eval.query(redis).unwrap();
+    let returned_us = now_us();
+    let mut numbers = reply.iter().map(|value| match value {
+        Value::Int(number) => u64::try_from(*number).unwrap(),
+        other => panic!("{other:?} in {reply:?}"),
+    });
+    let (now, k) = (numbers.next().unwrap(), numbers.next().unwrap());
+    let mut seen = Seen::default();
+    seen.iter_mut().zip(numbers).for_each(|(field, number)| *field = number);
+    let before = Before { blocked_until_us: 0, seen };
+    let taken = Taken { quota, cost: 1, max_delay: None, n: 1, k, before, now };
+    Answered { called_us, returned_us, now_us: now, answer: taken.answer(0) }
+}
+
+/// One charge in five is told and not written. By algorithm: what stands there, and what in its place.
+pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
+    ("token_bucket", "if k * cost > 0 or (ahead and", "if (k * cost > 0 and now % 5 > 0) or (ahead and"),
+    ("leaky_bucket", "if k * cost > 0 or (ahead and", "if (k * cost > 0 and now % 5 > 0) or (ahead and"),
+    (
+        "fixed_window",
+        "done = try('HINCRBY', key, 'used', format(WHOLE, after - used))",
+        "done = now % 5 == 0 and 0 or try('HINCRBY', key, 'used', format(WHOLE, after - used))",
+    ),
+    (
+        "sliding_log",
+        "return try('ZADD', key, stamp, format(ENTRY, total, units))",
+        "return now % 5 == 0 and 0 or try('ZADD', key, stamp, format(ENTRY, total, units))",
+    ),
+    ("sliding_counter", "cur = cur + units", "cur = cur + (now % 5 > 0 and units or 0)"),
+];
+
+/// One ask in five reads what stood there before the last write.
+pub const STALE_READ: (&str, &str) = (
+    "local now = time[1] * 1000000 + time[2]\n",
+    "local now = time[1] * 1000000 + time[2]
+local reads = { HGET = 1, HMGET = 1, ZRANGE = 1, ZREVRANGE = 1, ZRANGEBYSCORE = 1, ZREVRANGEBYSCORE = 1 }
+local writes = { HSET = 1, HINCRBY = 1, ZADD = 1 }
+local function through(run)
+  return function(command, key, ...)
+    if writes[command] then redis.call('COPY', key, key .. ':before', 'REPLACE') end
+    local is_stale = reads[command] and now % 5 == 0 and redis.call('EXISTS', key .. ':before') == 1
+    return run(command, is_stale and key .. ':before' or key, ...)
+  end
+end
+call, try = through(redis.call), through(redis.pcall)
+",
+);
+
+/// The answer tells another time than the one that decided.
+pub const OTHER_CLOCK: (&str, &str) =
+    ("local reply, size = { now }, 1", "local reply, size = { now - 5000 }, 1");
