@@ -21,7 +21,11 @@ mod noscript;
 mod observer;
 mod planted_mistakes;
 mod processes;
+mod reconnecting;
 mod reference_agrees_with_oracle;
 mod scripts;
+mod sentinel;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod waiting;

@@ -1,5 +1,6 @@
 //! What several test files need.
 
+pub mod door;
 pub mod fixture;
 pub mod instance;
 pub mod oracle;

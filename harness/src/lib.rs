@@ -28,9 +28,11 @@ mod environment;
 mod error;
 mod lifeline;
 mod process;
+mod sentinels;
 mod server;
 mod shared;
 
 pub use error::Error;
+pub use sentinels::Sentinels;
 pub use server::Server;
 pub use shared::shared;

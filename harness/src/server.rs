@@ -259,7 +259,7 @@ fn version(url: &str) -> Result<String, Error> {
         .to_owned())
 }
 
-fn run_cli(url: &str, arguments: &[&str]) -> Result<String, Error> {
+pub(crate) fn run_cli(url: &str, arguments: &[&str]) -> Result<String, Error> {
     let output = Command::new("redis-cli")
         .args(["-u", url, "--no-raw"])
         .args(arguments)
