@@ -27,9 +27,13 @@ mod noscript;
 mod observer;
 mod planted_mistakes;
 mod processes;
+mod reconnecting;
 #[cfg(target_os = "linux")] // by what /proc tells of a process
 mod reconnects;
 mod reference_agrees_with_oracle;
 mod scripts;
+mod sentinel;
 mod support;
+#[cfg(feature = "tls")]
+mod tls;
 mod waiting;

@@ -32,11 +32,13 @@ mod lifeline;
 mod paused;
 mod process;
 mod proxy;
+mod sentinels;
 mod server;
 mod shared;
 
 pub use error::Error;
 pub use paused::Paused;
 pub use proxy::{Counts, Fault, Proxy};
+pub use sentinels::Sentinels;
 pub use server::Server;
 pub use shared::shared;

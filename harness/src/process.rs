@@ -135,7 +135,7 @@ fn wait_until_ready(lifeline: &mut Lifeline) -> Result<PathBuf, Error> {
     Err(Error::Process(log))
 }
 
-fn free_port() -> Result<u16, Error> {
+pub(crate) fn free_port() -> Result<u16, Error> {
     TcpListener::bind(("127.0.0.1", 0))
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())

@@ -1,10 +1,11 @@
 //! Settings of a limiter.
 
+mod connecting;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::IntoConnectionInfo;
-
+use self::connecting::Connecting;
 use super::core::Settings;
 use super::{Core, Limiter, OnFailure};
 use crate::batch::Batch;
@@ -34,7 +35,7 @@ use crate::store::Store;
 #[must_use = "a builder builds nothing until `build`"]
 pub struct Builder {
     backend: Backend,
-    credentials: Option<Credentials>,
+    connecting: Connecting,
     namespace: String,
     key_mode: KeyMode,
     deadline: Duration,
@@ -48,14 +49,10 @@ pub struct Builder {
     breaker: bool,
 }
 
-struct Credentials {
-    user: String,
-    password: String,
-}
-
 enum Backend {
     None,
     Url(String),
+    Sentinels { urls: Vec<String>, name: String },
     Pool(deadpool_redis::Pool),
     Memory,
     Double(Double),
@@ -80,7 +77,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             backend: Backend::None,
-            credentials: None,
+            connecting: Connecting::default(),
             namespace: "tidegate".to_owned(),
             key_mode: KeyMode::default(),
             deadline: Duration::from_millis(100),
@@ -97,28 +94,6 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// The Redis at this URL: `redis://[user:password@]host[:port][/database]`
-    /// or `unix:///path`.
-    pub fn url(mut self, url: &str) -> Self {
-        self.backend = Backend::Url(url.to_owned());
-        self
-    }
-
-    /// User and password beside the URL, as they are: in a URL they would have to
-    /// be percent-encoded. A Redis without users knows one, `default`.
-    ///
-    /// Default: those in the URL.
-    pub fn credentials(mut self, user: &str, password: &str) -> Self {
-        self.credentials = Some(Credentials { user: user.to_owned(), password: password.to_owned() });
-        self
-    }
-
-    /// The Redis of this pool: see [`Limiter::from_pool`].
-    pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
-        self.backend = Backend::Pool(pool);
-        self
-    }
-
     /// This process's memory: see [`Limiter::in_memory`].
     pub fn in_memory(mut self) -> Self {
         self.backend = Backend::Memory;
@@ -250,7 +225,8 @@ impl Builder {
             Backend::None => {
                 return Err(Error::config("no store: give the builder a `url`, a `pool`, or `in_memory()`"));
             }
-            Backend::Url(url) => Store::redis(Connection::of_client(client(&url, self.credentials)?)),
+            Backend::Url(url) => Store::redis(self.connecting.by_url(&url)?),
+            Backend::Sentinels { urls, name } => Store::redis(self.connecting.by_sentinels(&urls, name)?),
             Backend::Pool(pool) => Store::redis(Connection::of_pool(pool)),
             Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Double(Double::Allow) => Store::Always { allowed: true },
@@ -278,22 +254,6 @@ impl Builder {
         let core = Core::new(store, batch, deny_cache, settings)?;
         Ok(Limiter { core: Arc::new(core) })
     }
-}
-
-/// Without the URL in the error: it may hold a password.
-fn client(url: &str, credentials: Option<Credentials>) -> Result<redis::Client, Error> {
-    let info = url.into_connection_info().map(|info| match credentials {
-        None => info,
-        Some(Credentials { user, password }) => {
-            let settings = info.redis_settings().clone().set_username(user).set_password(password);
-            info.set_redis_settings(settings)
-        }
-    });
-    info.and_then(redis::Client::open).map_err(|error| {
-        Error::config(format!(
-            "the Redis URL cannot be used ({error}): it should look like redis://127.0.0.1:6379"
-        ))
-    })
 }
 
 impl std::fmt::Debug for Builder {

@@ -33,16 +33,13 @@ pub enum Way {
 use Way::{Clock, Direct, Proxied, User};
 
 const SOON: Duration = Duration::from_secs(2);
-/// To be [`SOON`]: an attempt at a connection that was swallowed is waited for so long, and no other is
-/// made in the meantime.
-const ATTEMPT: Duration = Duration::from_millis(5_500);
 
 /// Sentinel failover, a cluster's primary killed and slots moved under load have their place here.
 #[rustfmt::skip]
 pub const FAULTS: &[Fault] = &[
     Fault { name: "killed, restarted empty", way: Direct, happen: killed, fails: true, again: SOON },
     Fault { name: "paused", way: Direct, happen: paused, fails: true, again: SOON },
-    Fault { name: "black-holed", way: Proxied, happen: black_holed, fails: true, again: ATTEMPT },
+    Fault { name: "black-holed", way: Proxied, happen: black_holed, fails: true, again: SOON },
     Fault { name: "refused", way: Proxied, happen: refused, fails: true, again: SOON },
     Fault { name: "half-closed", way: Proxied, happen: half_closed, fails: true, again: SOON },
     Fault { name: "200 ms a reply", way: Proxied, happen: slow, fails: true, again: SOON },

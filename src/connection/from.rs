@@ -1,0 +1,78 @@
+//! Where connections come from.
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value};
+
+use super::login::Login;
+use super::reply;
+use super::sentinel::Sentinels;
+use crate::error::Error;
+
+#[derive(Clone)]
+pub(super) enum From {
+    Server(Box<ConnectionInfo>, Login),
+    Sentinels(Box<Sentinels>, Login),
+    Pool(deadpool_redis::Pool),
+}
+
+impl From {
+    /// What it means that no connection came about, and no error either.
+    pub(super) fn silence(&self) -> &'static str {
+        match self {
+            // A Redis without TLS waits for the end of what it takes for a line.
+            Self::Server(info, _) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
+                "it takes no connection: does it speak TLS on this port?"
+            }
+            _ => "it takes no connection",
+        }
+    }
+
+    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Error> {
+        match self {
+            Self::Server(info, login) => to(login.apply(ConnectionInfo::clone(info)).await?).await,
+            Self::Sentinels(sentinels, login) => sentinels.connect(login).await,
+            Self::Pool(pool) => {
+                let connection = pool.get().await.map_err(|error| Error::unavailable(error.to_string()))?;
+                // Taken out for good: the pool makes another for its other users.
+                Ok(deadpool_redis::Connection::take(connection))
+            }
+        }
+    }
+}
+
+pub(super) async fn to(info: ConnectionInfo) -> Result<MultiplexedConnection, Error> {
+    #[cfg(feature = "tls")]
+    if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        super::tls::choose_crypto();
+    }
+    let client = Client::open(info).map_err(failed)?;
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None) // bounded by the attempt, with all that follows it
+        .set_response_timeout(None); // bounded by each call's deadline
+    let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+    let mut connection = connected.map_err(failed)?;
+    // To a script call without the password it needs, Redis says only that it is
+    // too long, and hangs up.
+    match connection.send_packed_command(&redis::cmd("PING")).await {
+        Ok(Value::ServerError(error)) if reply::is_not_the_one(&error) => Err(failed(error.into())),
+        Ok(_) => Ok(connection),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+/// With what to do, where that is known.
+pub(super) fn failed(error: RedisError) -> Error {
+    #[cfg(feature = "tls")]
+    if let Some(advice) = super::tls::advice(&error.to_string()) {
+        return Error::unavailable(format!("{error}: {advice}"));
+    }
+    Error::unavailable(match error.kind() {
+        ErrorKind::AuthenticationFailed => {
+            "it refuses this user and password: correct the credentials in the URL or beside it".to_owned()
+        }
+        _ if error.code() == Some("NOAUTH") => {
+            format!("{} Put the credentials into the URL or beside it", reply::words(&error))
+        }
+        _ => reply::words(&error),
+    })
+}

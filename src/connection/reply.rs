@@ -1,0 +1,75 @@
+//! What a reply says of the server behind the connection.
+
+use redis::{RedisError, RedisResult, ServerError, Value};
+
+/// A server that answers so has done nothing and will do nothing for us: it was
+/// made a replica, or has lost its primary; it loads its data, as a replica does
+/// that begins anew; or it knows us no longer. Behind the same name there may
+/// be another by now, which only a new connection finds.
+const NOT_THE_ONE: [&str; 5] = ["READONLY", "MASTERDOWN", "LOADING", "NOAUTH", "UNBLOCKED"];
+
+/// Its words, where the server is not the one to ask. Within a script they are
+/// a string in the place of a row.
+pub(super) fn not_the_one(reply: &RedisResult<Value>) -> Option<String> {
+    let found = |text: &[u8]| says_so(text).then(|| String::from_utf8_lossy(text).into_owned());
+    match reply {
+        Ok(Value::Array(values)) => values.iter().find_map(|value| match value {
+            Value::BulkString(text) => found(text),
+            _ => None,
+        }),
+        Ok(Value::BulkString(text)) => found(text),
+        Ok(_) => None,
+        Err(error) => {
+            let code = error.code().unwrap_or_default();
+            NOT_THE_ONE.contains(&code).then(|| words(error))
+        }
+    }
+}
+
+pub(super) fn is_not_the_one(error: &ServerError) -> bool {
+    NOT_THE_ONE.contains(&error.code())
+}
+
+/// As the server said it, where it did: redis-rs has names of its own for some.
+pub(super) fn words(error: &RedisError) -> String {
+    match (error.code(), error.detail()) {
+        (Some(code), Some(detail)) => format!("{code} {detail}"),
+        (Some(code), None) => code.to_owned(),
+        (None, _) => error.to_string(),
+    }
+}
+
+/// `READONLY You can't …`, or `2 READONLY …`, where it is about the second item of a group.
+fn says_so(text: &[u8]) -> bool {
+    let mut words = text.split(|&byte| byte == b' ').map(|word| word.strip_prefix(b"-").unwrap_or(word));
+    let first = words.next().unwrap_or_default();
+    let code = match first.iter().all(u8::is_ascii_digit) {
+        true => words.next().unwrap_or_default(),
+        false => first,
+    };
+    NOT_THE_ONE.iter().any(|known| known.as_bytes() == code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(text: &str) -> RedisResult<Value> {
+        Ok(Value::Array(vec![Value::Int(1), Value::BulkString(text.into()), Value::Int(2)]))
+    }
+
+    #[test]
+    fn a_replica_is_told_from_a_key_that_failed() {
+        for text in ["READONLY You can't write", "-READONLY You can't write", "12 MASTERDOWN Link", "LOADING"]
+        {
+            assert_eq!(not_the_one(&row(text)).as_deref(), Some(text));
+            assert!(not_the_one(&Ok(Value::BulkString(text.into()))).is_some(), "{text}");
+        }
+        for text in
+            ["STATE level", "WRONGTYPE Operation", "2 OOM command", "", "12", "ERR READONLY", "READONLYX"]
+        {
+            assert_eq!(not_the_one(&row(text)), None, "{text}");
+        }
+        assert_eq!(not_the_one(&Ok(Value::Int(1))), None);
+    }
+}

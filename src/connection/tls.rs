@@ -1,0 +1,88 @@
+//! TLS: whom we trust, who we are, and what to do where that does not go together.
+
+use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
+use rustls::crypto::{CryptoProvider, ring};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+
+use crate::error::Error;
+
+/// Certificates as they were given, in PEM.
+#[derive(Clone, Default)]
+pub(crate) struct Tls {
+    pub(crate) ca: Option<Vec<u8>>,
+    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+impl Tls {
+    /// The same address, with the certificates.
+    pub(crate) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Error> {
+        if self.ca.is_none() && self.client.is_none() {
+            return Ok(info);
+        }
+        if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            return Err(Error::config("TLS certificates were given, and the URL is not a rediss:// one"));
+        }
+        if let Some(ca) = &self.ca {
+            holds_a_certificate("tls_ca", ca)?;
+        }
+        if let Some((certificate, _)) = &self.client {
+            holds_a_certificate("tls_client_certificate", certificate)?;
+        }
+        let client = self.client.clone();
+        let certificates = TlsCertificates {
+            client_tls: client.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
+            root_cert: self.ca.clone(),
+        };
+        let client = Client::build_with_tls(info, certificates)
+            .map_err(|error| Error::config(format!("the TLS certificates cannot be used: {error}")))?;
+        Ok(client.get_connection_info().clone())
+    }
+}
+
+/// redis-rs takes none for a list of none, which then trusts nobody.
+fn holds_a_certificate(setting: &str, pem: &[u8]) -> Result<(), Error> {
+    match CertificateDer::pem_slice_iter(pem).next() {
+        Some(Ok(_)) => Ok(()),
+        _ => Err(Error::config(format!(
+            "`{setting}` was given no certificate in PEM (-----BEGIN CERTIFICATE-----)"
+        ))),
+    }
+}
+
+/// rustls needs one for the whole process, and panics where it is not told which
+/// and none or several were compiled in. The program's own choice stands.
+pub(super) fn choose_crypto() {
+    if CryptoProvider::get_default().is_none() {
+        // Somebody else may have been faster.
+        let _ = ring::default_provider().install_default();
+    }
+}
+
+/// What to do, by what rustls says.
+pub(super) fn advice(said: &str) -> Option<&'static str> {
+    const ADVICE: [(&[&str], &str); 5] = [
+        (
+            &["UnknownIssuer", "CaUsedAsEndEntity", "BadSignature"],
+            "no CA that is trusted here has signed its certificate: give that CA's to `tls_ca`, or to this system",
+        ),
+        (&["expired", "not valid yet"], "renew its certificate, or set this machine's clock"),
+        (
+            &["not valid for name", "NotValidForName"],
+            "its certificate is for another name: use that one in the URL, or have this one added",
+        ),
+        (
+            &[
+                "CertificateRequired",
+                "alert: BadCertificate",
+                "alert: CertificateUnknown",
+                "alert: UnknownCA",
+                "alert: DecryptError",
+                "alert: HandshakeFailure",
+            ],
+            "it wants a client certificate that it trusts: see `tls_client_certificate`",
+        ),
+        (&["InvalidContentType"], "it does not speak TLS on this port: use its TLS port, or redis://"),
+    ];
+    ADVICE.iter().find(|(signs, _)| signs.iter().any(|sign| said.contains(sign))).map(|(_, advice)| *advice)
+}

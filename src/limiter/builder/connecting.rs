@@ -1,0 +1,130 @@
+//! Which Redis, and as whom.
+
+use std::future::Future;
+
+use redis::{ConnectionInfo, IntoConnectionInfo};
+
+use super::{Backend, Builder};
+#[cfg(feature = "tls")]
+use crate::connection::Tls;
+use crate::connection::{Connection, Login, Sentinels};
+use crate::error::Error;
+
+/// What a URL does not say.
+#[derive(Default)]
+pub(super) struct Connecting {
+    login: Login,
+    #[cfg(feature = "tls")]
+    tls: Tls,
+}
+
+/// # Which Redis
+impl Builder {
+    /// The Redis at this URL: `redis://[user:password@]host[:port][/database]`
+    /// or `unix:///path`; with the feature `tls` also `rediss://…`.
+    pub fn url(mut self, url: &str) -> Self {
+        self.backend = Backend::Url(url.to_owned());
+        self
+    }
+
+    /// User and password beside the URL, as they are: in a URL they would have to
+    /// be percent-encoded. A Redis without users knows one, `default`.
+    ///
+    /// Default: those in the URL.
+    pub fn credentials(mut self, user: &str, password: &str) -> Self {
+        self.connecting.login = Login::Fixed((user.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// User and password that change: asked for each connection that is made, in
+    /// the place of [`credentials`](Self::credentials). Redis goes on with a
+    /// connection whose password was changed since, until it is lost; from then
+    /// on the new one is needed.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tidegate::Error> {
+    /// let limiter = tidegate::Limiter::builder()
+    ///     .url("redis://127.0.0.1:6379")
+    ///     .credentials_provider(|| async {
+    ///         let password = tokio::fs::read_to_string("/run/secrets/redis").await?;
+    ///         Ok::<_, std::io::Error>(("limits".to_owned(), password.trim().to_owned()))
+    ///     })
+    ///     .build()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Its error is part of that of every ask that needs a connection, so it must not hold a
+    /// secret. It is asked at the pace at which connections are tried, at most once a
+    /// second in the long run.
+    pub fn credentials_provider<F, E>(mut self, provider: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(String, String), E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.connecting.login = Login::asked(provider);
+        self
+    }
+
+    /// The primary that these sentinels know as `name`: asked for with each
+    /// connection, so that a failover is followed. A primary that was demoted is
+    /// left when it refuses to write, or when the sentinels cut its connections: they take
+    /// some 8 s to demote one that is alive (set `min-replicas-to-write` for those).
+    ///
+    /// User and password in the URLs (`redis://user:password@host:26379`) are for the
+    /// sentinels; those for Redis are [`credentials`](Self::credentials). A database in the
+    /// first URL is Redis's, and where it is `rediss://`, Redis is reached over TLS
+    /// too. An ACL should permit `ROLE`.
+    pub fn sentinel<'a>(mut self, urls: impl IntoIterator<Item = &'a str>, name: &str) -> Self {
+        let urls = urls.into_iter().map(str::to_owned).collect();
+        self.backend = Backend::Sentinels { urls, name: name.to_owned() };
+        self
+    }
+
+    /// Certificates, in PEM, of those who may vouch for a `rediss://` server, in the place
+    /// of those that this system trusts.
+    #[cfg(feature = "tls")]
+    pub fn tls_ca(mut self, pem: &[u8]) -> Self {
+        self.connecting.tls.ca = Some(pem.to_owned());
+        self
+    }
+
+    /// What this client shows to a `rediss://` server that wants to know who it is:
+    /// its certificate with those between it and the CA, and its key, in PEM.
+    #[cfg(feature = "tls")]
+    pub fn tls_client_certificate(mut self, certificate: &[u8], key: &[u8]) -> Self {
+        self.connecting.tls.client = Some((certificate.to_owned(), key.to_owned()));
+        self
+    }
+
+    /// The Redis of this pool: see [`Limiter::from_pool`](crate::Limiter::from_pool). It has its own credentials.
+    pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
+        self.backend = Backend::Pool(pool);
+        self
+    }
+}
+
+impl Connecting {
+    pub(super) fn by_url(self, url: &str) -> Result<Connection, Error> {
+        Ok(Connection::to_server(self.understood(url)?, self.login))
+    }
+
+    pub(super) fn by_sentinels(self, urls: &[String], name: String) -> Result<Connection, Error> {
+        let urls = urls.iter().map(|url| self.understood(url)).collect::<Result<_, _>>()?;
+        Ok(Connection::by_sentinels(Sentinels::new(urls, name)?, self.login))
+    }
+
+    /// Without the URL in the error: it may hold a password.
+    fn understood(&self, url: &str) -> Result<ConnectionInfo, Error> {
+        if cfg!(not(feature = "tls")) && url.starts_with("rediss:") {
+            return Err(Error::config("a rediss:// URL needs tidegate's feature `tls`: switch it on"));
+        }
+        let info = url.into_connection_info().map_err(|error| {
+            Error::config(format!(
+                "the Redis URL cannot be used ({error}): it should look like redis://127.0.0.1:6379"
+            ))
+        })?;
+        #[cfg(feature = "tls")]
+        let info = self.tls.apply(info)?;
+        Ok(info)
+    }
+}

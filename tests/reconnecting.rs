@@ -1,0 +1,237 @@
+//! A connection is given up when the server behind it is not the one to ask any
+//! more, and made anew at a measured pace.
+
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use harness::Server;
+use tidegate::{Gate, Limiter, Quota, Rate};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use crate::support::door::{Door, port};
+use crate::support::fixture::{PATIENCE, builder, soon};
+
+const PLENTY: Quota = Quota::fixed_window(1_000_000, Duration::from_secs(3_600));
+
+fn gate(url: &str) -> (Limiter, Gate) {
+    let limiter = builder(url).build().unwrap();
+    let gate = limiter.gate("gate", PLENTY);
+    (limiter, gate)
+}
+
+/// Of whom nobody answers.
+const NOBODY: [&str; 3] = ["REPLICAOF", "127.0.0.1", "1"];
+
+#[tokio::test]
+async fn a_demoted_primary_is_given_up_and_asked_for_anew() {
+    for stale in ["yes", "no"] {
+        // READONLY, and MASTERDOWN.
+        let options = ["--replica-serve-stale-data", stale];
+        let (old, new) = (Server::process(&options).unwrap(), Server::process(&[]).unwrap());
+        let door = Door::to(port(old.url())).await;
+        let (limiter, gate) = gate(&door.url());
+        let two = limiter.gate("two", Quota::token_bucket(1_000_000, Rate::per_second(1)));
+        assert!(gate.check("key").await.unwrap().is_allowed());
+        first_pause().await;
+        old.cli(&NOBODY).unwrap();
+        door.lead_to(port(new.url()));
+
+        // Also a group, whose error has a number before it.
+        assert!(limiter.check_all([two.ask("key"), gate.ask("key")]).await.unwrap().is_allowed());
+        assert_eq!(door.taken(), 2, "stale {stale}");
+        assert_eq!(gate.peek("key").await.unwrap().remaining(), 999_999);
+    }
+}
+
+#[tokio::test]
+async fn giving_back_to_a_demoted_primary_is_done_once_by_the_new_one() {
+    let (old, new) = (Server::process(&[]).unwrap(), Server::process(&[]).unwrap());
+    let door = Door::to(port(old.url())).await;
+    let (_limiter, gate) = gate(&door.url());
+    let (_other, same) = {
+        // Of the same keys, on the new one.
+        let limiter = Limiter::builder().url(new.url()).namespace("same").deadline(PATIENCE).build().unwrap();
+        let gate = limiter.gate("gate", PLENTY);
+        (limiter, gate)
+    };
+    let limiter = Limiter::builder().url(&door.url()).namespace("same").deadline(PATIENCE).build().unwrap();
+    let moved = limiter.gate("gate", PLENTY);
+    assert!(moved.check_cost("key", 5).await.unwrap().is_allowed());
+    assert!(same.check_cost("key", 5).await.unwrap().is_allowed());
+    assert!(gate.check("other").await.unwrap().is_allowed());
+    first_pause().await;
+    old.cli(&NOBODY).unwrap();
+    door.lead_to(port(new.url()));
+
+    moved.refund("key", 2).await.unwrap();
+    assert_eq!(same.peek("key").await.unwrap().remaining(), 999_997);
+}
+
+#[tokio::test]
+async fn a_replica_that_nobody_replaces_is_asked_again_at_a_measured_pace() {
+    let server = Server::process(&[]).unwrap();
+    let door = Door::to(port(server.url())).await;
+    let (_limiter, gate) = gate(&door.url());
+    assert!(gate.check("key").await.unwrap().is_allowed());
+    server.cli(&NOBODY).unwrap();
+    let errors = errors_of_a_second(&gate, 4).await;
+    assert!(errors.iter().any(|error| error.contains("READONLY")), "{:?}", errors.first());
+    assert!((3..=12).contains(&door.taken()), "{}", door.taken());
+
+    server.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
+    comes_back(&gate).await;
+}
+
+#[tokio::test]
+async fn attempts_are_spaced_however_many_ask_and_these_are_told_at_once() {
+    let server = Server::process(&[]).unwrap();
+    let door = Door::to(None).await;
+    let (_limiter, gate) = gate(&door.url());
+    let errors = errors_of_a_second(&gate, 50).await;
+    // 10 ms, 20, 40 and so on, each between half of it and all of it.
+    assert!((5..=9).contains(&door.taken()), "{}", door.taken());
+    assert!(errors.len() > 5_000, "{}", errors.len());
+
+    door.lead_to(port(server.url()));
+    comes_back(&gate).await;
+}
+
+#[tokio::test]
+async fn a_wrong_password_is_tried_at_a_measured_pace() {
+    let server = Server::process(&[]).unwrap();
+    server.cli(&["CONFIG", "SET", "requirepass", "right"]).unwrap();
+    let door = Door::to(port(server.url())).await;
+    let limiter = builder(&door.url()).credentials("default", "wrong").build().unwrap();
+    let gate = limiter.gate("gate", PLENTY);
+    let errors = errors_of_a_second(&gate, 4).await;
+    assert!(errors.iter().all(|error| error.contains("credentials")), "{}", errors[0]);
+    assert!((5..=9).contains(&door.taken()), "{}", door.taken());
+}
+
+#[tokio::test]
+async fn a_connection_that_was_of_use_is_made_anew_at_once() {
+    let server = Server::process(&[]).unwrap();
+    let door = Door::to(port(server.url())).await;
+    let (_limiter, gate) = gate(&door.url());
+    for cut in 0..200 {
+        assert!(gate.check("key").await.unwrap().is_allowed());
+        assert_eq!(door.taken(), cut + 1);
+        door.cut();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_loads_its_data_is_asked_again_when_it_may_be_done() {
+    let server = Server::process(&["--enable-debug-command", "yes"]).unwrap();
+    server.cli(&["DEBUG", "POPULATE", "4000", "filler", "1000"]).unwrap();
+    for (name, value) in [("key-load-delay", "250"), ("loading-process-events-interval-bytes", "1024")] {
+        server.cli(&["CONFIG", "SET", name, value]).unwrap();
+    }
+    let (_limiter, gate) = gate(server.url());
+    assert!(gate.check("key").await.unwrap().is_allowed());
+    let url = server.url().to_owned();
+    let loading = tokio::task::spawn_blocking(move || server.cli(&["DEBUG", "RELOAD"]).map(|_| server));
+    soon("it loads", async || {
+        let answer = gate.check("key").await;
+        answer.is_err_and(|error| error.is_unavailable() && error.to_string().contains("LOADING"))
+    })
+    .await;
+    let _server = loading.await.unwrap().unwrap();
+    comes_back(&gate).await;
+    assert!(url.starts_with("redis://"));
+}
+
+#[tokio::test]
+async fn a_take_that_is_sent_again_during_shutdown_opens_no_connection() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (limiter, gate) = gate(&format!("redis://{}", listener.local_addr().unwrap()));
+    let asking = tokio::spawn(async move { gate.check("key").await });
+    let (mut server, _) = listener.accept().await.unwrap();
+    // To as many commands as redis-rs greets with.
+    server.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
+    hear(&mut server, "PING").await;
+    server.write_all(b"+PONG\r\n").await.unwrap();
+    hear(&mut server, "EVALSHA").await;
+    limiter.shutdown().await;
+    drop(server);
+    let error = asking.await.unwrap().unwrap_err();
+    assert!(error.is_shut_down(), "{error}");
+}
+
+async fn hear(client: &mut TcpStream, word: &str) {
+    let (mut said, mut bytes) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&said).contains(word) {
+        let read = client.read(&mut bytes).await.unwrap();
+        assert!(read > 0, "no {word} in {:?}", String::from_utf8_lossy(&said));
+        said.extend_from_slice(&bytes[..read]);
+    }
+}
+
+/// A connection that is no older than this is not followed by another.
+async fn first_pause() {
+    let start = Instant::now();
+    soon("the first pause is over", async || start.elapsed() > Duration::from_millis(10)).await;
+}
+
+/// What so many callers are told, each asking without a pause.
+async fn errors_of_a_second(gate: &Gate, callers: usize) -> Vec<String> {
+    let mut asking = JoinSet::new();
+    let end = Instant::now() + Duration::from_secs(1);
+    for _ in 0..callers {
+        let gate = gate.clone();
+        asking.spawn(async move {
+            let mut errors = Vec::new();
+            while Instant::now() < end {
+                if let Err(error) = gate.check("key").await {
+                    assert!(error.is_unavailable() && !error.is_timeout(), "{error}");
+                    errors.push(error.to_string());
+                }
+            }
+            errors
+        });
+    }
+    asking.join_all().await.concat()
+}
+
+/// Within the longest pause, and what it takes beside it.
+async fn comes_back(gate: &Gate) {
+    let start = Instant::now();
+    soon("Redis decides again", async || gate.check("key").await.is_ok()).await;
+    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn a_password_that_was_changed_is_asked_for_with_the_next_connection() {
+    let server = Server::process(&[]).unwrap();
+    let user = |password: &str| {
+        let password = format!(">{password}");
+        let rights = ["~*", "+@all", "on", "resetpass", &password];
+        server.cli(&[&["ACL", "SETUSER", "limits"], &rights[..]].concat()).unwrap();
+    };
+    user("first");
+    let vault = Arc::new(Mutex::new(Some("first")));
+    let asked = vault.clone();
+    let limiter = builder(server.url()).credentials_provider(move || {
+        let password = asked.lock().unwrap().ok_or("the vault is sealed");
+        async move { password.map(|password| ("limits".to_owned(), password.to_owned())) }
+    });
+    assert!(!format!("{limiter:?}").contains("first"));
+    let limiter = limiter.build().unwrap();
+    let gate = limiter.gate("gate", PLENTY);
+    assert!(gate.check("key").await.unwrap().is_allowed());
+
+    user("second");
+    assert!(gate.check("key").await.unwrap().is_allowed(), "a connection that is made stays");
+    *vault.lock().unwrap() = Some("second");
+    server.cli(&["CLIENT", "KILL", "USER", "limits"]).unwrap();
+    assert!(gate.check("key").await.unwrap().is_allowed());
+
+    *vault.lock().unwrap() = None;
+    server.cli(&["CLIENT", "KILL", "USER", "limits"]).unwrap();
+    let error = gate.check("key").await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("the vault is sealed"), "{error}");
+    *vault.lock().unwrap() = Some("second");
+    comes_back(&gate).await;
+}

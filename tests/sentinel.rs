@@ -1,0 +1,59 @@
+//! Sentinels are asked for the primary, and a failover is followed.
+
+use std::time::Duration;
+
+use harness::Sentinels;
+use tidegate::{Limiter, Quota};
+
+use crate::support::fixture::{HOUR, PATIENCE, calls, soon};
+
+const PLENTY: Quota = Quota::fixed_window(1_000_000, HOUR);
+
+fn limiter(sentinels: &Sentinels, name: &str) -> Limiter {
+    let urls = sentinels.urls();
+    let builder = Limiter::builder().sentinel(urls.iter().map(String::as_str), name);
+    builder.deadline(Duration::from_secs(2)).build().unwrap()
+}
+
+#[tokio::test]
+async fn a_primary_that_dies_is_followed_by_the_one_that_the_sentinels_choose() {
+    let mut sentinels = Sentinels::start().unwrap();
+    let gate = limiter(&sentinels, sentinels.name()).gate("gate", PLENTY);
+    assert!(gate.check("key").await.unwrap().is_allowed());
+    sentinels.kill_primary();
+    soon("Redis decides again", async || gate.check("key").await.is_ok()).await;
+    assert_eq!(sentinels.replica().cli(&["ROLE"]).unwrap().lines().next(), Some("1) \"master\""));
+}
+
+#[tokio::test]
+async fn a_primary_that_is_demoted_alive_is_left() {
+    let sentinels = Sentinels::start().unwrap();
+    let gate = limiter(&sentinels, sentinels.name()).gate("gate", PLENTY);
+    assert!(gate.check("key").await.unwrap().is_allowed());
+    sentinels.exchange().unwrap();
+    let (old, new) = (sentinels.primary().unwrap(), sentinels.replica());
+    // Who is promoted cuts its clients off.
+    let promoted = || new.cli(&["ROLE"]).is_ok_and(|role| role.contains("master"));
+    soon("the replica is promoted", async || promoted()).await;
+    // The sentinels do it too, after 8 s.
+    let port = new.url().rsplit(':').next().unwrap();
+    old.cli(&["REPLICAOF", "127.0.0.1", port]).unwrap();
+    soon("Redis decides again", async || gate.check("key").await.is_ok()).await;
+    assert!(calls(new, "evalsha") > 0, "the old primary still decides");
+}
+
+#[tokio::test]
+async fn sentinels_that_know_nothing_of_the_primary_are_an_error_that_says_so() {
+    let sentinels = Sentinels::start().unwrap();
+    let error = limiter(&sentinels, "nobody").ready().await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert!(error.to_string().contains("knows no primary of this name"), "{error}");
+
+    let url = sentinels.replica().url();
+    let error = Limiter::builder().sentinel([url], "any").deadline(PATIENCE).build().unwrap();
+    let error = error.ready().await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("unknown command"), "{error}");
+
+    let error = Limiter::builder().sentinel([], "any").build().unwrap_err();
+    assert!(error.is_config(), "{error}");
+}
