@@ -4,16 +4,25 @@
 //! A pool checkout per check would cost two round trips more each; Redis answers
 //! a multiplexed connection in order, so nothing is gained by several.
 
+#[cfg(feature = "cluster")]
+mod cluster;
+mod link;
+
+#[cfg(feature = "cluster")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, RedisError, RedisResult, Value};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+#[cfg(feature = "cluster")]
+pub(crate) use self::cluster::ClusterClient;
+use self::link::Link;
 use crate::error::Error;
+use crate::key::{PLACES, Place};
 use crate::script::Script;
 
 /// Longer than any deadline of a decision: an attempt goes on for those who ask
@@ -28,18 +37,32 @@ pub(crate) struct Connection {
     from: From,
     /// The connection, or the attempt at one that all who need it wait for.
     held: Mutex<Option<Attempt>>,
-    /// How many answers have come: a deadline that passed while others were
-    /// answered was short, and the connection is well.
-    answers: AtomicU64,
+    /// How many answers have come from each place: a deadline that passed while
+    /// others were answered was short, and the connection is well.
+    answers: Box<[AtomicU64]>,
 }
 
 /// `None` as long as it goes on.
-type Attempt = watch::Receiver<Option<Result<MultiplexedConnection, Error>>>;
+type Attempt = watch::Receiver<Option<Result<Link, Error>>>;
 
 #[derive(Clone)]
 enum From {
     Client(Client),
     Pool(deadpool_redis::Pool),
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<ClusterClient>),
+}
+
+/// How a script is to be run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To {
+    /// Where all its keys live.
+    pub(crate) place: Place,
+    pub(crate) deadline: Deadline,
+    /// Whether a call that found the connection lost is repeated once on a new
+    /// one. It may then have been done twice: right for a take, which at worst
+    /// over-charges, and wrong for giving back.
+    pub(crate) again: bool,
 }
 
 /// By when an answer is wanted.
@@ -63,39 +86,39 @@ impl Deadline {
 
 impl Connection {
     pub(crate) fn of_client(client: Client) -> Self {
-        Self { from: From::Client(client), held: Mutex::default(), answers: AtomicU64::new(0) }
+        Self::new(From::Client(client))
     }
 
     pub(crate) fn of_pool(pool: deadpool_redis::Pool) -> Self {
-        Self { from: From::Pool(pool), held: Mutex::default(), answers: AtomicU64::new(0) }
+        Self::new(From::Pool(pool))
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(crate) fn of_cluster(client: ClusterClient) -> Self {
+        Self::new(From::Cluster(Arc::new(client)))
+    }
+
+    fn new(from: From) -> Self {
+        let answers = (0..PLACES).map(|_| AtomicU64::new(0)).collect();
+        Self { from, held: Mutex::default(), answers }
     }
 
     /// Runs a script by its digest, and by its text where the server does not
     /// know it (any more). `args` adds the number of keys, keys and arguments.
-    ///
-    /// With `again`, a call that found the connection lost is repeated once on a
-    /// new one. It may then have been done twice: right for a take, which at
-    /// worst over-charges, and wrong for giving back.
-    pub(crate) async fn run(
-        &self,
-        script: &Script,
-        args: impl Fn(&mut Cmd),
-        deadline: Deadline,
-        again: bool,
-    ) -> Result<Value, Error> {
-        let mut tries = if again { 2 } else { 1 };
+    pub(crate) async fn run(&self, script: &Script, args: impl Fn(&mut Cmd), to: To) -> Result<Value, Error> {
+        let mut tries = if to.again { 2 } else { 1 };
         let command = |verb, script| {
             let mut command = redis::cmd(verb);
             args(command.arg(script));
             command
         };
         let by_digest = command("EVALSHA", script.digest());
-        match self.send(&by_digest, deadline, &mut tries).await? {
+        match self.send(&by_digest, to, &mut tries).await? {
             Err(error) if is_noscript(&error) => {
                 let by_text = command("EVAL", script.text);
                 // That try did nothing.
                 tries += 1;
-                self.send(&by_text, deadline, &mut tries).await?.map_err(refused)
+                self.send(&by_text, to, &mut tries).await?.map_err(refused)
             }
             reply => reply.map_err(refused),
         }
@@ -111,24 +134,26 @@ impl Connection {
     async fn send(
         &self,
         command: &Cmd,
-        deadline: Deadline,
+        To { place, deadline, .. }: To,
         tries: &mut u32,
     ) -> Result<RedisResult<Value>, Error> {
+        let so_far = &self.answers[place.index()];
         loop {
             let attempt = self.attempt();
-            let mut connection = connected(attempt.clone(), deadline).await?;
+            let mut link = connected(attempt.clone(), deadline).await?;
             *tries -= 1;
-            let answers = self.answers.load(Ordering::Relaxed);
-            let sent = tokio::time::timeout_at(deadline.at, connection.send_packed_command(command));
-            match sent.await {
+            let answers = so_far.load(Ordering::Relaxed);
+            match tokio::time::timeout_at(deadline.at, link.send(command)).await {
                 Ok(Err(error)) if is_lost(&error) => {
-                    self.forget(&attempt);
+                    if !link.mends_itself() || so_far.load(Ordering::Relaxed) == answers {
+                        self.forget(&attempt);
+                    }
                     if *tries == 0 {
                         return Err(Error::unavailable(error.to_string()));
                     }
                 }
                 Ok(reply) => {
-                    self.answers.fetch_add(1, Ordering::Relaxed);
+                    so_far.fetch_add(1, Ordering::Relaxed);
                     return Ok(match reply {
                         Ok(Value::ServerError(error)) => Err(error.into()),
                         reply => reply,
@@ -137,7 +162,7 @@ impl Connection {
                 Err(_) => {
                     // It may be a black hole; whoever comes next should not have
                     // to find out again.
-                    if self.answers.load(Ordering::Relaxed) == answers {
+                    if so_far.load(Ordering::Relaxed) == answers {
                         self.forget(&attempt);
                     }
                     return Err(deadline.passed(ANSWER));
@@ -196,7 +221,7 @@ fn is_of_use(attempt: &Attempt) -> bool {
     }
 }
 
-async fn connected(mut attempt: Attempt, deadline: Deadline) -> Result<MultiplexedConnection, Error> {
+async fn connected(mut attempt: Attempt, deadline: Deadline) -> Result<Link, Error> {
     if let Some(result) = &*attempt.borrow() {
         return result.clone();
     }
@@ -219,7 +244,7 @@ impl std::fmt::Debug for Connection {
 }
 
 impl From {
-    async fn connect(&self) -> Result<MultiplexedConnection, Error> {
+    async fn connect(&self) -> Result<Link, Error> {
         match self {
             Self::Client(client) => {
                 let config = AsyncConnectionConfig::new()
@@ -233,14 +258,16 @@ impl From {
                     Ok(Value::ServerError(error)) if error.code() == "NOAUTH" => {
                         Err(Error::unavailable(RedisError::from(error).to_string()))
                     }
-                    _ => Ok(connection),
+                    _ => Ok(Link::One(connection)),
                 }
             }
             Self::Pool(pool) => {
                 let connection = pool.get().await.map_err(|error| Error::unavailable(error.to_string()))?;
                 // Taken out for good: the pool makes another for its other users.
-                Ok(deadpool_redis::Connection::take(connection))
+                Ok(Link::One(deadpool_redis::Connection::take(connection)))
             }
+            #[cfg(feature = "cluster")]
+            Self::Cluster(client) => Ok(Link::Cluster(client.connect().await?)),
         }
     }
 }
@@ -254,5 +281,11 @@ fn is_lost(error: &RedisError) -> bool {
 }
 
 fn refused(error: RedisError) -> Error {
-    Error::from_script(&error.to_string())
+    match (error.code(), error.detail()) {
+        // In the server's words.
+        (Some(code), Some(detail)) if error.is_cluster_error() => {
+            Error::from_script(&format!("{code} {detail}"))
+        }
+        _ => Error::from_script(&error.to_string()),
+    }
 }

@@ -8,6 +8,8 @@ mod batched_is_one_by_one;
 mod batching;
 mod behaviour;
 mod boundary;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod connecting;
 mod demo;
 mod deny_cache;

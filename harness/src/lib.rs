@@ -23,6 +23,7 @@
 //! a pipe from this process. (A container's end needs `curl` if it comes by a signal.)
 
 mod clock;
+mod cluster;
 mod container;
 mod environment;
 mod error;
@@ -31,6 +32,7 @@ mod process;
 mod server;
 mod shared;
 
+pub use cluster::Cluster;
 pub use error::Error;
 pub use server::Server;
 pub use shared::shared;

@@ -1,13 +1,15 @@
 //! Settings of a limiter.
 
+#[cfg(feature = "cluster")]
+mod cluster;
+mod node;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::IntoConnectionInfo;
-
 use super::core::Settings;
 use super::{Core, Limiter, OnFailure};
-use crate::batch::Batch;
+use crate::batch::{Batch, Together};
 use crate::clock::{Clock, ManualClock};
 use crate::connection::Connection;
 use crate::deny_cache::DenyCache;
@@ -54,9 +56,20 @@ struct Credentials {
 enum Backend {
     None,
     Url(String),
+    #[cfg(feature = "cluster")]
+    Cluster(Vec<String>),
     Pool(deadpool_redis::Pool),
     Memory,
     Double(Double),
+}
+
+impl Backend {
+    const fn is_cluster(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        return matches!(self, Self::Cluster(_));
+        #[cfg(not(feature = "cluster"))]
+        false
+    }
 }
 
 /// What a [`Limiter::double`] answers, whatever its gates' [`OnFailure`] says.
@@ -220,11 +233,18 @@ impl Builder {
     /// [`Error::is_config`] if no store was chosen, or if URL, namespace or
     /// secret cannot be used.
     pub fn build(self) -> Result<Limiter, Error> {
+        let is_cluster = self.backend.is_cluster();
         let store = match self.backend {
             Backend::None => {
                 return Err(Error::config("no store: give the builder a `url`, a `pool`, or `in_memory()`"));
             }
-            Backend::Url(url) => Store::redis(Connection::of_client(client(&url, self.credentials)?)),
+            Backend::Url(url) => {
+                Store::redis(Connection::of_client(node::client(&url, self.credentials.as_ref())?))
+            }
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(urls) => {
+                Store::redis(cluster::connection(&urls, self.credentials.as_ref(), self.deadline)?)
+            }
             Backend::Pool(pool) => Store::redis(Connection::of_pool(pool)),
             Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Double(Double::Allow) => Store::Always { allowed: true },
@@ -233,7 +253,7 @@ impl Builder {
             Backend::Double(Double::Hang) => Store::Hanging,
         };
         let settings = Settings {
-            keyspace: Keyspace::new(&self.namespace, self.key_mode)?,
+            keyspace: Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster),
             deadline: self.deadline,
             on_failure: self.on_failure,
             observer: self.observer.clone(),
@@ -242,29 +262,17 @@ impl Builder {
         let is_redis = matches!(store, Store::Redis(_));
         self.clock.warm_up();
         let store = Arc::new(store);
-        let is_batched = is_redis && self.batching;
-        let batch = Batch::new(store.clone(), self.clock.clone(), self.observer, self.deadline, is_batched);
+        let together = match is_redis && self.batching {
+            false => Together::Nothing,
+            true if is_cluster => Together::EachPlace,
+            true => Together::All,
+        };
+        let batch = Batch::new(store.clone(), self.clock.clone(), self.observer, self.deadline, together);
         let remembers = is_redis && !self.deny_cache.is_zero();
         let deny_cache = remembers.then(|| DenyCache::new(self.clock, self.deny_cache));
         let core = Core::new(store, batch, deny_cache, settings);
         Ok(Limiter { core: Arc::new(core) })
     }
-}
-
-/// Without the URL in the error: it may hold a password.
-fn client(url: &str, credentials: Option<Credentials>) -> Result<redis::Client, Error> {
-    let info = url.into_connection_info().map(|info| match credentials {
-        None => info,
-        Some(Credentials { user, password }) => {
-            let settings = info.redis_settings().clone().set_username(user).set_password(password);
-            info.set_redis_settings(settings)
-        }
-    });
-    info.and_then(redis::Client::open).map_err(|error| {
-        Error::config(format!(
-            "the Redis URL cannot be used ({error}): it should look like redis://127.0.0.1:6379"
-        ))
-    })
 }
 
 impl std::fmt::Debug for Builder {

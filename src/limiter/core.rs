@@ -142,7 +142,7 @@ impl Core {
     }
 
     pub(crate) async fn write(&self, ask: AskRef<'_>, write: Write) -> Result<(), Error> {
-        let target = Target::new(ask.gate.info()?, ask.key);
+        let target = Target::new(ask.gate.info()?, ask.key, ask.beside);
         self.open()?;
         let _forgotten = Forgotten(self.deny_cache.as_ref(), &target);
         let written = self.store.write(&target, write, self.deadline_of(ask.deadline)).await;
@@ -167,7 +167,7 @@ impl Core {
             return self.open();
         }
         let gate = Arc::new(self.gate_info("ready", PROBE)?);
-        let target = Target::new(&gate, b"");
+        let target = Target::new(&gate, b"", None);
         let peek = Group::of_one(Item { target, cost: 0, max_delay_us: None });
         self.take(peek, Deadline::new(self.deadline)).await.map(drop)
     }
@@ -195,7 +195,7 @@ impl Core {
     }
 
     pub(super) fn item(&self, ask: AskRef<'_>) -> Result<Item, Error> {
-        let target = Target::new(ask.gate.info()?, ask.key);
+        let target = Target::new(ask.gate.info()?, ask.key, ask.beside);
         check_cost(ask.cost, &target.gate.quota)?;
         Ok(Item { target, cost: ask.cost, max_delay_us: max_delay_us(ask) })
     }
