@@ -19,7 +19,8 @@ const ROUND: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 5;
 
 fn gate(cluster: &Cluster, batching: bool) -> Gate {
-    let builder = Limiter::builder().cluster(cluster.urls()).batching(batching).deadline(Duration::from_secs(10));
+    let builder =
+        Limiter::builder().cluster(cluster.urls()).batching(batching).deadline(Duration::from_secs(10));
     builder.build().unwrap().gate("gate", Quota::token_bucket(1_000, Rate::per_second(1_000)))
 }
 
