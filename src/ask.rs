@@ -17,6 +17,7 @@ pub struct Ask {
     pub(crate) cost: u64,
     pub(crate) max_delay: Option<Duration>,
     pub(crate) deadline: Option<Duration>,
+    beside: Option<Vec<u8>>,
 }
 
 /// An ask whose gate and key somebody else keeps.
@@ -27,22 +28,25 @@ pub(crate) struct AskRef<'a> {
     pub(crate) cost: u64,
     pub(crate) max_delay: Option<Duration>,
     pub(crate) deadline: Option<Duration>,
+    pub(crate) beside: Option<&'a [u8]>,
 }
 
 impl<'a> AskRef<'a> {
     pub(crate) fn new(gate: &'a Gate, key: &'a [u8], cost: u64) -> Self {
-        Self { gate, key, cost, max_delay: None, deadline: None }
+        Self { gate, key, cost, max_delay: None, deadline: None, beside: None }
     }
 }
 
 impl Ask {
     pub(crate) fn new(gate: &Gate, key: &[u8]) -> Self {
-        Self { gate: gate.clone(), key: key.to_vec(), cost: 1, max_delay: None, deadline: None }
+        let key = key.to_vec();
+        Self { gate: gate.clone(), key, cost: 1, max_delay: None, deadline: None, beside: None }
     }
 
     pub(crate) fn as_ref(&self) -> AskRef<'_> {
-        let Self { gate, key, cost, max_delay, deadline } = self;
-        AskRef { gate, key, cost: *cost, max_delay: *max_delay, deadline: *deadline }
+        let Self { gate, key, cost, max_delay, deadline, beside } = self;
+        let beside = beside.as_deref();
+        AskRef { gate, key, cost: *cost, max_delay: *max_delay, deadline: *deadline, beside }
     }
 
     /// The units that it wants; 0 makes it a peek, which charges nothing and
@@ -70,6 +74,26 @@ impl Ask {
     /// Default: the limiter's.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = Some(deadline);
+        self
+    }
+
+    /// In a Redis Cluster, where another key lives, so that one
+    /// [`check_all`](crate::Limiter::check_all) can decide both: the keys of one
+    /// atomic step must lie in one slot, as all gates of one key do. With a single
+    /// Redis, or in memory, this changes nothing.
+    ///
+    /// A key beside another is not the key by itself, nor the key beside a third:
+    /// do not count on their sharing a limit. Ask for it in the same way each time,
+    /// beside an owner that never changes: `users.ask("user:42").beside("tenant:7")`. What is
+    /// not an ask (a refund, a block, a reset) is done to the key by itself, and a
+    /// [lease](crate::Lease) holds units of the key by itself alone.
+    ///
+    /// All that sits beside one key is decided by one node: a global limit in one
+    /// step with each user's means that all of them are.
+    ///
+    /// Default: where the key itself lives.
+    pub fn beside(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.beside = Some(key.as_ref().to_vec());
         self
     }
 

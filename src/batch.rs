@@ -19,13 +19,33 @@ use self::sender::Sender;
 use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::Error;
+use crate::key::PLACES;
 use crate::observer::Observer;
 use crate::store::{Group, MOST_WORK, Outcome, Store};
 
 /// How many callers send by themselves at a time, and how many tasks send what
 /// lines up. More gain nothing: Redis does one call after the other.
-const MOST_ALONE: usize = 8;
-const MOST_SENDERS: usize = 3;
+const OF_ONE_REDIS: Most = Most { alone: 8, senders: 3, waiting: 65_536 };
+/// The same for each place of a cluster, whose calls are their own.
+const OF_A_PLACE: Most = Most { alone: 1, senders: 1, waiting: 65_536 / PLACES };
+
+#[derive(Clone, Copy, Debug)]
+struct Most {
+    alone: usize,
+    senders: usize,
+    /// More than this many do not line up: a caller who finds them waits for room
+    /// first, which keeps nothing but the caller.
+    waiting: usize,
+}
+
+/// What goes out together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Together {
+    Nothing,
+    All,
+    /// What lies in one place of a cluster.
+    EachPlace,
+}
 
 /// One caller's part in what became of a group: it asked as the `index`-th
 /// (from 0) of `n`.
@@ -48,8 +68,15 @@ struct Shared {
     /// Who may wait longer than this goes alone, so that a call that is never
     /// answered holds no others up for longer.
     longest: Duration,
-    /// `None`: each ask is a call of its own.
-    line: Option<Mutex<Line>>,
+    /// By the place of what is asked; none where each ask is a call of its own.
+    lanes: Vec<Lane>,
+}
+
+/// What goes to one place: a node that is away holds up its own places alone.
+#[derive(Debug)]
+struct Lane {
+    most: Most,
+    line: Mutex<Line>,
     /// Told when a full queue has room again.
     room: Notify,
 }
@@ -69,22 +96,28 @@ impl Batch {
         clock: Clock,
         observer: Option<Arc<dyn Observer>>,
         longest: Duration,
-        is_on: bool,
+        together: Together,
     ) -> Self {
-        let line = is_on.then(Mutex::default);
-        Self(Arc::new(Shared { store, clock, observer, longest, line, room: Notify::new() }))
+        let (lanes, most) = match together {
+            Together::Nothing => (0, OF_ONE_REDIS),
+            Together::All => (1, OF_ONE_REDIS),
+            Together::EachPlace => (PLACES, OF_A_PLACE),
+        };
+        let lane = || Lane { most, line: Mutex::default(), room: Notify::new() };
+        let lanes = (0..lanes).map(|_| lane()).collect();
+        Self(Arc::new(Shared { store, clock, observer, longest, lanes }))
     }
 
     /// What became of one group.
     pub(crate) async fn take(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
-        let line = self.0.line.as_ref().filter(|_| deadline.after <= self.0.longest);
-        let Some(line) = line else {
+        let lane = group.place().index();
+        if self.0.lanes.len() <= lane || deadline.after > self.0.longest {
             return self.0.take_alone(&group, deadline).await;
-        };
-        match self.0.join(line, group, deadline) {
+        }
+        match self.0.join(lane, group, deadline) {
             Joined::Alone(group, _alone) => self.0.take_alone(&group, deadline).await,
             Joined::Waits(answer) => self.0.answered(answer, deadline).await,
-            Joined::Full(group) => self.0.wait_for_room(line, group, deadline).await,
+            Joined::Full(group) => self.0.wait_for_room(lane, group, deadline).await,
         }
     }
 
@@ -120,19 +153,20 @@ enum Joined<'a> {
 }
 
 impl Shared {
-    fn join<'a>(self: &'a Arc<Self>, line: &'a Mutex<Line>, group: Group, deadline: Deadline) -> Joined<'a> {
+    fn join(self: &Arc<Self>, lane: usize, group: Group, deadline: Deadline) -> Joined<'_> {
         let fingerprint = fingerprint(&group);
+        let Lane { most, line, .. } = &self.lanes[lane];
         let mut line = locked(line);
-        if line.queue.is_empty() && line.senders.is_empty() && line.alone < MOST_ALONE {
+        if line.queue.is_empty() && line.senders.is_empty() && line.alone < most.alone {
             line.alone += 1;
-            return Joined::Alone(group, Alone(self));
+            return Joined::Alone(group, Alone(&self.lanes[lane]));
         }
-        if line.queue.is_full() {
+        if line.queue.is_full(most.waiting) {
             return Joined::Full(group);
         }
         let (answer, answered) = oneshot::channel();
         line.queue.push(group, fingerprint, Caller { answer, deadline: deadline.at });
-        let sender = self.new_sender(&mut line, deadline);
+        let sender = self.new_sender(lane, &mut line, deadline);
         // A runtime that is ending drops what it is given at once, and with it
         // the sender, who needs the lock.
         drop(line);
@@ -145,43 +179,45 @@ impl Shared {
     /// One more, if there are too few. A sender whose call is overdue does not
     /// count: its runtime stands still, as a current-thread one does when its
     /// owner turns to something else.
-    fn new_sender(self: &Arc<Self>, line: &mut Line, deadline: Deadline) -> Option<Sender> {
-        if line.senders.len() >= MOST_SENDERS {
+    fn new_sender(self: &Arc<Self>, lane: usize, line: &mut Line, deadline: Deadline) -> Option<Sender> {
+        let most = self.lanes[lane].most.senders;
+        if line.senders.len() >= most {
             // Deadlines may be as long as durations can be.
             let overdue = deadline.after.saturating_add(self.longest.saturating_mul(2));
             let overdue = deadline.at.checked_sub(overdue)?;
             line.senders.retain(|(_, since)| *since > overdue);
-            if line.senders.len() >= MOST_SENDERS {
+            if line.senders.len() >= most {
                 return None;
             }
         }
         line.senders_so_far += 1;
         let number = line.senders_so_far;
         line.senders.push((number, Instant::now()));
-        Some(Sender::new(self.clone(), number))
+        Some(Sender::new(self.clone(), lane, number))
     }
 
     /// One caller after the other, each telling the next.
     async fn wait_for_room(
         self: &Arc<Self>,
-        line: &Mutex<Line>,
+        lane: usize,
         mut group: Group,
         deadline: Deadline,
     ) -> Result<Share, Error> {
+        let room = &self.lanes[lane].room;
         loop {
-            let room = self.room.notified();
-            match self.join(line, group, deadline) {
+            let is_told = room.notified();
+            match self.join(lane, group, deadline) {
                 Joined::Alone(group, _alone) => {
-                    self.room.notify_one();
+                    room.notify_one();
                     return self.take_alone(&group, deadline).await;
                 }
                 Joined::Waits(answer) => {
-                    self.room.notify_one();
+                    room.notify_one();
                     return self.answered(answer, deadline).await;
                 }
                 Joined::Full(back) => group = back,
             }
-            if tokio::time::timeout_at(deadline.at, room).await.is_err() {
+            if tokio::time::timeout_at(deadline.at, is_told).await.is_err() {
                 return Err(Error::timeout("its turn: more is asked than Redis can answer", deadline.after));
             }
         }
@@ -218,13 +254,11 @@ impl Shared {
 }
 
 /// A caller who sends by himself.
-struct Alone<'a>(&'a Shared);
+struct Alone<'a>(&'a Lane);
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        if let Some(line) = &self.0.line {
-            locked(line).alone -= 1;
-        }
+        locked(&self.0.line).alone -= 1;
     }
 }
 

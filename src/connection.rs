@@ -4,8 +4,11 @@
 //! A pool checkout per check would cost two round trips more each; Redis answers
 //! a multiplexed connection in order, so nothing is gained by several.
 
+#[cfg(feature = "cluster")]
+mod cluster;
 mod from;
 mod held;
+mod link;
 mod login;
 mod pause;
 mod reply;
@@ -18,6 +21,8 @@ use std::time::Duration;
 use redis::{Cmd, ConnectionInfo, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
+#[cfg(feature = "cluster")]
+pub(crate) use self::cluster::ClusterClient;
 use self::from::From;
 use self::held::Held;
 pub(crate) use self::login::Login;
@@ -25,6 +30,7 @@ pub(crate) use self::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::Tls;
 use crate::error::Error;
+use crate::key::Place;
 use crate::script::Script;
 
 /// What a deadline can pass in waiting for.
@@ -34,6 +40,19 @@ const CONNECTION: &str = "a connection";
 pub(crate) struct Connection {
     from: From,
     held: Held,
+}
+
+/// How a script is to be run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct To {
+    /// Where all its keys live.
+    pub(crate) place: Place,
+    pub(crate) deadline: Deadline,
+    /// Whether a call that found the connection lost is repeated once on a new
+    /// one. It may then have been done twice: right for a take, which at worst
+    /// over-charges, and wrong for giving back. What a server did not do because
+    /// it is a replica is repeated once in either case.
+    pub(crate) again: bool,
 }
 
 /// By when an answer is wanted.
@@ -72,6 +91,11 @@ impl Connection {
         Self::from(From::Sentinels(Box::new(sentinels), login))
     }
 
+    #[cfg(feature = "cluster")]
+    pub(crate) fn of_cluster(client: ClusterClient, login: Login) -> Self {
+        Self::from(From::Cluster(Box::new(client), login))
+    }
+
     pub(crate) fn of_pool(pool: deadpool_redis::Pool) -> Self {
         Self::from(From::Pool(pool))
     }
@@ -82,29 +106,18 @@ impl Connection {
 
     /// Runs a script by its digest, and by its text where the server does not
     /// know it (any more). `args` adds the number of keys, keys and arguments.
-    ///
-    /// With `again`, a call that found the connection lost is repeated once on a
-    /// new one. It may then have been done twice: right for a take, which at
-    /// worst over-charges, and wrong for giving back. What a server did not do
-    /// because it is a replica is repeated once in either case.
-    pub(crate) async fn run(
-        &self,
-        script: &Script,
-        args: impl Fn(&mut Cmd),
-        deadline: Deadline,
-        again: bool,
-    ) -> Result<Value, Error> {
-        let mut again = Again { lost: u32::from(again), in_vain: 1 };
+    pub(crate) async fn run(&self, script: &Script, args: impl Fn(&mut Cmd), to: To) -> Result<Value, Error> {
+        let mut again = Again { lost: u32::from(to.again), in_vain: 1 };
         let command = |verb, script| {
             let mut command = redis::cmd(verb);
             args(command.arg(script));
             command
         };
         let by_digest = command("EVALSHA", script.digest());
-        match self.send(&by_digest, deadline, &mut again).await? {
+        match self.send(&by_digest, to, &mut again).await? {
             Err(error) if is_noscript(&error) => {
                 let by_text = command("EVAL", script.text);
-                self.send(&by_text, deadline, &mut again).await?.map_err(refused)
+                self.send(&by_text, to, &mut again).await?.map_err(refused)
             }
             reply => reply.map_err(refused),
         }
@@ -114,7 +127,8 @@ impl Connection {
     pub(crate) async fn info(&self, deadline: Deadline) -> Result<String, Error> {
         let mut info = redis::cmd("INFO");
         info.arg("server").arg("memory");
-        let said = self.send(&info, deadline, &mut Again { lost: 1, in_vain: 1 }).await?.map_err(refused)?;
+        let to = To { place: Place::default(), deadline, again: true };
+        let said = self.send(&info, to, &mut Again { lost: 1, in_vain: 1 }).await?.map_err(refused)?;
         redis::from_redis_value(said).map_err(|_| Error::unavailable("INFO says no text: is this a Redis?"))
     }
 
@@ -128,7 +142,7 @@ impl Connection {
     async fn send(
         &self,
         command: &Cmd,
-        deadline: Deadline,
+        To { place, deadline, .. }: To,
         again: &mut Again,
     ) -> Result<RedisResult<Value>, Error> {
         loop {
@@ -140,13 +154,16 @@ impl Connection {
                     return Err(error);
                 }
             };
-            let mut connection = attempt.connected(deadline).await?;
-            let answers = attempt.answers();
-            let sent = tokio::time::timeout_at(deadline.at, connection.send_packed_command(command));
+            let mut link = attempt.connected(deadline).await?;
+            let answers = attempt.answers(place);
+            let sent = tokio::time::timeout_at(deadline.at, link.send(command));
             match sent.await {
                 Ok(Err(error)) if is_lost(&error) => {
                     let error = Error::unavailable(error.to_string());
-                    self.held.give_up(&attempt, error.clone(), attempt.answers() > 0);
+                    let so_far = attempt.answers(place);
+                    if !link.mends_itself() || so_far == answers {
+                        self.held.give_up(&attempt, error.clone(), so_far > 0);
+                    }
                     if again.lost == 0 {
                         return Err(error);
                     }
@@ -157,8 +174,10 @@ impl Connection {
                         Ok(Value::ServerError(error)) => Err(error.into()),
                         reply => reply,
                     };
-                    let Some(text) = reply::not_the_one(&reply) else {
-                        attempt.count_answer();
+                    // In a cluster the others are as good as before.
+                    let text = reply::not_the_one(&reply).filter(|_| !link.mends_itself());
+                    let Some(text) = text else {
+                        attempt.count_answer(place);
                         return Ok(reply);
                     };
                     // Not a success, whatever it answered before: a replica still denies.
@@ -171,8 +190,8 @@ impl Connection {
                 Err(_) => {
                     // It may be a black hole; whoever comes next should not have
                     // to find out again.
-                    if attempt.answers() == answers {
-                        let silent = Error::unavailable("it did not answer in time");
+                    if attempt.answers(place) == answers {
+                        let silent = deadline.passed(ANSWER);
                         self.held.give_up(&attempt, silent, answers > 0);
                     }
                     return Err(deadline.passed(ANSWER));

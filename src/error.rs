@@ -163,6 +163,12 @@ impl Error {
         self.0.item
     }
 
+    /// Refused since some keys of the call are on one node of a cluster and some
+    /// on another, as long as their slot moves.
+    pub(crate) fn is_of_keys_apart(&self) -> bool {
+        matches!(&self.0.kind, Kind::Refused(text) if text.starts_with("TRYAGAIN"))
+    }
+
     fn of(kind: Kind) -> Self {
         Self::new(kind, 0, None)
     }

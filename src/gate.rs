@@ -12,7 +12,7 @@ use crate::limiter::{Core, OnFailure};
 use crate::per_thread::PerThread;
 use crate::quota::{Kind, Quota};
 use crate::reservation::Reservation;
-use crate::store::{GateInfo, Write};
+use crate::store::{GateInfo, Target, Write};
 
 /// A named quota on a limiter: what a service keeps and asks, from
 /// [`Limiter::gate`](crate::Limiter::gate). Cheap to clone.
@@ -269,7 +269,7 @@ impl Gate {
     ///
     /// [`Error::is_config`] if the gate's name is bad.
     pub fn redis_key(&self, key: impl AsRef<[u8]>) -> Result<String, Error> {
-        Ok(self.info()?.prefix.key(key.as_ref()))
+        Ok(Target::new(self.info()?, key.as_ref(), None).redis_key)
     }
 
     pub(crate) fn info(&self) -> Result<&Arc<GateInfo>, Error> {
@@ -281,8 +281,10 @@ impl Gate {
 
     pub(crate) async fn decide(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
         match &self.leases {
-            Some(leases) => self.core.check_leased(leases, ask).await,
-            None => self.core.check(ask).await,
+            Some(leases) if self.info()?.prefix.is_in_its_own_place(ask.key, ask.beside) => {
+                self.core.check_leased(leases, ask).await
+            }
+            _ => self.core.check(ask).await,
         }
     }
 }

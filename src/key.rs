@@ -5,12 +5,18 @@
 //! Two different (gate, key) pairs never meet: namespaces and gate names hold
 //! no colon, the key comes last, and its encoding can be undone. No pattern and
 //! no hash tag can be made from a key.
+//!
+//! In a Redis Cluster a hash tag stands before the key, such as
+//! `tidegate:1:login:token_bucket:{cr}:user:42`: see [`place`].
+
+mod place;
 
 use std::fmt::Write;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
+pub(crate) use self::place::{PLACES, Place};
 use crate::error::Error;
 use crate::quota::{Kind, Micros, Quota};
 
@@ -69,14 +75,27 @@ impl KeyMode {
                 }
             }
             Self::Hmac(secret) => {
-                #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
-                let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("any length");
-                mac.update(key);
                 out.push_str("%hmac=");
-                append_digest(&mac.finalize().into_bytes()[..16], out);
+                append_digest(&hmac(secret, key)[..16], out);
             }
         }
     }
+
+    /// A private key's place is private too: only who has the secret can tell it.
+    fn place(&self, key: &[u8]) -> Place {
+        Place::of(match self {
+            Self::Clear => place::hash(key),
+            // Other bytes than those that are shown.
+            Self::Hmac(secret) => place::hash(&hmac(secret, key)[16..]),
+        })
+    }
+}
+
+fn hmac(secret: &[u8], key: &[u8]) -> [u8; 32] {
+    #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
+    let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("any length");
+    mac.update(key);
+    mac.finalize().into_bytes().into()
 }
 
 fn write_hex(byte: u8, out: &mut String) {
@@ -98,6 +117,7 @@ fn append_digest(bytes: &[u8], out: &mut String) {
 pub(crate) struct Keyspace {
     namespace: String,
     mode: KeyMode,
+    is_spread: bool,
 }
 
 impl Keyspace {
@@ -112,7 +132,12 @@ impl Keyspace {
                 "the secret of KeyMode::Hmac is shorter than 16 bytes: use 32 random ones",
             ));
         }
-        Ok(Self { namespace: namespace.to_owned(), mode })
+        Ok(Self { namespace: namespace.to_owned(), mode, is_spread: false })
+    }
+
+    /// With a tag in each key, or without.
+    pub(crate) fn spread_over_a_cluster(self, is_spread: bool) -> Self {
+        Self { is_spread, ..self }
     }
 
     /// What all Redis keys of one gate begin with.
@@ -140,7 +165,7 @@ impl Keyspace {
             Kind::SlidingCounter(counter) => write!(text, "/{}", Micros(counter.window_us)),
         };
         text.push(':');
-        Ok(Prefix { text, mode: self.mode.clone() })
+        Ok(Prefix { text, mode: self.mode.clone(), is_spread: self.is_spread })
     }
 }
 
@@ -149,12 +174,24 @@ impl Keyspace {
 pub(crate) struct Prefix {
     text: String,
     mode: KeyMode,
+    is_spread: bool,
 }
 
 impl Prefix {
-    pub(crate) fn key(&self, key: &[u8]) -> String {
-        let mut out = String::with_capacity(self.text.len() + key.len());
+    pub(crate) fn place(&self, key: &[u8]) -> Place {
+        if self.is_spread { self.mode.place(key) } else { Place::default() }
+    }
+
+    pub(crate) fn is_in_its_own_place(&self, key: &[u8], beside: Option<&[u8]>) -> bool {
+        !beside.is_some_and(|beside| self.place(beside) != self.place(key))
+    }
+
+    pub(crate) fn key(&self, key: &[u8], place: Place) -> String {
+        let mut out = String::with_capacity(self.text.len() + key.len() + 5);
         out.push_str(&self.text);
+        if self.is_spread {
+            let _ = write!(out, "{{{}}}:", place.tag());
+        }
         self.mode.append(key, &mut out);
         out
     }

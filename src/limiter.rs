@@ -146,8 +146,9 @@ impl Limiter {
     /// # Errors
     ///
     /// As [`Gate::check`]; [`Error::is_config`] if there is no ask or more than
-    /// 128, if a gate is another limiter's, or if two gates of one name have
-    /// different quotas.
+    /// 128, if a gate is another limiter's, if two gates of one name have
+    /// different quotas, or if keys lie in different slots of a Redis Cluster
+    /// ([`Ask::beside`]).
     pub async fn check_all(&self, asks: impl IntoIterator<Item = Ask>) -> Result<AllDecision, Error> {
         self.core.check_all(asks.into_iter().collect()).await
     }

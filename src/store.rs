@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Fingerprints};
 use crate::gate_name::GateName;
 use crate::health::Server;
-use crate::key::Prefix;
+use crate::key::{Place, Prefix};
 use crate::quota::Quota;
 
 /// What all asks to one gate have in common.
@@ -37,12 +37,16 @@ pub(crate) struct Target {
     pub(crate) redis_key: String,
     /// Of `redis_key`.
     pub(crate) fingerprint: Fingerprint,
+    /// What lies in another place is another call.
+    pub(crate) place: Place,
 }
 
 impl Target {
-    pub(crate) fn new(gate: &Arc<GateInfo>, key: &[u8]) -> Self {
-        let redis_key = gate.prefix.key(key);
-        Self { fingerprint: gate.fingerprints.of(&redis_key), redis_key, gate: gate.clone() }
+    /// Where `beside` lives, if that is given.
+    pub(crate) fn new(gate: &Arc<GateInfo>, key: &[u8], beside: Option<&[u8]>) -> Self {
+        let place = gate.prefix.place(beside.unwrap_or(key));
+        let redis_key = gate.prefix.key(key, place);
+        Self { fingerprint: gate.fingerprints.of(&redis_key), redis_key, place, gate: gate.clone() }
     }
 }
 
@@ -68,6 +72,11 @@ impl Group {
     pub(crate) fn of_one(item: Item) -> Self {
         let n = u64::from(item.cost > 0);
         Self { items: SmallVec::from_buf([Item { cost: item.cost.max(1), ..item }]), n }
+    }
+
+    /// That of all its items.
+    pub(crate) fn place(&self) -> Place {
+        self.items.first().map(|item| item.target.place).unwrap_or_default()
     }
 
     /// How long it holds the store for all others, in parts of [`MOST_WORK`].

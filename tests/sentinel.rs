@@ -12,6 +12,7 @@ const PLENTY: Quota = Quota::fixed_window(1_000_000, HOUR);
 fn limiter(sentinels: &Sentinels, name: &str) -> Limiter {
     let urls = sentinels.urls();
     let builder = Limiter::builder().sentinel(urls.iter().map(String::as_str), name);
+    let builder = builder.on_failure(tidegate::OnFailure::Error).breaker(false);
     builder.deadline(Duration::from_secs(2)).build().unwrap()
 }
 

@@ -25,6 +25,7 @@
 
 mod client;
 mod clock;
+mod cluster;
 mod container;
 mod environment;
 mod error;
@@ -36,6 +37,7 @@ mod sentinels;
 mod server;
 mod shared;
 
+pub use cluster::Cluster;
 pub use error::Error;
 pub use paused::Paused;
 pub use proxy::{Counts, Fault, Proxy};

@@ -37,15 +37,28 @@ impl Process {
         Self::launch(&program(), &[], Some(clock::library()?))
     }
 
-    fn launch(program: &str, options: &[&str], clock_library: Option<&Path>) -> Result<Self, Error> {
+    /// On a port that was found free.
+    pub(crate) fn start_on(port: u16, options: &[&str]) -> Result<Self, Error> {
+        Self::check_program(PROGRAM)?;
+        Self::launch_on(PROGRAM, port, options, None)
+    }
+
+    pub(crate) fn start_with_clock_on(port: u16, options: &[&str]) -> Result<Self, Error> {
+        Self::check_program(PROGRAM)?;
+        Self::launch_on(PROGRAM, port, options, Some(clock::library()?))
+    }
+
+    fn check_program(program: &str) -> Result<(), Error> {
         // Joined to a folder of the PATH, an absolute path stays what it is.
-        if !environment::on_path(program) {
-            return Err(if program == PROGRAM {
-                Error::NoBinary
-            } else {
-                Error::Process(format!("{program} is not there"))
-            });
+        match environment::on_path(program) {
+            true => Ok(()),
+            false if program == PROGRAM => Err(Error::NoBinary),
+            false => Err(Error::Process(format!("{program} is not there"))),
         }
+    }
+
+    fn launch(program: &str, options: &[&str], clock_library: Option<&Path>) -> Result<Self, Error> {
+        Self::check_program(program)?;
         // Between finding a free port and using it, another process may take it.
         let mut attempts = 5;
         loop {

@@ -149,7 +149,7 @@ impl Server {
         Self::new(url, &what, Running::Container(container.into()))
     }
 
-    fn of_process(process: Process) -> Result<Self, Error> {
+    pub(crate) fn of_process(process: Process) -> Result<Self, Error> {
         let url = format!("redis://127.0.0.1:{}", process.port);
         let program = Path::new(&process.program).file_name().unwrap_or_default();
         let what = format!("{} process", program.to_string_lossy());

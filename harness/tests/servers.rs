@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use harness::{Server, shared};
+use harness::{Cluster, Server, shared};
 
 fn answers(url: &str) -> bool {
     TcpStream::connect(url.trim_start_matches("redis://")).is_ok()
@@ -41,6 +41,20 @@ fn a_server_answers_and_is_gone_after_drop() {
         let url = server.url().to_owned();
         drop(server);
         assert!(!answers(&url), "{url}");
+    }
+}
+
+#[test]
+fn a_cluster_of_each_kind_is_whole_and_gone_after_drop() {
+    for (cluster, nodes) in [(Cluster::start(), 6), (Cluster::with_shiftable_clock(), 3)] {
+        let cluster = cluster.unwrap();
+        let urls = cluster.urls();
+        assert_eq!(urls.len(), nodes);
+        for node in cluster.nodes() {
+            assert!(node.cli(&["CLUSTER", "INFO"]).unwrap().contains("cluster_slots_ok:16384"));
+        }
+        drop(cluster);
+        assert!(!urls.iter().any(|url| answers(url)));
     }
 }
 

@@ -11,10 +11,6 @@ use crate::fingerprint::{AsTheyAre, Fingerprint};
 use crate::quota::Kind;
 use crate::store::{Group, MOST_WORK, Outcome};
 
-/// More than this many do not wait: a caller who finds them waits for room
-/// first, which keeps nothing but the caller.
-const MOST_WAITING: usize = 65_536;
-
 /// Whom to answer.
 #[derive(Debug)]
 pub(super) struct Caller {
@@ -45,9 +41,9 @@ impl Queue {
         self.merged.is_empty()
     }
 
-    pub(super) fn is_full(&self) -> bool {
+    pub(super) fn is_full(&self, most: usize) -> bool {
         // Of those who have given up, the places are left until they are popped.
-        self.waiting.max(self.merged.len()) >= MOST_WAITING
+        self.waiting.max(self.merged.len()) >= most
     }
 
     pub(super) fn push(&mut self, group: Group, fingerprint: Option<Fingerprint>, caller: Caller) {
@@ -165,7 +161,7 @@ mod tests {
             prefix,
             fingerprints: Fingerprints::default(),
         });
-        let target = Target::new(&gate, key.as_bytes());
+        let target = Target::new(&gate, key.as_bytes(), None);
         Group::of_one(Item { target, cost: 1, max_delay_us: None })
     }
 

@@ -1,29 +1,29 @@
 //! A task that sends what lines up, until nothing does.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use tokio::time::Instant;
 
 use super::queue::Merged;
-use super::{Line, Shared, locked};
+use super::{Lane, Line, Shared, locked};
 use crate::connection::Deadline;
 use crate::store::Group;
 
 pub(super) struct Sender {
     shared: Arc<Shared>,
+    lane: usize,
     number: u64,
     has_ended: bool,
 }
 
 impl Sender {
-    pub(super) fn new(shared: Arc<Shared>, number: u64) -> Self {
-        Self { shared, number, has_ended: false }
+    pub(super) fn new(shared: Arc<Shared>, lane: usize, number: u64) -> Self {
+        Self { shared, lane, number, has_ended: false }
     }
 
     pub(super) async fn run(mut self) {
         let shared = self.shared.clone();
-        let Some(line) = &shared.line else { return };
-        while let Some(batch) = self.next(line) {
+        while let Some(batch) = self.next(&shared.lanes[self.lane]) {
             let at = batch.iter().filter_map(Merged::last_deadline).max().unwrap_or_else(Instant::now);
             let groups: Vec<Group> = batch.iter().map(|merged| merged.group.clone()).collect();
             let asks = batch.iter().map(|merged| merged.callers.len()).sum();
@@ -35,12 +35,12 @@ impl Sender {
         }
     }
 
-    fn next(&mut self, line: &Mutex<Line>) -> Option<Vec<Merged>> {
+    fn next(&mut self, Lane { most, line, room }: &Lane) -> Option<Vec<Merged>> {
         let mut line = locked(line);
-        let was_full = line.queue.is_full();
+        let was_full = line.queue.is_full(most.waiting);
         let batch = line.queue.pop_batch();
         if was_full {
-            self.shared.room.notify_one();
+            room.notify_one();
         }
         if batch.is_empty() {
             line.end(self.number);
@@ -65,12 +65,15 @@ impl Line {
 /// left then, so whoever waits for that is told.
 impl Drop for Sender {
     fn drop(&mut self) {
-        let Some(line) = self.shared.line.as_ref().filter(|_| !self.has_ended) else { return };
+        if self.has_ended {
+            return;
+        }
+        let Lane { line, room, .. } = &self.shared.lanes[self.lane];
         let mut line = locked(line);
         line.end(self.number);
         if line.senders.is_empty() {
             line.queue.clear();
-            self.shared.room.notify_one();
+            room.notify_one();
         }
     }
 }

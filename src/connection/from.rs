@@ -1,8 +1,13 @@
 //! Where connections come from.
 
+use std::time::Duration;
+
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value};
 
+#[cfg(feature = "cluster")]
+use super::cluster::ClusterClient;
+use super::link::Link;
 use super::login::Login;
 use super::reply;
 use super::sentinel::Sentinels;
@@ -13,9 +18,23 @@ pub(super) enum From {
     Server(Box<ConnectionInfo>, Login),
     Sentinels(Box<Sentinels>, Login),
     Pool(deadpool_redis::Pool),
+    #[cfg(feature = "cluster")]
+    Cluster(Box<ClusterClient>, Login),
 }
 
 impl From {
+    /// How long an attempt may take. Longer than most deadlines of a decision: it goes on for
+    /// those who ask next when the one who began it has given up. No longer than that: one that was
+    /// begun in a black hole is what keeps Redis from being asked again. To a cluster it
+    /// is several, one after the other.
+    pub(super) fn patience(&self) -> Duration {
+        match self {
+            #[cfg(feature = "cluster")]
+            Self::Cluster(..) => Duration::from_secs(5),
+            _ => Duration::from_secs(1),
+        }
+    }
+
     /// What it means that no connection came about, and no error either.
     pub(super) fn silence(&self) -> &'static str {
         match self {
@@ -27,14 +46,18 @@ impl From {
         }
     }
 
-    pub(super) async fn connect(&self) -> Result<MultiplexedConnection, Error> {
+    pub(super) async fn connect(&self) -> Result<Link, Error> {
         match self {
-            Self::Server(info, login) => to(login.apply(ConnectionInfo::clone(info)).await?).await,
-            Self::Sentinels(sentinels, login) => sentinels.connect(login).await,
+            Self::Server(info, login) => {
+                to(login.apply(ConnectionInfo::clone(info)).await?).await.map(Link::One)
+            }
+            Self::Sentinels(sentinels, login) => sentinels.connect(login).await.map(Link::One),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(client, login) => client.connect(login).await.map(Link::Cluster),
             Self::Pool(pool) => {
                 let connection = pool.get().await.map_err(|error| Error::unavailable(error.to_string()))?;
                 // Taken out for good: the pool makes another for its other users.
-                Ok(deadpool_redis::Connection::take(connection))
+                Ok(Link::One(deadpool_redis::Connection::take(connection)))
             }
         }
     }

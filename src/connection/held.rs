@@ -3,19 +3,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use redis::aio::MultiplexedConnection;
 use tokio::sync::watch;
 
+use super::link::Link;
 use super::pause::Pause;
 use super::{CONNECTION, Deadline, From};
 use crate::error::Error;
-
-/// Longer than most deadlines of a decision: an attempt goes on for those who ask
-/// next when the one who began it has given up. No longer than that: one that
-/// was begun in a black hole is what keeps Redis from being asked again.
-const CONNECT: Duration = Duration::from_secs(1);
+use crate::key::{PLACES, Place};
 
 /// At most one attempt, and a pause between two.
 #[derive(Default)]
@@ -33,8 +28,9 @@ struct State {
 /// A connection in the making, or made.
 pub(super) struct Attempt {
     /// `None` as long as it goes on.
-    result: watch::Receiver<Option<Result<MultiplexedConnection, Error>>>,
-    answers: AtomicU64,
+    result: watch::Receiver<Option<Result<Link, Error>>>,
+    /// By place, how many have come.
+    answers: Box<[AtomicU64]>,
 }
 
 impl Held {
@@ -103,15 +99,15 @@ impl Attempt {
         let (sender, result) = watch::channel(None);
         tokio::spawn(async move {
             // Over all of it: a server can also fall silent after the handshake.
-            let connected = tokio::time::timeout(CONNECT, from.connect()).await;
+            let connected = tokio::time::timeout(from.patience(), from.connect()).await;
             let connected = connected.unwrap_or_else(|_| Err(Error::unavailable(from.silence())));
             // Nobody may be left who wants to know.
             let _ = sender.send(Some(connected));
         });
-        Self { result, answers: AtomicU64::new(0) }
+        Self { result, answers: (0..PLACES).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    pub(super) async fn connected(&self, deadline: Deadline) -> Result<MultiplexedConnection, Error> {
+    pub(super) async fn connected(&self, deadline: Deadline) -> Result<Link, Error> {
         if let Some(result) = &*self.result.borrow() {
             return result.clone();
         }
@@ -123,13 +119,13 @@ impl Attempt {
         }
     }
 
-    /// How many answers have come: a deadline that passed while others were
-    /// answered was short, and the connection is well.
-    pub(super) fn answers(&self) -> u64 {
-        self.answers.load(Ordering::Relaxed)
+    /// How many answers have come from a place: a deadline that passed while
+    /// others were answered was short, and the connection is well.
+    pub(super) fn answers(&self, place: Place) -> u64 {
+        self.answers[place.index()].load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_answer(&self) {
-        self.answers.fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_answer(&self, place: Place) {
+        self.answers[place.index()].fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,5 +1,7 @@
 //! Settings of a limiter.
 
+#[cfg(feature = "cluster")]
+mod cluster;
 mod connecting;
 
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::time::Duration;
 use self::connecting::Connecting;
 use super::core::Settings;
 use super::{Core, Limiter, OnFailure};
-use crate::batch::Batch;
+use crate::batch::{Batch, Together};
 use crate::clock::{Clock, ManualClock};
 use crate::connection::Connection;
 use crate::deny_cache::DenyCache;
@@ -52,10 +54,24 @@ pub struct Builder {
 enum Backend {
     None,
     Url(String),
-    Sentinels { urls: Vec<String>, name: String },
+    Sentinels {
+        urls: Vec<String>,
+        name: String,
+    },
+    #[cfg(feature = "cluster")]
+    Cluster(Vec<String>),
     Pool(deadpool_redis::Pool),
     Memory,
     Double(Double),
+}
+
+impl Backend {
+    const fn is_cluster(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        return matches!(self, Self::Cluster(_));
+        #[cfg(not(feature = "cluster"))]
+        false
+    }
 }
 
 /// What a [`Limiter::double`] answers, whatever its gates' [`OnFailure`] says.
@@ -221,12 +237,15 @@ impl Builder {
     /// [`Error::is_config`] if no store was chosen, or if URL, namespace or
     /// secret cannot be used.
     pub fn build(self) -> Result<Limiter, Error> {
+        let is_cluster = self.backend.is_cluster();
         let store = match self.backend {
             Backend::None => {
                 return Err(Error::config("no store: give the builder a `url`, a `pool`, or `in_memory()`"));
             }
             Backend::Url(url) => Store::redis(self.connecting.by_url(&url)?),
             Backend::Sentinels { urls, name } => Store::redis(self.connecting.by_sentinels(&urls, name)?),
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(urls) => Store::redis(self.connecting.by_cluster(&urls, self.deadline)?),
             Backend::Pool(pool) => Store::redis(Connection::of_pool(pool)),
             Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Double(Double::Allow) => Store::Always { allowed: true },
@@ -235,7 +254,7 @@ impl Builder {
             Backend::Double(Double::Hang) => Store::Hanging,
         };
         let settings = Settings {
-            keyspace: Keyspace::new(&self.namespace, self.key_mode)?,
+            keyspace: Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster),
             deadline: self.deadline,
             on_failure: self.on_failure,
             observer: self.observer.clone(),
@@ -247,8 +266,12 @@ impl Builder {
         let is_redis = matches!(store, Store::Redis(_));
         self.clock.warm_up();
         let store = Arc::new(store);
-        let is_batched = is_redis && self.batching;
-        let batch = Batch::new(store.clone(), self.clock.clone(), self.observer, self.deadline, is_batched);
+        let together = match is_redis && self.batching {
+            false => Together::Nothing,
+            true if is_cluster => Together::EachPlace,
+            true => Together::All,
+        };
+        let batch = Batch::new(store.clone(), self.clock.clone(), self.observer, self.deadline, together);
         let remembers = is_redis && !self.deny_cache.is_zero();
         let deny_cache = remembers.then(|| DenyCache::new(self.clock, self.deny_cache));
         let core = Core::new(store, batch, deny_cache, settings)?;

@@ -27,6 +27,7 @@ impl Core {
                 asks.len()
             )));
         }
+        check_places(&asks, &items)?;
         let (folded, index_of) = fold(&asks, items)?;
         let n = u64::from(folded.iter().any(|item| item.cost > 0));
         let group = Group { items: folded.iter().cloned().collect(), n };
@@ -106,6 +107,15 @@ impl Core {
         };
         Ok((passes, decisions.collect::<Result<_, _>>()?))
     }
+}
+
+/// A script's keys must share a slot of the cluster.
+fn check_places(asks: &[Ask], items: &[Item]) -> Result<(), Error> {
+    let apart = items.iter().position(|item| item.target.place != items[0].target.place);
+    apart.map_or(Ok(()), |apart| {
+        let text = "its key lies in another slot of the Redis Cluster than that of the first ask, and one atomic step cannot reach both: ask for the same key, or let one sit beside the other (Ask::beside)";
+        Err(about(asks[apart].as_ref(), Error::config(text)))
+    })
 }
 
 /// One item per Redis key, costs summed, and for each ask the item it went into.

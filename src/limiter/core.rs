@@ -170,7 +170,7 @@ impl Core {
     }
 
     pub(crate) async fn write(&self, ask: AskRef<'_>, write: Write) -> Result<(), Error> {
-        let target = Target::new(ask.gate.info()?, ask.key);
+        let target = Target::new(ask.gate.info()?, ask.key, ask.beside);
         self.open()?;
         let _forgotten = Forgotten(self.deny_cache.as_ref(), &target);
         let deadline = self.deadline_of(ask.deadline);
@@ -270,7 +270,7 @@ impl Core {
     }
 
     pub(super) fn item(&self, ask: AskRef<'_>) -> Result<Item, Error> {
-        let target = Target::new(ask.gate.info()?, ask.key);
+        let target = Target::new(ask.gate.info()?, ask.key, ask.beside);
         check_cost(ask.cost, &target.gate.quota)?;
         Ok(Item { target, cost: ask.cost, max_delay_us: max_delay_us(ask) })
     }
@@ -343,7 +343,7 @@ fn gate_info(
 fn probe(keyspace: &Keyspace, fingerprints: &Fingerprints) -> Result<Group, Error> {
     let quota = Quota::token_bucket(1, Rate::per_second(1));
     let gate = Arc::new(gate_info(keyspace, fingerprints, "ready", quota)?);
-    Ok(Group::of_one(Item { target: Target::new(&gate, b""), cost: 0, max_delay_us: None }))
+    Ok(Group::of_one(Item { target: Target::new(&gate, b"", None), cost: 0, max_delay_us: None }))
 }
 
 impl std::fmt::Debug for Core {

@@ -7,9 +7,10 @@ use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
 use super::{Group, Outcome, Target, Write};
 use crate::algorithm::{Before, Seen};
-use crate::connection::{Connection, Deadline};
+use crate::connection::{Connection, Deadline, To};
 use crate::error::Error;
 use crate::health::Server;
+use crate::key::Place;
 use crate::quota::Quota;
 use crate::script;
 
@@ -31,22 +32,25 @@ impl RedisStore {
         self.connection.waited_for()
     }
 
-    /// What is all of one quota is one call of its algorithm's script, what is
-    /// more than one key a call of `group`; all calls are under way together.
+    /// What is all of one quota and place is one call of its algorithm's script,
+    /// what is more than one key a call of `group`; all calls are under way
+    /// together.
     pub(crate) async fn take(&self, groups: &[Group], deadline: Deadline) -> Vec<Result<Outcome, Error>> {
-        if let Some(quota) = uniform_quota(groups) {
+        if let Some(quota) = uniform_quota(groups)
+            && groups.iter().all(|group| group.place() == groups[0].place())
+        {
             return self.call(Some(quota), &groups.iter().collect::<Vec<_>>(), deadline).await;
         }
-        let mut calls: Vec<(Option<&Quota>, Vec<usize>)> = Vec::new();
+        let mut calls: Vec<(Call<'_>, Vec<usize>)> = Vec::new();
         for (index, group) in groups.iter().enumerate() {
-            let quota = uniform_quota(std::slice::from_ref(group));
-            match calls.iter_mut().find(|(other, _)| *other == quota) {
+            let call = (group.place(), uniform_quota(std::slice::from_ref(group)));
+            match calls.iter_mut().find(|(other, _)| *other == call) {
                 Some((_, members)) => members.push(index),
-                None => calls.push((quota, vec![index])),
+                None => calls.push((call, vec![index])),
             }
         }
         let mut outcomes = vec![None; groups.len()];
-        let answered = join_all(calls.iter().map(|(quota, members)| async move {
+        let answered = join_all(calls.iter().map(|((_, quota), members)| async move {
             let groups: Vec<&Group> = members.iter().map(|&index| &groups[index]).collect();
             self.call(*quota, &groups, deadline).await
         }));
@@ -65,19 +69,36 @@ impl RedisStore {
         groups: &[&Group],
         deadline: Deadline,
     ) -> Vec<Result<Outcome, Error>> {
-        let reply = match quota {
+        match self.try_call(quota, groups, deadline).await {
+            Ok(reply) => Reply::new(reply).outcomes(groups),
+            Err(error) if error.is_of_keys_apart() && groups.len() > 1 => {
+                // Their slot is moving. A key alone has its node at every moment.
+                let each = groups.iter().map(|group| async move {
+                    let reply = self.try_call(quota, &[*group], deadline).await?;
+                    Reply::new(reply).outcome_of_one(group)
+                });
+                join_all(each).await
+            }
+            Err(error) => vec![Err(error); groups.len()],
+        }
+    }
+
+    async fn try_call(
+        &self,
+        quota: Option<&Quota>,
+        groups: &[&Group],
+        deadline: Deadline,
+    ) -> Result<Value, Error> {
+        let to = To { place: groups[0].place(), deadline, again: true };
+        match quota {
             Some(quota) => {
                 let script = script::of(&script::TAKE, quota.kind());
-                self.connection.run(script, |command| take_args(quota, groups, command), deadline, true).await
+                self.connection.run(script, |command| take_args(quota, groups, command), to).await
             }
             None => {
                 let args = |command: &mut Cmd| group_args(groups, command);
-                self.connection.run(&script::GROUP, args, deadline, true).await
+                self.connection.run(&script::GROUP, args, to).await
             }
-        };
-        match reply {
-            Ok(reply) => Reply::new(reply).outcomes(groups),
-            Err(error) => vec![Err(error); groups.len()],
         }
     }
 
@@ -95,7 +116,11 @@ impl RedisStore {
         let args = |command: &mut Cmd| {
             command.arg(1).arg(key).arg(name).arg(lifetime.as_millis() as u64);
         };
-        match self.connection.run(&script::HEARTBEAT, args, deadline, true).await? {
+        match self
+            .connection
+            .run(&script::HEARTBEAT, args, To { place: Place::default(), deadline, again: true })
+            .await?
+        {
             Value::Int(count @ 0..) => Ok(count.unsigned_abs()),
             other => Err(unexpected(&other)),
         }
@@ -119,13 +144,16 @@ impl RedisStore {
                 Write::Reset => command,
             };
         };
-        match self.connection.run(script, args, deadline, again).await? {
+        match self.connection.run(script, args, To { place: target.place, deadline, again }).await? {
             Value::Int(_) => Ok(()),
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),
         }
     }
 }
+
+/// What goes to one place, of one quota or by `group`.
+type Call<'a> = (Place, Option<&'a Quota>);
 
 /// The quota of all groups, if each is one key of the same quota.
 fn uniform_quota(groups: &[Group]) -> Option<&Quota> {
@@ -208,6 +236,11 @@ impl Reply {
             Ok(now_us) => groups.iter().map(|group| self.outcome(group, now_us)).collect(),
             Err(error) => groups.iter().map(|_| Err(error.clone())).collect(),
         }
+    }
+
+    fn outcome_of_one(mut self, group: &Group) -> Result<Outcome, Error> {
+        let now_us = self.number()?;
+        self.outcome(group, now_us)
     }
 
     fn outcome(&mut self, group: &Group, now_us: u64) -> Result<Outcome, Error> {

@@ -59,7 +59,7 @@ behaviours! {
 
     async fn costs_of_the_same_key_and_gate_add_up(world) {
         let gate = world.gate("gate", Quota::sliding_log(5, DAY));
-        let asks = || [gate.ask("x").cost(2), gate.ask("y"), gate.ask("x")];
+        let asks = || [gate.ask("x").cost(2), gate.ask("y").beside("x"), gate.ask("x")];
         let decision = world.limiter.check_all(asks()).await.unwrap();
         assert_eq!(decision.decisions().iter().map(|it| it.remaining()).collect::<Vec<_>>(), [2, 4, 2]);
         assert!(!world.limiter.check_all(asks()).await.unwrap().is_allowed());
@@ -83,7 +83,7 @@ behaviours! {
 
     async fn one_atomic_step_has_at_most_128_keys(world) {
         let gate = world.gate("gate", Quota::fixed_window(5, DAY));
-        let asks = |n: usize| (0..n).map(|key| gate.ask(key.to_string())).collect::<Vec<_>>();
+        let asks = |n: usize| (0..n).map(|key| gate.ask(key.to_string()).beside("0")).collect::<Vec<_>>();
         assert!(world.limiter.check_all(asks(128)).await.unwrap().is_allowed());
         assert!(world.limiter.check_all(asks(129)).await.unwrap_err().is_config());
         assert_eq!(remaining(&gate, "0").await, 4);

@@ -5,6 +5,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+#[cfg(feature = "cluster")]
+use harness::Cluster;
 use harness::Server;
 use tidegate::{Builder, Decision, Gate, Lease, Limiter, ManualClock, Quota};
 
@@ -24,23 +26,44 @@ enum Clock {
     Memory(ManualClock),
     // The server's clock and this process's show the same. The server before the
     // guard: whoever waits for the guard keeps it alive.
-    Redis { server: Arc<Server>, here: ManualClock, _alone: MutexGuard<'static, ()> },
+    Redis {
+        server: Arc<Server>,
+        here: ManualClock,
+        _alone: MutexGuard<'static, ()>,
+    },
+    #[cfg(feature = "cluster")]
+    Cluster {
+        cluster: Arc<Cluster>,
+        here: ManualClock,
+        _alone: MutexGuard<'static, ()>,
+    },
 }
 
 /// One server for all tests that stop its clock, one test at a time.
-fn stopped_server() -> (Arc<Server>, MutexGuard<'static, ()>) {
-    static SERVER: Mutex<Weak<Server>> = Mutex::new(Weak::new());
-    static ALONE: Mutex<()> = Mutex::new(());
-    let server = {
-        let mut weak = SERVER.lock().unwrap_or_else(PoisonError::into_inner);
-        weak.upgrade().unwrap_or_else(|| {
-            let server = Arc::new(Server::with_shiftable_clock().unwrap());
-            acl::create_user(&server);
-            *weak = Arc::downgrade(&server);
-            server
-        })
-    };
-    (server, ALONE.lock().unwrap_or_else(PoisonError::into_inner))
+struct Stopped<T> {
+    running: Mutex<Weak<T>>,
+    alone: Mutex<()>,
+}
+
+impl<T> Stopped<T> {
+    const fn new() -> Self {
+        Self { running: Mutex::new(Weak::new()), alone: Mutex::new(()) }
+    }
+
+    fn get(
+        &'static self,
+        start: impl Fn() -> Result<T, harness::Error>,
+    ) -> (Arc<T>, MutexGuard<'static, ()>) {
+        let running = {
+            let mut weak = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+            weak.upgrade().unwrap_or_else(|| {
+                let running = Arc::new(start().unwrap());
+                *weak = Arc::downgrade(&running);
+                running
+            })
+        };
+        (running, self.alone.lock().unwrap_or_else(PoisonError::into_inner))
+    }
 }
 
 impl World {
@@ -58,7 +81,12 @@ impl World {
     }
 
     pub fn redis_with(settings: impl FnOnce(Builder) -> Builder) -> Self {
-        let (server, alone) = stopped_server();
+        static SERVER: Stopped<Server> = Stopped::new();
+        let (server, alone) = SERVER.get(|| {
+            let server = Server::with_shiftable_clock()?;
+            acl::create_user(&server);
+            Ok(server)
+        });
         server.cli(&["FLUSHALL"]).unwrap();
         let here = ManualClock::at(START);
         // With no more rights than the README says, so that one that is missing is found here.
@@ -66,6 +94,21 @@ impl World {
         let builder = builder.deadline(Duration::from_secs(10));
         let limiter = settings(builder.manual_clock(here.clone())).build().unwrap();
         let world = Self { limiter, clock: Clock::Redis { server, here, _alone: alone }, is_leased: false };
+        world.set(Duration::ZERO);
+        world
+    }
+
+    /// Three primaries, whose clocks stand still.
+    #[cfg(feature = "cluster")]
+    pub fn cluster_with(settings: impl FnOnce(Builder) -> Builder) -> Self {
+        static CLUSTER: Stopped<Cluster> = Stopped::new();
+        let (cluster, alone) = CLUSTER.get(Cluster::with_shiftable_clock);
+        cluster.nodes().for_each(|node| drop(node.cli(&["FLUSHALL"]).unwrap()));
+        let here = ManualClock::at(START);
+        let builder = Limiter::builder().cluster(cluster.urls()).deadline(Duration::from_secs(10));
+        let limiter = settings(builder.manual_clock(here.clone())).build().unwrap();
+        let world =
+            Self { limiter, clock: Clock::Cluster { cluster, here, _alone: alone }, is_leased: false };
         world.set(Duration::ZERO);
         world
     }
@@ -88,6 +131,11 @@ impl World {
                 here.set(START + since_start);
                 server.freeze_clock(u64::try_from(here.now().as_micros()).unwrap());
             }
+            #[cfg(feature = "cluster")]
+            Clock::Cluster { cluster, here, .. } => {
+                here.set(START + since_start);
+                cluster.freeze_clock(u64::try_from(here.now().as_micros()).unwrap());
+            }
         }
     }
 
@@ -96,6 +144,10 @@ impl World {
         match &self.clock {
             Clock::Memory(_) => panic!("nobody else has this memory"),
             Clock::Redis { server, .. } => assert_eq!(server.cli(&["DEL", key]).unwrap(), "(integer) 1"),
+            #[cfg(feature = "cluster")]
+            Clock::Cluster { cluster, .. } => {
+                assert!(cluster.cli(&["-c", "DEL", key]).unwrap().ends_with("(integer) 1"));
+            }
         }
     }
 
@@ -104,6 +156,8 @@ impl World {
         let now = match &self.clock {
             Clock::Memory(clock) => clock.now(),
             Clock::Redis { here, .. } => here.now(),
+            #[cfg(feature = "cluster")]
+            Clock::Cluster { here, .. } => here.now(),
         };
         self.set(now - START + by);
     }
@@ -142,6 +196,11 @@ macro_rules! behaviours {
         $crate::behaviours!(@in redis_deny_cache: $crate::support::world::World::redis_with(
             |builder| builder.batching(false)); $($name)+);
         $crate::behaviours!(@in redis_leased: $crate::support::world::World::redis().leased(); $($name)+);
+        #[cfg(feature = "cluster")]
+        $crate::behaviours!(@in cluster: $crate::support::world::World::cluster_with(|builder| builder); $($name)+);
+        #[cfg(feature = "cluster")]
+        $crate::behaviours!(@in cluster_one_by_one: $crate::support::world::World::cluster_with(
+            |builder| builder.batching(false).deny_cache(std::time::Duration::ZERO)); $($name)+);
     };
     (@in $module:ident: $world:expr; $($name:ident)+) => {
         mod $module {

@@ -131,6 +131,6 @@ impl Ledger {
     }
 
     pub(super) fn target(&self, key: &[u8]) -> Target {
-        Target::new(&self.shared.info, key)
+        Target::new(&self.shared.info, key, None)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use redis::{ConnectionInfo, IntoConnectionInfo};
+use redis::{ConnectionInfo, IntoConnectionInfo, RedisError};
 
 use super::{Backend, Builder};
 #[cfg(feature = "tls")]
@@ -13,7 +13,7 @@ use crate::error::Error;
 /// What a URL does not say.
 #[derive(Default)]
 pub(super) struct Connecting {
-    login: Login,
+    pub(super) login: Login,
     #[cfg(feature = "tls")]
     tls: Tls,
 }
@@ -114,17 +114,20 @@ impl Connecting {
     }
 
     /// Without the URL in the error: it may hold a password.
-    fn understood(&self, url: &str) -> Result<ConnectionInfo, Error> {
+    pub(super) fn understood(&self, url: &str) -> Result<ConnectionInfo, Error> {
         if cfg!(not(feature = "tls")) && url.starts_with("rediss:") {
             return Err(Error::config("a rediss:// URL needs tidegate's feature `tls`: switch it on"));
         }
-        let info = url.into_connection_info().map_err(|error| {
-            Error::config(format!(
-                "the Redis URL cannot be used ({error}): it should look like redis://127.0.0.1:6379"
-            ))
-        })?;
+        let info = url.into_connection_info().map_err(|error| bad_url(&error))?;
         #[cfg(feature = "tls")]
         let info = self.tls.apply(info)?;
         Ok(info)
     }
+}
+
+/// Without the URL in the error: it may hold a password.
+pub(super) fn bad_url(error: &RedisError) -> Error {
+    Error::config(format!(
+        "the Redis URL cannot be used ({error}): it should look like redis://127.0.0.1:6379"
+    ))
 }

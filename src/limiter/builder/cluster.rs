@@ -1,0 +1,31 @@
+//! A limiter over a Redis Cluster.
+
+use std::time::Duration;
+
+use super::connecting::{Connecting, bad_url};
+use super::{Backend, Builder};
+use crate::connection::{ClusterClient, Connection};
+use crate::error::Error;
+
+impl Builder {
+    /// The Redis Cluster of these nodes, such as `redis://10.0.0.1:6379`. The others
+    /// are found through any of them; several are named so that a process can start
+    /// while one is down. All have the same user and password.
+    ///
+    /// Keys are stored under other names than with a single Redis: a `{tag}` stands
+    /// before each, by which they lie in 48 slots, and so on up to 48 primaries. All
+    /// gates of one key share a slot; what [`check_all`](crate::Limiter::check_all)
+    /// is given must ([`Ask::beside`](crate::Ask::beside)).
+    pub fn cluster<S: AsRef<str>>(mut self, urls: impl IntoIterator<Item = S>) -> Self {
+        self.backend = Backend::Cluster(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
+        self
+    }
+}
+
+impl Connecting {
+    pub(super) fn by_cluster(self, urls: &[String], deadline: Duration) -> Result<Connection, Error> {
+        let nodes = urls.iter().map(|url| self.understood(url)).collect::<Result<_, _>>()?;
+        let client = ClusterClient::new(nodes, deadline).map_err(|error| bad_url(&error))?;
+        Ok(Connection::of_cluster(client, self.login))
+    }
+}

@@ -1,0 +1,41 @@
+//! Over a Redis Cluster.
+
+mod failover;
+mod groups;
+mod keys;
+mod refusals;
+mod resharding;
+
+use std::time::Duration;
+
+use harness::{Cluster, Server};
+use tidegate::{Builder, Limiter};
+
+use crate::support::fixture::{PATIENCE, namespace};
+
+fn builder(cluster: &Cluster) -> Builder {
+    let builder = Limiter::builder().cluster(cluster.urls()).namespace(&namespace()).deadline(PATIENCE);
+    builder.on_failure(tidegate::OnFailure::Error).breaker(false)
+}
+
+/// What redis-cli says of a key, at whichever node has it.
+fn at(cluster: &Cluster, command: &[&str]) -> String {
+    let said = cluster.cli(&[&["-c"], command].concat()).unwrap();
+    said.lines().last().unwrap_or_default().to_owned()
+}
+
+/// The number that redis-cli says.
+fn number(said: &str) -> u64 {
+    said.trim_start_matches("(integer) ").parse().unwrap_or_else(|_| panic!("{said}"))
+}
+
+/// The primary that has the slot of a key.
+fn owner<'a>(cluster: &'a Cluster, redis_key: &str) -> &'a Server {
+    let is_owner = |node: &&Server| {
+        let is_primary = node.cli(&["ROLE"]).unwrap().contains("\"master\"");
+        is_primary && !node.cli(&["EXISTS", redis_key]).unwrap().contains("MOVED")
+    };
+    cluster.nodes().find(is_owner).unwrap()
+}
+
+const MINUTE: Duration = Duration::from_secs(60);

@@ -1,0 +1,134 @@
+//! What is sent how often, as a node sees it that breaks off.
+
+use std::sync::{Arc, Mutex};
+
+use tidegate::{Limiter, Quota};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::MINUTE;
+use crate::support::fixture::{PATIENCE, soon};
+
+/// A node that has all slots, and hangs up where a script is called; what it was
+/// sent.
+async fn node(answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let log = sent.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            tokio::spawn(serve(stream, port, answer, log.clone()));
+        }
+    });
+    (format!("redis://127.0.0.1:{port}"), sent)
+}
+
+async fn serve(stream: TcpStream, port: u16, answer: &str, log: Arc<Mutex<Vec<String>>>) -> Option<()> {
+    let mut stream = BufReader::new(stream);
+    loop {
+        let command = command(&mut stream).await?;
+        let reply = match &*command[0].to_uppercase() {
+            "CLUSTER" => {
+                format!(
+                    "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$9\r\n127.0.0.1\r\n:{port}\r\n$40\r\n{:040}\r\n",
+                    1
+                )
+            }
+            "EVALSHA" | "EVAL" => {
+                log.lock().unwrap().push(command[0].clone());
+                if answer.is_empty() {
+                    return None;
+                }
+                format!("-{answer}\r\n")
+            }
+            "PING" => "+PONG\r\n".to_owned(),
+            _ => "+OK\r\n".to_owned(),
+        };
+        stream.write_all(reply.as_bytes()).await.ok()?;
+    }
+}
+
+async fn command(stream: &mut BufReader<TcpStream>) -> Option<Vec<String>> {
+    let mut words = Vec::new();
+    for _ in 0..length(stream).await? {
+        let mut word = vec![0; length(stream).await? + 2];
+        stream.read_exact(&mut word).await.ok()?;
+        words.push(String::from_utf8_lossy(&word).trim_end().to_owned());
+    }
+    Some(words)
+}
+
+async fn length(stream: &mut BufReader<TcpStream>) -> Option<usize> {
+    let mut line = String::new();
+    stream.read_line(&mut line).await.ok()?;
+    line.get(1..)?.trim_end().parse().ok()
+}
+
+fn limiter(url: &str) -> Limiter {
+    let builder = Limiter::builder().cluster([url]).deadline(PATIENCE);
+    builder.on_failure(tidegate::OnFailure::Error).breaker(false).instances(1).build().unwrap()
+}
+
+#[tokio::test]
+async fn a_give_back_whose_answer_is_lost_is_not_sent_again_and_a_take_once() {
+    let (url, sent) = node("").await;
+    let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
+    let count = || std::mem::take(&mut *sent.lock().unwrap()).len();
+    // Asked until it is sent: after a connection that was of no use there is a pause.
+    macro_rules! sent {
+        ($call:expr) => {{
+            let mut sent = 0;
+            soon("it is sent", async || {
+                assert!($call.await.unwrap_err().is_unavailable());
+                sent = count();
+                sent > 0
+            })
+            .await;
+            sent
+        }};
+    }
+    for _ in 0..2 {
+        assert_eq!(sent!(gate.refund("key", 1)), 1);
+        assert_eq!(sent!(gate.reset("key")), 1);
+        assert_eq!(sent!(gate.unblock("key")), 1);
+        // A pause may come before the second time.
+        assert!((1..=2).contains(&sent!(gate.check("key"))));
+    }
+}
+
+#[tokio::test]
+async fn what_the_cluster_refuses_is_an_error_in_its_words() {
+    for (refusal, words) in [
+        ("CLUSTERDOWN The cluster is down", "Redis refused: CLUSTERDOWN The cluster is down"),
+        ("TRYAGAIN Multiple keys", "Redis refused: TRYAGAIN Multiple keys"),
+        ("MASTERDOWN Link with MASTER is down", "Link with MASTER is down"),
+        ("LOADING Redis is loading", "Redis is loading"),
+    ] {
+        let (url, sent) = node(refusal).await;
+        let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
+        let error = gate.check("key").await.unwrap_err();
+        assert!(error.is_unavailable() && !error.is_timeout(), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
+        assert_eq!(sent.lock().unwrap().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_slot_that_nobody_will_have_is_an_error_in_the_end() {
+    let (url, sent) = node("MOVED 1 127.0.0.1:1").await;
+    let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
+    let error = gate.check("key").await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("MOVED"), "{error}");
+    assert_eq!(sent.lock().unwrap().len(), 8);
+}
+
+#[test]
+fn a_limiter_that_outlives_a_runtime_connects_in_the_next() {
+    let cluster = harness::Cluster::start().unwrap();
+    let gate = super::builder(&cluster).build().unwrap().gate("gate", Quota::fixed_window(5, MINUTE));
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for left in [4, 3, 2] {
+        assert_eq!(runtime().block_on(gate.check("key")).unwrap().remaining(), left);
+    }
+}

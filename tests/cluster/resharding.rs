@@ -1,0 +1,151 @@
+//! Slots that move while they are asked for.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use harness::{Cluster, Server};
+use tidegate::Quota;
+use tokio::task::JoinSet;
+
+use super::{MINUTE, at, builder, number, owner};
+
+const KEYS: usize = 480;
+const TASKS: usize = 64;
+
+fn key(n: usize) -> String {
+    format!("user:{n}")
+}
+
+/// The first 1,100 slots of the first node, among which are those of three tags,
+/// go to a node that had none.
+fn reshard(cluster: &Cluster, to: usize) {
+    let id = |node: &Server| node.cli(&["CLUSTER", "MYID"]).unwrap().trim_matches('"').to_owned();
+    let nodes: Vec<&Server> = cluster.nodes().collect();
+    let address = nodes[0].url().trim_start_matches("redis://");
+    let (from, to) = (id(nodes[0]), id(nodes[to]));
+    #[rustfmt::skip]
+    let said = cluster.cli(&[
+        "--cluster", "reshard", address, "--cluster-from", &from, "--cluster-to", &to,
+        "--cluster-slots", "1100", "--cluster-pipeline", "1", "--cluster-yes",
+    ]).unwrap();
+    assert!(!said.contains("ERR"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn slots_moved_under_load_lose_and_double_nothing() {
+    let mut cluster = Cluster::start().unwrap();
+    let new = cluster.add_node().unwrap();
+    let limiter = builder(&cluster).build().unwrap();
+    let alone = limiter.gate("alone", Quota::fixed_window(1_000_000, 60 * MINUTE));
+    let pair = [
+        limiter.gate("log", Quota::sliding_log(100_000, 60 * MINUTE)),
+        limiter.gate("bucket", Quota::fixed_window(1_000_000, 60 * MINUTE)),
+    ];
+    let admitted: Arc<Vec<[AtomicU64; 2]>> = Arc::new((0..KEYS).map(|_| Default::default()).collect());
+    let (is_over, apart) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let mut tasks = JoinSet::new();
+    for task in 0..TASKS {
+        let (alone, pair, limiter) = (alone.clone(), pair.clone(), limiter.clone());
+        let (admitted, is_over, apart) = (admitted.clone(), is_over.clone(), apart.clone());
+        tasks.spawn(async move {
+            let mut n = task;
+            while !is_over.load(Ordering::Relaxed) {
+                n = (n + 7) % KEYS;
+                assert!(alone.check(key(n)).await.unwrap().is_allowed());
+                admitted[n][0].fetch_add(1, Ordering::Relaxed);
+                match limiter.check_all(pair.iter().map(|gate| gate.ask(key(n)))).await {
+                    Ok(decision) => {
+                        assert!(decision.is_allowed());
+                        admitted[n][1].fetch_add(1, Ordering::Relaxed);
+                    }
+                    // Two keys of which the node has one, while their slot moves.
+                    Err(error) => {
+                        assert!(error.is_unavailable() && error.to_string().contains("TRYAGAIN"), "{error}");
+                        apart.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            }
+        });
+    }
+    let (cluster, tasks) = tokio::task::spawn_blocking(move || {
+        reshard(&cluster, new);
+        is_over.store(true, Ordering::Relaxed);
+        (cluster, tasks)
+    })
+    .await
+    .unwrap();
+    tasks.join_all().await;
+    let at_the_new = number(&cluster.nodes().nth(new).unwrap().cli(&["DBSIZE"]).unwrap());
+    assert!(at_the_new > 60, "{at_the_new} keys have moved");
+    let mut asked = 0;
+    for n in 0..KEYS {
+        for (gate, of) in [(&alone, 0), (&pair[0], 1), (&pair[1], 1)] {
+            let peek = gate.peek(key(n)).await.unwrap();
+            let admitted = admitted[n][of].load(Ordering::Relaxed);
+            assert_eq!(peek.limit() - peek.remaining(), admitted, "{gate:?} {n}");
+            asked += admitted;
+        }
+    }
+    eprintln!("{asked} units while slots moved, {} groups refused", apart.load(Ordering::Relaxed));
+}
+
+/// A slot whose keys are on their way: some are there, some are not yet, and new
+/// ones are nowhere.
+#[tokio::test]
+async fn while_a_slot_moves_each_key_is_served_and_a_group_of_new_ones_waits_for_its_end() {
+    let mut cluster = Cluster::start().unwrap();
+    let new = cluster.add_node().unwrap();
+    let limiter = builder(&cluster).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(5, 60 * MINUTE));
+    let other = limiter.gate("other", Quota::fixed_window(5, 60 * MINUTE));
+    // All in one slot.
+    let redis_key = gate.redis_key("user:1").unwrap();
+    let tag = |key: &str| gate.redis_key(key).unwrap()[..redis_key.find('}').unwrap()].to_owned();
+    let mut same = (1..).map(key).filter(|key| tag(key) == tag("user:1"));
+    let (stays, moves, fresh): (Vec<_>, Vec<_>, Vec<_>) =
+        (same.by_ref().take(3).collect(), same.by_ref().take(3).collect(), same.take(3).collect());
+    for key in stays.iter().chain(&moves) {
+        assert_eq!(gate.check(key).await.unwrap().remaining(), 4);
+    }
+
+    let slot = number(&at(&cluster, &["CLUSTER", "KEYSLOT", &redis_key])).to_string();
+    let (from, to) = (owner(&cluster, &redis_key), cluster.nodes().nth(new).unwrap());
+    let id = |node: &Server| node.cli(&["CLUSTER", "MYID"]).unwrap().trim_matches('"').to_owned();
+    let (from_id, to_id) = (id(from), id(to));
+    assert_eq!(to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).unwrap(), "OK");
+    assert_eq!(from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).unwrap(), "OK");
+    let migrate = |key: &str| {
+        let address = to.url().trim_start_matches("redis://").split_once(':').unwrap();
+        let moved = from.cli(&["MIGRATE", address.0, address.1, key, "0", "5000"]).unwrap();
+        assert_eq!(moved, "OK");
+    };
+    moves.iter().for_each(|key| migrate(&gate.redis_key(key).unwrap()));
+
+    // Alone, and in one call of which the node has some keys.
+    for left in [3, 2] {
+        for key in stays.iter().chain(&moves) {
+            assert_eq!(gate.check(key).await.unwrap().remaining(), left, "{key}");
+        }
+    }
+    let all: Vec<&String> = stays.iter().chain(&moves).chain(&fresh).collect();
+    let left: Vec<u64> = gate.check_many(&all).await.into_iter().map(|it| it.unwrap().remaining()).collect();
+    assert_eq!(left, [1, 1, 1, 1, 1, 1, 4, 4, 4]);
+    // A give-back too finds its key, and scripts are known nowhere yet.
+    gate.refund(&moves[0], 1).await.unwrap();
+    assert_eq!(gate.peek(&moves[0]).await.unwrap().remaining(), 2);
+
+    let pair = |key: &str| limiter.check_all([gate.ask(key), other.ask(key)]);
+    for key in [&stays[0], &moves[0], "user:new"] {
+        let beside = [gate.ask(key).beside("user:1"), other.ask(key).beside("user:1")];
+        let error = limiter.check_all(beside).await.unwrap_err();
+        assert!(error.is_unavailable() && error.to_string().contains("TRYAGAIN"), "{key}: {error}");
+    }
+    for key in &stays {
+        migrate(&gate.redis_key(key).unwrap());
+    }
+    for node in [to, from] {
+        assert_eq!(node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).unwrap(), "OK");
+    }
+    assert!(pair(&stays[0]).await.unwrap().is_allowed());
+    assert_eq!(gate.peek(&stays[0]).await.unwrap().remaining(), 0);
+}
