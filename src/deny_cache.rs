@@ -4,41 +4,29 @@
 //! Never admits, so it can never admit too many. What others do to the key in
 //! the meantime (a reset, a refund, an unblock) is seen up to the cap late.
 
-use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{Equivalent, UnitWeighter};
 
 use crate::algorithm::{Answer, Before, Taken};
 use crate::batch::Share;
 use crate::clock::Clock;
-use crate::fingerprint::{AsTheyAre, Fingerprint};
 use crate::quota::{Kind, Quota};
-use crate::store::{Item, Target};
+use crate::store::{ByTarget, Item, Target};
 
-/// Beyond this many, those that are not asked for go first.
-const MOST_KEYS: u64 = 65_536;
+const MOST_KEYS: usize = 65_536;
 
 const PLACES: usize = 4_096;
 
 pub(crate) struct DenyCache {
     clock: Clock,
     cap_us: u64,
-    denials: Cache<Key, Denial, UnitWeighter, AsTheyAre>,
+    denials: ByTarget<Denial>,
     /// By some bits of the fingerprint, until when anything is remembered. Read
     /// before the cache, whose locks all that is not denied would share.
     until_us: Box<[AtomicU64]>,
     /// By the same bits, how often keys were forgotten: what was asked before
     /// that is not remembered after it.
     forgotten: Box<[AtomicU64]>,
-}
-
-#[derive(Clone)]
-struct Key {
-    fingerprint: Fingerprint,
-    redis_key: String,
 }
 
 #[derive(Clone)]
@@ -60,10 +48,8 @@ pub(crate) struct Asked(u64);
 impl DenyCache {
     pub(crate) fn new(clock: Clock, cap: Duration) -> Self {
         let cap_us = u64::try_from(cap.as_micros()).unwrap_or(u64::MAX);
-        let denials =
-            Cache::with(1_024, MOST_KEYS, UnitWeighter, AsTheyAre::default(), DefaultLifecycle::default());
         let places = || (0..PLACES).map(|_| AtomicU64::new(0)).collect();
-        Self { clock, cap_us, denials, until_us: places(), forgotten: places() }
+        Self { clock, cap_us, denials: ByTarget::new(MOST_KEYS), until_us: places(), forgotten: places() }
     }
 
     pub(crate) fn asked(&self, target: &Target) -> Asked {
@@ -115,8 +101,7 @@ impl DenyCache {
         denial.until_us = share.sent_us + denial.answer(&item).retry_after_us.min(self.cap_us);
         let place = place(&item.target);
         self.until_us[place].fetch_max(denial.until_us, Ordering::Relaxed);
-        let key = Key { fingerprint: item.target.fingerprint, redis_key: item.target.redis_key.clone() };
-        self.denials.insert(key, denial);
+        self.denials.insert(&item.target, denial);
         // Looked at when it is in: whoever forgets counts first and then removes.
         if self.forgotten[place].load(Ordering::Acquire) != asked.0 {
             self.denials.remove(&item.target);
@@ -132,32 +117,6 @@ impl DenyCache {
 
 fn place(target: &Target) -> usize {
     target.fingerprint.0 as usize % PLACES
-}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.fingerprint.hash(state);
-    }
-}
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        self.redis_key == other.redis_key
-    }
-}
-
-impl Eq for Key {}
-
-impl Hash for Target {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.fingerprint.hash(state);
-    }
-}
-
-impl Equivalent<Key> for Target {
-    fn equivalent(&self, key: &Key) -> bool {
-        self.redis_key == key.redis_key
-    }
 }
 
 impl Denial {

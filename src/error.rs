@@ -202,7 +202,7 @@ impl fmt::Display for Error {
             ),
             Kind::RuntimeEnded => f.write_str("the tokio runtime in which Redis was asked has ended: ask again"),
             Kind::BreakerOpen => f.write_str(
-                "Redis was not asked, since it has not answered lately (the circuit breaker is open): see why it does not; it is probed every second",
+                "Redis was not asked, since it has not answered lately (the circuit breaker is open): see why it does not; it is probed about once a second",
             ),
             Kind::Refused(text) => write!(f, "Redis refused: {text}"),
             Kind::ShutDown => f.write_str("this limiter was shut down: open another one"),

@@ -1,6 +1,7 @@
 //! Where the state lives: Redis, or this process's memory. Both answer the same
 //! few questions in the same way.
 
+mod by_target;
 mod memory;
 mod redis;
 
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+pub(crate) use self::by_target::ByTarget;
 use self::memory::MemoryStore;
 use self::redis::RedisStore;
 use crate::algorithm::Before;
@@ -18,7 +20,7 @@ use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Fingerprints};
 use crate::gate_name::GateName;
 use crate::health::Server;
-use crate::key::{Place, Prefix};
+use crate::key::{Keyspace, Place, Prefix};
 use crate::quota::Quota;
 
 /// What all asks to one gate have in common.
@@ -28,6 +30,20 @@ pub(crate) struct GateInfo {
     pub(crate) quota: Quota,
     pub(crate) prefix: Prefix,
     pub(crate) fingerprints: Fingerprints,
+}
+
+impl GateInfo {
+    pub(crate) fn new(
+        keyspace: &Keyspace,
+        fingerprints: &Fingerprints,
+        name: &str,
+        quota: Quota,
+    ) -> Result<Self, Error> {
+        let prefix = keyspace.prefix(name, &quota)?;
+        // The prefix was made of it, so it is not too long.
+        let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
+        Ok(Self { name, quota, prefix, fingerprints: fingerprints.clone() })
+    }
 }
 
 /// One key of one gate, as it is called in the store.

@@ -26,21 +26,25 @@ pub(super) fn begin(shared: &Arc<Shared>) {
         return;
     }
     // Only looks at the limiter: what is dropped owes nothing.
-    let charging = Charging(Arc::downgrade(shared));
+    let charging = Charging { shared: Arc::downgrade(shared), has_ended: false };
     tokio::spawn(charging.run());
 }
 
-struct Charging(Weak<Shared>);
+struct Charging {
+    shared: Weak<Shared>,
+    has_ended: bool,
+}
 
 impl Charging {
-    async fn run(self) {
+    async fn run(mut self) {
         loop {
             tokio::time::sleep(PAUSE.mul_f64(1.0 + fastrand::f64())).await;
-            let shared = self.0.upgrade().filter(|shared| !shared.breaker.is_over());
+            let shared = self.shared.upgrade().filter(|shared| !shared.breaker.is_over());
             let Some(shared) = shared else { return };
             if shared.breaker.open_for().is_none() && shared.breaker.is_answered().await {
                 shared.charge().await;
-                if shared.end() {
+                self.has_ended = shared.end();
+                if self.has_ended {
                     return;
                 }
             }
@@ -50,7 +54,8 @@ impl Charging {
 
 impl Drop for Charging {
     fn drop(&mut self) {
-        if let Some(shared) = self.0.upgrade() {
+        // Where it has ended another may have begun.
+        if let Some(shared) = self.shared.upgrade().filter(|_| !self.has_ended) {
             shared.debts.0.store(false, Ordering::Release);
         }
     }

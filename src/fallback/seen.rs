@@ -1,17 +1,11 @@
 //! What the store last said of a key, so that who decides here does not begin
 //! with an untouched one.
 
-use std::hash::{Hash, Hasher};
-
-use quick_cache::sync::{Cache, DefaultLifecycle};
-use quick_cache::{Equivalent, UnitWeighter};
-
 use crate::algorithm::{Before, Record};
 use crate::clock::Clock;
 use crate::decision::Decision;
-use crate::fingerprint::{AsTheyAre, Fingerprint};
 use crate::quota::Quota;
-use crate::store::Target;
+use crate::store::{ByTarget, Target};
 
 /// Keys of which less than this part of the limit is used are not noted: that
 /// would cost every ask a write, to begin nearly where an untouched key does.
@@ -22,13 +16,7 @@ pub(super) fn is_worth_noting(decision: &Decision) -> bool {
     decision.remaining <= decision.limit - decision.limit.div_ceil(WORTH_NOTING)
 }
 
-pub(super) struct LastSeen(Cache<Key, Seen, UnitWeighter, AsTheyAre>);
-
-#[derive(Clone)]
-struct Key {
-    fingerprint: Fingerprint,
-    redis_key: String,
-}
+pub(super) struct LastSeen(ByTarget<Seen>);
 
 #[derive(Clone, Copy)]
 struct Seen {
@@ -42,17 +30,14 @@ struct Seen {
 
 impl LastSeen {
     pub(super) fn new(max_keys: usize) -> Self {
-        let most = max_keys as u64;
-        let (hasher, lifecycle) = (AsTheyAre::default(), DefaultLifecycle::default());
-        Self(Cache::with(max_keys.min(1_024), most, UnitWeighter, hasher, lifecycle))
+        Self(ByTarget::new(max_keys))
     }
 
     pub(super) fn note(&self, target: &Target, decision: &Decision, before: &Before, clock: &Clock) {
         let (limit, left) = (decision.limit, decision.remaining);
         let used = limit.saturating_sub(left);
         let blocked_us = before.blocked_until_us.saturating_sub(decision.now_us);
-        let key = Key { fingerprint: target.fingerprint, redis_key: target.redis_key.clone() };
-        self.0.insert(key, Seen { used, limit, blocked_us, at_us: clock.now_us() });
+        self.0.insert(target, Seen { used, limit, blocked_us, at_us: clock.now_us() });
     }
 
     /// The same part of the share is used as was of the limit, all of it at the
@@ -66,25 +51,5 @@ impl LastSeen {
             record.block(share, at_us.saturating_add(blocked_us), at_us);
         }
         record
-    }
-}
-
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.fingerprint.hash(state);
-    }
-}
-
-impl PartialEq for Key {
-    fn eq(&self, other: &Self) -> bool {
-        self.redis_key == other.redis_key
-    }
-}
-
-impl Eq for Key {}
-
-impl Equivalent<Key> for Target {
-    fn equivalent(&self, key: &Key) -> bool {
-        self.redis_key == key.redis_key
     }
 }

@@ -2,10 +2,11 @@
 //! said when nothing does.
 
 mod answers;
+mod asking;
 mod leasing;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::OnFailure;
@@ -19,16 +20,11 @@ use crate::deny_cache::{Asked, DenyCache};
 use crate::error::Error;
 use crate::fallback::{self, Fallback, Instances};
 use crate::fingerprint::Fingerprints;
-use crate::gate_name::GateName;
-use crate::health::Health;
 use crate::key::Keyspace;
 use crate::lease::Registry;
 use crate::observer::Observer;
-use crate::quota::{Quota, Rate};
+use crate::quota::Quota;
 use crate::store::{GateInfo, Group, Item, Store, Target, Write};
-
-/// The longest that a shutdown gives leases back.
-const LAST_GIVE_BACK: Duration = Duration::from_secs(6);
 
 pub(crate) struct Core {
     store: Arc<Store>,
@@ -72,7 +68,7 @@ impl Core {
     ) -> Result<Self, Error> {
         let Settings { keyspace, deadline, on_failure, observer, clock, max_keys, .. } = settings;
         let fingerprints = Fingerprints::default();
-        let probe = probe(&keyspace, &fingerprints)?;
+        let probe = asking::probe(&keyspace, &fingerprints)?;
         let can_fail = matches!(*store, Store::Redis(_));
         let breaker = can_fail
             .then(|| Breaker::new(store.clone(), probe.clone(), deadline, observer.clone(), settings.breaker))
@@ -110,7 +106,7 @@ impl Core {
     }
 
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<GateInfo, Error> {
-        gate_info(&self.keyspace, &self.fingerprints, name, quota)
+        GateInfo::new(&self.keyspace, &self.fingerprints, name, quota)
     }
 
     pub(crate) async fn check(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
@@ -194,77 +190,6 @@ impl Core {
         self.store.sleep(duration).await;
     }
 
-    pub(super) async fn ready(&self) -> Result<(), Error> {
-        if let Store::Always { .. } = *self.store {
-            return self.open();
-        }
-        self.take(self.probe.clone(), Deadline::new(self.deadline)).await.map(drop)
-    }
-
-    /// Asks also where the breaker is open: whoever wants to know waits for it.
-    pub(super) async fn health(&self) -> Health {
-        let server = match self.open() {
-            Ok(()) => self.store.server(Deadline::new(self.deadline)).await,
-            Err(error) => Err(error),
-        };
-        Health {
-            breaker_open_for: self.breaker.as_ref().and_then(|breaker| breaker.open_for()),
-            instances: self.fallback.as_ref().map_or(1, Fallback::instances),
-            server,
-        }
-    }
-
-    pub(super) async fn shutdown(&self) {
-        self.is_shut_down.store(true, Ordering::Release);
-        self.leases.end(LAST_GIVE_BACK).await;
-        if let Some(breaker) = &self.breaker {
-            breaker.end();
-        }
-        self.store.close();
-    }
-
-    pub(super) async fn take(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
-        self.open()?;
-        if let Err(error) = self.pass() {
-            // Who asks in a loop should let others run now and then.
-            tokio::task::coop::consume_budget().await;
-            return Err(error);
-        }
-        let shared = self.batch.take(group, deadline).await;
-        self.saw(&shared, deadline);
-        shared
-    }
-
-    async fn take_each(&self, groups: Vec<Group>, deadline: Deadline) -> Vec<Result<Share, Error>> {
-        if let Err(error) = self.open().and_then(|()| self.pass()) {
-            return vec![Err(error); groups.len()];
-        }
-        let shares = self.batch.take_each(groups, deadline).await;
-        shares.iter().for_each(|share| self.saw(share, deadline));
-        shares
-    }
-
-    /// Whether the store is to be asked.
-    fn pass(&self) -> Result<(), Error> {
-        if let Some(fallback) = &self.fallback {
-            fallback.be_counted();
-        }
-        self.breaker.as_ref().map_or(Ok(()), |breaker| breaker.check())
-    }
-
-    fn saw<T>(&self, result: &Result<T, Error>, deadline: Deadline) {
-        if let Some(breaker) = &self.breaker {
-            breaker.saw(result, deadline);
-        }
-    }
-
-    fn open(&self) -> Result<(), Error> {
-        match self.is_shut_down.load(Ordering::Acquire) {
-            true => Err(Error::shut_down()),
-            false => Ok(()),
-        }
-    }
-
     pub(super) fn deadline_of(&self, own: Option<Duration>) -> Deadline {
         Deadline::new(own.unwrap_or(self.deadline))
     }
@@ -325,25 +250,6 @@ impl Core {
         }
         decided
     }
-}
-
-fn gate_info(
-    keyspace: &Keyspace,
-    fingerprints: &Fingerprints,
-    name: &str,
-    quota: Quota,
-) -> Result<GateInfo, Error> {
-    let prefix = keyspace.prefix(name, &quota)?;
-    // The prefix was made of it, so it is not too long.
-    let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
-    Ok(GateInfo { name, quota, prefix, fingerprints: fingerprints.clone() })
-}
-
-/// A peek, which writes nothing.
-fn probe(keyspace: &Keyspace, fingerprints: &Fingerprints) -> Result<Group, Error> {
-    let quota = Quota::token_bucket(1, Rate::per_second(1));
-    let gate = Arc::new(gate_info(keyspace, fingerprints, "ready", quota)?);
-    Ok(Group::of_one(Item { target: Target::new(&gate, b"", None), cost: 0, max_delay_us: None }))
 }
 
 impl std::fmt::Debug for Core {
