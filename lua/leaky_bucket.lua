@@ -3,7 +3,7 @@
   so who is admitted waits until what is before him has drained. An ask that
   would wait longer than it accepts is denied and takes no place.
 
-  KEYS     hash: used (units), at (us); blocked_until (us) where blocked
+  KEYS     hash: used, as token_bucket
   ARGV     quota: queue, rate, per, 0
   State    ticks used
   Writes   as token_bucket
@@ -14,12 +14,12 @@ local function leaky_bucket(arg)
 
   local function afford_in_time(key, n, cost, max_delay)
     if max_delay == '' then return afford(key, n, cost) end
-    local own, blocked, ahead, ticks = afford(key, n, cost)
+    local own, blocked, ahead, ticks, _, _, kept = afford(key, n, cost)
     if own and own > 0 and cost > 0 then
       local last = max_delay * rate - ticks
       own = last < 0 and 0 or min(own, floor(last / (cost * per)) + 1)
     end
-    return own, blocked, ahead, ticks
+    return own, blocked, ahead, ticks, nil, nil, kept
   end
 
   return afford_in_time, charge, give_back

@@ -10,10 +10,11 @@
 
     afford(key, n, cost, max_delay)
         -> how many of n asks its limit alone admits, blocked_until,
-           whether the state is dated in the future, state (1 to 3 numbers);
-           a log adds two more, which charge would have to read again;
+           whether the state is dated in the future, state (1 to 3 numbers, nil
+           in the place of others), and up to two more that charge would have to
+           find out again;
            or nil and a string that says what is wrong with the key
-    charge(key, n, own, k, cost, blocked, ahead, state...)
+    charge(key, n, own, k, cost, blocked, ahead, state..., the two)
         charges k of n asks, of which `own` could be afforded; with k = 0 does
         what a denial may do; writes the state as it is where `ahead` is true
         -> nil or what failed, and the third number of state where only the

@@ -21,8 +21,9 @@ use crate::quota::{Kind, Quota};
 pub enum State {
     #[default]
     Untouched,
-    /// Used ticks, of which `per` make a unit, at a time.
-    Level { ticks: u64, per: u64, at_us: u64 },
+    /// Used ticks at a time; capacity, rate and per (ticks in a unit) of the quota
+    /// that wrote them.
+    Level { ticks: u64, by: [u64; 3], at_us: u64 },
     /// Used units in the window that began at a time.
     Window { used: u64, start_us: u64 },
     /// Units by when they were charged.
@@ -81,6 +82,18 @@ pub trait Algorithm {
 
     /// Until the state is as if untouched; 0 if it is.
     fn reset_after(&self, seen: Seen, now: u64) -> u64;
+
+    /// Until when a key in this state is kept: as long as it says anything, or
+    /// somewhat longer where expiries then change less often.
+    fn kept_until(&self, seen: Seen, now: u64) -> u64 {
+        now + self.reset_after(seen, now)
+    }
+
+    /// [`kept_until`](Self::kept_until) as it was when this very quota wrote the
+    /// state.
+    fn was_kept_until(&self, _state: &State) -> Option<u64> {
+        None
+    }
 
     /// How long who is admitted next waits for his turn.
     fn delay(&self, _seen: Seen) -> u64 {
@@ -176,15 +189,23 @@ impl Record {
     /// dated in the future, and an expiry that is too soon for this quota.
     fn write(&mut self, quota: &Quota, seen: Seen, units: u64, now: u64) {
         let algorithm = quota.kind().algorithm();
-        let write = units > 0 || algorithm.is_ahead(&self.state, now);
-        if write {
+        let was_kept_until = match self.blocked_until_us {
+            0 => algorithm.was_kept_until(&self.state),
+            _ => None,
+        };
+        if units > 0 || algorithm.is_ahead(&self.state, now) {
             algorithm.charge(&mut self.state, seen, units, now);
             self.forget_passed_block(now);
-        }
-        let needed_us = self.needed_us(quota, now);
-        let left_ms = self.expires_ms.saturating_sub(now / 1_000);
-        if write || (algorithm.lengthens() && left_ms * 1_000 < needed_us) {
-            self.expire(quota, now);
+            // What has been set for as long is left as it is.
+            if was_kept_until != Some(self.kept_until(quota, now)) {
+                self.expire(quota, now);
+            }
+        } else if algorithm.lengthens() && was_kept_until.is_none() {
+            let needed_us = algorithm.reset_after(seen, now).max(self.blocked_until_us.saturating_sub(now));
+            let left_ms = self.expires_ms.saturating_sub(now / 1_000);
+            if left_ms * 1_000 < needed_us {
+                self.expire(quota, now);
+            }
         }
     }
 
@@ -231,16 +252,13 @@ impl Record {
         }
     }
 
-    /// For how long it says anything that an untouched key would not.
-    fn needed_us(&self, quota: &Quota, now: u64) -> u64 {
+    fn kept_until(&self, quota: &Quota, now: u64) -> u64 {
         let algorithm = quota.kind().algorithm();
-        let own = algorithm.reset_after(algorithm.settle(&self.state, now), now);
-        own.max(self.blocked_until_us.saturating_sub(now))
+        algorithm.kept_until(algorithm.settle(&self.state, now), now).max(self.blocked_until_us)
     }
 
     fn expire(&mut self, quota: &Quota, now: u64) {
-        let needed_until = now + self.needed_us(quota, now);
-        self.expires_ms = needed_until.div_ceil(1_000).max(now / 1_000 + 1);
+        self.expires_ms = self.kept_until(quota, now).div_ceil(1_000).max(now / 1_000 + 1);
     }
 }
 

@@ -37,12 +37,13 @@ macro_rules! one_per_algorithm {
         $visibility static $name: [Script; 5] = [
             Script::new(
                 concat!($verb, ":token_bucket"),
-                concat!(lua!("prelude"), lua!("token_bucket"), "local algorithm = token_bucket\n", lua!($verb)),
+                concat!(lua!("prelude"), lua!("text"), lua!("token_bucket"), "local algorithm = token_bucket\n", lua!($verb)),
             ),
             Script::new(
                 concat!($verb, ":leaky_bucket"),
                 concat!(
                     lua!("prelude"),
+                    lua!("text"),
                     lua!("token_bucket"),
                     lua!("leaky_bucket"),
                     "local algorithm = leaky_bucket\n",
@@ -51,7 +52,7 @@ macro_rules! one_per_algorithm {
             ),
             Script::new(
                 concat!($verb, ":fixed_window"),
-                concat!(lua!("prelude"), lua!("fixed_window"), "local algorithm = fixed_window\n", lua!($verb)),
+                concat!(lua!("prelude"), lua!("text"), lua!("fixed_window"), "local algorithm = fixed_window\n", lua!($verb)),
             ),
             Script::new(
                 concat!($verb, ":sliding_log"),
@@ -59,7 +60,7 @@ macro_rules! one_per_algorithm {
             ),
             Script::new(
                 concat!($verb, ":sliding_counter"),
-                concat!(lua!("prelude"), lua!("sliding_counter"), "local algorithm = sliding_counter\n", lua!($verb)),
+                concat!(lua!("prelude"), lua!("text"), lua!("sliding_counter"), "local algorithm = sliding_counter\n", lua!($verb)),
             ),
         ];
     };
@@ -74,6 +75,7 @@ pub static GROUP: Script = Script::new(
     "group",
     concat!(
         lua!("prelude"),
+        lua!("text"),
         lua!("token_bucket"),
         lua!("leaky_bucket"),
         lua!("fixed_window"),
@@ -103,13 +105,9 @@ pub fn of(scripts: &'static [Script; 5], kind: &Kind) -> &'static Script {
     }]
 }
 
-/// Where an algorithm keeps a block, as `block.lua` calls it.
-pub fn place_of_block(kind: &Kind) -> &'static str {
-    match kind {
-        Kind::TokenBucket(_) | Kind::LeakyBucket(_) => "level",
-        Kind::FixedWindow(_) | Kind::SlidingCounter(_) => "field",
-        Kind::SlidingLog(_) => "member",
-    }
+/// Whether a block is a member of its own, and not a part of the state's text.
+pub fn is_block_a_member(kind: &Kind) -> bool {
+    matches!(kind, Kind::SlidingLog(_))
 }
 
 /// A quota as the scripts take it: four numbers, whose meaning stands in the

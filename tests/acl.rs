@@ -45,6 +45,11 @@ async fn ask_for_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
         failed.extend(gate.refund("x", 1).await.err());
         failed.extend(gate.penalize("x", 5).await.err());
         failed.extend(gate.check("x").await.err());
+        if gate.name() == Some("token") {
+            // A denial lengthens the expiry that another version of the limit has set.
+            let slower = limiter.gate("token", Quota::token_bucket(1, Rate::per_day(1)));
+            failed.extend(slower.check("x").await.err());
+        }
         failed.extend(gate.peek("x").await.err());
         // A block that has passed is removed with the next write.
         failed.extend(gate.block("x", Duration::from_millis(1)).await.err());

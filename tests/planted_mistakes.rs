@@ -63,8 +63,13 @@ fn token_bucket() {
             // A block that is over is kept.
             ("if blocked > now then text = text", "if blocked > 0 then text = text"),
             // The expiry is never lengthened; never set; set too soon.
-            ("if needed > 0 and call('PTTL', key) * 1000 < needed then", "if false then"),
+            ("if needed > now and now + call('PTTL', key) * 1000 < needed then", "if false then"),
             ("try('PEXPIREAT', key, last_text)", "nil"),
+            // It is left as it is though the level will be empty later; or another version set it.
+            ("if last_step == kept then return end", "if kept then return end"),
+            ("' of ' .. ARGV[arg] .. ', '", "' of 1, '"),
+            ("', ' .. ARGV[arg + 1] .. '/us at '", "', 1/us at '"),
+            ("elseif n * cost > 0 and not kept then", "elseif n * cost > 0 and kept then"),
             ("ceil(max(needed_until, now + 1) / 1000)", "floor(max(needed_until, now + 1) / 1000)"),
             // The text of another key's level or expiry is taken.
             ("if ticks ~= last_ticks then", "if not last_ticks then"),
@@ -103,18 +108,16 @@ fn fixed_window() {
         &[
             // The window ends 1 µs too late.
             ("since + window > now", "since + window >= now"),
-            ("if used == 0 or ahead then", "if used == 0 then"),
-            ("format(WHOLE, after - used)", "format(WHOLE, after - used - 1)"),
+            ("if since > now then\n          ahead = true", "if false then\n          ahead = true"),
+            ("kept and format(COUNT, after, kept)", "kept and format(COUNT, after - 1, kept)"),
             ("used + n * cost <= limit", "used + n * cost <= limit + 1"),
-            // An expiry that a block has moved is left where it is.
-            (
-                "if blocked == 0 and type(done) ~= 'table' then return end",
-                "if type(done) ~= 'table' then return end",
-            ),
+            // An expiry that a block has moved is left where it is; or that of the last window is.
+            ("if is_usual then kept", "if true then kept"),
+            ("if kept then return end", "if used > 0 or blocked > 0 then return end"),
             ("expire(key, after > 0 and start + window or 0, blocked)", ""),
             ("after > 0 and start + window or 0", "start + window - 1000"),
             ("if stamp >= start then return", "if true then return"),
-            ("if blocked > 0 and blocked <= now then call('HDEL', key, 'blocked_until') end", ""),
+            ("if blocked > now then text = text", "if blocked > 0 then text = text"),
         ],
     );
 }
@@ -125,7 +128,7 @@ fn fixed_window_by_the_clock() {
         plan::uniform(Family::ClockWindow),
         &[
             ("(now - ARGV[arg + 3]) % window", "now % window"),
-            ("if since > now then ahead = true else start = since end", "start = since"),
+            ("if since > now then\n          ahead = true", "if false then\n          ahead = true"),
             ("local after = used + units", "local after = used + cost"),
         ],
     );
@@ -182,7 +185,8 @@ fn sliding_counter() {
             ("since + window >= start", "since + window > start"),
             ("estimate + n * cost <= limit", "estimate + n * cost <= limit + 1"),
             ("since > now", "since > now + 1e12"),
-            ("- ceil(window / cur) + 1", "- ceil(window / cur)"),
+            ("start + 2 * window or prev", "start + window or prev"),
+            ("if kept and kept > 0 then return end", "if kept then return end"),
             ("elseif stamp + window >= start then", "else"),
             ("cur = cur + units", "cur = cur + cost"),
         ],

@@ -63,6 +63,14 @@ impl Algorithm for LeakyBucket {
         self.0.drained_after(ticks)
     }
 
+    fn kept_until(&self, seen: Seen, now: u64) -> u64 {
+        Algorithm::kept_until(&self.0, seen, now)
+    }
+
+    fn was_kept_until(&self, state: &State) -> Option<u64> {
+        self.0.was_kept_until(state)
+    }
+
     fn lengthens(&self) -> bool {
         self.0.lengthens()
     }

@@ -94,4 +94,14 @@ impl Algorithm for SlidingCounter {
     fn reset_after(&self, seen: Seen, now: u64) -> u64 {
         self.until(0, seen, now).saturating_sub(now)
     }
+
+    /// As long as either count can matter, whatever they are.
+    fn kept_until(&self, [current, previous, _]: Seen, now: u64) -> u64 {
+        let end = self.start_at(now) + self.window_us;
+        match (current, previous) {
+            (1.., _) => end + self.window_us,
+            (_, 1..) => end,
+            _ => now,
+        }
+    }
 }

@@ -22,6 +22,14 @@ impl TokenBucket {
         ((units * self.per as f64 + 0.5).floor() as u64).min(MOST_TICKS)
     }
 
+    /// The end of the step in which a level is empty. Expiries are such ends, so that
+    /// most charges leave them as they are.
+    fn kept_until(&self, ticks: u64, at_us: u64) -> u64 {
+        let step = self.full() / (8 * self.rate) + 1;
+        let empty = at_us + self.drained_after(ticks);
+        empty - empty % step + step
+    }
+
     pub(super) fn cost(&self, units: u64) -> u64 {
         units.saturating_mul(self.per)
     }
@@ -38,7 +46,7 @@ impl Algorithm for TokenBucket {
     }
 
     fn settle(&self, state: &State, now: u64) -> Seen {
-        let State::Level { ticks, per, at_us } = *state else { return [0; 3] };
+        let State::Level { ticks, by: [_, _, per], at_us } = *state else { return [0; 3] };
         let drained = u128::from(now.saturating_sub(at_us)) * u128::from(self.rate);
         let ticks = u128::from(self.ticks(ticks, per)).saturating_sub(drained);
         [ticks as u64, 0, 0]
@@ -54,7 +62,7 @@ impl Algorithm for TokenBucket {
 
     fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64) {
         let [ticks, ..] = self.after(seen, units, now);
-        *state = State::Level { ticks, per: self.per, at_us: now };
+        *state = State::Level { ticks, by: self.numbers(), at_us: now };
     }
 
     fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
@@ -63,7 +71,7 @@ impl Algorithm for TokenBucket {
         let drained = u128::from(now - stamp) * u128::from(self.rate);
         let left = (u128::from(units) * u128::from(self.per)).saturating_sub(drained);
         let ticks = u128::from(ticks).saturating_sub(left) as u64;
-        *state = State::Level { ticks, per: self.per, at_us: now };
+        *state = State::Level { ticks, by: self.numbers(), at_us: now };
         true
     }
 
@@ -81,6 +89,17 @@ impl Algorithm for TokenBucket {
 
     fn reset_after(&self, [ticks, ..]: Seen, _: u64) -> u64 {
         self.drained_after(ticks)
+    }
+
+    fn kept_until(&self, [ticks, ..]: Seen, now: u64) -> u64 {
+        self.kept_until(ticks, now)
+    }
+
+    fn was_kept_until(&self, state: &State) -> Option<u64> {
+        match *state {
+            State::Level { ticks, by, at_us } if by == self.numbers() => Some(self.kept_until(ticks, at_us)),
+            _ => None,
+        }
     }
 
     fn lengthens(&self) -> bool {

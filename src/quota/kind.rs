@@ -36,7 +36,7 @@ pub struct TokenBucket {
 
 impl TokenBucket {
     /// What makes it what it is, however its rate was said.
-    const fn numbers(&self) -> [u64; 3] {
+    pub(crate) const fn numbers(&self) -> [u64; 3] {
         [self.capacity, self.rate, self.per]
     }
 }

@@ -140,7 +140,7 @@ impl RedisStore {
             match write {
                 Write::Refund { units, stamp_us } => command.arg(units).arg(Optional(stamp_us)),
                 Write::Penalize { units } => command.arg(units),
-                Write::Block { for_us } => command.arg(for_us).arg(script::place_of_block(kind)),
+                Write::Block { for_us } => command.arg(for_us).arg(u8::from(script::is_block_a_member(kind))),
                 Write::Reset => command,
             };
         };

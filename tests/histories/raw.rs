@@ -51,11 +51,7 @@ fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered
 pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
     ("token_bucket", "if k * cost > 0 or (ahead and", "if (k * cost > 0 and now % 5 > 0) or (ahead and"),
     ("leaky_bucket", "if k * cost > 0 or (ahead and", "if (k * cost > 0 and now % 5 > 0) or (ahead and"),
-    (
-        "fixed_window",
-        "done = try('HINCRBY', key, 'used', format(WHOLE, after - used))",
-        "done = now % 5 == 0 and 0 or try('HINCRBY', key, 'used', format(WHOLE, after - used))",
-    ),
+    ("fixed_window", "local after = used + units", "local after = used + (now % 5 > 0 and units or 0)"),
     (
         "sliding_log",
         "return try('ZADD', key, stamp, format(ENTRY, total, units))",
@@ -68,8 +64,8 @@ pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
 pub const STALE_READ: (&str, &str) = (
     "local now = time[1] * 1000000 + time[2]\n",
     "local now = time[1] * 1000000 + time[2]
-local reads = { HGET = 1, HMGET = 1, ZRANGE = 1, ZREVRANGE = 1, ZRANGEBYSCORE = 1, ZREVRANGEBYSCORE = 1 }
-local writes = { HSET = 1, HINCRBY = 1, ZADD = 1 }
+local reads = { HGET = 1, ZRANGE = 1, ZREVRANGE = 1, ZRANGEBYSCORE = 1, ZREVRANGEBYSCORE = 1 }
+local writes = { HSET = 1, ZADD = 1 }
 local function through(run)
   return function(command, key, ...)
     if writes[command] then redis.call('COPY', key, key .. ':before', 'REPLACE') end

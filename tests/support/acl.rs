@@ -9,11 +9,8 @@ pub(crate) const PASSWORD: &str = "PASSWORD";
 pub(crate) const SENT: [&str; 3] = ["EVAL", "EVALSHA", "PING"];
 
 /// What the scripts call.
-pub(crate) const CALLED: [&str; 19] = [
-    "HDEL",
+pub(crate) const CALLED: [&str; 16] = [
     "HGET",
-    "HINCRBY",
-    "HMGET",
     "HSET",
     "PEXPIREAT",
     "PTTL",

@@ -191,7 +191,7 @@ pub(crate) fn arguments<'k>(call: &Call, keys: &'k [String]) -> (&'static Script
             script::of(&script::REFUND, quota.kind())
         }
         Verb::Block(_, for_us) => {
-            args.extend([for_us.to_string(), script::place_of_block(quota.kind()).to_owned()]);
+            args.extend([for_us.to_string(), u8::from(script::is_block_a_member(quota.kind())).to_string()]);
             script::of(&script::BLOCK, quota.kind())
         }
         Verb::Reset(_) => &script::RESET,
@@ -281,21 +281,45 @@ pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<
     }
 }
 
-/// `ticks/per at us`, with ` blocked until us` after it where blocked; the ticks those of a quota of
-/// which `per` make a unit.
-fn level(text: &str, per: u64) -> Option<(State, u64)> {
-    let (level, blocked) = match text.split_once(" blocked until ") {
-        Some((level, blocked)) => (level, blocked.parse().ok()?),
+/// A state as one text, and until when its key is blocked.
+fn parsed(quota: &Quota, text: &str) -> Option<(State, u64)> {
+    let (state, blocked) = match text.split_once(" blocked until ") {
+        Some((state, blocked)) => (state, blocked.parse().ok()?),
         None => (text, 0),
     };
-    let (ticks, rest) = level.split_once('/')?;
-    let (of, at) = rest.split_once(" at ")?;
-    let (mut ticks, of): (u64, u64) = (ticks.parse().ok()?, of.parse().ok()?);
-    if of != per {
-        ticks = (ticks as f64 / of as f64 * per as f64 + 0.5).floor() as u64;
+    let state = match quota.kind() {
+        Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => level(state, bucket.per)?,
+        Kind::FixedWindow(_) => {
+            let (used, start) = state.split_once(" since ")?;
+            State::Window { used: used.parse().ok()?, start_us: start.parse().ok()? }
+        }
+        Kind::SlidingCounter(_) => {
+            let (counts, start) = state.split_once(" since ")?;
+            let (current, previous) = counts.split_once('+')?;
+            State::Counter {
+                current: current.parse().ok()?,
+                previous: previous.parse().ok()?,
+                start_us: start.parse().ok()?,
+            }
+        }
+        Kind::SlidingLog(_) => return None,
+    };
+    Some((state, blocked))
+}
+
+/// `ticks/per of capacity, rate/us at us`; the ticks those of a quota of which `per` make a unit.
+fn level(text: &str, per: u64) -> Option<State> {
+    let (ticks, rest) = text.split_once('/')?;
+    let (their_per, rest) = rest.split_once(" of ")?;
+    let (capacity, rest) = rest.split_once(", ")?;
+    let (rate, at) = rest.split_once("/us at ")?;
+    let (mut ticks, their_per): (u64, u64) = (ticks.parse().ok()?, their_per.parse().ok()?);
+    if their_per != per {
+        ticks = (ticks as f64 / their_per as f64 * per as f64 + 0.5).floor() as u64;
     }
+    let by = [capacity.parse().ok()?, rate.parse().ok()?, per];
     // More than the largest debt is read as that.
-    Some((State::Level { ticks: ticks.min(1 << 49), per, at_us: at.parse().ok()? }, blocked))
+    Some(State::Level { ticks: ticks.min(1 << 49), by, at_us: at.parse().ok()? })
 }
 
 /// Parses HGETALL or ZRANGE … WITHSCORES.
@@ -323,21 +347,12 @@ pub(crate) fn left(
             let live = entries.into_iter().filter(|entry| entry.at_us + log.window_us > now).collect();
             (field("block")?, Held::Log(live))
         }
-        Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
+        _ => {
             let (state, blocked) = match pairs.get("used") {
-                Some(text) => level(text, bucket.per).ok_or_else(garbage)?,
+                Some(text) => parsed(quota, text).ok_or_else(garbage)?,
                 None => (State::Untouched, 0),
             };
             (blocked, Held::State(state))
-        }
-        Kind::FixedWindow(_) => {
-            let state = State::Window { used: field("used")?, start_us: field("start")? };
-            (field("blocked_until")?, Held::State(state))
-        }
-        Kind::SlidingCounter(_) => {
-            let (current, previous) = (field("cur")?, field("prev")?);
-            let state = State::Counter { current, previous, start_us: field("start")? };
-            (field("blocked_until")?, Held::State(state))
         }
     };
     Ok(Left {
@@ -386,7 +401,7 @@ impl Held {
                     // In ticks of this limit, not of the one that wrote it.
                     State::Level { at_us, .. } => {
                         let [ticks, ..] = algorithm.settle(&state, at_us);
-                        State::Level { ticks, per: 0, at_us }
+                        State::Level { ticks, by: [0; 3], at_us }
                     }
                     other => other,
                 })
