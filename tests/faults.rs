@@ -51,6 +51,7 @@ faults! {
     text: "reply: a text where a number should be";
     negative: "reply: a number below 0";
     too_large: "reply: a number beyond 64 bits";
+    impossible: "reply: numbers that cannot be";
     no_array: "reply: a text alone";
     not_resp: "reply: not RESP";
     endless: "reply: endless";

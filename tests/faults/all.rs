@@ -79,6 +79,7 @@ pub const FAULTS: &[Fault] = &[
     reply("reply: a text where a number should be", |scene| say(scene, b"*4\r\n:1700000000000000\r\n$4\r\nword\r\n:0\r\n:0\r\n")),
     reply("reply: a number below 0", |scene| say(scene, b"*4\r\n:1700000000000000\r\n:-7\r\n:0\r\n:0\r\n")),
     reply("reply: a number beyond 64 bits", |scene| say(scene, b"*4\r\n:99999999999999999999\r\n:1\r\n:0\r\n:0\r\n")),
+    reply("reply: numbers that cannot be", |scene| say(scene, b"*4\r\n:1700000000000000\r\n:1\r\n:0\r\n:9223372036854775807\r\n")),
     reply("reply: a text alone", |scene| say(scene, b"+OK\r\n")),
     reply("reply: not RESP", |scene| say(scene, b"HTTP/1.1 400 Bad Request\r\n\r\n")),
     Fault { scene: silent, ..reply("reply: endless", |scene| scene.wire.answer(Answer::Endless(b"*9223372036854775807\r\n", b":1\r\n"))) },
