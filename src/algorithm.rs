@@ -35,6 +35,9 @@ pub enum State {
 /// The most units that one penalty or refund names: more could not be counted.
 pub const MOST_DEBT: u64 = 1 << 49;
 
+/// Up to here every integer is exact in a double: no script counts further.
+pub(crate) const EXACT: u64 = 1 << 53;
+
 /// A state settled to now, as a script reports it: one to three numbers, whose
 /// meaning is the algorithm's (`State` in its Lua header).
 pub type Seen = [u64; 3];
@@ -43,6 +46,10 @@ pub type Seen = [u64; 3];
 pub trait Algorithm {
     /// How many numbers of [`Seen`] the script reports.
     fn fields(&self) -> usize;
+
+    /// Whether the script can have reported this: what follows from it counts on
+    /// these bounds.
+    fn is_possible(&self, seen: Seen, now: u64) -> bool;
 
     /// What the state amounts to at `now`.
     fn settle(&self, state: &State, now: u64) -> Seen;

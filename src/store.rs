@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 pub(crate) use self::by_target::ByTarget;
 use self::memory::MemoryStore;
 use self::redis::RedisStore;
-use crate::algorithm::Before;
+use crate::algorithm::{Before, EXACT};
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
@@ -116,6 +116,19 @@ pub(crate) struct Outcome {
     pub(crate) now_us: u64,
 }
 
+impl Outcome {
+    /// Whether our scripts can have replied it.
+    fn is_possible(&self, group: &Group) -> bool {
+        let mut found = group.items.iter().zip(&self.before);
+        self.k <= group.n
+            && self.now_us <= EXACT
+            && found.all(|(item, before)| {
+                let algorithm = item.target.gate.quota.kind().algorithm();
+                algorithm.is_possible(before.seen, self.now_us)
+            })
+    }
+}
+
 /// The small writes beside the take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Write {
@@ -157,7 +170,15 @@ impl Store {
     /// wrote; one outcome per group.
     pub(crate) async fn take(&self, groups: &[Group], deadline: Deadline) -> Vec<Result<Outcome, Error>> {
         match self {
-            Self::Redis(store) => store.take(groups, deadline).await,
+            Self::Redis(store) => {
+                let mut outcomes = store.take(groups, deadline).await;
+                for (group, outcome) in groups.iter().zip(&mut outcomes) {
+                    if outcome.as_ref().is_ok_and(|outcome| !outcome.is_possible(group)) {
+                        *outcome = Err(impossible());
+                    }
+                }
+                outcomes
+            }
             Self::Memory(store) => store.take(groups),
             Self::Hanging => vec![Err(hang(deadline).await); groups.len()],
             Self::Failing | Self::Always { .. } => vec![Err(failing()); groups.len()],
@@ -239,6 +260,10 @@ impl Store {
 async fn hang(deadline: Deadline) -> Error {
     tokio::time::sleep_until(deadline.at).await;
     Error::timeout("a store that hangs (Double::Hang)", deadline.after)
+}
+
+fn impossible() -> Error {
+    Error::unavailable("its reply holds numbers that tidegate's scripts never reply: is this a Redis?")
 }
 
 fn failing() -> Error {

@@ -1,11 +1,11 @@
 //! While Redis does not answer, each process limits by itself within its share.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use harness::Server;
 use tidegate::{Builder, Gate, Limiter, OnFailure, Quota, Rate, Source};
 
-use crate::support::fixture::{HOUR, Paused, builder_as_is, closed_port, quotas, soon};
+use crate::support::fixture::{HOUR, PATIENCE, Paused, builder_as_is, closed_port, quotas, soon};
 
 /// Nobody listens there.
 fn nowhere() -> Builder {
@@ -128,6 +128,54 @@ async fn what_was_admitted_here_is_charged_to_redis_when_it_answers_again() {
             key.source() == Source::Redis && other.source() == Source::Redis && is_charged
         })
         .await;
+    }
+}
+
+/// Whoever forgot what Redis does not take would begin with a whole share again and again.
+#[tokio::test]
+async fn what_redis_refuses_to_be_charged_stays_owed_until_it_does_not() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = settings(&server).deadline(PATIENCE).instances(2).build().unwrap();
+    limiter.ready().await.unwrap();
+    server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    let gates = quotas(20, 24 * HOUR).map(|(name, quota)| limiter.gate(name, quota));
+    let start = Instant::now();
+    let mut passed = 0;
+    // Several pauses between attempts to charge it.
+    while start.elapsed() < Duration::from_secs(1) {
+        for gate in &gates {
+            passed += pass_locally(gate, "key", 1).await;
+        }
+    }
+    assert_eq!(passed, 6 * 10);
+    server.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
+    for gate in &gates {
+        soon("it is charged", async || gate.peek("key").await.unwrap().remaining() == 10).await;
+    }
+}
+
+#[tokio::test]
+async fn several_outages_in_a_row_admit_no_more_than_one() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = || settings(&server).namespace("several").instances(2);
+    let other = limiter().deadline(PATIENCE).build().unwrap();
+    let limiter = limiter().build().unwrap();
+    limiter.ready().await.unwrap();
+    for (outage, passes) in [10, 0, 0].into_iter().enumerate() {
+        let paused = Paused::new(&server);
+        for (name, quota) in quotas(20, 24 * HOUR) {
+            assert_eq!(
+                pass_locally(&limiter.gate(name, quota), "key", 12).await,
+                passes,
+                "{quota}, {outage}"
+            );
+        }
+        drop(paused);
+        for (name, quota) in quotas(20, 24 * HOUR) {
+            let gate = other.gate(name, quota);
+            soon("it is charged", async || gate.peek("key").await.unwrap().remaining() <= 10).await;
+        }
+        soon("Redis decides again", async || limiter.ready().await.is_ok()).await;
     }
 }
 

@@ -19,6 +19,7 @@ mod deny_cache;
 mod doubles;
 mod expiry;
 mod fallback;
+mod faults;
 mod health;
 mod histories;
 mod keys;

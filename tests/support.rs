@@ -9,4 +9,5 @@ pub mod oracle;
 pub mod plan;
 pub mod script;
 pub mod stalls;
+pub mod wire;
 pub mod world;

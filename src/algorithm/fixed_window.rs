@@ -2,7 +2,7 @@
 //! `Seen` is `[used, start_us, _]`; where nothing is used, `start_us` is that of
 //! the window that a charge would begin.
 
-use super::{Algorithm, Seen, State};
+use super::{Algorithm, EXACT, Seen, State};
 use crate::quota::FixedWindow;
 
 /// The most that is ever stored, so that debt stays exact in a double.
@@ -20,6 +20,10 @@ impl FixedWindow {
 impl Algorithm for FixedWindow {
     fn fields(&self) -> usize {
         2
+    }
+
+    fn is_possible(&self, [used, start_us, _]: Seen, now: u64) -> bool {
+        used <= EXACT && start_us <= now && now - start_us < self.window_us
     }
 
     fn settle(&self, state: &State, now: u64) -> Seen {

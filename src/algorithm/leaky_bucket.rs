@@ -10,6 +10,10 @@ impl Algorithm for LeakyBucket {
         self.0.fields()
     }
 
+    fn is_possible(&self, seen: Seen, now: u64) -> bool {
+        self.0.is_possible(seen, now)
+    }
+
     fn settle(&self, state: &State, now: u64) -> Seen {
         self.0.settle(state, now)
     }

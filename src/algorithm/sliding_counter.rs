@@ -41,6 +41,10 @@ impl Algorithm for SlidingCounter {
         2
     }
 
+    fn is_possible(&self, [current, previous, _]: Seen, _: u64) -> bool {
+        current.max(previous) <= self.most()
+    }
+
     fn settle(&self, state: &State, now: u64) -> Seen {
         let State::Counter { current, previous, start_us } = *state else { return [0; 3] };
         let (current, previous) = (current.min(self.most()), previous.min(self.most()));

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Algorithm, Seen, State};
+use super::{Algorithm, EXACT, Seen, State};
 use crate::quota::SlidingLog;
 
 /// How many entries one charge removes at most, so that no call is long.
@@ -95,6 +95,11 @@ impl Log {
 impl Algorithm for SlidingLog {
     fn fields(&self) -> usize {
         3
+    }
+
+    fn is_possible(&self, [used, newest_us, retry_at_us]: Seen, now: u64) -> bool {
+        let is_live = used == 0 || (newest_us <= now && now - newest_us < self.window_us);
+        used.max(retry_at_us) <= EXACT && is_live
     }
 
     fn settle(&self, state: &State, now: u64) -> Seen {

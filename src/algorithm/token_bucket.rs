@@ -45,6 +45,10 @@ impl Algorithm for TokenBucket {
         1
     }
 
+    fn is_possible(&self, [ticks, ..]: Seen, _: u64) -> bool {
+        ticks <= MOST_TICKS
+    }
+
     fn settle(&self, state: &State, now: u64) -> Seen {
         let State::Level { ticks, by: [_, _, per], at_us } = *state else { return [0; 3] };
         let drained = u128::from(now.saturating_sub(at_us)) * u128::from(self.rate);

@@ -34,10 +34,21 @@ impl LastSeen {
     }
 
     pub(super) fn note(&self, target: &Target, decision: &Decision, before: &Before, clock: &Clock) {
-        let (limit, left) = (decision.limit, decision.remaining);
-        let used = limit.saturating_sub(left);
+        let limit = decision.limit;
+        let used = limit.saturating_sub(decision.remaining);
         let blocked_us = before.blocked_until_us.saturating_sub(decision.now_us);
         self.0.insert(target, Seen { used, limit, blocked_us, at_us: clock.now_us() });
+    }
+
+    /// What was charged to the store: it knows of that at least.
+    pub(super) fn note_record(&self, target: &Target, share: &Quota, record: &Record, clock: &Clock) {
+        let (limit, at_us) = (share.limit(), clock.now_us());
+        if !record.has_expired(at_us) {
+            let algorithm = share.kind().algorithm();
+            let left = algorithm.remaining(algorithm.settle(&record.state, at_us), at_us);
+            let blocked_us = record.blocked_until_us.saturating_sub(at_us);
+            self.0.insert(target, Seen { used: limit.saturating_sub(left), limit, blocked_us, at_us });
+        }
     }
 
     /// The same part of the share is used as was of the limit, all of it at the

@@ -91,17 +91,18 @@ impl Table {
     }
 
     /// Forgets what has been charged to the store, and with it what was decided
-    /// here; unless more came in the meantime.
-    pub(super) fn settle(&self, target: &Target, units: u64, now_us: u64) {
+    /// here, which it returns; unless more came in the meantime.
+    pub(super) fn settle(&self, target: &Target, units: u64, now_us: u64) -> Option<(Quota, Record)> {
         let mut keys = locked(&self.0[part(target)]);
         let Keys { young, old, .. } = &mut *keys;
-        for keys in [young, old] {
-            let Some(kept) = keys.get_mut(&target.redis_key) else { continue };
+        [young, old].into_iter().find_map(|keys| {
+            let kept = keys.get_mut(&target.redis_key)?;
             kept.charged = kept.owed(now_us).saturating_sub(units);
-            if kept.charged == 0 {
-                keys.remove(&target.redis_key);
+            if kept.charged > 0 {
+                return None;
             }
-        }
+            keys.remove(&target.redis_key).map(|kept| (kept.share, kept.record))
+        })
     }
 }
 

@@ -1,0 +1,255 @@
+//! Whatever bytes come as a reply, stand in a key, or are the key: no panic, and an error that says what
+//! it is. `TIDEGATE_FUZZ_SECONDS=3600 cargo test --all-features --test integration any_` does so for long.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tidegate::{Error, Gate, Limiter, OnFailure, Quota};
+use tokio::runtime::Runtime;
+
+use super::scene::Scene;
+use crate::support::fixture::{HOUR, builder, quotas, soon};
+use crate::support::wire::Answer;
+
+/// Runs so many cases, or as many as go into the time that the environment gives.
+fn for_any<S: Strategy>(strategy: S, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
+    let seconds = std::env::var("TIDEGATE_FUZZ_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
+    let (start, mut cases) = (Instant::now(), 0);
+    let panics = Panics::watch();
+    loop {
+        let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
+        cases += config.cases;
+        TestRunner::new(config).run(&strategy, &test).unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!(panics.count(), 0, "a task panicked");
+        if start.elapsed() >= Duration::from_secs(seconds) {
+            break;
+        }
+    }
+    eprintln!("{cases} cases");
+}
+
+/// Panics on this thread, also those of tasks, which end nobody else.
+struct Panics(u64);
+
+static PANICS: AtomicU64 = AtomicU64::new(0);
+
+impl Panics {
+    fn watch() -> Self {
+        let (thread, before) = (std::thread::current().id(), std::panic::take_hook());
+        std::panic::set_hook(Box::new(move |info| {
+            PANICS.fetch_add(u64::from(std::thread::current().id() == thread), Ordering::SeqCst);
+            before(info);
+        }));
+        Self(PANICS.load(Ordering::SeqCst))
+    }
+
+    fn count(&self) -> u64 {
+        PANICS.load(Ordering::SeqCst) - self.0
+    }
+}
+
+fn runtime() -> Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn all_quotas() -> Vec<(&'static str, Quota)> {
+    let counting = ("counting", Quota::sliding_log(1_000, 24 * HOUR).count_denied());
+    quotas(1_000, 24 * HOUR).into_iter().chain([counting]).collect()
+}
+
+/// Everything that a gate can be asked.
+async fn ask_all(limiter: &Limiter, gate: &Gate, key: &[u8]) -> Vec<Error> {
+    let mut errors = Vec::new();
+    let mut note = |failed: Option<Error>| errors.extend(failed);
+    note(gate.check(key).await.err());
+    note(gate.check_cost(key, 1_000).await.err());
+    note(gate.peek(key).await.err());
+    note(gate.until_allowed(key, Duration::ZERO).await.err());
+    note(gate.reserve(key, 2).await.err());
+    note(gate.refund(key, 3).await.err());
+    note(gate.penalize(key, 4).await.err());
+    note(gate.block(key, Duration::from_millis(1)).await.err());
+    note(gate.unblock(key).await.err());
+    gate.check_many([key, b"other", key]).await.into_iter().for_each(|result| note(result.err()));
+    note(limiter.check_all([gate.ask(key), gate.ask("other").cost(2)]).await.err());
+    errors
+}
+
+/// A reply as ours are, with any numbers: those that are likely to be read, and those at the borders.
+fn numbers() -> impl Strategy<Value = Vec<u8>> {
+    const NOW: i64 = 1_700_000_000_000_000;
+    let number = prop_oneof![
+        Just(NOW),
+        Just(0i64),
+        Just(1i64),
+        -3..1_100i64,
+        NOW - 90_000_000_000..NOW + 90_000_000_000,
+        proptest::sample::select(vec![i64::MIN, i64::MAX, 1 << 49, 1 << 52, 1 << 53, -(1 << 53)]),
+        any::<i64>(),
+    ];
+    (Just(NOW), proptest::collection::vec(number, 0..12)).prop_map(|(now, numbers)| {
+        let mut reply = format!("*{}\r\n:{now}\r\n", numbers.len() + 1);
+        numbers.iter().for_each(|number| reply += &format!(":{number}\r\n"));
+        reply.into_bytes()
+    })
+}
+
+/// A value of RESP 2 or 3, of any shape.
+fn value() -> impl Strategy<Value = Vec<u8>> {
+    let line = "[ -~]{0,12}";
+    let leaf = prop_oneof![
+        any::<i64>().prop_map(|number| format!(":{number}\r\n").into_bytes()),
+        line.prop_map(|text| format!("+{text}\r\n").into_bytes()),
+        line.prop_map(|text| format!("-{text}\r\n").into_bytes()),
+        "(READONLY|LOADING|NOSCRIPT|OOM|MOVED|ASK|TRYAGAIN|BUSY|STATE|ERR) [ -~]{0,9}"
+            .prop_map(|text| format!("-{text}\r\n").into_bytes()),
+        proptest::collection::vec(any::<u8>(), 0..20).prop_map(|bytes| [
+            format!("${}\r\n", bytes.len()).as_bytes(),
+            &bytes,
+            b"\r\n"
+        ]
+        .concat()),
+        "(READONLY|2 LOADING|OOM|STATE|STATE used|WRONGTYPE|9 STATE x|0 |1|-) ?[ -~]{0,9}"
+            .prop_map(|text| format!("${}\r\n{text}\r\n", text.len()).into_bytes()),
+        proptest::sample::select(vec![
+            "$-1",
+            "*-1",
+            "*0",
+            "_",
+            "#t",
+            "#x",
+            ",nan",
+            ",1e99",
+            "(12345678901234567890",
+            "%-1",
+            "~0"
+        ])
+        .prop_map(|text| format!("{text}\r\n").into_bytes()),
+    ];
+    leaf.prop_recursive(4, 24, 6, |inner| {
+        (proptest::sample::select(b"*~>%|".to_vec()), proptest::collection::vec(inner, 0..6)).prop_map(
+            |(kind, values)| {
+                let length = if matches!(kind, b'%' | b'|') { values.len() / 2 } else { values.len() };
+                [&[kind], format!("{length}\r\n").as_bytes(), &values.concat()].concat()
+            },
+        )
+    })
+}
+
+fn any_reply() -> impl Strategy<Value = Vec<u8>> {
+    let lengths = proptest::sample::select(vec![
+        "*99999999999",
+        "$99999999999",
+        "%9223372036854775807",
+        "*9223372036854775807",
+        "=-1",
+        "!-1",
+        "$9223372036854775807",
+        "|9223372036854775807",
+    ]);
+    prop_oneof![
+        8 => numbers(),
+        4 => value(),
+        1 => proptest::collection::vec(any::<u8>(), 0..64),
+        // Cut short.
+        1 => (value(), any::<proptest::sample::Index>()).prop_map(|(bytes, at)| bytes[..at.index(bytes.len())].to_vec()),
+        // Longer than anything.
+        1 => (lengths, value()).prop_map(|(length, rest)| [length.as_bytes(), b"\r\n", &rest].concat()),
+        // Deeper than anything.
+        1 => (1..400usize).prop_map(|depth| "*1\r\n".repeat(depth).into_bytes()),
+    ]
+}
+
+#[test]
+fn any_reply_is_an_answer_or_a_clear_error() {
+    let scene = Scene::new(&[], Duration::from_millis(20));
+    let runtime = runtime();
+    for_any((any_reply(), 0..all_quotas().len(), any::<bool>()), |(reply, quota, batching)| {
+        runtime.block_on(async {
+            let settings = |builder: tidegate::Builder| {
+                builder.on_failure(OnFailure::Error).breaker(false).batching(batching)
+            };
+            let limiter = scene.limiter(settings);
+            let (name, quota) = all_quotas()[quota];
+            let gate = limiter.gate(name, quota);
+            scene.wire.answer(Answer::Say(reply));
+            for error in ask_all(&limiter, &gate, b"user:42:secret").await {
+                let text = error.to_string();
+                prop_assert!(error.is_unavailable() || error.is_corrupt_state(), "{}", text);
+                prop_assert!(text.len() > 40 && !text.contains("user:42"), "{}", text);
+            }
+            scene.wire.answer(Answer::OfServer);
+            soon("Redis decides again", async || gate.peek("key").await.is_ok()).await;
+            Ok(())
+        })
+    });
+}
+
+/// What might stand in a field.
+fn content() -> impl Strategy<Value = Vec<u8>> {
+    let text = "(-?[0-9]{1,17}(\\.[0-9]{1,3})?|[0-9]{1,16}/[0-9]{1,16}( at [0-9]{1,17}( blocked until [0-9]{1,17})?)?|nan|-?inf|1e[0-9]{1,3}|0x[0-9a-f]{1,3}| [0-9]|[0-9]:[0-9])";
+    prop_oneof![text.prop_map(String::into_bytes), proptest::collection::vec(any::<u8>(), 0..24)]
+}
+
+#[derive(Clone, Debug)]
+enum Held {
+    Text(Vec<u8>),
+    Hash(Vec<(String, Vec<u8>)>),
+    Log(Vec<(f64, Vec<u8>)>),
+}
+
+fn held() -> impl Strategy<Value = Held> {
+    let field = "used|start|cur|prev|blocked_until|x";
+    let score = prop_oneof![-5.0..5e15, proptest::sample::select(vec![f64::INFINITY, -1e300, 1.5, 0.0])];
+    let member = prop_oneof![content(), "[0-9]{16}:[0-9]{1,4}|block".prop_map(String::into_bytes)];
+    prop_oneof![
+        1 => content().prop_map(Held::Text),
+        4 => proptest::collection::vec((field, content()), 1..5).prop_map(Held::Hash),
+        4 => proptest::collection::vec((score, member), 1..6).prop_map(Held::Log),
+    ]
+}
+
+impl Held {
+    fn put(&self, key: &str, redis: &mut redis::Connection) {
+        let mut put = redis::Cmd::new();
+        match self {
+            Self::Text(text) => drop(put.arg("SET").arg(key).arg(text)),
+            Self::Hash(fields) => drop(put.arg("HSET").arg(key).arg(fields)),
+            Self::Log(entries) => {
+                put.arg("ZADD").arg(key);
+                for (score, member) in entries {
+                    put.arg(score).arg(member);
+                }
+            }
+        }
+        let put: i64 = put.query::<redis::Value>(redis).map_or(0, |_| 1);
+        assert_eq!(put, 1, "{self:?}");
+    }
+}
+
+#[test]
+fn any_state_of_any_key_is_read_or_a_clear_error_and_reset_heals() {
+    let server = harness::Server::process(&[]).unwrap();
+    let runtime = runtime();
+    let limiter =
+        runtime.block_on(async { builder(server.url()).deny_cache(Duration::ZERO).build().unwrap() });
+    let redis = std::cell::RefCell::new(crate::support::script::connect(server.url()));
+    let key = proptest::collection::vec(any::<u8>(), 0..40);
+    for_any((key, held(), 0..all_quotas().len()), |(key, held, quota)| {
+        let (name, quota) = all_quotas()[quota];
+        let gate = limiter.gate(name, quota);
+        held.put(&gate.redis_key(&key).unwrap(), &mut redis.borrow_mut());
+        runtime.block_on(async {
+            for error in ask_all(&limiter, &gate, &key).await {
+                prop_assert!(error.is_corrupt_state(), "{}", error);
+                prop_assert_eq!(error.key(), Some(&*key));
+            }
+            gate.reset(&key).await.unwrap();
+            gate.reset("other").await.unwrap();
+            prop_assert_eq!(gate.peek(&key).await.unwrap().remaining(), quota.limit());
+            Ok(())
+        })
+    });
+}
