@@ -13,6 +13,8 @@ mod sliding_log;
 mod token_bucket;
 
 pub use self::sliding_log::{Entry, Log};
+use smallvec::SmallVec;
+
 use crate::quota::{Kind, Quota};
 
 /// What a store keeps of one key, but for blocks. What was used and when that
@@ -162,8 +164,8 @@ pub struct Before {
 }
 
 /// Admits as many of `n` asks as every item affords, and charges exactly those.
-pub fn take(items: &mut [Item<'_>], n: u64, now: u64) -> (u64, Vec<Before>) {
-    let affordable: Vec<(u64, Before)> = items
+pub fn take(items: &mut [Item<'_>], n: u64, now: u64) -> (u64, SmallVec<[Before; 1]>) {
+    let affordable: SmallVec<[(u64, Before); 1]> = items
         .iter()
         .map(|item| {
             let algorithm = item.quota.kind().algorithm();

@@ -11,6 +11,8 @@ mod table;
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 pub(crate) use self::instances::Instances;
 use self::seen::LastSeen;
 use self::table::Table;
@@ -87,10 +89,11 @@ impl Fallback {
 
     /// Decides a group here, all or nothing. With the share that each item had,
     /// by which the outcome is to be read.
-    pub(crate) fn take(&self, items: &[Item], n: u64) -> (Outcome, Vec<Quota>) {
+    pub(crate) fn take(&self, items: &[Item], n: u64) -> (Outcome, SmallVec<[Quota; 1]>) {
         let shared = &self.0;
         let instances = shared.instances.known();
-        let shares: Vec<Quota> = items.iter().map(|item| item.target.gate.quota.share(instances)).collect();
+        let shares: SmallVec<[Quota; 1]> =
+            items.iter().map(|item| item.target.gate.quota.share(instances)).collect();
         let now_us = shared.clock.now_us();
         let warm = |target: &Target, share: &Quota| shared.seen.record(target, share);
         let outcome = shared.table.take(items, &shares, n, now_us, warm);

@@ -5,6 +5,7 @@ mod by_target;
 mod memory;
 mod redis;
 
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,6 +66,20 @@ impl Target {
         Self { fingerprint: gate.fingerprints.of(&redis_key), redis_key, place, gate: gate.clone() }
     }
 }
+
+impl Hash for Target {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.fingerprint.hash(state);
+    }
+}
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        self.redis_key == other.redis_key
+    }
+}
+
+impl Eq for Target {}
 
 /// One gate's part in a group.
 #[derive(Clone, Debug)]

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use smallvec::SmallVec;
 
 use crate::algorithm::{self, Record};
+use crate::fingerprint::AsTheyAre;
 use crate::quota::Quota;
 use crate::store::{Item, Outcome, Target};
 
@@ -17,13 +18,12 @@ pub(super) struct Table(Box<[Mutex<Keys>]>);
 /// Two generations: when the young one is full it becomes the old one, and what
 /// was old is forgotten, with what it owes. So many keys were asked for since.
 struct Keys {
-    young: HashMap<String, Kept>,
-    old: HashMap<String, Kept>,
+    young: HashMap<Target, Kept, AsTheyAre>,
+    old: HashMap<Target, Kept, AsTheyAre>,
     max_young: usize,
 }
 
 struct Kept {
-    target: Target,
     share: Quota,
     record: Record,
     /// Units that were admitted here.
@@ -33,7 +33,7 @@ struct Kept {
 impl Table {
     pub(super) fn new(max_keys: usize) -> Self {
         let max_young = max_keys.div_ceil(2 * PARTS).max(1);
-        let keys = || Mutex::new(Keys { young: HashMap::new(), old: HashMap::new(), max_young });
+        let keys = || Mutex::new(Keys { young: HashMap::default(), old: HashMap::default(), max_young });
         Self((0..PARTS).map(|_| keys()).collect())
     }
 
@@ -57,32 +57,31 @@ impl Table {
         let mut guards: SmallVec<[_; 1]> = parts.iter().map(|&part| locked(&self.0[part])).collect();
         let guard_of = |target: &Target| parts.binary_search(&part(target)).unwrap_or(0);
 
-        let mut kept: SmallVec<[(String, Kept); 1]> = items
+        let mut records: SmallVec<[Record; 1]> = items
             .iter()
             .zip(shares)
-            .map(|(item, share)| guards[guard_of(&item.target)].remove(item, share, now_us, &warm))
+            .map(|(item, share)| {
+                let lent = guards[guard_of(&item.target)].lend(&item.target, share, now_us);
+                lent.unwrap_or_else(|| warm(&item.target, share))
+            })
             .collect();
         let mut asked: SmallVec<[algorithm::Item<'_>; 1]> = items
             .iter()
             .zip(shares)
-            .zip(&mut kept)
-            .map(|((item, quota), (_, kept))| algorithm::Item {
+            .zip(&mut records)
+            .map(|((item, quota), record)| algorithm::Item {
                 quota,
-                record: &mut kept.record,
+                record,
                 cost: item.cost,
                 max_delay: item.max_delay_us,
             })
             .collect();
         let (k, before) = algorithm::take(&mut asked, n, now_us);
         drop(asked);
-        for (item, (key, mut kept)) in items.iter().zip(kept) {
-            kept.charged = kept.charged.saturating_add(k * item.cost);
-            // A peek at an untouched key leaves no trace.
-            if kept.record != Record::default() {
-                guards[guard_of(&item.target)].insert(key, kept);
-            }
+        for ((item, share), record) in items.iter().zip(shares).zip(records) {
+            guards[guard_of(&item.target)].take_back(&item.target, share, record, k * item.cost);
         }
-        Outcome { k, before: before.into(), now_us }
+        Outcome { k, before, now_us }
     }
 
     /// All that was admitted here and still counts. What owes nothing is forgotten.
@@ -96,12 +95,12 @@ impl Table {
         let mut keys = locked(&self.0[part(target)]);
         let Keys { young, old, .. } = &mut *keys;
         [young, old].into_iter().find_map(|keys| {
-            let kept = keys.get_mut(&target.redis_key)?;
+            let kept = keys.get_mut(target)?;
             kept.charged = kept.owed(now_us).saturating_sub(units);
             if kept.charged > 0 {
                 return None;
             }
-            keys.remove(&target.redis_key).map(|kept| (kept.share, kept.record))
+            keys.remove(target).map(|kept| (kept.share, kept.record))
         })
     }
 }
@@ -122,10 +121,10 @@ impl Keys {
     fn owed(&mut self, now_us: u64) -> Vec<(Target, u64)> {
         let mut owed = Vec::new();
         for keys in [&mut self.young, &mut self.old] {
-            keys.retain(|_, kept| {
+            keys.retain(|target, kept| {
                 let units = kept.owed(now_us);
                 if units > 0 {
-                    owed.push((kept.target.clone(), units));
+                    owed.push((target.clone(), units));
                 }
                 units > 0
             });
@@ -133,29 +132,39 @@ impl Keys {
         owed
     }
 
-    fn remove(
-        &mut self,
-        item: &Item,
-        share: &Quota,
-        now_us: u64,
-        warm: impl Fn(&Target, &Quota) -> Record,
-    ) -> (String, Kept) {
-        let key = &item.target.redis_key;
-        match self.young.remove_entry(key).or_else(|| self.old.remove_entry(key)) {
-            Some((key, kept)) if !kept.record.has_expired(now_us) => (key, Kept { share: *share, ..kept }),
-            _ => {
-                let record = warm(&item.target, share);
-                let target = item.target.clone();
-                (key.clone(), Kept { target, share: *share, record, charged: 0 })
+    /// Takes a known key's record out, to be changed and given back.
+    fn lend(&mut self, target: &Target, share: &Quota, now_us: u64) -> Option<Record> {
+        if !self.young.contains_key(target) {
+            let (target, kept) = self.old.remove_entry(target)?;
+            self.insert(target, kept);
+        }
+        let kept = self.young.get_mut(target)?;
+        if kept.record.has_expired(now_us) {
+            self.young.remove(target);
+            return None;
+        }
+        kept.share = *share;
+        Some(std::mem::take(&mut kept.record))
+    }
+
+    fn take_back(&mut self, target: &Target, share: &Quota, record: Record, charged: u64) {
+        let keys = if self.young.contains_key(target) { &mut self.young } else { &mut self.old };
+        match keys.get_mut(target) {
+            Some(kept) => {
+                kept.record = record;
+                kept.charged = kept.charged.saturating_add(charged);
             }
+            // A peek at an untouched key leaves no trace.
+            None if record == Record::default() => {}
+            None => self.insert(target.clone(), Kept { share: *share, record, charged }),
         }
     }
 
-    fn insert(&mut self, key: String, kept: Kept) {
+    fn insert(&mut self, target: Target, kept: Kept) {
         if self.young.len() >= self.max_young {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(key, kept);
+        self.young.insert(target, kept);
     }
 }
 

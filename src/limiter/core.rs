@@ -122,7 +122,12 @@ impl Core {
                 Ok(decision)
             }
             Prepared::Ask(group, asked) => {
-                let shared = self.take(group, self.deadline_of(ask.deadline)).await;
+                if let Err(error) = self.open().and_then(|()| self.pass()) {
+                    // Who asks in a loop should let others run now and then.
+                    tokio::task::coop::consume_budget().await;
+                    return self.without_store(ask, group.items.into_iter().next(), error);
+                }
+                let shared = self.ask_store(group, self.deadline_of(ask.deadline)).await;
                 self.conclude(ask, asked, shared)
             }
         }
@@ -239,7 +244,7 @@ impl Core {
                 }
                 Ok(decision)
             }
-            Err(error) => self.without_store(ask, error),
+            Err(error) => self.without_store(ask, None, error),
         }
     }
 

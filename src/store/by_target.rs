@@ -51,12 +51,6 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-impl Hash for Target {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.fingerprint.hash(state);
-    }
-}
-
 impl Equivalent<Key> for Target {
     fn equivalent(&self, key: &Key) -> bool {
         self.redis_key == key.redis_key

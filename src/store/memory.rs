@@ -86,7 +86,7 @@ impl Keys {
                 self.insert(item.target.redis_key.clone(), record);
             }
         }
-        Outcome { k, before: before.into(), now_us: now }
+        Outcome { k, before, now_us: now }
     }
 
     /// Takes a key's record out, to be changed and put back.

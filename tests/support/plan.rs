@@ -386,11 +386,11 @@ impl Reference {
                 max_delay: item.max_delay,
             })
             .collect();
-        let outcome = internals::take(&mut items, group.n, now);
+        let (k, before) = internals::take(&mut items, group.n, now);
         for (item, record) in group.items.iter().zip(records) {
             self.records[item.target.key] = record;
         }
-        outcome
+        (k, before.to_vec())
     }
 }
 

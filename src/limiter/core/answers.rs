@@ -35,11 +35,17 @@ impl Core {
         decision(gate, answer, source, now)
     }
 
-    /// What to say of an ask that the store did not answer.
-    pub(in crate::limiter) fn without_store(&self, ask: AskRef<'_>, error: Error) -> Result<Decision, Error> {
+    /// What to say of an ask that the store did not answer; with the item that it came to, if that
+    /// is still there.
+    pub(in crate::limiter) fn without_store(
+        &self,
+        ask: AskRef<'_>,
+        item: Option<Item>,
+        error: Error,
+    ) -> Result<Decision, Error> {
         match self.on_failure(ask, error)? {
             OnFailure::Local => {
-                let item = self.item(ask)?;
+                let item = item.map_or_else(|| self.item(ask), Ok)?;
                 let n = u64::from(ask.cost > 0);
                 Ok(self.local(&[Item { cost: item.cost.max(1), ..item }], n)?.1.remove(0))
             }

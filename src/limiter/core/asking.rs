@@ -49,12 +49,16 @@ impl Core {
     }
 
     pub(in crate::limiter) async fn take(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
-        self.open()?;
-        if let Err(error) = self.pass() {
+        if let Err(error) = self.open().and_then(|()| self.pass()) {
             // Who asks in a loop should let others run now and then.
             tokio::task::coop::consume_budget().await;
             return Err(error);
         }
+        self.ask_store(group, deadline).await
+    }
+
+    /// Where it was found that it may be.
+    pub(super) async fn ask_store(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
         let shared = self.batch.take(group, deadline).await;
         self.saw(&shared, deadline);
         shared
