@@ -5,8 +5,6 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value};
 
-#[cfg(feature = "cluster")]
-use super::cluster::ClusterClient;
 use super::link::Link;
 use super::login::Login;
 use super::reply;
@@ -18,23 +16,14 @@ pub(super) enum From {
     Server(Box<ConnectionInfo>, Login),
     Sentinels(Box<Sentinels>, Login),
     Pool(deadpool_redis::Pool),
-    #[cfg(feature = "cluster")]
-    Cluster(Box<ClusterClient>, Login),
 }
 
-impl From {
-    /// How long an attempt may take. Longer than most deadlines of a decision: it goes on for
-    /// those who ask next when the one who began it has given up. No longer than that: one that was
-    /// begun in a black hole is what keeps Redis from being asked again. To a cluster it
-    /// is several, one after the other.
-    pub(super) fn patience(&self) -> Duration {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(..) => Duration::from_secs(5),
-            _ => Duration::from_secs(1),
-        }
-    }
+/// How long an attempt may take. Longer than most deadlines of a decision: it goes on for
+/// those who ask next when the one who began it has given up. No longer than that: one that was
+/// begun in a black hole is what keeps Redis from being asked again.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
+impl From {
     /// What it means that no connection came about, and no error either.
     pub(super) fn silence(&self) -> &'static str {
         match self {
@@ -47,20 +36,27 @@ impl From {
     }
 
     pub(super) async fn connect(&self) -> Result<Link, Error> {
-        match self {
-            Self::Server(info, login) => {
-                to(login.apply(ConnectionInfo::clone(info)).await?).await.map(Link::One)
-            }
-            Self::Sentinels(sentinels, login) => sentinels.connect(login).await.map(Link::One),
-            #[cfg(feature = "cluster")]
-            Self::Cluster(client, login) => client.connect(login).await.map(Link::Cluster),
+        Ok(Link::new(match self {
+            Self::Server(info, login) => to(login.apply(ConnectionInfo::clone(info)).await?).await?,
+            Self::Sentinels(sentinels, login) => sentinels.connect(login).await?,
             Self::Pool(pool) => {
                 let connection = pool.get().await.map_err(|error| Error::unavailable(error.to_string()))?;
                 // Taken out for good: the pool makes another for its other users.
-                Ok(Link::One(deadpool_redis::Connection::take(connection)))
+                deadpool_redis::Connection::take(connection)
             }
-        }
+        }))
     }
+}
+
+/// As another server is reached, but for host and port.
+pub(super) fn like(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let addr = match info.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(addr)
 }
 
 pub(super) async fn to(info: ConnectionInfo) -> Result<MultiplexedConnection, Error> {

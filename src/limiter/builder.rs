@@ -245,7 +245,7 @@ impl Builder {
             Backend::Url(url) => Store::redis(self.connecting.by_url(&url)?),
             Backend::Sentinels { urls, name } => Store::redis(self.connecting.by_sentinels(&urls, name)?),
             #[cfg(feature = "cluster")]
-            Backend::Cluster(urls) => Store::redis(self.connecting.by_cluster(&urls, self.deadline)?),
+            Backend::Cluster(urls) => Store::redis(self.connecting.by_cluster(&urls)?),
             Backend::Pool(pool) => Store::redis(Connection::of_pool(pool)),
             Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Double(Double::Allow) => Store::Always { allowed: true },

@@ -89,7 +89,7 @@ impl RedisStore {
         groups: &[&Group],
         deadline: Deadline,
     ) -> Result<Value, Error> {
-        let to = To { place: groups[0].place(), deadline, again: true };
+        let to = To { place: Some(groups[0].place()), deadline, again: true };
         match quota {
             Some(quota) => {
                 let script = script::of(&script::TAKE, quota.kind());
@@ -118,7 +118,7 @@ impl RedisStore {
         };
         match self
             .connection
-            .run(&script::HEARTBEAT, args, To { place: Place::default(), deadline, again: true })
+            .run(&script::HEARTBEAT, args, To { place: Some(Place::default()), deadline, again: true })
             .await?
         {
             Value::Int(count @ 0..) => Ok(count.unsigned_abs()),
@@ -144,7 +144,7 @@ impl RedisStore {
                 Write::Reset => command,
             };
         };
-        match self.connection.run(script, args, To { place: target.place, deadline, again }).await? {
+        match self.connection.run(script, args, To { place: Some(target.place), deadline, again }).await? {
             Value::Int(_) => Ok(()),
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),
