@@ -1,6 +1,7 @@
 //! What several test files need.
 
 pub mod acl;
+pub mod black_hole;
 pub mod door;
 pub mod fixture;
 pub mod instance;
