@@ -101,12 +101,16 @@ async fn a_user_with_the_rights_in_the_readme_can_do_everything() {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
-/// Whether an error says that a right is missing, and which.
+/// Whether an error says that a right is missing, which, and what to do.
 fn says(error: &Error, server: &Server, right: &str) -> bool {
     let text = error.to_string();
     // Redis 7.0 does not say which, where a script lacks it; its ACL LOG does.
     let is_silent = server.version().starts_with("7.0.") && text.contains("can't run this command");
-    is_silent || text.contains(&format!("no permissions to run the '{right}' command"))
+    let says_which = text.contains(&format!("no permissions to run the '{right}' command"))
+        && text.contains(&format!("lacks the right `+{right}`"));
+    text.contains("NOPERM")
+        && text.contains("ACL SETUSER")
+        && (says_which || is_silent && text.contains("`ACL LOG` tells"))
 }
 
 #[tokio::test]
@@ -134,5 +138,38 @@ async fn keys_of_another_namespace_are_refused() {
     let error = gate.check("x").await.unwrap_err();
     let text = error.to_string().to_lowercase();
     assert!(error.is_unavailable() && text.contains("noperm") && text.contains("key"), "{error}");
+    assert!(error.to_string().contains("`~NAMESPACE:*`"), "{error}");
     assert!(refused(&server).contains(&gate.redis_key("x").unwrap()));
+}
+
+#[tokio::test]
+async fn credentials_that_are_not_taken_are_an_error_that_says_what_to_do() {
+    let server = Server::start().unwrap();
+    acl::create_user(&server);
+    let failed = |user: &str, password: &str| {
+        let limiter = Limiter::builder().url(server.url()).credentials(user, password).deadline(PATIENCE);
+        let limiter = limiter.build().unwrap();
+        async move { limiter.ready().await.unwrap_err().to_string() }
+    };
+    for error in [failed(USER, "wrong").await, failed("nobody", PASSWORD).await] {
+        assert!(error.contains("WRONGPASS") && error.contains("correct the credentials"), "{error}");
+    }
+    server.cli(&["ACL", "SETUSER", "default", "off"]).unwrap();
+    let limiter = Limiter::builder().url(server.url()).deadline(PATIENCE).build().unwrap();
+    let error = limiter.ready().await.unwrap_err().to_string();
+    assert!(error.contains("NOAUTH") && error.contains("correct the credentials"), "{error}");
+}
+
+#[tokio::test]
+async fn a_full_memory_is_an_error_that_says_what_to_do() {
+    let server = Server::start_with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
+    let limiter = Limiter::builder().url(server.url()).on_failure(OnFailure::Error).deadline(PATIENCE);
+    for gate in gates(&limiter.build().unwrap()) {
+        let error = gate.check("x").await.unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        assert!(
+            error.to_string().contains("OOM") && error.to_string().contains("raise `maxmemory`"),
+            "{error}"
+        );
+    }
 }

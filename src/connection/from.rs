@@ -85,13 +85,11 @@ pub(super) fn failed(error: RedisError) -> Error {
     if let Some(advice) = super::tls::advice(&error.to_string()) {
         return Error::unavailable(format!("{error}: {advice}"));
     }
-    Error::unavailable(match error.kind() {
+    match error.kind() {
+        // redis-rs keeps the server's words to itself.
         ErrorKind::AuthenticationFailed => {
-            "it refuses this user and password: correct the credentials in the URL or beside it".to_owned()
+            Error::unavailable_since("WRONGPASS it does not take this user and password")
         }
-        _ if error.code() == Some("NOAUTH") => {
-            format!("{} Put the credentials into the URL or beside it", reply::words(&error))
-        }
-        _ => reply::words(&error),
-    })
+        _ => Error::unavailable_since(&reply::words(&error)),
+    }
 }
