@@ -9,6 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::support::black_hole::black_hole;
 use crate::support::fixture::builder;
+use crate::support::hear::hear;
 
 #[tokio::test]
 async fn one_attempt_is_made_however_many_wait_and_give_up() {
@@ -41,8 +42,9 @@ async fn a_server_that_falls_silent_after_the_handshake_is_given_up() {
         }
     });
     let (mut first, _) = listener.accept().await.unwrap();
-    // To as many commands as redis-rs greets with.
-    first.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
+    hear(&mut first, "PING").await;
+    first.write_all(b"+PONG\r\n").await.unwrap();
+    hear(&mut first, "EVALSHA").await;
     let second = tokio::time::timeout(Duration::from_secs(30), listener.accept()).await;
     second.expect("another attempt").unwrap();
     asking.abort();

@@ -64,7 +64,7 @@ pub(super) async fn to(info: ConnectionInfo) -> Result<MultiplexedConnection, Er
     if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
         super::tls::choose_crypto();
     }
-    let client = Client::open(info).map_err(failed)?;
+    let client = Client::open(unintroduced(info)).map_err(failed)?;
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None) // bounded by the attempt, with all that follows it
         .set_response_timeout(None); // bounded by each call's deadline
@@ -77,6 +77,12 @@ pub(super) async fn to(info: ConnectionInfo) -> Result<MultiplexedConnection, Er
         Ok(_) => Ok(connection),
         Err(error) => Err(failed(error)),
     }
+}
+
+/// Who does not say which library it is by needs no right to, and a round trip less.
+pub(super) fn unintroduced(info: ConnectionInfo) -> ConnectionInfo {
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    info.set_redis_settings(settings)
 }
 
 /// With what to do, where that is known.

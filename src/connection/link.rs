@@ -54,3 +54,47 @@ impl Link {
         answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::future::join_all;
+    use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo};
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::connection::from::unintroduced;
+
+    const DEADLINE: Duration = Duration::from_secs(10);
+
+    /// So often that it is caught in the act: 9 of 320,000 calls were.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_command_sent_in_the_instant_in_which_the_connection_ends_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        // Hangs up on everybody.
+        tokio::spawn(async move { while listener.accept().await.is_ok() {} });
+        let info = unintroduced(url.into_connection_info().unwrap());
+        let config = AsyncConnectionConfig::new().set_response_timeout(None);
+        let client = Client::open(info).unwrap();
+        let connect_and_ask = async |task: usize| {
+            for round in 0..2_000 {
+                let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+                let Ok(connection) = connected else { continue };
+                let link = Link::new(connection);
+                let asks = (0..4).map(|ask| {
+                    let mut link = link.clone();
+                    tokio::spawn(async move {
+                        for _ in 0..(round * 7 + task + ask) % 40 {
+                            tokio::task::yield_now().await;
+                        }
+                        let ping = redis::cmd("PING");
+                        let sent = tokio::time::timeout(DEADLINE, link.send(&ping, false, DEADLINE));
+                        assert!(sent.await.expect("an end before the deadline").is_err());
+                    })
+                });
+                join_all(asks).await.into_iter().for_each(Result::unwrap);
+            }
+        };
+        join_all((0..8).map(connect_and_ask)).await;
+    }
+}
