@@ -129,6 +129,54 @@ async fn without_any_one_of_the_rights_something_fails_and_the_error_says_which(
 }
 
 #[tokio::test]
+async fn health_warns_of_rights_that_are_missing_before_something_fails() {
+    let server = Server::start().unwrap();
+    for right in acl::CALLED.map(str::to_lowercase) {
+        acl::create_user(&server);
+        server.cli(&["ACL", "SETUSER", USER, "+info", &format!("-{right}")]).unwrap();
+        let health = limiter(&server, "tidegate").health().await;
+        assert_eq!(health.warnings().len(), 1, "{right}: {health}");
+        assert!(health.warnings()[0].contains(&format!("lacks +{right} for")), "{right}: {health}");
+    }
+    server.cli(&["ACL", "SETUSER", USER, "-evalsha"]).unwrap();
+    let health = limiter(&server, "tidegate").health().await;
+    assert!(health.server().unwrap_err().to_string().contains("`+evalsha`"), "{health}");
+
+    acl::create_user(&server);
+    server.cli(&["ACL", "SETUSER", USER, "+info"]).unwrap();
+    let health = limiter(&server, "tidegate").health().await;
+    assert!(health.is_good(), "{health}");
+    let rights = include_str!("../lua/rights.lua");
+    let asked = rights.lines().filter_map(|line| line.strip_prefix("need('")?.split('\'').next());
+    assert!(asked.eq(acl::CALLED));
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_half_way_never_gives_more_than_was_told() {
+    let server = Server::start().unwrap();
+    let base = Limiter::builder().url(server.url()).namespace("tidegate").deadline(PATIENCE);
+    let base = gates(&base.on_failure(OnFailure::Error).deny_cache(Duration::ZERO).build().unwrap());
+    for right in acl::CALLED.map(str::to_lowercase) {
+        acl::create_user(&server);
+        server.cli(&["ACL", "SETUSER", USER, &format!("-{right}")]).unwrap();
+        for (gate, base) in gates(&limiter(&server, "tidegate")).iter().zip(&base) {
+            base.reset("x").await.unwrap();
+            assert!(base.check("x").await.unwrap().is_allowed());
+            let is_charged = gate.check("x").await.is_ok();
+            let left = base.peek("x").await.unwrap().remaining();
+            // At worst denied to others: an error may have been charged.
+            assert!(left == 1 || !is_charged && left == 2, "{right}: {gate:?} leaves {left}");
+            let is_given_back = gate.refund("x", 1).await.is_ok();
+            let now = base.peek("x").await.unwrap().remaining();
+            eprintln!(
+                "{right} {gate:?}: check {is_charged} leaves {left}; refund {is_given_back} leaves {now}"
+            );
+            assert!(now == left + 1 || !is_given_back && now == left, "{right}: {gate:?} leaves {now}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn keys_of_another_namespace_are_refused() {
     let server = Server::start().unwrap();
     acl::create_user(&server);

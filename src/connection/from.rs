@@ -94,7 +94,7 @@ pub(super) fn failed(error: RedisError) -> Error {
     match error.kind() {
         // redis-rs keeps the server's words to itself.
         ErrorKind::AuthenticationFailed => {
-            Error::unavailable_since("WRONGPASS it does not take this user and password")
+            Error::unavailable_since("WRONGPASS it refuses this user and password")
         }
         _ => Error::unavailable_since(&reply::words(&error)),
     }
