@@ -51,6 +51,7 @@ enum Servers {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct To {
     /// Where all its keys live, if it has any.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "all places are on one server"))]
     pub(crate) place: Option<Place>,
     pub(crate) deadline: Deadline,
     /// Whether a call that found the connection lost is repeated once on a new

@@ -29,6 +29,9 @@ const NODE: &str = "the cluster to name a node that answers";
 /// the others until another is promoted.
 const PAUSES: [Duration; 7] = [ms(0), ms(5), ms(10), ms(20), ms(40), ms(80), ms(160)];
 
+/// From one question where a place is to the next, whoever asks.
+const BETWEEN: Duration = ms(10);
+
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -36,8 +39,11 @@ const fn ms(ms: u64) -> Duration {
 pub(crate) struct Cluster {
     map: Mutex<Map>,
     /// By place: only one caller looks for the node that has taken it over.
-    looking: Box<[tokio::sync::Mutex<()>]>,
+    looking: Box<[tokio::sync::Mutex<Looked>]>,
 }
+
+/// When it was last looked.
+type Looked = Option<Instant>;
 
 /// Who is asked.
 struct Asked {
@@ -108,7 +114,7 @@ impl Cluster {
     async fn whom<'a>(
         &'a self,
         place: Option<Place>,
-        looking: &mut Option<tokio::sync::MutexGuard<'a, ()>>,
+        looking: &mut Option<tokio::sync::MutexGuard<'a, Looked>>,
         deadline: Deadline,
     ) -> Result<Asked, Error> {
         loop {
@@ -117,12 +123,18 @@ impl Cluster {
                 return self.somebody(None, deadline).await;
             };
             if owner.node.is_in_doubt() {
-                if looking.is_some() {
+                let Some(looked) = looking else {
+                    // Whoever had to wait sees first whether it was found meanwhile.
+                    let turn = tokio::time::timeout_at(deadline.at, self.looking[place.index()].lock());
+                    *looking = Some(turn.await.map_err(|_| deadline.passed(NODE))?);
+                    continue;
+                };
+                let pause = looked.map_or(Duration::ZERO, |last| BETWEEN.saturating_sub(last.elapsed()));
+                if pause.is_zero() {
+                    **looked = Some(Instant::now());
                     return self.somebody(Some(&owner), deadline).await;
                 }
-                // Whoever had to wait looks first whether it was found meanwhile.
-                let turn = tokio::time::timeout_at(deadline.at, self.looking[place.index()].lock());
-                *looking = Some(turn.await.map_err(|_| deadline.passed(NODE))?);
+                self.pause(Some(place), pause, deadline).await?;
                 continue;
             }
             *looking = None;

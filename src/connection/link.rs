@@ -50,9 +50,18 @@ impl Link {
         // In one write: another's command between them would take its effect.
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(command.clone());
-        let answers = self.0.send_packed_commands(&both, 1, 1).await;
-        answers.map(|mut answers| answers.pop().unwrap_or(Value::Nil))
+        let mut answers = self.0.send_packed_commands(&both, 0, 2).await?;
+        let answer = answers.pop().unwrap_or(Value::Nil);
+        Ok(match answers.pop() {
+            // Who may not ask (`+asking`) should not be told to look elsewhere.
+            Some(Value::ServerError(why)) if is_moved(&answer) => Value::ServerError(why),
+            _ => answer,
+        })
     }
+}
+
+fn is_moved(answer: &Value) -> bool {
+    matches!(answer, Value::ServerError(error) if error.code() == "MOVED")
 }
 
 #[cfg(test)]

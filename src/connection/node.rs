@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
+use tokio::time::Instant;
 
 use super::from::From;
 use super::held::{Attempt, Held};
@@ -61,7 +62,7 @@ impl Node {
         is_asking: bool,
         deadline: Deadline,
     ) -> Said {
-        let answers = attempt.answers();
+        let (answers, start) = (attempt.answers(), Instant::now());
         let sent = link.send(command, is_asking, deadline.after);
         match tokio::time::timeout_at(deadline.at, sent).await {
             Ok(Err(error)) if is_lost(&error) => {
@@ -84,8 +85,9 @@ impl Node {
             }
             Err(_) => {
                 // It may be a black hole; whoever comes next should not have to find out again. Where
-                // others were answered meanwhile the deadline was short, and the connection is well.
-                if attempt.answers() == answers {
+                // others were answered meanwhile, or most of it had passed before, the deadline was short,
+                // and the connection is well.
+                if attempt.answers() == answers && start.elapsed() >= deadline.after / 2 {
                     self.held.give_up(&attempt, deadline.passed(ANSWER), answers > 0);
                 }
                 Said::Late(deadline.passed(ANSWER))

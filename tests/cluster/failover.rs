@@ -217,6 +217,6 @@ async fn the_others_are_not_overrun_by_those_who_look_for_a_lost_place() {
     let looked = count() - before;
     eprintln!("{failed} asks failed, {looked} times it was looked for another node");
     assert!(failed > 1_000, "{failed} asks failed");
-    // At 0, 0, 5, 15 and 35 ms of the first one's deadline, and so on.
-    assert!((1..=100).contains(&looked), "{looked}");
+    // Every 10 ms at most.
+    assert!((1..=60).contains(&looked), "{looked}");
 }
