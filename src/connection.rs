@@ -1,5 +1,6 @@
-//! One connection that all callers share, made when first needed and made anew
-//! when lost, or when the server behind it is no longer the one to ask.
+//! One connection to a server that all callers share, made when first needed and
+//! made anew when lost, or when the server behind it is no longer the one to ask;
+//! one to each node of a cluster.
 //!
 //! A pool checkout per check would cost two round trips more each; Redis answers
 //! a multiplexed connection in order, so nothing is gained by several.
@@ -10,6 +11,7 @@ mod from;
 mod held;
 mod link;
 mod login;
+mod node;
 mod pause;
 mod reply;
 mod sentinel;
@@ -22,10 +24,10 @@ use redis::{Cmd, ConnectionInfo, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
 #[cfg(feature = "cluster")]
-pub(crate) use self::cluster::ClusterClient;
+pub(crate) use self::cluster::Cluster;
 use self::from::From;
-use self::held::Held;
 pub(crate) use self::login::Login;
+use self::node::{Node, Said};
 pub(crate) use self::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::Tls;
@@ -37,16 +39,20 @@ use crate::script::Script;
 const ANSWER: &str = "Redis to answer";
 const CONNECTION: &str = "a connection";
 
-pub(crate) struct Connection {
-    from: From,
-    held: Held,
+pub(crate) struct Connection(Servers);
+
+enum Servers {
+    One(Node),
+    #[cfg(feature = "cluster")]
+    Cluster(Box<Cluster>),
 }
 
 /// How a script is to be run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct To {
-    /// Where all its keys live.
-    pub(crate) place: Place,
+    /// Where all its keys live, if it has any.
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "all places are on one server"))]
+    pub(crate) place: Option<Place>,
     pub(crate) deadline: Deadline,
     /// Whether a call that found the connection lost is repeated once on a new
     /// one. It may then have been done twice: right for a take, which at worst
@@ -69,6 +75,12 @@ impl Deadline {
         Self { at, after }
     }
 
+    /// No later than after a pause from now.
+    #[cfg(feature = "cluster")]
+    fn within(self, pause: Duration) -> Self {
+        Self { at: self.at.min(Instant::now() + pause), ..self }
+    }
+
     fn passed(self, waited_for: &'static str) -> Error {
         Error::timeout(waited_for, self.after)
     }
@@ -82,26 +94,34 @@ struct Again {
     in_vain: u32,
 }
 
+impl Again {
+    /// The error where it may not.
+    fn lost(&mut self, error: Error) -> Result<(), Error> {
+        self.lost = self.lost.checked_sub(1).ok_or(error)?;
+        Ok(())
+    }
+}
+
 impl Connection {
     pub(crate) fn to_server(info: ConnectionInfo, login: Login) -> Self {
-        Self::from(From::Server(Box::new(info), login))
+        Self::one(From::Server(Box::new(info), login))
     }
 
     pub(crate) fn by_sentinels(sentinels: Sentinels, login: Login) -> Self {
-        Self::from(From::Sentinels(Box::new(sentinels), login))
+        Self::one(From::Sentinels(Box::new(sentinels), login))
     }
 
     #[cfg(feature = "cluster")]
-    pub(crate) fn of_cluster(client: ClusterClient, login: Login) -> Self {
-        Self::from(From::Cluster(Box::new(client), login))
+    pub(crate) fn of_cluster(cluster: Cluster) -> Self {
+        Self(Servers::Cluster(Box::new(cluster)))
     }
 
     pub(crate) fn of_pool(pool: deadpool_redis::Pool) -> Self {
-        Self::from(From::Pool(pool))
+        Self::one(From::Pool(pool))
     }
 
-    fn from(from: From) -> Self {
-        Self { from, held: Held::default() }
+    fn one(from: From) -> Self {
+        Self(Servers::One(Node::new(from)))
     }
 
     /// Runs a script by its digest, and by its text where the server does not
@@ -127,98 +147,72 @@ impl Connection {
     pub(crate) async fn info(&self, deadline: Deadline) -> Result<String, Error> {
         let mut info = redis::cmd("INFO");
         info.arg("server").arg("memory");
-        let to = To { place: Place::default(), deadline, again: true };
+        let to = To { place: None, deadline, again: true };
         let said = self.send(&info, to, &mut Again { lost: 1, in_vain: 1 }).await?.map_err(refused)?;
         redis::from_redis_value(said).map_err(|_| Error::unavailable("INFO says no text: is this a Redis?"))
     }
 
     /// Gives up the connection for good.
     pub(crate) fn close(&self) {
-        self.held.close();
+        match &self.0 {
+            Servers::One(node) => node.close(),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(cluster) => cluster.close(),
+        }
     }
 
     /// The outer error says that there was no answer, the inner one what the
     /// server answered.
-    async fn send(
-        &self,
-        command: &Cmd,
-        To { place, deadline, .. }: To,
-        again: &mut Again,
-    ) -> Result<RedisResult<Value>, Error> {
-        loop {
-            let attempt = match self.held.attempt(&self.from) {
-                Ok(attempt) => attempt,
-                Err(error) => {
-                    // Who asks in a loop should let others run now and then.
-                    tokio::task::coop::consume_budget().await;
-                    return Err(error);
-                }
-            };
-            let mut link = attempt.connected(deadline).await?;
-            let answers = attempt.answers(place);
-            let sent = tokio::time::timeout_at(deadline.at, link.send(command));
-            match sent.await {
-                Ok(Err(error)) if is_lost(&error) => {
-                    let error = Error::unavailable(error.to_string());
-                    let so_far = attempt.answers(place);
-                    if !link.mends_itself() || so_far == answers {
-                        self.held.give_up(&attempt, error.clone(), so_far > 0);
-                    }
-                    if again.lost == 0 {
-                        return Err(error);
-                    }
-                    again.lost -= 1;
-                }
-                Ok(reply) => {
-                    let reply = match reply {
-                        Ok(Value::ServerError(error)) => Err(error.into()),
-                        reply => reply,
-                    };
-                    // In a cluster the others are as good as before.
-                    let text = reply::not_the_one(&reply).filter(|_| !link.mends_itself());
-                    let Some(text) = text else {
-                        attempt.count_answer(place);
-                        return Ok(reply);
-                    };
-                    // Not a success, whatever it answered before: a replica still denies.
-                    self.held.give_up(&attempt, Error::from_script(&text), false);
-                    if again.in_vain == 0 {
-                        return Ok(reply);
-                    }
-                    again.in_vain -= 1;
-                }
-                Err(_) => {
-                    // It may be a black hole; whoever comes next should not have
-                    // to find out again.
-                    if attempt.answers(place) == answers {
-                        let silent = deadline.passed(ANSWER);
-                        self.held.give_up(&attempt, silent, answers > 0);
-                    }
-                    return Err(deadline.passed(ANSWER));
-                }
-            }
+    async fn send(&self, command: &Cmd, to: To, again: &mut Again) -> Result<RedisResult<Value>, Error> {
+        match &self.0 {
+            Servers::One(node) => send_to(node, command, to.deadline, again).await,
+            #[cfg(feature = "cluster")]
+            // Boxed, so that no caller's future is larger for it.
+            Servers::Cluster(cluster) => Box::pin(cluster.send(command, to, again)).await,
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        match &self.0 {
+            Servers::One(node) => node.is_connected(),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(cluster) => cluster.is_connected(),
         }
     }
 
     /// What whoever is not answered yet waits for.
     pub(crate) fn waited_for(&self) -> &'static str {
-        if self.held.is_connected() { ANSWER } else { CONNECTION }
+        if self.is_connected() { ANSWER } else { CONNECTION }
+    }
+}
+
+async fn send_to(
+    node: &Node,
+    command: &Cmd,
+    deadline: Deadline,
+    again: &mut Again,
+) -> Result<RedisResult<Value>, Error> {
+    loop {
+        let live = node.connected(deadline).await?;
+        match node.exchange(live, command, false, deadline).await {
+            Said::Reply(reply) => return Ok(reply),
+            Said::InVain(reply) if again.in_vain == 0 => return Ok(reply),
+            Said::InVain(_) => again.in_vain -= 1,
+            Said::Lost(error) => again.lost(error)?,
+            Said::Late(error) => return Err(error),
+        }
     }
 }
 
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // A URL may hold a password.
-        f.debug_struct("Connection").field("is_connected", &self.held.is_connected()).finish_non_exhaustive()
+        f.debug_struct("Connection").field("is_connected", &self.is_connected()).finish_non_exhaustive()
     }
 }
 
 fn is_noscript(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
-}
-
-fn is_lost(error: &RedisError) -> bool {
-    error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error()
 }
 
 fn refused(error: RedisError) -> Error {

@@ -1,5 +1,7 @@
 //! The one error type. A denial is never an error: see [`Decision`](crate::Decision).
 
+mod refusal;
+
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -131,6 +133,11 @@ impl Error {
         Self::of(Kind::Unavailable(text.into()))
     }
 
+    /// Redis takes no connection, and says why.
+    pub(crate) fn unavailable_since(said: &str) -> Self {
+        Self::unavailable(refusal::explained(said))
+    }
+
     pub(crate) fn shut_down() -> Self {
         Self::of(Kind::ShutDown)
     }
@@ -149,7 +156,7 @@ impl Error {
         } else if text.starts_with("WRONGTYPE") {
             Kind::WrongType
         } else {
-            Kind::Refused(text.to_owned())
+            Kind::Refused(refusal::explained(text))
         }
     }
 

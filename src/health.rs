@@ -20,6 +20,8 @@ pub(crate) struct Server {
     /// Such as `Redis 7.0.15`.
     pub(crate) version: String,
     pub(crate) maxmemory_policy: String,
+    /// Of those that scripts need.
+    pub(crate) missing_rights: Vec<String>,
 }
 
 impl Health {
@@ -61,7 +63,16 @@ impl Health {
                 "maxmemory-policy is {policy}: a Redis that is full forgets what was used, and each key that it forgets may be used up to its limit again; set it to noeviction"
             )
         });
-        evicts.into_iter().collect()
+        let lacks = self.server.as_ref().ok().filter(|server| !server.missing_rights.is_empty());
+        let lacks = lacks.map(|server| {
+            let rights: Vec<String> =
+                server.missing_rights.iter().map(|right| format!("+{}", right.to_lowercase())).collect();
+            format!(
+                "the Redis user lacks {} for this namespace's keys (~NAMESPACE:*): asks that need it fail, and may have been charged by then; see \"A Redis user for it\" in the README",
+                rights.join(" ")
+            )
+        });
+        evicts.into_iter().chain(lacks).collect()
     }
 }
 
@@ -91,6 +102,7 @@ impl Server {
             (None, Some(version)) => format!("Redis {version}"),
             (None, None) => "a server of unknown version".to_owned(),
         };
-        Self { version, maxmemory_policy: field("maxmemory_policy").unwrap_or_default().to_owned() }
+        let maxmemory_policy = field("maxmemory_policy").unwrap_or_default().to_owned();
+        Self { version, maxmemory_policy, ..Self::default() }
     }
 }

@@ -140,12 +140,15 @@ impl Keyspace {
         Self { is_spread, ..self }
     }
 
-    /// What all Redis keys of one gate begin with.
     /// Where the processes of this namespace are counted. No gate's key has so few parts.
     pub(crate) fn instances(&self) -> String {
-        format!("{}:{LAYOUT}:instances", self.namespace)
+        match self.is_spread {
+            false => format!("{}:{LAYOUT}:instances", self.namespace),
+            true => format!("{}:{LAYOUT}:{{{}}}:instances", self.namespace, Place::default().tag()),
+        }
     }
 
+    /// What all Redis keys of one gate begin with.
     pub(crate) fn prefix(&self, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
         if !is_name(gate, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
             return Err(Error::config(format!(

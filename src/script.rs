@@ -89,7 +89,10 @@ pub static RESET: Script = Script::new("reset", lua!("reset"));
 
 pub static HEARTBEAT: Script = Script::new("heartbeat", concat!(lua!("prelude"), lua!("heartbeat")));
 
-/// All of them.
+/// What `health` asks, and nothing else.
+pub static RIGHTS: Script = Script::new("rights", lua!("rights"));
+
+/// All that read or write state.
 pub fn all() -> impl Iterator<Item = &'static Script> {
     TAKE.iter().chain(&REFUND).chain(&PENALIZE).chain(&BLOCK).chain([&GROUP, &RESET, &HEARTBEAT])
 }

@@ -158,6 +158,16 @@ pub(crate) enum Write {
     Reset,
 }
 
+/// That a process is there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heartbeat<'a> {
+    /// Where those that share the quotas are counted.
+    pub(crate) key: &'a str,
+    pub(crate) name: &'a str,
+    /// For how long it counts.
+    pub(crate) lifetime: Duration,
+}
+
 #[derive(Debug)]
 pub(crate) enum Store {
     Redis(RedisStore),
@@ -173,8 +183,9 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    pub(crate) fn redis(connection: Connection) -> Self {
-        Self::Redis(RedisStore::new(connection))
+    /// With any key of the namespace.
+    pub(crate) fn redis(connection: Connection, key: String) -> Self {
+        Self::Redis(RedisStore::new(connection, key))
     }
 
     pub(crate) fn memory(clock: Clock, max_keys: usize) -> Self {
@@ -226,16 +237,10 @@ impl Store {
         }
     }
 
-    /// Counts this process among those at `key`; how many there are.
-    pub(crate) async fn count_in(
-        &self,
-        key: &str,
-        name: &str,
-        lifetime: Duration,
-        deadline: Deadline,
-    ) -> Result<u64, Error> {
+    /// Counts this process; how many there are.
+    pub(crate) async fn count_in(&self, beat: Heartbeat<'_>, deadline: Deadline) -> Result<u64, Error> {
         match self {
-            Self::Redis(store) => store.count_in(key, name, lifetime, deadline).await,
+            Self::Redis(store) => store.count_in(beat, deadline).await,
             _ => Ok(1),
         }
     }

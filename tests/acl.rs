@@ -100,18 +100,20 @@ async fn a_user_with_the_rights_in_the_readme_can_do_everything() {
     acl::create_user(&server);
     let failed = ask_for_everything(&server, &limiter(&server, "tidegate")).await;
     assert!(failed.is_empty(), "{failed:?}");
-    let mut refused = refused(&server);
-    // By which redis-rs says what it is, from Redis 7.2 on; it does without an answer.
-    refused.retain(|what| what != "client|setinfo");
+    let refused = refused(&server);
     assert!(refused.is_empty(), "{refused:?}");
 }
 
-/// Whether an error says that a right is missing, and which.
+/// Whether an error says that a right is missing, which, and what to do.
 fn says(error: &Error, server: &Server, right: &str) -> bool {
     let text = error.to_string();
     // Redis 7.0 does not say which, where a script lacks it; its ACL LOG does.
     let is_silent = server.version().starts_with("7.0.") && text.contains("can't run this command");
-    is_silent || text.contains(&format!("no permissions to run the '{right}' command"))
+    let says_which = text.contains(&format!("no permissions to run the '{right}' command"))
+        && text.contains(&format!("lacks the right `+{right}`"));
+    text.contains("NOPERM")
+        && text.contains("ACL SETUSER")
+        && (says_which || is_silent && text.contains("`ACL LOG` tells"))
 }
 
 #[tokio::test]
@@ -132,6 +134,51 @@ async fn without_any_one_of_the_rights_something_fails_and_the_error_says_which(
 }
 
 #[tokio::test]
+async fn health_warns_of_rights_that_are_missing_before_something_fails() {
+    let server = Server::start().unwrap();
+    for right in acl::CALLED.map(str::to_lowercase) {
+        acl::create_user(&server);
+        server.cli(&["ACL", "SETUSER", USER, "+info", &format!("-{right}")]).unwrap();
+        let health = limiter(&server, "tidegate").health().await;
+        assert_eq!(health.warnings().len(), 1, "{right}: {health}");
+        assert!(health.warnings()[0].contains(&format!("lacks +{right} for")), "{right}: {health}");
+    }
+    server.cli(&["ACL", "SETUSER", USER, "-evalsha"]).unwrap();
+    let health = limiter(&server, "tidegate").health().await;
+    assert!(health.server().unwrap_err().to_string().contains("`+evalsha`"), "{health}");
+
+    acl::create_user(&server);
+    server.cli(&["ACL", "SETUSER", USER, "+info"]).unwrap();
+    let health = limiter(&server, "tidegate").health().await;
+    assert!(health.is_good(), "{health}");
+    let rights = include_str!("../lua/rights.lua");
+    let asked = rights.lines().filter_map(|line| line.strip_prefix("need('")?.split('\'').next());
+    assert!(asked.eq(acl::CALLED));
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_half_way_never_gives_more_than_was_told() {
+    let server = Server::start().unwrap();
+    let base = Limiter::builder().url(server.url()).namespace("tidegate").deadline(PATIENCE);
+    let base = gates(&base.on_failure(OnFailure::Error).deny_cache(Duration::ZERO).build().unwrap());
+    for right in acl::CALLED.map(str::to_lowercase) {
+        acl::create_user(&server);
+        server.cli(&["ACL", "SETUSER", USER, &format!("-{right}")]).unwrap();
+        for (gate, base) in gates(&limiter(&server, "tidegate")).iter().zip(&base) {
+            base.reset("x").await.unwrap();
+            assert!(base.check("x").await.unwrap().is_allowed());
+            let is_charged = gate.check("x").await.is_ok();
+            let left = base.peek("x").await.unwrap().remaining();
+            // At worst denied to others: an error may have been charged.
+            assert!(left == 1 || !is_charged && left == 2, "{right}: {gate:?} leaves {left}");
+            let is_given_back = gate.refund("x", 1).await.is_ok();
+            let now = base.peek("x").await.unwrap().remaining();
+            assert!(now == left + 1 || !is_given_back && now == left, "{right}: {gate:?} leaves {now}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn keys_of_another_namespace_are_refused() {
     let server = Server::start().unwrap();
     acl::create_user(&server);
@@ -139,5 +186,38 @@ async fn keys_of_another_namespace_are_refused() {
     let error = gate.check("x").await.unwrap_err();
     let text = error.to_string().to_lowercase();
     assert!(error.is_unavailable() && text.contains("noperm") && text.contains("key"), "{error}");
+    assert!(error.to_string().contains("`~NAMESPACE:*`"), "{error}");
     assert!(refused(&server).contains(&gate.redis_key("x").unwrap()));
+}
+
+#[tokio::test]
+async fn credentials_that_are_not_taken_are_an_error_that_says_what_to_do() {
+    let server = Server::start().unwrap();
+    acl::create_user(&server);
+    let failed = |user: &str, password: &str| {
+        let limiter = Limiter::builder().url(server.url()).credentials(user, password).deadline(PATIENCE);
+        let limiter = limiter.build().unwrap();
+        async move { limiter.ready().await.unwrap_err().to_string() }
+    };
+    for error in [failed(USER, "wrong").await, failed("nobody", PASSWORD).await] {
+        assert!(error.contains("WRONGPASS") && error.contains("correct the credentials"), "{error}");
+    }
+    server.cli(&["ACL", "SETUSER", "default", "off"]).unwrap();
+    let limiter = Limiter::builder().url(server.url()).deadline(PATIENCE).build().unwrap();
+    let error = limiter.ready().await.unwrap_err().to_string();
+    assert!(error.contains("NOAUTH") && error.contains("correct the credentials"), "{error}");
+}
+
+#[tokio::test]
+async fn a_full_memory_is_an_error_that_says_what_to_do() {
+    let server = Server::start_with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
+    let limiter = Limiter::builder().url(server.url()).on_failure(OnFailure::Error).deadline(PATIENCE);
+    for gate in gates(&limiter.build().unwrap()) {
+        let error = gate.check("x").await.unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        assert!(
+            error.to_string().contains("OOM") && error.to_string().contains("raise `maxmemory`"),
+            "{error}"
+        );
+    }
 }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use harness::Server;
 use tidegate::{Builder, Gate, Limiter, Observer, OnFailure, Quota, Source};
-use tokio::net::TcpListener;
 
+use crate::support::black_hole::black_hole;
 use crate::support::fixture::{HOUR, Paused, builder_as_is, calls, closed_port, soon};
 
 const DEADLINE: Duration = Duration::from_millis(20);
@@ -49,20 +49,9 @@ async fn open(gate: &Gate, heard: &Heard) {
 
 #[tokio::test]
 async fn open_it_asks_nothing_but_probes_and_connects_no_more_than_they_do() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    let taken = Arc::new(AtomicUsize::new(0));
-    let count = taken.clone();
-    // Takes connections and never says a word.
-    tokio::spawn(async move {
-        let mut open = Vec::new();
-        while let Ok((connection, _)) = listener.accept().await {
-            count.fetch_add(1, Ordering::SeqCst);
-            open.push(connection);
-        }
-    });
+    let hole = black_hole().await;
     let heard = Heard::default();
-    let limiter = settings(&url).observer(heard.clone()).build().unwrap();
+    let limiter = settings(&hole.url).observer(heard.clone()).build().unwrap();
     let gate = gate(&limiter);
     open(&gate, &heard).await;
     let called = heard.called.load(Ordering::SeqCst);
@@ -74,7 +63,7 @@ async fn open_it_asks_nothing_but_probes_and_connects_no_more_than_they_do() {
     assert!(gate.refund("key", 1).await.unwrap_err().to_string().contains("breaker"));
     assert!(gate.check_many(["a", "b"]).await.iter().all(Result::is_err));
     assert_eq!(heard.called.load(Ordering::SeqCst), called, "what is open asks nothing");
-    assert!(taken.load(Ordering::SeqCst) <= 2, "connections");
+    assert!(hole.taken() <= 2, "connections");
 }
 
 #[tokio::test]

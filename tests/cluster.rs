@@ -3,6 +3,7 @@
 mod failover;
 mod groups;
 mod keys;
+mod nodes;
 mod refusals;
 mod resharding;
 

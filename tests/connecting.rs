@@ -1,7 +1,5 @@
 //! The connection is one, and is made when it is needed.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tidegate::{Limiter, Quota, Rate};
@@ -9,28 +7,14 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
+use crate::support::black_hole::black_hole;
 use crate::support::fixture::builder;
-
-/// Takes connections and never says a word; how many it took.
-async fn black_hole() -> (String, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("redis://{}", listener.local_addr().unwrap());
-    let taken = Arc::new(AtomicUsize::new(0));
-    let count = taken.clone();
-    tokio::spawn(async move {
-        let mut open = Vec::new();
-        while let Ok((connection, _)) = listener.accept().await {
-            count.fetch_add(1, Ordering::SeqCst);
-            open.push(connection);
-        }
-    });
-    (url, taken)
-}
+use crate::support::hear::hear;
 
 #[tokio::test]
 async fn one_attempt_is_made_however_many_wait_and_give_up() {
-    let (url, taken) = black_hole().await;
-    let limiter = builder(&url).deadline(Duration::from_millis(20)).build().unwrap();
+    let hole = black_hole().await;
+    let limiter = builder(&hole.url).deadline(Duration::from_millis(20)).build().unwrap();
     let gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
     for _ in 0..3 {
         let mut callers = JoinSet::new();
@@ -43,7 +27,7 @@ async fn one_attempt_is_made_however_many_wait_and_give_up() {
             assert!(error.to_string().contains("while waiting for a connection"), "{error}");
         }
     }
-    assert_eq!(taken.load(Ordering::SeqCst), 1);
+    assert_eq!(hole.taken(), 1);
 }
 
 #[tokio::test]
@@ -58,8 +42,9 @@ async fn a_server_that_falls_silent_after_the_handshake_is_given_up() {
         }
     });
     let (mut first, _) = listener.accept().await.unwrap();
-    // To as many commands as redis-rs greets with.
-    first.write_all(b"+OK\r\n+OK\r\n").await.unwrap();
+    hear(&mut first, "PING").await;
+    first.write_all(b"+PONG\r\n").await.unwrap();
+    hear(&mut first, "EVALSHA").await;
     let second = tokio::time::timeout(Duration::from_secs(30), listener.accept()).await;
     second.expect("another attempt").unwrap();
     asking.abort();
@@ -100,11 +85,11 @@ async fn a_denial_stands_where_redis_refuses_writes() {
 
 #[tokio::test]
 async fn nobody_connects_before_the_first_ask() {
-    let (url, taken) = black_hole().await;
-    let limiter = Limiter::open(&url).unwrap();
+    let hole = black_hole().await;
+    let limiter = Limiter::open(&hole.url).unwrap();
     let _gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
     tokio::task::yield_now().await;
-    assert_eq!(taken.load(Ordering::SeqCst), 0);
+    assert_eq!(hole.taken(), 0);
 }
 
 #[test]

@@ -21,11 +21,6 @@ const CUTS: u64 = 1_000;
 const FIRST: u64 = 100;
 /// A connection that is kept would take 8 kB at least, 7 MB in all.
 const NOISE_KB: u64 = 3_000;
-/// How many asks may be answered only by their deadline. A call that is handed to the
-/// connection in the instant in which that ends can be left lying there, with all
-/// the asks in it; it was seen once in ten thousand cuts.
-const LATE: u64 = 5 * 8;
-
 /// In a process of its own, in which nobody else opens files or runs tasks.
 #[tokio::test]
 async fn a_connection_cut_1000_times_leaves_nothing_behind() {
@@ -36,7 +31,8 @@ async fn a_connection_cut_1000_times_leaves_nothing_behind() {
     let at = |when: &str, what: &str| found[when][what].as_u64().unwrap();
 
     assert!(at("asks", "answered") > CUTS, "no load");
-    assert!(at("asks", "late") <= LATE, "asks that nobody answers");
+    // A call can be handed to the connection in the instant in which that ends, and lies there then.
+    assert_eq!(at("asks", "late"), 0, "asks that nobody answers");
     for what in ["files", "tasks", "connections"] {
         assert_eq!(at("cut", what), at("before", what), "{what} after the cuts, and before");
         assert_eq!(at("dropped", what), at("at_first", what), "{what} without the limiter");

@@ -1,8 +1,10 @@
 //! What several test files need.
 
 pub mod acl;
+pub mod black_hole;
 pub mod door;
 pub mod fixture;
+pub mod hear;
 pub mod instance;
 pub mod load;
 pub mod oracle;

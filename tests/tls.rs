@@ -2,12 +2,13 @@
 
 use std::net::TcpListener;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use harness::Server;
+use harness::{Sentinels, Server};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
-use tidegate::{Builder, Limiter, Quota};
+use tidegate::{Builder, Limiter, OnFailure, Quota};
 
-use crate::support::fixture::{HOUR, PATIENCE, namespace};
+use crate::support::fixture::{HOUR, PATIENCE, calls, namespace, soon};
 
 type Ca = CertifiedIssuer<'static, KeyPair>;
 
@@ -21,6 +22,7 @@ fn ca() -> Ca {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
+/// For a name or an address.
 fn signed(ca: &Ca, name: &str, until: i32) -> Pair {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
@@ -31,36 +33,50 @@ fn signed(ca: &Ca, name: &str, until: i32) -> Pair {
     (params.signed_by(&key, &**ca).unwrap().pem(), key.serialize_pem())
 }
 
-/// A server with TLS on a port of its own, and the folder of its certificates.
-struct Tls {
-    _server: Server,
-    folder: PathBuf,
-    port: u16,
-}
+/// A server's certificate in a folder that goes with it.
+struct Files(PathBuf);
 
-impl Drop for Tls {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.folder);
+impl Files {
+    fn new(ca: &Ca, (certificate, key): &Pair) -> Self {
+        let folder = std::env::temp_dir().join(namespace());
+        std::fs::create_dir_all(&folder).unwrap();
+        for (name, text) in [("certificate", certificate), ("key", key), ("ca", &ca.pem())] {
+            std::fs::write(folder.join(name), text).unwrap();
+        }
+        Self(folder)
+    }
+
+    /// As redis-server takes them.
+    fn options(&self, wants_clients: &str) -> Vec<String> {
+        let file = |name| self.0.join(name).to_str().unwrap().to_owned();
+        let files = [("cert", "certificate"), ("key", "key"), ("ca-cert", "ca")];
+        let files = files.map(|(option, name)| [format!("--tls-{option}-file"), file(name)]);
+        let clients = ["--tls-auth-clients", wants_clients].map(str::to_owned);
+        [clients].into_iter().chain(files).flatten().collect()
     }
 }
 
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server with TLS on a port of its own.
+struct Tls {
+    _server: Server,
+    _files: Files,
+    port: u16,
+}
+
 impl Tls {
-    fn start(ca: &Ca, (certificate, key): &Pair, wants_clients: &str) -> Self {
-        let folder = std::env::temp_dir().join(namespace());
-        std::fs::create_dir_all(&folder).unwrap();
-        let file = |name: &str, text: &str| {
-            let path = folder.join(name);
-            std::fs::write(&path, text).unwrap();
-            path.to_str().unwrap().to_owned()
-        };
+    fn start(ca: &Ca, pair: &Pair, wants_clients: &str) -> Self {
+        let files = Files::new(ca, pair);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        #[rustfmt::skip]
-        let options = [
-            "--tls-port", &port.to_string(), "--tls-auth-clients", wants_clients,
-            "--tls-cert-file", &file("certificate", certificate), "--tls-key-file", &file("key", key),
-            "--tls-ca-cert-file", &file("ca", &ca.pem()),
-        ];
-        Self { _server: Server::process(&options).unwrap(), folder, port }
+        let mut options = files.options(wants_clients);
+        options.extend(["--tls-port".to_owned(), port.to_string()]);
+        let options: Vec<&str> = options.iter().map(String::as_str).collect();
+        Self { _server: Server::process(&options).unwrap(), _files: files, port }
     }
 
     fn builder(&self) -> Builder {
@@ -133,4 +149,49 @@ fn certificates_that_cannot_be_read_are_errors_of_the_settings() {
         let error = builder.build().unwrap_err();
         assert!(error.is_config() && error.to_string().contains(words), "{error}");
     }
+}
+
+/// A certificate for this machine by its address, since that is what servers call each other;
+/// and a builder that trusts it.
+fn by_address() -> (Files, Vec<String>, Builder) {
+    let ca = ca();
+    let files = Files::new(&ca, &signed(&ca, "127.0.0.1", 2100));
+    // They have the one certificate both to show and to connect with.
+    let options = files.options("optional");
+    let builder = Limiter::builder().tls_ca(ca.pem().as_bytes()).deadline(PATIENCE);
+    (files, options, builder.on_failure(OnFailure::Error).breaker(false).deny_cache(Duration::ZERO))
+}
+
+#[tokio::test]
+async fn sentinels_and_what_they_watch_are_reached_over_tls_also_after_a_failover() {
+    let (_files, options, builder) = by_address();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let mut sentinels = Sentinels::start_with_tls(&options).unwrap();
+    let urls = sentinels.tls_urls();
+    let limiter = builder.sentinel(urls.iter().map(String::as_str), sentinels.name()).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, HOUR));
+    assert!(gate.check("key").await.unwrap().is_allowed());
+    sentinels.kill_primary();
+    soon("Redis decides again", async || gate.check("key").await.is_ok()).await;
+    assert!(calls(sentinels.replica(), "evalsha") > 0);
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn the_nodes_of_a_cluster_are_reached_over_tls_also_after_a_failover() {
+    let (_files, options, builder) = by_address();
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let mut cluster = harness::Cluster::start_with_tls(&options).unwrap();
+    let limiter = builder.cluster(&cluster.tls_urls().unwrap()[..1]).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, HOUR));
+    let keys: Vec<String> = (0..300).map(|n| format!("user:{n}")).collect();
+    for decision in gate.check_many(&keys).await {
+        assert!(decision.unwrap().is_allowed());
+    }
+    for node in cluster.nodes().take(3) {
+        assert!(calls(node, "evalsha") > 0, "not all primaries were asked");
+    }
+    let victim = cluster.nodes().next().unwrap().url().to_owned();
+    cluster.kill(&victim);
+    soon("all decide again", async || gate.check_many(&keys).await.iter().all(Result::is_ok)).await;
 }

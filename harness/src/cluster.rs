@@ -5,7 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{Error, Server, process::Process};
+use crate::{
+    Error, Server,
+    process::{Process, free_port},
+};
 
 /// How far above its own a node's port for other nodes is.
 const BUS: u16 = 10_000;
@@ -39,6 +42,31 @@ impl Cluster {
     /// What a server or redis-cli lacked; or that this system has no way to stop a clock.
     pub fn with_shiftable_clock() -> Result<Self, Error> {
         Self::of(3, &["--cluster-node-timeout", "100000000000000"], Process::start_with_clock_on)
+    }
+
+    /// Like [`start`](Self::start), all of them with TLS: among each other, and on further ports. `tls`
+    /// are redis-server's options for it: `["--tls-cert-file", …]`.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn start_with_tls(tls: &[&str]) -> Result<Self, Error> {
+        let options = [&["--cluster-node-timeout", "300", "--repl-diskless-sync-delay", "0"], tls].concat();
+        Self::of(6, &options, |port, options| {
+            // Where it is expected by who knows the other port.
+            let (tls_port, bus) = (free_port()?.to_string(), (port + BUS).to_string());
+            let tls = [
+                "--tls-port",
+                &tls_port,
+                "--cluster-port",
+                &bus,
+                "--tls-cluster",
+                "yes",
+                "--tls-replication",
+                "yes",
+            ];
+            Process::start_on(port, &[options, &tls].concat())
+        })
     }
 
     fn of(
@@ -101,6 +129,20 @@ impl Cluster {
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.nodes().map(|node| node.url().to_owned()).collect()
+    }
+
+    /// Their URLs with TLS, if they have been [started with it](Self::start_with_tls).
+    ///
+    /// # Errors
+    ///
+    /// If a node does not say its port.
+    pub fn tls_urls(&self) -> Result<Vec<String>, Error> {
+        let url = |node: &Server| {
+            let said = node.cli(&["CONFIG", "GET", "tls-port"])?;
+            let port = said.split('"').nth(3).unwrap_or_default();
+            Ok(format!("rediss://127.0.0.1:{port}"))
+        };
+        self.nodes().map(url).collect()
     }
 
     /// Runs redis-cli at one node that is there: see [`Server::cli`].

@@ -27,6 +27,7 @@ mod client;
 mod clock;
 mod cluster;
 mod container;
+mod daemon;
 mod environment;
 mod error;
 mod lifeline;

@@ -1,13 +1,9 @@
-use std::{
-    io::{BufRead, BufReader},
-    net::TcpListener,
-    path::{Path, PathBuf},
-};
+use std::{net::TcpListener, path::Path};
 
 use crate::{
     Error,
     clock::{self, Clock},
-    environment,
+    daemon, environment,
     lifeline::Lifeline,
 };
 
@@ -76,17 +72,15 @@ impl Process {
         options: &[&str],
         clock_library: Option<&Path>,
     ) -> Result<Self, Error> {
-        let run = environment::run();
         let port_option = port.to_string();
         let library = clock_library.unwrap_or(Path::new("")).to_string_lossy().into_owned();
         #[rustfmt::skip]
         let arguments = [
-            &run, &library, program,
+            &library, program,
             "--port", &port_option, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
         ];
-        let mut lifeline = Lifeline::new(SCRIPT, &[&arguments, options].concat())
-            .map_err(|error| Error::io("/bin/sh", error))?;
-        let folder = wait_until_ready(&mut lifeline)?;
+        let (folder, lifeline) =
+            daemon::launch(PREPARE, &[&arguments, options].concat(), "Ready to accept connections")?;
         let clock = match clock_library {
             Some(_) => Some(Clock::open(&folder.join("clock"))?),
             None => None,
@@ -113,40 +107,14 @@ fn program() -> String {
     environment::server().unwrap_or_else(|| PROGRAM.to_owned())
 }
 
-/// The server is killed, not asked: a test may have left it stopped or in a script without end.
-/// Only the server keeps the output open, so its end is the server's.
-const SCRIPT: &str = r#"
-exec 2>&1
-run=$1 clock=$2 program=$3; shift 3
-folder=$(mktemp -d "${TMPDIR:-/tmp}/tidegate-$run-XXXXXX") || exit
-echo "$folder"
+const PREPARE: &str = r#"
+clock=$1 program=$2; shift 2
 set -- "$program" --dir "$folder" "$@"
 if [ -n "$clock" ]; then
     head -c 16 /dev/zero >"$folder/clock"
     set -- env LD_PRELOAD="$clock" TIDEGATE_CLOCK="$folder/clock" "$@"
 fi
-"$@" & server=$!
-exec >/dev/null 2>&1
-read -r _
-kill -9 "$server"
-wait "$server"
-rm -rf "$folder"
 "#;
-
-/// The server's folder.
-fn wait_until_ready(lifeline: &mut Lifeline) -> Result<PathBuf, Error> {
-    let mut log = String::new();
-    if let Some(output) = lifeline.output() {
-        let mut output = BufReader::new(output);
-        while output.read_line(&mut log).is_ok_and(|read| read > 0) {
-            if log.contains("Ready to accept connections") {
-                let folder = log.lines().next().unwrap_or_default();
-                return Ok(folder.into());
-            }
-        }
-    }
-    Err(Error::Process(log))
-}
 
 pub(crate) fn free_port() -> Result<u16, Error> {
     TcpListener::bind(("127.0.0.1", 0))

@@ -1,11 +1,9 @@
 use std::{
-    fmt,
-    io::{BufRead, BufReader},
-    thread,
+    fmt, thread,
     time::{Duration, Instant},
 };
 
-use crate::{Error, Server, environment, lifeline::Lifeline, process::free_port};
+use crate::{Error, Server, daemon, lifeline::Lifeline, process::free_port};
 
 const NAME: &str = "primary";
 const COUNT: usize = 3;
@@ -16,9 +14,15 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// A primary, its replica, and three sentinels that watch them: all plain processes on the loopback
 /// interface. A primary that is gone is replaced within some two seconds.
 pub struct Sentinels {
-    sentinels: Vec<(u16, Lifeline)>,
+    sentinels: Vec<Sentinel>,
     primary: Option<Server>,
     replica: Server,
+}
+
+struct Sentinel {
+    port: u16,
+    tls_port: u16,
+    _lifeline: Lifeline,
 }
 
 impl fmt::Debug for Sentinels {
@@ -34,10 +38,23 @@ impl Sentinels {
     ///
     /// If there is no `redis-server`, or they do not find each other.
     pub fn start() -> Result<Self, Error> {
-        let primary = Server::process(&[])?;
-        let port = port(&primary);
-        let replica = Server::process(&["--replicaof", "127.0.0.1", port])?;
-        let sentinels = (0..COUNT).map(|_| launch(port)).collect::<Result<Vec<_>, _>>()?;
+        Self::of(&[])
+    }
+
+    /// Like [`start`](Self::start), all of them with TLS: among each other, and on further ports. `tls`
+    /// are redis-server's options for it: `["--tls-cert-file", …]`.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn start_with_tls(tls: &[&str]) -> Result<Self, Error> {
+        Self::of(&[&["--tls-replication", "yes"], tls].concat())
+    }
+
+    fn of(tls: &[&str]) -> Result<Self, Error> {
+        let (primary, port) = server(tls, &[])?;
+        let (replica, _) = server(tls, &["--replicaof", "127.0.0.1", &port])?;
+        let sentinels = (0..COUNT).map(|_| launch(&port, tls)).collect::<Result<Vec<_>, _>>()?;
         let started = Self { primary: Some(primary), replica, sentinels };
         started.wait_until_acquainted()?;
         Ok(started)
@@ -46,7 +63,13 @@ impl Sentinels {
     /// `redis://127.0.0.1:PORT` of each sentinel.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
-        self.sentinels.iter().map(|(port, _)| format!("redis://127.0.0.1:{port}")).collect()
+        self.sentinels.iter().map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port)).collect()
+    }
+
+    /// Their URLs with TLS, if they have been [started with it](Self::start_with_tls).
+    #[must_use]
+    pub fn tls_urls(&self) -> Vec<String> {
+        self.sentinels.iter().map(|sentinel| format!("rediss://127.0.0.1:{}", sentinel.tls_port)).collect()
     }
 
     /// As what they know the primary.
@@ -121,42 +144,40 @@ impl Sentinels {
     }
 }
 
-fn port(server: &Server) -> &str {
-    server.url().rsplit(':').next().unwrap_or_default()
+/// And the port by which the others know it.
+fn server(tls: &[&str], options: &[&str]) -> Result<(Server, String), Error> {
+    if tls.is_empty() {
+        let server = Server::process(options)?;
+        let port = server.url().rsplit(':').next().unwrap_or_default().to_owned();
+        return Ok((server, port));
+    }
+    let port = free_port()?.to_string();
+    let server = Server::process(&[&["--tls-port", &port], tls, options].concat())?;
+    Ok((server, port))
 }
 
-fn launch(primary: &str) -> Result<(u16, Lifeline), Error> {
-    let port = free_port()?;
-    let arguments = [environment::run(), port.to_string(), primary.to_owned(), NAME.to_owned()];
-    let mut lifeline = Lifeline::new(SCRIPT, &arguments).map_err(|error| Error::io("/bin/sh", error))?;
-    let mut log = String::new();
-    if let Some(output) = lifeline.output() {
-        let mut output = BufReader::new(output);
-        while output.read_line(&mut log).is_ok_and(|read| read > 0) {
-            if log.contains("+monitor master") {
-                return Ok((port, lifeline));
-            }
-        }
+/// On a port of its own, and on another one with TLS where options for that are given.
+fn launch(primary: &str, tls: &[&str]) -> Result<Sentinel, Error> {
+    let (port, tls_port) = (free_port()?, free_port()?);
+    let ports = [port.to_string(), tls_port.to_string()];
+    let mut arguments = vec![&*ports[0], primary, NAME];
+    if !tls.is_empty() {
+        arguments.extend(["--tls-port", &ports[1]]);
     }
-    Err(Error::Process(log))
+    let (_, lifeline) = daemon::launch(PREPARE, &[&arguments, tls].concat(), "+monitor master")?;
+    Ok(Sentinel { port, tls_port, _lifeline: lifeline })
 }
 
 /// A sentinel keeps what it learns in its configuration.
-const SCRIPT: &str = r#"
-exec 2>&1
-folder=$(mktemp -d "${TMPDIR:-/tmp}/tidegate-$1-XXXXXX") || exit
+const PREPARE: &str = r#"
 cat >"$folder/sentinel.conf" <<CONF
-port $2
+port $1
 bind 127.0.0.1
 dir $folder
-sentinel monitor $4 127.0.0.1 $3 2
-sentinel down-after-milliseconds $4 500
-sentinel failover-timeout $4 3000
+sentinel monitor $3 127.0.0.1 $2 2
+sentinel down-after-milliseconds $3 500
+sentinel failover-timeout $3 3000
 CONF
-redis-server "$folder/sentinel.conf" --sentinel & server=$!
-exec >/dev/null 2>&1
-read -r _
-kill -9 "$server"
-wait "$server"
-rm -rf "$folder"
+shift 3
+set -- redis-server "$folder/sentinel.conf" --sentinel "$@"
 "#;

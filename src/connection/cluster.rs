@@ -1,108 +1,197 @@
-//! A Redis Cluster: redis-rs's cluster connection, and what it is told of slots
-//! that move.
+//! A Redis Cluster: one connection to each node that is needed, and for each of the
+//! 48 places the node that serves it.
 //!
-//! Its own retries are off, since it would send a give-back again whose answer
-//! was lost. A refusal (`MOVED`, `ASK`) says that nothing was done, so what was
-//! refused is sent again from here.
+//! Where a place is, a node says by `MOVED` when it is sent what is another's. Nothing else is
+//! asked, so no more rights are needed than for a single server.
 
-use std::sync::Arc;
+use std::iter::repeat_with;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::aio::ConnectionLike;
-use redis::cluster::ClusterClientBuilder;
-use redis::cluster_async::ClusterConnection;
-use redis::{Cmd, ConnectionInfo, ErrorKind, RedisError, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ConnectionInfo, RedisResult, Value};
+use tokio::time::Instant;
 
-use self::importing::Importing;
-use super::from::failed;
+use self::map::{Map, Member};
+use self::redirect::Redirect;
 use super::login::Login;
+use super::node::{Live, Said};
+use super::{Again, Deadline, To};
 use crate::error::Error;
+use crate::key::{PLACES, Place};
 
-mod importing;
+mod map;
+mod redirect;
 
-/// How long one node may take to be connected to. redis-rs serves no node while
-/// it waits for one.
-const CONNECT: Duration = Duration::from_secs(1);
+/// What a deadline can pass in waiting for, beside an answer and a connection.
+const NODE: &str = "the cluster to name a node that answers";
 
 /// Before what was refused is sent again. A node that has just failed is named by
 /// the others until another is promoted.
 const PAUSES: [Duration; 7] = [ms(0), ms(5), ms(10), ms(20), ms(40), ms(80), ms(160)];
 
+/// From one question where a place is to the next, whoever asks.
+const BETWEEN: Duration = ms(10);
+
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// How to connect to a cluster.
-#[derive(Clone)]
-pub(crate) struct ClusterClient {
-    nodes: Vec<ConnectionInfo>,
-    /// The limiter's.
-    deadline: Duration,
+pub(crate) struct Cluster {
+    map: Mutex<Map>,
+    /// By place: only one caller looks for the node that has taken it over.
+    looking: Box<[tokio::sync::Mutex<Looked>]>,
 }
 
-impl ClusterClient {
-    /// Fails where the nodes do not go together.
-    pub(crate) fn new(nodes: Vec<ConnectionInfo>, deadline: Duration) -> RedisResult<Self> {
-        let client = Self { nodes, deadline };
-        client.open(client.nodes.clone()).map(|_| client)
-    }
+/// When it was last looked.
+type Looked = Option<Instant>;
 
-    fn open(&self, nodes: Vec<ConnectionInfo>) -> RedisResult<redis::cluster::ClusterClient> {
-        if nodes.is_empty() {
-            return Err(RedisError::from((ErrorKind::InvalidClientConfig, "no node is given")));
-        }
-        ClusterClientBuilder::new(nodes)
-            .retries(0)
-            .connection_timeout(CONNECT)
-            // For what it asks by itself; a call ends with its deadline.
-            .response_timeout(self.deadline.saturating_mul(2).clamp(CONNECT, Duration::from_secs(86_400)))
-            .build()
-    }
-
-    pub(super) async fn connect(&self, login: &Login) -> Result<Cluster, Error> {
-        let mut nodes = Vec::with_capacity(self.nodes.len());
-        for node in &self.nodes {
-            nodes.push(login.apply(node.clone()).await?);
-        }
-        let Some(node) = nodes.first().cloned() else { return Err(Error::config("no node is given")) };
-        let client = self.open(nodes).map_err(failed)?;
-        let connection = client.get_async_connection().await.map_err(failed)?;
-        // How to connect to any of its nodes, but for the address.
-        Ok(Cluster { connection, importing: Arc::new(Importing::new(node)) })
-    }
-}
-
-#[derive(Clone)]
-pub(super) struct Cluster {
-    connection: ClusterConnection,
-    importing: Arc<Importing>,
+/// Who is asked.
+struct Asked {
+    member: Arc<Member>,
+    live: Live,
+    /// As far as is known.
+    is_owner: bool,
 }
 
 impl Cluster {
-    pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
+    /// Fails where the nodes do not go together.
+    pub(crate) fn new(nodes: &[ConnectionInfo], login: Login) -> Result<Self, Error> {
+        let looking = repeat_with(tokio::sync::Mutex::default).take(PLACES).collect();
+        Ok(Self { map: Mutex::new(Map::new(nodes, login)?), looking })
+    }
+
+    /// As [`Connection::send`](super::Connection::send). A refusal (`MOVED`, `ASK`) says that
+    /// nothing was done, so what was refused is sent again, whatever it is.
+    pub(super) async fn send(
+        &self,
+        command: &Cmd,
+        To { place, deadline, .. }: To,
+        again: &mut Again,
+    ) -> Result<RedisResult<Value>, Error> {
         let mut pauses = PAUSES.into_iter();
+        let mut looking = None;
         loop {
-            let reply = self.connection.req_packed_command(command).await;
-            let mut refused = match reply.and_then(Value::extract_error) {
-                Err(error) if is_elsewhere(&error) => error,
-                reply => return reply,
-            };
-            if refused.kind() == ErrorKind::Server(ServerErrorKind::Ask) {
-                match self.importing.send(&refused, command).await {
-                    Err(error) if is_elsewhere(&error) => refused = error,
-                    reply => return reply,
+            let Asked { member, live, is_owner } = self.whom(place, &mut looking, deadline).await?;
+            let mut said = member.node.exchange(live, command, false, deadline).await;
+            let mut is_importing = false;
+            if let Said::Reply(Err(error)) = &said
+                && let Some(Redirect::Ask(address)) = Redirect::of(error, &member.address)
+            {
+                let member = self.map().member(address)?;
+                if let Ok(live) = member.node.connected(deadline).await {
+                    said = member.node.exchange(live, command, true, deadline).await;
+                    is_importing = true;
                 }
             }
-            // The connection has looked up the slots anew before it sends again.
-            let Some(pause) = pauses.next() else { return Err(refused) };
-            if !pause.is_zero() {
-                tokio::time::sleep(pause).await;
+            let reply = match said {
+                Said::Reply(reply) => reply,
+                Said::InVain(reply) => return Ok(reply),
+                Said::Lost(error) => {
+                    again.lost(error)?;
+                    continue;
+                }
+                Said::Late(error) => return Err(error),
+            };
+            match reply.as_ref().map_err(|error| Redirect::of(error, &member.address)) {
+                Ok(_) if is_owner || is_importing => return Ok(reply),
+                Ok(_) => {
+                    self.map().learn(place, member);
+                    return Ok(reply);
+                }
+                Err(Some(Redirect::Moved(address))) if !is_importing => self.map().moved(place, address)?,
+                Err(Some(_)) => {}
+                // So all of them say until a replica is promoted.
+                Err(None) if looking.is_some() && is_down(&reply) => {}
+                Err(None) => return Ok(reply),
+            }
+            let Some(pause) = pauses.next() else { return Ok(reply) };
+            self.pause(place, pause, deadline).await?;
+        }
+    }
+
+    /// The node of a place. Where that does not answer or is not known, another, which says
+    /// whose the place is, or decides where it is its own by now.
+    async fn whom<'a>(
+        &'a self,
+        place: Option<Place>,
+        looking: &mut Option<tokio::sync::MutexGuard<'a, Looked>>,
+        deadline: Deadline,
+    ) -> Result<Asked, Error> {
+        loop {
+            let owner = self.map().owner(place)?;
+            let (Some(owner), Some(place)) = (owner, place) else {
+                return self.somebody(None, deadline).await;
+            };
+            if owner.node.is_in_doubt() {
+                let Some(looked) = looking else {
+                    // Whoever had to wait sees first whether it was found meanwhile.
+                    let turn = tokio::time::timeout_at(deadline.at, self.looking[place.index()].lock());
+                    *looking = Some(turn.await.map_err(|_| deadline.passed(NODE))?);
+                    continue;
+                };
+                let pause = looked.map_or(Duration::ZERO, |last| BETWEEN.saturating_sub(last.elapsed()));
+                if pause.is_zero() {
+                    **looked = Some(Instant::now());
+                    return self.somebody(Some(&owner), deadline).await;
+                }
+                self.pause(Some(place), pause, deadline).await?;
+                continue;
+            }
+            *looking = None;
+            match owner.node.connected(deadline).await {
+                Ok(live) => return Ok(Asked { member: owner, live, is_owner: true }),
+                Err(_) if owner.node.is_in_doubt() => {}
+                Err(error) => return Err(error),
             }
         }
     }
+
+    /// Any node to which a connection can be had, those first to which there is one; the owner last.
+    async fn somebody(&self, owner: Option<&Arc<Member>>, deadline: Deadline) -> Result<Asked, Error> {
+        let mut members = self.map().members(owner)?.into_iter();
+        let mut why = Error::unavailable("no node of the cluster is known");
+        while let Some(member) = members.next() {
+            // One that is silent should not use up the time of the others.
+            let left = deadline.at.saturating_duration_since(Instant::now());
+            let part = deadline.within(left / (members.len() as u32 + 1));
+            match member.node.connected(part).await {
+                Ok(live) => {
+                    let is_owner = owner.is_some_and(|owner| Arc::ptr_eq(owner, &member));
+                    return Ok(Asked { member, live, is_owner });
+                }
+                Err(error) => why = error,
+            }
+        }
+        Err(why)
+    }
+
+    /// Waits, but for a place's node that can be asked again before.
+    async fn pause(&self, place: Option<Place>, pause: Duration, deadline: Deadline) -> Result<(), Error> {
+        let pause = deadline.within(pause);
+        let owner = self.map().owner(place)?;
+        if let Some(owner) = owner
+            && owner.node.is_in_doubt()
+            && owner.node.connected(pause).await.is_ok()
+        {
+            return Ok(());
+        }
+        tokio::time::sleep_until(pause.at).await;
+        if pause.at < deadline.at { Ok(()) } else { Err(deadline.passed(NODE)) }
+    }
+
+    pub(super) fn close(&self) {
+        self.map().close();
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.map().is_connected()
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Whether another node is to be asked.
-fn is_elsewhere(error: &RedisError) -> bool {
-    matches!(error.kind(), ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask))
+fn is_down(reply: &RedisResult<Value>) -> bool {
+    reply.as_ref().is_err_and(|error| error.code() == Some("CLUSTERDOWN"))
 }

@@ -5,8 +5,6 @@ use std::time::Duration;
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value};
 
-#[cfg(feature = "cluster")]
-use super::cluster::ClusterClient;
 use super::link::Link;
 use super::login::Login;
 use super::reply;
@@ -18,23 +16,14 @@ pub(super) enum From {
     Server(Box<ConnectionInfo>, Login),
     Sentinels(Box<Sentinels>, Login),
     Pool(deadpool_redis::Pool),
-    #[cfg(feature = "cluster")]
-    Cluster(Box<ClusterClient>, Login),
 }
 
-impl From {
-    /// How long an attempt may take. Longer than most deadlines of a decision: it goes on for
-    /// those who ask next when the one who began it has given up. No longer than that: one that was
-    /// begun in a black hole is what keeps Redis from being asked again. To a cluster it
-    /// is several, one after the other.
-    pub(super) fn patience(&self) -> Duration {
-        match self {
-            #[cfg(feature = "cluster")]
-            Self::Cluster(..) => Duration::from_secs(5),
-            _ => Duration::from_secs(1),
-        }
-    }
+/// How long an attempt may take. Longer than most deadlines of a decision: it goes on for
+/// those who ask next when the one who began it has given up. No longer than that: one that was
+/// begun in a black hole is what keeps Redis from being asked again.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
+impl From {
     /// What it means that no connection came about, and no error either.
     pub(super) fn silence(&self) -> &'static str {
         match self {
@@ -47,20 +36,27 @@ impl From {
     }
 
     pub(super) async fn connect(&self) -> Result<Link, Error> {
-        match self {
-            Self::Server(info, login) => {
-                to(login.apply(ConnectionInfo::clone(info)).await?).await.map(Link::One)
-            }
-            Self::Sentinels(sentinels, login) => sentinels.connect(login).await.map(Link::One),
-            #[cfg(feature = "cluster")]
-            Self::Cluster(client, login) => client.connect(login).await.map(Link::Cluster),
+        Ok(Link::new(match self {
+            Self::Server(info, login) => to(login.apply(ConnectionInfo::clone(info)).await?).await?,
+            Self::Sentinels(sentinels, login) => sentinels.connect(login).await?,
             Self::Pool(pool) => {
                 let connection = pool.get().await.map_err(|error| Error::unavailable(error.to_string()))?;
                 // Taken out for good: the pool makes another for its other users.
-                Ok(Link::One(deadpool_redis::Connection::take(connection)))
+                deadpool_redis::Connection::take(connection)
             }
-        }
+        }))
     }
+}
+
+/// As another server is reached, but for host and port.
+pub(super) fn like(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let addr = match info.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(addr)
 }
 
 pub(super) async fn to(info: ConnectionInfo) -> Result<MultiplexedConnection, Error> {
@@ -68,7 +64,7 @@ pub(super) async fn to(info: ConnectionInfo) -> Result<MultiplexedConnection, Er
     if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
         super::tls::choose_crypto();
     }
-    let client = Client::open(info).map_err(failed)?;
+    let client = Client::open(unintroduced(info)).map_err(failed)?;
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(None) // bounded by the attempt, with all that follows it
         .set_response_timeout(None); // bounded by each call's deadline
@@ -83,19 +79,23 @@ pub(super) async fn to(info: ConnectionInfo) -> Result<MultiplexedConnection, Er
     }
 }
 
+/// Who does not say which library it is by needs no right to, and a round trip less.
+pub(super) fn unintroduced(info: ConnectionInfo) -> ConnectionInfo {
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    info.set_redis_settings(settings)
+}
+
 /// With what to do, where that is known.
 pub(super) fn failed(error: RedisError) -> Error {
     #[cfg(feature = "tls")]
     if let Some(advice) = super::tls::advice(&error.to_string()) {
         return Error::unavailable(format!("{error}: {advice}"));
     }
-    Error::unavailable(match error.kind() {
+    match error.kind() {
+        // redis-rs keeps the server's words to itself.
         ErrorKind::AuthenticationFailed => {
-            "it refuses this user and password: correct the credentials in the URL or beside it".to_owned()
+            Error::unavailable_since("WRONGPASS it refuses this user and password")
         }
-        _ if error.code() == Some("NOAUTH") => {
-            format!("{} Put the credentials into the URL or beside it", reply::words(&error))
-        }
-        _ => reply::words(&error),
-    })
+        _ => Error::unavailable_since(&reply::words(&error)),
+    }
 }

@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
+use super::from::{From, PATIENCE};
 use super::link::Link;
 use super::pause::Pause;
-use super::{CONNECTION, Deadline, From};
+use super::{CONNECTION, Deadline};
 use crate::error::Error;
-use crate::key::{PLACES, Place};
 
 /// At most one attempt, and a pause between two.
 #[derive(Default)]
@@ -22,6 +22,8 @@ struct State {
     pause: Pause,
     /// Why there is no connection, for whoever asks during a pause.
     why: Option<Error>,
+    /// Whether the server could not be reached when that was last tried, or fell silent.
+    is_in_doubt: bool,
     is_closed: bool,
 }
 
@@ -29,8 +31,8 @@ struct State {
 pub(super) struct Attempt {
     /// `None` as long as it goes on.
     result: watch::Receiver<Option<Result<Link, Error>>>,
-    /// By place, how many have come.
-    answers: Box<[AtomicU64]>,
+    /// How many have come.
+    answers: AtomicU64,
 }
 
 impl Held {
@@ -48,8 +50,11 @@ impl Held {
         }
         if let Some(attempt) = &state.attempt {
             match &*attempt.result.borrow() {
-                Some(Err(error)) => state.why = Some(error.clone()),
-                Some(Ok(_)) => return Ok(attempt.clone()),
+                Some(Err(error)) => (state.why, state.is_in_doubt) = (Some(error.clone()), true),
+                Some(Ok(_)) => {
+                    state.is_in_doubt = false;
+                    return Ok(attempt.clone());
+                }
                 None if attempt.result.has_changed().is_ok() => return Ok(attempt.clone()),
                 // Its task has ended with its runtime, and says nothing of the server.
                 None => state.pause.reset(),
@@ -67,15 +72,17 @@ impl Held {
     }
 
     /// The connection was lost, or could not be used: the next call makes a new
-    /// one. After a *success* it does so at once.
-    pub(super) fn give_up(&self, attempt: &Arc<Attempt>, why: Error, success: bool) {
+    /// one. After one that was *of use* it does so at once.
+    pub(super) fn give_up(&self, attempt: &Arc<Attempt>, why: Error, was_of_use: bool) {
         let mut state = self.lock();
         if !state.attempt.as_ref().is_some_and(|held| Arc::ptr_eq(held, attempt)) {
             return;
         }
         state.attempt = None;
+        // What has been of use and says nothing will hardly say more to a new connection.
+        state.is_in_doubt = !was_of_use || why.is_timeout();
         state.why = Some(why);
-        if success {
+        if was_of_use {
             state.pause.reset();
         }
     }
@@ -89,6 +96,16 @@ impl Held {
         self.lock().attempt.as_ref().is_some_and(|attempt| matches!(&*attempt.result.borrow(), Some(Ok(_))))
     }
 
+    #[cfg(feature = "cluster")]
+    pub(super) fn is_in_doubt(&self) -> bool {
+        let state = self.lock();
+        match state.attempt.as_ref().and_then(|attempt| attempt.result.borrow().as_ref().map(Result::is_err))
+        {
+            Some(has_failed) => has_failed,
+            None => state.is_in_doubt,
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -99,12 +116,12 @@ impl Attempt {
         let (sender, result) = watch::channel(None);
         tokio::spawn(async move {
             // Over all of it: a server can also fall silent after the handshake.
-            let connected = tokio::time::timeout(from.patience(), from.connect()).await;
+            let connected = tokio::time::timeout(PATIENCE, from.connect()).await;
             let connected = connected.unwrap_or_else(|_| Err(Error::unavailable(from.silence())));
             // Nobody may be left who wants to know.
             let _ = sender.send(Some(connected));
         });
-        Self { result, answers: (0..PLACES).map(|_| AtomicU64::new(0)).collect() }
+        Self { result, answers: AtomicU64::new(0) }
     }
 
     pub(super) async fn connected(&self, deadline: Deadline) -> Result<Link, Error> {
@@ -119,13 +136,12 @@ impl Attempt {
         }
     }
 
-    /// How many answers have come from a place: a deadline that passed while
-    /// others were answered was short, and the connection is well.
-    pub(super) fn answers(&self, place: Place) -> u64 {
-        self.answers[place.index()].load(Ordering::Relaxed)
+    /// How many answers have come.
+    pub(super) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_answer(&self, place: Place) {
-        self.answers[place.index()].fetch_add(1, Ordering::Relaxed);
+    pub(super) fn count_answer(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo, Value};
+use redis::{ConnectionInfo, RedisConnectionInfo, Value};
 
-use super::from::{failed, to};
+use super::from::{failed, like, to};
 use super::login::Login;
 use crate::error::Error;
 
@@ -100,13 +100,7 @@ impl Sentinels {
     ) -> Result<MultiplexedConnection, Error> {
         let (host, port) = (host.clone(), *port);
         let at = format!("{host}:{port}");
-        let addr = match self.like.addr() {
-            ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-                ConnectionAddr::TcpTls { host, port, insecure: *insecure, tls_params: tls_params.clone() }
-            }
-            _ => ConnectionAddr::Tcp(host, port),
-        };
-        let info = login.apply(self.like.clone().set_addr(addr)).await?;
+        let info = login.apply(like(&self.like, host, port)).await?;
         let role = tokio::time::timeout(ONE, async {
             let mut connection = to(info).await?;
             let role = connection.send_packed_command(&redis::cmd("ROLE")).await.map_err(failed)?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Shared;
 use crate::connection::Deadline;
+use crate::store::Heartbeat;
 
 /// Between heartbeats, each by chance up to a tenth sooner.
 const BEAT: Duration = Duration::from_secs(5);
@@ -80,7 +81,8 @@ impl Shared {
             return;
         }
         // A failure changes nothing: the last count is the best there is.
-        if let Ok(count) = self.store.count_in(key, name, LIFETIME, Deadline::new(self.deadline)).await {
+        let beat = Heartbeat { key, name, lifetime: LIFETIME };
+        if let Ok(count) = self.store.count_in(beat, Deadline::new(self.deadline)).await {
             self.instances.known.store(count.max(1), Ordering::Relaxed);
         }
     }

@@ -28,6 +28,11 @@ impl Place {
         Self((hash % PLACES as u64) as u8)
     }
 
+    #[cfg(all(test, feature = "cluster"))]
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        (0..PLACES as u8).map(Self)
+    }
+
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
     }

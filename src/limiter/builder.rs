@@ -238,15 +238,17 @@ impl Builder {
     /// secret cannot be used.
     pub fn build(self) -> Result<Limiter, Error> {
         let is_cluster = self.backend.is_cluster();
+        let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
+        let redis = |connection| Store::redis(connection, keyspace.instances());
         let store = match self.backend {
             Backend::None => {
                 return Err(Error::config("no store: give the builder a `url`, a `pool`, or `in_memory()`"));
             }
-            Backend::Url(url) => Store::redis(self.connecting.by_url(&url)?),
-            Backend::Sentinels { urls, name } => Store::redis(self.connecting.by_sentinels(&urls, name)?),
+            Backend::Url(url) => redis(self.connecting.by_url(&url)?),
+            Backend::Sentinels { urls, name } => redis(self.connecting.by_sentinels(&urls, name)?),
             #[cfg(feature = "cluster")]
-            Backend::Cluster(urls) => Store::redis(self.connecting.by_cluster(&urls, self.deadline)?),
-            Backend::Pool(pool) => Store::redis(Connection::of_pool(pool)),
+            Backend::Cluster(urls) => redis(self.connecting.by_cluster(&urls)?),
+            Backend::Pool(pool) => redis(Connection::of_pool(pool)),
             Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Double(Double::Allow) => Store::Always { allowed: true },
             Backend::Double(Double::Deny) => Store::Always { allowed: false },
@@ -254,7 +256,7 @@ impl Builder {
             Backend::Double(Double::Hang) => Store::Hanging,
         };
         let settings = Settings {
-            keyspace: Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster),
+            keyspace,
             deadline: self.deadline,
             on_failure: self.on_failure,
             observer: self.observer.clone(),

@@ -1,11 +1,9 @@
 //! The Redis store: groups into script calls, replies into outcomes.
 
-use std::time::Duration;
-
 use futures_util::future::join_all;
 use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
-use super::{Group, Outcome, Target, Write};
+use super::{Group, Heartbeat, Outcome, Target, Write};
 use crate::algorithm::{Before, Seen};
 use crate::connection::{Connection, Deadline, To};
 use crate::error::Error;
@@ -17,11 +15,13 @@ use crate::script;
 #[derive(Debug)]
 pub(crate) struct RedisStore {
     connection: Connection,
+    /// Any key of the namespace.
+    key: String,
 }
 
 impl RedisStore {
-    pub(crate) fn new(connection: Connection) -> Self {
-        Self { connection }
+    pub(crate) fn new(connection: Connection, key: String) -> Self {
+        Self { connection, key }
     }
 
     pub(crate) fn close(&self) {
@@ -89,7 +89,7 @@ impl RedisStore {
         groups: &[&Group],
         deadline: Deadline,
     ) -> Result<Value, Error> {
-        let to = To { place: groups[0].place(), deadline, again: true };
+        let to = To { place: Some(groups[0].place()), deadline, again: true };
         match quota {
             Some(quota) => {
                 let script = script::of(&script::TAKE, quota.kind());
@@ -103,27 +103,38 @@ impl RedisStore {
     }
 
     pub(crate) async fn server(&self, deadline: Deadline) -> Result<Server, Error> {
-        self.connection.info(deadline).await.map(|info| Server::of_info(&info))
+        let info = self.connection.info(deadline).await?;
+        let missing_rights = match self.run_at(&self.key, &script::RIGHTS, |_| {}, deadline).await? {
+            Value::Array(names) => redis::from_redis_value(Value::Array(names)).unwrap_or_default(),
+            other => return Err(unexpected(&other)),
+        };
+        Ok(Server { missing_rights, ..Server::of_info(&info) })
     }
 
     pub(crate) async fn count_in(
         &self,
-        key: &str,
-        name: &str,
-        lifetime: Duration,
+        Heartbeat { key, name, lifetime }: Heartbeat<'_>,
         deadline: Deadline,
     ) -> Result<u64, Error> {
         let args = |command: &mut Cmd| {
-            command.arg(1).arg(key).arg(name).arg(lifetime.as_millis() as u64);
+            command.arg(name).arg(lifetime.as_millis() as u64);
         };
-        match self
-            .connection
-            .run(&script::HEARTBEAT, args, To { place: Place::default(), deadline, again: true })
-            .await?
-        {
+        match self.run_at(key, &script::HEARTBEAT, args, deadline).await? {
             Value::Int(count @ 0..) => Ok(count.unsigned_abs()),
             other => Err(unexpected(&other)),
         }
+    }
+
+    /// A script on a key that is nobody's, in the first place.
+    async fn run_at(
+        &self,
+        key: &str,
+        script: &script::Script,
+        args: impl Fn(&mut Cmd),
+        deadline: Deadline,
+    ) -> Result<Value, Error> {
+        let to = To { place: Some(Place::default()), deadline, again: true };
+        self.connection.run(script, |command| args(command.arg(1).arg(key)), to).await
     }
 
     pub(crate) async fn write(&self, target: &Target, write: Write, deadline: Deadline) -> Result<(), Error> {
@@ -144,7 +155,7 @@ impl RedisStore {
                 Write::Reset => command,
             };
         };
-        match self.connection.run(script, args, To { place: target.place, deadline, again }).await? {
+        match self.connection.run(script, args, To { place: Some(target.place), deadline, again }).await? {
             Value::Int(_) => Ok(()),
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),

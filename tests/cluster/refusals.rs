@@ -9,7 +9,10 @@ use tokio::net::{TcpListener, TcpStream};
 use super::MINUTE;
 use crate::support::fixture::{PATIENCE, soon};
 
-/// A node that has all slots, and hangs up where a script is called; what it was
+/// As an answer: one on each connection, which so has been of use.
+const ONCE: &str = "once";
+
+/// A node that has all slots, and hangs up where a script is called, or answers that; what it was
 /// sent.
 async fn node(answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -26,6 +29,7 @@ async fn node(answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
 
 async fn serve(stream: TcpStream, port: u16, answer: &str, log: Arc<Mutex<Vec<String>>>) -> Option<()> {
     let mut stream = BufReader::new(stream);
+    let mut was_called = false;
     loop {
         let command = command(&mut stream).await?;
         let reply = match &*command[0].to_uppercase() {
@@ -37,10 +41,13 @@ async fn serve(stream: TcpStream, port: u16, answer: &str, log: Arc<Mutex<Vec<St
             }
             "EVALSHA" | "EVAL" => {
                 log.lock().unwrap().push(command[0].clone());
-                if answer.is_empty() {
-                    return None;
+                let is_first = !std::mem::replace(&mut was_called, true);
+                match answer {
+                    "" => return None,
+                    ONCE if is_first => "-ERR later\r\n".to_owned(),
+                    ONCE => return None,
+                    _ => format!("-{answer}\r\n"),
                 }
-                format!("-{answer}\r\n")
             }
             "PING" => "+PONG\r\n".to_owned(),
             _ => "+OK\r\n".to_owned(),
@@ -94,6 +101,25 @@ async fn a_give_back_whose_answer_is_lost_is_not_sent_again_and_a_take_once() {
         assert_eq!(sent!(gate.unblock("key")), 1);
         // A pause may come before the second time.
         assert!((1..=2).contains(&sent!(gate.check("key"))));
+    }
+}
+
+#[tokio::test]
+async fn what_is_lost_on_a_connection_that_was_of_use_is_sent_exactly_twice_if_it_takes() {
+    let (url, sent) = node(ONCE).await;
+    let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
+    let count = || std::mem::take(&mut *sent.lock().unwrap()).len();
+    for _ in 0..20 {
+        // Takes its one answer from a new connection, or from that of the take before.
+        assert!(gate.peek("key").await.unwrap_err().to_string().contains("ERR later"));
+        count();
+        assert!(gate.refund("key", 1).await.unwrap_err().is_unavailable());
+        assert_eq!(count(), 1);
+        assert!(gate.peek("key").await.unwrap_err().to_string().contains("ERR later"));
+        assert_eq!(count(), 1);
+        // Lost on the second, answered on the third.
+        assert!(gate.check("key").await.unwrap_err().to_string().contains("ERR later"));
+        assert_eq!(count(), 2);
     }
 }
 

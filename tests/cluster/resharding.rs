@@ -7,10 +7,24 @@ use harness::{Cluster, Server};
 use tidegate::Quota;
 use tokio::task::JoinSet;
 
-use super::{MINUTE, at, builder, number, owner};
+use super::{MINUTE, builder, number, owner};
+use crate::support::acl::{self, PASSWORD, USER};
 
 const KEYS: usize = 480;
 const TASKS: usize = 64;
+
+fn id(node: &Server) -> String {
+    node.cli(&["CLUSTER", "MYID"]).unwrap().trim_matches('"').to_owned()
+}
+
+/// The slot of a key, and the node's id to which it is on its way.
+fn begin_to_move(redis_key: &str, from: &Server, to: &Server) -> (String, String) {
+    let slot = number(&from.cli(&["CLUSTER", "KEYSLOT", redis_key]).unwrap()).to_string();
+    let (from_id, to_id) = (id(from), id(to));
+    assert_eq!(to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).unwrap(), "OK");
+    assert_eq!(from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).unwrap(), "OK");
+    (slot, to_id)
+}
 
 fn key(n: usize) -> String {
     format!("user:{n}")
@@ -19,7 +33,6 @@ fn key(n: usize) -> String {
 /// The first 1,100 slots of the first node, among which are those of three tags,
 /// go to a node that had none.
 fn reshard(cluster: &Cluster, to: usize) {
-    let id = |node: &Server| node.cli(&["CLUSTER", "MYID"]).unwrap().trim_matches('"').to_owned();
     let nodes: Vec<&Server> = cluster.nodes().collect();
     let address = nodes[0].url().trim_start_matches("redis://");
     let (from, to) = (id(nodes[0]), id(nodes[to]));
@@ -35,6 +48,10 @@ fn reshard(cluster: &Cluster, to: usize) {
 async fn slots_moved_under_load_lose_and_double_nothing() {
     let mut cluster = Cluster::start().unwrap();
     let new = cluster.add_node().unwrap();
+    // Where the load leaves a node no time to answer the others, it is not to be taken for gone.
+    for node in cluster.nodes() {
+        assert_eq!(node.cli(&["CONFIG", "SET", "cluster-node-timeout", "30000"]).unwrap(), "OK");
+    }
     let limiter = builder(&cluster).build().unwrap();
     let alone = limiter.gate("alone", Quota::fixed_window(1_000_000, 60 * MINUTE));
     let pair = [
@@ -108,12 +125,8 @@ async fn while_a_slot_moves_each_key_is_served_and_a_group_of_new_ones_waits_for
         assert_eq!(gate.check(key).await.unwrap().remaining(), 4);
     }
 
-    let slot = number(&at(&cluster, &["CLUSTER", "KEYSLOT", &redis_key])).to_string();
     let (from, to) = (owner(&cluster, &redis_key), cluster.nodes().nth(new).unwrap());
-    let id = |node: &Server| node.cli(&["CLUSTER", "MYID"]).unwrap().trim_matches('"').to_owned();
-    let (from_id, to_id) = (id(from), id(to));
-    assert_eq!(to.cli(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &from_id]).unwrap(), "OK");
-    assert_eq!(from.cli(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &to_id]).unwrap(), "OK");
+    let (slot, to_id) = begin_to_move(&redis_key, from, to);
     let migrate = |key: &str| {
         let address = to.url().trim_start_matches("redis://").split_once(':').unwrap();
         let moved = from.cli(&["MIGRATE", address.0, address.1, key, "0", "5000"]).unwrap();
@@ -148,4 +161,22 @@ async fn while_a_slot_moves_each_key_is_served_and_a_group_of_new_ones_waits_for
     }
     assert!(pair(&stays[0]).await.unwrap().is_allowed());
     assert_eq!(gate.peek(&stays[0]).await.unwrap().remaining(), 0);
+}
+
+#[tokio::test]
+async fn while_a_slot_moves_one_more_right_is_needed_and_an_error_says_which() {
+    let cluster = Cluster::start().unwrap();
+    cluster.nodes().for_each(acl::create_user);
+    let builder = builder(&cluster).namespace("tidegate").credentials(USER, PASSWORD);
+    let gate = builder.build().unwrap().gate("gate", Quota::fixed_window(5, 60 * MINUTE));
+    let redis_key = gate.redis_key("key").unwrap();
+    let from = owner(&cluster, &redis_key);
+    let to = cluster.nodes().take(3).find(|node| node.url() != from.url()).unwrap();
+    begin_to_move(&redis_key, from, to);
+    let error = gate.check("key").await.unwrap_err();
+    assert!(error.is_unavailable() && error.to_string().contains("`+asking`"), "{error}");
+    cluster
+        .nodes()
+        .for_each(|node| assert_eq!(node.cli(&["ACL", "SETUSER", USER, "+asking"]).unwrap(), "OK"));
+    assert_eq!(gate.check("key").await.unwrap().remaining(), 4);
 }

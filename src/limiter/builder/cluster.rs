@@ -1,10 +1,8 @@
 //! A limiter over a Redis Cluster.
 
-use std::time::Duration;
-
-use super::connecting::{Connecting, bad_url};
+use super::connecting::Connecting;
 use super::{Backend, Builder};
-use crate::connection::{ClusterClient, Connection};
+use crate::connection::{Cluster, Connection};
 use crate::error::Error;
 
 impl Builder {
@@ -23,9 +21,8 @@ impl Builder {
 }
 
 impl Connecting {
-    pub(super) fn by_cluster(self, urls: &[String], deadline: Duration) -> Result<Connection, Error> {
-        let nodes = urls.iter().map(|url| self.understood(url)).collect::<Result<_, _>>()?;
-        let client = ClusterClient::new(nodes, deadline).map_err(|error| bad_url(&error))?;
-        Ok(Connection::of_cluster(client, self.login))
+    pub(super) fn by_cluster(self, urls: &[String]) -> Result<Connection, Error> {
+        let nodes: Vec<_> = urls.iter().map(|url| self.understood(url)).collect::<Result<_, _>>()?;
+        Ok(Connection::of_cluster(Cluster::new(&nodes, self.login)?))
     }
 }

@@ -126,7 +126,7 @@ impl Connecting {
 }
 
 /// Without the URL in the error: it may hold a password.
-pub(super) fn bad_url(error: &RedisError) -> Error {
+fn bad_url(error: &RedisError) -> Error {
     Error::config(format!(
         "the Redis URL cannot be used ({error}): it should look like redis://127.0.0.1:6379"
     ))

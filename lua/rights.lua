@@ -1,0 +1,31 @@
+--[[
+  rights: which of the commands that the scripts call this user may not call on
+  keys of this namespace. Not asked on the way of any decision.
+
+  KEYS     one of the namespace
+  ARGV     none
+  Returns  their names; none where the server cannot tell (before Redis 7.0)
+  Writes   nothing
+]]
+local key, may, missing = KEYS[1], redis.acl_check_cmd, {}
+if not may then return missing end
+local function need(command, ...)
+  if not may(command, ...) then missing[#missing + 1] = command end
+end
+need('HGET', key, 'x')
+need('HSET', key, 'x', '1')
+need('PEXPIREAT', key, '1')
+need('PTTL', key)
+need('TIME')
+need('UNLINK', key)
+need('ZADD', key, '1', 'x')
+need('ZCARD', key)
+need('ZCOUNT', key, '0', '1')
+need('ZRANGE', key, '0', '1')
+need('ZRANGEBYSCORE', key, '0', '1')
+need('ZREM', key, 'x')
+need('ZREMRANGEBYRANK', key, '0', '1')
+need('ZREMRANGEBYSCORE', key, '0', '1')
+need('ZREVRANGE', key, '0', '1')
+need('ZSCORE', key, 'x')
+return missing

@@ -1,0 +1,202 @@
+//! Which nodes there are, and which of them serves a place.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use redis::{ConnectionAddr, ConnectionInfo};
+
+use super::redirect::Address;
+use crate::connection::from::{From, like};
+use crate::connection::login::Login;
+use crate::connection::node::Node;
+use crate::error::Error;
+use crate::key::{PLACES, Place};
+
+/// No more nodes than there are places are kept for longer than somebody uses them.
+pub(super) struct Map {
+    /// As each node is reached, but for its address.
+    like: ConnectionInfo,
+    login: Login,
+    seeds: Vec<Address>,
+    members: BTreeMap<Address, Arc<Member>>,
+    owners: [Option<Arc<Member>>; PLACES],
+    /// So that not all begin with the same one.
+    turn: usize,
+    is_closed: bool,
+}
+
+/// A node, and where it is.
+pub(super) struct Member {
+    pub(super) address: Address,
+    pub(super) node: Node,
+}
+
+impl Map {
+    pub(super) fn new(nodes: &[ConnectionInfo], login: Login) -> Result<Self, Error> {
+        let Some(first) = nodes.first() else {
+            return Err(Error::config(
+                "no node of the cluster: give the builder at least one URL, better several",
+            ));
+        };
+        let seeds = nodes.iter().map(|node| match node.addr() {
+            ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+                Ok((host.clone(), *port))
+            }
+            _ => {
+                Err(Error::config("a node of a cluster is reached by host and port, not by a socket's path"))
+            }
+        });
+        let seeds = seeds.collect::<Result<_, _>>()?;
+        let is_tls = |node: &ConnectionInfo| matches!(node.addr(), ConnectionAddr::TcpTls { .. });
+        let as_whom = |node: &ConnectionInfo| {
+            let settings = node.redis_settings();
+            (settings.username().map(str::to_owned), settings.password().map(str::to_owned))
+        };
+        if nodes.iter().any(|node| is_tls(node) != is_tls(first) || as_whom(node) != as_whom(first)) {
+            return Err(Error::config(
+                "the nodes of a cluster are given with different users, passwords or schemes: they must be the same",
+            ));
+        }
+        if nodes.iter().any(|node| node.redis_settings().db() != 0) {
+            return Err(Error::config("a cluster has no database but 0: leave it out of the URLs"));
+        }
+        Ok(Self {
+            like: first.clone(),
+            login,
+            seeds,
+            members: BTreeMap::new(),
+            owners: [const { None }; PLACES],
+            turn: 0,
+            is_closed: false,
+        })
+    }
+
+    /// Who serves a place, as far as is known.
+    pub(super) fn owner(&self, place: Option<Place>) -> Result<Option<Arc<Member>>, Error> {
+        if self.is_closed {
+            return Err(Error::shut_down());
+        }
+        Ok(place.and_then(|place| self.owners[place.index()].clone()))
+    }
+
+    /// So a node has answered itself.
+    pub(super) fn learn(&mut self, place: Option<Place>, member: Arc<Member>) {
+        if let Some(place) = place
+            && !self.is_closed
+        {
+            self.members.insert(member.address.clone(), member.clone());
+            self.owners[place.index()] = Some(member);
+            self.forget();
+        }
+    }
+
+    /// So another has said.
+    pub(super) fn moved(&mut self, place: Option<Place>, address: Address) -> Result<(), Error> {
+        let member = self.member(address)?;
+        self.learn(place, member);
+        Ok(())
+    }
+
+    pub(super) fn member(&mut self, address: Address) -> Result<Arc<Member>, Error> {
+        if self.is_closed {
+            return Err(Error::shut_down());
+        }
+        if let Some(member) = self.members.get(&address) {
+            return Ok(member.clone());
+        }
+        self.forget();
+        let (host, port) = address.clone();
+        let from = From::Server(Box::new(like(&self.like, host, port)), self.login.clone());
+        let member = Arc::new(Member { address: address.clone(), node: Node::new(from) });
+        self.members.insert(address, member.clone());
+        Ok(member)
+    }
+
+    /// What serves no place and is in nobody's hands.
+    fn forget(&mut self) {
+        self.members.retain(|_, member| Arc::strong_count(member) > 1);
+    }
+
+    /// All that are known, best first, but the owner last.
+    pub(super) fn members(&mut self, owner: Option<&Arc<Member>>) -> Result<Vec<Arc<Member>>, Error> {
+        let mut members: Vec<Arc<Member>> = self.members.values().cloned().collect();
+        for seed in self.seeds.clone() {
+            let seed = self.member(seed)?;
+            if !members.iter().any(|member| Arc::ptr_eq(member, &seed)) {
+                members.push(seed);
+            }
+        }
+        self.turn = self.turn.wrapping_add(1);
+        let first = self.turn % members.len();
+        members.rotate_left(first);
+        members.sort_by_cached_key(|member| {
+            let is_owner = owner.is_some_and(|owner| Arc::ptr_eq(owner, member));
+            (is_owner, !member.node.is_connected(), member.node.is_in_doubt())
+        });
+        Ok(members)
+    }
+
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        self.members.values().for_each(|member| member.node.close());
+        self.members.clear();
+        self.owners = [const { None }; PLACES];
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.members.values().any(|member| member.node.is_connected())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::IntoConnectionInfo;
+
+    use super::*;
+
+    fn map() -> Map {
+        let seed = "redis://seed:1".into_connection_info().unwrap();
+        Map::new(&[seed], Login::default()).unwrap()
+    }
+
+    fn at(port: u16) -> Address {
+        ("node".to_owned(), port)
+    }
+
+    #[test]
+    fn a_node_that_serves_no_place_any_more_is_forgotten() {
+        let mut map = map();
+        for place in Place::all() {
+            map.moved(Some(place), at(1)).unwrap();
+        }
+        assert_eq!(map.members.keys().collect::<Vec<_>>(), [&at(1)]);
+        for place in Place::all() {
+            assert!(map.members.contains_key(&at(1)));
+            map.moved(Some(place), at(2)).unwrap();
+        }
+        assert_eq!(map.members.keys().collect::<Vec<_>>(), [&at(2)]);
+    }
+
+    #[test]
+    fn no_more_nodes_are_kept_than_there_are_places_however_many_are_named() {
+        let mut map = map();
+        for port in 1..10_000 {
+            map.moved(Place::all().nth(usize::from(port) % PLACES), at(port)).unwrap();
+            // By ASK.
+            map.member(at(20_000 + port)).unwrap();
+            map.members(None).unwrap();
+            assert!(map.members.len() <= PLACES + 3, "{}", map.members.len());
+        }
+    }
+
+    #[test]
+    fn after_the_end_nothing_is_asked_or_learned() {
+        let mut map = map();
+        map.moved(Some(Place::default()), at(1)).unwrap();
+        map.close();
+        assert!(map.owner(Some(Place::default())).is_err_and(|error| error.is_shut_down()));
+        assert!(map.moved(Some(Place::default()), at(1)).is_err_and(|error| error.is_shut_down()));
+        assert!(map.members(None).is_err_and(|error| error.is_shut_down()));
+        assert!(map.members.is_empty());
+    }
+}

@@ -1,0 +1,82 @@
+//! How nodes are found and reached.
+
+use std::time::{Duration, Instant};
+
+use harness::Cluster;
+use tidegate::{Gate, Limiter, OnFailure, Quota};
+
+use super::{MINUTE, builder};
+use crate::support::acl::{self, PASSWORD, USER};
+use crate::support::black_hole::black_hole;
+use crate::support::fixture::PATIENCE;
+
+/// Of keys in all places.
+async fn all_are_decided(gate: &Gate) {
+    let keys: Vec<String> = (0..300).map(|n| format!("user:{n}")).collect();
+    for decision in gate.check_many(&keys).await {
+        assert!(decision.unwrap().is_allowed());
+    }
+}
+
+fn gate(limiter: &Limiter) -> Gate {
+    limiter.gate("gate", Quota::fixed_window(1_000, 60 * MINUTE))
+}
+
+#[tokio::test]
+async fn a_user_with_the_rights_for_one_server_suffices() {
+    let cluster = Cluster::start().unwrap();
+    cluster.nodes().for_each(acl::create_user);
+    let limiter = builder(&cluster).namespace("tidegate").credentials(USER, PASSWORD).build().unwrap();
+    all_are_decided(&gate(&limiter)).await;
+    limiter.ready().await.unwrap();
+    for node in cluster.nodes() {
+        assert_eq!(node.cli(&["ACL", "LOG"]).unwrap(), "(empty array)");
+    }
+}
+
+#[tokio::test]
+async fn a_node_that_is_named_without_a_host_is_on_that_of_who_names_it() {
+    let cluster = Cluster::start().unwrap();
+    let no_host = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
+    cluster.nodes().for_each(|node| assert_eq!(node.cli(&no_host).unwrap(), "OK"));
+    let first = cluster.nodes().next().unwrap();
+    assert!(first.cli(&["GET", "foo"]).unwrap().contains(" :"), "it names a host");
+    all_are_decided(&gate(&builder(&cluster).cluster([first.url()]).build().unwrap())).await;
+}
+
+#[tokio::test]
+async fn a_process_starts_while_nodes_that_it_knows_are_silent_or_gone() {
+    let cluster = Cluster::start().unwrap();
+    let hole = black_hole().await;
+    let alive = cluster.nodes().next().unwrap().url();
+    let urls = [&*hole.url, "redis://127.0.0.1:1", alive];
+    let limiter = builder(&cluster).cluster(urls).deadline(Duration::from_millis(500)).build().unwrap();
+    all_are_decided(&gate(&limiter)).await;
+}
+
+#[tokio::test]
+async fn while_no_node_is_reached_callers_are_told_at_once() {
+    let limiter = Limiter::builder().cluster(["redis://127.0.0.1:1", "redis://127.0.0.1:2"]);
+    let limiter = limiter.on_failure(OnFailure::Error).breaker(false).deadline(PATIENCE).build().unwrap();
+    let gate = gate(&limiter);
+    let start = Instant::now();
+    for n in 0..1_000 {
+        let error = gate.check(format!("user:{n}")).await.unwrap_err();
+        assert!(error.is_unavailable() && !error.is_timeout(), "{error}");
+    }
+    assert!(start.elapsed() < PATIENCE / 2, "{:?}", start.elapsed());
+}
+
+#[tokio::test]
+async fn what_is_given_back_at_any_node_arrives_once() {
+    let cluster = Cluster::start().unwrap();
+    let base = builder(&cluster).namespace("same").build().unwrap();
+    assert!(gate(&base).check_cost("key", 10).await.unwrap().is_allowed());
+    // Replicas too.
+    for (url, left) in cluster.urls().iter().zip(991..) {
+        // Nothing is known yet: all but one say MOVED.
+        let limiter = builder(&cluster).cluster([url]).namespace("same").build().unwrap();
+        gate(&limiter).refund("key", 1).await.unwrap();
+        assert_eq!(gate(&base).peek("key").await.unwrap().remaining(), left);
+    }
+}

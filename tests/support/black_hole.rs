@@ -1,0 +1,33 @@
+//! A server that takes connections and never says a word.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::net::TcpListener;
+
+pub(crate) struct BlackHole {
+    pub(crate) url: String,
+    taken: Arc<AtomicUsize>,
+}
+
+impl BlackHole {
+    /// How many connections it took.
+    pub(crate) fn taken(&self) -> usize {
+        self.taken.load(Ordering::SeqCst)
+    }
+}
+
+pub(crate) async fn black_hole() -> BlackHole {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let taken = Arc::new(AtomicUsize::new(0));
+    let count = taken.clone();
+    tokio::spawn(async move {
+        let mut open = Vec::new();
+        while let Ok((connection, _)) = listener.accept().await {
+            count.fetch_add(1, Ordering::SeqCst);
+            open.push(connection);
+        }
+    });
+    BlackHole { url, taken }
+}
