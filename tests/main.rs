@@ -21,6 +21,8 @@ mod expiry;
 mod fallback;
 mod health;
 mod histories;
+#[cfg(feature = "tower")]
+mod http_keys;
 mod keys;
 mod leases;
 mod lua_agrees_with_reference;
