@@ -21,6 +21,8 @@ mod expiry;
 mod fallback;
 mod health;
 mod histories;
+#[cfg(feature = "client")]
+mod http_client;
 #[cfg(feature = "tower")]
 mod http_keys;
 mod keys;

@@ -31,6 +31,8 @@ pub use self::peer::PeerAddr;
 #[derive(Clone)]
 pub struct Key(Source);
 
+type Closure = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+
 #[derive(Clone)]
 enum Source {
     ClientIp(Arc<ClientIp>),
@@ -39,7 +41,7 @@ enum Source {
     #[cfg(feature = "axum")]
     PathTemplate,
     Constant(Arc<[u8]>),
-    Closure(Arc<dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync>),
+    Closure(Arc<Closure>),
     All(Arc<[Key]>),
 }
 

@@ -64,6 +64,9 @@ enum Source {
     Single(HeaderName),
 }
 
+/// What is left of a line without its last entry, if anything is, and the address in that.
+type SplitLast = fn(&[u8]) -> (Option<&[u8]>, Option<IpAddr>);
+
 /// # Whom to trust
 impl ClientIp {
     /// The peer of the connection. No header is read.
@@ -197,7 +200,7 @@ impl ClientIp {
         peer: Option<IpAddr>,
         parts: &Parts,
         name: &HeaderName,
-        split_last: fn(&[u8]) -> (Option<&[u8]>, Option<IpAddr>),
+        split_last: SplitLast,
     ) -> Option<IpAddr> {
         let mut known = peer;
         let mut lines = parts.headers.get_all(name).iter().rev().map(HeaderValue::as_bytes);
