@@ -1,5 +1,6 @@
 //! Somebody else's limit, kept by several instances together: over real sockets, through a real Redis.
 
+mod example;
 mod fleet;
 mod said;
 mod third_party;

@@ -105,7 +105,7 @@ async fn the_inner_client_is_made_ready_only_when_it_is_its_turn() {
     let free = OutgoingLayer::new(limiter.gate("free", AMPLE)).layer(client);
     let get = || Request::get(&*third_party.url).body(Body::empty()).unwrap();
 
-    gate.check("127.0.0.1").await.unwrap();
+    assert!(gate.check("127.0.0.1").await.unwrap().is_allowed());
     let mut waits = pin!(waiting.oneshot(get()));
     assert!(tokio::time::timeout(Duration::from_millis(100), &mut waits).await.is_err());
     assert_eq!(free.oneshot(get()).await.unwrap().status(), 200);

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::third_party::ThirdParty;
 use super::{AMPLE, Instance, KEY, instances};
+use crate::support::fixture::soon;
 
 const DATE: (&str, &str) = ("date", "Thu, 01 Jan 2026 00:00:00 GMT"); // 1767225600
 
@@ -113,6 +114,7 @@ async fn a_shorter_pause_does_not_cut_a_longer_one_short() {
     let [one, other]: [Instance; 2] = instances(&server, AMPLE, |layer| layer);
     let url = format!("{}held", third_party.url);
     let (held, ()) = tokio::join!(one.get(&url), async {
+        soon("the first request is there", async || !third_party.asked().is_empty()).await;
         third_party.answers(429, &[("retry-after", "600")]);
         other.get(&third_party.url).await.unwrap();
         third_party.answers(429, &[("retry-after", "5")]);

@@ -39,11 +39,16 @@ impl ThirdParty {
             .route(
                 "/held",
                 get(async move || {
+                    later.lock().unwrap().asked.push(Instant::now());
                     is_released.notified().await;
-                    answer(&mut later.lock().unwrap())
+                    answer(&later.lock().unwrap())
                 }),
             )
-            .fallback(async move || answer(&mut now.lock().unwrap()));
+            .fallback(async move || {
+                let mut state = now.lock().unwrap();
+                state.asked.push(Instant::now());
+                answer(&state)
+            });
         let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Self { url, state, release, server }
     }
@@ -60,8 +65,7 @@ impl ThirdParty {
     }
 }
 
-fn answer(state: &mut State) -> Response<Body> {
-    state.asked.push(Instant::now());
+fn answer(state: &State) -> Response<Body> {
     let mut response = Response::new(Body::from("an answer"));
     if let Some((status, headers)) = &state.answer {
         *response.status_mut() = StatusCode::from_u16(*status).unwrap();
