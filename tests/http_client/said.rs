@@ -9,7 +9,9 @@ use crate::support::fixture::soon;
 const DATE: (&str, &str) = ("date", "Thu, 01 Jan 2026 00:00:00 GMT"); // 1767225600
 
 /// Status, headers, and the seconds for which nobody asks any more.
-const SAID: [(u16, &[(&str, &str)], u64); 34] = [
+type Said = (u16, &'static [(&'static str, &'static str)], u64);
+
+const SAID: [Said; 34] = [
     (429, &[("retry-after", "120")], 120),
     (503, &[("retry-after", "120")], 120),
     (200, &[("retry-after", "120")], 0),

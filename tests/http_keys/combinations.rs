@@ -20,7 +20,7 @@ fn part() -> impl Strategy<Value = Vec<u8>> {
 #[derive(Clone, Debug, PartialEq)]
 enum Shape {
     One(Vec<u8>),
-    All(Vec<Shape>),
+    All(Vec<Self>),
 }
 
 impl Shape {
