@@ -22,6 +22,10 @@ mod fallback;
 mod faults;
 mod health;
 mod histories;
+#[cfg(feature = "client")]
+mod http_client;
+#[cfg(feature = "tower")]
+mod http_keys;
 mod keys;
 mod leases;
 mod lua_agrees_with_reference;
