@@ -230,14 +230,14 @@ fn seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// A string of RFC 9651, which is ASCII; other bytes are percent-encoded.
+/// A string of RFC 9651, which is ASCII; other bytes, and so `%`, are percent-encoded.
 fn string(text: &str) -> String {
     let mut string = String::with_capacity(text.len() + 2);
     string.push('"');
     for byte in text.bytes() {
         match byte {
             b'"' | b'\\' => string.extend(['\\', char::from(byte)]),
-            b' '..=b'~' => string.push(char::from(byte)),
+            b' '..=b'~' if byte != b'%' => string.push(char::from(byte)),
             _ => {
                 let _ = write!(string, "%{byte:02X}");
             }

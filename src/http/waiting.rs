@@ -177,3 +177,38 @@ impl Drop for InLine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limiter, ManualClock, Quota, Rate};
+
+    #[tokio::test]
+    async fn nothing_is_left_of_those_who_waited_or_went_away() {
+        let clock = ManualClock::new();
+        let gate =
+            Limiter::in_memory_with(clock.clone()).gate("api", Quota::token_bucket(1, Rate::per_second(1)));
+        let room = Room::new(Duration::from_secs(10), 20);
+        let mut waiting: Vec<_> = (0..30)
+            .map(|at| {
+                let (room, ask) = (room.clone(), gate.ask(format!("{}", at % 3)));
+                tokio::spawn(async move { room.decide(vec![ask]).await.map(|(decision, _)| decision) })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert_eq!((room.places.available_permits(), room.lines.lock().len()), (0, 3));
+        for gone in waiting.drain(10..) {
+            gone.abort();
+        }
+        for _ in 0..12 {
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            clock.advance(Duration::from_secs(1));
+        }
+        for decided in waiting {
+            assert!(decided.await.unwrap().unwrap().is_allowed());
+        }
+        assert_eq!((room.places.available_permits(), room.lines.lock().len()), (20, 0));
+    }
+}
