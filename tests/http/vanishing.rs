@@ -116,6 +116,7 @@ async fn who_hangs_up_while_the_service_works_is_charged_or_given_back_as_it_is_
         let gate = limiter(&server).gate(name, Quota::fixed_window(100, HOUR));
         let charge = Charge::when(|response| response.status.is_success()).if_abandoned(abandoned);
         let (address, inside) = serve(RateLimitLayer::new(gate.clone(), by_key()).charge(charge)).await;
+        assert_eq!(remaining(&gate).await, 100, "from now on the limiter has its connection");
         let before = tasks();
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
