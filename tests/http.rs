@@ -2,8 +2,11 @@
 
 mod answers;
 mod charging;
+mod examples;
 mod fixture;
+mod fleet;
 mod headers;
 mod passing;
+mod process;
 mod vanishing;
 mod waiting;

@@ -1,0 +1,51 @@
+//! An example as a process of its own.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Ends with this, and with the test's process however that ends: it hangs on a pipe from it.
+pub(crate) struct Example {
+    pub(crate) address: SocketAddr,
+    child: Child,
+}
+
+const UNTIL_THE_PIPE_ENDS: &str = r#""$0" & read -r _; kill -9 $!; wait"#;
+
+impl Example {
+    /// Runs it, and waits until it listens.
+    pub(crate) fn start(name: &str, redis: &str) -> Self {
+        // Another process may take the port that was found free.
+        let mut attempts = (0..5).filter_map(|_| Self::try_start(name, redis));
+        attempts.next().unwrap_or_else(|| panic!("{name} does not listen"))
+    }
+
+    fn try_start(name: &str, redis: &str) -> Option<Self> {
+        let test = std::env::current_exe().unwrap();
+        let example = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
+        assert!(
+            example.exists(),
+            "`cargo test` builds the examples, `cargo test --test` does not: cargo build --examples"
+        );
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut command = Command::new("sh");
+        command.args(["-c", UNTIL_THE_PIPE_ENDS]).arg(example).stdin(Stdio::piped());
+        command.env("TIDEGATE_REDIS_URL", redis).env("LISTEN", address.to_string());
+        let example = Self { address, child: command.spawn().unwrap() };
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(10) {
+            if TcpStream::connect(address).is_ok() {
+                return Some(example);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        None
+    }
+}
+
+impl Drop for Example {
+    fn drop(&mut self) {
+        drop(self.child.stdin.take());
+        let _ = self.child.wait();
+    }
+}
