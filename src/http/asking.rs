@@ -40,11 +40,17 @@ impl Asking {
         if cost == 0 {
             return Some(());
         }
-        let ask = match (rule.key.of(parts), settings.missing_key) {
-            (Some(key), _) => rule.gate.ask(key),
-            (None, MissingKey::Share) => rule.gate.ask(NO_KEY),
-            (None, MissingKey::Skip) => return Some(()),
-            (None, MissingKey::Refuse) => return None,
+        let key = rule.key.of(parts);
+        let beside = rule.beside.as_ref().map(|beside| beside.of(parts));
+        let is_missing = key.is_none() || matches!(beside, Some(None));
+        let ask = match (key, settings.missing_key) {
+            (_, MissingKey::Skip) if is_missing => return Some(()),
+            (_, MissingKey::Refuse) if is_missing => return None,
+            (key, _) => rule.gate.ask(key.as_deref().unwrap_or(NO_KEY)),
+        };
+        let ask = match beside {
+            Some(beside) => ask.beside(beside.as_deref().unwrap_or(NO_KEY)),
+            None => ask,
         };
         self.asks.push(ask.cost(cost));
         self.policies.push(Policy::new(&rule.gate, rule.name.clone()));

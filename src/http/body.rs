@@ -5,8 +5,8 @@ use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::BodyExt;
 use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty};
 use pin_project_lite::pin_project;
 
 /// What a body may fail with.
@@ -39,6 +39,13 @@ impl<B> ResponseBody<B> {
 
     pub(super) fn answer(body: AnswerBody) -> Self {
         Self { kind: Kind::Answer { body } }
+    }
+}
+
+/// Nothing, as other layers answer.
+impl<B> Default for ResponseBody<B> {
+    fn default() -> Self {
+        Self::answer(boxed(Empty::new()))
     }
 }
 

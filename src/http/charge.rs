@@ -13,8 +13,8 @@ use crate::reservation::Reservation;
 /// What stays charged of what a request was admitted for, by its response.
 ///
 /// The units are taken before the service is called, so that no two requests pass on the same unit, and settled
-/// before the response goes out, so that the next request finds them: one call to Redis where something changes.
-/// If that fails, what was taken stays charged.
+/// before the response goes out, so that the next request finds them. Where something changes, that is two calls to Redis, the
+/// second to tell the client where it stands; if the first fails, what was taken stays charged.
 ///
 /// ```
 /// use http::StatusCode;

@@ -76,10 +76,9 @@ impl Settings {
         };
         let (decision, place) = match decided {
             Ok(decided) => decided,
-            // A client may choose its cost; letting it pass would lift the limit for whoever asks for enough.
-            Err(error) if self.on_error == OnError::Pass && !error.is_over_capacity() => {
-                return Passage::Free;
-            }
+            // No other error: whoever asked for more than there ever is would not be limited, nor anybody at a gate
+            // that is set up wrongly.
+            Err(error) if self.on_error == OnError::Pass && error.is_unavailable() => return Passage::Free,
             Err(error) => return Passage::Refused(Refusal::error(error, &self.headers)),
         };
         if !decision.is_allowed() {

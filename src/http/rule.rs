@@ -32,6 +32,7 @@ pub(super) type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 pub struct Rule {
     pub(super) gate: Gate,
     pub(super) key: Key,
+    pub(super) beside: Option<Key>,
     pub(super) cost: Option<Cost>,
     pub(super) charge: Option<Charge>,
     pub(super) name: Option<Arc<str>>,
@@ -41,7 +42,7 @@ impl Rule {
     /// Asks this gate for one unit, for this key.
     #[must_use]
     pub fn new(gate: Gate, key: Key) -> Self {
-        Self { gate, key, cost: None, charge: None, name: None }
+        Self { gate, key, beside: None, cost: None, charge: None, name: None }
     }
 
     /// How many units a request wants. A rule that wants none of a request does not apply to it; one
@@ -51,6 +52,16 @@ impl Rule {
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// In a Redis Cluster, where the key of another rule lives, so that both can be decided in one step: see
+    /// [`Ask::beside`](crate::Ask::beside). A request that has no such key is treated as one that lacks the rule's.
+    ///
+    /// Default: where the key itself lives.
+    #[must_use]
+    pub fn beside(mut self, key: Key) -> Self {
+        self.beside = Some(key);
         self
     }
 

@@ -30,8 +30,10 @@ pub enum MissingKey {
     Skip,
 }
 
-/// What becomes of a request that the limiter could not decide on: Redis cannot answer and the gate's
-/// policy is [`OnFailure::Error`](crate::OnFailure::Error), or something is set up wrongly.
+/// What becomes of a request that could not be decided on, because Redis cannot answer
+/// ([`Error::is_unavailable`](crate::Error::is_unavailable)) and the gate's policy is
+/// [`OnFailure::Error`](crate::OnFailure::Error). Other errors, such as a gate that is set up wrongly, are
+/// answered 503 in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {

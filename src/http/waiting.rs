@@ -181,7 +181,9 @@ impl Drop for InLine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Limiter, ManualClock, Quota, Rate};
+    use crate::clock::ManualClock;
+    use crate::limiter::Limiter;
+    use crate::quota::{Quota, Rate};
 
     #[tokio::test]
     async fn nothing_is_left_of_those_who_waited_or_went_away() {

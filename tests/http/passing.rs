@@ -9,6 +9,8 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use http::{Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
 use tidegate::http::{Key, MissingKey, OnError, RateLimitLayer, Rule};
 use tidegate::{AllDecision, Decision, Limiter, ManualClock, OnFailure, Quota, Rate};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -190,6 +192,15 @@ async fn where_redis_is_away_the_answer_is_503_or_the_services_but_never_429() {
 }
 
 #[tokio::test]
+async fn a_gate_that_is_set_up_wrongly_lets_nobody_pass() {
+    let limiter = Limiter::in_memory();
+    let layer = RateLimitLayer::new(three_a_minute(&limiter, "no such name!"), by_key());
+    let tested = Tested::new(layer.on_error(OnError::Pass));
+    assert_eq!(tested.get("a").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(tested.calls(), 0);
+}
+
+#[tokio::test]
 #[should_panic(expected = "must be of one limiter")]
 async fn gates_of_two_limiters_in_one_layer_are_refused_at_once() {
     let gate = || three_a_minute(&Limiter::in_memory(), "api");
@@ -275,4 +286,47 @@ async fn a_handler_of_axum_is_given_the_decision() {
     assert_eq!(get("/maybe").await, (200, "true".to_owned()));
     assert_eq!(get("/skipped").await, (200, "false".to_owned()));
     assert_eq!(get("/outside").await.0, 500);
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test]
+async fn in_a_cluster_a_rule_can_sit_beside_another() {
+    let world = crate::support::world::World::cluster_with(|builder| builder);
+    let tenant = Rule::new(three_a_minute(&world.limiter, "tenant"), Key::constant("tenant:7"));
+    let user = Rule::new(three_a_minute(&world.limiter, "user"), by_key());
+    let beside = user.clone().beside(Key::constant("tenant:7"));
+    let apart = Tested::new(RateLimitLayer::of([tenant.clone(), user]));
+    let together = Tested::new(RateLimitLayer::of([tenant, beside]));
+    let mut apart_statuses = Vec::new();
+    for key in ["a", "b", "c", "d"] {
+        apart_statuses.push(apart.get(key).await.status.as_u16());
+    }
+    assert!(apart_statuses.contains(&503), "their keys lie on several nodes: {apart_statuses:?}");
+    let admitted = apart_statuses.iter().filter(|status| **status == 200).count();
+    for at in admitted..4 {
+        let status = together.get("e").await.status.as_u16();
+        assert_eq!(status, if at < 3 { 200 } else { 429 });
+    }
+}
+
+#[tokio::test]
+async fn hyper_serves_it_as_it_is() {
+    let limiter = Limiter::in_memory();
+    let inner = service_fn(|_: Request<hyper::body::Incoming>| async {
+        Ok::<_, Infallible>(Response::new("hello".to_owned()))
+    });
+    let service = RateLimitLayer::new(three_a_minute(&limiter, "api"), Key::constant("all")).layer(inner);
+    let (client, server) = tokio::io::duplex(4_096);
+    let serving = hyper::server::conn::http1::Builder::new()
+        .serve_connection(TokioIo::new(server), TowerToHyperService::new(service));
+    tokio::spawn(serving);
+    let (mut connection, driver) = hyper::client::conn::http1::handshake(TokioIo::new(client)).await.unwrap();
+    tokio::spawn(driver);
+    for (status, left) in [(200, "2"), (200, "1"), (200, "0"), (429, "0")] {
+        let response = connection.send_request(Request::new(String::new())).await.unwrap();
+        assert_eq!(response.status(), status);
+        assert_eq!(response.headers()["x-ratelimit-remaining"], left);
+        let body = axum::body::to_bytes(axum::body::Body::new(response.into_body()), 1_000).await.unwrap();
+        assert_eq!(body == "hello", status == 200);
+    }
 }
