@@ -1,6 +1,6 @@
 //! The layer's decision, for handlers of axum.
 
-use axum_core::extract::{FromRequestParts, OptionalFromRequestParts};
+use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use http::StatusCode;
 use http::request::Parts;
 

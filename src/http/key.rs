@@ -14,7 +14,10 @@ impl Key {
     /// A header's value.
     #[must_use]
     pub fn header(name: &'static str) -> Self {
-        Self::from_fn(move |parts| Some(parts.headers.get(name)?.as_bytes().to_vec()))
+        Self::from_fn(move |parts| {
+            let value = parts.headers.get(name)?.as_bytes();
+            (!value.is_empty()).then(|| value.to_vec())
+        })
     }
 
     /// The same for every request.
