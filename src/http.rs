@@ -52,7 +52,8 @@
 //!
 //! The request's future is dropped. While it waits, its place is free at once and what was taken is given
 //! back; once the service has it, it stays charged, unless [`Charge::if_abandoned`] says otherwise. What is to be given back is
-//! sent by a task of its own, which ends with the answer or the limiter's deadline.
+//! sent by a task of its own, which ends with the answer or the limiter's deadline. In the moment in which Redis is asked, it
+//! may have been charged already, and stays so.
 
 mod answer;
 mod asking;

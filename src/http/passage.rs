@@ -1,5 +1,6 @@
 //! The way of one request through the layer.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,13 +16,24 @@ use super::headers::Told;
 use super::policy::Policy;
 use super::refusal::Refusal;
 use super::settings::{OnError, Settings};
+use super::waiting::Place;
 use crate::decision::AllDecision;
+use crate::limiter::Core;
 
 /// What became of the question.
 enum Passage {
     Free,
-    Admitted { held: Held, decision: AllDecision, policies: Vec<Policy> },
+    Admitted(Admitted),
     Refused(Refusal),
+}
+
+struct Admitted {
+    core: Arc<Core>,
+    held: Held,
+    /// In the waiting room, until the decision's delay is over.
+    place: Option<Place>,
+    decision: AllDecision,
+    policies: Vec<Policy>,
 }
 
 pub(super) async fn pass<S, RequestBody, B>(
@@ -30,16 +42,32 @@ pub(super) async fn pass<S, RequestBody, B>(
     request: Request<RequestBody>,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
-    S: Service<Request<RequestBody>, Response = Response<B>>,
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
 {
     let (mut parts, body) = request.into_parts();
-    let (mut held, mut decision, policies) = match settings.decide(&parts).await {
-        Passage::Free => {
-            return Ok(inner.call(Request::from_parts(parts, body)).await?.map(ResponseBody::inner));
-        }
+    // What a service keeps for who finds it ready (a permit, a place in its queue) is not held while waiting.
+    let mut is_ready = settings.room.is_none();
+    if !is_ready {
+        inner = inner.clone();
+    }
+    let admitted = match settings.decide(&parts).await {
+        Passage::Free => None,
+        Passage::Admitted(admitted) => Some(admitted),
         Passage::Refused(refusal) => return Ok(settings.refuse(parts, refusal).await),
-        Passage::Admitted { held, decision, policies } => (held, decision, policies),
     };
+    if let Some(Admitted { core, decision, .. }) = &admitted
+        && decision.delay() > Duration::ZERO
+    {
+        (inner, is_ready) = (inner.clone(), false);
+        core.sleep(decision.delay()).await;
+    }
+    if !is_ready {
+        poll_fn(|cx| inner.poll_ready(cx)).await?;
+    }
+    let Some(Admitted { mut held, place, mut decision, policies, .. }) = admitted else {
+        return Ok(inner.call(Request::from_parts(parts, body)).await?.map(ResponseBody::inner));
+    };
+    drop(place);
     parts.extensions.insert(decision.binding().clone());
     parts.extensions.insert(decision.clone());
     held.goes_in();
@@ -86,11 +114,7 @@ impl Settings {
         }
         let core = asks[0].gate.core.clone();
         let held = Held::new(asks, charges, &decision);
-        if decision.delay() > Duration::ZERO {
-            core.sleep(decision.delay()).await;
-        }
-        drop(place);
-        Passage::Admitted { held, decision, policies }
+        Passage::Admitted(Admitted { core, held, place, decision, policies })
     }
 
     async fn refuse<B>(&self, parts: Parts, refusal: Refusal) -> Response<ResponseBody<B>> {

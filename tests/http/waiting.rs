@@ -1,5 +1,6 @@
 //! Requests that wait for their turn.
 
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -7,8 +8,10 @@ use http::{Request, Response, StatusCode};
 use tidegate::http::{Key, RateLimitLayer};
 use tidegate::{Gate, Limiter, ManualClock, Quota, Rate};
 use tokio::task::JoinHandle;
+use tower::limit::ConcurrencyLimitLayer;
+use tower::{Layer, ServiceExt, service_fn};
 
-use super::fixture::{Reply, Tested, by_key};
+use super::fixture::{Reply, Tested, by_key, request};
 use crate::support::fixture::limiter;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -237,6 +240,32 @@ async fn several_gates_are_waited_for_together() {
     assert_eq!(all.peek("all").await.unwrap().remaining(), 1, "who waits has taken nothing");
     clock.advance(SECOND);
     assert_eq!(waits.await.unwrap().status, StatusCode::OK);
+}
+
+/// A place in the service is taken by who is polled ready: who waits for his turn must not hold it.
+#[tokio::test]
+async fn who_waits_keeps_no_place_in_the_service_from_others() {
+    let quotas = [each_second(1), Quota::leaky_bucket(9, Rate::per_second(1))];
+    for (quota, waits) in quotas.into_iter().zip([true, false]) {
+        let clock = ManualClock::new();
+        let gate = Limiter::in_memory_with(clock.clone()).gate("api", quota);
+        let layer = RateLimitLayer::new(gate, by_key());
+        let layer = if waits { layer.wait(10 * SECOND, 10) } else { layer };
+        let one_at_a_time = ConcurrencyLimitLayer::new(1);
+        let hello =
+            service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) });
+        let service = layer.layer(one_at_a_time.layer(hello));
+        let send = |key: &str| tokio::spawn(service.clone().oneshot(request(key)));
+        send("a").await.unwrap().unwrap();
+        let waiting = send("a");
+        settle().await;
+        let other = send("b");
+        settle().await;
+        assert!(!waiting.is_finished());
+        assert!(other.is_finished(), "{quota}");
+        clock.advance(SECOND);
+        assert_eq!(waiting.await.unwrap().unwrap().status(), StatusCode::OK);
+    }
 }
 
 /// By the real clock, over Redis, from two processes' worth of layers.
