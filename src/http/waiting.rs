@@ -123,8 +123,7 @@ fn is_too_long(asks: &[Ask], decision: &AllDecision, left: Duration) -> bool {
 
 /// What to tell who cannot wait, or not any longer, behind others who do.
 async fn denied(asks: &[Ask]) -> Result<AllDecision, Error> {
-    let peeks: Vec<Ask> = asks.iter().map(|ask| ask.clone().cost(0)).collect();
-    let decision = check(&peeks).await?;
+    let decision = asks[0].gate.core.peek_all(asks.to_vec()).await?;
     Ok(AllDecision { allowed: false, ..decision })
 }
 

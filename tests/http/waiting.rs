@@ -155,6 +155,20 @@ async fn a_room_that_is_full_sends_away_and_one_that_was_left_takes_in() {
 }
 
 #[tokio::test]
+async fn who_finds_the_room_full_is_told_when_there_is_enough_for_his_cost() {
+    let it = Waiting::new(each_second(4), |gate| {
+        RateLimitLayer::new(gate, by_key()).cost(|_| 3).wait(100 * SECOND, 1)
+    });
+    it.send("1").await.await.unwrap();
+    let waits = it.send("2").await;
+    let denied = it.send("3").await.await.unwrap();
+    assert_eq!((denied.header("retry-after"), denied.number("x-ratelimit-remaining")), (Some("2"), 1));
+    assert_eq!(denied.limits()[0].reset, 2);
+    it.advance(2 * SECOND).await;
+    assert_eq!(waits.await.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
 async fn keys_do_not_wait_for_each_other() {
     let it = Waiting::new(each_second(1), |gate| RateLimitLayer::new(gate, by_key()).wait(100 * SECOND, 10));
     for (key, name) in [("a", "1"), ("b", "2"), ("a", "3"), ("a", "4"), ("b", "5")] {
