@@ -24,7 +24,7 @@ use crate::gate::Gate;
 /// Asks gates before a request goes to the service. See the [module docs](super).
 ///
 /// Cheap to clone; clones, and all services made by them, share the waiting room.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct RateLimitLayer {
     settings: Arc<Settings>,
 }
@@ -41,10 +41,12 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// If they are not.
+    /// If they are not, or if there is no rule: such a layer would limit nothing.
     #[must_use]
     pub fn of(rules: impl IntoIterator<Item = Rule>) -> Self {
-        rules.into_iter().fold(Self::default(), Self::and_rule)
+        let layer = rules.into_iter().fold(Self::without_rules(), Self::and_rule);
+        assert!(!layer.settings.rules.is_empty(), "a RateLimitLayer needs a rule");
+        layer
     }
 
     /// Asks by the rules that are chosen for each request, such as by the tier of its user. No rule:
@@ -78,7 +80,7 @@ impl RateLimitLayer {
         F: Future<Output = R> + Send + 'static,
         R: IntoIterator<Item = Rule>,
     {
-        Self::default().set(|settings| {
+        Self::without_rules().set(|settings| {
             settings.chooser = Some(Arc::new(move |parts| {
                 let looked_up = lookup(parts);
                 Box::pin(async move { looked_up.await.into_iter().collect() })
@@ -207,6 +209,10 @@ impl RateLimitLayer {
                 Box::pin(async move { answer.await.map(body::boxed) })
             }));
         })
+    }
+
+    fn without_rules() -> Self {
+        Self { settings: Arc::default() }
     }
 
     fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {

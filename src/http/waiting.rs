@@ -14,6 +14,9 @@ use crate::decision::AllDecision;
 use crate::error::Error;
 use crate::quota::Kind;
 
+/// Also where a denial, such as one for what another process has leased, does not know how long it holds.
+const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+
 /// Bounded in time and number. Clones are the same room.
 #[derive(Clone)]
 pub(super) struct Room {
@@ -88,7 +91,7 @@ impl Room {
             if decision.is_allowed() || is_too_long(&asks, &decision, left()) {
                 return Ok((decision, place));
             }
-            core.sleep(decision.retry_after()).await;
+            core.sleep(decision.retry_after().max(SHORTEST_WAIT)).await;
         }
     }
 

@@ -207,6 +207,12 @@ async fn gates_of_two_limiters_in_one_layer_are_refused_at_once() {
     let _ = RateLimitLayer::new(gate(), by_key()).and(gate(), by_key());
 }
 
+#[test]
+#[should_panic(expected = "needs a rule")]
+fn a_layer_without_a_rule_is_refused_at_once() {
+    let _ = RateLimitLayer::of([]);
+}
+
 #[tokio::test]
 async fn the_services_own_error_comes_out_as_it_is() {
     #[derive(Debug, PartialEq)]
