@@ -4,6 +4,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rand::Rng;
+
 /// Ends with this, and with the test's process however that ends: it hangs on a pipe from it.
 pub(crate) struct Example {
     pub(crate) address: SocketAddr,
@@ -27,7 +29,7 @@ impl Example {
             example.exists(),
             "`cargo test` builds the examples, `cargo test --test` does not: cargo build --examples"
         );
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let mut command = Command::new("sh");
         command.args(["-c", UNTIL_THE_PIPE_ENDS]).arg(example).stdin(Stdio::piped());
         command.env("TIDEGATE_REDIS_URL", redis).env("LISTEN", address.to_string());
@@ -41,6 +43,13 @@ impl Example {
         }
         None
     }
+}
+
+/// None of those that the system gives to who asks for any: whoever tries to connect to such a port while
+/// nobody listens there may be given it himself, and is then connected to himself.
+fn free_port() -> u16 {
+    let mut ports = std::iter::repeat_with(|| rand::rng().random_range(10_000..32_000));
+    ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()
 }
 
 impl Drop for Example {

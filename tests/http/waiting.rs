@@ -169,6 +169,22 @@ async fn who_finds_the_room_full_is_told_when_there_is_enough_for_his_cost() {
 }
 
 #[tokio::test]
+async fn who_asks_for_less_does_not_overtake() {
+    let cost = |parts: &http::request::Parts| if parts.uri.path() == "/small" { 1 } else { 3 };
+    let it = Waiting::new(each_second(4), |gate| {
+        RateLimitLayer::new(gate, by_key()).cost(cost).wait(100 * SECOND, 9)
+    });
+    it.send("1").await.await.unwrap();
+    let (large, small) = (it.send("large").await, it.send("small").await);
+    assert!(!large.is_finished() && !small.is_finished(), "though one unit is there");
+    it.advance(2 * SECOND).await;
+    assert!(large.is_finished() && !small.is_finished());
+    it.advance(SECOND).await;
+    assert!(small.is_finished());
+    assert_eq!(it.came(), came(&[("1", 0), ("large", 2_000), ("small", 3_000)]));
+}
+
+#[tokio::test]
 async fn keys_do_not_wait_for_each_other() {
     let it = Waiting::new(each_second(1), |gate| RateLimitLayer::new(gate, by_key()).wait(100 * SECOND, 10));
     for (key, name) in [("a", "1"), ("b", "2"), ("a", "3"), ("a", "4"), ("b", "5")] {
