@@ -1,10 +1,11 @@
-//! Puts what the examples print into the README.
+//! Puts what the examples print, and what they are, into the README.
 //!
 //!     cargo run --all-features --example readme
 //!     cargo run --all-features --example readme -- --check
 //!
 //! A block between `<!-- output: NAME -->` and `<!-- end -->` is what
-//! `cargo run --example NAME` prints. With `--check` nothing is written, and a
+//! `cargo run --example NAME` prints; one that begins with `<!-- source: NAME -->` is the
+//! example itself, without the comment at its head. With `--check` nothing is written, and a
 //! block that differs is an error. In a block marked `<!-- output: NAME, within
 //! 20 % -->` numbers may differ by so much, since bytes depend on Redis's
 //! version and allocator.
@@ -18,7 +19,7 @@ type Failure = Box<dyn std::error::Error>;
 
 const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
 const MEND: &str = "cargo run --all-features --example readme";
-const BEGIN: &str = "<!-- output: ";
+const BEGINS: [&str; 2] = ["<!-- output: ", "<!-- source: "];
 const END: &str = "<!-- end -->";
 
 /// Puts what the examples print into the README.
@@ -50,16 +51,17 @@ fn run(options: &Options) -> Result<bool, Failure> {
     let mut new = String::new();
     let mut is_right = true;
     let mut rest = readme.as_str();
-    while let Some((before, from)) = rest.split_once(BEGIN) {
+    while let Some((at, begin)) = BEGINS.iter().filter_map(|begin| Some((rest.find(begin)?, begin))).min() {
+        let (before, from) = (&rest[..at], &rest[at + begin.len()..]);
         let (mark, from) = from.split_once(" -->\n").ok_or("a mark of output that does not end its line")?;
-        let (old, after) = from.split_once(END).ok_or_else(|| format!("output: {mark}: without {END}"))?;
+        let (old, after) = from.split_once(END).ok_or_else(|| format!("{begin}{mark}: without {END}"))?;
         let (name, percent) = parse(mark)?;
-        let block = block(&output_of(name)?);
+        let block = if *begin == BEGINS[0] { block(&output_of(name)?) } else { source_of(name)? };
         if options.check && !alike(old, &block, percent) {
             print_difference(name, old, &block);
             is_right = false;
         }
-        new += &format!("{before}{BEGIN}{mark} -->\n{block}{END}");
+        new += &format!("{before}{begin}{mark} -->\n{block}{END}");
         rest = after;
     }
     if !options.check {
@@ -74,6 +76,14 @@ fn parse(mark: &str) -> Result<(&str, f64), Failure> {
     let percent = tolerance.strip_prefix("within ").and_then(|it| it.strip_suffix(" %"));
     let percent = percent.ok_or_else(|| format!("output: {mark}: expected `, within P %`"))?;
     Ok((name, percent.parse()?))
+}
+
+fn source_of(example: &str) -> Result<String, Failure> {
+    let path = format!("{}/examples/{example}.rs", env!("CARGO_MANIFEST_DIR"));
+    let source = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let code = source.lines().skip_while(|line| line.starts_with("//!")).collect::<Vec<_>>().join("\n");
+    // Compiled and run as an example; here it would need features.
+    Ok(format!("```rust,ignore\n{code}\n```\n"))
 }
 
 fn output_of(example: &str) -> Result<String, Failure> {
@@ -120,7 +130,7 @@ fn alike(old: &str, new: &str, percent: f64) -> bool {
 }
 
 fn print_difference(name: &str, old: &str, new: &str) {
-    println!("--- README.md, output: {name}\n+++ cargo run --example {name}");
+    println!("--- README.md: {name}\n+++ cargo run --example {name}");
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     let is_same = |(a, b): &(&&str, &&str)| a == b;
     let start = old.iter().zip(&new).take_while(is_same).count();

@@ -22,6 +22,8 @@ mod fallback;
 mod faults;
 mod health;
 mod histories;
+#[cfg(all(feature = "axum", feature = "tonic"))]
+mod http;
 #[cfg(feature = "client")]
 mod http_client;
 #[cfg(feature = "tower")]

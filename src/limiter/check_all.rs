@@ -12,6 +12,17 @@ const MOST_ASKS: usize = 128;
 
 impl Core {
     pub(crate) async fn check_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
+        let n = u64::from(asks.iter().any(|ask| ask.cost > 0));
+        self.take_all(asks, n).await
+    }
+
+    /// What [`check_all`](Self::check_all) would say, at the costs of these asks.
+    #[cfg(feature = "tower")]
+    pub(crate) async fn peek_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
+        self.take_all(asks, 0).await
+    }
+
+    async fn take_all(&self, asks: Vec<Ask>, n: u64) -> Result<AllDecision, Error> {
         let items =
             asks.iter().map(|ask| self.item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
         let items = items.collect::<Result<Vec<_>, _>>()?;
@@ -29,7 +40,6 @@ impl Core {
         }
         check_places(&asks, &items)?;
         let (folded, index_of) = fold(&asks, items)?;
-        let n = u64::from(folded.iter().any(|item| item.cost > 0));
         let group = Group { items: folded.iter().cloned().collect(), n };
         let deadline = self.deadline_of(asks.iter().filter_map(|ask| ask.deadline).min());
         let (allowed, decisions) = match self.take(group, deadline).await {

@@ -1,0 +1,12 @@
+//! The tower layer: what reaches the service, what clients are told, what is charged.
+
+mod answers;
+mod charging;
+mod examples;
+mod fixture;
+mod fleet;
+mod headers;
+mod passing;
+mod process;
+mod vanishing;
+mod waiting;
