@@ -82,7 +82,7 @@ impl Default for ManualClock {
 }
 
 /// Tells how long ago it was made.
-pub(crate) type Stopwatch = Box<dyn Fn() -> Duration + Send>;
+pub(crate) type Stopwatch = Box<dyn Fn() -> Duration + Send + Sync>;
 
 /// What tells the time of a store.
 #[derive(Clone, Debug)]

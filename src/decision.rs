@@ -167,6 +167,16 @@ pub struct AllDecision {
 }
 
 impl AllDecision {
+    #[cfg(feature = "tower")]
+    pub(crate) fn of_one(decision: Decision) -> Self {
+        Self {
+            allowed: decision.allowed,
+            binding: 0,
+            retry_after: decision.retry_after,
+            decisions: vec![decision],
+        }
+    }
+
     /// Whether all of it may pass; if not, nothing was charged.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {

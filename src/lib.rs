@@ -4,6 +4,8 @@
 //! Imports go down only:
 //!
 //! ```text
+//! http                                   in front of a service
+//!         |
 //! limiter, gate, ask, reservation        what a service holds and asks
 //!         |
 //! lease                                  what this process holds of it
@@ -41,6 +43,8 @@ mod fingerprint;
 mod gate;
 mod gate_name;
 mod health;
+#[cfg(feature = "tower")]
+pub mod http;
 mod key;
 mod lease;
 mod limiter;

@@ -27,7 +27,7 @@ use crate::store::Write;
 #[must_use = "dropped without commit or cancel, the units stay charged"]
 #[derive(Debug)]
 pub struct Reservation {
-    ask: Ask,
+    pub(crate) ask: Ask,
     decision: Decision,
 }
 
@@ -68,7 +68,8 @@ impl Reservation {
         self.give_back(self.held()).await
     }
 
-    fn held(&self) -> u64 {
+    /// Units that the store has charged for it.
+    pub(crate) fn held(&self) -> u64 {
         let is_charged = matches!(self.decision.source(), Source::Redis | Source::Memory | Source::Lease);
         if is_charged && self.decision.is_allowed() { self.ask.cost } else { 0 }
     }

@@ -21,6 +21,8 @@ mod expiry;
 mod fallback;
 mod health;
 mod histories;
+#[cfg(all(feature = "axum", feature = "tonic"))]
+mod http;
 mod keys;
 mod leases;
 mod lua_agrees_with_reference;

@@ -1,0 +1,230 @@
+//! The layer and its settings.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http::request::Parts;
+use http_body::Body;
+use tower_layer::Layer;
+
+use super::body::{self, BoxError};
+use super::charge::Charge;
+use super::headers::Headers;
+use super::key::Key;
+use super::refusal::Refusal;
+use super::rule::Rule;
+use super::service::RateLimit;
+use super::settings::{MissingKey, OnError, Settings};
+use super::waiting::Room;
+use crate::gate::Gate;
+
+/// Asks gates before a request goes to the service. See the [module docs](super).
+///
+/// Cheap to clone; clones, and all services made by them, share the waiting room.
+#[derive(Clone, Default)]
+pub struct RateLimitLayer {
+    settings: Arc<Settings>,
+}
+
+/// # Which gates are asked
+impl RateLimitLayer {
+    /// Asks one gate for one unit of each request.
+    #[must_use]
+    pub fn new(gate: Gate, key: Key) -> Self {
+        Self::of([Rule::new(gate, key)])
+    }
+
+    /// Asks by several rules, all or nothing in one atomic step. Their gates must be of one limiter.
+    ///
+    /// # Panics
+    ///
+    /// If they are not.
+    #[must_use]
+    pub fn of(rules: impl IntoIterator<Item = Rule>) -> Self {
+        rules.into_iter().fold(Self::default(), Self::and_rule)
+    }
+
+    /// Asks by the rules that are chosen for each request, such as by the tier of its user. No rule:
+    /// the request passes.
+    ///
+    /// ```
+    /// use tidegate::http::{Key, RateLimitLayer, Rule};
+    /// use tidegate::{Limiter, Quota, Rate};
+    ///
+    /// let limiter = Limiter::in_memory();
+    /// let free = Rule::new(limiter.gate("free", Quota::token_bucket(60, Rate::per_minute(60))), Key::header("x-api-key"));
+    /// let pro = Rule::new(limiter.gate("pro", Quota::token_bucket(600, Rate::per_minute(600))), Key::header("x-api-key"));
+    /// let layer = RateLimitLayer::choose(move |parts| {
+    ///     let is_pro = parts.headers.get("x-api-key").is_some_and(|key| key.as_bytes().starts_with(b"pro-"));
+    ///     [if is_pro { pro.clone() } else { free.clone() }]
+    /// });
+    /// ```
+    #[must_use]
+    pub fn choose<R>(choose: impl Fn(&Parts) -> R + Send + Sync + 'static) -> Self
+    where
+        R: IntoIterator<Item = Rule>,
+    {
+        Self::lookup(move |parts| std::future::ready(choose(parts).into_iter().collect::<Vec<_>>()))
+    }
+
+    /// [`choose`](Self::choose), by asking elsewhere: the function takes from the request what it
+    /// needs, and its future finds the rules. It should have a time limit of its own.
+    #[must_use]
+    pub fn lookup<R, F>(lookup: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = R> + Send + 'static,
+        R: IntoIterator<Item = Rule>,
+    {
+        Self::default().set(|settings| {
+            settings.chooser = Some(Arc::new(move |parts| {
+                let looked_up = lookup(parts);
+                Box::pin(async move { looked_up.await.into_iter().collect() })
+            }));
+        })
+    }
+
+    /// Asks this gate too: all of them admit a request, or none is charged.
+    ///
+    /// # Panics
+    ///
+    /// If it is of another limiter than the others.
+    #[must_use]
+    pub fn and(self, gate: Gate, key: Key) -> Self {
+        self.and_rule(Rule::new(gate, key))
+    }
+
+    /// [`and`](Self::and), with the options of a rule.
+    ///
+    /// # Panics
+    ///
+    /// As [`and`](Self::and).
+    #[must_use]
+    pub fn and_rule(self, rule: Rule) -> Self {
+        self.set(|settings| {
+            let is_same = |other: &Rule| Arc::ptr_eq(&other.gate.core, &rule.gate.core);
+            assert!(
+                settings.rules.first().is_none_or(is_same),
+                "gates of one RateLimitLayer must be of one limiter: use a layer for each"
+            );
+            settings.rules.push(rule);
+        })
+    }
+
+    /// How many units a request wants of each rule that does not say it itself. See [`Rule::cost`].
+    ///
+    /// Default: 1.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.cost = Some(Arc::new(cost)))
+    }
+
+    /// Which requests pass without asking, such as health checks. By what a client cannot choose: who
+    /// can write what this looks at is not limited.
+    ///
+    /// Default: none.
+    #[must_use]
+    pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.skip = Some(Arc::new(skip)))
+    }
+
+    /// What becomes of a request that lacks the key of a rule.
+    ///
+    /// Default: [`MissingKey::Refuse`].
+    #[must_use]
+    pub fn missing_key(self, missing_key: MissingKey) -> Self {
+        self.set(|settings| settings.missing_key = missing_key)
+    }
+
+    /// What becomes of a request that the limiter could not decide on.
+    ///
+    /// Default: [`OnError::Refuse`].
+    #[must_use]
+    pub fn on_error(self, on_error: OnError) -> Self {
+        self.set(|settings| settings.on_error = on_error)
+    }
+}
+
+/// # What is charged, said and answered
+impl RateLimitLayer {
+    /// What the response changes of what was charged.
+    ///
+    /// Default: [`Charge::always`].
+    #[must_use]
+    pub fn charge(self, charge: Charge) -> Self {
+        self.set(|settings| settings.charge = charge)
+    }
+
+    /// Which headers tell a client where it stands.
+    ///
+    /// Default: [`Headers::new`].
+    #[must_use]
+    pub fn headers(self, headers: Headers) -> Self {
+        self.set(|settings| settings.headers = headers)
+    }
+
+    /// Holds a request that would be denied until its turn, for at most `max_wait`, and at most `max_waiting` of them in
+    /// this process. Who would have to wait longer, or finds the room full, is denied.
+    ///
+    /// Requests that are asked for the same are let through in the order of their coming, as far as this process goes.
+    /// A client that goes away frees its place at once. `max_wait` also bounds the
+    /// [`delay`](crate::Decision::delay) of leaky buckets.
+    ///
+    /// Default: nobody waits but for that delay.
+    #[must_use]
+    pub fn wait(self, max_wait: Duration, max_waiting: usize) -> Self {
+        self.set(|settings| settings.room = Some(Room::new(max_wait, max_waiting)))
+    }
+
+    /// Answers what is refused in your own way: with a cached or thinner answer, or another error. Headers are added to
+    /// it as to every response.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tidegate::http::{Key, RateLimitLayer, Reason};
+    /// use tidegate::{Limiter, Quota, Rate};
+    ///
+    /// let gate = Limiter::in_memory().gate("search", Quota::token_bucket(5, Rate::per_second(5)));
+    /// let layer = RateLimitLayer::new(gate, Key::header("x-api-key")).answer(|parts, refusal| async move {
+    ///     match refusal.reason() {
+    ///         Reason::Denied(_) => Response::new("the most popular results".to_owned()),
+    ///         _ => refusal.response(&parts),
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn answer<F, B>(self, answer: impl Fn(Parts, Refusal) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.set(|settings| {
+            settings.answering = Some(Arc::new(move |parts, refusal| {
+                let answer = answer(parts, refusal);
+                Box::pin(async move { answer.await.map(body::boxed) })
+            }));
+        })
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        set(Arc::make_mut(&mut self.settings));
+        self
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit::new(self.settings.clone(), inner)
+    }
+}
+
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("rules", &self.settings.rules).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,35 @@
+//! A limit as clients are told of it.
+
+use std::sync::Arc;
+
+use crate::gate::Gate;
+use crate::quota::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog};
+
+/// The name and window of one limit.
+#[derive(Clone, Debug)]
+pub(super) struct Policy {
+    /// Instead of the gate's.
+    pub(super) name: Option<Arc<str>>,
+    /// At least 1.
+    pub(super) window_s: u64,
+}
+
+impl Policy {
+    pub(super) fn new(gate: &Gate, name: Option<Arc<str>>) -> Self {
+        let window_us = gate.info().map_or(0, |info| window_us(info.quota.kind()));
+        Self { name, window_s: window_us.div_ceil(1_000_000).max(1) }
+    }
+}
+
+/// Of a bucket the time in which it fills.
+fn window_us(kind: &Kind) -> u64 {
+    match *kind {
+        // The capacity in ticks is below 2^48.
+        Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
+            (bucket.capacity * bucket.per).div_ceil(bucket.rate)
+        }
+        Kind::FixedWindow(FixedWindow { window_us, .. })
+        | Kind::SlidingLog(SlidingLog { window_us, .. })
+        | Kind::SlidingCounter(SlidingCounter { window_us, .. }) => window_us,
+    }
+}

@@ -1,0 +1,214 @@
+//! A room in which requests wait for their turn.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::asking::check;
+use crate::ask::Ask;
+use crate::decision::AllDecision;
+use crate::error::Error;
+use crate::quota::Kind;
+
+/// Bounded in time and number. Clones are the same room.
+#[derive(Clone)]
+pub(super) struct Room {
+    max_wait: Duration,
+    places: Arc<Semaphore>,
+    lines: Arc<Lines>,
+}
+
+/// One for each set of keys that is waited for. As many as there are places at most.
+#[derive(Default)]
+struct Lines(Mutex<HashMap<Vec<u8>, Line>>);
+
+struct Line {
+    /// One permit: who has it is first in line, and asks. It is handed on in the order of asking for it.
+    first: Arc<Semaphore>,
+    people: usize,
+}
+
+/// Held as long as a request waits.
+pub(super) struct Place {
+    _place: OwnedSemaphorePermit,
+}
+
+impl Room {
+    pub(super) fn new(max_wait: Duration, max_waiting: usize) -> Self {
+        let places = Arc::new(Semaphore::new(max_waiting.min(Semaphore::MAX_PERMITS)));
+        Self { max_wait, places, lines: Arc::default() }
+    }
+
+    /// Decides, after a wait if need be. The place is to be kept until the decision's delay is over.
+    pub(super) async fn decide(&self, mut asks: Vec<Ask>) -> Result<(AllDecision, Option<Place>), Error> {
+        let core = asks[0].gate.core.clone();
+        let waited = core.stopwatch();
+        let left = || self.max_wait.saturating_sub(waited());
+        let name = name(&asks);
+        let mut place = self.place();
+        let mut known = None;
+        // Where others wait already, whoever asked now would go before them.
+        if !self.lines.has(&name) {
+            // Without a place nobody can wait for the delay of a queue either.
+            let most = if place.is_some() { left() } else { Duration::ZERO };
+            let decision = check_within(&mut asks, most).await?;
+            if decision.is_allowed() {
+                return Ok((decision, place));
+            }
+            place = place.or_else(|| self.place());
+            if place.is_none() || is_too_long(&asks, &decision, left()) {
+                return Ok((decision, None));
+            }
+            known = Some(decision);
+        }
+        if place.is_none() {
+            return Ok((denied(&asks).await?, None));
+        }
+        let line = self.lines.join(name);
+        let _first = match line.first.clone().try_acquire_owned() {
+            Ok(first) => first,
+            Err(_) => {
+                // What was true when the wait began.
+                known = None;
+                match Self::until_first(&line, core.sleep(left())).await {
+                    Some(first) => first,
+                    None => return Ok((denied(&asks).await?, None)),
+                }
+            }
+        };
+        loop {
+            let decision = match known.take() {
+                Some(decision) => decision,
+                None => check_within(&mut asks, left()).await?,
+            };
+            if decision.is_allowed() || is_too_long(&asks, &decision, left()) {
+                return Ok((decision, place));
+            }
+            core.sleep(decision.retry_after()).await;
+        }
+    }
+
+    /// `None` if it takes too long.
+    async fn until_first(line: &InLine, too_long: impl Future<Output = ()>) -> Option<OwnedSemaphorePermit> {
+        let first = std::pin::pin!(line.first.clone().acquire_owned());
+        match select(first, std::pin::pin!(too_long)).await {
+            Either::Left((first, _)) => first.ok(),
+            Either::Right(_) => None,
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        self.places.clone().try_acquire_owned().ok().map(|place| Place { _place: place })
+    }
+}
+
+async fn check_within(asks: &mut [Ask], left: Duration) -> Result<AllDecision, Error> {
+    asks.iter_mut().for_each(|ask| ask.max_delay = Some(left));
+    check(asks).await
+}
+
+/// At a queue, the wait for a place is followed by that for the turn; together they are the time in which all
+/// that is there drains.
+fn is_too_long(asks: &[Ask], decision: &AllDecision, left: Duration) -> bool {
+    let is_queue =
+        |ask: &Ask| ask.gate.info().is_ok_and(|info| matches!(info.quota.kind(), Kind::LeakyBucket(_)));
+    let queues = asks.iter().zip(decision.decisions()).filter(|(ask, _)| is_queue(ask));
+    let drained = queues.map(|(_, decision)| decision.reset_after()).max().unwrap_or_default();
+    left.is_zero() || decision.retry_after().max(drained) > left
+}
+
+/// What to tell who cannot wait, or not any longer, behind others who do.
+async fn denied(asks: &[Ask]) -> Result<AllDecision, Error> {
+    let peeks: Vec<Ask> = asks.iter().map(|ask| ask.clone().cost(0)).collect();
+    let decision = check(&peeks).await?;
+    Ok(AllDecision { allowed: false, ..decision })
+}
+
+/// The same for those who ask for the same.
+fn name(asks: &[Ask]) -> Vec<u8> {
+    let mut name = Vec::new();
+    for ask in asks {
+        let gate = ask.gate.name().unwrap_or_default();
+        name.extend_from_slice(gate.as_bytes());
+        name.push(0);
+        name.extend_from_slice(&(ask.key.len() as u64).to_le_bytes());
+        name.extend_from_slice(&ask.key);
+    }
+    name
+}
+
+impl Lines {
+    fn has(&self, name: &[u8]) -> bool {
+        self.lock().contains_key(name)
+    }
+
+    fn join(self: &Arc<Self>, name: Vec<u8>) -> InLine {
+        let mut lines = self.lock();
+        let line = lines
+            .entry(name.clone())
+            .or_insert_with(|| Line { first: Arc::new(Semaphore::new(1)), people: 0 });
+        line.people += 1;
+        InLine { first: line.first.clone(), name, lines: self.clone() }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<u8>, Line>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Somebody in a line, who leaves it when dropped; the last one takes it away.
+struct InLine {
+    first: Arc<Semaphore>,
+    name: Vec<u8>,
+    lines: Arc<Lines>,
+}
+
+impl Drop for InLine {
+    fn drop(&mut self) {
+        if let Entry::Occupied(mut line) = self.lines.lock().entry(std::mem::take(&mut self.name)) {
+            line.get_mut().people -= 1;
+            if line.get().people == 0 {
+                line.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limiter, ManualClock, Quota, Rate};
+
+    #[tokio::test]
+    async fn nothing_is_left_of_those_who_waited_or_went_away() {
+        let clock = ManualClock::new();
+        let gate =
+            Limiter::in_memory_with(clock.clone()).gate("api", Quota::token_bucket(1, Rate::per_second(1)));
+        let room = Room::new(Duration::from_secs(10), 20);
+        let mut waiting: Vec<_> = (0..30)
+            .map(|at| {
+                let (room, ask) = (room.clone(), gate.ask(format!("{}", at % 3)));
+                tokio::spawn(async move { room.decide(vec![ask]).await.map(|(decision, _)| decision) })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert_eq!((room.places.available_permits(), room.lines.lock().len()), (0, 3));
+        for gone in waiting.drain(10..) {
+            gone.abort();
+        }
+        for _ in 0..12 {
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            clock.advance(Duration::from_secs(1));
+        }
+        for decided in waiting {
+            assert!(decided.await.unwrap().unwrap().is_allowed());
+        }
+        assert_eq!((room.places.available_permits(), room.lines.lock().len()), (20, 0));
+    }
+}

@@ -1,0 +1,187 @@
+//! What is charged, by what became of the request.
+
+use std::time::Duration;
+
+use harness::Server;
+use http::{Request, Response, StatusCode};
+use tidegate::http::{Abandoned, Charge, Key, RateLimitLayer, Rule};
+use tidegate::{Gate, Limiter, Quota};
+use tokio::sync::Notify;
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::fixture::{Tested, by_key, request};
+use crate::support::fixture::{HOUR, limiter, quotas, soon};
+
+/// Answers with the status that the query names, and says its cost.
+fn answering(layer: RateLimitLayer) -> Tested {
+    Tested::with(layer, |request: Request<String>| {
+        let (status, cost) = request.uri().query().unwrap().split_once(',').unwrap();
+        let response = Response::builder().status(status).header("x-cost", cost);
+        std::future::ready(response.body(String::new()).unwrap())
+    })
+}
+
+async fn get(tested: &Tested, query: &str) -> super::fixture::Reply {
+    tested
+        .send(Request::get(format!("/?{query}")).header("x-api-key", "a").body(String::new()).unwrap())
+        .await
+}
+
+async fn remaining(gate: &Gate) -> u64 {
+    gate.peek("a").await.unwrap().remaining()
+}
+
+/// Both stores; the server lives as long as the guard.
+fn limiters() -> (std::sync::Arc<Server>, [Limiter; 2]) {
+    let server = harness::shared();
+    let redis = limiter(&server);
+    (server, [Limiter::in_memory(), redis])
+}
+
+#[tokio::test]
+async fn only_what_the_response_says_is_charged() {
+    let (_server, limiters) = limiters();
+    for limiter in limiters {
+        for (name, quota) in quotas(3, 100 * HOUR) {
+            let gate = limiter.gate(name, quota);
+            let failures = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
+            let tested = answering(
+                RateLimitLayer::new(gate.clone(), by_key()).charge(failures).wait(Duration::ZERO, 0),
+            );
+            for (status, left) in [("200", 3), ("401", 2), ("200", 2), ("200", 2), ("401", 1)] {
+                let reply = get(&tested, &format!("{status},0")).await;
+                assert_eq!(reply.status.as_str(), status, "{quota}");
+                // The queue would have to be waited in.
+                if quota.algorithm() == "leaky_bucket" {
+                    gate.reset("a").await.unwrap();
+                    continue;
+                }
+                assert_eq!(remaining(&gate).await, left, "{quota} after {status}");
+                assert_eq!(reply.number("x-ratelimit-remaining"), left, "told as it is in the end");
+                assert_eq!(reply.limits()[0].remaining, i64::try_from(left).unwrap());
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_login_that_failed_too_often_is_denied_until_it_may_try_again() {
+    let (_server, limiters) = limiters();
+    for limiter in limiters {
+        let gate = limiter.gate("login", Quota::fixed_window(2, HOUR));
+        let failures = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
+        let tested = answering(RateLimitLayer::new(gate, by_key()).charge(failures));
+        for status in ["200", "401", "200", "401"] {
+            assert_eq!(get(&tested, &format!("{status},0")).await.status.as_str(), status);
+        }
+        assert_eq!(get(&tested, "200,0").await.status, StatusCode::TOO_MANY_REQUESTS);
+        assert_eq!(tested.calls(), 4);
+    }
+}
+
+#[tokio::test]
+async fn as_many_units_are_charged_as_the_response_says() {
+    let (_server, limiters) = limiters();
+    for limiter in limiters {
+        let gate = limiter.gate("tokens", Quota::fixed_window(100, HOUR));
+        let said = Charge::units(|response| response.headers["x-cost"].to_str().ok()?.parse().ok());
+        let tested = answering(RateLimitLayer::new(gate.clone(), by_key()).cost(|_| 10).charge(said));
+        for (cost, left) in [("3", 97), ("10", 87), ("27", 60), ("0", 60), ("unknown", 50), ("45", 5)] {
+            let reply = get(&tested, &format!("200,{cost}")).await;
+            assert_eq!(reply.number("x-ratelimit-remaining"), left, "{cost}");
+            assert_eq!(remaining(&gate).await, left, "{cost}");
+        }
+        assert_eq!(get(&tested, "200,1").await.status, StatusCode::TOO_MANY_REQUESTS, "10 are asked for");
+        assert_eq!(remaining(&gate).await, 5);
+    }
+}
+
+#[tokio::test]
+async fn each_of_several_gates_is_charged_by_its_own_rule() {
+    let (_server, limiters) = limiters();
+    for limiter in limiters {
+        let gate = |name| limiter.gate(name, Quota::fixed_window(100, HOUR));
+        let (requests, failures, units, ours) =
+            (gate("requests"), gate("failures"), gate("units"), gate("ours"));
+        let layer = RateLimitLayer::of([
+            Rule::new(requests.clone(), by_key()).charge(Charge::always()),
+            Rule::new(failures.clone(), by_key())
+                .charge(Charge::when(|it| it.status == StatusCode::UNAUTHORIZED)),
+            Rule::new(units.clone(), by_key())
+                .cost(|_| 5)
+                .charge(Charge::units(|it| it.headers["x-cost"].to_str().ok()?.parse().ok())),
+            Rule::new(ours.clone(), by_key()),
+        ]);
+        let tested = answering(layer.charge(Charge::when(|it| !it.status.is_server_error())));
+        for query in ["200,7", "401,0", "500,1"] {
+            get(&tested, query).await;
+        }
+        let left = [&requests, &failures, &units, &ours].map(remaining);
+        assert_eq!(futures_util::future::join_all(left).await, [97, 99, 92, 98]);
+    }
+}
+
+#[tokio::test]
+async fn a_service_that_fails_without_a_response_is_charged_as_its_rule_says() {
+    let (_server, limiters) = limiters();
+    for limiter in limiters {
+        for (name, charge, left) in [
+            ("always", Charge::always(), 8),
+            ("when", Charge::when(|_| true), 10),
+            ("units", Charge::units(|_| Some(1)), 8),
+        ] {
+            let gate = limiter.gate(name, Quota::fixed_window(10, HOUR));
+            let failing =
+                service_fn(|_: Request<String>| async { Err::<Response<String>, _>("no response") });
+            let layer = RateLimitLayer::new(gate.clone(), by_key()).cost(|_| 2).charge(charge);
+            assert_eq!(layer.layer(failing).oneshot(request("a")).await.unwrap_err(), "no response");
+            assert_eq!(remaining(&gate).await, left, "{name}");
+        }
+    }
+}
+
+/// A handler that never comes back, and is told of.
+async fn abandoned(gate: &Gate, charge: Charge) {
+    static ENTERED: Notify = Notify::const_new();
+    let layer =
+        RateLimitLayer::new(gate.clone(), by_key()).and(gate.clone(), Key::constant("all")).charge(charge);
+    let tested = Tested::with(layer, |_| async {
+        ENTERED.notify_one();
+        std::future::pending::<Response<String>>().await
+    });
+    let under_way = tokio::spawn(async move { tested.get("a").await });
+    ENTERED.notified().await;
+    under_way.abort();
+    assert!(under_way.await.unwrap_err().is_cancelled());
+}
+
+#[tokio::test]
+async fn who_goes_away_while_the_service_works_has_paid_unless_it_is_said_otherwise() {
+    let (_server, limiters) = limiters();
+    for limiter in limiters {
+        let gate = limiter.gate("api", Quota::fixed_window(10, HOUR));
+        let all = async || gate.peek("all").await.unwrap().remaining();
+        abandoned(&gate, Charge::when(|_| false).if_abandoned(Abandoned::GivenBack)).await;
+        soon("both are given back", async || remaining(&gate).await + all().await == 20).await;
+        abandoned(&gate, Charge::when(|_| false)).await;
+        abandoned(&gate, Charge::always()).await;
+        // Whatever is given back after these is told to the store before what this asks.
+        tokio::task::yield_now().await;
+        assert_eq!((remaining(&gate).await, all().await), (8, 8));
+    }
+}
+
+#[tokio::test]
+async fn a_response_goes_out_where_what_it_gives_back_cannot_be_told_to_redis() {
+    let server = std::sync::Arc::new(std::sync::Mutex::new(Server::process(&[]).unwrap()));
+    let url = server.lock().unwrap().url().to_owned();
+    let gate = Limiter::builder().url(&url).build().unwrap().gate("api", Quota::fixed_window(10, HOUR));
+    let layer = RateLimitLayer::new(gate, by_key()).charge(Charge::when(|_| false));
+    let tested = Tested::with(layer, move |_| {
+        server.lock().unwrap().kill();
+        std::future::ready(Response::new("done".to_owned()))
+    });
+    let reply = tested.get("a").await;
+    assert_eq!((reply.status, &*reply.body), (StatusCode::OK, "done"));
+    assert_eq!(reply.number("x-ratelimit-remaining"), 9, "it stays charged");
+}

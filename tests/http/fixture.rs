@@ -1,0 +1,158 @@
+//! A service behind the layer, and what its clients read.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use sfv::{Dictionary, List, ListEntry, Parser};
+use tidegate::http::{Key, RateLimitLayer, ResponseBody};
+use tidegate::{Gate, Limiter, Quota, Rate};
+use tower::util::BoxCloneSyncService;
+use tower::{Layer, ServiceExt, service_fn};
+
+/// Answers after what the function says, and counts its calls.
+#[derive(Clone)]
+pub(crate) struct Tested {
+    service: BoxCloneSyncService<Request<String>, Response<ResponseBody<String>>, Infallible>,
+    calls: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: String,
+}
+
+impl Tested {
+    /// Behind the layer a service that says hello.
+    pub(crate) fn new(layer: RateLimitLayer) -> Self {
+        Self::with(layer, |_| std::future::ready(Response::new("hello".to_owned())))
+    }
+
+    pub(crate) fn with<F>(
+        layer: RateLimitLayer,
+        respond: impl Fn(Request<String>) -> F + Clone + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Response<String>> + Send + 'static,
+    {
+        let calls = Arc::new(AtomicUsize::new(0));
+        let counted = calls.clone();
+        let inner = service_fn(move |request| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            let response = respond(request);
+            async move { Ok::<_, Infallible>(response.await) }
+        });
+        Self { service: BoxCloneSyncService::new(layer.layer(inner)), calls }
+    }
+
+    /// How many requests reached the service.
+    pub(crate) fn calls(&self) -> usize {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    pub(crate) async fn send(&self, request: Request<String>) -> Reply {
+        let (head, body) = self.service.clone().oneshot(request).await.unwrap().into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let body = String::from_utf8(body.to_vec()).unwrap();
+        Reply { status: head.status, headers: head.headers, body }
+    }
+
+    pub(crate) async fn get(&self, key: &str) -> Reply {
+        self.send(request(key)).await
+    }
+}
+
+pub(crate) fn request(key: &str) -> Request<String> {
+    Request::builder().header("x-api-key", key).body(String::new()).unwrap()
+}
+
+pub(crate) fn by_key() -> Key {
+    Key::header("x-api-key")
+}
+
+/// 3 units, one more each 20 s.
+pub(crate) fn three_a_minute(limiter: &Limiter, name: &str) -> Gate {
+    limiter.gate(name, Quota::token_bucket(3, Rate::per_minute(3)))
+}
+
+/// One limit of draft 11, from both fields.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Limit {
+    pub(crate) name: String,
+    pub(crate) quota: i64,
+    pub(crate) window: i64,
+    pub(crate) remaining: i64,
+    pub(crate) reset: i64,
+}
+
+impl Reply {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).map(|value| value.to_str().unwrap())
+    }
+
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        self.header(name).unwrap_or_else(|| panic!("no {name}: {self:?}")).parse().unwrap()
+    }
+
+    /// All lines of a field, as one.
+    fn field(&self, name: &str) -> String {
+        let lines = self.headers.get_all(name).iter().map(|value| value.to_str().unwrap());
+        lines.collect::<Vec<_>>().join(", ")
+    }
+
+    /// What draft 11 says, by a parser of structured fields.
+    pub(crate) fn limits(&self) -> Vec<Limit> {
+        let policies = items(&self.field("ratelimit-policy"));
+        let limits = items(&self.field("ratelimit"));
+        assert_eq!(policies.len(), limits.len(), "{self:?}");
+        let both = policies.into_iter().zip(limits);
+        both.map(|((name, policy), (same, limit))| {
+            assert_eq!(name, same);
+            let limit = Limit {
+                name: name.as_string().unwrap().as_str().to_owned(),
+                quota: policy("q"),
+                window: policy("w"),
+                remaining: limit("r"),
+                reset: limit("t"),
+            };
+            assert!(limit.quota > 0 && limit.window > 0 && limit.remaining >= 0 && limit.reset >= 0);
+            limit
+        })
+        .collect()
+    }
+
+    /// The policies of draft 7: units and window.
+    pub(crate) fn unnamed_policies(&self) -> Vec<(i64, i64)> {
+        let items = items(&self.field("ratelimit-policy")).into_iter();
+        items.map(|(units, policy)| (units.as_integer().unwrap().into(), policy("w"))).collect()
+    }
+
+    /// What draft 7 says of one of them: limit, remaining, reset.
+    pub(crate) fn unnamed_limit(&self) -> [i64; 3] {
+        let field = self.field("ratelimit");
+        let dictionary = Parser::new(&field).parse::<Dictionary>().unwrap();
+        ["limit", "remaining", "reset"].map(|key| match &dictionary[key] {
+            ListEntry::Item(item) => item.bare_item.as_integer().unwrap().into(),
+            other => panic!("{other:?}"),
+        })
+    }
+}
+
+type Parameters = Box<dyn Fn(&str) -> i64>;
+
+fn items(field: &str) -> Vec<(sfv::BareItem, Parameters)> {
+    let list = Parser::new(field).parse::<List>().unwrap_or_else(|error| panic!("{field}: {error}"));
+    let items = list.into_iter().map(|entry| match entry {
+        ListEntry::Item(item) => {
+            let parameters = item.params;
+            let get = move |key: &str| i64::from(parameters[key].as_integer().unwrap());
+            (item.bare_item, Box::new(get) as Parameters)
+        }
+        other => panic!("{other:?}"),
+    });
+    items.collect()
+}

@@ -1,0 +1,274 @@
+//! What headers say, read by a parser of structured fields.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use proptest::prelude::*;
+use tidegate::http::{Draft, Headers, Key, RateLimitLayer, Rule};
+use tidegate::{Limiter, Quota, Rate};
+
+use super::fixture::{Limit, Reply, Tested, by_key};
+use crate::support::fixture::quotas;
+use crate::support::world::World;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn hour(limiter: &Limiter, name: &str, limit: u64) -> Rule {
+    Rule::new(limiter.gate(name, Quota::fixed_window(limit, HOUR)), by_key())
+}
+
+#[tokio::test]
+async fn the_families_are_said_as_their_texts_say() {
+    let limiter = Limiter::in_memory();
+    let all = |reply: &Reply| {
+        let names = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+        let names = names.into_iter().chain(["ratelimit-policy", "ratelimit", "retry-after"]);
+        names.filter_map(|name| Some(format!("{name}: {}", reply.header(name)?))).collect::<Vec<_>>()
+    };
+    let x = ["x-ratelimit-limit: 100", "x-ratelimit-remaining: 99", "x-ratelimit-reset: 3600"];
+    let seven = ["ratelimit-policy: 100;w=3600", "ratelimit: limit=100, remaining=99, reset=3600"];
+    let eleven = [r#"ratelimit-policy: "api";q=100;w=3600"#, r#"ratelimit: "api";r=99;t=3600"#];
+    for (headers, said) in [
+        (Headers::new(), [&x[..], &eleven].concat()),
+        (Headers::new().draft(Some(Draft::Seven)), [&x[..], &seven].concat()),
+        (Headers::new().draft(None), x.to_vec()),
+        (Headers::none().draft(Some(Draft::Eleven)), eleven.to_vec()),
+        (Headers::none().x_ratelimit(true), x.to_vec()),
+        (Headers::none(), vec![]),
+    ] {
+        let rule = hour(&limiter, "api", 100);
+        limiter.gate("api", Quota::fixed_window(100, HOUR)).reset("a").await.unwrap();
+        let reply = Tested::new(RateLimitLayer::of([rule]).headers(headers)).get("a").await;
+        assert_eq!(all(&reply), said, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn retry_after_can_be_left_out() {
+    let limiter = Limiter::in_memory();
+    for (headers, is_sent) in [(Headers::none(), false), (Headers::none().retry_after(true), true)] {
+        let tested = Tested::new(RateLimitLayer::of([hour(&limiter, "api", 1)]).headers(headers));
+        tested.get("a").await;
+        let reply = tested.get("a").await;
+        assert_eq!(
+            (reply.status, reply.header("retry-after").is_some()),
+            (StatusCode::TOO_MANY_REQUESTS, is_sent)
+        );
+    }
+}
+
+#[tokio::test]
+async fn each_of_several_limits_is_told() {
+    let limiter = Limiter::in_memory();
+    let rules = [hour(&limiter, "burst", 3), hour(&limiter, "daily", 1_000)];
+    let minute = limiter.gate("minute", Quota::token_bucket(3, Rate::per_minute(3)));
+    let layer = RateLimitLayer::of(rules).and(minute, Key::constant("all"));
+    let tested = Tested::new(layer.clone());
+    let limit = |name: &str, quota, window, remaining, reset| Limit {
+        name: name.to_owned(),
+        quota,
+        window,
+        remaining,
+        reset,
+    };
+    let reply = tested.get("a").await;
+    assert_eq!(
+        reply.limits(),
+        [
+            limit("burst", 3, 3_600, 2, 3_600),
+            limit("daily", 1_000, 3_600, 999, 3_600),
+            limit("minute", 3, 60, 2, 20)
+        ]
+    );
+    assert_eq!(reply.header("x-ratelimit-limit"), Some("3"), "of which least is left");
+
+    let seven = Tested::new(layer.headers(Headers::none().draft(Some(Draft::Seven))));
+    let reply = seven.get("b").await;
+    assert_eq!(reply.unnamed_policies(), [(3, 60), (1_000, 3_600)], "no number of units twice");
+    assert_eq!(reply.unnamed_limit()[..2], [3, 1], "of which least is left");
+}
+
+#[tokio::test]
+async fn the_lists_of_layers_one_in_another_are_joined_and_the_rest_is_of_what_leaves_less() {
+    let limiter = Limiter::in_memory();
+    for (draft, inner, outer) in
+        [(Draft::Eleven, 5, 9), (Draft::Eleven, 9, 5), (Draft::Seven, 5, 9), (Draft::Seven, 9, 5)]
+    {
+        let key = format!("{draft:?}{inner}");
+        let headers = Headers::new().draft(Some(draft));
+        let layer = |name, limit| RateLimitLayer::of([hour(&limiter, name, limit)]).headers(headers);
+        let tested = Tested::with(layer("outer", outer), {
+            let service = Tested::new(layer("inner", inner));
+            move |request| {
+                let service = service.clone();
+                async move {
+                    let reply = service.send(request).await;
+                    let mut response = http::Response::new(reply.body);
+                    *response.headers_mut() = reply.headers;
+                    response
+                }
+            }
+        });
+        let reply = tested.get(&key).await;
+        assert_eq!(reply.number("x-ratelimit-remaining"), 4, "{draft:?}");
+        match draft {
+            Draft::Eleven => {
+                let names: Vec<_> = reply.limits().into_iter().map(|limit| limit.name).collect();
+                assert_eq!(names, ["inner", "outer"]);
+            }
+            _ => {
+                let mut policies = reply.unnamed_policies();
+                policies.sort_unstable();
+                assert_eq!(policies, [(5, 3_600), (9, 3_600)]);
+                assert_eq!(reply.unnamed_limit()[..2], [5, 4]);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn limits_of_one_name_are_told_as_what_leaves_less() {
+    let limiter = Limiter::in_memory();
+    let gate = limiter.gate("api", Quota::fixed_window(5, HOUR));
+    let layer = RateLimitLayer::new(gate.clone(), by_key()).and(gate.clone(), Key::constant("all"));
+    assert!(gate.check_cost("all", 2).await.unwrap().is_allowed());
+    let limits = Tested::new(layer).get("a").await.limits();
+    assert_eq!((limits.len(), limits[0].remaining), (1, 2));
+}
+
+/// Each shape of quota, small and large, fast and slow.
+fn any_quota() -> impl Strategy<Value = Quota> {
+    let limit = prop_oneof![1..20_u64, Just(1_000_000), Just(1 << 48)];
+    let window = prop_oneof![1..5_000_u64, Just(60_000), Just(86_400_000), Just(315_360_000_000)];
+    (limit, window, 0..6_usize).prop_filter_map("not a quota", |(limit, window, which)| {
+        let window = Duration::from_millis(window);
+        let rate = Rate::new(limit, window);
+        match which {
+            0 => Quota::try_token_bucket(limit, rate),
+            1 => Quota::try_leaky_bucket(limit, rate),
+            2 => Quota::try_fixed_window(limit, window),
+            3 => Quota::try_fixed_window(limit, window).map(Quota::aligned_to_clock),
+            4 => Quota::try_sliding_log(limit, window),
+            _ => Quota::try_sliding_counter(limit, window),
+        }
+        .ok()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_name_and_any_quota_is_a_structured_field(name in any::<String>(), quota in any_quota(), asks in 1..4_u64) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let gate = Limiter::in_memory().gate("api", quota);
+            for _ in 1..asks {
+                let _ = gate.check("a").await;
+            }
+            for draft in [Draft::Seven, Draft::Eleven] {
+                let rule = Rule::new(gate.clone(), by_key()).name(&name);
+                let layer = RateLimitLayer::of([rule]).headers(Headers::new().draft(Some(draft)));
+                // Nobody waits for a leaky bucket here.
+                let reply = Tested::new(layer.wait(Duration::ZERO, 0)).get("a").await;
+                let limit = i64::try_from(quota.limit()).unwrap();
+                let remaining = i64::try_from(reply.number("x-ratelimit-remaining")).unwrap();
+                prop_assert!(remaining < limit);
+                if draft == Draft::Eleven {
+                    let said = reply.limits().remove(0);
+                    prop_assert_eq!(unescaped(&said.name), name.clone());
+                    prop_assert_eq!((said.quota, said.remaining), (limit, remaining));
+                    prop_assert_eq!(u64::try_from(said.reset).unwrap(), reply.number("x-ratelimit-reset"));
+                    let window = said.window;
+                    prop_assert!(said.reset <= window || quota.algorithm() == "sliding_counter", "{quota}: {said:?}");
+                } else {
+                    prop_assert_eq!(&reply.unnamed_limit()[..2], &[limit, remaining][..]);
+                    prop_assert_eq!(reply.unnamed_policies()[0].0, limit);
+                }
+                if reply.status == StatusCode::TOO_MANY_REQUESTS {
+                    let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
+                    prop_assert_eq!(body["violated-policies"][0].as_str().unwrap(), &name);
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// As from a URL.
+fn unescaped(name: &str) -> String {
+    let mut parts = name.split('%');
+    let mut bytes = parts.next().unwrap().as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(&part[..2], 16).unwrap());
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+crate::behaviours! {
+    async fn a_client_that_obeys_is_not_denied_when_it_comes_back(world) {
+        obey(world).await;
+    }
+}
+
+/// Asks until it is denied, waits as it was told by one header or another, and asks again.
+async fn obey(world: &World) {
+    let said: [fn(&Reply) -> u64; 3] = [
+        |reply| reply.number("retry-after"),
+        |reply| reply.number("x-ratelimit-reset"),
+        |reply| u64::try_from(reply.limits()[0].reset).unwrap(),
+    ];
+    for window in [Duration::from_millis(700), Duration::from_millis(3_333), Duration::from_secs(60)] {
+        for (name, quota) in quotas(3, window) {
+            let name = format!("{name}.{}", window.as_millis());
+            // The delay of a queue would have to be slept by the clock that stands still.
+            let quota = if quota.algorithm() == "leaky_bucket" {
+                Quota::token_bucket(3, Rate::new(3, window))
+            } else {
+                quota
+            };
+            let tested = Tested::new(RateLimitLayer::new(world.gate(&name, quota), by_key()));
+            for (round, wait) in said.into_iter().enumerate() {
+                world.advance(Duration::from_millis(137));
+                let key = format!("k{round}");
+                let mut last = tested.get(&key).await;
+                for _ in 0..4 {
+                    assert_eq!(last.status == 429, last.header("retry-after").is_some());
+                    if last.status == 429 {
+                        break;
+                    }
+                    last = tested.get(&key).await;
+                }
+                assert_eq!(last.status, 429, "{quota}");
+                for _ in 0..3 {
+                    world.advance(Duration::from_secs(wait(&last)));
+                    let back = tested.get(&key).await;
+                    assert_eq!(back.status, 200, "{quota}, told by {round}: {last:?}");
+                    last = back;
+                    while last.status == 200 {
+                        last = tested.get(&key).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_has_nothing_left_and_waits_as_told_is_admitted() {
+    let world = World::memory();
+    for (name, quota) in quotas(3, Duration::from_millis(2_500)) {
+        if quota.algorithm() == "leaky_bucket" {
+            continue;
+        }
+        let tested = Tested::new(RateLimitLayer::new(world.gate(name, quota), by_key()));
+        for _ in 0..20 {
+            let reply = tested.get("a").await;
+            assert_eq!(reply.status, 200, "{quota}");
+            if reply.number("x-ratelimit-remaining") == 0 {
+                world.advance(Duration::from_secs(reply.number("x-ratelimit-reset")));
+            }
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What reaches the service.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::get;
+use http::{Request, Response, StatusCode};
+use tidegate::http::{Key, MissingKey, OnError, RateLimitLayer, Rule};
+use tidegate::{AllDecision, Decision, Limiter, ManualClock, OnFailure, Quota, Rate};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+use super::fixture::{Tested, by_key, request, three_a_minute};
+use crate::support::fixture::{builder, closed_port};
+
+#[tokio::test]
+async fn who_is_denied_does_not_reach_the_service() {
+    let clock = ManualClock::new();
+    let limiter = Limiter::in_memory_with(clock.clone());
+    let tested = Tested::new(RateLimitLayer::new(three_a_minute(&limiter, "api"), by_key()));
+    for _ in 0..3 {
+        assert_eq!(tested.get("a").await.body, "hello");
+    }
+    for _ in 0..2 {
+        assert_eq!(tested.get("a").await.status, StatusCode::TOO_MANY_REQUESTS);
+    }
+    assert_eq!(tested.calls(), 3);
+    assert_eq!(tested.get("b").await.status, StatusCode::OK, "another key has its own limit");
+    clock.advance(Duration::from_secs(20));
+    assert_eq!(tested.get("a").await.status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn several_gates_admit_together_or_charge_nothing() {
+    let limiter = Limiter::in_memory();
+    let (user, all) = (three_a_minute(&limiter, "user"), limiter.gate("all", Quota::fixed_window(5, HOUR)));
+    let layer = RateLimitLayer::new(user.clone(), by_key()).and(all.clone(), Key::constant("all"));
+    let tested = Tested::new(layer);
+    for (key, status) in
+        [("a", 200), ("a", 200), ("a", 200), ("a", 429), ("b", 200), ("b", 200), ("b", 429), ("c", 429)]
+    {
+        assert_eq!(tested.get(key).await.status, status, "{key}");
+    }
+    assert_eq!(all.peek("all").await.unwrap().remaining(), 0);
+    assert_eq!(user.peek("b").await.unwrap().remaining(), 1, "denied by the other gate, so not charged");
+    assert_eq!(user.peek("c").await.unwrap().remaining(), 3);
+}
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+#[tokio::test]
+async fn the_cost_of_a_request_is_charged() {
+    let limiter = Limiter::in_memory();
+    let gate = limiter.gate("upload", Quota::fixed_window(10, HOUR));
+    let cost = |parts: &http::request::Parts| parts.uri.query().map_or(1, |query| query.parse().unwrap());
+    let tested = Tested::new(RateLimitLayer::new(gate.clone(), by_key()).cost(cost));
+    let get = async |uri: &str| {
+        let request = Request::get(uri).header("x-api-key", "a").body(String::new()).unwrap();
+        tested.send(request).await
+    };
+    assert_eq!(get("/?7").await.header("x-ratelimit-remaining"), Some("3"));
+    assert_eq!(get("/?4").await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(get("/").await.header("x-ratelimit-remaining"), Some("2"));
+    let free = get("/?0").await;
+    assert_eq!((free.status, free.header("x-ratelimit-remaining")), (StatusCode::OK, None), "not asked");
+    assert_eq!(gate.peek("a").await.unwrap().remaining(), 2);
+    let calls = tested.calls();
+    let too_costly = get("/?11").await;
+    assert_eq!(too_costly.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(too_costly.header("retry-after"), None, "it can never pass");
+    assert_eq!(tested.calls(), calls);
+}
+
+#[tokio::test]
+async fn a_cost_above_the_limit_passes_under_no_setting() {
+    let gate = Limiter::in_memory().gate("upload", Quota::fixed_window(10, HOUR));
+    let layer = RateLimitLayer::new(gate, by_key()).cost(|_| 11).on_error(OnError::Pass);
+    let tested = Tested::new(layer.wait(Duration::from_secs(1), 1));
+    assert_eq!(tested.get("a").await.status, StatusCode::PAYLOAD_TOO_LARGE);
+    assert_eq!(tested.calls(), 0);
+}
+
+#[tokio::test]
+async fn a_missing_key_is_refused_shared_or_skipped_as_chosen() {
+    let limiter = Limiter::in_memory();
+    let none = || Request::new(String::new());
+    for (missing_key, statuses) in [
+        (MissingKey::Refuse, [400, 400, 400, 400]),
+        (MissingKey::Share, [200, 200, 200, 429]),
+        (MissingKey::Skip, [200, 200, 200, 200]),
+    ] {
+        let gate = three_a_minute(&limiter, "api");
+        let tested = Tested::new(RateLimitLayer::new(gate, by_key()).missing_key(missing_key));
+        for status in statuses {
+            assert_eq!(tested.send(none()).await.status, status, "{missing_key:?}");
+        }
+        assert_eq!(tested.get("").await.status, 200, "an empty key is a key, and not the shared one");
+        limiter.gate("api", Quota::token_bucket(3, Rate::per_minute(3))).reset("").await.unwrap();
+    }
+    let unset = Tested::new(RateLimitLayer::new(three_a_minute(&limiter, "unset"), by_key()));
+    assert_eq!(unset.send(none()).await.status, 400, "what is not set is never unlimited");
+}
+
+#[tokio::test]
+async fn rules_are_chosen_for_each_request() {
+    let limiter = Limiter::in_memory();
+    let rule = |name: &str, limit| Rule::new(limiter.gate(name, Quota::fixed_window(limit, HOUR)), by_key());
+    let (free, pro) = (rule("free", 1), rule("pro", 2));
+    let choose = move |tier: Option<&str>| match tier {
+        Some("pro") => vec![pro.clone()],
+        Some("staff") => vec![],
+        _ => vec![free.clone()],
+    };
+    let tier = |parts: &http::request::Parts| parts.uri.query().map(str::to_owned);
+    let (sync, looked_up) = (choose.clone(), choose);
+    for layer in [
+        RateLimitLayer::choose(move |parts| sync(tier(parts).as_deref())),
+        RateLimitLayer::lookup(move |parts| {
+            let (tier, choose) = (tier(parts), looked_up.clone());
+            async move {
+                tokio::task::yield_now().await;
+                choose(tier.as_deref())
+            }
+        }),
+    ] {
+        let tested = Tested::new(layer);
+        let key = format!("{:p}", &raw const tested);
+        let get = async |uri: &str| {
+            let request = Request::get(uri).header("x-api-key", &key).body(String::new()).unwrap();
+            tested.send(request).await.status.as_u16()
+        };
+        assert_eq!([get("/").await, get("/").await], [200, 429]);
+        assert_eq!([get("/?pro").await, get("/?pro").await, get("/?pro").await], [200, 200, 429]);
+        for _ in 0..5 {
+            assert_eq!(get("/?staff").await, 200);
+        }
+        limiter.gate("free", Quota::fixed_window(1, HOUR)).reset(&key).await.unwrap();
+        limiter.gate("pro", Quota::fixed_window(2, HOUR)).reset(&key).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_is_skipped_is_not_asked_for() {
+    let limiter = Limiter::in_memory();
+    let layer = RateLimitLayer::new(limiter.gate("api", Quota::fixed_window(1, HOUR)), by_key());
+    let tested = Tested::new(layer.skip(|parts| parts.uri.path() == "/health"));
+    for _ in 0..3 {
+        let reply = tested.send(Request::get("/health").body(String::new()).unwrap()).await;
+        assert_eq!((reply.status, reply.header("x-ratelimit-limit")), (StatusCode::OK, None));
+    }
+    assert_eq!([tested.get("a").await.status, tested.get("a").await.status], [200, 429]);
+}
+
+#[tokio::test]
+async fn where_redis_is_away_the_answer_is_503_or_the_services_but_never_429() {
+    let url = format!("redis://127.0.0.1:{}", closed_port());
+    let limiter = builder(&url).build().unwrap();
+    let gate = three_a_minute(&limiter, "api");
+    for several in [false, true] {
+        let layer = RateLimitLayer::new(gate.clone(), by_key());
+        let layer = if several { layer.and(gate.clone(), Key::constant("all")) } else { layer };
+        let waiting = layer.clone().wait(Duration::from_secs(1), 1);
+        for layer in [layer, waiting] {
+            let refusing = Tested::new(layer.clone());
+            let reply = refusing.get("a").await;
+            assert_eq!(
+                (reply.status, reply.header("retry-after")),
+                (StatusCode::SERVICE_UNAVAILABLE, Some("1"))
+            );
+            assert!(
+                !reply.body.contains("edis") && !reply.body.contains("127"),
+                "no internals: {}",
+                reply.body
+            );
+            assert_eq!(refusing.calls(), 0);
+            let passing = Tested::new(layer.on_error(OnError::Pass));
+            let reply = passing.get("a").await;
+            assert_eq!((reply.status, reply.header("x-ratelimit-limit")), (StatusCode::OK, None));
+        }
+    }
+    let open = Tested::new(RateLimitLayer::new(gate.clone().on_failure(OnFailure::Open), by_key()));
+    assert_eq!(open.get("a").await.status, StatusCode::OK);
+    let local = Tested::new(RateLimitLayer::new(gate.on_failure(OnFailure::Local), by_key()));
+    for status in [200, 200, 200, 429] {
+        assert_eq!(local.get("a").await.status, status, "this process's own decision is a decision");
+    }
+}
+
+#[tokio::test]
+#[should_panic(expected = "must be of one limiter")]
+async fn gates_of_two_limiters_in_one_layer_are_refused_at_once() {
+    let gate = || three_a_minute(&Limiter::in_memory(), "api");
+    let _ = RateLimitLayer::new(gate(), by_key()).and(gate(), by_key());
+}
+
+#[tokio::test]
+async fn the_services_own_error_comes_out_as_it_is() {
+    #[derive(Debug, PartialEq)]
+    struct OutOfPaper;
+    let gate = three_a_minute(&Limiter::in_memory(), "api");
+    let inner = service_fn(|_: Request<String>| async { Err::<Response<String>, _>(OutOfPaper) });
+    let service = RateLimitLayer::new(gate, by_key()).layer(inner);
+    assert_eq!(service.oneshot(request("a")).await.unwrap_err(), OutOfPaper);
+}
+
+/// A service of which only a copy that was polled ready may be called.
+#[derive(Debug, Default)]
+struct Strict {
+    is_ready: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self { is_ready: false, calls: self.calls.clone() }
+    }
+}
+
+impl Service<Request<String>> for Strict {
+    type Response = Response<String>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Response<String>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.is_ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<String>) -> Self::Future {
+        assert!(std::mem::take(&mut self.is_ready), "called without being ready");
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        std::future::ready(Ok(Response::new(String::new())))
+    }
+}
+
+#[tokio::test]
+async fn the_service_that_was_polled_ready_is_the_one_that_is_called() {
+    let limiter = Limiter::in_memory();
+    let strict = Strict::default();
+    let calls = strict.calls.clone();
+    let mut service = RateLimitLayer::new(three_a_minute(&limiter, "api"), by_key()).layer(strict);
+    let mut under_way = Vec::new();
+    for _ in 0..5 {
+        under_way.push(service.ready().await.unwrap().call(request("a")));
+    }
+    let statuses = futures_util::future::join_all(under_way).await;
+    let ok = statuses.into_iter().filter(|response| response.as_ref().unwrap().status() == 200).count();
+    assert_eq!((ok, calls.load(Ordering::SeqCst)), (3, 3));
+}
+
+#[tokio::test]
+async fn a_handler_of_axum_is_given_the_decision() {
+    let limiter = Limiter::in_memory();
+    let layer = RateLimitLayer::new(three_a_minute(&limiter, "api"), by_key())
+        .skip(|parts| parts.uri.path() == "/skipped");
+    let one = |decision: Decision| async move { format!("{} {}", decision.gate(), decision.remaining()) };
+    let maybe = |decision: Option<AllDecision>| async move { format!("{}", decision.is_some()) };
+    let app = Router::new()
+        .route("/one", get(one))
+        .route("/maybe", get(maybe))
+        .route("/skipped", get(maybe))
+        .layer(layer)
+        .route("/outside", get(one));
+    let get = async |uri: &str| {
+        let request = Request::get(uri).header("x-api-key", "a").body(axum::body::Body::empty()).unwrap();
+        let response = app.clone().oneshot(request).await.unwrap();
+        let status = response.status().as_u16();
+        let body = axum::body::to_bytes(response.into_body(), 1_000).await.unwrap();
+        (status, String::from_utf8(body.to_vec()).unwrap())
+    };
+    assert_eq!(get("/one").await, (200, "api 2".to_owned()));
+    assert_eq!(get("/maybe").await, (200, "true".to_owned()));
+    assert_eq!(get("/skipped").await, (200, "false".to_owned()));
+    assert_eq!(get("/outside").await.0, 500);
+}
