@@ -7,7 +7,7 @@ use crate::server::Target;
 
 const LOCK: &str = include_str!("../Cargo.lock");
 
-const PACKAGES: [&str; 10] = [
+const PACKAGES: [&str; 12] = [
     "tidegate",
     "redis",
     "deadpool-redis",
@@ -18,6 +18,8 @@ const PACKAGES: [&str; 10] = [
     "tower-redis-cell",
     "trypema",
     "governor",
+    "tower_governor",
+    "tower-rate-limiter",
 ];
 
 pub(crate) fn machine(targets: &[std::sync::Arc<Target>]) -> Vec<(&'static str, Value)> {

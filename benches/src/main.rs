@@ -8,6 +8,8 @@
 mod bytes;
 mod case;
 mod entrant;
+#[cfg(feature = "http")]
+mod http;
 mod keys;
 mod machine;
 mod measure;
@@ -49,13 +51,13 @@ struct Options {
     #[command(subcommand)]
     mode: Option<Mode>,
     /// 5 rounds of 0.35 s: within 3 minutes
-    #[arg(long)]
+    #[arg(long, global = true)]
     quick: bool,
     /// How many rounds [default: 7, or 5 with --quick]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
     /// How long a round of a subject is measured [default: 1.5, or 0.35 with --quick]
-    #[arg(long, value_parser = seconds)]
+    #[arg(long, global = true, value_parser = seconds)]
     seconds: Option<f64>,
     /// Only these cases, separated by commas
     #[arg(long, value_parser = case_by_name, value_delimiter = ',')]
@@ -76,6 +78,23 @@ enum Mode {
         #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
         count: u64,
     },
+    /// A service without limits, with tidegate's layer, and with its peers'
+    #[cfg(feature = "http")]
+    Http,
+    /// One of those services, in a process of its own
+    #[cfg(feature = "http")]
+    #[command(hide = true)]
+    Serve { service: http::Service, pattern: http::Pattern, redis: String },
+}
+
+impl Options {
+    fn rounds_and_length(&self) -> (usize, Length) {
+        let rounds = self.rounds.unwrap_or(if self.quick { 5 } else { 7 }) as usize;
+        let measured = self.seconds.unwrap_or(if self.quick { 0.35 } else { 1.5 });
+        let measured = Duration::from_secs_f64(measured);
+        let warm = (measured / 5).clamp(Duration::from_millis(100), Duration::from_millis(500));
+        (rounds, Length { warm, measured })
+    }
 }
 
 /// How long a subject has in a round.
@@ -116,6 +135,12 @@ fn run(options: &Options) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match options.mode {
         Some(Mode::Keys { count }) => run_keys(&runtime, count, json),
+        #[cfg(feature = "http")]
+        Some(Mode::Http) => run_http(&runtime, options, json),
+        #[cfg(feature = "http")]
+        Some(Mode::Serve { service, pattern, ref redis }) => {
+            runtime.block_on(http::serve(service, pattern, redis)).map(|()| true)
+        }
         None => run_cases(&runtime, options, json, chart),
     }
 }
@@ -144,24 +169,36 @@ fn run_keys(runtime: &Runtime, count: u64, json: Option<File>) -> Result<bool, F
     Ok(true)
 }
 
+#[cfg(feature = "http")]
+fn run_http(runtime: &Runtime, options: &Options, json: Option<File>) -> Result<bool, Failure> {
+    let target = Arc::new(main_server()?);
+    let (rounds, length) = options.rounds_and_length();
+    let cases = runtime.block_on(http::run(&target, rounds, length))?;
+    let mut machine = machine::machine(std::slice::from_ref(&target));
+    machine.push(("rounds", json!(format!("{rounds} of {:.2} s", length.measured.as_secs_f64()))));
+    writeln!(stdout(), "{} cores; {}\n\n{}", measure::cores(), target.how(), http::table(&cases))?;
+    if let Some(mut file) = json {
+        let machine: serde_json::Map<_, _> =
+            machine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        let mut all = http::json(&cases);
+        all["machine"] = machine.into();
+        writeln!(file, "{all:#}")?;
+    }
+    Ok(true)
+}
+
 fn run_cases(
     runtime: &Runtime,
     options: &Options,
     json: Option<File>,
     chart: Option<File>,
 ) -> Result<bool, Failure> {
-    let rounds = options.rounds.unwrap_or(if options.quick { 5 } else { 7 }) as usize;
-    let measured = options.seconds.unwrap_or(if options.quick { 0.35 } else { 1.5 });
-    let measured = Duration::from_secs_f64(measured);
-    let length = Length {
-        warm: (measured / 5).clamp(Duration::from_millis(100), Duration::from_millis(500)),
-        measured,
-    };
+    let (rounds, length) = options.rounds_and_length();
     let all = options.cases.is_empty();
 
     let targets = servers()?;
     let mut machine = machine::machine(&targets);
-    machine.push(("rounds", json!(format!("{rounds} of {:.2} s", measured.as_secs_f64()))));
+    machine.push(("rounds", json!(format!("{rounds} of {:.2} s", length.measured.as_secs_f64()))));
     let mut rows = Vec::new();
     for case in Case::ALL {
         if all || options.cases.contains(&case) {

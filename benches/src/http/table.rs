@@ -1,0 +1,49 @@
+//! The cases as Markdown.
+
+use std::fmt::Write;
+
+use super::load::Round;
+use super::serve::{Pattern, Service};
+use super::{Case, Ratio};
+use crate::report::{short, thousands};
+use crate::rounds::median;
+
+pub(crate) fn table(cases: &[Case]) -> String {
+    let mut text = String::new();
+    for case in cases {
+        let asked = match case.pattern {
+            Pattern::Unlike => "100,000 keys, all pass",
+            Pattern::Hot => "one hot key, mostly denied",
+        };
+        let _ = write!(
+            text,
+            "### {asked}, {} connections\n\n\
+             | service | requests/s | p50 us | p99 us | added p50 us | added p99 us | what it does |\n\
+             | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",
+            case.connections
+        );
+        let us = |rounds: &[Round], quantile| median(rounds.iter().map(|round| round.us(quantile)).collect());
+        let bare = case.rounds(Service::Unlimited);
+        for (service, rounds) in &case.rows {
+            let added = |quantile| us(rounds, quantile) - us(bare, quantile);
+            let _ = writeln!(
+                text,
+                "| {} | {} | {} | {} | {:.0} | {:.0} | {} |",
+                service.name(),
+                thousands(median(rounds.iter().map(Round::per_second).collect())),
+                short(us(rounds, 0.5)),
+                short(us(rounds, 0.99)),
+                added(0.5),
+                added(0.99),
+                service.note(),
+            );
+        }
+        text.push('\n');
+    }
+    text += "| ratio of requests/s | is | aim |\n| --- | ---: | ---: |\n";
+    for Ratio { name, is, aim } in cases.iter().flat_map(Case::ratios) {
+        let aim = if aim > 0.0 { aim.to_string() } else { "-".to_owned() };
+        let _ = writeln!(text, "| `{name}` | {is:.2} | {aim} |");
+    }
+    text
+}
