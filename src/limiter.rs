@@ -165,8 +165,9 @@ impl Limiter {
     }
 
     /// How it is: the circuit breaker, the number of processes, the server's version, and what to
-    /// warn of. Asks Redis with INFO (which its user must be allowed: `+info`), also
-    /// while the breaker is open; waits for the deadline at most.
+    /// warn of: an eviction policy, rights that its user lacks. Asks Redis with INFO (which its
+    /// user must be allowed: `+info`) and a script, also while the breaker is open; waits for the
+    /// deadline at most.
     pub async fn health(&self) -> Health {
         self.core.health().await
     }

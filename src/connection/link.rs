@@ -6,6 +6,9 @@ use std::time::Duration;
 use futures_util::future::{self, Either};
 use redis::aio::MultiplexedConnection;
 use redis::{Cmd, RedisResult, Value};
+use tokio::time::Instant;
+
+use super::Deadline;
 
 /// After how long at most it is asked whether the connection's task is still there.
 const SILENCE: Duration = Duration::from_millis(50);
@@ -18,7 +21,7 @@ impl Link {
         Self(connection)
     }
 
-    /// The answer, however long it takes; an error where the connection has ended,
+    /// The answer, or nothing by the deadline; an error where the connection has ended,
     /// also where it ended in the very instant in which the command was handed to it:
     /// then the command lies in a channel that nobody reads and nobody drops.
     /// Asked again after a while, that channel says that it is closed. (Sent is a PING
@@ -27,20 +30,24 @@ impl Link {
         &mut self,
         command: &Cmd,
         is_asking: bool,
-        deadline: Duration,
-    ) -> RedisResult<Value> {
+        deadline: Deadline,
+    ) -> Option<RedisResult<Value>> {
         let mut other = self.0.clone();
         let mut answer = pin!(self.answer(command, is_asking));
-        if let Ok(answer) = tokio::time::timeout(SILENCE.min(deadline / 4), answer.as_mut()).await {
-            return answer;
+        let soon = deadline.at.min(Instant::now() + SILENCE.min(deadline.after / 4));
+        if let Ok(answer) = tokio::time::timeout_at(soon, answer.as_mut()).await {
+            return Some(answer);
         }
         let mut ping = redis::cmd("PING");
         ping.set_no_response(true);
-        match future::select(answer.as_mut(), pin!(other.send_packed_command(&ping))).await {
-            Either::Left((answer, _)) => answer,
-            Either::Right((Err(ended), _)) => Err(ended),
-            Either::Right((Ok(_), answer)) => answer.await,
-        }
+        let answer = async {
+            match future::select(answer, pin!(other.send_packed_command(&ping))).await {
+                Either::Left((answer, _)) => answer,
+                Either::Right((Err(ended), _)) => Err(ended),
+                Either::Right((Ok(_), answer)) => answer.await,
+            }
+        };
+        tokio::time::timeout_at(deadline.at, answer).await.ok()
     }
 
     async fn answer(&mut self, command: &Cmd, is_asking: bool) -> RedisResult<Value> {
@@ -96,9 +103,8 @@ mod tests {
                         for _ in 0..(round * 7 + task + ask) % 40 {
                             tokio::task::yield_now().await;
                         }
-                        let ping = redis::cmd("PING");
-                        let sent = tokio::time::timeout(DEADLINE, link.send(&ping, false, DEADLINE));
-                        assert!(sent.await.expect("an end before the deadline").is_err());
+                        let answer = link.send(&redis::cmd("PING"), false, Deadline::new(DEADLINE)).await;
+                        assert!(answer.expect("an end before the deadline").is_err());
                     })
                 });
                 join_all(asks).await.into_iter().for_each(Result::unwrap);

@@ -63,14 +63,13 @@ impl Node {
         deadline: Deadline,
     ) -> Said {
         let (answers, start) = (attempt.answers(), Instant::now());
-        let sent = link.send(command, is_asking, deadline.after);
-        match tokio::time::timeout_at(deadline.at, sent).await {
-            Ok(Err(error)) if is_lost(&error) => {
+        match link.send(command, is_asking, deadline).await {
+            Some(Err(error)) if is_lost(&error) => {
                 let error = Error::unavailable(error.to_string());
                 self.held.give_up(&attempt, error.clone(), attempt.answers() > 0);
                 Said::Lost(error)
             }
-            Ok(reply) => {
+            Some(reply) => {
                 let reply = match reply {
                     Ok(Value::ServerError(error)) => Err(error.into()),
                     reply => reply,
@@ -83,7 +82,7 @@ impl Node {
                 self.held.give_up(&attempt, Error::from_script(&text), false);
                 Said::InVain(reply)
             }
-            Err(_) => {
+            None => {
                 // It may be a black hole; whoever comes next should not have to find out again. Where
                 // others were answered meanwhile, or most of it had passed before, the deadline was short,
                 // and the connection is well.
