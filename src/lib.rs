@@ -4,7 +4,7 @@
 //! Imports go down only:
 //!
 //! ```text
-//! http                                   in front of a service
+//! http                                   in front of services, and of clients
 //!         |
 //! limiter, gate, ask, reservation        what a service holds and asks
 //!         |
