@@ -3,6 +3,7 @@
 pub mod acl;
 pub mod door;
 pub mod fixture;
+pub mod fleet;
 pub mod instance;
 pub mod load;
 pub mod oracle;

@@ -15,7 +15,7 @@ const AT_ONCE: usize = 64;
 /// Before charges are sent: what fails together is charged together. Doubled
 /// as long as none is taken.
 const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether somebody sees to it. He ends with his runtime; then the next who is
 /// admitted here begins anew.
