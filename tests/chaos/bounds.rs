@@ -6,7 +6,7 @@ use tidegate::internals::{FixedWindow, Kind};
 use tidegate::{Quota, Rate};
 
 use crate::support::fixture::{History, quotas};
-use crate::support::load::{Asked, Report};
+use crate::support::load::Asked;
 
 use super::faults::Ground;
 
@@ -102,19 +102,15 @@ pub fn by_redis<'a>(
 }
 
 /// By one process alone, of one key's asks: what the share permits to who asks for all at these instants.
-pub fn by_itself<'a>(share: &Quota, asked: impl Iterator<Item = &'a Asked>) -> Admitted {
+pub fn by_itself<'a>(share: &Quota, asked: impl Iterator<Item = &'a Asked>, start_us: u64) -> Admitted {
     let history = history(asked.filter(|asked| asked.is_local()), |asked| asked.now_us);
     let first = history.0.keys().next().copied().unwrap_or_default();
-    // It may have begun with a window that Redis had told of.
-    let earliest = first.saturating_sub(share_window_us(share));
+    let earliest = match *share.kind() {
+        // It may have begun with a window that Redis had told of.
+        Kind::FixedWindow(FixedWindow { window_us, .. }) => start_us.max(first.saturating_sub(window_us)),
+        _ => first,
+    };
     Admitted { admitted: history.admitted(), permitted: ceiling(share, &history, earliest) }
-}
-
-fn share_window_us(share: &Quota) -> u64 {
-    match *share.kind() {
-        Kind::FixedWindow(FixedWindow { window_us, .. }) => window_us,
-        _ => 0,
-    }
 }
 
 fn history<'a>(asked: impl Iterator<Item = &'a Asked>, instant: impl Fn(&Asked) -> u64) -> History {
@@ -160,8 +156,11 @@ fn ongoing(asked: &Asked, ground: &Ground) -> u64 {
     asked.now_us + if is_before { 0 } else { back_us }
 }
 
-/// Whether a process was told before a time that nothing is left of a key.
-pub fn knows_that_all_is_gone(report: &Report, gate: usize, before_us: u64) -> bool {
-    let mut told = report.asked.iter().filter(|asked| asked.gate == gate && asked.returned_us < before_us);
-    told.any(|asked| asked.is_redis() && !asked.allowed)
+/// How many a process admitted by itself of a key of which Redis had told it that nothing is left, until
+/// things broke at `broken_us`.
+pub fn of_what_is_gone(asked: &[&Asked], broken_us: u64) -> usize {
+    let told =
+        asked.iter().filter(|asked| asked.is_redis() && !asked.allowed && asked.returned_us < broken_us);
+    let Some(told_us) = told.map(|asked| asked.returned_us).min() else { return 0 };
+    asked.iter().filter(|asked| asked.is_local() && asked.allowed && asked.called_us > told_us).count()
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::support::load::{Asked, Fallback};
 
-use super::bounds::{Admitted, Class, by_itself, by_redis, knows_that_all_is_gone};
+use super::bounds::{Admitted, Class, by_itself, by_redis, of_what_is_gone};
 use super::figures::Figures;
 use super::scenario::{Charged, DEADLINE_MS, Run};
 
@@ -54,16 +54,15 @@ impl Figures {
                     self.must(permitted == exact, || format!("{what}: {permitted} permitted, not {exact}"));
                 }
                 let mut alone = Admitted::default();
-                for (process, asked) in processes.into_iter().enumerate() {
-                    let own = by_itself(&gate.share, asked.into_iter());
+                for asked in processes {
+                    let gone = of_what_is_gone(&asked, run.ground.broken_us);
+                    let may_come_back = gate.class != Class::Scarce || run.ground.losses > 0;
+                    self.must(gone == 0 || may_come_back, || format!("{what}: {gone} of what is gone"));
+                    let own = by_itself(&gate.share, asked.into_iter(), run.start_us);
                     // Between one outage and the next Redis may have told of room that there is.
                     self.must(own.is_held() || !run.fault.is_one, || {
-                        format!("{what}: {own:?} by process {process}")
+                        format!("{what}: {own:?} by one process")
                     });
-                    let knows = gate.class == Class::Scarce
-                        && run.ground.losses == 0
-                        && knows_that_all_is_gone(&run.reports[process], index, run.ground.broken_us);
-                    self.must(!knows || own.admitted == 0, || format!("{what}: {own:?} of what is gone"));
                     alone += own;
                 }
                 let mut both = redis;
@@ -120,13 +119,10 @@ impl Figures {
             let failed = asked.iter().filter(|asked| asked.is_failure()).count();
             let own = asked.iter().map(|asked| asked.stalled_us).max().unwrap_or(0);
             let stalled_us = own.max(u64::try_from(stalled.as_micros()).unwrap());
-            // Where some were not let run, deadlines pass; else none does.
-            let most = if stalled_us < LONG_STALL_US { 0 } else { asked.len() / 20 };
-            self.must(failed <= most, || {
-                format!(
-                    "Redis did not decide {failed} of {} asks {when}; stalled {stalled_us} us",
-                    asked.len()
-                )
+            self.worst_stall_us = self.worst_stall_us.max(stalled_us);
+            // Where some were not let run for so long, deadlines pass, and the breaker may open.
+            self.must(failed == 0 || stalled_us >= LONG_STALL_US, || {
+                format!("Redis did not decide {failed} of {} asks {when}", asked.len())
             });
         }
     }

@@ -81,10 +81,10 @@ fn tell(redis: &mut Connection, command: &str) {
 fn killed(ground: &mut Ground) {
     ground.broken();
     ground.server().kill();
+    ground.lost();
     sleep(ground.hold);
     ground.server().restart().unwrap();
     ground.mended();
-    ground.losses = 1;
 }
 
 fn paused(ground: &mut Ground) {
@@ -128,7 +128,7 @@ fn flushed(ground: &mut Ground) {
     ground.broken();
     for _ in 0..3 {
         tell(&mut redis, "FLUSHALL");
-        ground.losses += 1;
+        ground.lost();
         sleep(ground.hold / 3);
     }
     ground.mended();
@@ -179,14 +179,17 @@ fn credentials_rotated(ground: &mut Ground) {
     ground.mended();
 }
 
-/// Each of a connection that has been made anew.
+/// Each when all processes have connected again, and been answered.
 fn reconnects(ground: &mut Ground) {
     ground.broken();
     let proxy = ground.proxy();
+    let all = proxy.counts().open;
     for _ in 0..ground.times {
         let before = proxy.counts().connections;
         proxy.cut();
-        wait_until("somebody connects", || proxy.counts().connections > before);
+        wait_until("all connect again", || proxy.counts().connections >= before + all);
+        let before = proxy.counts().to_client;
+        wait_until("they are answered", || proxy.counts().to_client > before + 500 * all);
     }
     ground.mended();
 }
@@ -209,9 +212,9 @@ fn in_a_row(ground: &mut Ground) {
 fn primary_killed(ground: &mut Ground) {
     ground.broken();
     ground.sentinels().kill_primary();
+    ground.lost();
     wait_until_promoted(ground);
     ground.mended();
-    ground.losses = 1;
 }
 
 /// What it still admits as long as it is not a replica is lost.
@@ -224,7 +227,7 @@ fn primary_demoted(ground: &mut Ground) {
     // The sentinels do it too, after 8 s.
     sentinels.primary().unwrap().cli(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
     ground.mended();
-    ground.losses = 1;
+    ground.lost();
 }
 
 fn wait_until_promoted(ground: &mut Ground) {
@@ -239,7 +242,7 @@ fn owner_killed(ground: &mut Ground) {
     ground.broken();
     ground.nodes().kill_owner();
     ground.mended();
-    ground.losses = 1;
+    ground.lost();
 }
 
 #[cfg(feature = "cluster")]

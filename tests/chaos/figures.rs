@@ -21,7 +21,7 @@ pub struct Figures {
     pub seen: Latencies,
     /// Without what the process itself was not let run.
     pub corrected: Latencies,
-    /// The most that any process was not let run, within one ask.
+    /// The most that any process was not let run within one ask, or a server at a time.
     pub worst_stall_us: u64,
     /// By Redis.
     pub admitted: BTreeMap<Class, Admitted>,

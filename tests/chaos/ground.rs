@@ -46,8 +46,9 @@ pub struct Ground {
     pub times: u32,
     pub broken_us: u64,
     pub mended_us: u64,
-    /// How often the state was lost.
+    /// How often the state was lost, and when for the last time.
     pub losses: u64,
+    pub lost_us: u64,
     /// Where the clock was stepped: a time between the first step and the last, and by how much it was
     /// stepped back in all.
     pub stepped: Option<(u64, u64)>,
@@ -75,6 +76,7 @@ impl Ground {
             broken_us: 0,
             mended_us: 0,
             losses: 0,
+            lost_us: 0,
             stepped: None,
         };
         match way {
@@ -137,6 +139,11 @@ impl Ground {
 
     pub fn mended(&mut self) {
         self.mended_us = now_us();
+    }
+
+    pub fn lost(&mut self) {
+        self.losses += 1;
+        self.lost_us = now_us();
     }
 
     fn servers(&self) -> Vec<&Server> {

@@ -7,7 +7,7 @@ use super::figures::Figures;
 use super::scenario::Size;
 use crate::support::load::Fallback;
 
-const HEAD: [&str; 18] = [
+const HEAD: [&str; 19] = [
     "fault",
     "asked",
     "by Redis",
@@ -18,6 +18,7 @@ const HEAD: [&str; 18] = [
     "less stalls",
     "worst ms",
     "less stalls",
+    "worst stall ms",
     "scarce: admitted / permitted",
     "hot",
     "fresh",
@@ -49,6 +50,7 @@ pub fn table<'a>(all: impl IntoIterator<Item = &'a Figures>) -> String {
             ms(figures.corrected.p999_us),
             ms(figures.seen.worst_us),
             ms(figures.corrected.worst_us),
+            ms(figures.worst_stall_us),
             of(Class::Scarce),
             of(Class::Hot),
             of(Class::Fresh),
@@ -89,7 +91,7 @@ each) with a deadline of 100 ms. After {before:?} a fault is made, held for {hol
 times), and mended; {after:?} later they end. What single asks are told in each fault is in [faults.md](faults.md).
 
 - **Latencies** are as the caller saw them, and less what the process itself was not let run: p99.9 within the
-  deadline and 20 ms, none beyond it and 250 ms.
+  deadline and 20 ms, none beyond it and 250 ms. The worst stall is that of a process within one ask, or of a server.
 - **Admitted / permitted** by Redis. \"Scarce\" gates give nothing back: permitted is one limit of 100 for each of
   six, and one more for each loss of state. \"Hot\" gates give 60 units back each 500 ms: permitted is what the
   reference admits to whoever asks for all at the same instants. Of \"fresh\" gates each key, with a limit of 40, is asked
@@ -98,7 +100,8 @@ times), and mended; {after:?} later they end. What single asks are told in each 
   quarter each), of all these keys. Where Redis is away once, each process keeps to its share; where it comes and goes, all of them
   and Redis together to the quota and the shares. It was charged to Redis afterwards: fresh keys are looked at in the end.
 - **Fallback after**: from the fault to the first ask that Redis did not decide. **Redis again**: from the repair (of a failover: the
-  promotion) to the first decision of Redis in the process that waited longest, at most 2 s; from then on it decides all.
+  promotion) to the first decision of Redis in the process that waited longest, at most 2 s; from then on it decides all
+  (unless somebody was not let run for 20 ms or more, so that deadlines may have passed).
 - **Connections** are those that the server, or the proxy before it, took since the fault. **Grown**: the memory of the
   process that grew most. No task, file or connection is left over.
 

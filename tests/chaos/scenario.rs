@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::fixture::{PATIENCE, namespace};
 use crate::support::fleet::Fleet;
-use crate::support::load::{Fallback, Job, Report};
+use crate::support::load::{Asked, Fallback, Job, Report};
 use crate::support::stalls::Stalls;
 
 use super::ORDERS;
@@ -41,8 +41,8 @@ pub struct Run {
     pub charged: Vec<Charged>,
 }
 
-/// What Redis knows in the end of a fresh key, and what it should know at least: what processes
-/// admitted by themselves, and what it admitted itself, where it did not lose it.
+/// What Redis knows in the end of a fresh key, and what it should know at least: all that was admitted
+/// since state was lost.
 pub struct Charged {
     pub gate: usize,
     pub key: u64,
@@ -96,9 +96,11 @@ fn watched(ground: &Ground) -> Vec<String> {
 async fn charged(job: &Job, gates: &[Gate], ground: &Ground, reports: &[Report]) -> Vec<Charged> {
     let mut keys: BTreeMap<(usize, u64), (u64, bool)> = BTreeMap::new();
     let asked = reports.iter().flat_map(|report| &report.asked);
-    for asked in asked.filter(|asked| asked.allowed && gates[asked.gate].class == Class::Fresh) {
+    let is_fresh =
+        |asked: &&Asked| gates[asked.gate].class == Class::Fresh && asked.called_us > ground.lost_us;
+    for asked in asked.filter(is_fresh).filter(|asked| asked.allowed) {
         let (admitted, is_local) = keys.entry((asked.gate, asked.key)).or_default();
-        *admitted += u64::from(asked.is_local() || (asked.is_redis() && ground.losses == 0));
+        *admitted += u64::from(asked.is_local() || asked.is_redis());
         *is_local |= asked.is_local();
     }
     let limiter = Job { on_failure: Fallback::Error, deadline_ms: 10_000, ..job.clone() }.limiter();
