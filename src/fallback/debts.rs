@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Shared;
+use crate::algorithm::Record;
 use crate::connection::Deadline;
+use crate::quota::Quota;
 use crate::store::{Target, Write};
 
 /// Charges under way at once: a round trip each.
@@ -87,8 +89,10 @@ impl Shared {
         }
         // What the key holds is none of ours: no charge will ever be taken.
         let is_done = charged.is_ok() || charged.is_err_and(|error| error.is_corrupt_state());
-        if is_done && let Some((share, record)) = self.table.settle(target, units, self.clock.now_us()) {
-            self.seen.note_record(target, &share, &record, &self.clock);
+        if is_done {
+            let note =
+                |share: &Quota, record: &Record| self.seen.note_record(target, share, record, &self.clock);
+            self.table.settle(target, units, self.clock.now_us(), note);
         }
         is_done
     }

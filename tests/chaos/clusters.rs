@@ -9,6 +9,9 @@ pub struct Nodes {
     pub cluster: Cluster,
 }
 
+/// Its URL and a connection to it.
+type Primary = (String, Connection);
+
 /// Of all gates: a key's place is chosen by what is asked for, and it is asked for under this.
 const HOT: &str = "0";
 
@@ -23,8 +26,8 @@ impl Nodes {
         Self { cluster: Cluster::with_shiftable_clock().unwrap() }
     }
 
-    /// A primary's URL and a connection to it, by whether it serves a key.
-    fn primaries(&self, redis_key: &str) -> (Vec<(String, Connection)>, Vec<(String, Connection)>) {
+    /// By whether they serve a key.
+    fn primaries(&self, redis_key: &str) -> (Vec<Primary>, Vec<Primary>) {
         let nodes = self.cluster.urls().into_iter().map(|url| (url.clone(), connect(&url)));
         let primaries = nodes.filter_map(|(url, mut node)| is_primary(&mut node).then_some((url, node)));
         primaries
@@ -32,7 +35,7 @@ impl Nodes {
     }
 
     /// The primary that has the hot keys, once it serves them, and another.
-    fn owner(&self) -> ((String, Connection), (String, Connection)) {
+    fn owner(&self) -> (Primary, Primary) {
         let mut found = None;
         wait_until("the hot keys are served", || {
             let (mut owners, mut others) = self.primaries(&hot_key());
