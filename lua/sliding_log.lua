@@ -172,7 +172,7 @@ local function sliding_log(arg)
     local needed = total - limit + cost
     if first_total and first_total >= needed then return nil, min(first_at, now) end
     local rank = format(WHOLE, rank_of(key, needed))
-    return nil, min(tonumber(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) or now, now)
+    return nil, min(integer(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) or now, now)
   end
 
   -- The oldest units go first: they would have been the first to leave. The

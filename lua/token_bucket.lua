@@ -55,7 +55,7 @@ local function token_bucket(arg)
         local digits, their_per, time, rest = match(text, '^(%d+)/(%d+) of %d+, %d+/us at (%d+)(.*)$')
         ticks, their_per, at = integer(digits), integer(their_per), integer(time)
         if rest ~= '' then blocked = rest and blocked_until(rest) end
-        if not (ticks and blocked and their_per ~= 0) then return nil, 'STATE used' end
+        if not (ticks and blocked and their_per and their_per > 0) then return nil, 'STATE used' end
         if their_per ~= per then ticks = floor(min(ticks / their_per * per, EXACT) + 0.5) end
       end
       if not (ticks and ticks >= 0 and ticks <= EXACT and ticks % 1 == 0) then return nil, 'STATE used' end

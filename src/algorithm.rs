@@ -296,7 +296,7 @@ pub struct Taken<'a> {
 }
 
 impl Before {
-    fn afford(&self, quota: &Quota, n: u64, cost: u64, max_delay: Option<u64>, now: u64) -> u64 {
+    pub(crate) fn afford(&self, quota: &Quota, n: u64, cost: u64, max_delay: Option<u64>, now: u64) -> u64 {
         if cost == 0 {
             n
         } else if self.blocked_until_us > now {

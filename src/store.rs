@@ -135,12 +135,13 @@ impl Outcome {
     /// Whether our scripts can have replied it.
     fn is_possible(&self, group: &Group) -> bool {
         let mut found = group.items.iter().zip(&self.before);
-        self.k <= group.n
-            && self.now_us <= EXACT
-            && found.all(|(item, before)| {
-                let algorithm = item.target.gate.quota.kind().algorithm();
-                algorithm.is_possible(before.seen, self.now_us)
-            })
+        let (k, n, now) = (self.k, group.n, self.now_us);
+        let is_affordable = |item: &Item, before: &Before| {
+            let quota = &item.target.gate.quota;
+            quota.kind().algorithm().is_possible(before.seen, now)
+                && k <= before.afford(quota, n, item.cost, item.max_delay_us, now)
+        };
+        now <= EXACT && found.all(|(item, before)| is_affordable(item, before))
     }
 }
 

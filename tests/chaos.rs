@@ -2,12 +2,16 @@
 //! repair, and bounds on what they were told. `scripts/test chaos` runs the long form.
 
 mod bounds;
+mod checks;
+#[cfg(feature = "cluster")]
+mod clusters;
 mod faults;
 mod figures;
+mod ground;
 mod report;
 mod scenario;
 
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use self::faults::FAULTS;
@@ -19,33 +23,52 @@ use crate::support::load::{Fallback, Job};
 const ORDERS: &str = "TIDEGATE_TEST_CHAOS";
 /// Where the long form writes its page.
 const PAGE: &str = "TIDEGATE_CHAOS";
+/// What the long form is limited to: a part of a fault's name.
+const ONLY: &str = "TIDEGATE_CHAOS_ONLY";
 
 const SHORT: Size = Size {
     processes: 3,
-    before: Duration::from_millis(700),
+    before: Duration::from_millis(600),
     hold: Duration::from_millis(700),
-    after: Duration::from_millis(1_300),
+    times: 60,
+    // So long Redis may take.
+    after: Duration::from_millis(2_100),
 };
 
 const LONG: Size = Size {
     processes: 4,
-    before: Duration::from_secs(2),
+    before: Duration::from_millis(1_500),
     hold: Duration::from_secs(5),
+    times: 1_000,
     after: Duration::from_secs(4),
 };
 
-/// One at a time: each is load enough.
-static ALONE: Mutex<()> = Mutex::new(());
+/// So many at a time: each is load enough.
+static FREE: (Mutex<usize>, Condvar) = (Mutex::new(2), Condvar::new());
+
+struct Turn;
+
+impl Turn {
+    fn wait() -> Self {
+        let (free, freed) = &FREE;
+        let free = free.lock().unwrap_or_else(PoisonError::into_inner);
+        *freed.wait_while(free, |free| *free == 0).unwrap_or_else(PoisonError::into_inner) -= 1;
+        Self
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *FREE.0.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        FREE.1.notify_one();
+    }
+}
 
 fn survive(name: &str, fallback: Fallback) {
-    let _alone = ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let _turn = Turn::wait();
     let fault = FAULTS.iter().find(|fault| fault.name == name).unwrap();
     let figures = run(fault, fallback, SHORT);
-    eprintln!(
-        "{}{}",
-        report::table(std::slice::from_ref(&figures)),
-        report::errors(std::slice::from_ref(&figures))
-    );
+    eprintln!("{}{}", report::table([&figures]), report::errors([&figures]));
     assert!(figures.wrong.is_empty(), "{name}: {:#?}", figures.wrong);
 }
 
@@ -55,8 +78,8 @@ fn run(fault: &'static faults::Fault, fallback: Fallback, size: Size) -> Figures
 }
 
 macro_rules! short {
-    ($($test:ident: $fault:literal, $fallback:ident;)+) => {
-        $(#[test] fn $test() { survive($fault, Fallback::$fallback); })+
+    ($($(#[$meta:meta])* $test:ident: $fault:literal, $fallback:ident;)+) => {
+        $($(#[$meta])* #[test] fn $test() { survive($fault, Fallback::$fallback); })+
 
         #[test]
         fn each_fault_has_a_short_form() {
@@ -66,41 +89,51 @@ macro_rules! short {
 }
 
 short! {
-    killed_and_restarted_empty: "killed, restarted empty", Error;
-    paused: "paused", Error;
-    black_holed: "black-holed", Error;
-    refused: "refused", Error;
+    killed_and_restarted_empty: "killed, restarted empty", Local;
+    paused: "paused", Local;
+    black_holed: "black-holed", Local;
+    refused: "refused", Local;
+    refused_and_told: "refused", Error;
     refused_and_closed: "refused", Closed;
     refused_and_open: "refused", Open;
-    half_closed: "half-closed", Error;
-    slow: "200 ms a reply", Error;
-    cut_at_random_bytes: "cut at random bytes", Error;
-    scripts_flushed: "SCRIPT FLUSH in a loop", Error;
-    flushed: "FLUSHALL, thrice", Error;
-    memory_full: "memory full, noeviction", Error;
-    clock_stepped: "clock +1 h, -2 h, +1 h", Error;
-    credentials_rotated: "password rotated and back", Error;
-    clients_killed: "1,000 CLIENT KILLs", Error;
+    half_closed: "half-closed", Local;
+    slow: "200 ms a reply", Local;
+    cut_at_random_bytes: "cut at random bytes", Local;
+    scripts_flushed: "SCRIPT FLUSH in a loop", Local;
+    flushed: "FLUSHALL, thrice", Local;
+    memory_full: "memory full, noeviction", Local;
+    clock_stepped: "clock +1 h, -2 h, +1 h", Local;
+    credentials_rotated: "password rotated and back", Local;
+    reconnects: "reconnects in a row", Local;
+    all_in_a_row: "all of the network's, in a row", Local;
+    sentinel_primary_killed: "Sentinel: primary killed", Local;
+    sentinel_primary_demoted: "Sentinel: primary demoted", Local;
+    #[cfg(feature = "cluster")]
+    cluster_primary_killed: "cluster: primary killed", Local;
+    #[cfg(feature = "cluster")]
+    cluster_slots_moved: "cluster: slots moved", Local;
 }
 
 /// The long form, for `scripts/test chaos`.
 #[test]
 #[ignore = "takes minutes: scripts/test chaos"]
 fn long() {
-    let all: Vec<Figures> = FAULTS
-        .iter()
-        .map(|fault| {
-            let figures = run(fault, Fallback::Error, LONG);
-            eprintln!("{}", report::table(std::slice::from_ref(&figures)));
-            figures
-        })
-        .collect();
-    eprintln!("{}\n{}", report::table(&all), report::errors(&all));
-    if let Ok(page) = std::env::var(PAGE) {
-        std::fs::write(page, report::page(&all, LONG)).unwrap();
+    let only = std::env::var(ONLY).unwrap_or_default();
+    let mut all = Vec::new();
+    for fallback in [Fallback::Local, Fallback::Error] {
+        for fault in FAULTS.iter().filter(|fault| fault.name.contains(&only)) {
+            let figures = run(fault, fallback, LONG);
+            eprintln!("{fallback:?}\n{}{:#?}", report::table([&figures]), figures.wrong);
+            all.push(figures);
+        }
     }
-    let wrong: Vec<_> = all.iter().map(|figures| (&figures.fault, &figures.wrong)).collect();
-    assert!(wrong.iter().all(|(_, wrong)| wrong.is_empty()), "{wrong:#?}");
+    let page = report::page(&all, LONG);
+    eprintln!("{page}");
+    if let Ok(file) = std::env::var(PAGE) {
+        std::fs::write(file, page).unwrap();
+    }
+    let wrong: Vec<_> = all.iter().map(|it| (it.fault, it.fallback, &it.wrong)).collect();
+    assert!(wrong.iter().all(|(.., wrong)| wrong.is_empty()), "{wrong:#?}");
 }
 
 /// Not a test of its own: what the processes of the tests above run.
@@ -109,5 +142,6 @@ fn long() {
 async fn instance() {
     let Ok(orders) = std::env::var(ORDERS) else { return };
     let job: Job = serde_json::from_str(&orders).unwrap();
-    job.run(&bounds::gates()).await;
+    let gates = bounds::gates(job.instances).into_iter();
+    job.run(&gates.map(|gate| (gate.name, gate.quota, gate.tasks)).collect::<Vec<_>>()).await;
 }

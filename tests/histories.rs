@@ -7,18 +7,17 @@ mod raw;
 use std::time::Duration;
 
 use harness::{Fault, Proxy, Server};
-use serde_json::json;
 use tidegate::internals::{Item, Record, Taken, take};
 use tidegate::{Quota, Rate};
 
 use self::checker::{Answered, check};
 use crate::support::fixture::{HOUR, namespace, quotas};
-use crate::support::instance::Instance;
-use crate::support::load::{Asked, Fallback, Job, Report};
+use crate::support::fleet::Fleet;
+use crate::support::load::{Asked, Fallback, Job, Report, To};
 
 /// What a process is told: a job in JSON.
 const ORDERS: &str = "TIDEGATE_TEST_HISTORY";
-const PROCESSES: usize = 4;
+const PROCESSES: u64 = 4;
 const WINDOW: Duration = Duration::from_millis(500);
 /// So few that even a very busy machine asks for more.
 const LIMIT: u64 = 20;
@@ -43,36 +42,20 @@ fn gates(name: &str) -> Gates {
 /// What the processes were told, by `work` of this process in the meantime.
 async fn record(url: &str, gates: &str, deadline_ms: u64, work: impl AsyncFnOnce()) -> Vec<Report> {
     let job = Job {
-        url: url.to_owned(),
+        to: To::Url(url.to_owned()),
         namespace: namespace(),
         gates: gates.to_owned(),
         one_by_one: false,
         on_failure: Fallback::Error,
+        instances: PROCESSES,
+        connections: 2,
         deadline_ms,
         pause_ms: 1,
     };
-    let mut fleet: Vec<Instance> = (0..PROCESSES)
-        .map(|process| {
-            let job = Job { one_by_one: process % 2 == 1, ..job.clone() };
-            Instance::spawn("histories::instance", ORDERS, &[&serde_json::to_string(&job).unwrap()])
-        })
-        .collect();
-    for instance in &mut fleet {
-        assert_eq!(instance.says().await, json!({"ready": true}));
-    }
-    for instance in &mut fleet {
-        instance.start().await;
-    }
+    let mut fleet = Fleet::start("histories::instance", ORDERS, &job).await;
+    fleet.note().await;
     work().await;
-    for instance in &mut fleet {
-        // The second line is the end.
-        instance.start().await;
-    }
-    let mut reports = Vec::new();
-    for instance in &mut fleet {
-        reports.push(serde_json::from_value(instance.says().await).unwrap());
-    }
-    reports
+    fleet.end().await.0
 }
 
 fn asked(reports: &[Report], gate: usize) -> impl Iterator<Item = &Asked> {

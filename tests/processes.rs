@@ -42,9 +42,19 @@ async fn the_fleet_is_admitted_what_the_definition_permits_and_not_one_more() {
         eprintln!("{quota}: {asked} asked, {admitted} admitted, {ceiling} is the ceiling");
         assert!(asked >= 3 * ceiling, "{quota}: {asked} asks are no load for {ceiling}");
         assert!(admitted <= ceiling, "{quota}: {admitted} admitted, above {ceiling}");
-        let share = fleet.share(&quota, HOT_WINDOW);
-        assert!(share >= 0.9, "{quota}: {share} of the ceiling admitted");
         fleet.assert_exact(&quota);
+        // By their plain definition: who is denied finds all of his window's units admitted.
+        let window_us = u64::try_from(HOT_WINDOW.as_micros()).unwrap();
+        for (&instant, &(asked, admitted)) in &fleet.0 {
+            let first = match gate {
+                "log" => instant + 1 - window_us,
+                "fixed.clock" => instant - instant % window_us,
+                _ => break,
+            };
+            let in_window: u64 = fleet.0.range(first..=instant).map(|(_, (_, admitted))| admitted).sum();
+            assert!(in_window <= quota.limit(), "{quota}: {in_window} admitted in a window, at {instant}");
+            assert!(asked == admitted || in_window == quota.limit(), "{quota}: denied at {in_window}");
+        }
     }
 }
 

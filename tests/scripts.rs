@@ -191,7 +191,7 @@ fn dump(connection: &mut Connection, keys: &[String]) -> Vec<Option<Vec<u8>>> {
 }
 
 /// What looks like a level, and is none.
-const NO_LEVELS: [&str; 16] = [
+const NO_LEVELS: [&str; 17] = [
     "1",
     "1/1",
     "1/1 at 1",
@@ -200,6 +200,7 @@ const NO_LEVELS: [&str; 16] = [
     "1/ of 1, 1/us at 1",
     "1/0 of 1, 1/us at 1",
     "0/0 of 1, 1/us at 1",
+    "1/9007199254740994 of 1, 1/us at 1",
     "1/1 of , 1/us at 1",
     "-1/1 of 1, 1/us at 1",
     "1/1 of 1, 1/us at -1",

@@ -4,6 +4,7 @@ pub mod acl;
 pub mod black_hole;
 pub mod door;
 pub mod fixture;
+pub mod fleet;
 pub mod hear;
 pub mod instance;
 pub mod load;

@@ -37,6 +37,14 @@ fn client(proxy: &Proxy) -> TcpStream {
     client
 }
 
+/// And a client that has been answered.
+fn talking() -> (Proxy, TcpStream) {
+    let proxy = echo();
+    let mut client = client(&proxy);
+    says(&mut client, "hello").unwrap();
+    (proxy, client)
+}
+
 fn says(client: &mut TcpStream, text: &str) -> io::Result<String> {
     client.write_all(text.as_bytes())?;
     let mut heard = vec![0; text.len()];
@@ -83,9 +91,7 @@ fn it_passes_on_and_counts() {
 
 #[test]
 fn what_a_black_hole_swallowed_never_comes_and_its_connection_stays_dumb() {
-    let proxy = echo();
-    let mut before = client(&proxy);
-    says(&mut before, "hello").unwrap();
+    let (proxy, mut before) = talking();
     proxy.set(Fault::BlackHole);
     before.write_all(b"lost").unwrap();
     let mut within = client(&proxy);
@@ -146,9 +152,7 @@ fn a_cut_connection_ends_within_so_many_bytes_and_at_any_of_them() {
 
 #[test]
 fn cut_ends_what_is_there_and_nothing_that_comes() {
-    let proxy = echo();
-    let mut before = client(&proxy);
-    says(&mut before, "hello").unwrap();
+    let (proxy, mut before) = talking();
     proxy.cut();
     assert!(has_ended(&mut before));
     assert_eq!(says(&mut client(&proxy), "hello").unwrap(), "hello");
@@ -156,9 +160,7 @@ fn cut_ends_what_is_there_and_nothing_that_comes() {
 
 #[test]
 fn refused_means_nobody_listens_until_it_is_over() {
-    let proxy = echo();
-    let mut before = client(&proxy);
-    says(&mut before, "hello").unwrap();
+    let (proxy, mut before) = talking();
     proxy.set(Fault::Refuse);
     assert!(has_ended(&mut before));
     let refused = || {
@@ -174,9 +176,7 @@ fn refused_means_nobody_listens_until_it_is_over() {
 
 #[test]
 fn half_closed_means_that_the_client_reads_an_end_and_may_go_on_sending() {
-    let proxy = echo();
-    let mut before = client(&proxy);
-    says(&mut before, "hello").unwrap();
+    let (proxy, mut before) = talking();
     proxy.set(Fault::HalfClose);
     let mut within = client(&proxy);
     for client in [&mut before, &mut within] {

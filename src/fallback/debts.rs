@@ -7,7 +7,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::Shared;
+use crate::algorithm::Record;
 use crate::connection::Deadline;
+use crate::quota::Quota;
 use crate::store::{Target, Write};
 
 /// Charges under way at once: a round trip each.
@@ -15,7 +17,7 @@ const AT_ONCE: usize = 64;
 /// Before charges are sent: what fails together is charged together. Doubled
 /// as long as none is taken.
 const PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Whether somebody sees to it. He ends with his runtime; then the next who is
 /// admitted here begins anew.
@@ -92,8 +94,10 @@ impl Shared {
         }
         // What the key holds is none of ours: no charge will ever be taken.
         let is_done = charged.is_ok() || charged.is_err_and(|error| error.is_corrupt_state());
-        if is_done && let Some((share, record)) = self.table.settle(target, units, self.clock.now_us()) {
-            self.seen.note_record(target, &share, &record, &self.clock);
+        if is_done {
+            let note =
+                |share: &Quota, record: &Record| self.seen.note_record(target, share, record, &self.clock);
+            self.table.settle(target, units, self.clock.now_us(), note);
         }
         is_done
     }

@@ -90,18 +90,19 @@ impl Table {
     }
 
     /// Forgets what has been charged to the store, and with it what was decided
-    /// here, which it returns; unless more came in the meantime.
-    pub(super) fn settle(&self, target: &Target, units: u64, now_us: u64) -> Option<(Quota, Record)> {
+    /// here, unless more came in the meantime. `note` is told of it before anybody
+    /// begins anew.
+    pub(super) fn settle(&self, target: &Target, units: u64, now_us: u64, note: impl Fn(&Quota, &Record)) {
         let mut keys = locked(&self.0[part(target)]);
         let Keys { young, old, .. } = &mut *keys;
-        [young, old].into_iter().find_map(|keys| {
-            let kept = keys.get_mut(target)?;
+        for keys in [young, old] {
+            let Some(kept) = keys.get_mut(target) else { continue };
             kept.charged = kept.owed(now_us).saturating_sub(units);
-            if kept.charged > 0 {
-                return None;
+            if kept.charged == 0 {
+                note(&kept.share, &kept.record);
+                keys.remove(target);
             }
-            keys.remove(target).map(|kept| (kept.share, kept.record))
-        })
+        }
     }
 }
 

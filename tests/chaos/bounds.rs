@@ -2,33 +2,71 @@
 
 use std::time::Duration;
 
-use tidegate::Quota;
 use tidegate::internals::{FixedWindow, Kind};
+use tidegate::{Quota, Rate};
 
 use crate::support::fixture::{History, quotas};
-use crate::support::load::{Asked, Fallback};
+use crate::support::load::Asked;
 
 use super::faults::Ground;
 
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 const HOT: Duration = Duration::from_millis(500);
 
-/// Name, quota and how many tasks of each process ask.
-pub type Gates = Vec<(&'static str, Quota, usize)>;
-
-/// Those that give back all the time, those that give back nothing while a test runs, so that all that
-/// is admitted is one limit, and one that never denies.
-pub fn gates() -> Gates {
-    let plenty = Quota::token_bucket(1_000_000, tidegate::Rate::per_second(1_000_000));
-    let scarce =
-        ["scarce.token", "scarce.leaky", "scarce.fixed", "scarce.clock", "scarce.log", "scarce.counter"];
-    let hot = quotas(60, HOT).map(|(name, quota)| (name, quota, 1));
-    let scarce = scarce.into_iter().zip(quotas(100, YEAR)).map(|(name, (_, quota))| (name, quota, 1));
-    hot.into_iter().chain(scarce).chain([("plenty", plenty, 4)]).collect()
+#[derive(Clone, Debug)]
+pub struct Gate {
+    pub class: Class,
+    pub name: String,
+    pub quota: Quota,
+    /// One process's part of it.
+    pub share: Quota,
+    /// How many tasks of each process ask.
+    pub tasks: usize,
 }
 
-pub fn is_scarce(name: &str) -> bool {
-    name.starts_with("scarce")
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Class {
+    /// Give back all the time.
+    Hot,
+    /// Of the one key all is gone before anything happens, and nothing comes back.
+    Scarce,
+    /// Each key is asked for half a second, and nothing comes back.
+    Fresh,
+    /// Never denies.
+    Plenty,
+}
+
+pub fn gates(processes: u64) -> Vec<Gate> {
+    let mut gates = Vec::new();
+    for (class, limit, window) in
+        [(Class::Hot, 60, HOT), (Class::Scarce, 100, YEAR), (Class::Fresh, 40, YEAR)]
+    {
+        for ((name, quota), share) in quotas(limit, window).into_iter().zip(shares(limit, window, processes))
+        {
+            let name = format!("{class:?}.{name}").to_lowercase();
+            gates.push(Gate { class, name, quota, share, tasks: 1 });
+        }
+    }
+    let plenty = Quota::token_bucket(1_000_000, Rate::per_second(1_000_000));
+    gates.push(Gate {
+        class: Class::Plenty,
+        name: "plenty".to_owned(),
+        quota: plenty,
+        share: plenty,
+        tasks: 2,
+    });
+    gates
+}
+
+/// Of each of [`quotas`], the part of one process: of a bucket's capacity and its rate, of a window's limit.
+fn shares(limit: u64, window: Duration, processes: u64) -> impl Iterator<Item = Quota> {
+    let part = limit.div_ceil(processes);
+    let rate = Rate::new(limit, window * u32::try_from(processes).unwrap());
+    quotas(part, window).into_iter().map(move |(name, quota)| match name {
+        "token" => Quota::token_bucket(part, rate),
+        "leaky" => Quota::leaky_bucket(part, rate),
+        _ => quota,
+    })
 }
 
 /// What was admitted, and the most that may be.
@@ -38,27 +76,61 @@ pub struct Admitted {
     pub permitted: u64,
 }
 
-/// Of one gate's asks, since the server's time `start_us`. What this process decided by itself in the
-/// meantime is bounded on its own: see [`without_redis`].
+impl Admitted {
+    pub fn is_held(self) -> bool {
+        self.admitted <= self.permitted
+    }
+}
+
+impl std::ops::AddAssign for Admitted {
+    fn add_assign(&mut self, other: Self) {
+        self.admitted += other.admitted;
+        self.permitted += other.permitted;
+    }
+}
+
+/// By Redis, of one key's asks, since the server's time `start_us`.
 pub fn by_redis<'a>(
     quota: &Quota,
     asked: impl Iterator<Item = &'a Asked>,
     start_us: u64,
     ground: &Ground,
 ) -> Admitted {
+    let history = history(asked.filter(|asked| asked.is_redis()), |asked| ongoing(asked, ground));
+    let permitted = ceiling(quota, &history, start_us) + ground.losses * quota.limit();
+    Admitted { admitted: history.admitted(), permitted }
+}
+
+/// By one process alone, of one key's asks: what the share permits to who asks for all at these instants.
+pub fn by_itself<'a>(share: &Quota, asked: impl Iterator<Item = &'a Asked>, start_us: u64) -> Admitted {
+    let history = history(asked.filter(|asked| asked.is_local()), |asked| asked.now_us);
+    let first = history.0.keys().next().copied().unwrap_or_default();
+    let earliest = match *share.kind() {
+        // It may have begun with a window that Redis had told of.
+        Kind::FixedWindow(FixedWindow { window_us, .. }) => start_us.max(first.saturating_sub(window_us)),
+        _ => first,
+    };
+    Admitted { admitted: history.admitted(), permitted: ceiling(share, &history, earliest) }
+}
+
+fn history<'a>(asked: impl Iterator<Item = &'a Asked>, instant: impl Fn(&Asked) -> u64) -> History {
     let mut history = History::default();
-    for asked in asked.filter(|asked| asked.is_redis()) {
-        let (all, admitted) = history.0.entry(ongoing(asked, ground)).or_default();
+    for asked in asked {
+        let (all, admitted) = history.0.entry(instant(asked)).or_default();
         *all += 1;
         *admitted += u64::from(asked.allowed);
     }
-    let ceiling = match quota.algorithm() {
+    history
+}
+
+fn ceiling(quota: &Quota, history: &History, start_us: u64) -> u64 {
+    match quota.algorithm() {
+        _ if history.0.is_empty() => 0,
         "fixed_window" if !quota.to_string().contains("clock") => {
-            quota.limit() * windows(quota, start_us, &history)
+            quota.limit() * windows(quota, start_us, history)
         }
         _ => history.ceiling(quota),
-    };
-    Admitted { admitted: history.admitted(), permitted: ceiling + ground.losses * quota.limit() }
+    }
 }
 
 /// How many windows that an ask begins can hold these asks. The history does not know all beginnings: an
@@ -84,11 +156,11 @@ fn ongoing(asked: &Asked, ground: &Ground) -> u64 {
     asked.now_us + if is_before { 0 } else { back_us }
 }
 
-/// The most that may be admitted without Redis; `None` where everything may. By `Local` it will be so
-/// many processes times what a share of the quota permits during the fault.
-pub fn without_redis(fallback: Fallback) -> Option<u64> {
-    match fallback {
-        Fallback::Error | Fallback::Closed => Some(0),
-        Fallback::Open => None,
-    }
+/// How many a process admitted by itself of a key of which Redis had told it that nothing is left, until
+/// things broke at `broken_us`.
+pub fn of_what_is_gone(asked: &[&Asked], broken_us: u64) -> usize {
+    let told =
+        asked.iter().filter(|asked| asked.is_redis() && !asked.allowed && asked.returned_us < broken_us);
+    let Some(told_us) = told.map(|asked| asked.returned_us).min() else { return 0 };
+    asked.iter().filter(|asked| asked.is_local() && asked.allowed && asked.called_us > told_us).count()
 }

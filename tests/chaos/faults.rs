@@ -3,9 +3,11 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::{Fault as Net, Proxy, Server};
+use harness::Fault as Net;
 use redis::Connection;
 
+pub use super::ground::{Ground, Way};
+use super::ground::{PASSWORD, wait_until};
 use crate::support::load::now_us;
 
 pub struct Fault {
@@ -15,100 +17,55 @@ pub struct Fault {
     pub happen: fn(&mut Ground),
     /// Whether asks must fail while it lasts. Where they need not, they may.
     pub fails: bool,
-    /// How long after the repair Redis may take to decide again, and asks to stop failing.
-    pub again: Duration,
+    /// Whether Redis is away once, and not again and again.
+    pub is_one: bool,
 }
 
-/// How the limiter gets to the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    Direct,
-    Proxied,
-    /// Direct, as a user of its own.
-    User,
-    /// Direct, to a server whose clock can be set.
-    Clock,
-}
+use Way::{Clock, Direct, Proxied, Sentinels, User};
+#[cfg(feature = "cluster")]
+use Way::{Cluster, Primaries};
 
-use Way::{Clock, Direct, Proxied, User};
-
-const SOON: Duration = Duration::from_secs(2);
-
-/// Sentinel failover, a cluster's primary killed and slots moved under load have their place here.
 #[rustfmt::skip]
 pub const FAULTS: &[Fault] = &[
-    Fault { name: "killed, restarted empty", way: Direct, happen: killed, fails: true, again: SOON },
-    Fault { name: "paused", way: Direct, happen: paused, fails: true, again: SOON },
-    Fault { name: "black-holed", way: Proxied, happen: black_holed, fails: true, again: SOON },
-    Fault { name: "refused", way: Proxied, happen: refused, fails: true, again: SOON },
-    Fault { name: "half-closed", way: Proxied, happen: half_closed, fails: true, again: SOON },
-    Fault { name: "200 ms a reply", way: Proxied, happen: slow, fails: true, again: SOON },
-    Fault { name: "cut at random bytes", way: Proxied, happen: cut, fails: false, again: SOON },
-    Fault { name: "SCRIPT FLUSH in a loop", way: Direct, happen: scripts_flushed, fails: false, again: SOON },
-    Fault { name: "FLUSHALL, thrice", way: Direct, happen: flushed, fails: false, again: SOON },
-    Fault { name: "memory full, noeviction", way: Direct, happen: memory_full, fails: true, again: SOON },
-    Fault { name: "clock +1 h, -2 h, +1 h", way: Clock, happen: clock_stepped, fails: false, again: SOON },
-    Fault { name: "password rotated and back", way: User, happen: credentials_rotated, fails: true, again: SOON },
-    Fault { name: "1,000 CLIENT KILLs", way: Direct, happen: killed_clients, fails: false, again: SOON },
+    Fault { name: "killed, restarted empty", way: Direct, happen: killed, fails: true, is_one: true },
+    Fault { name: "paused", way: Direct, happen: paused, fails: true, is_one: true },
+    Fault { name: "black-holed", way: Proxied, happen: black_holed, fails: true, is_one: true },
+    Fault { name: "refused", way: Proxied, happen: refused, fails: true, is_one: true },
+    Fault { name: "half-closed", way: Proxied, happen: half_closed, fails: true, is_one: true },
+    Fault { name: "200 ms a reply", way: Proxied, happen: slow, fails: true, is_one: true },
+    Fault { name: "cut at random bytes", way: Proxied, happen: cut, fails: false, is_one: false },
+    Fault { name: "SCRIPT FLUSH in a loop", way: Direct, happen: scripts_flushed, fails: false, is_one: false },
+    Fault { name: "FLUSHALL, thrice", way: Direct, happen: flushed, fails: false, is_one: false },
+    Fault { name: "memory full, noeviction", way: Direct, happen: memory_full, fails: true, is_one: false },
+    Fault { name: "clock +1 h, -2 h, +1 h", way: Clock, happen: clock_stepped, fails: false, is_one: false },
+    Fault { name: "password rotated and back", way: User, happen: credentials_rotated, fails: true, is_one: true },
+    Fault { name: "reconnects in a row", way: Proxied, happen: reconnects, fails: false, is_one: false },
+    Fault { name: "all of the network's, in a row", way: Proxied, happen: in_a_row, fails: true, is_one: false },
+    Fault { name: "Sentinel: primary killed", way: Sentinels, happen: primary_killed, fails: true, is_one: false },
+    Fault { name: "Sentinel: primary demoted", way: Sentinels, happen: primary_demoted, fails: false, is_one: false },
+    #[cfg(feature = "cluster")]
+    Fault { name: "cluster: primary killed", way: Cluster, happen: owner_killed, fails: true, is_one: false },
+    #[cfg(feature = "cluster")]
+    Fault { name: "cluster: slots moved", way: Primaries, happen: slots_moved, fails: false, is_one: false },
 ];
 
-/// What a fault happens to, and what it did.
-pub struct Ground {
-    pub server: Server,
-    pub proxy: Proxy,
-    /// For how long things stay broken.
-    pub hold: Duration,
-    pub broken_us: u64,
-    pub mended_us: u64,
-    /// How often the state was lost.
-    pub losses: u64,
-    /// Where the clock was stepped: a time between the first step and the last, and by how much it was
-    /// stepped back in all.
-    pub stepped: Option<(u64, u64)>,
-}
-
-const PASSWORD: &str = "one";
-
 impl Ground {
-    pub fn new(way: Way, hold: Duration) -> Self {
-        let server = match way {
-            Clock => Server::with_shiftable_clock().unwrap(),
-            _ => Server::process(&[]).unwrap(),
-        };
-        if way == User {
-            let user = ["ACL", "SETUSER", "limiter", "on", "~*", "&*", "+@all"];
-            server.cli(&[&user[..], &[&format!(">{PASSWORD}")]].concat()).unwrap();
-        }
-        let proxy = Proxy::start(server.url()).unwrap();
-        Self { server, proxy, hold, broken_us: 0, mended_us: 0, losses: 0, stepped: None }
-    }
-
-    pub fn url(&self, way: Way) -> String {
-        match way {
-            Direct | Clock => self.server.url().to_owned(),
-            Proxied => self.proxy.url(),
-            User => self.server.url().replace("//", &format!("//limiter:{PASSWORD}@")),
-        }
-    }
-
-    fn redis(&self) -> Connection {
-        redis::Client::open(self.server.url()).unwrap().get_connection().unwrap()
-    }
-
-    fn broken(&mut self) {
-        self.broken_us = now_us();
-    }
-
-    fn mended(&mut self) {
-        self.mended_us = now_us();
-    }
-
     fn network(&mut self, fault: Net) {
         self.broken();
-        self.proxy.set(fault);
+        self.proxy().set(fault);
         sleep(self.hold);
-        self.proxy.set(Net::None);
+        self.proxy().set(Net::None);
         self.mended();
+    }
+
+    /// Again and again, as long as things stay broken.
+    fn repeat(&mut self, mut what: impl FnMut(&mut Self)) {
+        self.broken();
+        let start = Instant::now();
+        while start.elapsed() < self.hold {
+            what(self);
+            sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -123,17 +80,18 @@ fn tell(redis: &mut Connection, command: &str) {
 
 fn killed(ground: &mut Ground) {
     ground.broken();
-    ground.server.kill();
+    ground.server().kill();
+    ground.lost();
     sleep(ground.hold);
-    ground.server.restart().unwrap();
+    ground.server().restart().unwrap();
     ground.mended();
-    ground.losses = 1;
 }
 
 fn paused(ground: &mut Ground) {
-    let paused = ground.server.pause().unwrap();
+    let hold = ground.hold;
+    let paused = ground.server().pause().unwrap();
     let broken_us = now_us();
-    sleep(ground.hold);
+    sleep(hold);
     drop(paused);
     ground.broken_us = broken_us;
     ground.mended();
@@ -161,12 +119,7 @@ fn cut(ground: &mut Ground) {
 
 fn scripts_flushed(ground: &mut Ground) {
     let mut redis = ground.redis();
-    ground.broken();
-    let start = Instant::now();
-    while start.elapsed() < ground.hold {
-        tell(&mut redis, "SCRIPT FLUSH");
-        sleep(Duration::from_millis(1));
-    }
+    ground.repeat(|_| tell(&mut redis, "SCRIPT FLUSH"));
     ground.mended();
 }
 
@@ -175,7 +128,7 @@ fn flushed(ground: &mut Ground) {
     ground.broken();
     for _ in 0..3 {
         tell(&mut redis, "FLUSHALL");
-        ground.losses += 1;
+        ground.lost();
         sleep(ground.hold / 3);
     }
     ground.mended();
@@ -186,18 +139,14 @@ fn memory_full(ground: &mut Ground) {
     let mut redis = ground.redis();
     tell(&mut redis, "CONFIG SET maxmemory-policy noeviction");
     tell(&mut redis, "CONFIG SET maxmemory 8mb");
-    ground.broken();
     let filler = "x".repeat(10_000);
-    let start = Instant::now();
     let mut keys = 0;
-    while start.elapsed() < ground.hold {
-        let full = redis::cmd("SET").arg(format!("filler:{keys}")).arg(&filler).exec(&mut redis).is_err();
-        keys += 1;
-        if full {
-            // What others gave back in the meantime is taken too.
-            sleep(Duration::from_millis(1));
+    ground.repeat(|_| {
+        // What others gave back in the meantime is taken too.
+        while redis::cmd("SET").arg(format!("filler:{keys}")).arg(&filler).exec(&mut redis).is_ok() {
+            keys += 1;
         }
-    }
+    });
     tell(&mut redis, "CONFIG SET maxmemory 0");
     ground.mended();
 }
@@ -206,9 +155,10 @@ fn memory_full(ground: &mut Ground) {
 fn clock_stepped(ground: &mut Ground) {
     const HOUR: i64 = 3_600_000_000;
     ground.broken();
-    let step = |micros| {
-        ground.server.shift_clock(micros);
-        sleep(ground.hold / 3);
+    let hold = ground.hold / 3;
+    let mut step = |micros| {
+        ground.server().shift_clock(micros);
+        sleep(hold);
     };
     step(HOUR);
     step(-2 * HOUR);
@@ -229,12 +179,74 @@ fn credentials_rotated(ground: &mut Ground) {
     ground.mended();
 }
 
-fn killed_clients(ground: &mut Ground) {
-    let mut redis = ground.redis();
+/// Each when all processes have connected again, and been answered.
+fn reconnects(ground: &mut Ground) {
     ground.broken();
-    for _ in 0..1_000 {
-        tell(&mut redis, "CLIENT KILL TYPE normal SKIPME yes");
-        sleep(Duration::from_millis(1));
+    let proxy = ground.proxy();
+    let all = proxy.counts().open;
+    for _ in 0..ground.times {
+        let before = proxy.counts().connections;
+        proxy.cut();
+        wait_until("all connect again", || proxy.counts().connections >= before + all);
+        let before = proxy.counts().to_client;
+        wait_until("they are answered", || proxy.counts().to_client > before + 500 * all);
     }
+    ground.mended();
+}
+
+/// Each only as long as it takes to be noticed.
+fn in_a_row(ground: &mut Ground) {
+    ground.broken();
+    let slow = Net::Slow(Duration::from_millis(200));
+    let faults = [Net::Refuse, Net::Cut(2_000), Net::BlackHole, Net::HalfClose, slow];
+    for fault in faults.into_iter().cycle().take(ground.times as usize) {
+        ground.proxy().set(fault);
+        sleep(Duration::from_millis(4));
+        ground.proxy().set(Net::None);
+        sleep(Duration::from_millis(4));
+    }
+    ground.mended();
+}
+
+/// What was not replicated yet is lost.
+fn primary_killed(ground: &mut Ground) {
+    ground.broken();
+    ground.sentinels().kill_primary();
+    ground.lost();
+    wait_until_promoted(ground);
+    ground.mended();
+}
+
+/// What it still admits as long as it is not a replica is lost.
+fn primary_demoted(ground: &mut Ground) {
+    ground.broken();
+    ground.sentinels().exchange().unwrap();
+    wait_until_promoted(ground);
+    let sentinels = ground.sentinels();
+    let port = sentinels.replica().url().rsplit(':').next().unwrap().to_owned();
+    // The sentinels do it too, after 8 s.
+    sentinels.primary().unwrap().cli(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
+    ground.mended();
+    ground.lost();
+}
+
+fn wait_until_promoted(ground: &mut Ground) {
+    let replica = ground.sentinels().replica();
+    wait_until("the replica is promoted", || {
+        replica.cli(&["ROLE"]).is_ok_and(|role| role.contains("\"master\""))
+    });
+}
+
+#[cfg(feature = "cluster")]
+fn owner_killed(ground: &mut Ground) {
+    ground.broken();
+    ground.nodes().kill_owner();
+    ground.mended();
+    ground.lost();
+}
+
+#[cfg(feature = "cluster")]
+fn slots_moved(ground: &mut Ground) {
+    ground.repeat(|ground| ground.nodes().move_hot_slot());
     ground.mended();
 }

@@ -1,7 +1,7 @@
 //! Whatever bytes come as a reply, stand in a key, or are the key: no panic, and an error that says what
 //! it is. `TIDEGATE_FUZZ_SECONDS=3600 cargo test --all-features --test integration any_` does so for long.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -17,12 +17,12 @@ use crate::support::wire::Answer;
 fn for_any<S: Strategy>(strategy: S, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
     let seconds = std::env::var("TIDEGATE_FUZZ_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
     let (start, mut cases) = (Instant::now(), 0);
-    let panics = Panics::watch();
+    watch_panics();
     loop {
         let config = ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() };
         cases += config.cases;
         TestRunner::new(config).run(&strategy, &test).unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!(panics.count(), 0, "a task panicked");
+        assert_eq!(PANICS.get(), 0, "a task panicked");
         if start.elapsed() >= Duration::from_secs(seconds) {
             break;
         }
@@ -30,24 +30,17 @@ fn for_any<S: Strategy>(strategy: S, test: impl Fn(S::Value) -> Result<(), TestC
     eprintln!("{cases} cases");
 }
 
-/// Panics on this thread, also those of tasks, which end nobody else.
-struct Panics(u64);
+thread_local! {
+    /// Of this thread, also in tasks, which end nobody else.
+    static PANICS: Cell<u64> = const { Cell::new(0) };
+}
 
-static PANICS: AtomicU64 = AtomicU64::new(0);
-
-impl Panics {
-    fn watch() -> Self {
-        let (thread, before) = (std::thread::current().id(), std::panic::take_hook());
-        std::panic::set_hook(Box::new(move |info| {
-            PANICS.fetch_add(u64::from(std::thread::current().id() == thread), Ordering::SeqCst);
-            before(info);
-        }));
-        Self(PANICS.load(Ordering::SeqCst))
-    }
-
-    fn count(&self) -> u64 {
-        PANICS.load(Ordering::SeqCst) - self.0
-    }
+fn watch_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |info| {
+        PANICS.set(PANICS.get() + 1);
+        before(info);
+    }));
 }
 
 fn runtime() -> Runtime {
@@ -213,6 +206,7 @@ fn held() -> impl Strategy<Value = Held> {
 
 impl Held {
     fn put(&self, key: &str, redis: &mut redis::Connection) {
+        redis::cmd("DEL").arg(key).exec(redis).unwrap();
         let mut put = redis::Cmd::new();
         match self {
             Self::Text(text) => drop(put.arg("SET").arg(key).arg(text)),
@@ -224,8 +218,7 @@ impl Held {
                 }
             }
         }
-        let put: i64 = put.query::<redis::Value>(redis).map_or(0, |_| 1);
-        assert_eq!(put, 1, "{self:?}");
+        put.exec(redis).unwrap_or_else(|error| panic!("{self:?}: {error}"));
     }
 }
 
@@ -235,7 +228,7 @@ fn any_state_of_any_key_is_read_or_a_clear_error_and_reset_heals() {
     let runtime = runtime();
     let limiter =
         runtime.block_on(async { builder(server.url()).deny_cache(Duration::ZERO).build().unwrap() });
-    let redis = std::cell::RefCell::new(crate::support::script::connect(server.url()));
+    let redis = RefCell::new(crate::support::script::connect(server.url()));
     let key = proptest::collection::vec(any::<u8>(), 0..40);
     for_any((key, held(), 0..all_quotas().len()), |(key, held, quota)| {
         let (name, quota) = all_quotas()[quota];

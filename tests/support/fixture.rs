@@ -107,34 +107,8 @@ impl History {
     /// What the reference admits to a caller who, at each of these instants,
     /// takes all that there is.
     pub(crate) fn ceiling(&self, quota: &Quota) -> u64 {
-        self.ceilings(quota).last().map_or(0, |(_, ceiling)| ceiling)
-    }
-
-    /// The ceiling by the time.
-    fn ceilings(&self, quota: &Quota) -> impl Iterator<Item = (u64, u64)> {
-        let (mut record, mut ceiling) = (Record::default(), 0);
-        self.0.keys().map(move |&instant| {
-            ceiling += take_at(&mut record, quota, quota.limit(), instant);
-            (instant, ceiling)
-        })
-    }
-
-    /// The share of the ceiling that was admitted, where it was the largest
-    /// within the last `window` before the last denial: what is free in an
-    /// instant takes many asks to get, and after the last denial less was asked
-    /// for than there was.
-    pub(crate) fn share(&self, quota: &Quota, window: Duration) -> f64 {
-        let is_denial = |(_, (asked, admitted)): &(&u64, &(u64, u64))| admitted < asked;
-        let end = self.0.iter().rfind(is_denial).map_or(0, |(&instant, _)| instant);
-        let start = end - u64::try_from(window.as_micros()).unwrap();
-        let mut admitted = 0;
-        self.ceilings(quota)
-            .zip(self.0.values())
-            .filter_map(|((instant, ceiling), now)| {
-                admitted += now.1;
-                (start..=end).contains(&instant).then_some(admitted as f64 / ceiling as f64)
-            })
-            .fold(0.0, f64::max)
+        let mut record = Record::default();
+        self.0.keys().map(|&instant| take_at(&mut record, quota, quota.limit(), instant)).sum()
     }
 }
 

@@ -1,5 +1,6 @@
 //! A process under steady load that writes down each ask: what it was told, when, and how late.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use rand::Rng;
 use serde::{Deserialize, Serialize};
 use tidegate::internals::Answer;
-use tidegate::{Decision, Error, Gate, Limiter, OnFailure, Quota};
+use tidegate::{Builder, Decision, Error, Gate, Limiter, OnFailure, Quota};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::support::stalls::Stalls;
@@ -16,20 +17,46 @@ use crate::support::stalls::Stalls;
 /// What a process is to do.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
-    pub url: String,
+    pub to: To,
     pub namespace: String,
     /// Whose gates: [`Job::run`] is given them.
     pub gates: String,
     pub one_by_one: bool,
     pub on_failure: Fallback,
+    /// How many processes share the quotas.
+    pub instances: u64,
+    /// How many connections a limiter may hold, each with a task.
+    pub connections: usize,
     pub deadline_ms: u64,
     /// Between a task's asks.
     pub pause_ms: u64,
 }
 
-/// What the limiter is told to do without Redis. `Local` joins them when it is there.
+/// Where Redis is.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum To {
+    Url(String),
+    Sentinels(Vec<String>, String),
+    #[cfg(feature = "cluster")]
+    Cluster(Vec<String>),
+}
+
+impl To {
+    fn builder(&self) -> Builder {
+        let builder = Limiter::builder();
+        match self {
+            Self::Url(url) => builder.url(url),
+            Self::Sentinels(urls, name) => builder.sentinel(urls.iter().map(String::as_str), name),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(urls) => builder.cluster(urls),
+        }
+    }
+}
+
+/// What the limiter is told to do without Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fallback {
+    Local,
     Error,
     Open,
     Closed,
@@ -38,6 +65,7 @@ pub enum Fallback {
 impl Fallback {
     fn setting(self) -> OnFailure {
         match self {
+            Self::Local => OnFailure::Local,
             Self::Error => OnFailure::Error,
             Self::Open => OnFailure::Open,
             Self::Closed => OnFailure::Closed,
@@ -47,16 +75,18 @@ impl Fallback {
 
 /// One ask and what came of it. Times are microseconds since 1970, by one clock for all processes of
 /// this machine.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Asked {
     /// Which of the job's gates.
     pub gate: usize,
+    /// The number of its key: 0, or where keys are fresh the time since 1970 in [`FRESH`].
+    pub key: u64,
     pub called_us: u64,
     pub returned_us: u64,
     /// How long of this the process was not let run.
     pub stalled_us: u64,
     /// Who decided; "error" if nobody did.
-    pub source: String,
+    pub source: Cow<'static, str>,
     pub allowed: bool,
     /// The server's clock; 0 where it did not decide.
     pub now_us: u64,
@@ -69,16 +99,25 @@ pub struct Asked {
 impl Asked {
     /// As it would be, had the process been let run.
     pub fn latency_us(&self) -> u64 {
-        (self.returned_us - self.called_us).saturating_sub(self.stalled_us)
+        self.elapsed_us().saturating_sub(self.stalled_us)
+    }
+
+    /// As its caller saw it.
+    pub fn elapsed_us(&self) -> u64 {
+        self.returned_us - self.called_us
     }
 
     pub fn is_redis(&self) -> bool {
         self.source == "redis"
     }
 
+    pub fn is_local(&self) -> bool {
+        self.source == "local"
+    }
+
     /// Redis did not answer it, nor did what this process remembers.
     pub fn is_failure(&self) -> bool {
-        !matches!(self.source.as_str(), "redis" | "deny_cache" | "lease")
+        !matches!(&*self.source, "redis" | "deny_cache" | "lease")
     }
 
     pub fn answer(&self) -> Answer {
@@ -93,32 +132,46 @@ pub struct Report {
     pub asked: Vec<Asked>,
     /// How often each error was told.
     pub errors: BTreeMap<String, u64>,
-    pub left: Left,
+    /// Before the first ask.
+    pub first: Holdings,
+    /// When it was told to note it.
+    pub before: Holdings,
+    /// When all asks had been answered.
+    pub after: Holdings,
 }
 
-/// What is there when all asks have been answered: one connection, and the task that reads from it.
+impl Report {
+    /// Beside so many connections.
+    pub fn is_little_left(&self, connections: usize) -> bool {
+        let most = |before| before + connections;
+        self.after.tasks <= most(self.first.tasks) && self.after.files <= most(self.first.files)
+    }
+
+    /// Since it was told to note.
+    pub fn grown_kb(&self) -> u64 {
+        self.after.memory_kb.saturating_sub(self.before.memory_kb)
+    }
+}
+
+/// What a process has.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-pub struct Left {
+pub struct Holdings {
     pub tasks: usize,
-    /// More than before the first ask. 0 where the system does not say.
+    /// Sockets among them. 0, as memory, where the system does not say.
     pub files: usize,
+    pub memory_kb: u64,
 }
 
-impl Left {
-    pub const MOST: Self = Self { tasks: 2, files: 2 };
-
-    pub fn is_little(self) -> bool {
-        self.tasks <= Self::MOST.tasks && self.files <= Self::MOST.files
+impl Holdings {
+    pub fn now() -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let memory = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
+        Self {
+            tasks: tokio::runtime::Handle::current().metrics().num_alive_tasks(),
+            files: std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count),
+            memory_kb: memory.map_or(0, |memory| memory.parse().unwrap()),
+        }
     }
-
-    fn since(files_before: usize) -> Self {
-        let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
-        Self { tasks, files: files().saturating_sub(files_before) }
-    }
-}
-
-fn files() -> usize {
-    std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
 /// The clock that all processes of this machine share.
@@ -133,10 +186,10 @@ pub fn now_us() -> u64 {
 
 /// The same, told from an `Instant`, which nobody sets while a test runs.
 #[derive(Clone, Copy)]
-struct Anchor(u64, Instant);
+pub struct Anchor(u64, Instant);
 
 impl Anchor {
-    fn new() -> Self {
+    pub fn new() -> Self {
         // The two readings that were closest.
         let pairs = (0..100).map(|_| {
             let before = Instant::now();
@@ -146,17 +199,18 @@ impl Anchor {
         pairs.min_by_key(|(apart, _)| *apart).unwrap().1
     }
 
-    fn at(self, instant: Instant) -> u64 {
+    pub fn at(self, instant: Instant) -> u64 {
         self.0 + u64::try_from((instant - self.1).as_micros()).unwrap()
     }
 }
 
 impl Job {
-    fn limiter(&self) -> Limiter {
-        let builder = Limiter::builder()
-            .url(&self.url)
+    pub fn limiter(&self) -> Limiter {
+        let builder = self.to.builder();
+        let builder = builder
             .namespace(&self.namespace)
             .deadline(Duration::from_millis(self.deadline_ms))
+            .instances(self.instances)
             .on_failure(self.on_failure.setting());
         let builder = if self.one_by_one { builder.batching(false) } else { builder };
         // Histories are of what Redis decided.
@@ -165,13 +219,13 @@ impl Job {
         builder.build().unwrap()
     }
 
-    /// Asks from the first line of the standard input to the second; `tasks` for each gate. Ends with
-    /// its input.
-    pub async fn run(&self, gates: &[(&'static str, Quota, usize)]) {
+    /// Asks from the first line of the standard input to the third, and notes at the second what it
+    /// has; `tasks` for each gate. Ends with its input.
+    pub async fn run<Name: AsRef<str>>(&self, gates: &[(Name, Quota, usize)]) {
         let limiter = self.limiter();
         let anchor = Anchor::new();
-        let stalls = Stalls::watch();
-        let files_before = files();
+        let stalls = Stalls::watch(&["self".to_owned()]);
+        let mut report = Report { first: Holdings::now(), ..Report::default() };
         say(&serde_json::json!({"ready": true}));
         let mut orders = BufReader::new(tokio::io::stdin()).lines();
         if orders.next_line().await.unwrap().is_none() {
@@ -179,18 +233,26 @@ impl Job {
         }
         let is_over = Arc::new(AtomicBool::new(false));
         let mut tasks = Vec::new();
-        for (index, &(name, quota, count)) in gates.iter().enumerate() {
-            for _ in 0..count {
-                let pause = Duration::from_millis(self.pause_ms);
-                let asking = ask(index, limiter.gate(name, quota), pause, anchor, is_over.clone());
-                tasks.push(tokio::spawn(asking));
+        for (index, (name, quota, count)) in gates.iter().enumerate() {
+            for _ in 0..*count {
+                let asking = Asking {
+                    index,
+                    gate: limiter.gate(name.as_ref(), *quota),
+                    is_fresh: name.as_ref().starts_with("fresh"),
+                    pause: Duration::from_millis(self.pause_ms),
+                    anchor,
+                };
+                tasks.push(tokio::spawn(asking.until(is_over.clone())));
             }
         }
         if orders.next_line().await.unwrap().is_none() {
             return;
         }
+        report.before = Holdings::now();
+        if orders.next_line().await.unwrap().is_none() {
+            return;
+        }
         is_over.store(true, Ordering::SeqCst);
-        let mut report = Report::default();
         for task in tasks {
             let (asked, errors) = task.await.unwrap();
             report.asked.extend(asked);
@@ -198,12 +260,12 @@ impl Job {
                 *report.errors.entry(text).or_default() += count;
             }
         }
-        // An attempt at a connection may go on for 5 s; and what held up the last asks is known when the
-        // watch has looked once more.
+        // An attempt at a connection may go on for some time; and what held up the last asks is known
+        // when the watch has looked once more.
         for _ in 0..600 {
             tokio::time::sleep(Duration::from_millis(10)).await;
-            report.left = Left::since(files_before);
-            if report.left.is_little() {
+            report.after = Holdings::now();
+            if report.is_little_left(self.connections) {
                 break;
             }
         }
@@ -221,44 +283,57 @@ fn say(line: &serde_json::Value) {
     println!("\n{line}");
 }
 
-async fn ask(
+/// How long a fresh key is asked for.
+pub const FRESH: Duration = Duration::from_millis(500);
+
+/// So many asks of a task are written down without more memory than it took at first.
+const ROOM: usize = 4_000;
+
+/// One task's work.
+struct Asking {
     index: usize,
     gate: Gate,
+    is_fresh: bool,
     pause: Duration,
     anchor: Anchor,
-    is_over: Arc<AtomicBool>,
-) -> (Vec<Asked>, BTreeMap<String, u64>) {
-    let (mut asked, mut errors) = (Vec::new(), BTreeMap::new());
-    while !is_over.load(Ordering::SeqCst) {
-        let called = Instant::now();
-        let result = gate.check("hot").await;
-        let returned = Instant::now();
-        if let Err(error) = &result {
-            *errors.entry(error.to_string()).or_default() += 1;
-        }
-        asked.push(record(index, anchor.at(called), anchor.at(returned), &result));
-        // Not all at once.
-        let pause = pause.mul_f64(rand::rng().random_range(0.5..1.5));
-        tokio::time::sleep(pause).await;
-    }
-    (asked, errors)
 }
 
-fn record(gate: usize, called_us: u64, returned_us: u64, result: &Result<Decision, Error>) -> Asked {
+impl Asking {
+    async fn until(self, is_over: Arc<AtomicBool>) -> (Vec<Asked>, BTreeMap<String, u64>) {
+        let mut asked = vec![Asked::default(); ROOM];
+        asked.clear();
+        let mut errors = BTreeMap::new();
+        while !is_over.load(Ordering::SeqCst) {
+            let called = Instant::now();
+            let called_us = self.anchor.at(called);
+            let key = if self.is_fresh { called_us / FRESH.as_micros() as u64 } else { 0 };
+            let result = self.gate.check(key.to_string()).await;
+            let returned_us = self.anchor.at(Instant::now());
+            if let Err(error) = &result {
+                *errors.entry(error.to_string()).or_default() += 1;
+            }
+            let told = record(&result);
+            asked.push(Asked { gate: self.index, key, called_us, returned_us, ..told });
+            // Not all at once.
+            let pause = self.pause.mul_f64(rand::rng().random_range(0.5..1.5));
+            tokio::time::sleep(pause).await;
+        }
+        (asked, errors)
+    }
+}
+
+fn record(result: &Result<Decision, Error>) -> Asked {
     let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap();
     let told = result.as_ref().ok();
     let time = |of: fn(&Decision) -> Duration| told.map_or(0, |decision| micros(of(decision)));
     Asked {
-        gate,
-        called_us,
-        returned_us,
-        stalled_us: 0,
-        source: told.map_or("error", |decision| decision.source().as_str()).to_owned(),
+        source: told.map_or("error", |decision| decision.source().as_str()).into(),
         allowed: told.is_some_and(Decision::is_allowed),
         now_us: told.map_or(0, Decision::server_now_us),
         remaining: told.map_or(0, Decision::remaining),
         retry_after_us: time(Decision::retry_after),
         reset_after_us: time(Decision::reset_after),
         delay_us: time(Decision::delay),
+        ..Asked::default()
     }
 }

@@ -1,8 +1,9 @@
-//! When this process was not let run, by a thread that sleeps 1 ms at a time and notes by how much it
+//! When processes were not let run, by a thread that sleeps 1 ms at a time and notes by how much it
 //! overslept, and what the system says of how long each thread stood in line for a processor.
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -21,17 +22,20 @@ pub struct Watch {
 pub struct Stalls(Vec<(Instant, Instant)>);
 
 impl Stalls {
-    pub fn watch() -> Watch {
+    /// Of this process, which is called "self", and of others by their numbers.
+    pub fn watch(processes: &[String]) -> Watch {
+        let processes: Vec<String> =
+            processes.iter().map(|process| format!("/proc/{process}/task")).collect();
         let is_over = Arc::new(AtomicBool::new(false));
         let ends = is_over.clone();
         let thread = std::thread::spawn(move || {
             let (mut stalls, mut waited) = (Vec::new(), HashMap::new());
-            longest_wait(&mut waited);
+            longest_wait(&processes, &mut waited);
             while !ends.load(Ordering::SeqCst) {
                 let before = Instant::now();
                 std::thread::sleep(STEP);
                 let overslept = before.elapsed().saturating_sub(STEP);
-                let stall = overslept.max(longest_wait(&mut waited));
+                let stall = overslept.max(longest_wait(&processes, &mut waited));
                 if stall >= SHORTEST {
                     // A wait is told when it is over, so it may have begun before this step.
                     let end = Instant::now();
@@ -41,6 +45,11 @@ impl Stalls {
             stalls
         });
         Watch { is_over, thread }
+    }
+
+    /// The longest.
+    pub fn worst(&self) -> Duration {
+        self.0.iter().map(|(start, end)| *end - *start).max().unwrap_or_default()
     }
 
     /// How many microseconds between two times were lost, each counted once.
@@ -69,15 +78,15 @@ impl Watch {
     }
 }
 
-/// The longest that any thread of this process has stood in line since the last call; nothing where the
+/// The longest that any thread of these has stood in line since the last call; nothing where the
 /// system does not say.
-fn longest_wait(waited: &mut HashMap<std::ffi::OsString, u64>) -> Duration {
-    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return Duration::ZERO };
+fn longest_wait(processes: &[String], waited: &mut HashMap<PathBuf, u64>) -> Duration {
     let mut longest = 0;
-    for task in tasks.flatten() {
-        let Ok(text) = fs::read_to_string(task.path().join("schedstat")) else { continue };
+    for task in processes.iter().filter_map(|process| fs::read_dir(process).ok()).flatten().flatten() {
+        let path = task.path();
+        let Ok(text) = fs::read_to_string(path.join("schedstat")) else { continue };
         let Some(now) = text.split_whitespace().nth(1).and_then(|nanos| nanos.parse().ok()) else { continue };
-        let before = waited.insert(task.file_name(), now).unwrap_or(now);
+        let before = waited.insert(path, now).unwrap_or(now);
         longest = longest.max(now - before);
     }
     Duration::from_nanos(longest)
