@@ -34,10 +34,9 @@ fn two_instances_keep_the_limit_of_another_service() {
     let lines: Vec<_> = text.lines().collect();
     assert!(lines[0].starts_with("by themselves: 60 requests, "), "{text}");
     assert!(!lines[0].contains(" 0 answered 429"), "{text}");
-    assert!(
-        lines[1].starts_with("with the layer: 60 requests, 60 answered 200, 0 answered 429, in 1"),
-        "{text}"
-    );
+    let took = lines[1].strip_prefix("with the layer: 60 requests, 60 answered 200, 0 answered 429, in ");
+    let took: f64 = took.unwrap().strip_suffix(" s").unwrap().parse().unwrap();
+    assert!(took >= 11.5, "{text}");
     let after =
         lines[2].strip_prefix("the first was told to stay away for 2 s; the second asked again after ");
     let seconds: f64 = after.unwrap().strip_suffix(" s").unwrap().parse().unwrap();
