@@ -130,8 +130,8 @@ async fn while_a_primary_stands_still_the_others_decide_without_a_gap_and_it_is_
     let victim = cluster.nodes().next().unwrap();
     let (its, others) = keys(victim, &gate);
     assert!(its.len() > 50 && others.len() > 100, "{} and {} keys", its.len(), others.len());
-    for decision in gate.check_many(its.iter().chain(&others)).await {
-        assert!(decision.unwrap().is_allowed());
+    for key in its.iter().chain(&others) {
+        assert!(gate.ask(key).deadline(PATIENCE).check().await.unwrap().is_allowed());
     }
 
     let paused = victim.pause().unwrap();
@@ -195,7 +195,7 @@ async fn the_others_are_not_overrun_by_those_who_look_for_a_lost_place() {
     let victim = cluster.nodes().next().unwrap();
     let (its, others) = keys(victim, &gate);
     for key in its.iter().chain(&others) {
-        assert!(gate.check(key).await.unwrap().is_allowed());
+        assert!(gate.ask(key).deadline(PATIENCE).check().await.unwrap().is_allowed());
     }
     let count = || cluster.nodes().filter(|node| node.url() != victim.url()).map(moved).sum::<u64>();
     let before = count();
