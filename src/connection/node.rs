@@ -75,7 +75,12 @@ impl Node {
                     reply => reply,
                 };
                 let Some(text) = reply::not_the_one(&reply) else {
-                    attempt.count_answer();
+                    if reply::is_in_step(&reply) {
+                        attempt.count_answer();
+                    } else {
+                        let error = Error::unavailable("it answers what was not asked: is this a Redis?");
+                        self.held.give_up(&attempt, error, answers > 0);
+                    }
                     return Said::Reply(reply);
                 };
                 // Not a success, whatever it answered before: a replica still denies.

@@ -26,6 +26,15 @@ pub(super) fn not_the_one(reply: &RedisResult<Value>) -> Option<String> {
     }
 }
 
+/// Whether any command of ours is answered in this way. Else it may be the answer to another
+/// (a PING), and so may be all that come after it.
+pub(super) fn is_in_step(reply: &RedisResult<Value>) -> bool {
+    matches!(
+        reply,
+        Err(_) | Ok(Value::Int(_) | Value::Array(_) | Value::BulkString(_) | Value::VerbatimString { .. })
+    )
+}
+
 pub(super) fn is_not_the_one(error: &ServerError) -> bool {
     NOT_THE_ONE.contains(&error.code())
 }

@@ -74,7 +74,7 @@ async fn outage(begin: impl FnOnce(&mut Cluster, &str)) -> usize {
 
     begin(&mut cluster, &victim);
     let (begun, promoted) = (Instant::now(), promoted(&cluster, &victim));
-    let (mut answered_elsewhere, mut longest) = (0, Duration::ZERO);
+    let (mut unanswered, mut answered_elsewhere, mut longest) = (0, 0, Duration::ZERO);
     let decided = loop {
         let asked = Instant::now();
         let decision = gate.check(hit).await.unwrap();
@@ -83,6 +83,7 @@ async fn outage(begin: impl FnOnce(&mut Cluster, &str)) -> usize {
             admitted += u64::from(decision.is_allowed());
             break Instant::now();
         }
+        unanswered += 1;
         let other = gate.ask(&elsewhere).cost(0).check().await.unwrap();
         answered_elsewhere += usize::from(other.source() == Source::Redis);
         assert!(begun.elapsed() < PATIENCE, "never decided by Redis again");
@@ -99,7 +100,9 @@ async fn outage(begin: impl FnOnce(&mut Cluster, &str)) -> usize {
         let decision = patient().await.unwrap();
         admitted += u64::from(decision.is_allowed() && decision.source() == Source::Redis);
     }
-    assert!((LIMIT..=2 * LIMIT).contains(&admitted), "{admitted} admitted");
+    // What nobody was told of may have been charged.
+    let least = LIMIT.saturating_sub(unanswered);
+    assert!((least..=2 * LIMIT).contains(&admitted), "{admitted} admitted, {unanswered} unanswered");
     answered_elsewhere
 }
 
