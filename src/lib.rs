@@ -4,6 +4,8 @@
 //! Imports go down only:
 //!
 //! ```text
+//! rules                                  what picks gates and keys for a request
+//!         |
 //! limiter, gate, ask, reservation        what a service holds and asks
 //!         |
 //! lease                                  what this process holds of it
@@ -48,6 +50,8 @@ mod observer;
 mod per_thread;
 pub mod quota;
 mod reservation;
+#[cfg(feature = "rules")]
+pub mod rules;
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod script;
 mod store;

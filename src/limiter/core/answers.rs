@@ -101,7 +101,7 @@ impl Core {
         })
     }
 
-    pub(in crate::limiter) fn tell_decided(&self, decision: &Decision) {
+    pub(crate) fn tell_decided(&self, decision: &Decision) {
         if let Some(observer) = &self.observer {
             observer.decided(decision);
         }

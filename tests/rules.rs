@@ -1,0 +1,7 @@
+//! Limits from files.
+
+mod beyond;
+mod examples;
+mod loading;
+mod matching;
+mod mistakes;
