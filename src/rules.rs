@@ -42,6 +42,7 @@ mod ruling;
 mod schema;
 mod source;
 mod tree;
+mod watched;
 mod yaml;
 
 pub use self::descriptor::Descriptor;
@@ -51,3 +52,4 @@ pub use self::rule::Rule;
 pub use self::ruled::RuledLimiter;
 pub use self::ruling::{Outcome, Ruling, Verdict};
 pub use self::schema::schema;
+pub use self::watched::Watched;

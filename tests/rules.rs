@@ -5,3 +5,4 @@ mod examples;
 mod loading;
 mod matching;
 mod mistakes;
+mod reloading;

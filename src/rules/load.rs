@@ -53,7 +53,41 @@ impl Loader {
     ///
     /// All mistakes of all files. A folder without a file of rules is one.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, Mistakes> {
-        let path = path.as_ref();
+        self.rules(&Read::new(path.as_ref()))
+    }
+
+    /// The rules in texts, each with a name for messages.
+    ///
+    /// # Errors
+    ///
+    /// All mistakes of all texts.
+    pub fn parse<'t>(&self, texts: impl IntoIterator<Item = (&'t str, &'t str)>) -> Result<Rules, Mistakes> {
+        let source = |(name, text): (&str, &str)| Source { name: name.to_owned(), text: text.to_owned() };
+        let sources = texts.into_iter().map(source).collect();
+        self.rules(&Read { sources, mistakes: Vec::new() })
+    }
+
+    pub(super) fn rules(&self, read: &Read) -> Result<Rules, Mistakes> {
+        let mut mistakes = read.mistakes.clone();
+        let compiled = compile(&read.sources, self.merges_domains).unwrap_or_else(|more| {
+            mistakes.extend(more);
+            Compiled::default()
+        });
+        Mistakes::of(mistakes).map_or(Ok(()), Err)?;
+        let gate_names = compiled.gate_names()?;
+        Ok(Rules(Arc::new(Loaded { compiled, gate_names })))
+    }
+}
+
+/// What was found, and what could not be read.
+#[derive(PartialEq)]
+pub(super) struct Read {
+    sources: Vec<Source>,
+    mistakes: Vec<Mistake>,
+}
+
+impl Read {
+    pub(super) fn new(path: &Path) -> Self {
         let (mut sources, mut mistakes) = (Vec::new(), Vec::new());
         let files = match files(path) {
             Ok(files) if files.is_empty() => {
@@ -74,27 +108,7 @@ impl Loader {
                 Err(error) => mistakes.push(unreadable(&file, &format!("this cannot be read: {error}"))),
             }
         }
-        self.rules(&sources, mistakes)
-    }
-
-    /// The rules in texts, each with a name for messages.
-    ///
-    /// # Errors
-    ///
-    /// All mistakes of all texts.
-    pub fn parse<'t>(&self, texts: impl IntoIterator<Item = (&'t str, &'t str)>) -> Result<Rules, Mistakes> {
-        let source = |(name, text): (&str, &str)| Source { name: name.to_owned(), text: text.to_owned() };
-        self.rules(&texts.into_iter().map(source).collect::<Vec<_>>(), Vec::new())
-    }
-
-    fn rules(&self, sources: &[Source], mut mistakes: Vec<Mistake>) -> Result<Rules, Mistakes> {
-        let compiled = compile(sources, self.merges_domains).unwrap_or_else(|more| {
-            mistakes.extend(more);
-            Compiled::default()
-        });
-        Mistakes::of(mistakes).map_or(Ok(()), Err)?;
-        let gate_names = compiled.gate_names()?;
-        Ok(Rules(Arc::new(Loaded { compiled, gate_names })))
+        Self { sources, mistakes }
     }
 }
 

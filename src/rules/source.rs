@@ -3,6 +3,7 @@
 use super::mistake::{Mistake, Place};
 
 /// A name to show, and the text.
+#[derive(PartialEq)]
 pub(super) struct Source {
     pub(super) name: String,
     pub(super) text: String,

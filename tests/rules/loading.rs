@@ -7,16 +7,16 @@ use serde_json::Value;
 use tidegate::rules::{Descriptor, Rules, schema};
 
 /// A folder of its own, removed at the end.
-struct Folder(PathBuf);
+pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
-    fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("tidegate-rules-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).unwrap();
         Self(path)
     }
 
-    fn write(&self, file: &str, text: impl AsRef<[u8]>) {
+    pub(super) fn write(&self, file: &str, text: impl AsRef<[u8]>) {
         fs::write(self.0.join(file), text).unwrap();
     }
 }

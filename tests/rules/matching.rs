@@ -15,7 +15,7 @@ struct Node {
     key: &'static str,
     value: &'static str,
     is_limited: bool,
-    below: Vec<Node>,
+    below: Vec<Self>,
 }
 
 fn nodes() -> impl Strategy<Value = Vec<Node>> {

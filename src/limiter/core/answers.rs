@@ -107,6 +107,13 @@ impl Core {
         }
     }
 
+    #[cfg(feature = "rules")]
+    pub(crate) fn tell_reloaded(&self, reloaded: Result<usize, &Error>) {
+        if let Some(observer) = &self.observer {
+            observer.reloaded(reloaded);
+        }
+    }
+
     pub(super) fn tell_failed(&self, gate: &str, error: &Error) {
         if let Some(observer) = &self.observer {
             observer.failed(gate, error);
