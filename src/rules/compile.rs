@@ -1,6 +1,6 @@
 //! From documents to rules. All mistakes of all files are found.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT, closest};
@@ -49,16 +49,20 @@ pub(super) fn compile(sources: &[Source], merges_domains: bool) -> Result<Compil
         replaced.extend(names.map(|(domain, name, place)| (domain, name, source, place)));
         mistakes.append(&mut reading.reader.mistakes);
     }
+    let mut names: HashMap<&str, HashSet<&str>> = HashMap::new();
+    for rule in &compiled.rules {
+        names.entry(&rule.domain).or_default().extend(rule.name());
+    }
     for (domain, name, source, place) in replaced {
-        let of_domain = compiled.rules.iter().filter(|rule| *rule.domain == *domain);
-        let known: Vec<&str> = of_domain.filter_map(|rule| rule.name()).collect();
-        if !known.contains(&name.as_str()) {
-            let mut mistake = source.mistake(place, format!("no rule of `{domain}` has the name `{name}`"));
-            if let Some(near) = closest(&name, known) {
-                mistake.hint(format!("did you mean `{near}`?"));
-            }
-            mistakes.push(mistake);
+        let known = names.get(domain.as_str());
+        if known.is_some_and(|known| known.contains(name.as_str())) {
+            continue;
         }
+        let mut mistake = source.mistake(place, format!("no rule of `{domain}` has the name `{name}`"));
+        if let Some(near) = closest(&name, known.into_iter().flatten().copied()) {
+            mistake.hint(format!("did you mean `{near}`?"));
+        }
+        mistakes.push(mistake);
     }
     if mistakes.is_empty() { Ok(compiled) } else { Err(mistakes) }
 }
@@ -96,6 +100,7 @@ impl<'n> Reading<'_, 'n, '_> {
             }
         };
         let new = Domain { top: Level::default(), charges_each, file: self.file.clone(), line: place.line };
+        let mut scratch = None;
         let mut domain = match self.compiled.domains.remove(name) {
             None => new,
             Some(first) if name.is_empty() => first,
@@ -104,6 +109,7 @@ impl<'n> Reading<'_, 'n, '_> {
                 if !merges_domains {
                     let message = format!("the domain `{name}` is there already, at {at}");
                     self.reader.mistake(place, message).hint("put all its rules into one document");
+                    scratch = Some(Level::default());
                 } else if charge.is_some() && first.charges_each != charges_each {
                     self.reader.mistake(place, format!("the domain `{name}` has another `charge` at {at}"));
                 }
@@ -112,7 +118,7 @@ impl<'n> Reading<'_, 'n, '_> {
         };
         self.domain = name;
         let descriptors = self.reader.list("descriptors", fields.get("descriptors"));
-        self.descriptors(descriptors, &mut domain.top);
+        self.descriptors(descriptors, scratch.as_mut().unwrap_or(&mut domain.top));
         self.compiled.domains.insert(name.into(), domain);
     }
 

@@ -6,6 +6,8 @@ use crate::error::Error;
 
 /// How many mistakes a text tells before it only counts them.
 const MOST_SHOWN: usize = 100;
+/// How many letters of a line are shown.
+const WIDEST: usize = 120;
 
 /// Where something stands. Lines and columns begin at 1; 0 is the file as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub(super) struct Place {
 pub struct Mistake {
     file: String,
     place: Place,
+    /// How many letters of the line stand before the snippet.
+    hidden: usize,
     snippet: String,
     message: String,
     hint: Option<String>,
@@ -36,7 +40,10 @@ pub struct Mistake {
 
 impl Mistake {
     pub(super) fn new(file: &str, place: Place, snippet: &str, message: String) -> Self {
-        Self { file: file.to_owned(), place, snippet: snippet.to_owned(), message, hint: None }
+        // A file can be all on one line.
+        let hidden = if place.column > WIDEST { place.column - WIDEST / 2 } else { 0 };
+        let snippet = snippet.chars().skip(hidden).take(WIDEST).collect();
+        Self { file: file.to_owned(), place, hidden, snippet, message, hint: None }
     }
 
     pub(super) fn hint(&mut self, hint: impl Into<String>) {
@@ -82,8 +89,8 @@ impl fmt::Display for Mistake {
             0 => write!(f, "{}: {}", self.file, self.message)?,
             _ => {
                 write!(f, "{}:{line}:{column}: {}", self.file, self.message)?;
-                let before = " ".repeat(column.saturating_sub(1));
-                let marks = "^".repeat(length.max(1));
+                let before = " ".repeat(column.saturating_sub(self.hidden + 1));
+                let marks = "^".repeat(length.clamp(1, WIDEST));
                 write!(f, "\n{margin} |\n{line} | {}\n{margin} | {before}{marks}", self.snippet)?;
             }
         }

@@ -118,7 +118,8 @@ impl RuledLimiter {
             wanted.clear();
         }
         let (decisions, seen) = join(self.decide(&wanted, charges_each), self.decide_each(&watched)).await;
-        for (ask, decision) in wanted.iter().zip(decisions?) {
+        let (passes, decisions) = decisions?;
+        for (ask, decision) in wanted.iter().zip(decisions) {
             outcomes[ask.at] = Outcome::Decided(decision);
         }
         for (ask, decision) in watched.iter().zip(seen) {
@@ -131,7 +132,7 @@ impl RuledLimiter {
             let metric = rule.as_ref().and_then(|rule| rule.metric(descriptor));
             Verdict { rule, outcome, metric }
         });
-        Ok(Ruling::new(verdicts.collect()))
+        Ok(Ruling::new(passes, verdicts.collect()))
     }
 
     fn meet(&self, domain: &str, descriptor: &Descriptor<'_>) -> Option<Met<'_>> {
@@ -141,17 +142,24 @@ impl RuledLimiter {
         Some(Met { index, rule, limit, gate: self.0.gates[index].0[tier].as_ref() })
     }
 
-    async fn decide(&self, wanted: &[Wanted<'_>], charges_each: bool) -> Result<Vec<Decision>, Error> {
-        match wanted {
-            [] => Ok(Vec::new()),
+    /// Whether all pass, and a decision for each.
+    async fn decide(
+        &self,
+        wanted: &[Wanted<'_>],
+        charges_each: bool,
+    ) -> Result<(bool, Vec<Decision>), Error> {
+        let decisions = match wanted {
+            [] => Vec::new(),
             // The only way that spends from leases.
-            [ask] => Ok(vec![ask.gate.check_cost(&ask.key, ask.cost).await?]),
-            _ if charges_each => self.decide_each(wanted).await.into_iter().collect(),
+            [ask] => vec![ask.gate.check_cost(&ask.key, ask.cost).await?],
+            _ if charges_each => self.decide_each(wanted).await.into_iter().collect::<Result<_, _>>()?,
             _ => {
                 let asks = wanted.iter().map(|ask| ask.gate.ask(&ask.key).cost(ask.cost));
-                Ok(self.0.limiter.check_all(asks).await?.decisions().to_vec())
+                let all = self.0.limiter.check_all(asks).await?;
+                return Ok((all.is_allowed(), all.decisions().to_vec()));
             }
-        }
+        };
+        Ok((decisions.iter().all(Decision::is_allowed), decisions))
     }
 
     async fn decide_each(&self, wanted: &[Wanted<'_>]) -> Vec<Result<Decision, Error>> {

@@ -10,8 +10,9 @@ use crate::decision::Decision;
 #[must_use = "a ruling that nobody looks at limits nothing"]
 #[derive(Clone, Debug)]
 pub struct Ruling {
-    pub(super) verdicts: Vec<Verdict>,
-    pub(super) binding: Option<usize>,
+    passes: bool,
+    verdicts: Vec<Verdict>,
+    binding: Option<usize>,
 }
 
 /// What became of one descriptor.
@@ -45,7 +46,7 @@ impl Ruling {
     /// Whether the request may pass: no rule denies it.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.verdicts.iter().all(Verdict::is_allowed)
+        self.passes && self.verdicts.iter().all(Verdict::is_allowed)
     }
 
     /// For each descriptor, in the order in which they were given.
@@ -75,7 +76,8 @@ impl Ruling {
         self.verdicts.iter().filter_map(Verdict::decision).map(Decision::delay).max().unwrap_or_default()
     }
 
-    pub(super) fn new(verdicts: Vec<Verdict>) -> Self {
+    /// `passes` is what those that were asked together said.
+    pub(super) fn new(passes: bool, verdicts: Vec<Verdict>) -> Self {
         let mut binding: Option<usize> = None;
         for (at, verdict) in verdicts.iter().enumerate() {
             let Some(decision) = verdict.decision() else { continue };
@@ -85,7 +87,7 @@ impl Ruling {
                 binding = Some(at);
             }
         }
-        Self { verdicts, binding }
+        Self { passes, verdicts, binding }
     }
 }
 

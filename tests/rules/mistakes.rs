@@ -257,3 +257,13 @@ fn a_domain_in_two_documents_is_a_mistake_unless_they_are_merged() {
         ]
     );
 }
+
+#[test]
+fn of_a_long_line_a_part_is_shown() {
+    let text = format!("domain: d\ndescriptors: [{}{{ kee: 1 }}]", "{ key: a, value: b }, ".repeat(1_000));
+    let text = Rules::parse("a.yaml", &text).unwrap_err().to_string();
+    let shown: Vec<&str> = text.rsplit("a.yaml:").next().unwrap().lines().collect();
+    let at = shown[3].find('^').unwrap();
+    assert_eq!(&shown[2][at..at + 3], "kee");
+    assert!(shown[2].len() < 200);
+}
