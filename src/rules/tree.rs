@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use super::rule::Pattern;
 
-/// What can come next.
+/// What can come next. Few keys stand on one level as a rule, so that comparing is quicker than hashing.
 #[derive(Debug, Default)]
-pub(super) struct Level(HashMap<Box<str>, Values>);
+pub(super) struct Level(BTreeMap<Box<str>, Values>);
 
 #[derive(Debug, Default)]
 struct Values {

@@ -260,9 +260,10 @@ fn a_domain_in_two_documents_is_a_mistake_unless_they_are_merged() {
 
 #[test]
 fn of_a_long_line_a_part_is_shown() {
-    let text = format!("domain: d\ndescriptors: [{}{{ kee: 1 }}]", "{ key: a, value: b }, ".repeat(1_000));
+    let many: String = (0..1_000).map(|at| format!("{{ key: a{at} }}, ")).collect();
+    let text = format!("domain: d\ndescriptors: [{many}{{ key: b, kee: 1 }}]");
     let text = Rules::parse("a.yaml", &text).unwrap_err().to_string();
-    let shown: Vec<&str> = text.rsplit("a.yaml:").next().unwrap().lines().collect();
+    let shown: Vec<&str> = text.lines().collect();
     let at = shown[3].find('^').unwrap();
     assert_eq!(&shown[2][at..at + 3], "kee");
     assert!(shown[2].len() < 200);
