@@ -33,7 +33,7 @@ pub(super) fn compile(sources: &[Source], merges_domains: bool) -> Result<Compil
         let documents = match Node::documents(source) {
             Ok(documents) => documents,
             Err(mistake) => {
-                mistakes.push(mistake);
+                mistakes.push(*mistake);
                 continue;
             }
         };
@@ -85,20 +85,7 @@ impl<'n> Reading<'_, 'n, '_> {
         let charge = fields.get("charge");
         let charge = charge.and_then(|node| self.reader.choice("charge", CHARGES, node));
         let charges_each = charge == Some(1);
-        let named = fields.get("domain").map(|node| (self.reader.text("domain", node), node.place));
-        let (name, place) = match named {
-            Some((Some(name), place)) if !name.is_empty() => (name, place),
-            Some((None, place)) => ("", place),
-            Some((Some(_), place)) => {
-                self.reader.mistake(place, "the `domain` is empty");
-                ("", place)
-            }
-            None => {
-                let hint = "a request names the domain whose rules it asks for";
-                self.reader.mistake(node.place, "a document needs a `domain`").hint(hint);
-                ("", node.place)
-            }
-        };
+        let (name, place) = self.reader.required("domain", &fields, node, &DOCUMENT);
         let new = Domain { top: Level::default(), charges_each, file: self.file.clone(), line: place.line };
         let mut scratch = None;
         let mut domain = match self.compiled.domains.remove(name) {
@@ -130,21 +117,9 @@ impl<'n> Reading<'_, 'n, '_> {
 
     fn descriptor(&mut self, node: &'n Node, level: &mut Level) {
         let Some(fields) = self.reader.map(node, &DESCRIPTOR) else { return };
-        let key = fields.get("key").map(|node| (self.reader.text("key", node), node.place));
+        let (key, place) = self.reader.required("key", &fields, node, &DESCRIPTOR);
         let value = fields.get("value").map(|node| (self.reader.text("value", node), node.place));
         let value_text = value.and_then(|(text, _)| text).unwrap_or_default();
-        let (key, place) = match key {
-            Some((Some(key), place)) if !key.is_empty() => (key, place),
-            Some((None, place)) => ("", place),
-            Some((Some(_), place)) => {
-                self.reader.mistake(place, "the `key` is empty");
-                ("", place)
-            }
-            None => {
-                self.reader.mistake(node.place, "a descriptor needs a `key`");
-                ("", node.place)
-            }
-        };
         if key.ends_with('*') && value_text.is_empty() {
             let hint = "a `*` can stand at the end of a `value`";
             self.reader.mistake(place, "a `key` is met as it is, without `*`").hint(hint);

@@ -94,6 +94,25 @@ impl Reader<'_> {
         }
     }
 
+    /// A text that has to be there, and where it stands; empty where it is not.
+    pub(super) fn required<'n>(
+        &mut self,
+        name: &str,
+        fields: &Fields<'n>,
+        map: &Node,
+        table: &Table,
+    ) -> (&'n str, Place) {
+        let Some(node) = fields.get(name) else {
+            self.mistake(map.place, format!("{} needs a `{name}`", table.what));
+            return ("", map.place);
+        };
+        let text = self.text(name, node);
+        if text == Some("") {
+            self.mistake(node.place, format!("the `{name}` is empty"));
+        }
+        (text.unwrap_or_default(), node.place)
+    }
+
     pub(super) fn flag(&mut self, name: &str, node: Option<&Node>) -> bool {
         match node.map(|node| (&node.value, node)) {
             None => false,

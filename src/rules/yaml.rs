@@ -34,7 +34,7 @@ impl Node {
     /// # Errors
     ///
     /// What is no YAML. Nothing after it is read.
-    pub(super) fn documents(source: &Source) -> Result<Vec<Self>, Mistake> {
+    pub(super) fn documents(source: &Source) -> Result<Vec<Self>, Box<Mistake>> {
         let options = serde_saphyr::options! {
             // Both are wanted, to say where the first was.
             duplicate_keys: DuplicateKeyPolicy::PassThrough,
@@ -57,7 +57,9 @@ impl Node {
                 });
                 let text = error.without_snippet().to_string();
                 let text = text.split(" at line ").next().unwrap_or_default();
-                Err(source.mistake(place.unwrap_or_default(), format!("this cannot be read: {text}")))
+                Err(Box::new(
+                    source.mistake(place.unwrap_or_default(), format!("this cannot be read: {text}")),
+                ))
             }
         }
     }

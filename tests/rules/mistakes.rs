@@ -75,7 +75,7 @@ const MISTAKES: &[(&str, &[&str])] = &[
         ],
     ),
     ("negative-number", &["6:26 `requests_per_unit` is at least 0, not -5"]),
-    ("no-domain", &["1:1 a document needs a `domain` = a request names the domain whose rules it asks for"]),
+    ("no-domain", &["1:1 a document needs a `domain`"]),
     ("no-key", &["3:5 a descriptor needs a `key`"]),
     (
         "no-requests-per-unit",
