@@ -28,6 +28,8 @@ pub enum Source {
     /// Redis could not be asked, and [`OnFailure::Closed`](crate::OnFailure::Closed)
     /// refused it.
     Closed,
+    /// A rule with `requests_per_unit: 0` denied it. Nobody was asked.
+    Rule,
 }
 
 impl Source {
@@ -42,6 +44,7 @@ impl Source {
             Self::Local => "local",
             Self::Open => "open",
             Self::Closed => "closed",
+            Self::Rule => "rule",
         }
     }
 }

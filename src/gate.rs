@@ -25,6 +25,8 @@ pub struct Gate {
     pub(crate) core: Arc<Core>,
     info: Result<Arc<PerThread<GateInfo>>, Error>,
     pub(crate) on_failure: OnFailure,
+    /// It decides, and whoever asks it by itself passes all the same.
+    pub(crate) is_shadow: bool,
     leases: Option<Arc<Leases>>,
 }
 
@@ -35,6 +37,7 @@ impl Gate {
             core: core.clone(),
             info: core.gate_info(name, quota).map(|info| Arc::new(PerThread::new(|| info.clone()))),
             on_failure: core.on_failure,
+            is_shadow: false,
             leases: None,
         }
     }
@@ -228,6 +231,12 @@ impl Gate {
     #[must_use]
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
         self.on_failure = on_failure;
+        self
+    }
+
+    #[cfg(feature = "rules")]
+    pub(crate) fn shadow(mut self, is_shadow: bool) -> Self {
+        self.is_shadow = is_shadow;
         self
     }
 

@@ -4,7 +4,7 @@
 //! Imports go down only:
 //!
 //! ```text
-//! http                                   in front of services, and of clients
+//! http, rules                            in front of services, and of clients; limits from files
 //!         |
 //! limiter, gate, ask, reservation        what a service holds and asks
 //!         |
@@ -52,6 +52,8 @@ mod observer;
 mod per_thread;
 pub mod quota;
 mod reservation;
+#[cfg(feature = "rules")]
+pub mod rules;
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod script;
 mod store;

@@ -18,7 +18,7 @@ use crate::quota::Quota;
 
 /// What an ask gets when Redis cannot answer it in time.
 ///
-/// Default: [`OnFailure::Error`].
+/// Default: [`OnFailure::Local`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFailure {

@@ -67,4 +67,10 @@ pub trait Observer: Send + Sync + 'static {
     fn stranded(&self, gate: &str, units: u64) {
         let _ = (gate, units);
     }
+
+    /// The files of rules have changed: so many rules are in force now, or those that were before,
+    /// since there are mistakes.
+    fn reloaded(&self, rules: Result<usize, &Error>) {
+        let _ = rules;
+    }
 }

@@ -29,6 +29,8 @@ use std::time::Duration;
 
 use self::invalid::Invalid;
 pub use self::kind::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
+#[cfg(feature = "rules")]
+pub(crate) use self::rate::LONGEST_US;
 pub(crate) use self::rate::Micros;
 pub use self::rate::Rate;
 use crate::error::Error;

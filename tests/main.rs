@@ -40,6 +40,8 @@ mod reconnecting;
 #[cfg(target_os = "linux")] // by what /proc tells of a process
 mod reconnects;
 mod reference_agrees_with_oracle;
+#[cfg(feature = "rules")]
+mod rules;
 mod scripts;
 mod sentinel;
 mod support;

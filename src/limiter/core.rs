@@ -249,7 +249,11 @@ impl Core {
     }
 
     /// A peek decides nothing.
-    fn told(&self, ask: AskRef<'_>, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+    fn told(&self, ask: AskRef<'_>, mut decided: Result<Decision, Error>) -> Result<Decision, Error> {
+        if let (Ok(decision), true) = (&mut decided, ask.gate.is_shadow) {
+            decision.shadow = !decision.allowed;
+            decision.allowed = true;
+        }
         if let (Ok(decision), true) = (&decided, ask.cost > 0) {
             self.tell_decided(decision);
         }

@@ -107,9 +107,16 @@ impl Core {
         })
     }
 
-    pub(in crate::limiter) fn tell_decided(&self, decision: &Decision) {
+    pub(crate) fn tell_decided(&self, decision: &Decision) {
         if let Some(observer) = &self.observer {
             observer.decided(decision);
+        }
+    }
+
+    #[cfg(feature = "rules")]
+    pub(crate) fn tell_reloaded(&self, reloaded: Result<usize, &Error>) {
+        if let Some(observer) = &self.observer {
+            observer.reloaded(reloaded);
         }
     }
 

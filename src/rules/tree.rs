@@ -1,0 +1,81 @@
+//! The rules of a domain, by the keys and values that lead to them.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Included, Unbounded};
+use std::sync::Arc;
+
+use super::rule::Pattern;
+
+/// What can come next. Few keys stand on one level as a rule, so that comparing is quicker than hashing.
+#[derive(Debug, Default)]
+pub(super) struct Level(BTreeMap<Box<str>, Values>);
+
+#[derive(Debug, Default)]
+struct Values {
+    exact: HashMap<Box<[u8]>, Branch>,
+    /// By what stands before the `*`.
+    prefixes: BTreeMap<Box<[u8]>, Branch>,
+    any: Option<Box<Branch>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Branch {
+    /// The rule for what ends here, by its number.
+    pub(super) rule: Option<usize>,
+    pub(super) below: Level,
+    pub(super) file: Arc<str>,
+    pub(super) line: usize,
+}
+
+impl Level {
+    pub(super) fn get(&self, key: &str, pattern: &Pattern) -> Option<&Branch> {
+        let values = self.0.get(key)?;
+        match pattern {
+            Pattern::Exact(value) => values.exact.get(value.as_bytes()),
+            Pattern::Prefix(prefix) => values.prefixes.get(prefix.as_bytes()),
+            Pattern::Any => values.any.as_deref(),
+        }
+    }
+
+    pub(super) fn insert(&mut self, key: &str, pattern: &Pattern, branch: Branch) {
+        let values = self.0.entry(key.into()).or_default();
+        match pattern {
+            Pattern::Exact(value) => drop(values.exact.insert(value.as_bytes().into(), branch)),
+            Pattern::Prefix(prefix) => drop(values.prefixes.insert(prefix.as_bytes().into(), branch)),
+            Pattern::Any => values.any = Some(Box::new(branch)),
+        }
+    }
+
+    /// The rule for exactly these entries. On each level the most specific
+    /// branch is taken, and no other is tried where that leads nowhere.
+    pub(super) fn find(&self, entries: &[(&str, &[u8])]) -> Option<usize> {
+        let (last, before) = entries.split_last()?;
+        let mut level = self;
+        for entry in before {
+            level = &level.step(entry)?.below;
+        }
+        level.step(last)?.rule
+    }
+
+    fn step(&self, (key, value): &(&str, &[u8])) -> Option<&Branch> {
+        let values = self.0.get(*key)?;
+        if let Some(branch) = values.exact.get(*value) {
+            return Some(branch);
+        }
+        longest_prefix(&values.prefixes, value).or(values.any.as_deref())
+    }
+}
+
+/// The prefixes of a value are what it begins with, so each that is left to find
+/// comes at or before what the value and the last one tried have in common.
+fn longest_prefix<'b>(prefixes: &'b BTreeMap<Box<[u8]>, Branch>, value: &[u8]) -> Option<&'b Branch> {
+    let mut rest = value;
+    loop {
+        let (prefix, branch) = prefixes.range::<[u8], _>((Unbounded, Included(rest))).next_back()?;
+        let common = prefix.iter().zip(rest).take_while(|(a, b)| a == b).count();
+        if common == prefix.len() {
+            return Some(branch);
+        }
+        rest = &rest[..common];
+    }
+}

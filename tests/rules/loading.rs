@@ -1,0 +1,105 @@
+//! Files and folders.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use tidegate::rules::{Descriptor, Rules, schema};
+
+/// A folder of its own, removed at the end.
+pub(super) struct Folder(pub(super) PathBuf);
+
+impl Folder {
+    pub(super) fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tidegate-rules-{}-{name}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(super) fn write(&self, file: &str, text: impl AsRef<[u8]>) {
+        fs::write(self.0.join(file), text).unwrap();
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn domain(name: &str) -> String {
+    format!(
+        "domain: {name}\ndescriptors: [{{ key: k, rate_limit: {{ unit: day, requests_per_unit: 1 }} }}]\n"
+    )
+}
+
+fn only_message(path: &Path) -> (usize, String) {
+    let mistakes = Rules::load(path).unwrap_err();
+    let told: Vec<_> = mistakes.iter().map(|it| (it.line(), it.message().to_owned())).collect();
+    assert_eq!(told.len(), 1, "{mistakes}");
+    told.into_iter().next().unwrap()
+}
+
+#[test]
+fn all_documents_of_all_yaml_files_of_a_folder_are_read() {
+    let folder = Folder::new("all");
+    folder.write("a.yaml", domain("a") + "---\n" + &domain("b") + "---\n# nothing\n");
+    folder.write("c.yml", domain("c"));
+    folder.write(".d.yaml", "not: rules");
+    folder.write("e.txt", "not: rules");
+    fs::create_dir(folder.0.join("f.yaml")).unwrap();
+    let rules = Rules::load(&folder.0).unwrap();
+    for name in ["a", "b", "c"] {
+        assert!(rules.find(name, &Descriptor::from([("k", "v")])).is_some(), "{name}");
+    }
+    let (file, line) = rules.iter().nth(1).unwrap().origin();
+    assert!(file.ends_with("/a.yaml"));
+    assert_eq!(line, 5);
+}
+
+#[cfg(unix)]
+#[test]
+fn links_are_followed_as_kubernetes_makes_them() {
+    let folder = Folder::new("links");
+    let version = folder.0.join("..2026_01_01");
+    fs::create_dir(&version).unwrap();
+    fs::write(version.join("a.yaml"), domain("a")).unwrap();
+    std::os::unix::fs::symlink("..2026_01_01", folder.0.join("..data")).unwrap();
+    std::os::unix::fs::symlink("..data/a.yaml", folder.0.join("a.yaml")).unwrap();
+    assert_eq!(Rules::load(&folder.0).unwrap().iter().count(), 1);
+}
+
+#[test]
+fn what_cannot_be_read_is_a_mistake() {
+    let folder = Folder::new("unreadable");
+    assert_eq!(only_message(&folder.0).1, "this folder holds no file that ends in .yaml or .yml");
+    folder.write("a.yaml", [0xff, 0xfe]);
+    assert_eq!(only_message(&folder.0), (0, "this file is not UTF-8".to_owned()));
+    let (line, message) = only_message(&folder.0.join("absent.yaml"));
+    assert_eq!(line, 0);
+    assert!(message.starts_with("this cannot be read: "), "{message}");
+}
+
+/// Of what stands in fixtures that are right, the schema knows every field.
+#[test]
+fn the_schema_knows_every_field_of_the_examples() {
+    let schema: Value = serde_json::from_str(&schema()).unwrap();
+    let names = |table: &Value| table["properties"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
+    let mut known = names(&schema);
+    schema["$defs"].as_object().unwrap().values().for_each(|table| known.extend(names(table)));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/rules/fixtures/examples");
+    for file in fs::read_dir(folder).unwrap() {
+        let text = fs::read_to_string(file.unwrap().path()).unwrap();
+        let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default());
+        for part in lines.flat_map(|line| line.split([' ', '-', '{', ',']).collect::<Vec<_>>()) {
+            if let Some(field) = part.strip_suffix(':') {
+                assert!(known.iter().any(|name| name == field), "{field}");
+            }
+        }
+    }
+    assert_eq!(schema["$defs"]["rate_limit"]["properties"]["unit"]["enum"][1], "minute");
+    assert_eq!(
+        schema["$defs"]["descriptor"]["properties"]["descriptors"]["items"]["$ref"],
+        "#/$defs/descriptor"
+    );
+}
