@@ -35,10 +35,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::ConnectInfo;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::post;
-use tidegate::http::{Charge, Key, RateLimitLayer};
+use tidegate::http::{Charge, ClientIp, Key, RateLimitLayer};
 use tidegate::{Limiter, Quota};
 use tokio::net::TcpListener;
 
@@ -53,10 +52,8 @@ async fn main() -> Result<(), Failure> {
         .namespace("example-login")
         .deadline(Duration::from_secs(2))
         .build()?;
-    let client = Key::from_fn(|parts| {
-        let ConnectInfo(address) = parts.extensions.get::<ConnectInfo<SocketAddr>>()?;
-        Some(address.ip().to_string().into_bytes())
-    });
+    // Behind a proxy this is `ClientIp::behind(networks)`: no header is believed that is not declared.
+    let client = Key::client_ip(ClientIp::peer());
     // A try is taken before the password is looked at, so that no two pass on the last one; it is given
     // back before the answer goes out, so that the next request finds it.
     let failures = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
