@@ -31,6 +31,7 @@
 
 mod compile;
 mod descriptor;
+mod explain;
 mod fields;
 mod limit;
 mod load;
@@ -46,6 +47,7 @@ mod watched;
 mod yaml;
 
 pub use self::descriptor::Descriptor;
+pub use self::explain::{Explanation, Met};
 pub use self::load::{Loader, Rules};
 pub use self::mistake::{Mistake, Mistakes};
 pub use self::rule::Rule;

@@ -175,6 +175,10 @@ impl Rules {
         self.0.compiled.rules.iter().map(|rule| &**rule)
     }
 
+    pub(super) fn compiled(&self) -> &Compiled {
+        &self.0.compiled
+    }
+
     pub(super) fn find_index(&self, domain: &str, descriptor: &Descriptor<'_>) -> Option<usize> {
         self.0.compiled.domains.get(domain)?.top.find(&descriptor.entries)
     }

@@ -57,6 +57,32 @@ impl Level {
         level.step(last)?.rule
     }
 
+    /// All that an entry would be met by, the most specific first: what is taken, and what is passed over.
+    pub(super) fn candidates(&self, (key, value): &(&str, &[u8])) -> Vec<(Pattern, &Branch)> {
+        let Some(values) = self.0.get(*key) else { return Vec::new() };
+        let exact = values.exact.get_key_value(*value);
+        let prefixes = values.prefixes.iter().rev().filter(|(prefix, _)| value.starts_with(prefix));
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into();
+        let exact = exact.map(|(value, branch)| (Pattern::Exact(text(value)), branch));
+        let prefixes = prefixes.map(|(prefix, branch)| (Pattern::Prefix(text(prefix)), branch));
+        let any = values.any.as_deref().map(|branch| (Pattern::Any, branch));
+        exact.into_iter().chain(prefixes).chain(any).collect()
+    }
+
+    /// What stands here: keys, and with one of them the values, as they are written.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(|key| &**key)
+    }
+
+    pub(super) fn values(&self, key: &str) -> Vec<String> {
+        let Some(values) = self.0.get(key) else { return Vec::new() };
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let prefixes = values.prefixes.keys().map(|prefix| text(prefix) + "*");
+        let mut all: Vec<String> = values.exact.keys().map(|value| text(value)).chain(prefixes).collect();
+        all.sort();
+        all
+    }
+
     fn step(&self, (key, value): &(&str, &[u8])) -> Option<&Branch> {
         let values = self.0.get(*key)?;
         if let Some(branch) = values.exact.get(*value) {
