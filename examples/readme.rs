@@ -87,10 +87,16 @@ fn source_of(example: &str) -> Result<String, Failure> {
 }
 
 fn output_of(example: &str) -> Result<String, Failure> {
+    // One of them runs the program `tidegate`.
+    cargo(&["build", "--quiet", "--all-features", "--bins"])?;
+    cargo(&["run", "--quiet", "--all-features", "--example", example])
+}
+
+fn cargo(args: &[&str]) -> Result<String, Failure> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
     let mut command = Command::new(cargo);
     command
-        .args(["run", "--quiet", "--all-features", "--example", example])
+        .args(args)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         // What they use by themselves is what the README shows.
         .env_remove("TIDEGATE_REDIS_URL");
@@ -104,7 +110,7 @@ fn output_of(example: &str) -> Result<String, Failure> {
     }
     let output = command.output()?;
     if !output.status.success() {
-        return Err(format!("example {example}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        return Err(format!("cargo {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr)).into());
     }
     Ok(String::from_utf8(output.stdout)?)
 }

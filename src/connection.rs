@@ -152,6 +152,26 @@ impl Connection {
         redis::from_redis_value(said).map_err(|_| Error::unavailable("INFO says no text: is this a Redis?"))
     }
 
+    /// A page of the keys that match, from a cursor on, of the node of a place. A cursor is of no use to a
+    /// server that another connection leads to.
+    #[cfg(feature = "cli")]
+    pub(crate) async fn scan(&self, cursor: u64, pattern: &str, to: To) -> Result<Value, Error> {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1_000);
+        let again = u32::from(cursor == 0);
+        self.send(&scan, to, &mut Again { lost: again, in_vain: again }).await?.map_err(refused)
+    }
+
+    /// Which node has answered for a place last; the same for all where there is one.
+    #[cfg(feature = "cli")]
+    pub(crate) fn node_of(&self, _place: Place) -> Option<(String, u16)> {
+        match &self.0 {
+            Servers::One(_) => Some(Default::default()),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(cluster) => cluster.node_of(_place),
+        }
+    }
+
     /// Gives up the connection for good.
     pub(crate) fn close(&self) {
         match &self.0 {

@@ -22,7 +22,7 @@ use crate::quota::{Kind, Micros, Quota};
 
 /// What a key holds. A change of it is a new number here, so that two versions
 /// of tidegate never read each other's state during a roll-out.
-const LAYOUT: u32 = 1;
+pub(crate) const LAYOUT: u32 = 1;
 
 /// Longer keys (as encoded) are stored as their hash.
 const LONGEST: usize = 200;
@@ -164,6 +164,17 @@ impl Keyspace {
         }
     }
 
+    #[cfg(feature = "cli")]
+    pub(crate) fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// A key in any place, which has as few.
+    #[cfg(feature = "cli")]
+    pub(crate) fn somewhere(&self, place: Place) -> String {
+        format!("{}:{LAYOUT}:{{{}}}", self.namespace, place.tag())
+    }
+
     /// A key as it stands in Redis.
     pub(crate) fn encoded(&self, key: &[u8]) -> String {
         self.mode.encoded(key)
@@ -175,6 +186,16 @@ impl Keyspace {
             false => Err(Error::config(format!(
                 "gate name {gate:?}: use 1 to 64 lower-case letters, digits, `_`, `.` or `-`"
             ))),
+        }
+    }
+
+    /// A key as it can stand in Redis: what was stored before there was a secret is in the clear.
+    #[cfg(feature = "cli")]
+    pub(crate) fn written(&self, key: &[u8]) -> Vec<String> {
+        let clear = KeyMode::Clear.encoded(key);
+        match &self.mode {
+            KeyMode::Clear => vec![clear],
+            KeyMode::Hmac(_) => vec![self.encoded(key), clear],
         }
     }
 

@@ -4,7 +4,7 @@
 //! Imports go down only:
 //!
 //! ```text
-//! http, rules                            in front of services, and of clients; limits from files
+//! http, rules, inspect                   in front of services, and of clients; limits from files; for operators
 //!         |
 //! limiter, control, gate, ask, reservation    what a service holds and asks
 //!         |
@@ -48,6 +48,9 @@ mod gate_name;
 mod health;
 #[cfg(feature = "tower")]
 pub mod http;
+#[cfg(feature = "cli")]
+#[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
+mod inspect;
 mod key;
 mod lease;
 mod limiter;
@@ -80,11 +83,13 @@ pub use self::orders::{Order, Switch};
 pub use self::quota::{Quota, Rate};
 pub use self::reservation::Reservation;
 
-/// For this repository's tests, demo and benches. Not public: may change in any
+/// For this repository's tests, demo, benches and command line. Not public: may change in any
 /// release.
 #[doc(hidden)]
 pub mod internals {
     pub use crate::algorithm::*;
+    #[cfg(feature = "cli")]
+    pub use crate::inspect::*;
     pub use crate::quota::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
     pub mod script {
         pub use crate::script::*;

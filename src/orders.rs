@@ -199,6 +199,12 @@ impl Orders {
         self.0.set(text::of_override(gate, key), quota.map(|quota| text::quota(&quota)), lasts).await
     }
 
+    /// Decides by what stands in the store now, whether they are followed or not.
+    #[cfg(feature = "cli")]
+    pub(crate) async fn read(&self) -> Result<(), Error> {
+        self.0.read().await
+    }
+
     /// What stands in the store now: overrides by gate and key, then switches by gate.
     pub(crate) async fn all(&self) -> Result<Vec<Order>, Error> {
         let mut standing = self.0.store.orders(&self.0.key, "", Deadline::new(self.0.deadline)).await?;

@@ -96,7 +96,11 @@ pub static ORDER: Script = Script::new("order", concat!(lua!("prelude"), lua!("o
 /// What `health` asks, and nothing else.
 pub static RIGHTS: Script = Script::new("rights", lua!("rights"));
 
-/// All that read or write state.
+/// What the command line asks.
+#[cfg(feature = "cli")]
+pub static INSPECT: Script = Script::new("inspect", concat!(lua!("prelude"), lua!("inspect")));
+
+/// All that a limiter reads or writes state by.
 pub fn all() -> impl Iterator<Item = &'static Script> {
     TAKE.iter()
         .chain(&REFUND)

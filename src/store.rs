@@ -297,6 +297,15 @@ impl Store {
         }
     }
 
+    /// `None` where there is no Redis.
+    #[cfg(feature = "cli")]
+    pub(crate) const fn connection(&self) -> Option<&Connection> {
+        match self {
+            Self::Redis(store) => Some(store.connection()),
+            _ => None,
+        }
+    }
+
     /// What whoever is not answered yet waits for.
     pub(crate) fn waited_for(&self) -> &'static str {
         match self {

@@ -11,6 +11,8 @@ mod behaviour;
 mod boundary;
 mod breaker;
 mod chaos;
+#[cfg(feature = "cli")]
+mod cli;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod connecting;

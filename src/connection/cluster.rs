@@ -179,6 +179,11 @@ impl Cluster {
         if pause.at < deadline.at { Ok(()) } else { Err(deadline.passed(NODE)) }
     }
 
+    #[cfg(feature = "cli")]
+    pub(super) fn node_of(&self, place: Place) -> Option<(String, u16)> {
+        self.map().owner(Some(place)).ok().flatten().map(|owner| owner.address.clone())
+    }
+
     pub(super) fn close(&self) {
         self.map().close();
     }

@@ -28,13 +28,18 @@ impl Place {
         Self((hash % PLACES as u64) as u8)
     }
 
-    #[cfg(all(test, feature = "cluster"))]
+    #[cfg(any(feature = "cli", all(test, feature = "cluster")))]
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..PLACES as u8).map(Self)
     }
 
     pub(crate) fn index(self) -> usize {
         usize::from(self.0)
+    }
+
+    #[cfg(feature = "cli")]
+    pub(crate) fn of_tag(tag: &str) -> Option<Self> {
+        TAGS.iter().position(|&other| other == tag).map(|index| Self(index as u8))
     }
 
     pub(super) fn tag(self) -> &'static str {

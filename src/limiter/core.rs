@@ -209,6 +209,16 @@ impl Core {
         })
     }
 
+    #[cfg(feature = "cli")]
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    #[cfg(feature = "cli")]
+    pub(crate) const fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+
     pub(crate) fn stopwatch(&self) -> Stopwatch {
         self.store.stopwatch()
     }
@@ -217,7 +227,7 @@ impl Core {
         self.store.sleep(duration).await;
     }
 
-    pub(super) fn deadline_of(&self, own: Option<Duration>) -> Deadline {
+    pub(crate) fn deadline_of(&self, own: Option<Duration>) -> Deadline {
         Deadline::new(own.unwrap_or(self.deadline))
     }
 

@@ -24,6 +24,11 @@ impl RedisStore {
         Self { connection, key }
     }
 
+    #[cfg(feature = "cli")]
+    pub(crate) const fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
     pub(crate) fn close(&self) {
         self.connection.close();
     }

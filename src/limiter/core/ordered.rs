@@ -44,6 +44,11 @@ impl Core {
         self.keyspace.encoded(key)
     }
 
+    #[cfg(feature = "cli")]
+    pub(crate) async fn read_orders(&self) -> Result<(), Error> {
+        self.orders.read().await
+    }
+
     pub(crate) async fn all_orders(&self) -> Result<Vec<Order>, Error> {
         self.open()?;
         self.orders.all().await

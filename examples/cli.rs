@@ -1,0 +1,59 @@
+//! A session with the command line.
+//!
+//!     cargo run --features cli --example cli
+//!
+//! Runs the program over a Redis of its own (see `scripts/redis`), whose clock stands still, so that
+//! each run prints the same. The program has to be built: `cargo build --features cli`.
+#![allow(clippy::print_stdout, reason = "a program for the command line")]
+
+use std::env;
+use std::process::Command;
+use std::time::Duration;
+
+use harness::Server;
+use tidegate::{Limiter, Quota, Rate};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// 2026-01-01 00:20 UTC.
+const NOW_US: u64 = 1_767_226_800_000_000;
+
+const SESSION: [&str; 6] = [
+    "inspect",
+    "inspect user:42",
+    "block user:43 --gate login --for 1h --yes",
+    "top --once --limit 3",
+    "switch api shadow --for 90m --yes",
+    "forget user:42 --yes",
+];
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Failure> {
+    let server = Server::with_shiftable_clock()?;
+    server.freeze_clock(NOW_US);
+    let limiter = Limiter::builder().url(server.url()).deadline(Duration::from_secs(5)).build()?;
+    let login = limiter.gate("login", Quota::token_bucket(5, Rate::per_minute(5)));
+    let api = limiter.gate("api", Quota::fixed_window(1_000, Duration::from_secs(3_600)).aligned_to_clock());
+    login.penalize("user:42", 6).await?;
+    login.penalize("user:44", 2).await?;
+    api.penalize("user:42", 17).await?;
+    api.penalize("user:44", 250).await?;
+
+    let program = env::current_exe()?;
+    let program =
+        program.parent().and_then(|examples| examples.parent()).ok_or("no folder")?.join("tidegate");
+    for (index, line) in SESSION.into_iter().enumerate() {
+        let mut command = Command::new(&program);
+        command
+            .args(line.split(' '))
+            .env("TIDEGATE_REDIS_URL", server.url())
+            .env_remove("TIDEGATE_NAMESPACE");
+        let output = command.output().map_err(|error| format!("{}: {error}", program.display()))?;
+        if !output.status.success() {
+            return Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr)).into());
+        }
+        let between = if index == 0 { "" } else { "\n" };
+        println!("{between}$ tidegate {line}\n{}", String::from_utf8_lossy(&output.stdout).trim_end());
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! The command line of tidegate: `docs/cli.md`.
+
+mod args;
+mod ask;
+mod change;
+mod confirm;
+mod connect;
+mod failure;
+mod orders;
+mod output;
+mod quota;
+mod rules;
+mod state;
+mod survey;
+mod top;
+mod units;
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser};
+
+use crate::args::{Cli, Command};
+use crate::failure::Failure;
+use crate::output::Output;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return told(&error),
+    };
+    let out = Output::new(cli.json);
+    match run(&cli, out) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(failure) => {
+            let code = failure.exit_code();
+            if code > 0 {
+                let asked = if code == 3 { cli.redis.asked() } else { String::new() };
+                output::fail(cli.json, code, &format!("{failure}{asked}"));
+            }
+            ExitCode::from(code)
+        }
+    }
+}
+
+/// Help, or what is wrong with the arguments, which may hold anything.
+fn told(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Where nobody reads it, nothing is lost.
+        let _ = error.print();
+        return ExitCode::SUCCESS;
+    }
+    output::fail(false, 2, error.to_string().trim_start_matches("error: "));
+    ExitCode::from(2)
+}
+
+/// Whether the answer is yes.
+fn run(cli: &Cli, out: Output) -> Result<bool, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (redis, json) = (&cli.redis, cli.json);
+    match &cli.command {
+        Command::Check(ask) => {
+            runtime.block_on(async { ask::run(ask, true, &redis.limiter(json)?, out).await })
+        }
+        Command::Peek(ask) => {
+            runtime.block_on(async { ask::run(ask, false, &redis.limiter(json)?, out).await })
+        }
+        Command::Inspect(inspect) => {
+            runtime.block_on(async { state::run(inspect, &redis.inspector(json)?, out).await })
+        }
+        Command::Top(top) if !top.once && out.is_screen() => top::show(top, &redis.limiter(json)?, out),
+        Command::Top(top) => runtime.block_on(async { top::once(top, &redis.inspector(json)?, out).await }),
+        Command::Reset(reset) => {
+            runtime.block_on(async { change::reset(reset, &redis.inspector(json)?, out).await })
+        }
+        Command::Block(block) => {
+            runtime.block_on(async { change::block(block, &redis.limiter(json)?, out).await })
+        }
+        Command::Unblock(unblock) => {
+            runtime.block_on(async { change::unblock(unblock, &redis.inspector(json)?, out).await })
+        }
+        Command::Forget(forget) => {
+            runtime.block_on(async { change::forget(forget, &redis.inspector(json)?, out).await })
+        }
+        Command::Switch(switch) => {
+            runtime.block_on(async { orders::switch(switch, &redis.limiter(json)?, out).await })
+        }
+        Command::Override(order) => {
+            runtime.block_on(async { orders::set_override(order, &redis.limiter(json)?, out).await })
+        }
+        Command::Orders => runtime.block_on(async { orders::list(&redis.limiter(json)?, out).await }),
+        Command::Rules(rules) => rules::run(rules, out),
+        Command::Completions { shell } => {
+            let mut text = Vec::new();
+            clap_complete::generate(*shell, &mut Cli::command(), "tidegate", &mut text);
+            out.verbatim(&text)?;
+            Ok(true)
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! `rules validate`, `rules explain` and `rules schema`.
+
+use serde_json::{Value, json};
+use tidegate::rules::{Explanation, Mistake, Rule, Rules as Loaded, schema};
+
+use crate::args::Rules;
+use crate::failure::Failure;
+use crate::output::{Output, Text, Tone};
+
+/// Whether the rules are right, or each descriptor meets one.
+pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
+    match rules {
+        Rules::Validate { path } => match Loaded::load(path) {
+            Err(mistakes) if out.json => {
+                let mistakes: Vec<Value> = mistakes.iter().map(told_mistake).collect();
+                out.say(&json!({ "valid": false, "mistakes": mistakes }), &[])?;
+                Ok(false)
+            }
+            Err(mistakes) => Err(Failure::Mistakes(mistakes)),
+            Ok(rules) => {
+                let count = rules.iter().count();
+                let (path, plural) = (path.display(), if count == 1 { "" } else { "s" });
+                let line = vec![
+                    Text(Tone::Good, "valid".to_owned()),
+                    format!(": {count} rule{plural} in {path}").into(),
+                ];
+                out.say(&json!({ "valid": true, "rules": count, "mistakes": [] }), &[line])?;
+                Ok(true)
+            }
+        },
+        Rules::Explain { path, request } => {
+            if request.descriptor.is_empty() {
+                return Err(Failure::usage(
+                    "say what to explain: --domain auth --descriptor auth_type=login,user=ada",
+                ));
+            }
+            let rules = Loaded::load(path).map_err(Failure::Mistakes)?;
+            let entries = request.entries()?;
+            let descriptors = request.descriptors(&entries);
+            let explained: Vec<Explanation<'_>> =
+                descriptors.iter().map(|descriptor| rules.explain(request.domain(), descriptor)).collect();
+            let with_names = || request.descriptor.iter().zip(&explained);
+            let lines: Vec<Vec<Text>> =
+                with_names().flat_map(|(descriptor, explained)| lines(descriptor, explained)).collect();
+            let told: Vec<Value> =
+                with_names().map(|(descriptor, explained)| told(descriptor, explained)).collect();
+            out.say(&json!({ "domain": request.domain(), "descriptors": told }), &lines)?;
+            Ok(explained.iter().all(|explained| explained.rule().is_some()))
+        }
+        Rules::Schema => {
+            out.verbatim((schema() + "\n").as_bytes())?;
+            Ok(true)
+        }
+    }
+}
+
+fn lines(descriptor: &str, explained: &Explanation<'_>) -> Vec<Vec<Text>> {
+    let mut lines = vec![vec![descriptor.into()]];
+    lines.extend(
+        explained.way().iter().map(|met| vec![Text(Tone::Faint, "  ".to_owned()), met.to_string().into()]),
+    );
+    lines.push(match (explained.rule(), explained.why_not()) {
+        (Some(rule), _) => {
+            vec![Text(Tone::Good, "  rule ".to_owned()), format!("{}: {}", rule.path(), limit(rule)).into()]
+        }
+        (None, why_not) => {
+            vec![
+                Text(Tone::Warn, "  no rule".to_owned()),
+                format!(": {}", why_not.unwrap_or_default()).into(),
+            ]
+        }
+    });
+    if let Some(rule) = explained.rule() {
+        lines.push(vec![Text(Tone::Faint, "  gate ".to_owned()), rule.gate_name().into()]);
+    }
+    lines
+}
+
+fn limit(rule: &Rule) -> String {
+    let limit = match rule.quota() {
+        Some(quota) => quota.to_string(),
+        None if rule.is_unlimited() => "unlimited".to_owned(),
+        None => "denies all".to_owned(),
+    };
+    if rule.is_shadow() { limit + ", only watched (shadow_mode)" } else { limit }
+}
+
+fn told(descriptor: &str, explained: &Explanation<'_>) -> Value {
+    let way = explained.way().iter().map(|met| {
+        let (file, line) = met.origin();
+        json!({ "entry": met.entry(), "met_by": met.by(), "file": file, "line": line, "passed_over": met.passed_over() })
+    });
+    let rule = explained.rule().map(|rule| {
+        let (file, line) = rule.origin();
+        json!({
+            "path": rule.path(),
+            "gate": rule.gate_name(),
+            "quota": rule.quota().map(|quota| quota.to_string()),
+            "unlimited": rule.is_unlimited(),
+            "shadow": rule.is_shadow(),
+            "file": file,
+            "line": line,
+        })
+    });
+    json!({ "descriptor": descriptor, "way": way.collect::<Vec<_>>(), "rule": rule, "why_not": explained.why_not() })
+}
+
+fn told_mistake(mistake: &Mistake) -> Value {
+    json!({
+        "file": mistake.file(),
+        "line": mistake.line(),
+        "column": mistake.column(),
+        "message": mistake.message(),
+        "suggestion": mistake.suggestion(),
+    })
+}

@@ -1,0 +1,249 @@
+//! A Redis key, taken apart into what it was made of: `src/key.rs`.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::key::{LAYOUT, Place};
+use crate::quota::{LONGEST_US, Micros, Quota, Rate};
+
+/// The Redis key of somebody's state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// All of it.
+    pub redis_key: String,
+    pub gate: String,
+    pub shape: Shape,
+    /// The key that was asked for, as it is written.
+    pub written: String,
+    pub(crate) place: Place,
+}
+
+/// What of a quota stands in a Redis key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Shape {
+    TokenBucket,
+    LeakyBucket,
+    FixedWindow { window_us: u64, aligned_us: Option<u64> },
+    SlidingLog { window_us: u64 },
+    SlidingCounter { window_us: u64 },
+}
+
+/// What else can stand under a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotState {
+    /// What limiters keep for all gates: who shares the quotas, and what an operator ordered.
+    Shared,
+    /// State of another version of tidegate, which writes it otherwise.
+    Layout(u32),
+    /// Not ours.
+    Foreign,
+}
+
+impl Name {
+    pub fn parse(namespace: &str, redis_key: &[u8]) -> Result<Self, NotState> {
+        let text = std::str::from_utf8(redis_key).map_err(|_| NotState::Foreign)?;
+        // What we write is printable.
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(NotState::Foreign);
+        }
+        let rest = text.strip_prefix(namespace).and_then(|rest| rest.strip_prefix(':'));
+        let (layout, rest) = rest.and_then(|rest| rest.split_once(':')).ok_or(NotState::Foreign)?;
+        match layout.parse() {
+            Ok(LAYOUT) => {}
+            Ok(layout) => return Err(NotState::Layout(layout)),
+            Err(_) => return Err(NotState::Foreign),
+        }
+        let mut parts = rest.splitn(3, ':');
+        let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
+            let last = rest.rsplit(':').next().unwrap_or_default();
+            let is_shared = matches!(last, "instances" | "orders");
+            return Err(if is_shared { NotState::Shared } else { NotState::Foreign });
+        };
+        let shape = Shape::parse(shape).ok_or(NotState::Foreign)?;
+        let (place, written) = match key.strip_prefix('{').and_then(|key| key.split_once("}:")) {
+            Some((tag, key)) => (Place::of_tag(tag).ok_or(NotState::Foreign)?, key),
+            None => (Place::default(), key),
+        };
+        let (gate, written) = (gate.to_owned(), written.to_owned());
+        Ok(Self { redis_key: text.to_owned(), gate, shape, written, place })
+    }
+
+    /// The key that was asked for; `None` where its hash stands in its place.
+    pub fn key(&self) -> Option<Vec<u8>> {
+        let mut key = Vec::with_capacity(self.written.len());
+        let mut rest = self.written.as_bytes();
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        loop {
+            (rest, _) = match rest {
+                [] => return Some(key),
+                [b'%', high, low, more @ ..] => (more, key.push((digit(*high)? << 4 | digit(*low)?) as u8)),
+                [b'%', ..] => return None,
+                [byte, more @ ..] => (more, key.push(*byte)),
+            };
+        }
+    }
+}
+
+impl Shape {
+    fn parse(text: &str) -> Option<Self> {
+        let (algorithm, window) = match text.split_once('/') {
+            Some((algorithm, window)) => (algorithm, Some(window)),
+            None => (text, None),
+        };
+        let (window, clock) = match window.map(|window| window.split_once("@clock")) {
+            Some(Some((window, clock))) => (Some(window), Some(clock)),
+            Some(None) => (window, None),
+            None => (None, None),
+        };
+        let window_us = window.map(micros);
+        Some(match (algorithm, window_us, clock) {
+            ("token_bucket", None, None) => Self::TokenBucket,
+            ("leaky_bucket", None, None) => Self::LeakyBucket,
+            ("fixed_window", Some(window), clock) => {
+                let aligned = clock.map(|clock| match clock.strip_prefix('+') {
+                    Some(offset) => micros(offset),
+                    None => clock.is_empty().then_some(0),
+                });
+                let aligned_us = match aligned {
+                    Some(offset) => Some(offset?),
+                    None => None,
+                };
+                Self::FixedWindow { window_us: window?, aligned_us }
+            }
+            ("sliding_log", Some(window), None) => Self::SlidingLog { window_us: window? },
+            ("sliding_counter", Some(window), None) => Self::SlidingCounter { window_us: window? },
+            _ => return None,
+        })
+    }
+
+    /// `token_bucket`.
+    pub const fn algorithm(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::FixedWindow { .. } => "fixed_window",
+            Self::SlidingLog { .. } => "sliding_log",
+            Self::SlidingCounter { .. } => "sliding_counter",
+        }
+    }
+
+    pub const fn window(self) -> Option<Duration> {
+        match self {
+            Self::TokenBucket | Self::LeakyBucket => None,
+            Self::FixedWindow { window_us, .. }
+            | Self::SlidingLog { window_us }
+            | Self::SlidingCounter { window_us } => Some(Duration::from_micros(window_us)),
+        }
+    }
+
+    /// A quota that has its state under the same Redis key, whatever the limit.
+    ///
+    /// # Errors
+    ///
+    /// Where there is none with this limit.
+    pub fn quota(self, limit: u64) -> Result<Quota, Error> {
+        let window = self.window().unwrap_or(Duration::from_secs(1));
+        match self {
+            Self::TokenBucket => Quota::try_token_bucket(limit, Rate::try_new(limit, window)?),
+            Self::LeakyBucket => Quota::try_leaky_bucket(limit, Rate::try_new(limit, window)?),
+            Self::FixedWindow { aligned_us: None, .. } => Quota::try_fixed_window(limit, window),
+            Self::FixedWindow { aligned_us: Some(offset), .. } => {
+                Quota::try_fixed_window(limit, window)?.try_aligned_to_clock_at(Duration::from_micros(offset))
+            }
+            Self::SlidingLog { .. } => Quota::try_sliding_log(limit, window),
+            Self::SlidingCounter { .. } => Quota::try_sliding_counter(limit, window),
+        }
+    }
+}
+
+/// As in a Redis key: `fixed_window/60s@clock`.
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.algorithm())?;
+        if let Some(window) = self.window() {
+            write!(f, "/{}", Micros(window.as_micros() as u64))?;
+        }
+        match *self {
+            Self::FixedWindow { aligned_us: Some(0), .. } => f.write_str("@clock"),
+            Self::FixedWindow { aligned_us: Some(offset), .. } => write!(f, "@clock+{}", Micros(offset)),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// As [`Micros`] writes it.
+fn micros(text: &str) -> Option<u64> {
+    let letters = text.find(|letter: char| !letter.is_ascii_digit())?;
+    let (number, unit) = text.split_at(letters);
+    let unit = match unit {
+        "s" => 1_000_000,
+        "ms" => 1_000,
+        "us" => 1,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit).filter(|us| *us <= LONGEST_US)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{KeyMode, Keyspace};
+
+    #[test]
+    fn a_redis_key_is_taken_apart_into_what_it_was_made_of() {
+        let second = Duration::from_secs(1);
+        let fixed = Quota::fixed_window(3, 60 * second);
+        let quotas = [
+            Quota::token_bucket(3, Rate::per_hour(3)),
+            Quota::leaky_bucket(3, Rate::per_hour(3)),
+            fixed,
+            fixed.aligned_to_clock(),
+            fixed.aligned_to_clock_at(Duration::from_micros(1_500)),
+            Quota::sliding_log(3, Duration::from_micros(1_001)),
+            Quota::sliding_counter(3, Duration::from_millis(1_500)),
+        ];
+        let keys: [&[u8]; 8] =
+            [b"user:42", b"", b"a b%{}:*[", b"\0\x1b[31m\xff", &[b'x'; 200], &[b'x'; 201], b"{cr}:x", b":"];
+        for is_spread in [false, true] {
+            let keyspace = Keyspace::new("ns", KeyMode::Clear).unwrap().spread_over_a_cluster(is_spread);
+            for quota in quotas {
+                for key in keys {
+                    let prefix = keyspace.prefix("login.v2", &quota).unwrap();
+                    let place = prefix.place(key);
+                    let redis_key = prefix.key(key, place);
+                    let name = Name::parse("ns", redis_key.as_bytes()).unwrap();
+                    assert_eq!((&*name.gate, name.place), ("login.v2", place), "{redis_key}");
+                    assert_eq!(name.key().is_none(), key.len() > 200, "{redis_key}");
+                    assert!(name.key().is_none_or(|found| found == key), "{redis_key}");
+                    assert_eq!(vec![name.written], keyspace.written(key), "{redis_key}");
+                    let same = keyspace.prefix("login.v2", &name.shape.quota(1).unwrap()).unwrap();
+                    assert_eq!(same.key(key, place), redis_key);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_state_of_this_version_is_told_apart() {
+        for (redis_key, expected) in [
+            ("ns:1:instances", NotState::Shared),
+            ("ns:1:{cr}:instances", NotState::Shared),
+            ("ns:1:orders", NotState::Shared),
+            ("ns:2:login:token_bucket:x", NotState::Layout(2)),
+            ("ns:1:login:token_bucket", NotState::Foreign),
+            ("ns:1:login:token_bucket/60s:x", NotState::Foreign),
+            ("ns:1:login:fixed_window:x", NotState::Foreign),
+            ("ns:1:login:fixed_window/60m:x", NotState::Foreign),
+            ("ns:1:login:fixed_window/99999999999999999999s:x", NotState::Foreign),
+            ("ns:1:login:sliding_log/60s@clock:x", NotState::Foreign),
+            ("ns:1:login:token_bucket:{zz}:x", NotState::Foreign),
+            ("ns:1:login:token_bucket:a b", NotState::Foreign),
+            ("ns:x", NotState::Foreign),
+            ("ns2:1:login:token_bucket:x", NotState::Foreign),
+        ] {
+            assert_eq!(Name::parse("ns", redis_key.as_bytes()), Err(expected), "{redis_key}");
+        }
+        assert_eq!(Name::parse("ns", b"ns:1:login:token_bucket:\xff"), Err(NotState::Foreign));
+    }
+}

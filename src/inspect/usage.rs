@@ -1,0 +1,205 @@
+//! What a key's state amounts to.
+
+use std::time::Duration;
+
+use super::{Held, Shape};
+use crate::algorithm::{Before, EXACT, Seen, State};
+use crate::error::Error;
+use crate::quota::{Kind, Quota, Rate};
+
+/// What was used, settled to the server's now.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Usage {
+    /// Units; of a level also parts of one, of a sliding counter what it takes for the window's.
+    pub used: f64,
+    /// The quota that wrote it, where that is told: of levels.
+    pub quota: Option<Quota>,
+    /// Until it is as if nothing had been used.
+    pub reset_after: Duration,
+    /// For how long it is blocked still; `None`: it is not.
+    pub blocked_for: Option<Duration>,
+}
+
+impl Usage {
+    /// Fails as a limiter does that finds such a text.
+    pub(super) fn of_text(shape: Shape, held: &Result<Held, Error>) -> Result<Self, Error> {
+        let held = held.as_ref().map_err(Error::clone)?;
+        let (state, blocked_until_us) =
+            parse(shape, &held.content).ok_or_else(|| Error::from_script("STATE used"))?;
+        let now = held.now_us;
+        let quota = match state {
+            State::Level { by, .. } => writer(shape, by)?,
+            _ => shape.quota(1)?,
+        };
+        let seen = quota.kind().algorithm().settle(&state, now);
+        let usage = Self::new(&quota, seen, blocked_until_us, now);
+        Ok(Self { quota: matches!(state, State::Level { .. }).then_some(quota), ..usage })
+    }
+
+    pub(super) fn of_log(quota: &Quota, before: &Before, now: u64) -> Self {
+        Self::new(quota, before.seen, before.blocked_until_us, now)
+    }
+
+    fn new(quota: &Quota, seen: Seen, blocked_until_us: u64, now: u64) -> Self {
+        let used = match quota.kind() {
+            Kind::TokenBucket(bucket) => seen[0] as f64 / bucket.per as f64,
+            Kind::LeakyBucket(queue) => seen[0] as f64 / queue.0.per as f64,
+            Kind::FixedWindow(_) | Kind::SlidingLog(_) => seen[0] as f64,
+            Kind::SlidingCounter(counter) => {
+                let [current, previous, _] = seen.map(u128::from);
+                let (window, gone) = (u128::from(counter.window_us), u128::from(now % counter.window_us));
+                (current + previous - (previous * gone).div_ceil(window)) as f64
+            }
+        };
+        let reset_after = Duration::from_micros(quota.kind().algorithm().reset_after(seen, now));
+        let blocked = blocked_until_us.checked_sub(now).filter(|left| *left > 0);
+        Self { used, quota: None, reset_after, blocked_for: blocked.map(Duration::from_micros) }
+    }
+}
+
+/// As the header of each algorithm's script says; until when it is blocked, or 0.
+fn parse(shape: Shape, text: &str) -> Option<(State, u64)> {
+    let (text, blocked) = match text.split_once(" blocked until ") {
+        Some((text, until)) => (text, number(until)?),
+        None => (text, 0),
+    };
+    let state = match shape {
+        Shape::TokenBucket | Shape::LeakyBucket => {
+            let (ticks, rest) = text.split_once('/')?;
+            let (per, rest) = rest.split_once(" of ")?;
+            let (capacity, rest) = rest.split_once(", ")?;
+            let (rate, at) = rest.split_once("/us at ")?;
+            let by = [number(capacity)?, number(rate)?, number(per)?];
+            State::Level { ticks: number(ticks)?, by, at_us: number(at)? }
+        }
+        Shape::FixedWindow { .. } => {
+            let (used, start) = text.split_once(" since ")?;
+            State::Window { used: number(used)?, start_us: number(start)? }
+        }
+        Shape::SlidingCounter { .. } => {
+            let (counts, start) = text.split_once(" since ")?;
+            let (current, previous) = counts.split_once('+')?;
+            let (current, previous) = (number(current)?, number(previous)?);
+            State::Counter { current, previous, start_us: number(start)? }
+        }
+        Shape::SlidingLog { .. } => return None,
+    };
+    Some((state, blocked))
+}
+
+fn number(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|number| is_number && *number <= EXACT)
+}
+
+/// The quota with these numbers, its rate said in a period in which it is whole.
+fn writer(shape: Shape, [capacity, rate, per]: [u64; 3]) -> Result<Quota, Error> {
+    let garbage = || Error::from_script("STATE used");
+    let whole = |seconds: u64| {
+        let ticks = u128::from(rate) * u128::from(seconds) * 1_000_000;
+        let units = u64::try_from(ticks.checked_div(u128::from(per))?).ok()?;
+        (ticks % u128::from(per) == 0).then(|| Rate::try_new(units, Duration::from_secs(seconds)).ok())?
+    };
+    let said = [1, 60, 3_600, 86_400].into_iter().find_map(whole);
+    let said = said.or_else(|| Rate::try_new(rate, Duration::from_micros(per)).ok()).ok_or_else(garbage)?;
+    let quota = match shape {
+        Shape::LeakyBucket => Quota::try_leaky_bucket(capacity, said),
+        _ => Quota::try_token_bucket(capacity, said),
+    };
+    quota.map_err(|_| garbage())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_767_225_600_000_000;
+
+    fn held(content: &str) -> Result<Held, Error> {
+        Ok(Held { now_us: NOW, ttl_ms: 1, content: content.to_owned() })
+    }
+
+    fn read(shape: Shape, content: &str) -> Result<Usage, Error> {
+        Usage::of_text(shape, &held(content))
+    }
+
+    #[test]
+    fn a_text_is_settled_to_now() {
+        let minute = Duration::from_secs(60);
+        let used = read(Shape::TokenBucket, &format!("36000000/12000000 of 5, 1/us at {}", NOW - 6_000_000))
+            .unwrap();
+        assert_eq!(used.used, 2.5);
+        assert_eq!(used.quota.unwrap().to_string(), "token_bucket 5, refilled 5/min");
+        assert_eq!((used.reset_after, used.blocked_for), (minute / 2, None));
+        let later = NOW + 5_000_000;
+        let used =
+            read(Shape::LeakyBucket, &format!("0/1 of 5, 5/us at {NOW} blocked until {later}")).unwrap();
+        assert_eq!(used.quota.unwrap().to_string(), "leaky_bucket 5, drained 5000000/s");
+        assert_eq!(used.blocked_for, Some(Duration::from_secs(5)));
+
+        let window_us = 60_000_000;
+        let fixed = Shape::FixedWindow { window_us, aligned_us: None };
+        let used = read(fixed, &format!("17 since {}", NOW - 20_000_000)).unwrap();
+        assert_eq!((used.used, used.reset_after, used.quota), (17.0, 2 * minute / 3, None));
+        let used = read(fixed, &format!("17 since {} blocked until {NOW}", NOW - window_us)).unwrap();
+        assert_eq!((used.used, used.blocked_for), (0.0, None));
+
+        let counter = Shape::SlidingCounter { window_us };
+        let used = read(counter, &format!("7+5 since {NOW}")).unwrap();
+        assert_eq!(used.used, 12.0, "the whole of the window before overlaps");
+        let used = read(counter, &format!("7+5 since {}", NOW - window_us)).unwrap();
+        assert_eq!(used.used, 7.0);
+    }
+
+    #[test]
+    fn numbers_at_the_edges_are_read_as_they_are() {
+        let most = EXACT.to_string();
+        let window_us = crate::quota::LONGEST_US;
+        let used = read(Shape::FixedWindow { window_us, aligned_us: None }, &format!("{most} since {NOW}"));
+        assert_eq!(used.unwrap().used, EXACT as f64);
+        // The slowest rate, and the largest capacity.
+        let per = 1_u64 << 48;
+        let slow = read(Shape::TokenBucket, &format!("{per}/{per} of 1, 1/us at {NOW}")).unwrap();
+        assert_eq!((slow.used, slow.reset_after), (1.0, Duration::from_micros(per)));
+        let fast = read(Shape::TokenBucket, &format!("1/1 of {per}, {per}/us at {NOW}"));
+        assert!(fast.is_ok() || fast.is_err_and(|error| error.is_corrupt_state()));
+    }
+
+    #[test]
+    fn what_is_never_written_is_garbage() {
+        let us = 60_000_000;
+        let shapes = [
+            Shape::TokenBucket,
+            Shape::LeakyBucket,
+            Shape::FixedWindow { window_us: us, aligned_us: Some(0) },
+            Shape::SlidingCounter { window_us: us },
+        ];
+        let most = EXACT + 1;
+        for text in [
+            "",
+            "x",
+            "1 since",
+            "1 since x",
+            "-1 since 1",
+            "+1 since 1",
+            "1 since 1 ",
+            "1e3 since 1",
+            "1+ since 1",
+            "1/1 of 1, 1/us at 1 blocked until",
+            "1/0 of 5, 1/us at 1",
+            "1/1 of 0, 1/us at 1",
+            "1/1 of 5, 0/us at 1",
+            "\x1b[31m since 1",
+            "1 since 1 blocked until x",
+            "1+1+1 since 1",
+            &format!("{most} since 1"),
+            &format!("{most}/1 of 1, 1/us at 1"),
+            &format!("1+{most} since 1"),
+        ] {
+            for shape in shapes {
+                let error = read(shape, text).unwrap_err();
+                assert!(error.is_corrupt_state(), "{shape}: {text:?}: {error}");
+            }
+        }
+    }
+}

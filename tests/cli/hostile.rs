@@ -1,0 +1,196 @@
+//! State that others wrote, and words that others chose.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::thread;
+
+use harness::Server;
+use serde_json::json;
+use tidegate::{Limiter, Quota};
+
+use super::program::{Program, Ran};
+use super::terminal::Terminal;
+use crate::support::fixture::{HOUR, builder};
+
+/// Sets a window's title, clears it, and asks a terminal to answer; then C1, bidi and an invisible letter.
+const COMMANDS: &str = "\x1b]0;taken\x07\x1b[2J\x1b[6n\u{9b}31m\u{202e}\u{200b}\r\n\x08";
+
+fn limiter(program: &Program) -> Limiter {
+    builder(&program.url).namespace(&program.namespace).build().unwrap()
+}
+
+/// No more than text and ends of lines.
+#[track_caller]
+fn assert_harmless(ran: &Ran) {
+    for text in [&ran.out, &ran.err] {
+        let is_harmless =
+            |letter: char| letter == '\n' || !(letter.is_control() || "\u{202e}\u{200b}".contains(letter));
+        assert!(text.chars().all(is_harmless), "{ran:?}");
+    }
+}
+
+fn set(server: &Server, words: &[&[u8]]) {
+    let mut connection = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    let mut command = redis::cmd(std::str::from_utf8(words[0]).unwrap());
+    words[1..].iter().for_each(|word| drop(command.arg(*word).get_packed_command()));
+    command.exec(&mut connection).unwrap();
+}
+
+#[tokio::test]
+async fn nothing_that_commands_a_terminal_reaches_it() {
+    let server = harness::shared();
+    let program = Program::at(server.url());
+    let limiter = limiter(&program);
+    let quota = Quota::fixed_window(3, HOUR);
+    limiter.gate("g", quota).penalize(COMMANDS, 1).await.unwrap();
+    let garbage = limiter.gate("bad", quota).redis_key("user:42").unwrap();
+    set(&server, &[b"HSET", garbage.as_bytes(), b"used", COMMANDS.as_bytes()]);
+    let foreign = format!("{}:1:g:fixed_window/3600s:{COMMANDS}", program.namespace);
+    set(&server, &[b"HSET", foreign.as_bytes(), b"used", b"1 since 1"]);
+    set(&server, &[b"SET", format!("{}:{COMMANDS}", program.namespace).as_bytes(), b"\xff"]);
+
+    let rules = std::env::temp_dir().join(format!("tidegate-{}-\x1b[2J.yaml", std::process::id()));
+    std::fs::write(
+        &rules,
+        "domain: \"\\e[2J\"\ndescriptors: [{key: \"\\e[2J\", rate_limit: {unit: \"\\e\"}}]",
+    )
+    .unwrap();
+    let rules = rules.to_str().unwrap();
+    let right = "{domain: d, descriptors: [{key: \"\\e[2J\", value: \"\\e[2J*\", rate_limit: {unit: day, requests_per_unit: 1}}]}";
+    let right_file = format!("{rules}.yaml");
+    std::fs::write(&right_file, right).unwrap();
+    let descriptor = format!("\x1b[2J=\x1b[2J{COMMANDS}");
+    let runs: Vec<Vec<&str>> = vec![
+        vec!["inspect"],
+        vec![COMMANDS],
+        vec!["inspect", "--gate", "g"],
+        vec!["inspect", "--gate", "bad"],
+        vec!["inspect", "user:42"],
+        vec!["inspect", COMMANDS],
+        vec!["inspect", "--gate", COMMANDS],
+        vec!["inspect", "--stored", COMMANDS],
+        vec!["top", "--once"],
+        vec!["check", COMMANDS, "--gate", COMMANDS, "--fixed-window", "3", "--window", "1h"],
+        vec!["check", COMMANDS, "--gate", "g", "--fixed-window", "3", "--window", "1h"],
+        vec!["check", "user:42", "--gate", "bad", "--fixed-window", "3", "--window", "1h"],
+        vec!["block", COMMANDS, "--gate", "g", "--for", "1h", "--yes"],
+        vec!["unblock", COMMANDS, "--gate", "g", "--yes"],
+        vec!["inspect", "--redis", COMMANDS],
+        vec!["inspect", "--namespace", COMMANDS],
+        vec!["inspect", "--hmac-secret-file", COMMANDS],
+        vec!["rules", "validate", rules],
+        vec!["rules", "validate", &right_file],
+        vec!["rules", "explain", &right_file, "--domain", COMMANDS, "--descriptor", &descriptor],
+        vec!["rules", "explain", &right_file, "--domain", "d", "--descriptor", &descriptor],
+        vec!["check", "--rules", &right_file, "--domain", "d", "--descriptor", &descriptor],
+        vec!["reset", COMMANDS, "--gate", "g", "--yes"],
+        vec!["forget", COMMANDS, "--yes"],
+    ];
+    for args in &runs {
+        for json in [&[][..], &["--json"]] {
+            let ran = program.run([args, json].concat());
+            assert_harmless(&ran);
+            assert!(matches!(ran.code, Some(0..=4)), "{args:?}: {ran:?}");
+        }
+    }
+    // Nor where colours may.
+    limiter.gate("g", quota).penalize(COMMANDS, 1).await.unwrap();
+    for args in
+        [&["inspect"][..], &["inspect", "--gate", "g"], &["inspect", "--gate", "bad"], &["inspect", COMMANDS]]
+    {
+        let mut terminal = Terminal::run(&program, args);
+        assert!(terminal.end() <= 4);
+        for part in ["\x1b]0;", "\x1b[2J", "\x1b[6n", "\u{9b}", "\u{202e}", "\x07"] {
+            assert!(!terminal.raw().contains(part), "{args:?}: {:?}", terminal.raw());
+        }
+    }
+    std::fs::remove_file(rules).unwrap();
+    std::fs::remove_file(&right_file).unwrap();
+}
+
+#[tokio::test]
+async fn top_draws_what_was_stored_and_does_not_obey_it() {
+    let program = Program::shared();
+    limiter(&program).gate("g", Quota::fixed_window(3, HOUR)).penalize(COMMANDS, 1).await.unwrap();
+    let mut terminal = Terminal::run(&program, &["top", "--every", "100ms"]);
+    terminal.see("%1B]0;taken%07");
+    terminal.press("q");
+    assert_eq!(terminal.end(), 0);
+    assert!(!terminal.raw().contains("\x1b]0;"), "{:?}", terminal.raw());
+}
+
+#[test]
+fn a_server_cannot_command_the_terminal_either() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let program = Program::at(&format!("redis://{}", listener.local_addr().unwrap()));
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut bytes = [0; 4_096];
+                while let Ok(1..) = stream.read(&mut bytes) {
+                    if stream.write_all(b"-ERR \x1b]0;taken\x07 \x1b[2J\r\n").is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    for args in [&["inspect", "--timeout", "1s"][..], &["inspect", "--timeout", "1s", "--json"]] {
+        let ran = program.run(args);
+        ran.assert(3, &["taken"]);
+        assert_harmless(&ran);
+    }
+}
+
+#[tokio::test]
+async fn what_tidegate_did_not_write_is_shown_as_such_and_ends_with_4() {
+    let server = harness::shared();
+    let program = Program::at(server.url());
+    let limiter = limiter(&program);
+    for (gate, quota, words) in [
+        ("text", Quota::fixed_window(3, HOUR), &[&b"SET"[..], b"", b"1"][..]),
+        ("list", Quota::sliding_counter(3, HOUR), &[b"RPUSH", b"", b"1"]),
+        ("hash", Quota::sliding_log(3, HOUR), &[b"HSET", b"", b"used", b"1 since 1"]),
+        ("field", Quota::fixed_window(3, HOUR), &[b"HSET", b"", b"other", b"1"]),
+        ("garbage", Quota::fixed_window(3, HOUR), &[b"HSET", b"", b"used", b"many"]),
+        ("member", Quota::sliding_log(3, HOUR), &[b"ZADD", b"", b"9000000000000000", b"x"]),
+        ("huge", Quota::fixed_window(3, HOUR), &[b"HSET", b"", b"used", &[b'7'; 1_000_000]]),
+    ] {
+        limiter.gate(gate, quota).penalize("good", 1).await.unwrap();
+        let key = limiter.gate(gate, quota).redis_key("user:42").unwrap();
+        let words: Vec<&[u8]> =
+            words.iter().map(|word| if word.is_empty() { key.as_bytes() } else { *word }).collect();
+        set(&server, &words);
+        for args in [&["inspect", "user:42", "--gate", gate][..], &["inspect", "--gate", gate]] {
+            let ran = program.run(args);
+            ran.assert(4, &["not readable", "tidegate: "]);
+            assert!(ran.out.len() < 1_000, "{gate}: {} bytes", ran.out.len());
+        }
+        program.run(["inspect", "good", "--gate", gate]).assert(0, &[]);
+        let said = program.run(["inspect", "--gate", gate, "--json"]);
+        let said: serde_json::Value = serde_json::from_str(&said.out).unwrap();
+        assert_eq!((&said["keys"], &said["states"][0]["used"]), (&json!(2), &json!(null)), "{gate}");
+        assert!(said["states"][0]["error"].is_string() && said["states"][1]["error"].is_null(), "{gate}");
+        // What is no state can still be removed.
+        program.run(["reset", "user:42", "--gate", gate, "--yes"]).assert(0, &[]);
+        program.run(["inspect", "--gate", gate]).assert(0, &["1 keys"]);
+    }
+}
+
+#[tokio::test]
+async fn state_of_another_version_is_told_and_left_alone() {
+    let server = harness::shared();
+    let program = Program::at(server.url());
+    limiter(&program).gate("login", Quota::fixed_window(3, HOUR)).penalize("user:42", 1).await.unwrap();
+    let newer = format!("{}:2:login:fixed_window/3600s:user:42", program.namespace);
+    set(&server, &[b"HSET", newer.as_bytes(), b"used", b"?"]);
+    let said = "1 key of layout 2, which another version of tidegate wrote";
+    program.run(["inspect"]).assert(0, &[said]);
+    program.run(["inspect", "user:42"]).assert(0, &[said]);
+    program
+        .run(["forget", "user:42", "--yes"])
+        .assert(0, &[said, "removed 1 state of user:42 (gates: login)"]);
+    program.run(["inspect", "user:42"]).assert(1, &[said]);
+    assert_eq!(server.cli(&["EXISTS", &newer]).unwrap(), "(integer) 1");
+}

@@ -1,0 +1,75 @@
+//! A huge number of keys.
+
+use std::fs;
+use std::io::Read;
+use std::process::Stdio;
+
+use harness::Server;
+use serde_json::json;
+
+use super::program::Program;
+use crate::support::fixture::calls;
+
+const FILL: &str = "for i = tonumber(ARGV[2]), tonumber(ARGV[3]) do \
+    redis.call('HSET', ARGV[1] .. ':1:api:fixed_window/3600s:user:' .. i, 'used', i .. ' since ' .. ARGV[4]) end";
+
+/// It was seen to take 14,000 kB, with few keys and with many.
+const MOST_KB: u64 = 32_768;
+
+fn fill(server: &Server, program: &Program, from: u32, to: u32) {
+    let time = server.cli(&["TIME"]).unwrap();
+    let now = format!("{}000000", time.split('"').nth(1).unwrap());
+    let (from, to) = (from.to_string(), to.to_string());
+    server.cli(&["EVAL", FILL, "0", &program.namespace, &from, &to, &now]).unwrap();
+}
+
+/// What it says, and how many kB it had at most, as far as was seen.
+fn run(program: &Program, args: &[&str]) -> (String, u64) {
+    let mut child = program.command(args).stdout(Stdio::piped()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak = 0;
+    let ended = loop {
+        let said = fs::read_to_string(&status).unwrap_or_default();
+        let line = said.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kb = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        peak = kb.unwrap_or(0).max(peak);
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+    };
+    let mut out = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+    assert!(ended.success(), "{args:?}: {ended}: {out}");
+    (out, peak)
+}
+
+#[test]
+#[cfg(target_os = "linux")] // by what /proc tells of a process
+fn output_and_memory_do_not_grow_with_the_keys_and_keys_is_never_called() {
+    let server = Server::start().unwrap();
+    let program = Program::at(server.url());
+    let commands = [
+        &["inspect", "--json"][..],
+        &["inspect", "--gate", "api", "--json", "--limit", "10"],
+        &["top", "--once", "--json", "--limit", "10"],
+        &["inspect", "user:777", "--json"],
+    ];
+    fill(&server, &program, 1, 1_000);
+    let few = commands.map(|args| run(&program, args));
+    fill(&server, &program, 1_001, 100_000);
+    let many = commands.map(|args| run(&program, args));
+    for (args, ((few, before), (many, after))) in commands.iter().zip(few.iter().zip(&many)) {
+        assert!(many.len() < few.len() + 500, "{args:?}: {many}");
+        assert!(*after < MOST_KB, "{args:?}: {before} kB with 1,000 keys, {after} kB with 100,000");
+    }
+    let said = |index: usize| serde_json::from_str::<serde_json::Value>(&many[index].0).unwrap();
+    assert_eq!(said(0)["keys"], 100_000);
+    assert_eq!((&said(1)["keys"], &said(1)["more"]), (&json!(100_000), &json!(99_990)));
+    assert_eq!(said(2)["states"][0]["used"], 100_000.0);
+    assert_eq!(said(2)["states"][9]["key"], "user:99991");
+    assert_eq!(said(3)["states"][0]["used"], 777.0);
+    assert_eq!(calls(&server, "keys"), 0);
+    assert!(calls(&server, "scan") >= 4 * 90, "{}", calls(&server, "scan"));
+    // In large pages, many keys in a call.
+    assert!(calls(&server, "evalsha") < 4_000, "{}", calls(&server, "evalsha"));
+}
