@@ -58,9 +58,7 @@ impl Watch {
                 return Some(due.min(promised).saturating_duration_since(now));
             }
             self.looks_at_us.store(NEVER, Ordering::Relaxed);
-            if shared.tell_late(Instant::now()).is_none() {
-                return None;
-            }
+            shared.tell_late(Instant::now())?;
         }
     }
 }
