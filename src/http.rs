@@ -61,6 +61,9 @@ mod body;
 mod charge;
 #[cfg(feature = "client")]
 mod client;
+mod deciding;
+#[cfg(feature = "rules")]
+mod descriptors;
 #[cfg(feature = "axum")]
 mod extract;
 #[cfg(feature = "tonic")]
@@ -72,6 +75,8 @@ mod passage;
 mod policy;
 mod refusal;
 mod rule;
+#[cfg(feature = "rules")]
+mod ruled;
 mod service;
 mod settings;
 mod waiting;
@@ -82,6 +87,8 @@ pub use self::body::{BoxError, ResponseBody};
 pub use self::charge::{Abandoned, Charge};
 #[cfg(feature = "client")]
 pub use self::client::{Outgoing, OutgoingError, OutgoingFuture, OutgoingLayer};
+#[cfg(feature = "rules")]
+pub use self::descriptors::Descriptors;
 pub use self::headers::{Draft, Headers};
 pub use self::key::{ClientIp, Key, PeerAddr};
 pub use self::layer::RateLimitLayer;

@@ -49,6 +49,9 @@ pub(super) struct Settings {
     pub(super) rules: Vec<Rule>,
     /// Asked for more rules with each request.
     pub(super) chooser: Option<Chooser>,
+    /// Asked for those of files with each request.
+    #[cfg(feature = "rules")]
+    pub(super) ruled: Option<super::ruled::Ruled>,
     pub(super) cost: Option<Cost>,
     pub(super) skip: Option<Predicate>,
     pub(super) missing_key: MissingKey,

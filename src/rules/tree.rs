@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
+use super::descriptor::Entry;
 use super::rule::Pattern;
 
 /// What can come next. Few keys stand on one level as a rule, so that comparing is quicker than hashing.
@@ -48,7 +49,7 @@ impl Level {
 
     /// The rule for exactly these entries. On each level the most specific
     /// branch is taken, and no other is tried where that leads nowhere.
-    pub(super) fn find(&self, entries: &[(&str, &[u8])]) -> Option<usize> {
+    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<usize> {
         let (last, before) = entries.split_last()?;
         let mut level = self;
         for entry in before {
@@ -57,9 +58,9 @@ impl Level {
         level.step(last)?.rule
     }
 
-    fn step(&self, (key, value): &(&str, &[u8])) -> Option<&Branch> {
+    fn step(&self, (key, value): &Entry<'_>) -> Option<&Branch> {
         let values = self.0.get(*key)?;
-        if let Some(branch) = values.exact.get(*value) {
+        if let Some(branch) = values.exact.get(&**value) {
             return Some(branch);
         }
         longest_prefix(&values.prefixes, value).or(values.any.as_deref())
