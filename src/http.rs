@@ -36,6 +36,15 @@
 //! 4. What the response says can change what is charged: [`Charge`].
 //! 5. Each response says what is left: [`Headers`].
 //!
+//! # Rules from files
+//!
+//! With the feature `rules`, [`RateLimitLayer::ruled`] takes the gates from rules, also those that
+//! [follow their files](crate::rules::Watched), and the descriptors of a request from the file or from a closure
+//! ([`Descriptors`]). Clients read a rule's `name`, or else its path, as the name of the limit; handlers and
+//! [answers](Refusal::ruling) find the [`Ruling`](crate::rules::Ruling). All else is as above, but that
+//! [rules](Rule) of code have more: a [`Charge`] and a cost of their own, and a place beside another key in a Redis Cluster, over
+//! which a domain has to say `charge: each`.
+//!
 //! # What is answered instead
 //!
 //! | when | answer | gRPC (feature `tonic`) |

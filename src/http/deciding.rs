@@ -1,6 +1,5 @@
 //! What becomes of a request: asked, and answered.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -51,36 +50,12 @@ impl Settings {
             Some(()) if asking.asks.is_empty() => Passage::Free,
             Some(()) => {
                 let mut question = asking.question();
-                let answered = self.answer(question.as_mut(), &[]).await;
+                let answered = match (&mut question, &self.room) {
+                    (None, _) => Ok((None, None)),
+                    (Some(question), Some(room)) => room.decide(question).await,
+                    (Some(question), None) => question.decide().await.map(|decision| (Some(decision), None)),
+                };
                 self.conclude(asking, question, answered, &[])
-            }
-        }
-    }
-
-    /// What is answered to those who can deny, and with it what is refused without being asked.
-    pub(super) async fn answer(
-        &self,
-        question: Option<&mut Question>,
-        refused: &[(Decision, Policy)],
-    ) -> Answered {
-        let (decision, place) = match (question, &self.room) {
-            (None, _) if refused.is_empty() => return Ok((None, None)),
-            (None, _) => (None, None),
-            (Some(question), Some(room)) if refused.is_empty() => {
-                // Boxed, so that the types of services around this do not grow by it.
-                let waiting: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(room.decide(question));
-                let (decision, place) = waiting.await?;
-                (Some(decision), place)
-            }
-            // Nobody waits for what is refused in any case.
-            (Some(question), _) => (Some(question.decide().await?), None),
-        };
-        match (decision, refused) {
-            (Some(decision), []) => Ok((Some(decision), place)),
-            (decision, _) => {
-                let asked = decision.map_or(Vec::new(), |decision| decision.decisions);
-                let refused = refused.iter().map(|(decision, _)| decision.clone());
-                Ok((Some(AllDecision::of_each(asked.into_iter().chain(refused).collect())), None))
             }
         }
     }
@@ -124,4 +99,4 @@ impl Settings {
 }
 
 /// `None` where nobody was asked who can deny.
-type Answered = Result<(Option<AllDecision>, Option<Place>), Error>;
+pub(super) type Answered = Result<(Option<AllDecision>, Option<Place>), Error>;

@@ -1,17 +1,16 @@
 //! A layer that takes its gates from rules.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use futures_util::future::join;
 use http::request::Parts;
 
-use super::asking::Asking;
-use super::deciding::Passage;
+use super::asking::{Asking, Question};
+use super::deciding::{Answered, Passage};
 use super::descriptors::Descriptors;
 use super::policy::Policy;
 use super::refusal::{Reason, Refusal};
-use super::settings::Settings;
+use super::settings::{BoxFuture, Settings};
 use crate::ask::Ask;
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
@@ -40,11 +39,7 @@ impl Ruled {
     }
 
     /// Boxed, so that the types of services around this do not grow by it.
-    pub(super) fn decide<'a>(
-        &'a self,
-        settings: &'a Settings,
-        parts: &'a Parts,
-    ) -> Pin<Box<dyn Future<Output = Passage> + Send + 'a>> {
+    pub(super) fn decide<'a>(&'a self, settings: &'a Settings, parts: &'a Parts) -> BoxFuture<'a, Passage> {
         Box::pin(self.decide_now(settings, parts))
     }
 
@@ -70,7 +65,7 @@ impl Ruled {
             return Passage::Refused(Refusal::missing_key());
         }
         let mut question = asking.question();
-        let answered = settings.answer(question.as_mut(), &asking.refused);
+        let answered = answer(settings, question.as_mut(), &asking.refused);
         let (answered, seen) = join(answered, watch(&asking.watched)).await;
         let mut passage = settings.conclude(asking, question, answered, &seen);
         match &mut passage {
@@ -106,6 +101,26 @@ impl Asking {
             (decision.clone(), policy)
         }));
     }
+}
+
+/// With what is refused without being asked.
+async fn answer(
+    settings: &Settings,
+    question: Option<&mut Question>,
+    refused: &[(Decision, Policy)],
+) -> Answered {
+    let decided = match (question, &settings.room) {
+        (None, _) => None,
+        (Some(question), Some(room)) if refused.is_empty() => return room.decide(question).await,
+        // Nobody waits for what is refused in any case.
+        (Some(question), _) => Some(question.decide().await?),
+    };
+    if refused.is_empty() {
+        return Ok((decided, None));
+    }
+    let asked = decided.map_or(Vec::new(), |decision| decision.decisions);
+    let refused = refused.iter().map(|(decision, _)| decision.clone());
+    Ok((Some(AllDecision::of_each(asked.into_iter().chain(refused).collect())), None))
 }
 
 /// What does not matter to whether a request passes.

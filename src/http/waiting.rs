@@ -9,6 +9,8 @@ use futures_util::future::{Either, select};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::asking::Question;
+use super::deciding::Answered;
+use super::settings::BoxFuture;
 use crate::ask::Ask;
 use crate::decision::AllDecision;
 use crate::error::Error;
@@ -47,10 +49,16 @@ impl Room {
     }
 
     /// Decides, after a wait if need be. The place is to be kept until the decision's delay is over.
-    pub(super) async fn decide(
-        &self,
-        question: &mut Question,
-    ) -> Result<(AllDecision, Option<Place>), Error> {
+    ///
+    /// Boxed, so that the types of services around this do not grow by it.
+    pub(super) fn decide<'a>(&'a self, question: &'a mut Question) -> BoxFuture<'a, Answered> {
+        Box::pin(async {
+            let (decision, place) = self.decide_now(question).await?;
+            Ok((Some(decision), place))
+        })
+    }
+
+    async fn decide_now(&self, question: &mut Question) -> Result<(AllDecision, Option<Place>), Error> {
         let core = question.asks[0].gate.core.clone();
         let waited = core.stopwatch();
         let left = || self.max_wait.saturating_sub(waited());

@@ -9,7 +9,10 @@ use super::load::files;
 
 /// Files as the file system tells of them: when one is edited, swapped, comes or goes, the next is another.
 #[derive(Clone, PartialEq)]
-pub(super) struct Glance(Result<Vec<(PathBuf, Result<Look, ErrorKind>)>, ErrorKind>);
+pub(super) struct Glance(Result<Vec<File>, ErrorKind>);
+
+/// Or why it cannot be looked at.
+type File = (PathBuf, Result<Look, ErrorKind>);
 
 #[derive(Clone, PartialEq)]
 struct Look {

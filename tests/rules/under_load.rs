@@ -257,6 +257,7 @@ fn limits_of(limits: &RuledLimiter) -> Limits {
 /// Not a test of its own: what the processes of the tests above run.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by the others"]
+#[expect(clippy::print_stdout, reason = "how an instance answers")]
 async fn instance() {
     let Ok(orders) = std::env::var(ORDERS) else { return };
     let [url, namespace, folder] = orders.split(' ').collect::<Vec<_>>().try_into().unwrap();
