@@ -12,7 +12,9 @@ if not may then return missing end
 local function need(command, ...)
   if not may(command, ...) then missing[#missing + 1] = command end
 end
+need('HDEL', key, 'x')
 need('HGET', key, 'x')
+need('HGETALL', key)
 need('HSET', key, 'x', '1')
 need('PEXPIREAT', key, '1')
 need('PTTL', key)

@@ -1,5 +1,6 @@
 //! One ask with its options, to be decided alone or together with others.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::decision::Decision;
@@ -41,6 +42,14 @@ impl Ask {
     pub(crate) fn new(gate: &Gate, key: &[u8]) -> Self {
         let key = key.to_vec();
         Self { gate: gate.clone(), key, cost: 1, max_delay: None, deadline: None, beside: None }
+    }
+
+    /// Of the gate that decides this key.
+    pub(crate) fn in_force(mut self) -> Self {
+        if let Cow::Owned(gate) = self.gate.in_force(&self.key) {
+            self.gate = gate;
+        }
+        self
     }
 
     pub(crate) fn as_ref(&self) -> AskRef<'_> {

@@ -7,6 +7,7 @@
 
 mod queue;
 mod sender;
+mod watch;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -15,7 +16,8 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use self::queue::{Caller, Queue, fingerprint};
-use self::sender::Sender;
+use self::sender::{Flight, Sender};
+use self::watch::Watch;
 use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::Error;
@@ -70,6 +72,7 @@ struct Shared {
     longest: Duration,
     /// By the place of what is asked; none where each ask is a call of its own.
     lanes: Vec<Lane>,
+    watch: Watch,
 }
 
 /// What goes to one place: a node that is away holds up its own places alone.
@@ -88,6 +91,8 @@ struct Line {
     /// By their numbers, and when each began its last call.
     senders: Vec<(u64, Instant)>,
     senders_so_far: u64,
+    /// What the senders have under way, also those that do not count any more.
+    flights: Vec<Arc<Flight>>,
 }
 
 impl Batch {
@@ -105,7 +110,7 @@ impl Batch {
         };
         let lane = || Lane { most, line: Mutex::default(), room: Notify::new() };
         let lanes = (0..lanes).map(|_| lane()).collect();
-        Self(Arc::new(Shared { store, clock, observer, longest, lanes }))
+        Self(Arc::new(Shared { store, clock, observer, longest, lanes, watch: Watch::new() }))
     }
 
     /// What became of one group.
@@ -116,7 +121,7 @@ impl Batch {
         }
         match self.0.join(lane, group, deadline) {
             Joined::Alone(group, _alone) => self.0.take_alone(&group, deadline).await,
-            Joined::Waits(answer) => self.0.answered(answer, deadline).await,
+            Joined::Waits(waiting) => self.0.answered(waiting, deadline).await,
             Joined::Full(group) => self.0.wait_for_room(lane, group, deadline).await,
         }
     }
@@ -142,19 +147,26 @@ impl Batch {
     }
 }
 
-type Answer = oneshot::Receiver<Result<Share, Error>>;
+/// Whoever lines up.
+struct Waiting {
+    answer: oneshot::Receiver<Result<Share, Error>>,
+    /// Whether somebody tells when the deadline has passed.
+    is_watched: bool,
+}
 
 /// What became of an ask that would join the line.
 enum Joined<'a> {
     /// Nobody is there: its caller sends it.
     Alone(Group, Alone<'a>),
-    Waits(Answer),
+    Waits(Waiting),
     Full(Group),
 }
 
 impl Shared {
     fn join(self: &Arc<Self>, lane: usize, group: Group, deadline: Deadline) -> Joined<'_> {
         let fingerprint = fingerprint(&group);
+        // As little as can be is done under the lock, which all threads want.
+        let (answer, answered) = oneshot::channel();
         let Lane { most, line, .. } = &self.lanes[lane];
         let mut line = locked(line);
         if line.queue.is_empty() && line.senders.is_empty() && line.alone < most.alone {
@@ -164,16 +176,17 @@ impl Shared {
         if line.queue.is_full(most.waiting) {
             return Joined::Full(group);
         }
-        let (answer, answered) = oneshot::channel();
-        line.queue.push(group, fingerprint, Caller { answer, deadline: deadline.at });
+        let merged = line.queue.push(group, fingerprint, Caller { answer, deadline });
         let sender = self.new_sender(lane, &mut line, deadline);
         // A runtime that is ending drops what it is given at once, and with it
         // the sender, who needs the lock.
         drop(line);
+        drop(merged);
+        let is_watched = self.watch.over(self, deadline.at);
         if let Some(sender) = sender {
             tokio::spawn(sender.run());
         }
-        Joined::Waits(answered)
+        Joined::Waits(Waiting { answer: answered, is_watched })
     }
 
     /// One more, if there are too few. A sender whose call is overdue does not
@@ -193,7 +206,9 @@ impl Shared {
         line.senders_so_far += 1;
         let number = line.senders_so_far;
         line.senders.push((number, Instant::now()));
-        Some(Sender::new(self.clone(), lane, number))
+        let flight = Arc::new(Flight::default());
+        line.flights.push(flight.clone());
+        Some(Sender::new(self.clone(), lane, number, flight))
     }
 
     /// One caller after the other, each telling the next.
@@ -211,9 +226,9 @@ impl Shared {
                     room.notify_one();
                     return self.take_alone(&group, deadline).await;
                 }
-                Joined::Waits(answer) => {
+                Joined::Waits(waiting) => {
                     room.notify_one();
-                    return self.answered(answer, deadline).await;
+                    return self.answered(waiting, deadline).await;
                 }
                 Joined::Full(back) => group = back,
             }
@@ -223,12 +238,35 @@ impl Shared {
         }
     }
 
-    async fn answered(&self, answer: Answer, deadline: Deadline) -> Result<Share, Error> {
-        match tokio::time::timeout_at(deadline.at, answer).await {
+    async fn answered(&self, waiting: Waiting, deadline: Deadline) -> Result<Share, Error> {
+        let answer = match waiting.is_watched {
+            true => Ok(waiting.answer.await),
+            false => tokio::time::timeout_at(deadline.at, waiting.answer).await,
+        };
+        match answer {
             Ok(Ok(share)) => share,
             Ok(Err(_)) => Err(Error::runtime_ended()),
-            Err(_) => Err(Error::timeout(self.store.waited_for(), deadline.after)),
+            Err(_) => Err(self.late(deadline)),
         }
+    }
+
+    fn late(&self, deadline: Deadline) -> Error {
+        Error::timeout(self.store.waited_for(), deadline.after)
+    }
+
+    /// Tells those whose deadline has passed. When the next is due, if anybody waits.
+    fn tell_late(&self, now: Instant) -> Option<Instant> {
+        let late = |deadline| Err(self.late(deadline));
+        let mut due: Option<Instant> = None;
+        let mut see = |next: Option<Instant>| due = due.into_iter().chain(next).min();
+        for lane in &self.lanes {
+            let mut line = locked(&lane.line);
+            see(line.queue.tell_late(now, late));
+            let flights = line.flights.clone();
+            drop(line);
+            flights.iter().for_each(|flight| see(flight.tell_late(now, late)));
+        }
+        due
     }
 
     async fn take_alone(&self, group: &Group, deadline: Deadline) -> Result<Share, Error> {

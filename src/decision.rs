@@ -30,6 +30,9 @@ pub enum Source {
     Closed,
     /// A rule with `requests_per_unit: 0` denied it. Nobody was asked.
     Rule,
+    /// An operator has opened or closed the gate for the whole fleet:
+    /// [`Control::switch`](crate::Control::switch). Nobody was asked.
+    Switch,
 }
 
 impl Source {
@@ -45,6 +48,7 @@ impl Source {
             Self::Open => "open",
             Self::Closed => "closed",
             Self::Rule => "rule",
+            Self::Switch => "switch",
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The gate: a named quota, and all that can be asked of it.
 
+mod in_force;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -78,6 +80,14 @@ impl Gate {
     #[inline]
     pub fn try_check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Option<Decision> {
         let key = key.as_ref();
+        if self.core.has_orders() {
+            return self.try_under_orders(key, cost);
+        }
+        self.try_by_itself(key, cost)
+    }
+
+    #[inline]
+    fn try_by_itself(&self, key: &[u8], cost: u64) -> Option<Decision> {
         let leased = self.leases.as_ref().and_then(|leases| self.core.spend(leases, key, cost));
         leased.or_else(|| self.core.remembered(AskRef::new(self, key, cost)))
     }
@@ -119,11 +129,12 @@ impl Gate {
         let waited = self.core.stopwatch();
         loop {
             let left = max_wait.saturating_sub(waited());
-            let ask = AskRef { max_delay: Some(left), ..AskRef::new(self, key, 1) };
-            let decision = self.decide(ask).await?;
+            let gate = self.in_force(key);
+            let ask = AskRef { max_delay: Some(left), ..AskRef::new(&gate, key, 1) };
+            let decision = gate.decide(ask).await?;
             if decision.is_allowed() {
                 if decision.delay() > Duration::ZERO {
-                    let place = Place::new(self, key, &decision);
+                    let place = Place::new(&gate, key, &decision);
                     self.core.sleep(decision.delay()).await;
                     place.reached();
                 }
@@ -132,7 +143,7 @@ impl Gate {
             // At a queue, the wait for a place is followed by that for its turn;
             // together they are the time in which all that is there drains.
             let wait = decision.retry_after();
-            let in_all = match self.info()?.quota.kind() {
+            let in_all = match gate.info()?.quota.kind() {
                 Kind::LeakyBucket(_) => wait.max(decision.reset_after()),
                 _ => wait,
             };
@@ -151,7 +162,8 @@ impl Gate {
     ///
     /// As [`check_cost`](Self::check_cost).
     pub async fn reserve(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Reservation, Error> {
-        let ask = self.ask(key).cost(cost);
+        let key = key.as_ref();
+        let ask = self.in_force(key).ask(key).cost(cost);
         let decision = ask.clone().check().await?;
         Ok(Reservation::new(ask, decision))
     }
@@ -175,7 +187,7 @@ impl Gate {
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn refund(&self, key: impl AsRef<[u8]>, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
-        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Refund { units, stamp_us: None }).await
+        self.write_in_force(key.as_ref(), Write::Refund { units, stamp_us: None }).await
     }
 
     /// Charges `units` without asking. What goes beyond the limit is stored as
@@ -186,7 +198,7 @@ impl Gate {
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn penalize(&self, key: impl AsRef<[u8]>, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
-        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Penalize { units }).await
+        self.write_in_force(key.as_ref(), Write::Penalize { units }).await
     }
 
     /// Denies every ask of this key for so long (at most 17 years), whatever it
@@ -197,7 +209,7 @@ impl Gate {
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn block(&self, key: impl AsRef<[u8]>, duration: Duration) -> Result<(), Error> {
         let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, MOST_DEBT);
-        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Block { for_us }).await
+        self.write_wherever(key.as_ref(), Write::Block { for_us }).await
     }
 
     /// Lifts a block. What was used stays used.
@@ -206,7 +218,7 @@ impl Gate {
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
     pub async fn unblock(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.core.write(AskRef::new(self, key.as_ref(), 0), Write::Block { for_us: 0 }).await
+        self.write_wherever(key.as_ref(), Write::Block { for_us: 0 }).await
     }
 
     /// Makes the key as if it had never been asked for; lifts a block too.
@@ -219,7 +231,7 @@ impl Gate {
         if let Some(leases) = &self.leases {
             leases.forget(key);
         }
-        self.core.write(AskRef::new(self, key, 0), Write::Reset).await
+        self.write_wherever(key, Write::Reset).await
     }
 }
 
@@ -289,6 +301,13 @@ impl Gate {
     }
 
     pub(crate) async fn decide(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
+        if self.core.has_orders() {
+            return Box::pin(self.decide_under_orders(ask)).await;
+        }
+        self.decide_by_itself(ask).await
+    }
+
+    async fn decide_by_itself(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
         match &self.leases {
             Some(leases) if self.info()?.prefix.is_in_its_own_place(ask.key, ask.beside) => {
                 self.core.check_leased(leases, ask).await

@@ -81,6 +81,12 @@ impl KeyMode {
         }
     }
 
+    fn encoded(&self, key: &[u8]) -> String {
+        let mut out = String::with_capacity(key.len());
+        self.append(key, &mut out);
+        out
+    }
+
     /// A private key's place is private too: only who has the secret can tell it.
     fn place(&self, key: &[u8]) -> Place {
         Place::of(match self {
@@ -140,21 +146,41 @@ impl Keyspace {
         Self { is_spread, ..self }
     }
 
-    /// Where the processes of this namespace are counted. No gate's key has so few parts.
+    /// Where the processes of this namespace are counted.
     pub(crate) fn instances(&self) -> String {
+        self.of_all_gates("instances")
+    }
+
+    /// What operators have ordered for this namespace.
+    pub(crate) fn orders(&self) -> String {
+        self.of_all_gates("orders")
+    }
+
+    /// No gate's key has so few parts.
+    fn of_all_gates(&self, name: &str) -> String {
         match self.is_spread {
-            false => format!("{}:{LAYOUT}:instances", self.namespace),
-            true => format!("{}:{LAYOUT}:{{{}}}:instances", self.namespace, Place::default().tag()),
+            false => format!("{}:{LAYOUT}:{name}", self.namespace),
+            true => format!("{}:{LAYOUT}:{{{}}}:{name}", self.namespace, Place::default().tag()),
+        }
+    }
+
+    /// A key as it stands in Redis.
+    pub(crate) fn encoded(&self, key: &[u8]) -> String {
+        self.mode.encoded(key)
+    }
+
+    pub(crate) fn check_gate_name(gate: &str) -> Result<(), Error> {
+        match is_name(gate, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
+            true => Ok(()),
+            false => Err(Error::config(format!(
+                "gate name {gate:?}: use 1 to 64 lower-case letters, digits, `_`, `.` or `-`"
+            ))),
         }
     }
 
     /// What all Redis keys of one gate begin with.
     pub(crate) fn prefix(&self, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
-        if !is_name(gate, |byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()) {
-            return Err(Error::config(format!(
-                "gate name {gate:?}: use 1 to 64 lower-case letters, digits, `_`, `.` or `-`"
-            )));
-        }
+        Self::check_gate_name(gate)?;
         let algorithm = quota.algorithm();
         let mut text = format!("{}:{LAYOUT}:{gate}:{algorithm}", self.namespace);
         let _ = match *quota.kind() {
@@ -183,6 +209,11 @@ pub(crate) struct Prefix {
 impl Prefix {
     pub(crate) fn place(&self, key: &[u8]) -> Place {
         if self.is_spread { self.mode.place(key) } else { Place::default() }
+    }
+
+    /// The key as it stands in Redis.
+    pub(crate) fn encoded(&self, key: &[u8]) -> String {
+        self.mode.encoded(key)
     }
 
     pub(crate) fn is_in_its_own_place(&self, key: &[u8], beside: Option<&[u8]>) -> bool {

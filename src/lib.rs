@@ -6,13 +6,15 @@
 //! ```text
 //! http, rules                            in front of services, and of clients; limits from files
 //!         |
-//! limiter, gate, ask, reservation        what a service holds and asks
+//! limiter, control, gate, ask, reservation    what a service holds and asks
 //!         |
 //! lease                                  what this process holds of it
 //!         |
 //! deny_cache                             denied again without asking
 //!         |
 //! fallback                               what is said when Redis says nothing
+//!         |
+//! orders                                 what operators order for the whole fleet
 //!         |
 //! breaker                                whether Redis is asked at all
 //!         |
@@ -35,6 +37,7 @@ mod batch;
 mod breaker;
 mod clock;
 mod connection;
+mod control;
 mod decision;
 mod deny_cache;
 mod error;
@@ -49,6 +52,7 @@ mod key;
 mod lease;
 mod limiter;
 mod observer;
+mod orders;
 mod per_thread;
 pub mod quota;
 mod reservation;
@@ -63,6 +67,7 @@ pub use deadpool_redis;
 
 pub use self::ask::Ask;
 pub use self::clock::ManualClock;
+pub use self::control::Control;
 pub use self::decision::{AllDecision, Decision, Source};
 pub use self::error::Error;
 pub use self::gate::Gate;
@@ -71,6 +76,7 @@ pub use self::key::KeyMode;
 pub use self::lease::{Lease, LeaseStats};
 pub use self::limiter::{Builder, Double, Limiter, OnFailure};
 pub use self::observer::Observer;
+pub use self::orders::{Order, Switch};
 pub use self::quota::{Quota, Rate};
 pub use self::reservation::Reservation;
 

@@ -10,6 +10,7 @@ pub use self::builder::{Builder, Double};
 pub(crate) use self::core::Core;
 use crate::ask::Ask;
 use crate::clock::{Clock, ManualClock};
+use crate::control::Control;
 use crate::decision::AllDecision;
 use crate::error::Error;
 use crate::gate::Gate;
@@ -151,6 +152,12 @@ impl Limiter {
     /// ([`Ask::beside`]).
     pub async fn check_all(&self, asks: impl IntoIterator<Item = Ask>) -> Result<AllDecision, Error> {
         self.core.check_all(asks.into_iter().collect()).await
+    }
+
+    /// What operators set for all processes of the namespace at once: a gate's switch, a key's quota.
+    #[must_use]
+    pub fn control(&self) -> Control {
+        Control::new(&self.core)
     }
 
     /// Asks Redis once, with a peek: that it is there, knows our credentials and

@@ -43,7 +43,8 @@ impl Reservation {
 
     /// Charges what it really was: gives the rest back, or charges the
     /// difference without asking. Where the reservation was denied, or was never
-    /// charged because Redis could not be asked, charges `actual`.
+    /// charged because Redis could not be asked, charges `actual`; where its gate was
+    /// [switched](crate::Control::switch) open or closed, nothing.
     ///
     /// # Errors
     ///
@@ -51,6 +52,9 @@ impl Reservation {
     /// charged.
     pub async fn commit(self, actual: u64) -> Result<(), Error> {
         let held = self.held();
+        if self.decision.source() == Source::Switch {
+            return Ok(());
+        }
         if actual > held {
             let units = (actual - held).min(MOST_DEBT);
             self.ask.gate.core.write(self.ask.as_ref(), Write::Penalize { units }).await

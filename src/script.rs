@@ -89,12 +89,20 @@ pub static RESET: Script = Script::new("reset", lua!("reset"));
 
 pub static HEARTBEAT: Script = Script::new("heartbeat", concat!(lua!("prelude"), lua!("heartbeat")));
 
+pub static ORDERS: Script = Script::new("orders", concat!(lua!("prelude"), lua!("orders")));
+
+pub static ORDER: Script = Script::new("order", concat!(lua!("prelude"), lua!("order")));
+
 /// What `health` asks, and nothing else.
 pub static RIGHTS: Script = Script::new("rights", lua!("rights"));
 
 /// All that read or write state.
 pub fn all() -> impl Iterator<Item = &'static Script> {
-    TAKE.iter().chain(&REFUND).chain(&PENALIZE).chain(&BLOCK).chain([&GROUP, &RESET, &HEARTBEAT])
+    TAKE.iter()
+        .chain(&REFUND)
+        .chain(&PENALIZE)
+        .chain(&BLOCK)
+        .chain([&GROUP, &RESET, &HEARTBEAT, &ORDERS, &ORDER])
 }
 
 /// The script of `scripts` (such as [`TAKE`]) for a quota's algorithm.

@@ -169,6 +169,36 @@ pub(crate) struct Heartbeat<'a> {
     pub(crate) lifetime: Duration,
 }
 
+/// An order to write: [`crate::orders`].
+#[derive(Debug)]
+pub(crate) struct OrderText {
+    pub(crate) field: String,
+    /// `None` takes it back.
+    pub(crate) text: Option<String>,
+    /// `None`: until it is taken back.
+    pub(crate) lasts_us: Option<u64>,
+}
+
+/// The orders that stand in the store.
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    /// The clock that decides when they end.
+    pub(crate) now_us: u64,
+    /// When they were last changed; empty for never.
+    pub(crate) changed: String,
+    /// Fields and texts; none where nothing has changed since the caller's.
+    pub(crate) fields: Vec<(String, String)>,
+}
+
+/// The most orders of a namespace: each process keeps all of them, and reads all when one has changed.
+pub(crate) const MOST_ORDERS: usize = 4_096;
+
+pub(crate) fn too_many_orders() -> Error {
+    Error::config(format!(
+        "there are {MOST_ORDERS} orders, as many as there can be: take one back, or give whole groups of keys a gate with a quota of its own"
+    ))
+}
+
 #[derive(Debug)]
 pub(crate) enum Store {
     Redis(RedisStore),
@@ -243,6 +273,27 @@ impl Store {
         match self {
             Self::Redis(store) => store.count_in(beat, deadline).await,
             _ => Ok(1),
+        }
+    }
+
+    /// What operators have ordered; `known` is when the caller's orders were changed.
+    pub(crate) async fn orders(&self, key: &str, known: &str, deadline: Deadline) -> Result<Standing, Error> {
+        match self {
+            Self::Redis(store) => store.orders(key, known, deadline).await,
+            Self::Memory(store) => Ok(store.orders()),
+            Self::Hanging => Err(hang(deadline).await),
+            Self::Failing => Err(failing()),
+            Self::Always { .. } => Ok(Standing::default()),
+        }
+    }
+
+    pub(crate) async fn order(&self, key: &str, order: &OrderText, deadline: Deadline) -> Result<(), Error> {
+        match self {
+            Self::Redis(store) => store.order(key, order, deadline).await,
+            Self::Memory(store) => store.order(order),
+            Self::Hanging => Err(hang(deadline).await),
+            Self::Failing => Err(failing()),
+            Self::Always { .. } => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use harness::Server;
-use tidegate::{Error, Gate, Limiter, OnFailure, Quota, Rate};
+use tidegate::{Error, Gate, Limiter, OnFailure, Quota, Rate, Switch};
 
 use crate::support::acl::{self, PASSWORD, USER};
 use crate::support::fixture::{HOUR, PATIENCE};
@@ -69,6 +69,10 @@ async fn ask_for_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
     }
     failed.extend(limiter.check_all(gates.iter().map(|gate| gate.ask("x"))).await.err());
     failed.extend(limiter.ready().await.err());
+    let control = limiter.control();
+    failed.extend(control.switch("token", Switch::Shadow, None).await.err());
+    failed.extend(control.end_switch("token").await.err());
+    failed.extend(control.orders().await.err());
     failed
 }
 

@@ -2,4 +2,5 @@
 
 mod algorithms;
 mod groups;
+mod orders;
 mod verbs;

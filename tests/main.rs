@@ -34,6 +34,7 @@ mod lua_agrees_with_reference;
 mod merged_is_one_by_one;
 mod noscript;
 mod observer;
+mod orders;
 mod planted_mistakes;
 mod processes;
 mod reconnecting;

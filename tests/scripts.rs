@@ -40,6 +40,8 @@ const DIGESTS: &[(&str, &str)] = &[
     ("group", "ca66bb2407c87d2c3fb6a6ab2d62e8311fa00ca8"),
     ("reset", "e46de8ad281b5b7e11bbfc196935f080da9f576b"),
     ("heartbeat", "7faf328fa2c72a7914c70a579156d5ae81f9f7a3"),
+    ("orders", "061391bd759fcd0b3513b84a591a03d7262098bb"),
+    ("order", "a80b79e8cb7e20d3dd2331ba0f4d6dc54a1e46f8"),
 ];
 
 #[test]

@@ -12,6 +12,7 @@ mod tidegate;
 #[cfg(feature = "lease")]
 mod tidegate_lease;
 mod tidegate_local;
+mod tidegate_window;
 mod tower_rate_limit_redis;
 mod tower_redis_cell;
 mod trypema;
@@ -139,6 +140,10 @@ pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
         return Field { present, absent };
     }
     if is_main {
+        // Beside the peers that count windows.
+        if case == Case::Unlike {
+            present.push(Entrant::<tidegate_window::Window>::boxed(case, target));
+        }
         present.push(Entrant::<tower_rate_limit_redis::TowerRateLimitRedis>::boxed(case, target));
         present.push(Entrant::<throttle_kit::ThrottleKit>::boxed(case, target));
         present.push(Entrant::<actix_extensible_rate_limit::ActixExtensible>::boxed(case, target));

@@ -6,16 +6,20 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::Share;
+use crate::connection::Deadline;
 use crate::error::Error;
 use crate::fingerprint::{AsTheyAre, Fingerprint};
 use crate::quota::Kind;
 use crate::store::{Group, MOST_WORK, Outcome};
 
+/// What a caller is told.
+pub(super) type Told = Result<Share, Error>;
+
 /// Whom to answer.
 #[derive(Debug)]
 pub(super) struct Caller {
-    pub(super) answer: oneshot::Sender<Result<Share, Error>>,
-    pub(super) deadline: Instant,
+    pub(super) answer: oneshot::Sender<Told>,
+    pub(super) deadline: Deadline,
 }
 
 /// Equal asks: one group for the store, whose `n` says how many they are.
@@ -46,23 +50,30 @@ impl Queue {
         self.waiting.max(self.merged.len()) >= most
     }
 
-    pub(super) fn push(&mut self, group: Group, fingerprint: Option<Fingerprint>, caller: Caller) {
+    /// The group itself where an equal one was there: to be dropped without the lock.
+    pub(super) fn push(
+        &mut self,
+        group: Group,
+        fingerprint: Option<Fingerprint>,
+        caller: Caller,
+    ) -> Option<Group> {
         self.waiting += 1;
         if let Some(&place) = fingerprint.and_then(|fingerprint| self.places.get(&fingerprint)) {
             let equal = &mut self.merged[(place - self.left) as usize];
             if are_equal(&equal.group, &group) {
                 equal.callers.push(caller);
-                return;
+                return Some(group);
             }
         }
         if let Some(fingerprint) = fingerprint {
             self.places.insert(fingerprint, self.left + self.merged.len() as u64);
         }
         self.merged.push_back(Merged { group, callers: vec![caller], fingerprint });
+        None
     }
 
     /// The next to send: as many as mean no more than [`MOST_WORK`] for the
-    /// store, without those that nobody waits for any more.
+    /// store, among them [some](Merged::is_waited_for) that nobody waits for any more.
     pub(super) fn pop_batch(&mut self) -> Vec<Merged> {
         let mut batch = Vec::new();
         let mut work = 0;
@@ -71,7 +82,7 @@ impl Queue {
             if work > MOST_WORK && !batch.is_empty() {
                 break;
             }
-            let Some(mut next) = self.merged.pop_front() else { break };
+            let Some(next) = self.merged.pop_front() else { break };
             if let Some(fingerprint) = next.fingerprint
                 && self.places.get(&fingerprint) == Some(&self.left)
             {
@@ -79,17 +90,21 @@ impl Queue {
             }
             self.left += 1;
             self.waiting -= next.callers.len();
-            next.callers.retain(|caller| !caller.answer.is_closed());
-            if next.callers.is_empty() {
-                work -= next.group.work();
-                continue;
-            }
-            if next.group.n == 1 {
-                next.group.n = next.callers.len() as u64;
-            }
             batch.push(next);
         }
         batch
+    }
+
+    /// See [`Merged::tell_late`].
+    pub(super) fn tell_late(&mut self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
+        let Self { merged, waiting, .. } = self;
+        let next = |merged: &mut Merged| {
+            let before = merged.callers.len();
+            let next = merged.tell_late(now, &late);
+            *waiting -= before - merged.callers.len();
+            next
+        };
+        merged.iter_mut().filter_map(next).min()
     }
 
     /// Nobody will send these; their callers are told.
@@ -99,9 +114,26 @@ impl Queue {
 }
 
 impl Merged {
+    /// Counts those who are still there, of whom there may be none.
+    pub(super) fn is_waited_for(&mut self) -> bool {
+        self.callers.retain(|caller| !caller.answer.is_closed());
+        if self.group.n == 1 {
+            self.group.n = self.callers.len() as u64;
+        }
+        !self.callers.is_empty()
+    }
+
     /// When the last of them has given up.
     pub(super) fn last_deadline(&self) -> Option<Instant> {
-        self.callers.iter().map(|caller| caller.deadline).max()
+        self.callers.iter().map(|caller| caller.deadline.at).max()
+    }
+
+    /// Tells those whose deadline has passed, who wait no more. When the next is due.
+    pub(super) fn tell_late(&mut self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
+        for caller in self.callers.extract_if(.., |caller| caller.deadline.at <= now) {
+            let _ = caller.answer.send(late(caller.deadline));
+        }
+        self.callers.iter().map(|caller| caller.deadline.at).min()
     }
 
     /// What was admitted goes to the first callers who are still there.
@@ -142,6 +174,7 @@ fn are_equal(a: &Group, b: &Group) -> bool {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::*;
     use crate::fingerprint::Fingerprints;
@@ -167,11 +200,40 @@ mod tests {
 
     fn caller() -> (Caller, oneshot::Receiver<Result<Share, Error>>) {
         let (answer, answered) = oneshot::channel();
-        (Caller { answer, deadline: Instant::now() }, answered)
+        (Caller { answer, deadline: Deadline::new(MINUTE) }, answered)
     }
 
     fn sizes(queue: &mut Queue) -> Vec<usize> {
         std::iter::from_fn(|| Some(queue.pop_batch().len()).filter(|&size| size > 0)).collect()
+    }
+
+    #[test]
+    fn who_is_late_is_told_and_the_next_deadline_is_known() {
+        let mut queue = Queue::default();
+        let now = Instant::now();
+        let mut waiting = Vec::new();
+        for (key, seconds) in [("a", 1), ("b", 3), ("a", 2), ("c", 1)] {
+            let (answer, answered) = oneshot::channel();
+            let deadline = Deadline { at: now + Duration::from_secs(seconds), after: MINUTE };
+            let group = group(Quota::fixed_window(5, MINUTE), key);
+            let same = Fingerprint(u64::from(key.as_bytes()[0]));
+            queue.push(group, Some(same), Caller { answer, deadline });
+            waiting.push(answered);
+        }
+        let late = |deadline: Deadline| Err(Error::timeout("an answer", deadline.after));
+        let at = |seconds| now + Duration::from_secs(seconds);
+        let told = |waiting: &mut Vec<oneshot::Receiver<Told>>| -> Vec<bool> {
+            waiting.iter_mut().map(|answer| answer.try_recv().is_ok()).collect()
+        };
+        assert_eq!(queue.tell_late(now, late), Some(at(1)));
+        assert_eq!(told(&mut waiting), [false; 4]);
+        assert_eq!(queue.tell_late(at(1), late), Some(at(2)));
+        assert_eq!(told(&mut waiting), [true, false, false, true]);
+        assert_eq!(queue.waiting, 2);
+        let sent: Vec<usize> =
+            queue.pop_batch().iter_mut().map(|merged| usize::from(merged.is_waited_for())).collect();
+        assert_eq!((sent, queue.waiting), (vec![1, 1, 0], 0));
+        assert_eq!(queue.tell_late(at(9), late), None);
     }
 
     #[test]
@@ -211,6 +273,7 @@ mod tests {
         let batch: Vec<(String, u64)> = queue
             .pop_batch()
             .into_iter()
+            .filter_map(|mut merged| merged.is_waited_for().then_some(merged))
             .map(|merged| (merged.group.items[0].target.redis_key.clone(), merged.group.n))
             .collect();
         let key = |key: &str| group(quota, key).items[0].target.redis_key.clone();

@@ -1,41 +1,70 @@
 //! A task that sends what lines up, until nothing does.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use super::queue::Merged;
+use super::queue::{Merged, Told};
 use super::{Lane, Line, Shared, locked};
 use crate::connection::Deadline;
 use crate::store::Group;
+
+/// What is under way, where callers whose deadline passes meanwhile are found.
+#[derive(Debug, Default)]
+pub(super) struct Flight(Mutex<Vec<Merged>>);
+
+impl Flight {
+    /// Never while the line is locked: a sender locks both, the line second.
+    fn lock(&self) -> MutexGuard<'_, Vec<Merged>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`Merged::tell_late`].
+    pub(super) fn tell_late(&self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
+        self.lock().iter_mut().filter_map(|merged| merged.tell_late(now, &late)).min()
+    }
+}
 
 pub(super) struct Sender {
     shared: Arc<Shared>,
     lane: usize,
     number: u64,
+    flight: Arc<Flight>,
     has_ended: bool,
 }
 
 impl Sender {
-    pub(super) fn new(shared: Arc<Shared>, lane: usize, number: u64) -> Self {
-        Self { shared, lane, number, has_ended: false }
+    pub(super) fn new(shared: Arc<Shared>, lane: usize, number: u64, flight: Arc<Flight>) -> Self {
+        Self { shared, lane, number, flight, has_ended: false }
     }
 
     pub(super) async fn run(mut self) {
         let shared = self.shared.clone();
-        while let Some(batch) = self.next(&shared.lanes[self.lane]) {
-            let at = batch.iter().filter_map(Merged::last_deadline).max().unwrap_or_else(Instant::now);
-            let groups: Vec<Group> = batch.iter().map(|merged| merged.group.clone()).collect();
-            let asks = batch.iter().map(|merged| merged.callers.len()).sum();
-            let deadline = Deadline { at, after: shared.longest };
+        while let Some((groups, asks, deadline)) = self.next(&shared) {
             let (outcomes, sent_us) = shared.call(&groups, asks, deadline).await;
+            let batch = std::mem::take(&mut *self.flight.lock());
             for (merged, outcome) in batch.into_iter().zip(outcomes) {
                 merged.share_out(outcome, sent_us);
             }
         }
     }
 
-    fn next(&mut self, Lane { most, line, room }: &Lane) -> Option<Vec<Merged>> {
+    /// What to send next, how many asks it is, and by when an answer is wanted.
+    fn next(&mut self, shared: &Shared) -> Option<(Vec<Group>, usize, Deadline)> {
+        let flight = self.flight.clone();
+        let mut batch = flight.lock();
+        while batch.is_empty() {
+            *batch = self.pop(&shared.lanes[self.lane])?;
+            batch.retain_mut(Merged::is_waited_for);
+        }
+        let at = batch.iter().filter_map(Merged::last_deadline).max().unwrap_or_else(Instant::now);
+        let groups = batch.iter().map(|merged| merged.group.clone()).collect();
+        let asks = batch.iter().map(|merged| merged.callers.len()).sum();
+        Some((groups, asks, Deadline { at, after: shared.longest }))
+    }
+
+    /// `None` where nothing waits: then it is no sender any more.
+    fn pop(&mut self, Lane { most, line, room }: &Lane) -> Option<Vec<Merged>> {
         let mut line = locked(line);
         let was_full = line.queue.is_full(most.waiting);
         let batch = line.queue.pop_batch();
@@ -43,7 +72,7 @@ impl Sender {
             room.notify_one();
         }
         if batch.is_empty() {
-            line.end(self.number);
+            line.end(self.number, &self.flight);
             self.has_ended = true;
             return None;
         }
@@ -56,8 +85,9 @@ impl Sender {
 
 impl Line {
     /// It may not be counted any more.
-    fn end(&mut self, sender: u64) {
+    fn end(&mut self, sender: u64, flight: &Arc<Flight>) {
         self.senders.retain(|(number, _)| *number != sender);
+        self.flights.retain(|other| !Arc::ptr_eq(other, flight));
     }
 }
 
@@ -70,7 +100,7 @@ impl Drop for Sender {
         }
         let Lane { line, room, .. } = &self.shared.lanes[self.lane];
         let mut line = locked(line);
-        line.end(self.number);
+        line.end(self.number, &self.flight);
         if line.senders.is_empty() {
             line.queue.clear();
             room.notify_one();

@@ -49,6 +49,7 @@ pub struct Builder {
     deny_cache: Duration,
     instances: Option<u64>,
     breaker: bool,
+    orders: bool,
 }
 
 enum Backend {
@@ -105,6 +106,7 @@ impl Default for Builder {
             deny_cache: Duration::from_millis(500),
             instances: None,
             breaker: true,
+            orders: true,
         }
     }
 }
@@ -174,6 +176,15 @@ impl Builder {
     /// starts while Redis is away counts itself alone, and so takes all for its share.
     pub fn instances(mut self, instances: u64) -> Self {
         self.instances = Some(instances);
+        self
+    }
+
+    /// Whether this process follows what operators order for the whole fleet, which it asks Redis for
+    /// twice a second once it has asked for anything: [`Control`](crate::Control).
+    ///
+    /// Default: true.
+    pub fn follow_orders(mut self, follow: bool) -> Self {
+        self.orders = follow;
         self
     }
 
@@ -264,6 +275,7 @@ impl Builder {
             max_keys: self.max_keys,
             instances: self.instances,
             breaker: self.breaker,
+            orders: self.orders,
         };
         let is_redis = matches!(store, Store::Redis(_));
         self.clock.warm_up();

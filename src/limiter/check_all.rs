@@ -1,9 +1,9 @@
 //! Several asks in one atomic step: all are admitted, or none is.
 
-use super::core::{about, check_cost};
+use super::core::{about, check_cost, undecided};
 use super::{Core, OnFailure};
 use crate::ask::Ask;
-use crate::decision::{AllDecision, Decision};
+use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
 use crate::store::{Group, Item};
 
@@ -23,9 +23,6 @@ impl Core {
     }
 
     async fn take_all(&self, asks: Vec<Ask>, n: u64) -> Result<AllDecision, Error> {
-        let items =
-            asks.iter().map(|ask| self.item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
-        let items = items.collect::<Result<Vec<_>, _>>()?;
         if asks.is_empty() {
             return Err(Error::config("check_all was given no ask"));
         }
@@ -38,6 +35,20 @@ impl Core {
                 asks.len()
             )));
         }
+        if self.has_orders() {
+            return Box::pin(self.take_all_under_orders(asks, n)).await;
+        }
+        // What asks nothing cannot bind, unless nothing is asked at all.
+        let binds: Vec<bool> = asks.iter().map(|ask| n == 0 || ask.cost > 0).collect();
+        let (allowed, decisions) = self.take_together(asks, n).await?;
+        Ok(all_decision(allowed, decisions, |at| binds[at]))
+    }
+
+    /// Whether all of it passes, and a decision for each; whatever was ordered.
+    pub(super) async fn take_together(&self, asks: Vec<Ask>, n: u64) -> Result<(bool, Vec<Decision>), Error> {
+        let items =
+            asks.iter().map(|ask| self.item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
+        let items = items.collect::<Result<Vec<_>, _>>()?;
         check_places(&asks, &items)?;
         let (folded, index_of) = fold(&asks, items)?;
         let group = Group { items: folded.iter().cloned().collect(), n };
@@ -76,10 +87,7 @@ impl Core {
             let told = decisions.iter().filter(|decision| allowed || !decision.is_allowed());
             told.for_each(|decision| self.tell_decided(decision));
         }
-        // What asks nothing cannot bind, unless nothing is asked at all.
-        let asked: Vec<usize> = (0..asks.len()).filter(|&at| n == 0 || asks[at].cost > 0).collect();
-        let retry_after = asked.iter().map(|&at| decisions[at].retry_after).max().unwrap_or_default();
-        Ok(AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions })
+        Ok((allowed, decisions))
     }
 }
 
@@ -109,7 +117,8 @@ impl Core {
                 let at = locals.iter().position(|local| local == index).unwrap_or(0);
                 Ok(decisions[at].clone())
             }
-            policy => self.undecided(ask.as_ref(), *policy == OnFailure::Open),
+            OnFailure::Open => undecided(ask.as_ref(), true, Source::Open),
+            _ => undecided(ask.as_ref(), false, Source::Closed),
         });
         let passes = match n {
             0 => decisions.clone().all(|decision| decision.is_ok_and(|it: Decision| it.is_allowed())),
@@ -117,6 +126,17 @@ impl Core {
         };
         Ok((passes, decisions.collect::<Result<_, _>>()?))
     }
+}
+
+/// What several decisions come to, of which some bind.
+pub(super) fn all_decision(
+    allowed: bool,
+    decisions: Vec<Decision>,
+    binds: impl Fn(usize) -> bool,
+) -> AllDecision {
+    let asked: Vec<usize> = (0..decisions.len()).filter(|&at| binds(at)).collect();
+    let retry_after = asked.iter().map(|&at| decisions[at].retry_after).max().unwrap_or_default();
+    AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions }
 }
 
 /// A script's keys must share a slot of the cluster.

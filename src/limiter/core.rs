@@ -4,11 +4,13 @@
 mod answers;
 mod asking;
 mod leasing;
+mod ordered;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+pub(super) use self::answers::undecided;
 use super::OnFailure;
 use crate::ask::AskRef;
 use crate::batch::{Batch, Share};
@@ -23,6 +25,7 @@ use crate::fingerprint::Fingerprints;
 use crate::key::Keyspace;
 use crate::lease::Registry;
 use crate::observer::Observer;
+use crate::orders::{self, Orders};
 use crate::quota::Quota;
 use crate::store::{GateInfo, Group, Item, Store, Target, Write};
 
@@ -33,6 +36,7 @@ pub(crate) struct Core {
     /// Both where the store is one that can fail.
     breaker: Option<Arc<Breaker>>,
     fallback: Option<Fallback>,
+    orders: Orders,
     /// What any store that works can answer.
     probe: Group,
     keyspace: Keyspace,
@@ -57,6 +61,7 @@ pub(super) struct Settings {
     /// `None`: they are counted.
     pub(super) instances: Option<u64>,
     pub(super) breaker: bool,
+    pub(super) orders: bool,
 }
 
 impl Core {
@@ -73,6 +78,14 @@ impl Core {
         let breaker = can_fail
             .then(|| Breaker::new(store.clone(), probe.clone(), deadline, observer.clone(), settings.breaker))
             .map(Arc::new);
+        let orders = Orders::new(orders::Settings {
+            store: store.clone(),
+            breaker: breaker.clone(),
+            clock: clock.clone(),
+            deadline,
+            key: keyspace.orders(),
+            follow: settings.orders,
+        });
         let fallback = breaker.clone().map(|breaker| {
             Fallback::new(fallback::Settings {
                 store: store.clone(),
@@ -93,6 +106,7 @@ impl Core {
             deny_cache,
             breaker,
             fallback,
+            orders,
             probe,
             keyspace,
             fingerprints,
@@ -144,6 +158,14 @@ impl Core {
 
     /// One decision for each ask, each by itself.
     pub(crate) async fn check_each(&self, asks: &[AskRef<'_>]) -> Vec<Result<Decision, Error>> {
+        match self.has_orders() {
+            false => self.decide_each(asks).await,
+            true => Box::pin(self.check_each_under_orders(asks)).await,
+        }
+    }
+
+    /// [`check_each`](Self::check_each), whatever was ordered.
+    async fn decide_each(&self, asks: &[AskRef<'_>]) -> Vec<Result<Decision, Error>> {
         let (mut groups, mut asked) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
         let decided: Vec<_> = asks
             .iter()
@@ -249,7 +271,11 @@ impl Core {
     }
 
     /// A peek decides nothing.
-    fn told(&self, ask: AskRef<'_>, mut decided: Result<Decision, Error>) -> Result<Decision, Error> {
+    pub(crate) fn told(
+        &self,
+        ask: AskRef<'_>,
+        mut decided: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
         if let (Ok(decision), true) = (&mut decided, ask.gate.is_shadow) {
             decision.shadow = !decision.allowed;
             decision.allowed = true;

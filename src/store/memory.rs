@@ -1,10 +1,10 @@
 //! The in-memory store: the reference on a map. For tests, single processes, and
 //! as a stand-in.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Group, Outcome, Target, Write};
+use super::{Group, MOST_ORDERS, OrderText, Outcome, Standing, Target, Write, too_many_orders};
 use crate::algorithm::{self, Record};
 use crate::clock::Clock;
 use crate::error::Error;
@@ -14,6 +14,14 @@ pub(crate) struct MemoryStore {
     clock: Clock,
     /// One lock for all, since a group must be decided in one step.
     keys: Mutex<Keys>,
+    orders: Mutex<Orders>,
+}
+
+/// What the script `order` writes: texts, and how often they were changed.
+#[derive(Debug, Default)]
+struct Orders {
+    changes: u64,
+    texts: BTreeMap<String, (String, Option<u64>)>,
 }
 
 /// A bounded map in two generations. When the young one is full it becomes the
@@ -35,7 +43,8 @@ impl std::fmt::Debug for Keys {
 impl MemoryStore {
     pub(crate) fn new(clock: Clock, max_keys: usize) -> Self {
         let max_young = (max_keys / 2).max(1);
-        Self { clock, keys: Mutex::new(Keys { young: HashMap::new(), old: HashMap::new(), max_young }) }
+        let keys = Mutex::new(Keys { young: HashMap::new(), old: HashMap::new(), max_young });
+        Self { clock, keys, orders: Mutex::default() }
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -61,6 +70,32 @@ impl MemoryStore {
             Write::Reset => return,
         }
         keys.insert(target.redis_key.clone(), record);
+    }
+
+    pub(crate) fn orders(&self) -> Standing {
+        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = |(text, until_us): &(String, Option<u64>)| match until_us {
+            Some(until_us) => format!("{text} until {until_us}"),
+            None => text.clone(),
+        };
+        let fields = orders.texts.iter().map(|(field, text)| (field.clone(), written(text))).collect();
+        Standing { now_us: self.clock.now_us(), changed: orders.changes.to_string(), fields }
+    }
+
+    pub(crate) fn order(&self, order: &OrderText) -> Result<(), Error> {
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = self.clock.now_us();
+        orders.texts.retain(|_, (_, until_us)| until_us.is_none_or(|until_us| until_us > now));
+        orders.texts.remove(&order.field);
+        if let Some(text) = &order.text {
+            if orders.texts.len() >= MOST_ORDERS {
+                return Err(too_many_orders());
+            }
+            let until_us = order.lasts_us.map(|lasts_us| now.saturating_add(lasts_us));
+            orders.texts.insert(order.field.clone(), (text.clone(), until_us));
+        }
+        orders.changes += 1;
+        Ok(())
     }
 }
 

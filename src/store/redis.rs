@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
-use super::{Group, Heartbeat, Outcome, Target, Write};
+use super::{Group, Heartbeat, MOST_ORDERS, OrderText, Outcome, Standing, Target, Write, too_many_orders};
 use crate::algorithm::{Before, Seen};
 use crate::connection::{Connection, Deadline, To};
 use crate::error::Error;
@@ -104,7 +104,7 @@ impl RedisStore {
 
     pub(crate) async fn server(&self, deadline: Deadline) -> Result<Server, Error> {
         let info = self.connection.info(deadline).await?;
-        let missing_rights = match self.run_at(&self.key, &script::RIGHTS, |_| {}, deadline).await? {
+        let missing_rights = match self.run_at(&self.key, &script::RIGHTS, |_| {}, deadline, true).await? {
             Value::Array(names) => redis::from_redis_value(Value::Array(names)).unwrap_or_default(),
             other => return Err(unexpected(&other)),
         };
@@ -119,8 +119,46 @@ impl RedisStore {
         let args = |command: &mut Cmd| {
             command.arg(name).arg(lifetime.as_millis() as u64);
         };
-        match self.run_at(key, &script::HEARTBEAT, args, deadline).await? {
+        match self.run_at(key, &script::HEARTBEAT, args, deadline, true).await? {
             Value::Int(count @ 0..) => Ok(count.unsigned_abs()),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    pub(crate) async fn orders(&self, key: &str, known: &str, deadline: Deadline) -> Result<Standing, Error> {
+        let args = |command: &mut Cmd| {
+            command.arg(known);
+        };
+        let reply = self.run_at(key, &script::ORDERS, args, deadline, true).await?;
+        let Value::Array(values) = reply else { return Err(unexpected(&reply)) };
+        let mut texts = values.into_iter().map(|value| match value {
+            Value::Int(now_us @ 0..) => Ok(now_us.to_string()),
+            Value::BulkString(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
+            other => Err(unexpected(&other)),
+        });
+        let mut next = || texts.next().transpose();
+        let (now, changed) = (next()?.unwrap_or_default(), next()?.unwrap_or_default());
+        let now_us = now.parse().map_err(|_| unexpected(&Value::Nil))?;
+        let mut fields = Vec::new();
+        while let (Some(field), Some(text)) = (next()?, next()?) {
+            if field != "changed" {
+                fields.push((field, text));
+            }
+        }
+        Ok(Standing { now_us, changed, fields })
+    }
+
+    pub(crate) async fn order(&self, key: &str, order: &OrderText, deadline: Deadline) -> Result<(), Error> {
+        let args = |command: &mut Cmd| {
+            command.arg(&order.field).arg(order.text.as_deref().unwrap_or_default());
+            command.arg(Optional(order.lasts_us)).arg(MOST_ORDERS);
+        };
+        // To take back an order twice could take back one that came since.
+        let again = order.text.is_some();
+        match self.run_at(key, &script::ORDER, args, deadline, again).await? {
+            Value::Int(_) => Ok(()),
+            Value::BulkString(failed) if failed == b"FULL" => Err(too_many_orders()),
+            Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),
         }
     }
@@ -132,8 +170,9 @@ impl RedisStore {
         script: &script::Script,
         args: impl Fn(&mut Cmd),
         deadline: Deadline,
+        again: bool,
     ) -> Result<Value, Error> {
-        let to = To { place: Some(Place::default()), deadline, again: true };
+        let to = To { place: Some(Place::default()), deadline, again };
         self.connection.run(script, |command| args(command.arg(1).arg(key)), to).await
     }
 

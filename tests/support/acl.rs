@@ -9,8 +9,10 @@ pub(crate) const PASSWORD: &str = "PASSWORD";
 pub(crate) const SENT: [&str; 3] = ["EVAL", "EVALSHA", "PING"];
 
 /// What the scripts call.
-pub(crate) const CALLED: [&str; 16] = [
+pub(crate) const CALLED: [&str; 18] = [
+    "HDEL",
     "HGET",
+    "HGETALL",
     "HSET",
     "PEXPIREAT",
     "PTTL",

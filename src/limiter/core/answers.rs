@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::limiter::OnFailure;
 use crate::store::{GateInfo, Item, Store};
 
-/// What a caller who was refused because Redis is away is told to wait.
+/// What a caller who was refused whatever he has used is told to wait.
 const CLOSED_RETRY: Duration = Duration::from_secs(1);
 
 impl Core {
@@ -49,8 +49,8 @@ impl Core {
                 let n = u64::from(ask.cost > 0);
                 Ok(self.local(&[Item { cost: item.cost.max(1), ..item }], n)?.1.remove(0))
             }
-            OnFailure::Open => self.undecided(ask, true),
-            _ => self.undecided(ask, false),
+            OnFailure::Open => undecided(ask, true, Source::Open),
+            _ => undecided(ask, false, Source::Closed),
         }
     }
 
@@ -89,24 +89,6 @@ impl Core {
         Ok((outcome.k > 0, decisions.collect()))
     }
 
-    /// Passes or is denied, whatever was used.
-    pub(in crate::limiter) fn undecided(&self, ask: AskRef<'_>, allowed: bool) -> Result<Decision, Error> {
-        let info = ask.gate.info()?;
-        let source = if allowed { Source::Open } else { Source::Closed };
-        Ok(Decision {
-            gate: info.name,
-            allowed,
-            limit: info.quota.limit(),
-            remaining: if allowed { info.quota.limit() } else { 0 },
-            retry_after: if allowed { Duration::ZERO } else { CLOSED_RETRY },
-            reset_after: if allowed { Duration::ZERO } else { CLOSED_RETRY },
-            delay: Duration::ZERO,
-            source,
-            shadow: false,
-            now_us: 0,
-        })
-    }
-
     pub(crate) fn tell_decided(&self, decision: &Decision) {
         if let Some(observer) = &self.observer {
             observer.decided(decision);
@@ -125,6 +107,28 @@ impl Core {
             observer.failed(gate, error);
         }
     }
+}
+
+/// Passes or is denied, whatever was used.
+pub(in crate::limiter) fn undecided(
+    ask: AskRef<'_>,
+    allowed: bool,
+    source: Source,
+) -> Result<Decision, Error> {
+    let info = ask.gate.info()?;
+    let wait = if allowed { Duration::ZERO } else { CLOSED_RETRY };
+    Ok(Decision {
+        gate: info.name,
+        allowed,
+        limit: info.quota.limit(),
+        remaining: if allowed { info.quota.limit() } else { 0 },
+        retry_after: wait,
+        reset_after: wait,
+        delay: Duration::ZERO,
+        source,
+        shadow: false,
+        now_us: 0,
+    })
 }
 
 pub(super) fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: u64) -> Decision {

@@ -79,6 +79,7 @@ impl Core {
 
     /// Whether the store is to be asked.
     pub(super) fn pass(&self) -> Result<(), Error> {
+        self.orders.follow();
         if let Some(fallback) = &self.fallback {
             fallback.be_counted();
         }
@@ -91,7 +92,7 @@ impl Core {
         }
     }
 
-    pub(super) fn open(&self) -> Result<(), Error> {
+    pub(crate) fn open(&self) -> Result<(), Error> {
         match self.is_shut_down.load(Ordering::Acquire) {
             true => Err(Error::shut_down()),
             false => Ok(()),

@@ -1,0 +1,276 @@
+//! What operators have ordered for the whole fleet: a gate's switch, and the
+//! quota of a single key. It stands in the store; each process reads it twice a
+//! second and decides by what it read, so that no ask waits for it.
+
+mod known;
+mod text;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use self::known::Known;
+use self::text::Entry;
+use crate::breaker::Breaker;
+use crate::clock::Clock;
+use crate::connection::Deadline;
+use crate::error::Error;
+use crate::per_thread::PerThread;
+use crate::quota::Quota;
+use crate::store::{GateInfo, OrderText, Store};
+
+/// Between two readings, each by chance up to a tenth sooner.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Where the store refuses to be read, at most.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What all asks to a gate get, whatever its quota says: an operator's order for
+/// the whole fleet, by [`Control::switch`](crate::Control::switch).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Switch {
+    /// Passes, and is charged nothing; nobody is asked.
+    Open,
+    /// Is denied, to be tried again after a second; nobody is asked.
+    Closed,
+    /// Is decided and charged as ever, and passes all the same:
+    /// [`Decision::is_shadow`](crate::Decision::is_shadow) tells who would have been denied.
+    Shadow,
+}
+
+impl Switch {
+    const ALL: [Self; 3] = [Self::Open, Self::Closed, Self::Shadow];
+
+    /// The word for it in Redis and texts, such as `open`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
+impl std::fmt::Display for Switch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Switch {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = Self::ALL.into_iter().find(|switch| switch.as_str() == text);
+        found.ok_or_else(|| Error::config(format!("no switch is {text:?}: use `open`, `closed` or `shadow`")))
+    }
+}
+
+/// What is in force, from [`Control::orders`](crate::Control::orders).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Order {
+    /// For all keys of a gate.
+    #[non_exhaustive]
+    Switch {
+        /// Its name.
+        gate: String,
+        /// What its asks get.
+        switch: Switch,
+        /// `None`: until it is taken back.
+        ends_in: Option<Duration>,
+    },
+    /// For one key of a gate.
+    #[non_exhaustive]
+    Override {
+        /// Its name.
+        gate: String,
+        /// As it stands in Redis: see [`KeyMode`](crate::KeyMode).
+        key: String,
+        /// By which it is decided instead.
+        quota: Quota,
+        /// `None`: until it is taken back.
+        ends_in: Option<Duration>,
+    },
+}
+
+/// Those of one limiter. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Orders(Arc<Shared>);
+
+struct Shared {
+    store: Arc<Store>,
+    /// `None` where the store cannot fail, and nobody but this process writes to it.
+    breaker: Option<Arc<Breaker>>,
+    clock: Clock,
+    deadline: Duration,
+    /// Where they stand in the store.
+    key: String,
+    known: RwLock<Arc<Known>>,
+    /// Whether any that is known is in force.
+    is_any: AtomicBool,
+    /// One reading at a time, so that none is overtaken by an older one.
+    reading: Mutex<()>,
+    is_followed: AtomicBool,
+}
+
+/// What they are made with.
+pub(crate) struct Settings {
+    pub(crate) store: Arc<Store>,
+    pub(crate) breaker: Option<Arc<Breaker>>,
+    pub(crate) clock: Clock,
+    pub(crate) deadline: Duration,
+    pub(crate) key: String,
+    /// Whether those in the store are followed.
+    pub(crate) follow: bool,
+}
+
+impl Orders {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let Settings { store, breaker, clock, deadline, key, follow } = settings;
+        Self(Arc::new(Shared {
+            is_followed: AtomicBool::new(!follow || breaker.is_none()),
+            store,
+            breaker,
+            clock,
+            deadline,
+            key,
+            known: RwLock::default(),
+            is_any: AtomicBool::new(false),
+            reading: Mutex::default(),
+        }))
+    }
+
+    /// Begins to follow them, unless that goes on.
+    #[inline]
+    pub(crate) fn follow(&self) {
+        let is_followed = &self.0.is_followed;
+        if !is_followed.load(Ordering::Relaxed) && !is_followed.swap(true, Ordering::AcqRel) {
+            tokio::spawn(Following(Arc::downgrade(&self.0)).run());
+        }
+    }
+
+    /// Whether there is any: as good as never, and then nothing else is looked at.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.0.is_any.load(Ordering::Relaxed)
+    }
+
+    /// How a gate is switched.
+    pub(crate) fn switch(&self, gate: &str) -> Option<Switch> {
+        self.0.known().switch(gate, self.0.clock.local_us())
+    }
+
+    /// The gate by whose quota a key is decided instead; made by `info` when it is first needed.
+    pub(crate) fn overriding(
+        &self,
+        gate: &GateInfo,
+        key: &[u8],
+        info: impl Fn(Quota) -> Result<GateInfo, Error>,
+    ) -> Option<Arc<PerThread<GateInfo>>> {
+        let known = self.0.known();
+        let instead = known.overriding(&gate.name, || gate.prefix.encoded(key), self.0.clock.local_us())?;
+        instead.gate_info(info)
+    }
+
+    /// `switch`: `None` takes it back.
+    pub(crate) async fn set_switch(
+        &self,
+        gate: &str,
+        switch: Option<Switch>,
+        lasts: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.0.set(text::of_switch(gate), switch.map(|switch| switch.to_string()), lasts).await
+    }
+
+    /// `key` as it stands in the store; `quota`: `None` takes it back.
+    pub(crate) async fn set_override(
+        &self,
+        gate: &str,
+        key: &str,
+        quota: Option<Quota>,
+        lasts: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.0.set(text::of_override(gate, key), quota.map(|quota| text::quota(&quota)), lasts).await
+    }
+
+    /// What stands in the store now: overrides by gate and key, then switches by gate.
+    pub(crate) async fn all(&self) -> Result<Vec<Order>, Error> {
+        let mut standing = self.0.store.orders(&self.0.key, "", Deadline::new(self.0.deadline)).await?;
+        standing.fields.sort();
+        let entries = standing.fields.iter().filter_map(|(field, text)| Entry::parse(field, text));
+        Ok(entries.filter_map(|entry| entry.order(standing.now_us)).collect())
+    }
+}
+
+impl Shared {
+    fn known(&self) -> Arc<Known> {
+        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn set(&self, field: String, text: Option<String>, lasts: Option<Duration>) -> Result<(), Error> {
+        let lasts_us = lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX).max(1));
+        let order = OrderText { field, text, lasts_us };
+        self.store.order(&self.key, &order, Deadline::new(self.deadline)).await?;
+        self.read().await
+    }
+
+    /// Learns what has changed.
+    async fn read(&self) -> Result<(), Error> {
+        let _alone = self.reading.lock().await;
+        let known = self.known();
+        let standing = self.store.orders(&self.key, known.changed(), Deadline::new(self.deadline)).await?;
+        let now_us = self.clock.local_us();
+        let known = match standing.changed == known.changed() {
+            true => known,
+            false => {
+                let new = Arc::new(Known::of(&standing, now_us));
+                *self.known.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
+                new
+            }
+        };
+        self.is_any.store(known.is_any(now_us), Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+/// Ends with the limiter, or with its runtime: then the next ask begins anew.
+struct Following(Weak<Shared>);
+
+impl Following {
+    async fn run(self) {
+        let mut pause = PAUSE;
+        loop {
+            let is_over = |shared: &Arc<Shared>| shared.breaker.as_ref().is_some_and(|it| it.is_over());
+            let Some(shared) = self.0.upgrade().filter(|shared| !is_over(shared)) else { return };
+            let is_away = shared.breaker.as_ref().is_some_and(|breaker| breaker.open_for().is_some());
+            // A failure changes nothing: what was last read is the best there is.
+            let read = if is_away { Ok(()) } else { shared.read().await };
+            pause = match read {
+                Err(error) if !error.is_unanswered() => (pause * 2).min(LONGEST_PAUSE),
+                _ => PAUSE,
+            };
+            drop(shared);
+            tokio::time::sleep(pause.mul_f64(1.0 - fastrand::f64() / 10.0)).await;
+        }
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.upgrade() {
+            shared.is_followed.store(false, Ordering::Release);
+        }
+    }
+}
+
+impl std::fmt::Debug for Orders {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Orders").field("is_any", &self.is_any()).finish_non_exhaustive()
+    }
+}

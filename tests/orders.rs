@@ -1,0 +1,246 @@
+//! Orders for the whole fleet: who sees them and when, what they cost, and what
+//! becomes of them when something is wrong.
+
+use std::time::{Duration, Instant};
+
+use harness::Server;
+use tidegate::{Builder, Gate, KeyMode, Lease, Limiter, Quota, Source, Switch};
+
+use crate::support::fixture::{
+    HOUR, Paused, builder, builder_as_is, calls, closed_port, limiter, namespace, soon,
+};
+use crate::support::world::passes;
+
+const QUOTA: Quota = Quota::fixed_window(1, HOUR);
+
+/// Two limiters of one namespace, as in two processes.
+fn two(server: &Server, settings: impl Fn(Builder) -> Builder) -> [Limiter; 2] {
+    let namespace = namespace();
+    [(); 2].map(|()| settings(builder(server.url()).namespace(&namespace)).build().unwrap())
+}
+
+async fn is_switched(gate: &Gate) -> bool {
+    gate.check("x").await.unwrap().source() == Source::Switch
+}
+
+#[tokio::test]
+async fn every_instance_sees_an_order_within_a_second_and_its_end_too() {
+    let server = harness::shared();
+    let [operator, service] = two(&server, |builder| builder);
+    let gates: Vec<Gate> = ["a", "b"].map(|name| service.gate(name, QUOTA)).into();
+    assert!(!is_switched(&gates[0]).await);
+    // Some of these would be slow on a machine that is busy: the best of five counts.
+    let mut waits = Vec::new();
+    for _ in 0..5 {
+        for (is_ordered, order) in [(true, Some(Switch::Open)), (false, None)] {
+            let control = operator.control();
+            let start = Instant::now();
+            match order {
+                Some(order) => control.switch("a", order, None).await.unwrap(),
+                None => control.end_switch("a").await.unwrap(),
+            }
+            soon("it is seen", async || is_switched(&gates[0]).await == is_ordered).await;
+            waits.push(start.elapsed());
+        }
+    }
+    assert!(!is_switched(&gates[1]).await);
+    assert!(*waits.iter().min().unwrap() < Duration::from_secs(1), "{waits:?}");
+}
+
+#[tokio::test]
+async fn orders_cost_no_command_for_each_ask() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = builder(server.url()).follow_orders(false).instances(1).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, HOUR));
+    let _ = gate.check("x").await.unwrap();
+    limiter.control().switch("gate", Switch::Open, None).await.unwrap();
+    let sent = || calls(&server, "evalsha") + calls(&server, "eval");
+    let before = sent();
+    assert_eq!(passes(&gate, "x", 1_000).await, 1_000);
+    assert_eq!(sent(), before, "an open gate asks nobody");
+    limiter.control().end_switch("gate").await.unwrap();
+    limiter.control().set_override("gate", "x", Quota::fixed_window(2_000, HOUR), HOUR).await.unwrap();
+    let before = sent();
+    assert_eq!(passes(&gate, "x", 100).await, 100);
+    assert_eq!(sent(), before + 100, "one call for each, as ever");
+}
+
+#[tokio::test]
+async fn who_does_not_follow_asks_for_no_orders_and_sees_none() {
+    let server = Server::process(&[]).unwrap();
+    let [operator, service] = two(&server, |builder| builder.follow_orders(false).instances(1));
+    let gate = service.gate("gate", QUOTA);
+    operator.control().switch("gate", Switch::Closed, None).await.unwrap();
+    let before = calls(&server, "hget");
+    tokio::time::sleep(Duration::from_millis(1_100)).await;
+    assert!(gate.check("x").await.unwrap().is_allowed());
+    assert_eq!(calls(&server, "hget"), before + 1, "that of the ask alone");
+}
+
+#[tokio::test]
+async fn orders_outlive_redis_and_a_process_that_starts_without_it_knows_none() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = builder_as_is(server.url()).deadline(Duration::from_millis(50)).build().unwrap();
+    let gate = limiter.gate("gate", QUOTA);
+    limiter.control().switch("gate", Switch::Closed, None).await.unwrap();
+    let paused = Paused::new(&server);
+    let url = format!("redis://127.0.0.1:{}", closed_port());
+    let late = builder_as_is(&url).deadline(Duration::from_millis(50)).build().unwrap();
+    assert!(late.gate("gate", QUOTA).check("x").await.unwrap().is_allowed());
+    assert!(late.control().switch("gate", Switch::Closed, None).await.unwrap_err().is_unavailable());
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert!(is_switched(&gate).await);
+    drop(paused);
+}
+
+#[tokio::test]
+async fn orders_that_are_lost_are_no_more_in_force() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = limiter(&server);
+    let gate = limiter.gate("gate", QUOTA);
+    limiter.control().switch("gate", Switch::Closed, None).await.unwrap();
+    assert!(is_switched(&gate).await);
+    server.cli(&["FLUSHALL"]).unwrap();
+    // The first ask that Redis is needed for begins to follow.
+    limiter.ready().await.unwrap();
+    soon("the gate is as it was", async || !is_switched(&gate).await).await;
+}
+
+#[tokio::test]
+async fn what_another_version_wrote_or_somebody_else_is_left_alone() {
+    let server = harness::shared();
+    let namespace = namespace();
+    let build = || builder(server.url()).namespace(&namespace).build().unwrap();
+    let (limiter, key) = (build(), format!("{namespace}:1:orders"));
+    let gate = limiter.gate("gate", QUOTA);
+    limiter.control().switch("gate", Switch::Open, None).await.unwrap();
+    server
+        .cli(&["HSET", &key, "switch other", "ajar", "loan gate", "7", "override gate:y", "gcra 1 2"])
+        .unwrap();
+    assert_eq!(limiter.control().orders().await.unwrap().len(), 1);
+    assert_eq!(build().control().orders().await.unwrap().len(), 1);
+    assert!(is_switched(&gate).await);
+    assert!(gate.check("y").await.unwrap().is_allowed());
+    limiter.control().end_switch("gate").await.unwrap();
+    assert_eq!(server.cli(&["HLEN", &key]).unwrap(), "(integer) 4", "theirs stay");
+    server.cli(&["DEL", &key]).unwrap();
+    server.cli(&["SET", &key, "garbage"]).unwrap();
+    let error = limiter.control().switch("gate", Switch::Open, None).await.unwrap_err();
+    assert!(error.is_corrupt_state(), "{error}");
+    assert!(gate.check("z").await.unwrap().is_allowed(), "asks go on");
+    assert_eq!(server.cli(&["GET", &key]).unwrap(), "\"garbage\"");
+}
+
+#[tokio::test]
+async fn there_are_so_many_orders_and_no_more_and_those_that_are_over_make_room() {
+    let server = harness::shared();
+    let namespace = namespace();
+    let limiter = builder(server.url()).namespace(&namespace).build().unwrap();
+    let (control, key) = (limiter.control(), format!("{namespace}:1:orders"));
+    let fill = "for i = 1, 4095 do redis.call('HSET', KEYS[1], 'override gate:' .. i, 'fixed_window 2 1000000 0 0' .. ARGV[1]) end";
+    server.cli(&["EVAL", fill, "1", &key, " until 1"]).unwrap();
+    control.switch("gate", Switch::Shadow, None).await.unwrap();
+    assert_eq!(server.cli(&["HLEN", &key]).unwrap(), "(integer) 2", "those that are over are gone");
+    server.cli(&["EVAL", fill, "1", &key, ""]).unwrap();
+    assert_eq!(control.orders().await.unwrap().len(), 4_096);
+    let error = control.switch("other", Switch::Open, None).await.unwrap_err();
+    assert!(error.is_config() && error.to_string().contains("4096 orders"), "{error}");
+    control.switch("gate", Switch::Open, None).await.unwrap();
+    assert!(is_switched(&limiter.gate("gate", QUOTA)).await, "one that is there can be changed");
+    control.end_override("gate", "77").await.unwrap();
+    control.switch("other", Switch::Open, None).await.unwrap();
+}
+
+#[tokio::test]
+async fn the_key_of_the_orders_lives_as_long_as_they_do() {
+    let server = harness::shared();
+    let namespace = namespace();
+    let limiter = builder(server.url()).namespace(&namespace).build().unwrap();
+    let key = format!("{namespace}:1:orders");
+    let left = || {
+        let ttl = server.cli(&["TTL", &key]).unwrap();
+        ttl.trim_start_matches("(integer) ").parse::<u64>().unwrap()
+    };
+    limiter.control().switch("gate", Switch::Open, Some(2 * HOUR)).await.unwrap();
+    assert!((7_190..=7_200).contains(&left()), "{}", left());
+    limiter.control().set_override("gate", "x", QUOTA, HOUR).await.unwrap();
+    assert!((7_190..=7_200).contains(&left()), "{}", left());
+    limiter.control().end_switch("gate").await.unwrap();
+    assert!((3_590..=3_600).contains(&left()), "{}", left());
+    limiter.control().end_override("gate", "x").await.unwrap();
+    assert!((50..=60).contains(&left()), "for those who are to see that it is empty: {}", left());
+    limiter.control().switch("gate", Switch::Open, None).await.unwrap();
+    assert!(left() > 300_000_000, "{}", left());
+}
+
+#[tokio::test]
+async fn keys_of_any_bytes_and_private_ones_are_overridden_alone() {
+    let server = harness::shared();
+    let long = vec![b'k'; 500];
+    let keys: [&[u8]; 7] = [b"", b" ", b"a:b", b"{x}%", b"\0\xff\n until 1", b"*", &long];
+    for mode in [KeyMode::Clear, KeyMode::Hmac(vec![7; 32])] {
+        let limiter = builder(server.url()).key_mode(mode.clone()).build().unwrap();
+        let gate = limiter.gate("gate", QUOTA);
+        for (limit, key) in (2..).zip(keys) {
+            limiter
+                .control()
+                .set_override("gate", key, Quota::fixed_window(limit, HOUR), HOUR)
+                .await
+                .unwrap();
+        }
+        for (limit, key) in (2..).zip(keys) {
+            assert_eq!(gate.peek(key).await.unwrap().limit(), limit, "{mode:?} {}", key.escape_ascii());
+        }
+        assert_eq!(gate.peek("b").await.unwrap().limit(), 1);
+        assert_eq!(limiter.control().orders().await.unwrap().len(), keys.len());
+        if let KeyMode::Hmac(_) = mode {
+            let listed = format!("{:?}", limiter.control().orders().await.unwrap());
+            assert!(!listed.contains("a:b") && listed.contains("%hmac="), "{listed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_lease_is_spent_no_further_once_its_key_is_overridden() {
+    let server = harness::shared();
+    let limiter = builder(server.url()).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(100_000, HOUR)).leased(Lease::new());
+    soon("units are leased", async || {
+        passes(&gate, "x", 100).await;
+        gate.try_check("x").is_some_and(|decision| decision.source() == Source::Lease)
+    })
+    .await;
+    limiter.control().set_override("gate", "x", QUOTA, HOUR).await.unwrap();
+    assert!(gate.try_check("x").is_none_or(|decision| !decision.is_allowed()));
+    let decision = gate.check("x").await.unwrap();
+    assert_eq!((decision.is_allowed(), decision.limit(), decision.source()), (false, 1, Source::Redis));
+    limiter.control().switch("gate", Switch::Closed, None).await.unwrap();
+    let decision = gate.try_check("y").unwrap();
+    assert_eq!((decision.is_allowed(), decision.source()), (false, Source::Switch));
+}
+
+#[tokio::test]
+async fn a_raised_limit_is_not_hidden_by_a_remembered_denial() {
+    let server = harness::shared();
+    let limiter = builder(server.url()).deny_cache(HOUR).build().unwrap();
+    let gate = limiter.gate("gate", QUOTA);
+    assert_eq!(passes(&gate, "x", 3).await, 1);
+    limiter.control().set_override("gate", "x", Quota::fixed_window(2, HOUR), HOUR).await.unwrap();
+    assert_eq!(passes(&gate, "x", 3).await, 1);
+}
+
+#[tokio::test]
+async fn bad_names_and_a_limiter_that_is_shut_down_are_told() {
+    let limiter = Limiter::in_memory();
+    let control = limiter.control();
+    for name in ["", "Gate", "a b", "a:b"] {
+        assert!(control.switch(name, Switch::Open, None).await.unwrap_err().is_config(), "{name}");
+        assert!(control.end_override(name, "x").await.unwrap_err().is_config(), "{name}");
+    }
+    assert!("ajar".parse::<Switch>().unwrap_err().to_string().contains("`open`, `closed` or `shadow`"));
+    let gate = limiter.gate("gate", QUOTA);
+    control.switch("gate", Switch::Open, None).await.unwrap();
+    limiter.shutdown().await;
+    assert!(gate.check("x").await.unwrap_err().is_shut_down());
+    assert!(control.end_switch("gate").await.unwrap_err().is_shut_down());
+}
