@@ -132,7 +132,9 @@ impl Held {
     pub(super) async fn settle(mut self, response: Option<&Parts>) -> Vec<(usize, Decision)> {
         let items = std::mem::take(&mut self.items).into_iter().enumerate();
         let changes = items.filter_map(|(at, (reservation, charge))| {
-            let actual = charge.actual(response).filter(|&actual| actual != reservation.held())?;
+            // What was let pass by who only watches is not his to charge: he would have denied it.
+            let is_watched = reservation.decision().is_shadow();
+            let actual = charge.actual(response).filter(|&it| it != reservation.held() && !is_watched)?;
             Some(async move {
                 let ask = reservation.ask.clone().cost(0);
                 reservation.commit(actual).await.ok()?;

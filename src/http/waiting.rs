@@ -225,7 +225,7 @@ mod tests {
             clock.advance(Duration::from_secs(1));
         }
         for decided in waiting {
-            assert!(decided.await.unwrap().unwrap().is_allowed());
+            assert!(decided.await.unwrap().unwrap().is_some_and(|decision| decision.is_allowed()));
         }
         assert_eq!((room.places.available_permits(), room.lines.lock().len()), (20, 0));
     }

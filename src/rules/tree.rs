@@ -4,18 +4,23 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::descriptor::Entry;
 use super::rule::Pattern;
 
+/// Beside that to which it leads: a look elsewhere takes longer than to compare it.
+type Text = SmallVec<[u8; 16]>;
+
 /// What can come next. Few keys stand on one level as a rule, so that comparing is quicker than hashing.
 #[derive(Debug, Default)]
-pub(super) struct Level(BTreeMap<Box<str>, Values>);
+pub(super) struct Level(BTreeMap<Text, Values>);
 
 #[derive(Debug, Default)]
 struct Values {
-    exact: HashMap<Box<[u8]>, Branch>,
+    exact: HashMap<Text, Branch>,
     /// By what stands before the `*`.
-    prefixes: BTreeMap<Box<[u8]>, Branch>,
+    prefixes: BTreeMap<Text, Branch>,
     any: Option<Box<Branch>>,
 }
 
@@ -30,7 +35,7 @@ pub(super) struct Branch {
 
 impl Level {
     pub(super) fn get(&self, key: &str, pattern: &Pattern) -> Option<&Branch> {
-        let values = self.0.get(key)?;
+        let values = self.0.get(key.as_bytes())?;
         match pattern {
             Pattern::Exact(value) => values.exact.get(value.as_bytes()),
             Pattern::Prefix(prefix) => values.prefixes.get(prefix.as_bytes()),
@@ -39,7 +44,7 @@ impl Level {
     }
 
     pub(super) fn insert(&mut self, key: &str, pattern: &Pattern, branch: Branch) {
-        let values = self.0.entry(key.into()).or_default();
+        let values = self.0.entry(key.as_bytes().into()).or_default();
         match pattern {
             Pattern::Exact(value) => drop(values.exact.insert(value.as_bytes().into(), branch)),
             Pattern::Prefix(prefix) => drop(values.prefixes.insert(prefix.as_bytes().into(), branch)),
@@ -59,7 +64,7 @@ impl Level {
     }
 
     fn step(&self, (key, value): &Entry<'_>) -> Option<&Branch> {
-        let values = self.0.get(*key)?;
+        let values = self.0.get(key.as_bytes())?;
         if let Some(branch) = values.exact.get(&**value) {
             return Some(branch);
         }
@@ -69,7 +74,7 @@ impl Level {
 
 /// The prefixes of a value are what it begins with, so each that is left to find
 /// comes at or before what the value and the last one tried have in common.
-fn longest_prefix<'b>(prefixes: &'b BTreeMap<Box<[u8]>, Branch>, value: &[u8]) -> Option<&'b Branch> {
+fn longest_prefix<'b>(prefixes: &'b BTreeMap<Text, Branch>, value: &[u8]) -> Option<&'b Branch> {
     let mut rest = value;
     loop {
         let (prefix, branch) = prefixes.range::<[u8], _>((Unbounded, Included(rest))).next_back()?;
