@@ -142,6 +142,17 @@ impl Decision {
         self.shadow
     }
 
+    /// Of decisions made each by itself: whether it is this that is to be waited for, or of which less is left.
+    #[cfg(any(feature = "tower", feature = "rules"))]
+    pub(crate) fn is_tighter_than(&self, other: &Self) -> bool {
+        let share = |of: &Self, limit: &Self| u128::from(of.remaining) * u128::from(limit.limit);
+        match (self.allowed, other.allowed) {
+            (true, true) => share(self, other) < share(other, self),
+            (false, false) => self.retry_after > other.retry_after,
+            (is_allowed, _) => !is_allowed,
+        }
+    }
+
     /// The server's clock when it decided, µs since 1970.
     #[doc(hidden)]
     #[must_use]
@@ -174,13 +185,18 @@ pub struct AllDecision {
 }
 
 impl AllDecision {
+    /// Of asks that were decided each by itself, at least one.
     #[cfg(feature = "tower")]
-    pub(crate) fn of_one(decision: Decision) -> Self {
+    pub(crate) fn of_each(decisions: Vec<Decision>) -> Self {
+        let tightest = |best, at: usize| match decisions[at].is_tighter_than(&decisions[best]) {
+            true => at,
+            false => best,
+        };
         Self {
-            allowed: decision.allowed,
-            binding: 0,
-            retry_after: decision.retry_after,
-            decisions: vec![decision],
+            allowed: decisions.iter().all(Decision::is_allowed),
+            binding: (0..decisions.len()).reduce(tightest).unwrap_or(0),
+            retry_after: decisions.iter().map(Decision::retry_after).max().unwrap_or_default(),
+            decisions,
         }
     }
 

@@ -36,6 +36,15 @@
 //! 4. What the response says can change what is charged: [`Charge`].
 //! 5. Each response says what is left: [`Headers`].
 //!
+//! # Rules from files
+//!
+//! With the feature `rules`, [`RateLimitLayer::ruled`] takes the gates from rules, also those that
+//! [follow their files](crate::rules::Watched), and the descriptors of a request from the file or from a closure
+//! ([`Descriptors`]). Clients read a rule's `name`, or else its path, as the name of the limit; handlers and
+//! [answers](Refusal::ruling) find the [`Ruling`](crate::rules::Ruling). All else is as above, but that
+//! [rules](Rule) of code have more: a [`Charge`] and a cost of their own, and a place beside another key in a Redis Cluster, over
+//! which a domain has to say `charge: each`.
+//!
 //! # What is answered instead
 //!
 //! | when | answer | gRPC (feature `tonic`) |
@@ -61,6 +70,9 @@ mod body;
 mod charge;
 #[cfg(feature = "client")]
 mod client;
+mod deciding;
+#[cfg(feature = "rules")]
+mod descriptors;
 #[cfg(feature = "axum")]
 mod extract;
 #[cfg(feature = "tonic")]
@@ -72,6 +84,8 @@ mod passage;
 mod policy;
 mod refusal;
 mod rule;
+#[cfg(feature = "rules")]
+mod ruled;
 mod service;
 mod settings;
 mod waiting;
@@ -82,6 +96,8 @@ pub use self::body::{BoxError, ResponseBody};
 pub use self::charge::{Abandoned, Charge};
 #[cfg(feature = "client")]
 pub use self::client::{Outgoing, OutgoingError, OutgoingFuture, OutgoingLayer};
+#[cfg(feature = "rules")]
+pub use self::descriptors::Descriptors;
 pub use self::headers::{Draft, Headers};
 pub use self::key::{ClientIp, Key, PeerAddr};
 pub use self::layer::RateLimitLayer;

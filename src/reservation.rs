@@ -75,7 +75,9 @@ impl Reservation {
     /// Units that the store has charged for it.
     pub(crate) fn held(&self) -> u64 {
         let is_charged = matches!(self.decision.source(), Source::Redis | Source::Memory | Source::Lease);
-        if is_charged && self.decision.is_allowed() { self.ask.cost } else { 0 }
+        // What only watches lets pass what it would deny.
+        let is_admitted = self.decision.is_allowed() && !self.decision.is_shadow();
+        if is_charged && is_admitted { self.ask.cost } else { 0 }
     }
 
     async fn give_back(&self, units: u64) -> Result<(), Error> {

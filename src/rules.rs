@@ -33,8 +33,11 @@ mod compile;
 mod descriptor;
 mod explain;
 mod fields;
+mod glance;
 mod limit;
 mod load;
+#[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "what is read is used by `http` alone"))]
+mod mapping;
 mod mistake;
 mod reader;
 mod rule;
@@ -49,9 +52,15 @@ mod yaml;
 pub use self::descriptor::Descriptor;
 pub use self::explain::{Explanation, Met};
 pub use self::load::{Loader, Rules};
+#[cfg(feature = "tower")]
+pub(crate) use self::mapping::{Action, Condition, Mapping, Match, Source};
 pub use self::mistake::{Mistake, Mistakes};
 pub use self::rule::Rule;
+#[cfg(feature = "tower")]
+pub(crate) use self::ruled::Plan;
 pub use self::ruled::RuledLimiter;
 pub use self::ruling::{Outcome, Ruling, Verdict};
 pub use self::schema::schema;
+#[cfg(feature = "tower")]
+pub(crate) use self::watched::Need;
 pub use self::watched::Watched;

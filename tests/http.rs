@@ -8,5 +8,7 @@ mod fleet;
 mod headers;
 mod passing;
 mod process;
+#[cfg(feature = "rules")]
+mod ruled;
 mod vanishing;
 mod waiting;

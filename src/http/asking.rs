@@ -1,5 +1,6 @@
 //! From a request to what is asked of the gates.
 
+use futures_util::future::join_all;
 use http::request::Parts;
 
 use super::charge::Charge;
@@ -7,32 +8,38 @@ use super::policy::Policy;
 use super::rule::Rule;
 use super::settings::{MissingKey, Settings};
 use crate::ask::Ask;
-use crate::decision::AllDecision;
+use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
 
 /// No header, path or address is this.
-const NO_KEY: &[u8] = b"\0no key";
+pub(super) const NO_KEY: &[u8] = b"\0no key";
 
-/// One entry in each for each rule that applies.
+/// What one request has to ask.
 #[derive(Default)]
 pub(super) struct Asking {
+    /// With the policy and the charge of each.
     pub(super) asks: Vec<Ask>,
     pub(super) policies: Vec<Policy>,
     pub(super) charges: Vec<Charge>,
+    /// Each ask by itself, and not all or nothing.
+    pub(super) charges_each: bool,
+    /// What is denied without being asked.
+    pub(super) refused: Vec<(Decision, Policy)>,
+    /// What decides and counts, and never denies.
+    pub(super) watched: Vec<Ask>,
 }
 
 impl Asking {
-    /// `None` if a key is missing that must not be.
-    pub(super) async fn of(settings: &Settings, parts: &Parts) -> Option<Self> {
+    /// Adds what the layer's own rules ask. `None` if a key is missing that must not be.
+    pub(super) async fn add_rules(&mut self, settings: &Settings, parts: &Parts) -> Option<()> {
         let chosen = match &settings.chooser {
             Some(choose) => choose(parts).await,
             None => Vec::new(),
         };
-        let mut asking = Self::default();
         for rule in chosen.iter().chain(&settings.rules) {
-            asking.add(rule, settings, parts)?;
+            self.add(rule, settings, parts)?;
         }
-        Some(asking)
+        Some(())
     }
 
     fn add(&mut self, rule: &Rule, settings: &Settings, parts: &Parts) -> Option<()> {
@@ -57,13 +64,64 @@ impl Asking {
         self.charges.push(rule.charge.as_ref().unwrap_or(&settings.charge).clone());
         Some(())
     }
+
+    /// What is to be asked of those that can deny. Nothing, where the request is refused anyway.
+    pub(super) fn question(&mut self) -> Option<Question> {
+        if !self.refused.is_empty() && !self.charges_each {
+            self.asks.clear();
+            self.policies.clear();
+        }
+        let asks = std::mem::take(&mut self.asks);
+        let admitted = self.charges_each.then(|| vec![None; asks.len()]);
+        (!asks.is_empty()).then_some(Question { asks, admitted })
+    }
 }
 
-/// One ask alone is answered by whatever knows: a lease, the deny cache, a batch with others.
-pub(super) async fn check(asks: &[Ask]) -> Result<AllDecision, Error> {
-    match asks {
-        [ask] => Ok(AllDecision::of_one(ask.gate.decide(ask.as_ref()).await?)),
-        [first, ..] => first.gate.core.check_all(asks.to_vec()).await,
-        [] => Err(Error::config("nothing is asked")),
+/// Asks that are decided together: all or nothing, or each by itself.
+pub(super) struct Question {
+    pub(super) asks: Vec<Ask>,
+    /// Of asks that are charged each: what was admitted is not asked again.
+    admitted: Option<Vec<Option<Decision>>>,
+}
+
+impl Question {
+    #[cfg(test)]
+    pub(super) fn all(asks: Vec<Ask>) -> Self {
+        Self { asks, admitted: None }
+    }
+
+    pub(super) async fn decide(&mut self) -> Result<AllDecision, Error> {
+        match (&*self.asks, &mut self.admitted) {
+            // One alone is answered by whatever knows: a lease, the deny cache, a batch with others.
+            ([ask], _) => Ok(AllDecision::of_each(vec![ask.gate.decide(ask.as_ref()).await?])),
+            ([first, ..], None) => first.gate.core.check_all(self.asks.to_vec()).await,
+            ([first, ..], Some(admitted)) => {
+                let open: Vec<usize> = (0..admitted.len()).filter(|at| admitted[*at].is_none()).collect();
+                let asks: Vec<_> = open.iter().map(|&at| self.asks[at].as_ref()).collect();
+                let decided = first.gate.core.check_each(&asks).await;
+                let mut decisions = admitted.clone();
+                for (at, decision) in open.into_iter().zip(decided) {
+                    let decision = decision?;
+                    admitted[at] = decision.is_allowed().then(|| decision.clone());
+                    decisions[at] = Some(decision);
+                }
+                Ok(AllDecision::of_each(decisions.into_iter().flatten().collect()))
+            }
+            ([], _) => Err(Error::config("nothing is asked")),
+        }
+    }
+
+    /// What [`decide`](Self::decide) would say.
+    pub(super) async fn peek(&self) -> Result<AllDecision, Error> {
+        let core = &self.asks[0].gate.core;
+        let Some(admitted) = &self.admitted else { return core.peek_all(self.asks.clone()).await };
+        let peeks = self.asks.iter().zip(admitted).map(|(ask, admitted)| async move {
+            match admitted {
+                Some(decision) => Ok(decision.clone()),
+                None => Ok(core.peek_all(vec![ask.clone()]).await?.binding().clone()),
+            }
+        });
+        let decisions = join_all(peeks).await.into_iter().collect::<Result<_, Error>>()?;
+        Ok(AllDecision::of_each(decisions))
     }
 }

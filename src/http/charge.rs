@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use http::response::Parts;
 
 use crate::ask::Ask;
-use crate::decision::{AllDecision, Decision};
+use crate::decision::Decision;
 use crate::reservation::Reservation;
 
 /// What stays charged of what a request was admitted for, by its response.
@@ -117,9 +117,8 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn new(asks: Vec<Ask>, charges: Vec<Charge>, decision: &AllDecision) -> Self {
-        let reservations = asks.into_iter().zip(decision.decisions().iter().cloned());
-        let items = reservations.map(|(ask, decision)| Reservation::new(ask, decision)).zip(charges);
+    pub(super) fn new(taken: impl Iterator<Item = ((Ask, Decision), Charge)>) -> Self {
+        let items = taken.map(|((ask, decision), charge)| (Reservation::new(ask, decision), charge));
         Self { items: items.collect(), is_inside: false }
     }
 
@@ -133,7 +132,9 @@ impl Held {
     pub(super) async fn settle(mut self, response: Option<&Parts>) -> Vec<(usize, Decision)> {
         let items = std::mem::take(&mut self.items).into_iter().enumerate();
         let changes = items.filter_map(|(at, (reservation, charge))| {
-            let actual = charge.actual(response).filter(|&actual| actual != reservation.held())?;
+            // What was let pass by who only watches is not his to charge: he would have denied it.
+            let is_watched = reservation.decision().is_shadow();
+            let actual = charge.actual(response).filter(|&it| it != reservation.held() && !is_watched)?;
             Some(async move {
                 let ask = reservation.ask.clone().cost(0);
                 reservation.commit(actual).await.ok()?;

@@ -34,3 +34,5 @@ macro_rules! extractor {
 
 extractor!(Decision);
 extractor!(AllDecision);
+#[cfg(feature = "rules")]
+extractor!(crate::rules::Ruling);

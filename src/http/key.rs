@@ -151,13 +151,17 @@ impl Key {
     }
 }
 
-/// Inside a router that is nested in another, axum cuts off the path what led there.
-fn path(parts: &Parts) -> &str {
+pub(super) fn path(parts: &Parts) -> &str {
+    uri(parts).path()
+}
+
+/// As it was sent: inside a router that is nested in another, axum cuts off the path what led there.
+pub(super) fn uri(parts: &Parts) -> &http::Uri {
     #[cfg(feature = "axum")]
     if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
-        return original.path();
+        return &original.0;
     }
-    parts.uri.path()
+    &parts.uri
 }
 
 fn joined(keys: &[Key], parts: &Parts) -> Option<Vec<u8>> {

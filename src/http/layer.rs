@@ -12,14 +12,22 @@ use tower_layer::Layer;
 
 use super::body::{self, BoxError};
 use super::charge::Charge;
+#[cfg(feature = "rules")]
+use super::descriptors::Descriptors;
 use super::headers::Headers;
 use super::key::Key;
 use super::refusal::Refusal;
 use super::rule::Rule;
+#[cfg(feature = "rules")]
+use super::ruled::Ruled;
 use super::service::RateLimit;
 use super::settings::{MissingKey, OnError, Settings};
 use super::waiting::Room;
+#[cfg(feature = "rules")]
+use crate::error::Error;
 use crate::gate::Gate;
+#[cfg(feature = "rules")]
+use crate::rules::Watched;
 
 /// Asks gates before a request goes to the service. See the [module docs](super).
 ///
@@ -88,6 +96,42 @@ impl RateLimitLayer {
         })
     }
 
+    /// Asks by rules from files: those that the request's [descriptors](Descriptors) meet. With rules that are
+    /// [watched](Watched), each request is decided wholly under those that are in force when it comes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tidegate::Limiter;
+    /// use tidegate::http::RateLimitLayer;
+    /// use tidegate::rules::Rules;
+    ///
+    /// let rules = Rules::parse("api.yaml", "
+    /// domain: api
+    /// rate_limits:
+    ///   - actions: [{ request_headers: { header_name: x-api-key, descriptor_key: api_key } }]
+    /// descriptors:
+    ///   - { key: api_key, rate_limit: { unit: minute, requests_per_unit: 60 } }
+    /// ")?;
+    /// let layer = RateLimitLayer::ruled(rules.bind(&Limiter::in_memory()), "api")?;
+    /// # let _ = layer; Ok(()) }
+    /// ```
+    ///
+    /// Gates that are [added](Self::and) are asked with them. The layer's [cost](Self::cost) is how many
+    /// [hits](crate::rules::Descriptor::hits) each descriptor is. Where a domain says `charge: each`, who
+    /// [waits](Self::wait) is charged by each limit when that admits him, and waits for the others; rules in shadow
+    /// mode are asked once. The service finds the [`Ruling`](crate::rules::Ruling) in the request's extensions.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the rules have no such domain, it does not say how requests become
+    /// descriptors, or it names an extension that is not provided. Watched rules that later lack one of these
+    /// are not taken: those before stay in force, as with any mistake.
+    #[cfg(feature = "rules")]
+    pub fn ruled(rules: impl Into<Watched>, descriptors: impl Into<Descriptors>) -> Result<Self, Error> {
+        let ruled = Ruled::new(rules.into(), descriptors.into())?;
+        Ok(Self::without_rules().set(|settings| settings.ruled = Some(ruled)))
+    }
+
     /// Asks this gate too: all of them admit a request, or none is charged.
     ///
     /// # Panics
@@ -106,9 +150,11 @@ impl RateLimitLayer {
     #[must_use]
     pub fn and_rule(self, rule: Rule) -> Self {
         self.set(|settings| {
-            let is_same = |other: &Rule| Arc::ptr_eq(&other.gate.core, &rule.gate.core);
+            let others = settings.rules.first().map(|other| &other.gate.core);
+            #[cfg(feature = "rules")]
+            let others = others.or(settings.ruled.as_ref().map(|ruled| &ruled.core));
             assert!(
-                settings.rules.first().is_none_or(is_same),
+                others.is_none_or(|core| Arc::ptr_eq(core, &rule.gate.core)),
                 "gates of one RateLimitLayer must be of one limiter: use a layer for each"
             );
             settings.rules.push(rule);

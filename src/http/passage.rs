@@ -6,35 +6,14 @@ use std::time::Duration;
 
 use http::header::RETRY_AFTER;
 use http::request::Parts;
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use tower_service::Service;
 
-use super::asking::{Asking, check};
 use super::body::{self, ResponseBody};
-use super::charge::Held;
+use super::deciding::{Admitted, Passage};
 use super::headers::Told;
-use super::policy::Policy;
 use super::refusal::Refusal;
-use super::settings::{OnError, Settings};
-use super::waiting::Place;
-use crate::decision::AllDecision;
-use crate::limiter::Core;
-
-/// What became of the question.
-enum Passage {
-    Free,
-    Admitted(Admitted),
-    Refused(Refusal),
-}
-
-struct Admitted {
-    core: Arc<Core>,
-    held: Held,
-    /// In the waiting room, until the decision's delay is over.
-    place: Option<Place>,
-    decision: AllDecision,
-    policies: Vec<Policy>,
-}
+use super::settings::Settings;
 
 pub(super) async fn pass<S, RequestBody, B>(
     settings: Arc<Settings>,
@@ -55,7 +34,7 @@ where
         Passage::Admitted(admitted) => Some(admitted),
         Passage::Refused(refusal) => return Ok(settings.refuse(parts, refusal).await),
     };
-    if let Some(Admitted { core, decision, .. }) = &admitted
+    if let Some(Admitted { core: Some(core), decision: Some(decision), .. }) = &admitted
         && decision.delay() > Duration::ZERO
     {
         (inner, is_ready) = (inner.clone(), false);
@@ -64,13 +43,11 @@ where
     if !is_ready {
         poll_fn(|cx| inner.poll_ready(cx)).await?;
     }
-    let Some(Admitted { mut held, place, mut decision, policies, .. }) = admitted else {
+    let Some(mut admitted) = admitted else {
         return Ok(inner.call(Request::from_parts(parts, body)).await?.map(ResponseBody::inner));
     };
-    drop(place);
-    parts.extensions.insert(decision.binding().clone());
-    parts.extensions.insert(decision.clone());
-    held.goes_in();
+    admitted.goes_in(&mut parts.extensions);
+    let Admitted { held, decision, policies, .. } = admitted;
     let response = inner.call(Request::from_parts(parts, body)).await;
     let (mut head, body) = match response {
         Ok(response) => response.into_parts(),
@@ -79,44 +56,36 @@ where
             return Err(error);
         }
     };
-    for (at, now) in held.settle(Some(&head)).await {
-        decision.decisions[at] = now;
+    let settled = held.settle(Some(&head)).await;
+    if let Some(mut decision) = decision {
+        // Those who only watch come after those who are told.
+        for (at, now) in settled.into_iter().filter(|(at, _)| *at < policies.len()) {
+            decision.decisions[at] = now;
+        }
+        settings
+            .headers
+            .write(&mut head.headers, &Told { decision: &decision, policies: &policies, wait: None });
     }
-    settings.headers.write(&mut head.headers, &Told { decision: &decision, policies: &policies, wait: None });
     Ok(Response::from_parts(head, ResponseBody::inner(body)))
 }
 
-impl Settings {
-    async fn decide(&self, parts: &Parts) -> Passage {
-        if self.skip.as_ref().is_some_and(|skip| skip(parts)) {
-            return Passage::Free;
+impl Admitted {
+    /// The service gets the request, and is told what was decided.
+    fn goes_in(&mut self, extensions: &mut Extensions) {
+        self.place = None;
+        self.held.goes_in();
+        if let Some(decision) = &self.decision {
+            extensions.insert(decision.binding().clone());
+            extensions.insert(decision.clone());
         }
-        let Some(asking) = Asking::of(self, parts).await else {
-            return Passage::Refused(Refusal::missing_key());
-        };
-        let Asking { asks, policies, charges } = asking;
-        if asks.is_empty() {
-            return Passage::Free;
+        #[cfg(feature = "rules")]
+        if let Some(ruling) = self.ruling.take() {
+            extensions.insert(ruling);
         }
-        let decided = match &self.room {
-            Some(room) => room.decide(asks.clone()).await,
-            None => check(&asks).await.map(|decision| (decision, None)),
-        };
-        let (decision, place) = match decided {
-            Ok(decided) => decided,
-            // No other error: whoever asked for more than there ever is would not be limited, nor anybody at a gate
-            // that is set up wrongly.
-            Err(error) if self.on_error == OnError::Pass && error.is_unavailable() => return Passage::Free,
-            Err(error) => return Passage::Refused(Refusal::error(error, &self.headers)),
-        };
-        if !decision.is_allowed() {
-            return Passage::Refused(Refusal::denied(decision, policies, &self.headers));
-        }
-        let core = asks[0].gate.core.clone();
-        let held = Held::new(asks, charges, &decision);
-        Passage::Admitted(Admitted { core, held, place, decision, policies })
     }
+}
 
+impl Settings {
     async fn refuse<B>(&self, parts: Parts, refusal: Refusal) -> Response<ResponseBody<B>> {
         let mut response = match &self.answering {
             Some(answer) => answer(parts, refusal.clone()).await,

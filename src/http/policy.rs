@@ -19,6 +19,13 @@ impl Policy {
         let window_us = gate.info().map_or(0, |info| window_us(info.quota.kind()));
         Self { name, window_s: window_us.div_ceil(1_000_000).max(1) }
     }
+
+    /// Of a rule that denies all, which has a window and no gate.
+    #[cfg(feature = "rules")]
+    pub(super) fn of_nothing(name: Arc<str>, window: std::time::Duration) -> Self {
+        let window_s = window.as_secs() + u64::from(window.subsec_nanos() > 0);
+        Self { name: Some(name), window_s }
+    }
 }
 
 /// Of a bucket the time in which it fills.

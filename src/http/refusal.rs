@@ -10,6 +10,8 @@ use super::headers::Headers;
 use super::policy::Policy;
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
+#[cfg(feature = "rules")]
+use crate::rules::Ruling;
 
 /// A request that does not reach the service: why, and what its client is to be told.
 #[derive(Clone, Debug)]
@@ -18,6 +20,8 @@ pub struct Refusal {
     message: String,
     retry_after: Option<Duration>,
     pub(super) policies: Vec<Policy>,
+    #[cfg(feature = "rules")]
+    pub(super) ruling: Option<Box<Ruling>>,
 }
 
 /// Why a request does not reach the service.
@@ -45,12 +49,12 @@ impl Refusal {
             seconds(policy.window_s),
             seconds(wait.as_secs())
         );
-        Self { reason: Reason::Denied(decision), message, retry_after: Some(wait), policies }
+        Self { policies, ..Self::new(Reason::Denied(decision), message, Some(wait)) }
     }
 
     pub(super) fn missing_key() -> Self {
         let message = "This request lacks what its limit is counted by.".to_owned();
-        Self { reason: Reason::MissingKey, message, retry_after: None, policies: Vec::new() }
+        Self::new(Reason::MissingKey, message, None)
     }
 
     pub(super) fn error(error: Error, headers: &Headers) -> Self {
@@ -61,13 +65,31 @@ impl Refusal {
             let message = "Whether this request is within its limit cannot be told at the moment. Try again.";
             (Reason::Failed(error), message, Some(headers.wait(Duration::from_secs(1))))
         };
-        Self { reason, message: message.to_owned(), retry_after, policies: Vec::new() }
+        Self::new(reason, message.to_owned(), retry_after)
+    }
+
+    fn new(reason: Reason, message: String, retry_after: Option<Duration>) -> Self {
+        Self {
+            reason,
+            message,
+            retry_after,
+            policies: Vec::new(),
+            #[cfg(feature = "rules")]
+            ruling: None,
+        }
     }
 
     /// Why.
     #[must_use]
     pub fn reason(&self) -> &Reason {
         &self.reason
+    }
+
+    /// Where rules from files denied it: what they say of each descriptor.
+    #[cfg(feature = "rules")]
+    #[must_use]
+    pub fn ruling(&self) -> Option<&Ruling> {
+        self.ruling.as_deref()
     }
 
     /// The status that fits: 429, 400, 413 or 503.

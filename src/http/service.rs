@@ -56,7 +56,7 @@ impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
 }
 
 /// A response that is under way.
-pub struct ResponseFuture<B, E>(BoxFuture<Result<Response<ResponseBody<B>>, E>>);
+pub struct ResponseFuture<B, E>(BoxFuture<'static, Result<Response<ResponseBody<B>>, E>>);
 
 impl<B, E> Future for ResponseFuture<B, E> {
     type Output = Result<Response<ResponseBody<B>>, E>;

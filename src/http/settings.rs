@@ -12,10 +12,11 @@ use super::refusal::Refusal;
 use super::rule::{Cost, Rule};
 use super::waiting::Room;
 
-pub(super) type BoxFuture<T> = std::pin::Pin<Box<dyn Future<Output = T> + Send>>;
-pub(super) type Chooser = Arc<dyn Fn(&Parts) -> BoxFuture<Vec<Rule>> + Send + Sync>;
+pub(super) type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(super) type Chooser = Arc<dyn Fn(&Parts) -> BoxFuture<'static, Vec<Rule>> + Send + Sync>;
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-pub(super) type Answering = Arc<dyn Fn(Parts, Refusal) -> BoxFuture<Response<AnswerBody>> + Send + Sync>;
+pub(super) type Answering =
+    Arc<dyn Fn(Parts, Refusal) -> BoxFuture<'static, Response<AnswerBody>> + Send + Sync>;
 
 /// What becomes of a request that lacks the key of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -49,6 +50,9 @@ pub(super) struct Settings {
     pub(super) rules: Vec<Rule>,
     /// Asked for more rules with each request.
     pub(super) chooser: Option<Chooser>,
+    /// Asked for those of files with each request.
+    #[cfg(feature = "rules")]
+    pub(super) ruled: Option<super::ruled::Ruled>,
     pub(super) cost: Option<Cost>,
     pub(super) skip: Option<Predicate>,
     pub(super) missing_key: MissingKey,

@@ -8,7 +8,9 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::asking::check;
+use super::asking::Question;
+use super::deciding::Answered;
+use super::settings::BoxFuture;
 use crate::ask::Ask;
 use crate::decision::AllDecision;
 use crate::error::Error;
@@ -47,29 +49,38 @@ impl Room {
     }
 
     /// Decides, after a wait if need be. The place is to be kept until the decision's delay is over.
-    pub(super) async fn decide(&self, mut asks: Vec<Ask>) -> Result<(AllDecision, Option<Place>), Error> {
-        let core = asks[0].gate.core.clone();
+    ///
+    /// Boxed, so that the types of services around this do not grow by it.
+    pub(super) fn decide<'a>(&'a self, question: &'a mut Question) -> BoxFuture<'a, Answered> {
+        Box::pin(async {
+            let (decision, place) = self.decide_now(question).await?;
+            Ok((Some(decision), place))
+        })
+    }
+
+    async fn decide_now(&self, question: &mut Question) -> Result<(AllDecision, Option<Place>), Error> {
+        let core = question.asks[0].gate.core.clone();
         let waited = core.stopwatch();
         let left = || self.max_wait.saturating_sub(waited());
-        let name = name(&asks);
+        let name = name(&question.asks);
         let mut place = self.place();
         let mut known = None;
         // Where others wait already, whoever asked now would go before them.
         if !self.lines.has(&name) {
             // Without a place nobody can wait for the delay of a queue either.
             let most = if place.is_some() { left() } else { Duration::ZERO };
-            let decision = check_within(&mut asks, most).await?;
+            let decision = check_within(question, most).await?;
             if decision.is_allowed() {
                 return Ok((decision, place));
             }
             place = place.or_else(|| self.place());
-            if place.is_none() || is_too_long(&asks, &decision, left()) {
+            if place.is_none() || is_too_long(&question.asks, &decision, left()) {
                 return Ok((decision, None));
             }
             known = Some(decision);
         }
         if place.is_none() {
-            return Ok((denied(&asks).await?, None));
+            return Ok((denied(question).await?, None));
         }
         let line = self.lines.join(name);
         let _first = match line.first.clone().try_acquire_owned() {
@@ -79,16 +90,16 @@ impl Room {
                 known = None;
                 match Self::until_first(&line, core.sleep(left())).await {
                     Some(first) => first,
-                    None => return Ok((denied(&asks).await?, None)),
+                    None => return Ok((denied(question).await?, None)),
                 }
             }
         };
         loop {
             let decision = match known.take() {
                 Some(decision) => decision,
-                None => check_within(&mut asks, left()).await?,
+                None => check_within(question, left()).await?,
             };
-            if decision.is_allowed() || is_too_long(&asks, &decision, left()) {
+            if decision.is_allowed() || is_too_long(&question.asks, &decision, left()) {
                 return Ok((decision, place));
             }
             core.sleep(decision.retry_after().max(SHORTEST_WAIT)).await;
@@ -109,9 +120,9 @@ impl Room {
     }
 }
 
-async fn check_within(asks: &mut [Ask], left: Duration) -> Result<AllDecision, Error> {
-    asks.iter_mut().for_each(|ask| ask.max_delay = Some(left));
-    check(asks).await
+async fn check_within(question: &mut Question, left: Duration) -> Result<AllDecision, Error> {
+    question.asks.iter_mut().for_each(|ask| ask.max_delay = Some(left));
+    question.decide().await
 }
 
 /// At a queue, the wait for a place is followed by that for the turn; together they are the time in which all
@@ -125,8 +136,8 @@ fn is_too_long(asks: &[Ask], decision: &AllDecision, left: Duration) -> bool {
 }
 
 /// What to tell who cannot wait, or not any longer, behind others who do.
-async fn denied(asks: &[Ask]) -> Result<AllDecision, Error> {
-    let decision = asks[0].gate.core.peek_all(asks.to_vec()).await?;
+async fn denied(question: &Question) -> Result<AllDecision, Error> {
+    let decision = question.peek().await?;
     Ok(AllDecision { allowed: false, ..decision })
 }
 
@@ -196,7 +207,10 @@ mod tests {
         let mut waiting: Vec<_> = (0..30)
             .map(|at| {
                 let (room, ask) = (room.clone(), gate.ask(format!("{}", at % 3)));
-                tokio::spawn(async move { room.decide(vec![ask]).await.map(|(decision, _)| decision) })
+                tokio::spawn(async move {
+                    let mut question = Question::all(vec![ask]);
+                    room.decide(&mut question).await.map(|(decision, _)| decision)
+                })
             })
             .collect();
         tokio::task::yield_now().await;
@@ -211,7 +225,7 @@ mod tests {
             clock.advance(Duration::from_secs(1));
         }
         for decided in waiting {
-            assert!(decided.await.unwrap().unwrap().is_allowed());
+            assert!(decided.await.unwrap().unwrap().is_some_and(|decision| decision.is_allowed()));
         }
         assert_eq!((room.places.available_permits(), room.lines.lock().len()), (20, 0));
     }

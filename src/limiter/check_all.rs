@@ -143,7 +143,7 @@ pub(super) fn all_decision(
 fn check_places(asks: &[Ask], items: &[Item]) -> Result<(), Error> {
     let apart = items.iter().position(|item| item.target.place != items[0].target.place);
     apart.map_or(Ok(()), |apart| {
-        let text = "its key lies in another slot of the Redis Cluster than that of the first ask, and one atomic step cannot reach both: ask for the same key, or let one sit beside the other (Ask::beside)";
+        let text = "its key lies in another slot of the Redis Cluster than that of the first ask, and one atomic step cannot reach both: ask for the same key, or let one sit beside the other (Ask::beside); in a file of rules, say `charge: each`";
         Err(about(asks[apart].as_ref(), Error::config(text)))
     })
 }

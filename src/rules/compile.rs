@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT, closest};
 use super::limit;
+use super::mapping::{self, Mapping};
 use super::mistake::{Mistake, Mistakes, Place};
 use super::reader::Reader;
 use super::rule::{Pattern, Rule, Step};
@@ -23,6 +24,7 @@ pub(super) struct Compiled {
 pub(super) struct Domain {
     pub(super) top: Level,
     pub(super) charges_each: bool,
+    pub(super) mapping: Mapping,
     file: Arc<str>,
     line: usize,
 }
@@ -86,7 +88,8 @@ impl<'n> Reading<'_, 'n, '_> {
         let charge = charge.and_then(|node| self.reader.choice("charge", CHARGES, node));
         let charges_each = charge == Some(1);
         let (name, place) = self.reader.required("domain", &fields, node, &DOCUMENT);
-        let new = Domain { top: Level::default(), charges_each, file: self.file.clone(), line: place.line };
+        let (top, mapping) = (Level::default(), Mapping::default());
+        let new = Domain { top, charges_each, mapping, file: self.file.clone(), line: place.line };
         let mut scratch = None;
         let mut domain = match self.compiled.domains.remove(name) {
             None => new,
@@ -104,6 +107,14 @@ impl<'n> Reading<'_, 'n, '_> {
             }
         };
         self.domain = name;
+        mapping::rate_limits(&mut self.reader, fields.get("rate_limits"), &mut domain.mapping);
+        if let Some(node) = fields.get("tier") {
+            let tier = mapping::tier(&mut self.reader, node);
+            if let (Some(_), Some(_)) = (&tier, &domain.mapping.tier) {
+                self.reader.mistake(node.place, format!("the domain `{name}` has a `tier` already"));
+            }
+            domain.mapping.tier = tier;
+        }
         let descriptors = self.reader.list("descriptors", fields.get("descriptors"));
         self.descriptors(descriptors, scratch.as_mut().unwrap_or(&mut domain.top));
         self.compiled.domains.insert(name.into(), domain);

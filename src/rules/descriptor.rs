@@ -1,6 +1,11 @@
 //! What a request says of itself.
 
+use std::borrow::Cow;
+
 use smallvec::SmallVec;
+
+/// A key and its value.
+pub(super) type Entry<'a> = (&'a str, Cow<'a, [u8]>);
 
 /// What is to be limited, as a list of keys and values: `("user", "42")`, or
 /// `("message_type", "marketing"), ("to_number", "2061234567")`. A rule limits
@@ -15,9 +20,9 @@ use smallvec::SmallVec;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Descriptor<'a> {
-    pub(super) entries: SmallVec<[(&'a str, &'a [u8]); 4]>,
+    pub(super) entries: SmallVec<[Entry<'a>; 4]>,
     pub(super) hits: u64,
-    pub(super) tier: Option<&'a str>,
+    pub(super) tier: Option<Cow<'a, str>>,
 }
 
 impl Default for Descriptor<'_> {
@@ -34,7 +39,13 @@ impl<'a> Descriptor<'a> {
 
     /// With one more entry. A value is any bytes.
     pub fn entry(mut self, key: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.entries.push((key, value.as_ref()));
+        self.entries.push((key, Cow::Borrowed(value.as_ref())));
+        self
+    }
+
+    /// [`entry`](Self::entry), with a value that nobody else keeps.
+    pub fn entry_owned(mut self, key: &'a str, value: impl Into<Vec<u8>>) -> Self {
+        self.entries.push((key, Cow::Owned(value.into())));
         self
     }
 
@@ -50,8 +61,26 @@ impl<'a> Descriptor<'a> {
     /// Of which tier who asks is, for rules with `tiers`.
     ///
     /// Default: of none that a rule names.
-    pub const fn tier(mut self, tier: &'a str) -> Self {
-        self.tier = Some(tier);
+    pub fn tier(mut self, tier: impl Into<Cow<'a, str>>) -> Self {
+        self.tier = Some(tier.into());
+        self
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn with(mut self, key: &'a str, value: Cow<'a, [u8]>) -> Self {
+        self.entries.push((key, value));
+        self
+    }
+
+    /// Of this tier, if none was said.
+    #[cfg(feature = "tower")]
+    pub(crate) fn or_tier(mut self, tier: Cow<'a, str>) -> Self {
+        self.tier = self.tier.or(Some(tier));
         self
     }
 }

@@ -1,11 +1,21 @@
 //! What may stand in a file. The reader and the schema know fields from here
 //! alone.
 
+mod actions;
+
+pub(super) use self::actions::{
+    ACTION, EXTENSION, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
+    QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
+    REQUEST_HEADERS, STRING, TIER_OF,
+};
+
 /// What a map may hold.
 pub(super) struct Table {
     /// What it is called in messages.
     pub(super) what: &'static str,
     pub(super) fields: &'static [Field],
+    /// Those of them that have to be there.
+    pub(super) required: &'static [&'static str],
     /// Fields of Envoy's that are not honoured, with the reason.
     pub(super) refused: &'static [(&'static str, &'static str)],
 }
@@ -56,7 +66,14 @@ pub(super) static DOCUMENT: Table = Table {
             Kind::Choice(CHARGES),
             "Whether all rules of a request are charged or none (all, the default), or each by itself, as Envoy's service does.",
         ),
+        field(
+            "rate_limits",
+            Kind::Many(&RATE_LIMITS),
+            "How an HTTP request becomes descriptors, as in a route of Envoy's.",
+        ),
+        field("tier", Kind::One(&TIER_OF), "Where the tier of an HTTP request stands."),
     ],
+    required: &["domain"],
     refused: &[("name", "it names a resource of Envoy's xDS, which is not read here: leave it out")],
 };
 
@@ -72,6 +89,7 @@ pub(super) static DESCRIPTOR: Table = Table {
         field("value_to_metric", Kind::Flag, "The metric's name holds the value of this entry."),
         field("share_threshold", Kind::Flag, "All values that a `*` stands for share one count."),
     ],
+    required: &["key"],
     refused: &[(
         "quota_mode",
         "it fills metadata for Envoy's filter, of which there is none here: use shadow_mode, or leave it out",
@@ -103,12 +121,14 @@ pub(super) static RATE_LIMIT: Table = Table {
         field("lease", Kind::One(&LEASE), "Takes units in blocks and spends them without asking."),
         field("tiers", Kind::Named(&TIER), "Other numbers for requests of a tier."),
     ],
+    required: &[],
     refused: &[],
 };
 
 pub(super) static REPLACES: Table = Table {
     what: "a replaced rule",
     fields: &[field("name", Kind::Text, "The `name` of its rate_limit.")],
+    required: &["name"],
     refused: &[],
 };
 
@@ -118,6 +138,7 @@ pub(super) static LEASE: Table = Table {
         field("max_units", Kind::Count(1), "The most units of one key that are held at once."),
         field("hold", Kind::Duration, "The longest that a unit is held; by default 1s."),
     ],
+    required: &[],
     refused: &[],
 };
 
@@ -128,11 +149,34 @@ pub(super) static TIER: Table = Table {
         field("burst", Kind::Count(1), "Instead of that of the rate_limit."),
         field("unlimited", Kind::Flag, "Everything of this tier passes."),
     ],
+    required: &[],
     refused: &[],
 };
 
-/// All of them, to say where a field belongs that stands in the wrong one.
-pub(super) static TABLES: [&Table; 6] = [&DOCUMENT, &DESCRIPTOR, &RATE_LIMIT, &REPLACES, &LEASE, &TIER];
+/// All of them, to say where a field belongs that stands in the wrong one; that of a document first.
+pub(super) static TABLES: [&Table; 21] = [
+    &DOCUMENT,
+    &DESCRIPTOR,
+    &RATE_LIMIT,
+    &REPLACES,
+    &LEASE,
+    &TIER,
+    &RATE_LIMITS,
+    &ACTION,
+    &REMOTE_ADDRESS,
+    &MASKED_REMOTE_ADDRESS,
+    &REQUEST_HEADERS,
+    &QUERY_PARAMETERS,
+    &GENERIC_KEY,
+    &HEADER_VALUE_MATCH,
+    &QUERY_PARAMETER_VALUE_MATCH,
+    &HEADER,
+    &QUERY_PARAMETER,
+    &STRING,
+    &KEYED,
+    &EXTENSION,
+    &TIER_OF,
+];
 
 /// The one of them that was meant, if one is like it.
 pub(super) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {

@@ -33,7 +33,7 @@ pub(super) type Read = (Settings, Vec<Place>);
 pub(super) fn read(reader: &mut Reader<'_>, node: &Node) -> Option<Read> {
     let noted = reader.mistakes.len();
     let fields = reader.map(node, &RATE_LIMIT)?;
-    let name = fields.get("name").and_then(|name| reader.text("name", name)).map(str::to_owned);
+    let name = fields.get("name").and_then(|name| reader.text("name", name)).map(Into::into);
     let (replaces, places) = replaces(reader, &fields, name.as_deref());
     let on_failure = fields
         .get("on_failure")

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use super::compile::{Compiled, compile};
 use super::descriptor::Descriptor;
+#[cfg(feature = "tower")]
+use super::mapping::Mapping;
 use super::mistake::{Mistake, Mistakes, Place};
 use super::rule::Rule;
 use super::ruled::RuledLimiter;
@@ -112,7 +114,7 @@ impl Read {
     }
 }
 
-fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+pub(super) fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     if !fs::metadata(path)?.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -185,6 +187,11 @@ impl Rules {
 
     pub(super) fn charges_each(&self, domain: &str) -> bool {
         self.0.compiled.domains.get(domain).is_some_and(|domain| domain.charges_each)
+    }
+
+    #[cfg(feature = "tower")]
+    pub(crate) fn mapping(&self, domain: &str) -> Option<&Mapping> {
+        self.0.compiled.domains.get(domain).map(|domain| &domain.mapping)
     }
 
     pub(super) fn shared(&self, index: usize) -> &Arc<Rule> {

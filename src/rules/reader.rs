@@ -16,18 +16,22 @@ pub(super) struct Reader<'s> {
     pub(super) mistakes: Vec<Mistake>,
 }
 
-/// A map whose fields are all known.
-pub(super) struct Fields<'n>(Vec<(&'n str, &'n Node)>);
+/// The fields of a map that are known.
+pub(super) struct Fields<'n> {
+    known: Vec<(&'n str, &'n Node)>,
+    /// Others were there, which are noted.
+    pub(super) has_unknown: bool,
+}
 
 impl<'n> Fields<'n> {
     /// Null is as good as absent.
     pub(super) fn get(&self, name: &str) -> Option<&'n Node> {
-        let (_, node) = self.0.iter().find(|(field, _)| *field == name)?;
+        let (_, node) = self.known.iter().find(|(field, _)| *field == name)?;
         (!matches!(node.value, Value::Null)).then_some(*node)
     }
 
     pub(super) fn is_null(&self, name: &str) -> bool {
-        self.0.iter().any(|(field, node)| *field == name && matches!(node.value, Value::Null))
+        self.known.iter().any(|(field, node)| *field == name && matches!(node.value, Value::Null))
     }
 }
 
@@ -48,6 +52,7 @@ impl Reader<'_> {
         };
         let mut fields: Vec<(&str, &Node)> = Vec::with_capacity(entries.len());
         let mut places: Vec<Place> = Vec::with_capacity(entries.len());
+        let noted = self.mistakes.len();
         for (key, value) in entries {
             let Value::Text(name) = &key.value else {
                 self.mistake(key.place, format!("a field's name is a text, not {}", kind_of(key)));
@@ -64,7 +69,7 @@ impl Reader<'_> {
                 self.unknown(name, key.place, table);
             }
         }
-        Some(Fields(fields))
+        Some(Fields { known: fields, has_unknown: self.mistakes.len() > noted })
     }
 
     fn unknown(&mut self, name: &str, place: Place, table: &Table) {

@@ -24,13 +24,13 @@ pub struct Rule {
     pub(super) detailed_metric: bool,
     pub(super) file: Arc<str>,
     pub(super) line: usize,
-    path: Box<str>,
+    path: Arc<str>,
 }
 
 /// What stands in its `rate_limit`.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
-    pub(super) name: Option<String>,
+    pub(super) name: Option<Arc<str>>,
     pub(super) replaces: Vec<String>,
     pub(super) limit: Limit,
     pub(super) tiers: Vec<(String, Limit)>,
@@ -98,6 +98,12 @@ impl Rule {
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.settings.name.as_deref()
+    }
+
+    /// What clients read: its name, or its path.
+    #[cfg(feature = "tower")]
+    pub(crate) fn shown(&self) -> &Arc<str> {
+        self.settings.name.as_ref().unwrap_or(&self.path)
     }
 
     /// What it limits to; `None` where it is unlimited or denies all.
@@ -229,7 +235,7 @@ impl Rule {
     pub(super) fn key(&self, descriptor: &Descriptor<'_>) -> Vec<u8> {
         let is_open = |step: &Step| !matches!(step.pattern, Pattern::Exact(_)) && !step.share_threshold;
         let open = self.steps.iter().zip(&descriptor.entries).filter(|(step, _)| is_open(step));
-        let mut values = open.map(|(_, (_, value))| *value);
+        let mut values = open.map(|(_, (_, value))| &**value);
         let Some(first) = values.next() else { return Vec::new() };
         let Some(second) = values.next() else { return first.to_vec() };
         let mut key = Vec::new();

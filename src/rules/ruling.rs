@@ -73,7 +73,9 @@ impl Ruling {
     /// How long to wait before going on, where a rule is a leaky bucket.
     #[must_use]
     pub fn delay(&self) -> Duration {
-        self.verdicts.iter().filter_map(Verdict::decision).map(Decision::delay).max().unwrap_or_default()
+        let counts = |verdict: &&Verdict| !verdict.rule().is_some_and(Rule::is_shadow);
+        let decisions = self.verdicts.iter().filter(counts).filter_map(Verdict::decision);
+        decisions.map(Decision::delay).max().unwrap_or_default()
     }
 
     /// `passes` is what those that were asked together said.
@@ -83,22 +85,11 @@ impl Ruling {
             let Some(decision) = verdict.decision() else { continue };
             let is_watched = verdict.rule().is_some_and(Rule::is_shadow);
             let best = binding.and_then(|best| verdicts[best].decision());
-            if !is_watched && best.is_none_or(|best| is_tighter(decision, best)) {
+            if !is_watched && best.is_none_or(|best| decision.is_tighter_than(best)) {
                 binding = Some(at);
             }
         }
         Self { passes, verdicts, binding }
-    }
-}
-
-fn is_tighter(a: &Decision, b: &Decision) -> bool {
-    match (a.is_allowed(), b.is_allowed()) {
-        (true, true) => {
-            u128::from(a.remaining()) * u128::from(b.limit())
-                < u128::from(b.remaining()) * u128::from(a.limit())
-        }
-        (false, false) => a.retry_after() > b.retry_after(),
-        (a, _) => !a,
     }
 }
 

@@ -2,16 +2,7 @@
 
 use std::fmt::Write;
 
-use super::fields::{DESCRIPTOR, DOCUMENT, Field, Kind, LEASE, RATE_LIMIT, REPLACES, TIER, Table};
-
-/// The tables under names, so that descriptors can hold descriptors.
-static NAMED: [(&str, &Table); 5] = [
-    ("descriptor", &DESCRIPTOR),
-    ("rate_limit", &RATE_LIMIT),
-    ("replaces", &REPLACES),
-    ("lease", &LEASE),
-    ("tier", &TIER),
-];
+use super::fields::{Field, Kind, TABLES, Table};
 
 /// A JSON Schema (2020-12) of a document of rules, for editors and linters. It
 /// knows every field, its kind and its meaning; that rules fit together is
@@ -25,26 +16,22 @@ static NAMED: [(&str, &Table); 5] = [
 pub fn schema() -> String {
     let mut out = String::from("{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",");
     out.push_str("\"title\":\"Rules of tidegate\",");
-    object(&mut out, &DOCUMENT, &["domain"]);
+    let [document, others @ ..] = &TABLES;
+    object(&mut out, document);
     out.push_str(",\"$defs\":{");
-    for (index, (name, table)) in NAMED.iter().enumerate() {
-        let required: &[&str] = match *name {
-            "descriptor" => &["key"],
-            "replaces" => &["name"],
-            _ => &[],
-        };
+    for (index, table) in others.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
-        let _ = write!(out, "{comma}\"{name}\":{{");
-        object(&mut out, table, required);
+        let _ = write!(out, "{comma}\"{}\":{{", name_of(table));
+        object(&mut out, table);
         out.push('}');
     }
     out.push_str("}}");
     out
 }
 
-fn object(out: &mut String, table: &Table, required: &[&str]) {
+fn object(out: &mut String, table: &Table) {
     out.push_str("\"type\":\"object\",\"additionalProperties\":false,");
-    let _ = write!(out, "\"required\":{required:?},\"properties\":{{");
+    let _ = write!(out, "\"required\":{:?},\"properties\":{{", table.required);
     for (index, Field { name, kind, help }) in table.fields.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
         // No help holds what JSON escapes otherwise than Rust.
@@ -70,6 +57,8 @@ fn of(kind: &Kind) -> String {
     }
 }
 
-fn name_of(table: &Table) -> &'static str {
-    NAMED.iter().find(|(_, other)| other.what == table.what).map_or("", |(name, _)| name)
+/// `an entry of rate_limits` as `entry_of_rate_limits`.
+fn name_of(table: &Table) -> String {
+    let (_, name) = table.what.split_once(' ').unwrap_or_default();
+    name.replace(' ', "_").replace('`', "")
 }

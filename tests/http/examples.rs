@@ -90,6 +90,12 @@ fn axum_in_ten_lines() {
     answers_as_it_says("ten_lines");
 }
 
+#[cfg(feature = "rules")]
+#[test]
+fn rules_from_a_folder() {
+    answers_as_it_says("rules");
+}
+
 #[test]
 fn grpc_over_curl() {
     answers_as_it_says("grpc");

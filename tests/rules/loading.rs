@@ -102,4 +102,15 @@ fn the_schema_knows_every_field_of_the_examples() {
         schema["$defs"]["descriptor"]["properties"]["descriptors"]["items"]["$ref"],
         "#/$defs/descriptor"
     );
+    let actions = &schema["properties"]["rate_limits"]["items"]["$ref"];
+    assert_eq!(actions, "#/$defs/entry_of_rate_limits");
+    assert_eq!(
+        schema["$defs"]["request_headers"]["required"],
+        serde_json::json!(["header_name", "descriptor_key"])
+    );
+    let text = schema.to_string();
+    let names = text.split("#/$defs/").skip(1).map(|rest| rest.split('"').next().unwrap());
+    for name in names {
+        assert!(schema["$defs"][name].is_object(), "{name}");
+    }
 }

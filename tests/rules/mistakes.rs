@@ -67,6 +67,92 @@ const MISTAKES: &[(&str, &[&str])] = &[
             "10:5 a descriptor needs a `key`",
         ],
     ),
+    (
+        "descriptor-beside-its-action",
+        &[
+            "4:9 an action has no field `header_name` = it belongs in a request_headers",
+            "5:9 an action has no field `descriptor_key` = it belongs in a request_headers",
+            "7:5 a descriptor has no field `actions` = it belongs in an entry of `rate_limits`",
+            "7:5 a descriptor needs a `key`",
+        ],
+    ),
+    (
+        "mapping-envoy-fields",
+        &[
+            "3:5 `stage` is not honoured: there is one layer here, not stages of a filter: leave it out",
+            "4:5 `disable_key` is not honoured: there is no runtime of Envoy's here: take the entry out of the file instead",
+            "5:5 `limit` is not honoured: limits stand in `descriptors` alone",
+            "6:5 `hits_addend` is not honoured: how much a request costs is said by the layer's `cost`, or by the rule's `cost`",
+            "7:5 `apply_on_stream_done` is not honoured: what a response changes is said by the layer's `charge`",
+            "9:9 `source_cluster` is not honoured: there are no clusters of Envoy's here: use generic_key",
+            "10:9 `destination_cluster` is not honoured: there are no clusters of Envoy's here: use generic_key",
+            "11:9 `metadata` is not honoured: there is no metadata of Envoy's here: use extension",
+            "12:9 `dynamic_metadata` is not honoured: there is no metadata of Envoy's here: use extension",
+            "13:34 `typed_config` is not honoured: there are no extensions of Envoy's here: the service provides values by names",
+        ],
+    ),
+    (
+        "mapping-generic-key-without-a-value",
+        &[
+            "4:22 a generic_key needs a `descriptor_value`",
+            "5:24 a generic_key has no field `value` = it belongs in a descriptor",
+            "5:52 the `descriptor_value` is empty",
+        ],
+    ),
+    (
+        "mapping-header-names",
+        &[
+            "4:41 no header can have the name `:scheme` = it is a token of HTTP, or one of :authority, :method, :path",
+            "5:41 no header can have the name `:methd` = did you mean `:method`?",
+            "6:41 no header can have the name `x key` = it is a token of HTTP, or one of :authority, :method, :path",
+            "7:26 a request_headers needs a `descriptor_key`",
+            "8:26 a request_headers needs a `header_name`",
+            "9:22 no header can have the name `a/b` = it is a token of HTTP, or one of :authority, :method, :path",
+        ],
+    ),
+    (
+        "mapping-matchers",
+        &[
+            "4:29 a header_value_match needs `headers`",
+            "8:26 `exact_match` is not honoured: Envoy has given it up: write `string_match: { exact: … }`",
+            "9:26 `safe_regex_match` is not honoured: there are no regular expressions here: use prefix, suffix or contains",
+            "10:42 `safe_regex` is not honoured: there are no regular expressions here: use prefix, suffix or contains",
+            "11:60 `prefix` stands beside `exact`: a string_match is one of them = leave one of them",
+            "12:40 a string_match says nothing = it is one of exact, prefix, suffix, contains",
+            "13:52 an empty `contains` is met by all = use `present_match`",
+            "14:69 `present_match` stands beside `string_match` = leave one of them",
+            "15:15 a header to match needs a `name`",
+        ],
+    ),
+    (
+        "mapping-no-actions",
+        &[
+            "3:5 an entry of `rate_limits` needs `actions` = begin each action with `- `",
+            "4:5 an entry of `rate_limits` needs `actions` = begin each action with `- `",
+        ],
+    ),
+    (
+        "mapping-prefix-too-long",
+        &["4:54 `v4_prefix_mask_len` is at most 32", "4:78 `v6_prefix_mask_len` is at most 128"],
+    ),
+    (
+        "mapping-unknown-action",
+        &[
+            "4:9 an action has no field `remote_adress` = did you mean `remote_address`?",
+            "5:9 an action says nothing = write `remote_address: {}`",
+            "6:9 an action says nothing = it is one of remote_address, masked_remote_address, request_headers, query_parameters, generic_key, header_value_match, query_parameter_value_match, method, path, path_template, extension",
+            "8:17 `method` stands beside `remote_address`: an action is one of them = leave one of them",
+            "9:9 an action is a map of remote_address, masked_remote_address, request_headers, query_parameters, generic_key, header_value_match, query_parameter_value_match, method, path, path_template, extension, not the text `path`",
+        ],
+    ),
+    (
+        "tier-of-a-request",
+        &[
+            "2:41 `extension` stands beside `header_name`: the tier of a request is one of them = leave one of them",
+            "5:7 the tier of a request is a map of header_name, extension, not the text `pro`",
+            "8:9 the tier of a request has no field `header` = it can hold header_name, extension",
+        ],
+    ),
     ("multiplier-of-zero", &["6:24 `unit_multiplier` is at least 1"]),
     (
         "name-of-xds",

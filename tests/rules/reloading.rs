@@ -7,7 +7,7 @@ use tidegate::rules::{Descriptor, Loader, Watched};
 use tidegate::{Error, Limiter, Observer};
 
 use super::loading::Folder;
-use crate::support::fixture::soon;
+use crate::support::fixture::{builder, namespace, soon};
 
 /// What the observer was told.
 #[derive(Clone, Default)]
@@ -140,4 +140,31 @@ async fn every_check_is_decided_under_one_of_the_versions() {
     }
     checking.iter().for_each(|task| assert!(!task.is_finished()));
     checking.iter().for_each(|task| task.abort());
+}
+
+/// A rolling deploy: one process has the new file already, another does not.
+#[tokio::test]
+async fn two_versions_side_by_side_do_not_flap() {
+    let (old, new) = (Folder::new("old"), Folder::new("new"));
+    old.write("a.yaml", limit_of(10));
+    new.write("a.yaml", limit_of(20));
+    let (server, namespace) = (harness::shared(), namespace());
+    let watch = |folder: &Folder| {
+        let limiter = builder(server.url()).namespace(&namespace).build().unwrap();
+        Loader::new().watch(&folder.0, &limiter).unwrap()
+    };
+    let (old_process, new_process) = (watch(&old), watch(&new));
+    // What one admits counts for the other; each denies by its own limit, and admits nothing after that.
+    for used in (2..=10).step_by(2) {
+        assert_eq!(check(&old_process).await, (10, 10 - used + 1));
+        assert_eq!(check(&new_process).await, (20, 20 - used));
+    }
+    for used in 11..=20 {
+        assert_eq!(check(&old_process).await, (10, 0));
+        assert_eq!(check(&new_process).await, (20, 20 - used));
+    }
+    old.write("a.yaml", limit_of(21));
+    is_soon(&old_process, 21).await;
+    assert_eq!(check(&old_process).await, (21, 0));
+    assert_eq!(check(&new_process).await, (20, 0));
 }

@@ -60,13 +60,25 @@ fn unwrapped(address: Ipv6Addr) -> IpAddr {
 
 /// Whom an address is counted as: itself, or its IPv6 network.
 pub(super) fn counted_as(address: IpAddr, ipv6_prefix: u8) -> String {
-    let address = match address.to_canonical() {
-        IpAddr::V6(address) => unwrapped(address),
-        v4 => v4,
-    };
-    match address {
+    match plain(address) {
         IpAddr::V4(address) => address.to_string(),
         // The prefix was checked where it was set.
         IpAddr::V6(address) => Ipv6Net::new_assert(address, ipv6_prefix).trunc().to_string(),
+    }
+}
+
+/// Its network of so many bits, such as `192.0.2.0/24`. The bits are checked.
+#[cfg(feature = "rules")]
+pub(super) fn masked(address: IpAddr, ipv4_prefix: u8, ipv6_prefix: u8) -> String {
+    match plain(address) {
+        IpAddr::V4(address) => ipnet::Ipv4Net::new_assert(address, ipv4_prefix).trunc().to_string(),
+        IpAddr::V6(address) => Ipv6Net::new_assert(address, ipv6_prefix).trunc().to_string(),
+    }
+}
+
+fn plain(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => unwrapped(address),
+        v4 => v4,
     }
 }

@@ -174,8 +174,20 @@ impl ClientIp {
         self.of(parts).is_some_and(|client| contains(networks, client))
     }
 
-    pub(super) fn key(&self, parts: &Parts) -> Option<Vec<u8>> {
+    pub(in crate::http) fn key(&self, parts: &Parts) -> Option<Vec<u8>> {
         self.of(parts).map(|client| address::counted_as(client, self.ipv6_prefix).into_bytes())
+    }
+
+    /// The client's network. Of IPv6 as many bits as [are counted](Self::ipv6_prefix), unless they are said.
+    #[cfg(feature = "rules")]
+    pub(in crate::http) fn network(
+        &self,
+        parts: &Parts,
+        ipv4_prefix: u8,
+        ipv6_prefix: Option<u8>,
+    ) -> Option<String> {
+        let ipv6_prefix = ipv6_prefix.unwrap_or(self.ipv6_prefix);
+        self.of(parts).map(|client| address::masked(client, ipv4_prefix, ipv6_prefix))
     }
 
     /// Whether `address` is a proxy, after so many others.

@@ -1,0 +1,261 @@
+//! How a request becomes descriptors.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use http::HeaderValue;
+use http::header::HOST;
+use http::request::Parts;
+
+use super::asking::NO_KEY;
+use super::key::{ClientIp, Key, path, uri};
+use super::settings::MissingKey;
+use crate::error::Error;
+use crate::rules::{Action, Condition, Descriptor, Mapping, Match, Rules, Source};
+
+/// How a request becomes descriptors of a domain, for [`RateLimitLayer::ruled`](super::RateLimitLayer::ruled):
+/// by the `rate_limits` of the domain's file, with what only the service knows, or by a closure instead.
+///
+/// ```
+/// use tidegate::http::{ClientIp, Descriptors, IpNet, Key};
+///
+/// struct User { id: u64, plan: String }
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let balancers: IpNet = "10.0.0.0/8".parse()?;
+/// let descriptors = Descriptors::of("api")
+///     .client_ip(ClientIp::behind([balancers]))                                  // for `remote_address`
+///     .extension("user", Key::extension(|user: &User| user.id.to_string()))      // for `extension: { name: user }`
+///     .tier(|parts| Some(&parts.extensions.get::<User>()?.plan));                // for rules with `tiers`
+/// # let _ = descriptors; Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Descriptors {
+    domain: Box<str>,
+    made: Option<Arc<Making>>,
+    client_ip: ClientIp,
+    extensions: Vec<(Box<str>, Key)>,
+    tier: Option<Arc<Tiering>>,
+}
+
+type Making = dyn for<'p> Fn(&'p Parts) -> Vec<Descriptor<'p>> + Send + Sync;
+type Tiering = dyn for<'p> Fn(&'p Parts) -> Option<&'p str> + Send + Sync;
+
+impl Descriptors {
+    /// Those that the `rate_limits` of this domain make.
+    pub fn of(domain: &str) -> Self {
+        let (domain, client_ip) = (domain.into(), ClientIp::peer());
+        Self { domain, made: None, client_ip, extensions: Vec::new(), tier: None }
+    }
+
+    /// Those that `f` makes; what the file says of it is not used.
+    ///
+    /// ```
+    /// use tidegate::http::Descriptors;
+    /// use tidegate::rules::Descriptor;
+    ///
+    /// let descriptors = Descriptors::from_fn("shop", |parts| {
+    ///     let path = Descriptor::new().entry("path", parts.uri.path());
+    ///     let user = parts.headers.get("x-user").map(|user| Descriptor::new().entry("user", user));
+    ///     std::iter::once(path).chain(user).collect()
+    /// });
+    /// ```
+    pub fn from_fn(
+        domain: &str,
+        f: impl for<'p> Fn(&'p Parts) -> Vec<Descriptor<'p>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { made: Some(Arc::new(f)), ..Self::of(domain) }
+    }
+
+    /// Who the client is, for `remote_address` and `masked_remote_address`: which proxies are trusted is not
+    /// a file's to say.
+    ///
+    /// Default: [`ClientIp::peer`].
+    pub fn client_ip(mut self, client_ip: ClientIp) -> Self {
+        self.client_ip = client_ip;
+        self
+    }
+
+    /// What files can name as `extension: { name: … }`: such as the user whom an earlier layer has found.
+    pub fn extension(mut self, name: &str, key: Key) -> Self {
+        self.extensions.retain(|(other, _)| **other != *name);
+        self.extensions.push((name.into(), key));
+        self
+    }
+
+    /// The tier of who asks, for rules with `tiers`. By what a client cannot choose: he would choose the highest.
+    ///
+    /// Default: what the file's `tier` says, else none.
+    pub fn tier(mut self, f: impl for<'p> Fn(&'p Parts) -> Option<&'p str> + Send + Sync + 'static) -> Self {
+        self.tier = Some(Arc::new(f));
+        self
+    }
+
+    /// The descriptors of this request, to look at what a file yields. `None` if the client's address is asked
+    /// for and not known.
+    #[must_use]
+    pub fn read<'p>(&'p self, rules: &'p Rules, parts: &'p Parts) -> Option<Vec<Descriptor<'p>>> {
+        self.of_request(rules, parts, MissingKey::Refuse)
+    }
+}
+
+/// The client's address is asked for and not known.
+struct NoAddress;
+
+impl Descriptors {
+    pub(super) fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Whether these rules can be asked.
+    pub(super) fn check(&self, rules: &Rules) -> Result<(), Error> {
+        let domain = &self.domain;
+        let Some(mapping) = rules.mapping(domain) else {
+            return Err(Error::config(format!(
+                "the rules have no domain `{domain}`, which a layer asks for"
+            )));
+        };
+        if self.made.is_some() {
+            return Ok(());
+        }
+        if mapping.rate_limits.is_empty() {
+            let text = "has no `rate_limits`, by which requests become descriptors: write them, or make the descriptors in code (Descriptors::from_fn)";
+            return Err(Error::config(format!("the domain `{domain}` {text}")));
+        }
+        let provided: Vec<&str> = self.extensions.iter().map(|(name, _)| &**name).collect();
+        Ok(mapping.check(&provided)?)
+    }
+
+    pub(super) fn of_request<'p>(
+        &'p self,
+        rules: &'p Rules,
+        parts: &'p Parts,
+        missing_key: MissingKey,
+    ) -> Option<Vec<Descriptor<'p>>> {
+        let mapping = rules.mapping(&self.domain);
+        let mut descriptors = match (&self.made, mapping) {
+            (Some(made), _) => made(parts),
+            (None, Some(mapping)) => {
+                let made =
+                    mapping.rate_limits.iter().map(|actions| self.made_by(actions, parts, missing_key));
+                made.filter_map(Result::transpose).collect::<Result<_, NoAddress>>().ok()?
+            }
+            (None, None) => Vec::new(),
+        };
+        if let Some(tier) = self.tier_of(mapping, parts) {
+            descriptors =
+                descriptors.into_iter().map(|descriptor| descriptor.or_tier(tier.clone())).collect();
+        }
+        Some(descriptors)
+    }
+
+    /// `None` where one of the actions makes no entry.
+    fn made_by<'p>(
+        &'p self,
+        actions: &'p [Action],
+        parts: &'p Parts,
+        missing_key: MissingKey,
+    ) -> Result<Option<Descriptor<'p>>, NoAddress> {
+        let mut descriptor = Descriptor::new();
+        for Action { key, source, skip_if_absent } in actions {
+            let is_address = matches!(source, Source::RemoteAddress | Source::MaskedRemoteAddress(..));
+            let value = self.value(source, parts).filter(|value| !value.is_empty());
+            descriptor = match (value, missing_key) {
+                (Some(value), _) => descriptor.with(key, value),
+                (None, MissingKey::Refuse) if is_address => return Err(NoAddress),
+                (None, MissingKey::Share) if is_address => descriptor.entry(key, NO_KEY),
+                (None, _) if *skip_if_absent => continue,
+                (None, _) => return Ok(None),
+            };
+        }
+        Ok((!descriptor.is_empty()).then_some(descriptor))
+    }
+
+    fn value<'p>(&'p self, source: &'p Source, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
+        let borrowed = |text: &'p str| Some(Cow::Borrowed(text.as_bytes()));
+        let owned = |text: String| Cow::Owned(text.into_bytes());
+        match source {
+            Source::RemoteAddress => self.client_ip.key(parts).map(Cow::Owned),
+            Source::MaskedRemoteAddress(ipv4, ipv6) => self.client_ip.network(parts, *ipv4, *ipv6).map(owned),
+            Source::Header(name) => header(name, parts),
+            Source::QueryParameter(name) => {
+                let mut pairs = form_urlencoded::parse(uri(parts).query()?.as_bytes());
+                let (_, value) = pairs.find(|(key, _)| **key == **name)?;
+                Some(Cow::Owned(value.into_owned().into_bytes()))
+            }
+            Source::Method => borrowed(parts.method.as_str()),
+            Source::Path => borrowed(path(parts)),
+            #[cfg(feature = "axum")]
+            Source::PathTemplate => borrowed(parts.extensions.get::<axum::extract::MatchedPath>()?.as_str()),
+            // Refused where it is read.
+            #[cfg(not(feature = "axum"))]
+            Source::PathTemplate => None,
+            Source::Extension(extension) => {
+                let (_, key) = self.extensions.iter().find(|(name, _)| *name == extension.name)?;
+                key.of(parts).map(Cow::Owned)
+            }
+            Source::Constant(value) => borrowed(value),
+            Source::Match(Match { value, expected, conditions }) => {
+                let is_met = |it: &Condition| match &it.of {
+                    Source::Header(name) => it.is_met(joined_header(name, parts).as_deref()),
+                    of => it.is_met(self.value(of, parts).as_deref()),
+                };
+                (conditions.iter().all(is_met) == *expected).then_some(Cow::Borrowed(value.as_bytes()))
+            }
+        }
+    }
+
+    fn tier_of<'p>(&'p self, mapping: Option<&'p Mapping>, parts: &'p Parts) -> Option<Cow<'p, str>> {
+        if let Some(tier) = &self.tier {
+            return tier(parts).map(Cow::Borrowed);
+        }
+        let tier = self.value(mapping?.tier.as_ref()?, parts)?;
+        // No tier in a file is named by anything else.
+        String::from_utf8(tier.into_owned()).ok().map(Cow::Owned)
+    }
+}
+
+/// The first of its values, or what Envoy calls a header.
+fn header<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
+    let uri = uri(parts);
+    let value = match name {
+        ":method" => parts.method.as_str().as_bytes(),
+        ":path" => uri.path_and_query().map_or("/", |it| it.as_str()).as_bytes(),
+        ":authority" => match uri.authority() {
+            Some(authority) => authority.as_str().as_bytes(),
+            None => parts.headers.get(HOST)?.as_bytes(),
+        },
+        name => parts.headers.get(name)?.as_bytes(),
+    };
+    Some(Cow::Borrowed(value))
+}
+
+/// All of its values, as Envoy joins them for comparison.
+fn joined_header<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
+    let mut values = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    match (values.next(), values.next()) {
+        (Some(first), Some(second)) => {
+            let all: Vec<&[u8]> = [first, second].into_iter().chain(values).collect();
+            Some(Cow::Owned(all.join(&b',')))
+        }
+        _ => header(name, parts),
+    }
+}
+
+impl From<&str> for Descriptors {
+    fn from(domain: &str) -> Self {
+        Self::of(domain)
+    }
+}
+
+impl fmt::Debug for Descriptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Descriptors")
+            .field("domain", &self.domain)
+            .field("client_ip", &self.client_ip)
+            .field("extensions", &self.extensions)
+            .finish_non_exhaustive()
+    }
+}

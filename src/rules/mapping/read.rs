@@ -1,0 +1,219 @@
+//! From `rate_limits` to actions.
+
+use super::{Action, Condition, Extension, How, Mapping, Match, Source, Test};
+use crate::rules::fields::{
+    ACTION, EXTENSION, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
+    QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
+    REQUEST_HEADERS, STRING, TIER_OF, Table, closest,
+};
+use crate::rules::mistake::Place;
+use crate::rules::reader::{Fields, Reader};
+use crate::rules::yaml::Node;
+
+/// What Envoy calls parts of a request that are no headers.
+const PSEUDO_HEADERS: [&str; 3] = [":authority", ":method", ":path"];
+
+/// Adds what this document says to what others said of the domain.
+pub(in crate::rules) fn rate_limits(reader: &mut Reader<'_>, node: Option<&Node>, mapping: &mut Mapping) {
+    for node in reader.list("rate_limits", node) {
+        let Some(fields) = reader.map(node, &RATE_LIMITS) else { continue };
+        let actions = reader.list("actions", fields.get("actions"));
+        if actions.is_empty() {
+            let message = "an entry of `rate_limits` needs `actions`";
+            reader.mistake(node.place, message).hint("begin each action with `- `");
+        }
+        mapping.rate_limits.push(actions.iter().filter_map(|node| action(reader, node)).collect());
+    }
+}
+
+pub(in crate::rules) fn tier(reader: &mut Reader<'_>, node: &Node) -> Option<Source> {
+    let fields = reader.map(node, &TIER_OF)?;
+    let (name, node) = only(reader, &fields, &TIER_OF, &["header_name", "extension"], node.place)?;
+    let text = reader.text(name, node)?;
+    match name {
+        "header_name" => header_name(reader, text, node.place),
+        _ => Some(Source::Extension(extension(reader, text, node.place))),
+    }
+}
+
+fn action(reader: &mut Reader<'_>, node: &Node) -> Option<Action> {
+    let fields = reader.map(node, &ACTION)?;
+    let names: Vec<_> = ACTION.fields.iter().map(|field| field.name).collect();
+    let (name, node) = only(reader, &fields, &ACTION, &names, node.place)?;
+    let table = match name {
+        "remote_address" => &REMOTE_ADDRESS,
+        "masked_remote_address" => &MASKED_REMOTE_ADDRESS,
+        "request_headers" => &REQUEST_HEADERS,
+        "query_parameters" => &QUERY_PARAMETERS,
+        "generic_key" => &GENERIC_KEY,
+        "header_value_match" => &HEADER_VALUE_MATCH,
+        "query_parameter_value_match" => &QUERY_PARAMETER_VALUE_MATCH,
+        "extension" => &EXTENSION,
+        _ => &KEYED,
+    };
+    let fields = reader.map(node, table)?;
+    let (source, default_key) = match name {
+        "remote_address" => (Some(Source::RemoteAddress), Some(name)),
+        "masked_remote_address" => {
+            let v4 = prefix(reader, &fields, "v4_prefix_mask_len", 32).unwrap_or(32);
+            let v6 = prefix(reader, &fields, "v6_prefix_mask_len", 128);
+            (Some(Source::MaskedRemoteAddress(v4, v6)), Some(name))
+        }
+        "request_headers" => {
+            let (header, place) = reader.required("header_name", &fields, node, table);
+            (header_name(reader, header, place), None)
+        }
+        "query_parameters" => {
+            let (parameter, _) = reader.required("query_parameter_name", &fields, node, table);
+            (Some(Source::QueryParameter(parameter.into())), None)
+        }
+        "generic_key" => {
+            let (value, _) = reader.required("descriptor_value", &fields, node, table);
+            (Some(Source::Constant(value.into())), Some(name))
+        }
+        "header_value_match" => {
+            (matches(reader, node, table, &fields, ("headers", &HEADER)), Some("header_match"))
+        }
+        "query_parameter_value_match" => {
+            let conditions = ("query_parameters", &QUERY_PARAMETER);
+            (matches(reader, node, table, &fields, conditions), Some("query_match"))
+        }
+        "extension" => {
+            let (named, place) = reader.required("name", &fields, node, table);
+            (Some(Source::Extension(extension(reader, named, place))), Some(named))
+        }
+        "method" => (Some(Source::Method), Some(name)),
+        "path" => (Some(Source::Path), Some(name)),
+        _ => {
+            // Where there is a layer, but none of axum's: all requests would pass by such a rule.
+            if cfg!(all(feature = "tower", not(feature = "axum"))) {
+                let message = "`path_template` needs a service of axum, and tidegate's feature `axum`";
+                reader.mistake(node.place, message).hint("use `path`");
+            }
+            (Some(Source::PathTemplate), Some(name))
+        }
+    };
+    let key = match (fields.get("descriptor_key"), default_key) {
+        (None, Some(default)) => default,
+        _ => reader.required("descriptor_key", &fields, node, table).0,
+    };
+    let skip_if_absent = reader.flag("skip_if_absent", fields.get("skip_if_absent"));
+    Some(Action { key: key.into(), source: source?, skip_if_absent })
+}
+
+/// The one of these fields that is there.
+fn only<'n>(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'n>,
+    table: &Table,
+    names: &[&'static str],
+    place: Place,
+) -> Option<(&'static str, &'n Node)> {
+    let mut found = names.iter().filter_map(|name| Some((*name, fields.get(name)?)));
+    match (found.next(), found.next()) {
+        (Some(only), None) => Some(only),
+        (Some((first, _)), Some((second, node))) => {
+            let message = format!("`{second}` stands beside `{first}`: {} is one of them", table.what);
+            reader.mistake(node.place, message).hint("leave one of them");
+            None
+        }
+        (None, _) if fields.has_unknown => None,
+        (None, _) => {
+            let empty = names.iter().find(|name| fields.is_null(name));
+            let hint = match empty {
+                Some(name) => format!("write `{name}: {{}}`"),
+                None => format!("it is one of {}", names.join(", ")),
+            };
+            reader.mistake(place, format!("{} says nothing", table.what)).hint(hint);
+            None
+        }
+    }
+}
+
+fn prefix(reader: &mut Reader<'_>, fields: &Fields<'_>, name: &str, most: u8) -> Option<u8> {
+    let node = fields.get(name)?;
+    let bits = reader.count(name, 0, node)?;
+    if bits > most.into() {
+        reader.mistake(node.place, format!("`{name}` is at most {most}"));
+    }
+    u8::try_from(bits).ok()
+}
+
+/// Also what Envoy calls a header; nothing else can begin with a colon.
+fn header_name(reader: &mut Reader<'_>, name: &str, place: Place) -> Option<Source> {
+    let name = name.to_ascii_lowercase();
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    if name.is_empty() {
+        return None;
+    }
+    if !PSEUDO_HEADERS.contains(&name.as_str()) && !name.bytes().all(is_letter) {
+        let hint = match closest(&name, PSEUDO_HEADERS) {
+            Some(near) if name.starts_with(':') => format!("did you mean `{near}`?"),
+            _ => format!("it is a token of HTTP, or one of {}", PSEUDO_HEADERS.join(", ")),
+        };
+        reader.mistake(place, format!("no header can have the name `{name}`")).hint(hint);
+        return None;
+    }
+    Some(Source::Header(name.into()))
+}
+
+fn extension(reader: &Reader<'_>, name: &str, place: Place) -> Extension {
+    let unknown = reader.source.mistake(place, format!("this service provides no extension `{name}`"));
+    Extension { name: name.into(), unknown: Box::new(unknown) }
+}
+
+fn matches(
+    reader: &mut Reader<'_>,
+    node: &Node,
+    table: &Table,
+    fields: &Fields<'_>,
+    (list, condition_table): (&str, &Table),
+) -> Option<Source> {
+    let (value, _) = reader.required("descriptor_value", fields, node, table);
+    let expected = fields.get("expect_match").is_none_or(|node| reader.flag("expect_match", Some(node)));
+    let nodes = reader.list(list, fields.get(list));
+    if nodes.is_empty() {
+        reader.mistake(node.place, format!("{} needs `{list}`", table.what));
+    }
+    let conditions = nodes.iter().filter_map(|node| condition(reader, node, condition_table)).collect();
+    Some(Source::Match(Match { value: value.into(), expected, conditions }))
+}
+
+fn condition(reader: &mut Reader<'_>, node: &Node, table: &Table) -> Option<Condition> {
+    let fields = reader.map(node, table)?;
+    let (name, place) = reader.required("name", &fields, node, table);
+    let of = match table.what == HEADER.what {
+        true => header_name(reader, name, place)?,
+        false => Source::QueryParameter(name.into()),
+    };
+    let test = match (fields.get("string_match"), fields.get("present_match")) {
+        (Some(_), Some(node)) => {
+            let message = "`present_match` stands beside `string_match`";
+            reader.mistake(node.place, message).hint("leave one of them");
+            return None;
+        }
+        (Some(node), None) => string_match(reader, node)?,
+        (None, Some(node)) => Test::Present(reader.flag("present_match", Some(node))),
+        (None, None) => Test::Present(true),
+    };
+    let inverted = reader.flag("invert_match", fields.get("invert_match"));
+    Some(Condition { of, test, inverted })
+}
+
+fn string_match(reader: &mut Reader<'_>, node: &Node) -> Option<Test> {
+    const HOWS: [(&str, How); 4] = [
+        ("exact", How::Exact),
+        ("prefix", How::Prefix),
+        ("suffix", How::Suffix),
+        ("contains", How::Contains),
+    ];
+    let fields = reader.map(node, &STRING)?;
+    let ignore_case = reader.flag("ignore_case", fields.get("ignore_case"));
+    let (name, node) = only(reader, &fields, &STRING, &HOWS.map(|(name, _)| name), node.place)?;
+    let text = reader.text(name, node)?;
+    let (_, how) = HOWS.into_iter().find(|(other, _)| *other == name)?;
+    if text.is_empty() && !matches!(how, How::Exact) {
+        reader.mistake(node.place, format!("an empty `{name}` is met by all")).hint("use `present_match`");
+    }
+    Some(Test::Text { how, text: text.into(), ignore_case })
+}

@@ -1,0 +1,143 @@
+//! What a request has to ask, under one version of the rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::RuledLimiter;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::gate::Gate;
+use crate::gate_name::GateName;
+use crate::rules::descriptor::Descriptor;
+use crate::rules::rule::{Limit, Rule};
+use crate::rules::ruling::{Outcome, Ruling, Verdict};
+
+/// What is known without asking, and what has to be asked.
+pub(crate) struct Plan<'r> {
+    verdicts: Vec<Verdict>,
+    /// For rules that can deny.
+    pub(crate) wanted: Vec<Wanted<'r>>,
+    /// For rules in shadow mode: each by itself, whatever the others say.
+    pub(crate) watched: Vec<Wanted<'r>>,
+    /// Whether what is wanted is asked each by itself too.
+    pub(crate) charges_each: bool,
+}
+
+/// A gate to ask.
+pub(crate) struct Wanted<'r> {
+    /// The descriptor's place.
+    at: usize,
+    pub(crate) gate: &'r Gate,
+    pub(crate) key: Vec<u8>,
+    pub(crate) cost: u64,
+}
+
+/// A descriptor and the rule that it meets.
+struct Met<'r> {
+    index: usize,
+    rule: &'r Arc<Rule>,
+    limit: Limit,
+    gate: Option<&'r Gate>,
+}
+
+impl RuledLimiter {
+    /// Tells the observer of rules that deny without being asked.
+    pub(crate) fn plan(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Plan<'_> {
+        let met: Vec<_> = descriptors.iter().map(|descriptor| self.meet(domain, descriptor)).collect();
+        let replacing: Vec<&str> = met
+            .iter()
+            .flatten()
+            .flat_map(|met| met.rule.settings.replaces.iter().map(String::as_str))
+            .collect();
+        let charges_each = self.0.rules.charges_each(domain);
+        let (wanted, watched) = (Vec::with_capacity(met.len()), Vec::new());
+        let mut plan = Plan { verdicts: Vec::with_capacity(met.len()), wanted, watched, charges_each };
+        let mut is_refused = false;
+        for (at, (met, descriptor)) in met.into_iter().zip(descriptors).enumerate() {
+            let Some(Met { index, rule, limit, gate }) = met else {
+                plan.verdicts.push(Verdict { rule: None, outcome: Outcome::NoRule, metric: None });
+                continue;
+            };
+            let outcome = match limit {
+                Limit::Unlimited => Outcome::Unlimited,
+                _ if rule.name().is_some_and(|name| replacing.contains(&name)) => Outcome::Replaced,
+                Limit::Nothing(window) => {
+                    let decision = refusal(self.0.rules.gate_name(index), window, rule.shadow);
+                    if descriptor.hits > 0 {
+                        self.0.limiter.core.tell_decided(&decision);
+                    }
+                    is_refused |= !decision.is_allowed();
+                    Outcome::Decided(decision)
+                }
+                Limit::Quota(_) => {
+                    let (asks, outcome) = match rule.shadow {
+                        true => (&mut plan.watched, Outcome::Unanswered),
+                        false => (&mut plan.wanted, Outcome::NotAsked),
+                    };
+                    let cost = descriptor.hits.saturating_mul(rule.settings.cost);
+                    asks.extend(gate.map(|gate| Wanted { at, gate, key: rule.key(descriptor), cost }));
+                    outcome
+                }
+            };
+            let (metric, rule) = (rule.metric(descriptor), Some(rule.clone()));
+            plan.verdicts.push(Verdict { rule, outcome, metric });
+        }
+        if is_refused && !charges_each {
+            // Nothing is charged for what is refused anyway.
+            plan.wanted.clear();
+        }
+        plan
+    }
+
+    fn meet(&self, domain: &str, descriptor: &Descriptor<'_>) -> Option<Met<'_>> {
+        let index = self.0.rules.find_index(domain, descriptor)?;
+        let rule = self.0.rules.shared(index);
+        let (tier, limit) = rule.limit(descriptor.tier.as_deref());
+        Some(Met { index, rule, limit, gate: self.0.gates[index].0[tier].as_ref() })
+    }
+}
+
+impl Plan<'_> {
+    /// That for which this is asked.
+    #[cfg(feature = "tower")]
+    pub(crate) fn rule(&self, asked: &Wanted<'_>) -> Option<&Rule> {
+        self.verdicts[asked.at].rule()
+    }
+
+    /// The rules that deny without being asked.
+    #[cfg(feature = "tower")]
+    pub(crate) fn refused(&self) -> impl Iterator<Item = (&Rule, &Decision)> {
+        let decided = self.verdicts.iter().filter(|verdict| !verdict.is_allowed());
+        decided.filter_map(|verdict| Some((verdict.rule()?, verdict.decision()?)))
+    }
+
+    /// With the answers to what was `wanted`, if that was asked, and to what is `watched`.
+    pub(crate) fn ruling(
+        mut self,
+        passes: bool,
+        decisions: impl IntoIterator<Item = Decision>,
+        seen: impl IntoIterator<Item = Result<Decision, Error>>,
+    ) -> Ruling {
+        let seen = self.watched.iter().zip(seen).filter_map(|(ask, it)| Some((ask.at, it.ok()?)));
+        for (at, decision) in self.wanted.iter().map(|ask| ask.at).zip(decisions).chain(seen) {
+            self.verdicts[at].outcome = Outcome::Decided(decision);
+        }
+        Ruling::new(passes, self.verdicts)
+    }
+}
+
+/// What a rule that denies all says: nobody has to be asked for it.
+fn refusal(gate: GateName, window: Duration, is_watched: bool) -> Decision {
+    Decision {
+        gate,
+        allowed: is_watched,
+        limit: 0,
+        remaining: 0,
+        retry_after: window,
+        reset_after: window,
+        delay: Duration::ZERO,
+        source: Source::Rule,
+        shadow: is_watched,
+        now_us: 0,
+    }
+}

@@ -1,0 +1,33 @@
+//! A layer that takes its gates from rules.
+
+mod actions;
+mod reloading;
+mod requests;
+
+use http::Request;
+use tidegate::Limiter;
+use tidegate::http::RateLimitLayer;
+use tidegate::rules::Rules;
+
+/// Counts by `x-api-key` under `api_key`, and by `x-user` under `user`.
+const BY_HEADERS: &str = "
+domain: api
+rate_limits:
+  - actions: [{ request_headers: { header_name: x-api-key, descriptor_key: api_key } }]
+  - actions: [{ request_headers: { header_name: x-user, descriptor_key: user } }]
+";
+
+fn rules(descriptors: &str) -> Rules {
+    Rules::parse("api.yaml", &format!("{BY_HEADERS}{descriptors}")).unwrap()
+}
+
+/// Rules for what [`BY_HEADERS`] makes of requests.
+fn layer(limiter: &Limiter, descriptors: &str) -> RateLimitLayer {
+    RateLimitLayer::ruled(rules(descriptors).bind(limiter), "api").unwrap()
+}
+
+fn request(headers: &[(&str, &str)]) -> Request<String> {
+    let request =
+        headers.iter().fold(Request::builder(), |request, (name, value)| request.header(*name, *value));
+    request.body(String::new()).unwrap()
+}

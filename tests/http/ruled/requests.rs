@@ -1,0 +1,323 @@
+//! What becomes of requests whose limits come from rules.
+
+use std::time::Duration;
+
+use http::{Request, Response, StatusCode};
+use serde_json::json;
+use tidegate::http::{Charge, Descriptors, Key, MissingKey, RateLimitLayer, Reason};
+use tidegate::rules::{Descriptor, Outcome, Rules, Ruling};
+use tidegate::{AllDecision, Decision, Limiter, ManualClock, Quota, Source};
+use tonic::Code;
+use tonic_types::StatusExt;
+
+use super::{BY_HEADERS, layer, request, rules};
+use crate::http::fixture::Tested;
+use crate::support::fixture::{HOUR, calls, limiter};
+
+const TWO_AN_HOUR: &str = "descriptors: [{ key: api_key, rate_limit: { unit: hour, requests_per_unit: 2 } }]";
+
+/// 3 of a user and 2 of a key; a shadow rule for who is `watched`, none for who is `staff`.
+const SEVERAL: &str = "
+descriptors:
+  - { key: api_key, rate_limit: { name: per key, unit: hour, requests_per_unit: 2 } }
+  - { key: api_key, value: none, rate_limit: { unit: hour, requests_per_unit: 0 } }
+  - { key: user, rate_limit: { unit: day, requests_per_unit: 3 } }
+  - { key: user, value: watched, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }
+  - { key: user, value: staff, rate_limit: { unlimited: true } }
+  - { key: user, value: vip, rate_limit: { unit: hour, requests_per_unit: 9, replaces: [{ name: per key }] } }
+";
+
+#[tokio::test]
+async fn a_request_beyond_its_limit_is_refused_in_the_name_of_the_rule() {
+    let server = harness::shared();
+    let tested = Tested::new(layer(&limiter(&server), TWO_AN_HOUR));
+    for left in [1, 0] {
+        let reply = tested.get("ann").await;
+        assert_eq!((reply.status, reply.number("x-ratelimit-remaining")), (StatusCode::OK, left));
+        assert_eq!(reply.limits()[0].name, "api.api_key");
+        assert_eq!((reply.limits()[0].quota, reply.limits()[0].window), (2, 3_600));
+    }
+    let denied = tested.get("ann").await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.number("retry-after"), denied.number("x-ratelimit-reset"));
+    let problem: serde_json::Value = serde_json::from_str(&denied.body).unwrap();
+    assert_eq!(problem["violated-policies"], json!(["api.api_key"]));
+    assert!(
+        problem["detail"].as_str().unwrap().starts_with("The limit \"api.api_key\" of 2 in 3600 seconds")
+    );
+    let grpc = request(&[("x-api-key", "ann"), ("content-type", "application/grpc")]);
+    let status = tonic::Status::from_header_map(&tested.send(grpc).await.headers).unwrap();
+    assert_eq!(status.code(), Code::ResourceExhausted);
+    assert!(status.message().contains("\"api.api_key\""), "{}", status.message());
+    assert!(status.get_details_retry_info().unwrap().retry_delay.unwrap() > Duration::ZERO);
+    assert_eq!(tested.get("bob").await.status, StatusCode::OK);
+    assert_eq!(tested.calls(), 3);
+}
+
+#[tokio::test]
+async fn all_rules_of_a_request_are_asked_in_one_step_and_the_one_that_binds_is_told() {
+    let server = harness::Server::start().unwrap();
+    let tested = Tested::new(layer(&limiter(&server), SEVERAL));
+    let both = |key| request(&[("x-api-key", key), ("x-user", "ada")]);
+    let first = tested.send(both("k1")).await;
+    let names: Vec<_> = first.limits().into_iter().map(|it| (it.name, it.remaining)).collect();
+    assert_eq!(names, [("per key".to_owned(), 1), ("api.user".to_owned(), 2)]);
+    let before = calls(&server, "evalsha") + calls(&server, "eval");
+    tested.send(both("k1")).await;
+    assert_eq!(calls(&server, "evalsha") + calls(&server, "eval"), before + 1);
+    let denied = tested.send(both("k1")).await;
+    let problem: serde_json::Value = serde_json::from_str(&denied.body).unwrap();
+    assert_eq!(problem["violated-policies"], json!(["per key"]));
+    // The user was not charged for it.
+    assert_eq!(tested.send(both("k2")).await.status, StatusCode::OK);
+    let denied = tested.send(both("k2")).await;
+    assert!(denied.body.contains("api.user"), "{}", denied.body);
+}
+
+#[tokio::test]
+async fn each_kind_of_rule_does_what_it_says() {
+    let server = harness::shared();
+    let tested = Tested::with(layer(&limiter(&server), SEVERAL), |request| {
+        let ruling = request.extensions().get::<Ruling>().unwrap();
+        let told = ruling.verdicts().iter().map(|verdict| match verdict.outcome() {
+            Outcome::Decided(decision) if decision.is_shadow() => "shadow",
+            Outcome::Decided(_) => "decided",
+            Outcome::Unlimited => "unlimited",
+            Outcome::Replaced => "replaced",
+            Outcome::NoRule => "no rule",
+            other => panic!("{other:?}"),
+        });
+        let told = told.collect::<Vec<_>>().join(", ");
+        let has_decision = request.extensions().get::<Decision>().is_some();
+        assert_eq!(has_decision, ruling.binding().is_some());
+        assert_eq!(request.extensions().get::<AllDecision>().is_some(), has_decision);
+        std::future::ready(Response::new(told))
+    });
+    for (headers, expected) in [
+        (&[][..], "200 "),
+        (&[("x-user", "staff")], "200 unlimited"),
+        (&[("x-user", "watched")], "200 decided"),
+        (&[("x-user", "watched")], "200 shadow"),
+        (&[("x-user", "watched"), ("x-api-key", "w")], "200 decided, shadow"),
+        (&[("x-user", "vip"), ("x-api-key", "v")], "200 replaced, decided"),
+        (&[("x-user", "vip"), ("x-api-key", "v")], "200 replaced, decided"),
+        (&[("x-user", "vip"), ("x-api-key", "v")], "200 replaced, decided"),
+        (&[("x-api-key", "none")], "429 api.api_key_none"),
+    ] {
+        let reply = tested.send(request(headers)).await;
+        let told = match reply.status {
+            StatusCode::OK => reply.body.clone(),
+            _ => serde_json::from_str::<serde_json::Value>(&reply.body).unwrap()["violated-policies"][0]
+                .as_str()
+                .unwrap()
+                .to_owned(),
+        };
+        assert_eq!(format!("{} {told}", reply.status.as_u16()), expected, "{headers:?}");
+        let is_told = reply.header("x-ratelimit-limit").is_some();
+        assert_eq!(
+            is_told,
+            told.contains("decided,") || told.starts_with("replaced") || told.starts_with("api.")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_rule_that_denies_all_charges_none_of_the_others() {
+    let server = harness::shared();
+    let tested = Tested::new(layer(&limiter(&server), SEVERAL));
+    for _ in 0..5 {
+        let reply = tested.send(request(&[("x-api-key", "none"), ("x-user", "eve")])).await;
+        assert_eq!((reply.status, reply.number("x-ratelimit-limit")), (StatusCode::TOO_MANY_REQUESTS, 0));
+        assert_eq!(reply.header("ratelimit-policy"), Some(r#""api.api_key_none";q=0;w=3600"#));
+        assert_eq!(reply.number("retry-after"), 3_600);
+    }
+    let reply = tested.send(request(&[("x-user", "eve")])).await;
+    assert_eq!(reply.number("x-ratelimit-remaining"), 2);
+}
+
+#[tokio::test]
+async fn where_each_is_charged_what_admits_is_charged_though_another_denies() {
+    let server = harness::shared();
+    let rules = Rules::parse("api.yaml", &format!("{BY_HEADERS}charge: each\n{SEVERAL}")).unwrap();
+    let layer = RateLimitLayer::ruled(rules.bind(&limiter(&server)), "api").unwrap();
+    let tested = Tested::new(layer);
+    let both = || request(&[("x-api-key", "k"), ("x-user", "ada")]);
+    for left in [1, 0] {
+        assert_eq!(tested.send(both()).await.number("x-ratelimit-remaining"), left);
+    }
+    let denied = tested.send(both()).await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    // The third was charged to the user.
+    assert_eq!(tested.send(request(&[("x-user", "ada")])).await.status, StatusCode::TOO_MANY_REQUESTS);
+    let none = request(&[("x-api-key", "none"), ("x-user", "bob")]);
+    assert_eq!(tested.send(none).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(tested.send(request(&[("x-user", "bob")])).await.number("x-ratelimit-remaining"), 1);
+}
+
+#[tokio::test]
+async fn the_response_says_what_is_charged_also_by_rules_that_only_watch() {
+    let server = harness::shared();
+    let charge = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
+    let layer = layer(&limiter(&server), SEVERAL).charge(charge);
+    let tested = Tested::with(layer, |request| {
+        let mut response = Response::new(String::new());
+        if request.headers().contains_key("x-fails") {
+            *response.status_mut() = StatusCode::UNAUTHORIZED;
+        }
+        std::future::ready(response)
+    });
+    for _ in 0..5 {
+        let reply = tested.send(request(&[("x-api-key", "k"), ("x-user", "watched")])).await;
+        assert_eq!((reply.status, reply.number("x-ratelimit-remaining")), (StatusCode::OK, 2));
+    }
+    let failing = || request(&[("x-api-key", "k"), ("x-user", "watched"), ("x-fails", "1")]);
+    for (status, left) in [(401, 1), (401, 0), (429, 0)] {
+        let reply = tested.send(failing()).await;
+        assert_eq!((reply.status.as_u16(), reply.number("x-ratelimit-remaining")), (status, left));
+    }
+}
+
+#[tokio::test]
+async fn a_request_waits_for_its_turn_by_rules_too() {
+    for charge in ["all", "each"] {
+        let clock = ManualClock::new();
+        let limiter = Limiter::in_memory_with(clock.clone());
+        let text = format!(
+            "{BY_HEADERS}charge: {charge}
+descriptors:
+  - {{ key: api_key, rate_limit: {{ algorithm: token_bucket, every: 1s, requests_per_unit: 1 }} }}
+  - {{ key: user, rate_limit: {{ algorithm: sliding_log, unit: hour, requests_per_unit: 3 }} }}
+  - {{ key: user, value: none, rate_limit: {{ unit: minute, requests_per_unit: 0 }} }}
+"
+        );
+        let rules = Rules::parse("api.yaml", &text).unwrap();
+        let layer = RateLimitLayer::ruled(rules.bind(&limiter), "api").unwrap();
+        let tested = Tested::new(layer.wait(Duration::from_secs(5), 10));
+        let both = || request(&[("x-api-key", "k"), ("x-user", "ada")]);
+        assert_eq!(tested.send(both()).await.status, StatusCode::OK);
+        let waiting = tokio::spawn({
+            let tested = tested.clone();
+            async move { tested.send(both()).await }
+        });
+        for _ in 0..50 {
+            tokio::task::yield_now().await;
+        }
+        assert!(!waiting.is_finished());
+        // Nobody waits for what is denied in any case.
+        let none = request(&[("x-api-key", "k2"), ("x-user", "none")]);
+        assert_eq!(tested.send(none).await.status, StatusCode::TOO_MANY_REQUESTS);
+        clock.advance(Duration::from_secs(1));
+        let reply = waiting.await.unwrap();
+        assert_eq!(reply.status, StatusCode::OK);
+        // Charged once by each, however often it was asked.
+        let log = reply.limits().into_iter().find(|limit| limit.name == "api.user").unwrap();
+        assert_eq!(log.remaining, 1, "{charge}");
+    }
+}
+
+#[tokio::test]
+async fn one_rule_alone_is_spent_from_its_lease() {
+    let server = harness::shared();
+    let text = "descriptors: [{ key: api_key, rate_limit: { algorithm: token_bucket, unit: minute, requests_per_unit: 600, lease: { max_units: 100, hold: 1m } } }]";
+    let tested = Tested::with(layer(&limiter(&server), text), |request| {
+        let source = request.extensions().get::<Decision>().unwrap().source();
+        std::future::ready(Response::new(source.to_string()))
+    });
+    let mut sources = Vec::new();
+    for _ in 0..500 {
+        sources.push(tested.get("k").await.body);
+    }
+    assert!(sources.contains(&Source::Lease.to_string()), "{sources:?}");
+}
+
+#[tokio::test]
+async fn the_tier_is_what_the_file_or_the_service_says() {
+    let tiers = "descriptors: [{ key: api_key, rate_limit: { unit: hour, requests_per_unit: 1, tiers: { pro: { requests_per_unit: 5 } } } }]";
+    let with_header = format!("tier: {{ header_name: x-plan }}\n{tiers}");
+    let limit = async |layer: RateLimitLayer, plan: Option<&str>| {
+        let mut request = request(&[("x-api-key", "k")]);
+        if let Some(plan) = plan {
+            request.headers_mut().insert("x-plan", plan.parse().unwrap());
+        }
+        Tested::new(layer).send(request).await.number("x-ratelimit-limit")
+    };
+    let limiter = Limiter::in_memory();
+    for (plan, expected) in [(None, 1), (Some("pro"), 5), (Some("staff"), 1)] {
+        assert_eq!(limit(layer(&limiter, &with_header), plan).await, expected, "{plan:?}");
+        assert_eq!(limit(layer(&limiter, tiers), plan).await, 1);
+    }
+    let of_service = |tier: &'static str| {
+        let descriptors = Descriptors::of("api").tier(move |_| Some(tier));
+        RateLimitLayer::ruled(rules(&with_header).bind(&limiter), descriptors).unwrap()
+    };
+    assert_eq!(limit(of_service("pro"), None).await, 5);
+    assert_eq!(limit(of_service("none"), Some("pro")).await, 1);
+}
+
+#[tokio::test]
+async fn descriptors_can_be_made_by_a_closure_and_cost_what_the_layer_says() {
+    let rules = Rules::parse(
+        "api.yaml",
+        "domain: api\ndescriptors: [{ key: path, rate_limit: { unit: hour, requests_per_unit: 9 } }]",
+    );
+    let descriptors = Descriptors::from_fn("api", |parts| {
+        vec![Descriptor::new().entry_owned("path", parts.uri.path().to_uppercase())]
+    });
+    let layer = RateLimitLayer::ruled(rules.unwrap().bind(&Limiter::in_memory()), descriptors).unwrap();
+    let cost = |parts: &http::request::Parts| {
+        parts.headers.get("x-cost").map_or(0, |it| it.to_str().unwrap().parse().unwrap())
+    };
+    let tested = Tested::new(layer.cost(cost));
+    let send = async |path: &str, cost: u64| {
+        let request = Request::get(path).header("x-cost", cost).body(String::new()).unwrap();
+        tested.send(request).await
+    };
+    assert_eq!(send("/a", 4).await.number("x-ratelimit-remaining"), 5);
+    assert_eq!(send("/A", 4).await.number("x-ratelimit-remaining"), 1);
+    assert_eq!(send("/a", 4).await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(send("/a", 10).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+    let free = send("/a", 0).await;
+    assert_eq!((free.status, free.header("x-ratelimit-limit")), (StatusCode::OK, None));
+}
+
+#[tokio::test]
+async fn gates_in_code_are_asked_with_those_of_rules() {
+    let server = harness::shared();
+    let limiter = limiter(&server);
+    let all = limiter.gate("all", Quota::fixed_window(3, HOUR));
+    let tested = Tested::new(layer(&limiter, TWO_AN_HOUR).and(all, Key::constant("")));
+    let reply = tested.get("k1").await;
+    let names: Vec<_> = reply.limits().into_iter().map(|it| it.name).collect();
+    assert_eq!(names, ["api.api_key", "all"]);
+    tested.get("k1").await;
+    assert!(tested.get("k1").await.body.contains("api.api_key"));
+    assert_eq!(tested.get("k2").await.number("x-ratelimit-remaining"), 0);
+    assert!(tested.get("k3").await.body.contains("\"all\""));
+}
+
+#[tokio::test]
+async fn an_answer_of_the_users_own_can_name_the_rule() {
+    let layer = layer(&Limiter::in_memory(), TWO_AN_HOUR).answer(|_, refusal| async move {
+        assert!(matches!(refusal.reason(), Reason::Denied(_)));
+        let rule = refusal.ruling().unwrap().binding().unwrap().rule().unwrap();
+        Response::new(format!("{} in line {}", rule.path(), rule.origin().1))
+    });
+    let tested = Tested::new(layer);
+    tested.get("k").await;
+    tested.get("k").await;
+    assert_eq!(tested.get("k").await.body, "api.api_key in line 6");
+}
+
+#[tokio::test]
+async fn a_client_without_an_address_is_dealt_with_as_the_layer_says() {
+    let text = "domain: api\nrate_limits: [{ actions: [{ remote_address: {} }] }]\ndescriptors: [{ key: remote_address, rate_limit: { unit: hour, requests_per_unit: 1 } }]";
+    for (missing_key, statuses) in
+        [(MissingKey::Refuse, [400, 400]), (MissingKey::Share, [200, 429]), (MissingKey::Skip, [200, 200])]
+    {
+        let rules = Rules::parse("api.yaml", text).unwrap().bind(&Limiter::in_memory());
+        let tested = Tested::new(RateLimitLayer::ruled(rules, "api").unwrap().missing_key(missing_key));
+        for status in statuses {
+            assert_eq!(tested.send(request(&[])).await.status.as_u16(), status, "{missing_key:?}");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Rules change ten times a second, in every way in which files do, while four processes check by them.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tidegate::rules::{Descriptor, Loader, RuledLimiter};
+use tidegate::{Error, Limiter, Observer};
+use tokio::io::{AsyncBufReadExt, BufReader};
+
+use super::loading::Folder;
+use crate::support::fixture::{PATIENCE, builder_as_is, namespace};
+use crate::support::instance::Instance;
+use crate::support::load::{Holdings, now_us};
+
+const PROCESSES: usize = 4;
+const TASKS: usize = 2;
+const ORDERS: &str = "TIDEGATE_TEST_RULES";
+const PAUSE: Duration = Duration::from_millis(100);
+/// By when what stands in the files is in force, as long as it stands there.
+const LIVE_US: u64 = 1_000_000;
+/// Enough that half a file shows.
+const RULES: usize = 50;
+/// More than is asked.
+const LEAST: u64 = 1_000_000_000;
+/// What a process may grow by from its middle to its end, in KiB.
+const GROWTH: u64 = 6 * 1024;
+
+/// The limits of the two files of a set.
+type Limits = (u64, u64);
+
+/// Rules in the form in which Kubernetes shows a ConfigMap.
+struct ConfigMap {
+    folder: Folder,
+    version: u64,
+    /// What stands there, and since when.
+    written: Vec<(u64, Limits)>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Report {
+    checks: u64,
+    /// Which limits were in force, and since when.
+    seen: Vec<(u64, Limits)>,
+    reloads: u64,
+    refusals: u64,
+    /// In the middle and at the end, in KiB.
+    memory: [u64; 2],
+}
+
+#[tokio::test]
+async fn rules_change_30_times_in_3_s_under_four_processes() {
+    run("short", 30).await;
+}
+
+/// `cargo test --all-features --test integration rules::under_load -- --ignored --nocapture rules_change`
+#[tokio::test]
+#[ignore = "takes 25 s"]
+async fn rules_change_200_times_in_20_s_under_four_processes() {
+    run("long", 200).await;
+}
+
+async fn run(name: &str, reloads: u64) {
+    let (server, namespace) = (harness::shared(), namespace());
+    let mut map = ConfigMap::new(name);
+    let path = map.folder.0.display().to_string();
+    let spawn = || Instance::spawn("rules::under_load::instance", ORDERS, &[server.url(), &namespace, &path]);
+    let mut fleet: Vec<_> = (0..PROCESSES).map(|_| spawn()).collect();
+    for instance in &mut fleet {
+        assert_eq!(instance.says().await, json!({"ready": true}));
+        instance.start().await;
+    }
+    let mut ticks = tokio::time::interval(PAUSE);
+    for round in 0..reloads {
+        ticks.tick().await;
+        match round % 7 {
+            0 | 4 => map.edit(),
+            1 | 5 => map.rename(),
+            2 => map.swap(),
+            3 => {
+                map.spoil();
+                map.swap();
+            }
+            _ => {
+                map.spoil();
+                map.edit();
+            }
+        }
+        if round == reloads / 2 {
+            // Long enough that all see it.
+            map.spoil();
+            for _ in 0..3 {
+                ticks.tick().await;
+            }
+            for instance in &mut fleet {
+                instance.start().await;
+            }
+        }
+    }
+    // By then the last has to be in force.
+    tokio::time::sleep(Duration::from_micros(LIVE_US)).await;
+    let mut reports: Vec<Report> = Vec::new();
+    for instance in &mut fleet {
+        instance.start().await;
+        reports.push(serde_json::from_value(instance.says().await).unwrap());
+    }
+    let ended = now_us();
+    let mut lags = Vec::new();
+    for report in &reports {
+        lags.extend(map.lags(report, ended));
+        assert!(report.reloads >= reloads / 4, "{} reloads", report.reloads);
+        assert!(report.refusals > 0 && report.checks > 100 * reloads / 10);
+        let [middle, end] = report.memory;
+        assert!(end <= middle + GROWTH, "{middle} KiB, then {end} KiB");
+    }
+    let checks: u64 = reports.iter().map(|report| report.checks).sum();
+    // Each of them was charged, and kept by whatever came.
+    let limits = Loader::new().load(map.folder.0.join("..spare")).unwrap();
+    let limits = limits.bind(&limiter(server.url(), &namespace));
+    for domain in ["a", "b"] {
+        let ruling = limits.check(domain, &[Descriptor::from([("k", "0")]).hits(0)]).await.unwrap();
+        let decision = ruling.binding().unwrap().decision().unwrap();
+        assert_eq!(decision.limit() - decision.remaining(), checks);
+    }
+    lags.sort_unstable();
+    let told = |what: fn(&Report) -> String| reports.iter().map(what).collect::<Vec<_>>().join(", ");
+    eprintln!(
+        "{reloads} changes in {:?}: {checks} checks; live after {} ms (median), {} ms (at most); reloads {}; refused {}; KiB {}",
+        PAUSE * u32::try_from(reloads).unwrap(),
+        lags[lags.len() / 2] / 1_000,
+        lags[lags.len() - 1] / 1_000,
+        told(|report| report.reloads.to_string()),
+        told(|report| report.refusals.to_string()),
+        told(|report| format!("{:?}", report.memory)),
+    );
+}
+
+fn file(domain: &str, limit: u64) -> String {
+    let rule = |at: usize| {
+        format!("  - {{ key: k, value: '{at}', rate_limit: {{ unit: year, requests_per_unit: {limit} }} }}\n")
+    };
+    format!("domain: {domain}\ndescriptors:\n{}", (0..RULES).map(rule).collect::<String>())
+}
+
+impl ConfigMap {
+    fn new(name: &str) -> Self {
+        let mut map = Self { folder: Folder::new(name), version: 0, written: Vec::new() };
+        map.swap();
+        for name in ["a.yaml", "b.yaml"] {
+            symlink(format!("..data/{name}"), map.at(name)).unwrap();
+        }
+        fs::create_dir(map.at("..spare")).unwrap();
+        fs::write(map.at("..spare/a.yaml"), file("a", LEAST) + "---\n" + &file("b", LEAST)).unwrap();
+        map
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.folder.0.join(name)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.version += 1;
+        LEAST + self.version
+    }
+
+    fn wrote(&mut self, limits: Limits) {
+        self.written.push((now_us(), limits));
+    }
+
+    fn other(&self) -> u64 {
+        self.written.last().unwrap().1.1
+    }
+
+    fn edit(&mut self) {
+        let limit = self.next();
+        fs::write(self.at("..data/a.yaml"), file("a", limit)).unwrap();
+        self.wrote((limit, self.other()));
+    }
+
+    fn rename(&mut self) {
+        let limit = self.next();
+        fs::write(self.at("..data/a.new"), file("a", limit)).unwrap();
+        fs::rename(self.at("..data/a.new"), self.at("..data/a.yaml")).unwrap();
+        self.wrote((limit, self.other()));
+    }
+
+    /// Both files at once.
+    fn swap(&mut self) {
+        let limit = self.next();
+        let before = fs::read_link(self.at("..data")).ok();
+        let version = format!("..{limit}");
+        fs::create_dir(self.at(&version)).unwrap();
+        for domain in ["a", "b"] {
+            fs::write(self.at(&version).join(format!("{domain}.yaml")), file(domain, limit)).unwrap();
+        }
+        symlink(&version, self.at("..data_tmp")).unwrap();
+        fs::rename(self.at("..data_tmp"), self.at("..data")).unwrap();
+        self.wrote((limit, limit));
+        if let Some(before) = before {
+            fs::remove_dir_all(self.at(before.to_str().unwrap())).unwrap();
+        }
+    }
+
+    /// What stood there stays in force.
+    fn spoil(&self) {
+        let text = file("a", 7).replace("value: '49'", "valeu: '49'");
+        fs::write(self.at("..data/a.yaml"), text).unwrap();
+    }
+
+    /// For each set that a process had in force, by how much it outlived the one that took its place in the files.
+    fn lags(&self, report: &Report, ended: u64) -> Vec<u64> {
+        let until = |seen: &[(u64, Limits)]| seen.get(1).map_or(ended, |next| next.0);
+        let lag = |at: usize| {
+            let (since, limits) = report.seen[at];
+            let written = self.written.iter().position(|(_, written)| *written == limits);
+            let written = written.unwrap_or_else(|| panic!("{limits:?} was never written"));
+            assert!(since + 1_000 >= self.written[written].0, "before it was there");
+            let replaced = self.written.get(written + 1).map_or(ended, |(at, _)| *at);
+            until(&report.seen[at..]).saturating_sub(replaced)
+        };
+        let lags: Vec<u64> = (0..report.seen.len()).map(lag).collect();
+        for lag in &lags {
+            assert!(*lag <= LIVE_US, "{lag} us later the set before was still in force");
+        }
+        assert_eq!(report.seen.last().unwrap().1, self.written.last().unwrap().1, "what is there in the end");
+        lags
+    }
+}
+
+#[derive(Clone, Default)]
+struct Counted(Arc<[AtomicU64; 2]>);
+
+impl Observer for Counted {
+    fn reloaded(&self, rules: Result<usize, &Error>) {
+        self.0[usize::from(rules.is_err())].fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn limiter(url: &str, namespace: &str) -> Limiter {
+    builder_as_is(url).namespace(namespace).deadline(PATIENCE).build().unwrap()
+}
+
+/// The limits of a set that is whole.
+fn limits_of(limits: &RuledLimiter) -> Limits {
+    let all: Vec<u64> = limits.rules().iter().map(|rule| rule.quota().unwrap().limit()).collect();
+    assert_eq!(all.len(), 2 * RULES, "half a set");
+    let (a, b) = all.split_at(RULES);
+    assert!(a.iter().all(|limit| *limit == a[0]) && b.iter().all(|limit| *limit == b[0]), "{all:?}");
+    (a[0], b[0])
+}
+
+/// Not a test of its own: what the processes of the tests above run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run by the others"]
+#[expect(clippy::print_stdout, reason = "how an instance answers")]
+async fn instance() {
+    let Ok(orders) = std::env::var(ORDERS) else { return };
+    let [url, namespace, folder] = orders.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let counted = Counted::default();
+    let limiter = builder_as_is(url).namespace(namespace).deadline(PATIENCE).observer(counted.clone());
+    let watched = Arc::new(Loader::new().watch(folder, &limiter.build().unwrap()).unwrap());
+    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    println!("{}", json!({"ready": true}));
+    orders.next_line().await.unwrap().unwrap();
+
+    let (is_over, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let looking = tokio::spawn({
+        let (watched, is_over, seen) = (watched.clone(), is_over.clone(), seen.clone());
+        async move {
+            let mut last = None;
+            while !is_over.load(Ordering::Relaxed) {
+                let limits = limits_of(&watched.limits());
+                if last.replace(limits) != Some(limits) {
+                    seen.lock().unwrap().push((now_us(), limits));
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let checking: Vec<_> = (0..TASKS)
+        .map(|_| {
+            let (watched, is_over) = (watched.clone(), is_over.clone());
+            tokio::spawn(async move {
+                let mut checks = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    // A request is decided under one version, whatever happens meanwhile.
+                    let limits = watched.limits();
+                    let expected = limits_of(&limits);
+                    for (domain, expected) in [("a", expected.0), ("b", expected.1)] {
+                        let ruling = limits.check(domain, &[Descriptor::from([("k", "0")])]).await.unwrap();
+                        let decision = ruling.binding().unwrap().decision().unwrap();
+                        assert!(decision.is_allowed());
+                        assert_eq!(decision.limit(), expected);
+                    }
+                    checks += 1;
+                }
+                checks
+            })
+        })
+        .collect();
+    orders.next_line().await.unwrap().unwrap();
+    let middle = Holdings::now().memory_kb;
+    orders.next_line().await.unwrap().unwrap();
+    let memory = [middle, Holdings::now().memory_kb];
+    is_over.store(true, Ordering::Relaxed);
+    looking.await.unwrap();
+    let mut checks = 0;
+    for task in checking {
+        checks += task.await.unwrap();
+    }
+    let [reloads, refusals] = [0, 1].map(|at| counted.0[at].load(Ordering::Relaxed));
+    let seen = std::mem::take(&mut *seen.lock().unwrap());
+    println!("{}", json!(Report { checks, seen, reloads, refusals, memory }));
+}
