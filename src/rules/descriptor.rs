@@ -1,6 +1,7 @@
 //! What a request says of itself.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use smallvec::SmallVec;
 
@@ -82,6 +83,17 @@ impl<'a> Descriptor<'a> {
     pub(crate) fn or_tier(mut self, tier: Cow<'a, str>) -> Self {
         self.tier = self.tier.or(Some(tier));
         self
+    }
+}
+
+/// Its entries: `auth_type=login,user=42`; a comma or backslash in a value is preceded by a backslash.
+impl fmt::Display for Descriptor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, (key, value)) in self.entries.iter().enumerate() {
+            let value = String::from_utf8_lossy(value).replace('\\', "\\\\").replace(',', "\\,");
+            write!(f, "{}{key}={value}", if place > 0 { "," } else { "" })?;
+        }
+        Ok(())
     }
 }
 

@@ -117,6 +117,45 @@ fn explain_says_the_way_to_a_rule_or_what_is_not_met() {
 }
 
 #[test]
+fn explain_makes_descriptors_of_a_request_as_the_file_says() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let file = File::new(
+        "request",
+        "\
+domain: api
+rate_limits:
+  - actions: [{ remote_address: {} }]
+  - actions: [{ request_headers: { header_name: x-api-key, descriptor_key: api_key } }, { path: {} }]
+  - actions: [{ extension: { name: user } }]
+descriptors:
+  - { key: remote_address, rate_limit: { unit: second, requests_per_unit: 9 } }
+  - { key: api_key, descriptors: [{ key: path, value: /login, rate_limit: { unit: minute, requests_per_unit: 5 } }] }
+  - { key: user, rate_limit: { unlimited: true } }
+",
+    );
+    let explain = |more: &[&str]| {
+        program.run([&["rules", "explain", file.path(), "--domain", "api", "--request"], more].concat())
+    };
+    explain(&["POST /login?next=%2F", "-H", "x-api-key: k,1", "--ip", "10.0.0.1", "--extension", "user=ada"])
+        .assert(
+            0,
+            &[
+                "remote_address=10.0.0.1",
+                "api_key=k\\,1,path=/login",
+                "rule api.api_key.path_/login",
+                "user=ada",
+            ],
+        );
+    let logout = explain(&["/logout", "-H", "x-api-key: k1", "--ip", "2001:db8::1"]);
+    logout.assert(1, &["remote_address=2001:db8::/64", "`path` stands here, but not with `/logout`"]);
+    assert!(!logout.out.contains("user="), "{}", logout.out);
+    explain(&["GET /"]).assert(2, &["add --ip"]);
+    explain(&["GET /", "-H", "x-api-key"]).assert(2, &["no header", "x-api-key: k1"]);
+    explain(&["GET no uri"]).assert(2, &["no request such as"]);
+    explain(&["GET /", "-d", "a=b"]).assert(2, &["cannot be used with"]);
+}
+
+#[test]
 fn check_asks_what_rules_say_of_a_request_or_of_a_gate() {
     let program = Program::shared();
     let file = File::new("check", AUTH);

@@ -1,6 +1,7 @@
 //! What can be said on the command line.
 
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -143,7 +144,7 @@ pub(crate) struct Ask {
 #[command(next_help_heading = "Request")]
 pub(crate) struct Request {
     /// The domain of the rules
-    #[arg(long, value_name = "NAME", requires = "descriptor")]
+    #[arg(long, value_name = "NAME")]
     pub(crate) domain: Option<String>,
     /// In the place of a key: what a request says of itself, `auth_type=login,user=ada`; a comma in a
     /// value is `\,`. Again for each further one
@@ -152,6 +153,25 @@ pub(crate) struct Request {
     /// Its tier, where rules have tiers
     #[arg(long, value_name = "NAME", requires = "descriptor")]
     pub(crate) tier: Option<String>,
+}
+
+/// A request of HTTP, of which the `rate_limits` of the domain's file make descriptors.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Request of HTTP")]
+pub(crate) struct HttpRequest {
+    /// Instead of a descriptor: `GET /login?next=%2F`
+    #[arg(long, value_name = "METHOD TARGET", requires = "domain", conflicts_with = "descriptor")]
+    pub(crate) request: Option<String>,
+    /// One of its headers. Again for each further one
+    #[arg(long, short = 'H', value_name = "NAME: VALUE", requires = "request")]
+    pub(crate) header: Vec<String>,
+    /// The client's address
+    #[arg(long, value_name = "ADDRESS", requires = "request")]
+    pub(crate) ip: Option<IpAddr>,
+    /// What the service knows of it, such as the user, by the name that the file calls it. Again for each
+    /// further one
+    #[arg(long, value_name = "NAME=VALUE", requires = "request")]
+    pub(crate) extension: Vec<String>,
 }
 
 /// How a key is named where it is looked for.
@@ -255,6 +275,8 @@ pub(crate) enum Rules {
         path: PathBuf,
         #[command(flatten)]
         request: Request,
+        #[command(flatten)]
+        http: HttpRequest,
     },
     /// Print a JSON Schema of files of rules, for editors
     Schema,

@@ -9,6 +9,7 @@ mod failure;
 mod orders;
 mod output;
 mod quota;
+mod request;
 mod rules;
 mod state;
 mod survey;

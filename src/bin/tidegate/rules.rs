@@ -1,7 +1,7 @@
 //! `rules validate`, `rules explain` and `rules schema`.
 
 use serde_json::{Value, json};
-use tidegate::rules::{Explanation, Mistake, Rule, Rules as Loaded, schema};
+use tidegate::rules::{Descriptor, Explanation, Mistake, Rule, Rules as Loaded, schema};
 
 use crate::args::Rules;
 use crate::failure::Failure;
@@ -28,30 +28,50 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
                 Ok(true)
             }
         },
-        Rules::Explain { path, request } => {
+        Rules::Explain { path, request, http } => {
+            let rules = Loaded::load(path).map_err(Failure::Mistakes)?;
+            if http.request.is_some() {
+                let (parts, making) = (http.parts()?, http.descriptors(request.domain())?);
+                return match making.read(&rules, &parts) {
+                    Some(descriptors) => explain(&rules, request.domain(), &descriptors, out),
+                    None => {
+                        Err(Failure::usage("the file's rate_limits ask for the client's address: add --ip"))
+                    }
+                };
+            }
             if request.descriptor.is_empty() {
                 return Err(Failure::usage(
-                    "say what to explain: --domain auth --descriptor auth_type=login,user=ada",
+                    "say what to explain: --domain auth --descriptor auth_type=login,user=ada, or --request 'GET /login'",
                 ));
             }
-            let rules = Loaded::load(path).map_err(Failure::Mistakes)?;
             let entries = request.entries()?;
-            let descriptors = request.descriptors(&entries);
-            let explained: Vec<Explanation<'_>> =
-                descriptors.iter().map(|descriptor| rules.explain(request.domain(), descriptor)).collect();
-            let with_names = || request.descriptor.iter().zip(&explained);
-            let lines: Vec<Vec<Text>> =
-                with_names().flat_map(|(descriptor, explained)| lines(descriptor, explained)).collect();
-            let told: Vec<Value> =
-                with_names().map(|(descriptor, explained)| told(descriptor, explained)).collect();
-            out.say(&json!({ "domain": request.domain(), "descriptors": told }), &lines)?;
-            Ok(explained.iter().all(|explained| explained.rule().is_some()))
+            explain(&rules, request.domain(), &request.descriptors(&entries), out)
         }
         Rules::Schema => {
             out.verbatim((schema() + "\n").as_bytes())?;
             Ok(true)
         }
     }
+}
+
+/// Whether each meets a rule.
+fn explain(
+    rules: &Loaded,
+    domain: &str,
+    descriptors: &[Descriptor<'_>],
+    out: Output,
+) -> Result<bool, Failure> {
+    let explained: Vec<_> =
+        descriptors.iter().map(|it| (it.to_string(), rules.explain(domain, it))).collect();
+    let mut text: Vec<Vec<Text>> =
+        explained.iter().flat_map(|(descriptor, explained)| lines(descriptor, explained)).collect();
+    if descriptors.is_empty() {
+        text.push(vec!["of this request no descriptor is made: it passes".into()]);
+    }
+    let told: Vec<Value> =
+        explained.iter().map(|(descriptor, explained)| told(descriptor, explained)).collect();
+    out.say(&json!({ "domain": domain, "descriptors": told }), &text)?;
+    Ok(!explained.is_empty() && explained.iter().all(|(_, explained)| explained.rule().is_some()))
 }
 
 fn lines(descriptor: &str, explained: &Explanation<'_>) -> Vec<Vec<Text>> {

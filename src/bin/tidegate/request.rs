@@ -1,0 +1,44 @@
+//! An HTTP request as it is described on the command line.
+
+use std::net::SocketAddr;
+
+use http::Request;
+use http::request::Parts;
+use tidegate::http::{Descriptors, Key, PeerAddr};
+
+use crate::args::HttpRequest;
+use crate::failure::Failure;
+
+impl HttpRequest {
+    /// As a service would get it.
+    pub(crate) fn parts(&self) -> Result<Parts, Failure> {
+        let line = self.request.as_deref().unwrap_or_default();
+        let (method, target) = line.split_once(' ').unwrap_or(("GET", line));
+        let mut request = Request::builder().method(method).uri(target);
+        for header in &self.header {
+            let (name, value) = split(header, ':', "header", "x-api-key: k1")?;
+            request = request.header(name, value);
+        }
+        if let Some(ip) = self.ip {
+            request = request.extension(PeerAddr(SocketAddr::new(ip, 0)));
+        }
+        let no_request =
+            |error| Failure::usage(format!("`{line}` is no request such as `GET /login`: {error}"));
+        Ok(request.body(()).map_err(no_request)?.into_parts().0)
+    }
+
+    /// With what the service would know of it.
+    pub(crate) fn descriptors(&self, domain: &str) -> Result<Descriptors, Failure> {
+        self.extension.iter().try_fold(Descriptors::of(domain), |descriptors, extension| {
+            let (name, value) = split(extension, '=', "extension", "user=42")?;
+            Ok(descriptors.extension(name, Key::constant(value)))
+        })
+    }
+}
+
+fn split<'t>(text: &'t str, at: char, what: &str, such_as: &str) -> Result<(&'t str, &'t str), Failure> {
+    let parts = text.split_once(at).filter(|(name, _)| !name.is_empty());
+    let (name, value) =
+        parts.ok_or_else(|| Failure::usage(format!("`{text}` is no {what}: write `{such_as}`")))?;
+    Ok((name, value.trim_start()))
+}
