@@ -23,6 +23,13 @@ impl GateName {
     }
 }
 
+#[cfg(feature = "metrics")]
+impl GateName {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
 impl Deref for GateName {
     type Target = str;
 
