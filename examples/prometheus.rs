@@ -4,14 +4,14 @@
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --features axum,metrics,rules --example prometheus
 //! $ curl -s http://127.0.0.1:3000/metrics | grep decisions
-//! $ curl -s http://127.0.0.1:3000/counted
+//! $ curl -s http://127.0.0.1:3000/most-denied
+//! $ curl -s -X POST http://127.0.0.1:3000/stop      # the load; what it counted
 //! ```
 //!
 //! | variable | means |
 //! | --- | --- |
 //! | `RULES` | the file or folder of rules; `examples/prometheus.yaml` |
 //! | `RATE` | asks a second; 500 |
-//! | `ASKS` | how many, after which it only serves; without end |
 //!
 //! `prometheus.yml` needs no more than this:
 //!
@@ -27,7 +27,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::get;
+use axum::routing::{get, post};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde_json::json;
 use tidegate::metrics::{Metrics, names};
@@ -51,11 +51,12 @@ async fn main() -> Result<(), Failure> {
     let watched = Loader::new().watch(rules, &limiter)?;
 
     let load = Arc::new(Load::default());
-    tokio::spawn(load.clone().run(watched, number("RATE", 500)?, number("ASKS", u64::MAX)?));
+    let rate = std::env::var("RATE").map_or(Ok(500), |rate| rate.parse())?;
+    tokio::spawn(load.clone().run(watched, rate));
 
     let app = Router::new()
         .route("/metrics", get(async move || recorder.render()))
-        .route("/counted", get(async move || load.counted()))
+        .route("/stop", post(async move || load.stop().await))
         .route("/most-denied", get(async move || shown(&most_denied)));
     axum::serve(TcpListener::bind(std::env::var("LISTEN")?).await?, app).await?;
     Ok(())
@@ -77,10 +78,6 @@ fn recorder() -> Result<PrometheusHandle, Failure> {
     Ok(recorder)
 }
 
-fn number(variable: &str, otherwise: u64) -> Result<u64, Failure> {
-    Ok(std::env::var(variable).map_or(Ok(otherwise), |number| number.parse())?)
-}
-
 fn shown(most_denied: &MostDenied) -> String {
     most_denied.top(10).iter().map(|key| format!("{key}\n")).collect()
 }
@@ -91,24 +88,25 @@ struct Load {
     /// By gate, outcome and source.
     decisions: Mutex<BTreeMap<[String; 3], u64>>,
     is_over: AtomicBool,
+    /// Held while it asks.
+    asking: tokio::sync::Mutex<()>,
 }
 
 /// How often who asks wakes.
 const TICK: Duration = Duration::from_millis(20);
 
 impl Load {
-    async fn run(self: Arc<Self>, watched: Watched, rate: u64, asks: u64) {
+    async fn run(self: Arc<Self>, watched: Watched, rate: u64) {
+        let _asking = self.asking.lock().await;
         let mut ticks = tokio::time::interval(TICK);
         let of_a_tick = (rate * TICK.as_millis() as u64).div_ceil(1_000).max(1);
-        let mut asked = 0;
-        while asked < asks {
+        let mut asks = 0..of_a_tick;
+        while !self.is_over.load(Ordering::Acquire) {
             ticks.tick().await;
-            let until = (asked + of_a_tick).min(asks);
             // At once, so that some of them go to Redis together.
-            futures_util::future::join_all((asked..until).map(|ask| self.ask(&watched, ask))).await;
-            asked = until;
+            futures_util::future::join_all(asks.clone().map(|ask| self.ask(&watched, ask))).await;
+            asks = asks.end..asks.end + of_a_tick;
         }
-        self.is_over.store(true, Ordering::Release);
     }
 
     async fn ask(&self, watched: &Watched, ask: u64) {
@@ -123,13 +121,14 @@ impl Load {
         }
     }
 
-    fn counted(&self) -> String {
-        // First whether it is over: then nothing is counted any more.
-        let is_over = self.is_over.load(Ordering::Acquire);
+    /// What was counted until the last ask.
+    async fn stop(&self) -> String {
+        self.is_over.store(true, Ordering::Release);
+        let _over = self.asking.lock().await;
         let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
         let decisions = decisions.iter().map(|([gate, outcome, source], count)| {
             json!({ "gate": gate, "outcome": outcome, "source": source, "count": count })
         });
-        format!("{:#}\n", json!({ "is_over": is_over, "decisions": decisions.collect::<Vec<_>>() }))
+        format!("{:#}\n", json!(decisions.collect::<Vec<_>>()))
     }
 }

@@ -7,6 +7,6 @@ mod fixture;
 mod fleet;
 mod headers;
 mod passing;
-mod process;
+pub(crate) mod process;
 mod vanishing;
 mod waiting;

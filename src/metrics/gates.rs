@@ -30,18 +30,20 @@ pub(super) struct Gates {
 
 impl Gates {
     pub(super) fn new() -> Self {
-        let other = Counts::new(OTHER.as_bytes());
-        Self { places: (0..PLACES).map(|_| OnceLock::new()).collect(), other }
+        let places = (0..PLACES).map(|_| OnceLock::new()).collect();
+        Self { places, other: Counts::new(None) }
     }
 
+    #[inline]
     pub(super) fn of(&self, gate: &GateName) -> &Counts {
-        let name = gate.as_bytes();
-        let first = place(name);
-        let mut near = (first..first + NEAR).map(|at| {
-            let counts = &self.places[at % PLACES];
-            counts.get_or_init(|| Box::new(Counts::new(name)))
-        });
-        near.find(|counts| *counts.name == *name).map_or(&self.other, |counts| counts)
+        let first = place(gate);
+        for at in first..first + NEAR {
+            let counts = self.places[at % PLACES].get_or_init(|| Box::new(Counts::new(Some(*gate))));
+            if counts.gate.is_some_and(|known| known.words().eq(gate.words())) {
+                return counts;
+            }
+        }
+        &self.other
     }
 
     pub(super) fn named(&self, gate: &str) -> &Counts {
@@ -51,7 +53,8 @@ impl Gates {
 
 /// One gate's. Each is made when first needed: most gates never see most sources.
 pub(super) struct Counts {
-    name: Box<[u8]>,
+    /// `None`: all for which there is no place.
+    gate: Option<GateName>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     near_limit: OnceLock<Counter>,
     lease: OnceLock<Lease>,
@@ -65,13 +68,8 @@ pub(super) struct Lease {
 }
 
 impl Counts {
-    fn new(name: &[u8]) -> Self {
-        Self {
-            name: name.into(),
-            decisions: Default::default(),
-            near_limit: OnceLock::new(),
-            lease: OnceLock::new(),
-        }
+    fn new(gate: Option<GateName>) -> Self {
+        Self { gate, decisions: Default::default(), near_limit: OnceLock::new(), lease: OnceLock::new() }
     }
 
     #[inline]
@@ -103,15 +101,14 @@ impl Counts {
     }
 
     fn name(&self) -> &str {
-        std::str::from_utf8(&self.name).unwrap_or(OTHER)
+        self.gate.as_deref().unwrap_or(OTHER)
     }
 }
 
 /// Nobody chooses names of gates to have them meet.
-fn place(name: &[u8]) -> usize {
+#[inline]
+fn place(gate: &GateName) -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
-    let word = |bytes: &[u8]| bytes.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
-    let hash =
-        name.chunks(8).fold(0_u64, |hash, bytes| (hash.rotate_left(23) ^ word(bytes)).wrapping_mul(ODD));
+    let hash = gate.words().fold(0_u64, |hash, word| (hash.rotate_left(23) ^ word).wrapping_mul(ODD));
     (hash >> (64 - PLACES.ilog2())) as usize
 }

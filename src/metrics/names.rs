@@ -1,7 +1,7 @@
 //! What is counted: every name, with its labels, its unit and what it says. Nothing else in this
 //! crate spells them; the dashboard, the alerts and the documents are held to them by a test.
 
-use metrics::Unit;
+pub use metrics::Unit;
 
 /// A metric by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ metrics! {
     NEAR_LIMIT: Counter "tidegate_near_limit_total" in Count by ["gate"],
         "Asks that the store admitted, with less than a fifth of the limit left after them.";
     WAIT: Histogram "tidegate_wait_seconds" in Seconds by [],
-        "How long callers waited for the store, in line and for its answer.";
+        "How long callers waited for the store, in line and for its answer; one in eight is looked at.";
     CALL: Histogram "tidegate_call_seconds" in Seconds by [],
         "How long calls to the store took.";
     CALL_ASKS: Histogram "tidegate_call_asks" in Count by [],
