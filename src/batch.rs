@@ -20,7 +20,7 @@ use self::sender::{Flight, Sender};
 use self::watch::Watch;
 use crate::clock::Clock;
 use crate::connection::Deadline;
-use crate::error::Error;
+use crate::error::{Error, ITS_TURN};
 use crate::key::PLACES;
 use crate::observer::Observer;
 use crate::store::{Group, MOST_WORK, Outcome, Store};
@@ -233,7 +233,7 @@ impl Shared {
                 Joined::Full(back) => group = back,
             }
             if tokio::time::timeout_at(deadline.at, is_told).await.is_err() {
-                return Err(Error::timeout("its turn: more is asked than Redis can answer", deadline.after));
+                return Err(Error::timeout(ITS_TURN, deadline.after));
             }
         }
     }

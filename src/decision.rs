@@ -136,6 +136,17 @@ impl Decision {
         self.source
     }
 
+    /// The word for it in metrics and traces: `allowed`, `denied`, or `shadow_denied` of what
+    /// passed and would not have but for shadow mode.
+    #[must_use]
+    pub const fn outcome(&self) -> &'static str {
+        match (self.shadow, self.allowed) {
+            (true, _) => "shadow_denied",
+            (false, true) => "allowed",
+            (false, false) => "denied",
+        }
+    }
+
     /// The gate only watches: it would have denied, and let it pass.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {

@@ -8,6 +8,9 @@ use std::time::Duration;
 
 use crate::gate_name::GateName;
 
+/// What a caller waits for who finds the queue full.
+pub(crate) const ITS_TURN: &str = "its turn: more is asked than Redis can answer";
+
 /// Why there is no decision. Opaque; ask it what it is.
 ///
 /// Cheap to clone, because one failed round trip can fail many callers. Its
@@ -88,6 +91,39 @@ impl Error {
         matches!(self.0.kind, Kind::ShutDown)
     }
 
+    /// All that [`kind`](Self::kind) says.
+    #[cfg(feature = "metrics")]
+    pub(crate) const KINDS: [&str; 10] = [
+        "queue_full",
+        "timeout",
+        "unavailable",
+        "breaker_open",
+        "refused",
+        "corrupt_state",
+        "over_capacity",
+        "config",
+        "shut_down",
+        "runtime_ended",
+    ];
+
+    /// The word for what it is in metrics and texts, such as `timeout`. `queue_full` is the timeout of a
+    /// caller whose turn to be sent never came.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match &self.0.kind {
+            Kind::Timeout { waited_for, .. } if *waited_for == ITS_TURN => "queue_full",
+            Kind::Timeout { .. } => "timeout",
+            Kind::Unavailable(_) => "unavailable",
+            Kind::BreakerOpen => "breaker_open",
+            Kind::Refused(_) => "refused",
+            Kind::State { .. } | Kind::WrongType => "corrupt_state",
+            Kind::OverCapacity { .. } => "over_capacity",
+            Kind::Config(_) => "config",
+            Kind::ShutDown => "shut_down",
+            Kind::RuntimeEnded => "runtime_ended",
+        }
+    }
+
     /// The gate that was asked, where one ask failed.
     #[must_use]
     pub fn gate(&self) -> Option<&str> {
@@ -163,6 +199,12 @@ impl Error {
     pub(crate) fn about(self, gate: GateName, key: &[u8]) -> Self {
         let about = About { gate, key: key.to_vec() };
         Self::new(self.0.kind.clone(), self.0.item, Some(about))
+    }
+
+    /// Its text without the gate and the key that it is about.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn cause(&self) -> Self {
+        Self::new(self.0.kind.clone(), self.0.item, None)
     }
 
     /// Which item of its group failed.

@@ -24,6 +24,8 @@
 //!         |
 //! algorithm, script, connection          what is done with it, and how
 //!         |
+//! metrics, most_denied, trace            who watches
+//!         |
 //! quota, decision, health, key, error, fingerprint, gate_name, per_thread, clock, observer
 //! ```
 //!
@@ -54,6 +56,9 @@ mod inspect;
 mod key;
 mod lease;
 mod limiter;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+mod most_denied;
 mod observer;
 mod orders;
 mod per_thread;
@@ -64,6 +69,7 @@ pub mod rules;
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod script;
 mod store;
+mod trace;
 
 // Its `Pool` is in our signatures: another version's would be another type.
 pub use deadpool_redis;
@@ -78,6 +84,7 @@ pub use self::health::Health;
 pub use self::key::KeyMode;
 pub use self::lease::{Lease, LeaseStats};
 pub use self::limiter::{Builder, Double, Limiter, OnFailure};
+pub use self::most_denied::{DeniedKey, MostDenied};
 pub use self::observer::Observer;
 pub use self::orders::{Order, Switch};
 pub use self::quota::{Quota, Rate};

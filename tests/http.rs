@@ -7,7 +7,7 @@ mod fixture;
 mod fleet;
 mod headers;
 mod passing;
-mod process;
+pub(crate) mod process;
 #[cfg(feature = "rules")]
 mod ruled;
 mod vanishing;

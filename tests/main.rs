@@ -34,11 +34,16 @@ mod keys;
 mod leases;
 mod lua_agrees_with_reference;
 mod merged_is_one_by_one;
+#[cfg(feature = "metrics")]
+mod metrics;
+mod most_denied;
 mod noscript;
 mod observer;
 mod orders;
 mod planted_mistakes;
 mod processes;
+#[cfg(all(feature = "axum", feature = "metrics", feature = "rules", feature = "tonic"))]
+mod prometheus;
 mod reconnecting;
 #[cfg(target_os = "linux")] // by what /proc tells of a process
 mod reconnects;
@@ -50,4 +55,6 @@ mod sentinel;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
+#[cfg(feature = "tracing")]
+mod trace;
 mod waiting;

@@ -39,6 +39,12 @@ pub enum Error {
         /// What the process lacked.
         process: Box<Self>,
     },
+    /// There is no `prometheus`, or no `promtool`.
+    #[error("no {0} in the PATH or in target/prometheus: run scripts/prometheus")]
+    NoPrometheus(String),
+    /// `prometheus` ended before it listened.
+    #[error("prometheus did not start: {0}")]
+    Prometheus(String),
     /// `CI` is set and an engine answers, and still it would not have been a container.
     #[error("in CI, where a Docker engine answers, Redis must run in a container: {0}")]
     NotInContainer(String),

@@ -1,4 +1,4 @@
-//! Gets a real Redis for tidegate's tests, demo and benches: a container where a Docker engine
+//! Gets a real Redis (and a [`Prometheus`]) for tidegate's tests, demo and benches: a container where a Docker engine
 //! answers, else a plain `redis-server` process, else an [`Error`] that says what each lacked.
 //! There is no stand-in in memory, and no test is skipped.
 //!
@@ -33,6 +33,7 @@ mod error;
 mod lifeline;
 mod paused;
 mod process;
+mod prometheus;
 mod proxy;
 mod sentinels;
 mod server;
@@ -41,6 +42,7 @@ mod shared;
 pub use cluster::Cluster;
 pub use error::Error;
 pub use paused::Paused;
+pub use prometheus::{Prometheus, promtool};
 pub use proxy::{Counts, Fault, Proxy};
 pub use sentinels::Sentinels;
 pub use server::Server;

@@ -84,6 +84,9 @@ impl Shared {
         let beat = Heartbeat { key, name, lifetime: LIFETIME };
         if let Ok(count) = self.store.count_in(beat, Deadline::new(self.deadline)).await {
             self.instances.known.store(count.max(1), Ordering::Relaxed);
+            if let Some(observer) = &self.observer {
+                observer.counted(count.max(1));
+            }
         }
     }
 }

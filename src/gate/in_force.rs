@@ -35,7 +35,7 @@ impl Gate {
         if let Some(switched) = self.core.switched(ask) {
             // Who asks in a loop should let others run now and then.
             tokio::task::coop::consume_budget().await;
-            return self.core.told(ask, switched);
+            return self.core.told_at_once(ask, switched);
         }
         let gate = self.in_force(ask.key);
         let decided = gate.decide_by_itself(AskRef { gate: &gate, ..ask }).await;
@@ -45,7 +45,7 @@ impl Gate {
     pub(super) fn try_under_orders(&self, key: &[u8], cost: u64) -> Option<Decision> {
         let ask = AskRef::new(self, key, cost);
         match self.core.switched(ask).filter(|_| cost > 0) {
-            Some(switched) => self.core.told(ask, switched).ok(),
+            Some(switched) => self.core.told_at_once(ask, switched).ok(),
             None => self.in_force(key).try_by_itself(key, cost),
         }
     }

@@ -280,6 +280,7 @@ impl Drop for Ledger {
             entry.is_refilling = false;
         }
         self.close_all();
+        self.shared.tell_spent();
         let lost = self.shared.counters.returning.swap(0, Ordering::Relaxed);
         if lost > 0 {
             self.shared.strand(lost);

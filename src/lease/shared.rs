@@ -54,6 +54,8 @@ pub(super) struct Counters {
     /// Of what has been closed; wraps below 0 where units were forgotten
     /// in a slot that is open, since these are counted as spent when it closes.
     pub(super) spent: AtomicU64,
+    /// Of `spent`, what the observer was told.
+    pub(super) told_spent: AtomicU64,
     /// On their way back.
     pub(super) returning: AtomicU64,
     pub(super) returned: AtomicU64,
@@ -218,6 +220,17 @@ impl Shared {
     pub(super) fn tell(&self, what: impl FnOnce(&dyn Observer, &str)) {
         if let Some(observer) = &self.observer {
             what(&**observer, &self.info.name);
+        }
+    }
+
+    /// What was spent since the last time. Only the worker calls it.
+    pub(super) fn tell_spent(&self) {
+        let spent = self.counters.spent.load(Ordering::Relaxed);
+        let units = spent.wrapping_sub(self.counters.told_spent.load(Ordering::Relaxed));
+        // Below 0 where units were forgotten that will be counted as spent.
+        if units.cast_signed() > 0 {
+            self.counters.told_spent.store(spent, Ordering::Relaxed);
+            self.tell(|observer, gate| observer.spent(gate, units));
         }
     }
 

@@ -76,6 +76,7 @@ impl<U: Upstream> Worker<U> {
                 self.send_take(refills);
             }
             self.send_give_backs();
+            shared.tell_spent();
             if is_more {
                 tokio::task::yield_now().await;
             } else if !self.wait().await {

@@ -18,6 +18,7 @@ use crate::error::Error;
 use crate::key::{KeyMode, Keyspace};
 use crate::observer::Observer;
 use crate::store::Store;
+use crate::trace;
 
 /// Settings of a limiter, from [`Limiter::builder`].
 ///
@@ -212,7 +213,7 @@ impl Builder {
         self
     }
 
-    /// Who is told what the limiter does.
+    /// Who is told what the limiter does; several as a pair.
     ///
     /// Default: nobody.
     pub fn observer(mut self, observer: impl Observer) -> Self {
@@ -248,6 +249,7 @@ impl Builder {
     /// [`Error::is_config`] if no store was chosen, or if URL, namespace or
     /// secret cannot be used.
     pub fn build(self) -> Result<Limiter, Error> {
+        let observer = trace::with_events(self.observer);
         let is_cluster = self.backend.is_cluster();
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
         let redis = |connection| Store::redis(connection, keyspace.instances());
@@ -270,7 +272,7 @@ impl Builder {
             keyspace,
             deadline: self.deadline,
             on_failure: self.on_failure,
-            observer: self.observer.clone(),
+            observer: observer.clone(),
             clock: self.clock.clone(),
             max_keys: self.max_keys,
             instances: self.instances,
@@ -285,7 +287,7 @@ impl Builder {
             true if is_cluster => Together::EachPlace,
             true => Together::All,
         };
-        let batch = Batch::new(store.clone(), self.clock.clone(), self.observer, self.deadline, together);
+        let batch = Batch::new(store.clone(), self.clock.clone(), observer, self.deadline, together);
         let remembers = is_redis && !self.deny_cache.is_zero();
         let deny_cache = remembers.then(|| DenyCache::new(self.clock, self.deny_cache));
         let core = Core::new(store, batch, deny_cache, settings)?;

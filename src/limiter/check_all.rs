@@ -6,6 +6,7 @@ use crate::ask::Ask;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
 use crate::store::{Group, Item};
+use crate::trace::Span;
 
 /// A group is one call, however many keys it has.
 const MOST_ASKS: usize = 128;
@@ -13,7 +14,10 @@ const MOST_ASKS: usize = 128;
 impl Core {
     pub(crate) async fn check_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
         let n = u64::from(asks.iter().any(|ask| ask.cost > 0));
-        self.take_all(asks, n).await
+        let span = Span::of_all(asks.len());
+        let decided = self.take_all(asks, n).await;
+        span.all_decided(&decided);
+        decided
     }
 
     /// What [`check_all`](Self::check_all) would say, at the costs of these asks.
@@ -84,8 +88,11 @@ impl Core {
         };
         if n > 0 {
             // Of a denial only who denied: the others admitted nothing.
-            let told = decisions.iter().filter(|decision| allowed || !decision.is_allowed());
-            told.for_each(|decision| self.tell_decided(decision));
+            let told = asks.iter().zip(&decisions).filter(|(_, decision)| allowed || !decision.is_allowed());
+            told.for_each(|(ask, decision)| {
+                self.tell_decided(decision);
+                self.tell_denied(ask.as_ref(), decision);
+            });
         }
         Ok((allowed, decisions))
     }

@@ -28,6 +28,7 @@ use crate::observer::Observer;
 use crate::orders::{self, Orders};
 use crate::quota::Quota;
 use crate::store::{GateInfo, Group, Item, Store, Target, Write};
+use crate::trace::Span;
 
 pub(crate) struct Core {
     store: Arc<Store>,
@@ -124,7 +125,10 @@ impl Core {
     }
 
     pub(crate) async fn check(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
-        self.told(ask, self.decide(ask).await)
+        let span = Span::of_ask(ask.cost);
+        let decided = self.told(ask, self.decide(ask).await);
+        span.decided(decided.as_ref());
+        decided
     }
 
     /// [`check`](Self::check), without a word to the observer.
@@ -151,17 +155,20 @@ impl Core {
     pub(crate) fn remembered(&self, ask: AskRef<'_>) -> Option<Decision> {
         self.deny_cache.as_ref()?;
         match self.prepare(ask) {
-            Ok(Prepared::Denied(decision)) => self.told(ask, Ok(decision)).ok(),
+            Ok(Prepared::Denied(decision)) => self.told_at_once(ask, Ok(decision)).ok(),
             _ => None,
         }
     }
 
     /// One decision for each ask, each by itself.
     pub(crate) async fn check_each(&self, asks: &[AskRef<'_>]) -> Vec<Result<Decision, Error>> {
-        match self.has_orders() {
+        let span = Span::of_many(asks.len());
+        let decided = match self.has_orders() {
             false => self.decide_each(asks).await,
             true => Box::pin(self.check_each_under_orders(asks)).await,
-        }
+        };
+        span.many_decided(&decided);
+        decided
     }
 
     /// [`check_each`](Self::check_each), whatever was ordered.
@@ -280,6 +287,17 @@ impl Core {
         }
     }
 
+    /// [`told`](Self::told), of an ask that nobody waited for.
+    pub(crate) fn told_at_once(
+        &self,
+        ask: AskRef<'_>,
+        decided: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
+        let decided = self.told(ask, decided);
+        Span::of_ask(ask.cost).decided(decided.as_ref());
+        decided
+    }
+
     /// A peek decides nothing.
     pub(crate) fn told(
         &self,
@@ -292,6 +310,7 @@ impl Core {
         }
         if let (Ok(decision), true) = (&decided, ask.cost > 0) {
             self.tell_decided(decision);
+            self.tell_denied(ask, decision);
         }
         decided
     }

@@ -140,6 +140,7 @@ impl Loader {
         let path = path.as_ref().to_owned();
         let seen = Read::new(&path);
         let limits = self.rules(&seen)?.bind(limiter);
+        limiter.core.tell_loaded(limits.rules().iter().count());
         let shared = Arc::new(Shared::new(limits));
         let watching = Watching {
             loader: self.clone(),

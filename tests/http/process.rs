@@ -17,12 +17,17 @@ const UNTIL_THE_PIPE_ENDS: &str = r#""$0" & read -r _; kill -9 $!; wait"#;
 impl Example {
     /// Runs it, and waits until it listens.
     pub(crate) fn start(name: &str, redis: &str) -> Self {
+        Self::start_with(name, redis, &[])
+    }
+
+    /// With more variables.
+    pub(crate) fn start_with(name: &str, redis: &str, variables: &[(&str, &str)]) -> Self {
         // Another process may take the port that was found free.
-        let mut attempts = (0..5).filter_map(|_| Self::try_start(name, redis));
+        let mut attempts = (0..5).filter_map(|_| Self::try_start(name, redis, variables));
         attempts.next().unwrap_or_else(|| panic!("{name} does not listen"))
     }
 
-    fn try_start(name: &str, redis: &str) -> Option<Self> {
+    fn try_start(name: &str, redis: &str, variables: &[(&str, &str)]) -> Option<Self> {
         let test = std::env::current_exe().unwrap();
         let example = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples").join(name);
         assert!(
@@ -33,6 +38,7 @@ impl Example {
         let mut command = Command::new("sh");
         command.args(["-c", UNTIL_THE_PIPE_ENDS]).arg(example).stdin(Stdio::piped());
         command.env("TIDEGATE_REDIS_URL", redis).env("LISTEN", address.to_string());
+        command.envs(variables.iter().copied());
         let example = Self { address, child: command.spawn().unwrap() };
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(10) {

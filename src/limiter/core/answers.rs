@@ -1,5 +1,7 @@
 //! What a caller is told, and the observer with him.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Core, about};
@@ -9,7 +11,7 @@ use crate::batch::Share;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::limiter::OnFailure;
-use crate::store::{GateInfo, Item, Store};
+use crate::store::{GateInfo, Item, Store, Target};
 
 /// What a caller who was refused whatever he has used is told to wait.
 const CLOSED_RETRY: Duration = Duration::from_secs(1);
@@ -95,6 +97,23 @@ impl Core {
         }
     }
 
+    /// Who was denied, or would have been but for shadow mode.
+    pub(in crate::limiter) fn tell_denied(&self, ask: AskRef<'_>, decision: &Decision) {
+        if let (Some(observer), Ok(info)) = (&self.observer, ask.gate.info())
+            && (decision.shadow || !decision.allowed)
+            && decision.source != Source::Switch
+        {
+            observer.denied(&info.name, &InRedis(info, ask));
+        }
+    }
+
+    #[cfg(feature = "rules")]
+    pub(crate) fn tell_loaded(&self, rules: usize) {
+        if let Some(observer) = &self.observer {
+            observer.loaded(rules);
+        }
+    }
+
     #[cfg(feature = "rules")]
     pub(crate) fn tell_reloaded(&self, reloaded: Result<usize, &Error>) {
         if let Some(observer) = &self.observer {
@@ -129,6 +148,15 @@ pub(in crate::limiter) fn undecided(
         shadow: false,
         now_us: 0,
     })
+}
+
+/// A key as it stands in Redis, made where it is shown.
+struct InRedis<'a>(&'a Arc<GateInfo>, AskRef<'a>);
+
+impl fmt::Display for InRedis<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&Target::new(self.0, self.1.key, self.1.beside).redis_key)
+    }
 }
 
 pub(super) fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: u64) -> Decision {

@@ -59,7 +59,9 @@ impl Core {
 
     /// Where it was found that it may be.
     pub(super) async fn ask_store(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
+        let since_us = self.now_if_observed();
         let shared = self.batch.take(group, deadline).await;
+        self.tell_waited(since_us);
         self.saw(&shared, deadline);
         shared
     }
@@ -69,12 +71,28 @@ impl Core {
         groups: Vec<Group>,
         deadline: Deadline,
     ) -> Vec<Result<Share, Error>> {
+        if groups.is_empty() {
+            return Vec::new();
+        }
         if let Err(error) = self.open().and_then(|()| self.pass()) {
             return vec![Err(error); groups.len()];
         }
+        let since_us = self.now_if_observed();
         let shares = self.batch.take_each(groups, deadline).await;
+        self.tell_waited(since_us);
         shares.iter().for_each(|share| self.saw(share, deadline));
         shares
+    }
+
+    /// By this process's clock.
+    fn now_if_observed(&self) -> Option<u64> {
+        self.observer.as_ref().map(|_| self.clock.local_us())
+    }
+
+    fn tell_waited(&self, since_us: Option<u64>) {
+        if let (Some(observer), Some(since_us)) = (&self.observer, since_us) {
+            observer.waited(Duration::from_micros(self.clock.local_us().saturating_sub(since_us)));
+        }
     }
 
     /// Whether the store is to be asked.

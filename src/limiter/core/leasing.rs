@@ -9,6 +9,7 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::lease::{Lease, Leases, Upstream};
 use crate::store::{GateInfo, Group, Outcome, Target, Write};
+use crate::trace::Span;
 
 impl Core {
     /// `None` where these settings lease nothing.
@@ -22,6 +23,7 @@ impl Core {
     pub(crate) fn spend(&self, leases: &Leases, key: &[u8], cost: u64) -> Option<Decision> {
         let decision = leases.spend(key, cost)?;
         self.tell_decided(&decision);
+        Span::of_ask(cost).decided(Ok(&decision));
         Some(decision)
     }
 
@@ -36,11 +38,14 @@ impl Core {
             tokio::task::coop::consume_budget().await;
             return Ok(decision);
         }
+        let span = Span::of_ask(ask.cost);
         let decided = self.decide(ask).await;
         if let Ok(decision) = &decided {
             if !decision.is_allowed() {
                 // What was missing may be what a refill has just taken.
-                if let Some(decision) = self.spend(leases, ask.key, ask.cost) {
+                if let Some(decision) = leases.spend(ask.key, ask.cost) {
+                    self.tell_decided(&decision);
+                    span.decided(Ok(&decision));
                     return Ok(decision);
                 }
             } else if matches!(decision.source(), Source::Redis | Source::Memory) {
@@ -48,7 +53,9 @@ impl Core {
                 leases.note(self, ask.key, ask.cost);
             }
         }
-        self.told(ask, decided)
+        let decided = self.told(ask, decided);
+        span.decided(decided.as_ref());
+        decided
     }
 }
 

@@ -1,0 +1,83 @@
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{Error, daemon, environment, lifeline::Lifeline, process::free_port};
+
+const READY: &str = "Server is ready to receive web requests";
+/// How long that may take.
+const START: Duration = Duration::from_secs(30);
+
+/// A Prometheus that ends with this value: from the PATH, or as `scripts/prometheus` has got it.
+#[derive(Debug)]
+pub struct Prometheus {
+    port: u16,
+    _lifeline: Lifeline,
+}
+
+impl Prometheus {
+    /// Starts it with this configuration, the text of a `prometheus.yml`, in which paths are absolute.
+    ///
+    /// # Errors
+    ///
+    /// If there is none, or it ends at once: then what it said.
+    pub fn start(config: &str) -> Result<Self, Error> {
+        let program = program("prometheus")?;
+        let port = free_port()?;
+        let arguments = [&*program.to_string_lossy(), &port.to_string(), config];
+        let (folder, lifeline) = daemon::launch(PREPARE, &arguments, STARTED)?;
+        let start = Instant::now();
+        loop {
+            let log = fs::read_to_string(folder.join("log")).unwrap_or_default();
+            if log.contains(READY) {
+                return Ok(Self { port, _lifeline: lifeline });
+            }
+            if start.elapsed() > START || log.to_lowercase().contains("level=error") {
+                return Err(Error::Prometheus(log));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// `http://127.0.0.1:PORT`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+}
+
+/// Runs promtool to its end.
+///
+/// # Errors
+///
+/// If there is none.
+pub fn promtool(folder: &Path, arguments: &[&str]) -> Result<Output, Error> {
+    let program = program("promtool")?;
+    let output = Command::new(&program).args(arguments).current_dir(folder).output();
+    output.map_err(|error| Error::io(program, error))
+}
+
+/// In the PATH, or in the folder of what is built, of which this executable is.
+fn program(name: &str) -> Result<PathBuf, Error> {
+    if environment::on_path(name) {
+        return Ok(name.into());
+    }
+    let executable = env::current_exe().map_err(|error| Error::io(name, error))?;
+    let built = executable.ancestors().map(|folder| folder.join("prometheus").join(name));
+    built.into_iter().find(|program| program.is_file()).ok_or_else(|| Error::NoPrometheus(name.to_owned()))
+}
+
+const STARTED: &str = "prometheus begins";
+
+/// To a file: a program in Go ends when nobody reads what it says.
+const PREPARE: &str = r#"
+program=$1 port=$2
+printf '%s' "$3" >"$folder/prometheus.yml"
+set -- sh -c 'log=$1; shift; echo "prometheus begins"; exec "$@" >"$log" 2>&1' sh "$folder/log" \
+    "$program" --config.file="$folder/prometheus.yml" --storage.tsdb.path="$folder/data" \
+    --web.listen-address="127.0.0.1:$port"
+"#;

@@ -1,0 +1,237 @@
+//! What a limiter does, in numbers, for whatever recorder the program has (feature `metrics`).
+//!
+//! ```
+//! use tidegate::Limiter;
+//! use tidegate::metrics::Metrics;
+//!
+//! // First the program's recorder, such as metrics-exporter-prometheus's `install_recorder()`.
+//! let limiter = Limiter::builder().in_memory().observer(Metrics::new()).build()?;
+//! # Ok::<(), tidegate::Error>(())
+//! ```
+//!
+//! # What is counted
+//!
+//! The [names], with their units. Labels are bounded by what a program and its files hold,
+//! never by what clients send:
+//!
+//! | label | values |
+//! | --- | --- |
+//! | `gate` | its name; with [rules](crate::rules) the rule's. Beyond some 16,000 names: `other` |
+//! | `outcome` | `allowed`, `denied`; `shadow_denied`: passed, and would have been denied but for shadow mode |
+//! | `source` | who decided: [`Source`](crate::Source) |
+//! | `kind` | of an error: [`Error::kind`] |
+//! | `fate` | `taken`, `spent`, `returned`, `stranded` |
+//! | `result` | `good`, `bad` |
+//!
+//! Series of a gate are there from its first decision and its first lease on, all others from the
+//! start. All limiters of a process count into the same.
+//!
+//! Of a recorder for Prometheus, set the buckets of histograms: [`names::SECONDS`] and
+//! [`names::ASKS`], as `examples/prometheus.rs` does.
+
+mod gates;
+pub mod names;
+mod register;
+
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram, Recorder};
+
+use self::gates::Gates;
+use self::register::Register;
+use crate::clock::Clock;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::observer::Observer;
+
+/// Waits that are recorded: a recorder keeps each until it is asked, and callers of one key would
+/// stand in line to write there.
+const ONE_IN: u32 = 8;
+
+/// Counts what a limiter tells: give it to [`Builder::observer`](crate::Builder::observer).
+///
+/// A decision costs one increment of a counter that is found without a lock and without an allocation.
+pub struct Metrics {
+    register: Register,
+    gates: Gates,
+    wait: Histogram,
+    call: Histogram,
+    call_asks: Histogram,
+    call_groups: Counter,
+    /// By their kinds. There from the start: the first of a series that begins with it is no increase.
+    errors: [(&'static str, Counter); Error::KINDS.len()],
+    breaker_open: Gauge,
+    breaker_opened: Counter,
+    instances: OnceLock<Gauge>,
+    rules: OnceLock<Rules>,
+}
+
+/// Made when files are followed.
+struct Rules {
+    count: Gauge,
+    loaded: Gauge,
+    good: Counter,
+    bad: Counter,
+    is_last_good: Gauge,
+}
+
+impl Metrics {
+    /// To the program's recorder, which must be installed before: what is
+    /// counted until then is lost.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::to(Register::global())
+    }
+
+    /// To a recorder of its own.
+    #[must_use]
+    pub fn with_recorder(recorder: impl Recorder + Send + Sync + 'static) -> Self {
+        Self::to(Register::of(recorder))
+    }
+
+    fn to(register: Register) -> Self {
+        register.describe_all();
+        let breaker_open = register.gauge(&names::BREAKER_OPEN, &[]);
+        // So that it is there before the first outage.
+        breaker_open.increment(0.0);
+        Self {
+            gates: Gates::new(),
+            wait: register.histogram(&names::WAIT),
+            call: register.histogram(&names::CALL),
+            call_asks: register.histogram(&names::CALL_ASKS),
+            call_groups: register.counter(&names::CALL_GROUPS, &[]),
+            errors: Error::KINDS.map(|kind| (kind, register.counter(&names::ERRORS, &[("kind", kind)]))),
+            breaker_open,
+            breaker_opened: register.counter(&names::BREAKER_OPENED, &[]),
+            instances: OnceLock::new(),
+            rules: OnceLock::new(),
+            register,
+        }
+    }
+
+    fn lease_units(&self, gate: &str, fate: usize, units: u64) {
+        let lease = self.gates.named(gate).lease(&self.register);
+        lease.units[fate].increment(units);
+        match fate {
+            TAKEN => lease.held.increment(units as f64),
+            _ => lease.held.decrement(units as f64),
+        }
+    }
+
+    fn rules(&self) -> &Rules {
+        self.rules.get_or_init(|| {
+            let reloads = |result| self.register.counter(&names::RELOADS, &[("result", result)]);
+            Rules {
+                count: self.register.gauge(&names::RULES, &[]),
+                loaded: self.register.gauge(&names::RULES_LOADED, &[]),
+                good: reloads("good"),
+                bad: reloads("bad"),
+                is_last_good: self.register.gauge(&names::RELOAD_GOOD, &[]),
+            }
+        })
+    }
+}
+
+// Places in `gates::FATES`.
+const TAKEN: usize = 0;
+const SPENT: usize = 1;
+const RETURNED: usize = 2;
+const STRANDED: usize = 3;
+
+impl Observer for Metrics {
+    fn decided(&self, decision: &Decision) {
+        let counts = self.gates.of(&decision.gate);
+        counts.decision(decision, &self.register).increment(1);
+        // Of a lease or a share, what is left says nothing of the limit.
+        let is_of_store = matches!(decision.source, Source::Redis | Source::Memory);
+        if is_of_store && decision.allowed && !decision.shadow && is_near_limit(decision) {
+            counts.near_limit(&self.register).increment(1);
+        }
+    }
+
+    fn waited(&self, took: Duration) {
+        if fastrand::u32(..ONE_IN) == 0 {
+            self.wait.record(took);
+        }
+    }
+
+    fn failed(&self, _: &str, error: &Error) {
+        let kind = error.kind();
+        if let Some((_, counter)) = self.errors.iter().find(|(known, _)| *known == kind) {
+            counter.increment(1);
+        }
+    }
+
+    fn breaker(&self, is_open: bool) {
+        if is_open {
+            self.breaker_open.increment(1.0);
+            self.breaker_opened.increment(1);
+        } else {
+            self.breaker_open.decrement(1.0);
+        }
+    }
+
+    fn called(&self, asks: usize, groups: usize, took: Duration) {
+        self.call.record(took);
+        self.call_asks.record(asks as f64);
+        self.call_groups.increment(groups as u64);
+    }
+
+    fn leased(&self, gate: &str, units: u64) {
+        self.lease_units(gate, TAKEN, units);
+    }
+
+    fn spent(&self, gate: &str, units: u64) {
+        self.lease_units(gate, SPENT, units);
+    }
+
+    fn returned(&self, gate: &str, units: u64) {
+        self.lease_units(gate, RETURNED, units);
+    }
+
+    fn stranded(&self, gate: &str, units: u64) {
+        self.lease_units(gate, STRANDED, units);
+    }
+
+    fn counted(&self, instances: u64) {
+        let gauge = self.instances.get_or_init(|| self.register.gauge(&names::INSTANCES, &[]));
+        gauge.set(instances as f64);
+    }
+
+    fn loaded(&self, rules: usize) {
+        let counts = self.rules();
+        counts.count.set(rules as f64);
+        counts.loaded.set(Clock::System.now_us() as f64 / 1e6);
+        counts.is_last_good.set(1.0);
+    }
+
+    fn reloaded(&self, rules: Result<usize, &Error>) {
+        match rules {
+            Ok(rules) => {
+                self.loaded(rules);
+                self.rules().good.increment(1);
+            }
+            Err(_) => {
+                self.rules().bad.increment(1);
+                self.rules().is_last_good.set(0.0);
+            }
+        }
+    }
+}
+
+fn is_near_limit(decision: &Decision) -> bool {
+    u128::from(decision.remaining) * 5 < u128::from(decision.limit)
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl std::fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}

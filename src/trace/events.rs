@@ -1,0 +1,71 @@
+//! Events for what an operator should see.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tracing::{info, warn};
+
+use crate::clock::Clock;
+use crate::error::Error;
+use crate::observer::Observer;
+
+/// Between events of failures: while Redis is away each ask is one.
+const PAUSE_US: u64 = 1_000_000;
+
+/// Tells the observer, if there is one, and writes events.
+pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn Observer>> {
+    Some(match observer {
+        Some(observer) => Arc::new((Events::default(), observer)),
+        None => Arc::new(Events::default()),
+    })
+}
+
+#[derive(Default)]
+struct Events {
+    /// When the next failure is told, by this process's clock.
+    next_us: AtomicU64,
+    left_out: AtomicU64,
+}
+
+impl Observer for Events {
+    fn failed(&self, gate: &str, error: &Error) {
+        let now_us = Clock::System.local_us();
+        let next_us = self.next_us.load(Ordering::Relaxed);
+        let is_due = now_us >= next_us
+            && self
+                .next_us
+                .compare_exchange(next_us, now_us + PAUSE_US, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok();
+        if is_due {
+            let left_out = self.left_out.swap(0, Ordering::Relaxed);
+            warn!(target: "tidegate", gate, kind = error.kind(), error = %error.cause(), left_out, "no decision from Redis");
+        } else {
+            self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn breaker(&self, is_open: bool) {
+        if is_open {
+            warn!(target: "tidegate", "the circuit breaker has opened: Redis does not answer, and is not asked");
+        } else {
+            info!(target: "tidegate", "the circuit breaker has closed: Redis answers again");
+        }
+    }
+
+    fn stranded(&self, gate: &str, units: u64) {
+        warn!(target: "tidegate", gate, units, "leased units could not be given back");
+    }
+
+    fn loaded(&self, rules: usize) {
+        info!(target: "tidegate", rules, "rules are followed");
+    }
+
+    fn reloaded(&self, rules: Result<usize, &Error>) {
+        match rules {
+            Ok(rules) => info!(target: "tidegate", rules, "rules are in force that were read anew"),
+            Err(error) => {
+                warn!(target: "tidegate", error = %error, "rules hold a mistake: those before stay in force")
+            }
+        }
+    }
+}

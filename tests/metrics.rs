@@ -1,0 +1,162 @@
+//! What is counted is what was decided.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use tidegate::metrics::{Metrics, names};
+use tidegate::{Lease, Limiter, Observer, OnFailure, Quota};
+
+use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port, soon};
+
+/// Metrics of their own, and what they show.
+pub(crate) fn metrics() -> (Arc<Metrics>, PrometheusHandle) {
+    let recorder = PrometheusBuilder::new().set_buckets(&names::SECONDS).unwrap().build_recorder();
+    let handle = recorder.handle();
+    (Arc::new(Metrics::with_recorder(recorder)), handle)
+}
+
+/// Of all series that are not 0, by name and labels.
+fn shown(handle: &PrometheusHandle) -> BTreeMap<String, f64> {
+    let text = handle.render();
+    let series = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
+    let series = series.map(|(series, value)| (series.to_owned(), value.parse().unwrap()));
+    series.filter(|(_, value)| *value != 0.0).collect()
+}
+
+fn value(handle: &PrometheusHandle, series: &str) -> f64 {
+    shown(handle).get(series).copied().unwrap_or_default()
+}
+
+#[tokio::test]
+async fn each_decision_is_counted_by_gate_outcome_and_source() {
+    let (metrics, handle) = metrics();
+    let server = harness::shared();
+    let limiter = builder(server.url()).observer(metrics).build().unwrap();
+    let (api, other) = (
+        limiter.gate("api", Quota::fixed_window(10, HOUR)),
+        limiter.gate("other", Quota::fixed_window(1, HOUR)),
+    );
+    for _ in 0..12 {
+        let _ = api.check("x").await.unwrap();
+    }
+    let _ = limiter.check_all([api.ask("y"), other.ask("y")]).await.unwrap();
+    let _ = api.peek("x").await.unwrap();
+    let count = |series: &str| value(&handle, &format!("tidegate_decisions_total{{{series}}}"));
+    assert_eq!(count(r#"gate="api",outcome="allowed",source="redis""#), 11.0);
+    assert_eq!(count(r#"gate="api",outcome="denied",source="redis""#), 1.0);
+    assert_eq!(count(r#"gate="api",outcome="denied",source="deny_cache""#), 1.0);
+    assert_eq!(count(r#"gate="other",outcome="allowed",source="redis""#), 1.0);
+    // The ninth left 1 of 10, the tenth nothing; of the other's single one nothing was left.
+    assert_eq!(value(&handle, r#"tidegate_near_limit_total{gate="api"}"#), 2.0);
+    assert_eq!(value(&handle, r#"tidegate_near_limit_total{gate="other"}"#), 1.0);
+    // The peek, too, was a call.
+    assert_eq!(value(&handle, "tidegate_call_seconds_count"), 13.0);
+    assert_eq!(value(&handle, "tidegate_call_groups_total"), 13.0);
+}
+
+#[tokio::test]
+async fn what_the_store_did_not_decide_is_counted_by_kind_of_error_and_who_decided_instead() {
+    let (metrics, handle) = metrics();
+    let url = format!("redis://127.0.0.1:{}", closed_port());
+    let limiter = builder_as_is(&url).on_failure(OnFailure::Closed).observer(metrics).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(10, HOUR));
+    assert_eq!(value(&handle, "tidegate_breaker_open"), 0.0);
+    for _ in 0..9 {
+        let _ = gate.check("x").await.unwrap();
+    }
+    let shown = shown(&handle);
+    assert_eq!(shown[r#"tidegate_errors_total{kind="unavailable"}"#], 5.0, "{shown:?}");
+    assert_eq!(shown[r#"tidegate_errors_total{kind="breaker_open"}"#], 4.0, "{shown:?}");
+    assert_eq!(shown[r#"tidegate_decisions_total{gate="gate",outcome="denied",source="closed"}"#], 9.0);
+    assert_eq!((shown["tidegate_breaker_open"], shown["tidegate_breaker_opened_total"]), (1.0, 1.0));
+}
+
+#[tokio::test]
+async fn of_those_who_waited_one_in_eight_is_looked_at() {
+    let (metrics, handle) = metrics();
+    let server = harness::shared();
+    let limiter = builder(server.url()).observer(metrics).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1, HOUR));
+    for _ in 0..400 {
+        let _ = gate.peek("y").await.unwrap();
+    }
+    let looked_at = value(&handle, "tidegate_wait_seconds_count");
+    assert!((15.0..=95.0).contains(&looked_at), "{looked_at} of 400");
+}
+
+#[tokio::test]
+async fn leased_units_are_spent_returned_or_held_and_none_is_lost() {
+    let (metrics, handle) = metrics();
+    let server = harness::shared();
+    let limiter = builder(server.url()).observer(metrics).build().unwrap();
+    let gate = limiter.gate("leased", Quota::token_bucket(100_000, tidegate::Rate::per_second(1)));
+    let gate = gate.leased(Lease::new().max_units(1_000).hold(Duration::from_millis(50)));
+    let units =
+        |fate: &str| value(&handle, &format!(r#"tidegate_lease_units_total{{gate="leased",fate="{fate}"}}"#));
+    let held = || value(&handle, r#"tidegate_lease_units_held{gate="leased"}"#);
+    soon("units are spent from a lease", async || {
+        let _ = gate.check_cost("hot", 3).await.unwrap();
+        units("spent") >= 30.0
+    })
+    .await;
+    assert_eq!(held(), units("taken") - units("spent") - units("returned"));
+    let stats = || gate.lease_stats();
+    gate.reset("hot").await.unwrap();
+    limiter.shutdown().await;
+    soon("all is accounted for", async || held() == 0.0).await;
+    let told = ["taken", "spent", "returned", "stranded"].map(units);
+    let stats = stats();
+    let counted = [stats.taken, stats.spent, stats.returned, stats.stranded].map(|units| units as f64);
+    assert_eq!(told, counted);
+}
+
+#[tokio::test]
+async fn gates_beyond_the_bound_are_counted_together() {
+    let (metrics, handle) = metrics();
+    let limiter = Limiter::builder().in_memory().observer(metrics).build().unwrap();
+    const GATES: u64 = 20_000;
+    for number in 0..GATES {
+        let _ =
+            limiter.gate(&format!("gate-{number}"), Quota::fixed_window(1, HOUR)).check("x").await.unwrap();
+    }
+    let shown = shown(&handle);
+    let gates = shown.keys().filter(|series| series.starts_with("tidegate_decisions_total"));
+    let gates = gates.collect::<Vec<_>>();
+    assert!((10_000..=16_385).contains(&gates.len()), "{}", gates.len());
+    assert_eq!(gates.iter().map(|series| shown[*series]).sum::<f64>(), GATES as f64);
+    assert!(shown[r#"tidegate_decisions_total{gate="other",outcome="allowed",source="memory"}"#] > 1.0);
+}
+
+#[tokio::test]
+async fn the_processes_that_share_the_quotas_are_shown() {
+    let server = harness::shared();
+    let (metrics, handle) = metrics();
+    let namespace = crate::support::fixture::namespace();
+    let limiters = [0, 1].map(|_| {
+        let limiter = builder(server.url()).namespace(&namespace).observer(metrics.clone()).build().unwrap();
+        limiter.gate("gate", Quota::fixed_window(10, HOUR))
+    });
+    soon("each has counted the other", async || {
+        for gate in &limiters {
+            let _ = gate.check("x").await.unwrap();
+        }
+        value(&handle, "tidegate_instances") == 2.0
+    })
+    .await;
+}
+
+#[test]
+fn a_pair_of_observers_is_told_both() {
+    let [(first, shows_first), (second, shows_second)] = [metrics(), metrics()];
+    let pair = (first, second);
+    pair.breaker(true);
+    pair.counted(3);
+    for handle in [shows_first, shows_second] {
+        assert_eq!(
+            (value(&handle, "tidegate_breaker_open"), value(&handle, "tidegate_instances")),
+            (1.0, 3.0)
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! Each alert fires when its cause is there, waits as long as it says, and has its page.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use harness::{Fault, Proxy, Server, promtool};
+use tidegate::{Lease, Limiter, OnFailure, Quota, Rate};
+
+use super::server::{Scraping, soon};
+use super::service::{Followed, Load, Service};
+use crate::support::fixture::{HOUR, namespace};
+
+const ALERTS: &str = include_str!("../../docs/alerts.yml");
+const RUNBOOK: &str = include_str!("../../docs/runbook.md");
+
+fn docs() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")
+}
+
+/// The words after `mark`, one for each line that begins with it.
+fn after<'t>(text: &'t str, mark: &str) -> BTreeSet<&'t str> {
+    text.lines().filter_map(|line| line.trim_start().strip_prefix(mark)).map(str::trim).collect()
+}
+
+fn is_accepted(folder: &Path, arguments: &[&str]) {
+    let output = promtool(folder, arguments).unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
+#[test]
+fn each_alert_has_its_section_in_the_runbook_and_each_section_its_alert() {
+    let alerts = after(ALERTS, "- alert:");
+    assert_eq!(after(RUNBOOK, "## Tidegate"), alerts.iter().map(|name| &name["Tidegate".len()..]).collect());
+    let links: BTreeSet<_> =
+        alerts.iter().map(|name| format!("docs/runbook.md#{}", name.to_lowercase())).collect();
+    assert_eq!(after(ALERTS, "runbook:").into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), links);
+    for section in RUNBOOK.split("\n## Tidegate").skip(1) {
+        for part in ["**It means**", "**Users feel**", "**Look at**", "**Do**"] {
+            assert!(section.contains(part), "{}: no {part}", section.lines().next().unwrap());
+        }
+    }
+}
+
+#[test]
+fn promtool_accepts_them_and_they_wait_as_long_as_they_say() {
+    is_accepted(&docs(), &["check", "rules", "alerts.yml"]);
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/prometheus");
+    is_accepted(&tests, &["test", "rules", "alerts.test.yml"]);
+    let tested = after(include_str!("alerts.test.yml"), "alertname:");
+    assert_eq!(tested, after(ALERTS, "- alert:"));
+}
+
+/// The same alerts, which see the last seconds and wait for nothing.
+struct Quick(PathBuf);
+
+impl Quick {
+    fn new() -> Self {
+        let quick: Vec<_> = ALERTS.lines().filter(|line| !line.trim_start().starts_with("for: ")).collect();
+        let quick = quick.join("\n").replace("[5m]", "[3s]").replace("[10m]", "[3s]");
+        let file = std::env::temp_dir().join(format!("tidegate-alerts-{}.yml", std::process::id()));
+        std::fs::write(&file, quick).unwrap();
+        Self(file)
+    }
+}
+
+impl Drop for Quick {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_fires_when_its_cause_is_made() {
+    let mut server = Server::process(&[]).unwrap();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let (service, other) = (Service::start().await, Service::start().await);
+    let quick = Quick::new();
+    let scraping = Scraping::of(&[service.address, other.address].map(|it| it.to_string()), Some(&quick.0));
+    let mut fired = BTreeSet::new();
+    let mut fires = async |alert: &'static str| {
+        scraping.fires(alert).await;
+        assert!(fired.insert(alert));
+    };
+
+    // Nobody has asked yet.
+    fires("TidegateNoDecisions").await;
+
+    let rules = [&service, &other].map(|service| Followed::new(service, server.url(), 2));
+    rules[1].write(3);
+    fires("TidegateRulesDiffer").await;
+    rules[0].spoil();
+    fires("TidegateReloadFailed").await;
+
+    let limiter = service.builder(&proxy.url()).deadline(Duration::from_millis(500)).build().unwrap();
+    let large = Quota::token_bucket(1_000_000, Rate::per_second(1_000_000));
+    let steady = limiter.gate("steady", large);
+    let load = Load::on(steady.clone());
+    let denying = Load::on(limiter.gate("tight", Quota::fixed_window(1, HOUR)));
+    fires("TidegateDeniesMuch").await;
+    drop(denying);
+
+    let broken = limiter.gate("broken", large);
+    server.cli(&["SET", &broken.redis_key("user:1").unwrap(), "text"]).unwrap();
+    let refused = Load::on(broken);
+    fires("TidegateRedisRefuses").await;
+    drop(refused);
+
+    proxy.set(Fault::Slow(Duration::from_millis(60)));
+    fires("TidegateNearDeadline").await;
+    proxy.set(Fault::None);
+
+    let paused = server.pause().unwrap();
+    let full = service.builder(server.url()).deadline(HOUR).on_failure(OnFailure::Error).breaker(false);
+    let full = full.build().unwrap().gate("full", large);
+    // More than may wait in line.
+    let (gate, keys) = (full.clone(), 0..70_000);
+    let burst = tokio::spawn(async move {
+        futures_util::future::join_all(keys.map(|key| gate.check(format!("user:{key}")))).await
+    });
+    soon("who comes now finds no room", async || {
+        let late = full.ask("late").deadline(Duration::from_millis(50)).check().await;
+        late.is_err_and(|error| error.kind() == "queue_full")
+    })
+    .await;
+    burst.abort();
+    drop(paused);
+    fires("TidegateQueueFull").await;
+
+    // A lease that is given back when it ends, and then cannot be.
+    let leasing = service.builder(server.url()).build().unwrap();
+    let leased = leasing.gate("leased", Quota::token_bucket(1_000, Rate::per_hour(1)));
+    let leased = leased.leased(Lease::new().max_units(100).hold(Duration::from_secs(2)));
+    soon("units are leased", async || {
+        let _ = leased.check("hot").await.unwrap();
+        leased.lease_stats().held > 10
+    })
+    .await;
+    server.kill();
+    fires("TidegateBreakerOpen").await;
+    fires("TidegateFallbackDecides").await;
+    fires("TidegateLeaseUnitsStranded").await;
+    drop(load);
+
+    let written: BTreeSet<_> = scraping.alerts().await.into_iter().collect();
+    assert_eq!(fired.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), written);
+}
+
+/// So that what a test above makes is not what any service makes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn none_fires_where_all_is_well() {
+    let service = Service::start().await;
+    let quick = Quick::new();
+    let server = harness::shared();
+    let limiter: Limiter = service.builder(server.url()).namespace(&namespace()).build().unwrap();
+    let _load = Load::on(limiter.gate("steady", Quota::token_bucket(1_000_000, Rate::per_second(1_000_000))));
+    let scraping = Scraping::of(&[service.address.to_string()], Some(&quick.0));
+    soon("it is scraped for as long as alerts look back", async || {
+        let scraped = scraping.query("count_over_time(tidegate_breaker_open[1m])").await;
+        scraped.first().is_some_and(|(_, scrapes)| *scrapes > 25.0)
+    })
+    .await;
+    // How fast Redis answers is the machine's affair.
+    let firing = scraping.query("ALERTS{alertname!='TidegateNearDeadline'}").await;
+    assert!(firing.is_empty(), "{firing:?}");
+}

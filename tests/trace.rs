@@ -1,0 +1,165 @@
+//! What is traced tells what was decided, and never a key.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, LazyLock, Mutex};
+
+use tidegate::{Limiter, MostDenied, OnFailure, Quota};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Dispatch, Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port};
+
+const QUOTA: Quota = Quota::fixed_window(2, HOUR);
+
+/// With a single subscriber alive, whoever comes to a span first decides for all threads whether anybody
+/// listens, and that may be another test.
+static ANOTHER: LazyLock<Dispatch> =
+    LazyLock::new(|| Dispatch::new(tracing_subscriber::registry().with(LevelFilter::OFF)));
+
+/// Each event when it comes, each span when it closes.
+#[derive(Clone, Default)]
+struct Heard(Arc<Mutex<Vec<String>>>);
+
+#[derive(Default)]
+struct Fields(BTreeMap<&'static str, String>);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.0.insert(field.name(), format!("{value:?}").trim_matches('"').to_owned());
+    }
+}
+
+impl Heard {
+    fn say(&self, level: Level, name: &str, Fields(fields): &Fields) {
+        let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        self.0.lock().unwrap().push(format!("{level} {name} {}", fields.join(" ")));
+    }
+
+    fn take(&self) -> Vec<String> {
+        std::mem::take(&mut *self.0.lock().unwrap())
+    }
+
+    /// For this thread, down to `level`.
+    fn listen(&self, level: Level) -> tracing::subscriber::DefaultGuard {
+        LazyLock::force(&ANOTHER);
+        let layer = self.clone().with_filter(LevelFilter::from_level(level));
+        tracing::subscriber::set_default(tracing_subscriber::registry().with(layer))
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Heard {
+    fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        let mut fields = Fields::default();
+        attributes.record(&mut fields);
+        context.span(id).unwrap().extensions_mut().insert(fields);
+    }
+
+    fn on_record(&self, id: &Id, values: &Record<'_>, context: Context<'_, S>) {
+        values.record(context.span(id).unwrap().extensions_mut().get_mut::<Fields>().unwrap());
+    }
+
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target() == "tidegate" {
+            let mut fields = Fields::default();
+            event.record(&mut fields);
+            self.say(*event.metadata().level(), "", &fields);
+        }
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let span = context.span(&id).unwrap();
+        self.say(*span.metadata().level(), span.name(), span.extensions().get::<Fields>().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn each_ask_is_a_span_with_cost_gate_outcome_and_source() {
+    let (server, heard) = (harness::shared(), Heard::default());
+    let _listening = heard.listen(Level::DEBUG);
+    let limiter = builder(server.url()).build().unwrap();
+    let [a, b] = ["a", "b"].map(|name| limiter.gate(name, QUOTA));
+    let _ = a.check_cost("secret", 2).await.unwrap();
+    assert_eq!(heard.take(), ["DEBUG ask cost=2 gate=a outcome=allowed source=redis"]);
+    for source in ["redis", "deny_cache"] {
+        let _ = a.check("secret").await.unwrap();
+        assert_eq!(heard.take(), [format!("DEBUG ask cost=1 gate=a outcome=denied source={source}")]);
+    }
+    assert!(a.try_check("secret").is_some());
+    assert_eq!(heard.take(), ["DEBUG ask cost=1 gate=a outcome=denied source=deny_cache"]);
+    let _ = limiter.check_all([a.ask("secret"), b.ask("secret")]).await.unwrap();
+    assert_eq!(heard.take(), ["DEBUG ask_all asks=2 gate=a outcome=denied source=redis"]);
+    let _ = b.check_many(["x", "y", "secret"]).await;
+    assert_eq!(heard.take(), ["DEBUG ask_many allowed=3 asks=3 failed=0"]);
+    assert!(a.check_cost("secret", 3).await.is_err());
+    assert_eq!(heard.take(), ["DEBUG ask cost=3 error=over_capacity gate=a"]);
+    drop(a.check("given up"));
+    assert!(heard.take().is_empty(), "what was never polled was not asked");
+}
+
+#[tokio::test]
+async fn failures_are_told_once_a_second_and_the_breaker_when_it_opens() {
+    let heard = Heard::default();
+    let _listening = heard.listen(Level::INFO);
+    let url = format!("redis://127.0.0.1:{}", closed_port());
+    let limiter = builder_as_is(&url).on_failure(OnFailure::Open).build().unwrap();
+    let gate = limiter.gate("gate", QUOTA);
+    for _ in 0..100 {
+        let _ = gate.check("secret").await.unwrap();
+    }
+    let told = heard.take();
+    assert!(
+        told[0].starts_with("WARN  error=Redis cannot be asked: ")
+            && told[0].contains("kind=unavailable left_out=0"),
+        "{told:?}"
+    );
+    assert_eq!(
+        told[1..],
+        ["WARN  message=the circuit breaker has opened: Redis does not answer, and is not asked"]
+    );
+    assert!(!told[0].contains("se…"), "no part of the key: {told:?}");
+    crate::support::fixture::soon("another one is told", async || {
+        let _ = gate.check("secret").await.unwrap();
+        heard
+            .take()
+            .first()
+            .is_some_and(|told| told.contains("kind=breaker_open") && !told.contains("left_out=0"))
+    })
+    .await;
+}
+
+#[cfg(feature = "rules")]
+#[tokio::test]
+async fn rules_that_are_followed_and_that_change_are_told() {
+    let heard = Heard::default();
+    let _listening = heard.listen(Level::INFO);
+    let limiter = Limiter::in_memory();
+    let file = std::env::temp_dir().join(format!("tidegate-trace-{}.yaml", std::process::id()));
+    let text = "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 1 } }]\n";
+    std::fs::write(&file, text).unwrap();
+    let watched = tidegate::rules::Loader::new().watch(&file, &limiter);
+    std::fs::remove_file(&file).unwrap();
+    drop(watched.unwrap());
+    assert_eq!(heard.take(), ["INFO  message=rules are followed rules=1"]);
+}
+
+#[tokio::test]
+async fn the_most_denied_keys_are_told_once_a_period() {
+    let heard = Heard::default();
+    let _listening = heard.listen(Level::INFO);
+    let most_denied = MostDenied::new(10).one_in(1).period(std::time::Duration::from_millis(100));
+    let limiter = Limiter::builder().in_memory().observer(most_denied).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1, HOUR));
+    crate::support::fixture::soon("they are told", async || {
+        let _ = gate.check("key").await.unwrap();
+        let told = heard.take();
+        assert!(told.iter().all(|told| told.starts_with("INFO  denials=")), "{told:?}");
+        told.iter()
+            .any(|told| told.ends_with("key=tidegate:1:gate:fixed_window/3600s:key message=denied most"))
+    })
+    .await;
+}
