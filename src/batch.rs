@@ -12,6 +12,7 @@ mod watch;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
@@ -275,19 +276,23 @@ impl Shared {
         outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
     }
 
-    async fn call(
-        &self,
-        groups: &[Group],
+    /// Boxed: whoever waits for a batch does not carry what sending takes, and types of services around a check
+    /// stay within the depth that the compiler follows.
+    fn call<'a>(
+        &'a self,
+        groups: &'a [Group],
         asks: usize,
         deadline: Deadline,
-    ) -> (Vec<Result<Outcome, Error>>, u64) {
-        let sent_us = self.clock.local_us();
-        let outcomes = self.store.take(groups, deadline).await;
-        if let Some(observer) = &self.observer {
-            let took = self.clock.local_us().saturating_sub(sent_us);
-            observer.called(asks, groups.len(), Duration::from_micros(took));
-        }
-        (outcomes, sent_us)
+    ) -> BoxFuture<'a, (Vec<Result<Outcome, Error>>, u64)> {
+        Box::pin(async move {
+            let sent_us = self.clock.local_us();
+            let outcomes = self.store.take(groups, deadline).await;
+            if let Some(observer) = &self.observer {
+                let took = self.clock.local_us().saturating_sub(sent_us);
+                observer.called(asks, groups.len(), Duration::from_micros(took));
+            }
+            (outcomes, sent_us)
+        })
     }
 }
 

@@ -71,7 +71,8 @@ impl Asking {
             self.asks.clear();
             self.policies.clear();
         }
-        let asks = std::mem::take(&mut self.asks);
+        // As they stand now: what is given back later goes to where it was taken.
+        let asks: Vec<Ask> = self.asks.drain(..).map(Ask::in_force).collect();
         let admitted = self.charges_each.then(|| vec![None; asks.len()]);
         (!asks.is_empty()).then_some(Question { asks, admitted })
     }

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+#[cfg(feature = "rules")]
+pub(crate) use self::answers::CLOSED_RETRY;
 pub(super) use self::answers::undecided;
 use super::OnFailure;
 use crate::ask::AskRef;

@@ -14,7 +14,7 @@ use crate::limiter::OnFailure;
 use crate::store::{GateInfo, Item, Store, Target};
 
 /// What a caller who was refused whatever he has used is told to wait.
-const CLOSED_RETRY: Duration = Duration::from_secs(1);
+pub(crate) const CLOSED_RETRY: Duration = Duration::from_secs(1);
 
 impl Core {
     /// A caller's decision, as far as the group's item at `at` decides it, which

@@ -8,6 +8,8 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::gate_name::GateName;
+use crate::limiter::CLOSED_RETRY;
+use crate::orders::Switch;
 use crate::rules::descriptor::Descriptor;
 use crate::rules::rule::{Limit, Rule};
 use crate::rules::ruling::{Outcome, Ruling, Verdict};
@@ -58,11 +60,13 @@ impl RuledLimiter {
                 plan.verdicts.push(Verdict { rule: None, outcome: Outcome::NoRule, metric: None });
                 continue;
             };
+            let name = self.0.rules.gate_name(index);
+            let switch = self.0.limiter.core.switch(&name);
             let outcome = match limit {
-                Limit::Unlimited => Outcome::Unlimited,
+                Limit::Unlimited if switch != Some(Switch::Closed) => Outcome::Unlimited,
                 _ if rule.name().is_some_and(|name| replacing.contains(&name)) => Outcome::Replaced,
-                Limit::Nothing(window) => {
-                    let decision = refusal(self.0.rules.gate_name(index), window, rule.shadow);
+                Limit::Unlimited | Limit::Nothing(_) => {
+                    let decision = unasked(name, limit, switch, rule.shadow);
                     if descriptor.hits > 0 {
                         self.0.limiter.core.tell_decided(&decision);
                     }
@@ -126,17 +130,23 @@ impl Plan<'_> {
     }
 }
 
-/// What a rule that denies all says: nobody has to be asked for it.
-fn refusal(gate: GateName, window: Duration, is_watched: bool) -> Decision {
+/// What a rule says that denies all, or nothing: nobody has to be asked for it, but for how its gate is switched.
+fn unasked(gate: GateName, limit: Limit, switch: Option<Switch>, is_shadow: bool) -> Decision {
+    let (source, wait) = match (limit, switch) {
+        (Limit::Nothing(window), None | Some(Switch::Shadow)) => (Source::Rule, window),
+        (_, Some(Switch::Open)) => (Source::Switch, Duration::ZERO),
+        _ => (Source::Switch, CLOSED_RETRY),
+    };
+    let is_watched = !wait.is_zero() && (is_shadow || switch == Some(Switch::Shadow));
     Decision {
         gate,
-        allowed: is_watched,
+        allowed: is_watched || wait.is_zero(),
         limit: 0,
         remaining: 0,
-        retry_after: window,
-        reset_after: window,
+        retry_after: wait,
+        reset_after: wait,
         delay: Duration::ZERO,
-        source: Source::Rule,
+        source,
         shadow: is_watched,
         now_us: 0,
     }
