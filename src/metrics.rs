@@ -19,7 +19,7 @@
 //! | `gate` | its name; with [rules](crate::rules) the rule's. Beyond some 16,000 names: `other` |
 //! | `outcome` | `allowed`, `denied`; `shadow_denied`: passed, and would have been denied but for shadow mode |
 //! | `source` | who decided: [`Source`](crate::Source) |
-//! | `kind` | of an error: [`Error::kind`] |
+//! | `kind` | of an error: [`Error::kind`]; of an order: `switch`, `override` |
 //! | `fate` | `taken`, `spent`, `returned`, `stranded` |
 //! | `result` | `good`, `bad` |
 //!
@@ -64,6 +64,8 @@ pub struct Metrics {
     breaker_open: Gauge,
     breaker_opened: Counter,
     instances: OnceLock<Gauge>,
+    switches: Gauge,
+    overrides: Gauge,
     rules: OnceLock<Rules>,
 }
 
@@ -95,7 +97,7 @@ impl Metrics {
         let breaker_open = register.gauge(&names::BREAKER_OPEN, &[]);
         // So that it is there before the first outage.
         breaker_open.increment(0.0);
-        Self {
+        let metrics = Self {
             gates: Gates::new(),
             wait: register.histogram(&names::WAIT),
             call: register.histogram(&names::CALL),
@@ -105,9 +107,13 @@ impl Metrics {
             breaker_open,
             breaker_opened: register.counter(&names::BREAKER_OPENED, &[]),
             instances: OnceLock::new(),
+            switches: register.gauge(&names::ORDERS, &[("kind", "switch")]),
+            overrides: register.gauge(&names::ORDERS, &[("kind", "override")]),
             rules: OnceLock::new(),
             register,
-        }
+        };
+        metrics.ordered(0, 0);
+        metrics
     }
 
     fn lease_units(&self, gate: &str, fate: usize, units: u64) {
@@ -197,6 +203,11 @@ impl Observer for Metrics {
     fn counted(&self, instances: u64) {
         let gauge = self.instances.get_or_init(|| self.register.gauge(&names::INSTANCES, &[]));
         gauge.set(instances as f64);
+    }
+
+    fn ordered(&self, switches: usize, overrides: usize) {
+        self.switches.set(switches as f64);
+        self.overrides.set(overrides as f64);
     }
 
     fn loaded(&self, rules: usize) {

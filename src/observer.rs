@@ -97,6 +97,12 @@ pub trait Observer: Send + Sync + 'static {
         let _ = instances;
     }
 
+    /// So many gates are switched and so many keys overridden by operators, as this process has just read
+    /// ([`Control`](crate::Control)). Told when that changes.
+    fn ordered(&self, switches: usize, overrides: usize) {
+        let _ = (switches, overrides);
+    }
+
     /// Files of rules are followed from now on: so many rules are in force.
     fn loaded(&self, rules: usize) {
         let _ = rules;
@@ -139,6 +145,7 @@ tell_on! {
     returned(gate: &str, units: u64);
     stranded(gate: &str, units: u64);
     counted(instances: u64);
+    ordered(switches: usize, overrides: usize);
     loaded(rules: usize);
     reloaded(rules: Result<usize, &Error>);
 }

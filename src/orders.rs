@@ -11,12 +11,13 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
-use self::known::Known;
+use self::known::{Counts, Known};
 use self::text::Entry;
 use crate::breaker::Breaker;
 use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::Error;
+use crate::observer::Observer;
 use crate::per_thread::PerThread;
 use crate::quota::Quota;
 use crate::store::{GateInfo, OrderText, Store};
@@ -109,13 +110,14 @@ struct Shared {
     breaker: Option<Arc<Breaker>>,
     clock: Clock,
     deadline: Duration,
+    observer: Option<Arc<dyn Observer>>,
     /// Where they stand in the store.
     key: String,
     known: RwLock<Arc<Known>>,
     /// Whether any that is known is in force.
     is_any: AtomicBool,
-    /// One reading at a time, so that none is overtaken by an older one.
-    reading: Mutex<()>,
+    /// One reading at a time, so that none is overtaken by an older one; with the counts that were told last.
+    reading: Mutex<Counts>,
     is_followed: AtomicBool,
 }
 
@@ -125,6 +127,7 @@ pub(crate) struct Settings {
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) clock: Clock,
     pub(crate) deadline: Duration,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) key: String,
     /// Whether those in the store are followed.
     pub(crate) follow: bool,
@@ -132,13 +135,14 @@ pub(crate) struct Settings {
 
 impl Orders {
     pub(crate) fn new(settings: Settings) -> Self {
-        let Settings { store, breaker, clock, deadline, key, follow } = settings;
+        let Settings { store, breaker, clock, deadline, observer, key, follow } = settings;
         Self(Arc::new(Shared {
             is_followed: AtomicBool::new(!follow || breaker.is_none()),
             store,
             breaker,
             clock,
             deadline,
+            observer,
             key,
             known: RwLock::default(),
             is_any: AtomicBool::new(false),
@@ -228,7 +232,7 @@ impl Shared {
 
     /// Learns what has changed.
     async fn read(&self) -> Result<(), Error> {
-        let _alone = self.reading.lock().await;
+        let mut told = self.reading.lock().await;
         let known = self.known();
         let standing = self.store.orders(&self.key, known.changed(), Deadline::new(self.deadline)).await?;
         let now_us = self.clock.local_us();
@@ -240,7 +244,12 @@ impl Shared {
                 new
             }
         };
-        self.is_any.store(known.is_any(now_us), Ordering::Relaxed);
+        let counts = known.counts(now_us);
+        self.is_any.store(counts != Counts::default(), Ordering::Relaxed);
+        if let Some(observer) = self.observer.as_ref().filter(|_| counts != *told) {
+            observer.ordered(counts.switches, counts.overrides);
+        }
+        *told = counts;
         Ok(())
     }
 }

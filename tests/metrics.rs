@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tidegate::metrics::{Metrics, names};
-use tidegate::{Lease, Limiter, Observer, OnFailure, Quota};
+use tidegate::{Lease, Limiter, Observer, OnFailure, Quota, Switch};
 
 use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port, soon};
 
@@ -159,4 +159,26 @@ fn a_pair_of_observers_is_told_both() {
             (1.0, 3.0)
         );
     }
+}
+
+#[tokio::test]
+async fn orders_in_force_are_counted_until_they_end() {
+    let (metrics, handle) = metrics();
+    let server = harness::shared();
+    let limiter = builder(server.url()).observer(metrics).build().unwrap();
+    let control = limiter.control();
+    let counts = || {
+        let count = |kind: &str| value(&handle, &format!("tidegate_orders{{kind=\"{kind}\"}}"));
+        (count("switch"), count("override"))
+    };
+    assert!(handle.render().contains("tidegate_orders{kind=\"switch\"} 0"), "there from the start");
+    control.switch("a", Switch::Open, None).await.unwrap();
+    control.switch("b", Switch::Shadow, None).await.unwrap();
+    let quota = Quota::fixed_window(1, HOUR);
+    control.set_override("a", "x", quota, Duration::from_millis(300)).await.unwrap();
+    assert_eq!(counts(), (2.0, 1.0));
+    control.end_switch("a").await.unwrap();
+    // Begins to follow.
+    limiter.ready().await.unwrap();
+    soon("the override has ended", async || counts() == (1.0, 0.0)).await;
 }

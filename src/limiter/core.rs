@@ -86,6 +86,7 @@ impl Core {
             breaker: breaker.clone(),
             clock: clock.clone(),
             deadline,
+            observer: observer.clone(),
             key: keyspace.orders(),
             follow: settings.orders,
         });

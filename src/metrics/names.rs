@@ -81,6 +81,8 @@ metrics! {
         "Units that leases hold: taken, and not known to be spent, returned or stranded.";
     INSTANCES: Gauge "tidegate_instances" in Count by [],
         "Processes that share the quotas, as this one counted them last.";
+    ORDERS: Gauge "tidegate_orders" in Count by ["kind"],
+        "Orders of operators in force: gates that are switched, keys with another quota.";
     RULES: Gauge "tidegate_rules" in Count by [],
         "Rules in force.";
     RULES_LOADED: Gauge "tidegate_rules_loaded_timestamp_seconds" in Seconds by [],

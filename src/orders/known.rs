@@ -10,6 +10,13 @@ use crate::per_thread::PerThread;
 use crate::quota::Quota;
 use crate::store::{GateInfo, Standing};
 
+/// How many are in force.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) switches: usize,
+    pub(super) overrides: usize,
+}
+
 #[derive(Default)]
 pub(super) struct Known {
     changed: String,
@@ -64,11 +71,14 @@ impl Known {
         &self.changed
     }
 
-    pub(super) fn is_any(&self, now_us: u64) -> bool {
-        self.gates.values().any(|gate| {
-            gate.switch.is_some_and(|(_, until)| until.is_in_force(now_us))
-                || gate.overrides.values().any(|instead| instead.until.is_in_force(now_us))
-        })
+    pub(super) fn counts(&self, now_us: u64) -> Counts {
+        let mut counts = Counts::default();
+        for gate in self.gates.values() {
+            counts.switches += usize::from(gate.switch.is_some_and(|(_, until)| until.is_in_force(now_us)));
+            let overrides = gate.overrides.values();
+            counts.overrides += overrides.filter(|instead| instead.until.is_in_force(now_us)).count();
+        }
+        counts
     }
 
     pub(super) fn switch(&self, gate: &str, now_us: u64) -> Option<Switch> {

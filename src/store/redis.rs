@@ -136,14 +136,17 @@ impl RedisStore {
         };
         let reply = self.run_at(key, &script::ORDERS, args, deadline, true).await?;
         let Value::Array(values) = reply else { return Err(unexpected(&reply)) };
-        let mut texts = values.into_iter().map(|value| match value {
-            Value::Int(now_us @ 0..) => Ok(now_us.to_string()),
+        let mut values = values.into_iter();
+        let now_us = match values.next() {
+            Some(Value::Int(now_us @ 0..)) => now_us.unsigned_abs(),
+            other => return Err(unexpected(&other.unwrap_or(Value::Nil))),
+        };
+        let mut texts = values.map(|value| match value {
             Value::BulkString(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
             other => Err(unexpected(&other)),
         });
         let mut next = || texts.next().transpose();
-        let (now, changed) = (next()?.unwrap_or_default(), next()?.unwrap_or_default());
-        let now_us = now.parse().map_err(|_| unexpected(&Value::Nil))?;
+        let changed = next()?.unwrap_or_default();
         let mut fields = Vec::new();
         while let (Some(field), Some(text)) = (next()?, next()?) {
             if field != "changed" {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use harness::{Fault, Proxy, Server, promtool};
-use tidegate::{Lease, Limiter, OnFailure, Quota, Rate};
+use tidegate::{Lease, Limiter, OnFailure, Quota, Rate, Switch};
 
 use super::server::{Scraping, soon};
 use super::service::{Followed, Load, Service};
@@ -100,6 +100,9 @@ async fn each_fires_when_its_cause_is_made() {
     let denying = Load::on(limiter.gate("tight", Quota::fixed_window(1, HOUR)));
     fires("TidegateDeniesMuch").await;
     drop(denying);
+
+    limiter.control().switch("other", Switch::Shadow, None).await.unwrap();
+    fires("TidegateSwitched").await;
 
     let broken = limiter.gate("broken", large);
     server.cli(&["SET", &broken.redis_key("user:1").unwrap(), "text"]).unwrap();
