@@ -18,7 +18,7 @@
 //! | --- | --- |
 //! | `gate` | its name; with [rules](crate::rules) the rule's. Beyond some 16,000 names: `other` |
 //! | `outcome` | `allowed`, `denied`; `shadow_denied`: passed, and would have been denied but for shadow mode |
-//! | `source` | who decided: [`Source`](crate::Source) |
+//! | `source` | who decided: [`Source`] |
 //! | `kind` | of an error: [`Error::kind`]; of an order: `switch`, `override` |
 //! | `fate` | `taken`, `spent`, `returned`, `stranded` |
 //! | `result` | `good`, `bad` |
