@@ -1,10 +1,11 @@
 //! Orders for the whole fleet: who sees them and when, what they cost, and what
 //! becomes of them when something is wrong.
 
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use harness::Server;
-use tidegate::{Builder, Gate, KeyMode, Lease, Limiter, Quota, Source, Switch};
+use tidegate::{Builder, Decision, Gate, KeyMode, Lease, Limiter, Observer, Quota, Source, Switch};
 
 use crate::support::fixture::{
     HOUR, Paused, builder, builder_as_is, calls, closed_port, limiter, namespace, soon,
@@ -91,6 +92,34 @@ async fn orders_outlive_redis_and_a_process_that_starts_without_it_knows_none() 
     tokio::time::sleep(Duration::from_millis(700)).await;
     assert!(is_switched(&gate).await);
     drop(paused);
+}
+
+/// Counts the decisions that it is told of, by their source.
+#[derive(Clone, Default)]
+struct Told(Arc<Mutex<Vec<Source>>>);
+
+impl Observer for Told {
+    fn decided(&self, decision: &Decision) {
+        self.0.lock().unwrap().push(decision.source());
+    }
+}
+
+#[tokio::test]
+async fn a_gate_in_shadow_denies_nobody_also_while_redis_says_nothing() {
+    let (server, told) = (Server::process(&[]).unwrap(), Told::default());
+    let limiter = builder(server.url()).deadline(Duration::from_millis(300)).observer(told.clone());
+    let limiter = limiter.follow_orders(false).build().unwrap();
+    let (gate, other) = (limiter.gate("gate", QUOTA), limiter.gate("other", QUOTA));
+    limiter.control().switch("gate", Switch::Shadow, None).await.unwrap();
+    let _paused = Paused::new(&server);
+    let is_open = |decision: &Decision| decision.is_allowed() && decision.source() == Source::Open;
+    assert!(is_open(&gate.check("x").await.unwrap()));
+    assert!(is_open(&gate.check_many(["x"]).await[0].clone().unwrap()));
+    let all = limiter.check_all([gate.ask("x")]).await.unwrap();
+    assert!(all.is_allowed() && is_open(all.binding()));
+    assert_eq!(*told.0.lock().unwrap(), [Source::Open; 3], "each is told once");
+    assert!(limiter.check_all([gate.ask("x"), other.ask("x")]).await.unwrap_err().is_unavailable());
+    assert!(is_open(&gate.peek("x").await.unwrap()));
 }
 
 #[tokio::test]

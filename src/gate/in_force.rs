@@ -6,7 +6,6 @@ use super::Gate;
 use crate::ask::AskRef;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::limiter::Core;
 use crate::orders::Switch;
 use crate::store::Write;
 
@@ -39,7 +38,7 @@ impl Gate {
         }
         let gate = self.in_force(ask.key);
         let decided = gate.decide_by_itself(AskRef { gate: &gate, ..ask }).await;
-        if gate.is_shadow { Core::watched(ask, decided) } else { decided }
+        if gate.is_shadow { self.core.watched(ask, decided) } else { decided }
     }
 
     pub(super) fn try_under_orders(&self, key: &[u8], cost: u64) -> Option<Decision> {

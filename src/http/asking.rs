@@ -73,6 +73,7 @@ impl Asking {
         }
         // As they stand now: what is given back later goes to where it was taken.
         let asks: Vec<Ask> = self.asks.drain(..).map(Ask::in_force).collect();
+        self.watched = self.watched.drain(..).map(Ask::in_force).collect();
         let admitted = self.charges_each.then(|| vec![None; asks.len()]);
         (!asks.is_empty()).then_some(Question { asks, admitted })
     }

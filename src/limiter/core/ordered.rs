@@ -66,9 +66,13 @@ impl Core {
     }
 
     /// A gate that only watches denies nobody, also where its store says nothing.
-    pub(crate) fn watched(ask: AskRef<'_>, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+    pub(crate) fn watched(
+        &self,
+        ask: AskRef<'_>,
+        decided: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
         match decided {
-            Err(error) if error.is_unavailable() => undecided(ask, true, Source::Open),
+            Err(error) if error.is_unavailable() => self.told(ask, undecided(ask, true, Source::Open)),
             decided => decided,
         }
     }
@@ -83,7 +87,7 @@ impl Core {
         let mut next = || decided.next().unwrap_or_else(|| Err(Error::unavailable("no reply")));
         let of_each = asks.iter().zip(switched).map(|(ask, switched)| match switched {
             Some(switched) => self.told(*ask, switched),
-            None if ask.gate.is_shadow => Self::watched(*ask, next()),
+            None if ask.gate.is_shadow => self.watched(*ask, next()),
             None => next(),
         });
         of_each.collect()
@@ -123,8 +127,8 @@ impl Core {
         for (at, decision) in together.into_iter().zip(taken) {
             decisions[at] = Some(decision);
         }
-        for (&at, decision) in watched.iter().zip(seen) {
-            decisions[at] = Some(Self::watched(asks[at].as_ref(), decision)?);
+        for ((&at, ask), decision) in watched.iter().zip(watching).zip(seen) {
+            decisions[at] = Some(self.watched(ask, decision)?);
         }
         let decisions = decisions.into_iter().flatten().collect();
         let binds = |at: usize| (n == 0 || asks[at].cost > 0) && !asks[at].gate.is_shadow;
