@@ -50,13 +50,13 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 struct Options {
     #[command(subcommand)]
     mode: Option<Mode>,
-    /// 5 rounds of 0.35 s: within 3 minutes
+    /// 5 rounds of 0.25 s: within 3 minutes
     #[arg(long, global = true)]
     quick: bool,
     /// How many rounds [default: 7, or 5 with --quick]
     #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
-    /// How long a round of a subject is measured [default: 1.5, or 0.35 with --quick]
+    /// How long a round of a subject is measured [default: 1.5, or 0.25 with --quick]
     #[arg(long, global = true, value_parser = seconds)]
     seconds: Option<f64>,
     /// Only these cases, separated by commas
@@ -90,7 +90,7 @@ enum Mode {
 impl Options {
     fn rounds_and_length(&self) -> (usize, Length) {
         let rounds = self.rounds.unwrap_or(if self.quick { 5 } else { 7 }) as usize;
-        let measured = self.seconds.unwrap_or(if self.quick { 0.35 } else { 1.5 });
+        let measured = self.seconds.unwrap_or(if self.quick { 0.25 } else { 1.5 });
         let measured = Duration::from_secs_f64(measured);
         let warm = (measured / 5).clamp(Duration::from_millis(100), Duration::from_millis(500));
         (rounds, Length { warm, measured })

@@ -18,6 +18,8 @@ const WIDTH: usize = 64;
 const CONNECTIONS: usize = 4;
 /// Calls in flight on a connection.
 const DEPTH: usize = 4;
+/// Different calls of a connection.
+const CALLS: usize = 400;
 
 /// The least that a script can do that keeps a state of its own for each key.
 const BARE: &str = "for i = 1, #KEYS do
@@ -57,13 +59,14 @@ impl Scripts {
 pub(crate) fn run(target: &Target, rounds: usize, length: Length) -> Result<Scripts, Failure> {
     let mut scripts = Scripts::default();
     make_unlike(target)?;
+    let (ours, bare) = (calls(target, TAKE[0].text, ours)?, calls(target, BARE, bare)?);
     for round in 0..rounds {
         for turn in 0..2 {
             progress(&format!("script alone: round {} of {rounds}", round + 1));
             if (round + turn) % 2 == 0 {
-                scripts.ours.push(measure(target, length, TAKE[0].text, &ours)?);
+                scripts.ours.push(measure(target, length, &ours)?);
             } else {
-                scripts.bare.push(measure(target, length, BARE, &bare)?);
+                scripts.bare.push(measure(target, length, &bare)?);
             }
         }
     }
@@ -111,17 +114,27 @@ fn bare(call: &mut redis::Cmd, keys: &[usize]) {
     call.arg("740740740/60000000 at 1763680467812345").arg(60_000);
 }
 
-type Fill = dyn Fn(&mut redis::Cmd, &[usize]) + Sync;
+/// Made before all rounds, for each connection some.
+fn calls(target: &Target, text: &str, fill: fn(&mut redis::Cmd, &[usize])) -> Result<Vec<Vec<u8>>, Failure> {
+    let mut connection = redis::Client::open(target.url())?.get_connection()?;
+    let digest: String = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut connection)?;
+    let call = || {
+        let keys: Vec<usize> = (0..WIDTH).map(|_| fastrand::usize(..KEYS)).collect();
+        let mut call = redis::cmd("EVALSHA");
+        call.arg(&digest).arg(WIDTH);
+        fill(&mut call, &keys);
+        call.get_packed_command()
+    };
+    Ok((0..CONNECTIONS * CALLS).map(|_| call()).collect())
+}
 
-fn measure(target: &Target, length: Length, text: &str, fill: &Fill) -> Result<Rate, Failure> {
+fn measure(target: &Target, length: Length, calls: &[Vec<u8>]) -> Result<Rate, Failure> {
     let client = redis::Client::open(target.url())?;
-    let digest: String = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut client.get_connection()?)?;
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let ask = || -> Result<(), Failure> {
+    let ask = &|calls: &[Vec<u8>]| -> Result<(), Failure> {
         let mut connection = client.get_connection()?;
-        // Made before and sent again and again, the next one as soon as one is answered: the driver
-        // must never be what is waited for.
-        let calls: Vec<Vec<u8>> = (0..400).map(|_| call(&digest, fill)).collect();
+        // Sent again and again, the next one as soon as one is answered: the driver must never be what
+        // is waited for.
         for (sent, call) in calls.iter().cycle().enumerate() {
             connection.send_packed_command(call)?;
             if sent >= DEPTH {
@@ -135,7 +148,7 @@ fn measure(target: &Target, length: Length, text: &str, fill: &Fill) -> Result<R
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..CONNECTIONS).map(|_| scope.spawn(ask)).collect();
+        let threads: Vec<_> = calls.chunks(CALLS).map(|calls| scope.spawn(move || ask(calls))).collect();
         std::thread::sleep(length.warm);
         let before = target.begin();
         let (begun, done_before) = (Instant::now(), done.load(Ordering::Relaxed));
@@ -149,14 +162,6 @@ fn measure(target: &Target, length: Length, text: &str, fill: &Fill) -> Result<R
         }
         Ok(Rate { keys_per_s: keys / seconds, keys_per_cpu_s: 1e6 * keys / cost?.cpu_us })
     })
-}
-
-fn call(digest: &str, fill: &Fill) -> Vec<u8> {
-    let keys: Vec<usize> = (0..WIDTH).map(|_| fastrand::usize(..KEYS)).collect();
-    let mut call = redis::cmd("EVALSHA");
-    call.arg(digest).arg(WIDTH);
-    fill(&mut call, &keys);
-    call.get_packed_command()
 }
 
 /// Ours answers `{now, row…}`, where a row of a key that is not blocked is how many it admitted and

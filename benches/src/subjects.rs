@@ -101,7 +101,7 @@ pub(crate) struct Field {
 }
 
 /// On this server: all that can on the first, and on another one those that need it, with ours and a
-/// baseline beside them.
+/// baseline beside them, where a ratio to the best peer is wanted.
 pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
     let Field { mut present, mut absent } = Field::default();
     if matches!(case, Case::Lease100k | Case::LeaseOne) {
@@ -127,16 +127,15 @@ pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
         return Field { present, absent };
     }
 
-    // Peers are asked where a ratio with them is wanted.
-    let with_peers = !matches!(case, Case::Zipf | Case::Alone);
-    if is_main || with_peers {
-        present.push(Entrant::<Tidegate>::boxed(case, target));
-        present.push(Entrant::<Multiplexed>::boxed(case, target));
+    if !is_main && !matches!(case, Case::Unlike | Case::Hot) {
+        return Field { present, absent };
     }
+    present.push(Entrant::<Tidegate>::boxed(case, target));
+    present.push(Entrant::<Multiplexed>::boxed(case, target));
     if is_main {
         present.push(Entrant::<pool::Pooled>::boxed(case, target));
     }
-    if !with_peers {
+    if matches!(case, Case::Zipf | Case::Alone) {
         return Field { present, absent };
     }
     if is_main {
