@@ -18,7 +18,7 @@ impl Local for Leased {
     const INFO: Info = Info {
         name: "tidegate-lease",
         title: "tidegate, leased",
-        note: "within its stated bound; leases of at most 10,000 units, held for 10 s",
+        note: "within its stated bound; leases of at most 10,000 units, held for a minute",
         kind: Kind::Ours,
         most: u64::MAX,
     };
@@ -33,7 +33,7 @@ impl Local for Leased {
         let limiter = super::tidegate_limiter(url)?;
         runtime.block_on(limiter.ready())?;
         let gate = limiter.gate(case.name(), super::tidegate_quota(case.limit()));
-        let lease = Lease::new().max_units(10_000).hold(Duration::from_secs(10));
+        let lease = Lease::new().max_units(10_000).hold(Duration::from_secs(60));
         Ok(Self { gate: gate.leased(lease), runtime: runtime.clone() })
     }
 
