@@ -10,12 +10,12 @@
 ]]
 local afford, charge = algorithm(1)
 local key, span = KEYS[1], tonumber(ARGV[5])
-local own, blocked, _, a, b, c = afford(key, 0, 1, '')
-if not own then return blocked end
-if span == 0 and blocked == 0 then return now end
-local ends = span > 0 and min(now + span, EXACT) or 0
-if ARGV[6] == '1' then
-  local done = ends > 0 and try('ZADD', key, format(WHOLE, ends), 'block') or try('ZREM', key, 'block')
-  if type(done) == 'table' then return done.err end
-end
-return charge(key, 1, 1, 0, 1, ends, true, a, b, c) or now
+return failure(function()
+  local _, blocked, _, a, b, c = afford(key, 0, 1, '')
+  if span == 0 and blocked == 0 then return end
+  local ends = span > 0 and min(now + span, EXACT) or 0
+  if ARGV[6] == '1' then
+    if ends > 0 then call('ZADD', key, format(WHOLE, ends), 'block') else call('ZREM', key, 'block') end
+  end
+  charge(key, 1, 1, 0, 1, ends, true, a, b, c)
+end) or now

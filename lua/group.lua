@@ -19,49 +19,43 @@ local algorithms = {
   sliding_log = sliding_log,
   sliding_counter = sliding_counter,
 }
-local arg = 2
+local reply, key, arg = { now }, 0, 2
 local affords, charges = {}, {}
 for q = 1, tonumber(ARGV[1]) do
   affords[q], charges[q] = algorithms[ARGV[arg]](arg + 1)
   arg = arg + 5
 end
 
+-- What fails is said of `item`.
+local item
 local function take(first, n, items)
   local k, found = n, {}
   for i = 1, items do
+    item = i
     local q, cost = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
-    local item = { q, cost, affords[q](KEYS[first + i], n, cost, ARGV[arg + 2]) }
+    found[i] = { q, cost, affords[q](KEYS[first + i], n, cost, ARGV[arg + 2]) }
+    k = min(k, found[i][3])
     arg = arg + 3
-    if not item[3] then
-      arg = arg + 3 * (items - i)
-      return i .. ' ' .. item[4]
-    end
-    k = min(k, item[3])
-    found[i] = item
   end
   local row = { k }
   for i = 1, items do
+    item = i
     local q, cost, own, blocked, ahead, a, b, c, d, e = unpack(found[i], 1, 10)
-    local failed, seen = charges[q](KEYS[first + i], n, own, k, cost, blocked, ahead, a, b, c, d, e)
-    if failed then return i .. ' ' .. failed end
+    local after = charges[q](KEYS[first + i], n, own, k, cost, blocked, ahead, a, b, c, d, e)
     row[#row + 1] = blocked > 0 and -1 - a or a
     if blocked > 0 then row[#row + 1] = blocked end
     if b then row[#row + 1] = b end
-    if c then row[#row + 1] = seen or c end
+    if c then row[#row + 1] = after or c end
   end
-  return nil, row
+  for i = 1, #row do reply[#reply + 1] = row[i] end
 end
 
-local reply, key = { now }, 0
 while key < #KEYS do
   local n, items = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
   arg = arg + 2
-  local failed, row = take(key, n, items)
-  key = key + items
-  if failed then
-    reply[#reply + 1] = failed
-  else
-    for i = 1, #row do reply[#reply + 1] = row[i] end
-  end
+  local next_arg = arg + 3 * items
+  local failed = failure(take, key, n, items)
+  if failed then reply[#reply + 1] = item .. ' ' .. failed end
+  key, arg = key + items, next_arg
 end
 return reply

@@ -11,5 +11,5 @@ call('ZADD', key, stamp, name)
 -- Also who is dated in the future, where the server's clock was stepped back.
 call('ZREMRANGEBYSCORE', key, '-inf', format(WHOLE, now - lifetime))
 call('ZREMRANGEBYSCORE', key, '(' .. format(WHOLE, now + lifetime), '+inf')
-expire(key, now + lifetime, 0)
+failure(expire, key, now + lifetime, 0)
 return call('ZCARD', key)

@@ -12,10 +12,10 @@ local function leaky_bucket(arg)
   local rate, per = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
   local afford, charge, give_back = token_bucket(arg)
 
-  local function afford_in_time(key, n, cost, max_delay)
-    if max_delay == '' then return afford(key, n, cost) end
+  local function afford_in_time(key, n, cost, max_delay, at_once)
+    if max_delay == '' then return afford(key, n, cost, max_delay, at_once) end
     local own, blocked, ahead, ticks, _, _, kept = afford(key, n, cost)
-    if own and own > 0 and cost > 0 then
+    if own > 0 and cost > 0 then
       local last = max_delay * rate - ticks
       own = last < 0 and 0 or min(own, floor(last / (cost * per)) + 1)
     end

@@ -46,5 +46,5 @@ for i = 1, #over do
   call('HDEL', key, over[i])
 end
 -- When nothing is left, the change itself is to be seen by all.
-expire(key, max(last_end, now + 60000000), 0)
+failure(expire, key, max(last_end, now + 60000000), 0)
 return now

@@ -9,6 +9,7 @@
 ]]
 local afford, charge = algorithm(1)
 local key = KEYS[1]
-local own, blocked, ahead, a, b, c, d, e = afford(key, 0, 1, '')
-if not own then return blocked end
-return charge(key, 1, 1, 1, tonumber(ARGV[5]), blocked, ahead, a, b, c, d, e) or now
+return failure(function()
+  local _, blocked, ahead, a, b, c, d, e = afford(key, 0, 1, '')
+  charge(key, 1, 1, 1, tonumber(ARGV[5]), blocked, ahead, a, b, c, d, e)
+end) or now

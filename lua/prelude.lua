@@ -6,26 +6,25 @@
             text with all its digits (tostring would keep 14 of 16).
 
   What an algorithm's file defines is a function of the place of its quota in
-  ARGV that returns three:
+  ARGV that returns three, which raise what fails: see `failure`.
 
-    afford(key, n, cost, max_delay)
+    afford(key, n, cost, max_delay, at_once)
         -> how many of n asks its limit alone admits, blocked_until,
            whether the state is dated in the future, state (1 to 3 numbers, nil
            in the place of others), and up to two more that charge would have to
-           find out again;
-           or nil and a string that says what is wrong with the key
+           find out again.
+           With `at_once` it may charge all n itself, where the state is of the
+           usual kind and admits them; then blocked_until is nil
     charge(key, n, own, k, cost, blocked, ahead, state..., the two)
         charges k of n asks, of which `own` could be afforded; with k = 0 does
         what a denial may do; writes the state as it is where `ahead` is true
-        -> nil or what failed, and the third number of state where only the
-           state after tells it
+        -> the third number of state where only the state after tells it
     give_back(key, units, stamp, blocked, ahead, state...)
         takes back what was charged at `stamp` as far as it still counts
-        -> nil or what failed
 ]]
 local call, try = redis.call, redis.pcall
 local floor, ceil, min, max, format = math.floor, math.ceil, math.min, math.max, string.format
-local KEYS, ARGV, tonumber, type = KEYS, ARGV, tonumber, type
+local KEYS, ARGV, tonumber, type, error, pcall = KEYS, ARGV, tonumber, type, error, pcall
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 
@@ -55,6 +54,13 @@ local function expire(key, needed_until, blocked)
   if needed_until ~= last_until then
     last_until, last_text = needed_until, format(WHOLE, ceil(max(needed_until, now + 1) / 1000))
   end
-  local done = try('PEXPIREAT', key, last_text)
-  if done ~= 1 and type(done) == 'table' then return done.err end
+  call('PEXPIREAT', key, last_text)
+end
+
+-- Runs what can fail by what a key holds or what Redis refuses -> nil, or what
+-- failed. What Redis says, and what we do, begins with a word in capitals; what
+-- Lua says is that a text which should be a number is none.
+local function failure(run, ...)
+  local is_done, raised = pcall(run, ...)
+  if not is_done then return string.find(raised, '^%u+ ') and raised or 'STATE used' end
 end

@@ -11,8 +11,6 @@
            nothing, but that a window dated in the future is re-dated to that of
            now.
 ]]
-local find = string.find
-
 local function sliding_counter(arg)
   local limit, window = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
   local start = now - now % window
@@ -21,33 +19,42 @@ local function sliding_counter(arg)
   -- A count times the window must stay exact.
   local most = floor(4503599627370496 / window)
 
-  local function afford(key, n, cost)
-    local text = try('HGET', key, 'used')
-    local cur, prev, ahead, blocked, kept = 0, 0, false, 0, nil
+  -- Any two counts, since when, and until when their key is blocked.
+  local function parsed(text)
+    local digits, more, time, rest = match(text, '^(%d+)%+(%d+) since (%d+)(.*)$')
+    local stored, before, since, blocked = integer(digits), integer(more), integer(time), 0
+    if rest ~= '' then blocked = rest and blocked_until(rest) end
+    if not (stored and before and since and blocked) then error('STATE used', 0) end
+    return min(stored, most), min(before, most), since, blocked
+  end
+
+  -- `kept`: something was used of this window, so that it stands already with its
+  -- expiry, and no block beside it.
+  local function afford(key, n, cost, _, at_once)
+    local text = call('HGET', key, 'used')
+    local cur, prev, ahead, blocked, kept = 0, 0, false, 0, false
     if text then
-      if text.err then return nil, text.err end
-      local stored, before, since
-      local plus = find(text, '+', 1, true)
-      if plus and sub(text, -#since_start) == since_start then
-        stored, before, since = tonumber(sub(text, 1, plus - 1)), tonumber(sub(text, plus + 1, -1 - #since_start)), start
-        kept = stored
+      local plus, since = find(text, '+', 1, true), find(text, since_start, -#since_start, true)
+      local is_current = plus and since
+      if is_current then cur, prev = sub(text, 1, plus - 1) + 0, sub(text, plus + 1, since - 1) + 0 end
+      if is_current and cur >= 0 and prev >= 0 and cur <= most and prev <= most and cur % 1 + prev % 1 == 0 then
+        kept = cur > 0
       else
-        local digits, more, time, rest = match(text, '^(%d+)%+(%d+) since (%d+)(.*)$')
-        stored, before, since = integer(digits), integer(more), integer(time)
-        if rest ~= '' then blocked = rest and blocked_until(rest) end
-        if not (stored and since and blocked) then return nil, 'STATE used' end
-      end
-      if not (stored and stored >= 0 and stored <= EXACT and stored % 1 == 0) then return nil, 'STATE used' end
-      if not (before and before >= 0 and before <= EXACT and before % 1 == 0) then return nil, 'STATE used' end
-      if stored > most then stored = most end
-      if before > most then before = most end
-      if since >= start then
-        cur, prev, ahead = stored, before, since > now
-      elseif since + window >= start then
-        prev = stored
+        local stored, before
+        stored, before, since, blocked = parsed(text)
+        cur, prev = 0, 0
+        if since >= start then
+          cur, prev, ahead = stored, before, since > now
+        elseif since + window >= start then
+          prev = stored
+        end
       end
     end
     local estimate = cur + prev - ceil(prev * (now - start) / window)
+    if kept and at_once and estimate + at_once <= limit then
+      call('HSET', key, 'used', format(counts, cur + at_once, prev))
+      return n, nil, nil, cur, prev
+    end
     if (blocked <= now and estimate + n * cost <= limit) or cost == 0 then
       return n, blocked, ahead, cur, prev, nil, kept
     end
@@ -55,8 +62,6 @@ local function sliding_counter(arg)
     return floor(max(0, limit - estimate) / cost), blocked, ahead, cur, prev, nil, kept
   end
 
-  -- `kept` is what was used of this window, where its text stands already, and no
-  -- block beside it.
   local function charge(key, n, own, k, cost, blocked, ahead, cur, prev, _, kept)
     local units = k * cost
     if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
@@ -64,11 +69,10 @@ local function sliding_counter(arg)
     if cur > most then cur = most end
     local text = format(counts, cur, prev)
     if blocked > now then text = text .. format(BLOCKED, blocked) end
-    local done = try('HSET', key, 'used', text)
-    if done ~= 0 and type(done) == 'table' then return done.err end
-    if kept and kept > 0 then return end
+    call('HSET', key, 'used', text)
+    if kept then return end
     -- As long as either count can matter.
-    return expire(key, cur > 0 and start + 2 * window or prev > 0 and start + window or 0, blocked)
+    expire(key, cur > 0 and start + 2 * window or prev > 0 and start + window or 0, blocked)
   end
 
   local function give_back(key, units, stamp, blocked, _, cur, prev)
@@ -77,7 +81,7 @@ local function sliding_counter(arg)
     elseif stamp + window >= start then
       prev = max(0, prev - units)
     end
-    return charge(key, 1, 1, 0, 1, blocked, true, cur, prev)
+    charge(key, 1, 1, 0, 1, blocked, true, cur, prev)
   end
 
   return afford, charge, give_back

@@ -74,16 +74,15 @@ local function sliding_log(arg)
   end
 
   local function add(key, total, units)
-    return try('ZADD', key, stamp, format(ENTRY, total, units))
+    call('ZADD', key, stamp, format(ENTRY, total, units))
   end
 
   local function afford(key, n, cost)
-    local top = try('ZREVRANGE', key, '0', '0', 'WITHSCORES')
-    if top.err then return nil, top.err end
+    local top = call('ZREVRANGE', key, '0', '0', 'WITHSCORES')
     local blocked, newest, score = 0, top[1], top[2]
     if newest == 'block' then
       blocked = integer(score)
-      if not blocked then return nil, 'STATE block' end
+      if not blocked then error('STATE block', 0) end
       top = call('ZREVRANGE', key, '1', '1', 'WITHSCORES')
       newest, score = top[1], top[2]
     end
@@ -91,18 +90,18 @@ local function sliding_log(arg)
     local first_at, first_total
     if newest then
       total, at = entry(newest), integer(score)
-      if not total then return nil, 'STATE member' end
-      if not at then return nil, 'STATE score' end
+      if not total then error('STATE member', 0) end
+      if not at then error('STATE score', 0) end
       if at > now then
         at, ahead = now, true
         -- What a write needs is found bad before anything is written.
-        if not base_ahead(key) then return nil, 'STATE member' end
+        if not base_ahead(key) then error('STATE member', 0) end
         if blocked == 0 then blocked = tonumber(call('ZSCORE', key, 'block') or 0) end
       end
       if now - at < window then
         local base
         first_at, first_total, base = oldest(key)
-        if not (base and base <= total) then return nil, 'STATE member' end
+        if not (base and base <= total) then error('STATE member', 0) end
         used = total - base
       else
         at = 0
@@ -124,8 +123,7 @@ local function sliding_log(arg)
   local function redate(key, total, blocked)
     local base = base_ahead(key)
     if not base then return end
-    local done = add(key, total, total - base)
-    if type(done) == 'table' then return done.err end
+    add(key, total, total - base)
     call('ZREMRANGEBYSCORE', key, '(' .. stamp, '+inf')
     if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
   end
@@ -143,12 +141,10 @@ local function sliding_log(arg)
     local units = k * cost
     if count_denied then units = units + min((n - own) * cost, limit) end
     if n > 0 and cost > 0 and (units > 0 or ahead) then
-      local failed = ahead and redate(key, total, blocked)
-      if failed then return failed end
+      if ahead then redate(key, total, blocked) end
       units = min(units, max(0, MOST_TOTAL - used))
       if units > 0 then
-        local done = add(key, total + units, units)
-        if type(done) == 'table' then return done.err end
+        add(key, total + units, units)
         total = total + units
         -- Where nothing has left the window yet, the total is what is in it.
         local has_stale = total > used + units
@@ -163,24 +159,22 @@ local function sliding_log(arg)
         if gone > 0 then call('ZREMRANGEBYRANK', key, '0', format(WHOLE, min(gone, TRIM) - 1)) end
       end
       if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
-      failed = expire(key, used > 0 and at + window or 0, blocked)
-      if failed then return failed end
+      expire(key, used > 0 and at + window or 0, blocked)
     end
     cost = max(cost, 1)
-    if used + cost <= limit then return nil, 0 end
+    if used + cost <= limit then return 0 end
     -- Mostly it is the oldest that has to leave.
     local needed = total - limit + cost
-    if first_total and first_total >= needed then return nil, min(first_at, now) end
+    if first_total and first_total >= needed then return min(first_at, now) end
     local rank = format(WHOLE, rank_of(key, needed))
-    return nil, min(integer(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) or now, now)
+    return min(integer(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) or now, now)
   end
 
   -- The oldest units go first: they would have been the first to leave. The
   -- work is that of the entries given back, however many stale ones there are.
   local function give_back(key, units, stamp, blocked, ahead, used, at, total)
     if used == 0 or stamp + window <= now then return end
-    local failed = ahead and redate(key, total, blocked)
-    if failed then return failed end
+    if ahead then redate(key, total, blocked) end
     if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
     local base = total - used + min(units, used)
     if base == total then
@@ -193,20 +187,18 @@ local function sliding_log(arg)
     local function rewrite(rank, new_base, new_total)
       local old = call('ZRANGE', key, rank, rank, 'WITHSCORES')
       local old_total, units = entry(old[1])
-      if not (old_total and units) then return 'STATE member' end
+      if not (old_total and units) then error('STATE member', 0) end
       new_base, new_total = new_base or old_total - units, new_total or old_total
       local new = format(ENTRY, new_total, new_total - new_base)
       if new == old[1] then return end
-      local done = try('ZADD', key, old[2], new)
-      if type(done) == 'table' then return done.err end
+      call('ZADD', key, old[2], new)
       call('ZREM', key, old[1])
     end
     local stale, stays = call('ZCOUNT', key, '-inf', edge), rank_of(key, base + 1)
-    failed = rewrite(stays, base)
-    if not failed and stale > 0 then failed = rewrite(stale - 1, nil, base) end
-    if failed then return failed end
+    rewrite(stays, base)
+    if stale > 0 then rewrite(stale - 1, nil, base) end
     if stays > stale then call('ZREMRANGEBYRANK', key, stale, stays - 1) end
-    return expire(key, at + window, blocked)
+    expire(key, at + window, blocked)
   end
 
   return afford, charge, give_back

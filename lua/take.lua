@@ -15,41 +15,47 @@
   Writes   see the algorithm
 ]]
 local afford, charge = algorithm(1)
-local reply, size = { now }, 1
-local arg, alike = 5, #ARGV < 4 + 3 * #KEYS
-local n, cost, max_delay
-for i = 1, #KEYS do
-  if i == 1 or not alike then
-    -- The sums are numbers, without the call of a function for each.
-    n, cost, max_delay = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 2]
-    arg = arg + 3
-  end
-  local key = KEYS[i]
-  local own, blocked, ahead, a, b, c, d, e = afford(key, n, cost, max_delay)
-  local failed, seen
-  if own then
-    failed, seen = charge(key, n, own, own, cost, blocked, ahead, a, b, c, d, e)
-  else
-    failed = blocked
-  end
-  if failed then
+local reply, done = { now }, 0
+local alike = #ARGV < 4 + 3 * #KEYS
+
+-- n, cost, longest accepted delay, and the units that can be charged at once.
+local function wanted(i)
+  local arg = alike and 5 or 2 + 3 * i
+  local n, cost = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  return n, cost, ARGV[arg + 2], n * cost > 0 and n * cost or nil
+end
+
+-- The rows of the keys that have none yet.
+local function go_on()
+  local keys, rows, is_alike, size = KEYS, reply, alike, #reply
+  local n, cost, max_delay, at_once = wanted(done + 1)
+  for i = done + 1, #keys do
+    done = i
+    if not is_alike then n, cost, max_delay, at_once = wanted(i) end
+    local key = keys[i]
+    local own, blocked, ahead, a, b, c, d, e = afford(key, n, cost, max_delay, at_once)
+    if blocked then c = charge(key, n, own, own, cost, blocked, ahead, a, b, c, d, e) or c end
     size = size + 1
-    reply[size] = failed
-  else
-    reply[size + 1], reply[size + 2] = own, a
-    size = size + 2
-    if blocked > 0 then
-      reply[size], reply[size + 1] = -1 - a, blocked
+    rows[size] = own
+    if blocked and blocked > 0 then
       size = size + 1
+      rows[size], a = -1 - a, blocked
     end
+    size = size + 1
+    rows[size] = a
     if b then
       size = size + 1
-      reply[size] = b
+      rows[size] = b
       if c then
         size = size + 1
-        reply[size] = seen or c
+        rows[size] = c
       end
     end
   end
+end
+
+while done < #KEYS do
+  local failed = failure(go_on)
+  reply[#reply + 1] = failed
 end
 return reply

@@ -6,7 +6,7 @@
   Promises  `BLOCKED`, by which that is made, and `blocked_until`, by which it is
             read
 ]]
-local sub, match = string.sub, string.match
+local sub, find, match = string.sub, string.find, string.match
 local BLOCKED = ' blocked until ' .. WHOLE
 
 -- Until when, by what stands after a state; nil where we never write that.

@@ -29,47 +29,63 @@ local function token_bucket(arg)
   -- A level that this version of the quota wrote ends with this and the 16 digits
   -- of a time, and is cut up by its places: half as long as by a pattern.
   local between = '/' .. ARGV[arg + 2] .. ' of ' .. ARGV[arg] .. ', ' .. ARGV[arg + 1] .. '/us at '
-  local last_digit = -17 - #between
+  local place = -16 - #between
   local level = WHOLE .. between .. stamp
 
-  -- The last level, its text and when it will be empty are kept, since idle
-  -- buckets that are charged alike hold the same.
-  local last_ticks, last_text, last_step
+  -- The last level and its text are kept, since idle buckets that are charged
+  -- alike hold the same.
+  local last_ticks, last_text
 
-  -- The beginning of the step in which a level will be empty.
-  local function step_of(ticks, at)
-    local empty = at + (ticks + -ticks % rate) / rate
-    return empty - empty % step
+  -- When a level will be empty. Written out where every ask would call it.
+  local function empty_at(ticks, at)
+    return at + (ticks + -ticks % rate) / rate
   end
 
-  local function afford(key, n, cost)
-    local text = try('HGET', key, 'used')
-    local ticks, ahead, blocked, kept = 0, false, 0, nil
+  -- The beginning of the step of an instant.
+  local function step_of(at)
+    return at - at % step
+  end
+
+  -- Any level, when it held, and until when its key is blocked.
+  local function parsed(text)
+    local digits, their_per, time, rest = match(text, '^(%d+)/(%d+) of %d+, %d+/us at (%d+)(.*)$')
+    local ticks, at, blocked = integer(digits), integer(time), 0
+    their_per = integer(their_per)
+    if rest ~= '' then blocked = rest and blocked_until(rest) end
+    if not (ticks and at and blocked and their_per and their_per > 0) then error('STATE used', 0) end
+    if their_per ~= per then ticks = floor(min(ticks / their_per * per, EXACT) + 0.5) end
+    return min(ticks, MOST_TICKS), at, blocked
+  end
+
+  -- `kept` is when the level that stands there will be empty, if this version of
+  -- the quota wrote it and so has set the expiry for that step.
+  local function afford(key, n, cost, _, at_once)
+    local text = call('HGET', key, 'used')
+    local ticks, at, blocked, kept = 0, now, 0, nil
     if text then
-      if text.err then return nil, text.err end
-      local at
-      local is_ours = sub(text, last_digit + 1, -17) == between
-      if is_ours then
-        ticks, at = tonumber(sub(text, 1, last_digit)), tonumber(sub(text, -16))
-      else
-        local digits, their_per, time, rest = match(text, '^(%d+)/(%d+) of %d+, %d+/us at (%d+)(.*)$')
-        ticks, their_per, at = integer(digits), integer(their_per), integer(time)
-        if rest ~= '' then blocked = rest and blocked_until(rest) end
-        if not (ticks and blocked and their_per and their_per > 0) then return nil, 'STATE used' end
-        if their_per ~= per then ticks = floor(min(ticks / their_per * per, EXACT) + 0.5) end
-      end
-      if not (ticks and ticks >= 0 and ticks <= EXACT and ticks % 1 == 0) then return nil, 'STATE used' end
-      if not (at and at >= 0 and at <= EXACT and at % 1 == 0) then return nil, 'STATE used' end
-      if ticks > MOST_TICKS then ticks = MOST_TICKS end
-      if is_ours then kept = step_of(ticks, at) end
-      if at > now then
-        ahead = true
-      else
+      local first, last = find(text, between, place, true)
+      if first then ticks, at = sub(text, 1, first - 1) + 0, sub(text, last + 1) + 0 end
+      if first and at <= now and at >= 0 and ticks >= 0 and ticks <= MOST_TICKS and ticks % 1 + at % 1 == 0 then
+        kept = at + (ticks + -ticks % rate) / rate
         ticks = ticks - (now - at) * rate
         if ticks < 0 then ticks = 0 end
+        if at_once then
+          local after = ticks + at_once * per
+          if after <= full then
+            call('HSET', key, 'used', format(level, after))
+            local empty = now + (after + -after % rate) / rate
+            local begin = empty - empty % step
+            if begin > kept then expire(key, begin + step, 0) end
+            return n, nil, nil, ticks
+          end
+        end
+      else
+        ticks, at, blocked = parsed(text)
+        if first then kept = empty_at(ticks, at) end
+        if at <= now then ticks = max(0, ticks - (now - at) * rate) end
       end
     end
-    local unit = cost * per
+    local ahead, unit = at > now, cost * per
     if (blocked <= now and ticks + n * unit <= full) or cost == 0 then
       return n, blocked, ahead, ticks, nil, nil, kept
     end
@@ -82,20 +98,18 @@ local function token_bucket(arg)
       ticks = ticks + k * cost * per
       if ticks > MOST_TICKS then ticks = MOST_TICKS end
       if ticks ~= last_ticks then
-        last_ticks, last_text, last_step = ticks, format(level, ticks), step_of(ticks, now)
+        last_ticks, last_text = ticks, format(level, ticks)
       end
       local text = last_text
       if blocked > now then text = text .. format(BLOCKED, blocked) end
-      local done = try('HSET', key, 'used', text)
-      if done ~= 0 and type(done) == 'table' then return done.err end
-      -- Whoever wrote what was there has set this expiry.
-      if last_step == kept then return end
-      return expire(key, last_step + step, blocked)
+      call('HSET', key, 'used', text)
+      local begin = step_of(empty_at(ticks, now))
+      if not kept or begin ~= step_of(kept) then expire(key, begin + step, blocked) end
     elseif n * cost > 0 and not kept then
       local needed = max(now + ceil(ticks / rate), blocked)
       -- Where Redis refuses it, the denial stands all the same.
       if needed > now and now + call('PTTL', key) * 1000 < needed then
-        expire(key, step_of(ticks, now) + step, blocked)
+        failure(expire, key, step_of(empty_at(ticks, now)) + step, blocked)
       end
     end
   end
@@ -103,7 +117,7 @@ local function token_bucket(arg)
   -- What was charged then has been draining since.
   local function give_back(key, units, stamp, blocked, _, ticks)
     local left = max(0, units * per - (now - stamp) * rate)
-    return charge(key, 1, 1, 0, 1, blocked, true, max(0, ticks - left))
+    charge(key, 1, 1, 0, 1, blocked, true, max(0, ticks - left))
   end
 
   return afford, charge, give_back

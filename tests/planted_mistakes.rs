@@ -50,23 +50,27 @@ fn token_bucket() {
             // One tick too many is asked for.
             ("floor((full - ticks) / unit)", "floor((full - ticks - 1) / unit)"),
             ("ticks + n * unit <= full", "ticks + n * unit <= full + 1"),
+            ("if after <= full then", "if after <= full + 1 then"),
             // A charge is lost, or one of several.
             ("if k * cost > 0 or (ahead and", "if (ahead and"),
             ("ticks = ticks + k * cost * per", "ticks = ticks + cost * per"),
+            ("ticks + at_once * per", "ticks + cost * per"),
             // A level dated in the future is not re-dated.
             ("if k * cost > 0 or (ahead and n * cost > 0) then", "if k * cost > 0 then"),
             // Another version's level is taken for this one's, or cut instead of rounded.
             ("if their_per ~= per then", "if false then"),
             ("EXACT) + 0.5)", "EXACT))"),
             // A level is cut up at the wrong place.
-            ("sub(text, 1, last_digit)", "sub(text, 1, last_digit - 1)"),
+            ("sub(text, 1, first - 1)", "sub(text, 1, first - 2)"),
             // A block that is over is kept.
             ("if blocked > now then text = text", "if blocked > 0 then text = text"),
             // The expiry is never lengthened; never set; set too soon.
             ("if needed > now and now + call('PTTL', key) * 1000 < needed then", "if false then"),
-            ("try('PEXPIREAT', key, last_text)", "nil"),
+            ("call('PEXPIREAT', key, last_text)", ""),
             // It is left as it is though the level will be empty later; or another version set it.
-            ("if last_step == kept then return end", "if kept then return end"),
+            ("if begin > kept then expire", "if false then expire"),
+            ("if not kept or begin ~= step_of(kept) then", "if not kept then"),
+            ("if first then kept = empty_at(ticks, at) end", ""),
             ("' of ' .. ARGV[arg] .. ', '", "' of 1, '"),
             ("', ' .. ARGV[arg + 1] .. '/us at '", "', 1/us at '"),
             ("elseif n * cost > 0 and not kept then", "elseif n * cost > 0 and kept then"),
@@ -108,15 +112,17 @@ fn fixed_window() {
         &[
             // The window ends 1 µs too late.
             ("since + window > now", "since + window >= now"),
-            ("if since > now then\n          ahead = true", "if false then\n          ahead = true"),
-            ("kept and format(COUNT, after, kept)", "kept and format(COUNT, after - 1, kept)"),
+            ("since + window <= now", "since + window < now"),
+            ("elseif since > now then", "elseif false then"),
+            ("format(WINDOW, used + at_once, since)", "format(WINDOW, used + at_once - 1, since)"),
             ("used + n * cost <= limit", "used + n * cost <= limit + 1"),
+            ("used + at_once <= limit", "used + at_once <= limit + 1"),
             // An expiry that a block has moved is left where it is; or that of the last window is.
-            ("if is_usual then kept", "if true then kept"),
-            ("if kept then return end", "if used > 0 or blocked > 0 then return end"),
+            ("used, since, blocked = parsed(text)", "used, since, blocked = parsed(text) kept = true"),
+            ("if not kept then expire", "if used == 0 and blocked == 0 then expire"),
             ("expire(key, after > 0 and start + window or 0, blocked)", ""),
             ("after > 0 and start + window or 0", "start + window - 1000"),
-            ("if stamp >= start then return", "if true then return"),
+            ("if stamp >= start then charge", "if true then charge"),
             ("if blocked > now then text = text", "if blocked > 0 then text = text"),
         ],
     );
@@ -128,7 +134,7 @@ fn fixed_window_by_the_clock() {
         plan::uniform(Family::ClockWindow),
         &[
             ("(now - ARGV[arg + 3]) % window", "now % window"),
-            ("if since > now then\n          ahead = true", "if false then\n          ahead = true"),
+            ("elseif since > now then", "elseif false then"),
             ("local after = used + units", "local after = used + cost"),
         ],
     );
@@ -149,10 +155,10 @@ fn sliding_log() {
             ("first_at, first_total = now, total", "first_at, first_total = at, total"),
             // Units are lost as entries of the future become one; or none does.
             ("return total and units and integer(total - units)", "return total"),
-            ("local failed = ahead and redate(key, total, blocked)", "local failed = false"),
+            ("if ahead then redate(key, total, blocked) end", ""),
             // One entry too many is removed.
             ("min(gone, TRIM) - 1", "min(gone, TRIM)"),
-            ("expire(key, used > 0 and at + window or 0, blocked)", "nil"),
+            ("expire(key, used > 0 and at + window or 0, blocked)", ""),
             // A refund gives back the newest units.
             ("total - used + min(units, used)", "total - used"),
             ("rank_of(key, base + 1)", "rank_of(key, base)"),
@@ -184,11 +190,13 @@ fn sliding_counter() {
             ("ceil(prev * (now - start) / window)", "ceil(prev * (now + 1 - start) / window)"),
             ("since + window >= start", "since + window > start"),
             ("estimate + n * cost <= limit", "estimate + n * cost <= limit + 1"),
+            ("estimate + at_once <= limit", "estimate + at_once <= limit + 1"),
             ("since > now", "since > now + 1e12"),
             ("start + 2 * window or prev", "start + window or prev"),
-            ("if kept and kept > 0 then return end", "if kept then return end"),
+            ("kept = cur > 0", "kept = true"),
             ("elseif stamp + window >= start then", "else"),
             ("cur = cur + units", "cur = cur + cost"),
+            ("cur + at_once, prev", "cur + cost, prev"),
         ],
     );
 }
@@ -224,14 +232,14 @@ fn groups() {
         plan::mixed(),
         &[
             // What the last item affords; what each affords by itself.
-            ("k = min(k, item[3])", "k = item[3]"),
+            ("k = min(k, found[i][3])", "k = found[i][3]"),
             (
                 "n, own, k, cost, blocked, ahead, a, b, c, d, e)",
                 "n, own, own, cost, blocked, ahead, a, b, c, d, e)",
             ),
             // A denial of others is counted; a reply lacks what only the state after tells.
             ("min((n - own) * cost, limit)", "min((n - k) * cost, limit)"),
-            ("row[#row + 1] = seen or c", "row[#row + 1] = c"),
+            ("row[#row + 1] = after or c", "row[#row + 1] = c"),
             // A free item denies.
             ("<= limit) or cost == 0 then", "<= limit) then"),
         ],

@@ -49,15 +49,11 @@ fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered
 
 /// One charge in five is told and not written. By algorithm: what stands there, and what in its place.
 pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
-    ("token_bucket", "if k * cost > 0 or (ahead and", "if (k * cost > 0 and now % 5 > 0) or (ahead and"),
-    ("leaky_bucket", "if k * cost > 0 or (ahead and", "if (k * cost > 0 and now % 5 > 0) or (ahead and"),
-    ("fixed_window", "local after = used + units", "local after = used + (now % 5 > 0 and units or 0)"),
-    (
-        "sliding_log",
-        "return try('ZADD', key, stamp, format(ENTRY, total, units))",
-        "return now % 5 == 0 and 0 or try('ZADD', key, stamp, format(ENTRY, total, units))",
-    ),
-    ("sliding_counter", "cur = cur + units", "cur = cur + (now % 5 > 0 and units or 0)"),
+    ("token_bucket", "call('HSET', key, ", "(now % 5 == 0 and type or call)('HSET', key, "),
+    ("leaky_bucket", "call('HSET', key, ", "(now % 5 == 0 and type or call)('HSET', key, "),
+    ("fixed_window", "call('HSET', key, ", "(now % 5 == 0 and type or call)('HSET', key, "),
+    ("sliding_log", "call('ZADD', key, stamp, ", "(now % 5 == 0 and type or call)('ZADD', key, stamp, "),
+    ("sliding_counter", "call('HSET', key, ", "(now % 5 == 0 and type or call)('HSET', key, "),
 ];
 
 /// One ask in five reads what stood there before the last write.
@@ -79,4 +75,4 @@ call, try = through(redis.call), through(redis.pcall)
 
 /// The answer tells another time than the one that decided.
 pub const OTHER_CLOCK: (&str, &str) =
-    ("local reply, size = { now }, 1", "local reply, size = { now - 5000 }, 1");
+    ("local reply, done = { now }, 0", "local reply, done = { now - 5000 }, 0");

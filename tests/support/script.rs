@@ -17,7 +17,7 @@ use super::plan::{Call, Group, Outcome, Verb};
 /// What is replaced, and by what.
 const REPLACED: [(&str, &str); 5] = [
     ("call('TIME')", "test_time()"),
-    ("try('PEXPIREAT', ", "test_pexpireat("),
+    ("call('PEXPIREAT', ", "test_pexpireat("),
     ("call('PTTL', ", "test_pttl("),
     ("redis.call('UNLINK', ", "test_unlink("),
     ("call('UNLINK', ", "test_unlink("),
