@@ -112,7 +112,7 @@ impl Ask {
     ///
     /// As [`Gate::check`].
     pub async fn check(self) -> Result<Decision, Error> {
-        self.gate.decide(self.as_ref()).await
+        self.gate.decide(&self.as_ref()).await
     }
 }
 

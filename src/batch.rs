@@ -9,14 +9,16 @@ mod queue;
 mod sender;
 mod watch;
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use self::queue::{Caller, Queue, fingerprint};
+use self::queue::{Caller, Queue, Told, fingerprint};
 use self::sender::{Flight, Sender};
 use self::watch::Watch;
 use crate::clock::Clock;
@@ -114,16 +116,20 @@ impl Batch {
         Self(Arc::new(Shared { store, clock, observer, longest, lanes, watch: Watch::new() }))
     }
 
-    /// What became of one group.
-    pub(crate) async fn take(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
+    /// What became of one group, which is asked for at once: whoever waits carries
+    /// no more than the place where the answer comes.
+    pub(crate) fn take(&self, group: Group, deadline: Deadline) -> Taking<'_> {
+        let shared = &self.0;
         let lane = group.place().index();
-        if self.0.lanes.len() <= lane || deadline.after > self.0.longest {
-            return self.0.take_alone(&group, deadline).await;
+        if shared.lanes.len() <= lane || deadline.after > shared.longest {
+            return Taking::Boxed(Box::pin(shared.take_alone(group, deadline, None)));
         }
-        match self.0.join(lane, group, deadline) {
-            Joined::Alone(group, _alone) => self.0.take_alone(&group, deadline).await,
-            Joined::Waits(waiting) => self.0.answered(waiting, deadline).await,
-            Joined::Full(group) => self.0.wait_for_room(lane, group, deadline).await,
+        match shared.join(lane, group, deadline) {
+            Joined::Alone(group, alone) => {
+                Taking::Boxed(Box::pin(shared.take_alone(group, deadline, Some(alone))))
+            }
+            Joined::Waits(waiting) => shared.answered(waiting, deadline),
+            Joined::Full(group) => Taking::Boxed(Box::pin(shared.wait_for_room(lane, group, deadline))),
         }
     }
 
@@ -137,7 +143,8 @@ impl Batch {
         let mut rest = &groups[..];
         while !rest.is_empty() {
             let (call, after) = rest.split_at(next_call(rest));
-            let (outcomes, sent_us) = self.0.call(call, call.len(), deadline).await;
+            // Boxed, as in `Taking`.
+            let (outcomes, sent_us) = Box::pin(self.0.call(call, call.len(), deadline)).await;
             let shared = call.iter().zip(outcomes).map(|(group, outcome)| {
                 outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
             });
@@ -148,9 +155,29 @@ impl Batch {
     }
 }
 
+/// An ask that was made. Of small size and depth, since the types of services around a check hold it.
+pub(crate) enum Taking<'a> {
+    Waits(oneshot::Receiver<Told>),
+    Boxed(BoxFuture<'a, Told>),
+}
+
+impl Future for Taking<'_> {
+    type Output = Told;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Told> {
+        match &mut *self {
+            Self::Waits(answer) => {
+                let answer = Pin::new(answer).poll(context);
+                answer.map(|answer| answer.unwrap_or_else(|_| Err(Error::runtime_ended())))
+            }
+            Self::Boxed(taking) => taking.as_mut().poll(context),
+        }
+    }
+}
+
 /// Whoever lines up.
 struct Waiting {
-    answer: oneshot::Receiver<Result<Share, Error>>,
+    answer: oneshot::Receiver<Told>,
     /// Whether somebody tells when the deadline has passed.
     is_watched: bool,
 }
@@ -168,6 +195,9 @@ impl Shared {
         let fingerprint = fingerprint(&group);
         // As little as can be is done under the lock, which all threads want.
         let (answer, answered) = oneshot::channel();
+        // Deadlines may be as long as durations can be.
+        let overdue = deadline.after.saturating_add(self.longest.saturating_mul(2));
+        let overdue = deadline.at.checked_sub(overdue);
         let Lane { most, line, .. } = &self.lanes[lane];
         let mut line = locked(line);
         if line.queue.is_empty() && line.senders.is_empty() && line.alone < most.alone {
@@ -178,7 +208,7 @@ impl Shared {
             return Joined::Full(group);
         }
         let merged = line.queue.push(group, fingerprint, Caller { answer, deadline });
-        let sender = self.new_sender(lane, &mut line, deadline);
+        let sender = self.new_sender(lane, &mut line, overdue);
         // A runtime that is ending drops what it is given at once, and with it
         // the sender, who needs the lock.
         drop(line);
@@ -190,15 +220,18 @@ impl Shared {
         Joined::Waits(Waiting { answer: answered, is_watched })
     }
 
-    /// One more, if there are too few. A sender whose call is overdue does not
-    /// count: its runtime stands still, as a current-thread one does when its
+    /// One more, if there are too few. A sender whose call is `overdue`, begun before that,
+    /// does not count: its runtime stands still, as a current-thread one does when its
     /// owner turns to something else.
-    fn new_sender(self: &Arc<Self>, lane: usize, line: &mut Line, deadline: Deadline) -> Option<Sender> {
+    fn new_sender(
+        self: &Arc<Self>,
+        lane: usize,
+        line: &mut Line,
+        overdue: Option<Instant>,
+    ) -> Option<Sender> {
         let most = self.lanes[lane].most.senders;
         if line.senders.len() >= most {
-            // Deadlines may be as long as durations can be.
-            let overdue = deadline.after.saturating_add(self.longest.saturating_mul(2));
-            let overdue = deadline.at.checked_sub(overdue)?;
+            let overdue = overdue?;
             line.senders.retain(|(_, since)| *since > overdue);
             if line.senders.len() >= most {
                 return None;
@@ -213,19 +246,14 @@ impl Shared {
     }
 
     /// One caller after the other, each telling the next.
-    async fn wait_for_room(
-        self: &Arc<Self>,
-        lane: usize,
-        mut group: Group,
-        deadline: Deadline,
-    ) -> Result<Share, Error> {
+    async fn wait_for_room(self: &Arc<Self>, lane: usize, mut group: Group, deadline: Deadline) -> Told {
         let room = &self.lanes[lane].room;
         loop {
             let is_told = room.notified();
             match self.join(lane, group, deadline) {
-                Joined::Alone(group, _alone) => {
+                Joined::Alone(group, alone) => {
                     room.notify_one();
-                    return self.take_alone(&group, deadline).await;
+                    return self.take_alone(group, deadline, Some(alone)).await;
                 }
                 Joined::Waits(waiting) => {
                     room.notify_one();
@@ -239,16 +267,15 @@ impl Shared {
         }
     }
 
-    async fn answered(&self, waiting: Waiting, deadline: Deadline) -> Result<Share, Error> {
-        let answer = match waiting.is_watched {
-            true => Ok(waiting.answer.await),
-            false => tokio::time::timeout_at(deadline.at, waiting.answer).await,
-        };
-        match answer {
-            Ok(Ok(share)) => share,
-            Ok(Err(_)) => Err(Error::runtime_ended()),
-            Err(_) => Err(self.late(deadline)),
+    fn answered(&self, Waiting { answer, is_watched }: Waiting, deadline: Deadline) -> Taking<'_> {
+        let answered = Taking::Waits(answer);
+        if is_watched {
+            return answered;
         }
+        Taking::Boxed(Box::pin(async move {
+            let in_time = tokio::time::timeout_at(deadline.at, answered).await;
+            in_time.unwrap_or_else(|_| Err(self.late(deadline)))
+        }))
     }
 
     fn late(&self, deadline: Deadline) -> Error {
@@ -270,29 +297,25 @@ impl Shared {
         due
     }
 
-    async fn take_alone(&self, group: &Group, deadline: Deadline) -> Result<Share, Error> {
-        let (mut outcomes, sent_us) = self.call(std::slice::from_ref(group), 1, deadline).await;
+    async fn take_alone(&self, group: Group, deadline: Deadline, _alone: Option<Alone<'_>>) -> Told {
+        let (mut outcomes, sent_us) = self.call(std::slice::from_ref(&group), 1, deadline).await;
         let outcome = outcomes.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")));
         outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
     }
 
-    /// Boxed: whoever waits for a batch does not carry what sending takes, and types of services around a check
-    /// stay within the depth that the compiler follows.
-    fn call<'a>(
-        &'a self,
-        groups: &'a [Group],
+    async fn call(
+        &self,
+        groups: &[Group],
         asks: usize,
         deadline: Deadline,
-    ) -> BoxFuture<'a, (Vec<Result<Outcome, Error>>, u64)> {
-        Box::pin(async move {
-            let sent_us = self.clock.local_us();
-            let outcomes = self.store.take(groups, deadline).await;
-            if let Some(observer) = &self.observer {
-                let took = self.clock.local_us().saturating_sub(sent_us);
-                observer.called(asks, groups.len(), Duration::from_micros(took));
-            }
-            (outcomes, sent_us)
-        })
+    ) -> (Vec<Result<Outcome, Error>>, u64) {
+        let sent_us = self.clock.local_us();
+        let outcomes = self.store.take(groups, deadline).await;
+        if let Some(observer) = &self.observer {
+            let took = self.clock.local_us().saturating_sub(sent_us);
+            observer.called(asks, groups.len(), Duration::from_micros(took));
+        }
+        (outcomes, sent_us)
     }
 }
 

@@ -77,10 +77,10 @@ impl Breaker {
     /// What became of an ask. One with a deadline of its own that is shorter
     /// than the limiter's tells nothing by missing it.
     #[inline]
-    pub(crate) fn saw<T>(&self, result: &Result<T, Error>, deadline: Deadline) {
+    pub(crate) fn saw<T>(&self, result: &Result<T, Error>, deadline: Duration) {
         match result {
             Err(error) if error.is_unanswered() => {
-                let is_short = error.is_timeout() && deadline.after < self.0.deadline;
+                let is_short = error.is_timeout() && deadline < self.0.deadline;
                 if self.0.is_on && !is_short {
                     self.failed();
                 }

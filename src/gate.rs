@@ -64,7 +64,7 @@ impl Gate {
     /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is
     /// above the quota's limit, so that it can never pass.
     pub async fn check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
-        self.decide(AskRef::new(self, key.as_ref(), cost)).await
+        self.decide(&AskRef::new(self, key.as_ref(), cost)).await
     }
 
     /// May one unit pass for this key, as far as this process knows? Never waits
@@ -131,7 +131,7 @@ impl Gate {
             let left = max_wait.saturating_sub(waited());
             let gate = self.in_force(key);
             let ask = AskRef { max_delay: Some(left), ..AskRef::new(&gate, key, 1) };
-            let decision = gate.decide(ask).await?;
+            let decision = gate.decide(&ask).await?;
             if decision.is_allowed() {
                 if decision.delay() > Duration::ZERO {
                     let place = Place::new(&gate, key, &decision);
@@ -300,14 +300,14 @@ impl Gate {
         }
     }
 
-    pub(crate) async fn decide(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
+    pub(crate) async fn decide(&self, ask: &AskRef<'_>) -> Result<Decision, Error> {
         if self.core.has_orders() {
             return Box::pin(self.decide_under_orders(ask)).await;
         }
         self.decide_by_itself(ask).await
     }
 
-    async fn decide_by_itself(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
+    async fn decide_by_itself(&self, ask: &AskRef<'_>) -> Result<Decision, Error> {
         match &self.leases {
             Some(leases) if self.info()?.prefix.is_in_its_own_place(ask.key, ask.beside) => {
                 self.core.check_leased(leases, ask).await

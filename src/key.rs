@@ -60,11 +60,10 @@ impl KeyMode {
         match self {
             Self::Clear => {
                 let start = out.len();
-                for &byte in key {
-                    match byte {
-                        b'%' | b'{' | b'}' => write_hex(byte, out),
-                        0x21..=0x7e => out.push(byte as char),
-                        _ => write_hex(byte, out),
+                for part in key.chunk_by(|a, b| is_plain(*a) && is_plain(*b)) {
+                    match std::str::from_utf8(part) {
+                        Ok(text) if is_plain(part[0]) => out.push_str(text),
+                        _ => write_hex(part[0], out),
                     }
                     if out.len() - start > LONGEST {
                         out.truncate(start);
@@ -102,6 +101,11 @@ fn hmac(secret: &[u8], key: &[u8]) -> [u8; 32] {
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("any length");
     mac.update(key);
     mac.finalize().into_bytes().into()
+}
+
+/// What stands for itself.
+const fn is_plain(byte: u8) -> bool {
+    matches!(byte, 0x21..=0x7e) && !matches!(byte, b'%' | b'{' | b'}')
 }
 
 fn write_hex(byte: u8, out: &mut String) {

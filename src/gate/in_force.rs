@@ -30,15 +30,15 @@ impl Gate {
         })
     }
 
-    pub(super) async fn decide_under_orders(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
-        if let Some(switched) = self.core.switched(ask) {
+    pub(super) async fn decide_under_orders(&self, ask: &AskRef<'_>) -> Result<Decision, Error> {
+        if let Some(switched) = self.core.switched(*ask) {
             // Who asks in a loop should let others run now and then.
             tokio::task::coop::consume_budget().await;
-            return self.core.told_at_once(ask, switched);
+            return self.core.told_at_once(*ask, switched);
         }
         let gate = self.in_force(ask.key);
-        let decided = gate.decide_by_itself(AskRef { gate: &gate, ..ask }).await;
-        if gate.is_shadow { self.core.watched(ask, decided) } else { decided }
+        let decided = gate.decide_by_itself(&AskRef { gate: &gate, ..*ask }).await;
+        if gate.is_shadow { self.core.watched(*ask, decided) } else { decided }
     }
 
     pub(super) fn try_under_orders(&self, key: &[u8], cost: u64) -> Option<Decision> {

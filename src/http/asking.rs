@@ -95,7 +95,7 @@ impl Question {
     pub(super) async fn decide(&mut self) -> Result<AllDecision, Error> {
         match (&*self.asks, &mut self.admitted) {
             // One alone is answered by whatever knows: a lease, the deny cache, a batch with others.
-            ([ask], _) => Ok(AllDecision::of_each(vec![ask.gate.decide(ask.as_ref()).await?])),
+            ([ask], _) => Ok(AllDecision::of_each(vec![ask.gate.decide(&ask.as_ref()).await?])),
             ([first, ..], None) => first.gate.core.check_all(self.asks.to_vec()).await,
             ([first, ..], Some(admitted)) => {
                 let open: Vec<usize> = (0..admitted.len()).filter(|at| admitted[*at].is_none()).collect();

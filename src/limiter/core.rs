@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use futures_util::future::Either;
+
 #[cfg(feature = "rules")]
 pub(crate) use self::answers::CLOSED_RETRY;
 pub(super) use self::answers::undecided;
@@ -127,31 +129,37 @@ impl Core {
         GateInfo::new(&self.keyspace, &self.fingerprints, name, quota)
     }
 
-    pub(crate) async fn check(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
+    pub(crate) async fn check(&self, ask: &AskRef<'_>) -> Result<Decision, Error> {
         let span = Span::of_ask(ask.cost);
-        let decided = self.told(ask, self.decide(ask).await);
+        let decided = self.decide(ask).await;
+        let decided = self.told(*ask, decided);
         span.decided(decided.as_ref());
         decided
     }
 
-    /// [`check`](Self::check), without a word to the observer.
-    async fn decide(&self, ask: AskRef<'_>) -> Result<Decision, Error> {
-        match self.prepare(ask)? {
-            Prepared::Denied(decision) => {
-                // Who asks in a loop should let others run now and then.
-                tokio::task::coop::consume_budget().await;
-                Ok(decision)
-            }
-            Prepared::Ask(group, asked) => {
-                if let Err(error) = self.open().and_then(|()| self.pass()) {
-                    // Who asks in a loop should let others run now and then.
-                    tokio::task::coop::consume_budget().await;
-                    return self.without_store(ask, group.items.into_iter().next(), error);
+    /// [`check`](Self::check), without a word to the observer. All that comes before the wait is
+    /// done at once, so that whoever waits does not carry it.
+    fn decide<'a>(&'a self, ask: &'a AskRef<'a>) -> impl Future<Output = Result<Decision, Error>> + 'a {
+        let decided = match self.prepare(*ask) {
+            Ok(Prepared::Ask(group, asked)) => match self.open().and_then(|()| self.pass()) {
+                Ok(()) => {
+                    let (since_us, taking) = self.ask_store(group, self.deadline_of(ask.deadline));
+                    return Either::Left(async move {
+                        let shared = taking.await;
+                        self.store_answered(&shared, since_us, ask.deadline.unwrap_or(self.deadline));
+                        self.conclude(*ask, asked, shared)
+                    });
                 }
-                let shared = self.ask_store(group, self.deadline_of(ask.deadline)).await;
-                self.conclude(ask, asked, shared)
-            }
-        }
+                Err(error) => self.without_store(*ask, group.items.into_iter().next(), error),
+            },
+            Ok(Prepared::Denied(decision)) => Ok(decision),
+            Err(error) => Err(error),
+        };
+        Either::Right(async move {
+            // Who asks in a loop should let others run now and then.
+            tokio::task::coop::consume_budget().await;
+            decided
+        })
     }
 
     /// A denial that is still true.
@@ -211,7 +219,7 @@ impl Core {
             Ok(()) => self.store.write(&target, write, deadline).await,
             Err(error) => Err(error),
         };
-        self.saw(&written, deadline);
+        self.saw(&written, deadline.after);
         written.map_err(|error| {
             let error = about(ask, error);
             self.tell_failed(&target.gate.name, &error);

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Core;
-use crate::batch::Share;
+use crate::batch::{Share, Taking};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::fallback::Fallback;
@@ -54,16 +54,26 @@ impl Core {
             tokio::task::coop::consume_budget().await;
             return Err(error);
         }
-        self.ask_store(group, deadline).await
+        let (since_us, taking) = self.ask_store(group, deadline);
+        let shared = taking.await;
+        self.store_answered(&shared, since_us, deadline.after);
+        shared
     }
 
-    /// Where it was found that it may be.
-    pub(super) async fn ask_store(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
-        let since_us = self.now_if_observed();
-        let shared = self.batch.take(group, deadline).await;
+    /// Where it was found that it may be. Once the answer is there, so is
+    /// [`store_answered`](Self::store_answered) to be told.
+    pub(super) fn ask_store(&self, group: Group, deadline: Deadline) -> (Option<u64>, Taking<'_>) {
+        (self.now_if_observed(), self.batch.take(group, deadline))
+    }
+
+    pub(super) fn store_answered(
+        &self,
+        shared: &Result<Share, Error>,
+        since_us: Option<u64>,
+        deadline: Duration,
+    ) {
         self.tell_waited(since_us);
-        self.saw(&shared, deadline);
-        shared
+        self.saw(shared, deadline);
     }
 
     pub(super) async fn take_each(
@@ -80,7 +90,7 @@ impl Core {
         let since_us = self.now_if_observed();
         let shares = self.batch.take_each(groups, deadline).await;
         self.tell_waited(since_us);
-        shares.iter().for_each(|share| self.saw(share, deadline));
+        shares.iter().for_each(|share| self.saw(share, deadline.after));
         shares
     }
 
@@ -104,7 +114,7 @@ impl Core {
         self.breaker.as_ref().map_or(Ok(()), |breaker| breaker.check())
     }
 
-    pub(super) fn saw<T>(&self, result: &Result<T, Error>, deadline: Deadline) {
+    pub(super) fn saw<T>(&self, result: &Result<T, Error>, deadline: Duration) {
         if let Some(breaker) = &self.breaker {
             breaker.saw(result, deadline);
         }

@@ -31,7 +31,7 @@ impl Core {
     pub(crate) async fn check_leased(
         self: &Arc<Self>,
         leases: &Arc<Leases>,
-        ask: AskRef<'_>,
+        ask: &AskRef<'_>,
     ) -> Result<Decision, Error> {
         if let Some(decision) = self.spend(leases, ask.key, ask.cost) {
             // Who asks in a loop should let others run now and then.
@@ -53,7 +53,7 @@ impl Core {
                 leases.note(self, ask.key, ask.cost);
             }
         }
-        let decided = self.told(ask, decided);
+        let decided = self.told(*ask, decided);
         span.decided(decided.as_ref());
         decided
     }
