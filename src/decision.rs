@@ -73,9 +73,12 @@ pub struct Decision {
     pub(crate) allowed: bool,
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
-    pub(crate) retry_after: Duration,
-    pub(crate) reset_after: Duration,
-    pub(crate) delay: Duration,
+    #[cfg_attr(feature = "serde", serde(rename = "retry_after", serialize_with = "as_duration"))]
+    pub(crate) retry_after_us: u64,
+    #[cfg_attr(feature = "serde", serde(rename = "reset_after", serialize_with = "as_duration"))]
+    pub(crate) reset_after_us: u64,
+    #[cfg_attr(feature = "serde", serde(rename = "delay", serialize_with = "as_duration"))]
+    pub(crate) delay_us: u64,
     pub(crate) source: Source,
     pub(crate) shadow: bool,
     /// The server's clock when it decided, µs since 1970; 0 where no store did.
@@ -113,21 +116,21 @@ impl Decision {
     /// microsecond: earlier it is denied, then it passes.
     #[must_use]
     pub const fn retry_after(&self) -> Duration {
-        self.retry_after
+        Duration::from_micros(self.retry_after_us)
     }
 
     /// When the key would be as if it had never been asked for: 5 s after the
     /// fifth and the sixth.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
-        self.reset_after
+        Duration::from_micros(self.reset_after_us)
     }
 
     /// How long to wait before going on, for an admitted ask to a leaky bucket;
     /// zero for all other algorithms.
     #[must_use]
     pub const fn delay(&self) -> Duration {
-        self.delay
+        Duration::from_micros(self.delay_us)
     }
 
     /// Who decided.
@@ -159,7 +162,7 @@ impl Decision {
         let share = |of: &Self, limit: &Self| u128::from(of.remaining) * u128::from(limit.limit);
         match (self.allowed, other.allowed) {
             (true, true) => share(self, other) < share(other, self),
-            (false, false) => self.retry_after > other.retry_after,
+            (false, false) => self.retry_after_us > other.retry_after_us,
             (is_allowed, _) => !is_allowed,
         }
     }
@@ -172,13 +175,18 @@ impl Decision {
     }
 }
 
+#[cfg(feature = "serde")]
+fn as_duration<S: serde::Serializer>(us: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serde::Serialize::serialize(&Duration::from_micros(*us), serializer)
+}
+
 /// Such as `allowed, 4 of 5 left`, `denied, retry after 1s`.
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.allowed, self.delay) {
+        match (self.allowed, self.delay()) {
             (true, Duration::ZERO) => write!(f, "allowed, {} of {} left", self.remaining, self.limit),
             (true, delay) => write!(f, "allowed after {delay:?}, {} of {} left", self.remaining, self.limit),
-            (false, _) => write!(f, "denied, retry after {:?}", self.retry_after),
+            (false, _) => write!(f, "denied, retry after {:?}", self.retry_after()),
         }
     }
 }

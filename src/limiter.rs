@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 pub use self::builder::{Builder, Double};
 #[cfg(feature = "rules")]
-pub(crate) use self::core::CLOSED_RETRY;
+pub(crate) use self::core::CLOSED_RETRY_US;
 pub(crate) use self::core::Core;
 use crate::ask::Ask;
 use crate::clock::{Clock, ManualClock};

@@ -142,7 +142,7 @@ pub(super) fn all_decision(
     binds: impl Fn(usize) -> bool,
 ) -> AllDecision {
     let asked: Vec<usize> = (0..decisions.len()).filter(|&at| binds(at)).collect();
-    let retry_after = asked.iter().map(|&at| decisions[at].retry_after).max().unwrap_or_default();
+    let retry_after = asked.iter().map(|&at| decisions[at].retry_after()).max().unwrap_or_default();
     AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions }
 }
 
@@ -187,7 +187,7 @@ fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error
 fn binding(asked: &[usize], decisions: &[Decision], allowed: bool) -> usize {
     let tighter = |a: &Decision, b: &Decision| match allowed {
         true => u128::from(a.remaining) * u128::from(b.limit) < u128::from(b.remaining) * u128::from(a.limit),
-        false => a.retry_after > b.retry_after,
+        false => a.retry_after_us > b.retry_after_us,
     };
     let tightest = |best, at| if tighter(&decisions[at], &decisions[best]) { at } else { best };
     asked.iter().copied().reduce(tightest).unwrap_or(0)

@@ -13,7 +13,7 @@ use std::time::Duration;
 use futures_util::future::Either;
 
 #[cfg(feature = "rules")]
-pub(crate) use self::answers::CLOSED_RETRY;
+pub(crate) use self::answers::CLOSED_RETRY_US;
 pub(super) use self::answers::undecided;
 use super::OnFailure;
 use crate::ask::AskRef;

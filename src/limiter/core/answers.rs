@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::{Core, about};
 use crate::algorithm::{Answer, Taken};
@@ -14,7 +13,7 @@ use crate::limiter::OnFailure;
 use crate::store::{GateInfo, Item, Store, Target};
 
 /// What a caller who was refused whatever he has used is told to wait.
-pub(crate) const CLOSED_RETRY: Duration = Duration::from_secs(1);
+pub(crate) const CLOSED_RETRY_US: u64 = 1_000_000;
 
 impl Core {
     /// A caller's decision, as far as the group's item at `at` decides it, which
@@ -135,15 +134,15 @@ pub(in crate::limiter) fn undecided(
     source: Source,
 ) -> Result<Decision, Error> {
     let info = ask.gate.info()?;
-    let wait = if allowed { Duration::ZERO } else { CLOSED_RETRY };
+    let wait_us = if allowed { 0 } else { CLOSED_RETRY_US };
     Ok(Decision {
         gate: info.name,
         allowed,
         limit: info.quota.limit(),
         remaining: if allowed { info.quota.limit() } else { 0 },
-        retry_after: wait,
-        reset_after: wait,
-        delay: Duration::ZERO,
+        retry_after_us: wait_us,
+        reset_after_us: wait_us,
+        delay_us: 0,
         source,
         shadow: false,
         now_us: 0,
@@ -165,9 +164,9 @@ pub(super) fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: 
         allowed: answer.allowed,
         limit: gate.quota.limit(),
         remaining: answer.remaining,
-        retry_after: Duration::from_micros(answer.retry_after_us),
-        reset_after: Duration::from_micros(answer.reset_after_us),
-        delay: Duration::from_micros(answer.delay_us),
+        retry_after_us: answer.retry_after_us,
+        reset_after_us: answer.reset_after_us,
+        delay_us: answer.delay_us,
         source,
         shadow: false,
         now_us,

@@ -1,14 +1,13 @@
 //! What a request has to ask, under one version of the rules.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::RuledLimiter;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::gate_name::GateName;
-use crate::limiter::CLOSED_RETRY;
+use crate::limiter::CLOSED_RETRY_US;
 use crate::orders::Switch;
 use crate::rules::descriptor::Descriptor;
 use crate::rules::rule::{Limit, Rule};
@@ -132,20 +131,21 @@ impl Plan<'_> {
 
 /// What a rule says that denies all, or nothing: nobody has to be asked for it, but for how its gate is switched.
 fn unasked(gate: GateName, limit: Limit, switch: Option<Switch>, is_shadow: bool) -> Decision {
-    let (source, wait) = match (limit, switch) {
-        (Limit::Nothing(window), None | Some(Switch::Shadow)) => (Source::Rule, window),
-        (_, Some(Switch::Open)) => (Source::Switch, Duration::ZERO),
-        _ => (Source::Switch, CLOSED_RETRY),
+    let (source, wait_us) = match (limit, switch) {
+        // As wide as the unit of a rule.
+        (Limit::Nothing(window), None | Some(Switch::Shadow)) => (Source::Rule, window.as_micros() as u64),
+        (_, Some(Switch::Open)) => (Source::Switch, 0),
+        _ => (Source::Switch, CLOSED_RETRY_US),
     };
-    let is_watched = !wait.is_zero() && (is_shadow || switch == Some(Switch::Shadow));
+    let is_watched = wait_us > 0 && (is_shadow || switch == Some(Switch::Shadow));
     Decision {
         gate,
-        allowed: is_watched || wait.is_zero(),
+        allowed: is_watched || wait_us == 0,
         limit: 0,
         remaining: 0,
-        retry_after: wait,
-        reset_after: wait,
-        delay: Duration::ZERO,
+        retry_after_us: wait_us,
+        reset_after_us: wait_us,
+        delay_us: 0,
         source,
         shadow: is_watched,
         now_us: 0,
