@@ -10,6 +10,7 @@ mod sender;
 mod watch;
 
 use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -26,17 +27,22 @@ use crate::connection::Deadline;
 use crate::error::{Error, ITS_TURN};
 use crate::key::PLACES;
 use crate::observer::Observer;
+use crate::per_thread;
 use crate::store::{Group, MOST_WORK, Outcome, Store};
 
-/// How many callers send by themselves at a time, and how many tasks send what
-/// lines up. More gain nothing: Redis does one call after the other.
-const OF_ONE_REDIS: Most = Most { alone: 8, senders: 3, waiting: 65_536 };
+/// More calls at a time gain nothing: Redis does one after the other. More lines than
+/// cores that hold each other up would only make them smaller.
+const OF_ONE_REDIS: Most = Most { lines: 4, alone: 8, senders: 3, waiting: 65_536 / 4 };
 /// The same for each place of a cluster, whose calls are their own.
-const OF_A_PLACE: Most = Most { alone: 1, senders: 1, waiting: 65_536 / PLACES };
+const OF_A_PLACE: Most = Most { lines: 1, alone: 1, senders: 1, waiting: 65_536 / PLACES };
 
 #[derive(Clone, Copy, Debug)]
 struct Most {
+    /// Of threads that ask at the same time, each finds a line of its own.
+    lines: usize,
+    /// Callers who send by themselves at a time.
     alone: usize,
+    /// Tasks that send what lines up; a line in which somebody waits has one in any case.
     senders: usize,
     /// More than this many do not line up: a caller who finds them waits for room
     /// first, which keeps nothing but the caller.
@@ -73,15 +79,26 @@ struct Shared {
     /// Who may wait longer than this goes alone, so that a call that is never
     /// answered holds no others up for longer.
     longest: Duration,
-    /// By the place of what is asked; none where each ask is a call of its own.
+    most: Most,
+    /// By the place of what is asked; none where each ask is a call of its own. A node that is
+    /// away holds up its own places alone.
+    places: Vec<UnderWay>,
+    /// Those of the first place, those of the second, ...
     lanes: Vec<Lane>,
     watch: Watch,
 }
 
-/// What goes to one place: a node that is away holds up its own places alone.
-#[derive(Debug)]
+/// What is under way to one place.
+#[derive(Debug, Default)]
+struct UnderWay {
+    alone: AtomicUsize,
+    senders: AtomicUsize,
+}
+
+/// Apart from each other in memory, so that threads with lines of their own share nothing.
+#[derive(Debug, Default)]
+#[repr(align(128))]
 struct Lane {
-    most: Most,
     line: Mutex<Line>,
     /// Told when a full queue has room again.
     room: Notify,
@@ -90,7 +107,6 @@ struct Lane {
 #[derive(Debug, Default)]
 struct Line {
     queue: Queue,
-    alone: usize,
     /// By their numbers, and when each began its last call.
     senders: Vec<(u64, Instant)>,
     senders_so_far: u64,
@@ -106,24 +122,27 @@ impl Batch {
         longest: Duration,
         together: Together,
     ) -> Self {
-        let (lanes, most) = match together {
+        let (places, most) = match together {
             Together::Nothing => (0, OF_ONE_REDIS),
             Together::All => (1, OF_ONE_REDIS),
             Together::EachPlace => (PLACES, OF_A_PLACE),
         };
-        let lane = || Lane { most, line: Mutex::default(), room: Notify::new() };
-        let lanes = (0..lanes).map(|_| lane()).collect();
-        Self(Arc::new(Shared { store, clock, observer, longest, lanes, watch: Watch::new() }))
+        let lanes = (0..places * most.lines).map(|_| Lane::default()).collect();
+        let places = (0..places).map(|_| UnderWay::default()).collect();
+        let watch = Watch::new();
+        Self(Arc::new(Shared { store, clock, observer, longest, most, places, lanes, watch }))
     }
 
     /// What became of one group, which is asked for at once: whoever waits carries
     /// no more than the place where the answer comes.
     pub(crate) fn take(&self, group: Group, deadline: Deadline) -> Taking<'_> {
         let shared = &self.0;
-        let lane = group.place().index();
-        if shared.lanes.len() <= lane || deadline.after > shared.longest {
+        let place = group.place().index();
+        if shared.places.len() <= place || deadline.after > shared.longest {
             return Taking::Boxed(Box::pin(shared.take_alone(group, deadline, None)));
         }
+        let lines = shared.most.lines;
+        let lane = place * lines + per_thread::number() % lines;
         match shared.join(lane, group, deadline) {
             Joined::Alone(group, alone) => {
                 Taking::Boxed(Box::pin(shared.take_alone(group, deadline, Some(alone))))
@@ -198,13 +217,14 @@ impl Shared {
         // Deadlines may be as long as durations can be.
         let overdue = deadline.after.saturating_add(self.longest.saturating_mul(2));
         let overdue = deadline.at.checked_sub(overdue);
-        let Lane { most, line, .. } = &self.lanes[lane];
-        let mut line = locked(line);
-        if line.queue.is_empty() && line.senders.is_empty() && line.alone < most.alone {
-            line.alone += 1;
-            return Joined::Alone(group, Alone(&self.lanes[lane]));
+        let under_way = self.under_way(lane);
+        let mut line = locked(&self.lanes[lane].line);
+        if line.queue.is_empty()
+            && let Some(alone) = under_way.alone(self.most)
+        {
+            return Joined::Alone(group, alone);
         }
-        if line.queue.is_full(most.waiting) {
+        if line.queue.is_full(self.most.waiting) {
             return Joined::Full(group);
         }
         let merged = line.queue.push(group, fingerprint, Caller { answer, deadline });
@@ -229,20 +249,28 @@ impl Shared {
         line: &mut Line,
         overdue: Option<Instant>,
     ) -> Option<Sender> {
-        let most = self.lanes[lane].most.senders;
-        if line.senders.len() >= most {
+        let under_way = self.under_way(lane);
+        let is_enough = |line: &Line| {
+            !line.senders.is_empty() && under_way.senders.load(Ordering::Relaxed) >= self.most.senders
+        };
+        if is_enough(line) {
             let overdue = overdue?;
-            line.senders.retain(|(_, since)| *since > overdue);
-            if line.senders.len() >= most {
+            line.forget(under_way, |(_, since)| *since <= overdue);
+            if is_enough(line) {
                 return None;
             }
         }
         line.senders_so_far += 1;
+        under_way.senders.fetch_add(1, Ordering::Relaxed);
         let number = line.senders_so_far;
         line.senders.push((number, Instant::now()));
         let flight = Arc::new(Flight::default());
         line.flights.push(flight.clone());
         Some(Sender::new(self.clone(), lane, number, flight))
+    }
+
+    fn under_way(&self, lane: usize) -> &UnderWay {
+        &self.places[lane / self.most.lines]
     }
 
     /// One caller after the other, each telling the next.
@@ -319,12 +347,22 @@ impl Shared {
     }
 }
 
+impl UnderWay {
+    /// For a caller who finds nobody else.
+    fn alone(&self, most: Most) -> Option<Alone<'_>> {
+        let one_more = |alone| (alone < most.alone).then_some(alone + 1);
+        let is_free = self.senders.load(Ordering::Relaxed) == 0
+            && self.alone.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        is_free.then_some(Alone(self))
+    }
+}
+
 /// A caller who sends by himself.
-struct Alone<'a>(&'a Lane);
+struct Alone<'a>(&'a UnderWay);
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
-        locked(&self.0.line).alone -= 1;
+        self.0.alone.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -18,10 +18,15 @@ impl<T> PerThread<T> {
 
     /// The copy of this thread.
     pub(crate) fn mine(&self) -> &Arc<T> {
-        static THREADS: AtomicUsize = AtomicUsize::new(0);
-        thread_local! {
-            static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
-        }
-        &self.0[NUMBER.with(|number| number % COPIES)]
+        &self.0[number() % COPIES]
     }
+}
+
+/// Of this thread, in the order in which they first ask.
+pub(crate) fn number() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+    }
+    NUMBER.with(|number| *number)
 }

@@ -1,11 +1,12 @@
 //! A task that sends what lines up, until nothing does.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
 use super::queue::{Merged, Told};
-use super::{Lane, Line, Shared, locked};
+use super::{Line, Shared, UnderWay, locked};
 use crate::connection::Deadline;
 use crate::store::Group;
 
@@ -54,7 +55,7 @@ impl Sender {
         let flight = self.flight.clone();
         let mut batch = flight.lock();
         while batch.is_empty() {
-            *batch = self.pop(&shared.lanes[self.lane])?;
+            *batch = self.pop(shared)?;
             batch.retain_mut(Merged::is_waited_for);
         }
         let at = batch.iter().filter_map(Merged::last_deadline).max().unwrap_or_else(Instant::now);
@@ -64,16 +65,16 @@ impl Sender {
     }
 
     /// `None` where nothing waits: then it is no sender any more.
-    fn pop(&mut self, Lane { most, line, room }: &Lane) -> Option<Vec<Merged>> {
-        let mut line = locked(line);
-        let was_full = line.queue.is_full(most.waiting);
+    fn pop(&mut self, shared: &Shared) -> Option<Vec<Merged>> {
+        let lane = &shared.lanes[self.lane];
+        let mut line = locked(&lane.line);
+        let was_full = line.queue.is_full(shared.most.waiting);
         let batch = line.queue.pop_batch();
         if was_full {
-            room.notify_one();
+            lane.room.notify_one();
         }
         if batch.is_empty() {
-            line.end(self.number, &self.flight);
-            self.has_ended = true;
+            self.end(shared, &mut line);
             return None;
         }
         if let Some((_, since)) = line.senders.iter_mut().find(|(number, _)| *number == self.number) {
@@ -81,13 +82,20 @@ impl Sender {
         }
         Some(batch)
     }
+
+    fn end(&mut self, shared: &Shared, line: &mut Line) {
+        // It may not be counted any more.
+        line.forget(shared.under_way(self.lane), |(number, _)| *number == self.number);
+        line.flights.retain(|flight| !Arc::ptr_eq(flight, &self.flight));
+        self.has_ended = true;
+    }
 }
 
 impl Line {
-    /// It may not be counted any more.
-    fn end(&mut self, sender: u64, flight: &Arc<Flight>) {
-        self.senders.retain(|(number, _)| *number != sender);
-        self.flights.retain(|other| !Arc::ptr_eq(other, flight));
+    /// Senders that do not count any more.
+    pub(super) fn forget(&mut self, under_way: &UnderWay, which: impl Fn(&(u64, Instant)) -> bool) {
+        let forgotten = self.senders.extract_if(.., |sender| which(sender)).count();
+        under_way.senders.fetch_sub(forgotten, Ordering::Relaxed);
     }
 }
 
@@ -98,12 +106,13 @@ impl Drop for Sender {
         if self.has_ended {
             return;
         }
-        let Lane { line, room, .. } = &self.shared.lanes[self.lane];
-        let mut line = locked(line);
-        line.end(self.number, &self.flight);
+        let shared = self.shared.clone();
+        let lane = &shared.lanes[self.lane];
+        let mut line = locked(&lane.line);
+        self.end(&shared, &mut line);
         if line.senders.is_empty() {
             line.queue.clear();
-            room.notify_one();
+            lane.room.notify_one();
         }
     }
 }
