@@ -18,7 +18,7 @@ local SINCE = ' since '
 local WINDOW = WHOLE .. SINCE .. WHOLE
 
 local function fixed_window(arg)
-  local limit, window = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  local limit, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
   local fresh = now
   if ARGV[arg + 2] == '1' then fresh = now - (now - ARGV[arg + 3]) % window end
 

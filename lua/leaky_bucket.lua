@@ -9,7 +9,7 @@
   Writes   as token_bucket
 ]]
 local function leaky_bucket(arg)
-  local rate, per = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  local rate, per = ARGV[arg + 1] + 0, ARGV[arg + 2] + 0
   local afford, charge, give_back = token_bucket(arg)
 
   local function afford_in_time(key, n, cost, max_delay, at_once)

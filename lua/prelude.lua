@@ -33,9 +33,10 @@ local EXACT = 9007199254740992
 
 -- How the text of an integer is made: `%d` takes half as long as `%.0f`, but
 -- holds 32 bits where Redis was built for them.
-local IS_64_BIT = format('%d', EXACT) == '9007199254740992'
+local stamp = format('%d', now)
+local IS_64_BIT = stamp + 0 == now
 local WHOLE = IS_64_BIT and '%d' or '%.0f'
-local stamp = format(WHOLE, now)
+if not IS_64_BIT then stamp = format(WHOLE, now) end
 
 -- An integer that we could have stored, or nil. NaN fails every comparison.
 -- Written out where every ask would call it.

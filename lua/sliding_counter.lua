@@ -12,7 +12,7 @@
            now.
 ]]
 local function sliding_counter(arg)
-  local limit, window = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  local limit, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
   local start = now - now % window
   local since_start = format(' since ' .. WHOLE, start)
   local counts = WHOLE .. '+' .. WHOLE .. since_start

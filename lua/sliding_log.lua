@@ -23,7 +23,7 @@ local ENTRY = IS_64_BIT and '%016d:%d' or '%016.0f:%.0f'
 local match = string.match
 
 local function sliding_log(arg)
-  local limit, window, count_denied = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), ARGV[arg + 2] == '1'
+  local limit, window, count_denied = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 2] == '1'
   -- Entries with this score or a lower one have left the window.
   local edge = format(WHOLE, now - window)
   local inside = '(' .. edge

@@ -6,7 +6,8 @@
   KEYS     one per ask
   ARGV     quota: 4 numbers, see the algorithm;
            then n, cost, longest accepted delay (us, '' for any): per key, or
-           once where they are the same for all
+           once where they are the same for all, or not at all where each is one
+           ask for one unit, whatever the delay
   Returns  {now, row, row, ...}, flat; a row is k, state before (settled to now;
            as many numbers as the algorithm has), or in their place one string
            that says why this key failed, and it alone. Where the key has a
@@ -20,8 +21,9 @@ local alike = #ARGV < 4 + 3 * #KEYS
 
 -- n, cost, longest accepted delay, and the units that can be charged at once.
 local function wanted(i)
+  if #ARGV < 7 then return 1, 1, '', 1 end
   local arg = alike and 5 or 2 + 3 * i
-  local n, cost = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  local n, cost = ARGV[arg] + 0, ARGV[arg + 1] + 0
   return n, cost, ARGV[arg + 2], n * cost > 0 and n * cost or nil
 end
 

@@ -20,7 +20,7 @@
 local MOST_TICKS = 562949953421312
 
 local function token_bucket(arg)
-  local capacity, rate, per = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  local capacity, rate, per = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 2] + 0
   local full = capacity * per
   -- Keys are kept until the end of such a step, so that most charges leave the
   -- expiry as it is.

@@ -248,6 +248,9 @@ fn take_args(quota: &Quota, groups: &[&Group], command: &mut Cmd) {
     let Some(first) = wanted.clone().next() else { return };
     // Redis parses each argument and makes a Lua string of it.
     let alike = wanted.clone().all(|other| other == first);
+    if alike && first == (1, 1, None) {
+        return;
+    }
     wanted.take(if alike { 1 } else { usize::MAX }).for_each(|(n, cost, max_delay_us)| {
         command.arg(n).arg(cost).arg(Optional(max_delay_us));
     });
