@@ -13,7 +13,7 @@ local key, span = KEYS[1], tonumber(ARGV[5])
 return failure(function()
   local _, blocked, _, a, b, c = afford(key, 0, 1, '')
   if span == 0 and blocked == 0 then return end
-  local ends = span > 0 and min(now + span, EXACT) or 0
+  local ends = span > 0 and math.min(now + span, EXACT) or 0
   if ARGV[6] == '1' then
     if ends > 0 then call('ZADD', key, format(WHOLE, ends), 'block') else call('ZREM', key, 'block') end
   end

@@ -24,7 +24,7 @@ local function fixed_window(arg)
 
   -- Any count, since when, and until when its key is blocked.
   local function parsed(text)
-    local digits, time, rest = match(text, '^(%d+) since (%d+)(.*)$')
+    local digits, time, rest = string.match(text, '^(%d+) since (%d+)(.*)$')
     local used, start, blocked = integer(digits), integer(time), 0
     if rest ~= '' then blocked = rest and blocked_until(rest) end
     if not (used and start and blocked) then error('STATE used', 0) end
@@ -61,7 +61,7 @@ local function fixed_window(arg)
       return n, blocked, ahead, used, start, nil, kept
     end
     if blocked > now then return 0, blocked, ahead, used, start end
-    return floor(max(0, limit - used) / cost), blocked, ahead, used, start, nil, kept
+    return math.floor(math.max(0, limit - used) / cost), blocked, ahead, used, start, nil, kept
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, used, start, _, kept)
@@ -76,7 +76,7 @@ local function fixed_window(arg)
   end
 
   local function give_back(key, units, stamp, blocked, _, used, start)
-    if stamp >= start then charge(key, 1, 1, 0, 1, blocked, true, max(0, used - units), start) end
+    if stamp >= start then charge(key, 1, 1, 0, 1, blocked, true, math.max(0, used - units), start) end
   end
 
   return afford, charge, give_back

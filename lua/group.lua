@@ -34,7 +34,7 @@ local function take(first, n, items)
     item = i
     local q, cost = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
     found[i] = { q, cost, affords[q](KEYS[first + i], n, cost, ARGV[arg + 2]) }
-    k = min(k, found[i][3])
+    k = math.min(k, found[i][3])
     arg = arg + 3
   end
   local row = { k }

@@ -9,6 +9,7 @@
            string that says why this key failed
   Writes   nothing
 ]]
+local try = redis.pcall
 local reply = { now }
 for i = 1, #KEYS do
   local held

@@ -17,7 +17,7 @@ local function leaky_bucket(arg)
     local own, blocked, ahead, ticks, _, _, kept = afford(key, n, cost)
     if own > 0 and cost > 0 then
       local last = max_delay * rate - ticks
-      own = last < 0 and 0 or min(own, floor(last / (cost * per)) + 1)
+      own = last < 0 and 0 or math.min(own, math.floor(last / (cost * per)) + 1)
     end
     return own, blocked, ahead, ticks, nil, nil, kept
   end

@@ -22,9 +22,9 @@
     give_back(key, units, stamp, blocked, ahead, state...)
         takes back what was charged at `stamp` as far as it still counts
 ]]
-local call, try = redis.call, redis.pcall
-local floor, ceil, min, max, format = math.floor, math.ceil, math.min, math.max, string.format
-local KEYS, ARGV, tonumber, type, error, pcall = KEYS, ARGV, tonumber, type, error, pcall
+-- Each local that a function takes along is an allocation in every call: so these
+-- are what the usual ask needs, and no more.
+local call, format = redis.call, string.format
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 
@@ -53,7 +53,7 @@ local last_until, last_text
 local function expire(key, needed_until, blocked)
   if blocked > needed_until then needed_until = blocked end
   if needed_until ~= last_until then
-    last_until, last_text = needed_until, format(WHOLE, ceil(max(needed_until, now + 1) / 1000))
+    last_until, last_text = needed_until, format(WHOLE, math.ceil(math.max(needed_until, now + 1) / 1000))
   end
   call('PEXPIREAT', key, last_text)
 end

@@ -12,6 +12,6 @@ local afford, _, give_back = algorithm(1)
 local key = KEYS[1]
 return failure(function()
   local _, blocked, ahead, a, b, c = afford(key, 0, 1, '')
-  local stamp = min(tonumber(ARGV[6]) or now, now)
+  local stamp = math.min(tonumber(ARGV[6]) or now, now)
   give_back(key, tonumber(ARGV[5]), stamp, blocked, ahead, a, b, c)
 end) or now

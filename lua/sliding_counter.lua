@@ -11,21 +11,23 @@
            nothing, but that a window dated in the future is re-dated to that of
            now.
 ]]
+local ceil = math.ceil
+
 local function sliding_counter(arg)
   local limit, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
   local start = now - now % window
   local since_start = format(' since ' .. WHOLE, start)
   local counts = WHOLE .. '+' .. WHOLE .. since_start
   -- A count times the window must stay exact.
-  local most = floor(4503599627370496 / window)
+  local most = math.floor(4503599627370496 / window)
 
   -- Any two counts, since when, and until when their key is blocked.
   local function parsed(text)
-    local digits, more, time, rest = match(text, '^(%d+)%+(%d+) since (%d+)(.*)$')
+    local digits, more, time, rest = string.match(text, '^(%d+)%+(%d+) since (%d+)(.*)$')
     local stored, before, since, blocked = integer(digits), integer(more), integer(time), 0
     if rest ~= '' then blocked = rest and blocked_until(rest) end
     if not (stored and before and since and blocked) then error('STATE used', 0) end
-    return min(stored, most), min(before, most), since, blocked
+    return math.min(stored, most), math.min(before, most), since, blocked
   end
 
   -- `kept`: something was used of this window, so that it stands already with its
@@ -59,7 +61,7 @@ local function sliding_counter(arg)
       return n, blocked, ahead, cur, prev, nil, kept
     end
     if blocked > now then return 0, blocked, ahead, cur, prev end
-    return floor(max(0, limit - estimate) / cost), blocked, ahead, cur, prev, nil, kept
+    return math.floor(math.max(0, limit - estimate) / cost), blocked, ahead, cur, prev, nil, kept
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, cur, prev, _, kept)
@@ -77,9 +79,9 @@ local function sliding_counter(arg)
 
   local function give_back(key, units, stamp, blocked, _, cur, prev)
     if stamp >= start then
-      cur = max(0, cur - units)
+      cur = math.max(0, cur - units)
     elseif stamp + window >= start then
-      prev = max(0, prev - units)
+      prev = math.max(0, prev - units)
     end
     charge(key, 1, 1, 0, 1, blocked, true, cur, prev)
   end

@@ -29,7 +29,7 @@ local function sliding_log(arg)
   local inside = '(' .. edge
 
   local function entry(member)
-    local total, units = match(member, '^(%d+):(%d+)$')
+    local total, units = string.match(member, '^(%d+):(%d+)$')
     return integer(total), integer(units)
   end
 
@@ -67,7 +67,7 @@ local function sliding_log(arg)
   local function rank_of(key, total)
     local low, high = 0, call('ZCARD', key)
     while low < high do
-      local middle = floor((low + high) / 2)
+      local middle = math.floor((low + high) / 2)
       if total_at(key, middle) < total then low = middle + 1 else high = middle end
     end
     return low
@@ -112,7 +112,7 @@ local function sliding_log(arg)
       if blocked > now then
         own = 0
       elseif used + n * cost > limit then
-        own = floor(max(0, limit - used) / cost)
+        own = math.floor(math.max(0, limit - used) / cost)
       end
     end
     return own, blocked, ahead, used, at, total, first_at, first_total
@@ -139,10 +139,10 @@ local function sliding_log(arg)
 
   local function charge(key, n, own, k, cost, blocked, ahead, used, at, total, first_at, first_total)
     local units = k * cost
-    if count_denied then units = units + min((n - own) * cost, limit) end
+    if count_denied then units = units + math.min((n - own) * cost, limit) end
     if n > 0 and cost > 0 and (units > 0 or ahead) then
       if ahead then redate(key, total, blocked) end
-      units = min(units, max(0, MOST_TOTAL - used))
+      units = math.min(units, math.max(0, MOST_TOTAL - used))
       if units > 0 then
         add(key, total + units, units)
         total = total + units
@@ -155,19 +155,19 @@ local function sliding_log(arg)
         used, at = used + units, now
         local gone = has_stale and call('ZCOUNT', key, '-inf', edge) or 0
         -- Where denials count, only the newest `limit` units can ever deny.
-        if count_denied then gone = max(gone, rank_of(key, total - limit + 1)) end
-        if gone > 0 then call('ZREMRANGEBYRANK', key, '0', format(WHOLE, min(gone, TRIM) - 1)) end
+        if count_denied then gone = math.max(gone, rank_of(key, total - limit + 1)) end
+        if gone > 0 then call('ZREMRANGEBYRANK', key, '0', format(WHOLE, math.min(gone, TRIM) - 1)) end
       end
       if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
       expire(key, used > 0 and at + window or 0, blocked)
     end
-    cost = max(cost, 1)
+    cost = math.max(cost, 1)
     if used + cost <= limit then return 0 end
     -- Mostly it is the oldest that has to leave.
     local needed = total - limit + cost
-    if first_total and first_total >= needed then return min(first_at, now) end
+    if first_total and first_total >= needed then return math.min(first_at, now) end
     local rank = format(WHOLE, rank_of(key, needed))
-    return min(integer(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) or now, now)
+    return math.min(integer(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) or now, now)
   end
 
   -- The oldest units go first: they would have been the first to leave. The
@@ -176,7 +176,7 @@ local function sliding_log(arg)
     if used == 0 or stamp + window <= now then return end
     if ahead then redate(key, total, blocked) end
     if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
-    local base = total - used + min(units, used)
+    local base = total - used + math.min(units, used)
     if base == total then
       call('UNLINK', key)
       if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end

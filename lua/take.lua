@@ -19,21 +19,20 @@ local afford, charge = algorithm(1)
 local reply, done = { now }, 0
 local alike = #ARGV < 4 + 3 * #KEYS
 
--- n, cost, longest accepted delay, and the units that can be charged at once.
-local function wanted(i)
-  if #ARGV < 7 then return 1, 1, '', 1 end
-  local arg = alike and 5 or 2 + 3 * i
-  local n, cost = ARGV[arg] + 0, ARGV[arg + 1] + 0
-  return n, cost, ARGV[arg + 2], n * cost > 0 and n * cost or nil
-end
-
 -- The rows of the keys that have none yet.
 local function go_on()
-  local keys, rows, is_alike, size = KEYS, reply, alike, #reply
-  local n, cost, max_delay, at_once = wanted(done + 1)
+  local keys, rows, size = KEYS, reply, #reply
+  local n, cost, max_delay, at_once, arg = 1, 1, '', 1, 5
+  local is_said = #ARGV > 6
   for i = done + 1, #keys do
     done = i
-    if not is_alike then n, cost, max_delay, at_once = wanted(i) end
+    if is_said then
+      if not alike then arg = 2 + 3 * i end
+      -- The sums are numbers, without the call of a function for each.
+      n, cost, max_delay = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 2]
+      at_once = n * cost > 0 and n * cost or nil
+      is_said = not alike
+    end
     local key = keys[i]
     local own, blocked, ahead, a, b, c, d, e = afford(key, n, cost, max_delay, at_once)
     if blocked then c = charge(key, n, own, own, cost, blocked, ahead, a, b, c, d, e) or c end

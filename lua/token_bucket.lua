@@ -24,7 +24,7 @@ local function token_bucket(arg)
   local full = capacity * per
   -- Keys are kept until the end of such a step, so that most charges leave the
   -- expiry as it is.
-  local step = floor(full / rate / 8) + 1
+  local step = math.floor(full / rate / 8) + 1
 
   -- A level that this version of the quota wrote ends with this and the 16 digits
   -- of a time, and is cut up by its places: half as long as by a pattern.
@@ -36,29 +36,26 @@ local function token_bucket(arg)
   -- alike hold the same.
   local last_ticks, last_text
 
-  -- When a level will be empty. Written out where every ask would call it.
-  local function empty_at(ticks, at)
-    return at + (ticks + -ticks % rate) / rate
-  end
-
-  -- The beginning of the step of an instant.
-  local function step_of(at)
-    return at - at % step
+  -- The beginning of the step in which a level will be empty. Written out where
+  -- every ask would call it.
+  local function step_of(ticks, at)
+    local empty = at + (ticks + -ticks % rate) / rate
+    return empty - empty % step
   end
 
   -- Any level, when it held, and until when its key is blocked.
   local function parsed(text)
-    local digits, their_per, time, rest = match(text, '^(%d+)/(%d+) of %d+, %d+/us at (%d+)(.*)$')
+    local digits, their_per, time, rest = string.match(text, '^(%d+)/(%d+) of %d+, %d+/us at (%d+)(.*)$')
     local ticks, at, blocked = integer(digits), integer(time), 0
     their_per = integer(their_per)
     if rest ~= '' then blocked = rest and blocked_until(rest) end
     if not (ticks and at and blocked and their_per and their_per > 0) then error('STATE used', 0) end
-    if their_per ~= per then ticks = floor(min(ticks / their_per * per, EXACT) + 0.5) end
-    return min(ticks, MOST_TICKS), at, blocked
+    if their_per ~= per then ticks = math.floor(math.min(ticks / their_per * per, EXACT) + 0.5) end
+    return math.min(ticks, MOST_TICKS), at, blocked
   end
 
-  -- `kept` is when the level that stands there will be empty, if this version of
-  -- the quota wrote it and so has set the expiry for that step.
+  -- `kept` is the step in which the level that stands there will be empty, if this
+  -- version of the quota wrote it and so has set the expiry.
   local function afford(key, n, cost, _, at_once)
     local text = call('HGET', key, 'used')
     local ticks, at, blocked, kept = 0, now, 0, nil
@@ -66,23 +63,24 @@ local function token_bucket(arg)
       local first, last = find(text, between, place, true)
       if first then ticks, at = sub(text, 1, first - 1) + 0, sub(text, last + 1) + 0 end
       if first and at <= now and at >= 0 and ticks >= 0 and ticks <= MOST_TICKS and ticks % 1 + at % 1 == 0 then
-        kept = at + (ticks + -ticks % rate) / rate
+        local empty = at + (ticks + -ticks % rate) / rate
+        kept = empty - empty % step
         ticks = ticks - (now - at) * rate
         if ticks < 0 then ticks = 0 end
         if at_once then
           local after = ticks + at_once * per
           if after <= full then
             call('HSET', key, 'used', format(level, after))
-            local empty = now + (after + -after % rate) / rate
+            empty = now + (after + -after % rate) / rate
             local begin = empty - empty % step
-            if begin > kept then expire(key, begin + step, 0) end
+            if begin ~= kept then expire(key, begin + step, 0) end
             return n, nil, nil, ticks
           end
         end
       else
         ticks, at, blocked = parsed(text)
-        if first then kept = empty_at(ticks, at) end
-        if at <= now then ticks = max(0, ticks - (now - at) * rate) end
+        if first then kept = step_of(ticks, at) end
+        if at <= now then ticks = math.max(0, ticks - (now - at) * rate) end
       end
     end
     local ahead, unit = at > now, cost * per
@@ -90,7 +88,7 @@ local function token_bucket(arg)
       return n, blocked, ahead, ticks, nil, nil, kept
     end
     if blocked > now then return 0, blocked, ahead, ticks end
-    return max(0, floor((full - ticks) / unit)), blocked, ahead, ticks, nil, nil, kept
+    return math.max(0, math.floor((full - ticks) / unit)), blocked, ahead, ticks, nil, nil, kept
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, ticks, _, _, kept)
@@ -103,21 +101,21 @@ local function token_bucket(arg)
       local text = last_text
       if blocked > now then text = text .. format(BLOCKED, blocked) end
       call('HSET', key, 'used', text)
-      local begin = step_of(empty_at(ticks, now))
-      if not kept or begin ~= step_of(kept) then expire(key, begin + step, blocked) end
+      local begin = step_of(ticks, now)
+      if begin ~= kept then expire(key, begin + step, blocked) end
     elseif n * cost > 0 and not kept then
-      local needed = max(now + ceil(ticks / rate), blocked)
+      local needed = math.max(now + math.ceil(ticks / rate), blocked)
       -- Where Redis refuses it, the denial stands all the same.
       if needed > now and now + call('PTTL', key) * 1000 < needed then
-        failure(expire, key, step_of(empty_at(ticks, now)) + step, blocked)
+        failure(expire, key, step_of(ticks, now) + step, blocked)
       end
     end
   end
 
   -- What was charged then has been draining since.
   local function give_back(key, units, stamp, blocked, _, ticks)
-    local left = max(0, units * per - (now - stamp) * rate)
-    charge(key, 1, 1, 0, 1, blocked, true, max(0, ticks - left))
+    local left = math.max(0, units * per - (now - stamp) * rate)
+    charge(key, 1, 1, 0, 1, blocked, true, math.max(0, ticks - left))
   end
 
   return afford, charge, give_back

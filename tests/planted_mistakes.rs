@@ -48,7 +48,7 @@ fn token_bucket() {
         plan::uniform(Family::TokenBucket),
         &[
             // One tick too many is asked for.
-            ("floor((full - ticks) / unit)", "floor((full - ticks - 1) / unit)"),
+            ("math.floor((full - ticks) / unit)", "math.floor((full - ticks - 1) / unit)"),
             ("ticks + n * unit <= full", "ticks + n * unit <= full + 1"),
             ("if after <= full then", "if after <= full + 1 then"),
             // A charge is lost, or one of several.
@@ -68,22 +68,31 @@ fn token_bucket() {
             ("if needed > now and now + call('PTTL', key) * 1000 < needed then", "if false then"),
             ("call('PEXPIREAT', key, last_text)", ""),
             // It is left as it is though the level will be empty later; or another version set it.
-            ("if begin > kept then expire", "if false then expire"),
-            ("if not kept or begin ~= step_of(kept) then", "if not kept then"),
-            ("if first then kept = empty_at(ticks, at) end", ""),
+            (
+                "if begin ~= kept then expire(key, begin + step, 0)",
+                "if false then expire(key, begin + step, 0)",
+            ),
+            (
+                "if begin ~= kept then expire(key, begin + step, blocked)",
+                "if not kept then expire(key, begin + step, blocked)",
+            ),
+            ("if first then kept = step_of(ticks, at) end", ""),
             ("' of ' .. ARGV[arg] .. ', '", "' of 1, '"),
             ("', ' .. ARGV[arg + 1] .. '/us at '", "', 1/us at '"),
             ("elseif n * cost > 0 and not kept then", "elseif n * cost > 0 and kept then"),
-            ("ceil(max(needed_until, now + 1) / 1000)", "floor(max(needed_until, now + 1) / 1000)"),
+            (
+                "math.ceil(math.max(needed_until, now + 1) / 1000)",
+                "math.floor(math.max(needed_until, now + 1) / 1000)",
+            ),
             // The text of another key's level or expiry is taken.
             ("if ticks ~= last_ticks then", "if not last_ticks then"),
             ("if needed_until ~= last_until then", "if not last_until then"),
             // A refund ignores its stamp, or believes one of the future.
             ("units * per - (now - stamp) * rate", "units * per"),
-            ("min(tonumber(ARGV[6]) or now, now)", "tonumber(ARGV[6]) or now"),
+            ("math.min(tonumber(ARGV[6]) or now, now)", "tonumber(ARGV[6]) or now"),
             // A penalty charges nothing; a block ends 1 µs too soon.
             ("charge(key, 1, 1, 1, tonumber(ARGV[5])", "charge(key, 1, 1, 0, tonumber(ARGV[5])"),
-            ("min(now + span, EXACT)", "min(now + span - 1, EXACT)"),
+            ("math.min(now + span, EXACT)", "math.min(now + span - 1, EXACT)"),
             // A peek charges.
             ("charge(key, n, own, own, cost", "charge(key, max(n, 1), own, max(own, 1), cost"),
         ],
@@ -96,11 +105,11 @@ fn leaky_bucket() {
         plan::uniform(Family::LeakyBucket),
         &[
             // The first waits for his own work too.
-            ("floor(last / (cost * per)) + 1", "floor(last / (cost * per))"),
+            ("math.floor(last / (cost * per)) + 1", "math.floor(last / (cost * per))"),
             // A delay that is just accepted is not; one of 1 µs more is.
             ("last < 0 and 0", "last <= 0 and 0"),
             ("max_delay * rate - ticks", "(max_delay + 1) * rate - ticks"),
-            ("min(own, floor(last / (cost * per)) + 1)", "floor(last / (cost * per)) + 1"),
+            ("math.min(own, math.floor(last / (cost * per)) + 1)", "math.floor(last / (cost * per)) + 1"),
         ],
     );
 }
@@ -157,10 +166,10 @@ fn sliding_log() {
             ("return total and units and integer(total - units)", "return total"),
             ("if ahead then redate(key, total, blocked) end", ""),
             // One entry too many is removed.
-            ("min(gone, TRIM) - 1", "min(gone, TRIM)"),
+            ("math.min(gone, TRIM) - 1", "math.min(gone, TRIM)"),
             ("expire(key, used > 0 and at + window or 0, blocked)", ""),
             // A refund gives back the newest units.
-            ("total - used + min(units, used)", "total - used"),
+            ("total - used + math.min(units, used)", "total - used"),
             ("rank_of(key, base + 1)", "rank_of(key, base)"),
             ("if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end", ""),
         ],
@@ -172,8 +181,8 @@ fn sliding_log_that_counts_denied_asks() {
     all_found(
         plan::uniform(Family::CountingLog),
         &[
-            ("min((n - own) * cost, limit)", "(n - own) * cost"),
-            ("min((n - own) * cost, limit)", "min(n * cost, limit)"),
+            ("math.min((n - own) * cost, limit)", "(n - own) * cost"),
+            ("math.min((n - own) * cost, limit)", "math.min(n * cost, limit)"),
             ("rank_of(key, total - limit + 1)", "rank_of(key, total - limit)"),
             ("charge(key, 1, 1, 0, 1, ends, true", "charge(key, 1, 0, 0, 1, ends, true"),
         ],
@@ -186,7 +195,7 @@ fn sliding_counter() {
         plan::uniform(Family::SlidingCounter),
         &[
             // A share rounded up, or a window that ends 1 µs too soon.
-            ("ceil(prev * (now - start) / window)", "floor(prev * (now - start) / window)"),
+            ("ceil(prev * (now - start) / window)", "math.floor(prev * (now - start) / window)"),
             ("ceil(prev * (now - start) / window)", "ceil(prev * (now + 1 - start) / window)"),
             ("since + window >= start", "since + window > start"),
             ("estimate + n * cost <= limit", "estimate + n * cost <= limit + 1"),
@@ -209,7 +218,7 @@ fn debts_beyond_any_limit() {
             ("if ticks > MOST_TICKS then ticks = MOST_TICKS end", ""),
             ("if after > MOST_UNITS then after = MOST_UNITS end", ""),
             ("if cur > most then cur = most end", ""),
-            ("units = min(units, max(0, MOST_TOTAL - used))", ""),
+            ("units = math.min(units, math.max(0, MOST_TOTAL - used))", ""),
             ("if total > MOST_TOTAL then", "if false then"),
         ],
     );
@@ -219,7 +228,7 @@ fn debts_beyond_any_limit() {
 #[test]
 fn no_mistake_where_redis_is_built_for_32_bits() {
     let server = harness::Server::start().unwrap();
-    let right = "format('%d', EXACT) == '9007199254740992'";
+    let right = "stamp + 0 == now";
     assert!(script::all().any(|script| script.text.contains(right)));
     for plans in [plan::mixed().boxed(), plan::indebted(&Family::ALL).boxed()] {
         assert_eq!(is_found(&plans, server.url(), (right, "false")), None);
@@ -232,13 +241,13 @@ fn groups() {
         plan::mixed(),
         &[
             // What the last item affords; what each affords by itself.
-            ("k = min(k, found[i][3])", "k = found[i][3]"),
+            ("k = math.min(k, found[i][3])", "k = found[i][3]"),
             (
                 "n, own, k, cost, blocked, ahead, a, b, c, d, e)",
                 "n, own, own, cost, blocked, ahead, a, b, c, d, e)",
             ),
             // A denial of others is counted; a reply lacks what only the state after tells.
-            ("min((n - own) * cost, limit)", "min((n - k) * cost, limit)"),
+            ("math.min((n - own) * cost, limit)", "math.min((n - k) * cost, limit)"),
             ("row[#row + 1] = after or c", "row[#row + 1] = c"),
             // A free item denies.
             ("<= limit) or cost == 0 then", "<= limit) then"),
