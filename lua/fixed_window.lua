@@ -22,15 +22,6 @@ local function fixed_window(arg)
   local fresh = now
   if ARGV[arg + 2] == '1' then fresh = now - (now - ARGV[arg + 3]) % window end
 
-  -- Any count, since when, and until when its key is blocked.
-  local function parsed(text)
-    local digits, time, rest = string.match(text, '^(%d+) since (%d+)(.*)$')
-    local used, start, blocked = integer(digits), integer(time), 0
-    if rest ~= '' then blocked = rest and blocked_until(rest) end
-    if not (used and start and blocked) then error('STATE used', 0) end
-    return used, start, blocked
-  end
-
   -- `kept`: the window stands already with its expiry, and no block beside it.
   local function afford(key, n, cost, _, at_once)
     local text = call('HGET', key, 'used')
@@ -47,7 +38,10 @@ local function fixed_window(arg)
           return n, nil, nil, used, since
         end
       else
-        used, since, blocked = parsed(text)
+        local digits, time, rest = string.match(text, '^(%d+) since (%d+)(.*)$')
+        used, since = integer(digits), integer(time)
+        if rest ~= '' then blocked = rest and blocked_until(rest) end
+        if not (used and since and blocked) then error('STATE used', 0) end
       end
       if used == 0 or since + window <= now then
         used = 0
@@ -64,20 +58,24 @@ local function fixed_window(arg)
     return math.floor(math.max(0, limit - used) / cost), blocked, ahead, used, start, nil, kept
   end
 
-  local function charge(key, n, own, k, cost, blocked, ahead, used, start, _, kept)
-    local units = k * cost
-    if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
-    local after = used + units
-    if after > MOST_UNITS then after = MOST_UNITS end
-    local text = format(WINDOW, after, start)
-    if blocked > now then text = text .. format(BLOCKED, blocked) end
-    call('HSET', key, 'used', text)
-    if not kept then expire(key, after > 0 and start + window or 0, blocked) end
+  local function writers()
+    local function charge(key, n, own, k, cost, blocked, ahead, used, start, _, kept)
+      local units = k * cost
+      if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
+      local after = used + units
+      if after > MOST_UNITS then after = MOST_UNITS end
+      local text = format(WINDOW, after, start)
+      if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
+      call('HSET', key, 'used', text)
+      if not kept then expire(key, after > 0 and start + window or 0, blocked) end
+    end
+
+    local function give_back(key, units, stamp, blocked, _, used, start)
+      if stamp >= start then charge(key, 1, 1, 0, 1, blocked, true, math.max(0, used - units), start) end
+    end
+
+    return charge, give_back
   end
 
-  local function give_back(key, units, stamp, blocked, _, used, start)
-    if stamp >= start then charge(key, 1, 1, 0, 1, blocked, true, math.max(0, used - units), start) end
-  end
-
-  return afford, charge, give_back
+  return afford, writers
 end

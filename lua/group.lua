@@ -22,7 +22,8 @@ local algorithms = {
 local reply, key, arg = { now }, 0, 2
 local affords, charges = {}, {}
 for q = 1, tonumber(ARGV[1]) do
-  affords[q], charges[q] = algorithms[ARGV[arg]](arg + 1)
+  local afford, writers = algorithms[ARGV[arg]](arg + 1)
+  affords[q], charges[q] = afford, writers()
   arg = arg + 5
 end
 

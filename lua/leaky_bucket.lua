@@ -10,7 +10,7 @@
 ]]
 local function leaky_bucket(arg)
   local rate, per = ARGV[arg + 1] + 0, ARGV[arg + 2] + 0
-  local afford, charge, give_back = token_bucket(arg)
+  local afford, writers = token_bucket(arg)
 
   local function afford_in_time(key, n, cost, max_delay, at_once)
     if max_delay == '' then return afford(key, n, cost, max_delay, at_once) end
@@ -22,5 +22,5 @@ local function leaky_bucket(arg)
     return own, blocked, ahead, ticks, nil, nil, kept
   end
 
-  return afford_in_time, charge, give_back
+  return afford_in_time, writers
 end

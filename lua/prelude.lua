@@ -6,7 +6,8 @@
             text with all its digits (tostring would keep 14 of 16).
 
   What an algorithm's file defines is a function of the place of its quota in
-  ARGV that returns three, which raise what fails: see `failure`.
+  ARGV that returns two, `afford` and `writers`, which makes the others: not every
+  call needs them. They raise what fails: see `failure`.
 
     afford(key, n, cost, max_delay, at_once)
         -> how many of n asks its limit alone admits, blocked_until,

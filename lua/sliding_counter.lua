@@ -21,15 +21,6 @@ local function sliding_counter(arg)
   -- A count times the window must stay exact.
   local most = math.floor(4503599627370496 / window)
 
-  -- Any two counts, since when, and until when their key is blocked.
-  local function parsed(text)
-    local digits, more, time, rest = string.match(text, '^(%d+)%+(%d+) since (%d+)(.*)$')
-    local stored, before, since, blocked = integer(digits), integer(more), integer(time), 0
-    if rest ~= '' then blocked = rest and blocked_until(rest) end
-    if not (stored and before and since and blocked) then error('STATE used', 0) end
-    return math.min(stored, most), math.min(before, most), since, blocked
-  end
-
   -- `kept`: something was used of this window, so that it stands already with its
   -- expiry, and no block beside it.
   local function afford(key, n, cost, _, at_once)
@@ -42,8 +33,12 @@ local function sliding_counter(arg)
       if is_current and cur >= 0 and prev >= 0 and cur <= most and prev <= most and cur % 1 + prev % 1 == 0 then
         kept = cur > 0
       else
-        local stored, before
-        stored, before, since, blocked = parsed(text)
+        local digits, more, time, rest = string.match(text, '^(%d+)%+(%d+) since (%d+)(.*)$')
+        local stored, before = integer(digits), integer(more)
+        since = integer(time)
+        if rest ~= '' then blocked = rest and blocked_until(rest) end
+        if not (stored and before and since and blocked) then error('STATE used', 0) end
+        stored, before = math.min(stored, most), math.min(before, most)
         cur, prev = 0, 0
         if since >= start then
           cur, prev, ahead = stored, before, since > now
@@ -64,27 +59,31 @@ local function sliding_counter(arg)
     return math.floor(math.max(0, limit - estimate) / cost), blocked, ahead, cur, prev, nil, kept
   end
 
-  local function charge(key, n, own, k, cost, blocked, ahead, cur, prev, _, kept)
-    local units = k * cost
-    if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
-    cur = cur + units
-    if cur > most then cur = most end
-    local text = format(counts, cur, prev)
-    if blocked > now then text = text .. format(BLOCKED, blocked) end
-    call('HSET', key, 'used', text)
-    if kept then return end
-    -- As long as either count can matter.
-    expire(key, cur > 0 and start + 2 * window or prev > 0 and start + window or 0, blocked)
-  end
-
-  local function give_back(key, units, stamp, blocked, _, cur, prev)
-    if stamp >= start then
-      cur = math.max(0, cur - units)
-    elseif stamp + window >= start then
-      prev = math.max(0, prev - units)
+  local function writers()
+    local function charge(key, n, own, k, cost, blocked, ahead, cur, prev, _, kept)
+      local units = k * cost
+      if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
+      cur = cur + units
+      if cur > most then cur = most end
+      local text = format(counts, cur, prev)
+      if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
+      call('HSET', key, 'used', text)
+      if kept then return end
+      -- As long as either count can matter.
+      expire(key, cur > 0 and start + 2 * window or prev > 0 and start + window or 0, blocked)
     end
-    charge(key, 1, 1, 0, 1, blocked, true, cur, prev)
+
+    local function give_back(key, units, stamp, blocked, _, cur, prev)
+      if stamp >= start then
+        cur = math.max(0, cur - units)
+      elseif stamp + window >= start then
+        prev = math.max(0, prev - units)
+      end
+      charge(key, 1, 1, 0, 1, blocked, true, cur, prev)
+    end
+
+    return charge, give_back
   end
 
-  return afford, charge, give_back
+  return afford, writers
 end

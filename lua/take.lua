@@ -15,15 +15,14 @@
            and blocked_until after it
   Writes   see the algorithm
 ]]
-local afford, charge = algorithm(1)
+local afford, writers = algorithm(1)
 local reply, done = { now }, 0
-local alike = #ARGV < 4 + 3 * #KEYS
 
 -- The rows of the keys that have none yet.
 local function go_on()
   local keys, rows, size = KEYS, reply, #reply
   local n, cost, max_delay, at_once, arg = 1, 1, '', 1, 5
-  local is_said = #ARGV > 6
+  local is_said, alike, charge = #ARGV > 6, #ARGV < 4 + 3 * #keys, nil
   for i = done + 1, #keys do
     done = i
     if is_said then
@@ -35,7 +34,10 @@ local function go_on()
     end
     local key = keys[i]
     local own, blocked, ahead, a, b, c, d, e = afford(key, n, cost, max_delay, at_once)
-    if blocked then c = charge(key, n, own, own, cost, blocked, ahead, a, b, c, d, e) or c end
+    if blocked then
+      charge = charge or writers()
+      c = charge(key, n, own, own, cost, blocked, ahead, a, b, c, d, e) or c
+    end
     size = size + 1
     rows[size] = own
     if blocked and blocked > 0 then

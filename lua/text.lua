@@ -7,7 +7,7 @@
             read
 ]]
 local sub, find = string.sub, string.find
-local BLOCKED = ' blocked until ' .. WHOLE
+local BLOCKED = ' blocked until '
 
 -- Until when, by what stands after a state; nil where we never write that.
 local function blocked_until(rest)

@@ -32,28 +32,6 @@ local function token_bucket(arg)
   local place = -16 - #between
   local level = WHOLE .. between .. stamp
 
-  -- The last level and its text are kept, since idle buckets that are charged
-  -- alike hold the same.
-  local last_ticks, last_text
-
-  -- The beginning of the step in which a level will be empty. Written out where
-  -- every ask would call it.
-  local function step_of(ticks, at)
-    local empty = at + (ticks + -ticks % rate) / rate
-    return empty - empty % step
-  end
-
-  -- Any level, when it held, and until when its key is blocked.
-  local function parsed(text)
-    local digits, their_per, time, rest = string.match(text, '^(%d+)/(%d+) of %d+, %d+/us at (%d+)(.*)$')
-    local ticks, at, blocked = integer(digits), integer(time), 0
-    their_per = integer(their_per)
-    if rest ~= '' then blocked = rest and blocked_until(rest) end
-    if not (ticks and at and blocked and their_per and their_per > 0) then error('STATE used', 0) end
-    if their_per ~= per then ticks = math.floor(math.min(ticks / their_per * per, EXACT) + 0.5) end
-    return math.min(ticks, MOST_TICKS), at, blocked
-  end
-
   -- `kept` is the step in which the level that stands there will be empty, if this
   -- version of the quota wrote it and so has set the expiry.
   local function afford(key, n, cost, _, at_once)
@@ -78,8 +56,16 @@ local function token_bucket(arg)
           end
         end
       else
-        ticks, at, blocked = parsed(text)
-        if first then kept = step_of(ticks, at) end
+        local digits, their_per, time, rest = string.match(text, '^(%d+)/(%d+) of %d+, %d+/us at (%d+)(.*)$')
+        ticks, at, their_per = integer(digits), integer(time), integer(their_per)
+        if rest ~= '' then blocked = rest and blocked_until(rest) end
+        if not (ticks and at and blocked and their_per and their_per > 0) then error('STATE used', 0) end
+        if their_per ~= per then ticks = math.floor(math.min(ticks / their_per * per, EXACT) + 0.5) end
+        ticks = math.min(ticks, MOST_TICKS)
+        if first then
+          local empty = at + (ticks + -ticks % rate) / rate
+          kept = empty - empty % step
+        end
         if at <= now then ticks = math.max(0, ticks - (now - at) * rate) end
       end
     end
@@ -91,32 +77,46 @@ local function token_bucket(arg)
     return math.max(0, math.floor((full - ticks) / unit)), blocked, ahead, ticks, nil, nil, kept
   end
 
-  local function charge(key, n, own, k, cost, blocked, ahead, ticks, _, _, kept)
-    if k * cost > 0 or (ahead and n * cost > 0) then
-      ticks = ticks + k * cost * per
-      if ticks > MOST_TICKS then ticks = MOST_TICKS end
-      if ticks ~= last_ticks then
-        last_ticks, last_text = ticks, format(level, ticks)
-      end
-      local text = last_text
-      if blocked > now then text = text .. format(BLOCKED, blocked) end
-      call('HSET', key, 'used', text)
-      local begin = step_of(ticks, now)
-      if begin ~= kept then expire(key, begin + step, blocked) end
-    elseif n * cost > 0 and not kept then
-      local needed = math.max(now + math.ceil(ticks / rate), blocked)
-      -- Where Redis refuses it, the denial stands all the same.
-      if needed > now and now + call('PTTL', key) * 1000 < needed then
-        failure(expire, key, step_of(ticks, now) + step, blocked)
+  local function writers()
+    -- The last level and its text are kept, since idle buckets that are charged
+    -- alike hold the same.
+    local last_ticks, last_text
+
+    -- The beginning of the step in which a level will be empty. Written out above.
+    local function step_of(ticks)
+      local empty = now + (ticks + -ticks % rate) / rate
+      return empty - empty % step
+    end
+
+    local function charge(key, n, own, k, cost, blocked, ahead, ticks, _, _, kept)
+      if k * cost > 0 or (ahead and n * cost > 0) then
+        ticks = ticks + k * cost * per
+        if ticks > MOST_TICKS then ticks = MOST_TICKS end
+        if ticks ~= last_ticks then
+          last_ticks, last_text = ticks, format(level, ticks)
+        end
+        local text = last_text
+        if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
+        call('HSET', key, 'used', text)
+        local begin = step_of(ticks)
+        if begin ~= kept then expire(key, begin + step, blocked) end
+      elseif n * cost > 0 and not kept then
+        local needed = math.max(now + math.ceil(ticks / rate), blocked)
+        -- Where Redis refuses it, the denial stands all the same.
+        if needed > now and now + call('PTTL', key) * 1000 < needed then
+          failure(expire, key, step_of(ticks) + step, blocked)
+        end
       end
     end
+
+    -- What was charged then has been draining since.
+    local function give_back(key, units, stamp, blocked, _, ticks)
+      local left = math.max(0, units * per - (now - stamp) * rate)
+      charge(key, 1, 1, 0, 1, blocked, true, math.max(0, ticks - left))
+    end
+
+    return charge, give_back
   end
 
-  -- What was charged then has been draining since.
-  local function give_back(key, units, stamp, blocked, _, ticks)
-    local left = math.max(0, units * per - (now - stamp) * rate)
-    charge(key, 1, 1, 0, 1, blocked, true, math.max(0, ticks - left))
-  end
-
-  return afford, charge, give_back
+  return afford, writers
 end

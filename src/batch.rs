@@ -353,7 +353,7 @@ impl UnderWay {
         let one_more = |alone| (alone < most.alone).then_some(alone + 1);
         let is_free = self.senders.load(Ordering::Relaxed) == 0
             && self.alone.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
-        is_free.then_some(Alone(self))
+        is_free.then(|| Alone(self))
     }
 }
 

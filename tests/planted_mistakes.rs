@@ -76,7 +76,7 @@ fn token_bucket() {
                 "if begin ~= kept then expire(key, begin + step, blocked)",
                 "if not kept then expire(key, begin + step, blocked)",
             ),
-            ("if first then kept = step_of(ticks, at) end", ""),
+            ("if first then\n", "if false then\n"),
             ("' of ' .. ARGV[arg] .. ', '", "' of 1, '"),
             ("', ' .. ARGV[arg + 1] .. '/us at '", "', 1/us at '"),
             ("elseif n * cost > 0 and not kept then", "elseif n * cost > 0 and kept then"),
@@ -127,7 +127,10 @@ fn fixed_window() {
             ("used + n * cost <= limit", "used + n * cost <= limit + 1"),
             ("used + at_once <= limit", "used + at_once <= limit + 1"),
             // An expiry that a block has moved is left where it is; or that of the last window is.
-            ("used, since, blocked = parsed(text)", "used, since, blocked = parsed(text) kept = true"),
+            (
+                "used, since = integer(digits), integer(time)",
+                "used, since, kept = integer(digits), integer(time), true",
+            ),
             ("if not kept then expire", "if used == 0 and blocked == 0 then expire"),
             ("expire(key, after > 0 and start + window or 0, blocked)", ""),
             ("after > 0 and start + window or 0", "start + window - 1000"),
