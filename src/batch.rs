@@ -214,9 +214,7 @@ impl Shared {
         let fingerprint = fingerprint(&group);
         // As little as can be is done under the lock, which all threads want.
         let (answer, answered) = oneshot::channel();
-        // Deadlines may be as long as durations can be.
-        let overdue = deadline.after.saturating_add(self.longest.saturating_mul(2));
-        let overdue = deadline.at.checked_sub(overdue);
+        let slow = Slow::at(deadline, self.longest);
         let under_way = self.under_way(lane);
         let mut line = locked(&self.lanes[lane].line);
         if line.queue.is_empty()
@@ -228,7 +226,7 @@ impl Shared {
             return Joined::Full(group);
         }
         let merged = line.queue.push(group, fingerprint, Caller { answer, deadline });
-        let sender = self.new_sender(lane, &mut line, overdue);
+        let sender = self.new_sender(lane, &mut line, slow);
         // A runtime that is ending drops what it is given at once, and with it
         // the sender, who needs the lock.
         drop(line);
@@ -240,25 +238,20 @@ impl Shared {
         Joined::Waits(Waiting { answer: answered, is_watched })
     }
 
-    /// One more, if there are too few. A sender whose call is `overdue`, begun before that,
-    /// does not count: its runtime stands still, as a current-thread one does when its
-    /// owner turns to something else.
-    fn new_sender(
-        self: &Arc<Self>,
-        lane: usize,
-        line: &mut Line,
-        overdue: Option<Instant>,
-    ) -> Option<Sender> {
+    /// One more, if there are too few. A sender may be on a runtime that stands still, as a
+    /// current-thread one does when its owner turns to something else: so one that is late is not
+    /// waited for, and one that is overdue does not count.
+    fn new_sender(self: &Arc<Self>, lane: usize, line: &mut Line, slow: Slow) -> Option<Sender> {
         let under_way = self.under_way(lane);
         let is_enough = |line: &Line| {
-            !line.senders.is_empty() && under_way.senders.load(Ordering::Relaxed) >= self.most.senders
+            line.senders.iter().any(|(_, since)| slow.late.is_none_or(|late| *since > late))
+                && under_way.senders.load(Ordering::Relaxed) >= self.most.senders
         };
-        if is_enough(line) {
-            let overdue = overdue?;
+        if let Some(overdue) = slow.overdue {
             line.forget(under_way, |(_, since)| *since <= overdue);
-            if is_enough(line) {
-                return None;
-            }
+        }
+        if is_enough(line) {
+            return None;
         }
         line.senders_so_far += 1;
         under_way.senders.fetch_add(1, Ordering::Relaxed);
@@ -344,6 +337,24 @@ impl Shared {
             observer.called(asks, groups.len(), Duration::from_micros(took));
         }
         (outcomes, sent_us)
+    }
+}
+
+/// What had begun by then takes longer than it should; `None` where that is before all time, since
+/// deadlines may be as long as durations can be.
+#[derive(Clone, Copy)]
+struct Slow {
+    /// A part of the limiter's deadline.
+    late: Option<Instant>,
+    /// Two of them.
+    overdue: Option<Instant>,
+}
+
+impl Slow {
+    /// For one who asks now.
+    fn at(deadline: Deadline, longest: Duration) -> Self {
+        let before = |ago: Duration| deadline.at.checked_sub(deadline.after.saturating_add(ago));
+        Self { late: before(longest / 4), overdue: before(longest.saturating_mul(2)) }
     }
 }
 

@@ -2,9 +2,10 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use harness::Server;
 use tidegate::{Decision, Error, Gate, Limiter, Quota};
 
@@ -305,6 +306,49 @@ fn a_runtime_that_stands_still_holds_up_none_but_its_own() {
         assert!(runs.block_on(gate.check("key")).unwrap().is_allowed());
         stands.block_on(join_all(left)).into_iter().for_each(|it| drop(it.unwrap()));
     }
+}
+
+/// More threads than lines, all busy, so that there are senders enough.
+#[test]
+fn a_thread_that_stands_still_takes_along_what_it_has_and_no_more_of_its_line() {
+    const TASKS: usize = 16;
+    let server = Server::process(&[]).unwrap();
+    let current_thread = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    // The connection belongs to one that runs.
+    let runs = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let limiter = builder(server.url()).deadline(Duration::from_millis(400)).breaker(false).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1 << 40, HOUR));
+    runs.block_on(limiter.ready()).unwrap();
+
+    let start = Instant::now();
+    let ask = async |gate: Gate| {
+        let (mut decided, mut late) = (0, 0);
+        while start.elapsed() < Duration::from_secs(3) {
+            match gate.check("key").await {
+                Ok(decision) => decided += usize::from(decision.is_allowed()),
+                Err(error) => late += usize::from(error.is_timeout()),
+            }
+        }
+        (decided, late)
+    };
+    let others: Vec<(usize, usize)> = thread::scope(|scope| {
+        scope.spawn(|| {
+            current_thread().block_on(async {
+                let asking = join_all((0..TASKS).map(|_| ask(gate.clone())));
+                let stands = async {
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    thread::sleep(Duration::from_secs(2));
+                };
+                join(asking, stands).await;
+            });
+        });
+        let ask_all = || current_thread().block_on(join_all((0..TASKS).map(|_| ask(gate.clone()))));
+        let others: Vec<_> = (0..8).map(|_| scope.spawn(ask_all)).collect();
+        others.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    let late: usize = others.iter().map(|(_, late)| late).sum();
+    assert!(late <= 3 * TASKS, "{late} were late");
+    assert!(others.iter().all(|(decided, _)| *decided > 100), "{others:?}");
 }
 
 /// They keep nothing but themselves: the queue is bounded.

@@ -95,7 +95,9 @@ impl Line {
     /// Senders that do not count any more.
     pub(super) fn forget(&mut self, under_way: &UnderWay, which: impl Fn(&(u64, Instant)) -> bool) {
         let forgotten = self.senders.extract_if(.., |sender| which(sender)).count();
-        under_way.senders.fetch_sub(forgotten, Ordering::Relaxed);
+        if forgotten > 0 {
+            under_way.senders.fetch_sub(forgotten, Ordering::Relaxed);
+        }
     }
 }
 

@@ -69,7 +69,7 @@ local function through(run)
     return run(command, is_stale and key .. ':before' or key, ...)
   end
 end
-call, try = through(redis.call), through(redis.pcall)
+call = through(redis.call)
 ",
 );
 

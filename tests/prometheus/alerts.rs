@@ -2,8 +2,10 @@
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::future::{join_all, select};
 use harness::{Fault, Proxy, Server, promtool};
 use tidegate::{Lease, Limiter, OnFailure, Quota, Rate, Switch};
 
@@ -117,17 +119,15 @@ async fn each_fires_when_its_cause_is_made() {
     let paused = server.pause().unwrap();
     let full = service.builder(server.url()).deadline(HOUR).on_failure(OnFailure::Error).breaker(false);
     let full = full.build().unwrap().gate("full", large);
-    // More than may wait in line.
-    let (gate, keys) = (full.clone(), 0..70_000);
-    let burst = tokio::spawn(async move {
-        futures_util::future::join_all(keys.map(|key| gate.check(format!("user:{key}")))).await
-    });
-    soon("who comes now finds no room", async || {
-        let late = full.ask("late").deadline(Duration::from_millis(50)).check().await;
-        late.is_err_and(|error| error.kind() == "queue_full")
-    })
-    .await;
-    burst.abort();
+    {
+        // More than may wait in line, and another in the same line: all by this thread.
+        let burst = join_all((0..20_000).map(|key| full.check(format!("user:{key}"))));
+        let is_full = soon("who comes now finds no room", async || {
+            let late = full.ask("late").deadline(Duration::from_millis(50)).check().await;
+            late.is_err_and(|error| error.kind() == "queue_full")
+        });
+        select(pin!(burst), pin!(is_full)).await;
+    }
     drop(paused);
     fires("TidegateQueueFull").await;
 
