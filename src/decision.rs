@@ -66,7 +66,7 @@ impl fmt::Display for Source {
 /// the deny cache decided. The examples are of a token bucket of 5,
 /// refilled 1/s, asked six times at once.
 #[must_use = "a decision that nobody looks at limits nothing"]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Decision {
     pub(crate) gate: GateName,
@@ -178,6 +178,24 @@ impl Decision {
 #[cfg(feature = "serde")]
 fn as_duration<S: serde::Serializer>(us: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serde::Serialize::serialize(&Duration::from_micros(*us), serializer)
+}
+
+/// Its fields by the names of their methods.
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("gate", &self.gate)
+            .field("allowed", &self.allowed)
+            .field("limit", &self.limit)
+            .field("remaining", &self.remaining)
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after())
+            .field("delay", &self.delay())
+            .field("source", &self.source)
+            .field("shadow", &self.shadow)
+            .field("now_us", &self.now_us)
+            .finish()
+    }
 }
 
 /// Such as `allowed, 4 of 5 left`, `denied, retry after 1s`.
