@@ -147,7 +147,7 @@ impl Batch {
             Joined::Alone(group, alone) => {
                 Taking::Boxed(Box::pin(shared.take_alone(group, deadline, Some(alone))))
             }
-            Joined::Waits(waiting) => shared.answered(waiting, deadline),
+            Joined::Waits(taking) => taking,
             Joined::Full(group) => Taking::Boxed(Box::pin(shared.wait_for_room(lane, group, deadline))),
         }
     }
@@ -194,25 +194,18 @@ impl Future for Taking<'_> {
     }
 }
 
-/// Whoever lines up.
-struct Waiting {
-    answer: oneshot::Receiver<Told>,
-    /// Whether somebody tells when the deadline has passed.
-    is_watched: bool,
-}
-
 /// What became of an ask that would join the line.
 enum Joined<'a> {
     /// Nobody is there: its caller sends it.
     Alone(Group, Alone<'a>),
-    Waits(Waiting),
+    Waits(Taking<'a>),
     Full(Group),
 }
 
 impl Shared {
     fn join(self: &Arc<Self>, lane: usize, group: Group, deadline: Deadline) -> Joined<'_> {
         let fingerprint = fingerprint(&group);
-        // As little as can be is done under the lock, which all threads want.
+        // As little as can be is done under the lock, which threads of one line share.
         let (answer, answered) = oneshot::channel();
         let slow = Slow::at(deadline, self.longest);
         let under_way = self.under_way(lane);
@@ -235,7 +228,7 @@ impl Shared {
         if let Some(sender) = sender {
             tokio::spawn(sender.run());
         }
-        Joined::Waits(Waiting { answer: answered, is_watched })
+        Joined::Waits(self.in_time(Taking::Waits(answered), is_watched, deadline))
     }
 
     /// One more, if there are too few. A sender may be on a runtime that stands still, as a
@@ -243,14 +236,13 @@ impl Shared {
     /// waited for, and one that is overdue does not count.
     fn new_sender(self: &Arc<Self>, lane: usize, line: &mut Line, slow: Slow) -> Option<Sender> {
         let under_way = self.under_way(lane);
-        let is_enough = |line: &Line| {
-            line.senders.iter().any(|(_, since)| slow.late.is_none_or(|late| *since > late))
-                && under_way.senders.load(Ordering::Relaxed) >= self.most.senders
-        };
         if let Some(overdue) = slow.overdue {
             line.forget(under_way, |(_, since)| *since <= overdue);
         }
-        if is_enough(line) {
+        let is_in_time = |since: &Instant| slow.late.is_none_or(|late| *since > late);
+        if line.senders.iter().any(|(_, since)| is_in_time(since))
+            && under_way.senders.load(Ordering::Relaxed) >= self.most.senders
+        {
             return None;
         }
         line.senders_so_far += 1;
@@ -276,9 +268,9 @@ impl Shared {
                     room.notify_one();
                     return self.take_alone(group, deadline, Some(alone)).await;
                 }
-                Joined::Waits(waiting) => {
+                Joined::Waits(taking) => {
                     room.notify_one();
-                    return self.answered(waiting, deadline).await;
+                    return taking.await;
                 }
                 Joined::Full(back) => group = back,
             }
@@ -288,13 +280,13 @@ impl Shared {
         }
     }
 
-    fn answered(&self, Waiting { answer, is_watched }: Waiting, deadline: Deadline) -> Taking<'_> {
-        let answered = Taking::Waits(answer);
+    /// With a timer of its own where nobody watches over it.
+    fn in_time<'a>(&'a self, taking: Taking<'a>, is_watched: bool, deadline: Deadline) -> Taking<'a> {
         if is_watched {
-            return answered;
+            return taking;
         }
         Taking::Boxed(Box::pin(async move {
-            let in_time = tokio::time::timeout_at(deadline.at, answered).await;
+            let in_time = tokio::time::timeout_at(deadline.at, taking).await;
             in_time.unwrap_or_else(|_| Err(self.late(deadline)))
         }))
     }

@@ -94,7 +94,7 @@ fn token_bucket() {
             ("charge(key, 1, 1, 1, tonumber(ARGV[5])", "charge(key, 1, 1, 0, tonumber(ARGV[5])"),
             ("math.min(now + span, EXACT)", "math.min(now + span - 1, EXACT)"),
             // A peek charges.
-            ("charge(key, n, own, own, cost", "charge(key, max(n, 1), own, max(own, 1), cost"),
+            ("charge(key, n, own, own, cost", "charge(key, math.max(n, 1), own, math.max(own, 1), cost"),
         ],
     );
 }
