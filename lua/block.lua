@@ -8,8 +8,7 @@
   Writes   the state, whose text says it or beside which the member does; the
            expiry covers it
 ]]
-local afford, writers = algorithm(1)
-local charge = writers()
+local afford, charge = algorithm(1)
 local key, span = KEYS[1], tonumber(ARGV[5])
 return failure(function()
   local _, blocked, _, a, b, c = afford(key, 0, 1, '')

@@ -14,35 +14,24 @@
 
 -- The most that is ever stored, so that debt stays exact.
 local MOST_UNITS = 4503599627370496
-local SINCE = ' since '
-local WINDOW = WHOLE .. SINCE .. WHOLE
+local WINDOW = WHOLE .. ' since ' .. WHOLE
 
 local function fixed_window(arg)
   local limit, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
   local fresh = now
   if ARGV[arg + 2] == '1' then fresh = now - (now - ARGV[arg + 3]) % window end
 
-  -- `kept`: the window stands already with its expiry, and no block beside it.
-  local function afford(key, n, cost, _, at_once)
+  -- `kept`: the window stands already with its expiry.
+  local function afford(key, n, cost)
     local text = call('HGET', key, 'used')
     local used, start, blocked, ahead, kept = 0, fresh, 0, false, false
     if text then
-      local since
-      -- Where a block stands behind, 23 characters from the end are too late.
-      local first, last = find(text, SINCE, -23, true)
-      if first then used, since = sub(text, 1, first - 1) + 0, sub(text, last + 1) + 0 end
-      if first and since <= now and since >= 0 and used >= 0 and used <= EXACT and used % 1 + since % 1 == 0 then
-        kept = used > 0 and since + window > now
-        if kept and at_once and used + at_once <= limit then
-          call('HSET', key, 'used', format(WINDOW, used + at_once, since))
-          return n, nil, nil, used, since
-        end
-      else
-        local digits, time, rest = string.match(text, '^(%d+) since (%d+)(.*)$')
-        used, since = integer(digits), integer(time)
-        if rest ~= '' then blocked = rest and blocked_until(rest) end
-        if not (used and since and blocked) then error('STATE used', 0) end
-      end
+      local digits, time, rest = match(text, '^(%d+) since (%d+)(.*)$')
+      local since = integer(time)
+      used = integer(digits)
+      if rest ~= '' then blocked = rest and blocked_until(rest) end
+      if not (used and since and blocked) then error('STATE used', 0) end
+      kept = used > 0 and since <= now and since + window > now
       if used == 0 or since + window <= now then
         used = 0
       elseif since > now then
@@ -58,24 +47,19 @@ local function fixed_window(arg)
     return math.floor(math.max(0, limit - used) / cost), blocked, ahead, used, start, nil, kept
   end
 
-  local function writers()
-    local function charge(key, n, own, k, cost, blocked, ahead, used, start, _, kept)
-      local units = k * cost
-      if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
-      local after = used + units
-      if after > MOST_UNITS then after = MOST_UNITS end
-      local text = format(WINDOW, after, start)
-      if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
-      call('HSET', key, 'used', text)
-      if not kept then expire(key, after > 0 and start + window or 0, blocked) end
-    end
-
-    local function give_back(key, units, stamp, blocked, _, used, start)
-      if stamp >= start then charge(key, 1, 1, 0, 1, blocked, true, math.max(0, used - units), start) end
-    end
-
-    return charge, give_back
+  local function charge(key, n, own, k, cost, blocked, ahead, used, start, _, kept)
+    local units = k * cost
+    if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
+    local after = math.min(used + units, MOST_UNITS)
+    local text = format(WINDOW, after, start)
+    if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
+    call('HSET', key, 'used', text)
+    if not kept then expire(key, after > 0 and start + window or 0, blocked) end
   end
 
-  return afford, writers
+  local function give_back(key, units, stamp, blocked, _, used, start)
+    if stamp >= start then charge(key, 1, 1, 0, 1, blocked, true, math.max(0, used - units), start) end
+  end
+
+  return afford, charge, give_back
 end

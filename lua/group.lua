@@ -21,9 +21,8 @@ local algorithms = {
 }
 local reply, key, arg = { now }, 0, 2
 local affords, charges = {}, {}
-for q = 1, tonumber(ARGV[1]) do
-  local afford, writers = algorithms[ARGV[arg]](arg + 1)
-  affords[q], charges[q] = afford, writers()
+for q = 1, ARGV[1] do
+  affords[q], charges[q] = algorithms[ARGV[arg]](arg + 1)
   arg = arg + 5
 end
 
@@ -33,7 +32,7 @@ local function take(first, n, items)
   local k, found = n, {}
   for i = 1, items do
     item = i
-    local q, cost = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+    local q, cost = ARGV[arg] + 0, ARGV[arg + 1] + 0
     found[i] = { q, cost, affords[q](KEYS[first + i], n, cost, ARGV[arg + 2]) }
     k = math.min(k, found[i][3])
     arg = arg + 3
@@ -52,7 +51,7 @@ local function take(first, n, items)
 end
 
 while key < #KEYS do
-  local n, items = tonumber(ARGV[arg]), tonumber(ARGV[arg + 1])
+  local n, items = ARGV[arg] + 0, ARGV[arg + 1] + 0
   arg = arg + 2
   local next_arg = arg + 3 * items
   local failed = failure(take, key, n, items)

@@ -4,23 +4,22 @@
   would wait longer than it accepts is denied and takes no place.
 
   KEYS     hash: used, as token_bucket
-  ARGV     quota: queue, rate, per, 0
+  ARGV     quota: queue, rate, per, 1
   State    ticks used
   Writes   as token_bucket
 ]]
 local function leaky_bucket(arg)
   local rate, per = ARGV[arg + 1] + 0, ARGV[arg + 2] + 0
-  local afford, writers = token_bucket(arg)
+  local afford, charge, give_back = token_bucket(arg)
 
-  local function afford_in_time(key, n, cost, max_delay, at_once)
-    if max_delay == '' then return afford(key, n, cost, max_delay, at_once) end
+  local function afford_in_time(key, n, cost, max_delay)
     local own, blocked, ahead, ticks, _, _, kept = afford(key, n, cost)
-    if own > 0 and cost > 0 then
+    if max_delay ~= '' and own > 0 and cost > 0 then
       local last = max_delay * rate - ticks
       own = last < 0 and 0 or math.min(own, math.floor(last / (cost * per)) + 1)
     end
     return own, blocked, ahead, ticks, nil, nil, kept
   end
 
-  return afford_in_time, writers
+  return afford_in_time, charge, give_back
 end

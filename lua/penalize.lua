@@ -7,8 +7,7 @@
   Returns  now, or a string that says why it failed
   Writes   as a charge of the algorithm
 ]]
-local afford, writers = algorithm(1)
-local charge = writers()
+local afford, charge = algorithm(1)
 local key = KEYS[1]
 return failure(function()
   local _, blocked, ahead, a, b, c, d, e = afford(key, 0, 1, '')

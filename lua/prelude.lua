@@ -1,21 +1,17 @@
 --[[
-  prelude: what stands before every script. Reads the server's clock, once:
-  TIME runs on inside a script on Redis 7.0, so a second reading would differ.
+  prelude: what algorithms and verbs have in common: numbers, expiry, failures,
+  and the contract between the two.
 
-  Promises  `now` in whole microseconds since 1970, and `stamp`, the same as
-            text with all its digits (tostring would keep 14 of 16).
+  Promises  `stamp` of any build, `WHOLE`, `integer`, `expire`, `failure`
 
   What an algorithm's file defines is a function of the place of its quota in
-  ARGV that returns two, `afford` and `writers`, which makes the others: not every
-  call needs them. They raise what fails: see `failure`.
+  ARGV that returns three. They raise what fails: see `failure`.
 
-    afford(key, n, cost, max_delay, at_once)
+    afford(key, n, cost, max_delay)
         -> how many of n asks its limit alone admits, blocked_until,
            whether the state is dated in the future, state (1 to 3 numbers, nil
            in the place of others), and up to two more that charge would have to
-           find out again.
-           With `at_once` it may charge all n itself, where the state is of the
-           usual kind and admits them; then blocked_until is nil
+           find out again
     charge(key, n, own, k, cost, blocked, ahead, state..., the two)
         charges k of n asks, of which `own` could be afforded; with k = 0 does
         what a denial may do; writes the state as it is where `ahead` is true
@@ -23,40 +19,29 @@
     give_back(key, units, stamp, blocked, ahead, state...)
         takes back what was charged at `stamp` as far as it still counts
 ]]
--- Each local that a function takes along is an allocation in every call: so these
--- are what the usual ask needs, and no more.
-local call, format = redis.call, string.format
-local time = call('TIME')
-local now = time[1] * 1000000 + time[2]
 
 -- Doubles hold every integer up to here, so sums below it are exact.
 local EXACT = 9007199254740992
 
 -- How the text of an integer is made: `%d` takes half as long as `%.0f`, but
 -- holds 32 bits where Redis was built for them.
-local stamp = format('%d', now)
 local IS_64_BIT = stamp + 0 == now
 local WHOLE = IS_64_BIT and '%d' or '%.0f'
 if not IS_64_BIT then stamp = format(WHOLE, now) end
 
--- An integer that we could have stored, or nil. NaN fails every comparison.
--- Written out where every ask would call it.
+-- An integer that we could have stored, or nil. NaN fails every comparison. Of
+-- what can be no number at all, a pattern has to tell before.
 local function integer(text)
-  local value = tonumber(text)
+  local value = text and text + 0
   if value and value >= 0 and value <= EXACT and value % 1 == 0 then return value end
 end
 
 -- Lets the key live until a time (us), and as long as it is blocked. By the
 -- clock that decided, and rounded up: a relative expiry would count from another
 -- reading of it, and one in a millisecond that has begun removes the key at once.
--- The last text is kept, since keys that are used alike expire alike.
-local last_until, last_text
 local function expire(key, needed_until, blocked)
-  if blocked > needed_until then needed_until = blocked end
-  if needed_until ~= last_until then
-    last_until, last_text = needed_until, format(WHOLE, math.ceil(math.max(needed_until, now + 1) / 1000))
-  end
-  call('PEXPIREAT', key, last_text)
+  local at = math.max(needed_until, blocked, now + 1)
+  call('PEXPIREAT', key, format(WHOLE, math.ceil(at / 1000)))
 end
 
 -- Runs what can fail by what a key holds or what Redis refuses -> nil, or what

@@ -8,8 +8,7 @@
   Returns  now, or a string that says why it failed
   Writes   the state of the algorithm, and its expiry
 ]]
-local afford, writers = algorithm(1)
-local _, give_back = writers()
+local afford, _, give_back = algorithm(1)
 local key = KEYS[1]
 return failure(function()
   local _, blocked, ahead, a, b, c = afford(key, 0, 1, '')

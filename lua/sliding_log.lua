@@ -201,5 +201,5 @@ local function sliding_log(arg)
     expire(key, at + window, blocked)
   end
 
-  return afford, function() return charge, give_back end
+  return afford, charge, give_back
 end

@@ -6,11 +6,11 @@
   Promises  `BLOCKED`, by which that is made, and `blocked_until`, by which it is
             read
 ]]
-local sub, find = string.sub, string.find
+local match = string.match
 local BLOCKED = ' blocked until '
 
 -- Until when, by what stands after a state; nil where we never write that.
 local function blocked_until(rest)
-  local ends = string.match(rest, '^ blocked until (%d+)$')
+  local ends = match(rest, '^ blocked until (%d+)$')
   return ends and integer(ends)
 end

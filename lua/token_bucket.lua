@@ -26,48 +26,29 @@ local function token_bucket(arg)
   -- expiry as it is.
   local step = math.floor(full / rate / 8) + 1
 
-  -- A level that this version of the quota wrote ends with this and the 16 digits
-  -- of a time, and is cut up by its places: half as long as by a pattern.
-  local between = '/' .. ARGV[arg + 2] .. ' of ' .. ARGV[arg] .. ', ' .. ARGV[arg + 1] .. '/us at '
-  local place = -16 - #between
-  local level = WHOLE .. between .. stamp
+  local quota = ' of ' .. ARGV[arg] .. ', ' .. ARGV[arg + 1] .. '/us at '
+  local level = WHOLE .. '/' .. ARGV[arg + 2] .. quota .. stamp
+
+  -- The beginning of the step in which a level will be empty.
+  local function step_of(ticks, at)
+    local empty = at + (ticks + -ticks % rate) / rate
+    return empty - empty % step
+  end
 
   -- `kept` is the step in which the level that stands there will be empty, if this
   -- version of the quota wrote it and so has set the expiry.
-  local function afford(key, n, cost, _, at_once)
+  local function afford(key, n, cost)
     local text = call('HGET', key, 'used')
     local ticks, at, blocked, kept = 0, now, 0, nil
     if text then
-      local first, last = find(text, between, place, true)
-      if first then ticks, at = sub(text, 1, first - 1) + 0, sub(text, last + 1) + 0 end
-      if first and at <= now and at >= 0 and ticks >= 0 and ticks <= MOST_TICKS and ticks % 1 + at % 1 == 0 then
-        local empty = at + (ticks + -ticks % rate) / rate
-        kept = empty - empty % step
-        ticks = ticks - (now - at) * rate
-        if ticks < 0 then ticks = 0 end
-        if at_once then
-          local after = ticks + at_once * per
-          if after <= full then
-            call('HSET', key, 'used', format(level, after))
-            empty = now + (after + -after % rate) / rate
-            local begin = empty - empty % step
-            if begin ~= kept then expire(key, begin + step, 0) end
-            return n, nil, nil, ticks
-          end
-        end
-      else
-        local digits, their_per, time, rest = string.match(text, '^(%d+)/(%d+) of %d+, %d+/us at (%d+)(.*)$')
-        ticks, at, their_per = integer(digits), integer(time), integer(their_per)
-        if rest ~= '' then blocked = rest and blocked_until(rest) end
-        if not (ticks and at and blocked and their_per and their_per > 0) then error('STATE used', 0) end
-        if their_per ~= per then ticks = math.floor(math.min(ticks / their_per * per, EXACT) + 0.5) end
-        ticks = math.min(ticks, MOST_TICKS)
-        if first then
-          local empty = at + (ticks + -ticks % rate) / rate
-          kept = empty - empty % step
-        end
-        if at <= now then ticks = math.max(0, ticks - (now - at) * rate) end
-      end
+      local digits, their_per, their_quota, time, rest = match(text, '^(%d+)/(%d+)( of %d+, %d+/us at )(%d+)(.*)$')
+      ticks, at, their_per = integer(digits), integer(time), integer(their_per)
+      if rest ~= '' then blocked = rest and blocked_until(rest) end
+      if not (ticks and at and blocked and their_per and their_per > 0) then error('STATE used', 0) end
+      if their_per ~= per then ticks = math.floor(math.min(ticks / their_per * per, EXACT) + 0.5) end
+      ticks = math.min(ticks, MOST_TICKS)
+      if their_per == per and their_quota == quota and blocked == 0 then kept = step_of(ticks, at) end
+      if at <= now then ticks = math.max(0, ticks - (now - at) * rate) end
     end
     local ahead, unit = at > now, cost * per
     if (blocked <= now and ticks + n * unit <= full) or cost == 0 then
@@ -77,46 +58,28 @@ local function token_bucket(arg)
     return math.max(0, math.floor((full - ticks) / unit)), blocked, ahead, ticks, nil, nil, kept
   end
 
-  local function writers()
-    -- The last level and its text are kept, since idle buckets that are charged
-    -- alike hold the same.
-    local last_ticks, last_text
-
-    -- The beginning of the step in which a level will be empty. Written out above.
-    local function step_of(ticks)
-      local empty = now + (ticks + -ticks % rate) / rate
-      return empty - empty % step
-    end
-
-    local function charge(key, n, own, k, cost, blocked, ahead, ticks, _, _, kept)
-      if k * cost > 0 or (ahead and n * cost > 0) then
-        ticks = ticks + k * cost * per
-        if ticks > MOST_TICKS then ticks = MOST_TICKS end
-        if ticks ~= last_ticks then
-          last_ticks, last_text = ticks, format(level, ticks)
-        end
-        local text = last_text
-        if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
-        call('HSET', key, 'used', text)
-        local begin = step_of(ticks)
-        if begin ~= kept then expire(key, begin + step, blocked) end
-      elseif n * cost > 0 and not kept then
-        local needed = math.max(now + math.ceil(ticks / rate), blocked)
-        -- Where Redis refuses it, the denial stands all the same.
-        if needed > now and now + call('PTTL', key) * 1000 < needed then
-          failure(expire, key, step_of(ticks) + step, blocked)
-        end
+  local function charge(key, n, own, k, cost, blocked, ahead, ticks, _, _, kept)
+    if k * cost > 0 or (ahead and n * cost > 0) then
+      ticks = math.min(ticks + k * cost * per, MOST_TICKS)
+      local text = format(level, ticks)
+      if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
+      call('HSET', key, 'used', text)
+      local begin = step_of(ticks, now)
+      if begin ~= kept then expire(key, begin + step, blocked) end
+    elseif n * cost > 0 and not kept then
+      local needed = math.max(now + math.ceil(ticks / rate), blocked)
+      -- Where Redis refuses it, the denial stands all the same.
+      if needed > now and now + call('PTTL', key) * 1000 < needed then
+        failure(expire, key, step_of(ticks, now) + step, blocked)
       end
     end
-
-    -- What was charged then has been draining since.
-    local function give_back(key, units, stamp, blocked, _, ticks)
-      local left = math.max(0, units * per - (now - stamp) * rate)
-      charge(key, 1, 1, 0, 1, blocked, true, math.max(0, ticks - left))
-    end
-
-    return charge, give_back
   end
 
-  return afford, writers
+  -- What was charged then has been draining since.
+  local function give_back(key, units, stamp, blocked, _, ticks)
+    local left = math.max(0, units * per - (now - stamp) * rate)
+    charge(key, 1, 1, 0, 1, blocked, true, math.max(0, ticks - left))
+  end
+
+  return afford, charge, give_back
 end

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::quota::Kind;
+use crate::quota::{Kind, LeakyBucket};
 
 /// One script, known to Redis by the digest of its text.
 #[derive(Debug)]
@@ -30,51 +30,75 @@ macro_rules! lua {
     };
 }
 
-/// One static for each algorithm, since a script that knew all five would cost
-/// every call half as much again.
-macro_rules! one_per_algorithm {
-    ($visibility:vis $name:ident, $verb:literal) => {
-        $visibility static $name: [Script; 5] = [
-            Script::new(
-                concat!($verb, ":token_bucket"),
-                concat!(lua!("prelude"), lua!("text"), lua!("token_bucket"), "local algorithm = token_bucket\n", lua!($verb)),
-            ),
-            Script::new(
-                concat!($verb, ":leaky_bucket"),
-                concat!(
-                    lua!("prelude"),
-                    lua!("text"),
-                    lua!("token_bucket"),
-                    lua!("leaky_bucket"),
-                    "local algorithm = leaky_bucket\n",
-                    lua!($verb)
-                ),
-            ),
-            Script::new(
-                concat!($verb, ":fixed_window"),
-                concat!(lua!("prelude"), lua!("text"), lua!("fixed_window"), "local algorithm = fixed_window\n", lua!($verb)),
-            ),
-            Script::new(
-                concat!($verb, ":sliding_log"),
-                concat!(lua!("prelude"), lua!("sliding_log"), "local algorithm = sliding_log\n", lua!($verb)),
-            ),
-            Script::new(
-                concat!($verb, ":sliding_counter"),
-                concat!(lua!("prelude"), lua!("text"), lua!("sliding_counter"), "local algorithm = sliding_counter\n", lua!($verb)),
-            ),
-        ];
+/// What stands before every script that is more than a loop.
+macro_rules! begun {
+    ($($rest:expr),+ $(,)?) => {
+        concat!(lua!("clock"), lua!("prelude"), $($rest),+)
     };
 }
 
-one_per_algorithm!(pub TAKE, "take");
+/// The takes: what is usual first, and all else made only by a call that needs it.
+macro_rules! take {
+    ($algorithm:literal, $usual:expr, $in_full:expr) => {
+        Script::new(
+            concat!("take:", $algorithm),
+            concat!(
+                lua!("clock"),
+                $usual,
+                "local function in_full(call, format, now, stamp)\n",
+                lua!("prelude"),
+                $in_full,
+                "local algorithm = ",
+                $algorithm,
+                "\n",
+                lua!("in_full"),
+                "end\n",
+                lua!("take")
+            ),
+        )
+    };
+}
+
+/// One for each algorithm, since a script that knew all five would cost every call half as
+/// much again.
+pub static TAKE: [Script; 5] = [
+    take!("token_bucket", lua!("usual_token_bucket"), concat!(lua!("text"), lua!("token_bucket"))),
+    take!(
+        "leaky_bucket",
+        lua!("usual_token_bucket"),
+        concat!(lua!("text"), lua!("token_bucket"), lua!("leaky_bucket"))
+    ),
+    take!("fixed_window", lua!("usual_fixed_window"), concat!(lua!("text"), lua!("fixed_window"))),
+    take!("sliding_log", lua!("usual_nothing"), lua!("sliding_log")),
+    take!("sliding_counter", lua!("usual_sliding_counter"), concat!(lua!("text"), lua!("sliding_counter"))),
+];
+
+/// One for each algorithm, as the takes.
+macro_rules! one_per_algorithm {
+    ($visibility:vis $name:ident, $verb:literal) => {
+        $visibility static $name: [Script; 5] = [
+            one_per_algorithm!($verb, "token_bucket", lua!("text"), lua!("token_bucket")),
+            one_per_algorithm!($verb, "leaky_bucket", lua!("text"), lua!("token_bucket"), lua!("leaky_bucket")),
+            one_per_algorithm!($verb, "fixed_window", lua!("text"), lua!("fixed_window")),
+            one_per_algorithm!($verb, "sliding_log", lua!("sliding_log")),
+            one_per_algorithm!($verb, "sliding_counter", lua!("text"), lua!("sliding_counter")),
+        ];
+    };
+    ($verb:literal, $algorithm:literal, $($file:expr),+) => {
+        Script::new(
+            concat!($verb, ":", $algorithm),
+            begun!($($file),+, "local algorithm = ", $algorithm, "\n", lua!($verb)),
+        )
+    };
+}
+
 one_per_algorithm!(pub REFUND, "refund");
 one_per_algorithm!(pub PENALIZE, "penalize");
 one_per_algorithm!(pub BLOCK, "block");
 
 pub static GROUP: Script = Script::new(
     "group",
-    concat!(
-        lua!("prelude"),
+    begun!(
         lua!("text"),
         lua!("token_bucket"),
         lua!("leaky_bucket"),
@@ -87,18 +111,18 @@ pub static GROUP: Script = Script::new(
 
 pub static RESET: Script = Script::new("reset", lua!("reset"));
 
-pub static HEARTBEAT: Script = Script::new("heartbeat", concat!(lua!("prelude"), lua!("heartbeat")));
+pub static HEARTBEAT: Script = Script::new("heartbeat", begun!(lua!("heartbeat")));
 
-pub static ORDERS: Script = Script::new("orders", concat!(lua!("prelude"), lua!("orders")));
+pub static ORDERS: Script = Script::new("orders", begun!(lua!("orders")));
 
-pub static ORDER: Script = Script::new("order", concat!(lua!("prelude"), lua!("order")));
+pub static ORDER: Script = Script::new("order", begun!(lua!("order")));
 
 /// What `health` asks, and nothing else.
 pub static RIGHTS: Script = Script::new("rights", lua!("rights"));
 
 /// What the command line asks.
 #[cfg(feature = "cli")]
-pub static INSPECT: Script = Script::new("inspect", concat!(lua!("prelude"), lua!("inspect")));
+pub static INSPECT: Script = Script::new("inspect", begun!(lua!("inspect")));
 
 /// All that a limiter reads or writes state by.
 pub fn all() -> impl Iterator<Item = &'static Script> {
@@ -130,7 +154,7 @@ pub fn is_block_a_member(kind: &Kind) -> bool {
 pub fn quota_args(kind: &Kind) -> [u64; 4] {
     match *kind {
         Kind::TokenBucket(bucket) => [bucket.capacity, bucket.rate, bucket.per, 0],
-        Kind::LeakyBucket(queue) => quota_args(&Kind::TokenBucket(queue.0)),
+        Kind::LeakyBucket(LeakyBucket(queue)) => [queue.capacity, queue.rate, queue.per, 1],
         Kind::FixedWindow(fixed) => [
             fixed.limit,
             fixed.window_us,

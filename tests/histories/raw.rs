@@ -49,11 +49,15 @@ fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered
 
 /// One charge in five is told and not written. By algorithm: what stands there, and what in its place.
 pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
-    ("token_bucket", "call('HSET', key, ", "(now % 5 == 0 and type or call)('HSET', key, "),
-    ("leaky_bucket", "call('HSET', key, ", "(now % 5 == 0 and type or call)('HSET', key, "),
-    ("fixed_window", "call('HSET', key, ", "(now % 5 == 0 and type or call)('HSET', key, "),
-    ("sliding_log", "call('ZADD', key, stamp, ", "(now % 5 == 0 and type or call)('ZADD', key, stamp, "),
-    ("sliding_counter", "call('HSET', key, ", "(now % 5 == 0 and type or call)('HSET', key, "),
+    ("token_bucket", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
+    ("leaky_bucket", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
+    ("fixed_window", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
+    (
+        "sliding_log",
+        "call('ZADD', key, stamp, ",
+        "local _ = (now % 5 == 0 and type or call)('ZADD', key, stamp, ",
+    ),
+    ("sliding_counter", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
 ];
 
 /// One ask in five reads what stood there before the last write.
@@ -75,4 +79,4 @@ call = through(redis.call)
 
 /// The answer tells another time than the one that decided.
 pub const OTHER_CLOCK: (&str, &str) =
-    ("local reply, done = { now }, 0", "local reply, done = { now - 5000 }, 0");
+    ("local reply, take_in_full = { now }", "local reply, take_in_full = { now - 5000 }");

@@ -1,0 +1,34 @@
+--[[
+  in_full: one key of a take, whatever it holds. Made only where a call needs it.
+
+  Promises  what it returns: a function that takes from the key of a place in KEYS
+            and puts its row down. See take
+]]
+local afford, charge = algorithm(1)
+local is_said, alike = #ARGV > 6, #ARGV < 4 + 3 * #KEYS
+
+local function take(key, i, rows)
+  local n, cost, max_delay = 1, 1, ''
+  if is_said then
+    local arg = alike and 5 or 2 + 3 * i
+    n, cost, max_delay = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 2]
+  end
+  local own, blocked, ahead, a, b, c, d, e = afford(key, n, cost, max_delay)
+  c = charge(key, n, own, own, cost, blocked, ahead, a, b, c, d, e) or c
+  local size = #rows
+  rows[size + 1] = own
+  if blocked > 0 then
+    rows[size + 2] = -1 - a
+    rows[size + 3] = blocked
+    size = size + 1
+  else
+    rows[size + 2] = a
+  end
+  rows[size + 3] = b
+  if b then rows[size + 4] = c end
+end
+
+return function(i, rows)
+  local failed = failure(take, KEYS[i], i, rows)
+  if failed then rows[#rows + 1] = failed end
+end
