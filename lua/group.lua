@@ -7,8 +7,8 @@
   ARGV     q, the number of quotas; then q times: algorithm, 4 numbers (see
            there); then per group: n, number of items, and per item: quota (from
            1), cost, longest accepted delay (us, '' for any)
-  Returns  {now, group, group, ...}, flat; a group is k, then per item what
-           stands after k in a row of take; or in their place one string, which
+  Returns  {now, group, group, ...}, flat; a group is -1 - k, then per item what
+           stands after that in a row of take; or in their place one string, which
            item failed (from 1) and why; then this group failed, and it alone
   Writes   see the algorithms; all items are read before one is written
 ]]
@@ -37,7 +37,7 @@ local function take(first, n, items)
     k = math.min(k, found[i][3])
     arg = arg + 3
   end
-  local row = { k }
+  local row = { -1 - k }
   for i = 1, items do
     item = i
     local q, cost, own, blocked, ahead, a, b, c, d, e = unpack(found[i], 1, 10)

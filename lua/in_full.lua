@@ -15,17 +15,11 @@ local function take(key, i, rows)
   end
   local own, blocked, ahead, a, b, c, d, e = afford(key, n, cost, max_delay)
   c = charge(key, n, own, own, cost, blocked, ahead, a, b, c, d, e) or c
-  local size = #rows
-  rows[size + 1] = own
-  if blocked > 0 then
-    rows[size + 2] = -1 - a
-    rows[size + 3] = blocked
-    size = size + 1
-  else
-    rows[size + 2] = a
-  end
-  rows[size + 3] = b
-  if b then rows[size + 4] = c end
+  if own ~= n or blocked > 0 then rows[#rows + 1] = -1 - own end
+  rows[#rows + 1] = blocked > 0 and -1 - a or a
+  if blocked > 0 then rows[#rows + 1] = blocked end
+  rows[#rows + 1] = b
+  if b then rows[#rows + 1] = c end
 end
 
 return function(i, rows)

@@ -8,11 +8,13 @@
            then n, cost, longest accepted delay (us, '' for any): per key, or
            once where they are the same for all, or not at all where each is one
            ask for one unit, whatever the delay
-  Returns  {now, row, row, ...}, flat; a row is k, state before (settled to now;
-           as many numbers as the algorithm has), or in their place one string
-           that says why this key failed, and it alone. Where the key has a
-           block, be it over, the state's first number x stands as -1 - x,
-           and blocked_until after it
+  Returns  {now, row, row, ...}, flat: a number less is 3,000 instructions less
+           for Redis and its client. A row is the state before (settled to now;
+           as many numbers as the algorithm has), or in its place one string
+           that says why this key failed, and it alone. Where less than n are
+           admitted, k stands before it as -1 - k. Where the key has a block,
+           be it over, that does in any case, and the state's first number x
+           stands as -1 - x and blocked_until after it
   Writes   see the algorithm
 ]]
 local reply, take_in_full = { now }, nil

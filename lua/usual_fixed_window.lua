@@ -46,9 +46,12 @@ local function usual(rows, call, format, now, stamp)
         call('PEXPIREAT', key, expiry)
       end
     end
-    rows[size + 1] = k
-    rows[size + 2] = used
-    size = size + 3
+    if k ~= n then
+      size = size + 1
+      rows[size] = -1 - k
+    end
+    rows[size + 1] = used
+    size = size + 2
     rows[size] = start
     done = i
   end

@@ -70,8 +70,11 @@ local function usual(rows, call, format, now, stamp)
         call('PEXPIREAT', key, last_expiry)
       end
     end
-    rows[size + 1] = k
-    size = size + 2
+    if k ~= n then
+      size = size + 1
+      rows[size] = -1 - k
+    end
+    size = size + 1
     rows[size] = ticks
     done = i
   end

@@ -128,9 +128,10 @@ impl Connection {
     /// know it (any more). `args` adds the number of keys, keys and arguments.
     pub(crate) async fn run(&self, script: &Script, args: impl Fn(&mut Cmd), to: To) -> Result<Value, Error> {
         let mut again = Again { lost: u32::from(to.again), in_vain: 1 };
-        let command = |verb, script| {
-            let mut command = redis::cmd(verb);
-            args(command.arg(script));
+        let command = |verb, script: &str| {
+            // Of the size of a call for one key, which does not grow then.
+            let mut command = Cmd::with_capacity(8, 128 + script.len());
+            args(command.arg(verb).arg(script));
             command
         };
         let by_digest = command("EVALSHA", script.digest());

@@ -31,10 +31,11 @@ impl Link {
         command: &Cmd,
         is_asking: bool,
         deadline: Deadline,
+        now: Instant,
     ) -> Option<RedisResult<Value>> {
         let mut other = self.0.clone();
         let mut answer = pin!(self.answer(command, is_asking));
-        let soon = deadline.at.min(Instant::now() + SILENCE.min(deadline.after / 4));
+        let soon = deadline.at.min(now + SILENCE.min(deadline.after / 4));
         if let Ok(answer) = tokio::time::timeout_at(soon, answer.as_mut()).await {
             return Some(answer);
         }
@@ -103,7 +104,9 @@ mod tests {
                         for _ in 0..(round * 7 + task + ask) % 40 {
                             tokio::task::yield_now().await;
                         }
-                        let answer = link.send(&redis::cmd("PING"), false, Deadline::new(DEADLINE)).await;
+                        let answer = link
+                            .send(&redis::cmd("PING"), false, Deadline::new(DEADLINE), Instant::now())
+                            .await;
                         assert!(answer.expect("an end before the deadline").is_err());
                     })
                 });

@@ -63,7 +63,7 @@ impl Node {
         deadline: Deadline,
     ) -> Said {
         let (answers, start) = (attempt.answers(), Instant::now());
-        match link.send(command, is_asking, deadline).await {
+        match link.send(command, is_asking, deadline, start).await {
             Some(Err(error)) if is_lost(&error) => {
                 let error = Error::unavailable(error.to_string());
                 self.held.give_up(&attempt, error.clone(), attempt.answers() > 0);

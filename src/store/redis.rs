@@ -3,7 +3,9 @@
 use futures_util::future::join_all;
 use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
-use super::{Group, Heartbeat, MOST_ORDERS, OrderText, Outcome, Standing, Target, Write, too_many_orders};
+use super::{
+    Group, Heartbeat, Item, MOST_ORDERS, OrderText, Outcome, Standing, Target, Write, too_many_orders,
+};
 use crate::algorithm::{Before, Seen};
 use crate::connection::{Connection, Deadline, To};
 use crate::error::Error;
@@ -305,17 +307,22 @@ impl Reply {
     }
 
     fn outcome(&mut self, group: &Group, now_us: u64) -> Result<Outcome, Error> {
-        let k = self.number()?;
-        let before =
-            group.items.iter().map(|item| self.before(&item.target.gate.quota)).collect::<Result<_, _>>()?;
+        // Below 0: how many were admitted, which is left out where all were.
+        let (k, mut first) = match self.signed()? {
+            first @ 0.. => (group.n, Some(first)),
+            k => ((-1 - k).unsigned_abs(), None),
+        };
+        let mut before = |item: &Item| self.before(&item.target.gate.quota, first.take());
+        let before = group.items.iter().map(&mut before).collect::<Result<_, _>>()?;
         Ok(Outcome { k, before, now_us })
     }
 
-    fn before(&mut self, quota: &Quota) -> Result<Before, Error> {
+    /// `first` where its first number was read already.
+    fn before(&mut self, quota: &Quota, first: Option<i64>) -> Result<Before, Error> {
         let fields = quota.kind().algorithm().fields();
         let mut seen = Seen::default();
         // Below 0: a block stands between it and the others.
-        let first = self.signed()?;
+        let first = first.map_or_else(|| self.signed(), Ok)?;
         seen[0] = if first < 0 { -1 - first } else { first }.unsigned_abs();
         let blocked_until_us = if first < 0 { self.number()? } else { 0 };
         for number in seen.iter_mut().take(fields).skip(1) {

@@ -36,12 +36,15 @@ fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered
     let reply: Vec<Value> = eval.query(redis).unwrap();
     let returned_us = now_us();
     let mut numbers = reply.iter().map(|value| match value {
-        Value::Int(number) => u64::try_from(*number).unwrap(),
+        Value::Int(number) => *number,
         other => panic!("{other:?} in {reply:?}"),
     });
-    let (now, k) = (numbers.next().unwrap(), numbers.next().unwrap());
+    let now = numbers.next().unwrap().unsigned_abs();
+    // Below 0: how many were admitted; else all were.
+    let mut numbers = numbers.peekable();
+    let k = numbers.next_if(|number| *number < 0).map_or(1, |number| (-1 - number).unsigned_abs());
     let mut seen = Seen::default();
-    seen.iter_mut().zip(numbers).for_each(|(field, number)| *field = number);
+    seen.iter_mut().zip(numbers).for_each(|(field, number)| *field = u64::try_from(number).unwrap());
     let before = Before { blocked_until_us: 0, seen };
     let taken = Taken { quota, cost: 1, max_delay: None, n: 1, k, before, now };
     Answered { called_us, returned_us, now_us: now, answer: taken.answer(0) }

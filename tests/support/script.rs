@@ -260,11 +260,15 @@ pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<
     }
     let mut outcomes = Vec::new();
     for group in groups {
-        let k = unsigned(signed()?)?;
+        // Below 0, what a row begins with is how many were admitted; else all were.
+        let (k, mut first) = match signed()? {
+            first @ 0.. => (group.n, Some(first)),
+            k => (unsigned(-1 - k)?, None),
+        };
         let mut before = Vec::new();
         for item in &group.items {
             let mut seen = Seen::default();
-            let first = signed()?;
+            let first = first.take().map_or_else(&mut signed, Ok)?;
             let is_blocked = first < 0;
             seen[0] = unsigned(if is_blocked { -1 - first } else { first })?;
             let blocked_until_us = if is_blocked { unsigned(signed()?)? } else { 0 };
