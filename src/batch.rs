@@ -5,12 +5,12 @@
 //! other task. Otherwise asks line up, and tasks of our own send them, a few
 //! calls at a time, so that a caller who stops polling holds nobody up.
 
+mod place;
 mod queue;
 mod sender;
 mod watch;
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -19,8 +19,9 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
+use self::place::{Alone, Place, Slow};
 use self::queue::{Caller, Queue, Told, fingerprint};
-use self::sender::{Flight, Sender};
+use self::sender::Sender;
 use self::watch::Watch;
 use crate::clock::Clock;
 use crate::connection::Deadline;
@@ -31,10 +32,10 @@ use crate::per_thread;
 use crate::store::{Group, MOST_WORK, Outcome, Store};
 
 /// More calls at a time gain nothing: Redis does one after the other. More lines than
-/// cores that hold each other up would only make them smaller.
-const OF_ONE_REDIS: Most = Most { lines: 4, alone: 8, senders: 3, waiting: 65_536 / 4 };
+/// cores that hold each other up would gain nothing either.
+const OF_ONE_REDIS: Most = Most { lines: 4, alone: 8, senders: 4, another: 16, waiting: 65_536 / 4 };
 /// The same for each place of a cluster, whose calls are their own.
-const OF_A_PLACE: Most = Most { lines: 1, alone: 1, senders: 1, waiting: 65_536 / PLACES };
+const OF_A_PLACE: Most = Most { lines: 1, alone: 1, senders: 1, another: 0, waiting: 65_536 / PLACES };
 
 #[derive(Clone, Copy, Debug)]
 struct Most {
@@ -42,8 +43,11 @@ struct Most {
     lines: usize,
     /// Callers who send by themselves at a time.
     alone: usize,
-    /// Tasks that send what lines up; a line in which somebody waits has one in any case.
+    /// Tasks that send what lines up.
     senders: usize,
+    /// So many different asks in a line are worth a call of their own while another is under way.
+    /// Fewer are sent with what comes until that returns: of equal asks, which are one, all.
+    another: usize,
     /// More than this many do not line up: a caller who finds them waits for room
     /// first, which keeps nothing but the caller.
     waiting: usize,
@@ -82,36 +86,19 @@ struct Shared {
     most: Most,
     /// By the place of what is asked; none where each ask is a call of its own. A node that is
     /// away holds up its own places alone.
-    places: Vec<UnderWay>,
+    places: Vec<Place>,
     /// Those of the first place, those of the second, ...
-    lanes: Vec<Lane>,
+    lines: Vec<Line>,
     watch: Watch,
-}
-
-/// What is under way to one place.
-#[derive(Debug, Default)]
-struct UnderWay {
-    alone: AtomicUsize,
-    senders: AtomicUsize,
 }
 
 /// Apart from each other in memory, so that threads with lines of their own share nothing.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Lane {
-    line: Mutex<Line>,
+struct Line {
+    queue: Mutex<Queue>,
     /// Told when a full queue has room again.
     room: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Line {
-    queue: Queue,
-    /// By their numbers, and when each began its last call.
-    senders: Vec<(u64, Instant)>,
-    senders_so_far: u64,
-    /// What the senders have under way, also those that do not count any more.
-    flights: Vec<Arc<Flight>>,
 }
 
 impl Batch {
@@ -127,10 +114,10 @@ impl Batch {
             Together::All => (1, OF_ONE_REDIS),
             Together::EachPlace => (PLACES, OF_A_PLACE),
         };
-        let lanes = (0..places * most.lines).map(|_| Lane::default()).collect();
-        let places = (0..places).map(|_| UnderWay::default()).collect();
+        let lines = (0..places * most.lines).map(|_| Line::default()).collect();
+        let places = (0..places).map(|_| Place::default()).collect();
         let watch = Watch::new();
-        Self(Arc::new(Shared { store, clock, observer, longest, most, places, lanes, watch }))
+        Self(Arc::new(Shared { store, clock, observer, longest, most, places, lines, watch }))
     }
 
     /// What became of one group, which is asked for at once: whoever waits carries
@@ -141,14 +128,13 @@ impl Batch {
         if shared.places.len() <= place || deadline.after > shared.longest {
             return Taking::Boxed(Box::pin(shared.take_alone(group, deadline, None)));
         }
-        let lines = shared.most.lines;
-        let lane = place * lines + per_thread::number() % lines;
-        match shared.join(lane, group, deadline) {
+        let line = place * shared.most.lines + per_thread::number() % shared.most.lines;
+        match shared.join(line, group, deadline) {
             Joined::Alone(group, alone) => {
                 Taking::Boxed(Box::pin(shared.take_alone(group, deadline, Some(alone))))
             }
             Joined::Waits(taking) => taking,
-            Joined::Full(group) => Taking::Boxed(Box::pin(shared.wait_for_room(lane, group, deadline))),
+            Joined::Full(group) => Taking::Boxed(Box::pin(shared.wait_for_room(line, group, deadline))),
         }
     }
 
@@ -203,67 +189,43 @@ enum Joined<'a> {
 }
 
 impl Shared {
-    fn join(self: &Arc<Self>, lane: usize, group: Group, deadline: Deadline) -> Joined<'_> {
+    fn join(self: &Arc<Self>, line: usize, group: Group, deadline: Deadline) -> Joined<'_> {
         let fingerprint = fingerprint(&group);
         // As little as can be is done under the lock, which threads of one line share.
         let (answer, answered) = oneshot::channel();
-        let slow = Slow::at(deadline, self.longest);
-        let under_way = self.under_way(lane);
-        let mut line = locked(&self.lanes[lane].line);
-        if line.queue.is_empty()
-            && let Some(alone) = under_way.alone(self.most)
+        let place = line / self.most.lines;
+        let mut queue = self.lines[line].lock();
+        if queue.is_empty()
+            && let Some(alone) = self.places[place].alone(self.most)
         {
             return Joined::Alone(group, alone);
         }
-        if line.queue.is_full(self.most.waiting) {
+        if queue.is_full(self.most.waiting) {
             return Joined::Full(group);
         }
-        let merged = line.queue.push(group, fingerprint, Caller { answer, deadline });
-        let sender = self.new_sender(lane, &mut line, slow);
-        // A runtime that is ending drops what it is given at once, and with it
-        // the sender, who needs the lock.
-        drop(line);
+        let merged = queue.push(group, fingerprint, Caller { answer, deadline });
+        let waiting = queue.len();
+        drop(queue);
         drop(merged);
         let is_watched = self.watch.over(self, deadline.at);
-        if let Some(sender) = sender {
-            tokio::spawn(sender.run());
+        let slow = Slow::at(deadline, self.longest, self.watch.start());
+        if let Some((number, flight)) = self.places[place].new_sender(waiting, self.most, slow) {
+            tokio::spawn(Sender::new(self.clone(), place, number, flight).run());
         }
         Joined::Waits(self.in_time(Taking::Waits(answered), is_watched, deadline))
     }
 
-    /// One more, if there are too few. A sender may be on a runtime that stands still, as a
-    /// current-thread one does when its owner turns to something else: so one that is late is not
-    /// waited for, and one that is overdue does not count.
-    fn new_sender(self: &Arc<Self>, lane: usize, line: &mut Line, slow: Slow) -> Option<Sender> {
-        let under_way = self.under_way(lane);
-        if let Some(overdue) = slow.overdue {
-            line.forget(under_way, |(_, since)| *since <= overdue);
-        }
-        let is_in_time = |since: &Instant| slow.late.is_none_or(|late| *since > late);
-        if line.senders.iter().any(|(_, since)| is_in_time(since))
-            && under_way.senders.load(Ordering::Relaxed) >= self.most.senders
-        {
-            return None;
-        }
-        line.senders_so_far += 1;
-        under_way.senders.fetch_add(1, Ordering::Relaxed);
-        let number = line.senders_so_far;
-        line.senders.push((number, Instant::now()));
-        let flight = Arc::new(Flight::default());
-        line.flights.push(flight.clone());
-        Some(Sender::new(self.clone(), lane, number, flight))
-    }
-
-    fn under_way(&self, lane: usize) -> &UnderWay {
-        &self.places[lane / self.most.lines]
+    /// The lines of a place.
+    fn lines_of(&self, place: usize) -> &[Line] {
+        &self.lines[place * self.most.lines..][..self.most.lines]
     }
 
     /// One caller after the other, each telling the next.
-    async fn wait_for_room(self: &Arc<Self>, lane: usize, mut group: Group, deadline: Deadline) -> Told {
-        let room = &self.lanes[lane].room;
+    async fn wait_for_room(self: &Arc<Self>, line: usize, mut group: Group, deadline: Deadline) -> Told {
+        let room = &self.lines[line].room;
         loop {
             let is_told = room.notified();
-            match self.join(lane, group, deadline) {
+            match self.join(line, group, deadline) {
                 Joined::Alone(group, alone) => {
                     room.notify_one();
                     return self.take_alone(group, deadline, Some(alone)).await;
@@ -300,12 +262,11 @@ impl Shared {
         let late = |deadline| Err(self.late(deadline));
         let mut due: Option<Instant> = None;
         let mut see = |next: Option<Instant>| due = due.into_iter().chain(next).min();
-        for lane in &self.lanes {
-            let mut line = locked(&lane.line);
-            see(line.queue.tell_late(now, late));
-            let flights = line.flights.clone();
-            drop(line);
-            flights.iter().for_each(|flight| see(flight.tell_late(now, late)));
+        for line in &self.lines {
+            see(line.lock().tell_late(now, late));
+        }
+        for flight in self.places.iter().flat_map(Place::flights) {
+            see(flight.tell_late(now, late));
         }
         due
     }
@@ -332,40 +293,9 @@ impl Shared {
     }
 }
 
-/// What had begun by then takes longer than it should; `None` where that is before all time, since
-/// deadlines may be as long as durations can be.
-#[derive(Clone, Copy)]
-struct Slow {
-    /// A part of the limiter's deadline.
-    late: Option<Instant>,
-    /// Two of them.
-    overdue: Option<Instant>,
-}
-
-impl Slow {
-    /// For one who asks now.
-    fn at(deadline: Deadline, longest: Duration) -> Self {
-        let before = |ago: Duration| deadline.at.checked_sub(deadline.after.saturating_add(ago));
-        Self { late: before(longest / 4), overdue: before(longest.saturating_mul(2)) }
-    }
-}
-
-impl UnderWay {
-    /// For a caller who finds nobody else.
-    fn alone(&self, most: Most) -> Option<Alone<'_>> {
-        let one_more = |alone| (alone < most.alone).then_some(alone + 1);
-        let is_free = self.senders.load(Ordering::Relaxed) == 0
-            && self.alone.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
-        is_free.then(|| Alone(self))
-    }
-}
-
-/// A caller who sends by himself.
-struct Alone<'a>(&'a UnderWay);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.0.alone.fetch_sub(1, Ordering::Relaxed);
+impl Line {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -377,8 +307,4 @@ fn next_call(groups: &[Group]) -> usize {
         work <= MOST_WORK
     });
     fitting.count().max(1)
-}
-
-fn locked(line: &Mutex<Line>) -> MutexGuard<'_, Line> {
-    line.lock().unwrap_or_else(PoisonError::into_inner)
 }

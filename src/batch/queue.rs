@@ -30,6 +30,13 @@ pub(super) struct Merged {
     fingerprint: Option<Fingerprint>,
 }
 
+/// What goes out together, and what it means for the store.
+#[derive(Debug, Default)]
+pub(super) struct Batched {
+    pub(super) merged: Vec<Merged>,
+    work: u32,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Queue {
     merged: VecDeque<Merged>,
@@ -43,6 +50,11 @@ pub(super) struct Queue {
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
         self.merged.is_empty()
+    }
+
+    /// How many different asks wait.
+    pub(super) fn len(&self) -> usize {
+        self.merged.len()
     }
 
     pub(super) fn is_full(&self, most: usize) -> bool {
@@ -72,14 +84,12 @@ impl Queue {
         None
     }
 
-    /// The next to send: as many as mean no more than [`MOST_WORK`] for the
+    /// Adds the next to send: as many as mean no more than [`MOST_WORK`] for the
     /// store, among them [some](Merged::is_waited_for) that nobody waits for any more.
-    pub(super) fn pop_batch(&mut self) -> Vec<Merged> {
-        let mut batch = Vec::new();
-        let mut work = 0;
+    pub(super) fn pop_into(&mut self, batch: &mut Batched) {
         while let Some(next) = self.merged.front() {
-            work += next.group.work();
-            if work > MOST_WORK && !batch.is_empty() {
+            batch.work += next.group.work();
+            if batch.work > MOST_WORK && !batch.merged.is_empty() {
                 break;
             }
             let Some(next) = self.merged.pop_front() else { break };
@@ -90,9 +100,8 @@ impl Queue {
             }
             self.left += 1;
             self.waiting -= next.callers.len();
-            batch.push(next);
+            batch.merged.push(next);
         }
-        batch
     }
 
     /// See [`Merged::tell_late`].
@@ -203,8 +212,14 @@ mod tests {
         (Caller { answer, deadline: Deadline::new(MINUTE) }, answered)
     }
 
+    fn pop(queue: &mut Queue) -> Vec<Merged> {
+        let mut batch = Batched::default();
+        queue.pop_into(&mut batch);
+        batch.merged
+    }
+
     fn sizes(queue: &mut Queue) -> Vec<usize> {
-        std::iter::from_fn(|| Some(queue.pop_batch().len()).filter(|&size| size > 0)).collect()
+        std::iter::from_fn(|| Some(pop(queue).len()).filter(|&size| size > 0)).collect()
     }
 
     #[test]
@@ -231,7 +246,7 @@ mod tests {
         assert_eq!(told(&mut waiting), [true, false, false, true]);
         assert_eq!(queue.waiting, 2);
         let sent: Vec<usize> =
-            queue.pop_batch().iter_mut().map(|merged| usize::from(merged.is_waited_for())).collect();
+            pop(&mut queue).iter_mut().map(|merged| usize::from(merged.is_waited_for())).collect();
         assert_eq!((sent, queue.waiting), (vec![1, 1, 0], 0));
         assert_eq!(queue.tell_late(at(9), late), None);
     }
@@ -270,8 +285,7 @@ mod tests {
         }
         // The first `b` is not waited for any more.
         drop(waiting.remove(1));
-        let batch: Vec<(String, u64)> = queue
-            .pop_batch()
+        let batch: Vec<(String, u64)> = pop(&mut queue)
             .into_iter()
             .filter_map(|mut merged| merged.is_waited_for().then_some(merged))
             .map(|merged| (merged.group.items[0].target.redis_key.clone(), merged.group.n))

@@ -1,21 +1,22 @@
 //! A task that sends what lines up, until nothing does.
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::time::Instant;
 
-use super::queue::{Merged, Told};
-use super::{Line, Shared, UnderWay, locked};
+use super::Shared;
+use super::place::Number;
+use super::queue::{Batched, Merged, Told};
 use crate::connection::Deadline;
-use crate::store::Group;
+use crate::error::Error;
+use crate::store::{Group, Outcome};
 
 /// What is under way, where callers whose deadline passes meanwhile are found.
 #[derive(Debug, Default)]
 pub(super) struct Flight(Mutex<Vec<Merged>>);
 
 impl Flight {
-    /// Never while the line is locked: a sender locks both, the line second.
+    /// Never while a line is locked: a sender locks both, the line second.
     fn lock(&self) -> MutexGuard<'_, Vec<Merged>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -28,25 +29,27 @@ impl Flight {
 
 pub(super) struct Sender {
     shared: Arc<Shared>,
-    lane: usize,
-    number: u64,
+    place: usize,
+    number: Number,
     flight: Arc<Flight>,
     has_ended: bool,
 }
 
 impl Sender {
-    pub(super) fn new(shared: Arc<Shared>, lane: usize, number: u64, flight: Arc<Flight>) -> Self {
-        Self { shared, lane, number, flight, has_ended: false }
+    pub(super) fn new(shared: Arc<Shared>, place: usize, number: Number, flight: Arc<Flight>) -> Self {
+        Self { shared, place, number, flight, has_ended: false }
     }
 
     pub(super) async fn run(mut self) {
         let shared = self.shared.clone();
         while let Some((groups, asks, deadline)) = self.next(&shared) {
             let (outcomes, sent_us) = shared.call(&groups, asks, deadline).await;
-            let batch = std::mem::take(&mut *self.flight.lock());
-            for (merged, outcome) in batch.into_iter().zip(outcomes) {
-                merged.share_out(outcome, sent_us);
-            }
+            let next = shared.places[self.place].new_flight();
+            let flight = std::mem::replace(&mut self.flight, next);
+            let landed = Landed { shared: shared.clone(), place: self.place, flight };
+            // By a task of its own, so that the next call is on its way before all who are answered
+            // ask again.
+            tokio::spawn(async move { landed.share_out(outcomes, sent_us) });
         }
     }
 
@@ -66,39 +69,62 @@ impl Sender {
 
     /// `None` where nothing waits: then it is no sender any more.
     fn pop(&mut self, shared: &Shared) -> Option<Vec<Merged>> {
-        let lane = &shared.lanes[self.lane];
-        let mut line = locked(&lane.line);
-        let was_full = line.queue.is_full(shared.most.waiting);
-        let batch = line.queue.pop_batch();
-        if was_full {
-            lane.room.notify_one();
+        let place = &shared.places[self.place];
+        let now_us = || shared.watch.micros(Instant::now());
+        let batch = pop(shared, self.place);
+        if !batch.is_empty() {
+            place.begins_a_call(&self.number, now_us());
+            return Some(batch);
         }
-        if batch.is_empty() {
-            self.end(shared, &mut line);
-            return None;
+        place.forget(&self.number);
+        // Who lined up before that relied on it.
+        let batch = pop(shared, self.place);
+        if !batch.is_empty() {
+            place.remember(&self.number, now_us());
+            return Some(batch);
         }
-        if let Some((_, since)) = line.senders.iter_mut().find(|(number, _)| *number == self.number) {
-            *since = Instant::now();
-        }
-        Some(batch)
-    }
-
-    fn end(&mut self, shared: &Shared, line: &mut Line) {
-        // It may not be counted any more.
-        line.forget(shared.under_way(self.lane), |(number, _)| *number == self.number);
-        line.flights.retain(|flight| !Arc::ptr_eq(flight, &self.flight));
+        place.has_landed(&self.flight);
         self.has_ended = true;
+        None
     }
 }
 
-impl Line {
-    /// Senders that do not count any more.
-    pub(super) fn forget(&mut self, under_way: &UnderWay, which: impl Fn(&(u64, Instant)) -> bool) {
-        let forgotten = self.senders.extract_if(.., |sender| which(sender)).count();
-        if forgotten > 0 {
-            under_way.senders.fetch_sub(forgotten, Ordering::Relaxed);
+/// What was answered, until its callers are.
+struct Landed {
+    shared: Arc<Shared>,
+    place: usize,
+    flight: Arc<Flight>,
+}
+
+impl Landed {
+    fn share_out(self, outcomes: Vec<Result<Outcome, Error>>, sent_us: u64) {
+        let batch = std::mem::take(&mut *self.flight.lock());
+        for (merged, outcome) in batch.into_iter().zip(outcomes) {
+            merged.share_out(outcome, sent_us);
         }
     }
+}
+
+impl Drop for Landed {
+    fn drop(&mut self) {
+        self.shared.places[self.place].has_landed(&self.flight);
+    }
+}
+
+/// What goes out together, of all lines of a place.
+fn pop(shared: &Shared, place: usize) -> Vec<Merged> {
+    let (lines, mut batch) = (shared.lines_of(place), Batched::default());
+    let first = shared.places[place].turn(lines.len());
+    for line in lines[first..].iter().chain(&lines[..first]) {
+        let mut queue = line.lock();
+        let was_full = queue.is_full(shared.most.waiting);
+        queue.pop_into(&mut batch);
+        drop(queue);
+        if was_full {
+            line.room.notify_one();
+        }
+    }
+    batch.merged
 }
 
 /// Its runtime may end before it does. Nobody else might come to send what is
@@ -108,13 +134,13 @@ impl Drop for Sender {
         if self.has_ended {
             return;
         }
-        let shared = self.shared.clone();
-        let lane = &shared.lanes[self.lane];
-        let mut line = locked(&lane.line);
-        self.end(&shared, &mut line);
-        if line.senders.is_empty() {
-            line.queue.clear();
-            lane.room.notify_one();
+        let place = &self.shared.places[self.place];
+        place.has_landed(&self.flight);
+        if !place.forget(&self.number) {
+            for line in self.shared.lines_of(self.place) {
+                line.lock().clear();
+                line.room.notify_one();
+            }
         }
     }
 }

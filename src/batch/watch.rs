@@ -42,7 +42,12 @@ impl Watch {
         true
     }
 
-    fn micros(&self, at: Instant) -> u64 {
+    /// What times are counted from.
+    pub(super) const fn start(&self) -> Instant {
+        self.start
+    }
+
+    pub(super) fn micros(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.start).as_micros() as u64
     }
 

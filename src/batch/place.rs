@@ -1,0 +1,174 @@
+//! What is under way to one place, and who sends what lines up for it.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::Most;
+use super::sender::Flight;
+use crate::connection::Deadline;
+
+/// A sender whose call takes longer is not waited for.
+const LATE: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Default)]
+pub(super) struct Place {
+    /// Callers who send by themselves.
+    alone: AtomicUsize,
+    /// How many senders count, and when the last of their calls began: what whoever lines up
+    /// has to know, without a lock that all threads would share.
+    counted: AtomicUsize,
+    begun_us: AtomicU64,
+    senders: Mutex<Senders>,
+    turn: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Senders {
+    /// By their numbers, and when each began its last call.
+    counted: Vec<(u64, u64)>,
+    so_far: u64,
+    /// What senders have under way, also those that do not count any more.
+    flights: Vec<Arc<Flight>>,
+}
+
+/// A sender, as its place knows it.
+#[derive(Debug)]
+pub(super) struct Number(u64);
+
+impl Place {
+    /// For a caller who finds nobody else.
+    pub(super) fn alone(&self, most: Most) -> Option<Alone<'_>> {
+        let one_more = |alone| (alone < most.alone).then_some(alone + 1);
+        let is_free = self.counted.load(Ordering::Relaxed) == 0
+            && self.alone.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        is_free.then(|| Alone(self))
+    }
+
+    /// For one who has lined up with so many others beside him. One sender more, if there are too
+    /// few: one may be on a runtime that stands still, as a current-thread one does when its owner
+    /// turns to something else. So one that is late is not waited for, and one that is overdue does
+    /// not count.
+    ///
+    /// Whoever asks this has locked and left his line before. So has a sender that ends: after it
+    /// was counted out it looks into all lines, and one of the two sees the other.
+    pub(super) fn new_sender(&self, waiting: usize, most: Most, slow: Slow) -> Option<(Number, Arc<Flight>)> {
+        let is_enough = |counted: usize| counted >= most.senders || waiting < most.another;
+        let counted = self.counted.load(Ordering::Relaxed);
+        if counted > 0 && slow.is_in_time(self.begun_us.load(Ordering::Relaxed)) && is_enough(counted) {
+            return None;
+        }
+        let mut senders = self.lock();
+        if let Some(overdue_us) = slow.overdue_us {
+            senders.counted.retain(|(_, begun_us)| *begun_us > overdue_us);
+        }
+        let is_in_time = senders.counted.iter().any(|(_, begun_us)| slow.is_in_time(*begun_us));
+        if is_in_time && is_enough(senders.counted.len()) {
+            self.tell(&senders);
+            return None;
+        }
+        senders.so_far += 1;
+        let number = Number(senders.so_far);
+        senders.counted.push((number.0, slow.now_us));
+        self.tell(&senders);
+        Some((number, senders.new_flight()))
+    }
+
+    /// It counts as long as its calls are in time.
+    pub(super) fn begins_a_call(&self, number: &Number, now_us: u64) {
+        let mut senders = self.lock();
+        if let Some((_, begun_us)) = senders.counted.iter_mut().find(|(counted, _)| *counted == number.0) {
+            *begun_us = now_us;
+        }
+        self.tell(&senders);
+    }
+
+    /// Counts it out. Whether any is left.
+    pub(super) fn forget(&self, number: &Number) -> bool {
+        let mut senders = self.lock();
+        senders.counted.retain(|(counted, _)| *counted != number.0);
+        self.tell(&senders);
+        !senders.counted.is_empty()
+    }
+
+    /// Counts it in again.
+    pub(super) fn remember(&self, number: &Number, now_us: u64) {
+        let mut senders = self.lock();
+        senders.counted.push((number.0, now_us));
+        self.tell(&senders);
+    }
+
+    pub(super) fn new_flight(&self) -> Arc<Flight> {
+        self.lock().new_flight()
+    }
+
+    pub(super) fn flights(&self) -> Vec<Arc<Flight>> {
+        self.lock().flights.clone()
+    }
+
+    pub(super) fn has_landed(&self, flight: &Arc<Flight>) {
+        self.lock().flights.retain(|other| !Arc::ptr_eq(other, flight));
+    }
+
+    /// Which of so many lines to begin with: another one each time, so that none has to wait for
+    /// all others.
+    pub(super) fn turn(&self, lines: usize) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed) % lines
+    }
+
+    fn tell(&self, senders: &Senders) {
+        let last = senders.counted.iter().map(|(_, begun_us)| *begun_us).max();
+        self.begun_us.store(last.unwrap_or_default(), Ordering::Relaxed);
+        self.counted.store(senders.counted.len(), Ordering::Relaxed);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Senders> {
+        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Senders {
+    fn new_flight(&mut self) -> Arc<Flight> {
+        let flight = Arc::new(Flight::default());
+        self.flights.push(flight.clone());
+        flight
+    }
+}
+
+/// A caller who sends by himself.
+pub(super) struct Alone<'a>(&'a Place);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.alone.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What had begun by then takes longer than it should; `None` where that is before all began.
+#[derive(Clone, Copy)]
+pub(super) struct Slow {
+    now_us: u64,
+    late_us: Option<u64>,
+    /// Two of the limiter's deadlines.
+    overdue_us: Option<u64>,
+}
+
+impl Slow {
+    /// For one who asks now; all times are counted from `start`.
+    pub(super) fn at(deadline: Deadline, longest: Duration, start: Instant) -> Self {
+        let now = deadline.at.checked_sub(deadline.after).unwrap_or(start);
+        let since_start = now.saturating_duration_since(start);
+        let before = |ago| since_start.checked_sub(ago).map(|since| since.as_micros() as u64);
+        Self {
+            now_us: since_start.as_micros() as u64,
+            late_us: before(LATE.min(longest / 4)),
+            overdue_us: before(longest.saturating_mul(2)),
+        }
+    }
+
+    fn is_in_time(self, begun_us: u64) -> bool {
+        self.late_us.is_none_or(|late_us| begun_us > late_us)
+    }
+}
