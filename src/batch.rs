@@ -11,16 +11,16 @@ mod sender;
 mod watch;
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use self::place::{Alone, Place, Slow};
-use self::queue::{Caller, Queue, Told, fingerprint};
+use self::queue::{Caller, Told, fingerprint};
 use self::sender::Sender;
 use self::watch::Watch;
 use crate::clock::Clock;
@@ -34,6 +34,10 @@ use crate::store::{Group, MOST_WORK, Outcome, Store};
 /// More calls at a time gain nothing: Redis does one after the other. More lines than
 /// cores that hold each other up would gain nothing either.
 const OF_ONE_REDIS: Most = Most { lines: 4, alone: 8, senders: 4, another: 16, waiting: 65_536 / 4 };
+/// The same for threads that each drive a runtime: one that stands still, as its owner turns to
+/// something else, holds up what its sender has, and so should have nothing of the others.
+const OF_A_THREAD: Most = Most { lines: 1, alone: 2, ..OF_ONE_REDIS };
+const THREADS: usize = 4;
 /// The same for each place of a cluster, whose calls are their own.
 const OF_A_PLACE: Most = Most { lines: 1, alone: 1, senders: 1, another: 0, waiting: 65_536 / PLACES };
 
@@ -83,22 +87,11 @@ struct Shared {
     /// Who may wait longer than this goes alone, so that a call that is never
     /// answered holds no others up for longer.
     longest: Duration,
-    most: Most,
-    /// By the place of what is asked; none where each ask is a call of its own. A node that is
-    /// away holds up its own places alone.
+    together: Together,
+    /// Of a cluster by the place of what is asked: a node that is away holds up its own alone. Else one
+    /// for threads that share a runtime, and then those for threads that each drive one.
     places: Vec<Place>,
-    /// Those of the first place, those of the second, ...
-    lines: Vec<Line>,
     watch: Watch,
-}
-
-/// Apart from each other in memory, so that threads with lines of their own share nothing.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Line {
-    queue: Mutex<Queue>,
-    /// Told when a full queue has room again.
-    room: Notify,
 }
 
 impl Batch {
@@ -109,32 +102,40 @@ impl Batch {
         longest: Duration,
         together: Together,
     ) -> Self {
-        let (places, most) = match together {
-            Together::Nothing => (0, OF_ONE_REDIS),
-            Together::All => (1, OF_ONE_REDIS),
-            Together::EachPlace => (PLACES, OF_A_PLACE),
+        let places = match together {
+            Together::Nothing => Vec::new(),
+            Together::All => {
+                let of_threads = (0..THREADS).map(|_| Place::new(OF_A_THREAD));
+                std::iter::once(Place::new(OF_ONE_REDIS)).chain(of_threads).collect()
+            }
+            Together::EachPlace => (0..PLACES).map(|_| Place::new(OF_A_PLACE)).collect(),
         };
-        let lines = (0..places * most.lines).map(|_| Line::default()).collect();
-        let places = (0..places).map(|_| Place::default()).collect();
         let watch = Watch::new();
-        Self(Arc::new(Shared { store, clock, observer, longest, most, places, lines, watch }))
+        Self(Arc::new(Shared { store, clock, observer, longest, together, places, watch }))
     }
 
     /// What became of one group, which is asked for at once: whoever waits carries
     /// no more than the place where the answer comes.
     pub(crate) fn take(&self, group: Group, deadline: Deadline) -> Taking<'_> {
         let shared = &self.0;
-        let place = group.place().index();
-        if shared.places.len() <= place || deadline.after > shared.longest {
+        if shared.together == Together::Nothing || deadline.after > shared.longest {
             return Taking::Boxed(Box::pin(shared.take_alone(group, deadline, None)));
         }
-        let line = place * shared.most.lines + per_thread::number() % shared.most.lines;
-        match shared.join(line, group, deadline) {
+        let thread = per_thread::number();
+        let place = match shared.together {
+            Together::EachPlace => group.place().index(),
+            _ if per_thread::drives_a_runtime() => 1 + thread % THREADS,
+            _ => 0,
+        };
+        let line = thread % shared.places[place].lines.len();
+        match shared.join((place, line), group, deadline) {
             Joined::Alone(group, alone) => {
                 Taking::Boxed(Box::pin(shared.take_alone(group, deadline, Some(alone))))
             }
             Joined::Waits(taking) => taking,
-            Joined::Full(group) => Taking::Boxed(Box::pin(shared.wait_for_room(line, group, deadline))),
+            Joined::Full(group) => {
+                Taking::Boxed(Box::pin(shared.wait_for_room((place, line), group, deadline)))
+            }
         }
     }
 
@@ -189,18 +190,23 @@ enum Joined<'a> {
 }
 
 impl Shared {
-    fn join(self: &Arc<Self>, line: usize, group: Group, deadline: Deadline) -> Joined<'_> {
+    fn join(
+        self: &Arc<Self>,
+        (number, line): (usize, usize),
+        group: Group,
+        deadline: Deadline,
+    ) -> Joined<'_> {
         let fingerprint = fingerprint(&group);
         // As little as can be is done under the lock, which threads of one line share.
         let (answer, answered) = oneshot::channel();
-        let place = line / self.most.lines;
-        let mut queue = self.lines[line].lock();
+        let place = &self.places[number];
+        let mut queue = place.lines[line].lock();
         if queue.is_empty()
-            && let Some(alone) = self.places[place].alone(self.most)
+            && let Some(alone) = place.alone()
         {
             return Joined::Alone(group, alone);
         }
-        if queue.is_full(self.most.waiting) {
+        if queue.is_full(place.most.waiting) {
             return Joined::Full(group);
         }
         let merged = queue.push(group, fingerprint, Caller { answer, deadline });
@@ -209,23 +215,23 @@ impl Shared {
         drop(merged);
         let is_watched = self.watch.over(self, deadline.at);
         let slow = Slow::at(deadline, self.longest, self.watch.start());
-        if let Some((number, flight)) = self.places[place].new_sender(waiting, self.most, slow) {
-            tokio::spawn(Sender::new(self.clone(), place, number, flight).run());
+        if let Some((sender, flight)) = place.new_sender(waiting, slow) {
+            tokio::spawn(Sender::new(self.clone(), number, sender, flight).run());
         }
         Joined::Waits(self.in_time(Taking::Waits(answered), is_watched, deadline))
     }
 
-    /// The lines of a place.
-    fn lines_of(&self, place: usize) -> &[Line] {
-        &self.lines[place * self.most.lines..][..self.most.lines]
-    }
-
     /// One caller after the other, each telling the next.
-    async fn wait_for_room(self: &Arc<Self>, line: usize, mut group: Group, deadline: Deadline) -> Told {
-        let room = &self.lines[line].room;
+    async fn wait_for_room(
+        self: &Arc<Self>,
+        (place, line): (usize, usize),
+        mut group: Group,
+        deadline: Deadline,
+    ) -> Told {
+        let room = &self.places[place].lines[line].room;
         loop {
             let is_told = room.notified();
-            match self.join(line, group, deadline) {
+            match self.join((place, line), group, deadline) {
                 Joined::Alone(group, alone) => {
                     room.notify_one();
                     return self.take_alone(group, deadline, Some(alone)).await;
@@ -262,11 +268,9 @@ impl Shared {
         let late = |deadline| Err(self.late(deadline));
         let mut due: Option<Instant> = None;
         let mut see = |next: Option<Instant>| due = due.into_iter().chain(next).min();
-        for line in &self.lines {
-            see(line.lock().tell_late(now, late));
-        }
-        for flight in self.places.iter().flat_map(Place::flights) {
-            see(flight.tell_late(now, late));
+        for place in &self.places {
+            place.lines.iter().for_each(|line| see(line.lock().tell_late(now, late)));
+            place.flights().iter().for_each(|flight| see(flight.tell_late(now, late)));
         }
         due
     }
@@ -290,12 +294,6 @@ impl Shared {
             observer.called(asks, groups.len(), Duration::from_micros(took));
         }
         (outcomes, sent_us)
-    }
-}
-
-impl Line {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,6 +5,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use tokio::runtime::{Handle, RuntimeFlavor};
+
 /// Threads beyond so many share with others.
 const COPIES: usize = 16;
 
@@ -29,4 +31,13 @@ pub(crate) fn number() -> usize {
         static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
     }
     NUMBER.with(|number| *number)
+}
+
+/// Whether the runtime in which this thread first asks is driven by it alone.
+pub(crate) fn drives_a_runtime() -> bool {
+    thread_local! {
+        static DRIVES: bool = Handle::try_current()
+            .is_ok_and(|runtime| runtime.runtime_flavor() == RuntimeFlavor::CurrentThread);
+    }
+    DRIVES.with(|drives| *drives)
 }

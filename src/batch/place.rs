@@ -4,17 +4,21 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use super::Most;
+use super::queue::Queue;
 use super::sender::Flight;
 use crate::connection::Deadline;
 
 /// A sender whose call takes longer is not waited for.
 const LATE: Duration = Duration::from_millis(10);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Place {
+    pub(super) most: Most,
+    pub(super) lines: Vec<Line>,
     /// Callers who send by themselves.
     alone: AtomicUsize,
     /// How many senders count, and when the last of their calls began: what whoever lines up
@@ -23,6 +27,15 @@ pub(super) struct Place {
     begun_us: AtomicU64,
     senders: Mutex<Senders>,
     turn: AtomicUsize,
+}
+
+/// Apart from each other in memory, so that threads with lines of their own share nothing.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct Line {
+    queue: Mutex<Queue>,
+    /// Told when a full queue has room again.
+    pub(super) room: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -39,9 +52,21 @@ struct Senders {
 pub(super) struct Number(u64);
 
 impl Place {
+    pub(super) fn new(most: Most) -> Self {
+        Self {
+            most,
+            lines: (0..most.lines).map(|_| Line::default()).collect(),
+            alone: AtomicUsize::default(),
+            counted: AtomicUsize::default(),
+            begun_us: AtomicU64::default(),
+            senders: Mutex::default(),
+            turn: AtomicUsize::default(),
+        }
+    }
+
     /// For a caller who finds nobody else.
-    pub(super) fn alone(&self, most: Most) -> Option<Alone<'_>> {
-        let one_more = |alone| (alone < most.alone).then_some(alone + 1);
+    pub(super) fn alone(&self) -> Option<Alone<'_>> {
+        let one_more = |alone| (alone < self.most.alone).then_some(alone + 1);
         let is_free = self.counted.load(Ordering::Relaxed) == 0
             && self.alone.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
         is_free.then(|| Alone(self))
@@ -54,8 +79,8 @@ impl Place {
     ///
     /// Whoever asks this has locked and left his line before. So has a sender that ends: after it
     /// was counted out it looks into all lines, and one of the two sees the other.
-    pub(super) fn new_sender(&self, waiting: usize, most: Most, slow: Slow) -> Option<(Number, Arc<Flight>)> {
-        let is_enough = |counted: usize| counted >= most.senders || waiting < most.another;
+    pub(super) fn new_sender(&self, waiting: usize, slow: Slow) -> Option<(Number, Arc<Flight>)> {
+        let is_enough = |counted: usize| counted >= self.most.senders || waiting < self.most.another;
         let counted = self.counted.load(Ordering::Relaxed);
         if counted > 0 && slow.is_in_time(self.begun_us.load(Ordering::Relaxed)) && is_enough(counted) {
             return None;
@@ -112,10 +137,10 @@ impl Place {
         self.lock().flights.retain(|other| !Arc::ptr_eq(other, flight));
     }
 
-    /// Which of so many lines to begin with: another one each time, so that none has to wait for
-    /// all others.
-    pub(super) fn turn(&self, lines: usize) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed) % lines
+    /// All lines; another one first each time, so that none has to wait for all others.
+    pub(super) fn lines_in_turn(&self) -> impl Iterator<Item = &Line> {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.lines.len();
+        self.lines[first..].iter().chain(&self.lines[..first])
     }
 
     fn tell(&self, senders: &Senders) {
@@ -126,6 +151,12 @@ impl Place {
 
     fn lock(&self) -> MutexGuard<'_, Senders> {
         self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::time::Instant;
 
 use super::Shared;
-use super::place::Number;
+use super::place::{Number, Place};
 use super::queue::{Batched, Merged, Told};
 use crate::connection::Deadline;
 use crate::error::Error;
@@ -71,14 +71,14 @@ impl Sender {
     fn pop(&mut self, shared: &Shared) -> Option<Vec<Merged>> {
         let place = &shared.places[self.place];
         let now_us = || shared.watch.micros(Instant::now());
-        let batch = pop(shared, self.place);
+        let batch = pop(place);
         if !batch.is_empty() {
             place.begins_a_call(&self.number, now_us());
             return Some(batch);
         }
         place.forget(&self.number);
         // Who lined up before that relied on it.
-        let batch = pop(shared, self.place);
+        let batch = pop(place);
         if !batch.is_empty() {
             place.remember(&self.number, now_us());
             return Some(batch);
@@ -111,13 +111,12 @@ impl Drop for Landed {
     }
 }
 
-/// What goes out together, of all lines of a place.
-fn pop(shared: &Shared, place: usize) -> Vec<Merged> {
-    let (lines, mut batch) = (shared.lines_of(place), Batched::default());
-    let first = shared.places[place].turn(lines.len());
-    for line in lines[first..].iter().chain(&lines[..first]) {
+/// What goes out together, of all lines.
+fn pop(place: &Place) -> Vec<Merged> {
+    let mut batch = Batched::default();
+    for line in place.lines_in_turn() {
         let mut queue = line.lock();
-        let was_full = queue.is_full(shared.most.waiting);
+        let was_full = queue.is_full(place.most.waiting);
         queue.pop_into(&mut batch);
         drop(queue);
         if was_full {
@@ -137,7 +136,7 @@ impl Drop for Sender {
         let place = &self.shared.places[self.place];
         place.has_landed(&self.flight);
         if !place.forget(&self.number) {
-            for line in self.shared.lines_of(self.place) {
+            for line in &place.lines {
                 line.lock().clear();
                 line.room.notify_one();
             }
