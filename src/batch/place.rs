@@ -12,9 +12,6 @@ use super::queue::Queue;
 use super::sender::Flight;
 use crate::connection::Deadline;
 
-/// A sender whose call takes longer is not waited for.
-const LATE: Duration = Duration::from_millis(10);
-
 #[derive(Debug)]
 pub(super) struct Place {
     pub(super) most: Most,
@@ -181,8 +178,9 @@ impl Drop for Alone<'_> {
 #[derive(Clone, Copy)]
 pub(super) struct Slow {
     now_us: u64,
+    /// A tenth of the limiter's deadline.
     late_us: Option<u64>,
-    /// Two of the limiter's deadlines.
+    /// Two of them.
     overdue_us: Option<u64>,
 }
 
@@ -194,7 +192,7 @@ impl Slow {
         let before = |ago| since_start.checked_sub(ago).map(|since| since.as_micros() as u64);
         Self {
             now_us: since_start.as_micros() as u64,
-            late_us: before(LATE.min(longest / 4)),
+            late_us: before(longest / 10),
             overdue_us: before(longest.saturating_mul(2)),
         }
     }
