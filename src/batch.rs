@@ -36,7 +36,7 @@ use crate::store::{Group, MOST_WORK, Outcome, Store};
 const OF_ONE_REDIS: Most = Most { lines: 4, alone: 8, senders: 4, another: 16, waiting: 65_536 / 4 };
 /// The same for threads that each drive a runtime: one that stands still, as its owner turns to
 /// something else, holds up what its sender has, and so should have nothing of the others.
-const OF_A_THREAD: Most = Most { lines: 1, alone: 2, ..OF_ONE_REDIS };
+const OF_A_THREAD: Most = Most { lines: 1, ..OF_ONE_REDIS };
 const THREADS: usize = 4;
 /// The same for each place of a cluster, whose calls are their own.
 const OF_A_PLACE: Most = Most { lines: 1, alone: 1, senders: 1, another: 0, waiting: 65_536 / PLACES };
