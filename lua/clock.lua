@@ -4,7 +4,7 @@
 
   Promises  `now` in whole microseconds since 1970, and `stamp`, the same as
             text with all its digits (tostring would keep 14 of 16), but where
-            Redis was built for 32 bits: see numbers
+            Redis was built for 32 bits: see prelude
 ]]
 local call, format = redis.call, string.format
 local time = call('TIME')

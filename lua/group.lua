@@ -21,7 +21,7 @@ local algorithms = {
 }
 local reply, key, arg = { now }, 0, 2
 local affords, charges = {}, {}
-for q = 1, ARGV[1] do
+for q = 1, ARGV[1] + 0 do
   affords[q], charges[q] = algorithms[ARGV[arg]](arg + 1)
   arg = arg + 5
 end

@@ -8,8 +8,8 @@
            then n, cost, longest accepted delay (us, '' for any): per key, or
            once where they are the same for all, or not at all where each is one
            ask for one unit, whatever the delay
-  Returns  {now, row, row, ...}, flat: a number less is 3,000 instructions less
-           for Redis and its client. A row is the state before (settled to now;
+  Returns  {now, row, row, ...}, flat, and no number that the client can tell by
+           itself. A row is the state before (settled to now;
            as many numbers as the algorithm has), or in its place one string
            that says why this key failed, and it alone. Where less than n are
            admitted, k stands before it as -1 - k. Where the key has a block,

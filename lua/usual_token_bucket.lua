@@ -40,6 +40,7 @@ local function usual(rows, call, format, now, stamp)
       if not first then return end
       local at = sub(text, last + 1) + 0
       ticks = sub(text, 1, first - 1) + 0
+      -- At most MOST_TICKS, see token_bucket.
       if not (at <= now and at >= 0 and ticks >= 0 and ticks <= 562949953421312 and ticks % 1 + at % 1 == 0) then
         return
       end

@@ -201,3 +201,45 @@ impl Slow {
         self.late_us.is_none_or(|late_us| begun_us > late_us)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: Most = Most { lines: 1, alone: 1, senders: 2, another: 16, waiting: 100 };
+
+    /// One who asks at this time, to whom 10 us are late and 200 overdue.
+    fn at(now_us: u64) -> Slow {
+        Slow { now_us, late_us: now_us.checked_sub(10), overdue_us: now_us.checked_sub(200) }
+    }
+
+    #[test]
+    fn one_sender_is_enough_for_little_and_two_for_much() {
+        let place = Place::new(MOST);
+        assert!(place.new_sender(1, at(0)).is_some());
+        assert!(place.alone().is_none());
+        assert!(place.new_sender(15, at(1)).is_none());
+        assert!(place.new_sender(16, at(1)).is_some());
+        assert!(place.new_sender(16, at(1)).is_none());
+    }
+
+    #[test]
+    fn a_late_sender_is_not_waited_for_and_an_overdue_one_does_not_count() {
+        let place = Place::new(MOST);
+        let (first, _) = place.new_sender(1, at(100)).unwrap();
+        assert!(place.new_sender(1, at(109)).is_none());
+        let (second, _) = place.new_sender(1, at(110)).unwrap();
+        assert!(place.new_sender(1, at(111)).is_none());
+        // The first is late and alone again, however lately the second began.
+        assert!(place.forget(&second));
+        let (third, _) = place.new_sender(1, at(112)).unwrap();
+        place.begins_a_call(&third, 300);
+        assert!(place.new_sender(1, at(305)).is_none());
+        assert!(place.forget(&first));
+        assert!(!place.forget(&third));
+        assert!(place.alone().is_some());
+        place.new_sender(1, at(400)).unwrap();
+        place.new_sender(1, at(600)).unwrap();
+        assert_eq!(place.counted.load(Ordering::Relaxed), 1);
+    }
+}
