@@ -31,9 +31,10 @@ use crate::observer::Observer;
 use crate::per_thread;
 use crate::store::{Group, MOST_WORK, Outcome, Store};
 
-/// More calls at a time gain nothing: Redis does one after the other. More lines than
-/// cores that hold each other up would gain nothing either.
-const OF_ONE_REDIS: Most = Most { lines: 4, alone: 8, senders: 4, another: 16, waiting: 65_536 / 4 };
+/// Redis does one call after the other: a second one at a time is there when it is done with the first,
+/// and more would only be smaller. More lines than cores that hold each other up would gain nothing
+/// either.
+const OF_ONE_REDIS: Most = Most { lines: 4, alone: 8, senders: 2, another: 16, waiting: 65_536 / 4 };
 /// The same for threads that each drive a runtime: one that stands still, as its owner turns to
 /// something else, holds up what its sender has, and so should have nothing of the others.
 const OF_A_THREAD: Most = Most { lines: 1, ..OF_ONE_REDIS };
@@ -49,8 +50,8 @@ struct Most {
     alone: usize,
     /// Tasks that send what lines up.
     senders: usize,
-    /// So many different asks in a line are worth a call of their own while another is under way.
-    /// Fewer are sent with what comes until that returns: of equal asks, which are one, all.
+    /// So many asks in a line are worth a call of their own while another is under way. Fewer are sent
+    /// with what comes until that returns.
     another: usize,
     /// More than this many do not line up: a caller who finds them waits for room
     /// first, which keeps nothing but the caller.

@@ -47,14 +47,34 @@ pub(super) struct Queue {
     waiting: usize,
 }
 
+impl Batched {
+    /// Equal asks of several lines are one, as those of one line are. Looked for only where more than
+    /// one waits, as they do for a hot key: of unlike ones there are many.
+    fn add(&mut self, next: Merged) {
+        let is_equal =
+            |other: &Merged| other.fingerprint == next.fingerprint && are_equal(&other.group, &next.group);
+        let equal = match next.fingerprint {
+            Some(_) if next.callers.len() > 1 => self.merged.iter_mut().find(|other| is_equal(other)),
+            _ => None,
+        };
+        match equal {
+            Some(equal) => {
+                self.work -= next.group.work();
+                equal.callers.extend(next.callers);
+            }
+            None => self.merged.push(next),
+        }
+    }
+}
+
 impl Queue {
     pub(super) fn is_empty(&self) -> bool {
         self.merged.is_empty()
     }
 
-    /// How many different asks wait.
+    /// How many wait, with those who have given up.
     pub(super) fn len(&self) -> usize {
-        self.merged.len()
+        self.waiting
     }
 
     pub(super) fn is_full(&self, most: usize) -> bool {
@@ -100,7 +120,7 @@ impl Queue {
             }
             self.left += 1;
             self.waiting -= next.callers.len();
-            batch.merged.push(next);
+            batch.add(next);
         }
     }
 
@@ -293,6 +313,29 @@ mod tests {
         let key = |key: &str| group(quota, key).items[0].target.redis_key.clone();
         assert_eq!(batch, [(key("a"), 3), (key("b"), 1), (key("c"), 1)]);
         assert!(queue.places.is_empty() && queue.waiting == 0);
+    }
+
+    #[test]
+    fn equal_asks_of_two_lines_are_one_and_no_work_of_their_own() {
+        let (mut batch, quota) = (Batched::default(), Quota::fixed_window(5, MINUTE));
+        let hashes = Fingerprints::default();
+        let mut waiting = Vec::new();
+        for line in [&["a", "b", "a"][..], &["c", "a", "a", "b", "a"]] {
+            let mut queue = Queue::default();
+            for key in line {
+                let (caller, answered) = caller();
+                let mut group = group(quota, key);
+                group.items[0].target.fingerprint = hashes.of(key);
+                let fingerprint = fingerprint(&group);
+                queue.push(group, fingerprint, caller);
+                waiting.push(answered);
+            }
+            queue.pop_into(&mut batch);
+        }
+        let callers: Vec<usize> = batch.merged.iter().map(|merged| merged.callers.len()).collect();
+        // The second `b` is alone in its line, and so is not looked for.
+        assert_eq!(callers, [5, 1, 1, 1]);
+        assert_eq!(batch.work, batch.merged.iter().map(|merged| merged.group.work()).sum::<u32>());
     }
 
     #[test]
