@@ -23,6 +23,11 @@ impl Reloads {
     fn told(&self) -> Vec<Result<usize, String>> {
         self.0.lock().unwrap().clone()
     }
+
+    /// Rules are in force before their observer is told.
+    async fn are_soon(&self, reloads: usize) {
+        soon("a reload is told", async || self.told().len() == reloads).await;
+    }
 }
 
 fn limit_of(limit: u64) -> String {
@@ -65,6 +70,7 @@ async fn an_edit_and_a_rename_are_live_soon_and_keep_the_counts() {
     fs::rename(folder.0.join("a.new"), folder.0.join("a.yaml")).unwrap();
     is_soon(&watched, 5).await;
     assert_eq!(check(&watched).await, (5, 2));
+    reloads.are_soon(2).await;
     assert_eq!(reloads.told(), [Ok(1), Ok(1)]);
 }
 
@@ -93,18 +99,18 @@ async fn a_bad_file_keeps_the_old_rules_and_is_told_once() {
     folder.write("a.yaml", limit_of(10));
     let (watched, reloads) = watch(&folder);
     folder.write("a.yaml", limit_of(20).replace("day", "dya"));
-    soon("the mistake is told", async || !reloads.told().is_empty()).await;
+    reloads.are_soon(1).await;
     let told = reloads.told().remove(0).unwrap_err();
     assert!(told.contains("a.yaml:2:45: there is no unit `dya`"), "{told}");
     assert_eq!(check(&watched).await, (10, 9));
     folder.write("a.yaml", "");
-    soon("the empty file is told", async || reloads.told().len() == 2).await;
+    reloads.are_soon(2).await;
     fs::remove_file(folder.0.join("a.yaml")).unwrap();
-    soon("the empty folder is told", async || reloads.told().len() == 3).await;
+    reloads.are_soon(3).await;
     assert_eq!(check(&watched).await, (10, 8));
     folder.write("a.yaml", limit_of(20));
     is_soon(&watched, 20).await;
-    assert_eq!(reloads.told().len(), 4);
+    reloads.are_soon(4).await;
     assert_eq!(reloads.told()[3], Ok(1));
 }
 
@@ -135,8 +141,8 @@ async fn every_check_is_decided_under_one_of_the_versions() {
         })
         .collect();
     for round in 1..=4 {
-        folder.write("a.yaml", limit_of(1_000_000 * (1 + round % 2)));
-        soon("a reload", async || reloads.told().len() as u64 == round).await;
+        folder.write("a.yaml", limit_of(1_000_000 * (1 + round as u64 % 2)));
+        reloads.are_soon(round).await;
     }
     checking.iter().for_each(|task| assert!(!task.is_finished()));
     checking.iter().for_each(|task| task.abort());
