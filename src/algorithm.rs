@@ -315,13 +315,13 @@ impl Taken<'_> {
         let Self { quota, cost, max_delay, n, k, before, now } = *self;
         let algorithm = quota.kind().algorithm();
         let is_peek = n == 0 || cost == 0;
-        let own = before.afford(quota, n.max(1), cost.max(1), max_delay, now);
-        let allowed = if is_peek { own > 0 } else { index < k };
+        let own = || before.afford(quota, n.max(1), cost.max(1), max_delay, now);
+        let allowed = if is_peek { own() > 0 } else { index < k };
         let spent_before = if is_peek { 0 } else { index.min(k) * cost };
         let spent = match (is_peek, allowed) {
             (true, _) => 0,
             (false, true) => spent_before + cost,
-            (false, false) => spent_before + algorithm.charge_of_denied(n.saturating_sub(own), cost),
+            (false, false) => spent_before + algorithm.charge_of_denied(n.saturating_sub(own()), cost),
         };
         let after = algorithm.after(before.seen, spent, now);
         let block = before.blocked_until_us.saturating_sub(now);

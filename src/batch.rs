@@ -34,7 +34,7 @@ use crate::store::{Group, MOST_WORK, Outcome, Store};
 /// Redis does one call after the other: a second one at a time is there when it is done with the first,
 /// and more would only be smaller. More lines than cores that hold each other up would gain nothing
 /// either.
-const OF_ONE_REDIS: Most = Most { lines: 4, alone: 8, senders: 2, another: 16, waiting: 65_536 / 4 };
+const OF_ONE_REDIS: Most = Most { lines: 4, alone: 4, senders: 2, another: 16, waiting: 65_536 / 4 };
 /// The same for threads that each drive a runtime: one that stands still, as its owner turns to
 /// something else, holds up what its sender has, and so should have nothing of the others.
 const OF_A_THREAD: Most = Most { lines: 1, ..OF_ONE_REDIS };
@@ -214,8 +214,9 @@ impl Shared {
         let waiting = queue.len();
         drop(queue);
         drop(merged);
-        let is_watched = self.watch.over(self, deadline.at);
-        let slow = Slow::at(deadline, self.longest, self.watch.start());
+        let due_us = self.watch.micros(deadline.at);
+        let is_watched = self.watch.over(self, due_us);
+        let slow = Slow::at(due_us, deadline.after, self.longest);
         if let Some((sender, flight)) = place.new_sender(waiting, slow) {
             tokio::spawn(Sender::new(self.clone(), number, sender, flight).run());
         }

@@ -58,21 +58,10 @@ impl KeyMode {
     /// since there `%` is followed by two hex digits in capitals.
     fn append(&self, key: &[u8], out: &mut String) {
         match self {
-            Self::Clear => {
-                let start = out.len();
-                for part in key.chunk_by(|a, b| is_plain(*a) && is_plain(*b)) {
-                    match std::str::from_utf8(part) {
-                        Ok(text) if is_plain(part[0]) => out.push_str(text),
-                        _ => write_hex(part[0], out),
-                    }
-                    if out.len() - start > LONGEST {
-                        out.truncate(start);
-                        out.push_str("%sha256=");
-                        append_digest(&Sha256::digest(key), out);
-                        return;
-                    }
-                }
-            }
+            Self::Clear => match as_it_is(key) {
+                Some(text) => out.push_str(text),
+                None => append_escaped(key, out),
+            },
             Self::Hmac(secret) => {
                 out.push_str("%hmac=");
                 append_digest(&hmac(secret, key)[..16], out);
@@ -96,11 +85,34 @@ impl KeyMode {
     }
 }
 
+#[cold]
+fn append_escaped(key: &[u8], out: &mut String) {
+    let start = out.len();
+    for part in key.chunk_by(|a, b| is_plain(*a) && is_plain(*b)) {
+        match std::str::from_utf8(part) {
+            Ok(text) if is_plain(part[0]) => out.push_str(text),
+            _ => write_hex(part[0], out),
+        }
+        if out.len() - start > LONGEST {
+            out.truncate(start);
+            out.push_str("%sha256=");
+            append_digest(&Sha256::digest(key), out);
+            return;
+        }
+    }
+}
+
 fn hmac(secret: &[u8], key: &[u8]) -> [u8; 32] {
     #[expect(clippy::expect_used, reason = "HMAC takes a key of any length")]
     let mut mac = Hmac::<Sha256>::new_from_slice(secret).expect("any length");
     mac.update(key);
     mac.finalize().into_bytes().into()
+}
+
+/// What most keys are.
+fn as_it_is(key: &[u8]) -> Option<&str> {
+    let is_short_and_plain = key.len() <= LONGEST && key.iter().all(|byte| is_plain(*byte));
+    is_short_and_plain.then(|| std::str::from_utf8(key).ok()).flatten()
 }
 
 /// What stands for itself.

@@ -12,7 +12,7 @@ use tidegate::{Decision, Error, Gate, Limiter, Quota};
 use crate::support::fixture::{HOUR, PATIENCE, Paused, builder, calls, quotas, soon};
 
 /// So many callers send by themselves before others line up.
-const ALONE: usize = 8;
+const ALONE: usize = 4;
 
 type Asking<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send + 'a>>;
 
@@ -49,6 +49,26 @@ async fn a_check_alone_is_one_call() {
         assert!(gate.check("key").await.unwrap().is_allowed());
     }
     assert_eq!(calls(&server, "evalsha") - before, 10);
+}
+
+/// Each as soon as it has its answer: a call waits for nothing, but lets them ask first.
+#[tokio::test]
+async fn those_who_are_answered_together_ask_again_together() {
+    let (server, _limiter, gate) = setting(Quota::fixed_window(10_000, HOUR)).await;
+    let before = calls(&server, "evalsha");
+    let tasks = (0..16).map(|_| {
+        let gate = gate.clone();
+        tokio::spawn(async move {
+            for _ in 0..50 {
+                assert!(gate.check("key").await.unwrap().is_allowed());
+            }
+        })
+    });
+    for task in join_all(tasks).await {
+        task.unwrap();
+    }
+    let calls = calls(&server, "evalsha") - before;
+    assert!(calls < 100, "{calls} calls for 16 times 50 asks");
 }
 
 #[tokio::test]

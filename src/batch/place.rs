@@ -5,12 +5,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::Instant;
 
 use super::Most;
 use super::queue::Queue;
 use super::sender::Flight;
-use crate::connection::Deadline;
 
 #[derive(Debug)]
 pub(super) struct Place {
@@ -140,6 +138,12 @@ impl Place {
         self.lines[first..].iter().chain(&self.lines[..first])
     }
 
+    /// How many ask, and how many different things.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        let waiting = self.lines.iter().map(|line| line.lock().waiting());
+        waiting.fold((0, 0), |(asks, rows), line| (asks + line.0, rows + line.1))
+    }
+
     fn tell(&self, senders: &Senders) {
         let last = senders.counted.iter().map(|(_, begun_us)| *begun_us).max();
         self.begun_us.store(last.unwrap_or_default(), Ordering::Relaxed);
@@ -185,15 +189,14 @@ pub(super) struct Slow {
 }
 
 impl Slow {
-    /// For one who asks now; all times are counted from `start`.
-    pub(super) fn at(deadline: Deadline, longest: Duration, start: Instant) -> Self {
-        let now = deadline.at.checked_sub(deadline.after).unwrap_or(start);
-        let since_start = now.saturating_duration_since(start);
-        let before = |ago| since_start.checked_sub(ago).map(|since| since.as_micros() as u64);
+    /// For one who asks now and gives up `after` so long, at `due_us`.
+    pub(super) fn at(due_us: u64, after: Duration, longest: Duration) -> Self {
+        let now_us = due_us.saturating_sub(after.as_micros() as u64);
+        let longest_us = longest.as_micros() as u64;
         Self {
-            now_us: since_start.as_micros() as u64,
-            late_us: before(longest / 10),
-            overdue_us: before(longest.saturating_mul(2)),
+            now_us,
+            late_us: now_us.checked_sub(longest_us / 10),
+            overdue_us: now_us.checked_sub(longest_us.saturating_mul(2)),
         }
     }
 

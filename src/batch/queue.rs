@@ -77,6 +77,11 @@ impl Queue {
         self.waiting
     }
 
+    /// How many ask, and how many different things.
+    pub(super) fn waiting(&self) -> (usize, usize) {
+        (self.waiting, self.merged.len())
+    }
+
     pub(super) fn is_full(&self, most: usize) -> bool {
         // Of those who have given up, the places are left until they are popped.
         self.waiting.max(self.merged.len()) >= most

@@ -34,17 +34,12 @@ impl Watch {
 
     /// Sees to it that whoever has just lined up is told at its deadline. False
     /// if nobody can.
-    pub(super) fn over(&self, shared: &Arc<Shared>, deadline: Instant) -> bool {
+    pub(super) fn over(&self, shared: &Arc<Shared>, due_us: u64) -> bool {
         let Some(thread) = self.thread.get_or_init(|| begin(Arc::downgrade(shared))) else { return false };
-        if self.micros(deadline) < self.looks_at_us.load(Ordering::Relaxed) {
+        if due_us < self.looks_at_us.load(Ordering::Relaxed) {
             thread.unpark();
         }
         true
-    }
-
-    /// What times are counted from.
-    pub(super) const fn start(&self) -> Instant {
-        self.start
     }
 
     pub(super) fn micros(&self, at: Instant) -> u64 {
