@@ -68,7 +68,7 @@ async fn those_who_are_answered_together_ask_again_together() {
         task.unwrap();
     }
     let calls = calls(&server, "evalsha") - before;
-    assert!(calls < 100, "{calls} calls for 16 times 50 asks");
+    assert!(calls < 80, "{calls} calls for 16 times 50 asks");
 }
 
 #[tokio::test]
