@@ -135,7 +135,7 @@ async fn equal_asks_are_told_as_one_group() {
     heard.retain(|text| text.starts_with("called"));
     heard.sort();
     // Some went at once and by themselves.
-    assert_eq!(heard, [vec!["called for 1"; 8], vec!["called for 32 in 2"]].concat());
+    assert_eq!(heard, [vec!["called for 1"; 4], vec!["called for 36 in 2"]].concat());
 }
 
 #[tokio::test]

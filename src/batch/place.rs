@@ -120,10 +120,6 @@ impl Place {
         self.tell(&senders);
     }
 
-    pub(super) fn new_flight(&self) -> Arc<Flight> {
-        self.lock().new_flight()
-    }
-
     pub(super) fn flights(&self) -> Vec<Arc<Flight>> {
         self.lock().flights.clone()
     }

@@ -25,6 +25,13 @@ impl Flight {
     pub(super) fn tell_late(&self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
         self.lock().iter_mut().filter_map(|merged| merged.tell_late(now, &late)).min()
     }
+
+    fn share_out(&self, outcomes: Vec<Result<Outcome, Error>>, sent_us: u64) {
+        let batch = std::mem::take(&mut *self.lock());
+        for (merged, outcome) in batch.into_iter().zip(outcomes) {
+            merged.share_out(outcome, sent_us);
+        }
+    }
 }
 
 /// More would let callers wait longer than they gain.
@@ -49,12 +56,7 @@ impl Sender {
         let shared = self.shared.clone();
         while let Some((groups, asks, deadline)) = self.next(&shared) {
             let (outcomes, sent_us) = shared.call(&groups, asks, deadline).await;
-            let next = shared.places[self.place].new_flight();
-            let flight = std::mem::replace(&mut self.flight, next);
-            let landed = Landed { shared: shared.clone(), place: self.place, flight };
-            // By a task of its own, so that the next call is on its way before all who are answered
-            // ask again.
-            tokio::spawn(async move { landed.share_out(outcomes, sent_us) });
+            self.flight.share_out(outcomes, sent_us);
             gather(&shared.places[self.place]).await;
         }
     }
@@ -92,28 +94,6 @@ impl Sender {
         place.has_landed(&self.flight);
         self.has_ended = true;
         None
-    }
-}
-
-/// What was answered, until its callers are.
-struct Landed {
-    shared: Arc<Shared>,
-    place: usize,
-    flight: Arc<Flight>,
-}
-
-impl Landed {
-    fn share_out(self, outcomes: Vec<Result<Outcome, Error>>, sent_us: u64) {
-        let batch = std::mem::take(&mut *self.flight.lock());
-        for (merged, outcome) in batch.into_iter().zip(outcomes) {
-            merged.share_out(outcome, sent_us);
-        }
-    }
-}
-
-impl Drop for Landed {
-    fn drop(&mut self) {
-        self.shared.places[self.place].has_landed(&self.flight);
     }
 }
 
