@@ -237,6 +237,18 @@ mod tests {
         (Caller { answer, deadline: Deadline::new(MINUTE) }, answered)
     }
 
+    fn five() -> Quota {
+        Quota::fixed_window(5, MINUTE)
+    }
+
+    fn line_up(queue: &mut Queue, hashes: &Fingerprints, key: &str) -> oneshot::Receiver<Told> {
+        let ((caller, answered), mut group) = (caller(), group(five(), key));
+        group.items[0].target.fingerprint = hashes.of(key);
+        let fingerprint = fingerprint(&group);
+        queue.push(group, fingerprint, caller);
+        answered
+    }
+
     fn pop(queue: &mut Queue) -> Vec<Merged> {
         let mut batch = Batched::default();
         queue.pop_into(&mut batch);
@@ -297,16 +309,10 @@ mod tests {
 
     #[test]
     fn equal_asks_wait_in_the_place_of_the_first() {
-        let (mut queue, quota) = (Queue::default(), Quota::fixed_window(5, MINUTE));
-        let hashes = Fingerprints::default();
+        let (mut queue, hashes) = (Queue::default(), Fingerprints::default());
         let mut waiting = Vec::new();
         for key in ["a", "b", "a", "c", "b", "a"] {
-            let (caller, answered) = caller();
-            let mut group = group(quota, key);
-            group.items[0].target.fingerprint = hashes.of(key);
-            let fingerprint = fingerprint(&group);
-            queue.push(group, fingerprint, caller);
-            waiting.push(answered);
+            waiting.push(line_up(&mut queue, &hashes, key));
         }
         // The first `b` is not waited for any more.
         drop(waiting.remove(1));
@@ -315,25 +321,19 @@ mod tests {
             .filter_map(|mut merged| merged.is_waited_for().then_some(merged))
             .map(|merged| (merged.group.items[0].target.redis_key.clone(), merged.group.n))
             .collect();
-        let key = |key: &str| group(quota, key).items[0].target.redis_key.clone();
+        let key = |key: &str| group(five(), key).items[0].target.redis_key.clone();
         assert_eq!(batch, [(key("a"), 3), (key("b"), 1), (key("c"), 1)]);
         assert!(queue.places.is_empty() && queue.waiting == 0);
     }
 
     #[test]
     fn equal_asks_of_two_lines_are_one_and_no_work_of_their_own() {
-        let (mut batch, quota) = (Batched::default(), Quota::fixed_window(5, MINUTE));
-        let hashes = Fingerprints::default();
+        let (mut batch, hashes) = (Batched::default(), Fingerprints::default());
         let mut waiting = Vec::new();
         for line in [&["a", "b", "a"][..], &["c", "a", "a", "b", "a"]] {
             let mut queue = Queue::default();
             for key in line {
-                let (caller, answered) = caller();
-                let mut group = group(quota, key);
-                group.items[0].target.fingerprint = hashes.of(key);
-                let fingerprint = fingerprint(&group);
-                queue.push(group, fingerprint, caller);
-                waiting.push(answered);
+                waiting.push(line_up(&mut queue, &hashes, key));
             }
             queue.pop_into(&mut batch);
         }
