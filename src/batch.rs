@@ -211,7 +211,7 @@ impl Shared {
             return Joined::Full(group);
         }
         let merged = queue.push(group, fingerprint, Caller { answer, deadline });
-        let waiting = queue.len();
+        let (waiting, _) = queue.waiting();
         drop(queue);
         drop(merged);
         let due_us = self.watch.micros(deadline.at);

@@ -93,7 +93,9 @@ impl Place {
         let number = Number(senders.so_far);
         senders.counted.push((number.0, slow.now_us));
         self.tell(&senders);
-        Some((number, senders.new_flight()))
+        let flight = Arc::new(Flight::default());
+        senders.flights.push(flight.clone());
+        Some((number, flight))
     }
 
     /// It counts as long as its calls are in time.
@@ -157,14 +159,6 @@ impl Line {
     }
 }
 
-impl Senders {
-    fn new_flight(&mut self) -> Arc<Flight> {
-        let flight = Arc::new(Flight::default());
-        self.flights.push(flight.clone());
-        flight
-    }
-}
-
 /// A caller who sends by himself.
 pub(super) struct Alone<'a>(&'a Place);
 
@@ -187,8 +181,9 @@ pub(super) struct Slow {
 impl Slow {
     /// For one who asks now and gives up `after` so long, at `due_us`.
     pub(super) fn at(due_us: u64, after: Duration, longest: Duration) -> Self {
-        let now_us = due_us.saturating_sub(after.as_micros() as u64);
-        let longest_us = longest.as_micros() as u64;
+        // A deadline can be longer than any clock shows.
+        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        let (now_us, longest_us) = (due_us.saturating_sub(micros(after)), micros(longest));
         Self {
             now_us,
             late_us: now_us.checked_sub(longest_us / 10),
@@ -220,6 +215,14 @@ mod tests {
         assert!(place.new_sender(15, at(1)).is_none());
         assert!(place.new_sender(16, at(1)).is_some());
         assert!(place.new_sender(16, at(1)).is_none());
+    }
+
+    #[test]
+    fn nobody_is_late_under_a_deadline_beyond_all_clocks() {
+        for seconds in [1 << 60, u64::MAX] {
+            let endless = Duration::from_secs(seconds);
+            assert!(Slow::at(1_000, endless, endless).is_in_time(0), "{seconds}");
+        }
     }
 
     #[test]

@@ -72,12 +72,7 @@ impl Queue {
         self.merged.is_empty()
     }
 
-    /// How many wait, with those who have given up.
-    pub(super) fn len(&self) -> usize {
-        self.waiting
-    }
-
-    /// How many ask, and how many different things.
+    /// How many ask, with those who have given up, and how many different things.
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.waiting, self.merged.len())
     }
