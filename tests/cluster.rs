@@ -3,6 +3,7 @@
 mod failover;
 mod groups;
 mod keys;
+mod lost_primary;
 mod nodes;
 mod refusals;
 mod resharding;
@@ -16,7 +17,7 @@ use crate::support::fixture::{PATIENCE, namespace};
 
 fn builder(cluster: &Cluster) -> Builder {
     let builder = Limiter::builder().cluster(cluster.urls()).namespace(&namespace()).deadline(PATIENCE);
-    builder.on_failure(tidegate::OnFailure::Error).breaker(false)
+    builder.on_failure(tidegate::OnFailure::Error)
 }
 
 /// What redis-cli says of a key, at whichever node has it.

@@ -50,8 +50,10 @@ mod reconnects;
 mod reference_agrees_with_oracle;
 #[cfg(feature = "rules")]
 mod rules;
+mod runtimes;
 mod scripts;
 mod sentinel;
+mod shutdown_after_outage;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

@@ -57,7 +57,7 @@ async fn a_process_starts_while_nodes_that_it_knows_are_silent_or_gone() {
 #[tokio::test]
 async fn while_no_node_is_reached_callers_are_told_at_once() {
     let limiter = Limiter::builder().cluster(["redis://127.0.0.1:1", "redis://127.0.0.1:2"]);
-    let limiter = limiter.on_failure(OnFailure::Error).breaker(false).deadline(PATIENCE).build().unwrap();
+    let limiter = limiter.on_failure(OnFailure::Error).deadline(PATIENCE).build().unwrap();
     let gate = gate(&limiter);
     let start = Instant::now();
     for n in 0..1_000 {

@@ -74,7 +74,7 @@ async fn length(stream: &mut BufReader<TcpStream>) -> Option<usize> {
 
 fn limiter(url: &str) -> Limiter {
     let builder = Limiter::builder().cluster([url]).deadline(PATIENCE).follow_orders(false);
-    builder.on_failure(tidegate::OnFailure::Error).breaker(false).instances(1).build().unwrap()
+    builder.on_failure(tidegate::OnFailure::Error).instances(1).build().unwrap()
 }
 
 #[tokio::test]

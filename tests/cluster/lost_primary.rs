@@ -1,0 +1,128 @@
+//! A primary that is away and has no replica, with the default settings of a limiter.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::future::join_all;
+use harness::{Cluster, Server};
+use tidegate::{Gate, Limiter, Quota, Source};
+use tokio::task::JoinSet;
+
+use super::MINUTE;
+use crate::support::fixture::{namespace, soon};
+
+const LIMIT: u64 = 1_000_000;
+const TASKS: usize = 60;
+
+fn gate(limiter: &Limiter) -> Gate {
+    limiter.gate("gate", Quota::fixed_window(LIMIT, 60 * MINUTE))
+}
+
+fn limiter(cluster: &Cluster, namespace: &str) -> Limiter {
+    Limiter::builder().cluster(cluster.urls()).namespace(namespace).build().unwrap()
+}
+
+/// This many keys of each node, by its URL.
+fn keys_by_node(cluster: &Cluster, gate: &Gate, count: usize) -> HashMap<String, Vec<String>> {
+    let nodes: Vec<&Server> = cluster.nodes().collect();
+    let mut owners = HashMap::<String, &Server>::new();
+    let mut found = HashMap::<String, Vec<String>>::new();
+    for key in (0..).map(|n| format!("user:{n}")) {
+        let redis_key = gate.redis_key(&key).unwrap();
+        let hash_tag = redis_key.split(['{', '}']).nth(1).unwrap().to_owned();
+        let owner = owners.entry(hash_tag).or_insert_with(|| {
+            let is_owner = |node: &&&Server| !node.cli(&["EXISTS", &redis_key]).unwrap().contains("MOVED");
+            nodes.iter().find(is_owner).unwrap()
+        });
+        let keys = found.entry(owner.url().to_owned()).or_default();
+        if keys.len() < count {
+            keys.push(key);
+        }
+        if found.values().map(Vec::len).sum::<usize>() == count * nodes.len() {
+            return found;
+        }
+    }
+    unreachable!("there are keys enough")
+}
+
+/// Checks all keys until each was decided by Redis.
+async fn warm_up(gate: &Gate, keys: &HashMap<String, Vec<String>>) {
+    soon("all nodes are connected", async || {
+        let decisions = join_all(keys.values().flatten().map(|key| gate.check(key))).await;
+        decisions.into_iter().all(|decision| decision.unwrap().source() == Source::Redis)
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_of_the_other_primaries_are_decided_by_redis() {
+    let cluster = Cluster::with_shiftable_clock().unwrap();
+    let limiter = limiter(&cluster, &namespace());
+    let gate = gate(&limiter);
+    let keys = keys_by_node(&cluster, &gate, 20);
+    warm_up(&gate, &keys).await;
+    let lost = cluster.nodes().next().unwrap();
+    let lost_keys: Vec<String> = keys[lost.url()].clone();
+    let paused = lost.pause().unwrap();
+
+    let counts: [&'static AtomicUsize; 2] = std::array::from_fn(|_| &*Box::leak(Box::default()));
+    let is_over: &'static AtomicBool = Box::leak(Box::default());
+    let mut tasks = JoinSet::new();
+    let all: Vec<String> = keys.values().flatten().cloned().collect();
+    for task in 0..TASKS {
+        let (gate, all, lost_keys) = (gate.clone(), all.clone(), lost_keys.clone());
+        tasks.spawn(async move {
+            let mut at = task;
+            while !is_over.load(Ordering::Relaxed) {
+                at = (at + 7) % all.len();
+                let decision = gate.check(&all[at]).await.unwrap();
+                if !lost_keys.contains(&all[at]) {
+                    counts[usize::from(decision.source() == Source::Redis)].fetch_add(1, Ordering::Relaxed);
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        });
+    }
+    // The load goes on while the primary is away.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    is_over.store(true, Ordering::Relaxed);
+    tasks.join_all().await;
+    let [local, redis] = counts.map(|count| count.load(Ordering::Relaxed));
+    eprintln!("keys of the other primaries: {redis} decisions by Redis, {local} by the fallback");
+    assert!(redis + local > 300, "no load: {redis} and {local}");
+    assert!(redis >= 99 * local, "{local} of {} by the fallback", redis + local);
+
+    drop(paused);
+    let recovered = Instant::now();
+    for key in &lost_keys {
+        soon("Redis decides again", async || gate.check(key).await.unwrap().source() == Source::Redis).await;
+    }
+    eprintln!("recovered after {:?}", recovered.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn units_of_the_fallback_are_charged_to_a_primary_that_is_back_while_another_is_not() {
+    let cluster = Cluster::with_shiftable_clock().unwrap();
+    let limiter = limiter(&cluster, &namespace());
+    let gate = gate(&limiter);
+    let keys = keys_by_node(&cluster, &gate, 200);
+    warm_up(&limiter.gate("warm.up", Quota::fixed_window(LIMIT, 60 * MINUTE)), &keys).await;
+    let nodes: Vec<&Server> = cluster.nodes().collect();
+    let _lost = nodes[0].pause().unwrap();
+    let away = nodes[1].pause().unwrap();
+    let keys = keys[nodes[0].url()].iter().chain(&keys[nodes[1].url()]);
+    for decision in join_all(keys.map(|key| gate.check(key))).await {
+        assert_eq!(decision.unwrap().source(), Source::Local);
+    }
+    assert_eq!(uncharged(&limiter), 400);
+    drop(away);
+    soon("the units of one primary are charged", async || uncharged(&limiter) == 200).await;
+}
+
+/// How many keys the fallback knows: those with units that were not charged yet.
+fn uncharged(limiter: &Limiter) -> usize {
+    let text = format!("{limiter:?}");
+    let count = text.split("keys: ").nth(1).unwrap().split([' ', ',']).next().unwrap();
+    count.parse().unwrap_or_else(|_| panic!("{text}"))
+}

@@ -1,0 +1,341 @@
+//! Decisions are right again at most two seconds after a disturbance, on whatever runtimes the
+//! callers run. The background work of a limiter must not depend on those runtimes.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use harness::Server;
+use tidegate::{Builder, Control, Decision, Gate, Lease, Limiter, OnFailure, Quota, Source, Switch};
+use tokio::runtime::{self, Runtime};
+
+use crate::support::fixture::{HOUR, builder_as_is, namespace};
+
+/// From the end of a disturbance on, all decisions are right after this long.
+const RECOVERY: Duration = Duration::from_secs(2);
+/// Between two calls, during which a current-thread runtime is not polled.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Of a call of the callers: short enough to find a blocked connection twice before the recovery
+/// ends, long enough for a busy machine.
+const DEADLINE: Duration = Duration::from_millis(400);
+/// Long enough that only a hang makes a test miss it.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How callers run their checks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    /// One current-thread runtime, polled only inside `block_on`.
+    BlockOn,
+    /// A current-thread runtime for each call.
+    PerCall,
+    /// A multi-thread runtime for each call.
+    PerCallMultiThread,
+    /// One multi-thread runtime.
+    MultiThread,
+    /// The first calls run on a runtime whose only worker is then blocked, later ones on another.
+    Blocked,
+    /// The first calls run on a runtime that is then dropped, later ones on another.
+    Dropped,
+}
+
+const KINDS: [Kind; 6] =
+    [Kind::BlockOn, Kind::PerCall, Kind::PerCallMultiThread, Kind::MultiThread, Kind::Blocked, Kind::Dropped];
+
+/// Runs a scenario on every kind of runtime side by side, since it mostly waits.
+fn on_every_kind(scenario: impl Fn(Kind) + Sync) {
+    thread::scope(|scope| {
+        let scenario = &scenario;
+        for kind in KINDS {
+            scope.spawn(move || scenario(kind));
+        }
+    });
+}
+
+struct Callers {
+    kind: Kind,
+    runtime: Option<Runtime>,
+    blocked: Option<(Runtime, mpsc::Sender<()>)>,
+}
+
+impl Callers {
+    fn new(kind: Kind) -> Self {
+        let runtime = match kind {
+            Kind::PerCall | Kind::PerCallMultiThread => None,
+            Kind::BlockOn => Some(current_thread()),
+            Kind::MultiThread | Kind::Blocked | Kind::Dropped => Some(multi_thread()),
+        };
+        Self { kind, runtime, blocked: None }
+    }
+
+    /// What this kind of runtime does to the tasks that were spawned on it so far.
+    fn disturb(&mut self) {
+        match self.kind {
+            Kind::Blocked => {
+                let runtime = self.runtime.replace(multi_thread()).unwrap();
+                let (release, released) = mpsc::channel::<()>();
+                let (block, is_blocked) = mpsc::channel();
+                runtime.spawn(async move {
+                    block.send(()).unwrap();
+                    let _ = released.recv();
+                });
+                is_blocked.recv().unwrap();
+                self.blocked = Some((runtime, release));
+            }
+            Kind::Dropped => drop(self.runtime.replace(multi_thread())),
+            _ => {}
+        }
+    }
+
+    fn call<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
+        match self.kind {
+            Kind::PerCall => current_thread().block_on(future),
+            Kind::PerCallMultiThread => multi_thread().block_on(future),
+            _ => self.runtime.as_ref().unwrap().block_on(future),
+        }
+    }
+
+    fn check(&self, gate: &Gate, key: &str) -> Decision {
+        thread::sleep(PAUSE);
+        self.call(gate.check(key)).unwrap()
+    }
+
+    /// Checks until it is so.
+    fn until(&self, what: &str, gate: &Gate, is_so: impl Fn(&Decision) -> bool) {
+        let start = Instant::now();
+        loop {
+            thread::sleep(PAUSE);
+            let decided = self.call(gate.check("other"));
+            if decided.as_ref().is_ok_and(&is_so) {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "{:?}: not in time: {what}: {decided:?}", self.kind);
+        }
+    }
+}
+
+impl Drop for Callers {
+    fn drop(&mut self) {
+        if let Some((runtime, release)) = self.blocked.take() {
+            drop(release);
+            runtime.shutdown_background();
+        }
+    }
+}
+
+fn current_thread() -> Runtime {
+    runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn multi_thread() -> Runtime {
+    runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// Two limiters on one namespace: one for the callers, one on a healthy runtime of its own.
+struct Scene {
+    server: Server,
+    callers: Callers,
+    limiter: Limiter,
+    healthy: Runtime,
+    witness: Limiter,
+}
+
+impl Scene {
+    fn new(kind: Kind) -> Self {
+        Self::with(kind, |builder| builder)
+    }
+
+    fn with(kind: Kind, settings: impl Fn(Builder) -> Builder) -> Self {
+        let server = Server::process(&[]).unwrap();
+        let namespace = namespace();
+        let limiter = |deadline| {
+            let builder = builder_as_is(server.url()).namespace(&namespace);
+            settings(builder.deadline(deadline).deny_cache(Duration::ZERO)).build().unwrap()
+        };
+        let (limiter, witness) = (limiter(DEADLINE), limiter(PATIENCE));
+        let healthy = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        Self { limiter, witness, server, callers: Callers::new(kind), healthy }
+    }
+
+    fn gate(&self) -> Gate {
+        self.limiter.gate("gate", quota())
+    }
+
+    /// Uses every part of the limiter once, then disturbs the runtime.
+    fn begin(&mut self, gate: &Gate) {
+        self.callers.until("Redis decides", gate, |it| it.source() == Source::Redis);
+        self.callers.disturb();
+    }
+
+    fn outage(&mut self, gate: &Gate) {
+        self.server.kill();
+        self.callers.until("Redis is away", gate, |it| it.source() == Source::Local);
+        // Until the circuit breaker is open.
+        for _ in 0..10 {
+            let _ = self.callers.check(gate, "other");
+        }
+    }
+
+    /// All decisions come from this source, from [`RECOVERY`] after now on.
+    fn assert_all_soon_from(&self, source: Source, gate: &Gate) {
+        let start = Instant::now();
+        while start.elapsed() < RECOVERY {
+            let _ = self.callers.check(gate, "other");
+        }
+        for nth in 0..20 {
+            let decision = self.callers.check(gate, "other");
+            assert_eq!(decision.source(), source, "{:?}: check {nth}: {decision:?}", self.callers.kind);
+        }
+    }
+
+    fn control(&self) -> Control {
+        self.witness.control()
+    }
+
+    fn remaining(&self, key: &str) -> u64 {
+        let gate = self.witness.gate("gate", quota());
+        self.healthy.block_on(gate.peek(key)).unwrap().remaining()
+    }
+
+    /// On the healthy runtime.
+    fn soon(&self, what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !is_so() {
+            assert!(start.elapsed() < within, "{:?}: not within {within:?}: {what}", self.callers.kind);
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+const LIMIT: u64 = 1_000_000;
+
+fn quota() -> Quota {
+    Quota::fixed_window(LIMIT, HOUR)
+}
+
+#[test]
+fn checks_return_to_redis_after_an_outage() {
+    on_every_kind(|kind| {
+        let mut scene = Scene::new(kind);
+        let gate = scene.gate();
+        scene.begin(&gate);
+        scene.outage(&gate);
+        scene.server.restart().unwrap();
+        scene.assert_all_soon_from(Source::Redis, &gate);
+    });
+}
+
+#[test]
+fn a_switch_is_followed_and_withdrawn() {
+    on_every_kind(|kind| {
+        let mut scene = Scene::new(kind);
+        let gate = scene.gate();
+        scene.begin(&gate);
+        scene.healthy.block_on(scene.control().switch("gate", Switch::Closed, None)).unwrap();
+        scene.assert_all_soon_from(Source::Switch, &gate);
+        scene.healthy.block_on(scene.control().end_switch("gate")).unwrap();
+        scene.assert_all_soon_from(Source::Redis, &gate);
+    });
+}
+
+#[test]
+fn units_of_the_fallback_are_charged_without_another_call() {
+    on_every_kind(|kind| {
+        let mut scene = Scene::new(kind);
+        let gate = scene.gate();
+        scene.begin(&gate);
+        scene.outage(&gate);
+        for _ in 0..7 {
+            assert_eq!(scene.callers.check(&gate, "key").source(), Source::Local);
+        }
+        scene.server.restart().unwrap();
+        scene.soon("the units are charged", RECOVERY + Duration::from_secs(1), || {
+            scene.remaining("key") == LIMIT - 7
+        });
+        assert_eq!(scene.remaining("key"), LIMIT - 7);
+    });
+}
+
+#[test]
+fn heartbeats_go_on_without_another_call() {
+    on_every_kind(|kind| {
+        let mut scene = Scene::new(kind);
+        let gate = scene.gate();
+        scene.begin(&gate);
+        // Nobody else has been counted: the witness has not been used.
+        let last_heartbeat = || {
+            let keys = scene.server.cli(&["KEYS", "*:instances"]).unwrap();
+            let key = keys.trim().trim_start_matches("1) ").trim_matches('"').to_owned();
+            scene.server.cli(&["ZRANGE", &key, "0", "-1", "WITHSCORES"]).unwrap()
+        };
+        for _ in 0..2 {
+            let before = last_heartbeat();
+            scene.soon("a heartbeat", Duration::from_secs(7), || last_heartbeat() != before);
+        }
+    });
+}
+
+#[test]
+fn leases_are_refilled_and_returned() {
+    on_every_kind(|kind| {
+        let mut scene = Scene::new(kind);
+        let hold = Duration::from_millis(300);
+        let gate = scene.gate().leased(Lease::new().max_units(50).hold(hold));
+        let is_leased = |decision: &Decision| decision.source() == Source::Lease;
+        scene.callers.until("a lease", &gate, is_leased);
+        scene.callers.disturb();
+        scene.callers.until("a lease again", &gate, is_leased);
+        // More than one block, so it is refilled meanwhile.
+        let leased = (0..100).filter(|_| is_leased(&scene.callers.check(&gate, "other"))).count();
+        assert!(leased > 60, "{kind:?}: {leased} of 100 from a lease");
+        // A give-back is sent once: on a busy machine it may miss its deadline.
+        scene.soon("unspent units are no longer held", RECOVERY, || gate.lease_stats().held == 0);
+        let stats = gate.lease_stats();
+        assert_eq!(stats.taken, stats.spent + stats.returned + stats.stranded, "{kind:?}: {stats:?}");
+    });
+}
+
+#[test]
+fn checks_return_to_a_redis_that_was_silent() {
+    on_every_kind(|kind| {
+        let mut scene = Scene::with(kind, |builder| builder.on_failure(OnFailure::Error));
+        let gate = scene.gate();
+        scene.begin(&gate);
+        let paused = scene.server.pause().unwrap();
+        // The circuit breaker opens after five.
+        for _ in 0..8 {
+            thread::sleep(PAUSE);
+            assert!(scene.callers.call(gate.check("other")).unwrap_err().is_unavailable());
+        }
+        drop(paused);
+        let start = Instant::now();
+        while start.elapsed() < RECOVERY {
+            thread::sleep(PAUSE);
+            let _ = scene.callers.call(gate.check("other"));
+        }
+        for _ in 0..20 {
+            assert_eq!(scene.callers.check(&gate, "other").source(), Source::Redis, "{kind:?}");
+        }
+    });
+}
+
+#[test]
+fn an_attempt_to_connect_on_a_runtime_that_is_not_polled_is_replaced() {
+    let server = Server::process(&[]).unwrap();
+    let builder = builder_as_is(server.url()).deadline(DEADLINE);
+    let limiter = builder.on_failure(OnFailure::Error).breaker(false).build().unwrap();
+    let gate = limiter.gate("gate", quota());
+    let idle = current_thread();
+    // Polled once: the attempt is spawned on this runtime, which is not polled again.
+    idle.block_on(async {
+        let mut check = std::pin::pin!(gate.check("key"));
+        assert!(futures_util::poll!(check.as_mut()).is_pending());
+    });
+    let other = multi_thread();
+    let start = Instant::now();
+    while other.block_on(gate.check("key")).is_err() {
+        assert!(start.elapsed() < RECOVERY, "no other attempt is made");
+    }
+    for _ in 0..60 {
+        assert_eq!(other.block_on(gate.check("key")).unwrap().source(), Source::Redis);
+    }
+}
