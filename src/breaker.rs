@@ -1,8 +1,9 @@
-//! The circuit breaker: when asks stay without an answer, nobody is sent to the
-//! store any more but a probe now and then, until one is answered.
+//! The circuit breaker: while Redis does not answer, checks are not sent to it. It is probed until
+//! it answers.
 //!
-//! Refusals do not open it (OOM, NOPERM, a corrupt key): they come at once, and
-//! cost a round trip each as an answer does.
+//! There is one circuit for each hash tag of a cluster, so that a lost primary does not affect the
+//! keys of the others; a single Redis has one circuit. Refusals (OOM, NOPERM, a corrupt key) do not
+//! open a circuit: they arrive at once and cost a round trip each, as answers do.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -10,176 +11,232 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::background::{Background, Job, JobSlot};
 use crate::connection::Deadline;
 use crate::error::Error;
+use crate::key::Place;
 use crate::observer::Observer;
 use crate::store::{Group, Store};
 
-/// Asks without an answer, less those with one, that open it: five in a row, or
-/// more than half for a while.
-const FAILURES: u32 = 5;
-/// Between probes, at first and at most; each by chance up to a half sooner, so
-/// that a fleet does not knock at the same moment.
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Unanswered checks, less the answered ones, that open a circuit: five in a row, or more than half
+/// for a while.
+const MAX_FAILURES: u32 = 5;
+/// Between two probes, at first and at most. Up to 50 % jitter keeps a fleet from probing in step.
+const MIN_PAUSE: Duration = Duration::from_millis(50);
+const MAX_PAUSE: Duration = Duration::from_millis(500);
 
 pub(crate) struct Breaker(Arc<Shared>);
 
 struct Shared {
     store: Arc<Store>,
-    /// What a probe asks: a peek, which any Redis that works can answer.
-    probe: Group,
     deadline: Duration,
     observer: Option<Arc<dyn Observer>>,
+    background: Arc<Background>,
+    circuits: Box<[Circuit]>,
+    /// How many circuits are open. Locked while the observer is notified, so that it is notified
+    /// in order.
+    open: Mutex<usize>,
+    is_enabled: bool,
+    is_shut_down: AtomicBool,
+}
+
+struct Circuit {
     failures: AtomicU32,
     is_open: AtomicBool,
-    /// Whether a task is there that probes. It ends with its runtime; then the
-    /// next who asks begins another.
-    is_probed: AtomicBool,
-    is_over: AtomicBool,
-    /// Whether it ever opens.
-    is_on: bool,
-    opened: Mutex<Option<Instant>>,
+    opened_at: Mutex<Option<Instant>>,
+    /// A peek at a key of the circuit's hash tag: any Redis that works can answer it.
+    probe: Group,
+    probing: JobSlot,
+}
+
+/// The settings of a breaker.
+pub(crate) struct Settings {
+    pub(crate) store: Arc<Store>,
+    /// One for each circuit, in the order of the hash tags.
+    pub(crate) probes: Vec<Group>,
+    pub(crate) deadline: Duration,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) background: Arc<Background>,
+    /// If false, no circuit ever opens.
+    pub(crate) is_enabled: bool,
 }
 
 impl Breaker {
-    pub(crate) fn new(
-        store: Arc<Store>,
-        probe: Group,
-        deadline: Duration,
-        observer: Option<Arc<dyn Observer>>,
-        is_on: bool,
-    ) -> Self {
-        Self(Arc::new(Shared {
-            store,
-            probe,
-            deadline,
-            observer,
+    pub(crate) fn new(settings: Settings) -> Self {
+        let Settings { store, probes, deadline, observer, background, is_enabled } = settings;
+        let circuits = probes.into_iter().map(|probe| Circuit {
             failures: AtomicU32::new(0),
             is_open: AtomicBool::new(false),
-            is_probed: AtomicBool::new(false),
-            is_over: AtomicBool::new(false),
-            is_on,
-            opened: Mutex::new(None),
+            opened_at: Mutex::default(),
+            probe,
+            probing: JobSlot::default(),
+        });
+        Self(Arc::new(Shared {
+            store,
+            deadline,
+            observer,
+            background,
+            circuits: circuits.collect(),
+            open: Mutex::default(),
+            is_enabled,
+            is_shut_down: AtomicBool::new(false),
         }))
     }
 
-    /// An error where the store is not to be asked.
+    /// An error if checks of this hash tag must not be sent.
     #[inline]
-    pub(crate) fn check(&self) -> Result<(), Error> {
-        if !self.0.is_open.load(Ordering::Acquire) {
+    pub(crate) fn check(&self, tag: Place) -> Result<(), Error> {
+        if !self.is_open(tag) {
             return Ok(());
         }
-        self.probe();
+        // Only needed where the job panicked in an observer.
+        self.ensure_probing(tag);
         Err(Error::breaker_open())
     }
 
-    /// What became of an ask. One with a deadline of its own that is shorter
-    /// than the limiter's tells nothing by missing it.
+    /// Whether the circuit of this hash tag is open.
     #[inline]
-    pub(crate) fn saw<T>(&self, result: &Result<T, Error>, deadline: Duration) {
+    pub(crate) fn is_open(&self, tag: Place) -> bool {
+        self.0.circuit(tag).is_open.load(Ordering::Acquire)
+    }
+
+    /// Counts the result of a check. A timeout before the limiter's own deadline says nothing about
+    /// Redis.
+    #[inline]
+    pub(crate) fn record<T>(&self, tag: Place, result: &Result<T, Error>, deadline: Duration) {
         match result {
             Err(error) if error.is_unanswered() => {
                 let is_short = error.is_timeout() && deadline < self.0.deadline;
-                if self.0.is_on && !is_short {
-                    self.failed();
+                if self.0.is_enabled && !is_short {
+                    self.count_failure(tag);
                 }
             }
-            // Nothing is written as long as all is well.
-            _ if self.0.failures.load(Ordering::Relaxed) == 0 => {}
             _ => {
-                let less = |failures: u32| failures.checked_sub(1);
-                let _ = self.0.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+                let failures = &self.0.circuit(tag).failures;
+                // As long as Redis answers, callers share no cache line that is written.
+                if failures.load(Ordering::Relaxed) > 0 {
+                    let one_less = |failures: u32| failures.checked_sub(1);
+                    let _ = failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+                }
             }
         }
     }
 
-    /// For how long it has been open.
+    /// Whether no check at all may be sent.
+    pub(crate) fn are_all_open(&self) -> bool {
+        self.0.circuits.iter().all(|circuit| circuit.is_open.load(Ordering::Acquire))
+    }
+
+    /// For how long a circuit has been open; of several, the one that opened first.
     pub(crate) fn open_for(&self) -> Option<Duration> {
-        let opened = *self.0.opened.lock().unwrap_or_else(PoisonError::into_inner);
-        opened.filter(|_| self.0.is_open.load(Ordering::Acquire)).map(|opened| opened.elapsed())
+        let open = self.0.circuits.iter().filter(|circuit| circuit.is_open.load(Ordering::Acquire));
+        let opened_at = open.filter_map(|circuit| *lock(&circuit.opened_at));
+        opened_at.min().map(|opened_at| opened_at.elapsed())
     }
 
-    /// Asks the store once, whatever the state.
-    pub(crate) async fn is_answered(&self) -> bool {
-        self.0.is_answered().await
+    /// Sends a probe, whether the circuit is open or not.
+    pub(crate) async fn is_answered(&self, tag: Place) -> bool {
+        self.0.is_answered(self.0.circuit(tag)).await
     }
 
-    /// Nobody is asked any more, not even by a probe.
-    pub(crate) fn end(&self) {
-        self.0.is_over.store(true, Ordering::Release);
+    /// Ends probing, and all jobs that ask [`is_shut_down`](Self::is_shut_down).
+    pub(crate) fn shut_down(&self) {
+        self.0.is_shut_down.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_over(&self) -> bool {
-        self.0.is_over.load(Ordering::Acquire)
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.0.is_shut_down.load(Ordering::Acquire)
     }
 
-    fn failed(&self) {
-        if self.0.failures.fetch_add(1, Ordering::Relaxed) + 1 < FAILURES {
-            return;
-        }
-        if self.0.is_open.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        *self.0.opened.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
-        if let Some(observer) = &self.0.observer {
-            observer.breaker(true);
-        }
-        self.probe();
-    }
-
-    /// Begins to probe, unless that goes on.
-    fn probe(&self) {
-        if self.0.is_probed.load(Ordering::Relaxed) || self.0.is_probed.swap(true, Ordering::AcqRel) {
-            return;
-        }
-        // Nothing is held on to: the task ends when the limiter is dropped.
-        let probing = Probing(Arc::downgrade(&self.0));
-        tokio::spawn(probing.run());
-    }
-}
-
-struct Probing(Weak<Shared>);
-
-impl Probing {
-    async fn run(self) {
-        let mut pause = FIRST_PAUSE;
-        loop {
-            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
-            let Some(shared) = self.0.upgrade().filter(|shared| !shared.is_over.load(Ordering::Acquire))
-            else {
-                return;
-            };
-            if shared.is_answered().await {
-                shared.close();
-                return;
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
+    fn count_failure(&self, tag: Place) {
+        let circuit = self.0.circuit(tag);
+        let failures = circuit.failures.fetch_add(1, Ordering::Relaxed) + 1;
+        if failures >= MAX_FAILURES && !self.is_open(tag) {
+            self.0.open(circuit);
+            self.ensure_probing(tag);
         }
     }
-}
 
-impl Drop for Probing {
-    fn drop(&mut self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.is_probed.store(false, Ordering::Release);
-        }
+    fn ensure_probing(&self, tag: Place) {
+        let probing = || Probing { shared: Arc::downgrade(&self.0), tag };
+        self.0.circuit(tag).probing.ensure_running(&self.0.background, probing);
     }
 }
 
 impl Shared {
-    async fn is_answered(&self) -> bool {
+    fn circuit(&self, tag: Place) -> &Circuit {
+        &self.circuits[tag.index() % self.circuits.len()]
+    }
+
+    async fn is_answered(&self, circuit: &Circuit) -> bool {
         let deadline = Deadline::new(self.deadline);
-        let answers = self.store.take(std::slice::from_ref(&self.probe), deadline).await;
+        let answers = self.store.take(std::slice::from_ref(&circuit.probe), deadline).await;
         answers.iter().all(|answer| !matches!(answer, Err(error) if error.is_unanswered()))
     }
 
-    fn close(&self) {
-        self.failures.store(0, Ordering::Relaxed);
-        self.is_open.store(false, Ordering::Release);
-        if let Some(observer) = &self.observer {
-            observer.breaker(false);
+    fn open(&self, circuit: &Circuit) {
+        let mut open = lock(&self.open);
+        if circuit.is_open.load(Ordering::Acquire) {
+            return;
         }
+        *lock(&circuit.opened_at) = Some(Instant::now());
+        circuit.is_open.store(true, Ordering::SeqCst);
+        *open += 1;
+        if *open == 1 {
+            self.notify(true);
+        }
+    }
+
+    fn close(&self, circuit: &Circuit) {
+        let mut open = lock(&self.open);
+        circuit.failures.store(0, Ordering::Relaxed);
+        if circuit.is_open.swap(false, Ordering::SeqCst) {
+            *open -= 1;
+            if *open == 0 {
+                self.notify(false);
+            }
+        }
+    }
+
+    fn notify(&self, is_open: bool) {
+        if let Some(observer) = &self.observer {
+            observer.breaker(is_open);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Probes until the circuit closes. Does not keep the limiter alive.
+struct Probing {
+    shared: Weak<Shared>,
+    tag: Place,
+}
+
+impl Probing {
+    fn shared(&self) -> Option<Arc<Shared>> {
+        self.shared.upgrade().filter(|shared| !shared.is_shut_down.load(Ordering::Acquire))
+    }
+}
+
+impl Job for Probing {
+    async fn run(&self) {
+        let mut pause = MIN_PAUSE;
+        loop {
+            tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
+            let Some(shared) = self.shared() else { return };
+            let circuit = shared.circuit(self.tag);
+            if shared.is_answered(circuit).await {
+                return shared.close(circuit);
+            }
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    fn is_needed(&self) -> bool {
+        self.shared().is_some_and(|shared| shared.circuit(self.tag).is_open.load(Ordering::SeqCst))
     }
 }
 

@@ -12,7 +12,9 @@ use tokio::time::Instant;
 /// A clock that stands still until a test moves it.
 ///
 /// Waiting ([`until_allowed`](crate::Gate::until_allowed)) on a limiter with
-/// this clock ends when the clock is moved far enough, so tests need not sleep.
+/// this clock ends when the clock is moved far enough, so tests need not sleep. The background jobs of
+/// such a limiter run on the caller's runtime, so that a test on a current-thread runtime is
+/// deterministic.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {

@@ -18,6 +18,7 @@ mod sentinel;
 #[cfg(feature = "tls")]
 mod tls;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{Cmd, ConnectionInfo, RedisError, RedisResult, Value};
@@ -31,6 +32,7 @@ use self::node::{Node, Said};
 pub(crate) use self::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::Tls;
+use crate::background::Background;
 use crate::error::Error;
 use crate::key::Place;
 use crate::script::Script;
@@ -103,12 +105,12 @@ impl Again {
 }
 
 impl Connection {
-    pub(crate) fn to_server(info: ConnectionInfo, login: Login) -> Self {
-        Self::one(From::Server(Box::new(info), login))
+    pub(crate) fn to_server(info: ConnectionInfo, login: Login, background: Arc<Background>) -> Self {
+        Self::one(From::Server(Box::new(info), login), background)
     }
 
-    pub(crate) fn by_sentinels(sentinels: Sentinels, login: Login) -> Self {
-        Self::one(From::Sentinels(Box::new(sentinels), login))
+    pub(crate) fn by_sentinels(sentinels: Sentinels, login: Login, background: Arc<Background>) -> Self {
+        Self::one(From::Sentinels(Box::new(sentinels), login), background)
     }
 
     #[cfg(feature = "cluster")]
@@ -116,12 +118,12 @@ impl Connection {
         Self(Servers::Cluster(Box::new(cluster)))
     }
 
-    pub(crate) fn of_pool(pool: deadpool_redis::Pool) -> Self {
-        Self::one(From::Pool(pool))
+    pub(crate) fn of_pool(pool: deadpool_redis::Pool, background: Arc<Background>) -> Self {
+        Self::one(From::Pool(pool), background)
     }
 
-    fn one(from: From) -> Self {
-        Self(Servers::One(Node::new(from)))
+    fn one(from: From, background: Arc<Background>) -> Self {
+        Self(Servers::One(Node::new(from, background)))
     }
 
     /// Runs a script by its digest, and by its text where the server does not

@@ -165,6 +165,13 @@ impl Error {
         Self::of(Kind::Timeout { waited_for, deadline })
     }
 
+    /// The limiter was shut down before these units of a fallback were charged.
+    pub(crate) fn unreconciled(units: u64) -> Self {
+        Self::unavailable(format!(
+            "the limiter was shut down before {units} units that the fallback admitted were charged"
+        ))
+    }
+
     pub(crate) fn unavailable(text: impl Into<String>) -> Self {
         Self::of(Kind::Unavailable(text.into()))
     }
@@ -251,7 +258,7 @@ impl fmt::Display for Error {
             ),
             Kind::RuntimeEnded => f.write_str("the tokio runtime in which Redis was asked has ended: ask again"),
             Kind::BreakerOpen => f.write_str(
-                "Redis was not asked, since it has not answered lately (the circuit breaker is open): see why it does not; it is probed about once a second",
+                "Redis was not asked, since it has not answered lately (the circuit breaker is open): see why it does not; it is probed at least twice a second",
             ),
             Kind::Refused(text) => write!(f, "Redis refused: {text}"),
             Kind::ShutDown => f.write_str("this limiter was shut down: open another one"),

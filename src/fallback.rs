@@ -3,8 +3,8 @@
 //!
 //! So a fleet of I admits at most I shares more than the quota for each outage.
 
-mod debts;
 mod instances;
+mod reconcile;
 mod seen;
 mod table;
 
@@ -12,11 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::time::Instant;
 
 pub(crate) use self::instances::Instances;
 use self::seen::LastSeen;
 use self::table::Table;
 use crate::algorithm::Before;
+use crate::background::Background;
 use crate::breaker::Breaker;
 use crate::clock::Clock;
 use crate::decision::Decision;
@@ -36,10 +38,11 @@ struct Shared {
     instances: Instances,
     seen: LastSeen,
     table: Table,
-    debts: debts::Task,
+    background: Arc<Background>,
+    reconciliation: reconcile::Reconciliation,
 }
 
-/// What a fallback is made with.
+/// The settings of a fallback.
 pub(crate) struct Settings {
     pub(crate) store: Arc<Store>,
     pub(crate) breaker: Arc<Breaker>,
@@ -48,11 +51,13 @@ pub(crate) struct Settings {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) instances: Instances,
     pub(crate) max_keys: usize,
+    pub(crate) background: Arc<Background>,
 }
 
 impl Fallback {
     pub(crate) fn new(settings: Settings) -> Self {
-        let Settings { store, breaker, clock, deadline, observer, instances, max_keys } = settings;
+        let Settings { store, breaker, clock, deadline, observer, instances, max_keys, background } =
+            settings;
         Self(Arc::new(Shared {
             store,
             breaker,
@@ -62,13 +67,20 @@ impl Fallback {
             instances,
             seen: LastSeen::new(max_keys),
             table: Table::new(max_keys),
-            debts: debts::Task::default(),
+            background,
+            reconciliation: reconcile::Reconciliation::default(),
         }))
     }
 
-    /// Lets this process be counted, and learns how many there are.
-    pub(crate) fn be_counted(&self) {
-        instances::beat(&self.0);
+    /// Starts the heartbeats by which instances count each other, unless they are running.
+    #[inline]
+    pub(crate) fn ensure_counted(&self) {
+        instances::ensure_counted(&self.0);
+    }
+
+    /// Charges the store for what was admitted here, before a shutdown.
+    pub(crate) async fn reconcile_before_shutdown(&self, ends: Instant) {
+        self.0.reconcile_before_shutdown(ends).await;
     }
 
     /// How many processes there are, as far as is known.
@@ -98,7 +110,7 @@ impl Fallback {
         let warm = |target: &Target, share: &Quota| shared.seen.record(target, share);
         let outcome = shared.table.take(items, &shares, n, now_us, warm);
         if n > 0 && outcome.k > 0 {
-            debts::begin(shared);
+            reconcile::ensure_started(shared);
         }
         (outcome, shares)
     }

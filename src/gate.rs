@@ -346,11 +346,11 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Drop cannot wait, so a task does; without a runtime there is nobody to
-        // send it, and the place stays charged.
-        if let (Some(ask), Ok(runtime)) = (self.ask.take(), tokio::runtime::Handle::try_current()) {
+        // Drop cannot wait, so a background job does.
+        if let Some(ask) = self.ask.take() {
+            let core = ask.gate.core.clone();
             let give_back = Write::Refund { units: 1, stamp_us: Some(self.stamp_us) };
-            runtime.spawn(async move { ask.gate.core.write(ask.as_ref(), give_back).await });
+            core.spawn(async move { drop(ask.gate.core.write(ask.as_ref(), give_back).await) });
         }
     }
 }

@@ -167,6 +167,11 @@ impl Keyspace {
         self.of_all_gates("instances")
     }
 
+    /// The hash tags that its keys have; without a cluster the one that is not written.
+    pub(crate) fn hash_tags(&self) -> impl Iterator<Item = Place> {
+        Place::all().take(if self.is_spread { PLACES } else { 1 })
+    }
+
     /// What operators have ordered for this namespace.
     pub(crate) fn orders(&self) -> String {
         self.of_all_gates("orders")

@@ -16,7 +16,7 @@
 //!         |
 //! orders                                 what operators order for the whole fleet
 //!         |
-//! breaker                                whether Redis is asked at all
+//! breaker                                whether checks are sent to Redis at all
 //!         |
 //! batch                                  many callers, one call
 //!         |
@@ -26,7 +26,7 @@
 //!         |
 //! metrics, most_denied, trace            who watches
 //!         |
-//! quota, decision, health, key, error, fingerprint, gate_name, per_thread, clock, observer
+//! quota, decision, health, key, error, fingerprint, gate_name, per_thread, clock, observer, background
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one of the same name in
@@ -35,6 +35,7 @@
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod algorithm;
 mod ask;
+mod background;
 mod batch;
 mod breaker;
 mod clock;

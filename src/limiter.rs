@@ -45,9 +45,21 @@ pub enum OnFailure {
 
 /// Rate limits over one store. Cheap to clone; clones share everything.
 ///
-/// The connection is made when first needed and shared by all callers. It lives
-/// in the tokio runtime of whoever needed it first; when that ends, the next ask
-/// makes a new one.
+/// # Runtimes
+///
+/// The connection is made when first needed and shared by all callers. It lives on a multi-thread tokio
+/// runtime of the callers, where a round trip costs no switch of threads. If they have none, it lives
+/// on a background thread of the limiter. When a multi-thread runtime ends or all its workers are
+/// blocked, the connection counts as lost: after the [deadline](Builder::deadline) if it was in use,
+/// after 1.25 s if it was being made. The next call makes a new one. Checks that waited for it get the
+/// failure policy.
+///
+/// The background thread starts with the first check and ends with the limiter. It probes a Redis that
+/// was away, follows what operators set, sends heartbeats, keeps [leases](crate::Gate::leased), and
+/// charges what was admitted during an outage. So a process may use several runtimes, one for each
+/// call, or one that is polled only inside `block_on`: at most 2 s after Redis is back or an operator's
+/// change, all decisions follow it. A multi-thread runtime that lives as long as the process is the
+/// fastest choice. An [observer](Builder::observer) that blocks holds up the background thread.
 #[derive(Clone, Debug)]
 pub struct Limiter {
     pub(crate) core: Arc<Core>,
@@ -181,10 +193,11 @@ impl Limiter {
         self.core.health().await
     }
 
-    /// Gives back what is leased (for at most 6 s, and not where Redis does not
-    /// answer), then lets go of the connection. Asks that are under way get their answer or an
-    /// error; later ones get an error ([`Error::is_shut_down`]), whatever
-    /// [`OnFailure`] says.
+    /// Gives back what is leased, charges Redis for what was admitted during an outage, then closes
+    /// the connection. Takes at most 6 s, and about 1 s where Redis does not answer; units that could
+    /// not be charged are reported to the [observer](Builder::observer) as a failure of their gate.
+    /// Checks in flight get their answer or an error. Later ones get an error
+    /// ([`Error::is_shut_down`]), whatever [`OnFailure`] says.
     pub async fn shutdown(&self) {
         self.core.shutdown().await;
     }

@@ -56,8 +56,9 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, error);
     }
 
-    /// The circuit breaker opened: Redis is not asked any more, but for probes.
-    /// Or it closed again.
+    /// The circuit breaker opened: checks are not sent to Redis, which is probed. Or it closed. On a
+    /// cluster, each hash tag has a circuit of its own: notified when the first one opens and when
+    /// the last one closes.
     fn breaker(&self, is_open: bool) {
         let _ = is_open;
     }

@@ -1,6 +1,6 @@
-//! What operators have ordered for the whole fleet: a gate's switch, and the
-//! quota of a single key. It stands in the store; each process reads it twice a
-//! second and decides by what it read, so that no ask waits for it.
+//! What operators set for the whole fleet: a gate's mode, and the quota of a single key. It is kept
+//! in the store. Each process reads it twice a second and decides by what it read last, so that no
+//! check waits for it.
 
 mod known;
 mod text;
@@ -13,10 +13,12 @@ use tokio::sync::Mutex;
 
 use self::known::{Counts, Known};
 use self::text::Entry;
+use crate::background::{Background, Job, JobSlot};
 use crate::breaker::Breaker;
 use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::Error;
+use crate::key::Place;
 use crate::observer::Observer;
 use crate::per_thread::PerThread;
 use crate::quota::Quota;
@@ -118,7 +120,9 @@ struct Shared {
     is_any: AtomicBool,
     /// One reading at a time, so that none is overtaken by an older one; with the counts that were told last.
     reading: Mutex<Counts>,
-    is_followed: AtomicBool,
+    background: Arc<Background>,
+    is_followed: bool,
+    following: JobSlot,
 }
 
 /// What they are made with.
@@ -129,15 +133,18 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) key: String,
+    pub(crate) background: Arc<Background>,
     /// Whether those in the store are followed.
     pub(crate) follow: bool,
 }
 
 impl Orders {
     pub(crate) fn new(settings: Settings) -> Self {
-        let Settings { store, breaker, clock, deadline, observer, key, follow } = settings;
+        let Settings { store, breaker, clock, deadline, observer, key, background, follow } = settings;
         Self(Arc::new(Shared {
-            is_followed: AtomicBool::new(!follow || breaker.is_none()),
+            is_followed: follow && breaker.is_some(),
+            following: JobSlot::default(),
+            background,
             store,
             breaker,
             clock,
@@ -150,12 +157,12 @@ impl Orders {
         }))
     }
 
-    /// Begins to follow them, unless that goes on.
+    /// Starts the job that reads them twice a second, unless it is running.
     #[inline]
-    pub(crate) fn follow(&self) {
-        let is_followed = &self.0.is_followed;
-        if !is_followed.load(Ordering::Relaxed) && !is_followed.swap(true, Ordering::AcqRel) {
-            tokio::spawn(Following(Arc::downgrade(&self.0)).run());
+    pub(crate) fn ensure_followed(&self) {
+        if self.0.is_followed {
+            let following = || Following(Arc::downgrade(&self.0));
+            self.0.following.ensure_running(&self.0.background, following);
         }
     }
 
@@ -254,17 +261,22 @@ impl Shared {
     }
 }
 
-/// Ends with the limiter, or with its runtime: then the next ask begins anew.
+/// Reads them until the limiter is dropped or shut down.
 struct Following(Weak<Shared>);
 
 impl Following {
-    async fn run(self) {
+    fn shared(&self) -> Option<Arc<Shared>> {
+        self.0.upgrade().filter(|shared| !shared.breaker.as_ref().is_some_and(|it| it.is_shut_down()))
+    }
+}
+
+impl Job for Following {
+    async fn run(&self) {
         let mut pause = PAUSE;
-        loop {
-            let is_over = |shared: &Arc<Shared>| shared.breaker.as_ref().is_some_and(|it| it.is_over());
-            let Some(shared) = self.0.upgrade().filter(|shared| !is_over(shared)) else { return };
-            let is_away = shared.breaker.as_ref().is_some_and(|breaker| breaker.open_for().is_some());
-            // A failure changes nothing: what was last read is the best there is.
+        while let Some(shared) = self.shared() {
+            // On a cluster the key is in the first hash tag.
+            let is_away = shared.breaker.as_ref().is_some_and(|breaker| breaker.is_open(Place::default()));
+            // A failure changes nothing: the last reading stays valid.
             let read = if is_away { Ok(()) } else { shared.read().await };
             pause = match read {
                 Err(error) if !error.is_unanswered() => (pause * 2).min(LONGEST_PAUSE),
@@ -274,13 +286,9 @@ impl Following {
             tokio::time::sleep(pause.mul_f64(1.0 - fastrand::f64() / 10.0)).await;
         }
     }
-}
 
-impl Drop for Following {
-    fn drop(&mut self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.is_followed.store(false, Ordering::Release);
-        }
+    fn is_needed(&self) -> bool {
+        false
     }
 }
 

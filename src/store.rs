@@ -61,7 +61,11 @@ pub(crate) struct Target {
 impl Target {
     /// Where `beside` lives, if that is given.
     pub(crate) fn new(gate: &Arc<GateInfo>, key: &[u8], beside: Option<&[u8]>) -> Self {
-        let place = gate.prefix.place(beside.unwrap_or(key));
+        Self::at(gate, key, gate.prefix.place(beside.unwrap_or(key)))
+    }
+
+    /// With this hash tag, whatever the key.
+    pub(crate) fn at(gate: &Arc<GateInfo>, key: &[u8], place: Place) -> Self {
         let redis_key = gate.prefix.key(key, place);
         Self { fingerprint: gate.fingerprints.of(&redis_key), redis_key, place, gate: gate.clone() }
     }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use harness::Server;
-use tidegate::{Builder, Gate, Limiter, Observer, OnFailure, Quota, Source};
+use tidegate::{Builder, Gate, Limiter, ManualClock, Observer, OnFailure, Quota, Source};
 
 use crate::support::black_hole::black_hole;
 use crate::support::fixture::{HOUR, Paused, builder_as_is, calls, closed_port, soon};
@@ -132,7 +132,9 @@ async fn nothing_is_left_of_it_when_the_limiter_is_dropped_or_shut_down() {
     let before = tasks();
     for is_shut_down in [false, true] {
         let heard = Heard::default();
-        let limiter = settings(&url).on_failure(OnFailure::Local).observer(heard.clone()).build().unwrap();
+        // With such a clock, background jobs are tasks of this runtime.
+        let settings = settings(&url).manual_clock(ManualClock::new()).on_failure(OnFailure::Local);
+        let limiter = settings.observer(heard.clone()).build().unwrap();
         for _ in 0..20 {
             let _ = gate(&limiter).check("key").await.unwrap();
         }

@@ -16,6 +16,7 @@ use self::redirect::Redirect;
 use super::login::Login;
 use super::node::{Live, Said};
 use super::{Again, Deadline, To};
+use crate::background::Background;
 use crate::error::Error;
 use crate::key::{PLACES, Place};
 
@@ -55,9 +56,13 @@ struct Asked {
 
 impl Cluster {
     /// Fails where the nodes do not go together.
-    pub(crate) fn new(nodes: &[ConnectionInfo], login: Login) -> Result<Self, Error> {
+    pub(crate) fn new(
+        nodes: &[ConnectionInfo],
+        login: Login,
+        background: Arc<Background>,
+    ) -> Result<Self, Error> {
         let looking = repeat_with(tokio::sync::Mutex::default).take(PLACES).collect();
-        Ok(Self { map: Mutex::new(Map::new(nodes, login)?), looking })
+        Ok(Self { map: Mutex::new(Map::new(nodes, login, background)?), looking })
     }
 
     /// As [`Connection::send`](super::Connection::send). A refusal (`MOVED`, `ASK`) says that

@@ -9,11 +9,13 @@ use super::from::From;
 use super::held::{Attempt, Held};
 use super::link::Link;
 use super::{ANSWER, Deadline, reply};
+use crate::background::Background;
 use crate::error::Error;
 
 pub(super) struct Node {
     from: From,
     held: Held,
+    background: Arc<Background>,
 }
 
 /// A connection that is there.
@@ -35,21 +37,24 @@ pub(super) enum Said {
 }
 
 impl Node {
-    pub(super) fn new(from: From) -> Self {
-        Self { from, held: Held::default() }
+    pub(super) fn new(from: From, background: Arc<Background>) -> Self {
+        Self { from, held: Held::default(), background }
     }
 
     /// The connection that there is, or a new one if the time has come.
     pub(super) async fn connected(&self, deadline: Deadline) -> Result<Live, Error> {
-        match self.held.attempt(&self.from) {
-            Ok(attempt) => {
-                let link = attempt.connected(deadline).await?;
-                Ok(Live { attempt, link })
-            }
-            Err(error) => {
-                // Who asks in a loop should let others run now and then.
-                tokio::task::coop::consume_budget().await;
-                Err(error)
+        loop {
+            match self.held.attempt(&self.from, &self.background) {
+                Ok(attempt) => {
+                    if let Some(link) = attempt.connected(deadline).await {
+                        return Ok(Live { attempt, link: link? });
+                    }
+                }
+                Err(error) => {
+                    // Lets other tasks run where a caller checks in a loop.
+                    tokio::task::coop::consume_budget().await;
+                    return Err(error);
+                }
             }
         }
     }

@@ -1,37 +1,37 @@
-//! How many processes share the quotas: as given, or as they count themselves in
-//! the store.
+//! How many instances share the quotas: as given, or as counted by their heartbeats in the store.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use super::Shared;
+use crate::background::{Job, JobSlot};
 use crate::connection::Deadline;
+use crate::key::Place;
 use crate::store::Heartbeat;
 
-/// Between heartbeats, each by chance up to a tenth sooner.
+/// Between two heartbeats, less up to 10 % jitter.
 const BEAT: Duration = Duration::from_secs(5);
-/// Who has not been heard of for so long does not count.
+/// An instance without a heartbeat for this long is not counted.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(15);
 
 pub(crate) struct Instances {
-    /// One where nobody has been counted yet.
+    /// 1 before the first count.
     known: AtomicU64,
-    /// The key in the store, and this process's name there; `None` where the
-    /// number was given.
-    place: Option<(String, String)>,
-    is_beating: AtomicBool,
+    /// The key in the store, and this instance's name there; `None` where the number was given.
+    counted_at: Option<(String, String)>,
+    beating: JobSlot,
 }
 
 impl Instances {
     pub(crate) fn given(instances: u64) -> Self {
-        Self { known: AtomicU64::new(instances.max(1)), place: None, is_beating: AtomicBool::new(false) }
+        Self { known: AtomicU64::new(instances.max(1)), counted_at: None, beating: JobSlot::default() }
     }
 
-    /// At this key of the store.
+    /// Counted at this key of the store.
     pub(crate) fn counted(key: String) -> Self {
         let name = format!("{:032x}", fastrand::u128(..));
-        Self { place: Some((key, name)), ..Self::given(1) }
+        Self { counted_at: Some((key, name)), ..Self::given(1) }
     }
 
     pub(super) fn known(&self) -> u64 {
@@ -39,48 +39,46 @@ impl Instances {
     }
 }
 
-/// Begins to count, unless that goes on or the number was given.
-pub(super) fn beat(shared: &Arc<Shared>) {
-    let instances = &shared.instances;
-    let goes_on =
-        || instances.is_beating.load(Ordering::Relaxed) || instances.is_beating.swap(true, Ordering::AcqRel);
-    if instances.place.is_some() && !goes_on() {
-        tokio::spawn(Beating(Arc::downgrade(shared)).run());
+/// Starts the heartbeats, unless they are running or the number was given.
+#[inline]
+pub(super) fn ensure_counted(shared: &Arc<Shared>) {
+    if shared.instances.counted_at.is_some() {
+        let beating = || Beating(Arc::downgrade(shared));
+        shared.instances.beating.ensure_running(&shared.background, beating);
     }
 }
 
-/// Ends with the limiter, or with its runtime: then the next ask begins anew.
+/// Sends heartbeats until the limiter is dropped or shut down.
 struct Beating(Weak<Shared>);
 
-impl Beating {
-    async fn run(self) {
-        // Others that start now are heard of soon.
+impl Job for Beating {
+    async fn run(&self) {
+        // Shorter at first: instances that start together soon count each other.
         let mut pause = BEAT / 10;
         loop {
-            let Some(shared) = self.0.upgrade().filter(|shared| !shared.breaker.is_over()) else { return };
+            let Some(shared) = self.0.upgrade().filter(|shared| !shared.breaker.is_shut_down()) else {
+                return;
+            };
             shared.count().await;
             drop(shared);
             tokio::time::sleep(pause.mul_f64(1.0 - fastrand::f64() / 10.0)).await;
             pause = (pause * 2).min(BEAT);
         }
     }
-}
 
-impl Drop for Beating {
-    fn drop(&mut self) {
-        if let Some(shared) = self.0.upgrade() {
-            shared.instances.is_beating.store(false, Ordering::Release);
-        }
+    fn is_needed(&self) -> bool {
+        false
     }
 }
 
 impl Shared {
     async fn count(&self) {
-        let Some((key, name)) = &self.instances.place else { return };
-        if self.breaker.open_for().is_some() {
+        let Some((key, name)) = &self.instances.counted_at else { return };
+        // On a cluster the key is in the first hash tag.
+        if self.breaker.is_open(Place::default()) {
             return;
         }
-        // A failure changes nothing: the last count is the best there is.
+        // A failure changes nothing: the last count stays valid.
         let beat = Heartbeat { key, name, lifetime: LIFETIME };
         if let Ok(count) = self.store.count_in(beat, Deadline::new(self.deadline)).await {
             self.instances.known.store(count.max(1), Ordering::Relaxed);

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::algorithm::{self, Record};
 use crate::fingerprint::AsTheyAre;
+use crate::key::Place;
 use crate::quota::Quota;
 use crate::store::{Item, Outcome, Target};
 
@@ -84,9 +85,10 @@ impl Table {
         Outcome { k, before, now_us }
     }
 
-    /// All that was admitted here and still counts. What owes nothing is forgotten.
-    pub(super) fn owed(&self, now_us: u64) -> Vec<(Target, u64)> {
-        self.0.iter().flat_map(|keys| locked(keys).owed(now_us)).collect()
+    /// The units that were admitted here and still count, of keys with the given hash tags. Forgets
+    /// all keys that owe nothing.
+    pub(super) fn owed(&self, now_us: u64, is_wanted: impl Fn(Place) -> bool) -> Vec<(Target, u64)> {
+        self.0.iter().flat_map(|keys| locked(keys).owed(now_us, &is_wanted)).collect()
     }
 
     /// Forgets what has been charged to the store, and with it what was decided
@@ -119,12 +121,12 @@ impl Keys {
         self.young.len() + self.old.len()
     }
 
-    fn owed(&mut self, now_us: u64) -> Vec<(Target, u64)> {
+    fn owed(&mut self, now_us: u64, is_wanted: impl Fn(Place) -> bool) -> Vec<(Target, u64)> {
         let mut owed = Vec::new();
         for keys in [&mut self.young, &mut self.old] {
             keys.retain(|target, kept| {
                 let units = kept.owed(now_us);
-                if units > 0 {
+                if units > 0 && is_wanted(target.place) {
                     owed.push((target.clone(), units));
                 }
                 units > 0

@@ -28,7 +28,6 @@ impl Place {
         Self((hash % PLACES as u64) as u8)
     }
 
-    #[cfg(any(feature = "cli", all(test, feature = "cluster")))]
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         (0..PLACES as u8).map(Self)
     }

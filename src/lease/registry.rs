@@ -1,7 +1,8 @@
 //! The leased gates of one limiter, to be ended with it.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::shared::{Leases, Shared};
 
@@ -17,14 +18,13 @@ impl Registry {
         gates.push(Arc::downgrade(leases.shared()));
     }
 
-    /// Gives back all that is leased, as far as that can be done in so long.
-    pub(crate) async fn end(&self, within: Duration) {
+    /// Gives back all that is leased, at most until `ends`.
+    pub(crate) async fn end(&self, ends: Instant) {
         let gates = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();
         gates.iter().for_each(|gate| gate.begin_to_end());
-        let start = tokio::time::Instant::now();
         for gate in gates {
-            gate.end(within.saturating_sub(start.elapsed())).await;
+            gate.end(ends).await;
         }
     }
 }

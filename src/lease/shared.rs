@@ -3,9 +3,9 @@
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Duration;
 
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
 use super::demand::Demand;
 use super::ledger::Ledger;
@@ -15,6 +15,7 @@ use super::slot::{Spend, Spent};
 use super::table::Table;
 use super::worker::{self, Upstream};
 use super::{Lease, LeaseStats, Terms};
+use crate::background::Background;
 use crate::clock::Clock;
 use crate::decision::{Decision, Source};
 use crate::observer::Observer;
@@ -39,6 +40,7 @@ pub(super) struct Shared {
     ended: AtomicBool,
     pub(super) queue: Queue,
     pub(super) counters: Counters,
+    background: Arc<Background>,
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -70,6 +72,7 @@ impl Leases {
         info: &Arc<GateInfo>,
         clock: &Clock,
         observer: Option<&Arc<dyn Observer>>,
+        background: &Arc<Background>,
     ) -> Option<Self> {
         let terms = lease.terms(&info.quota)?;
         let random = RandomState::new();
@@ -84,6 +87,7 @@ impl Leases {
             ended: AtomicBool::new(false),
             queue: Queue::default(),
             counters: Counters::default(),
+            background: background.clone(),
             worker: Mutex::new(None),
         };
         Some(Self(Arc::new(shared)))
@@ -205,12 +209,12 @@ impl Shared {
         self.queue.wake();
     }
 
-    /// Waits until all is given back, or cannot be in so long.
-    pub(super) async fn end(&self, within: Duration) {
+    /// Waits until all units are given back, at most until `ends`.
+    pub(super) async fn end(&self, ends: Instant) {
         self.begin_to_end();
         let worker = self.worker().take();
         if let Some(mut worker) = worker
-            && tokio::time::timeout(within, &mut worker).await.is_err()
+            && tokio::time::timeout_at(ends, &mut worker).await.is_err()
         {
             // It counts what it has left as stranded.
             worker.abort();
@@ -246,14 +250,14 @@ impl Shared {
         }
     }
 
-    /// Starts the worker, or another one where that one's runtime has ended.
+    /// Starts the worker unless it is running.
     fn employ<U: Upstream>(self: &Arc<Self>, upstream: &Arc<U>) {
         let mut worker = self.worker();
         if worker.as_ref().is_some_and(|worker| !worker.is_finished()) {
             return;
         }
-        if let (Ok(runtime), false) = (tokio::runtime::Handle::try_current(), self.has_ended()) {
-            *worker = Some(runtime.spawn(worker::run(upstream.clone(), Ledger::new(self.clone()))));
+        if !self.has_ended() {
+            *worker = self.background.spawn(worker::run(upstream.clone(), Ledger::new(self.clone())));
         }
     }
 

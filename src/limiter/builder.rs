@@ -10,6 +10,7 @@ use std::time::Duration;
 use self::connecting::Connecting;
 use super::core::Settings;
 use super::{Core, Limiter, OnFailure};
+use crate::background::Background;
 use crate::batch::{Batch, Together};
 use crate::clock::{Clock, ManualClock};
 use crate::connection::Connection;
@@ -159,10 +160,11 @@ impl Builder {
         self
     }
 
-    /// Whether Redis is left alone when asks stay without an answer (five in a row, or more than
-    /// half for a while): then an ask is decided as [`on_failure`](Self::on_failure) says at once,
-    /// and Redis is probed, at first after 50 ms and at least every second, until it answers.
-    /// What it refuses does not count.
+    /// Whether checks are no longer sent to Redis when they stay unanswered (five in a row, or more
+    /// than half for a while). Then [`on_failure`](Self::on_failure) decides at once, and Redis is
+    /// probed, at first after 50 ms and at least twice a second, until it answers. Refusals do not
+    /// count. On a cluster each hash tag is handled separately, so a lost primary does not affect the
+    /// keys of the others.
     ///
     /// Default: true.
     pub fn breaker(mut self, breaker: bool) -> Self {
@@ -252,16 +254,22 @@ impl Builder {
         let observer = trace::with_events(self.observer);
         let is_cluster = self.backend.is_cluster();
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
+        let background = Arc::new(match self.clock {
+            Clock::System => Background::default(),
+            Clock::Manual(_) => Background::on_callers_runtime(),
+        });
         let redis = |connection| Store::redis(connection, keyspace.instances());
         let store = match self.backend {
             Backend::None => {
                 return Err(Error::config("no store: give the builder a `url`, a `pool`, or `in_memory()`"));
             }
-            Backend::Url(url) => redis(self.connecting.by_url(&url)?),
-            Backend::Sentinels { urls, name } => redis(self.connecting.by_sentinels(&urls, name)?),
+            Backend::Url(url) => redis(self.connecting.by_url(&url, &background)?),
+            Backend::Sentinels { urls, name } => {
+                redis(self.connecting.by_sentinels(&urls, name, &background)?)
+            }
             #[cfg(feature = "cluster")]
-            Backend::Cluster(urls) => redis(self.connecting.by_cluster(&urls)?),
-            Backend::Pool(pool) => redis(Connection::of_pool(pool)),
+            Backend::Cluster(urls) => redis(self.connecting.by_cluster(&urls, &background)?),
+            Backend::Pool(pool) => redis(Connection::of_pool(pool, background.clone())),
             Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
             Backend::Double(Double::Allow) => Store::Always { allowed: true },
             Backend::Double(Double::Deny) => Store::Always { allowed: false },
@@ -269,6 +277,7 @@ impl Builder {
             Backend::Double(Double::Hang) => Store::Hanging,
         };
         let settings = Settings {
+            background,
             keyspace,
             deadline: self.deadline,
             on_failure: self.on_failure,

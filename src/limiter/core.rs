@@ -17,8 +17,9 @@ pub(crate) use self::answers::CLOSED_RETRY_US;
 pub(super) use self::answers::undecided;
 use super::OnFailure;
 use crate::ask::AskRef;
+use crate::background::Background;
 use crate::batch::{Batch, Share};
-use crate::breaker::Breaker;
+use crate::breaker::{self, Breaker};
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
@@ -42,7 +43,8 @@ pub(crate) struct Core {
     breaker: Option<Arc<Breaker>>,
     fallback: Option<Fallback>,
     orders: Orders,
-    /// What any store that works can answer.
+    background: Arc<Background>,
+    /// A peek, which any store that works can answer.
     probe: Group,
     keyspace: Keyspace,
     fingerprints: Fingerprints,
@@ -57,6 +59,7 @@ pub(crate) struct Core {
 
 /// What a limiter was built with, whatever its store.
 pub(super) struct Settings {
+    pub(super) background: Arc<Background>,
     pub(super) keyspace: Keyspace,
     pub(super) deadline: Duration,
     pub(super) on_failure: OnFailure,
@@ -76,13 +79,21 @@ impl Core {
         deny_cache: Option<DenyCache>,
         settings: Settings,
     ) -> Result<Self, Error> {
-        let Settings { keyspace, deadline, on_failure, observer, clock, max_keys, .. } = settings;
+        let Settings { background, keyspace, deadline, on_failure, observer, clock, max_keys, .. } = settings;
         let fingerprints = Fingerprints::default();
-        let probe = asking::probe(&keyspace, &fingerprints)?;
+        let probes = asking::probes(&keyspace, &fingerprints)?;
+        let probe = probes[0].clone();
         let can_fail = matches!(*store, Store::Redis(_));
-        let breaker = can_fail
-            .then(|| Breaker::new(store.clone(), probe.clone(), deadline, observer.clone(), settings.breaker))
-            .map(Arc::new);
+        let breaker = can_fail.then(|| {
+            Arc::new(Breaker::new(breaker::Settings {
+                store: store.clone(),
+                probes,
+                deadline,
+                observer: observer.clone(),
+                background: background.clone(),
+                is_enabled: settings.breaker,
+            }))
+        });
         let orders = Orders::new(orders::Settings {
             store: store.clone(),
             breaker: breaker.clone(),
@@ -90,6 +101,7 @@ impl Core {
             deadline,
             observer: observer.clone(),
             key: keyspace.orders(),
+            background: background.clone(),
             follow: settings.orders,
         });
         let fallback = breaker.clone().map(|breaker| {
@@ -104,6 +116,7 @@ impl Core {
                     None => Instances::counted(keyspace.instances()),
                 },
                 max_keys,
+                background: background.clone(),
             })
         });
         Ok(Self {
@@ -113,6 +126,7 @@ impl Core {
             breaker,
             fallback,
             orders,
+            background,
             probe,
             keyspace,
             fingerprints,
@@ -141,12 +155,12 @@ impl Core {
     /// done at once, so that whoever waits does not carry it.
     fn decide<'a>(&'a self, ask: &'a AskRef<'a>) -> impl Future<Output = Result<Decision, Error>> + 'a {
         let decided = match self.prepare(*ask) {
-            Ok(Prepared::Ask(group, asked)) => match self.open().and_then(|()| self.pass()) {
-                Ok(()) => {
+            Ok(Prepared::Ask(group, asked)) => match self.ensure_sendable(&group) {
+                Ok(tag) => {
                     let (since_us, taking) = self.ask_store(group, self.deadline_of(ask.deadline));
                     return Either::Left(async move {
                         let shared = taking.await;
-                        self.store_answered(&shared, since_us, ask.deadline.unwrap_or(self.deadline));
+                        self.store_answered(tag, &shared, since_us, ask.deadline.unwrap_or(self.deadline));
                         self.conclude(*ask, asked, shared)
                     });
                 }
@@ -215,11 +229,12 @@ impl Core {
         self.open()?;
         let _forgotten = Forgotten(self.deny_cache.as_ref(), &target);
         let deadline = self.deadline_of(ask.deadline);
-        let written = match self.pass() {
+        self.ensure_background_jobs();
+        let written = match self.ensure_available(target.place) {
             Ok(()) => self.store.write(&target, write, deadline).await,
             Err(error) => Err(error),
         };
-        self.saw(&written, deadline.after);
+        self.record(target.place, &written, deadline.after);
         written.map_err(|error| {
             let error = about(ask, error);
             self.tell_failed(&target.gate.name, &error);

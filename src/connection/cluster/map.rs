@@ -6,6 +6,7 @@ use std::sync::Arc;
 use redis::{ConnectionAddr, ConnectionInfo};
 
 use super::redirect::Address;
+use crate::background::Background;
 use crate::connection::from::{From, like};
 use crate::connection::login::Login;
 use crate::connection::node::Node;
@@ -17,6 +18,7 @@ pub(super) struct Map {
     /// As each node is reached, but for its address.
     like: ConnectionInfo,
     login: Login,
+    background: Arc<Background>,
     seeds: Vec<Address>,
     members: BTreeMap<Address, Arc<Member>>,
     owners: [Option<Arc<Member>>; PLACES],
@@ -32,7 +34,11 @@ pub(super) struct Member {
 }
 
 impl Map {
-    pub(super) fn new(nodes: &[ConnectionInfo], login: Login) -> Result<Self, Error> {
+    pub(super) fn new(
+        nodes: &[ConnectionInfo],
+        login: Login,
+        background: Arc<Background>,
+    ) -> Result<Self, Error> {
         let Some(first) = nodes.first() else {
             return Err(Error::config(
                 "no node of the cluster: give the builder at least one URL, better several",
@@ -63,6 +69,7 @@ impl Map {
         Ok(Self {
             like: first.clone(),
             login,
+            background,
             seeds,
             members: BTreeMap::new(),
             owners: [const { None }; PLACES],
@@ -107,7 +114,8 @@ impl Map {
         self.forget();
         let (host, port) = address.clone();
         let from = From::Server(Box::new(like(&self.like, host, port)), self.login.clone());
-        let member = Arc::new(Member { address: address.clone(), node: Node::new(from) });
+        let member =
+            Arc::new(Member { address: address.clone(), node: Node::new(from, self.background.clone()) });
         self.members.insert(address, member.clone());
         Ok(member)
     }
@@ -156,7 +164,7 @@ mod tests {
 
     fn map() -> Map {
         let seed = "redis://seed:1".into_connection_info().unwrap();
-        Map::new(&[seed], Login::default()).unwrap()
+        Map::new(&[seed], Login::default(), Arc::default()).unwrap()
     }
 
     fn at(port: u16) -> Address {

@@ -1,7 +1,10 @@
 //! A limiter over a Redis Cluster.
 
+use std::sync::Arc;
+
 use super::connecting::Connecting;
 use super::{Backend, Builder};
+use crate::background::Background;
 use crate::connection::{Cluster, Connection};
 use crate::error::Error;
 
@@ -21,8 +24,12 @@ impl Builder {
 }
 
 impl Connecting {
-    pub(super) fn by_cluster(self, urls: &[String]) -> Result<Connection, Error> {
+    pub(super) fn by_cluster(
+        self,
+        urls: &[String],
+        background: &Arc<Background>,
+    ) -> Result<Connection, Error> {
         let nodes: Vec<_> = urls.iter().map(|url| self.understood(url)).collect::<Result<_, _>>()?;
-        Ok(Connection::of_cluster(Cluster::new(&nodes, self.login)?))
+        Ok(Connection::of_cluster(Cluster::new(&nodes, self.login, background.clone())?))
     }
 }

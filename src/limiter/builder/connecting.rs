@@ -1,16 +1,18 @@
 //! Which Redis, and as whom.
 
 use std::future::Future;
+use std::sync::Arc;
 
 use redis::{ConnectionInfo, IntoConnectionInfo, RedisError};
 
 use super::{Backend, Builder};
+use crate::background::Background;
 #[cfg(feature = "tls")]
 use crate::connection::Tls;
 use crate::connection::{Connection, Login, Sentinels};
 use crate::error::Error;
 
-/// What a URL does not say.
+/// Settings of the connection beside its URL.
 #[derive(Default)]
 pub(super) struct Connecting {
     pub(super) login: Login,
@@ -104,13 +106,18 @@ impl Builder {
 }
 
 impl Connecting {
-    pub(super) fn by_url(self, url: &str) -> Result<Connection, Error> {
-        Ok(Connection::to_server(self.understood(url)?, self.login))
+    pub(super) fn by_url(self, url: &str, background: &Arc<Background>) -> Result<Connection, Error> {
+        Ok(Connection::to_server(self.understood(url)?, self.login, background.clone()))
     }
 
-    pub(super) fn by_sentinels(self, urls: &[String], name: String) -> Result<Connection, Error> {
+    pub(super) fn by_sentinels(
+        self,
+        urls: &[String],
+        name: String,
+        background: &Arc<Background>,
+    ) -> Result<Connection, Error> {
         let urls = urls.iter().map(|url| self.understood(url)).collect::<Result<_, _>>()?;
-        Ok(Connection::by_sentinels(Sentinels::new(urls, name)?, self.login))
+        Ok(Connection::by_sentinels(Sentinels::new(urls, name)?, self.login, background.clone()))
     }
 
     /// Without the URL in the error: it may hold a password.

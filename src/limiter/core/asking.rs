@@ -1,8 +1,10 @@
-//! The store, asked through the breaker and the batch; and whether it can be.
+//! Sending checks to the store, through the circuit breaker and the batch.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+
+use tokio::time::Instant;
 
 use super::Core;
 use crate::batch::{Share, Taking};
@@ -11,12 +13,12 @@ use crate::error::Error;
 use crate::fallback::Fallback;
 use crate::fingerprint::Fingerprints;
 use crate::health::Health;
-use crate::key::Keyspace;
+use crate::key::{Keyspace, Place};
 use crate::quota::{Quota, Rate};
 use crate::store::{GateInfo, Group, Item, Store, Target};
 
-/// The longest that a shutdown gives leases back.
-const LAST_GIVE_BACK: Duration = Duration::from_secs(6);
+/// The longest that a shutdown gives back leases and charges what the fallback admitted.
+const SHUTDOWN: Duration = Duration::from_secs(6);
 
 impl Core {
     pub(in crate::limiter) async fn ready(&self) -> Result<(), Error> {
@@ -40,42 +42,52 @@ impl Core {
     }
 
     pub(in crate::limiter) async fn shutdown(&self) {
+        let ends = Instant::now() + SHUTDOWN;
         self.is_shut_down.store(true, Ordering::Release);
-        self.leases.end(LAST_GIVE_BACK).await;
+        self.leases.end(ends).await;
+        if let Some(fallback) = &self.fallback {
+            fallback.reconcile_before_shutdown(ends).await;
+        }
         if let Some(breaker) = &self.breaker {
-            breaker.end();
+            breaker.shut_down();
         }
         self.store.close();
     }
 
     pub(in crate::limiter) async fn take(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
-        if let Err(error) = self.open().and_then(|()| self.pass()) {
-            // Who asks in a loop should let others run now and then.
-            tokio::task::coop::consume_budget().await;
-            return Err(error);
-        }
+        let tag = match self.ensure_sendable(&group) {
+            Ok(tag) => tag,
+            Err(error) => {
+                // Lets other tasks run where a caller checks in a loop.
+                tokio::task::coop::consume_budget().await;
+                return Err(error);
+            }
+        };
         let (since_us, taking) = self.ask_store(group, deadline);
         let shared = taking.await;
-        self.store_answered(&shared, since_us, deadline.after);
+        self.store_answered(tag, &shared, since_us, deadline.after);
         shared
     }
 
-    /// Where it was found that it may be. Once the answer is there, so is
-    /// [`store_answered`](Self::store_answered) to be told.
+    /// Called after [`ensure_sendable`](Self::ensure_sendable). The result goes to
+    /// [`store_answered`](Self::store_answered).
     pub(super) fn ask_store(&self, group: Group, deadline: Deadline) -> (Option<u64>, Taking<'_>) {
+        self.ensure_background_jobs();
         (self.now_if_observed(), self.batch.take(group, deadline))
     }
 
     pub(super) fn store_answered(
         &self,
+        tag: Place,
         shared: &Result<Share, Error>,
         since_us: Option<u64>,
         deadline: Duration,
     ) {
         self.tell_waited(since_us);
-        self.saw(shared, deadline);
+        self.record(tag, shared, deadline);
     }
 
+    /// One result for each group. Groups whose hash tag is unavailable are not sent.
     pub(super) async fn take_each(
         &self,
         groups: Vec<Group>,
@@ -84,14 +96,23 @@ impl Core {
         if groups.is_empty() {
             return Vec::new();
         }
-        if let Err(error) = self.open().and_then(|()| self.pass()) {
-            return vec![Err(error); groups.len()];
-        }
+        self.ensure_background_jobs();
+        let tags: Vec<_> = groups.iter().map(|group| self.ensure_sendable(group)).collect();
+        let groups = groups.into_iter().zip(&tags).filter_map(|(group, tag)| tag.is_ok().then_some(group));
+        let groups: Vec<_> = groups.collect();
         let since_us = self.now_if_observed();
-        let shares = self.batch.take_each(groups, deadline).await;
-        self.tell_waited(since_us);
-        shares.iter().for_each(|share| self.saw(share, deadline.after));
-        shares
+        let is_sent = !groups.is_empty();
+        let mut shares = self.batch.take_each(groups, deadline).await.into_iter();
+        if is_sent {
+            self.tell_waited(since_us);
+        }
+        let share_of = |tag: Result<Place, Error>| {
+            let tag = tag?;
+            let share = shares.next().unwrap_or_else(|| Err(Error::unavailable("no reply")));
+            self.record(tag, &share, deadline.after);
+            share
+        };
+        tags.into_iter().map(share_of).collect()
     }
 
     /// By this process's clock.
@@ -105,18 +126,39 @@ impl Core {
         }
     }
 
-    /// Whether the store is to be asked.
-    pub(super) fn pass(&self) -> Result<(), Error> {
-        self.orders.follow();
-        if let Some(fallback) = &self.fallback {
-            fallback.be_counted();
-        }
-        self.breaker.as_ref().map_or(Ok(()), |breaker| breaker.check())
+    /// The group's hash tag; an error if the limiter was shut down or the circuit breaker does not
+    /// let the group be sent.
+    #[inline]
+    pub(super) fn ensure_sendable(&self, group: &Group) -> Result<Place, Error> {
+        self.open()?;
+        self.ensure_available(group.place())?;
+        Ok(group.place())
     }
 
-    pub(super) fn saw<T>(&self, result: &Result<T, Error>, deadline: Duration) {
+    /// An error if the circuit breaker does not let checks of this hash tag be sent.
+    #[inline]
+    pub(super) fn ensure_available(&self, tag: Place) -> Result<(), Error> {
+        self.breaker.as_ref().map_or(Ok(()), |breaker| breaker.check(tag))
+    }
+
+    /// Starts what every limiter runs in the background once it is used: reading overrides, and
+    /// heartbeats.
+    #[inline]
+    pub(super) fn ensure_background_jobs(&self) {
+        self.orders.ensure_followed();
+        if let Some(fallback) = &self.fallback {
+            fallback.ensure_counted();
+        }
+    }
+
+    /// Runs it in the background, whatever happens to the caller's runtime.
+    pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        self.background.spawn(job);
+    }
+
+    pub(super) fn record<T>(&self, tag: Place, result: &Result<T, Error>, deadline: Duration) {
         if let Some(breaker) = &self.breaker {
-            breaker.saw(result, deadline);
+            breaker.record(tag, result, deadline);
         }
     }
 
@@ -128,9 +170,13 @@ impl Core {
     }
 }
 
-/// A peek, which writes nothing.
-pub(super) fn probe(keyspace: &Keyspace, fingerprints: &Fingerprints) -> Result<Group, Error> {
+/// Peeks, which write nothing: one for each hash tag of a cluster, otherwise one.
+pub(super) fn probes(keyspace: &Keyspace, fingerprints: &Fingerprints) -> Result<Vec<Group>, Error> {
     let quota = Quota::token_bucket(1, Rate::per_second(1));
     let gate = Arc::new(GateInfo::new(keyspace, fingerprints, "ready", quota)?);
-    Ok(Group::of_one(Item { target: Target::new(&gate, b"", None), cost: 0, max_delay_us: None }))
+    let probe = |tag| {
+        let target = Target::at(&gate, b"", tag);
+        Group::of_one(Item { target, cost: 0, max_delay_us: None })
+    };
+    Ok(keyspace.hash_tags().map(probe).collect())
 }

@@ -14,7 +14,7 @@ use crate::trace::Span;
 impl Core {
     /// `None` where these settings lease nothing.
     pub(crate) fn lease(&self, lease: Lease, info: &Arc<GateInfo>) -> Option<Arc<Leases>> {
-        let leases = Leases::new(lease, info, &self.clock, self.observer.as_ref())?;
+        let leases = Leases::new(lease, info, &self.clock, self.observer.as_ref(), &self.background)?;
         self.leases.add(&leases);
         Some(Arc::new(leases))
     }
@@ -69,7 +69,7 @@ impl Upstream for Core {
     async fn give_back(&self, target: &Target, units: u64, stamp_us: u64) -> Result<(), Error> {
         let refund = Write::Refund { units, stamp_us: Some(stamp_us) };
         let _forgotten = Forgotten(self.deny_cache.as_ref(), target);
-        self.pass()?;
+        self.ensure_available(target.place)?;
         self.store.write(target, refund, Deadline::new(self.deadline)).await
     }
 }

@@ -56,6 +56,8 @@ impl Core {
 
     /// What everybody gets of a gate that is switched open or closed.
     pub(crate) fn switched(&self, ask: AskRef<'_>) -> Option<Result<Decision, Error>> {
+        // A check that is decided here does not reach the store, where these are started otherwise.
+        self.ensure_background_jobs();
         let allowed = match self.orders.switch(&ask.gate.info().ok()?.name)? {
             Switch::Open => true,
             Switch::Closed => false,

@@ -1,0 +1,157 @@
+//! The background thread of a limiter, and the jobs that run on it: probing, heartbeats,
+//! following what operators set, reconciling after an outage, leases, and the connection of callers
+//! on current-thread runtimes.
+//!
+//! None of this may depend on the runtimes of callers. A current-thread runtime polls its tasks
+//! only inside `block_on`, a runtime per call drops them, and a blocked worker holds them up. A job
+//! that stops there looks as if it were running, and nobody else does its work.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{io, thread};
+
+use tokio::runtime::{Builder, Handle, RuntimeFlavor};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+/// Starts its thread when the first job is spawned. Dropping it ends the thread and all its jobs,
+/// without waiting for them.
+#[derive(Debug, Default)]
+pub(crate) struct Background {
+    runtimes: Mutex<Runtimes>,
+    uses_callers_runtime: bool,
+}
+
+#[derive(Debug, Default)]
+struct Runtimes {
+    thread: Option<Runtime>,
+    /// The multi-thread runtime of the caller that spawned a connection last.
+    callers: Option<Handle>,
+}
+
+#[derive(Debug)]
+struct Runtime {
+    handle: Handle,
+    /// The thread runs until this is dropped.
+    _running: oneshot::Sender<()>,
+}
+
+impl Background {
+    /// Without a thread, for tests that move a clock by hand: on a current-thread runtime the jobs
+    /// then take turns with the test, in the same order each time.
+    pub(crate) fn on_callers_runtime() -> Self {
+        Self { uses_callers_runtime: true, ..Self::default() }
+    }
+
+    /// Runs the job on the background thread. Where the system gives no thread, it runs on the
+    /// caller's runtime, if there is one.
+    pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
+        Some(self.thread().or_else(|| Handle::try_current().ok())?.spawn(job))
+    }
+
+    /// Runs a connection on a multi-thread runtime of the callers, where a round trip costs no switch
+    /// of threads; on the background thread if they have none.
+    ///
+    /// A job of the background thread that connects does so on the callers' runtime too. So a
+    /// connection does not move to the background thread because a probe made it.
+    pub(crate) fn spawn_connection(&self, job: impl Future<Output = ()> + Send + 'static) {
+        let current = Handle::try_current().ok();
+        let is_multi_thread = |runtime: &Handle| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
+        let callers = match current.filter(is_multi_thread) {
+            Some(callers) => Some(self.lock().callers.insert(callers).clone()),
+            None => self.lock().callers.clone(),
+        };
+        match callers {
+            Some(callers) => drop(callers.spawn(job)),
+            None => drop(self.spawn(job)),
+        }
+    }
+
+    fn thread(&self) -> Option<Handle> {
+        if self.uses_callers_runtime {
+            return None;
+        }
+        let mut runtimes = self.lock();
+        if runtimes.thread.is_none() {
+            runtimes.thread = Runtime::start().ok();
+        }
+        runtimes.thread.as_ref().map(|thread| thread.handle.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Runtimes> {
+        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Runtime {
+    fn start() -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        let (running, ended) = oneshot::channel();
+        let run = move || {
+            // An error says that the sender was dropped.
+            let _ = runtime.block_on(ended);
+        };
+        thread::Builder::new().name("tidegate".to_owned()).spawn(run)?;
+        Ok(Self { handle, _running: running })
+    }
+}
+
+/// A job that runs once at a time, while there is work for it.
+pub(crate) trait Job: Send + 'static {
+    /// Ends when there is no more work, or when the limiter was dropped or shut down.
+    fn run(&self) -> impl Future<Output = ()> + Send;
+
+    /// Whether work was added while the job ended.
+    fn is_needed(&self) -> bool;
+}
+
+/// Whether a job is running.
+#[derive(Debug, Default)]
+pub(crate) struct JobSlot(Arc<AtomicBool>);
+
+impl JobSlot {
+    /// Starts the job unless it is running.
+    ///
+    /// Race: a caller adds work, then looks whether the job is running. A job that ends clears the
+    /// flag, then looks for work. One of them always observes the other.
+    #[inline]
+    pub(crate) fn ensure_running<J: Job>(&self, background: &Background, job: impl FnOnce() -> J) {
+        if self.0.load(Ordering::SeqCst) {
+            return;
+        }
+        if let Some(mut running) = Running::claim(&self.0) {
+            let job = job();
+            background.spawn(async move {
+                loop {
+                    job.run().await;
+                    let slot = running.release();
+                    match job.is_needed().then(|| Running::claim(&slot)).flatten() {
+                        Some(again) => running = again,
+                        None => return,
+                    }
+                }
+            });
+        }
+    }
+}
+
+/// Frees the slot when the job ends, also where it panics or is dropped: the next caller starts it
+/// again.
+struct Running(Arc<AtomicBool>);
+
+impl Running {
+    fn claim(slot: &Arc<AtomicBool>) -> Option<Self> {
+        (!slot.swap(true, Ordering::SeqCst)).then(|| Self(slot.clone()))
+    }
+
+    fn release(self) -> Arc<AtomicBool> {
+        self.0.clone()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
