@@ -3,6 +3,7 @@
 mod actions;
 mod reloading;
 mod requests;
+mod waiting;
 
 use http::Request;
 use tidegate::Limiter;

@@ -1,0 +1,101 @@
+//! Requests that wait under `charge: each`: limits admit one after the other.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tidegate::http::RateLimitLayer;
+use tidegate::rules::Rules;
+use tidegate::{Limiter, ManualClock};
+use tokio::task::JoinHandle;
+
+use super::{BY_HEADERS, request};
+use crate::http::fixture::{Reply, Tested};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MAX_WAIT: Duration = Duration::from_secs(5);
+
+/// A layer under `charge: each`, on a clock that the test moves.
+struct Each {
+    clock: ManualClock,
+    tested: Tested,
+}
+
+impl Each {
+    fn new(descriptors: &str) -> Self {
+        let clock = ManualClock::new();
+        let text = format!("{BY_HEADERS}charge: each\ndescriptors:\n{descriptors}");
+        let rules = Rules::parse("api.yaml", &text).unwrap();
+        let limiter = Limiter::in_memory_with(clock.clone());
+        let layer = RateLimitLayer::ruled(rules.bind(&limiter), "api").unwrap();
+        Self { clock, tested: Tested::new(layer.wait(MAX_WAIT, 10)) }
+    }
+
+    /// Sends a request for an API key and a user, and runs it until it waits for the clock.
+    async fn send(&self, api_key: &str, user: &str) -> JoinHandle<Reply> {
+        let request = request(&[("x-api-key", api_key), ("x-user", user)]);
+        let tested = self.tested.clone();
+        let sent = tokio::spawn(async move { tested.send(request).await });
+        settle().await;
+        sent
+    }
+
+    async fn advance(&self, by: Duration) {
+        self.clock.advance(by);
+        settle().await;
+    }
+}
+
+/// The store answers at once, so a request that is not done after this waits for the clock.
+async fn settle() {
+    for _ in 0..50 {
+        tokio::task::yield_now().await;
+    }
+}
+
+const BUCKET_AND_LAST_UNIT_OF_AN_HOUR: &str = "
+  - { key: api_key, rate_limit: { algorithm: token_bucket, every: 1s, requests_per_unit: 1 } }
+  - { key: user, rate_limit: { unit: hour, requests_per_unit: 1 } }
+";
+
+#[tokio::test]
+async fn a_limit_that_has_admitted_a_request_does_not_prolong_its_wait() {
+    let it = Each::new(BUCKET_AND_LAST_UNIT_OF_AN_HOUR);
+    assert_eq!(it.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
+    // The user's limit admits the request with its last unit of the hour; the API key's denies for 1 s.
+    let waits = it.send("k", "bob").await;
+    assert!(!waits.is_finished(), "the wait of 1 s fits into {MAX_WAIT:?}");
+    it.advance(SECOND - Duration::from_micros(1)).await;
+    assert!(!waits.is_finished());
+    it.advance(Duration::from_micros(1)).await;
+    assert!(waits.is_finished(), "the request waits no longer than for the limit that denied");
+    assert_eq!(waits.await.unwrap().status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_limit_that_denies_for_longer_than_max_wait_ends_the_wait_at_once() {
+    let it = Each::new(BUCKET_AND_LAST_UNIT_OF_AN_HOUR);
+    assert_eq!(it.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
+    it.advance(SECOND).await;
+    let denied = it.send("k", "ada").await;
+    assert!(denied.is_finished());
+    let denied = denied.await.unwrap();
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(denied.header("retry-after"), Some("3599"));
+}
+
+#[tokio::test]
+async fn the_delay_of_a_queue_passes_while_another_limit_is_waited_for() {
+    let it = Each::new(
+        "
+  - { key: api_key, rate_limit: { algorithm: leaky_bucket, every: 1s, requests_per_unit: 1, burst: 3 } }
+  - { key: user, rate_limit: { algorithm: token_bucket, every: 1s, requests_per_unit: 1 } }
+",
+    );
+    assert_eq!(it.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
+    // The queue admits the request with a delay of 1 s; the user's limit denies for 1 s.
+    let waits = it.send("k", "ada").await;
+    assert!(!waits.is_finished());
+    it.advance(SECOND).await;
+    assert!(waits.is_finished(), "both waits run at the same time");
+    assert_eq!(waits.await.unwrap().status, StatusCode::OK);
+}
