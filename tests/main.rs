@@ -33,6 +33,7 @@ mod http_keys;
 mod keys;
 mod leases;
 mod lua_agrees_with_reference;
+mod max_delay;
 mod merged_is_one_by_one;
 #[cfg(feature = "metrics")]
 mod metrics;
