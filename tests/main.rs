@@ -41,6 +41,7 @@ mod most_denied;
 mod noscript;
 mod observer;
 mod orders;
+mod override_writes;
 mod planted_mistakes;
 mod processes;
 #[cfg(all(feature = "axum", feature = "metrics", feature = "rules", feature = "tonic"))]
