@@ -42,6 +42,7 @@ mod noscript;
 mod observer;
 mod orders;
 mod override_writes;
+mod plain_errors;
 mod planted_mistakes;
 mod processes;
 #[cfg(all(feature = "axum", feature = "metrics", feature = "rules", feature = "tonic"))]

@@ -1,0 +1,67 @@
+//! Errors of redis-rs and of a pool reach the caller in plain words, without the output of `Debug`.
+
+use std::time::Duration;
+
+use tidegate::{Error, Limiter, deadpool_redis};
+
+use crate::support::fixture::{PATIENCE, closed_port};
+
+/// Whether a word has a capital letter after a small one, as variants and types have: `InvalidClientConfig`.
+fn is_camel_case(word: &str) -> bool {
+    let letters: Vec<char> = word.chars().collect();
+    letters.windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase())
+}
+
+#[track_caller]
+fn assert_plain(error: &Error) {
+    let text = error.to_string();
+    let debug = text.split(|letter: char| !letter.is_ascii_alphanumeric()).find(|word| is_camel_case(word));
+    assert_eq!(debug, None, "{text}");
+    assert!(!text.contains(" - ") && !text.contains("Some(") && !text.contains('{'), "{text}");
+}
+
+#[test]
+fn a_url_error_says_what_is_wrong_with_the_url_and_no_more() {
+    for (url, why) in [
+        ("localhost", "Redis URL did not parse"),
+        ("http://127.0.0.1", "Redis URL did not parse"),
+        ("redis://host:notaport", "Redis URL did not parse"),
+        ("redis://host/notadatabase", "Invalid database number"),
+        ("redis://host?protocol=nonsense", "Invalid protocol version: nonsense"),
+        ("redis://0.0.0.0", "Cannot connect to a wildcard address (0.0.0.0 or ::)"),
+    ] {
+        let error = Limiter::open(url).expect_err(url);
+        let expected =
+            format!("the Redis URL cannot be used ({why}): it should look like redis://127.0.0.1:6379");
+        assert_eq!(error.to_string(), expected, "{url}");
+        assert_plain(&error);
+    }
+}
+
+/// The error of a limiter on a pool that connects to `url`.
+async fn pool_error(url: &str) -> Error {
+    let pool = deadpool_redis::Config::from_url(url).create_pool(Some(deadpool_redis::Runtime::Tokio1));
+    let limiter = Limiter::builder().pool(pool.unwrap()).deadline(PATIENCE).build().unwrap();
+    let error = limiter.ready().await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    error
+}
+
+#[tokio::test]
+async fn a_pool_that_cannot_connect_is_told_as_a_connection_without_one() {
+    let server = harness::Server::process(&[]).unwrap();
+    server.cli(&["CONFIG", "SET", "requirepass", "secret"]).unwrap();
+    let port = server.url().rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
+    for url in [
+        format!("redis://default:wrong@127.0.0.1:{port}"),
+        format!("redis://:secret@127.0.0.1:{port}/9999"),
+        format!("redis://127.0.0.1:{}", closed_port()),
+    ] {
+        let pooled = pool_error(&url).await;
+        assert_plain(&pooled);
+        let limiter = Limiter::builder().url(&url).deadline(Duration::from_secs(10)).build().unwrap();
+        let direct = limiter.ready().await.unwrap_err();
+        assert_plain(&direct);
+        assert_eq!(pooled.to_string(), direct.to_string());
+    }
+}
