@@ -167,6 +167,16 @@ impl Decision {
         }
     }
 
+    /// Returns the decision with its times counted from `age` after it was made.
+    #[cfg(feature = "tower")]
+    pub(crate) fn aged(mut self, age: Duration) -> Self {
+        let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
+        for time_us in [&mut self.retry_after_us, &mut self.reset_after_us, &mut self.delay_us] {
+            *time_us = time_us.saturating_sub(age_us);
+        }
+        self
+    }
+
     /// The server's clock when it decided, µs since 1970.
     #[doc(hidden)]
     #[must_use]

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::lease::{self, Lease, LeaseStats, Leases};
 use crate::limiter::{Core, OnFailure};
 use crate::per_thread::PerThread;
-use crate::quota::{Kind, Quota};
+use crate::quota::Quota;
 use crate::reservation::Reservation;
 use crate::store::{GateInfo, Target, Write};
 
@@ -115,11 +115,11 @@ impl Gate {
         self.check_cost(key, 0).await
     }
 
-    /// Waits until one unit passes, at most `max_wait`. Returns at once with a
-    /// denial if that is too short, without waiting in vain.
+    /// Waits until one unit is admitted, for at most `max_wait`. Returns a denial
+    /// at once if the wait would be longer.
     ///
-    /// At a leaky bucket it takes a place in the queue and returns when it is
-    /// its turn; if the future is dropped before, the place is given back.
+    /// At a leaky bucket, it takes a place in the queue and returns when its turn
+    /// has come. Dropping the future before that gives the place back.
     ///
     /// # Errors
     ///
@@ -140,17 +140,17 @@ impl Gate {
                 }
                 return Ok(decision);
             }
-            // At a queue, the wait for a place is followed by that for its turn;
-            // together they are the time in which all that is there drains.
-            let wait = decision.retry_after();
-            let in_all = match gate.info()?.quota.kind() {
-                Kind::LeakyBucket(_) => wait.max(decision.reset_after()),
-                _ => wait,
+            let until_retry = decision.retry_after();
+            // At a leaky bucket, the caller waits for a place in the queue and then for its turn: together at
+            // most the time in which the queue drains.
+            let until_allowed = match gate.info()?.quota.has_queue() {
+                true => until_retry.max(decision.reset_after()),
+                false => until_retry,
             };
-            if in_all > left || left.is_zero() {
+            if until_allowed > left || left.is_zero() {
                 return Ok(decision);
             }
-            self.core.sleep(wait).await;
+            self.core.sleep(until_retry).await;
         }
     }
 

@@ -288,6 +288,11 @@ impl Quota {
         }
     }
 
+    /// Whether admitted checks can have a [`delay`](crate::Decision::delay).
+    pub(crate) const fn has_queue(&self) -> bool {
+        matches!(self.kind, Kind::LeakyBucket(_))
+    }
+
     #[doc(hidden)]
     #[must_use]
     pub const fn kind(&self) -> &Kind {

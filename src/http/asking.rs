@@ -1,4 +1,6 @@
-//! From a request to what is asked of the gates.
+//! From a request to the checks of its gates.
+
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use http::request::Parts;
@@ -8,29 +10,30 @@ use super::policy::Policy;
 use super::rule::Rule;
 use super::settings::{MissingKey, Settings};
 use crate::ask::Ask;
+use crate::clock::Stopwatch;
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
 
-/// No header, path or address is this.
+/// The key of requests without one. Equal to no header, path or address.
 pub(super) const NO_KEY: &[u8] = b"\0no key";
 
-/// What one request has to ask.
+/// The checks of one request.
 #[derive(Default)]
 pub(super) struct Asking {
-    /// With the policy and the charge of each.
+    /// Checks that can deny; `policies` and `charges` hold one entry for each.
     pub(super) asks: Vec<Ask>,
     pub(super) policies: Vec<Policy>,
     pub(super) charges: Vec<Charge>,
-    /// Each ask by itself, and not all or nothing.
+    /// Whether each check is decided by itself instead of all or nothing.
     pub(super) charges_each: bool,
-    /// What is denied without being asked.
+    /// Denials that need no check, such as those of rules with a limit of 0.
     pub(super) refused: Vec<(Decision, Policy)>,
-    /// What decides and counts, and never denies.
+    /// Checks in shadow mode: they charge and never deny.
     pub(super) watched: Vec<Ask>,
 }
 
 impl Asking {
-    /// Adds what the layer's own rules ask. `None` if a key is missing that must not be.
+    /// Adds the checks of the layer's own rules. Returns `None` if the request lacks a required key.
     pub(super) async fn add_rules(&mut self, settings: &Settings, parts: &Parts) -> Option<()> {
         let chosen = match &settings.chooser {
             Some(choose) => choose(parts).await,
@@ -65,46 +68,70 @@ impl Asking {
         Some(())
     }
 
-    /// What is to be asked of those that can deny. Nothing, where the request is refused anyway.
+    /// Returns the checks that can deny. Returns `None` if there are none, or if the request is denied without them.
     pub(super) fn question(&mut self) -> Option<Question> {
         if !self.refused.is_empty() && !self.charges_each {
             self.asks.clear();
             self.policies.clear();
         }
-        // As they stand now: what is given back later goes to where it was taken.
+        // The gates in effect now: a later refund must reach the gate that was charged.
         let asks: Vec<Ask> = self.asks.drain(..).map(Ask::in_force).collect();
         self.watched = self.watched.drain(..).map(Ask::in_force).collect();
-        let admitted = self.charges_each.then(|| vec![None; asks.len()]);
-        (!asks.is_empty()).then_some(Question { asks, admitted })
+        (!asks.is_empty()).then(|| match self.charges_each {
+            true => Question::each(asks),
+            false => Question::all(asks),
+        })
     }
 }
 
-/// Asks that are decided together: all or nothing, or each by itself.
+/// Checks of one request that are decided together: all or nothing, or each by itself.
 pub(super) struct Question {
     pub(super) asks: Vec<Ask>,
-    /// Of asks that are charged each: what was admitted is not asked again.
-    admitted: Option<Vec<Option<Decision>>>,
+    /// For checks that are each decided by itself: those that were admitted, which a retry does not repeat.
+    admitted: Option<Vec<Option<Admitted>>>,
+}
+
+/// An admission that waits for those of other gates.
+struct Admitted {
+    decision: Decision,
+    /// Measures the time since the decision.
+    age: Stopwatch,
+}
+
+impl Admitted {
+    /// The decision with its times counted from now.
+    fn decision(&self) -> Decision {
+        self.decision.clone().aged((self.age)())
+    }
 }
 
 impl Question {
-    #[cfg(test)]
     pub(super) fn all(asks: Vec<Ask>) -> Self {
         Self { asks, admitted: None }
     }
 
+    pub(super) fn each(asks: Vec<Ask>) -> Self {
+        let admitted = asks.iter().map(|_| None).collect();
+        Self { asks, admitted: Some(admitted) }
+    }
+
     pub(super) async fn decide(&mut self) -> Result<AllDecision, Error> {
         match (&*self.asks, &mut self.admitted) {
-            // One alone is answered by whatever knows: a lease, the deny cache, a batch with others.
+            // A single check also uses leases, the deny cache and merging.
             ([ask], _) => Ok(AllDecision::of_each(vec![ask.gate.decide(&ask.as_ref()).await?])),
             ([first, ..], None) => first.gate.core.check_all(self.asks.to_vec()).await,
             ([first, ..], Some(admitted)) => {
+                let core = &first.gate.core;
                 let open: Vec<usize> = (0..admitted.len()).filter(|at| admitted[*at].is_none()).collect();
                 let asks: Vec<_> = open.iter().map(|&at| self.asks[at].as_ref()).collect();
-                let decided = first.gate.core.check_each(&asks).await;
-                let mut decisions = admitted.clone();
+                let decided = core.check_each(&asks).await;
+                let mut decisions: Vec<_> =
+                    admitted.iter().map(|admitted| admitted.as_ref().map(Admitted::decision)).collect();
                 for (at, decision) in open.into_iter().zip(decided) {
                     let decision = decision?;
-                    admitted[at] = decision.is_allowed().then(|| decision.clone());
+                    if decision.is_allowed() {
+                        admitted[at] = Some(Admitted { decision: decision.clone(), age: core.stopwatch() });
+                    }
                     decisions[at] = Some(decision);
                 }
                 Ok(AllDecision::of_each(decisions.into_iter().flatten().collect()))
@@ -113,17 +140,49 @@ impl Question {
         }
     }
 
-    /// What [`decide`](Self::decide) would say.
+    /// Returns the decision that [`decide`](Self::decide) would make, without charging.
     pub(super) async fn peek(&self) -> Result<AllDecision, Error> {
         let core = &self.asks[0].gate.core;
         let Some(admitted) = &self.admitted else { return core.peek_all(self.asks.clone()).await };
         let peeks = self.asks.iter().zip(admitted).map(|(ask, admitted)| async move {
             match admitted {
-                Some(decision) => Ok(decision.clone()),
+                Some(admitted) => Ok(admitted.decision()),
                 None => Ok(core.peek_all(vec![ask.clone()]).await?.binding().clone()),
             }
         });
         let decisions = join_all(peeks).await.into_iter().collect::<Result<_, Error>>()?;
         Ok(AllDecision::of_each(decisions))
     }
+
+    /// Returns how long this denied request has to wait. Gates that have admitted it do not prolong the wait, nor do
+    /// gates in shadow mode.
+    pub(super) fn wait(&self, denied: &AllDecision) -> Wait {
+        let mut wait = Wait::default();
+        for (ask, decision) in self.asks.iter().zip(denied.decisions()) {
+            let is_settled = match self.admitted {
+                None => ask.gate.is_shadow,
+                Some(_) => decision.is_allowed(),
+            };
+            if is_settled {
+                continue;
+            }
+            wait.until_retry = wait.until_retry.max(decision.retry_after());
+            // A leaky bucket makes the request wait for a place in its queue and then for its turn: together at most
+            // the time in which the queue drains.
+            if ask.gate.info().is_ok_and(|info| info.quota.has_queue()) {
+                wait.until_entry = wait.until_entry.max(decision.reset_after());
+            }
+        }
+        wait.until_entry = wait.until_entry.max(wait.until_retry);
+        wait
+    }
+}
+
+/// How long a denied request has to wait if no other request comes.
+#[derive(Default)]
+pub(super) struct Wait {
+    /// Until a retry is admitted.
+    pub(super) until_retry: Duration,
+    /// Until the request enters the service, at the latest.
+    pub(super) until_entry: Duration,
 }

@@ -117,9 +117,9 @@ impl RateLimitLayer {
     /// ```
     ///
     /// Gates that are [added](Self::and) are asked with them. The layer's [cost](Self::cost) is how many
-    /// [hits](crate::rules::Descriptor::hits) each descriptor is. Where a domain says `charge: each`, who
-    /// [waits](Self::wait) is charged by each limit when that admits him, and waits for the others; rules in shadow
-    /// mode are asked once. The service finds the [`Ruling`](crate::rules::Ruling) in the request's extensions.
+    /// [hits](crate::rules::Descriptor::hits) each descriptor is. Under `charge: each`, a request that
+    /// [waits](Self::wait) is charged by each limit once, when that limit admits it. It then waits for the other limits
+    /// only; the limits that have admitted it do not prolong the wait. Rules in shadow mode are checked once. The service finds the [`Ruling`](crate::rules::Ruling) in the request's extensions.
     ///
     /// # Errors
     ///
@@ -213,14 +213,13 @@ impl RateLimitLayer {
         self.set(|settings| settings.headers = headers)
     }
 
-    /// Holds a request that would be denied until its turn, for at most `max_wait`, and at most `max_waiting` of them in
-    /// this process. Who would have to wait longer, or finds the room full, is denied.
+    /// Holds a request that would be denied until it is admitted, for at most `max_wait`. At most `max_waiting` requests
+    /// wait in this process. A request that would have to wait longer, or finds no place, is denied at once.
     ///
-    /// Requests that are asked for the same are let through in the order of their coming, as far as this process goes.
-    /// A client that goes away frees its place at once. `max_wait` also bounds the
-    /// [`delay`](crate::Decision::delay) of leaky buckets.
+    /// Requests with the same keys are admitted in the order of their arrival at this process. A client that disconnects
+    /// frees its place at once. `max_wait` also bounds the [`delay`](crate::Decision::delay) of leaky buckets.
     ///
-    /// Default: nobody waits but for that delay.
+    /// Default: requests wait for that delay only.
     #[must_use]
     pub fn wait(self, max_wait: Duration, max_waiting: usize) -> Self {
         self.set(|settings| settings.room = Some(Room::new(max_wait, max_waiting)))

@@ -8,16 +8,16 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::asking::Question;
+use super::asking::{Question, Wait};
 use super::deciding::Answered;
 use super::settings::BoxFuture;
 use crate::ask::Ask;
 use crate::decision::AllDecision;
 use crate::error::Error;
-use crate::quota::Kind;
 
-/// Also where a denial, such as one for what another process has leased, does not know how long it holds.
-const SHORTEST_WAIT: Duration = Duration::from_millis(1);
+/// The shortest pause before a retry. A denial can carry no wait, for example while another process holds the units in a
+/// lease.
+const MIN_WAIT: Duration = Duration::from_millis(1);
 
 /// Bounded in time and number. Clones are the same room.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ struct Line {
     people: usize,
 }
 
-/// Held as long as a request waits.
+/// A place in the room, held while a request waits.
 pub(super) struct Place {
     _place: OwnedSemaphorePermit,
 }
@@ -48,9 +48,10 @@ impl Room {
         Self { max_wait, places, lines: Arc::default() }
     }
 
-    /// Decides, after a wait if need be. The place is to be kept until the decision's delay is over.
+    /// Decides a request, after a wait if necessary. The caller keeps the returned place until the decision's delay is
+    /// over.
     ///
-    /// Boxed, so that the types of services around this do not grow by it.
+    /// The future is boxed so that it does not enlarge the types of the services around the layer.
     pub(super) fn decide<'a>(&'a self, question: &'a mut Question) -> BoxFuture<'a, Answered> {
         Box::pin(async {
             let (decision, place) = self.decide_now(question).await?;
@@ -65,16 +66,16 @@ impl Room {
         let name = name(&question.asks);
         let mut place = self.place();
         let mut known = None;
-        // Where others wait already, whoever asked now would go before them.
+        // If other requests wait for the same keys, a check now would overtake them.
         if !self.lines.has(&name) {
-            // Without a place nobody can wait for the delay of a queue either.
+            // A request without a place cannot wait for the delay of a leaky bucket either.
             let most = if place.is_some() { left() } else { Duration::ZERO };
             let decision = check_within(question, most).await?;
             if decision.is_allowed() {
                 return Ok((decision, place));
             }
             place = place.or_else(|| self.place());
-            if place.is_none() || is_too_long(&question.asks, &decision, left()) {
+            if place.is_none() || is_too_long(&question.wait(&decision), left()) {
                 return Ok((decision, None));
             }
             known = Some(decision);
@@ -86,7 +87,7 @@ impl Room {
         let _first = match line.first.clone().try_acquire_owned() {
             Ok(first) => first,
             Err(_) => {
-                // What was true when the wait began.
+                // The decision is outdated once the request has waited in line.
                 known = None;
                 match Self::until_first(&line, core.sleep(left())).await {
                     Some(first) => first,
@@ -99,14 +100,18 @@ impl Room {
                 Some(decision) => decision,
                 None => check_within(question, left()).await?,
             };
-            if decision.is_allowed() || is_too_long(&question.asks, &decision, left()) {
+            if decision.is_allowed() {
                 return Ok((decision, place));
             }
-            core.sleep(decision.retry_after().max(SHORTEST_WAIT)).await;
+            let wait = question.wait(&decision);
+            if is_too_long(&wait, left()) {
+                return Ok((decision, place));
+            }
+            core.sleep(wait.until_retry.max(MIN_WAIT)).await;
         }
     }
 
-    /// `None` if it takes too long.
+    /// Waits until the request is first in line. Returns `None` if `too_long` ends first.
     async fn until_first(line: &InLine, too_long: impl Future<Output = ()>) -> Option<OwnedSemaphorePermit> {
         let first = std::pin::pin!(line.first.clone().acquire_owned());
         match select(first, std::pin::pin!(too_long)).await {
@@ -125,23 +130,17 @@ async fn check_within(question: &mut Question, left: Duration) -> Result<AllDeci
     question.decide().await
 }
 
-/// At a queue, the wait for a place is followed by that for the turn; together they are the time in which all
-/// that is there drains.
-fn is_too_long(asks: &[Ask], decision: &AllDecision, left: Duration) -> bool {
-    let is_queue =
-        |ask: &Ask| ask.gate.info().is_ok_and(|info| matches!(info.quota.kind(), Kind::LeakyBucket(_)));
-    let queues = asks.iter().zip(decision.decisions()).filter(|(ask, _)| is_queue(ask));
-    let drained = queues.map(|(_, decision)| decision.reset_after()).max().unwrap_or_default();
-    left.is_zero() || decision.retry_after().max(drained) > left
+fn is_too_long(wait: &Wait, left: Duration) -> bool {
+    left.is_zero() || wait.until_entry > left
 }
 
-/// What to tell who cannot wait, or not any longer, behind others who do.
+/// Returns a denial for a request that cannot wait (any longer) behind others, with the current state of its keys.
 async fn denied(question: &Question) -> Result<AllDecision, Error> {
     let decision = question.peek().await?;
     Ok(AllDecision { allowed: false, ..decision })
 }
 
-/// The same for those who ask for the same.
+/// Returns a name for the keys of a request. Requests with equal names wait in one line.
 fn name(asks: &[Ask]) -> Vec<u8> {
     let mut name = Vec::new();
     for ask in asks {
