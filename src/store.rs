@@ -90,7 +90,7 @@ impl Eq for Target {}
 pub(crate) struct Item {
     pub(crate) target: Target,
     pub(crate) cost: u64,
-    /// The longest delay that is accepted; leaky buckets only.
+    /// The longest delay that the caller accepts; always `None` but for a leaky bucket.
     pub(crate) max_delay_us: Option<u64>,
 }
 

@@ -31,8 +31,7 @@ async fn equal_checks_merge_although_their_callers_wait_for_different_times() {
         // Connects, and makes the script known to the server.
         assert!(gate.check("first").await.unwrap().is_allowed());
         requests.0.store(0, Ordering::Relaxed);
-        let waiting =
-            (1..=CALLERS).map(|wait| gate.until_allowed("key", Duration::from_millis(wait as u64)));
+        let waiting = (1..=CALLERS).map(|wait| gate.until_allowed("key", Duration::from_millis(wait as u64)));
         let decisions = join_all(waiting).await;
         assert!(decisions.iter().all(|it| it.as_ref().is_ok_and(Decision::is_allowed)), "{name}");
         let requests = requests.0.load(Ordering::Relaxed);

@@ -267,7 +267,8 @@ impl Core {
     pub(super) fn item(&self, ask: AskRef<'_>) -> Result<Item, Error> {
         let target = Target::new(ask.gate.info()?, ask.key, ask.beside);
         check_cost(ask.cost, &target.gate.quota)?;
-        Ok(Item { target, cost: ask.cost, max_delay_us: max_delay_us(ask) })
+        let max_delay_us = max_delay_us(ask, &target.gate.quota);
+        Ok(Item { target, cost: ask.cost, max_delay_us })
     }
 
     /// What to ask the store, if it has to be asked.
@@ -293,8 +294,9 @@ impl Core {
     ) -> Result<Decision, Error> {
         match shared {
             Ok(share) => {
-                let wanted = (ask.cost.max(1), max_delay_us(ask));
-                let decision = self.decision(ask.gate.info()?, wanted, 0, &share);
+                let gate = ask.gate.info()?;
+                let wanted = (ask.cost.max(1), max_delay_us(ask, &gate.quota));
+                let decision = self.decision(gate, wanted, 0, &share);
                 // Of those who asked together one is enough.
                 if let Some(fallback) = self.fallback.as_ref().filter(|_| share.index == 0)
                     && Fallback::is_worth_noting(&decision)
@@ -371,9 +373,13 @@ enum Prepared {
     Denied(Decision),
 }
 
-/// Beyond what any clock shows; a longer one means the same.
-fn max_delay_us(ask: AskRef<'_>) -> Option<u64> {
-    ask.max_delay.map(|delay| u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52))
+/// Returns the longest accepted delay, capped at 2^52 µs, which is beyond any clock.
+///
+/// `None` where the algorithm has no delay: checks that differ in nothing else are equal, so they merge and
+/// share remembered denials.
+fn max_delay_us(ask: AskRef<'_>, quota: &Quota) -> Option<u64> {
+    let delay = ask.max_delay.filter(|_| quota.has_queue())?;
+    Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52))
 }
 
 pub(super) fn check_cost(cost: u64, quota: &Quota) -> Result<(), Error> {
