@@ -11,11 +11,11 @@ use crate::quota::Quota;
 /// Opens, closes or watches a gate, and gives a single key another quota, for all
 /// processes of the namespace: from [`Limiter::control`](crate::Limiter::control).
 ///
-/// Orders stand in one hash of Redis, `tidegate:1:orders`, at most 4,096 of them. Each
-/// process reads it twice a second, in a call of its own, and decides by what it read: so an
-/// order is seen everywhere within a second, and no ask takes longer for it. This process
-/// sees its own at once. A process that cannot reach Redis goes on with those that it knows,
-/// and one that has just started decides without any until it has read them.
+/// Redis keeps at most 4,096 orders, in one hash, `tidegate:1:orders`. Each process reads it twice a second, in a call of
+/// its own, and decides by the orders it read last. So every process sees an order within a second, and no check takes
+/// longer for it. The process that gives an order reads it at once; if that read fails, it sees the order with its next
+/// one. A process that cannot reach Redis keeps the orders it knows. A process that has just started decides without
+/// orders until its first read.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {

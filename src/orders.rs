@@ -230,11 +230,14 @@ impl Shared {
         self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Writes an override, or removes it if `text` is `None`. Succeeds once the store has done so.
     async fn set(&self, field: String, text: Option<String>, lasts: Option<Duration>) -> Result<(), Error> {
         let lasts_us = lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX).max(1));
         let order = OrderText { field, text, lasts_us };
         self.store.order(&self.key, &order, Deadline::new(self.deadline)).await?;
-        self.read().await
+        // Lets this process decide by it at once. If the read fails, the follower reads it later.
+        let _ = self.read().await;
+        Ok(())
     }
 
     /// Learns what has changed.
