@@ -29,6 +29,7 @@ pub(crate) use self::cluster::Cluster;
 use self::from::From;
 pub(crate) use self::login::Login;
 use self::node::{Node, Said};
+pub(crate) use self::reply::words;
 pub(crate) use self::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::Tls;
@@ -239,5 +240,5 @@ fn is_noscript(error: &RedisError) -> bool {
 }
 
 fn refused(error: RedisError) -> Error {
-    Error::from_script(&reply::words(&error))
+    Error::from_script(&words(&error))
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use deadpool_redis::{HookError, PoolError};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value};
 
@@ -40,8 +41,8 @@ impl From {
             Self::Server(info, login) => to(login.apply(ConnectionInfo::clone(info)).await?).await?,
             Self::Sentinels(sentinels, login) => sentinels.connect(login).await?,
             Self::Pool(pool) => {
-                let connection = pool.get().await.map_err(|error| Error::unavailable(error.to_string()))?;
-                // Taken out for good: the pool makes another for its other users.
+                let connection = pool.get().await.map_err(pool_failed)?;
+                // Never returned: the pool opens another one for its other users.
                 deadpool_redis::Connection::take(connection)
             }
         }))
@@ -85,11 +86,19 @@ pub(super) fn unintroduced(info: ConnectionInfo) -> ConnectionInfo {
     info.set_redis_settings(settings)
 }
 
-/// With what to do, where that is known.
+/// The error of a pool. Where connecting failed, it is the one that a connection without a pool would have.
+fn pool_failed(error: PoolError) -> Error {
+    match error {
+        PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => failed(error),
+        error => Error::unavailable(error.to_string()),
+    }
+}
+
+/// The error of an attempt to connect, with advice if the cause is known.
 pub(super) fn failed(error: RedisError) -> Error {
     #[cfg(feature = "tls")]
     if let Some(advice) = super::tls::advice(&error.to_string()) {
-        return Error::unavailable(format!("{error}: {advice}"));
+        return Error::unavailable(format!("{}: {advice}", reply::words(&error)));
     }
     match error.kind() {
         // redis-rs keeps the server's words to itself.

@@ -70,7 +70,7 @@ impl Node {
         let (answers, start) = (attempt.answers(), Instant::now());
         match link.send(command, is_asking, deadline, start).await {
             Some(Err(error)) if is_lost(&error) => {
-                let error = Error::unavailable(error.to_string());
+                let error = Error::unavailable(reply::words(&error));
                 self.held.give_up(&attempt, error.clone(), attempt.answers() > 0);
                 Said::Lost(error)
             }

@@ -39,12 +39,15 @@ pub(super) fn is_not_the_one(error: &ServerError) -> bool {
     NOT_THE_ONE.contains(&error.code())
 }
 
-/// As the server said it, where it did: redis-rs has names of its own for some.
-pub(super) fn words(error: &RedisError) -> String {
+/// Returns the text of an error: of the server's errors, the server's words.
+///
+/// redis-rs displays some errors with the `Debug` output of their kind (`… - InvalidClientConfig`). That part is
+/// removed: it tells a reader nothing.
+pub(crate) fn words(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(code), None) => code.to_owned(),
-        (None, _) => error.to_string(),
+        (None, _) => error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1),
     }
 }
 
@@ -61,10 +64,36 @@ fn says_so(text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use redis::ErrorKind;
+
     use super::*;
 
     fn row(text: &str) -> RedisResult<Value> {
         Ok(Value::Array(vec![Value::Int(1), Value::BulkString(text.into()), Value::Int(2)]))
+    }
+
+    #[test]
+    fn the_text_of_an_error_holds_no_debug_output() {
+        let server = |text: &str| {
+            let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+            reply.extract_error().unwrap_err()
+        };
+        let closed = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        for (error, expected) in [
+            (
+                (ErrorKind::InvalidClientConfig, "No address found for host").into(),
+                "No address found for host",
+            ),
+            ((ErrorKind::Client, "Bad setting", "timeout".to_owned()).into(), "Bad setting: timeout"),
+            ((ErrorKind::Io, "Connection lost").into(), "Connection lost"),
+            (closed.into(), "broken pipe"),
+            (server("READONLY You can't write"), "READONLY You can't write"),
+            (server("CUSTOM of a module"), "CUSTOM of a module"),
+            (server("ERR"), "ERR"),
+        ] {
+            let error: RedisError = error;
+            assert_eq!(words(&error), expected);
+        }
     }
 
     #[test]

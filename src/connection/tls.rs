@@ -5,6 +5,7 @@ use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
+use super::reply::words;
 use crate::error::Error;
 
 /// Certificates as they were given, in PEM.
@@ -34,8 +35,9 @@ impl Tls {
             client_tls: client.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
             root_cert: self.ca.clone(),
         };
-        let client = Client::build_with_tls(info, certificates)
-            .map_err(|error| Error::config(format!("the TLS certificates cannot be used: {error}")))?;
+        let client = Client::build_with_tls(info, certificates).map_err(|error| {
+            Error::config(format!("the TLS certificates cannot be used: {}", words(&error)))
+        })?;
         Ok(client.get_connection_info().clone())
     }
 }

@@ -9,7 +9,7 @@ use super::{Backend, Builder};
 use crate::background::Background;
 #[cfg(feature = "tls")]
 use crate::connection::Tls;
-use crate::connection::{Connection, Login, Sentinels};
+use crate::connection::{Connection, Login, Sentinels, words};
 use crate::error::Error;
 
 /// Settings of the connection beside its URL.
@@ -132,9 +132,10 @@ impl Connecting {
     }
 }
 
-/// Without the URL in the error: it may hold a password.
+/// The error does not repeat the URL, which may hold a password.
 fn bad_url(error: &RedisError) -> Error {
     Error::config(format!(
-        "the Redis URL cannot be used ({error}): it should look like redis://127.0.0.1:6379"
+        "the Redis URL cannot be used ({}): it should look like redis://127.0.0.1:6379",
+        words(error)
     ))
 }
