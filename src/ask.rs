@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::as_key::AsKey;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::gate::Gate;
@@ -101,8 +102,8 @@ impl Ask {
     /// step with each user's means that all of them are.
     ///
     /// Default: where the key itself lives.
-    pub fn beside(mut self, key: impl AsRef<[u8]>) -> Self {
-        self.beside = Some(key.as_ref().to_vec());
+    pub fn beside(mut self, key: impl AsKey) -> Self {
+        self.beside = Some(key.as_key().to_vec());
         self
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::as_key::AsKey;
 use crate::error::Error;
 use crate::limiter::Core;
 use crate::orders::{Order, Switch};
@@ -79,11 +80,11 @@ impl Control {
     pub async fn set_override(
         &self,
         gate: &str,
-        key: impl AsRef<[u8]>,
+        key: impl AsKey,
         quota: Quota,
         lasts: Duration,
     ) -> Result<(), Error> {
-        let key = self.0.encoded(key.as_ref());
+        let key = self.0.encoded(&key.as_key());
         self.0.orders_for(gate)?.set_override(gate, &key, Some(quota), Some(lasts)).await
     }
 
@@ -92,8 +93,8 @@ impl Control {
     /// # Errors
     ///
     /// As [`end_switch`](Self::end_switch).
-    pub async fn end_override(&self, gate: &str, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        let key = self.0.encoded(key.as_ref());
+    pub async fn end_override(&self, gate: &str, key: impl AsKey) -> Result<(), Error> {
+        let key = self.0.encoded(&key.as_key());
         self.0.orders_for(gate)?.set_override(gate, &key, None, None).await
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::MOST_DEBT;
+use crate::as_key::AsKey;
 use crate::ask::{Ask, AskRef};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
@@ -19,9 +20,9 @@ use crate::store::{GateInfo, Target, Write};
 /// A named quota on a limiter: what a service keeps and asks, from
 /// [`Limiter::gate`](crate::Limiter::gate). Cheap to clone.
 ///
-/// Keys are any bytes: a user, an address, a tenant. Each has a limit of its
-/// own. Every method's future can be dropped at any point; an ask that was
-/// already sent may then have been charged.
+/// Keys are text, bytes or integers ([`AsKey`]): a user, an address, a tenant. Each
+/// has a limit of its own. Every method's future can be dropped at any point; an ask
+/// that was already sent may then have been charged.
 #[derive(Clone)]
 pub struct Gate {
     pub(crate) core: Arc<Core>,
@@ -53,7 +54,7 @@ impl Gate {
     /// answer in time and [`OnFailure::Error`] is chosen;
     /// [`Error::is_corrupt_state`] if the key holds something else in Redis;
     /// [`Error::is_config`] if the gate's name is bad.
-    pub async fn check(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
+    pub async fn check(&self, key: impl AsKey) -> Result<Decision, Error> {
         self.check_cost(key, 1).await
     }
 
@@ -63,8 +64,8 @@ impl Gate {
     ///
     /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is
     /// above the quota's limit, so that it can never pass.
-    pub async fn check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Decision, Error> {
-        self.decide(&AskRef::new(self, key.as_ref(), cost)).await
+    pub async fn check_cost(&self, key: impl AsKey, cost: u64) -> Result<Decision, Error> {
+        self.decide(&AskRef::new(self, &key.as_key(), cost)).await
     }
 
     /// May one unit pass for this key, as far as this process knows? Never waits
@@ -72,14 +73,14 @@ impl Gate {
     /// where a denial is [remembered](crate::Builder::deny_cache); `None` means
     /// that Redis has to be asked: [`check`](Self::check).
     #[inline]
-    pub fn try_check(&self, key: impl AsRef<[u8]>) -> Option<Decision> {
+    pub fn try_check(&self, key: impl AsKey) -> Option<Decision> {
         self.try_check_cost(key, 1)
     }
 
     /// [`try_check`](Self::try_check) for `cost` units; `None` for a cost of 0.
     #[inline]
-    pub fn try_check_cost(&self, key: impl AsRef<[u8]>, cost: u64) -> Option<Decision> {
-        let key = key.as_ref();
+    pub fn try_check_cost(&self, key: impl AsKey, cost: u64) -> Option<Decision> {
+        let key = &key.as_key();
         if self.core.has_orders() {
             return self.try_under_orders(key, cost);
         }
@@ -96,12 +97,13 @@ impl Gate {
     /// itself, in one round trip for up to 128 keys (85 of a sliding counter, 51
     /// of a log), one after the other for more. One that fails does not
     /// fail the others.
-    pub async fn check_many<K: AsRef<[u8]>>(
+    pub async fn check_many<K: AsKey>(
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Vec<Result<Decision, Error>> {
         let keys: Vec<K> = keys.into_iter().collect();
-        let asks: Vec<_> = keys.iter().map(|key| AskRef::new(self, key.as_ref(), 1)).collect();
+        let keys: Vec<_> = keys.iter().map(AsKey::as_key).collect();
+        let asks: Vec<_> = keys.iter().map(|key| AskRef::new(self, key, 1)).collect();
         self.core.check_each(&asks).await
     }
 
@@ -111,7 +113,7 @@ impl Gate {
     /// # Errors
     ///
     /// As [`check`](Self::check).
-    pub async fn peek(&self, key: impl AsRef<[u8]>) -> Result<Decision, Error> {
+    pub async fn peek(&self, key: impl AsKey) -> Result<Decision, Error> {
         self.check_cost(key, 0).await
     }
 
@@ -124,8 +126,8 @@ impl Gate {
     /// # Errors
     ///
     /// As [`check`](Self::check).
-    pub async fn until_allowed(&self, key: impl AsRef<[u8]>, max_wait: Duration) -> Result<Decision, Error> {
-        let key = key.as_ref();
+    pub async fn until_allowed(&self, key: impl AsKey, max_wait: Duration) -> Result<Decision, Error> {
+        let key = &key.as_key();
         let waited = self.core.stopwatch();
         loop {
             let left = max_wait.saturating_sub(waited());
@@ -161,8 +163,8 @@ impl Gate {
     /// # Errors
     ///
     /// As [`check_cost`](Self::check_cost).
-    pub async fn reserve(&self, key: impl AsRef<[u8]>, cost: u64) -> Result<Reservation, Error> {
-        let key = key.as_ref();
+    pub async fn reserve(&self, key: impl AsKey, cost: u64) -> Result<Reservation, Error> {
+        let key = &key.as_key();
         let ask = self.in_force(key).ask(key).cost(cost);
         let decision = ask.clone().check().await?;
         Ok(Reservation::new(ask, decision))
@@ -170,8 +172,8 @@ impl Gate {
 
     /// An ask to set options on, or to give to
     /// [`check_all`](crate::Limiter::check_all).
-    pub fn ask(&self, key: impl AsRef<[u8]>) -> Ask {
-        Ask::new(self, key.as_ref())
+    pub fn ask(&self, key: impl AsKey) -> Ask {
+        Ask::new(self, &key.as_key())
     }
 }
 
@@ -185,9 +187,9 @@ impl Gate {
     /// # Errors
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
-    pub async fn refund(&self, key: impl AsRef<[u8]>, units: u64) -> Result<(), Error> {
+    pub async fn refund(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
-        self.write_in_force(key.as_ref(), Write::Refund { units, stamp_us: None }).await
+        self.write_in_force(&key.as_key(), Write::Refund { units, stamp_us: None }).await
     }
 
     /// Charges `units` without asking. What goes beyond the limit is stored as
@@ -196,9 +198,9 @@ impl Gate {
     /// # Errors
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
-    pub async fn penalize(&self, key: impl AsRef<[u8]>, units: u64) -> Result<(), Error> {
+    pub async fn penalize(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
-        self.write_in_force(key.as_ref(), Write::Penalize { units }).await
+        self.write_in_force(&key.as_key(), Write::Penalize { units }).await
     }
 
     /// Denies every ask of this key for so long (at most 17 years), whatever it
@@ -207,9 +209,9 @@ impl Gate {
     /// # Errors
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
-    pub async fn block(&self, key: impl AsRef<[u8]>, duration: Duration) -> Result<(), Error> {
+    pub async fn block(&self, key: impl AsKey, duration: Duration) -> Result<(), Error> {
         let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, MOST_DEBT);
-        self.write_wherever(key.as_ref(), Write::Block { for_us }).await
+        self.write_wherever(&key.as_key(), Write::Block { for_us }).await
     }
 
     /// Lifts a block. What was used stays used.
@@ -217,8 +219,8 @@ impl Gate {
     /// # Errors
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
-    pub async fn unblock(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.write_wherever(key.as_ref(), Write::Block { for_us: 0 }).await
+    pub async fn unblock(&self, key: impl AsKey) -> Result<(), Error> {
+        self.write_wherever(&key.as_key(), Write::Block { for_us: 0 }).await
     }
 
     /// Makes the key as if it had never been asked for; lifts a block too.
@@ -226,8 +228,8 @@ impl Gate {
     /// # Errors
     ///
     /// As [`check`](Self::check), whatever [`OnFailure`] says.
-    pub async fn reset(&self, key: impl AsRef<[u8]>) -> Result<(), Error> {
-        let key = key.as_ref();
+    pub async fn reset(&self, key: impl AsKey) -> Result<(), Error> {
+        let key = &key.as_key();
         if let Some(leases) = &self.leases {
             leases.forget(key);
         }
@@ -289,8 +291,8 @@ impl Gate {
     /// # Errors
     ///
     /// [`Error::is_config`] if the gate's name is bad.
-    pub fn redis_key(&self, key: impl AsRef<[u8]>) -> Result<String, Error> {
-        Ok(Target::new(self.info()?, key.as_ref(), None).redis_key)
+    pub fn redis_key(&self, key: impl AsKey) -> Result<String, Error> {
+        Ok(Target::new(self.info()?, &key.as_key(), None).redis_key)
     }
 
     pub(crate) fn info(&self) -> Result<&Arc<GateInfo>, Error> {

@@ -26,7 +26,7 @@
 //!         |
 //! metrics, most_denied, trace            who watches
 //!         |
-//! quota, decision, health, key, error, fingerprint, gate_name, per_thread, clock, observer, background
+//! quota, decision, health, key, as_key, error, fingerprint, gate_name, per_thread, clock, observer, background
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one of the same name in
@@ -34,6 +34,7 @@
 
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod algorithm;
+mod as_key;
 mod ask;
 mod background;
 mod batch;
@@ -75,6 +76,7 @@ mod trace;
 // Its `Pool` is in our signatures: another version's would be another type.
 pub use deadpool_redis;
 
+pub use self::as_key::{AsKey, KeyBytes};
 pub use self::ask::Ask;
 pub use self::clock::ManualClock;
 pub use self::control::Control;

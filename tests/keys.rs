@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::{Gate, KeyMode, Limiter, Quota, Rate};
+use tidegate::{AsKey, Gate, KeyMode, Limiter, Quota, Rate};
 
 use crate::support::fixture::{HOUR, builder, limiter, quotas};
 
@@ -16,7 +16,7 @@ fn limiter_of(mode: KeyMode) -> Limiter {
     Limiter::builder().in_memory().key_mode(mode).build().unwrap()
 }
 
-fn redis_key(gate: &str, quota: Quota, key: impl AsRef<[u8]>) -> String {
+fn redis_key(gate: &str, quota: Quota, key: impl AsKey) -> String {
     Limiter::in_memory().gate(gate, quota).redis_key(key).unwrap()
 }
 

@@ -30,6 +30,7 @@ mod http;
 mod http_client;
 #[cfg(feature = "tower")]
 mod http_keys;
+mod integer_keys;
 mod keys;
 mod leases;
 mod lua_agrees_with_reference;

@@ -13,6 +13,7 @@ use http::request::Parts;
 
 pub use self::client_ip::ClientIp;
 pub use self::peer::PeerAddr;
+use crate::as_key::AsKey;
 
 /// Whom a request is counted for: a client's address, a header, a path, or several of these together.
 ///
@@ -25,7 +26,7 @@ pub use self::peer::PeerAddr;
 ///
 /// let key = Key::all([
 ///     Key::client_ip(ClientIp::peer()),
-///     Key::extension(|user: &User| user.id.to_string()),
+///     Key::extension(|user: &User| user.id),
 /// ]);
 /// ```
 #[derive(Clone)]
@@ -85,15 +86,15 @@ impl Key {
         Self(Source::PathTemplate)
     }
 
-    /// What `f` makes of the extension `T` of the request, such as the user whom an earlier layer has found.
+    /// The key that `f` takes from the extension `T` of the request, such as the user that an earlier layer found.
     /// None if there is no such extension.
     #[must_use]
-    pub fn extension<T, B>(f: impl Fn(&T) -> B + Send + Sync + 'static) -> Self
+    pub fn extension<T, K>(f: impl Fn(&T) -> K + Send + Sync + 'static) -> Self
     where
         T: Send + Sync + 'static,
-        B: AsRef<[u8]>,
+        K: AsKey,
     {
-        Self::from_fn(move |parts| Some(f(parts.extensions.get::<T>()?).as_ref().to_vec()))
+        Self::from_fn(move |parts| Some(f(parts.extensions.get::<T>()?).as_key().to_vec()))
     }
 
     /// What `f` says.
@@ -117,8 +118,8 @@ impl Key {
 
     /// The same for all requests: for a limit that all share, or to tell apart keys that share a gate.
     #[must_use]
-    pub fn constant(key: impl Into<Vec<u8>>) -> Self {
-        Self(Source::Constant(key.into().into()))
+    pub fn constant(key: impl AsKey) -> Self {
+        Self(Source::Constant((*key.as_key()).into()))
     }
 
     /// The key of this request, or `None` if it has none: to look at what a setting yields.

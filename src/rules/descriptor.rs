@@ -5,6 +5,8 @@ use std::fmt;
 
 use smallvec::SmallVec;
 
+use crate::as_key::AsKey;
+
 /// A key and its value.
 pub(super) type Entry<'a> = (&'a str, Cow<'a, [u8]>);
 
@@ -38,9 +40,9 @@ impl<'a> Descriptor<'a> {
         Self::default()
     }
 
-    /// With one more entry. A value is any bytes.
-    pub fn entry(mut self, key: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.entries.push((key, Cow::Borrowed(value.as_ref())));
+    /// Adds an entry. Its value is text, bytes or an integer: see [`AsKey`].
+    pub fn entry(mut self, key: &'a str, value: &'a (impl AsKey + ?Sized)) -> Self {
+        self.entries.push((key, value.as_key().into()));
         self
     }
 
