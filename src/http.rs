@@ -99,7 +99,7 @@ pub use self::client::{Outgoing, OutgoingError, OutgoingFuture, OutgoingLayer};
 #[cfg(feature = "rules")]
 pub use self::descriptors::Descriptors;
 pub use self::headers::{Draft, Headers};
-pub use self::key::{ClientIp, Key, PeerAddr};
+pub use self::key::{ClientIp, Key, PeerAddr, ToNetwork};
 pub use self::layer::RateLimitLayer;
 pub use self::refusal::{Reason, Refusal};
 pub use self::rule::Rule;

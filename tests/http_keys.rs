@@ -1,6 +1,7 @@
 //! Whom requests are counted for.
 
 mod combinations;
+mod networks;
 mod random_headers;
 mod sources;
 mod spoofing;

@@ -18,16 +18,15 @@ use crate::rules::{Action, Condition, Descriptor, Mapping, Match, Rules, Source}
 /// by the `rate_limits` of the domain's file, with what only the service knows, or by a closure instead.
 ///
 /// ```
-/// use tidegate::http::{ClientIp, Descriptors, IpNet, Key};
+/// use tidegate::http::{ClientIp, Descriptors, Key};
 ///
 /// struct User { id: u64, plan: String }
 ///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let balancers: IpNet = "10.0.0.0/8".parse()?;
+/// # fn main() -> Result<(), tidegate::Error> {
 /// let descriptors = Descriptors::of("api")
-///     .client_ip(ClientIp::behind([balancers]))                                  // for `remote_address`
-///     .extension("user", Key::extension(|user: &User| user.id.to_string()))      // for `extension: { name: user }`
-///     .tier(|parts| Some(&parts.extensions.get::<User>()?.plan));                // for rules with `tiers`
+///     .client_ip(ClientIp::behind(["10.0.0.0/8"])?)                   // for `remote_address`
+///     .extension("user", Key::extension(|user: &User| user.id))       // for `extension: { name: user }`
+///     .tier(|parts| Some(&parts.extensions.get::<User>()?.plan));     // for rules with `tiers`
 /// # let _ = descriptors; Ok(()) }
 /// ```
 #[derive(Clone)]

@@ -3,6 +3,7 @@
 mod address;
 mod client_ip;
 mod forwarded;
+mod network;
 mod peer;
 
 use std::fmt;
@@ -12,6 +13,7 @@ use http::header::HeaderName;
 use http::request::Parts;
 
 pub use self::client_ip::ClientIp;
+pub use self::network::ToNetwork;
 pub use self::peer::PeerAddr;
 use crate::as_key::AsKey;
 

@@ -14,7 +14,9 @@ fn setting(text: &str) -> ClientIp {
     let trust = parts.next().unwrap().trim();
     let ip = match words(trust) {
         None if trust == "peer" => ClientIp::peer(),
-        Some((word, networks)) if word == "behind" => ClientIp::behind(networks.split(',').map(network)),
+        Some((word, networks)) if word == "behind" => {
+            ClientIp::behind(networks.split(',').map(network)).unwrap()
+        }
         Some((word, proxies)) if word == "hops" => ClientIp::hops(proxies.parse().unwrap()),
         _ => panic!("{trust}"),
     };

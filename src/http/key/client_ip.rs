@@ -6,42 +6,43 @@ use http::header::{FORWARDED, HeaderName, HeaderValue};
 use http::request::Parts;
 use ipnet::IpNet;
 
+use super::network::ToNetwork;
 use super::peer::peer_of;
 use super::{address, forwarded, header_name};
+use crate::error::Error;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// So many entries of a list are looked at where trust says how far (no chain of proxies is as long).
 const MOST_ENTRIES: usize = 32;
 
-/// A client's IP address, and how it is found.
+/// Determines the IP address of a client.
 ///
-/// Anybody can send any header. So none is read unless proxies are declared, and then only one, the
-/// declared one, from its end: the last entry of a list is the one that the nearest proxy wrote.
+/// Any client can send any header. So no header is read unless proxies are declared. Then only the declared header is
+/// read, from its end: the nearest proxy wrote the last entry of a list.
 ///
 /// | | trusts |
 /// | --- | --- |
-/// | [`peer`](Self::peer) | nobody: the other end of the connection is the client |
+/// | [`peer`](Self::peer) | no proxy: the other end of the connection is the client |
 /// | [`behind`](Self::behind) | proxies in these networks |
-/// | [`hops`](Self::hops) | so many proxies, wherever they are |
+/// | [`hops`](Self::hops) | a number of proxies, wherever they are |
 ///
-/// What is not an address (garbage, `unknown`, `_hidden`, an empty entry, none at all) ends the walk: the
-/// client is then the last address that was known for sure, which is the proxy that passed this on. So one
-/// who is hidden behind a proxy shares its key with all others behind it, and nobody gets a key by writing
-/// nonsense. [docs/spoofing.md](https://docs.rs/crate/tidegate/latest/source/docs/spoofing.md) lists such
-/// tricks, and the key that each yields.
+/// An entry that is not an address (garbage, `unknown`, `_hidden`, empty) and the end of the header stop the search. The
+/// client is then the last address that is certain: that of the proxy that passed the request on. So a client that its
+/// proxy hides shares a key with all others behind that proxy, and a malformed header yields no new key.
+/// [docs/spoofing.md](https://docs.rs/crate/tidegate/latest/source/docs/spoofing.md) lists such tricks and the key that
+/// each yields.
 ///
-/// As a [key](crate::http::Key::client_ip), IPv4 addresses are counted one by one and IPv6 addresses by
-/// their [/64](Self::ipv6_prefix), since whoever has one has all of it. IPv4 addresses inside of IPv6 ones
-/// (`::ffff:0:0/96`, NAT64's `64:ff9b::/96`, 6to4's `2002::/16`) are counted as what they are.
+/// As a [key](crate::http::Key::client_ip), each IPv4 address counts by itself, and an IPv6 address counts as its
+/// [/64 network](Self::ipv6_prefix), since one customer usually has all of it. IPv4 addresses inside IPv6 addresses
+/// (`::ffff:0:0/96`, NAT64's `64:ff9b::/96`, 6to4's `2002::/16`) count as IPv4 addresses.
 ///
 /// ```
-/// use tidegate::http::{ClientIp, IpNet, Key};
+/// use tidegate::http::{ClientIp, Key};
 ///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let balancers: IpNet = "10.0.0.0/8".parse()?;
-/// let key = Key::client_ip(ClientIp::behind([balancers]));
-/// # Ok(()) }
+/// # fn main() -> Result<(), tidegate::Error> {
+/// let key = Key::client_ip(ClientIp::behind(["10.0.0.0/8", "192.0.2.7"])?);
+/// # let _ = key; Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
 pub struct ClientIp {
@@ -56,7 +57,7 @@ enum Trusted {
     Hops(usize),
 }
 
-/// Where proxies write whom they were asked by.
+/// The header in which proxies name the client.
 #[derive(Clone, Debug)]
 enum Source {
     XForwardedFor,
@@ -64,34 +65,37 @@ enum Source {
     Single(HeaderName),
 }
 
-/// What is left of a line without its last entry, if anything is, and the address in that.
+/// Splits a line into the part before its last entry, if there is one, and the address in that entry.
 type SplitLast = fn(&[u8]) -> (Option<&[u8]>, Option<IpAddr>);
 
-/// # Whom to trust
+/// # Trust
 impl ClientIp {
-    /// The peer of the connection. No header is read.
+    /// Uses the peer of the connection and reads no header.
     #[must_use]
     pub fn peer() -> Self {
         Self::trusting(Trusted::Networks(Vec::new()))
     }
 
-    /// Behind proxies whose addresses are in these networks. If the peer is one of them,
-    /// `X-Forwarded-For` is walked from its end as long as entries are trusted too; the first that is not
-    /// is the client, and if all are, the first entry is. At most 32 are looked at.
+    /// Trusts proxies whose addresses are in these networks. If the peer is one of them, `X-Forwarded-For` is read from
+    /// its end for as long as its entries are trusted. The first entry that is not trusted is the client; if all are,
+    /// the first entry of the list is. At most 32 entries are read.
     ///
-    /// Name the proxies, not all private networks: whoever can connect from a trusted address can claim to
-    /// be anybody.
-    #[must_use]
-    pub fn behind<N: Into<IpNet>>(proxies: impl IntoIterator<Item = N>) -> Self {
-        Self::trusting(Trusted::Networks(proxies.into_iter().map(Into::into).collect()))
+    /// Name the proxies, not all private networks: a client that can connect from a trusted address can claim any
+    /// address.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if a text is neither a network nor an address: see [`ToNetwork`].
+    pub fn behind<N: ToNetwork>(proxies: impl IntoIterator<Item = N>) -> Result<Self, Error> {
+        let networks = proxies.into_iter().map(|proxy| proxy.to_network()).collect::<Result<_, _>>()?;
+        Ok(Self::trusting(Trusted::Networks(networks)))
     }
 
-    /// Behind exactly so many proxies, whatever their addresses are: the client is the entry that the
-    /// outermost wrote, the `proxies`-th from the end of `X-Forwarded-For`. With 0 it is the peer.
+    /// Trusts exactly `proxies` proxies, whatever their addresses are. The client is the entry that the outermost proxy
+    /// wrote: the `proxies`-th from the end of `X-Forwarded-For`. With 0, it is the peer.
     ///
-    /// Only where no client can reach the service past any of them: one who can (or a number too large)
-    /// can claim to be anybody. It needs no address of the peer, so it works where proxies come by a Unix
-    /// socket.
+    /// Use this only if no client can bypass a proxy. A client that can, or a number that is too large, lets clients
+    /// claim any address. The address of the peer is not needed, so this works for proxies on a Unix socket.
     #[must_use]
     pub fn hops(proxies: usize) -> Self {
         Self::trusting(Trusted::Hops(proxies))
@@ -102,31 +106,31 @@ impl ClientIp {
     }
 }
 
-/// # What to read
+/// # Headers
 impl ClientIp {
-    /// Reads `Forwarded` (RFC 7239), and not `X-Forwarded-For`.
+    /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
     #[must_use]
     pub fn forwarded(mut self) -> Self {
         self.source = Source::Forwarded;
         self
     }
 
-    /// Reads this header, which holds one address, and not `X-Forwarded-For`: such as `X-Real-IP` or
-    /// `CF-Connecting-IP`. Only where the nearest proxy sets it anew in each request, since one that passes
-    /// on what it was sent lets clients choose. Read only if the peer is trusted; if it is there twice, or
-    /// holds anything but one address, the client is the peer.
+    /// Reads this header, which holds one address, instead of `X-Forwarded-For`: for example `X-Real-IP` or
+    /// `CF-Connecting-IP`. Use it only if the nearest proxy overwrites it in each request; otherwise clients choose its
+    /// value. It is read only if the peer is trusted. If it occurs twice or holds anything but one address, the client is
+    /// the peer.
     ///
     /// # Panics
     ///
-    /// If this can be no header's name.
+    /// If `name` is not a valid header name.
     #[must_use]
     pub fn header(mut self, name: impl TryInto<HeaderName>) -> Self {
         self.source = Source::Single(header_name(name));
         self
     }
 
-    /// How many bits of an IPv6 address tell clients apart. Default: 64, one network at a time. Many
-    /// providers give each customer a /56 or a /48, who then has 256 or 65,536 keys.
+    /// Sets how many bits of an IPv6 address distinguish clients. Default: 64. Many providers give each customer a /56
+    /// or a /48: such a customer has 256 or 65,536 keys.
     ///
     /// # Panics
     ///
@@ -139,10 +143,10 @@ impl ClientIp {
     }
 }
 
-/// # Answers
+/// # Results
 impl ClientIp {
-    /// The client's address, or `None` if not even the peer's is known. IPv4 in IPv6 (`::ffff:0:0/96`) is
-    /// unwrapped; NAT64 and 6to4 are not, since who has an IPv6 network can choose what stands there.
+    /// Returns the client's address, or `None` if the address of the peer is not known. IPv4 in IPv6 (`::ffff:0:0/96`) is
+    /// unwrapped. NAT64 and 6to4 are not, since the owner of an IPv6 network chooses those bits.
     #[must_use]
     pub fn of(&self, parts: &Parts) -> Option<IpAddr> {
         let peer = peer_of(&parts.extensions);
@@ -156,8 +160,8 @@ impl ClientIp {
         }
     }
 
-    /// Whether the client's address is in one of these networks: for rules that skip some clients. `false`
-    /// if it is not known.
+    /// Returns whether the client's address is in one of these networks, for rules that skip some clients. `false` if
+    /// the address is not known.
     ///
     /// ```
     /// use tidegate::http::{ClientIp, IpNet, PeerAddr};
@@ -178,7 +182,8 @@ impl ClientIp {
         self.of(parts).map(|client| address::counted_as(client, self.ipv6_prefix).into_bytes())
     }
 
-    /// The client's network. Of IPv6 as many bits as [are counted](Self::ipv6_prefix), unless they are said.
+    /// Returns the client's network. Without `ipv6_prefix`, an IPv6 network has the [bits](Self::ipv6_prefix) that
+    /// distinguish clients.
     #[cfg(feature = "rules")]
     pub(in crate::http) fn network(
         &self,
@@ -190,7 +195,7 @@ impl ClientIp {
         self.of(parts).map(|client| address::masked(client, ipv4_prefix, ipv6_prefix))
     }
 
-    /// Whether `address` is a proxy, after so many others.
+    /// Whether `address` is a trusted proxy, after `passed` others.
     fn is_trusted(&self, address: Option<IpAddr>, passed: usize) -> bool {
         match &self.trusted {
             Trusted::Hops(proxies) => passed < *proxies,
@@ -206,7 +211,7 @@ impl ClientIp {
         Some(address::bare_or_with_port(line.as_bytes().trim_ascii())?.to_canonical())
     }
 
-    /// Goes from proxy to proxy, as long as one that is trusted says who came to it.
+    /// Follows the entries from the end, for as long as trusted proxies wrote them.
     fn walk(
         &self,
         peer: Option<IpAddr>,

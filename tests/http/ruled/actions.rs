@@ -91,7 +91,7 @@ fn only_proxies_that_code_trusts_are_believed() {
         format!("{read:?}")
     };
     let networks: [IpNet; 1] = ["203.0.113.0/24".parse().unwrap()];
-    let told = [ClientIp::peer(), ClientIp::behind(networks), ClientIp::hops(2)].map(read);
+    let told = [ClientIp::peer(), ClientIp::behind(networks).unwrap(), ClientIp::hops(2)].map(read);
     let expected = ["203.0.113.7", "198.51.100.2", "198.51.100.1"]
         .map(|address| format!("{:?}", [Descriptor::from([("remote_address", address)])]));
     assert_eq!(told, expected);
