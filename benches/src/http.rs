@@ -28,14 +28,24 @@ const CONNECTIONS: [usize; 2] = [64, 256];
 pub(crate) struct Case {
     pattern: Pattern,
     connections: usize,
-    rows: Vec<(Service, Vec<Round>)>,
+    rows: Vec<Row>,
 }
 
-/// How one compares to another; the median of the rounds' own ratios.
+/// One service in one case.
+#[derive(Debug)]
+struct Row {
+    service: Service,
+    rounds: Vec<Round>,
+    /// Why the service failed. A failed service has no figures.
+    failed: Option<String>,
+}
+
+/// The ratio of two services: the median of the rounds' ratios.
 #[derive(Debug)]
 pub(crate) struct Ratio {
     name: String,
-    is: f64,
+    /// `None` if all peers failed.
+    is: Option<f64>,
     aim: f64,
 }
 
@@ -44,21 +54,39 @@ pub(crate) async fn run(target: &Target, rounds: usize, length: Length) -> Resul
     for pattern in Pattern::ALL {
         let mut running = Vec::new();
         for service in Service::ALL {
-            running.push(Running::start(service, target.url(), pattern).await?);
+            let started = Running::start(service, target.url(), pattern).await;
+            running.push(match started {
+                Ok(started) => Ok(started),
+                Err(error) => Err(failure_of_peer(service, error)?),
+            });
         }
         for connections in CONNECTIONS {
-            let mut rows: Vec<_> = Service::ALL.iter().map(|&service| (service, Vec::new())).collect();
+            let rows = Service::ALL.into_iter().zip(&running);
+            let mut rows: Vec<Row> = rows
+                .map(|(service, running)| Row {
+                    service,
+                    rounds: Vec::new(),
+                    failed: running.as_ref().err().cloned(),
+                })
+                .collect();
             for round in 0..rounds {
                 for turn in 0..running.len() {
                     let index = (round + turn) % running.len();
-                    let Running { service, port, .. } = &running[index];
+                    let row = &mut rows[index];
+                    let (Ok(Running { service, port, .. }), None) = (&running[index], &row.failed) else {
+                        continue;
+                    };
                     progress(&format!(
                         "{connections} connections, round {} of {rounds}: {service:?}",
                         round + 1
                     ));
-                    let round = load::round(*port, pattern, connections, length).await?;
-                    wrong(*service, pattern, &round)?;
-                    rows[index].1.push(round);
+                    let measured = load::round(*port, pattern, connections, length).await;
+                    let measured =
+                        measured.and_then(|round| wrong(*service, pattern, &round).map(|()| round));
+                    match measured {
+                        Ok(measured) => row.rounds.push(measured),
+                        Err(error) => row.failed = Some(failure_of_peer(*service, error)?),
+                    }
                 }
             }
             cases.push(Case { pattern, connections, rows });
@@ -66,6 +94,11 @@ pub(crate) async fn run(target: &Target, rounds: usize, length: Length) -> Resul
     }
     progress("");
     Ok(cases)
+}
+
+/// Returns the text of a peer's failure, which its row shows. A failure of any other service ends the run.
+fn failure_of_peer(service: Service, error: Failure) -> Result<String, Failure> {
+    if service.is_peer() { Ok(error.to_string()) } else { Err(error) }
 }
 
 /// A service in a process of its own, which ends when this one does.
@@ -112,18 +145,20 @@ fn wrong(service: Service, pattern: Pattern, round: &Round) -> Result<(), Failur
 
 impl Case {
     fn rounds(&self, service: Service) -> &[Round] {
-        self.rows.iter().find(|(other, _)| *other == service).map_or(&[], |(_, rounds)| rounds)
+        let row = self.rows.iter().find(|row| row.service == service && row.failed.is_none());
+        row.map_or(&[], |row| &row.rounds)
     }
 
-    fn over(&self, service: Service, other: Service) -> f64 {
+    fn over(&self, service: Service, other: Service) -> Option<f64> {
         let pairs = self.rounds(service).iter().zip(self.rounds(other));
-        median(pairs.map(|(a, b)| a.per_second() / b.per_second()).collect())
+        let ratio = median(pairs.map(|(a, b)| a.per_second() / b.per_second()).collect());
+        ratio.is_finite().then_some(ratio)
     }
 
-    /// To the best peer that asks Redis, and to the service without limits.
+    /// The ratios to the best peer on Redis that did not fail, and to the service without limits.
     fn ratios(&self) -> Vec<Ratio> {
         let peers = Service::ALL.into_iter().filter(|service| service.is_peer_on_redis());
-        let best = peers.map(|peer| self.over(Service::Tidegate, peer)).fold(f64::INFINITY, f64::min);
+        let best = peers.filter_map(|peer| self.over(Service::Tidegate, peer)).min_by(f64::total_cmp);
         let name = |of: &str| format!("http_{}_{}_{of}", self.pattern.name(), self.connections);
         let half = if self.pattern == Pattern::Hot { 0.5 } else { 0.0 };
         vec![
@@ -139,21 +174,63 @@ impl Case {
 
 pub(crate) fn json(cases: &[Case]) -> Value {
     let rows = cases.iter().flat_map(|case| {
-        case.rows.iter().map(|(service, rounds)| {
-            let us = |quantile| median(rounds.iter().map(|round| round.us(quantile)).collect());
-            json!({
+        case.rows.iter().map(|Row { service, rounds, failed }| {
+            let mut row = json!({
                 "case": case.pattern.name(),
                 "connections": case.connections,
                 "subject": service.name(),
-                "requests_per_s": median(rounds.iter().map(Round::per_second).collect()).round(),
-                "p50_us": rounded(us(0.5)),
-                "p99_us": rounded(us(0.99)),
-            })
+            });
+            if let Some(reason) = failed {
+                row["failed"] = json!(reason);
+                return row;
+            }
+            let us = |quantile| median(rounds.iter().map(|round| round.us(quantile)).collect());
+            row["requests_per_s"] = json!(median(rounds.iter().map(Round::per_second).collect()).round());
+            row["p50_us"] = json!(rounded(us(0.5)));
+            row["p99_us"] = json!(rounded(us(0.99)));
+            row
         })
     });
-    let ratios = cases.iter().flat_map(Case::ratios).map(|ratio| (ratio.name, json!(rounded(ratio.is))));
+    let ratios = cases.iter().flat_map(Case::ratios);
+    let ratios = ratios.filter_map(|ratio| Some((ratio.name, json!(rounded(ratio.is?)))));
     json!({
         "rows": rows.collect::<Vec<_>>(),
         "ratios": ratios.collect::<serde_json::Map<_, _>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failed(service: Service) -> Row {
+        Row { service, rounds: Vec::new(), failed: Some("5 answers were neither 200 nor 429".to_owned()) }
+    }
+
+    #[test]
+    fn a_failed_peer_is_a_row_that_says_so_and_has_no_ratio() {
+        let rows = vec![failed(Service::TowerRateLimiter), failed(Service::TowerRateLimitRedis)];
+        let cases = [Case { pattern: Pattern::Hot, connections: 64, rows }];
+        let text = table(&cases);
+        assert!(
+            text.contains("| tower-rate-limiter | - | - | - | - | - | **failed**: 5 answers were"),
+            "{text}"
+        );
+        assert!(text.contains("| `http_hot_64_vs_best_redis_peer` | left out: all peers failed |"), "{text}");
+        let json = json(&cases);
+        assert_eq!(json["rows"][0]["failed"], "5 answers were neither 200 nor 429");
+        assert_eq!(json["ratios"], json!({}));
+    }
+
+    #[test]
+    fn only_a_failure_of_a_peer_becomes_a_row() {
+        for service in Service::ALL {
+            let kept = failure_of_peer(service, "broken".into());
+            assert_eq!(
+                kept.is_ok(),
+                !matches!(service, Service::Tidegate | Service::Unlimited),
+                "{service:?}"
+            );
+        }
+    }
 }

@@ -34,6 +34,7 @@ use tokio::runtime::Runtime;
 
 use crate::case::Case;
 use crate::report::Report;
+use crate::rounds::Row;
 use crate::server::Target;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -45,7 +46,7 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Debug, Parser)]
 #[command(
     bin_name = "scripts/bench",
-    after_help = "Exit status: 0; 1 if a subject failed or did something else than it was asked for."
+    after_help = "Exit status: 0; 1 if tidegate failed or decided wrongly. A peer that does is a row that says so."
 )]
 struct Options {
     #[command(subcommand)]
@@ -127,7 +128,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether nothing failed.
+/// Returns whether tidegate did not fail.
 fn run(options: &Options) -> Result<bool, Failure> {
     // First of all: a result that cannot be written would be found out last.
     let json = options.json.as_deref().map(create).transpose()?;
@@ -226,7 +227,7 @@ fn run_cases(
             eprintln!("scripts/bench: {} in {} on {}: {reason}", row.info.name, row.case.name(), row.server);
         }
     }
-    Ok(report.rows.iter().all(|row| row.failed.is_none()))
+    Ok(!report.rows.iter().any(Row::fails_the_run))
 }
 
 /// The given one, or a process with the module redis-cell where that is given.

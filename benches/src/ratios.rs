@@ -11,15 +11,24 @@ pub(crate) struct Ratio {
     pub(crate) name: &'static str,
     pub(crate) what: String,
     pub(crate) value: Option<f64>,
+    /// Why there is no value, or which failed peers the value leaves out.
+    pub(crate) note: Option<String>,
     pub(crate) floor: Option<f64>,
     pub(crate) aim: Option<f64>,
 }
 
+/// A ratio, or why there is none.
+type Measured = Result<f64, String>;
+
 pub(crate) fn all(rows: &[Row], scripts: Option<&Scripts>) -> Vec<Ratio> {
     let rows = Rows(rows);
     let mut ratios = Vec::new();
-    let mut add = |name, what: &str, value, floor, aim| {
-        ratios.push(Ratio { name, what: what.to_owned(), value, floor: Some(floor), aim: Some(aim) });
+    let mut add = |name, what: &str, measured: Measured, floor, aim| {
+        let (value, note) = match measured {
+            Ok(value) => (Some(value), None),
+            Err(why) => (None, Some(why)),
+        };
+        ratios.push(Ratio { name, what: what.to_owned(), value, note, floor: Some(floor), aim: Some(aim) });
     };
     let over = |case, name| rows.ours_over(case, name);
     add("unlike_vs_pool", "unlike keys, to a pool", over(Case::Unlike, "pool"), 4.0, 5.0);
@@ -35,16 +44,25 @@ pub(crate) fn all(rows: &[Row], scripts: Option<&Scripts>) -> Vec<Ratio> {
     add("hot_vs_best_peer", &format!("one hot key, to the best peer ({peer})"), value, 10.0, 20.0);
     let many = rows.leased_over_governor(Case::Lease100k);
     let one = rows.leased_over_governor(Case::LeaseOne);
-    add("lease_vs_governor_100k", "leased, 100,000 keys, to governor", many, 0.7, 1.0);
-    add("lease_vs_governor_one", "leased, one key, to governor", one, 0.7, 1.0);
-    let smaller = many.zip(one).map(|(many, one)| many.min(one));
+    add("lease_vs_governor_100k", "leased, 100,000 keys, to governor", many.clone(), 0.7, 1.0);
+    add("lease_vs_governor_one", "leased, one key, to governor", one.clone(), 0.7, 1.0);
+    let smaller = many.and_then(|many| Ok(many.min(one?)));
     add("lease_vs_governor", "leased, to governor, the smaller", smaller, 0.7, 1.0);
-    let wall = scripts.map(Scripts::ours_over_bare);
+    let not_measured = || NOT_MEASURED.to_owned();
+    let wall = scripts.map(Scripts::ours_over_bare).ok_or_else(not_measured);
     add("script_vs_bare", "the script alone, to GET + SET PX", wall, 0.6, 0.75);
-    let cpu = scripts.and_then(Scripts::ours_over_bare_by_cpu);
+    let cpu = scripts.and_then(Scripts::ours_over_bare_by_cpu).ok_or_else(not_measured);
     add("script_vs_bare_cpu", "the same, by Redis's CPU time", cpu, 0.6, 0.75);
+    for (name, case) in [("unlike_vs_best_peer", Case::Unlike), ("hot_vs_best_peer", Case::Hot)] {
+        let failed = rows.failed_peers(case);
+        if let Some(ratio) = ratios.iter_mut().find(|it| it.name == name && !failed.is_empty()) {
+            ratio.note = Some(format!("left out, because failed: {}", failed.join(", ")));
+        }
+    }
     ratios
 }
+
+const NOT_MEASURED: &str = "not measured";
 
 struct Rows<'a>(&'a [Row]);
 
@@ -53,41 +71,118 @@ impl<'a> Rows<'a> {
         self.0.iter().filter(move |row| row.case == case && row.is_usable())
     }
 
-    fn on_main(&self, case: Case, name: &str) -> Option<&'a Row> {
-        self.usable(case).find(|row| row.is_main && row.info.name == name)
+    /// Returns a subject's row on the first server, or why no ratio can be made from it.
+    fn on_main(&self, case: Case, name: &str) -> Result<&'a Row, String> {
+        let row = self.0.iter().find(|row| row.case == case && row.is_main && row.info.name == name);
+        match row {
+            Some(row) if row.is_usable() => Ok(row),
+            Some(row) if row.failed.is_some() => Err(format!("left out, because failed: {name}")),
+            _ => Err(NOT_MEASURED.to_owned()),
+        }
     }
 
-    fn ours_over(&self, case: Case, name: &str) -> Option<f64> {
+    fn ours_over(&self, case: Case, name: &str) -> Measured {
         over(self.on_main(case, "tidegate")?, self.on_main(case, name)?, Round::per_second)
     }
 
-    fn alone(&self) -> Option<f64> {
+    fn alone(&self) -> Measured {
         let p50 = |round: &Round| round.took_ns.value_at_quantile(0.5) as f64;
         over(self.on_main(Case::Alone, "multiplexed")?, self.on_main(Case::Alone, "tidegate")?, p50)
     }
 
-    fn leased_over_governor(&self, case: Case) -> Option<f64> {
+    fn leased_over_governor(&self, case: Case) -> Measured {
         over(self.on_main(case, "tidegate-lease")?, self.on_main(case, "governor")?, Round::per_second)
     }
 
-    /// Between subjects of one server; the smallest over the servers, and whom it is to.
-    fn over_best_peer(&self, case: Case) -> (Option<f64>, String) {
+    /// Returns the ratio to the best peer on the same server, the smallest of all servers, and that peer's name.
+    fn over_best_peer(&self, case: Case) -> (Measured, String) {
         let ours = self.usable(case).filter(|row| row.info.kind == Kind::Ours);
         let against = |ours: &'a Row| {
             let peers =
                 self.usable(case).filter(|row| row.info.kind == Kind::Peer && row.server == ours.server);
             let best = peers.max_by(|a, b| a.per_second().total_cmp(&b.per_second()))?;
-            Some((over(ours, best, Round::per_second)?, best))
+            Some((over(ours, best, Round::per_second).ok()?, best))
         };
         match ours.filter_map(against).min_by(|a, b| a.0.total_cmp(&b.0)) {
-            Some((value, best)) => (Some(value), format!("{}, {}", best.info.name, best.server)),
-            None => (None, "none took part".to_owned()),
+            Some((value, best)) => (Ok(value), format!("{}, {}", best.info.name, best.server)),
+            None => (Err(NOT_MEASURED.to_owned()), "none took part".to_owned()),
         }
+    }
+
+    fn failed_peers(&self, case: Case) -> Vec<&'static str> {
+        let failed = self.0.iter().filter(|row| row.case == case && row.failed.is_some());
+        failed.filter(|row| row.info.kind == Kind::Peer).map(|row| row.info.name).collect()
     }
 }
 
 /// The median of the rounds' ratios: what a round is disturbed by is mostly in both.
-fn over(a: &Row, b: &Row, of: impl Fn(&Round) -> f64) -> Option<f64> {
+fn over(a: &Row, b: &Row, of: impl Fn(&Round) -> f64) -> Measured {
     let ratio = median(a.rounds.iter().zip(&b.rounds).map(|(a, b)| of(a) / of(b)).collect());
-    ratio.is_finite().then_some(ratio)
+    if ratio.is_finite() { Ok(ratio) } else { Err(NOT_MEASURED.to_owned()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RATE: u64 = 1_000;
+
+    fn row(case: Case, name: &'static str, kind: Kind) -> Row {
+        Row::of_one_round(case, name, kind, RATE)
+    }
+
+    fn failed(case: Case, name: &'static str, kind: Kind) -> Row {
+        Row { failed: Some("5 errors beside 0 answers".to_owned()), ..row(case, name, kind) }
+    }
+
+    fn ratio(rows: &[Row], name: &str) -> Ratio {
+        all(rows, None).into_iter().find(|ratio| ratio.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_ratio_to_a_failed_peer_is_left_out_with_a_note() {
+        let rows = [
+            row(Case::LeaseOne, "tidegate-lease", Kind::Ours),
+            row(Case::LeaseOne, "governor", Kind::Peer),
+            row(Case::Lease100k, "tidegate-lease", Kind::Ours),
+            failed(Case::Lease100k, "governor", Kind::Peer),
+        ];
+        assert_eq!(ratio(&rows, "lease_vs_governor_one").value, Some(1.0));
+        for name in ["lease_vs_governor_100k", "lease_vs_governor"] {
+            let ratio = ratio(&rows, name);
+            assert_eq!(
+                (ratio.value, ratio.note.as_deref()),
+                (None, Some("left out, because failed: governor"))
+            );
+        }
+    }
+
+    #[test]
+    fn the_best_peer_is_one_that_did_not_fail_and_the_note_names_those_that_did() {
+        let rows = [
+            row(Case::Unlike, "tidegate", Kind::Ours),
+            row(Case::Unlike, "throttle-kit", Kind::Peer),
+            failed(Case::Unlike, "trypema", Kind::Peer),
+        ];
+        let ratio = ratio(&rows, "unlike_vs_best_peer");
+        assert_eq!(
+            (ratio.value, ratio.note.as_deref()),
+            (Some(1.0), Some("left out, because failed: trypema"))
+        );
+        assert!(ratio.what.contains("throttle-kit"), "{}", ratio.what);
+    }
+
+    #[test]
+    fn a_ratio_that_was_not_measured_says_so() {
+        assert_eq!(ratio(&[], "alone").note.as_deref(), Some("not measured"));
+    }
+
+    #[test]
+    fn a_failed_peer_does_not_fail_the_run_and_a_failure_of_ours_does() {
+        let peer = failed(Case::Lease100k, "trypema-hybrid", Kind::Peer);
+        let baseline = failed(Case::Unlike, "pool", Kind::ByHand);
+        assert!(!peer.fails_the_run() && !baseline.fails_the_run());
+        assert!(failed(Case::Lease100k, "tidegate-lease", Kind::Ours).fails_the_run());
+        assert!(!row(Case::Lease100k, "tidegate-lease", Kind::Ours).fails_the_run());
+    }
 }

@@ -22,7 +22,7 @@ pub(crate) struct Row {
     pub(crate) rounds: Vec<Round>,
     /// Why it took no part.
     pub(crate) absent: Option<String>,
-    /// What it did that it may not do; its figures mean nothing then.
+    /// Why the subject failed. A failed subject has no figures.
     pub(crate) failed: Option<String>,
 }
 
@@ -34,6 +34,12 @@ impl Row {
 
     pub(crate) fn is_usable(&self) -> bool {
         self.absent.is_none() && self.failed.is_none() && !self.rounds.is_empty()
+    }
+
+    /// Whether the row fails the run. A failed peer or baseline is a row that says so; a failure of tidegate is one of
+    /// the run.
+    pub(crate) fn fails_the_run(&self) -> bool {
+        self.failed.is_some() && self.info.kind == Kind::Ours
     }
 
     /// Of all rounds.
@@ -66,6 +72,25 @@ impl Row {
     pub(crate) fn longest_hold_us(&self) -> Option<f64> {
         let longest = self.rounds.iter().filter_map(|round| round.cost.as_ref()?.longest_us);
         longest.max_by(f64::total_cmp)
+    }
+}
+
+#[cfg(test)]
+impl Row {
+    /// A row of one second on the first server, for tests of what is made of rows.
+    pub(crate) fn of_one_round(case: Case, name: &'static str, kind: Kind, asked: u64) -> Self {
+        let info = Info { name, title: name, note: "", kind, most: u64::MAX };
+        let round = Round {
+            asked,
+            allowed: asked,
+            fell_back: 0,
+            failed: 0,
+            first_error: None,
+            seconds: 1.0,
+            took_ns: hdrhistogram::Histogram::new(3).unwrap(),
+            cost: None,
+        };
+        Self { rounds: vec![round], ..Self::new(case, info, "a server", true) }
     }
 }
 
@@ -137,7 +162,7 @@ fn cut(case: Case, rounds: usize, length: Length) -> (usize, Length) {
     (rounds * turns as usize, length)
 }
 
-/// Whether the subject did something else than it was asked for.
+/// Returns why a round counts as failed, if it does: errors, no answers, or wrong decisions.
 fn wrong(case: Case, info: Info, round: &Round) -> Option<String> {
     let Round { asked, allowed, failed, .. } = *round;
     if failed > 0 {

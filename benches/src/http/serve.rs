@@ -66,6 +66,10 @@ impl Service {
         }
     }
 
+    pub(super) fn is_peer(self) -> bool {
+        self == Self::TowerGovernor || self.is_peer_on_redis()
+    }
+
     pub(super) fn is_peer_on_redis(self) -> bool {
         matches!(self, Self::TowerRateLimitRedis | Self::TowerRateLimiter)
     }

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::load::Round;
 use super::serve::{Pattern, Service};
-use super::{Case, Ratio};
+use super::{Case, Ratio, Row};
 use crate::report::{short, thousands};
 use crate::rounds::median;
 
@@ -24,7 +24,12 @@ pub(crate) fn table(cases: &[Case]) -> String {
         );
         let us = |rounds: &[Round], quantile| median(rounds.iter().map(|round| round.us(quantile)).collect());
         let bare = case.rounds(Service::Unlimited);
-        for (service, rounds) in &case.rows {
+        for Row { service, rounds, failed } in &case.rows {
+            if let Some(reason) = failed {
+                let reason = reason.replace('|', "/");
+                let _ = writeln!(text, "| {} | - | - | - | - | - | **failed**: {reason} |", service.name());
+                continue;
+            }
             let added = |quantile| us(rounds, quantile) - us(bare, quantile);
             let _ = writeln!(
                 text,
@@ -43,7 +48,8 @@ pub(crate) fn table(cases: &[Case]) -> String {
     text += "| ratio of requests/s | is | aim |\n| --- | ---: | ---: |\n";
     for Ratio { name, is, aim } in cases.iter().flat_map(Case::ratios) {
         let aim = if aim > 0.0 { aim.to_string() } else { "-".to_owned() };
-        let _ = writeln!(text, "| `{name}` | {is:.2} | {aim} |");
+        let is = is.map_or_else(|| "left out: all peers failed".to_owned(), |is| format!("{is:.2}"));
+        let _ = writeln!(text, "| `{name}` | {is} | {aim} |");
     }
     text
 }

@@ -15,6 +15,11 @@ pub(crate) fn json(report: &Report) -> Value {
         .iter()
         .filter_map(|ratio| Some((ratio.name.to_owned(), json!(rounded(ratio.value?)))))
         .collect();
+    let notes: Map<_, _> = report
+        .ratios
+        .iter()
+        .filter_map(|ratio| Some((ratio.name.to_owned(), json!(ratio.note.as_ref()?))))
+        .collect();
     let bounds: Map<_, _> = report
         .ratios
         .iter()
@@ -26,6 +31,7 @@ pub(crate) fn json(report: &Report) -> Value {
         "machine": machine,
         "rows": report.rows.iter().map(row).collect::<Vec<_>>(),
         "ratios": ratios,
+        "ratio_notes": notes,
         "ratio_bounds": bounds,
         "redis_cpu_us_per_check": by_case(&report.rows, Row::redis_us),
         "longest_hold_us": by_case(&report.rows, Row::longest_hold_us),

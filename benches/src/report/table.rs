@@ -53,8 +53,14 @@ pub(crate) fn table(report: &Report) -> String {
             (Some(is), _, Some(aim)) if is >= aim => "as aimed at",
             (Some(is), Some(floor), _) if is >= floor => "above the floor",
             (Some(_), Some(_), _) => "**below the floor**",
-            _ => "not measured",
+            _ => "",
         };
+        let verdict: Vec<&str> = [Some(verdict), ratio.note.as_deref()]
+            .into_iter()
+            .flatten()
+            .filter(|it| !it.is_empty())
+            .collect();
+        let verdict = verdict.join("; ");
         let is = number(ratio.value);
         let (floor, aim) = (number(ratio.floor), number(ratio.aim));
         let _ = writeln!(text, "| `{}`: {} | {is} | {floor} | {aim} | {verdict} |", ratio.name, ratio.what);
