@@ -1,9 +1,10 @@
-//! When the store does not answer: this process decides within its share of the
-//! quota, from what it was last told, and charges it to the store afterwards.
+//! Decides while the store is unavailable: within this process's share of the quota, starting from the
+//! last known state, and charges the store afterwards for what it admitted.
 //!
 //! So a fleet of I admits at most I shares more than the quota for each outage.
 
 mod instances;
+mod part;
 mod reconcile;
 mod seen;
 mod table;
@@ -15,16 +16,17 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 pub(crate) use self::instances::Instances;
+use self::part::Part;
 use self::seen::LastSeen;
 use self::table::Table;
-use crate::algorithm::Before;
+use crate::algorithm::{Answer, Before};
 use crate::background::Background;
 use crate::breaker::Breaker;
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::observer::Observer;
 use crate::quota::Quota;
-use crate::store::{Item, Outcome, Store, Target};
+use crate::store::{Item, Store, Target};
 
 #[derive(Clone)]
 pub(crate) struct Fallback(Arc<Shared>);
@@ -99,21 +101,33 @@ impl Fallback {
         self.0.seen.note(target, decision, before, &self.0.clock);
     }
 
-    /// Decides a group here, all or nothing. With the share that each item had,
-    /// by which the outcome is to be read.
-    pub(crate) fn take(&self, items: &[Item], n: u64) -> (Outcome, SmallVec<[Quota; 1]>) {
+    /// Decides a group within this process's shares, all or nothing.
+    pub(crate) fn take(&self, items: &[Item], n: u64) -> LocalOutcome {
         let shared = &self.0;
         let instances = shared.instances.known();
-        let shares: SmallVec<[Quota; 1]> =
-            items.iter().map(|item| item.target.gate.quota.share(instances)).collect();
+        let parts: SmallVec<[Part<'_>; 1]> = items.iter().map(|item| Part::new(item, instances)).collect();
+        // Such a group cannot pass, so it charges nothing: it only asks how long to wait.
+        let n = if parts.iter().any(|part| part.is_above_share) { 0 } else { n };
         let now_us = shared.clock.now_us();
         let warm = |target: &Target, share: &Quota| shared.seen.record(target, share);
-        let outcome = shared.table.take(items, &shares, n, now_us, warm);
-        if n > 0 && outcome.k > 0 {
+        let outcome = shared.table.take(&parts, n, now_us, warm);
+        let passes = n > 0 && outcome.k > 0;
+        if passes {
             reconcile::ensure_started(shared);
         }
-        (outcome, shares)
+        let answers = parts.iter().enumerate().map(|(at, part)| part.answer(n, at, &outcome)).collect();
+        LocalOutcome { passes, answers, now_us }
     }
+}
+
+/// The fallback's decision on a group.
+pub(crate) struct LocalOutcome {
+    /// Whether all of it was admitted and charged; false for a peek.
+    pub(crate) passes: bool,
+    /// One for each item.
+    pub(crate) answers: SmallVec<[Answer; 1]>,
+    /// This process's clock, µs since 1970.
+    pub(crate) now_us: u64,
 }
 
 impl std::fmt::Debug for Fallback {

@@ -25,14 +25,17 @@ use crate::quota::Quota;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// This process limits by itself, each key within its share of the quota: a
-    /// level of the capacity's part that drains at the rate's part, or the limit's
-    /// part of a window, each rounded up. [`source`](crate::Decision::source) says `local`.
+    /// This process decides by itself, within its share of the quota. Of I [instances](Builder::instances),
+    /// each has an I-th of the capacity and of the rate, or an I-th of the window's limit, rounded up.
+    /// [`source`](crate::Decision::source) is `local`.
     ///
-    /// It begins with what Redis said last, and what it admits is charged to Redis when that
-    /// answers again. So a fleet of I admits at most I shares more than the quota for each outage:
-    /// with the number of [instances](Builder::instances) known, about one limit more. A cost
-    /// above the share is denied meanwhile.
+    /// It starts from the last known state, and charges Redis afterwards for what it admitted. So a fleet
+    /// admits at most I shares more than the quota for each outage: about one limit.
+    ///
+    /// A cost above the share is denied, since only Redis can admit it. Its
+    /// [`retry_after`](crate::Decision::retry_after) is when the whole quota would have room for it if
+    /// every process had used as large a part of its share, and at least a second: Redis is probed that
+    /// often.
     #[default]
     Local,
     /// The error. The caller decides what that means.

@@ -33,6 +33,7 @@ pub use self::kind::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog,
 pub(crate) use self::rate::LONGEST_US;
 pub(crate) use self::rate::Micros;
 pub use self::rate::Rate;
+pub(crate) use self::share::units_of_share;
 use crate::error::Error;
 
 /// An algorithm with its numbers. See the [module docs](self).

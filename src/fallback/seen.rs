@@ -4,7 +4,7 @@
 use crate::algorithm::{Before, Record};
 use crate::clock::Clock;
 use crate::decision::Decision;
-use crate::quota::Quota;
+use crate::quota::{Quota, units_of_share};
 use crate::store::{ByTarget, Target};
 
 /// Keys of which less than this part of the limit is used are not noted: that
@@ -56,8 +56,7 @@ impl LastSeen {
     pub(super) fn record(&self, target: &Target, share: &Quota) -> Record {
         let mut record = Record::default();
         let Some(Seen { used, limit, blocked_us, at_us }) = self.0.get(target) else { return record };
-        let units = (u128::from(used) * u128::from(share.limit())).div_ceil(u128::from(limit.max(1)));
-        record.penalize(share, units as u64, at_us);
+        record.penalize(share, units_of_share(used, limit, share), at_us);
         if blocked_us > 0 {
             record.block(share, at_us.saturating_add(blocked_us), at_us);
         }

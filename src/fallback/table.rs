@@ -1,19 +1,20 @@
-//! What was decided here: the reference on a map, bounded as the in-memory store is.
+//! The keys that the fallback decides: the reference on a map, bounded as the in-memory store is.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
+use super::part::Part;
 use crate::algorithm::{self, Record};
 use crate::fingerprint::AsTheyAre;
 use crate::key::Place;
 use crate::quota::Quota;
-use crate::store::{Item, Outcome, Target};
+use crate::store::{Outcome, Target};
 
-const PARTS: usize = 16;
+const SHARDS: usize = 16;
 
-/// In parts, so that threads seldom wait for each other.
+/// Sharded, so that threads seldom contend for a lock.
 pub(super) struct Table(Box<[Mutex<Keys>]>);
 
 /// Two generations: when the young one is full it becomes the old one, and what
@@ -33,54 +34,51 @@ struct Kept {
 
 impl Table {
     pub(super) fn new(max_keys: usize) -> Self {
-        let max_young = max_keys.div_ceil(2 * PARTS).max(1);
+        let max_young = max_keys.div_ceil(2 * SHARDS).max(1);
         let keys = || Mutex::new(Keys { young: HashMap::default(), old: HashMap::default(), max_young });
-        Self((0..PARTS).map(|_| keys()).collect())
+        Self((0..SHARDS).map(|_| keys()).collect())
     }
 
     pub(super) fn len(&self) -> usize {
         self.0.iter().map(|keys| locked(keys).len()).sum()
     }
 
-    /// All or nothing. `warm` is what a key that is not known here begins with.
+    /// Takes all parts or none. `warm` returns the state that a key starts from that is not in the table.
     pub(super) fn take(
         &self,
-        items: &[Item],
-        shares: &[Quota],
+        parts: &[Part<'_>],
         n: u64,
         now_us: u64,
         warm: impl Fn(&Target, &Quota) -> Record,
     ) -> Outcome {
-        // Always in the same order, so that two groups do not wait for each other.
-        let mut parts: SmallVec<[usize; 1]> = items.iter().map(|item| part(&item.target)).collect();
-        parts.sort_unstable();
-        parts.dedup();
-        let mut guards: SmallVec<[_; 1]> = parts.iter().map(|&part| locked(&self.0[part])).collect();
-        let guard_of = |target: &Target| parts.binary_search(&part(target)).unwrap_or(0);
+        // Locked in ascending order, so that two groups cannot deadlock.
+        let mut shards: SmallVec<[usize; 1]> = parts.iter().map(|part| shard(part.target)).collect();
+        shards.sort_unstable();
+        shards.dedup();
+        let mut guards: SmallVec<[_; 1]> = shards.iter().map(|&shard| locked(&self.0[shard])).collect();
+        let guard_of = |target: &Target| shards.binary_search(&shard(target)).unwrap_or(0);
 
-        let mut records: SmallVec<[Record; 1]> = items
+        let mut records: SmallVec<[Record; 1]> = parts
             .iter()
-            .zip(shares)
-            .map(|(item, share)| {
-                let lent = guards[guard_of(&item.target)].lend(&item.target, share, now_us);
-                lent.unwrap_or_else(|| warm(&item.target, share))
+            .map(|Part { target, share, .. }| {
+                let lent = guards[guard_of(target)].lend(target, share, now_us);
+                lent.unwrap_or_else(|| warm(target, share))
             })
             .collect();
-        let mut asked: SmallVec<[algorithm::Item<'_>; 1]> = items
+        let mut items: SmallVec<[algorithm::Item<'_>; 1]> = parts
             .iter()
-            .zip(shares)
             .zip(&mut records)
-            .map(|((item, quota), record)| algorithm::Item {
-                quota,
+            .map(|(part, record)| algorithm::Item {
+                quota: &part.share,
                 record,
-                cost: item.cost,
-                max_delay: item.max_delay_us,
+                cost: part.cost,
+                max_delay: part.max_delay_us,
             })
             .collect();
-        let (k, before) = algorithm::take(&mut asked, n, now_us);
-        drop(asked);
-        for ((item, share), record) in items.iter().zip(shares).zip(records) {
-            guards[guard_of(&item.target)].take_back(&item.target, share, record, k * item.cost);
+        let (k, before) = algorithm::take(&mut items, n, now_us);
+        drop(items);
+        for (Part { target, share, cost, .. }, record) in parts.iter().zip(records) {
+            guards[guard_of(target)].take_back(target, share, record, k * cost);
         }
         Outcome { k, before, now_us }
     }
@@ -95,7 +93,7 @@ impl Table {
     /// here, unless more came in the meantime. `note` is told of it before anybody
     /// begins anew.
     pub(super) fn settle(&self, target: &Target, units: u64, now_us: u64, note: impl Fn(&Quota, &Record)) {
-        let mut keys = locked(&self.0[part(target)]);
+        let mut keys = locked(&self.0[shard(target)]);
         let Keys { young, old, .. } = &mut *keys;
         for keys in [young, old] {
             let Some(kept) = keys.get_mut(target) else { continue };
@@ -108,8 +106,8 @@ impl Table {
     }
 }
 
-fn part(target: &Target) -> usize {
-    target.fingerprint.0 as usize % PARTS
+fn shard(target: &Target) -> usize {
+    target.fingerprint.0 as usize % SHARDS
 }
 
 fn locked(keys: &Mutex<Keys>) -> MutexGuard<'_, Keys> {

@@ -1,16 +1,20 @@
-//! One process's part of a quota, for when it decides alone.
+//! One process's share of a quota, by which it decides while Redis is unavailable.
 
 use super::kind::{MOST_TICKS, fraction_below};
 use super::{Kind, LeakyBucket, Quota, TokenBucket};
 
-/// More processes than this count as so many.
+/// A larger number of instances is clamped to this.
 const MOST_INSTANCES: u64 = 65_535;
 
+/// Scales `units` of a quota to units of its share, rounded up.
+pub(crate) fn units_of_share(units: u64, limit: u64, share: &Quota) -> u64 {
+    (u128::from(units) * u128::from(share.limit())).div_ceil(u128::from(limit.max(1))) as u64
+}
+
 impl Quota {
-    /// What one of `instances` processes may admit by itself: a level of the
-    /// capacity's part, at least 1, that drains at the rate's part; of windows
-    /// the limit's part, rounded up. So all together exceed the quota by less
-    /// than a unit each.
+    /// Returns the share of one of `instances` processes. The limit or capacity is divided by
+    /// `instances` and rounded up; a level drains at `rate / instances`. So all shares together exceed
+    /// the quota by less than one unit per instance.
     pub(crate) fn share(&self, instances: u64) -> Self {
         let instances = instances.clamp(1, MOST_INSTANCES);
         let part = |limit: u64| limit.div_ceil(instances);
@@ -31,7 +35,7 @@ impl TokenBucket {
     fn share(&self, capacity: u64, instances: u64) -> Self {
         let most_per = MOST_TICKS / capacity;
         let (rate, per) = match fraction_below(self.rate, self.per * instances, most_per) {
-            // Slower than the slowest rate there is.
+            // Below the slowest rate that a bucket can have.
             (0, _) => (1, most_per),
             fraction => fraction,
         };

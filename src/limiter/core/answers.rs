@@ -9,6 +9,7 @@ use crate::ask::AskRef;
 use crate::batch::Share;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::fallback::LocalOutcome;
 use crate::limiter::OnFailure;
 use crate::store::{GateInfo, Item, Store, Target};
 
@@ -74,20 +75,15 @@ impl Core {
         }
     }
 
-    /// All or nothing within this process's share: whether all passed, and a
-    /// decision for each item.
+    /// Decides a group within this process's shares, all or nothing. Returns whether all passed, and
+    /// one decision for each item.
     pub(in crate::limiter) fn local(&self, items: &[Item], n: u64) -> Result<(bool, Vec<Decision>), Error> {
         let Some(fallback) = &self.fallback else { return Err(Error::unavailable("there is no fallback")) };
-        let (outcome, shares) = fallback.take(items, n);
-        let decisions = items.iter().zip(&shares).enumerate().map(|(at, (item, share))| {
-            let (before, now) = (outcome.before[at], outcome.now_us);
-            let max_delay = item.max_delay_us;
-            let taken = Taken { quota: share, cost: item.cost, max_delay, n, k: outcome.k, before, now };
-            let mut answer = taken.answer(0);
-            answer.allowed = if n > 0 && items.len() == 1 { outcome.k > 0 } else { taken.affords(0) };
-            decision(&item.target.gate, answer, Source::Local, now)
-        });
-        Ok((outcome.k > 0, decisions.collect()))
+        let LocalOutcome { passes, answers, now_us } = fallback.take(items, n);
+        let answered = items.iter().zip(answers);
+        let decisions =
+            answered.map(|(item, answer)| decision(&item.target.gate, answer, Source::Local, now_us));
+        Ok((passes, decisions.collect()))
     }
 
     pub(crate) fn tell_decided(&self, decision: &Decision) {
