@@ -21,6 +21,7 @@ mod deny_cache;
 mod doubles;
 mod expiry;
 mod fallback;
+mod fallback_reservations;
 mod fallback_share;
 mod faults;
 mod health;
