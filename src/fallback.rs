@@ -18,15 +18,17 @@ use tokio::time::Instant;
 pub(crate) use self::instances::Instances;
 use self::part::Part;
 use self::seen::LastSeen;
+pub(crate) use self::table::ChargeStamp;
 use self::table::Table;
-use crate::algorithm::{Answer, Before};
+use crate::algorithm::{Answer, Before, Record};
 use crate::background::Background;
 use crate::breaker::Breaker;
 use crate::clock::Clock;
+use crate::connection::Deadline;
 use crate::decision::Decision;
 use crate::observer::Observer;
 use crate::quota::Quota;
-use crate::store::{Item, Store, Target};
+use crate::store::{Item, Store, Target, Write};
 
 #[derive(Clone)]
 pub(crate) struct Fallback(Arc<Shared>);
@@ -117,6 +119,39 @@ impl Fallback {
         }
         let answers = parts.iter().enumerate().map(|(at, part)| part.answer(n, at, &outcome)).collect();
         LocalOutcome { passes, answers, now_us }
+    }
+}
+
+/// # Reservations that the fallback admitted
+impl Fallback {
+    /// Returns the stamp by which units that were just admitted can be given back.
+    pub(crate) fn stamp(&self, target: &Target) -> Option<ChargeStamp> {
+        self.0.table.stamp(target)
+    }
+
+    /// Gives back units that were admitted at `admitted_us` of this process's clock. Returns the
+    /// store's time at which it was charged for them, if it was: then they have to be given back there.
+    pub(crate) fn give_back(
+        &self,
+        target: &Target,
+        stamp: &ChargeStamp,
+        units: u64,
+        admitted_us: u64,
+    ) -> Option<u64> {
+        self.0.table.give_back(target, stamp, units, admitted_us, self.0.clock.now_us())
+    }
+}
+
+impl Shared {
+    /// Called when the store was charged `units` at `charged_us`, or will never take the charge (`None`).
+    async fn settle(&self, target: &Target, units: u64, charged_us: Option<u64>) {
+        let note = |share: &Quota, record: &Record| self.seen.note_record(target, share, record, &self.clock);
+        let excess = self.table.settle(target, units, charged_us, self.clock.now_us(), note);
+        if excess > 0 {
+            let give_back = Write::Refund { units: excess, stamp_us: charged_us };
+            // Lost, it admits too few.
+            let _ = self.store.write(target, give_back, Deadline::new(self.deadline)).await;
+        }
     }
 }
 

@@ -152,7 +152,8 @@ impl Inspector {
         let (redis_key, place) = (redis_key.clone(), *place);
         let target = Target { gate, redis_key, fingerprint: Fingerprint(0), place };
         let for_us = u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX).min(MOST_DEBT);
-        self.core.store().write(&target, Write::Block { for_us }, self.to(place).deadline).await
+        let deadline = self.to(place).deadline;
+        self.core.store().write(&target, Write::Block { for_us }, deadline).await.map(drop)
     }
 
     /// So that the limiter decides at once by what was ordered for the whole fleet.

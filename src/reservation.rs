@@ -4,12 +4,16 @@ use crate::algorithm::MOST_DEBT;
 use crate::ask::Ask;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::fallback::ChargeStamp;
 use crate::store::Write;
 
 /// Units taken by [`Gate::reserve`](crate::Gate::reserve), to be settled when
 /// their true number is known.
 ///
-/// Dropped without either, they stay charged: who vanishes has paid.
+/// Dropped without a commit or a cancel, they stay charged.
+///
+/// Units that this process admitted by itself while Redis was unavailable ([`Source::Local`]) are
+/// settled like all others: in this process until Redis is charged for them, then in Redis.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -29,11 +33,17 @@ use crate::store::Write;
 pub struct Reservation {
     pub(crate) ask: Ask,
     decision: Decision,
+    /// Of units that the fallback admitted.
+    stamp: Option<ChargeStamp>,
 }
 
 impl Reservation {
     pub(crate) fn new(ask: Ask, decision: Decision) -> Self {
-        Self { ask, decision }
+        let mut reservation = Self { ask, decision, stamp: None };
+        if reservation.decision.source() == Source::Local && reservation.held() > 0 {
+            reservation.stamp = reservation.ask.gate.core.local_stamp(reservation.ask.as_ref());
+        }
+        reservation
     }
 
     /// Whether the units were there. If not, nothing is held.
@@ -41,15 +51,13 @@ impl Reservation {
         &self.decision
     }
 
-    /// Charges what it really was: gives the rest back, or charges the
-    /// difference without asking. Where the reservation was denied, or was never
-    /// charged because Redis could not be asked, charges `actual`; where its gate was
-    /// [switched](crate::Control::switch) open or closed, nothing.
+    /// Charges `actual` units in all: gives the rest back, or charges the difference without a check.
+    /// Where the reservation was denied, or passed without a charge ([`Source::Open`]), charges
+    /// `actual`. Where its gate was [switched](crate::Control::switch) open or closed, charges nothing.
     ///
     /// # Errors
     ///
-    /// As [`Gate::refund`](crate::Gate::refund): then what was reserved stays
-    /// charged.
+    /// As [`Gate::refund`](crate::Gate::refund): then the reserved units stay charged.
     pub async fn commit(self, actual: u64) -> Result<(), Error> {
         let held = self.held();
         if self.decision.source() == Source::Switch {
@@ -72,19 +80,27 @@ impl Reservation {
         self.give_back(self.held()).await
     }
 
-    /// Units that the store has charged for it.
+    /// Returns the units that were charged for it, or that the fallback will charge.
     pub(crate) fn held(&self) -> u64 {
-        let is_charged = matches!(self.decision.source(), Source::Redis | Source::Memory | Source::Lease);
-        // What only watches lets pass what it would deny.
+        let source = self.decision.source();
+        let is_charged = matches!(source, Source::Redis | Source::Memory | Source::Lease | Source::Local);
+        // A gate in shadow also lets checks pass that it would deny.
         let is_admitted = self.decision.is_allowed() && !self.decision.is_shadow();
         if is_charged && is_admitted { self.ask.cost } else { 0 }
     }
 
     async fn give_back(&self, units: u64) -> Result<(), Error> {
-        if units == 0 {
-            return Ok(());
+        let (core, ask) = (&self.ask.gate.core, self.ask.as_ref());
+        let taken_us = self.decision.server_now_us();
+        let stamp_us = match self.decision.source() {
+            Source::Local => core.give_back_locally(ask, self.stamp.as_ref(), units, taken_us),
+            _ => Some(taken_us),
+        };
+        match stamp_us {
+            Some(stamp_us) if units > 0 => {
+                core.write(ask, Write::Refund { units, stamp_us: Some(stamp_us) }).await
+            }
+            _ => Ok(()),
         }
-        let stamp_us = Some(self.decision.server_now_us());
-        self.ask.gate.core.write(self.ask.as_ref(), Write::Refund { units, stamp_us }).await
     }
 }

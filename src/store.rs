@@ -246,16 +246,19 @@ impl Store {
         }
     }
 
-    pub(crate) async fn write(&self, target: &Target, write: Write, deadline: Deadline) -> Result<(), Error> {
+    /// Makes a small write. Returns the store's clock at the write, µs since 1970 (not for a reset).
+    pub(crate) async fn write(
+        &self,
+        target: &Target,
+        write: Write,
+        deadline: Deadline,
+    ) -> Result<u64, Error> {
         match self {
             Self::Redis(store) => store.write(target, write, deadline).await,
-            Self::Memory(store) => {
-                store.write(target, write);
-                Ok(())
-            }
+            Self::Memory(store) => Ok(store.write(target, write)),
             Self::Hanging => Err(hang(deadline).await),
             Self::Failing => Err(failing()),
-            Self::Always { .. } => Ok(()),
+            Self::Always { .. } => Ok(0),
         }
     }
 

@@ -8,12 +8,10 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::Shared;
-use crate::algorithm::Record;
 use crate::background::{Job, JobSlot};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::key::Place;
-use crate::quota::Quota;
 use crate::store::{Target, Write};
 
 /// Charges in flight for one hash tag: one round trip each.
@@ -150,12 +148,11 @@ impl Shared {
         if let (Err(error), Some(observer)) = (&charged, &self.observer) {
             observer.failed(&target.gate.name, error);
         }
+        let charged_us = charged.as_ref().ok().copied();
         // A corrupt key never takes a charge.
         let is_done = charged.is_ok() || charged.is_err_and(|error| error.is_corrupt_state());
         if is_done {
-            let note =
-                |share: &Quota, record: &Record| self.seen.note_record(target, share, record, &self.clock);
-            self.table.settle(target, units, self.clock.now_us(), note);
+            self.settle(target, units, charged_us).await;
         }
         is_done
     }

@@ -1,7 +1,8 @@
 //! The keys that the fallback decides: the reference on a map, bounded as the in-memory store is.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use smallvec::SmallVec;
 
@@ -17,8 +18,8 @@ const SHARDS: usize = 16;
 /// Sharded, so that threads seldom contend for a lock.
 pub(super) struct Table(Box<[Mutex<Keys>]>);
 
-/// Two generations: when the young one is full it becomes the old one, and what
-/// was old is forgotten, with what it owes. So many keys were asked for since.
+/// Two generations. When the young one is full it becomes the old one, and the old one is dropped
+/// with what it owes: at least `max_young` other keys were checked since.
 struct Keys {
     young: HashMap<Target, Kept, AsTheyAre>,
     old: HashMap<Target, Kept, AsTheyAre>,
@@ -28,8 +29,27 @@ struct Keys {
 struct Kept {
     share: Quota,
     record: Record,
-    /// Units that were admitted here.
+    /// Units that the fallback admitted and the store was not charged for.
     charged: u64,
+    /// Units of `charged` that were given back since the last charge was sent.
+    given_back: u64,
+    /// Made for the first reservation since the last charge.
+    stamp: Option<ChargeStamp>,
+}
+
+/// When the store was charged for what the fallback admitted: the store's clock, 0 until then. Each
+/// reservation of these units holds a clone, by which it knows where to give units back.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ChargeStamp(Arc<AtomicU64>);
+
+impl ChargeStamp {
+    fn get(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|&charged_us| charged_us > 0)
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
 }
 
 impl Table {
@@ -89,20 +109,65 @@ impl Table {
         self.0.iter().flat_map(|keys| locked(keys).owed(now_us, &is_wanted)).collect()
     }
 
-    /// Forgets what has been charged to the store, and with it what was decided
-    /// here, unless more came in the meantime. `note` is told of it before anybody
-    /// begins anew.
-    pub(super) fn settle(&self, target: &Target, units: u64, now_us: u64, note: impl Fn(&Quota, &Record)) {
+    /// Called when the store was charged `units` at `charged_us`, or will never take the charge
+    /// (`None`). Forgets the key and its state, unless more was admitted meanwhile; `note` records the
+    /// state before another check can start from it.
+    ///
+    /// Returns the units that were given back while the charge was in flight: the store has been
+    /// charged too much by these.
+    pub(super) fn settle(
+        &self,
+        target: &Target,
+        units: u64,
+        charged_us: Option<u64>,
+        now_us: u64,
+        note: impl Fn(&Quota, &Record),
+    ) -> u64 {
         let mut keys = locked(&self.0[shard(target)]);
-        let Keys { young, old, .. } = &mut *keys;
-        for keys in [young, old] {
-            let Some(kept) = keys.get_mut(target) else { continue };
-            kept.charged = kept.owed(now_us).saturating_sub(units);
-            if kept.charged == 0 {
-                note(&kept.share, &kept.record);
-                keys.remove(target);
-            }
+        let Some(kept) = keys.get_mut(target) else { return 0 };
+        let owed = kept.owed(now_us);
+        let excess = units.saturating_sub(owed).min(kept.given_back);
+        (kept.charged, kept.given_back) = (owed.saturating_sub(units), 0);
+        // Later reservations get a stamp of their own: their units have not been charged.
+        if let (Some(stamp), Some(charged_us)) = (kept.stamp.take(), charged_us) {
+            stamp.0.store(charged_us, Ordering::Relaxed);
         }
+        if kept.charged == 0 {
+            note(&kept.share, &kept.record);
+            keys.remove(target);
+        }
+        excess
+    }
+
+    /// Returns the stamp of the units that this key has admitted since its last charge.
+    pub(super) fn stamp(&self, target: &Target) -> Option<ChargeStamp> {
+        let mut keys = locked(&self.0[shard(target)]);
+        Some(keys.get_mut(target)?.stamp.get_or_insert_default().clone())
+    }
+
+    /// Gives back units of a reservation that was admitted at `admitted_us`. Returns when the store was
+    /// charged for them, if it was: then they have to be given back there.
+    pub(super) fn give_back(
+        &self,
+        target: &Target,
+        stamp: &ChargeStamp,
+        units: u64,
+        admitted_us: u64,
+        now_us: u64,
+    ) -> Option<u64> {
+        let mut keys = locked(&self.0[shard(target)]);
+        // Read under the lock, under which it is set.
+        if let Some(charged_us) = stamp.get() {
+            return Some(charged_us);
+        }
+        let kept = keys.get_mut(target)?;
+        if kept.stamp.as_ref().is_some_and(|own| own.is(stamp)) {
+            kept.record.refund(&kept.share, units, admitted_us, now_us);
+            let units = units.min(kept.charged);
+            kept.charged -= units;
+            kept.given_back += units;
+        }
+        None
     }
 }
 
@@ -119,11 +184,21 @@ impl Keys {
         self.young.len() + self.old.len()
     }
 
+    fn get_mut(&mut self, target: &Target) -> Option<&mut Kept> {
+        self.young.get_mut(target).or_else(|| self.old.get_mut(target))
+    }
+
+    fn remove(&mut self, target: &Target) {
+        self.young.remove(target);
+        self.old.remove(target);
+    }
+
     fn owed(&mut self, now_us: u64, is_wanted: impl Fn(Place) -> bool) -> Vec<(Target, u64)> {
         let mut owed = Vec::new();
         for keys in [&mut self.young, &mut self.old] {
             keys.retain(|target, kept| {
                 let units = kept.owed(now_us);
+                kept.given_back = 0;
                 if units > 0 && is_wanted(target.place) {
                     owed.push((target.clone(), units));
                 }
@@ -133,7 +208,7 @@ impl Keys {
         owed
     }
 
-    /// Takes a known key's record out, to be changed and given back.
+    /// Takes a known key's record out, to be changed and put back by [`take_back`](Self::take_back).
     fn lend(&mut self, target: &Target, share: &Quota, now_us: u64) -> Option<Record> {
         if !self.young.contains_key(target) {
             let (target, kept) = self.old.remove_entry(target)?;
@@ -149,15 +224,17 @@ impl Keys {
     }
 
     fn take_back(&mut self, target: &Target, share: &Quota, record: Record, charged: u64) {
-        let keys = if self.young.contains_key(target) { &mut self.young } else { &mut self.old };
-        match keys.get_mut(target) {
+        match self.get_mut(target) {
             Some(kept) => {
                 kept.record = record;
                 kept.charged = kept.charged.saturating_add(charged);
             }
             // A peek at an untouched key leaves no trace.
             None if record == Record::default() => {}
-            None => self.insert(target.clone(), Kept { share: *share, record, charged }),
+            None => {
+                let kept = Kept { share: *share, record, charged, given_back: 0, stamp: None };
+                self.insert(target.clone(), kept);
+            }
         }
     }
 
@@ -170,8 +247,8 @@ impl Keys {
 }
 
 impl Kept {
-    /// Of what was charged here, no more than is still used: the rest has
-    /// drained, or its window has ended.
+    /// Returns the units to charge to the store: what was admitted here, as far as it is still used.
+    /// The rest has drained, or its window has ended.
     fn owed(&self, now_us: u64) -> u64 {
         if self.record.has_expired(now_us) {
             return 0;

@@ -14,8 +14,8 @@ use crate::reservation::Reservation;
 ///
 /// The units are taken before the service is called, so that no two requests pass on the same unit, and settled
 /// before the response goes out, so that the next request finds them. Where something changes, that is two calls to Redis, the
-/// second to tell the client where it stands; if the first fails, what was taken stays charged. What this process
-/// admitted by itself, while Redis was away, stays charged too.
+/// second to tell the client where it stands; if the first fails, what was taken stays charged. Units that this
+/// process admitted by itself, while Redis was unavailable, are settled in this process until Redis is charged for them.
 ///
 /// ```
 /// use http::StatusCode;

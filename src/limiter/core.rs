@@ -235,7 +235,7 @@ impl Core {
             Err(error) => Err(error),
         };
         self.record(target.place, &written, deadline.after);
-        written.map_err(|error| {
+        written.map(drop).map_err(|error| {
             let error = about(ask, error);
             self.tell_failed(&target.gate.name, &error);
             error

@@ -57,7 +57,8 @@ impl MemoryStore {
         groups.iter().map(|group| Ok(keys.take(group, now))).collect()
     }
 
-    pub(crate) fn write(&self, target: &Target, write: Write) {
+    /// As [`Store::write`](super::Store::write).
+    pub(crate) fn write(&self, target: &Target, write: Write) -> u64 {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now_us();
         let mut record = keys.remove(&target.redis_key, now);
@@ -67,9 +68,10 @@ impl MemoryStore {
             Write::Penalize { units } => record.penalize(quota, units, now),
             Write::Block { for_us: 0 } => record.block(quota, 0, now),
             Write::Block { for_us } => record.block(quota, now.saturating_add(for_us), now),
-            Write::Reset => return,
+            Write::Reset => return 0,
         }
         keys.insert(target.redis_key.clone(), record);
+        now
     }
 
     pub(crate) fn orders(&self) -> Standing {

@@ -186,7 +186,13 @@ impl RedisStore {
         self.connection.run(script, |command| args(command.arg(1).arg(key)), to).await
     }
 
-    pub(crate) async fn write(&self, target: &Target, write: Write, deadline: Deadline) -> Result<(), Error> {
+    /// As [`Store::write`](super::Store::write).
+    pub(crate) async fn write(
+        &self,
+        target: &Target,
+        write: Write,
+        deadline: Deadline,
+    ) -> Result<u64, Error> {
         let kind = target.gate.quota.kind();
         let (script, again) = match write {
             Write::Refund { .. } => (script::of(&script::REFUND, kind), false),
@@ -205,7 +211,7 @@ impl RedisStore {
             };
         };
         match self.connection.run(script, args, To { place: Some(target.place), deadline, again }).await? {
-            Value::Int(_) => Ok(()),
+            Value::Int(now_us) => Ok(now_us.unsigned_abs()),
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),
         }

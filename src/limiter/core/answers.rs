@@ -9,7 +9,7 @@ use crate::ask::AskRef;
 use crate::batch::Share;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::fallback::LocalOutcome;
+use crate::fallback::{ChargeStamp, LocalOutcome};
 use crate::limiter::OnFailure;
 use crate::store::{GateInfo, Item, Store, Target};
 
@@ -84,6 +84,25 @@ impl Core {
         let decisions =
             answered.map(|(item, answer)| decision(&item.target.gate, answer, Source::Local, now_us));
         Ok((passes, decisions.collect()))
+    }
+
+    /// Returns the stamp by which units that the fallback just admitted can be given back.
+    pub(crate) fn local_stamp(&self, ask: AskRef<'_>) -> Option<ChargeStamp> {
+        let target = Target::new(ask.gate.info().ok()?, ask.key, ask.beside);
+        self.fallback.as_ref()?.stamp(&target)
+    }
+
+    /// Gives back units that the fallback admitted at `admitted_us`. Returns Redis's time at which they
+    /// were charged there, if they were: then they have to be given back there.
+    pub(crate) fn give_back_locally(
+        &self,
+        ask: AskRef<'_>,
+        stamp: Option<&ChargeStamp>,
+        units: u64,
+        admitted_us: u64,
+    ) -> Option<u64> {
+        let target = Target::new(ask.gate.info().ok()?, ask.key, ask.beside);
+        self.fallback.as_ref()?.give_back(&target, stamp?, units, admitted_us)
     }
 
     pub(crate) fn tell_decided(&self, decision: &Decision) {

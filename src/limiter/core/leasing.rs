@@ -70,6 +70,6 @@ impl Upstream for Core {
         let refund = Write::Refund { units, stamp_us: Some(stamp_us) };
         let _forgotten = Forgotten(self.deny_cache.as_ref(), target);
         self.ensure_available(target.place)?;
-        self.store.write(target, refund, Deadline::new(self.deadline)).await
+        self.store.write(target, refund, Deadline::new(self.deadline)).await.map(drop)
     }
 }
