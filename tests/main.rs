@@ -23,6 +23,7 @@ mod expiry;
 mod fallback;
 mod fallback_reservations;
 mod fallback_share;
+mod fallback_warm_start;
 mod faults;
 mod health;
 mod histories;

@@ -1,0 +1,56 @@
+//! The fallback starts from the last state that Redis reported, also where checks were merged.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use harness::{Fault, Proxy};
+use tidegate::{Observer, Source};
+
+use crate::support::fixture::{builder_as_is, quotas, soon};
+
+const DAY: Duration = Duration::from_secs(24 * 3_600);
+/// Number of callers that send their check directly. Checks behind them are merged.
+const DIRECT: usize = 4;
+
+/// The largest number of checks that one call saved by merging.
+#[derive(Clone, Default)]
+struct Merged(Arc<AtomicUsize>);
+
+impl Observer for Merged {
+    fn called(&self, checks: usize, sent: usize, _: Duration) {
+        self.0.fetch_max(checks - sent, Ordering::Relaxed);
+    }
+}
+
+#[tokio::test]
+async fn the_fallback_starts_from_the_state_after_the_last_of_merged_checks() {
+    let server = harness::shared();
+    let proxy = Proxy::start(server.url()).unwrap();
+    // Of the limit of 20, the share is 10; 15 used units of the limit are 8 of the share, rounded up.
+    for (checks, passes) in [(15, 2), (25, 0)] {
+        for (name, quota) in quotas(20, DAY) {
+            let merged = Merged::default();
+            let limiter = builder_as_is(&proxy.url()).deny_cache(Duration::ZERO).instances(2);
+            let limiter = limiter.observer(merged.clone()).build().unwrap();
+            soon("Redis answers", async || limiter.ready().await.is_ok()).await;
+            let gate = limiter.gate(name, quota);
+            let keys = (0..DIRECT).map(|direct| format!("direct {direct}"));
+            let keys = keys.chain((0..checks).map(|_| "key".to_owned()));
+            let decisions = join_all(keys.map(|key| gate.check(key))).await;
+            assert!(decisions.iter().all(|it| it.as_ref().unwrap().source() == Source::Redis));
+            assert!(merged.0.load(Ordering::Relaxed) >= checks / 2, "{quota}: checks were merged");
+
+            proxy.set(Fault::Refuse);
+            let mut passed = 0;
+            for _ in 0..20 {
+                let decision = gate.check("key").await.unwrap();
+                assert_eq!(decision.source(), Source::Local);
+                passed += u64::from(decision.is_allowed());
+            }
+            assert_eq!(passed, passes, "{quota}: after {checks} checks");
+            proxy.set(Fault::None);
+        }
+    }
+}
