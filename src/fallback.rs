@@ -92,13 +92,13 @@ impl Fallback {
         self.0.instances.known()
     }
 
-    /// Whether what the store decided is worth to be [noted](Self::note).
+    /// Whether the state after this decision is worth [noting](Self::note).
     #[inline]
     pub(crate) fn is_worth_noting(decision: &Decision) -> bool {
         seen::is_worth_noting(decision)
     }
 
-    /// What the store decided, for when it does not.
+    /// Notes the state after a decision of the store, for the fallback to start from.
     pub(crate) fn note(&self, target: &Target, decision: &Decision, before: &Before) {
         self.0.seen.note(target, decision, before, &self.0.clock);
     }

@@ -1,5 +1,5 @@
-//! What the store last said of a key, so that who decides here does not begin
-//! with an untouched one.
+//! The last known state of keys: what the store reported last, so that the fallback does not start
+//! from untouched keys.
 
 use crate::algorithm::{Before, Record};
 use crate::clock::Clock;
@@ -7,8 +7,8 @@ use crate::decision::Decision;
 use crate::quota::{Quota, units_of_share};
 use crate::store::{ByTarget, Target};
 
-/// Keys of which less than this part of the limit is used are not noted: that
-/// would cost every ask a write, to begin nearly where an untouched key does.
+/// Keys with less than an eighth of the limit used are not noted. Noting them would cost every check a
+/// write, to start close to where an untouched key starts.
 const WORTH_NOTING: u64 = 8;
 
 #[inline]
@@ -20,11 +20,11 @@ pub(super) struct LastSeen(ByTarget<Seen>);
 
 #[derive(Clone, Copy)]
 struct Seen {
-    /// Of the limit that it was.
+    /// Units used of `limit`, which may have changed since.
     used: u64,
     limit: u64,
     blocked_us: u64,
-    /// This machine's clock when it was told.
+    /// This process's clock when the store's reply was handled.
     at_us: u64,
 }
 
@@ -40,7 +40,7 @@ impl LastSeen {
         self.0.insert(target, Seen { used, limit, blocked_us, at_us: clock.now_us() });
     }
 
-    /// What was charged to the store: it knows of that at least.
+    /// Notes the fallback's own state once it was charged to the store, which has used at least that.
     pub(super) fn note_record(&self, target: &Target, share: &Quota, record: &Record, clock: &Clock) {
         let (limit, at_us) = (share.limit(), clock.now_us());
         if !record.has_expired(at_us) {
@@ -51,8 +51,8 @@ impl LastSeen {
         }
     }
 
-    /// The same part of the share is used as was of the limit, all of it at the
-    /// moment at which it was told: late to be free again, never early.
+    /// Returns the state that the fallback starts from: as large a part of the share is used as was of
+    /// the limit. All of it is dated to the reply, so it is free again late, never early.
     pub(super) fn record(&self, target: &Target, share: &Quota) -> Record {
         let mut record = Record::default();
         let Some(Seen { used, limit, blocked_us, at_us }) = self.0.get(target) else { return record };

@@ -285,7 +285,7 @@ impl Core {
         Ok(Prepared::Denied(answers::decision(&item.target.gate, answer, Source::DenyCache, now_us)))
     }
 
-    /// The decision on an ask for one key.
+    /// Returns the decision on a check of one key, and notes what it tells of the key.
     fn conclude(
         &self,
         ask: AskRef<'_>,
@@ -297,11 +297,14 @@ impl Core {
                 let gate = ask.gate.info()?;
                 let wanted = (ask.cost.max(1), max_delay_us(ask, &gate.quota));
                 let decision = self.decision(gate, wanted, 0, &share);
-                // Of those who asked together one is enough.
-                if let Some(fallback) = self.fallback.as_ref().filter(|_| share.index == 0)
-                    && Fallback::is_worth_noting(&decision)
-                {
-                    fallback.note(&self.item(ask)?.target, &decision, &share.outcome.before[0]);
+                if let Some(fallback) = self.fallback.as_ref().filter(|_| share.index == 0) {
+                    // One caller of a merged call notes for all of them: the state after the last.
+                    let last = (share.n > 1).then(|| Share { index: share.n - 1, ..share.clone() });
+                    let last = last.map(|last| self.decision(gate, wanted, 0, &last));
+                    let last = last.as_ref().unwrap_or(&decision);
+                    if Fallback::is_worth_noting(last) {
+                        fallback.note(&self.item(ask)?.target, last, &share.outcome.before[0]);
+                    }
                 }
                 if let (Some(deny_cache), Some(asked)) = (&self.deny_cache, asked)
                     && ask.cost > 0
