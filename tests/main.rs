@@ -18,6 +18,7 @@ mod cluster;
 mod connecting;
 mod demo;
 mod deny_cache;
+mod deny_cache_exact;
 mod doubles;
 mod expiry;
 mod fallback;

@@ -1,0 +1,177 @@
+//! A cached denial is the answer that Redis would give, as far as this process has changed the key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::{Decision, Gate, Lease, Quota, Rate, Source};
+
+use crate::support::fixture::{HOUR, builder, quotas, soon};
+use crate::support::world::World;
+
+/// All parts of an answer.
+fn answer(decision: &Decision) -> (bool, u64, Duration, Duration, Duration) {
+    let times = (decision.retry_after(), decision.reset_after(), decision.delay());
+    (decision.is_allowed(), decision.remaining(), times.0, times.1, times.2)
+}
+
+/// Admits two units, has a check of four denied, and admits one unit by `cheaper`. The check of four
+/// then gets the answer of a key that never had a denial to remember.
+async fn stays_exact(world: &World, (name, quota): (&str, Quota), cheaper: impl AsyncFn(&Gate, &str)) {
+    let gate = world.limiter.gate(name, quota);
+    let [denied, fresh] = ["denied", "fresh"].map(|key| format!("{key} {}", fastrand::u64(..)));
+    for key in [&denied, &fresh] {
+        assert!(gate.check_cost(key, 2).await.unwrap().is_allowed());
+    }
+    for source in [Source::Redis, Source::DenyCache] {
+        let decision = gate.check_cost(&denied, 4).await.unwrap();
+        assert_eq!((decision.is_allowed(), decision.source()), (false, source), "{quota}");
+    }
+    for key in [&denied, &fresh] {
+        cheaper(&gate, key).await;
+    }
+    let expected = gate.check_cost(&fresh, 4).await.unwrap();
+    assert_eq!((expected.is_allowed(), expected.remaining()), (false, 2), "{quota}");
+    for _ in 0..2 {
+        let decision = gate.check_cost(&denied, 4).await.unwrap();
+        assert_eq!(answer(&decision), answer(&expected), "{quota}: {decision:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_denial_is_forgotten_once_a_cheaper_check_is_admitted() {
+    let world = World::redis();
+    let other = world.limiter.gate("other", Quota::fixed_window(1_000, HOUR));
+    for named in quotas(5, HOUR) {
+        stays_exact(&world, named, async |gate: &Gate, key: &str| {
+            assert!(gate.check(key).await.unwrap().is_allowed());
+        })
+        .await;
+        stays_exact(&world, named, async |gate: &Gate, key: &str| {
+            assert!(gate.check_many([key]).await[0].as_ref().unwrap().is_allowed());
+        })
+        .await;
+        stays_exact(&world, named, async |gate: &Gate, key: &str| {
+            let all = world.limiter.check_all([other.ask(key), gate.ask(key)]).await.unwrap();
+            assert!(all.is_allowed());
+        })
+        .await;
+        stays_exact(&world, named, async |gate: &Gate, key: &str| {
+            gate.reserve(key, 1).await.unwrap().commit(1).await.unwrap();
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn an_impatient_denial_is_forgotten_once_a_patient_check_is_admitted() {
+    let world = World::redis();
+    let queue = world.limiter.gate("queue", Quota::leaky_bucket(5, Rate::per_second(1)));
+    let check = |seconds| queue.ask("key").max_delay(Duration::from_secs(seconds)).check();
+    assert!(check(0).await.unwrap().is_allowed());
+    for source in [Source::Redis, Source::DenyCache] {
+        assert_eq!(check(0).await.unwrap().source(), source);
+    }
+    assert!(check(9).await.unwrap().is_allowed());
+    let denied = check(0).await.unwrap();
+    assert_eq!((denied.remaining(), denied.retry_after()), (3, Duration::from_secs(2)));
+}
+
+#[tokio::test]
+async fn a_denial_is_forgotten_once_a_lease_takes_units_of_its_key() {
+    let world = World::redis();
+    let (limit, cost) = (10_000, 9_999);
+    let gate = world.limiter.gate("gate", Quota::fixed_window(limit, HOUR)).leased(Lease::new());
+    assert!(gate.check_cost("key", 2).await.unwrap().is_allowed());
+    assert!(!gate.check_cost("key", cost).await.unwrap().is_allowed());
+    soon("units are leased", async || gate.check("key").await.unwrap().source() == Source::Lease).await;
+    // The clocks are frozen, so only charges by this process change the units left.
+    soon("the answers agree", async || {
+        let told = gate.check_cost("key", cost).await.unwrap();
+        told.remaining() == gate.peek("key").await.unwrap().remaining()
+    })
+    .await;
+}
+
+/// Random calls by one process, each answered as the in-memory store answers it, cached or not.
+#[tokio::test]
+async fn every_answer_to_one_process_matches_the_reference_cached_or_not() {
+    let (world, reference) = (World::redis(), World::memory());
+    let mut random = fastrand::Rng::with_seed(14);
+    let mut cached = 0;
+    for (name, quota) in quotas(7, Duration::from_secs(2)) {
+        let gates = [world.limiter.gate(name, quota), reference.limiter.gate(name, quota)];
+        let mut now = Duration::ZERO;
+        for step in 0..1_500 {
+            now += Duration::from_micros(random.u64(0..200_000) * u64::from(random.bool()));
+            world.set(now);
+            reference.set(now);
+            let key = ["a", "b"][random.usize(0..2)];
+            let (verb, units) = (random.u32(0..20), random.u64(1..=7));
+            let mut answers = Vec::new();
+            for gate in &gates {
+                match verb {
+                    0 => gate.penalize(key, units).await.unwrap(),
+                    1 => gate.refund(key, units).await.unwrap(),
+                    2 => gate.reserve(key, units).await.unwrap().cancel().await.unwrap(),
+                    3 => drop(gate.peek(key).await.unwrap()),
+                    4 => gate.reset(key).await.unwrap(),
+                    _ => {
+                        let patience = Duration::from_millis(300 * (units % 4));
+                        let ask = gate.ask(key).cost(units.div_ceil(1 + u64::from(verb % 3)));
+                        let ask = if verb % 2 == 0 { ask.max_delay(patience) } else { ask };
+                        let decision = ask.check().await.unwrap();
+                        let is_cached = decision.source() == Source::DenyCache;
+                        cached += u32::from(is_cached);
+                        let mut answer = answer(&decision);
+                        if name == "log" && is_cached {
+                            // The units left are those at the denial, and some may have become free.
+                            let left = gates[1].peek(key).await.unwrap().remaining();
+                            assert!(answer.1 <= left, "{quota}, step {step}: {decision:?}");
+                            answer.1 = left;
+                        }
+                        answers.push(answer);
+                    }
+                }
+            }
+            assert!(answers.iter().all(|it| *it == answers[0]), "{quota}, step {step}: {answers:?}");
+        }
+    }
+    assert!(cached > 500, "{cached} answers were cached");
+}
+
+/// Within its window a fixed window's count only grows. So a cached answer must count every unit that
+/// was admitted to this process before the check began.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_cached_answer_counts_all_units_admitted_before_its_check_began() {
+    const LIMIT: u64 = 200;
+    let server = harness::shared();
+    let limiter = builder(server.url()).deny_cache(HOUR).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(LIMIT, 24 * HOUR));
+    let cached = Arc::new(AtomicU64::new(0));
+    for key in 0..10 {
+        let admitted = Arc::new(AtomicU64::new(0));
+        let tasks = (0..8).map(|task| {
+            let (gate, admitted, cached) = (gate.clone(), admitted.clone(), cached.clone());
+            let mut random = fastrand::Rng::with_seed(100 * key + task);
+            tokio::spawn(async move {
+                for _ in 0..150 {
+                    let cost = if random.bool() { 1 } else { random.u64(2..=LIMIT) };
+                    let known = admitted.load(Ordering::SeqCst);
+                    let decision = gate.check_cost(key.to_string(), cost).await.unwrap();
+                    if decision.is_allowed() {
+                        admitted.fetch_add(cost, Ordering::SeqCst);
+                    }
+                    if decision.source() == Source::DenyCache {
+                        cached.fetch_add(1, Ordering::Relaxed);
+                        assert!(LIMIT - decision.remaining() >= known, "{known} admitted: {decision:?}");
+                    }
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    }
+    assert!(cached.load(Ordering::Relaxed) > 100, "{cached:?} answers were cached");
+}
