@@ -14,8 +14,8 @@ pub enum Source {
     Redis,
     /// The in-memory store decided: [`Limiter::in_memory`](crate::Limiter::in_memory).
     Memory,
-    /// This process remembered: Redis had denied it, and it could not pass yet.
-    /// See [`Builder::deny_cache`](crate::Builder::deny_cache).
+    /// This process had cached a denial by Redis that still holds:
+    /// [`Builder::deny_cache`](crate::Builder::deny_cache).
     DenyCache,
     /// A lease had it: [`Gate::leased`](crate::Gate::leased). Redis was not asked.
     Lease,

@@ -233,10 +233,15 @@ impl Builder {
         self
     }
 
-    /// For how long at most this process remembers a denial, and denies the same
-    /// key without asking Redis; never longer than the denial's
-    /// [`retry_after`](crate::Decision::retry_after). Resets, refunds and unblocks by other processes are
-    /// seen up to so much later. Zero switches it off. Over Redis only.
+    /// For how long at most this process caches a denial, and denies the same key without a call to
+    /// Redis; never longer than the denial's [`retry_after`](crate::Decision::retry_after).
+    ///
+    /// A cached answer is the answer that Redis would give if other processes had left the key alone since
+    /// the denial: their charges, resets, refunds and unblocks are observed up to this much later. Charges
+    /// and give-backs of this process are observed at once. Of a sliding log,
+    /// [`remaining`](crate::Decision::remaining) is that at the denial.
+    ///
+    /// Zero switches it off. Over Redis only.
     ///
     /// Default: 500 ms.
     pub fn deny_cache(mut self, longest: Duration) -> Self {

@@ -59,6 +59,7 @@ impl Core {
         let deadline = self.deadline_of(asks.iter().filter_map(|ask| ask.deadline).min());
         let (allowed, decisions) = match self.take(group, deadline).await {
             Ok(share) => {
+                self.charged(&folded, &share.outcome);
                 let decisions = folded.iter().enumerate().map(|(at, item)| {
                     let wanted = (item.cost, item.max_delay_us);
                     self.decision(&item.target.gate, wanted, at, &share)

@@ -32,7 +32,7 @@ use crate::lease::Registry;
 use crate::observer::Observer;
 use crate::orders::{self, Orders};
 use crate::quota::Quota;
-use crate::store::{GateInfo, Group, Item, Store, Target, Write};
+use crate::store::{GateInfo, Group, Item, Outcome, Store, Target, Write};
 use crate::trace::Span;
 
 pub(crate) struct Core {
@@ -271,7 +271,16 @@ impl Core {
         Ok(Item { target, cost: ask.cost, max_delay_us })
     }
 
-    /// What to ask the store, if it has to be asked.
+    /// Called for charges that [`conclude`](Self::conclude) does not see: cached denials of these keys
+    /// would be out of date.
+    pub(in crate::limiter) fn charged(&self, items: &[Item], outcome: &Outcome) {
+        if let Some(deny_cache) = self.deny_cache.as_ref().filter(|_| outcome.k > 0) {
+            let charged = items.iter().filter(|item| item.cost > 0);
+            charged.for_each(|item| deny_cache.charged(&item.target, outcome.now_us));
+        }
+    }
+
+    /// Returns what to ask the store, or a cached denial.
     fn prepare(&self, ask: AskRef<'_>) -> Result<Prepared, Error> {
         let item = self.item(ask).map_err(|error| about(ask, error))?;
         let denied = match &self.deny_cache {
@@ -279,7 +288,7 @@ impl Core {
             _ => None,
         };
         let Some((answer, now_us)) = denied else {
-            let asked = self.deny_cache.as_ref().map(|deny_cache| deny_cache.asked(&item.target));
+            let asked = self.deny_cache.as_ref().map(|deny_cache| deny_cache.asked(&item));
             return Ok(Prepared::Ask(Group::of_one(item), asked));
         };
         Ok(Prepared::Denied(answers::decision(&item.target.gate, answer, Source::DenyCache, now_us)))
@@ -308,9 +317,12 @@ impl Core {
                 }
                 if let (Some(deny_cache), Some(asked)) = (&self.deny_cache, asked)
                     && ask.cost > 0
-                    && !decision.allowed
                 {
-                    deny_cache.remember(asked, self.item(ask)?, &share);
+                    if !decision.allowed {
+                        deny_cache.remember(asked, self.item(ask)?, &share);
+                    } else if deny_cache.records_charges(asked) {
+                        deny_cache.charged(&self.item(ask)?.target, share.outcome.now_us);
+                    }
                 }
                 Ok(decision)
             }

@@ -1,4 +1,4 @@
-//! What this process remembers of targets: so many at most, shared by all threads.
+//! A bounded map from targets to what this process remembers of them, shared by all threads.
 
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -6,7 +6,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use super::Target;
 use crate::fingerprint::AsTheyAre;
 
-/// Beyond its size, those that are not asked for go first.
+/// Beyond its size, entries that are not looked up are evicted first.
 pub(crate) struct ByTarget<V>(Cache<Target, V, UnitWeighter, AsTheyAre>);
 
 impl<V: Clone> ByTarget<V> {
@@ -25,5 +25,9 @@ impl<V: Clone> ByTarget<V> {
 
     pub(crate) fn remove(&self, target: &Target) {
         self.0.remove(target);
+    }
+
+    pub(crate) fn remove_if(&self, target: &Target, is_so: impl FnOnce(&V) -> bool) {
+        self.0.remove_if(target, is_so);
     }
 }

@@ -61,8 +61,14 @@ impl Core {
 
 impl Upstream for Core {
     async fn take(&self, groups: Vec<Group>) -> Vec<Result<Outcome, Error>> {
+        let items: Vec<_> = groups.iter().map(|group| group.items.clone()).collect();
         let shares = self.take_each(groups, Deadline::new(self.deadline)).await;
-        shares.into_iter().map(|share| share.map(|share| share.outcome)).collect()
+        let taken = shares.into_iter().zip(items).map(|(share, items)| {
+            let outcome = share?.outcome;
+            self.charged(&items, &outcome);
+            Ok(outcome)
+        });
+        taken.collect()
     }
 
     /// Also of a limiter that is being shut down.
