@@ -61,6 +61,7 @@ mod rules;
 mod runtimes;
 mod scripts;
 mod sentinel;
+mod shadow_errors;
 mod shutdown_after_outage;
 mod support;
 #[cfg(feature = "tls")]
