@@ -22,8 +22,8 @@ pub enum Source {
     /// Redis could not be asked, and this process decided within its share:
     /// [`OnFailure::Local`](crate::OnFailure::Local).
     Local,
-    /// Redis could not be asked, and [`OnFailure::Open`](crate::OnFailure::Open)
-    /// let it pass.
+    /// Redis was unavailable, and [`OnFailure::Open`](crate::OnFailure::Open) let it pass; or a gate in
+    /// [shadow](crate::Switch::Shadow) could not decide.
     Open,
     /// Redis could not be asked, and [`OnFailure::Closed`](crate::OnFailure::Closed)
     /// refused it.

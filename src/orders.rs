@@ -40,7 +40,8 @@ pub enum Switch {
     /// Is denied, to be tried again after a second; nobody is asked.
     Closed,
     /// Is decided and charged as ever, and passes all the same:
-    /// [`Decision::is_shadow`](crate::Decision::is_shadow) tells who would have been denied.
+    /// [`Decision::is_shadow`](crate::Decision::is_shadow) tells which checks would have been denied. A
+    /// check that the gate cannot decide passes too ([`Source::Open`](crate::Source::Open)).
     Shadow,
 }
 

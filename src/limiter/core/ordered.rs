@@ -67,14 +67,18 @@ impl Core {
         Some(open.and_then(|()| undecided(ask, allowed, Source::Switch)))
     }
 
-    /// A gate that only watches denies nobody, also where its store says nothing.
+    /// Lets a check of a gate in shadow pass that the gate could not decide: Redis is unavailable, the
+    /// key's state is corrupt, the cost is above the limit. A limiter that was shut down and a wrong
+    /// configuration stay errors.
     pub(crate) fn watched(
         &self,
         ask: AskRef<'_>,
         decided: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
         match decided {
-            Err(error) if error.is_unavailable() => self.told(ask, undecided(ask, true, Source::Open)),
+            Err(error) if !error.is_shut_down() && !error.is_config() => {
+                self.told(ask, undecided(ask, true, Source::Open))
+            }
             decided => decided,
         }
     }
@@ -95,7 +99,8 @@ impl Core {
         of_each.collect()
     }
 
-    /// All or nothing of what is neither switched nor watched; what is watched is asked beside it, each by itself.
+    /// Takes all or nothing of the gates that are neither switched nor in shadow. Each gate in shadow is
+    /// checked by itself at the same time, and cannot fail the others, which may already be charged.
     pub(in crate::limiter) async fn take_all_under_orders(
         &self,
         asks: Vec<Ask>,
@@ -109,7 +114,7 @@ impl Core {
             told.filter_map(|(_, decision)| decision.as_ref())
                 .for_each(|decision| self.tell_decided(decision));
         }
-        // Nothing is charged for what is refused anyway.
+        // A group that a closed gate denies charges nothing.
         let is_refused = decisions.iter().flatten().any(|decision| !decision.is_allowed());
         let n = if is_refused { 0 } else { n };
         let left = (0..asks.len()).filter(|&at| decisions[at].is_none());
