@@ -26,6 +26,7 @@ mod fallback_reservations;
 mod fallback_share;
 mod fallback_warm_start;
 mod faults;
+mod full_queue;
 mod health;
 mod histories;
 #[cfg(all(feature = "axum", feature = "tonic"))]
@@ -59,6 +60,7 @@ mod reference_agrees_with_oracle;
 #[cfg(feature = "rules")]
 mod rules;
 mod runtimes;
+mod runtimes_batching;
 mod scripts;
 mod sentinel;
 mod shadow_errors;

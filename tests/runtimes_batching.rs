@@ -1,0 +1,225 @@
+//! Batching where the runtime of a dispatcher is not polled, is blocked or ends.
+//!
+//! The connection lives on a runtime that runs all the time. Each check that a polled runtime waits
+//! for is answered by Redis within its deadline.
+
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::task::{Context, Waker};
+use std::thread;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use harness::Server;
+use tidegate::{Decision, Error, Gate, Limiter, Quota, Source};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::support::fixture::{HOUR, Paused, builder};
+
+/// Dispatchers that are not polled are replaced within half of it, and within one second.
+const DEADLINE: Duration = Duration::from_secs(2);
+const CALLERS: usize = 60;
+const THREADS: usize = 12;
+/// Callers that send their own check before others enqueue.
+const DIRECT_SENDS: usize = 4;
+
+type Checking<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send + 'a>>;
+
+fn multi_thread() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+struct Setting {
+    server: Server,
+    /// Has the connection.
+    runs: Runtime,
+    _limiter: Limiter,
+    gate: Gate,
+}
+
+fn setting() -> Setting {
+    let server = Server::process(&[]).unwrap();
+    let runs = multi_thread();
+    let limiter = builder(server.url()).deadline(DEADLINE).deny_cache(Duration::ZERO).build().unwrap();
+    runs.block_on(limiter.ready()).unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1 << 40, HOUR));
+    Setting { server, runs, _limiter: limiter, gate }
+}
+
+#[track_caller]
+fn assert_right(decided: Result<Decision, Error>) {
+    let decision = decided.unwrap();
+    assert!(decision.is_allowed() && decision.source() == Source::Redis, "{decision}");
+}
+
+/// Starts one check and lets it enqueue.
+fn start(gate: &Gate, key: String) -> Checking<'_> {
+    let mut checking: Checking<'_> = Box::pin(async move { gate.check(&key).await });
+    assert!(checking.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    checking
+}
+
+fn start_many<'a>(gate: &'a Gate, name: &str, count: usize) -> Vec<Checking<'a>> {
+    (0..count).map(|number| start(gate, format!("{name}:{number}"))).collect()
+}
+
+/// Each of several threads checks on one new runtime after the other.
+fn check_on_new_runtimes(runtime: fn() -> Runtime) {
+    let Setting { gate, .. } = &setting();
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(move || (0..40).for_each(|_| check_together(&runtime(), gate)));
+        }
+    });
+}
+
+fn check_together(runtime: &Runtime, gate: &Gate) {
+    let keys: Vec<String> = (0..CALLERS / THREADS).map(|number| format!("user:{number}")).collect();
+    let decided = runtime.block_on(join_all(keys.iter().map(|key| gate.check(key))));
+    decided.into_iter().for_each(assert_right);
+}
+
+#[test]
+fn checks_are_decided_where_runtimes_are_only_polled_inside_block_on() {
+    let Setting { gate, .. } = &setting();
+    thread::scope(|scope| {
+        for number in 0..THREADS {
+            scope.spawn(move || {
+                let runtime = current_thread();
+                for round in 0..40 {
+                    check_together(&runtime, gate);
+                    // No task of the runtime is polled meanwhile, some threads' for longer.
+                    thread::sleep(Duration::from_millis(((number + round) % 8) as u64 * 5));
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn checks_are_decided_where_each_call_has_a_current_thread_runtime_of_its_own() {
+    check_on_new_runtimes(current_thread);
+}
+
+#[test]
+fn checks_are_decided_where_each_call_has_a_multi_thread_runtime_of_its_own() {
+    check_on_new_runtimes(multi_thread);
+}
+
+/// Runtimes end while their callers wait.
+#[test]
+fn checks_are_decided_where_other_runtimes_end_under_load() {
+    let Setting { gate, runs, .. } = &setting();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::SeqCst) {
+                let ends = multi_thread();
+                for _ in 0..CALLERS {
+                    let gate = gate.clone();
+                    ends.spawn(async move { while gate.check("key").await.is_ok() {} });
+                }
+                ends.shutdown_background();
+            }
+        });
+        let callers = (0..CALLERS).map(|number| {
+            let gate = gate.clone();
+            runs.spawn(async move {
+                for _ in 0..100 {
+                    assert_right(gate.check(format!("user:{number}")).await);
+                }
+            })
+        });
+        let ended = runs.block_on(join_all(callers));
+        is_over.store(true, Ordering::SeqCst);
+        ended.into_iter().for_each(Result::unwrap);
+    });
+}
+
+/// What becomes of a runtime whose dispatcher has checks of another runtime in flight.
+enum Then {
+    IsBlocked,
+    Ends,
+}
+
+/// A dispatcher on one runtime takes the checks of another along. More checks wait in the queue.
+fn checks_of_a_living_runtime_are_decided_if_the_other(then: &Then) {
+    /// Too few for a second dispatcher.
+    const FEW: usize = 10;
+    let Setting { server, runs, gate, .. } = &setting();
+    let other = multi_thread();
+    let paused = Paused::new(server);
+    let (report, reached) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let others_gate = gate.clone();
+    other.spawn(async move {
+        let own = start_many(&others_gate, "own", DIRECT_SENDS + FEW);
+        // This task occupies the only worker, so the dispatcher that it started has not run yet.
+        report.send("enqueued").unwrap();
+        released.recv().unwrap();
+        tokio::task::yield_now().await;
+        report.send("in flight").unwrap();
+        let _ = released.recv();
+        drop(own);
+    });
+    assert_eq!(reached.recv().unwrap(), "enqueued");
+    let taken_along = runs.block_on(async { start_many(gate, "taken along", FEW) });
+    release.send(()).unwrap();
+    assert_eq!(reached.recv().unwrap(), "in flight");
+    let behind = runs.block_on(async { start_many(gate, "behind", FEW) });
+    let release = match then {
+        Then::IsBlocked => Some(release),
+        Then::Ends => {
+            drop(release);
+            other.shutdown_timeout(DEADLINE);
+            None
+        }
+    };
+    drop(paused);
+    let decided = runs.block_on(join_all(taken_along.into_iter().chain(behind)));
+    decided.into_iter().for_each(assert_right);
+    drop(release);
+}
+
+#[test]
+fn checks_in_flight_and_behind_are_decided_if_the_runtime_of_their_dispatcher_is_blocked() {
+    checks_of_a_living_runtime_are_decided_if_the_other(&Then::IsBlocked);
+}
+
+#[test]
+fn checks_in_flight_and_behind_are_decided_if_the_runtime_of_their_dispatcher_ends() {
+    checks_of_a_living_runtime_are_decided_if_the_other(&Then::Ends);
+}
+
+/// 60 callers on two multi-thread runtimes, of which one is blocked as a whole again and again.
+#[test]
+fn checks_are_decided_where_another_multi_thread_runtime_is_blocked_under_load() {
+    let Setting { gate, runs, .. } = &setting();
+    for _ in 0..5 {
+        let stands = multi_thread();
+        for number in 0..CALLERS / 2 {
+            let gate = gate.clone();
+            stands.spawn(async move { while gate.check(format!("own:{number}")).await.is_ok() {} });
+        }
+        let callers: Vec<_> = (0..CALLERS / 2)
+            .map(|number| {
+                let gate = gate.clone();
+                runs.spawn(async move {
+                    for _ in 0..200 {
+                        assert_right(gate.check(format!("user:{number}")).await);
+                    }
+                })
+            })
+            .collect();
+        let (release, released) = mpsc::channel::<()>();
+        stands.spawn(async move { released.recv() });
+        runs.block_on(join_all(callers)).into_iter().for_each(Result::unwrap);
+        drop(release);
+        stands.shutdown_background();
+    }
+}
