@@ -63,6 +63,7 @@ mod runtimes;
 mod runtimes_batching;
 mod scripts;
 mod sentinel;
+mod sentinels_disagree;
 mod shadow_errors;
 mod shutdown_after_outage;
 mod support;
