@@ -1,6 +1,7 @@
-//! A primary that sentinels know by a name: asked for with each connection, so
-//! that a failover is followed.
+//! A primary that sentinels know by a name. Each new connection asks them again, so it follows a
+//! failover.
 
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -8,25 +9,34 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, RedisConnectionInfo, Value};
 
-use super::from::{failed, like, to};
+use super::from::{PATIENCE, failed, like, to};
 use super::login::Login;
 use crate::error::Error;
 
-/// For each of them: one that is dead should not use up the time of the others.
-const ONE: Duration = Duration::from_secs(1);
+/// Bounds each of the two steps of an attempt: a sentinel's answer, and a connection to the primary
+/// that it names. Both fit into the attempt's time, so its error tells which step failed.
+const STEP: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 2);
 
-/// Where they are, and whom they watch.
+/// The addresses of sentinels, and the name of their primary.
 #[derive(Clone)]
 pub(crate) struct Sentinels {
     sentinels: Vec<ConnectionInfo>,
     name: String,
-    /// As the primary is reached, but for its host and port.
+    /// How to connect to the primary, except for its host and port.
     like: ConnectionInfo,
 }
 
+type Address = (String, u16);
+
+/// The step of an attempt that failed.
+enum Failed {
+    Sentinel(Error),
+    Primary(Error),
+}
+
 impl Sentinels {
-    /// The primary is reached as the first of them is, and has the database of its
-    /// URL; they have none.
+    /// The connection to the primary uses the settings and the database of the first URL. Sentinels
+    /// have no databases.
     pub(crate) fn new(urls: Vec<ConnectionInfo>, name: String) -> Result<Self, Error> {
         let Some(first) = urls.first() else {
             return Err(Error::config("no sentinel: give the builder at least one URL, better all"));
@@ -40,33 +50,48 @@ impl Sentinels {
         Ok(Self { sentinels: sentinels.collect(), name, like })
     }
 
-    /// To the first primary that one of them names and that says so itself. All
-    /// are asked at once.
+    /// Connects to a primary that a sentinel names and that confirms its role. All sentinels are asked
+    /// at once, and all primaries that they name are tried at once: neither a lost sentinel nor one
+    /// that names a lost primary delays the others.
     pub(super) async fn connect(&self, login: &Login) -> Result<MultiplexedConnection, Error> {
-        let mut asked: FuturesUnordered<_> =
-            self.sentinels.iter().map(|sentinel| self.ask(sentinel)).collect();
-        let mut tried = Vec::new();
+        let tried = Mutex::default();
+        let mut attempts: FuturesUnordered<_> =
+            self.sentinels.iter().map(|sentinel| self.connect_by(sentinel, &tried, login)).collect();
         let (mut no_answer, mut no_primary) = (None, None);
-        while let Some(told) = asked.next().await {
-            match told {
-                Ok(named) if tried.contains(&named) => {}
-                Ok(named) => {
-                    match self.primary(&named, login).await {
-                        Ok(connection) => return Ok(connection),
-                        Err(error) => no_primary = Some(error),
-                    }
-                    tried.push(named);
-                }
-                Err(error) => no_answer = Some(error),
+        while let Some(attempt) = attempts.next().await {
+            match attempt {
+                Ok(Some(connection)) => return Ok(connection),
+                Ok(None) => {}
+                Err(Failed::Primary(error)) => no_primary = Some(error),
+                Err(Failed::Sentinel(error)) => no_answer = Some(error),
             }
         }
-        // Of a primary that is down more is to be told than of a sentinel that is too.
+        // A primary that is down matters more than a sentinel that is down as well.
         Err(no_primary.or(no_answer).unwrap_or_else(|| Error::unavailable("there is no sentinel")))
     }
 
-    /// Host and port of the primary.
-    async fn ask(&self, sentinel: &ConnectionInfo) -> Result<(String, u16), Error> {
-        let told = tokio::time::timeout(ONE, async {
+    /// Connects to the primary that one sentinel names. Returns `None` if another sentinel has named
+    /// it before: that attempt tries it.
+    async fn connect_by(
+        &self,
+        sentinel: &ConnectionInfo,
+        tried: &Mutex<Vec<Address>>,
+        login: &Login,
+    ) -> Result<Option<MultiplexedConnection>, Failed> {
+        let named = self.ask(sentinel).await.map_err(Failed::Sentinel)?;
+        {
+            let mut tried = tried.lock().unwrap_or_else(PoisonError::into_inner);
+            if tried.contains(&named) {
+                return Ok(None);
+            }
+            tried.push(named.clone());
+        }
+        self.primary(&named, login).await.map(Some).map_err(Failed::Primary)
+    }
+
+    /// Asks one sentinel for the address of the primary.
+    async fn ask(&self, sentinel: &ConnectionInfo) -> Result<Address, Error> {
+        let told = tokio::time::timeout(STEP, async {
             let mut connection = to(sentinel.clone()).await?;
             let mut command = redis::cmd("SENTINEL");
             command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
@@ -93,15 +118,12 @@ impl Sentinels {
         Error::unavailable(format!("asked for \"{}\", a sentinel {why}", self.name))
     }
 
-    async fn primary(
-        &self,
-        (host, port): &(String, u16),
-        login: &Login,
-    ) -> Result<MultiplexedConnection, Error> {
+    /// Connects to a server and asks it for its role.
+    async fn primary(&self, (host, port): &Address, login: &Login) -> Result<MultiplexedConnection, Error> {
         let (host, port) = (host.clone(), *port);
         let at = format!("{host}:{port}");
         let info = login.apply(like(&self.like, host, port)).await?;
-        let role = tokio::time::timeout(ONE, async {
+        let role = tokio::time::timeout(STEP, async {
             let mut connection = to(info).await?;
             let role = connection.send_packed_command(&redis::cmd("ROLE")).await.map_err(failed)?;
             Ok((connection, role))
@@ -115,7 +137,7 @@ impl Sentinels {
     }
 }
 
-/// Whoever may not ask finds out by its first READONLY.
+/// A user without the right to ask finds a replica out by its first READONLY.
 fn may_be_primary(role: &Value) -> bool {
     match role {
         Value::Array(role) => matches!(role.first(), Some(Value::BulkString(name)) if name == b"master"),
