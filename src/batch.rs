@@ -1,14 +1,14 @@
-//! Asks of many callers, one call: what is asked while calls are under way is
-//! gathered and goes out together, equal asks as one take of n.
+//! Batching: checks that are made while calls are in flight travel together, equal checks as one
+//! take of n.
 //!
-//! With nothing under way the caller sends by itself, at once: no timer, no
-//! other task. Otherwise asks line up, and tasks of our own send them, a few
-//! calls at a time, so that a caller who stops polling holds nobody up.
+//! With nothing in flight a caller sends its own check at once: no timer, no other task. Otherwise
+//! checks are enqueued, and dispatchers send them, a few calls at a time. A dispatcher is a task, so
+//! a caller that is no longer polled delays no other caller.
 
+mod dispatcher;
 mod place;
 mod queue;
-mod sender;
-mod watch;
+mod reaper;
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,13 +16,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use tokio::sync::oneshot;
+use tokio::sync::{SemaphorePermit, oneshot};
+use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 
-use self::place::{Alone, Place, Slow};
+use self::dispatcher::Dispatcher;
+use self::place::{DirectSend, Lateness, Place};
 use self::queue::{Caller, Told, fingerprint};
-use self::sender::Sender;
-use self::watch::Watch;
+use self::reaper::{Reaper, Thread};
 use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::{Error, ITS_TURN};
@@ -31,50 +32,54 @@ use crate::observer::Observer;
 use crate::per_thread;
 use crate::store::{Group, MOST_WORK, Outcome, Store};
 
-/// Redis does one call after the other: a second one at a time is there when it is done with the first,
-/// and more would only be smaller. More lines than cores that hold each other up would gain nothing
+/// Redis runs one call after the other. A second call in flight is there when Redis has finished the
+/// first; more calls would only be smaller. More shards than cores that contend would gain nothing
 /// either.
-const OF_ONE_REDIS: Most = Most { lines: 4, alone: 4, senders: 2, another: 16, waiting: 65_536 / 4 };
-/// The same for threads that each drive a runtime: one that stands still, as its owner turns to
-/// something else, holds up what its sender has, and so should have nothing of the others.
-const OF_A_THREAD: Most = Most { lines: 1, ..OF_ONE_REDIS };
+const OF_ONE_REDIS: Limits =
+    Limits { shards: 4, direct_sends: 4, dispatchers: 2, second_call: 16, capacity: 65_536 / 4 };
+/// The same for threads that each drive a runtime. Such a runtime is not polled while its owner does
+/// something else, which delays the checks that its dispatcher has. So these should be its own.
+const OF_A_THREAD: Limits = Limits { shards: 1, ..OF_ONE_REDIS };
 const THREADS: usize = 4;
-/// The same for each place of a cluster, whose calls are their own.
-const OF_A_PLACE: Most = Most { lines: 1, alone: 1, senders: 1, another: 0, waiting: 65_536 / PLACES };
+/// The same for each hash tag of a cluster, whose calls are its own.
+const OF_A_PLACE: Limits =
+    Limits { shards: 1, direct_sends: 1, dispatchers: 1, second_call: 0, capacity: 65_536 / PLACES };
+
+/// At the latest after this time, the reaper takes over from a dispatcher that has not finished its
+/// call: its runtime may be blocked.
+const LONGEST_STALL: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug)]
-struct Most {
-    /// Of threads that ask at the same time, each finds a line of its own.
-    lines: usize,
-    /// Callers who send by themselves at a time.
-    alone: usize,
-    /// Tasks that send what lines up.
-    senders: usize,
-    /// So many asks in a line are worth a call of their own while another is under way. Fewer are sent
-    /// with what comes until that returns.
-    another: usize,
-    /// More than this many do not line up: a caller who finds them waits for room
-    /// first, which keeps nothing but the caller.
-    waiting: usize,
+struct Limits {
+    /// Threads that check at the same time each find a shard of their own.
+    shards: usize,
+    /// Callers that send their own check at a time.
+    direct_sends: usize,
+    dispatchers: usize,
+    /// The number of checks in a shard that is worth a second call while one is in flight. Fewer wait
+    /// for that call to return, and travel with the checks that come until then.
+    second_call: usize,
+    /// Callers that one shard holds. Beyond that callers wait for room, which keeps nothing but the
+    /// caller.
+    capacity: usize,
 }
 
-/// What goes out together.
+/// Which checks travel together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Together {
     Nothing,
     All,
-    /// What lies in one place of a cluster.
+    /// Those of one hash tag of a cluster.
     EachPlace,
 }
 
-/// One caller's part in what became of a group: it asked as the `index`-th
-/// (from 0) of `n`.
+/// One caller's part in the outcome of a group: the caller was the `index`-th (from 0) of `n`.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
     pub(crate) outcome: Outcome,
     pub(crate) n: u64,
     pub(crate) index: u64,
-    /// This process's clock when it was sent.
+    /// This process's clock when the call was sent.
     pub(crate) sent_us: u64,
 }
 
@@ -85,14 +90,14 @@ struct Shared {
     store: Arc<Store>,
     clock: Clock,
     observer: Option<Arc<dyn Observer>>,
-    /// Who may wait longer than this goes alone, so that a call that is never
-    /// answered holds no others up for longer.
+    /// The limiter's deadline. A check with a longer one is sent directly, so that no call delays
+    /// others for longer than this.
     longest: Duration,
     together: Together,
-    /// Of a cluster by the place of what is asked: a node that is away holds up its own alone. Else one
-    /// for threads that share a runtime, and then those for threads that each drive one.
+    /// In a cluster one for each hash tag, so that a lost node delays its own checks alone. Otherwise
+    /// one for threads that share a runtime, and the rest for threads that each drive one.
     places: Vec<Place>,
-    watch: Watch,
+    reaper: Reaper,
 }
 
 impl Batch {
@@ -111,16 +116,16 @@ impl Batch {
             }
             Together::EachPlace => (0..PLACES).map(|_| Place::new(OF_A_PLACE)).collect(),
         };
-        let watch = Watch::new();
-        Self(Arc::new(Shared { store, clock, observer, longest, together, places, watch }))
+        let reaper = Reaper::new((longest / 4).min(LONGEST_STALL));
+        Self(Arc::new(Shared { store, clock, observer, longest, together, places, reaper }))
     }
 
-    /// What became of one group, which is asked for at once: whoever waits carries
-    /// no more than the place where the answer comes.
+    /// Starts a check of one group at once and returns its result when awaited. While it waits, the
+    /// caller's future holds little more than the slot for the result.
     pub(crate) fn take(&self, group: Group, deadline: Deadline) -> Taking<'_> {
         let shared = &self.0;
         if shared.together == Together::Nothing || deadline.after > shared.longest {
-            return Taking::Boxed(Box::pin(shared.take_alone(group, deadline, None)));
+            return Taking::Boxed(Box::pin(shared.send_directly(group, deadline, None)));
         }
         let thread = per_thread::number();
         let place = match shared.together {
@@ -128,19 +133,19 @@ impl Batch {
             _ if per_thread::drives_a_runtime() => 1 + thread % THREADS,
             _ => 0,
         };
-        let line = thread % shared.places[place].lines.len();
-        match shared.join((place, line), group, deadline) {
-            Joined::Alone(group, alone) => {
-                Taking::Boxed(Box::pin(shared.take_alone(group, deadline, Some(alone))))
+        let shard = thread % shared.places[place].shards.len();
+        match shared.join((place, shard), group, deadline, None) {
+            Joined::Direct(group, permit) => {
+                Taking::Boxed(Box::pin(shared.send_directly(group, deadline, Some(permit))))
             }
             Joined::Waits(taking) => taking,
             Joined::Full(group) => {
-                Taking::Boxed(Box::pin(shared.wait_for_room((place, line), group, deadline)))
+                Taking::Boxed(Box::pin(shared.wait_for_room((place, shard), group, deadline)))
             }
         }
     }
 
-    /// What became of each group, in their order.
+    /// Returns the result of each group, in their order.
     pub(crate) async fn take_each(
         &self,
         groups: Vec<Group>,
@@ -162,7 +167,8 @@ impl Batch {
     }
 }
 
-/// An ask that was made. Of small size and depth, since the types of services around a check hold it.
+/// A check that was started. Of small size and depth, since the types of services around a check
+/// contain it.
 pub(crate) enum Taking<'a> {
     Waits(oneshot::Receiver<Told>),
     Boxed(BoxFuture<'a, Told>),
@@ -182,75 +188,74 @@ impl Future for Taking<'_> {
     }
 }
 
-/// What became of an ask that would join the line.
+/// The result of an attempt to enqueue.
 enum Joined<'a> {
-    /// Nobody is there: its caller sends it.
-    Alone(Group, Alone<'a>),
+    /// Nothing is in flight: the caller sends its check.
+    Direct(Group, DirectSend<'a>),
     Waits(Taking<'a>),
     Full(Group),
 }
 
 impl Shared {
+    /// Enqueues a check, or has its caller send it. `room` is what the caller waited for.
     fn join(
         self: &Arc<Self>,
-        (number, line): (usize, usize),
+        (number, shard): (usize, usize),
         group: Group,
         deadline: Deadline,
+        room: Option<SemaphorePermit<'_>>,
     ) -> Joined<'_> {
         let fingerprint = fingerprint(&group);
-        // As little as can be is done under the lock, which threads of one line share.
+        // As little work as possible under the lock, which the threads of one shard share.
         let (answer, answered) = oneshot::channel();
         let place = &self.places[number];
-        let mut queue = place.lines[line].lock();
+        let shard = &place.shards[shard];
+        let mut queue = shard.lock();
         if queue.is_empty()
-            && let Some(alone) = place.alone()
+            && let Some(permit) = place.direct_send()
         {
-            return Joined::Alone(group, alone);
+            return Joined::Direct(group, permit);
         }
-        if queue.is_full(place.most.waiting) {
+        let Some(room) = room.or_else(|| shard.room.try_acquire().ok()) else {
             return Joined::Full(group);
-        }
+        };
+        // The queue gives it back when the check leaves.
+        room.forget();
         let merged = queue.push(group, fingerprint, Caller { answer, deadline });
         let (waiting, _) = queue.waiting();
         drop(queue);
         drop(merged);
-        let due_us = self.watch.micros(deadline.at);
-        let is_watched = self.watch.over(self, due_us);
-        let slow = Slow::at(due_us, deadline.after, self.longest);
-        if let Some((sender, flight)) = place.new_sender(waiting, slow) {
-            tokio::spawn(Sender::new(self.clone(), number, sender, flight).run());
+        let due_us = self.reaper.micros(deadline.at);
+        let is_watched = self.reaper.watch(self, due_us);
+        let lateness = Lateness::at(due_us, deadline.after, self.longest);
+        if let Some((id, in_flight)) = place.new_dispatcher(waiting, lateness) {
+            tokio::spawn(Dispatcher::new(self.clone(), number, id, in_flight).run());
         }
         Joined::Waits(self.in_time(Taking::Waits(answered), is_watched, deadline))
     }
 
-    /// One caller after the other, each telling the next.
+    /// Enqueues as soon as there is room. Callers get room in their order, before newcomers do; one
+    /// that is cancelled leaves its room to the next.
     async fn wait_for_room(
         self: &Arc<Self>,
-        (place, line): (usize, usize),
-        mut group: Group,
+        (place, shard): (usize, usize),
+        group: Group,
         deadline: Deadline,
     ) -> Told {
-        let room = &self.places[place].lines[line].room;
-        loop {
-            let is_told = room.notified();
-            match self.join((place, line), group, deadline) {
-                Joined::Alone(group, alone) => {
-                    room.notify_one();
-                    return self.take_alone(group, deadline, Some(alone)).await;
-                }
-                Joined::Waits(taking) => {
-                    room.notify_one();
-                    return taking.await;
-                }
-                Joined::Full(back) => group = back,
-            }
-            if tokio::time::timeout_at(deadline.at, is_told).await.is_err() {
-                return Err(Error::timeout(ITS_TURN, deadline.after));
-            }
+        let full = || Error::timeout(ITS_TURN, deadline.after);
+        // Room for thousands of callers comes at once. Under tokio's budget each turn of a task would
+        // poll all of its callers that were woken, and let 128 of them go on.
+        let room = unconstrained(self.places[place].shards[shard].room.acquire());
+        let room = tokio::time::timeout_at(deadline.at, room).await.map_err(|_| full())?;
+        match self.join((place, shard), group, deadline, room.ok()) {
+            Joined::Direct(group, permit) => self.send_directly(group, deadline, Some(permit)).await,
+            Joined::Waits(taking) => taking.await,
+            // Only a closed semaphore gives no room, and nothing closes it.
+            Joined::Full(_) => Err(full()),
         }
     }
 
-    /// With a timer of its own where nobody watches over it.
+    /// Adds a timer of its own where there is no reaper.
     fn in_time<'a>(&'a self, taking: Taking<'a>, is_watched: bool, deadline: Deadline) -> Taking<'a> {
         if is_watched {
             return taking;
@@ -265,19 +270,39 @@ impl Shared {
         Error::timeout(self.store.waited_for(), deadline.after)
     }
 
-    /// Tells those whose deadline has passed. When the next is due, if anybody waits.
-    fn tell_late(&self, now: Instant) -> Option<Instant> {
+    /// The reaper's round: notifies callers whose deadline has passed, and takes over from
+    /// dispatchers that their runtimes do not poll. Returns the next deadline, at most `next_round`;
+    /// `None` if nothing waits.
+    fn reap(self: &Arc<Self>, now: Instant, next_round: Instant, thread: &Thread) -> Option<Instant> {
         let late = |deadline| Err(self.late(deadline));
+        let now_us = self.reaper.micros(now);
+        let stalled = Lateness::stalled(now_us, self.reaper.stall, self.longest);
         let mut due: Option<Instant> = None;
-        let mut see = |next: Option<Instant>| due = due.into_iter().chain(next).min();
-        for place in &self.places {
-            place.lines.iter().for_each(|line| see(line.lock().tell_late(now, late)));
-            place.flights().iter().for_each(|flight| see(flight.tell_late(now, late)));
+        let mut note = |at: Option<Instant>| due = due.into_iter().chain(at).min();
+        for (number, place) in self.places.iter().enumerate() {
+            for in_flight in place.in_flight() {
+                note(in_flight.expire(now, late));
+                if in_flight.is_late(stalled) {
+                    thread.help(in_flight, stalled);
+                }
+            }
+            let mut is_queued = false;
+            for shard in &place.shards {
+                let (due, is_empty) = shard.free(|queue| (queue.expire(now, late), queue.is_empty()));
+                note(due);
+                is_queued |= !is_empty;
+            }
+            if is_queued {
+                note(Some(next_round));
+                if let Some((id, in_flight)) = place.new_dispatcher(0, stalled) {
+                    thread.spawn(Dispatcher::new(self.clone(), number, id, in_flight).on_reaper());
+                }
+            }
         }
-        due
+        due.map(|due| due.min(next_round))
     }
 
-    async fn take_alone(&self, group: Group, deadline: Deadline, _alone: Option<Alone<'_>>) -> Told {
+    async fn send_directly(&self, group: Group, deadline: Deadline, _permit: Option<DirectSend<'_>>) -> Told {
         let (mut outcomes, sent_us) = self.call(std::slice::from_ref(&group), 1, deadline).await;
         let outcome = outcomes.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")));
         outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
@@ -286,20 +311,20 @@ impl Shared {
     async fn call(
         &self,
         groups: &[Group],
-        asks: usize,
+        checks: usize,
         deadline: Deadline,
     ) -> (Vec<Result<Outcome, Error>>, u64) {
         let sent_us = self.clock.local_us();
         let outcomes = self.store.take(groups, deadline).await;
         if let Some(observer) = &self.observer {
             let took = self.clock.local_us().saturating_sub(sent_us);
-            observer.called(asks, groups.len(), Duration::from_micros(took));
+            observer.called(checks, groups.len(), Duration::from_micros(took));
         }
         (outcomes, sent_us)
     }
 }
 
-/// How many of the groups go into the next call: at least one.
+/// Returns how many of the groups go into the next call: at least one.
 fn next_call(groups: &[Group]) -> usize {
     let mut work = 0;
     let fitting = groups.iter().take_while(|group| {

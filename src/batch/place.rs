@@ -1,247 +1,303 @@
-//! What is under way to one place, and who sends what lines up for it.
+//! The shards of one destination, and the dispatchers that send what is enqueued there.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 
-use super::Most;
+use super::Limits;
+use super::dispatcher::InFlight;
 use super::queue::Queue;
-use super::sender::Flight;
 
 #[derive(Debug)]
 pub(super) struct Place {
-    pub(super) most: Most,
-    pub(super) lines: Vec<Line>,
-    /// Callers who send by themselves.
-    alone: AtomicUsize,
-    /// How many senders count, and when the last of their calls began: what whoever lines up
-    /// has to know, without a lock that all threads would share.
+    limits: Limits,
+    pub(super) shards: Vec<Shard>,
+    /// Callers that send their own check.
+    direct_sends: AtomicUsize,
+    /// How many dispatchers count, and when the last of their calls began. Callers read these after
+    /// enqueuing, without a lock that all threads would share.
     counted: AtomicUsize,
-    begun_us: AtomicU64,
-    senders: Mutex<Senders>,
+    began_us: AtomicU64,
+    dispatchers: Mutex<Dispatchers>,
     turn: AtomicUsize,
 }
 
-/// Apart from each other in memory, so that threads with lines of their own share nothing.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-pub(super) struct Line {
-    queue: Mutex<Queue>,
-    /// Told when a full queue has room again.
-    pub(super) room: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Senders {
-    /// By their numbers, and when each began its last call.
-    counted: Vec<(u64, u64)>,
-    so_far: u64,
-    /// What senders have under way, also those that do not count any more.
-    flights: Vec<Arc<Flight>>,
-}
-
-/// A sender, as its place knows it.
+/// One of the queues in which callers enqueue. Aligned, so that threads with shards of their own
+/// share no cache line.
 #[derive(Debug)]
-pub(super) struct Number(u64);
+#[repr(align(128))]
+pub(super) struct Shard {
+    queue: Mutex<Queue>,
+    /// A permit for each caller that may still enqueue. It is fair: callers that wait for a permit get
+    /// it in their order, before newcomers do.
+    pub(super) room: Semaphore,
+}
+
+#[derive(Debug, Default)]
+struct Dispatchers {
+    /// Their ids, and when each began its last call.
+    counted: Vec<(DispatcherId, u64)>,
+    so_far: u64,
+    /// Batches in flight, also of dispatchers that no longer count.
+    in_flight: Vec<Arc<InFlight>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DispatcherId(u64);
 
 impl Place {
-    pub(super) fn new(most: Most) -> Self {
+    pub(super) fn new(limits: Limits) -> Self {
         Self {
-            most,
-            lines: (0..most.lines).map(|_| Line::default()).collect(),
-            alone: AtomicUsize::default(),
+            limits,
+            shards: (0..limits.shards).map(|_| Shard::new(limits.capacity)).collect(),
+            direct_sends: AtomicUsize::default(),
             counted: AtomicUsize::default(),
-            begun_us: AtomicU64::default(),
-            senders: Mutex::default(),
+            began_us: AtomicU64::default(),
+            dispatchers: Mutex::default(),
             turn: AtomicUsize::default(),
         }
     }
 
-    /// For a caller who finds nobody else.
-    pub(super) fn alone(&self) -> Option<Alone<'_>> {
-        let one_more = |alone| (alone < self.most.alone).then_some(alone + 1);
+    /// Permits a caller to send its own check, if no dispatcher counts.
+    pub(super) fn direct_send(&self) -> Option<DirectSend<'_>> {
+        let one_more = |sends| (sends < self.limits.direct_sends).then_some(sends + 1);
         let is_free = self.counted.load(Ordering::Relaxed) == 0
-            && self.alone.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
-        is_free.then(|| Alone(self))
+            && self.direct_sends.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok();
+        is_free.then(|| DirectSend(self))
     }
 
-    /// For one who has lined up with so many others beside him. One sender more, if there are too
-    /// few: one may be on a runtime that stands still, as a current-thread one does when its owner
-    /// turns to something else. So one that is late is not waited for, and one that is overdue does
-    /// not count.
+    /// Called after enqueuing, with the number of checks in the shard. Counts another dispatcher if
+    /// fewer than the limit are running, or if all are late because their runtimes may be blocked.
+    /// Overdue dispatchers no longer count.
     ///
-    /// Whoever asks this has locked and left his line before. So has a sender that ends: after it
-    /// was counted out it looks into all lines, and one of the two sees the other.
-    pub(super) fn new_sender(&self, waiting: usize, slow: Slow) -> Option<(Number, Arc<Flight>)> {
-        let is_enough = |counted: usize| counted >= self.most.senders || waiting < self.most.another;
+    /// Race: a caller enqueues, then reads the number of dispatchers. A dispatcher that ends leaves
+    /// that number, then looks into all queues. One of them always observes the other, since both
+    /// lock the queue.
+    pub(super) fn new_dispatcher(
+        &self,
+        waiting: usize,
+        lateness: Lateness,
+    ) -> Option<(DispatcherId, Arc<InFlight>)> {
+        let is_enough =
+            |counted: usize| counted >= self.limits.dispatchers || waiting < self.limits.second_call;
         let counted = self.counted.load(Ordering::Relaxed);
-        if counted > 0 && slow.is_in_time(self.begun_us.load(Ordering::Relaxed)) && is_enough(counted) {
+        if counted > 0 && lateness.is_in_time(self.began_us.load(Ordering::Relaxed)) && is_enough(counted) {
             return None;
         }
-        let mut senders = self.lock();
-        if let Some(overdue_us) = slow.overdue_us {
-            senders.counted.retain(|(_, begun_us)| *begun_us > overdue_us);
+        let mut dispatchers = self.lock();
+        if let Some(overdue_us) = lateness.overdue_us {
+            dispatchers.counted.retain(|(_, began_us)| *began_us > overdue_us);
         }
-        let is_in_time = senders.counted.iter().any(|(_, begun_us)| slow.is_in_time(*begun_us));
-        if is_in_time && is_enough(senders.counted.len()) {
-            self.tell(&senders);
+        let is_in_time = dispatchers.counted.iter().any(|(_, began_us)| lateness.is_in_time(*began_us));
+        if is_in_time && is_enough(dispatchers.counted.len()) {
+            self.publish(&dispatchers);
             return None;
         }
-        senders.so_far += 1;
-        let number = Number(senders.so_far);
-        senders.counted.push((number.0, slow.now_us));
-        self.tell(&senders);
-        let flight = Arc::new(Flight::default());
-        senders.flights.push(flight.clone());
-        Some((number, flight))
+        dispatchers.so_far += 1;
+        let id = DispatcherId(dispatchers.so_far);
+        dispatchers.counted.push((id, lateness.now_us));
+        self.publish(&dispatchers);
+        let in_flight = Arc::new(InFlight::default());
+        dispatchers.in_flight.push(in_flight.clone());
+        Some((id, in_flight))
     }
 
-    /// It counts as long as its calls are in time.
-    pub(super) fn begins_a_call(&self, number: &Number, now_us: u64) {
-        let mut senders = self.lock();
-        if let Some((_, begun_us)) = senders.counted.iter_mut().find(|(counted, _)| *counted == number.0) {
-            *begun_us = now_us;
+    /// A dispatcher counts as long as its calls are in time.
+    pub(super) fn begins_a_call(&self, id: DispatcherId, now_us: u64) {
+        let mut dispatchers = self.lock();
+        if let Some((_, began_us)) = dispatchers.counted.iter_mut().find(|(counted, _)| *counted == id) {
+            *began_us = now_us;
         }
-        self.tell(&senders);
+        self.publish(&dispatchers);
     }
 
-    /// Counts it out. Whether any is left.
-    pub(super) fn forget(&self, number: &Number) -> bool {
-        let mut senders = self.lock();
-        senders.counted.retain(|(counted, _)| *counted != number.0);
-        self.tell(&senders);
-        !senders.counted.is_empty()
+    /// The dispatcher no longer counts.
+    pub(super) fn forget(&self, id: DispatcherId) {
+        let mut dispatchers = self.lock();
+        dispatchers.counted.retain(|(counted, _)| *counted != id);
+        self.publish(&dispatchers);
     }
 
-    /// Counts it in again.
-    pub(super) fn remember(&self, number: &Number, now_us: u64) {
-        let mut senders = self.lock();
-        senders.counted.push((number.0, now_us));
-        self.tell(&senders);
+    /// The dispatcher counts again.
+    pub(super) fn remember(&self, id: DispatcherId, now_us: u64) {
+        let mut dispatchers = self.lock();
+        dispatchers.counted.push((id, now_us));
+        self.publish(&dispatchers);
     }
 
-    pub(super) fn flights(&self) -> Vec<Arc<Flight>> {
-        self.lock().flights.clone()
+    pub(super) fn in_flight(&self) -> Vec<Arc<InFlight>> {
+        self.lock().in_flight.clone()
     }
 
-    pub(super) fn has_landed(&self, flight: &Arc<Flight>) {
-        self.lock().flights.retain(|other| !Arc::ptr_eq(other, flight));
+    pub(super) fn has_landed(&self, in_flight: &Arc<InFlight>) {
+        self.lock().in_flight.retain(|other| !Arc::ptr_eq(other, in_flight));
     }
 
-    /// All lines; another one first each time, so that none has to wait for all others.
-    pub(super) fn lines_in_turn(&self) -> impl Iterator<Item = &Line> {
-        let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.lines.len();
-        self.lines[first..].iter().chain(&self.lines[..first])
+    /// Returns all shards, beginning with another one each time: none has to wait for all others.
+    pub(super) fn shards_in_turn(&self) -> impl Iterator<Item = &Shard> {
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.shards.len();
+        self.shards[first..].iter().chain(&self.shards[..first])
     }
 
-    /// How many ask, and how many different things.
+    /// Returns the number of checks in the queues, and of rows that they are for the store.
     pub(super) fn waiting(&self) -> (usize, usize) {
-        let waiting = self.lines.iter().map(|line| line.lock().waiting());
-        waiting.fold((0, 0), |(asks, rows), line| (asks + line.0, rows + line.1))
+        let waiting = self.shards.iter().map(|shard| shard.lock().waiting());
+        waiting.fold((0, 0), |(checks, rows), shard| (checks + shard.0, rows + shard.1))
     }
 
-    fn tell(&self, senders: &Senders) {
-        let last = senders.counted.iter().map(|(_, begun_us)| *begun_us).max();
-        self.begun_us.store(last.unwrap_or_default(), Ordering::Relaxed);
-        self.counted.store(senders.counted.len(), Ordering::Relaxed);
+    fn publish(&self, dispatchers: &Dispatchers) {
+        let last = dispatchers.counted.iter().map(|(_, began_us)| *began_us).max();
+        self.began_us.store(last.unwrap_or_default(), Ordering::Relaxed);
+        self.counted.store(dispatchers.counted.len(), Ordering::Relaxed);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Senders> {
-        self.senders.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Dispatchers> {
+        self.dispatchers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+impl Shard {
+    fn new(capacity: usize) -> Self {
+        Self { queue: Mutex::default(), room: Semaphore::new(capacity) }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
 
-/// A caller who sends by himself.
-pub(super) struct Alone<'a>(&'a Place);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.0.alone.fetch_sub(1, Ordering::Relaxed);
+    /// Removes checks from the queue, and gives their room to waiting callers.
+    pub(super) fn free<T>(&self, remove: impl FnOnce(&mut Queue) -> T) -> T {
+        let mut queue = self.lock();
+        let before = queue.occupied();
+        let removed = remove(&mut queue);
+        let freed = before - queue.occupied();
+        drop(queue);
+        // Wakes callers, so not under the lock.
+        self.room.add_permits(freed);
+        removed
     }
 }
 
-/// What had begun by then takes longer than it should; `None` where that is before all began.
+/// Permits a caller to send its own check.
+pub(super) struct DirectSend<'a>(&'a Place);
+
+impl Drop for DirectSend<'_> {
+    fn drop(&mut self) {
+        self.0.direct_sends.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A call that began by these times takes longer than it should. `None` where that is before the
+/// first call.
 #[derive(Clone, Copy)]
-pub(super) struct Slow {
+pub(super) struct Lateness {
     now_us: u64,
-    /// A tenth of the limiter's deadline.
     late_us: Option<u64>,
-    /// Two of them.
+    /// Two deadlines of the limiter ago.
     overdue_us: Option<u64>,
 }
 
-impl Slow {
-    /// For one who asks now and gives up `after` so long, at `due_us`.
+impl Lateness {
+    /// For a caller that enqueues now and gives up `after` so long, at `due_us`: a call is late after
+    /// a tenth of the limiter's deadline.
     pub(super) fn at(due_us: u64, after: Duration, longest: Duration) -> Self {
-        // A deadline can be longer than any clock shows.
-        let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        let (now_us, longest_us) = (due_us.saturating_sub(micros(after)), micros(longest));
+        Self::new(due_us.saturating_sub(micros(after)), micros(longest) / 10, longest)
+    }
+
+    /// For the reaper.
+    pub(super) fn stalled(now_us: u64, stall: Duration, longest: Duration) -> Self {
+        Self::new(now_us, micros(stall), longest)
+    }
+
+    fn new(now_us: u64, late_after_us: u64, longest: Duration) -> Self {
         Self {
             now_us,
-            late_us: now_us.checked_sub(longest_us / 10),
-            overdue_us: now_us.checked_sub(longest_us.saturating_mul(2)),
+            late_us: now_us.checked_sub(late_after_us),
+            overdue_us: now_us.checked_sub(micros(longest).saturating_mul(2)),
         }
     }
 
-    fn is_in_time(self, begun_us: u64) -> bool {
-        self.late_us.is_none_or(|late_us| begun_us > late_us)
+    pub(super) fn is_in_time(self, began_us: u64) -> bool {
+        self.late_us.is_none_or(|late_us| began_us > late_us)
     }
+}
+
+/// Saturates: a deadline can be longer than any clock shows.
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Waker};
+
     use super::*;
 
-    const MOST: Most = Most { lines: 1, alone: 1, senders: 2, another: 16, waiting: 100 };
+    const LIMITS: Limits =
+        Limits { shards: 1, direct_sends: 1, dispatchers: 2, second_call: 16, capacity: 100 };
 
-    /// One who asks at this time, to whom 10 us are late and 200 overdue.
-    fn at(now_us: u64) -> Slow {
-        Slow { now_us, late_us: now_us.checked_sub(10), overdue_us: now_us.checked_sub(200) }
+    /// A caller at this time, to which 10 us are late and 200 overdue.
+    fn at(now_us: u64) -> Lateness {
+        Lateness { now_us, late_us: now_us.checked_sub(10), overdue_us: now_us.checked_sub(200) }
     }
 
     #[test]
-    fn one_sender_is_enough_for_little_and_two_for_much() {
-        let place = Place::new(MOST);
-        assert!(place.new_sender(1, at(0)).is_some());
-        assert!(place.alone().is_none());
-        assert!(place.new_sender(15, at(1)).is_none());
-        assert!(place.new_sender(16, at(1)).is_some());
-        assert!(place.new_sender(16, at(1)).is_none());
+    fn one_dispatcher_is_enough_for_few_checks_and_two_for_many() {
+        let place = Place::new(LIMITS);
+        assert!(place.new_dispatcher(1, at(0)).is_some());
+        assert!(place.direct_send().is_none());
+        assert!(place.new_dispatcher(15, at(1)).is_none());
+        assert!(place.new_dispatcher(16, at(1)).is_some());
+        assert!(place.new_dispatcher(16, at(1)).is_none());
     }
 
     #[test]
-    fn nobody_is_late_under_a_deadline_beyond_all_clocks() {
+    fn no_dispatcher_is_late_under_a_deadline_beyond_all_clocks() {
         for seconds in [1 << 60, u64::MAX] {
             let endless = Duration::from_secs(seconds);
-            assert!(Slow::at(1_000, endless, endless).is_in_time(0), "{seconds}");
+            assert!(Lateness::at(1_000, endless, endless).is_in_time(0), "{seconds}");
         }
     }
 
     #[test]
-    fn a_late_sender_is_not_waited_for_and_an_overdue_one_does_not_count() {
-        let place = Place::new(MOST);
-        let (first, _) = place.new_sender(1, at(100)).unwrap();
-        assert!(place.new_sender(1, at(109)).is_none());
-        let (second, _) = place.new_sender(1, at(110)).unwrap();
-        assert!(place.new_sender(1, at(111)).is_none());
+    fn late_dispatcher_is_not_waited_for_and_overdue_dispatcher_does_not_count() {
+        let place = Place::new(LIMITS);
+        let (first, _) = place.new_dispatcher(1, at(100)).unwrap();
+        assert!(place.new_dispatcher(1, at(109)).is_none());
+        let (second, _) = place.new_dispatcher(1, at(110)).unwrap();
+        assert!(place.new_dispatcher(1, at(111)).is_none());
         // The first is late and alone again, however lately the second began.
-        assert!(place.forget(&second));
-        let (third, _) = place.new_sender(1, at(112)).unwrap();
-        place.begins_a_call(&third, 300);
-        assert!(place.new_sender(1, at(305)).is_none());
-        assert!(place.forget(&first));
-        assert!(!place.forget(&third));
-        assert!(place.alone().is_some());
-        place.new_sender(1, at(400)).unwrap();
-        place.new_sender(1, at(600)).unwrap();
+        place.forget(second);
+        let (third, _) = place.new_dispatcher(1, at(112)).unwrap();
+        place.begins_a_call(third, 300);
+        assert!(place.new_dispatcher(1, at(305)).is_none());
+        place.forget(first);
+        assert!(place.direct_send().is_none());
+        place.forget(third);
+        assert!(place.direct_send().is_some());
+        place.new_dispatcher(1, at(400)).unwrap();
+        place.new_dispatcher(1, at(600)).unwrap();
         assert_eq!(place.counted.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn freed_room_goes_to_waiting_callers_before_newcomers() {
+        let shard = Shard::new(1);
+        shard.room.try_acquire().unwrap().forget();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut second = pin!(shard.room.acquire());
+        {
+            let mut first = pin!(shard.room.acquire());
+            assert!(first.as_mut().poll(&mut context).is_pending());
+            assert!(second.as_mut().poll(&mut context).is_pending());
+            shard.room.add_permits(1);
+            assert!(shard.room.try_acquire().is_err());
+            // The first is cancelled after it was woken.
+        }
+        assert!(shard.room.try_acquire().is_err());
+        assert!(second.as_mut().poll(&mut context).is_ready());
     }
 }

@@ -1,4 +1,4 @@
-//! The asks that wait to be sent, in order of arrival, equal ones together.
+//! The checks that are enqueued, in order of arrival, equal checks together.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -12,25 +12,27 @@ use crate::fingerprint::{AsTheyAre, Fingerprint};
 use crate::quota::Kind;
 use crate::store::{Group, MOST_WORK, Outcome};
 
-/// What a caller is told.
+/// What a caller receives.
 pub(super) type Told = Result<Share, Error>;
 
-/// Whom to answer.
+/// A caller that waits.
 #[derive(Debug)]
 pub(super) struct Caller {
     pub(super) answer: oneshot::Sender<Told>,
     pub(super) deadline: Deadline,
 }
 
-/// Equal asks: one group for the store, whose `n` says how many they are.
+/// Equal checks: one group for the store, whose `n` is their number.
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) group: Group,
     pub(super) callers: Vec<Caller>,
     fingerprint: Option<Fingerprint>,
+    /// Callers that this holds room for: at least one, also when all callers are gone.
+    occupied: usize,
 }
 
-/// What goes out together, and what it means for the store.
+/// A batch, and the work that it is for the store.
 #[derive(Debug, Default)]
 pub(super) struct Batched {
     pub(super) merged: Vec<Merged>,
@@ -42,14 +44,16 @@ pub(super) struct Queue {
     merged: VecDeque<Merged>,
     /// How many left before the first of `merged`.
     left: u64,
-    /// Where asks with a fingerprint wait, counted as `left` is.
+    /// The positions of checks with a fingerprint, counted as `left` is.
     places: HashMap<Fingerprint, u64, AsTheyAre>,
     waiting: usize,
+    /// The sum over `merged`.
+    occupied: usize,
 }
 
 impl Batched {
-    /// Equal asks of several lines are one, as those of one line are. Looked for only where more than
-    /// one waits, as they do for a hot key: of unlike ones there are many.
+    /// Merges equal checks of several shards. Looks for them only where more than one check waits, as
+    /// for a hot key: unlike checks are many.
     fn add(&mut self, next: Merged) {
         let is_equal =
             |other: &Merged| other.fingerprint == next.fingerprint && are_equal(&other.group, &next.group);
@@ -72,17 +76,17 @@ impl Queue {
         self.merged.is_empty()
     }
 
-    /// How many ask, with those who have given up, and how many different things.
+    /// Returns the number of checks, with those that were cancelled, and of rows that they are for the store.
     pub(super) fn waiting(&self) -> (usize, usize) {
         (self.waiting, self.merged.len())
     }
 
-    pub(super) fn is_full(&self, most: usize) -> bool {
-        // Of those who have given up, the places are left until they are popped.
-        self.waiting.max(self.merged.len()) >= most
+    /// Returns the number of callers that the queue holds room for.
+    pub(super) fn occupied(&self) -> usize {
+        self.occupied
     }
 
-    /// The group itself where an equal one was there: to be dropped without the lock.
+    /// Returns the group if an equal one was there: the caller drops it without the lock.
     pub(super) fn push(
         &mut self,
         group: Group,
@@ -90,22 +94,24 @@ impl Queue {
         caller: Caller,
     ) -> Option<Group> {
         self.waiting += 1;
+        self.occupied += 1;
         if let Some(&place) = fingerprint.and_then(|fingerprint| self.places.get(&fingerprint)) {
             let equal = &mut self.merged[(place - self.left) as usize];
             if are_equal(&equal.group, &group) {
                 equal.callers.push(caller);
+                equal.occupied += 1;
                 return Some(group);
             }
         }
         if let Some(fingerprint) = fingerprint {
             self.places.insert(fingerprint, self.left + self.merged.len() as u64);
         }
-        self.merged.push_back(Merged { group, callers: vec![caller], fingerprint });
+        self.merged.push_back(Merged { group, callers: vec![caller], fingerprint, occupied: 1 });
         None
     }
 
-    /// Adds the next to send: as many as mean no more than [`MOST_WORK`] for the
-    /// store, among them [some](Merged::is_waited_for) that nobody waits for any more.
+    /// Moves the next checks to a batch: as many as are no more than [`MOST_WORK`] for the store. Some
+    /// may have [no caller](Merged::is_waited_for) any more.
     pub(super) fn pop_into(&mut self, batch: &mut Batched) {
         while let Some(next) = self.merged.front() {
             batch.work += next.group.work();
@@ -120,30 +126,30 @@ impl Queue {
             }
             self.left += 1;
             self.waiting -= next.callers.len();
+            self.occupied -= next.occupied;
             batch.add(next);
         }
     }
 
-    /// See [`Merged::tell_late`].
-    pub(super) fn tell_late(&mut self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
-        let Self { merged, waiting, .. } = self;
+    /// See [`Merged::expire`]. An entry whose callers are all gone keeps room for one until it is
+    /// popped, so that the queue stays bounded.
+    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
+        let Self { merged, waiting, occupied, .. } = self;
         let next = |merged: &mut Merged| {
             let before = merged.callers.len();
-            let next = merged.tell_late(now, &late);
+            let next = merged.expire(now, &late);
             *waiting -= before - merged.callers.len();
+            let needed = merged.callers.len().max(1);
+            *occupied -= merged.occupied - needed;
+            merged.occupied = needed;
             next
         };
         merged.iter_mut().filter_map(next).min()
     }
-
-    /// Nobody will send these; their callers are told.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
-    }
 }
 
 impl Merged {
-    /// Counts those who are still there, of whom there may be none.
+    /// Returns whether any caller still waits, and takes the number of those that do as `n`.
     pub(super) fn is_waited_for(&mut self) -> bool {
         self.callers.retain(|caller| !caller.answer.is_closed());
         if self.group.n == 1 {
@@ -152,20 +158,20 @@ impl Merged {
         !self.callers.is_empty()
     }
 
-    /// When the last of them has given up.
+    /// Returns the last deadline of its callers.
     pub(super) fn last_deadline(&self) -> Option<Instant> {
         self.callers.iter().map(|caller| caller.deadline.at).max()
     }
 
-    /// Tells those whose deadline has passed, who wait no more. When the next is due.
-    pub(super) fn tell_late(&mut self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
+    /// Notifies and removes callers whose deadline has passed. Returns the next deadline.
+    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
         for caller in self.callers.extract_if(.., |caller| caller.deadline.at <= now) {
             let _ = caller.answer.send(late(caller.deadline));
         }
         self.callers.iter().map(|caller| caller.deadline.at).min()
     }
 
-    /// What was admitted goes to the first callers who are still there.
+    /// Gives what was admitted to the first callers that still wait.
     pub(super) fn share_out(self, outcome: Result<Outcome, Error>, sent_us: u64) {
         let n = self.group.n;
         let mut index = 0;
@@ -178,8 +184,8 @@ impl Merged {
     }
 }
 
-/// `None` for what stays by itself: a take of several units at once, and where
-/// denials count, since those depend on who asked before.
+/// Returns `None` for checks that are never merged: a take of several units at once, and gates that
+/// count denied checks, since their decisions depend on the checks before.
 pub(super) fn fingerprint(group: &Group) -> Option<Fingerprint> {
     let counts_denied = |kind: &Kind| matches!(kind, Kind::SlidingLog(log) if log.count_denied);
     if group.n > 1 || group.items.iter().any(|item| counts_denied(item.target.gate.quota.kind())) {
@@ -236,7 +242,7 @@ mod tests {
         Quota::fixed_window(5, MINUTE)
     }
 
-    fn line_up(queue: &mut Queue, hashes: &Fingerprints, key: &str) -> oneshot::Receiver<Told> {
+    fn enqueue(queue: &mut Queue, hashes: &Fingerprints, key: &str) -> oneshot::Receiver<Told> {
         let ((caller, answered), mut group) = (caller(), group(five(), key));
         group.items[0].target.fingerprint = hashes.of(key);
         let fingerprint = fingerprint(&group);
@@ -255,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_late_is_told_and_the_next_deadline_is_known() {
+    fn late_callers_are_notified_and_the_next_deadline_is_known() {
         let mut queue = Queue::default();
         let now = Instant::now();
         let mut waiting = Vec::new();
@@ -272,15 +278,16 @@ mod tests {
         let told = |waiting: &mut Vec<oneshot::Receiver<Told>>| -> Vec<bool> {
             waiting.iter_mut().map(|answer| answer.try_recv().is_ok()).collect()
         };
-        assert_eq!(queue.tell_late(now, late), Some(at(1)));
+        assert_eq!(queue.expire(now, late), Some(at(1)));
         assert_eq!(told(&mut waiting), [false; 4]);
-        assert_eq!(queue.tell_late(at(1), late), Some(at(2)));
+        assert_eq!(queue.expire(at(1), late), Some(at(2)));
         assert_eq!(told(&mut waiting), [true, false, false, true]);
-        assert_eq!(queue.waiting, 2);
+        // The last check of `c` keeps its room until it is popped.
+        assert_eq!((queue.waiting, queue.occupied), (2, 3));
         let sent: Vec<usize> =
             pop(&mut queue).iter_mut().map(|merged| usize::from(merged.is_waited_for())).collect();
-        assert_eq!((sent, queue.waiting), (vec![1, 1, 0], 0));
-        assert_eq!(queue.tell_late(at(9), late), None);
+        assert_eq!((sent, queue.waiting, queue.occupied), (vec![1, 1, 0], 0, 0));
+        assert_eq!(queue.expire(at(9), late), None);
     }
 
     #[test]
@@ -303,13 +310,13 @@ mod tests {
     }
 
     #[test]
-    fn equal_asks_wait_in_the_place_of_the_first() {
+    fn equal_checks_wait_in_the_position_of_the_first() {
         let (mut queue, hashes) = (Queue::default(), Fingerprints::default());
         let mut waiting = Vec::new();
         for key in ["a", "b", "a", "c", "b", "a"] {
-            waiting.push(line_up(&mut queue, &hashes, key));
+            waiting.push(enqueue(&mut queue, &hashes, key));
         }
-        // The first `b` is not waited for any more.
+        // The caller of the first `b` is cancelled.
         drop(waiting.remove(1));
         let batch: Vec<(String, u64)> = pop(&mut queue)
             .into_iter()
@@ -322,24 +329,24 @@ mod tests {
     }
 
     #[test]
-    fn equal_asks_of_two_lines_are_one_and_no_work_of_their_own() {
+    fn equal_checks_of_two_shards_are_one_row_and_no_work_of_their_own() {
         let (mut batch, hashes) = (Batched::default(), Fingerprints::default());
         let mut waiting = Vec::new();
-        for line in [&["a", "b", "a"][..], &["c", "a", "a", "b", "a"]] {
+        for shard in [&["a", "b", "a"][..], &["c", "a", "a", "b", "a"]] {
             let mut queue = Queue::default();
-            for key in line {
-                waiting.push(line_up(&mut queue, &hashes, key));
+            for key in shard {
+                waiting.push(enqueue(&mut queue, &hashes, key));
             }
             queue.pop_into(&mut batch);
         }
         let callers: Vec<usize> = batch.merged.iter().map(|merged| merged.callers.len()).collect();
-        // The second `b` is alone in its line, and so is not looked for.
+        // The second `b` is alone in its shard, so it is not looked for.
         assert_eq!(callers, [5, 1, 1, 1]);
         assert_eq!(batch.work, batch.merged.iter().map(|merged| merged.group.work()).sum::<u32>());
     }
 
     #[test]
-    fn unlike_asks_are_not_merged_whatever_their_fingerprints() {
+    fn unlike_checks_are_not_merged_whatever_their_fingerprints() {
         let (mut queue, quota) = (Queue::default(), Quota::leaky_bucket(5, Rate::per_second(1)));
         let like = |change: &dyn Fn(&mut Group)| {
             let mut group = group(quota, "key");

@@ -1,0 +1,215 @@
+//! A dispatcher: a task that sends what is enqueued, until the queues are empty.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+
+use futures_util::future::{self, BoxFuture};
+use futures_util::task::AtomicWaker;
+use tokio::time::Instant;
+
+use super::Shared;
+use super::place::{DispatcherId, Lateness, Place};
+use super::queue::{Batched, Merged, Told};
+use crate::connection::Deadline;
+use crate::error::Error;
+use crate::store::{MOST_WORK, Outcome};
+
+/// The batch that a dispatcher has in flight. Callers whose deadline passes meanwhile are found here.
+///
+/// The call is here, not in the dispatcher's task: a blocked runtime does not poll its tasks, and then
+/// the reaper polls the call.
+#[derive(Default)]
+pub(super) struct InFlight {
+    batch: Mutex<Vec<Merged>>,
+    call: Mutex<Option<Call>>,
+    dispatcher: AtomicWaker,
+}
+
+struct Call {
+    reply: BoxFuture<'static, (Vec<Result<Outcome, Error>>, u64)>,
+    began_us: u64,
+}
+
+impl InFlight {
+    /// Never while a queue is locked: a dispatcher locks both, the queue second.
+    fn batch(&self) -> MutexGuard<'_, Vec<Merged>> {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call(&self) -> MutexGuard<'_, Option<Call>> {
+        self.call.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// See [`Merged::expire`].
+    pub(super) fn expire(&self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
+        self.batch().iter_mut().filter_map(|merged| merged.expire(now, &late)).min()
+    }
+
+    pub(super) fn is_late(&self, late: Lateness) -> bool {
+        self.call().as_ref().is_some_and(|call| !late.is_in_time(call.began_us))
+    }
+
+    /// Polls the call if it is late. The `waker` replaces the dispatcher's, until that polls again.
+    pub(super) fn help(&self, late: Lateness, waker: &Waker) {
+        // The dispatcher may have begun another call meanwhile. That one is not late.
+        let is_late = |call: &Call| !late.is_in_time(call.began_us);
+        if self.poll(is_late, &mut Context::from_waker(waker)).is_ready() {
+            self.dispatcher.wake();
+        }
+    }
+
+    async fn reply(&self) {
+        future::poll_fn(|context| {
+            self.dispatcher.register(context.waker());
+            self.poll(|_| true, context)
+        })
+        .await;
+    }
+
+    /// Polls the call if it is the `wanted` one, and shares out its reply.
+    fn poll(&self, wanted: impl Fn(&Call) -> bool, context: &mut Context<'_>) -> Poll<()> {
+        let mut guard = self.call();
+        let Some(call) = guard.as_mut().filter(|call| wanted(call)) else { return Poll::Ready(()) };
+        let (outcomes, sent_us) = ready!(call.reply.as_mut().poll(context));
+        *guard = None;
+        drop(guard);
+        let batch = std::mem::take(&mut *self.batch());
+        for (merged, outcome) in batch.into_iter().zip(outcomes) {
+            merged.share_out(outcome, sent_us);
+        }
+        Poll::Ready(())
+    }
+}
+
+impl fmt::Debug for InFlight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InFlight").field("batch", &self.batch).finish_non_exhaustive()
+    }
+}
+
+/// More rounds would let callers wait longer than they gain.
+const ROUNDS: usize = 2;
+/// As many levels as go into a call.
+const FULL: usize = MOST_WORK as usize / 2;
+
+pub(super) struct Dispatcher {
+    shared: Arc<Shared>,
+    place: usize,
+    id: DispatcherId,
+    in_flight: Arc<InFlight>,
+    is_on_reaper: bool,
+    has_ended: bool,
+}
+
+impl Dispatcher {
+    pub(super) fn new(shared: Arc<Shared>, place: usize, id: DispatcherId, in_flight: Arc<InFlight>) -> Self {
+        Self { shared, place, id, in_flight, is_on_reaper: false, has_ended: false }
+    }
+
+    pub(super) async fn run(mut self) {
+        while let Some(call) = self.next() {
+            *self.in_flight.call() = Some(call);
+            self.in_flight.reply().await;
+            yield_to_followers(&self.shared.places[self.place]).await;
+        }
+    }
+
+    /// Runs on the reaper's runtime.
+    pub(super) fn on_reaper(mut self) -> impl Future<Output = ()> + Send + 'static {
+        self.is_on_reaper = true;
+        self.run()
+    }
+
+    /// The next call: of the batch that the dispatcher already has, if it began on a runtime that
+    /// ended, or of a new one.
+    fn next(&mut self) -> Option<Call> {
+        let in_flight = self.in_flight.clone();
+        let mut batch = in_flight.batch();
+        batch.retain_mut(Merged::is_waited_for);
+        while batch.is_empty() {
+            *batch = self.pop()?;
+            batch.retain_mut(Merged::is_waited_for);
+        }
+        let began = Instant::now();
+        let at = batch.iter().filter_map(Merged::last_deadline).max().unwrap_or(began);
+        let groups: Vec<_> = batch.iter().map(|merged| merged.group.clone()).collect();
+        let checks = batch.iter().map(|merged| merged.callers.len()).sum();
+        let shared = self.shared.clone();
+        let deadline = Deadline { at, after: shared.longest };
+        let began_us = shared.reaper.micros(began);
+        let reply = Box::pin(async move { shared.call(&groups, checks, deadline).await });
+        Some(Call { reply, began_us })
+    }
+
+    /// Takes the next batch. `None` if nothing is enqueued: the dispatcher has ended then.
+    fn pop(&mut self) -> Option<Vec<Merged>> {
+        let place = &self.shared.places[self.place];
+        let now_us = || self.shared.reaper.micros(Instant::now());
+        let batch = pop(place);
+        if !batch.is_empty() {
+            place.begins_a_call(self.id, now_us());
+            return Some(batch);
+        }
+        place.forget(self.id);
+        // Race: a caller enqueues, then reads the number of dispatchers. This dispatcher leaves that
+        // number, then looks into the queues again. One of them always observes the other.
+        let batch = pop(place);
+        if !batch.is_empty() {
+            place.remember(self.id, now_us());
+            return Some(batch);
+        }
+        place.has_landed(&self.in_flight);
+        self.has_ended = true;
+        None
+    }
+}
+
+/// Lets other tasks run before the next call: callers that have just been answered check again, and
+/// each check that joins spares Redis a part of a call. A second time if more have come, but not
+/// where the call is full.
+async fn yield_to_followers(place: &Place) {
+    let mut before = None;
+    for _ in 0..ROUNDS {
+        let (checks, rows) = place.waiting();
+        if rows >= FULL || before == Some(checks) {
+            break;
+        }
+        before = Some(checks);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Takes one batch from all shards.
+fn pop(place: &Place) -> Vec<Merged> {
+    let mut batch = Batched::default();
+    for shard in place.shards_in_turn() {
+        shard.free(|queue| queue.pop_into(&mut batch));
+    }
+    batch.merged
+}
+
+/// Its runtime ended before the dispatcher did. It goes on where the reaper runs, with the same id,
+/// so there is no moment in which nothing dispatches the checks of other runtimes.
+///
+/// The batch in flight is sent again. Redis may have counted the first call: a retried take
+/// over-charges at worst.
+impl Drop for Dispatcher {
+    fn drop(&mut self) {
+        if self.has_ended {
+            return;
+        }
+        *self.in_flight.call() = None;
+        let place = &self.shared.places[self.place];
+        if let Some(thread) = self.shared.reaper.thread().filter(|_| !self.is_on_reaper) {
+            place.begins_a_call(self.id, self.shared.reaper.micros(Instant::now()));
+            let goes_on = Self::new(self.shared.clone(), self.place, self.id, self.in_flight.clone());
+            thread.spawn(goes_on.on_reaper());
+            return;
+        }
+        // Its callers get an error. What is enqueued waits for the next caller's dispatcher.
+        self.in_flight.batch().clear();
+        place.has_landed(&self.in_flight);
+        place.forget(self.id);
+    }
+}
