@@ -26,7 +26,7 @@ fn text_of_a_network_or_an_address_is_trusted_as_its_value_is() {
     assert_eq!(key_behind(&["10.0.0.0/8".to_owned()]), CLIENT);
     assert_eq!(key_behind([network("10.0.0.0/8")]), CLIENT);
     let networks = [network("10.0.0.0/8")];
-    assert_eq!(key_behind(&networks), CLIENT);
+    assert_eq!(key_behind(networks.iter()), CLIENT);
     assert_eq!(key_behind([address]), CLIENT);
     assert_eq!(key_behind([IpAddr::V4(address)]), CLIENT);
     for others in ["10.0.0.2", "10.1.0.0/16", "::/0"] {
