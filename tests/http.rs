@@ -6,6 +6,7 @@ mod examples;
 mod fixture;
 mod fleet;
 mod headers;
+mod outage;
 mod passing;
 pub(crate) mod process;
 #[cfg(feature = "rules")]
