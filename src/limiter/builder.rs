@@ -237,9 +237,9 @@ impl Builder {
     /// Redis; never longer than the denial's [`retry_after`](crate::Decision::retry_after).
     ///
     /// A cached answer is the answer that Redis would give if other processes had left the key alone since
-    /// the denial: their charges, resets, refunds and unblocks are observed up to this much later. Charges
-    /// and give-backs of this process are observed at once. Of a sliding log,
-    /// [`remaining`](crate::Decision::remaining) is that at the denial.
+    /// the denial: their charges, resets, refunds and unblocks are observed up to this much later. Those by
+    /// callers of this process are observed at once, unless a caller gives up before the answer. Of a
+    /// sliding log, [`remaining`](crate::Decision::remaining) is that at the denial.
     ///
     /// Zero switches it off. Over Redis only.
     ///

@@ -1,4 +1,4 @@
-//! What a caller is told, and the observer with him.
+//! Decisions, as callers and the observer get them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,13 +13,12 @@ use crate::fallback::{ChargeStamp, LocalOutcome};
 use crate::limiter::OnFailure;
 use crate::store::{GateInfo, Item, Store, Target};
 
-/// What a caller who was refused whatever he has used is told to wait.
+/// The wait of a denial that does not depend on the units used.
 pub(crate) const CLOSED_RETRY_US: u64 = 1_000_000;
 
 impl Core {
-    /// A caller's decision, as far as the group's item at `at` decides it, which
-    /// was asked for `cost`. Of an item alone the store's word counts: it has
-    /// charged what it admitted.
+    /// Returns a caller's decision by the group's item at index `at`, of which `cost` units were wanted.
+    /// Of an item alone, the store's count of admitted checks decides, since it charged those.
     pub(in crate::limiter) fn decision(
         &self,
         gate: &GateInfo,
@@ -37,8 +36,8 @@ impl Core {
         decision(gate, answer, source, now)
     }
 
-    /// What to say of an ask that the store did not answer; with the item that it came to, if that
-    /// is still there.
+    /// Returns the decision of the failure policy on a check that the store did not answer. `item` saves
+    /// making the check's item again.
     pub(in crate::limiter) fn without_store(
         &self,
         ask: AskRef<'_>,
@@ -56,7 +55,7 @@ impl Core {
         }
     }
 
-    /// What is to be done about it; the error where that is all there is to say.
+    /// Returns the failure policy to apply, or the error where none applies.
     pub(in crate::limiter) fn on_failure(&self, ask: AskRef<'_>, error: Error) -> Result<OnFailure, Error> {
         let is_double = matches!(*self.store, Store::Always { .. });
         if self.observer.is_some() && !is_double {
@@ -111,7 +110,7 @@ impl Core {
         }
     }
 
-    /// Who was denied, or would have been but for shadow mode.
+    /// Reports a denied key, also where only shadow mode let it pass.
     pub(in crate::limiter) fn tell_denied(&self, ask: AskRef<'_>, decision: &Decision) {
         if let (Some(observer), Ok(info)) = (&self.observer, ask.gate.info())
             && (decision.shadow || !decision.allowed)
@@ -142,7 +141,7 @@ impl Core {
     }
 }
 
-/// Passes or is denied, whatever was used.
+/// Returns a decision that does not depend on the units used.
 pub(in crate::limiter) fn undecided(
     ask: AskRef<'_>,
     allowed: bool,
@@ -164,7 +163,7 @@ pub(in crate::limiter) fn undecided(
     })
 }
 
-/// A key as it stands in Redis, made where it is shown.
+/// A key as it is written in Redis, formatted only when it is displayed.
 struct InRedis<'a>(&'a Arc<GateInfo>, AskRef<'a>);
 
 impl fmt::Display for InRedis<'_> {
