@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use harness::{Fault, Proxy};
 use tidegate::{Decision, Gate, Limiter, ManualClock, Quota, Source};
 
 use crate::support::fixture::{HOUR, builder_as_is, closed_port, quotas};
@@ -113,17 +114,17 @@ async fn a_cost_above_the_share_waits_as_the_whole_quota_does_and_at_least_a_sec
 
 #[tokio::test]
 async fn a_blocked_key_denies_a_cost_above_the_share_until_the_block_ends() {
-    let server = harness::Server::process(&[]).unwrap();
-    let limiter = builder_as_is(server.url()).deadline(Duration::from_millis(50)).instances(4);
-    let limiter = limiter.deny_cache(Duration::ZERO).build().unwrap();
+    let server = harness::shared();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let limiter = builder_as_is(&proxy.url()).instances(4).deny_cache(Duration::ZERO).build().unwrap();
     for (name, quota) in quotas(20, DAY) {
         let gate = limiter.gate(name, quota);
-        let _ = gate.ask("key").deadline(HOUR).check().await.unwrap();
+        assert!(gate.check("key").await.unwrap().is_allowed());
         gate.block("key", HOUR).await.unwrap();
-        let blocked = gate.ask("key").deadline(HOUR).check().await.unwrap();
+        let blocked = gate.check("key").await.unwrap();
         assert_eq!((blocked.is_allowed(), blocked.source()), (false, Source::Redis));
     }
-    let _paused = crate::support::fixture::Paused::new(&server);
+    proxy.set(Fault::Refuse);
     for (name, quota) in quotas(20, DAY) {
         let denied = decide(&limiter.gate(name, quota), "key", 6).await;
         assert!(!denied.is_allowed() && denied.retry_after() > HOUR / 2, "{quota}: {denied}");
