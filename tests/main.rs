@@ -26,6 +26,7 @@ mod fallback_reservations;
 mod fallback_share;
 mod fallback_warm_start;
 mod faults;
+mod fixed_window;
 mod full_queue;
 mod health;
 mod histories;
