@@ -39,14 +39,24 @@ async fn main() -> Result<(), Failure> {
             stamps.push(gate.check_cost("user:42", cost).await?.server_now_us());
         }
         let key = gate.redis_key("user:42")?;
-        let (command, look) = match quota.algorithm() {
-            "sliding_log" => ("ZRANGE", vec!["ZRANGE", &key, "0", "-1", "WITHSCORES"]),
-            _ => ("HGETALL", vec!["HGETALL", &key]),
-        };
-        let rest = look[2..].iter().map(|argument| format!(" {argument}")).collect::<String>();
         println!("# {quota}: {} used", costs.iter().map(u64::to_string).collect::<Vec<_>>().join(", then "));
-        println!("$ redis-cli {command} {key}{rest}\n{}\n", at_new_year(server.cli(&look)?, &stamps));
+        match quota.algorithm() {
+            "sliding_log" => look(&server, &["ZRANGE", &key, "0", "-1", "WITHSCORES"], &stamps)?,
+            "fixed_window" => look(&server, &["GET", &key], &stamps)?,
+            _ => look(&server, &["HGETALL", &key], &stamps)?,
+        }
+        if quota == QUOTAS[2] {
+            look(&server, &["TTL", &key], &stamps)?;
+        }
+        println!();
     }
+    Ok(())
+}
+
+/// Prints a command of redis-cli and its output.
+fn look(server: &Server, command: &[&str], stamps: &[u64]) -> Result<(), Failure> {
+    let printed = at_new_year(server.cli(command)?, stamps);
+    println!("$ redis-cli {}\n{printed}", command.join(" "));
     Ok(())
 }
 

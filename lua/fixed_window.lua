@@ -1,64 +1,89 @@
 --[[
-  fixed_window: a count that starts anew with each window, which begins with the
-  first charge or by the clock.
+  fixed_window: a count that starts again with each window. Windows begin with
+  their first charge, or by the clock.
 
-  KEYS     hash: used, a text (see there) such as `17 since 1763680460000000`:
-           units, and when the window began (us)
+  KEYS     string: the units used, such as `17`. It expires at the end of the
+           window. The expiry of a blocked key covers the block as well, so its
+           text carries the end of the window and of the block (us):
+           `17 until 1763680520000000 blocked until 1763680530000000`
   ARGV     quota: limit, window (us), 1 if by the clock, offset (us)
-  State    used, start of the window (where nothing is used: of the window that
-           a charge would begin)
-  Writes   a charge: HSET; where a window begins, also PEXPIREAT its end.
-           A denial: nothing, but that a window dated in the future is re-dated
-           to that of now.
+  State    used, end of the window (ms); with nothing used, of the window that a
+           charge would begin
+  Writes   a charge: INCRBY, or SET of a key that was blocked; PEXPIREAT with the
+           first charge of a window. The last unit given back: UNLINK. A denial:
+           nothing, except that a window that ends too late for this clock, or
+           never, ends with the window of now.
 ]]
 
--- The most that is ever stored, so that debt stays exact.
+-- The maximum count, so that debt stays exact.
 local MOST_UNITS = 4503599627370496
-local WINDOW = WHOLE .. ' since ' .. WHOLE
+local WINDOW = WHOLE .. ' until ' .. WHOLE .. BLOCKED .. WHOLE
 
 local function fixed_window(arg)
   local limit, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
-  local fresh = now
-  if ARGV[arg + 2] == '1' then fresh = now - (now - ARGV[arg + 3]) % window end
-
-  -- `kept`: the window stands already with its expiry.
-  local function afford(key, n, cost)
-    local text = call('HGET', key, 'used')
-    local used, start, blocked, ahead, kept = 0, fresh, 0, false, false
-    if text then
-      local digits, time, rest = match(text, '^(%d+) since (%d+)(.*)$')
-      local since = integer(time)
-      used = integer(digits)
-      if rest ~= '' then blocked = rest and blocked_until(rest) end
-      if not (used and since and blocked) then error('STATE used', 0) end
-      kept = used > 0 and since <= now and since + window > now
-      if used == 0 or since + window <= now then
-        used = 0
-      elseif since > now then
-        ahead = true
-      else
-        start = since
-      end
-    end
-    if (blocked <= now and used + n * cost <= limit) or cost == 0 then
-      return n, blocked, ahead, used, start, nil, kept
-    end
-    if blocked > now then return 0, blocked, ahead, used, start end
-    return math.floor(math.max(0, limit - used) / cost), blocked, ahead, used, start, nil, kept
+  -- A window that contains `now` ends at one of these (ms). One that begins now
+  -- ends at the latest. Windows by the clock change with the millisecond, since
+  -- expiries do.
+  local now_ms = math.floor(now / 1000)
+  local earliest, latest = now_ms + 1, math.ceil((now + window) / 1000)
+  if ARGV[arg + 2] == '1' then
+    local at = now_ms * 1000
+    latest = math.ceil((at - (at - ARGV[arg + 3]) % window + window) / 1000)
+    earliest = latest
   end
 
-  local function charge(key, n, own, k, cost, blocked, ahead, used, start, _, kept)
+  -- `found`: when the counted window ends according to the key; nil without one.
+  local function afford(key, n, cost)
+    local text = call('GET', key)
+    local used, ends, blocked, found = 0, latest, 0, nil
+    if text then
+      if match(text, '^[1-9]%d*$') or text == '0' then
+        used, found = integer(text), call('PEXPIRETIME', key)
+        -- Another writer removed the expiry.
+        if found < 0 then found = math.huge end
+      else
+        local digits, time, rest = match(text, '^(%d+) until (%d+)( .*)$')
+        used, found, blocked = integer(digits), integer(time), rest and blocked_until(rest)
+        found = found and math.floor(found / 1000)
+      end
+      if not (used and found and blocked) then error('STATE value', 0) end
+      if used == 0 or found <= now_ms then
+        used, found = 0, nil
+      elseif found >= earliest and found <= latest then
+        ends = found
+      end
+    end
+    local ahead = found ~= nil and found ~= ends
+    if (blocked <= now and used + n * cost <= limit) or cost == 0 then
+      return n, blocked, ahead, used, ends, nil, found
+    end
+    if blocked > now then return 0, blocked, ahead, used, ends, nil, found end
+    return math.floor(math.max(0, limit - used) / cost), blocked, ahead, used, ends, nil, found
+  end
+
+  local function charge(key, n, own, k, cost, blocked, ahead, used, ends, _, found)
     local units = k * cost
     if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
     local after = math.min(used + units, MOST_UNITS)
-    local text = format(WINDOW, after, start)
-    if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
-    call('HSET', key, 'used', text)
-    if not kept then expire(key, after > 0 and start + window or 0, blocked) end
+    if found == ends and blocked == 0 then
+      call('INCRBY', key, format(WHOLE, after - used))
+    elseif blocked > now then
+      call('SET', key, format(WINDOW, after, ends * 1000, blocked))
+      expire(key, after > 0 and ends * 1000 or 0, blocked)
+    elseif after > 0 then
+      call('SET', key, format(WHOLE, after))
+      expire(key, ends * 1000, 0)
+    else
+      call('UNLINK', key)
+    end
   end
 
-  local function give_back(key, units, stamp, blocked, _, used, start)
-    if stamp >= start then charge(key, 1, 1, 0, 1, blocked, true, math.max(0, used - units), start) end
+  -- `stamp` is the end of the window that was charged (us).
+  local function give_back(key, units, stamp, blocked, _, used, ends, _, found)
+    units = math.min(units, used)
+    if units > 0 and (not stamp or stamp == found * 1000) then
+      charge(key, 1, 1, 0, 1, blocked, true, used - units, ends)
+    end
   end
 
   return afford, charge, give_back

@@ -16,8 +16,10 @@
         charges k of n asks, of which `own` could be afforded; with k = 0 does
         what a denial may do; writes the state as it is where `ahead` is true
         -> the third number of state where only the state after tells it
-    give_back(key, units, stamp, blocked, ahead, state...)
-        takes back what was charged at `stamp` as far as it still counts
+    give_back(key, units, stamp, blocked, ahead, state..., the two)
+        returns what was charged at `stamp` as far as it still counts. `stamp` is
+        the server's time of that take (us), of a fixed window the end of the
+        window; nil means now
 ]]
 
 -- Doubles hold every integer up to here, so sums below it are exact.

@@ -12,12 +12,17 @@ if not may then return missing end
 local function need(command, ...)
   if not may(command, ...) then missing[#missing + 1] = command end
 end
+need('DECRBY', key, '1')
+need('GET', key)
 need('HDEL', key, 'x')
 need('HGET', key, 'x')
 need('HGETALL', key)
 need('HSET', key, 'x', '1')
+need('INCRBY', key, '1')
 need('PEXPIREAT', key, '1')
+need('PEXPIRETIME', key)
 need('PTTL', key)
+need('SET', key, '1')
 need('TIME')
 need('UNLINK', key)
 need('ZADD', key, '1', 'x')

@@ -57,7 +57,7 @@ local function sliding_counter(arg)
   end
 
   local function give_back(key, units, stamp, blocked, _, cur, prev)
-    if stamp >= start then
+    if not stamp or stamp >= start then
       cur = math.max(0, cur - units)
     elseif stamp + window >= start then
       prev = math.max(0, prev - units)

@@ -75,9 +75,9 @@ local function token_bucket(arg)
     end
   end
 
-  -- What was charged then has been draining since.
+  -- Units charged then have been draining since.
   local function give_back(key, units, stamp, blocked, _, ticks)
-    local left = math.max(0, units * per - (now - stamp) * rate)
+    local left = math.max(0, units * per - math.max(0, now - (stamp or now)) * rate)
     charge(key, 1, 1, 0, 1, blocked, true, math.max(0, ticks - left))
   end
 

@@ -1,7 +1,7 @@
 --[[
-  usual_fixed_window: takes from keys that are new, or whose count is of this window
-  or one that is over. As usual_token_bucket; what fixed_window says of state and
-  writes holds here too.
+  usual_fixed_window: takes from keys that are new, or whose text is a count of a
+  window that contains now: INCRBY first, and DECRBY of what was not admitted. As
+  usual_token_bucket; what fixed_window says of state and writes holds here too.
 
   Promises  `usual` and `done`, see there
 ]]
@@ -9,42 +9,50 @@ local done = 0
 
 local function usual(rows, call, format, now, stamp)
   if #stamp ~= 16 then return end
-  local keys, argv, size, sub, find = KEYS, ARGV, #rows, string.sub, string.find
-  local limit, window, fresh = argv[1] + 0, argv[2] + 0, now
-  if argv[3] == '1' then fresh = now - (now - argv[4]) % window end
+  local keys, argv, size, try = KEYS, ARGV, #rows, redis.pcall
+  local limit, window = argv[1] + 0, argv[2] + 0
+  local at = now - now % 1000
+  local earliest, latest = at / 1000 + 1, math.ceil((now + window) / 1000)
+  if argv[3] == '1' then
+    latest = math.ceil((at - (at - argv[4]) % window + window) / 1000)
+    earliest = latest
+  end
   local expiry
 
-  local n, cost, arg = 1, 1, 5
+  local n, cost, units, text, arg = 1, 1, 1, '1', 5
   local is_said, alike = #argv > 6, #argv < 4 + 3 * #keys
   for i = done + 1, #keys do
     if is_said then
       if not alike then arg = 2 + 3 * i end
       n, cost = argv[arg] + 0, argv[arg + 1] + 0
+      units, text = n * cost, argv[arg]
+      -- A peek; a cost that always denies, which would leave a count of 0; or a
+      -- sum that Lua's doubles may not hold.
+      if units == 0 or cost > limit or units > 4503599627370496 then return end
+      if cost > 1 then text = n == 1 and argv[arg + 1] or format('%d', units) end
       is_said = not alike
     end
 
+    -- Raises where Redis refuses it: the text of a block, garbage, no memory, a
+    -- replica. Then the key is read first.
     local key = keys[i]
-    local text, used, start, stands = call('HGET', key, 'used'), 0, fresh, false
-    if text then
-      -- Where a block stands behind, 23 characters from the end are too late.
-      local first, last = find(text, ' since ', -23, true)
-      if not first then return end
-      local count, since = sub(text, 1, first - 1) + 0, sub(text, last + 1) + 0
-      if not (since <= now and since >= 0 and count >= 0 and count <= 9007199254740992 and count % 1 + since % 1 == 0) then
+    local after = try('INCRBY', key, text) + 0
+    local used, ends = after - units, latest
+    if used == 0 then
+      expiry = expiry or format('%d', latest)
+      call('PEXPIREAT', key, expiry)
+    else
+      ends = call('PEXPIRETIME', key)
+      if not (ends >= earliest and ends <= latest and used > 0 and after <= 9007199254740992) then
+        call('DECRBY', key, text)
         return
       end
-      stands = count > 0 and since + window > now
-      if stands then used, start = count, since end
     end
 
     local k = n
-    if cost > 0 and used + n * cost > limit then k = used < limit and math.floor((limit - used) / cost) or 0 end
-    if k * cost > 0 then
-      call('HSET', key, 'used', format('%d since %d', used + k * cost, start))
-      if not stands then
-        expiry = expiry or format('%d', math.ceil((start + window) / 1000))
-        call('PEXPIREAT', key, expiry)
-      end
+    if after > limit then
+      k = used < limit and math.floor((limit - used) / cost) or 0
+      call('DECRBY', key, k == 0 and text or format('%d', (n - k) * cost))
     end
     if k ~= n then
       size = size + 1
@@ -52,7 +60,7 @@ local function usual(rows, call, format, now, stamp)
     end
     rows[size + 1] = used
     size = size + 2
-    rows[size] = start
+    rows[size] = ends
     done = i
   end
 end

@@ -26,8 +26,8 @@ pub enum State {
     /// Used ticks at a time; capacity, rate and per (ticks in a unit) of the quota
     /// that wrote them.
     Level { ticks: u64, by: [u64; 3], at_us: u64 },
-    /// Used units in the window that began at a time.
-    Window { used: u64, start_us: u64 },
+    /// Used units in the window that ends at a time.
+    Window { used: u64, end_ms: u64 },
     /// Units by when they were charged.
     Log(Log),
     /// Used units in the window that began at a time, and in the one before it.
@@ -70,9 +70,15 @@ pub trait Algorithm {
         0
     }
 
-    /// Takes back `units` that were charged at `stamp`, as far as they still
-    /// count. Whether any could.
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool;
+    /// Identifies a take to its give-backs, which must say when their units were
+    /// charged.
+    fn stamp(&self, _seen: Seen, now: u64) -> u64 {
+        now
+    }
+
+    /// Returns `units` of the take with this stamp, as far as they still count;
+    /// without a stamp, all of them do. Whether the state changed.
+    fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool;
 
     /// `seen`, as it is after `units` more.
     fn after(&self, seen: Seen, units: u64, now: u64) -> Seen;
@@ -226,10 +232,9 @@ impl Record {
         }
     }
 
-    /// Takes back `units`; `stamp` is the server's time at which they were
-    /// charged.
-    pub fn refund(&mut self, quota: &Quota, units: u64, stamp: u64, now: u64) {
-        if quota.kind().algorithm().give_back(&mut self.state, units, stamp.min(now), now) {
+    /// Returns `units`; `stamp` is that of the take that charged them.
+    pub fn refund(&mut self, quota: &Quota, units: u64, stamp: Option<u64>, now: u64) {
+        if quota.kind().algorithm().give_back(&mut self.state, units, stamp, now) {
             self.forget_passed_block(now);
             self.expire(quota, now);
         }

@@ -84,6 +84,9 @@ pub struct Decision {
     /// The server's clock when it decided, µs since 1970; 0 where no store did.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) now_us: u64,
+    /// Identifies the take to its give-backs.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) stamp_us: u64,
 }
 
 impl Decision {

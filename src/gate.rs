@@ -338,7 +338,7 @@ struct Place {
 impl Place {
     fn new(gate: &Gate, key: &[u8], decision: &Decision) -> Self {
         let is_held = matches!(decision.source(), Source::Redis | Source::Memory);
-        Self { ask: is_held.then(|| gate.ask(key)), stamp_us: decision.server_now_us() }
+        Self { ask: is_held.then(|| gate.ask(key)), stamp_us: decision.stamp_us }
     }
 
     fn reached(mut self) {

@@ -107,7 +107,7 @@ impl Inspector {
     pub async fn read(&self, names: &[Name]) -> Result<Vec<Found>, Error> {
         let mut found = Vec::with_capacity(names.len());
         for ((place, is_log, _), part) in in_parts(names) {
-            let held = self.held(place, is_log, &part).await?;
+            let held = self.held(place, &part).await?;
             let usages: Vec<Result<Usage, Error>> = match is_log {
                 true => self.of_logs(place, &part).await?,
                 false => {
@@ -176,19 +176,18 @@ impl Inspector {
         self.core.store().connection().ok_or_else(none)
     }
 
-    async fn held(
-        &self,
-        place: Place,
-        is_log: bool,
-        names: &[&Name],
-    ) -> Result<Vec<Result<Held, Error>>, Error> {
+    async fn held(&self, place: Place, names: &[&Name]) -> Result<Vec<Result<Held, Error>>, Error> {
         let args = |command: &mut Cmd| {
             command.arg(names.len());
             for name in names {
                 command.arg(&name.redis_key);
             }
-            for _ in names {
-                command.arg(u8::from(is_log));
+            for name in names {
+                command.arg(match name.shape {
+                    Shape::SlidingLog { .. } => "log",
+                    Shape::FixedWindow { .. } => "count",
+                    _ => "text",
+                });
             }
         };
         let Value::Array(reply) = self.connection()?.run(&script::INSPECT, args, self.to(place)).await?

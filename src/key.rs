@@ -1,13 +1,13 @@
 //! Where a key's state lives in Redis:
 //! `namespace:layout:gate:algorithm[/window]:key`, such as
-//! `tidegate:1:login:token_bucket:user:42`.
+//! `tidegate:2:login:token_bucket:user:42`.
 //!
 //! Two different (gate, key) pairs never meet: namespaces and gate names hold
 //! no colon, the key comes last, and its encoding can be undone. No pattern and
 //! no hash tag can be made from a key.
 //!
 //! In a Redis Cluster a hash tag stands before the key, such as
-//! `tidegate:1:login:token_bucket:{cr}:user:42`: see [`place`].
+//! `tidegate:2:login:token_bucket:{cr}:user:42`: see [`place`].
 
 mod place;
 
@@ -20,9 +20,15 @@ pub(crate) use self::place::{PLACES, Place};
 use crate::error::Error;
 use crate::quota::{Kind, Micros, Quota};
 
-/// What a key holds. A change of it is a new number here, so that two versions
-/// of tidegate never read each other's state during a roll-out.
-pub(crate) const LAYOUT: u32 = 1;
+/// Identifies the format of a key's state. A change of the format increments it,
+/// so that two versions of tidegate never read each other's state during a
+/// rollout.
+pub(crate) const LAYOUT: u32 = 2;
+
+/// The same for the keys of a whole namespace: the instances and the orders. It
+/// has a number of its own, since versions whose state differs still count each
+/// other and follow the same orders.
+pub(crate) const SHARED_LAYOUT: u32 = 1;
 
 /// Longer keys (as encoded) are stored as their hash.
 const LONGEST: usize = 200;
@@ -180,8 +186,8 @@ impl Keyspace {
     /// No gate's key has so few parts.
     fn of_all_gates(&self, name: &str) -> String {
         match self.is_spread {
-            false => format!("{}:{LAYOUT}:{name}", self.namespace),
-            true => format!("{}:{LAYOUT}:{{{}}}:{name}", self.namespace, Place::default().tag()),
+            false => format!("{}:{SHARED_LAYOUT}:{name}", self.namespace),
+            true => format!("{}:{SHARED_LAYOUT}:{{{}}}:{name}", self.namespace, Place::default().tag()),
         }
     }
 

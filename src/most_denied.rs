@@ -32,7 +32,7 @@ use crate::observer::Observer;
 /// for _ in 0..4 {
 ///     let _ = login.check("ada").await?;
 /// }
-/// assert_eq!(most_denied.top(10)[0].to_string(), "3 tidegate:1:login:fixed_window/60s:ada");
+/// assert_eq!(most_denied.top(10)[0].to_string(), "3 tidegate:2:login:fixed_window/60s:ada");
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]

@@ -91,7 +91,7 @@ impl Reservation {
 
     async fn give_back(&self, units: u64) -> Result<(), Error> {
         let (core, ask) = (&self.ask.gate.core, self.ask.as_ref());
-        let taken_us = self.decision.server_now_us();
+        let taken_us = self.decision.stamp_us;
         let stamp_us = match self.decision.source() {
             Source::Local => core.give_back_locally(ask, self.stamp.as_ref(), units, taken_us),
             _ => Some(taken_us),

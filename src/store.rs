@@ -152,8 +152,8 @@ impl Outcome {
 /// The small writes beside the take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Write {
-    /// Takes back units; with the time of the take that charged them, only what
-    /// of them still counts.
+    /// Returns units; with the stamp of the take that charged them, only those
+    /// that still count.
     Refund { units: u64, stamp_us: Option<u64> },
     /// Charges units without asking.
     Penalize { units: u64 },

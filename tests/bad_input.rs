@@ -306,7 +306,9 @@ async fn a_key_that_holds_something_else_is_an_error_of_that_key_alone() {
         let gate = limiter.gate(name, quota);
         let key = gate.redis_key(KEY).unwrap();
         let other = if name == "log" { ["HSET", &key, "used", "1"] } else { ["ZADD", &key, "1", "used"] };
-        for command in [&["SET", &key, "text"][..], &["SADD", &key, "member"], &other] {
+        let is_count = quota.algorithm() == "fixed_window";
+        let text = if is_count { &["HSET", &key, "used", "1"][..] } else { &["SET", &key, "text"] };
+        for command in [text, &["SADD", &key, "member"], &other] {
             server.cli(command).unwrap();
             let before = server.cli(&["DUMP", &key]).unwrap();
             let words = format!(
@@ -347,8 +349,13 @@ async fn garbage_in_any_field_is_an_error_that_names_the_field() {
             "1/9007199254740994 of 1, 1/us at 1",
         ] {
             assert!(gate.check(KEY).await.unwrap().is_allowed());
-            server.cli(&["HSET", &key, "used", value]).unwrap();
-            assert_corrupt(&server, &limiter, &gate, "used", value).await;
+            let is_count = quota.algorithm() == "fixed_window";
+            let (put, field) = match is_count {
+                true => (&["SET", &key, value][..], "value"),
+                false => (&["HSET", &key, "used", value][..], "used"),
+            };
+            server.cli(put).unwrap();
+            assert_corrupt(&server, &limiter, &gate, field, value).await;
         }
     }
 }

@@ -36,9 +36,8 @@ fn poll_once(asking: &mut Asking<'_>) {
 }
 
 fn used(server: &Server, gate: &Gate, key: &str) -> u64 {
-    let used = server.cli(&["HGET", &gate.redis_key(key).unwrap(), "used"]).unwrap();
-    let (used, _) = used.trim_matches('"').split_once(" since ").unwrap();
-    used.parse().unwrap()
+    let used = server.cli(&["GET", &gate.redis_key(key).unwrap()]).unwrap();
+    used.trim_matches('"').parse().unwrap()
 }
 
 #[tokio::test]

@@ -122,7 +122,7 @@ fn a_lost_charge_a_stale_read_and_another_clock_are_found() {
     for (name, quota) in quotas(300, WINDOW) {
         let lost_charge = raw::LOST_CHARGE.iter().find(|(algorithm, ..)| *algorithm == quota.algorithm());
         let &(_, right, wrong) = lost_charge.unwrap();
-        let mistakes = [("", ""), (right, wrong), raw::STALE_READ, raw::OTHER_CLOCK];
+        let mistakes = [("", ""), (right, wrong), raw::stale_read(quota.algorithm()), raw::OTHER_CLOCK];
         for (number, (right, wrong)) in mistakes.into_iter().enumerate() {
             let change = |text: &str| {
                 assert!(text.contains(right), "{name}: no `{right}`");

@@ -65,7 +65,7 @@ fn hostile_keys() -> Vec<Vec<u8>> {
         "%C3%A4",
         "%sha256=",
         "%hmac=",
-        "tidegate:1:a:token_bucket:",
+        "tidegate:2:a:token_bucket:",
         "%sha256=e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     ]
     .iter()
@@ -86,26 +86,26 @@ fn keys_are_written_as_documented() {
     let bucket = Quota::token_bucket(5, Rate::per_minute(5));
     let fixed = Quota::fixed_window(5, MINUTE);
     for (written, gate, quota, key) in [
-        ("tidegate:1:login:token_bucket:user:42", "login", bucket, "user:42"),
+        ("tidegate:2:login:token_bucket:user:42", "login", bucket, "user:42"),
         (
-            "tidegate:1:login:leaky_bucket:user:42",
+            "tidegate:2:login:leaky_bucket:user:42",
             "login",
             Quota::leaky_bucket(5, Rate::per_minute(5)),
             "user:42",
         ),
-        ("tidegate:1:api:fixed_window/60s:10.0.0.1", "api", fixed, "10.0.0.1"),
-        ("tidegate:1:api:fixed_window/60s@clock:::1", "api", fixed.aligned_to_clock(), "::1"),
-        ("tidegate:1:api:fixed_window/60s@clock+1500ms:", "api", fixed.aligned_to_clock_at(MINUTE / 40), ""),
+        ("tidegate:2:api:fixed_window/60s:10.0.0.1", "api", fixed, "10.0.0.1"),
+        ("tidegate:2:api:fixed_window/60s@clock:::1", "api", fixed.aligned_to_clock(), "::1"),
+        ("tidegate:2:api:fixed_window/60s@clock+1500ms:", "api", fixed.aligned_to_clock_at(MINUTE / 40), ""),
         (
-            "tidegate:1:api:sliding_log/1500us:x",
+            "tidegate:2:api:sliding_log/1500us:x",
             "api",
             Quota::sliding_log(5, Duration::from_micros(1_500)),
             "x",
         ),
-        ("tidegate:1:api:sliding_counter/3600s:x", "api", Quota::sliding_counter(5, HOUR), "x"),
-        ("tidegate:1:a:token_bucket:a%20b%25%7B%7D%00%C3%A4~!*", "a", bucket, "a b%{}\0ä~!*"),
+        ("tidegate:2:api:sliding_counter/3600s:x", "api", Quota::sliding_counter(5, HOUR), "x"),
+        ("tidegate:2:a:token_bucket:a%20b%25%7B%7D%00%C3%A4~!*", "a", bucket, "a b%{}\0ä~!*"),
         (
-            "tidegate:1:a:token_bucket:%sha256=a92efd82109373e58f9a2056dee01e807e216ce6075f7051207c0a9f7d666e50",
+            "tidegate:2:a:token_bucket:%sha256=a92efd82109373e58f9a2056dee01e807e216ce6075f7051207c0a9f7d666e50",
             "a",
             bucket,
             &"a".repeat(201),
@@ -116,11 +116,11 @@ fn keys_are_written_as_documented() {
     let shop = Limiter::builder().in_memory().namespace("shop").build().unwrap();
     assert_eq!(
         shop.gate("api", fixed).redis_key("10.0.0.1").unwrap(),
-        "shop:1:api:fixed_window/60s:10.0.0.1"
+        "shop:2:api:fixed_window/60s:10.0.0.1"
     );
     let private = limiter_of(KeyMode::Hmac(SECRET.to_vec())).gate("login", bucket);
     // echo -n user:42 | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
-    let written = "tidegate:1:login:token_bucket:%hmac=7d17066ef1888f6cf99a90aa3bde0f5a";
+    let written = "tidegate:2:login:token_bucket:%hmac=7d17066ef1888f6cf99a90aa3bde0f5a";
     assert_eq!(private.redis_key("user:42").unwrap(), written);
 }
 
@@ -213,7 +213,7 @@ proptest! {
         let written = [&one, &other].map(|key| gate.redis_key(key).unwrap());
         prop_assert_eq!(one == other, written[0] == written[1]);
         for text in written {
-            let key = text.strip_prefix("tidegate:1:login:token_bucket:").unwrap();
+            let key = text.strip_prefix("tidegate:2:login:token_bucket:").unwrap();
             prop_assert!(key.len() <= 200, "{} bytes", key.len());
             prop_assert!(key.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'{' && byte != b'}'), "{}", key);
         }
@@ -222,7 +222,7 @@ proptest! {
     #[test]
     fn what_is_written_in_clear_can_be_read_back(key in proptest::collection::vec(any::<u8>(), 0..66)) {
         let written = redis_key("a", Quota::fixed_window(1, HOUR), &key);
-        let mut bytes = written.strip_prefix("tidegate:1:a:fixed_window/3600s:").unwrap().bytes();
+        let mut bytes = written.strip_prefix("tidegate:2:a:fixed_window/3600s:").unwrap().bytes();
         let mut read = Vec::new();
         while let Some(byte) = bytes.next() {
             read.push(match byte {

@@ -88,8 +88,8 @@ fn token_bucket() {
             // The text of another key's expiry is taken.
             ("if begin ~= last_begin then", "if not last_begin then"),
             // A refund ignores its stamp, or believes one of the future.
-            ("units * per - (now - stamp) * rate", "units * per"),
-            ("math.min(tonumber(ARGV[6]) or now, now)", "tonumber(ARGV[6]) or now"),
+            ("units * per - math.max(0, now - (stamp or now)) * rate", "units * per"),
+            ("math.max(0, now - (stamp or now))", "(now - (stamp or now))"),
             // A penalty charges nothing; a block ends 1 µs too soon.
             ("charge(key, 1, 1, 1, tonumber(ARGV[5])", "charge(key, 1, 1, 0, tonumber(ARGV[5])"),
             ("math.min(now + span, EXACT)", "math.min(now + span - 1, EXACT)"),
@@ -124,24 +124,46 @@ fn fixed_window() {
     all_found(
         plan::uniform(Family::FixedWindow),
         &[
-            // The window ends 1 µs too late.
-            ("since + window > now", "since + window >= now"),
-            ("since + window <= now", "since + window < now"),
-            ("elseif since > now then", "elseif false then"),
-            ("used + k * cost, start))", "used + k * cost - 1, start))"),
-            ("used + n * cost <= limit", "used + n * cost <= limit + 1"),
-            ("used + n * cost > limit", "used + n * cost > limit + 1"),
-            ("math.floor((limit - used) / cost)", "math.floor((limit - used - 1) / cost)"),
-            ("if not (since <= now and", "if not ("),
-            // An expiry that a block has moved is left where it is; or that of the last window is.
-            ("if not kept then expire", "if used == 0 and blocked == 0 then expire"),
-            ("if not stands then", "if not text then"),
-            ("expire(key, after > 0 and start + window or 0, blocked)", ""),
+            // The fast path admits a unit too many, or too few.
+            ("if after > limit then", "if after > limit + 1 then"),
+            ("math.floor((limit - used) / cost) or 0", "math.floor((limit - used - 1) / cost) or 0"),
+            // It returns nothing of what it did not admit, too little, or all of it.
+            ("call('DECRBY', key, k == 0 and text or format('%d', (n - k) * cost))", ""),
+            ("format('%d', (n - k) * cost)", "format('%d', (n - k) * cost - 1)"),
+            ("k == 0 and text or format('%d'", "text or format('%d'"),
+            // A merged take charges one check.
+            ("n == 1 and argv[arg + 1] or format('%d', units)", "argv[arg + 1]"),
+            // A count of a window that is over, or that ends too late, is taken for one of now.
+            ("if not (ends >= earliest and ends <= latest", "if not (ends <= latest"),
+            ("if not (ends >= earliest and ends <= latest", "if not (ends >= earliest"),
+            ("local earliest, latest = at / 1000 + 1,", "local earliest, latest = at / 1000,"),
+            // The charge stays although the slow path charges again.
+            ("        call('DECRBY', key, text)\n        return", "        return"),
+            // A window without an end, or one that ends up to 1 ms early.
             ("call('PEXPIREAT', key, expiry)", ""),
-            ("math.ceil((start + window) / 1000)", "math.floor((start + window) / 1000)"),
-            ("after > 0 and start + window or 0", "start + window - 1000"),
-            ("if stamp >= start then charge", "if true then charge"),
-            ("if blocked > now then text = text", "if blocked > 0 then text = text"),
+            (
+                "1, math.ceil((now + window) / 1000)\n  if argv",
+                "1, math.floor((now + window) / 1000)\n  if argv",
+            ),
+            // The slow path counts a window that is over, or that ends too late.
+            ("used == 0 or found <= now_ms", "used == 0 or found < now_ms"),
+            ("elseif found >= earliest and found <= latest then", "else"),
+            ("local ahead = found ~= nil and found ~= ends", "local ahead = false"),
+            ("used + n * cost <= limit", "used + n * cost <= limit + 1"),
+            // It adds to the text of a block; keeps a block that has passed; loses a charge.
+            ("if found == ends and blocked == 0 then", "if found == ends then"),
+            ("elseif blocked > now then\n      call('SET'", "elseif blocked > 0 then\n      call('SET'"),
+            ("call('SET', key, format(WHOLE, after))\n", ""),
+            ("call('INCRBY', key, format(WHOLE, after - used))", ""),
+            // An expiry is not set, or ends with the window although the block does not.
+            ("expire(key, after > 0 and ends * 1000 or 0, blocked)", ""),
+            ("expire(key, after > 0 and ends * 1000 or 0, blocked)", "expire(key, ends * 1000, 0)"),
+            ("expire(key, ends * 1000, 0)", ""),
+            // A key without units is kept.
+            ("    else\n      call('UNLINK', key)\n", ""),
+            // Units of another window are returned to this one; or more than were used.
+            ("if units > 0 and (not stamp or stamp == found * 1000) then", "if units > 0 then"),
+            ("units = math.min(units, used)\n    if units > 0", "if used > 0"),
         ],
     );
 }
@@ -151,9 +173,12 @@ fn fixed_window_by_the_clock() {
     all_found(
         plan::uniform(Family::ClockWindow),
         &[
-            ("(now - ARGV[arg + 3]) % window", "now % window"),
-            ("(now - argv[4]) % window", "now % window"),
-            ("elseif since > now then", "elseif false then"),
+            ("(at - ARGV[arg + 3]) % window", "at % window"),
+            ("(at - argv[4]) % window", "at % window"),
+            // The next window begins with its microsecond, in which the key is still there.
+            ("local at = now_ms * 1000", "local at = now"),
+            ("local at = now - now % 1000", "local at = now"),
+            ("elseif found >= earliest and found <= latest then", "else"),
             ("math.min(used + units, MOST_UNITS)", "math.min(used + cost, MOST_UNITS)"),
         ],
     );
@@ -167,7 +192,7 @@ fn sliding_log() {
             // An entry counts 1 µs too long.
             ("format(WHOLE, now - window)", "format(WHOLE, now - window - 1)"),
             ("now - at < window", "now - at <= window"),
-            ("stamp + window <= now", "stamp + window < now"),
+            ("(stamp or now) + window <= now", "(stamp or now) + window < now"),
             // Retry a unit too soon.
             ("local needed = total - limit + cost", "local needed = total - limit + cost - 1"),
             ("first_total >= needed", "first_total >= needed - 1"),

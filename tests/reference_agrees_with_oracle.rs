@@ -40,7 +40,7 @@ fn agree(plan: &Plan) -> Result<(), TestCaseError> {
             }
             Verb::Penalize(at, units) => oracles[at.key].penalize(&at.quota, *units, now),
             Verb::Refund(at, units, stamp) => {
-                oracles[at.key].refund(&at.quota, *units, stamp.unwrap_or(now), now);
+                oracles[at.key].refund(&at.quota, *units, *stamp, now);
             }
             Verb::Block(at, 0) => oracles[at.key].block(&at.quota, 0, now),
             Verb::Block(at, for_us) => oracles[at.key].block(&at.quota, now + for_us, now),

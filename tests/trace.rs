@@ -159,7 +159,7 @@ async fn the_most_denied_keys_are_told_once_a_period() {
         let told = heard.take();
         assert!(told.iter().all(|told| told.starts_with("INFO  denials=")), "{told:?}");
         told.iter()
-            .any(|told| told.ends_with("key=tidegate:1:gate:fixed_window/3600s:key message=denied most"))
+            .any(|told| told.ends_with("key=tidegate:2:gate:fixed_window/3600s:key message=denied most"))
     })
     .await;
 }

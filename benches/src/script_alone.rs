@@ -99,7 +99,7 @@ fn ours(call: &mut redis::Cmd, keys: &[usize]) {
 fn keys_and_quota(call: &mut redis::Cmd, keys: &[usize]) {
     let quota = crate::subjects::tidegate_quota(Case::Unlike.limit());
     for key in keys {
-        call.arg(format!("{}:1:script:token_bucket:user:{key}", *RUN));
+        call.arg(format!("{}:2:script:token_bucket:user:{key}", *RUN));
     }
     for number in script::quota_args(quota.kind()) {
         call.arg(number);
@@ -109,7 +109,7 @@ fn keys_and_quota(call: &mut redis::Cmd, keys: &[usize]) {
 /// A value as long as a level and the instant at which it held.
 fn bare(call: &mut redis::Cmd, keys: &[usize]) {
     for key in keys {
-        call.arg(format!("{}:1:script:get_and_set_p:user:{key}", *RUN));
+        call.arg(format!("{}:2:script:get_and_set_p:user:{key}", *RUN));
     }
     call.arg("740740740/60000000 at 1763680467812345").arg(60_000);
 }

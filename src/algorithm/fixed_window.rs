@@ -1,19 +1,34 @@
-//! Fixed window: a count that starts anew with each window.
-//! `Seen` is `[used, start_us, _]`; where nothing is used, `start_us` is that of
-//! the window that a charge would begin.
+//! Fixed window: a count that starts again with each window.
+//! `Seen` is `[used, end_ms, _]`; with nothing used, `end_ms` is that of the
+//! window that a charge would begin.
 
 use super::{Algorithm, EXACT, Seen, State};
 use crate::quota::FixedWindow;
 
-/// The most that is ever stored, so that debt stays exact in a double.
+/// The maximum count, so that debt stays exact in a double.
 const MOST_UNITS: u64 = 1 << 52;
 
 impl FixedWindow {
-    fn start_at(&self, now: u64) -> u64 {
-        match self.aligned_us {
-            Some(offset) => now - now.saturating_sub(offset) % self.window_us,
-            None => now,
-        }
+    /// When the window ends that a charge would begin. Redis expires keys by the
+    /// millisecond, so windows end with one, up to 1 ms late.
+    fn end_ms(&self, now: u64) -> u64 {
+        let end_us = match self.aligned_us {
+            None => now + self.window_us,
+            Some(offset) => {
+                // The next one begins with that millisecond, too.
+                let now = now - now % 1_000;
+                now - (now + self.window_us - offset) % self.window_us + self.window_us
+            }
+        };
+        end_us.div_ceil(1_000)
+    }
+
+    /// Whether a window with this end can contain `now`. If it ends later, the
+    /// server's clock was stepped back.
+    fn contains(&self, end_ms: u64, now: u64) -> bool {
+        let latest = self.end_ms(now);
+        let earliest = if self.aligned_us.is_some() { latest } else { now / 1_000 + 1 };
+        (earliest..=latest).contains(&end_ms)
     }
 }
 
@@ -22,23 +37,23 @@ impl Algorithm for FixedWindow {
         2
     }
 
-    fn is_possible(&self, [used, start_us, _]: Seen, now: u64) -> bool {
-        used <= EXACT && start_us <= now && now - start_us < self.window_us
+    fn is_possible(&self, [used, end_ms, _]: Seen, now: u64) -> bool {
+        used <= EXACT && self.contains(end_ms, now)
     }
 
     fn settle(&self, state: &State, now: u64) -> Seen {
         match *state {
-            State::Window { used, start_us } if used > 0 && start_us + self.window_us > now => {
-                // Only a window dated in the future moves: to the one of now.
-                let start_us = if start_us > now { self.start_at(now) } else { start_us };
-                [used, start_us, 0]
+            State::Window { used, end_ms } if used > 0 && end_ms * 1_000 > now => {
+                let end_ms = if self.contains(end_ms, now) { end_ms } else { self.end_ms(now) };
+                [used, end_ms, 0]
             }
-            _ => [0, self.start_at(now), 0],
+            _ => [0, self.end_ms(now), 0],
         }
     }
 
     fn is_ahead(&self, state: &State, now: u64) -> bool {
-        matches!(*state, State::Window { used, start_us } if used > 0 && start_us > now)
+        let [used, settled_ms, _] = self.settle(state, now);
+        matches!(*state, State::Window { end_ms, .. } if used > 0 && end_ms != settled_ms)
     }
 
     fn afford(&self, [used, ..]: Seen, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
@@ -46,21 +61,28 @@ impl Algorithm for FixedWindow {
     }
 
     fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64) {
-        let [used, start_us, _] = self.after(seen, units, now);
-        *state = State::Window { used, start_us };
+        let [used, end_ms, _] = self.after(seen, units, now);
+        *state = State::Window { used, end_ms };
     }
 
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
-        let [used, start_us, _] = self.settle(state, now);
-        let counts = stamp >= start_us;
+    /// The end of the window: the start is not stored, and computed from the end
+    /// it would be up to 1 ms late.
+    fn stamp(&self, [_, end_ms, _]: Seen, _: u64) -> u64 {
+        end_ms * 1_000
+    }
+
+    fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
+        let [used, settled_ms, _] = self.settle(state, now);
+        let State::Window { end_ms, .. } = *state else { return false };
+        let counts = units.min(used) > 0 && stamp.is_none_or(|stamp| stamp == end_ms * 1_000);
         if counts {
-            *state = State::Window { used: used.saturating_sub(units), start_us };
+            *state = State::Window { used: used.saturating_sub(units), end_ms: settled_ms };
         }
         counts
     }
 
-    fn after(&self, [used, start_us, _]: Seen, units: u64, _: u64) -> Seen {
-        [used.saturating_add(units).min(MOST_UNITS), start_us, 0]
+    fn after(&self, [used, end_ms, _]: Seen, units: u64, _: u64) -> Seen {
+        [used.saturating_add(units).min(MOST_UNITS), end_ms, 0]
     }
 
     fn remaining(&self, [used, ..]: Seen, _: u64) -> u64 {
@@ -71,7 +93,7 @@ impl Algorithm for FixedWindow {
         if seen[0] + cost > self.limit { self.reset_after(seen, now) } else { 0 }
     }
 
-    fn reset_after(&self, [used, start_us, _]: Seen, now: u64) -> u64 {
-        if used > 0 { start_us + self.window_us - now } else { 0 }
+    fn reset_after(&self, [used, end_ms, _]: Seen, now: u64) -> u64 {
+        if used > 0 { end_ms * 1_000 - now } else { 0 }
     }
 }

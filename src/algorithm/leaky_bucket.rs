@@ -39,7 +39,7 @@ impl Algorithm for LeakyBucket {
     }
 
     /// Frees the end of the queue; nobody moves forward.
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
+    fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         self.0.give_back(state, units, stamp, now)
     }
 

@@ -71,9 +71,10 @@ impl Algorithm for SlidingCounter {
         *state = State::Counter { current, previous, start_us: self.start_at(now) };
     }
 
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
+    fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         let [mut current, mut previous, _] = self.settle(state, now);
         let start_us = self.start_at(now);
+        let stamp = stamp.unwrap_or(now);
         if stamp >= start_us {
             current = current.saturating_sub(units);
         } else if stamp + self.window_us >= start_us {

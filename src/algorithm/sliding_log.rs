@@ -146,10 +146,10 @@ impl Algorithm for SlidingLog {
     }
 
     /// The oldest units go first: they would have been the first to leave.
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
+    fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         let [used, ..] = self.settle(state, now);
         let State::Log(log) = state else { return false };
-        if used == 0 || stamp + self.window_us <= now {
+        if used == 0 || stamp.is_some_and(|stamp| stamp + self.window_us <= now) {
             return false;
         }
         log.redate(now);

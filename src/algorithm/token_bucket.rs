@@ -69,10 +69,11 @@ impl Algorithm for TokenBucket {
         *state = State::Level { ticks, by: self.numbers(), at_us: now };
     }
 
-    fn give_back(&self, state: &mut State, units: u64, stamp: u64, now: u64) -> bool {
+    fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         let [ticks, ..] = self.settle(state, now);
-        // What was charged then has been draining since.
-        let drained = u128::from(now - stamp) * u128::from(self.rate);
+        // Units charged then have been draining since.
+        let since = now.saturating_sub(stamp.unwrap_or(now));
+        let drained = u128::from(since) * u128::from(self.rate);
         let left = (u128::from(units) * u128::from(self.per)).saturating_sub(drained);
         let ticks = u128::from(ticks).saturating_sub(left) as u64;
         *state = State::Level { ticks, by: self.numbers(), at_us: now };

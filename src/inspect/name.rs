@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::key::{LAYOUT, Place};
+use crate::key::{LAYOUT, Place, SHARED_LAYOUT};
 use crate::quota::{LONGEST_US, Micros, Quota, Rate};
 
 /// The Redis key of somebody's state.
@@ -49,17 +49,16 @@ impl Name {
         }
         let rest = text.strip_prefix(namespace).and_then(|rest| rest.strip_prefix(':'));
         let (layout, rest) = rest.and_then(|rest| rest.split_once(':')).ok_or(NotState::Foreign)?;
-        match layout.parse() {
-            Ok(LAYOUT) => {}
-            Ok(layout) => return Err(NotState::Layout(layout)),
-            Err(_) => return Err(NotState::Foreign),
-        }
+        let layout: u32 = layout.parse().map_err(|_| NotState::Foreign)?;
         let mut parts = rest.splitn(3, ':');
         let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             let last = rest.rsplit(':').next().unwrap_or_default();
-            let is_shared = matches!(last, "instances" | "orders");
+            let is_shared = layout == SHARED_LAYOUT && matches!(last, "instances" | "orders");
             return Err(if is_shared { NotState::Shared } else { NotState::Foreign });
         };
+        if layout != LAYOUT {
+            return Err(NotState::Layout(layout));
+        }
         let shape = Shape::parse(shape).ok_or(NotState::Foreign)?;
         let (place, written) = match key.strip_prefix('{').and_then(|key| key.split_once("}:")) {
             Some((tag, key)) => (Place::of_tag(tag).ok_or(NotState::Foreign)?, key),
@@ -230,20 +229,22 @@ mod tests {
             ("ns:1:instances", NotState::Shared),
             ("ns:1:{cr}:instances", NotState::Shared),
             ("ns:1:orders", NotState::Shared),
-            ("ns:2:login:token_bucket:x", NotState::Layout(2)),
-            ("ns:1:login:token_bucket", NotState::Foreign),
-            ("ns:1:login:token_bucket/60s:x", NotState::Foreign),
-            ("ns:1:login:fixed_window:x", NotState::Foreign),
-            ("ns:1:login:fixed_window/60m:x", NotState::Foreign),
-            ("ns:1:login:fixed_window/99999999999999999999s:x", NotState::Foreign),
-            ("ns:1:login:sliding_log/60s@clock:x", NotState::Foreign),
-            ("ns:1:login:token_bucket:{zz}:x", NotState::Foreign),
-            ("ns:1:login:token_bucket:a b", NotState::Foreign),
+            ("ns:1:login:token_bucket:x", NotState::Layout(1)),
+            ("ns:3:login:token_bucket:x", NotState::Layout(3)),
+            ("ns:3:instances", NotState::Foreign),
+            ("ns:2:login:token_bucket", NotState::Foreign),
+            ("ns:2:login:token_bucket/60s:x", NotState::Foreign),
+            ("ns:2:login:fixed_window:x", NotState::Foreign),
+            ("ns:2:login:fixed_window/60m:x", NotState::Foreign),
+            ("ns:2:login:fixed_window/99999999999999999999s:x", NotState::Foreign),
+            ("ns:2:login:sliding_log/60s@clock:x", NotState::Foreign),
+            ("ns:2:login:token_bucket:{zz}:x", NotState::Foreign),
+            ("ns:2:login:token_bucket:a b", NotState::Foreign),
             ("ns:x", NotState::Foreign),
-            ("ns2:1:login:token_bucket:x", NotState::Foreign),
+            ("ns2:2:login:token_bucket:x", NotState::Foreign),
         ] {
             assert_eq!(Name::parse("ns", redis_key.as_bytes()), Err(expected), "{redis_key}");
         }
-        assert_eq!(Name::parse("ns", b"ns:1:login:token_bucket:\xff"), Err(NotState::Foreign));
+        assert_eq!(Name::parse("ns", b"ns:2:login:token_bucket:\xff"), Err(NotState::Foreign));
     }
 }

@@ -25,7 +25,7 @@ impl Usage {
     pub(super) fn of_text(shape: Shape, held: &Result<Held, Error>) -> Result<Self, Error> {
         let held = held.as_ref().map_err(Error::clone)?;
         let (state, blocked_until_us) =
-            parse(shape, &held.content).ok_or_else(|| Error::from_script("STATE used"))?;
+            parse(shape, &held.content).ok_or_else(|| Error::from_script(garbage(shape)))?;
         let now = held.now_us;
         let quota = match state {
             State::Level { by, .. } => writer(shape, by)?,
@@ -57,6 +57,14 @@ impl Usage {
     }
 }
 
+/// What a script replies that cannot read the state.
+fn garbage(shape: Shape) -> &'static str {
+    match shape {
+        Shape::FixedWindow { .. } => "STATE value",
+        _ => "STATE used",
+    }
+}
+
 /// As the header of each algorithm's script says; until when it is blocked, or 0.
 fn parse(shape: Shape, text: &str) -> Option<(State, u64)> {
     let (text, blocked) = match text.split_once(" blocked until ") {
@@ -73,8 +81,8 @@ fn parse(shape: Shape, text: &str) -> Option<(State, u64)> {
             State::Level { ticks: number(ticks)?, by, at_us: number(at)? }
         }
         Shape::FixedWindow { .. } => {
-            let (used, start) = text.split_once(" since ")?;
-            State::Window { used: number(used)?, start_us: number(start)? }
+            let (used, end) = text.split_once(" until ")?;
+            State::Window { used: number(used)?, end_ms: number(end)? / 1_000 }
         }
         Shape::SlidingCounter { .. } => {
             let (counts, start) = text.split_once(" since ")?;
@@ -94,7 +102,7 @@ fn number(text: &str) -> Option<u64> {
 
 /// The quota with these numbers, its rate said in a period in which it is whole.
 fn writer(shape: Shape, [capacity, rate, per]: [u64; 3]) -> Result<Quota, Error> {
-    let garbage = || Error::from_script("STATE used");
+    let garbage = || Error::from_script(garbage(shape));
     let whole = |seconds: u64| {
         let ticks = u128::from(rate) * u128::from(seconds) * 1_000_000;
         let units = u64::try_from(ticks.checked_div(u128::from(per))?).ok()?;
@@ -139,9 +147,9 @@ mod tests {
 
         let window_us = 60_000_000;
         let fixed = Shape::FixedWindow { window_us, aligned_us: None };
-        let used = read(fixed, &format!("17 since {}", NOW - 20_000_000)).unwrap();
+        let used = read(fixed, &format!("17 until {}", NOW + 40_000_000)).unwrap();
         assert_eq!((used.used, used.reset_after, used.quota), (17.0, 2 * minute / 3, None));
-        let used = read(fixed, &format!("17 since {} blocked until {NOW}", NOW - window_us)).unwrap();
+        let used = read(fixed, &format!("17 until {NOW} blocked until {NOW}")).unwrap();
         assert_eq!((used.used, used.blocked_for), (0.0, None));
 
         let counter = Shape::SlidingCounter { window_us };
@@ -155,7 +163,7 @@ mod tests {
     fn numbers_at_the_edges_are_read_as_they_are() {
         let most = EXACT.to_string();
         let window_us = crate::quota::LONGEST_US;
-        let used = read(Shape::FixedWindow { window_us, aligned_us: None }, &format!("{most} since {NOW}"));
+        let used = read(Shape::FixedWindow { window_us, aligned_us: None }, &format!("{most} until {most}"));
         assert_eq!(used.unwrap().used, EXACT as f64);
         // The slowest rate, and the largest capacity.
         let per = 1_u64 << 48;
@@ -178,21 +186,23 @@ mod tests {
         for text in [
             "",
             "x",
-            "1 since",
-            "1 since x",
-            "-1 since 1",
-            "+1 since 1",
-            "1 since 1 ",
-            "1e3 since 1",
+            "1",
+            "1 until",
+            "1 until x",
+            "-1 until 1",
+            "+1 until 1",
+            "1 until 1 ",
+            "1e3 until 1",
+            "1 since 1",
             "1+ since 1",
             "1/1 of 1, 1/us at 1 blocked until",
             "1/0 of 5, 1/us at 1",
             "1/1 of 0, 1/us at 1",
             "1/1 of 5, 0/us at 1",
-            "\x1b[31m since 1",
-            "1 since 1 blocked until x",
+            "\x1b[31m until 1",
+            "1 until 1 blocked until x",
             "1+1+1 since 1",
-            &format!("{most} since 1"),
+            &format!("{most} until 1"),
             &format!("{most}/1 of 1, 1/us at 1"),
             &format!("1+{most} since 1"),
         ] {

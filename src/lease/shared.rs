@@ -19,6 +19,7 @@ use crate::background::Background;
 use crate::clock::Clock;
 use crate::decision::{Decision, Source};
 use crate::observer::Observer;
+use crate::quota::Kind;
 use crate::store::GateInfo;
 
 /// The leases of one gate, as its clones hold them. With the last of them all
@@ -267,17 +268,24 @@ impl Shared {
 
     #[inline]
     fn decision(&self, spent: Spent, now_us: u64) -> Decision {
+        let reset_after_us = spent.reset_us.saturating_sub(now_us);
+        // A fixed window's stamp is its end, at which the key resets.
+        let server_now_us = match self.info.quota.kind() {
+            Kind::FixedWindow(_) => spent.stamp_us.saturating_sub(reset_after_us),
+            _ => spent.stamp_us,
+        };
         Decision {
             gate: self.info.name,
             allowed: true,
             limit: self.info.quota.limit(),
             remaining: spent.left.into(),
             retry_after_us: 0,
-            reset_after_us: spent.reset_us.saturating_sub(now_us),
+            reset_after_us,
             delay_us: 0,
             source: Source::Lease,
             shadow: false,
-            now_us: spent.stamp_us,
+            now_us: server_now_us,
+            stamp_us: spent.stamp_us,
         }
     }
 }

@@ -31,7 +31,7 @@ pub(super) struct Slot {
     /// Local ms from which on the units may not be spent, wrapped to 32 bits:
     /// those of the newest block, and above those of the one before it.
     ends: AtomicU64,
-    /// The server's time at which the oldest of the units were charged.
+    /// The stamp of the take of the oldest units.
     stamp_us: AtomicU64,
     /// Local time at which the key would be untouched.
     reset_us: AtomicU64,

@@ -191,14 +191,14 @@ fn group(refill: &Refill) -> Group {
 fn taken(refill: &Refill, outcome: &Outcome) -> Option<Taken> {
     let quota = &refill.target.gate.quota;
     let (before, now) = (*outcome.before.first()?, outcome.now_us);
+    let stamp_us = quota.kind().algorithm().stamp(before.seen, now);
     let rest_us = match *quota.kind() {
-        // The units were charged to the window that began then.
-        Kind::FixedWindow(fixed) => Some((before.seen[1] + fixed.window_us).saturating_sub(now)),
+        Kind::FixedWindow(_) => Some(stamp_us.saturating_sub(now)),
         Kind::SlidingCounter(counter) => Some(counter.window_us - now % counter.window_us),
         Kind::TokenBucket(_) | Kind::LeakyBucket(_) | Kind::SlidingLog(_) => None,
     };
     let (n, k) = (refill.units, outcome.k);
     let take = algorithm::Taken { quota, cost: 1, max_delay: None, n, k, before, now };
     let reset_after_us = take.answer(k.saturating_sub(1)).reset_after_us;
-    Some(Taken { units: k, stamp_us: now, rest_us, reset_after_us })
+    Some(Taken { units: k, stamp_us, rest_us, reset_after_us })
 }

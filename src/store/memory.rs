@@ -64,7 +64,7 @@ impl MemoryStore {
         let mut record = keys.remove(&target.redis_key, now);
         let quota = &target.gate.quota;
         match write {
-            Write::Refund { units, stamp_us } => record.refund(quota, units, stamp_us.unwrap_or(now), now),
+            Write::Refund { units, stamp_us } => record.refund(quota, units, stamp_us, now),
             Write::Penalize { units } => record.penalize(quota, units, now),
             Write::Block { for_us: 0 } => record.block(quota, 0, now),
             Write::Block { for_us } => record.block(quota, now.saturating_add(for_us), now),

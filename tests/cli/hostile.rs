@@ -44,9 +44,9 @@ async fn nothing_that_commands_a_terminal_reaches_it() {
     let quota = Quota::fixed_window(3, HOUR);
     limiter.gate("g", quota).penalize(COMMANDS, 1).await.unwrap();
     let garbage = limiter.gate("bad", quota).redis_key("user:42").unwrap();
-    set(&server, &[b"HSET", garbage.as_bytes(), b"used", COMMANDS.as_bytes()]);
-    let foreign = format!("{}:1:g:fixed_window/3600s:{COMMANDS}", program.namespace);
-    set(&server, &[b"HSET", foreign.as_bytes(), b"used", b"1 since 1"]);
+    set(&server, &[b"SET", garbage.as_bytes(), COMMANDS.as_bytes()]);
+    let foreign = format!("{}:2:g:fixed_window/3600s:{COMMANDS}", program.namespace);
+    set(&server, &[b"SET", foreign.as_bytes(), b"1"]);
     set(&server, &[b"SET", format!("{}:{COMMANDS}", program.namespace).as_bytes(), b"\xff"]);
 
     let rules = std::env::temp_dir().join(format!("tidegate-{}-\x1b[2J.yaml", std::process::id()));
@@ -149,13 +149,14 @@ async fn what_tidegate_did_not_write_is_shown_as_such_and_ends_with_4() {
     let program = Program::at(server.url());
     let limiter = limiter(&program);
     for (gate, quota, words) in [
-        ("text", Quota::fixed_window(3, HOUR), &[&b"SET"[..], b"", b"1"][..]),
+        ("text", Quota::sliding_counter(3, HOUR), &[&b"SET"[..], b"", b"1"][..]),
         ("list", Quota::sliding_counter(3, HOUR), &[b"RPUSH", b"", b"1"]),
         ("hash", Quota::sliding_log(3, HOUR), &[b"HSET", b"", b"used", b"1 since 1"]),
-        ("field", Quota::fixed_window(3, HOUR), &[b"HSET", b"", b"other", b"1"]),
-        ("garbage", Quota::fixed_window(3, HOUR), &[b"HSET", b"", b"used", b"many"]),
+        ("field", Quota::sliding_counter(3, HOUR), &[b"HSET", b"", b"other", b"1"]),
+        ("fields", Quota::fixed_window(3, HOUR), &[b"HSET", b"", b"used", b"1"]),
+        ("garbage", Quota::fixed_window(3, HOUR), &[b"SET", b"", b"many"]),
         ("member", Quota::sliding_log(3, HOUR), &[b"ZADD", b"", b"9000000000000000", b"x"]),
-        ("huge", Quota::fixed_window(3, HOUR), &[b"HSET", b"", b"used", &[b'7'; 1_000_000]]),
+        ("huge", Quota::fixed_window(3, HOUR), &[b"SET", b"", &[b'7'; 1_000_000]]),
     ] {
         limiter.gate(gate, quota).penalize("good", 1).await.unwrap();
         let key = limiter.gate(gate, quota).redis_key("user:42").unwrap();
@@ -183,9 +184,9 @@ async fn state_of_another_version_is_told_and_left_alone() {
     let server = harness::shared();
     let program = Program::at(server.url());
     limiter(&program).gate("login", Quota::fixed_window(3, HOUR)).penalize("user:42", 1).await.unwrap();
-    let newer = format!("{}:2:login:fixed_window/3600s:user:42", program.namespace);
+    let newer = format!("{}:3:login:fixed_window/3600s:user:42", program.namespace);
     set(&server, &[b"HSET", newer.as_bytes(), b"used", b"?"]);
-    let said = "1 key of layout 2, which another version of tidegate wrote";
+    let said = "1 key of layout 3, which another version of tidegate wrote";
     program.run(["inspect"]).assert(0, &[said]);
     program.run(["inspect", "user:42"]).assert(0, &[said]);
     program

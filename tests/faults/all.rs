@@ -177,12 +177,12 @@ fn key(scene: &Scene) -> String {
 
 fn other_type(scene: &mut Scene) {
     let key = key(scene);
-    scene.tell(&format!("SET {key} text"));
+    scene.tell(&format!("HSET {key} field text"));
 }
 
 fn garbage(scene: &mut Scene) {
     let key = key(scene);
-    scene.tell(&format!("HSET {key} used x"));
+    scene.tell(&format!("SET {key} x"));
 }
 
 fn no_state(scene: &mut Scene) {

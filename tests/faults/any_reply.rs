@@ -184,7 +184,7 @@ fn any_reply_is_an_answer_or_a_clear_error() {
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let number = "-?[0-9]{1,17}(\\.[0-9]{1,3})?|nan|-?inf|1e[0-9]{1,3}|0x[0-9a-f]{1,3}| [0-9]|[0-9]:[0-9]";
     let level = "[0-9]{1,16}/[0-9]{1,16} of [0-9]{1,16}, [0-9]{1,16}/us at [0-9]{1,17}";
-    let count = "[0-9]{1,17}(\\+[0-9]{1,17})? since [0-9]{1,17}";
+    let count = "[0-9]{1,17}((\\+[0-9]{1,17})? since| until) [0-9]{1,17}";
     let text = format!("({number}|({level}|{count})( blocked until [0-9]{{1,17}})?)");
     let text = proptest::string::string_regex(&text).unwrap();
     prop_oneof![text.prop_map(String::into_bytes), proptest::collection::vec(any::<u8>(), 0..24)]
@@ -202,7 +202,7 @@ fn held() -> impl Strategy<Value = Held> {
     let score = prop_oneof![-5.0..5e15, proptest::sample::select(vec![f64::INFINITY, -1e300, 1.5, 0.0])];
     let member = prop_oneof![content(), "[0-9]{16}:[0-9]{1,4}|block".prop_map(String::into_bytes)];
     prop_oneof![
-        1 => content().prop_map(Held::Text),
+        3 => content().prop_map(Held::Text),
         4 => proptest::collection::vec((field, content()), 1..5).prop_map(Held::Hash),
         4 => proptest::collection::vec((score, member), 1..6).prop_map(Held::Log),
     ]

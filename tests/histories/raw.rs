@@ -54,7 +54,11 @@ fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered
 pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
     ("token_bucket", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
     ("leaky_bucket", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
-    ("fixed_window", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
+    (
+        "fixed_window",
+        "local after = try('INCRBY', key, text) + 0",
+        "local after = try('INCRBY', key, text) + 0; if now % 5 == 0 then call('DECRBY', key, text) end",
+    ),
     (
         "sliding_log",
         "call('ZADD', key, stamp, ",
@@ -63,8 +67,19 @@ pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
     ("sliding_counter", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
 ];
 
-/// One ask in five reads what stood there before the last write.
-pub const STALE_READ: (&str, &str) = (
+/// One check in five reads the state before the last write. By algorithm.
+pub fn stale_read(algorithm: &str) -> (&'static str, &'static str) {
+    match algorithm {
+        // It reads by writing, so its reply is changed.
+        "fixed_window" => (
+            "try('INCRBY', key, text) + 0",
+            "math.max(1, try('INCRBY', key, text) - (now % 5 == 0 and 1 or 0))",
+        ),
+        _ => STALE_READ,
+    }
+}
+
+const STALE_READ: (&str, &str) = (
     "local now = time[1] * 1000000 + time[2]\n",
     "local now = time[1] * 1000000 + time[2]
 local reads = { HGET = 1, ZRANGE = 1, ZREVRANGE = 1, ZRANGEBYSCORE = 1, ZREVRANGEBYSCORE = 1 }

@@ -9,13 +9,18 @@ pub(crate) const PASSWORD: &str = "PASSWORD";
 pub(crate) const SENT: [&str; 3] = ["EVAL", "EVALSHA", "PING"];
 
 /// What the scripts call.
-pub(crate) const CALLED: [&str; 18] = [
+pub(crate) const CALLED: [&str; 23] = [
+    "DECRBY",
+    "GET",
     "HDEL",
     "HGET",
     "HGETALL",
     "HSET",
+    "INCRBY",
     "PEXPIREAT",
+    "PEXPIRETIME",
     "PTTL",
+    "SET",
     "TIME",
     "UNLINK",
     "ZADD",

@@ -22,7 +22,7 @@ pub(crate) struct Oracle {
 enum Used {
     /// Units, and when that was true.
     Level(Exact, u64),
-    /// The charges in a window, and when that began.
+    /// The charges in a window, and when it ends.
     Window(Vec<u64>, u64),
     /// Each charge that was not forgotten, oldest first, with its time.
     Log(Vec<(u64, u64)>),
@@ -39,8 +39,14 @@ fn rate(bucket: &TokenBucket) -> Exact {
     Exact::new(bucket.rate.into(), bucket.per.into())
 }
 
-fn window_start(fixed: &FixedWindow, now: u64) -> u64 {
-    fixed.aligned_us.map_or(now, |offset| (now - offset) / fixed.window_us * fixed.window_us + offset)
+/// The end of the window that a charge at `now` begins, with the millisecond in which it is over. The
+/// next window by the clock begins with that millisecond.
+fn window_end(fixed: &FixedWindow, now: u64) -> u64 {
+    let start = fixed.aligned_us.map_or(now, |offset| {
+        let now = now / 1_000 * 1_000;
+        (now - offset) / fixed.window_us * fixed.window_us + offset
+    });
+    (start + fixed.window_us).div_ceil(1_000) * 1_000
 }
 
 /// At most 2^49 ticks, 2^52 units, or what times the window is 2^52.
@@ -72,12 +78,13 @@ impl Oracle {
                 let drained = rate(bucket) * exact(now.saturating_sub(*at));
                 Used::Level((*units - drained).max(exact(0)), now)
             }
-            (Used::Window(charges, start), Kind::FixedWindow(fixed)) => {
-                let counts = charges.iter().sum::<u64>() > 0 && start + fixed.window_us > now;
-                match counts {
-                    true if *start <= now => Used::Window(charges.clone(), *start),
-                    true => Used::Window(charges.clone(), window_start(fixed, now)),
-                    false => Used::Window(Vec::new(), window_start(fixed, now)),
+            (Used::Window(charges, end), Kind::FixedWindow(fixed)) => {
+                let counts = charges.iter().sum::<u64>() > 0 && *end > now;
+                let latest = window_end(fixed, now);
+                if counts {
+                    Used::Window(charges.clone(), latest.min(*end))
+                } else {
+                    Used::Window(Vec::new(), latest)
                 }
             }
             (Used::Log(charges), Kind::SlidingLog(_)) => {
@@ -104,11 +111,13 @@ impl Oracle {
         if let Used::Log(charges) = &self.used { charges.len() } else { 0 }
     }
 
-    fn is_ahead(&self, now: u64) -> bool {
-        match &self.used {
-            Used::Level(_, at) => *at > now,
-            Used::Window(_, start) | Used::Counter(.., start) => *start > now,
-            Used::Log(charges) => charges.iter().any(|(at, _)| *at > now),
+    fn is_ahead(&self, quota: &Quota, now: u64) -> bool {
+        match (&self.used, quota.kind()) {
+            (Used::Level(_, at), _) => *at > now,
+            (Used::Window(_, end), Kind::FixedWindow(fixed)) => *end > window_end(fixed, now),
+            (Used::Counter(.., start), _) => *start > now,
+            (Used::Log(charges), _) => charges.iter().any(|(at, _)| *at > now),
+            other => panic!("{other:?}"),
         }
     }
 
@@ -202,7 +211,7 @@ impl Oracle {
             return if answer(0).allowed == allowed { Ok(0) } else { Err(format!("{:?}", answer(0))) };
         }
         let counts_denied = matches!(quota.kind(), Kind::SlidingLog(log) if log.count_denied);
-        let before = (!self.is_ahead(now)).then(|| self.clone());
+        let before = (!self.is_ahead(quota, now)).then(|| self.clone());
         *self = self.at(quota, now);
         let entries_before = self.entries();
         let mut k = 0;
@@ -275,17 +284,22 @@ impl Oracle {
         self.forget(quota, entries_before, now);
     }
 
-    /// Only what still counts of what was charged at `stamp`.
-    pub(crate) fn refund(&mut self, quota: &Quota, units: u64, stamp: u64, now: u64) {
-        let stamp = stamp.min(now);
+    /// Only the units that still count of those charged at `stamp`; of a fixed window, in the window
+    /// that ends at it.
+    pub(crate) fn refund(&mut self, quota: &Quota, units: u64, stamp: Option<u64>, now: u64) {
+        let window = stamp;
+        let stamp = stamp.map_or(now, |stamp| stamp.min(now));
+        let found = self.used.clone();
         let mut state = self.at(quota, now);
         match (&mut state.used, quota.kind()) {
             (Used::Level(level, _), Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket))) => {
                 let left = (exact(units) - rate(bucket) * exact(now - stamp)).max(exact(0));
                 *level = (*level - left).max(exact(0));
             }
-            (Used::Window(charges, start), _) => {
-                if stamp < *start {
+            (Used::Window(charges, _), _) => {
+                let is_of_window =
+                    matches!(found, Used::Window(_, end) if window.is_none_or(|window| window == end));
+                if !is_of_window || charges.iter().sum::<u64>() == 0 {
                     return;
                 }
                 *charges = vec![charges.iter().sum::<u64>().saturating_sub(units)];

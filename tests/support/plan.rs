@@ -363,7 +363,7 @@ impl Reference {
             Verb::Take(groups) => return groups.iter().map(|group| self.take(group, now)).collect(),
             Verb::Penalize(at, units) => self.records[at.key].penalize(&at.quota, *units, now),
             Verb::Refund(at, units, stamp) => {
-                self.records[at.key].refund(&at.quota, *units, stamp.unwrap_or(now), now);
+                self.records[at.key].refund(&at.quota, *units, *stamp, now);
             }
             Verb::Block(at, 0) => self.records[at.key].block(&at.quota, 0, now),
             Verb::Block(at, for_us) => self.records[at.key].block(&at.quota, now + for_us, now),
@@ -432,8 +432,8 @@ impl Plan {
 struct Player<'a> {
     plan: &'a Plan,
     now: u64,
-    /// When takes were, newest last.
-    stamps: Vec<u64>,
+    /// The stamps of takes with their keys, newest last.
+    stamps: Vec<(usize, u64)>,
     /// Retry and reset after, as last told.
     told: (u64, u64),
 }
@@ -472,7 +472,8 @@ impl Player<'_> {
             }
             Action::Refund(place, units, back) => {
                 let target = self.target(*place);
-                let stamp = back.and_then(|back| self.stamps.iter().rev().nth(usize::from(back)).copied());
+                let mut stamps = self.stamps.iter().rev().filter(|(key, _)| *key == target.key);
+                let stamp = back.and_then(|back| stamps.nth(usize::from(back))).map(|(_, stamp)| *stamp);
                 Verb::Refund(target, units.of(target.quota.limit()), stamp)
             }
             Action::Block(place, part) => {
@@ -503,10 +504,11 @@ impl Player<'_> {
 
     fn hear(&mut self, call: &Call, outcomes: &[Outcome]) {
         let Verb::Take(groups) = &call.verb else { return };
-        self.stamps.push(self.now);
         self.told = (0, 0);
         for (group, (k, before)) in groups.iter().zip(outcomes) {
             for (item, before) in group.items.iter().zip(before) {
+                let stamp = item.target.quota.kind().algorithm().stamp(before.seen, self.now);
+                self.stamps.push((item.target.key, stamp));
                 let answer = taken(group, item, *k, *before, self.now).answer(group.n.saturating_sub(1));
                 self.told = (self.told.0.max(answer.retry_after_us), self.told.1.max(answer.reset_after_us));
             }

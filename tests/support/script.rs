@@ -15,10 +15,12 @@ use tidegate::internals::{Before, Entry, Kind, LeakyBucket, Record, Seen, State}
 use super::plan::{Call, Group, Outcome, Verb};
 
 /// What is replaced, and by what.
-const REPLACED: [(&str, &str); 5] = [
+const REPLACED: [(&str, &str); 7] = [
     ("call('TIME')", "test_time()"),
     ("call('PEXPIREAT', ", "test_pexpireat("),
+    ("call('PEXPIRETIME', ", "test_pexpiretime("),
     ("call('PTTL', ", "test_pttl("),
+    ("call('SET', ", "test_set("),
     ("redis.call('UNLINK', ", "test_unlink("),
     ("call('UNLINK', ", "test_unlink("),
 ];
@@ -40,6 +42,14 @@ local function test_pexpireat(key, text)
   if at <= test_now_ms then return test_unlink(key) end
   redis.call('SET', test_at(key), text)
 end
+local function test_pexpiretime(key)
+  if redis.call('EXISTS', key) == 0 then return -2 end
+  return tonumber(redis.call('GET', test_at(key)) or -1)
+end
+local function test_set(key, text)
+  test_unlink(key)
+  redis.call('SET', key, text)
+end
 local function test_pttl(key)
   if redis.call('EXISTS', key) == 0 then return -2 end
   local at = redis.call('GET', test_at(key))
@@ -58,6 +68,7 @@ end
 local reply = { script() }
 for _, key in ipairs(KEYS) do
   local kind, found = redis.call('TYPE', key).ok, {}
+  if kind == 'string' then found = { 'used', redis.call('GET', key) } end
   if kind == 'hash' then found = redis.call('HGETALL', key) end
   if kind == 'zset' then found = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES') end
   reply[#reply + 1] = found
@@ -67,7 +78,7 @@ return reply
 ";
 
 /// The test build, and how often each of [`REPLACED`] was.
-pub(crate) fn test_build(production: &str) -> (String, [usize; 5]) {
+pub(crate) fn test_build(production: &str) -> (String, [usize; 7]) {
     let mut text = production.to_owned();
     let counts = REPLACED.map(|(command, function)| {
         let count = text.matches(command).count();
@@ -241,6 +252,7 @@ fn observed(call: &Call, reply: Value) -> Result<Observed, String> {
             let fields: Vec<String> = redis::from_redis_value(next()?).map_err(|error| error.to_string())?;
             let expires: String = redis::from_redis_value(next()?).map_err(|error| error.to_string())?;
             left(&target.quota, &fields, expires.parse().ok(), call.now_us)
+                .map_err(|why| format!("{why}, which expires at {expires}"))
         })
         .collect::<Result<_, String>>()?;
     Ok(Observed { outcomes, left })
@@ -285,8 +297,9 @@ pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<
     }
 }
 
-/// A state as one text, and until when its key is blocked.
-fn parsed(quota: &Quota, text: &str) -> Option<(State, u64)> {
+/// A state as one text, and until when its key is blocked. A plain count ends with
+/// its key.
+fn parsed(quota: &Quota, text: &str, expires_ms: Option<u64>) -> Option<(State, u64)> {
     let (state, blocked) = match text.split_once(" blocked until ") {
         Some((state, blocked)) => (state, blocked.parse().ok()?),
         None => (text, 0),
@@ -294,8 +307,11 @@ fn parsed(quota: &Quota, text: &str) -> Option<(State, u64)> {
     let state = match quota.kind() {
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => level(state, bucket.per)?,
         Kind::FixedWindow(_) => {
-            let (used, start) = state.split_once(" since ")?;
-            State::Window { used: used.parse().ok()?, start_us: start.parse().ok()? }
+            let (used, end_ms) = match state.split_once(" until ") {
+                Some((used, end)) => (used, end.strip_suffix("000")?.parse().ok()?),
+                None => (state, expires_ms?),
+            };
+            State::Window { used: used.parse().ok()?, end_ms }
         }
         Kind::SlidingCounter(_) => {
             let (counts, start) = state.split_once(" since ")?;
@@ -353,7 +369,7 @@ pub(crate) fn left(
         }
         _ => {
             let (state, blocked) = match pairs.get("used") {
-                Some(text) => parsed(quota, text).ok_or_else(garbage)?,
+                Some(text) => parsed(quota, text, expires_ms).ok_or_else(garbage)?,
                 None => (State::Untouched, 0),
             };
             (blocked, Held::State(state))

@@ -33,7 +33,8 @@ impl Core {
         let is_alone = outcome.before.len() == 1;
         answer.allowed = if *n > 0 && is_alone { *index < k } else { taken.affords(*index) };
         let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
-        decision(gate, answer, source, now)
+        let stamp_us = quota.kind().algorithm().stamp(before.seen, now);
+        Decision { stamp_us, ..decision(gate, answer, source, now) }
     }
 
     /// Returns the decision of the failure policy on a check that the store did not answer. `item` saves
@@ -160,6 +161,7 @@ pub(in crate::limiter) fn undecided(
         source,
         shadow: false,
         now_us: 0,
+        stamp_us: 0,
     })
 }
 
@@ -184,5 +186,6 @@ pub(super) fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: 
         source,
         shadow: false,
         now_us,
+        stamp_us: now_us,
     }
 }

@@ -149,5 +149,6 @@ fn unasked(gate: GateName, limit: Limit, switch: Option<Switch>, is_shadow: bool
         source,
         shadow: is_watched,
         now_us: 0,
+        stamp_us: 0,
     }
 }
