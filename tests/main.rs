@@ -16,6 +16,7 @@ mod cli;
 #[cfg(feature = "cluster")]
 mod cluster;
 mod connecting;
+mod corrupt_numbers;
 mod demo;
 mod deny_cache;
 mod deny_cache_exact;
