@@ -9,11 +9,11 @@ local done = 0
 
 local function usual(rows, call, format, now, stamp)
   if #stamp ~= 16 then return end
-  local keys, argv, size, sub, find, ceil = KEYS, ARGV, #rows, string.sub, string.find, math.ceil
+  local keys, argv, size, find, match, ceil = KEYS, ARGV, #rows, string.find, string.match, math.ceil
   local limit, window = argv[1] + 0, argv[2] + 0
   local start = now - now % window
-  local since_start = format(' since %d', start)
-  local counts = '%d+%d' .. since_start
+  local start_text = format('%d', start)
+  local counts = '%d+%d since ' .. start_text
   local most = math.floor(4503599627370496 / window)
   local expiry
 
@@ -29,17 +29,17 @@ local function usual(rows, call, format, now, stamp)
     local key = keys[i]
     local text, cur, prev, stands = call('HGET', key, 'used'), 0, 0, false
     if text then
-      local plus, since, last = find(text, '+', 1, true), find(text, ' since ', -23, true)
-      if not (plus and since) then return end
-      local count, before = sub(text, 1, plus - 1) + 0, sub(text, plus + 1, since - 1) + 0
-      if not (count >= 0 and before >= 0 and count <= most and before <= most and count % 1 + before % 1 == 0) then
-        return
-      end
-      if find(text, since_start, since, true) then
+      -- Digits only, as in usual_token_bucket.
+      local _, last, count, before = find(text, '^(%d+)%+(%d+) since ')
+      if not last then return end
+      local begun = match(text, '^%d+$', last + 1)
+      count, before = count + 0, before + 0
+      if count > most or before > most then return end
+      if begun == start_text then
         cur, prev, stands = count, before, count > 0
       else
-        local begun = sub(text, last + 1) + 0
-        if not (begun >= 0 and begun < start and begun % 1 == 0) then return end
+        begun = begun + 0
+        if begun >= start then return end
         if begun + window >= start then prev = count end
       end
     end

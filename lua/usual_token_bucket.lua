@@ -14,7 +14,7 @@ local done = 0
 local function usual(rows, call, format, now, stamp)
   -- By that levels are cut up: half as long as by a pattern.
   if #stamp ~= 16 then return end
-  local keys, argv, size, sub, find = KEYS, ARGV, #rows, string.sub, string.find
+  local keys, argv, size, sub, find, match = KEYS, ARGV, #rows, string.sub, string.find, string.match
   local capacity, rate, per = argv[1] + 0, argv[2] + 0, argv[3] + 0
   local full, is_queue = capacity * per, argv[4] == '1'
   local step = math.floor(full / rate / 8) + 1
@@ -37,13 +37,12 @@ local function usual(rows, call, format, now, stamp)
     local text, ticks, kept = call('HGET', key, 'used'), 0, nil
     if text then
       local first, last = find(text, between, place, true)
-      if not first then return end
-      local at = sub(text, last + 1) + 0
+      -- Digits only: Lua reads `0x10`, `1e3` and ` 16` as numbers, too.
+      if not first or find(text, '%D') ~= first then return end
+      local at = match(text, '^%d+$', last + 1) + 0
       ticks = sub(text, 1, first - 1) + 0
       -- At most MOST_TICKS, see token_bucket.
-      if not (at <= now and at >= 0 and ticks >= 0 and ticks <= 562949953421312 and ticks % 1 + at % 1 == 0) then
-        return
-      end
+      if at > now or ticks > 562949953421312 then return end
       -- The step in which it will be empty, and so its expiry.
       local empty = at + (ticks + -ticks % rate) / rate
       kept = empty - empty % step

@@ -96,7 +96,7 @@ fn token_bucket() {
             // A peek charges.
             ("charge(key, n, own, own, cost", "charge(key, math.max(n, 1), own, math.max(own, 1), cost"),
             // What is not usual is taken for usual: a level of the future.
-            ("if not (at <= now and", "if not ("),
+            ("if at > now or", "if"),
         ],
     );
 }
@@ -240,7 +240,7 @@ fn sliding_counter() {
             ("estimate + n * cost > limit", "estimate + n * cost > limit + 1"),
             ("math.floor((limit - estimate) / cost)", "math.floor((limit - estimate - 1) / cost)"),
             ("since > now", "since > now + 1e12"),
-            ("begun < start and", ""),
+            ("if begun >= start then return end", ""),
             ("start + 2 * window or prev", "start + window or prev"),
             ("math.ceil((start + 2 * window) / 1000)", "math.ceil((start + window) / 1000)"),
             ("kept = since == start and cur > 0", "kept = since == start"),
