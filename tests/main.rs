@@ -29,6 +29,7 @@ mod fallback_warm_start;
 mod faults;
 mod fixed_window;
 mod full_queue;
+mod give_backs_of_nothing;
 mod health;
 mod histories;
 #[cfg(all(feature = "axum", feature = "tonic"))]
