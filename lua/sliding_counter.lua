@@ -57,12 +57,13 @@ local function sliding_counter(arg)
   end
 
   local function give_back(key, units, stamp, blocked, _, cur, prev)
+    local before = cur + prev
     if not stamp or stamp >= start then
       cur = math.max(0, cur - units)
     elseif stamp + window >= start then
       prev = math.max(0, prev - units)
     end
-    charge(key, 1, 1, 0, 1, blocked, true, cur, prev)
+    if cur + prev < before then charge(key, 1, 1, 0, 1, blocked, true, cur, prev) end
   end
 
   return afford, charge, give_back

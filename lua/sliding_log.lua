@@ -173,7 +173,7 @@ local function sliding_log(arg)
   -- The oldest units go first: they would have been the first to leave. The
   -- work is that of the entries given back, however many stale ones there are.
   local function give_back(key, units, stamp, blocked, ahead, used, at, total)
-    if used == 0 or (stamp or now) + window <= now then return end
+    if math.min(units, used) == 0 or (stamp or now) + window <= now then return end
     if ahead then redate(key, total, blocked) end
     if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
     local base = total - used + math.min(units, used)

@@ -77,8 +77,8 @@ local function token_bucket(arg)
 
   -- Units charged then have been draining since.
   local function give_back(key, units, stamp, blocked, _, ticks)
-    local left = math.max(0, units * per - math.max(0, now - (stamp or now)) * rate)
-    charge(key, 1, 1, 0, 1, blocked, true, math.max(0, ticks - left))
+    local left = math.min(units * per - math.max(0, now - (stamp or now)) * rate, ticks)
+    if left > 0 then charge(key, 1, 1, 0, 1, blocked, true, ticks - left) end
   end
 
   return afford, charge, give_back

@@ -89,6 +89,8 @@ fn token_bucket() {
             ("if begin ~= last_begin then", "if not last_begin then"),
             // A refund ignores its stamp, or believes one of the future.
             ("units * per - math.max(0, now - (stamp or now)) * rate", "units * per"),
+            // A refund of nothing writes.
+            ("if left > 0 then charge", "if true then charge"),
             ("math.max(0, now - (stamp or now))", "(now - (stamp or now))"),
             // A penalty charges nothing; a block ends 1 µs too soon.
             ("charge(key, 1, 1, 1, tonumber(ARGV[5])", "charge(key, 1, 1, 0, tonumber(ARGV[5])"),

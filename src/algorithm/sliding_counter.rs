@@ -73,6 +73,7 @@ impl Algorithm for SlidingCounter {
 
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         let [mut current, mut previous, _] = self.settle(state, now);
+        let before = current + previous;
         let start_us = self.start_at(now);
         let stamp = stamp.unwrap_or(now);
         if stamp >= start_us {
@@ -80,8 +81,11 @@ impl Algorithm for SlidingCounter {
         } else if stamp + self.window_us >= start_us {
             previous = previous.saturating_sub(units);
         }
-        *state = State::Counter { current, previous, start_us };
-        true
+        let has_changed = current + previous < before;
+        if has_changed {
+            *state = State::Counter { current, previous, start_us };
+        }
+        has_changed
     }
 
     fn after(&self, [current, previous, _]: Seen, units: u64, _: u64) -> Seen {

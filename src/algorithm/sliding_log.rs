@@ -149,7 +149,7 @@ impl Algorithm for SlidingLog {
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         let [used, ..] = self.settle(state, now);
         let State::Log(log) = state else { return false };
-        if used == 0 || stamp.is_some_and(|stamp| stamp + self.window_us <= now) {
+        if units.min(used) == 0 || stamp.is_some_and(|stamp| stamp + self.window_us <= now) {
             return false;
         }
         log.redate(now);

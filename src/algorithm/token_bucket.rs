@@ -74,10 +74,12 @@ impl Algorithm for TokenBucket {
         // Units charged then have been draining since.
         let since = now.saturating_sub(stamp.unwrap_or(now));
         let drained = u128::from(since) * u128::from(self.rate);
-        let left = (u128::from(units) * u128::from(self.per)).saturating_sub(drained);
-        let ticks = u128::from(ticks).saturating_sub(left) as u64;
-        *state = State::Level { ticks, by: self.numbers(), at_us: now };
-        true
+        let left =
+            (u128::from(units) * u128::from(self.per)).saturating_sub(drained).min(ticks.into()) as u64;
+        if left > 0 {
+            *state = State::Level { ticks: ticks - left, by: self.numbers(), at_us: now };
+        }
+        left > 0
     }
 
     fn after(&self, [ticks, ..]: Seen, units: u64, _: u64) -> Seen {

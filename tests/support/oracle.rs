@@ -285,7 +285,7 @@ impl Oracle {
     }
 
     /// Only the units that still count of those charged at `stamp`; of a fixed window, in the window
-    /// that ends at it.
+    /// that ends at it. Where that is nothing, nothing changes.
     pub(crate) fn refund(&mut self, quota: &Quota, units: u64, stamp: Option<u64>, now: u64) {
         let window = stamp;
         let stamp = stamp.map_or(now, |stamp| stamp.min(now));
@@ -293,26 +293,35 @@ impl Oracle {
         let mut state = self.at(quota, now);
         match (&mut state.used, quota.kind()) {
             (Used::Level(level, _), Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket))) => {
-                let left = (exact(units) - rate(bucket) * exact(now - stamp)).max(exact(0));
-                *level = (*level - left).max(exact(0));
+                let left = (exact(units) - rate(bucket) * exact(now - stamp)).max(exact(0)).min(*level);
+                if left == exact(0) {
+                    return;
+                }
+                *level -= left;
             }
             (Used::Window(charges, _), _) => {
                 let is_of_window =
                     matches!(found, Used::Window(_, end) if window.is_none_or(|window| window == end));
-                if !is_of_window || charges.iter().sum::<u64>() == 0 {
+                if !is_of_window || units.min(charges.iter().sum::<u64>()) == 0 {
                     return;
                 }
                 *charges = vec![charges.iter().sum::<u64>().saturating_sub(units)];
             }
             (Used::Counter(current, previous, start), Kind::SlidingCounter(counter)) => {
-                if stamp >= *start {
-                    *current = current.saturating_sub(units);
+                let window = if stamp >= *start {
+                    current
                 } else if stamp >= *start - counter.window_us {
-                    *previous = previous.saturating_sub(units);
+                    previous
+                } else {
+                    return;
+                };
+                if units.min(*window) == 0 {
+                    return;
                 }
+                *window = window.saturating_sub(units);
             }
             (Used::Log(charges), Kind::SlidingLog(log)) => {
-                if now - stamp >= log.window_us {
+                if now - stamp >= log.window_us || units == 0 {
                     return;
                 }
                 // The oldest first.

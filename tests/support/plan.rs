@@ -243,7 +243,7 @@ fn step(most_items: usize) -> impl Strategy<Value = Step> {
     let action = prop_oneof![
         30 => prop::collection::vec(groups, 1..=2).prop_map(Action::Take),
         3 => (written.clone(), spent()).prop_map(|(at, units)| Action::Penalize(at, units)),
-        5 => (written.clone(), units(), prop::option::weighted(0.8, 0..8u8))
+        5 => (written.clone(), refunded(), prop::option::weighted(0.8, 0..8u8))
             .prop_map(|(at, units, stamp)| Action::Refund(at, units, stamp)),
         1 => (written.clone(), any::<u16>()).prop_map(|(at, long)| Action::Block(at, long)),
         1 => written.prop_map(Action::Unblock),
@@ -271,6 +271,11 @@ fn units() -> impl Strategy<Value = Units> {
         2 => (2..=5u64).prop_map(Units::Few),
         1 => any::<u16>().prop_map(Units::Share),
     ]
+}
+
+/// Nothing, too.
+fn refunded() -> impl Strategy<Value = Units> {
+    prop_oneof![9 => units(), 1 => Just(Units::Few(0))]
 }
 
 fn spent() -> impl Strategy<Value = Units> {
