@@ -40,6 +40,7 @@ mod http_client;
 mod http_keys;
 mod integer_keys;
 mod keys;
+mod large_debts;
 mod leases;
 mod lua_agrees_with_reference;
 mod max_delay;
