@@ -11,12 +11,13 @@
            nothing, but that a window dated in the future is re-dated to that of
            now.
 ]]
+-- The maximum count, so that debt stays exact.
+local MOST_UNITS = 4503599627370496
+
 local function sliding_counter(arg)
   local limit, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
   local start = now - now % window
   local counts = WHOLE .. '+' .. WHOLE .. format(' since ' .. WHOLE, start)
-  -- A count times the window must stay exact.
-  local most = math.floor(4503599627370496 / window)
 
   -- `kept`: something was used of this window, so that it stands already with its
   -- expiry.
@@ -28,7 +29,7 @@ local function sliding_counter(arg)
       local stored, before, since = integer(digits), integer(more), integer(time)
       if rest ~= '' then blocked = rest and blocked_until(rest) end
       if not (stored and before and since and blocked) then error('STATE used', 0) end
-      stored, before = math.min(stored, most), math.min(before, most)
+      stored, before = math.min(stored, MOST_UNITS), math.min(before, MOST_UNITS)
       if since >= start then
         cur, prev, ahead = stored, before, since > now
         kept = since == start and cur > 0
@@ -36,7 +37,9 @@ local function sliding_counter(arg)
         prev = stored
       end
     end
-    local estimate = cur + prev - math.ceil(prev * (now - start) / window)
+    -- Where a debt makes the product inexact, the estimate is above any limit, since
+    -- a limit times its window is at most 2^52.
+    local estimate = cur + math.floor(prev * (start + window - now) / window)
     if (blocked <= now and estimate + n * cost <= limit) or cost == 0 then
       return n, blocked, ahead, cur, prev, nil, kept
     end
@@ -47,7 +50,7 @@ local function sliding_counter(arg)
   local function charge(key, n, own, k, cost, blocked, ahead, cur, prev, _, kept)
     local units = k * cost
     if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
-    cur = math.min(cur + units, most)
+    cur = math.min(cur + units, MOST_UNITS)
     local text = format(counts, cur, prev)
     if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
     call('HSET', key, 'used', text)

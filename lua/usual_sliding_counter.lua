@@ -9,12 +9,11 @@ local done = 0
 
 local function usual(rows, call, format, now, stamp)
   if #stamp ~= 16 then return end
-  local keys, argv, size, find, match, ceil = KEYS, ARGV, #rows, string.find, string.match, math.ceil
+  local keys, argv, size, find, match, floor = KEYS, ARGV, #rows, string.find, string.match, math.floor
   local limit, window = argv[1] + 0, argv[2] + 0
   local start = now - now % window
   local start_text = format('%d', start)
   local counts = '%d+%d since ' .. start_text
-  local most = math.floor(4503599627370496 / window)
   local expiry
 
   local n, cost, arg = 1, 1, 5
@@ -34,7 +33,8 @@ local function usual(rows, call, format, now, stamp)
       if not last then return end
       local begun = match(text, '^%d+$', last + 1)
       count, before = count + 0, before + 0
-      if count > most or before > most then return end
+      -- At most MOST_UNITS, see sliding_counter.
+      if count > 4503599627370496 or before > 4503599627370496 then return end
       if begun == start_text then
         cur, prev, stands = count, before, count > 0
       else
@@ -44,8 +44,8 @@ local function usual(rows, call, format, now, stamp)
       end
     end
 
-    local k, estimate = n, cur + prev - ceil(prev * (now - start) / window)
-    if cost > 0 and estimate + n * cost > limit then k = estimate < limit and math.floor((limit - estimate) / cost) or 0 end
+    local k, estimate = n, cur + floor(prev * (start + window - now) / window)
+    if cost > 0 and estimate + n * cost > limit then k = estimate < limit and floor((limit - estimate) / cost) or 0 end
     if k * cost > 0 then
       call('HSET', key, 'used', format(counts, cur + k * cost, prev))
       if not stands then

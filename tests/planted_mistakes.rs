@@ -232,15 +232,15 @@ fn sliding_counter() {
         plan::uniform(Family::SlidingCounter),
         &[
             // A share rounded up, or a window that ends 1 µs too soon.
-            ("- math.ceil(prev * (now", "- math.floor(prev * (now"),
-            ("- ceil(prev * (now", "- math.floor(prev * (now"),
-            ("- math.ceil(prev * (now - start)", "- math.ceil(prev * (now + 1 - start)"),
-            ("- ceil(prev * (now - start)", "- ceil(prev * (now + 1 - start)"),
+            ("math.floor(prev * (start + window - now)", "math.ceil(prev * (start + window - now)"),
+            ("+ floor(prev * (start + window - now)", "+ math.ceil(prev * (start + window - now)"),
+            ("math.floor(prev * (start + window - now)", "math.floor(prev * (start + window - now - 1)"),
+            ("+ floor(prev * (start + window - now)", "+ floor(prev * (start + window - now - 1)"),
             ("since + window >= start", "since + window > start"),
             ("begun + window >= start", "begun + window > start"),
             ("estimate + n * cost <= limit", "estimate + n * cost <= limit + 1"),
             ("estimate + n * cost > limit", "estimate + n * cost > limit + 1"),
-            ("math.floor((limit - estimate) / cost)", "math.floor((limit - estimate - 1) / cost)"),
+            ("floor((limit - estimate) / cost)", "floor((limit - estimate - 1) / cost)"),
             ("since > now", "since > now + 1e12"),
             ("if begun >= start then return end", ""),
             ("start + 2 * window or prev", "start + window or prev"),
@@ -248,7 +248,7 @@ fn sliding_counter() {
             ("kept = since == start and cur > 0", "kept = since == start"),
             ("stands = count, before, count > 0", "stands = count, before, true"),
             ("elseif stamp + window >= start then", "else"),
-            ("math.min(cur + units, most)", "math.min(cur + cost, most)"),
+            ("math.min(cur + units, MOST_UNITS)", "math.min(cur + cost, MOST_UNITS)"),
             ("cur + k * cost, prev", "cur + cost, prev"),
         ],
     );
@@ -261,7 +261,7 @@ fn debts_beyond_any_limit() {
         &[
             ("math.min(ticks + k * cost * per, MOST_TICKS)", "ticks + k * cost * per"),
             ("math.min(used + units, MOST_UNITS)", "used + units"),
-            ("math.min(cur + units, most)", "cur + units"),
+            ("math.min(cur + units, MOST_UNITS)", "cur + units"),
             ("units = math.min(units, math.max(0, MOST_TOTAL - used))", ""),
             ("if total > MOST_TOTAL then", "if false then"),
         ],

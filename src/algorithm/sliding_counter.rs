@@ -5,21 +5,19 @@
 use super::{Algorithm, Seen, State};
 use crate::quota::SlidingCounter;
 
-/// Counts are multiplied with the window; the product must stay exact in a
-/// double.
-const MOST_UNIT_MICROS: u64 = 1 << 52;
+/// The maximum count, so that debt stays exact in a double.
+const MOST_UNITS: u64 = 1 << 52;
 
 impl SlidingCounter {
     fn start_at(&self, now: u64) -> u64 {
         now - now % self.window_us
     }
 
-    fn most(&self) -> u64 {
-        MOST_UNIT_MICROS / self.window_us
-    }
-
+    /// The product of a debt and a window exceeds 64 bits.
     fn estimate(&self, [current, previous, _]: Seen, now: u64) -> u64 {
-        current + previous * (self.window_us - now % self.window_us) / self.window_us
+        let (previous, window) = (u128::from(previous), u128::from(self.window_us));
+        let rest = window - u128::from(now % self.window_us);
+        current + (previous * rest / window) as u64
     }
 
     /// The earliest instant at which the estimate is at most `room`, if nobody
@@ -42,12 +40,12 @@ impl Algorithm for SlidingCounter {
     }
 
     fn is_possible(&self, [current, previous, _]: Seen, _: u64) -> bool {
-        current.max(previous) <= self.most()
+        current.max(previous) <= MOST_UNITS
     }
 
     fn settle(&self, state: &State, now: u64) -> Seen {
         let State::Counter { current, previous, start_us } = *state else { return [0; 3] };
-        let (current, previous) = (current.min(self.most()), previous.min(self.most()));
+        let (current, previous) = (current.min(MOST_UNITS), previous.min(MOST_UNITS));
         let start = self.start_at(now);
         if start_us >= start {
             [current, previous, 0]
@@ -89,7 +87,7 @@ impl Algorithm for SlidingCounter {
     }
 
     fn after(&self, [current, previous, _]: Seen, units: u64, _: u64) -> Seen {
-        [current.saturating_add(units).min(self.most()), previous, 0]
+        [current.saturating_add(units).min(MOST_UNITS), previous, 0]
     }
 
     fn remaining(&self, seen: Seen, now: u64) -> u64 {

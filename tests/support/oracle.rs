@@ -49,13 +49,12 @@ fn window_end(fixed: &FixedWindow, now: u64) -> u64 {
     (start + fixed.window_us).div_ceil(1_000) * 1_000
 }
 
-/// At most 2^49 ticks, 2^52 units, or what times the window is 2^52.
+/// At most 2^49 ticks, or 2^52 units.
 fn most(quota: &Quota) -> Exact {
     match quota.kind() {
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
             Exact::new(1 << 49, bucket.per.into())
         }
-        Kind::SlidingCounter(counter) => exact((1 << 52) / counter.window_us),
         _ => exact(1 << 52),
     }
 }
