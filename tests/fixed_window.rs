@@ -242,3 +242,20 @@ fn a_take_of_more_than_2_52_units_admits_and_charges_exactly() {
     assert_eq!(-1 - take(1 << 50, 1)[1], 0);
     server.cli(&["DEL", &key]).unwrap();
 }
+
+/// PEXPIREAT of a time that has passed removes the key, and DECRBY would make it anew.
+#[test]
+fn a_window_that_ends_during_its_first_take_leaves_no_count_behind() {
+    let server = harness::shared();
+    let quota = Quota::fixed_window(1, Duration::from_millis(1)).aligned_to_clock();
+    let key = redis_key(&limiter(&server).gate("short", quota));
+    let mut redis = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
+    for take in 0..3_000 {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script::of(&TAKE, quota.kind()).text).arg(1).arg(&key);
+        eval.arg(&script::quota_args(quota.kind())).arg(42).arg(1).arg("");
+        let _: Vec<i64> = eval.query(&mut redis).unwrap();
+        let expires_ms: i64 = redis::cmd("PEXPIRETIME").arg(&key).query(&mut redis).unwrap();
+        assert_ne!(expires_ms, -1, "take {take}: the key never expires");
+    }
+}
