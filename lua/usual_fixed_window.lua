@@ -38,10 +38,7 @@ local function usual(rows, call, format, now, stamp)
     local key = keys[i]
     local after = try('INCRBY', key, text) + 0
     local used, ends = after - units, latest
-    if used == 0 then
-      expiry = expiry or format('%d', latest)
-      call('PEXPIREAT', key, expiry)
-    else
+    if used ~= 0 then
       ends = call('PEXPIRETIME', key)
       if not (ends >= earliest and ends <= latest and used > 0 and after <= 9007199254740992) then
         call('DECRBY', key, text)
@@ -53,6 +50,12 @@ local function usual(rows, call, format, now, stamp)
     if after > limit then
       k = used < limit and math.floor((limit - used) / cost) or 0
       call('DECRBY', key, k == 0 and text or format('%d', (n - k) * cost))
+    end
+    -- Last, since it removes a key whose window has ended meanwhile: then DECRBY
+    -- would make one that never expires.
+    if used == 0 then
+      expiry = expiry or format('%d', latest)
+      call('PEXPIREAT', key, expiry)
     end
     if k ~= n then
       size = size + 1

@@ -19,7 +19,7 @@ use crate::support::script::{arguments, connect, test_build};
 const DIGESTS: &[(&str, &str)] = &[
     ("take:token_bucket", "ae91beb4409d1d3580343b8883a023dd16f9ae17"),
     ("take:leaky_bucket", "dc8b01684d2bbf6fd5f1305e185193a789bc0a3c"),
-    ("take:fixed_window", "f97c57f0e8769619047cd26f8920cebfe308bde9"),
+    ("take:fixed_window", "52d98462758558a56cdb75812290aa9d1a2eea67"),
     ("take:sliding_log", "00f8ebf3277febf6916554c1c3b66a19d40f79d4"),
     ("take:sliding_counter", "3b13d1ead06f4fd766a404fa383f6f85b2e3d86d"),
     ("refund:token_bucket", "38fa7e69aa6faaca789757459cfcd939bffed7df"),
