@@ -69,6 +69,7 @@ mod scripts;
 mod sentinel;
 mod sentinels_disagree;
 mod shadow_errors;
+mod show;
 mod shutdown_after_outage;
 mod support;
 #[cfg(feature = "tls")]

@@ -1,0 +1,190 @@
+--[[
+  show: describes a key in one line of words, for operators:
+
+      redis-cli --eval lua/show.lua tidegate:2:login:token_bucket:user:42
+
+  A fixed window, a sliding log and a sliding counter do not store their limit, so
+  only the used units are known of them.
+
+  KEYS     one
+  ARGV     none
+  Returns  one line
+  Writes   nothing; its user needs EVAL and the read commands below
+]]
+local call, try, format, match = redis.call, redis.pcall, string.format, string.match
+local key = KEYS[1]
+local LAYOUT, SHARED_LAYOUT = '2', '1'
+local time = call('TIME')
+local now = time[1] * 1000000 + time[2]
+
+-- `3`, `2.5`: at most three decimals.
+local function number(value)
+  local text = format('%.3f', value)
+  return (string.gsub(string.gsub(text, '0+$', ''), '%.$', ''))
+end
+
+-- `36s`, `2h 5m`: rounded up, in the two largest units.
+local function span(us)
+  if us < 1000000 then return format('%dms', math.ceil(us / 1000)) end
+  local seconds = math.ceil(us / 1000000)
+  if seconds < 60 then return seconds .. 's' end
+  if seconds < 3600 then return format('%dm %ds', seconds / 60, seconds % 60) end
+  if seconds < 86400 then return format('%dh %dm', seconds / 3600, seconds % 3600 / 60) end
+  return format('%dd %dh', seconds / 86400, seconds % 86400 / 3600)
+end
+
+-- Nothing that could control a terminal.
+local function shown(text)
+  return (string.gsub(string.sub(text, 1, 60), '[^%w%p ]', '?'))
+end
+
+local function corrupt(why)
+  if string.find(why, 'WRONGTYPE', 1, true) then why = 'a value of another type' end
+  return 'corrupt: ' .. why .. '; tidegate did not write this: find the other writer, then delete the key'
+end
+
+-- The text of a state without its block, and when that ends.
+local function split(text)
+  local state, blocked = match(text, '^(.*) blocked until (%d+)$')
+  return state or text, tonumber(blocked or 0)
+end
+
+local function level(text, of)
+  local state, blocked = split(text)
+  local ticks, per, capacity, rate, at = match(state, '^(%d+)/(%d+) of (%d+), (%d+)/us at (%d+)$')
+  if not ticks or per + 0 == 0 or rate + 0 == 0 then return end
+  ticks = math.max(0, ticks - math.max(0, now - at) * rate)
+  local used, left = ticks / per, math.max(0, math.floor((capacity * per - ticks) / per))
+  local words = number(used) .. ' of ' .. capacity .. ' ' .. of[1] .. ', ' .. left .. ' ' .. of[2]
+  if ticks > 0 then words = words .. ', ' .. of[3] .. ' in ' .. span(math.ceil(ticks / rate)) end
+  return words, blocked
+end
+
+local function fixed(text)
+  local state, blocked = split(text)
+  local used, ends = match(state, '^(%d+)$'), nil
+  if used then
+    ends = call('PEXPIRETIME', key) * 1000
+    if ends < 0 then return used .. ' used, without an expiry: the next check sets one', blocked end
+  else
+    used, ends = match(state, '^(%d+) until (%d+)$')
+    if not used or blocked == 0 then return end
+    ends = ends + 0
+  end
+  if used + 0 == 0 or ends <= now then return 'untouched', blocked end
+  return used .. ' used, the window ends in ' .. span(ends - now), blocked
+end
+
+local function counter(text, window)
+  local state, blocked = split(text)
+  local cur, prev, start = match(state, '^(%d+)%+(%d+) since (%d+)$')
+  if not cur then return end
+  local begins = now - now % window
+  if start + window < begins then
+    cur, prev = 0, 0
+  elseif start + 0 < begins then
+    cur, prev = 0, cur
+  end
+  local used = cur + math.floor(prev * (begins + window - now) / window)
+  if cur + prev == 0 then return 'untouched', blocked end
+  return format('%s in this window and %s in the previous one, counted as %s', cur, prev, number(used)), blocked
+end
+
+local function log(window)
+  local newest, blocked = call('ZREVRANGE', key, '0', '1', 'WITHSCORES'), 0
+  if newest[1] == 'block' then
+    blocked = tonumber(newest[2])
+    newest = { newest[3], newest[4] }
+  end
+  if not newest[1] then return 'untouched', blocked end
+  local total, at = match(newest[1], '^(%d+):%d+$'), tonumber(newest[2])
+  if not (total and at) then return end
+  if at + window <= now then return 'untouched', blocked end
+  local inside = format('(%.0f', now - window)
+  local first = call('ZRANGEBYSCORE', key, inside, '+inf', 'LIMIT', '0', '1')[1]
+  local base, units = match(first or '', '^(%d+):(%d+)$')
+  if not base then return end
+  return number(total - base + units) .. ' used, untouched in ' .. span(at + window - now), blocked
+end
+
+local BUCKETS = {
+  token_bucket = { 'used', 'left', 'full again' },
+  leaky_bucket = { 'queued', 'free', 'empty' },
+}
+local UNITS = { s = 1000000, ms = 1000, us = 1 }
+
+local function state(algorithm, window, clock)
+  local length, unit = match(window or '', '^(%d+)(%a+)$')
+  local window_us = length and UNITS[unit] and length * UNITS[unit]
+  local found, title
+  if algorithm == 'sliding_log' then
+    found = try('ZCARD', key)
+  elseif algorithm == 'fixed_window' then
+    found = try('GET', key)
+  else
+    found = try('HGET', key, 'used')
+  end
+  if type(found) == 'table' then return corrupt(shown(found.err)) end
+  title = string.gsub(algorithm, '_', ' ')
+  if window then title = title .. ' of ' .. window end
+  if clock then title = title .. ' by the clock' end
+  if not found or found == 0 then
+    -- An empty state does not exist, but a hash without the field does.
+    if call('PTTL', key) ~= -2 then return corrupt('no field `used`') end
+    return title .. ': no such key, untouched'
+  end
+  local words, blocked
+  if BUCKETS[algorithm] then
+    words, blocked = level(found, BUCKETS[algorithm])
+  elseif algorithm == 'fixed_window' then
+    words, blocked = fixed(found)
+  elseif algorithm == 'sliding_counter' then
+    words, blocked = counter(found, window_us)
+  else
+    words, blocked = log(window_us)
+  end
+  if not words then
+    return corrupt(type(found) == 'string' and '"' .. shown(found) .. '"' or 'members')
+  end
+  if blocked > now then words = words .. ', all checks denied for ' .. span(blocked - now) end
+  return title .. ': ' .. words
+end
+
+local function shared(name)
+  if name == 'instances' then
+    local newest = try('ZREVRANGE', key, '0', '0', 'WITHSCORES')
+    if newest.err then return corrupt(shown(newest.err)) end
+    if not newest[1] then return 'instances: none' end
+    return format('instances: %d, the last heartbeat %s ago', call('ZCARD', key), span(math.max(0, now - newest[2])))
+  end
+  local found = try('HGETALL', key)
+  if found.err then return corrupt(shown(found.err)) end
+  local orders, ago = 0, nil
+  for i = 1, #found, 2 do
+    if found[i] ~= 'changed' then
+      local ends = match(found[i + 1], ' until (%d+)$')
+      if not ends or ends + 0 > now then orders = orders + 1 end
+    elseif tonumber(found[i + 1]) then
+      ago = span(math.max(0, now - found[i + 1]))
+    end
+  end
+  return format('orders: %d in force', orders) .. (ago and ', changed ' .. ago .. ' ago' or '')
+end
+
+local function describe()
+  local layout, rest = match(key, '^[%w_.-]+:(%d+):(.+)$')
+  if not rest then return 'not a key of tidegate' end
+  local name = match(rest, '^{%w+}:(%a+)$') or match(rest, '^%a+$')
+  if layout == SHARED_LAYOUT and (name == 'instances' or name == 'orders') then return shared(name) end
+  local shape = match(rest, '^[%w_.-]+:([%w_/@+]+):')
+  if not shape then return 'not a key of tidegate' end
+  if layout ~= LAYOUT then return 'state of layout ' .. layout .. ', which another version of tidegate wrote' end
+  local algorithm = match(shape, '^[%a_]+')
+  local window, clock = match(shape, '/(%d+%a+)'), match(shape, '@clock') ~= nil
+  local has_window = algorithm == 'fixed_window' or algorithm == 'sliding_log' or algorithm == 'sliding_counter'
+  if not (BUCKETS[algorithm] or has_window) or has_window ~= (window ~= nil) then return 'not a key of tidegate' end
+  return state(algorithm, window, clock)
+end
+
+local line = { ok = describe() }
+return line

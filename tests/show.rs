@@ -1,0 +1,216 @@
+//! `redis-cli --eval lua/show.lua KEY` describes a key in words, with rights to read alone.
+
+use std::process::Command;
+use std::time::Duration;
+
+use harness::Server;
+use tidegate::{Limiter, Quota, Rate, Switch};
+
+use crate::support::fixture::{HOUR, builder};
+use crate::support::world::START;
+
+const SHOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua/show.lua");
+const KEY: &str = "user:42";
+const MINUTE: Duration = Duration::from_secs(60);
+const ENDING: &str = "; tidegate did not write this: find the other writer, then delete the key";
+/// The commands that it calls: a subset of the README's line.
+const RIGHTS: [&str; 10] = [
+    "+eval",
+    "+time",
+    "+pttl",
+    "+pexpiretime",
+    "+get",
+    "+hget",
+    "+hgetall",
+    "+zcard",
+    "+zrevrange",
+    "+zrangebyscore",
+];
+
+/// A server whose clock stands at [`START`], with a user that may only read.
+fn set_up() -> (Server, Limiter) {
+    let server = Server::with_shiftable_clock().unwrap();
+    set(&server, Duration::ZERO);
+    let user = [&["ACL", "SETUSER", "reader", "reset", "on", ">pw", "~*"][..], &RIGHTS].concat();
+    assert_eq!(server.cli(&user).unwrap(), "OK");
+    let limiter = builder(server.url()).deny_cache(Duration::ZERO).build().unwrap();
+    (server, limiter)
+}
+
+fn set(server: &Server, since_start: Duration) {
+    server.freeze_clock(u64::try_from((START + since_start).as_micros()).unwrap());
+}
+
+fn show(server: &Server, redis_key: &str) -> String {
+    let text = std::fs::read_to_string(SHOW).unwrap();
+    let line =
+        server.cli(&["--user", "reader", "--pass", "pw", "--no-auth-warning", "EVAL", &text, "1", redis_key]);
+    line.unwrap()
+}
+
+/// Gates of each algorithm, 5 in a minute, with the words for 3 units used at [`START`].
+fn described() -> [(&'static str, Quota, &'static str, &'static str); 6] {
+    let window = "fixed window of 60s";
+    [
+        (
+            "token",
+            Quota::token_bucket(5, Rate::per_minute(5)),
+            "token bucket",
+            ": 3 of 5 used, 2 left, full again in 36s",
+        ),
+        (
+            "leaky",
+            Quota::leaky_bucket(5, Rate::per_minute(5)),
+            "leaky bucket",
+            ": 3 of 5 queued, 2 free, empty in 36s",
+        ),
+        ("fixed", Quota::fixed_window(5, MINUTE), window, ": 3 used, the window ends in 1m 0s"),
+        (
+            "clock",
+            Quota::fixed_window(5, MINUTE).aligned_to_clock(),
+            "fixed window of 60s by the clock",
+            ": 3 used, the window ends in 1m 0s",
+        ),
+        ("log", Quota::sliding_log(5, MINUTE), "sliding log of 60s", ": 3 used, untouched in 1m 0s"),
+        (
+            "counter",
+            Quota::sliding_counter(5, MINUTE),
+            "sliding counter of 60s",
+            ": 3 in this window and 0 in the previous one, counted as 3",
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn each_algorithm_is_described_untouched_used_blocked_and_over() {
+    let (server, limiter) = set_up();
+    for (name, quota, title, words) in described() {
+        let gate = limiter.gate(name, quota);
+        let redis_key = gate.redis_key(KEY).unwrap();
+        set(&server, Duration::ZERO);
+        assert_eq!(show(&server, &redis_key), format!("{title}: no such key, untouched"));
+        assert!(gate.check_cost(KEY, 3).await.unwrap().is_allowed());
+        assert_eq!(show(&server, &redis_key), format!("{title}{words}"));
+        gate.block(KEY, 2 * HOUR).await.unwrap();
+        assert_eq!(show(&server, &redis_key), format!("{title}{words}, all checks denied for 2h 0m"));
+        set(&server, HOUR);
+        let line = show(&server, &redis_key);
+        assert!(line.ends_with(", all checks denied for 1h 0m"), "{line}");
+        gate.unblock(KEY).await.unwrap();
+        let line = show(&server, &redis_key);
+        assert!(line.contains("untouched") || line.contains(": 0 of 5 "), "{line}");
+        gate.reset(KEY).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn parts_of_units_and_the_previous_window_are_described() {
+    let (server, limiter) = set_up();
+    let bucket = limiter.gate("bucket", Quota::token_bucket(5, Rate::per_minute(5)));
+    let counter = limiter.gate("counter", Quota::sliding_counter(5, MINUTE));
+    for gate in [&bucket, &counter] {
+        assert!(gate.check_cost(KEY, 3).await.unwrap().is_allowed());
+    }
+    set(&server, Duration::from_secs(6));
+    assert_eq!(
+        show(&server, &bucket.redis_key(KEY).unwrap()),
+        "token bucket: 2.5 of 5 used, 2 left, full again in 30s"
+    );
+    set(&server, Duration::from_secs(80));
+    assert_eq!(
+        show(&server, &counter.redis_key(KEY).unwrap()),
+        "sliding counter of 60s: 0 in this window and 3 in the previous one, counted as 2"
+    );
+}
+
+#[tokio::test]
+async fn a_count_without_an_expiry_is_described() {
+    let (server, limiter) = set_up();
+    let redis_key = limiter.gate("fixed", Quota::fixed_window(5, MINUTE)).redis_key(KEY).unwrap();
+    server.cli(&["SET", &redis_key, "4"]).unwrap();
+    assert_eq!(
+        show(&server, &redis_key),
+        "fixed window of 60s: 4 used, without an expiry: the next check sets one"
+    );
+}
+
+#[tokio::test]
+async fn corrupt_keys_are_described_without_anything_that_controls_a_terminal() {
+    let (server, limiter) = set_up();
+    for (name, quota, _, _) in described() {
+        let redis_key = limiter.gate(name, quota).redis_key(KEY).unwrap();
+        server.cli(&["RPUSH", &redis_key, "1"]).unwrap();
+        assert_eq!(show(&server, &redis_key), format!("corrupt: a value of another type{ENDING}"));
+        server.cli(&["DEL", &redis_key]).unwrap();
+        let text = "\x1b[31m\r\n1";
+        let put = match quota.algorithm() {
+            "fixed_window" => vec!["SET", &redis_key, text],
+            "sliding_log" => vec!["ZADD", &redis_key, "9000000000000000", text],
+            _ => vec!["HSET", &redis_key, "used", text],
+        };
+        server.cli(&put).unwrap();
+        let held = if name == "log" { "members" } else { "\"?[31m??1\"" };
+        assert_eq!(show(&server, &redis_key), format!("corrupt: {held}{ENDING}"));
+        server.cli(&["DEL", &redis_key]).unwrap();
+        if !["fixed_window", "sliding_log"].contains(&quota.algorithm()) {
+            server.cli(&["HSET", &redis_key, "other", "1"]).unwrap();
+            assert_eq!(show(&server, &redis_key), format!("corrupt: no field `used`{ENDING}"));
+        }
+    }
+}
+
+#[tokio::test]
+async fn orders_and_instances_are_described() {
+    let (server, _) = set_up();
+    let limiter = builder(server.url()).namespace("shown").build().unwrap();
+    assert_eq!(show(&server, "shown:1:orders"), "orders: 0 in force");
+    limiter.control().switch("login", Switch::Closed, None).await.unwrap();
+    limiter.control().switch("api", Switch::Open, Some(MINUTE)).await.unwrap();
+    assert!(show(&server, "shown:1:orders").starts_with("orders: 2 in force, changed "));
+    set(&server, 2 * MINUTE);
+    assert_eq!(show(&server, "shown:1:orders"), "orders: 1 in force, changed 2m 0s ago");
+
+    assert_eq!(show(&server, "other:1:instances"), "instances: none");
+    let seen_us = (START + MINUTE).as_micros().to_string();
+    server.cli(&["ZADD", "other:1:instances", &seen_us, "a", "1", "b"]).unwrap();
+    assert_eq!(show(&server, "other:1:instances"), "instances: 2, the last heartbeat 1m 0s ago");
+    server.cli(&["SET", "third:1:orders", "x"]).unwrap();
+    assert_eq!(show(&server, "third:1:orders"), format!("corrupt: a value of another type{ENDING}"));
+}
+
+#[tokio::test]
+async fn foreign_keys_and_other_layouts_are_told_apart() {
+    let (server, _) = set_up();
+    for redis_key in [
+        "",
+        "x",
+        "cache:user:42",
+        "tidegate:2:login:token_bucket",
+        "tidegate:2:login:token_bucket/60s:x",
+        "tidegate:2:login:fixed_window:x",
+        "tidegate:2:login:other:x",
+        "tidegate:x:login:token_bucket:x",
+    ] {
+        assert_eq!(show(&server, redis_key), "not a key of tidegate", "{redis_key}");
+    }
+    for layout in [1, 3] {
+        assert_eq!(
+            show(&server, &format!("tidegate:{layout}:login:token_bucket:x")),
+            format!("state of layout {layout}, which another version of tidegate wrote")
+        );
+    }
+}
+
+/// Also in a cluster, where a tag stands before the key.
+#[tokio::test]
+async fn redis_cli_evaluates_the_file() {
+    let server = Server::process(&[]).unwrap();
+    let redis_key = "tidegate:2:login:fixed_window/3600s@clock+1500ms:{bt}:user:42";
+    server.cli(&["SET", redis_key, "3", "EX", "1800"]).unwrap();
+    let output =
+        Command::new("redis-cli").args(["-u", server.url(), "--eval", SHOW, redis_key]).output().unwrap();
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap().trim_end(),
+        "fixed window of 3600s by the clock: 3 used, the window ends in 30m 0s"
+    );
+}
