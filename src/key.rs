@@ -1,6 +1,7 @@
 //! Where a key's state lives in Redis:
 //! `namespace:layout:gate:algorithm[/window]:key`, such as
-//! `tidegate:2:login:token_bucket:user:42`.
+//! `tidegate:2:login:token_bucket:user:42`. The window part of a fixed window by
+//! the clock ends with `@clock`, or `@clock+` and its offset.
 //!
 //! Two different (gate, key) pairs never meet: namespaces and gate names hold
 //! no colon, the key comes last, and its encoding can be undone. No pattern and
@@ -30,7 +31,7 @@ pub(crate) const LAYOUT: u32 = 2;
 /// other and follow the same orders.
 pub(crate) const SHARED_LAYOUT: u32 = 1;
 
-/// Longer keys (as encoded) are stored as their hash.
+/// The maximum length of an encoded key; longer ones are stored as their hash.
 const LONGEST: usize = 200;
 
 /// How keys are written in Redis.
@@ -39,14 +40,14 @@ const LONGEST: usize = 200;
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum KeyMode {
-    /// As they are, so that a person can read them; what is not printable, and
-    /// space, `%`, `{` and `}`, as `%` and two hex digits; over 200 bytes as a
-    /// SHA-256.
+    /// Readable: bytes that are not printable ASCII, space, `%`, `{` and `}`
+    /// become `%` and two hex digits. A key of more than 200 bytes after this
+    /// encoding becomes `%sha256=` and its SHA-256 in 64 hex digits.
     #[default]
     Clear,
-    /// As HMAC-SHA-256 under this secret (its first 128 bits), for keys that
-    /// are personal data. Every instance needs the same secret; another secret
-    /// means other keys, and all limits untouched.
+    /// `%hmac=` and the first 128 bits of the HMAC-SHA-256 under this secret, in
+    /// 32 hex digits: for keys that are personal data. Every instance needs the
+    /// same secret; another secret means other keys, and all limits untouched.
     Hmac(Vec<u8>),
 }
 
