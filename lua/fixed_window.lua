@@ -76,6 +76,7 @@ local function fixed_window(arg)
     else
       call('UNLINK', key)
     end
+    return nil, ends * 1000
   end
 
   -- `stamp` is the end of the window that was charged (us).

@@ -15,7 +15,8 @@
     charge(key, n, own, k, cost, blocked, ahead, state..., the two)
         charges k of n asks, of which `own` could be afforded; with k = 0 does
         what a denial may do; writes the state as it is where `ahead` is true
-        -> the third number of state where only the state after tells it
+        -> the third number of state where only the state after tells it, and
+           the stamp by which the units are given back; nil means now
     give_back(key, units, stamp, blocked, ahead, state..., the two)
         returns what was charged at `stamp` as far as it still counts. `stamp` is
         the server's time of that take (us), of a fixed window the end of the

@@ -117,7 +117,9 @@ impl Fallback {
         if passes {
             reconcile::ensure_started(shared);
         }
-        let answers = parts.iter().enumerate().map(|(at, part)| part.answer(n, at, &outcome)).collect();
+        let answer =
+            |(at, part): (usize, &Part<'_>)| (part.answer(n, at, &outcome), part.stamp_us(at, &outcome));
+        let answers = parts.iter().enumerate().map(answer).collect();
         LocalOutcome { passes, answers, now_us }
     }
 }
@@ -129,8 +131,8 @@ impl Fallback {
         self.0.table.stamp(target)
     }
 
-    /// Gives back units that were admitted at `admitted_us` of this process's clock. Returns the
-    /// store's time at which it was charged for them, if it was: then they have to be given back there.
+    /// Gives back units that were admitted here with the stamp `admitted_us`. Returns the stamp of the
+    /// store's charge for them, if it was charged: then they have to be given back there.
     pub(crate) fn give_back(
         &self,
         target: &Target,
@@ -143,7 +145,8 @@ impl Fallback {
 }
 
 impl Shared {
-    /// Called when the store was charged `units` at `charged_us`, or will never take the charge (`None`).
+    /// Called when the store was charged `units` with the stamp `charged_us`, or will never take the
+    /// charge (`None`).
     async fn settle(&self, target: &Target, units: u64, charged_us: Option<u64>) {
         let note = |share: &Quota, record: &Record| self.seen.note_record(target, share, record, &self.clock);
         let excess = self.table.settle(target, units, charged_us, self.clock.now_us(), note);
@@ -159,8 +162,8 @@ impl Shared {
 pub(crate) struct LocalOutcome {
     /// Whether all of it was admitted and charged; false for a peek.
     pub(crate) passes: bool,
-    /// One for each item.
-    pub(crate) answers: SmallVec<[Answer; 1]>,
+    /// One for each item, with the stamp by which its units are given back.
+    pub(crate) answers: SmallVec<[(Answer, u64); 1]>,
     /// This process's clock, µs since 1970.
     pub(crate) now_us: u64,
 }

@@ -246,7 +246,8 @@ impl Store {
         }
     }
 
-    /// Makes a small write. Returns the store's clock at the write, µs since 1970 (not for a reset).
+    /// Makes a small write. Returns the stamp by which the units of a penalty are given back; of other
+    /// writes the store's clock, µs since 1970 (not for a reset).
     pub(crate) async fn write(
         &self,
         target: &Target,

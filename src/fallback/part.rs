@@ -43,4 +43,9 @@ impl<'a> Part<'a> {
         let is_alone = outcome.before.len() == 1;
         Answer { allowed: if n > 0 && is_alone { k > 0 } else { taken.affords(0) }, ..answer }
     }
+
+    /// Returns the stamp by which units of the item at index `at` are given back.
+    pub(super) fn stamp_us(&self, at: usize, outcome: &Outcome) -> u64 {
+        self.share.kind().algorithm().stamp(outcome.before[at].seen, outcome.now_us)
+    }
 }

@@ -109,7 +109,7 @@ impl Table {
         self.0.iter().flat_map(|keys| locked(keys).owed(now_us, &is_wanted)).collect()
     }
 
-    /// Called when the store was charged `units` at `charged_us`, or will never take the charge
+    /// Called when the store was charged `units` with the stamp `charged_us`, or will never take the charge
     /// (`None`). Forgets the key and its state, unless more was admitted meanwhile; `note` records the
     /// state before another check can start from it.
     ///
@@ -145,8 +145,8 @@ impl Table {
         Some(keys.get_mut(target)?.stamp.get_or_insert_default().clone())
     }
 
-    /// Gives back units of a reservation that was admitted at `admitted_us`. Returns when the store was
-    /// charged for them, if it was: then they have to be given back there.
+    /// Gives back units of a reservation with the stamp `admitted_us`. Returns the stamp of the
+    /// store's charge for them, if it was charged: then they have to be given back there.
     pub(super) fn give_back(
         &self,
         target: &Target,
@@ -162,7 +162,7 @@ impl Table {
         }
         let kept = keys.get_mut(target)?;
         if kept.stamp.as_ref().is_some_and(|own| own.is(stamp)) {
-            kept.record.refund(&kept.share, units, admitted_us, now_us);
+            kept.record.refund(&kept.share, units, Some(admitted_us), now_us);
             let units = units.min(kept.charged);
             kept.charged -= units;
             kept.given_back += units;

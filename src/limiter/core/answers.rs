@@ -81,8 +81,10 @@ impl Core {
         let Some(fallback) = &self.fallback else { return Err(Error::unavailable("there is no fallback")) };
         let LocalOutcome { passes, answers, now_us } = fallback.take(items, n);
         let answered = items.iter().zip(answers);
-        let decisions =
-            answered.map(|(item, answer)| decision(&item.target.gate, answer, Source::Local, now_us));
+        let decisions = answered.map(|(item, (answer, stamp_us))| Decision {
+            stamp_us,
+            ..decision(&item.target.gate, answer, Source::Local, now_us)
+        });
         Ok((passes, decisions.collect()))
     }
 
@@ -92,8 +94,8 @@ impl Core {
         self.fallback.as_ref()?.stamp(&target)
     }
 
-    /// Gives back units that the fallback admitted at `admitted_us`. Returns Redis's time at which they
-    /// were charged there, if they were: then they have to be given back there.
+    /// Gives back units that the fallback admitted with the stamp `admitted_us`. Returns the stamp of
+    /// Redis's charge for them, if it was charged: then they have to be given back there.
     pub(crate) fn give_back_locally(
         &self,
         ask: AskRef<'_>,
