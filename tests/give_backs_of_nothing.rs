@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use harness::Server;
-use tidegate::{Gate, Limiter, Quota};
+use tidegate::{Gate, Limiter};
 
 use crate::support::fixture::{HOUR, builder, quotas};
 use crate::support::world::START;

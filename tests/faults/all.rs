@@ -177,6 +177,7 @@ fn key(scene: &Scene) -> String {
 
 fn other_type(scene: &mut Scene) {
     let key = key(scene);
+    scene.tell(&format!("DEL {key}"));
     scene.tell(&format!("HSET {key} field text"));
 }
 
