@@ -1,6 +1,6 @@
 --[[
-  fixed_window: a count that starts again with each window. Windows begin with
-  their first charge, or by the clock.
+  fixed_window: a count that starts again with each window. Windows begin in the
+  millisecond of their first charge, or by the clock.
 
   KEYS     string: the units used, such as `17`. It expires at the end of the
            window. The expiry of a blocked key covers the block as well, so its
@@ -22,12 +22,11 @@ local WINDOW = WHOLE .. ' until ' .. WHOLE .. BLOCKED .. WHOLE
 local function fixed_window(arg)
   local limit, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
   -- A window that contains `now` ends at one of these (ms). One that begins now
-  -- ends at the latest. Windows by the clock change with the millisecond, since
-  -- expiries do.
+  -- ends at the latest. Windows begin and end with a millisecond, as expiries do.
   local now_ms = math.floor(now / 1000)
-  local earliest, latest = now_ms + 1, math.ceil((now + window) / 1000)
+  local at = now_ms * 1000
+  local earliest, latest = now_ms + 1, math.ceil((at + window) / 1000)
   if ARGV[arg + 2] == '1' then
-    local at = now_ms * 1000
     latest = math.ceil((at - (at - ARGV[arg + 3]) % window + window) / 1000)
     earliest = latest
   end

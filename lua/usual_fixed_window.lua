@@ -12,7 +12,7 @@ local function usual(rows, call, format, now, stamp)
   local keys, argv, size, try = KEYS, ARGV, #rows, redis.pcall
   local limit, window = argv[1] + 0, argv[2] + 0
   local at = now - now % 1000
-  local earliest, latest = at / 1000 + 1, math.ceil((now + window) / 1000)
+  local earliest, latest = at / 1000 + 1, math.ceil((at + window) / 1000)
   if argv[3] == '1' then
     latest = math.ceil((at - (at - argv[4]) % window + window) / 1000)
     earliest = latest

@@ -101,8 +101,8 @@ impl Quota {
     }
 
     /// At most `limit` units in each window, which begins with the first charge
-    /// (or by the clock: [`aligned_to_clock`](Self::aligned_to_clock)) and ends
-    /// with a millisecond of the clock: up to 1 ms late.
+    /// (or by the clock: [`aligned_to_clock`](Self::aligned_to_clock)). Windows
+    /// begin and end with a millisecond, such as that of the first charge.
     ///
     /// Its known edge: `limit` at the end of one window and `limit` at the start
     /// of the next all pass, twice the limit within one window's length.

@@ -144,8 +144,8 @@ fn fixed_window() {
             // A window without an end, or one that ends up to 1 ms early.
             ("call('PEXPIREAT', key, expiry)", ""),
             (
-                "1, math.ceil((now + window) / 1000)\n  if argv",
-                "1, math.floor((now + window) / 1000)\n  if argv",
+                "1, math.ceil((at + window) / 1000)\n  if argv",
+                "1, math.floor((at + window) / 1000)\n  if argv",
             ),
             // The slow path counts a window that is over, or that ends too late.
             ("used == 0 or found <= now_ms", "used == 0 or found < now_ms"),

@@ -9,18 +9,15 @@ use crate::quota::FixedWindow;
 const MOST_UNITS: u64 = 1 << 52;
 
 impl FixedWindow {
-    /// When the window ends that a charge would begin. Redis expires keys by the
-    /// millisecond, so windows end with one, up to 1 ms late.
+    /// When the window ends that a charge would begin. Windows begin and end with
+    /// a millisecond, since Redis expires keys by the millisecond.
     fn end_ms(&self, now: u64) -> u64 {
-        let end_us = match self.aligned_us {
-            None => now + self.window_us,
-            Some(offset) => {
-                // The next one begins with that millisecond, too.
-                let now = now - now % 1_000;
-                now - (now + self.window_us - offset) % self.window_us + self.window_us
-            }
+        let now = now - now % 1_000;
+        let start = match self.aligned_us {
+            None => now,
+            Some(offset) => now - (now + self.window_us - offset) % self.window_us,
         };
-        end_us.div_ceil(1_000)
+        (start + self.window_us).div_ceil(1_000)
     }
 
     /// Whether a window with this end can contain `now`. If it ends later, the
@@ -65,8 +62,7 @@ impl Algorithm for FixedWindow {
         *state = State::Window { used, end_ms };
     }
 
-    /// The end of the window: the start is not stored, and computed from the end
-    /// it would be up to 1 ms late.
+    /// The end of the window, since its start is not stored.
     fn stamp(&self, [_, end_ms, _]: Seen, _: u64) -> u64 {
         end_ms * 1_000
     }

@@ -143,7 +143,8 @@ fn windows(quota: &Quota, start_us: u64, history: &History) -> u64 {
         span += instant.saturating_sub(last).min(2 * window_us);
         last = instant;
     }
-    1 + span / window_us
+    // Each lasts so long from its first ask, which may come late in the millisecond in which it begins.
+    1 + span / (window_us - 999)
 }
 
 /// The server's time of an ask as if its clock had never been stepped back: what was used before is

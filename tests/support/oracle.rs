@@ -39,13 +39,11 @@ fn rate(bucket: &TokenBucket) -> Exact {
     Exact::new(bucket.rate.into(), bucket.per.into())
 }
 
-/// The end of the window that a charge at `now` begins, with the millisecond in which it is over. The
-/// next window by the clock begins with that millisecond.
+/// The end of the window that a charge at `now` begins. Windows begin and end with a millisecond.
 fn window_end(fixed: &FixedWindow, now: u64) -> u64 {
-    let start = fixed.aligned_us.map_or(now, |offset| {
-        let now = now / 1_000 * 1_000;
-        (now - offset) / fixed.window_us * fixed.window_us + offset
-    });
+    let now = now / 1_000 * 1_000;
+    let start =
+        fixed.aligned_us.map_or(now, |offset| (now - offset) / fixed.window_us * fixed.window_us + offset);
     (start + fixed.window_us).div_ceil(1_000) * 1_000
 }
 
