@@ -104,7 +104,8 @@ async fn a_window_ends_exactly_although_redis_keeps_its_key_up_to_999_us_longer(
             frozen.set(HOUR - Duration::from_micros(1));
             assert!(!gate.check(KEY).await.unwrap().is_allowed(), "{name}");
             frozen.set(HOUR + Duration::from_micros(late_us));
-            assert_eq!(get(&frozen.server, &gate), "5", "{name}: Redis still has it");
+            // Redis 7.0 still has it. Redis 8 may have removed it.
+            assert!(["5", "(nil)"].contains(&&*get(&frozen.server, &gate)), "{name}");
             assert_eq!(used(&gate).await, 0, "{name}");
             assert!(gate.check(KEY).await.unwrap().is_allowed(), "{name}");
             assert_eq!(get(&frozen.server, &gate), "1", "{name}");
