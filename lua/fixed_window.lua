@@ -1,18 +1,18 @@
 --[[
-  fixed_window: a count that starts again with each window. Windows begin in the
-  millisecond of their first charge, or by the clock.
+  fixed_window: counts the units of each window. A window begins in the
+  millisecond of its first charge, or by the clock.
 
   KEYS     string: the units used, such as `17`. It expires at the end of the
            window. The expiry of a blocked key covers the block as well, so its
            text carries the end of the window and of the block (us):
            `17 until 1763680520000000 blocked until 1763680530000000`
   ARGV     quota: limit, window (us), 1 if by the clock, offset (us)
-  State    used, end of the window (ms); with nothing used, of the window that a
-           charge would begin
+  State    used, end of the window (ms); if nothing is used, the end of the
+           window that a charge would begin
   Writes   a charge: INCRBY, or SET of a key that was blocked; PEXPIREAT with the
-           first charge of a window. The last unit given back: UNLINK. A denial:
-           nothing, except that a window that ends too late for this clock, or
-           never, ends with the window of now.
+           first charge of a window. A refund of the last unit: UNLINK. A denial:
+           nothing, unless the window ends too late for this clock, or never:
+           then it ends with the current window.
 ]]
 
 -- The maximum count, so that debt stays exact.
@@ -21,8 +21,9 @@ local WINDOW = WHOLE .. ' until ' .. WHOLE .. BLOCKED .. WHOLE
 
 local function fixed_window(arg)
   local limit, window = ARGV[arg] + 0, ARGV[arg + 1] + 0
-  -- A window that contains `now` ends at one of these (ms). One that begins now
-  -- ends at the latest. Windows begin and end with a millisecond, as expiries do.
+  -- A window that contains `now` ends from `earliest` to `latest` (ms); one that
+  -- begins now ends at `latest`. Like expiries, windows begin and end with a
+  -- millisecond.
   local now_ms = math.floor(now / 1000)
   local at = now_ms * 1000
   local earliest, latest = now_ms + 1, math.ceil((at + window) / 1000)
@@ -31,7 +32,7 @@ local function fixed_window(arg)
     earliest = latest
   end
 
-  -- `found`: when the counted window ends according to the key; nil without one.
+  -- `found`: the end of the counted window according to the key (ms), or nil.
   local function afford(key, n, cost)
     local text = call('GET', key)
     local used, ends, blocked, found = 0, latest, 0, nil

@@ -2,12 +2,12 @@
   inspect: reads the contents of keys, for operators. No decision calls it.
 
   KEYS     any number
-  ARGV     per key what it holds: text (in the field `used`), log or count
-  Returns  {now, row, row, ...}, flat; a row is the rest of the key's life (ms;
-           -1: it never expires, -2: there is no key), then the first 200 bytes of
-           its text, the number of members of a log, or a count with the end of
-           its window as in the text of a blocked one; or instead of both one
-           string, why this key failed
+  ARGV     per key its kind: text (in the field `used`), log or count
+  Returns  {now, row, row, ...}, flat. A row is the key's time to live (ms; -1: it
+           never expires, -2: there is no key), then the first 200 bytes of its
+           text, the number of members of a log, or a count with the end of its
+           window in the form of a blocked key's text. A row of a key that failed
+           is one string: the error
   Writes   nothing
 ]]
 local try = redis.pcall

@@ -1,11 +1,10 @@
 --[[
-  penalize: charges units without asking. The debt is stored, so that what comes
-  after has to wait for it.
+  penalize: charges units without a check. The debt is stored, so later checks
+  wait until it is paid.
 
   KEYS     one
   ARGV     quota: 4 numbers, see the algorithm; units
-  Returns  the stamp by which the units are given back, or a string that says why
-           it failed
+  Returns  the stamp by which a refund returns the units, or an error string
   Writes   as a charge of the algorithm
 ]]
 local afford, charge = algorithm(1)

@@ -1,11 +1,11 @@
 --[[
-  refund: returns units, never below untouched. With the stamp of the take that
-  charged them, only those that still count: without it late refunds would admit
-  more than the definition permits.
+  refund: returns units, never below untouched. The stamp of the take that charged
+  them limits the refund to units that still count. Without the stamp, late
+  refunds would admit more than the definition permits.
 
   KEYS     one
   ARGV     quota: 4 numbers, see the algorithm; units; stamp (us; '': now)
-  Returns  now, or a string that says why it failed
+  Returns  now, or an error string
   Writes   the state of the algorithm, and its expiry
 ]]
 local afford, _, give_back = algorithm(1)

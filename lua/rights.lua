@@ -1,10 +1,11 @@
 --[[
-  rights: which of the commands that the scripts call this user may not call on
-  keys of this namespace. Not asked on the way of any decision.
+  rights: lists the commands that the scripts call and that this user may not call
+  on keys of this namespace. No decision calls it.
 
   KEYS     one of the namespace
   ARGV     none
-  Returns  their names; none where the server cannot tell (before Redis 7.0)
+  Returns  the names of those commands; none if the server cannot tell (before
+           Redis 7.0)
   Writes   nothing
 ]]
 local key, may, missing = KEYS[1], redis.acl_check_cmd, {}

@@ -4,12 +4,12 @@
       redis-cli --eval lua/show.lua tidegate:2:login:token_bucket:user:42
 
   A fixed window, a sliding log and a sliding counter do not store their limit, so
-  only the used units are known of them.
+  the line reports only their used units.
 
   KEYS     one
   ARGV     none
   Returns  one line
-  Writes   nothing; its user needs EVAL and the read commands below
+  Writes   nothing; the Redis user needs EVAL and the read commands below
 ]]
 local call, try, format, match = redis.call, redis.pcall, string.format, string.match
 local key = KEYS[1]
@@ -17,13 +17,13 @@ local LAYOUT, SHARED_LAYOUT = '2', '1'
 local time = call('TIME')
 local now = time[1] * 1000000 + time[2]
 
--- `3`, `2.5`: at most three decimals.
+-- Formats a number with at most three decimals: `3`, `2.5`.
 local function number(value)
   local text = format('%.3f', value)
   return (string.gsub(string.gsub(text, '0+$', ''), '%.$', ''))
 end
 
--- `36s`, `2h 5m`: rounded up, in the two largest units.
+-- Formats a duration in its two largest units, rounded up: `36s`, `2h 5m`.
 local function span(us)
   if us < 1000000 then return format('%dms', math.ceil(us / 1000)) end
   local seconds = math.ceil(us / 1000000)
@@ -33,7 +33,7 @@ local function span(us)
   return format('%dd %dh', seconds / 86400, seconds % 86400 / 3600)
 end
 
--- Nothing that could control a terminal.
+-- Replaces characters that could control a terminal.
 local function shown(text)
   return (string.gsub(string.sub(text, 1, 60), '[^%w%p ]', '?'))
 end
@@ -43,7 +43,7 @@ local function corrupt(why)
   return 'corrupt: ' .. why .. '; tidegate did not write this: find the other writer, then delete the key'
 end
 
--- The text of a state without its block, and when that ends.
+-- Returns the state's text without its block, and the end of the block (us).
 local function split(text)
   local state, blocked = match(text, '^(.*) blocked until (%d+)$')
   return state or text, tonumber(blocked or 0)
@@ -129,7 +129,7 @@ local function state(algorithm, window, clock)
   if window then title = title .. ' of ' .. window end
   if clock then title = title .. ' by the clock' end
   if not found or found == 0 then
-    -- An empty state does not exist, but a hash without the field does.
+    -- Redis removes empty keys, so an existing key is a hash without the field.
     if call('PTTL', key) ~= -2 then return corrupt('no field `used`') end
     return title .. ': no such key, untouched'
   end

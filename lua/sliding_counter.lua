@@ -1,15 +1,15 @@
 --[[
-  sliding_counter: this window's count, and the share of the previous window's
-  that still overlaps, rounded down. Windows begin by the clock.
+  sliding_counter: adds this window's count and the share of the previous window's
+  count that still overlaps, rounded down. Windows are aligned to the clock.
 
-  KEYS     hash: used, a text (see there) such as `7+5 since 1763680440000000`:
-           units of the current and of the previous window, and when the current
-           one began (us)
+  KEYS     hash: used, a text (see text.lua) such as `7+5 since 1763680440000000`:
+           units of the current and of the previous window, and the start of the
+           current one (us)
   ARGV     quota: limit, window (us), 0, 0
   State    current, previous
   Writes   a charge: HSET; with the first of a window also PEXPIREAT. A denial:
-           nothing, but that a window dated in the future is re-dated to that of
-           now.
+           nothing, except that a window dated in the future is re-dated to the
+           current one.
 ]]
 -- The maximum count, so that debt stays exact.
 local MOST_UNITS = 4503599627370496
@@ -19,8 +19,7 @@ local function sliding_counter(arg)
   local start = now - now % window
   local counts = WHOLE .. '+' .. WHOLE .. format(' since ' .. WHOLE, start)
 
-  -- `kept`: something was used of this window, so that it stands already with its
-  -- expiry.
+  -- `kept`: this window has used units, so the key already has its expiry.
   local function afford(key, n, cost)
     local text = call('HGET', key, 'used')
     local cur, prev, ahead, blocked, kept = 0, 0, false, 0, false
@@ -37,8 +36,8 @@ local function sliding_counter(arg)
         prev = stored
       end
     end
-    -- Where a debt makes the product inexact, the estimate is above any limit, since
-    -- a limit times its window is at most 2^52.
+    -- A limit times its window is at most 2^52. If a debt makes the product inexact,
+    -- the estimate is above any limit.
     local estimate = cur + math.floor(prev * (start + window - now) / window)
     if (blocked <= now and estimate + n * cost <= limit) or cost == 0 then
       return n, blocked, ahead, cur, prev, nil, kept
@@ -55,7 +54,7 @@ local function sliding_counter(arg)
     if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
     call('HSET', key, 'used', text)
     if kept then return end
-    -- As long as either count can matter.
+    -- Expires when neither count matters any more.
     expire(key, cur > 0 and start + 2 * window or prev > 0 and start + window or 0, blocked)
   end
 

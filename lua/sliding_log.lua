@@ -1,22 +1,22 @@
 --[[
-  sliding_log: every charge with its time, so that no window of the length holds
-  more than the limit. One entry for each take, whatever it took; its member
-  carries the running total, so that the units in the window are a difference
-  and no entry is read but those at the edges.
+  sliding_log: stores every charge with its time, so that no window of the length
+  holds more than the limit. Each take adds one entry, for any number of units.
+  Its member carries the running total. So the units in the window are a
+  difference, and a check reads only the entries at the edges.
 
   KEYS     zset: score us, member `total:units`, the running total (16 digits)
-           after this entry and the units of it; `block`, whose score is until
-           when the key is blocked, and which stays the highest
-  ARGV     quota: limit, window (us), 1 if denied asks are logged too, 0
+           after this entry and its units; member `block`, whose score is the
+           end of the block (us), and which stays the highest
+  ARGV     quota: limit, window (us), 1 if denied checks are logged too, 0
   State    used, score of the newest entry, score of the entry that must leave
-           the window before another ask of this cost passes (0: none must)
+           the window before a check of this cost is admitted (0: none must)
   Writes   a charge: ZADD, PEXPIREAT, and at most 256 stale entries removed.
-           A denial: nothing, but that entries dated in the future become one
-           dated now; and, where denied asks are logged, as a charge.
+           A denial: nothing, except that entries dated in the future become one
+           dated now. If denied checks are logged: the same as a charge.
 ]]
 
--- The most that is ever used, so that debt stays exact; and where the running
--- total starts anew.
+-- The maximum of used units, so that debt stays exact. Beyond it the running total
+-- restarts.
 local MOST_TOTAL = 4503599627370496
 local TRIM = 256
 local ENTRY = IS_64_BIT and '%016d:%d' or '%016.0f:%.0f'
@@ -33,13 +33,14 @@ local function sliding_log(arg)
     return integer(total), integer(units)
   end
 
-  -- The first of some members that is an entry, since `block` may be among them.
+  -- Returns the first member that is an entry: the first one may be `block`.
   local function first_entry(members)
     if members[1] == 'block' then return members[2] end
     return members[1]
   end
 
-  -- The score of the oldest entry that counts, its running total, and that before it.
+  -- Returns the score of the oldest entry that counts, its running total, and the
+  -- total before it.
   local function oldest(key)
     local first = call('ZRANGEBYSCORE', key, inside, '+inf', 'WITHSCORES', 'LIMIT', '0', '1')
     -- Among entries dated in the future `block` is not the highest.
@@ -50,7 +51,7 @@ local function sliding_log(arg)
     if total and units and units <= total then return tonumber(first[2]), total, total - units end
   end
 
-  -- The running total before the first entry dated in the future.
+  -- Returns the running total before the first entry dated in the future.
   local function base_ahead(key)
     local members = call('ZRANGEBYSCORE', key, '(' .. stamp, '+inf', 'LIMIT', '0', '2')
     local total, units = entry(first_entry(members) or '')
@@ -63,7 +64,8 @@ local function sliding_log(arg)
     return member and entry(member) or EXACT
   end
 
-  -- The first rank whose total is at least `total`; `block` counts as the end.
+  -- Returns the first rank whose total is at least `total`; `block` counts as the
+  -- end.
   local function rank_of(key, total)
     local low, high = 0, call('ZCARD', key)
     while low < high do
@@ -94,7 +96,7 @@ local function sliding_log(arg)
       if not at then error('STATE score', 0) end
       if at > now then
         at, ahead = now, true
-        -- What a write needs is found bad before anything is written.
+        -- Rejects corrupt entries before the first write.
         if not base_ahead(key) then error('STATE member', 0) end
         if blocked == 0 then blocked = tonumber(call('ZSCORE', key, 'block') or 0) end
       end
@@ -118,8 +120,8 @@ local function sliding_log(arg)
     return own, blocked, ahead, used, at, total, first_at, first_total
   end
 
-  -- Adds before it removes: where memory is short, the first write fails and
-  -- nothing is lost.
+  -- Adds before it removes: without memory the first write fails, and no entry is
+  -- lost.
   local function redate(key, total, blocked)
     local base = base_ahead(key)
     if not base then return end
@@ -128,7 +130,8 @@ local function sliding_log(arg)
     if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
   end
 
-  -- What is in the window becomes one entry: late to leave, never early.
+  -- Merges the units in the window into one entry, which leaves the window late,
+  -- never early.
   local function start_anew(key, used, at, units, blocked)
     call('UNLINK', key)
     if used > 0 then call('ZADD', key, format(WHOLE, at), format(ENTRY, used, used)) end
@@ -146,7 +149,7 @@ local function sliding_log(arg)
       if units > 0 then
         add(key, total + units, units)
         total = total + units
-        -- Where nothing has left the window yet, the total is what is in it.
+        -- Without stale entries, the total equals the units in the window.
         local has_stale = total > used + units
         if total > MOST_TOTAL then
           total, first_at, first_total = start_anew(key, used, at, units, blocked), at, used
@@ -154,7 +157,7 @@ local function sliding_log(arg)
         if used == 0 then first_at, first_total = now, total end
         used, at = used + units, now
         local gone = has_stale and call('ZCOUNT', key, '-inf', edge) or 0
-        -- Where denials count, only the newest `limit` units can ever deny.
+        -- If denials count, only the newest `limit` units can deny a check.
         if count_denied then gone = math.max(gone, rank_of(key, total - limit + 1)) end
         if gone > 0 then call('ZREMRANGEBYRANK', key, '0', format(WHOLE, math.min(gone, TRIM) - 1)) end
       end
@@ -163,15 +166,15 @@ local function sliding_log(arg)
     end
     cost = math.max(cost, 1)
     if used + cost <= limit then return 0 end
-    -- Mostly it is the oldest that has to leave.
+    -- Common case: only the oldest entry must leave.
     local needed = total - limit + cost
     if first_total and first_total >= needed then return math.min(first_at, now) end
     local rank = format(WHOLE, rank_of(key, needed))
     return math.min(integer(call('ZRANGE', key, rank, rank, 'WITHSCORES')[2]) or now, now)
   end
 
-  -- The oldest units go first: they would have been the first to leave. The
-  -- work is that of the entries given back, however many stale ones there are.
+  -- Returns the oldest units first: they would leave the window first. The work
+  -- grows with the entries returned, not with the stale entries.
   local function give_back(key, units, stamp, blocked, ahead, used, at, total)
     if math.min(units, used) == 0 or (stamp or now) + window <= now then return end
     if ahead then redate(key, total, blocked) end
@@ -182,8 +185,8 @@ local function sliding_log(arg)
       if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
       return expire(key, 0, blocked)
     end
-    -- The new base is told by the first entry that stays, which loses units, and
-    -- by the newest stale one as long as there is one, which is given them.
+    -- The new base is stored in two entries: the first one that stays, which loses
+    -- units, and the newest stale one (if any), whose total is raised.
     local function rewrite(rank, new_base, new_total)
       local old = call('ZRANGE', key, rank, rank, 'WITHSCORES')
       local old_total, units = entry(old[1])

@@ -1,42 +1,41 @@
 --[[
   token_bucket: a level of used units that may rise to the capacity and drains
-  at the refill rate; an idle bucket is full, its level 0. Counted in ticks, so
-  that every sum is an integer: a unit is `per` ticks, and `rate` ticks drain
-  each microsecond. What is stored is what was used, so a raised capacity gives
-  room at once.
+  at the refill rate. An idle bucket has all its units, and a level of 0. Levels
+  are counted in ticks, so that every sum is an integer: a unit is `per` ticks,
+  and `rate` ticks drain per microsecond. The state is the used units, so a
+  raised capacity gives room at once.
 
-  KEYS     hash: used, a text (see there) such as
+  KEYS     hash: used, a text (see text.lua) such as
            `150000/60000 of 10, 5/us at 1763680467812345`: ticks, and `per`,
            capacity and rate of the quota that wrote them; us
   ARGV     quota: capacity, rate, per, 0
   State    ticks used
-  Writes   a charge: HSET, and PEXPIREAT where that changes: in steps of an
-           eighth of the time to fill. A denial: nothing, but that a level dated
+  Writes   a charge: HSET, and PEXPIREAT if the expiry changes, in steps of an
+           eighth of the fill time. A denial: nothing, except that a level dated
            in the future is re-dated to now (after a step back of the server's
-           clock it would not drain), and a TTL that is too short lengthened.
+           clock it would not drain), and a TTL that is too short is extended.
 ]]
 
--- The most that is ever stored, so that debt cannot leave the exact range.
+-- The maximum level, so that debt stays in the exact range.
 local MOST_TICKS = 562949953421312
 
 local function token_bucket(arg)
   local capacity, rate, per = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 2] + 0
   local full = capacity * per
-  -- Keys are kept until the end of such a step, so that most charges leave the
-  -- expiry as it is.
+  -- Keys expire at the end of a step, so most charges do not change the expiry.
   local step = math.floor(full / rate / 8) + 1
 
   local quota = ' of ' .. ARGV[arg] .. ', ' .. ARGV[arg + 1] .. '/us at '
   local level = WHOLE .. '/' .. ARGV[arg + 2] .. quota .. stamp
 
-  -- The beginning of the step in which a level will be empty.
+  -- Returns the start of the step in which a level will be empty.
   local function step_of(ticks, at)
     local empty = at + (ticks + -ticks % rate) / rate
     return empty - empty % step
   end
 
-  -- `kept` is the step in which the level that stands there will be empty, if this
-  -- version of the quota wrote it and so has set the expiry.
+  -- `kept`: the step in which the stored level will be empty, if this version of
+  -- the quota wrote the level and so set the expiry.
   local function afford(key, n, cost)
     local text = call('HGET', key, 'used')
     local ticks, at, blocked, kept = 0, now, 0, nil
@@ -68,14 +67,14 @@ local function token_bucket(arg)
       if begin ~= kept then expire(key, begin + step, blocked) end
     elseif n * cost > 0 and not kept then
       local needed = math.max(now + math.ceil(ticks / rate), blocked)
-      -- Where Redis refuses it, the denial stands all the same.
+      -- The check stays denied even if Redis rejects the write.
       if needed > now and now + call('PTTL', key) * 1000 < needed then
         failure(expire, key, step_of(ticks, now) + step, blocked)
       end
     end
   end
 
-  -- Units charged then have been draining since.
+  -- Units charged at `stamp` have been draining since.
   local function give_back(key, units, stamp, blocked, _, ticks)
     local left = math.min(units * per - math.max(0, now - (stamp or now)) * rate, ticks)
     if left > 0 then charge(key, 1, 1, 0, 1, blocked, true, ticks - left) end

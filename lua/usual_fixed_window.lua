@@ -1,9 +1,9 @@
 --[[
-  usual_fixed_window: takes from keys that are new, or whose text is a count of a
-  window that contains now: INCRBY first, and DECRBY of what was not admitted. As
-  usual_token_bucket; what fixed_window says of state and writes holds here too.
+  usual_fixed_window: the fast path for keys that are new, or whose text is a count
+  of a window that contains now. It calls INCRBY first, and returns units that it
+  did not admit with DECRBY. State and writes are those of fixed_window.
 
-  Promises  `usual` and `done`, see there
+  Promises  `usual` and `done`, see usual_token_bucket
 ]]
 local done = 0
 
@@ -26,15 +26,15 @@ local function usual(rows, call, format, now, stamp)
       if not alike then arg = 2 + 3 * i end
       n, cost = argv[arg] + 0, argv[arg + 1] + 0
       units, text = n * cost, argv[arg]
-      -- A peek; a cost that always denies, which would leave a count of 0; or a
-      -- sum that Lua's doubles may not hold.
+      -- The slow path handles a peek, a cost that always denies (it would leave a
+      -- count of 0), and a sum that Lua's doubles may not hold.
       if units == 0 or cost > limit or units > 4503599627370496 then return end
       if cost > 1 then text = n == 1 and argv[arg + 1] or format('%d', units) end
       is_said = not alike
     end
 
-    -- Raises where Redis refuses it: the text of a block, garbage, no memory, a
-    -- replica. Then the key is read first.
+    -- Raises if Redis rejects INCRBY: the text of a blocked key, garbage, no
+    -- memory, a replica. The slow path then reads the key first.
     local key = keys[i]
     local after = try('INCRBY', key, text) + 0
     local used, ends = after - units, latest
@@ -51,8 +51,8 @@ local function usual(rows, call, format, now, stamp)
       k = used < limit and math.floor((limit - used) / cost) or 0
       call('DECRBY', key, k == 0 and text or format('%d', (n - k) * cost))
     end
-    -- Last, since it removes a key whose window has ended meanwhile: then DECRBY
-    -- would make one that never expires.
+    -- PEXPIREAT comes last: it removes a key whose window has ended in the
+    -- meantime, and a later DECRBY would create a key that never expires.
     if used == 0 then
       expiry = expiry or format('%d', latest)
       call('PEXPIREAT', key, expiry)

@@ -1,9 +1,8 @@
 --[[
-  usual_sliding_counter: takes from keys that are new, or whose counts are of this
-  window or an earlier one. As usual_token_bucket; what sliding_counter says of state
-  and writes holds here too.
+  usual_sliding_counter: the fast path for keys that are new, or whose counts are of
+  this window or an earlier one. State and writes are those of sliding_counter.
 
-  Promises  `usual` and `done`, see there
+  Promises  `usual` and `done`, see usual_token_bucket
 ]]
 local done = 0
 

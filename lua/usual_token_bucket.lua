@@ -1,18 +1,19 @@
 --[[
-  usual_token_bucket: takes from keys that are new, or whose level this version of
-  the quota wrote; all that token_bucket says of state and writes holds. In one loop,
-  since a function takes a call some thousand instructions to make, and to call a
-  twentieth of all that a key takes.
+  usual_token_bucket: the fast path for keys that are new, or whose level this
+  version of the quota wrote. State and writes are those of token_bucket. It is one
+  loop because creating a function costs each call about a thousand instructions,
+  and calling one costs a twentieth of the whole work per key.
 
-  Promises  `usual`, which gives rows to the keys that have none yet, up to the first
-            that is not usual: blocked, with a level of another version or of the
-            future, or something raises
-            `done`, how many have one
+  Promises  `usual`, which appends a row per key, from the first key without one to
+            the first key for the slow path: a blocked key, a level that another
+            version wrote or that lies in the future, or a raised error
+            `done`, the number of keys with a row
 ]]
 local done = 0
 
 local function usual(rows, call, format, now, stamp)
-  -- By that levels are cut up: half as long as by a pattern.
+  -- Stamps of 16 digits let it split levels at a fixed offset, which takes half as
+  -- long as a pattern.
   if #stamp ~= 16 then return end
   local keys, argv, size, sub, find, match = KEYS, ARGV, #rows, string.sub, string.find, string.match
   local capacity, rate, per = argv[1] + 0, argv[2] + 0, argv[3] + 0
@@ -28,7 +29,7 @@ local function usual(rows, call, format, now, stamp)
   for i = done + 1, #keys do
     if is_said then
       if not alike then arg = 2 + 3 * i end
-      -- The sums are numbers, without the call of a function for each.
+      -- Adding 0 converts to a number without a function call.
       n, cost, max_delay = argv[arg] + 0, argv[arg + 1] + 0, argv[arg + 2]
       is_said = not alike
     end
@@ -43,7 +44,7 @@ local function usual(rows, call, format, now, stamp)
       ticks = sub(text, 1, first - 1) + 0
       -- At most MOST_TICKS, see token_bucket.
       if at > now or ticks > 562949953421312 then return end
-      -- The step in which it will be empty, and so its expiry.
+      -- The step in which the level will be empty, which determines the expiry.
       local empty = at + (ticks + -ticks % rate) / rate
       kept = empty - empty % step
       ticks = ticks - (now - at) * rate
