@@ -1,4 +1,4 @@
-//! What many callers ask at once goes out together, and nobody can tell.
+//! Concurrent checks share calls to Redis, and callers cannot observe it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -11,17 +11,17 @@ use tidegate::{Decision, Error, Gate, Limiter, Quota};
 
 use crate::support::fixture::{HOUR, PATIENCE, Paused, builder, calls, quotas, soon};
 
-/// So many callers send by themselves before others line up.
+/// Number of callers that send their own check before others enqueue.
 const ALONE: usize = 4;
 
 type Asking<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send + 'a>>;
 
-/// A server of one's own, so that its calls can be counted.
+/// Starts a separate server, so that its calls can be counted.
 async fn setting(quota: Quota) -> (Server, Limiter, Gate) {
     let server = Server::process(&[]).unwrap();
     let limiter = builder(server.url()).deny_cache(Duration::ZERO).build().unwrap();
     let gate = limiter.gate("gate", quota);
-    // From here on the server knows the script, and no call has to be made twice.
+    // Loads the script, so that no later call is sent twice.
     assert!(gate.check("first").await.unwrap().is_allowed());
     (server, limiter, gate)
 }
@@ -50,7 +50,8 @@ async fn a_check_alone_is_one_call() {
     assert_eq!(calls(&server, "evalsha") - before, 10);
 }
 
-/// Each as soon as it has its answer: a call waits for nothing, but lets them ask first.
+/// Each task checks again as soon as it has its decision. A dispatcher does not wait for them, but yields so
+/// that they enqueue first.
 #[tokio::test]
 async fn those_who_are_answered_together_ask_again_together() {
     let (server, _limiter, gate) = setting(Quota::fixed_window(10_000, HOUR)).await;
@@ -78,7 +79,7 @@ async fn what_is_asked_while_calls_are_under_way_goes_out_together() {
     let decisions = join_all(keys.iter().map(|key| gate.check(key))).await;
     assert!(decisions.iter().all(|decision| decision.as_ref().is_ok_and(Decision::is_allowed)));
     let sent = calls(&server, "evalsha") - before;
-    // Of 128 keys at most, so that no call holds Redis for long.
+    // A call has at most 128 keys, so that it does not block Redis for long.
     assert!((4..=ALONE as u64 + 6).contains(&sent), "{sent} calls for 512 checks");
 }
 
@@ -98,7 +99,7 @@ async fn equal_asks_are_one_take_shared_out_in_the_order_of_asking() {
     }
 }
 
-/// First in, first out: each waits for those before it.
+/// First in, first out: each check waits for those before it.
 #[tokio::test]
 async fn each_of_many_at_a_leaky_bucket_has_a_delay_of_its_own() {
     let quota = Quota::leaky_bucket(300, tidegate::Rate::per_hour(1));
@@ -115,7 +116,7 @@ async fn each_of_many_at_a_leaky_bucket_has_a_delay_of_its_own() {
 async fn who_gives_up_before_his_ask_is_sent_is_not_charged() {
     let (server, _limiter, gate) = setting(Quota::fixed_window(1_000, HOUR)).await;
     let mut asking: Vec<_> = (0..100).map(|_| asking(&gate, "key")).collect();
-    // No task runs in between, so only those who send by themselves have sent.
+    // No other task runs in between, so only direct sends have been sent.
     asking.iter_mut().for_each(poll_once);
     let stays = asking.split_off(90);
     let went = asking.split_off(10);
@@ -132,7 +133,7 @@ async fn what_was_admitted_goes_to_those_who_are_still_there() {
     let paused = Paused::new(&server);
     let mut asking: Vec<_> = (0..ALONE + 20).map(|_| asking(&gate, "key")).collect();
     asking.iter_mut().for_each(poll_once);
-    // Some have sent by themselves; the rest is sent as one.
+    // Some callers sent their own check. The others are sent in one call.
     soon("all has been sent", async || {
         server.cli(&["INFO", "clients"]).unwrap().contains("blocked_clients:1")
     })
@@ -193,7 +194,7 @@ async fn asks_to_many_gates_and_groups_of_them_share_a_batch() {
     let sent = calls(&server, "evalsha") - before;
     assert!(sent <= ALONE as u64 + 18, "{sent} calls for 300 asks");
     assert!(alone.iter().all(|decision| decision.as_ref().unwrap().is_allowed()));
-    // 40 of 60 pass both, and are told what each gate has left.
+    // 40 of 60 groups pass both gates. Each decision reports the units left at its gate.
     for (asked, all) in groups.iter().enumerate() {
         let all = all.as_ref().unwrap();
         assert_eq!(all.is_allowed(), asked < 40, "{asked}");
@@ -214,7 +215,7 @@ async fn an_ask_with_a_deadline_of_its_own_is_answered_by_then() {
     let error = gate.ask("key").deadline(Duration::from_millis(20)).check().await.unwrap_err();
     assert!(error.is_timeout(), "{error}");
     assert!((Duration::from_millis(20)..PATIENCE / 2).contains(&start.elapsed()));
-    // Longer than the limiter's: it goes alone, and is not cut short.
+    // A deadline longer than the limiter's: the check is sent in a call of its own and not cut short.
     let long = gate.ask("key").deadline(3 * PATIENCE);
     let mut long: Asking<'_> = Box::pin(long.check());
     poll_once(&mut long);
@@ -251,7 +252,7 @@ fn callers_of_a_runtime_that_ends_are_told_and_others_go_on() {
         ends.shutdown_background();
         stays.block_on(join_all(tasks)).into_iter().for_each(|ended| ended.unwrap());
         let decision = stays.block_on(async {
-            // The connection may have been the other runtime's.
+            // The connection may have belonged to the runtime that ended.
             let first = gate.check("key").await;
             if first.is_ok() { first } else { gate.check("key").await }
         });
@@ -270,7 +271,7 @@ async fn whoever_waits_is_told_when_his_time_is_up() {
     let mut asked = Vec::new();
     for number in 0..300 {
         let gate = gate.clone();
-        // Equal ones among them, and more than one batch.
+        // Includes equal checks, and more than one batch.
         let key = format!("user:{}", number % 200);
         asked.push(tokio::spawn(async move {
             let start = Instant::now();
@@ -300,7 +301,7 @@ fn a_runtime_that_stands_still_holds_up_none_but_its_own() {
     ] {
         let limiter = builder(server.url()).deadline(Duration::from_millis(200)).build().unwrap();
         let gate = limiter.gate("gate", Quota::fixed_window(100_000, HOUR));
-        // The connection belongs to the one that runs.
+        // The connection belongs to the runtime that is polled.
         runs.block_on(limiter.ready()).unwrap();
         let left = stands.block_on(async {
             let asked: Vec<_> = (0..50)
@@ -309,7 +310,7 @@ fn a_runtime_that_stands_still_holds_up_none_but_its_own() {
                     tokio::spawn(async move { gate.check("key").await })
                 })
                 .collect();
-            // Its senders have begun, and go no further from here on.
+            // The dispatchers of this runtime have started, and are not polled from here on.
             tokio::task::yield_now().await;
             asked
         });
@@ -317,25 +318,25 @@ fn a_runtime_that_stands_still_holds_up_none_but_its_own() {
             let start = Instant::now();
             let decisions = runs.block_on(join_all((0..100).map(|_| gate.check("key"))));
             assert!(start.elapsed() < PATIENCE);
-            // What the other runtime had taken along is lost, and said to be.
+            // Checks that the blocked runtime had dequeued are lost and time out.
             assert!(
                 decisions.iter().all(|it| it.as_ref().map_or_else(Error::is_timeout, |it| it.is_allowed()))
             );
         }
-        // Who is alone behind a sender that is not late yet is told so; after that nobody is.
+        // A lone caller behind a dispatcher that is not late yet times out. Later callers do not.
         let is_decided = async || gate.check("key").await.is_ok_and(|it| it.is_allowed());
         runs.block_on(soon("decided while the other stands still", is_decided));
         stands.block_on(join_all(left)).into_iter().for_each(|it| drop(it.unwrap()));
     }
 }
 
-/// More threads than lines, all busy, so that there are senders enough.
+/// More threads than shards, all busy, so that there are enough dispatchers.
 #[test]
 fn a_thread_that_stands_still_takes_along_what_it_has_and_no_more_of_its_line() {
     const TASKS: usize = 16;
     let server = Server::process(&[]).unwrap();
     let current_thread = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // The connection belongs to one that runs.
+    // The connection belongs to a runtime that is polled.
     let runs = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let limiter = builder(server.url()).deadline(Duration::from_millis(400)).breaker(false).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1 << 40, HOUR));
@@ -372,7 +373,7 @@ fn a_thread_that_stands_still_takes_along_what_it_has_and_no_more_of_its_line() 
     assert!(others.iter().all(|(decided, _)| *decided > 100), "{others:?}");
 }
 
-/// They keep nothing but themselves: the queue is bounded.
+/// The queue is bounded: waiting callers hold no memory besides their own futures.
 #[tokio::test]
 async fn beyond_the_most_that_wait_callers_wait_for_room() {
     const ASKED: usize = 70_000;
@@ -386,7 +387,7 @@ async fn beyond_the_most_that_wait_callers_wait_for_room() {
     assert_eq!(allowed, ASKED - 10);
 }
 
-/// A gate that was asked for nothing was charged nothing by those before.
+/// A check of cost 0 beside a paid one is not affected by the checks before it in the batch.
 #[tokio::test]
 async fn who_peeks_beside_a_check_is_told_the_same_in_a_batch() {
     let (_server, limiter, _) = setting(Quota::fixed_window(1, HOUR)).await;

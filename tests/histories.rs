@@ -1,5 +1,5 @@
-//! Histories of concurrent asks by several processes are linearizable against the reference, in the
-//! order of the server's clock, with answers lost and without; and the checker finds mistakes.
+//! Histories of concurrent checks by several processes are linearizable against the reference, in the order
+//! of the server's clock, with and without lost replies. The checker detects planted mistakes.
 
 mod checker;
 mod raw;
@@ -15,11 +15,11 @@ use crate::support::fixture::{HOUR, namespace, quotas};
 use crate::support::fleet::Fleet;
 use crate::support::load::{Asked, Fallback, Job, Report, To};
 
-/// What a process is told: a job in JSON.
+/// The environment variable that holds a process's job as JSON.
 const ORDERS: &str = "TIDEGATE_TEST_HISTORY";
 const PROCESSES: u64 = 4;
 const WINDOW: Duration = Duration::from_millis(500);
-/// So few that even a very busy machine asks for more.
+/// Low enough that even a busy machine makes more checks than this.
 const LIMIT: u64 = 20;
 
 type Gates = Vec<(&'static str, Quota, usize)>;
@@ -28,7 +28,8 @@ fn gates(name: &str) -> Gates {
     let with_tasks = |(name, quota)| (name, quota, 3);
     match name {
         "sound" => quotas(LIMIT, WINDOW).into_iter().map(with_tasks).collect(),
-        // When a lost ask was charged cannot be told of a log and a counter that give back meanwhile.
+        // A lost check may have been charged at any time since the call. The checker cannot find that time
+        // for a log or a counter whose units become free meanwhile, so those two get a window of a day.
         "lossy" => {
             let mut gates: Gates = quotas(LIMIT, WINDOW).into_iter().take(4).map(with_tasks).collect();
             gates.push(("log", Quota::sliding_log(100_000, 24 * HOUR), 3));
@@ -39,7 +40,7 @@ fn gates(name: &str) -> Gates {
     }
 }
 
-/// What the processes were told, by `work` of this process in the meantime.
+/// Returns the reports of processes that check while this process runs `work`.
 async fn record(url: &str, gates: &str, deadline_ms: u64, work: impl AsyncFnOnce()) -> Vec<Report> {
     let job = Job {
         to: To::Url(url.to_owned()),
@@ -84,7 +85,7 @@ async fn all_that_a_fleet_is_told_is_what_the_reference_says_one_by_one() {
     }
 }
 
-/// Connections are cut at random bytes, then fall silent, then answer too late.
+/// Connections are cut at random bytes, then replies are withheld, then they arrive after the deadline.
 #[tokio::test]
 async fn so_is_what_it_is_told_while_answers_are_lost() {
     let server = Server::process(&[]).unwrap();
@@ -104,7 +105,7 @@ async fn so_is_what_it_is_told_while_answers_are_lost() {
         let history: Vec<Answered> =
             asked(&reports, index).filter(|asked| asked.is_redis()).map(answered).collect();
         let lost = asked(&reports, index).filter(|asked| !asked.is_redis()).count();
-        // Each was sent once, and once more where its connection was lost.
+        // Each check was sent once, and a second time if its connection was lost.
         let perhaps = asked(&reports, index)
             .flat_map(|asked| std::iter::repeat_n(asked.called_us, if asked.is_redis() { 1 } else { 2 }));
         let all = history.len();
@@ -139,7 +140,7 @@ fn a_lost_charge_a_stale_read_and_another_clock_are_found() {
     }
 }
 
-/// Asks at these times, so many at each, by the reference.
+/// Returns the reference's answers to `n` checks at each of these times.
 fn made(quota: &Quota, times: &[(u64, u64)]) -> Vec<Answered> {
     let (mut record, mut history) = (Record::default(), Vec::new());
     for &(now, n) in times {
@@ -182,16 +183,17 @@ fn a_charge_is_assumed_where_an_answer_was_lost_and_nowhere_else() {
         let lost = history.remove(1);
         assert!(check(&quota, history.clone(), Vec::new()).is_err(), "{quota}");
         assert_eq!(check(&quota, history.clone(), vec![lost.called_us]), Ok(1), "{quota}");
-        // Asked only later, it cannot have been charged before.
+        // A check that was called later cannot have been charged before.
         assert!(check(&quota, history, vec![START + 2_000_000]).is_err(), "{quota}");
-        // Where the first answer is lost, what it began is told by the next.
+        // If the reply to the first check is lost, the next reply reports the window or level that it
+        // started.
         let mut history = made(&quota, &[(START, 1), (START + 40_000, 1), (START + 90_000, 1)]);
         let lost = history.remove(0);
         assert_eq!(check(&quota, history, vec![lost.called_us]), Ok(1), "{quota}");
     }
 }
 
-/// Not a test of its own: what the processes of the tests above run.
+/// Not a test by itself: the processes that the tests above start run it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by the others"]
 async fn instance() {

@@ -1,5 +1,5 @@
-//! The property that holds the scripts to the reference finds mistakes: each of
-//! these, planted in the Lua, makes it fail.
+//! Tests that the property which compares the scripts with the reference detects mistakes: each of these
+//! mistakes, planted in the Lua, makes it fail.
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -9,10 +9,10 @@ use crate::lua_agrees_with_reference::agree;
 use crate::support::plan::{self, Family, Plan};
 use crate::support::script::TestScripts;
 
-/// A text in a script, and the mistake in its place.
+/// A text in a script, and the mistake that replaces it.
 type Mistake = (&'static str, &'static str);
 
-/// Enough for what shows once in a thousand calls.
+/// Enough to find a mistake that shows once in a thousand calls.
 const SEQUENCES: u32 = 2_000;
 
 fn all_found(plans: impl Strategy<Value = Plan>, mistakes: &[Mistake]) {
@@ -23,7 +23,7 @@ fn all_found(plans: impl Strategy<Value = Plan>, mistakes: &[Mistake]) {
     }
 }
 
-/// What fails, if anything does. The same sequences in every run.
+/// Returns the first failure, if any. Every run uses the same sequences.
 fn is_found(plans: &impl Strategy<Value = Plan>, url: &str, mistakes: &[Mistake]) -> Option<String> {
     for (right, _) in mistakes {
         assert!(script::all().any(|script| script.text.contains(right)), "no script holds `{right}`");
@@ -49,7 +49,7 @@ fn token_bucket() {
     all_found(
         plan::uniform(Family::TokenBucket),
         &[
-            // One tick too many is asked for.
+            // The script requires one tick too many or too few.
             ("math.floor((full - ticks) / unit))", "math.floor((full - ticks - 1) / unit))"),
             ("math.floor((full - ticks) / unit) or 0", "math.floor((full - ticks - 1) / unit) or 0"),
             ("ticks + n * unit <= full", "ticks + n * unit <= full + 1"),
@@ -60,18 +60,19 @@ fn token_bucket() {
             ("local after = ticks + k * unit", "local after = ticks + unit"),
             // A level dated in the future is not re-dated.
             ("if k * cost > 0 or (ahead and n * cost > 0) then", "if k * cost > 0 then"),
-            // Another version's level is taken for this one's, or cut instead of rounded.
+            // A level of another version of the quota is read as one of this version, or truncated instead of
+            // rounded.
             ("if their_per ~= per then", "if false then"),
             ("EXACT) + 0.5)", "EXACT))"),
-            // A level is cut up at the wrong place.
+            // A level is split at the wrong position.
             ("sub(text, 1, first - 1)", "sub(text, 1, first - 2)"),
-            // A block that is over is kept.
+            // A block that has ended is kept.
             ("if blocked > now then text = text", "if blocked > 0 then text = text"),
-            // The expiry is never lengthened; never set; set too soon.
+            // The expiry is not extended, not set, or set too early.
             ("if needed > now and now + call('PTTL', key) * 1000 < needed then", "if false then"),
             ("call('PEXPIREAT', key, format(WHOLE, math.ceil(at / 1000)))", ""),
             ("call('PEXPIREAT', key, last_expiry)", ""),
-            // It is left as it is though the level will be empty later; or another version set it.
+            // The expiry is kept although the level empties later, or although another version set it.
             ("if begin ~= kept then\n", "if false then\n"),
             (
                 "if begin ~= kept then expire(key, begin + step, blocked)",
@@ -85,19 +86,19 @@ fn token_bucket() {
             ("elseif n * cost > 0 and not kept then", "elseif n * cost > 0 and kept then"),
             ("math.ceil(at / 1000)", "math.floor(at / 1000)"),
             ("math.ceil((begin + step) / 1000)", "math.floor((begin + step) / 1000)"),
-            // The text of another key's expiry is taken.
+            // The expiry of another key is reused.
             ("if begin ~= last_begin then", "if not last_begin then"),
-            // A refund ignores its stamp, or believes one of the future.
+            // A refund ignores its stamp, or accepts one in the future.
             ("units * per - math.max(0, now - (stamp or now)) * rate", "units * per"),
-            // A refund of nothing writes.
+            // A refund of 0 units writes.
             ("if left > 0 then charge", "if true then charge"),
             ("math.max(0, now - (stamp or now))", "(now - (stamp or now))"),
-            // A penalty charges nothing; a block ends 1 µs too soon.
+            // A penalty charges nothing. A block ends 1 µs too early.
             ("charge(key, 1, 1, 1, tonumber(ARGV[5])", "charge(key, 1, 1, 0, tonumber(ARGV[5])"),
             ("math.min(now + span, EXACT)", "math.min(now + span - 1, EXACT)"),
             // A peek charges.
             ("charge(key, n, own, own, cost", "charge(key, math.max(n, 1), own, math.max(own, 1), cost"),
-            // What is not usual is taken for usual: a level of the future.
+            // The fast path accepts a level with a future date.
             ("if at > now or", "if"),
         ],
     );
@@ -108,10 +109,10 @@ fn leaky_bucket() {
     all_found(
         plan::uniform(Family::LeakyBucket),
         &[
-            // The first waits for his own work too.
+            // The first check waits for its own cost too.
             ("math.floor(last / (cost * per)) + 1", "math.floor(last / (cost * per))"),
             ("math.floor(last / unit) + 1", "math.floor(last / unit)"),
-            // A delay that is just accepted is not; one of 1 µs more is.
+            // A delay equal to the accepted maximum is denied. A delay 1 µs above it is accepted.
             ("own = last < 0 and 0", "own = last <= 0 and 0"),
             ("k = last < 0 and 0", "k = last <= 0 and 0"),
             ("max_delay * rate - ticks", "(max_delay + 1) * rate - ticks"),
@@ -126,44 +127,44 @@ fn fixed_window() {
     all_found(
         plan::uniform(Family::FixedWindow),
         &[
-            // The fast path admits a unit too many, or too few.
+            // The fast path admits one unit too many, or too few.
             ("if after > limit then", "if after > limit + 1 then"),
             ("math.floor((limit - used) / cost) or 0", "math.floor((limit - used - 1) / cost) or 0"),
-            // It returns nothing of what it did not admit, too little, or all of it.
+            // It returns none of the units that it did not admit, one unit too few, or all units.
             ("call('DECRBY', key, k == 0 and text or format('%d', (n - k) * cost))", ""),
             ("format('%d', (n - k) * cost)", "format('%d', (n - k) * cost - 1)"),
             ("k == 0 and text or format('%d'", "text or format('%d'"),
             // A merged take charges one check.
             ("n == 1 and argv[arg + 1] or format('%d', units)", "argv[arg + 1]"),
-            // A count of a window that is over, or that ends too late, is taken for one of now.
+            // A count whose window has ended, or ends too late, is read as a current one.
             ("if not (ends >= earliest and ends <= latest", "if not (ends <= latest"),
             ("if not (ends >= earliest and ends <= latest", "if not (ends >= earliest"),
             ("local earliest, latest = at / 1000 + 1,", "local earliest, latest = at / 1000,"),
-            // The charge stays although the slow path charges again.
+            // The charge remains although the slow path charges again.
             ("        call('DECRBY', key, text)\n        return", "        return"),
-            // A window without an end, or one that ends up to 1 ms early.
+            // A window has no end, or ends up to 1 ms early.
             ("call('PEXPIREAT', key, expiry)", ""),
             (
                 "1, math.ceil((at + window) / 1000)\n  if argv",
                 "1, math.floor((at + window) / 1000)\n  if argv",
             ),
-            // The slow path counts a window that is over, or that ends too late.
+            // The slow path counts a window that has ended, or that ends too late.
             ("used == 0 or found <= now_ms", "used == 0 or found < now_ms"),
             ("elseif found >= earliest and found <= latest then", "else"),
             ("local ahead = found ~= nil and found ~= ends", "local ahead = false"),
             ("used + n * cost <= limit", "used + n * cost <= limit + 1"),
-            // It adds to the text of a block; keeps a block that has passed; loses a charge.
+            // The script adds to the text of a block, keeps a block that has ended, or loses a charge.
             ("if found == ends and blocked == 0 then", "if found == ends then"),
             ("elseif blocked > now then\n      call('SET'", "elseif blocked > 0 then\n      call('SET'"),
             ("call('SET', key, format(WHOLE, after))\n", ""),
             ("call('INCRBY', key, format(WHOLE, after - used))", ""),
-            // An expiry is not set, or ends with the window although the block does not.
+            // An expiry is not set, or is the window's end although a block lasts longer.
             ("expire(key, after > 0 and ends * 1000 or 0, blocked)", ""),
             ("expire(key, after > 0 and ends * 1000 or 0, blocked)", "expire(key, ends * 1000, 0)"),
             ("expire(key, ends * 1000, 0)", ""),
             // A key without units is kept.
             ("    else\n      call('UNLINK', key)\n", ""),
-            // Units of another window are returned to this one; or more than were used.
+            // Units of another window are refunded to this one, or more units than were used.
             ("if units > 0 and (not stamp or stamp == found * 1000) then", "if units > 0 then"),
             ("units = math.min(units, used)\n    if units > 0", "if used > 0"),
         ],
@@ -177,7 +178,7 @@ fn fixed_window_by_the_clock() {
         &[
             ("(at - ARGV[arg + 3]) % window", "at % window"),
             ("(at - argv[4]) % window", "at % window"),
-            // The next window begins with its microsecond, in which the key is still there.
+            // The next window starts at its exact microsecond, when the old key still exists.
             ("local at = now_ms * 1000", "local at = now"),
             ("local at = now - now % 1000", "local at = now"),
             ("elseif found >= earliest and found <= latest then", "else"),
@@ -195,17 +196,17 @@ fn sliding_log() {
             ("format(WHOLE, now - window)", "format(WHOLE, now - window - 1)"),
             ("now - at < window", "now - at <= window"),
             ("(stamp or now) + window <= now", "(stamp or now) + window < now"),
-            // Retry a unit too soon.
+            // The reported retry is one unit too early.
             ("local needed = total - limit + cost", "local needed = total - limit + cost - 1"),
             ("first_total >= needed", "first_total >= needed - 1"),
             ("first_at, first_total = now, total", "first_at, first_total = at, total"),
-            // Units are lost as entries of the future become one; or none does.
+            // Units are lost when entries with a future date are merged, or those entries are not merged.
             ("return total and units and integer(total - units)", "return total"),
             ("if ahead then redate(key, total, blocked) end", ""),
             // One entry too many is removed.
             ("math.min(gone, TRIM) - 1", "math.min(gone, TRIM)"),
             ("expire(key, used > 0 and at + window or 0, blocked)", ""),
-            // A refund gives back the newest units.
+            // A refund removes the newest units.
             ("total - used + math.min(units, used)", "total - used"),
             ("rank_of(key, base + 1)", "rank_of(key, base)"),
             ("if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end", ""),
@@ -231,7 +232,7 @@ fn sliding_counter() {
     all_found(
         plan::uniform(Family::SlidingCounter),
         &[
-            // A share rounded up, or a window that ends 1 µs too soon.
+            // A share is rounded up, or a window ends 1 µs too early.
             ("math.floor(prev * (start + window - now)", "math.ceil(prev * (start + window - now)"),
             ("+ floor(prev * (start + window - now)", "+ math.ceil(prev * (start + window - now)"),
             ("math.floor(prev * (start + window - now)", "math.floor(prev * (start + window - now - 1)"),
@@ -268,7 +269,7 @@ fn debts_beyond_any_limit() {
     );
 }
 
-/// Where `%d` cannot be used, the slower texts are the same.
+/// A Redis built for 32 bits cannot use `%d`, so the scripts use slower formatting. The texts are equal.
 #[test]
 fn no_mistake_where_redis_is_built_for_32_bits() {
     let server = harness::Server::start().unwrap();
@@ -283,16 +284,16 @@ fn groups() {
     all_found(
         plan::mixed(),
         &[
-            // What the last item affords; what each affords by itself.
+            // A group admits as many as its last item allows, or as many as each item alone allows.
             ("k = math.min(k, found[i][3])", "k = found[i][3]"),
             (
                 "n, own, k, cost, blocked, ahead, a, b, c, d, e)",
                 "n, own, own, cost, blocked, ahead, a, b, c, d, e)",
             ),
-            // A denial of others is counted; a reply lacks what only the state after tells.
+            // A denial by another item is counted. A reply lacks a value that only the state afterwards has.
             ("math.min((n - own) * cost, limit)", "math.min((n - k) * cost, limit)"),
             ("row[#row + 1] = after or c", "row[#row + 1] = c"),
-            // A free item denies.
+            // An item of cost 0 denies.
             ("<= limit) or cost == 0 then", "<= limit) then"),
             ("if k * cost > 0 then", "if k > 0 then"),
             ("if cost > 0 and ticks + n * unit > full", "if ticks + n * unit > full"),

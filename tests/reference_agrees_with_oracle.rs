@@ -1,5 +1,5 @@
-//! The reference in `src/algorithm` answers as the definitions do: each caller,
-//! exactly, over random sequences.
+//! The reference in `src/algorithm` gives each caller exactly the answer that the definitions give, over
+//! random sequences.
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
@@ -69,9 +69,8 @@ fn hold(plans: impl Strategy<Value = Plan>) {
     }
 }
 
-/// Leaves out what the definitions do not say: which tick a level is rounded to
-/// when the rate changes in place; whether units that were given back count
-/// again in a log whose clock is stepped back to before it happened.
+/// Removes cases that the definitions leave open: to which tick a level is rounded when the rate changes in
+/// place, and whether refunded units count again in a log whose clock is stepped back to before the refund.
 fn defined(mut plan: Plan) -> Plan {
     for limits in &mut plan.keys {
         let first = rate(&limits[0]);
@@ -97,8 +96,8 @@ fn rate(quota: &Quota) -> Option<(u64, u64)> {
     }
 }
 
-/// But in logs: where the running total starts anew, what is in the window is
-/// counted as late as the newest of it.
+/// Excludes logs: when the running total restarts, all entries in the window count as late as the newest of
+/// them.
 #[test]
 fn debts_beyond_any_limit() {
     const FAMILIES: [Family; 5] = [

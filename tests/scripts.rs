@@ -1,6 +1,6 @@
-//! What each script promises to whoever operates the Redis: its text is the
-//! reviewed one, its header says what it touches and it touches nothing else,
-//! its work is bounded, and what is wrong with one key fails that key alone.
+//! Tests what each script promises to the operator of Redis: its text is the reviewed one, it touches only
+//! the keys and commands that its header lists, its work is bounded, and an error of one key fails only that
+//! key.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,7 +15,7 @@ use crate::support::acl;
 use crate::support::plan::{Call, Group, Part, Target, Verb};
 use crate::support::script::{arguments, connect, test_build};
 
-/// A changed script is a reviewed change: whoever changes one changes this too.
+/// Pins the scripts: a change to a script must be reviewed, and changes this list too.
 const DIGESTS: &[(&str, &str)] = &[
     ("take:token_bucket", "3b148a54e53ff1adc228fffb5a32d837e5885d86"),
     ("take:leaky_bucket", "1032b71bc7feb66ea6fad092256c659af7bd633e"),
@@ -50,7 +50,7 @@ fn digests_are_pinned() {
     assert_eq!(found, DIGESTS, "a script was changed: review it, then pin what is on the left");
 }
 
-/// Each file in `lua`, by its name without the extension.
+/// Returns each file in `lua`, by its name without the extension.
 fn files() -> Vec<(String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
     let mut files: Vec<(String, String)> = fs::read_dir(folder)
@@ -84,7 +84,7 @@ fn headers_say_what_each_file_does() {
             let stands = header.lines().any(|line| line.trim_start().starts_with(&format!("{section} ")));
             assert!(stands, "the header of {name}.lua does not say {section}");
         }
-        // Everything else is local: a global would outlive the call.
+        // Everything else must be local: a global would outlive the call.
         for line in body.lines().filter(|line| !line.starts_with([' ', '-'])) {
             let word = line.split([' ', '(', '[']).next().unwrap_or_default();
             let is_assigned =
@@ -95,7 +95,7 @@ fn headers_say_what_each_file_does() {
     }
 }
 
-/// The command and the first argument of each call in a text.
+/// Returns the command and the first argument of each call in a text.
 fn calls(text: &str) -> Vec<(String, String)> {
     let starts = ["call('", "try('"];
     let mut found = Vec::new();
@@ -116,7 +116,7 @@ fn only_listed_commands_are_called_on_nothing_but_keys() {
     let mut used = BTreeSet::new();
     for (name, text) in files() {
         let body = text.split_once("]]\n").unwrap().1;
-        // `entry(` is no `try(`, nor `pcall(` a `call(`.
+        // `entry(` and `pcall(` only look like `try(` and `call(`.
         let body = body.replace("entry(", "").replace("pcall(", "");
         let any = body.matches("call(").count() + body.matches("try(").count();
         let literal = body.matches("call('").count() + body.matches("try('").count();
@@ -132,7 +132,7 @@ fn only_listed_commands_are_called_on_nothing_but_keys() {
     assert_eq!(used, listed, "the list says what the scripts need, and no more");
 }
 
-/// So that what the other tests show of the test build is so of the scripts.
+/// Results of the test build hold for the scripts only if nothing else differs.
 #[test]
 fn the_test_build_differs_in_time_and_expiry_alone() {
     for script in scripts::all() {
@@ -158,7 +158,7 @@ fn the_test_build_differs_in_time_and_expiry_alone() {
     }
 }
 
-/// One quota of each algorithm, 3 in an hour.
+/// Returns one quota of each algorithm, 3 per hour.
 fn quotas() -> Vec<(&'static str, Quota)> {
     let hour = Duration::from_secs(3_600);
     vec![
@@ -180,7 +180,7 @@ fn one(key: usize, quota: Quota) -> Group {
     Group { n: 1, items: vec![part(key, quota)] }
 }
 
-/// Runs a take as it is; the flat reply without `now`.
+/// Runs an unmodified take, and returns the flat reply without `now`.
 fn take(connection: &mut Connection, groups: Vec<Group>, keys: &[String]) -> Vec<Value> {
     let call = Call { now_us: 0, verb: Verb::Take(groups) };
     let Value::Array(mut reply) = eval(connection, &call, keys) else { panic!("no array") };
@@ -198,7 +198,7 @@ fn dump(connection: &mut Connection, keys: &[String]) -> Vec<Option<Vec<u8>>> {
     keys.iter().map(dump).collect()
 }
 
-/// What looks like a level, and is none.
+/// Texts that resemble a level but are invalid.
 const NO_LEVELS: [&str; 25] = [
     "1",
     "1/1",
@@ -217,7 +217,7 @@ const NO_LEVELS: [&str; 25] = [
     "1/1 of 1, 1/us at 9007199254740994",
     "1/1 of 1, 1/us at 1 blocked until ",
     "1/1 of 1, 1/us at 1 blocked until 9007199254740994",
-    // As the quota of `quotas` would write it.
+    // Invalid variants of the level that the quota of `quotas` would write.
     "/1200000000 of 3, 1/us at 1763680460000000",
     "x/1200000000 of 3, 1/us at 1763680460000000",
     "-1/1200000000 of 3, 1/us at 1763680460000000",
@@ -228,7 +228,7 @@ const NO_LEVELS: [&str; 25] = [
     "1/1200000000 of 3, 1/us at 17636804600000.5",
 ];
 
-/// What looks like a window's count, and is none.
+/// Texts that resemble a window's count but are invalid.
 const NO_WINDOWS: [&str; 26] = [
     "1.5",
     "+1",
@@ -258,7 +258,7 @@ const NO_WINDOWS: [&str; 26] = [
     "1 until 9007199254740994 blocked until 1",
 ];
 
-/// What looks like two windows' counts, and is none.
+/// Texts that resemble a sliding counter's state but are invalid.
 const NO_COUNTERS: [&str; 11] = [
     "1",
     "1 since 1",
@@ -273,7 +273,7 @@ const NO_COUNTERS: [&str; 11] = [
     "1+1 since 1 blocked until 9007199254740994",
 ];
 
-/// What may stand at a key instead of its state, and the error that says so.
+/// Returns commands that store invalid state at a key, each with the error that a script must return.
 fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
     let mut found = vec![(vec!["RPUSH", "an", "item"], "WRONGTYPE")];
     let (is_log, is_count) = (quota.algorithm() == "sliding_log", quota.algorithm() == "fixed_window");
@@ -299,7 +299,7 @@ fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
             (vec!["ZADD", "1.5", "0000000000000001:1"], "STATE score"),
             (vec!["ZADD", "inf", "block"], "STATE block"),
             (vec!["ZADD", "9007199254740990", "0000000000000001:2"], "STATE member"),
-            // What a clock stepped back leaves in the future is needed by the next write.
+            // After the clock was stepped back, the next write needs the entries with a future date.
             (
                 vec!["ZADD", "9007199254740989", "junk", "9007199254740990", "0000000000000001:1"],
                 "STATE member",
@@ -310,7 +310,7 @@ fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
     if is_log { found } else { [found, vec![(vec!["ZADD", "1", "member"], "WRONGTYPE")]].concat() }
 }
 
-/// In a batch, and in a group of several items, before and after good ones.
+/// In a batch, and in a group of several items, before and after valid ones.
 #[test]
 fn what_is_wrong_with_a_key_fails_its_group_alone() {
     let server = harness::Server::start().unwrap();
@@ -330,7 +330,7 @@ fn what_is_wrong_with_a_key_fails_its_group_alone() {
                 other => panic!("{name}: {command:?}: {other:?}"),
             };
 
-            // The bad one beside a good one: neither is charged.
+            // A bad item and a good one in one group: neither is charged.
             let group = Group { n: 1, items: vec![part(2, good), part(0, quota)] };
             let other_way = Group { n: 1, items: vec![part(0, quota), part(2, good)] };
             let batch = vec![one(1, good), group, other_way, one(3, good)];
@@ -338,7 +338,7 @@ fn what_is_wrong_with_a_key_fails_its_group_alone() {
             let [Value::Int(-2), _, bad, bad_too, Value::Int(-2), _] = &*reply else {
                 panic!("{name}: {command:?}: {reply:?}")
             };
-            // Each names the place of the bad one in its group.
+            // Each error names the bad item's index in its group.
             for (reply, place) in [(bad, 2), (bad_too, 1)] {
                 let said = said(reply);
                 assert!(said.starts_with(&format!("{place} {error}")), "{name}: {command:?}: {said}");
@@ -346,7 +346,7 @@ fn what_is_wrong_with_a_key_fails_its_group_alone() {
             assert_eq!(dump(&mut connection, &keys[..1]), before, "{name}: {command:?}: written");
             assert_eq!(dump(&mut connection, &keys[2..3]), [None], "{name}: {command:?}: charged beside");
 
-            // By the script for one algorithm, and by the small writers.
+            // The script for one algorithm, and the scripts that only write.
             let reply = take(&mut connection, vec![one(0, quota), one(1, quota)], &keys);
             assert!(said(&reply[0]).starts_with(error), "{name}: {command:?}: {reply:?}");
             let at = Target { key: 0, quota };
@@ -364,8 +364,7 @@ fn what_is_wrong_with_a_key_fails_its_group_alone() {
     }
 }
 
-/// Where memory is short, what only reads is answered and what writes fails, and
-/// nothing is written in part.
+/// Without free memory, reads succeed, writes fail, and no write is partial.
 #[test]
 fn out_of_memory_fails_what_writes_alone() {
     let options = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
@@ -409,7 +408,7 @@ fn out_of_memory_fails_what_writes_alone() {
     assert_eq!(dump(&mut connection, &keys), before);
 }
 
-/// How often the commands within scripts were called since the last reset.
+/// Returns the number of commands that scripts called since the last reset of the statistics.
 fn commands_called(connection: &mut Connection) -> u64 {
     let stats: String = redis::cmd("INFO").arg("commandstats").query(connection).unwrap();
     let of_scripts = |line: &&str| {
@@ -421,7 +420,7 @@ fn commands_called(connection: &mut Connection) -> u64 {
     stats.lines().filter(of_scripts).filter_map(calls).sum()
 }
 
-/// No call reads or writes a log as a whole, however long it is.
+/// No call reads or writes a whole log, however long it is.
 #[test]
 fn a_log_of_100_000_entries_is_checked_with_few_commands() {
     const ENTRIES: u64 = 100_000;
@@ -430,7 +429,7 @@ fn a_log_of_100_000_entries_is_checked_with_few_commands() {
     let hour_us = 3_600_000_000u64;
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();
     let now = seconds * 1_000_000;
-    // The older half has left the window.
+    // The older half of the entries has left the window.
     let score = |number: u64| now - 2 * hour_us + number * (2 * hour_us / ENTRIES);
     let fill = |connection: &mut Connection, key: &str| {
         let mut pipe = redis::pipe();
@@ -465,7 +464,7 @@ fn a_log_of_100_000_entries_is_checked_with_few_commands() {
             redis::cmd("CONFIG").arg("RESETSTAT").exec(&mut connection).unwrap();
             eval(&mut connection, &Call { now_us: 0, verb: verb.clone() }, &keys);
             let called = commands_called(&mut connection);
-            // Two searches by halves among 10^5 are 34.
+            // Two binary searches among 10^5 entries take 34 commands.
             assert!((1..=50).contains(&called), "{verb:?} called {called} commands");
             let after = length(&mut connection, "log");
             assert!(after + 256 >= before, "{verb:?} removed {} entries", before - after);

@@ -1,4 +1,4 @@
-//! What a fault permits to be admitted, as numbers.
+//! The number of units that may be admitted under a fault.
 
 use std::time::Duration;
 
@@ -18,19 +18,19 @@ pub struct Gate {
     pub class: Class,
     pub name: String,
     pub quota: Quota,
-    /// One process's part of it.
+    /// The share of one process.
     pub share: Quota,
-    /// How many tasks of each process ask.
+    /// Number of tasks that check this gate in each process.
     pub tasks: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Class {
-    /// Give back all the time.
+    /// Units become free continuously.
     Hot,
-    /// Of the one key all is gone before anything happens, and nothing comes back.
+    /// One key, exhausted before the fault begins. No units become free.
     Scarce,
-    /// Each key is asked for half a second, and nothing comes back.
+    /// Each key is checked for half a second. No units become free.
     Fresh,
     /// Never denies.
     Plenty,
@@ -58,7 +58,8 @@ pub fn gates(processes: u64) -> Vec<Gate> {
     gates
 }
 
-/// Of each of [`quotas`], the part of one process: of a bucket's capacity and its rate, of a window's limit.
+/// Returns the share of one process for each of [`quotas`]: of a bucket's capacity and rate, of a window's
+/// limit.
 fn shares(limit: u64, window: Duration, processes: u64) -> impl Iterator<Item = Quota> {
     let part = limit.div_ceil(processes);
     let rate = Rate::new(limit, window * u32::try_from(processes).unwrap());
@@ -69,7 +70,7 @@ fn shares(limit: u64, window: Duration, processes: u64) -> impl Iterator<Item = 
     })
 }
 
-/// What was admitted, and the most that may be.
+/// Units admitted, and the largest number permitted.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Admitted {
     pub admitted: u64,
@@ -89,7 +90,7 @@ impl std::ops::AddAssign for Admitted {
     }
 }
 
-/// By Redis, of one key's asks, since the server's time `start_us`.
+/// Counts what Redis admitted for one key since the server's time `start_us`.
 pub fn by_redis<'a>(
     quota: &Quota,
     asked: impl Iterator<Item = &'a Asked>,
@@ -101,12 +102,13 @@ pub fn by_redis<'a>(
     Admitted { admitted: history.admitted(), permitted }
 }
 
-/// By one process alone, of one key's asks: what the share permits to who asks for all at these instants.
+/// Counts what one process admitted for one key without Redis. Permitted is the number that the share admits
+/// to a caller that checks at these instants and takes all units it can get.
 pub fn by_itself<'a>(share: &Quota, asked: impl Iterator<Item = &'a Asked>, start_us: u64) -> Admitted {
     let history = history(asked.filter(|asked| asked.is_local()), |asked| asked.now_us);
     let first = history.0.keys().next().copied().unwrap_or_default();
     let earliest = match *share.kind() {
-        // It may have begun with a window that Redis had told of.
+        // The fallback may have started with a window that Redis had reported.
         Kind::FixedWindow(FixedWindow { window_us, .. }) => start_us.max(first.saturating_sub(window_us)),
         _ => first,
     };
@@ -133,22 +135,23 @@ fn ceiling(quota: &Quota, history: &History, start_us: u64) -> u64 {
     }
 }
 
-/// How many windows that an ask begins can hold these asks. The history does not know all beginnings: an
-/// ask whose answer was lost may have begun a window.
+/// Returns the largest number of first-hit windows that can contain these checks. The history does not show
+/// every start of a window: a check whose reply was lost may have started one.
 fn windows(quota: &Quota, start_us: u64, history: &History) -> u64 {
     let Kind::FixedWindow(FixedWindow { window_us, .. }) = *quota.kind() else { panic!("{quota}") };
     let (mut last, mut span) = (start_us, 0);
     for &instant in history.0.keys() {
-        // What begins and ends in a long gap holds none of them.
+        // A window that starts and ends within a long gap contains no check.
         span += instant.saturating_sub(last).min(2 * window_us);
         last = instant;
     }
-    // Each lasts so long from its first ask, which may come late in the millisecond in which it begins.
+    // A window ends one length after the millisecond of its first check, which may come late in that
+    // millisecond.
     1 + span / (window_us - 999)
 }
 
-/// The server's time of an ask as if its clock had never been stepped back: what was used before is
-/// still used after it, and nothing has been given back for the time that comes twice.
+/// Returns the server's time of a check as if its clock had never been stepped back. Units used before the
+/// step count as used after it, and no units become free in the time that the clock repeats.
 fn ongoing(asked: &Asked, ground: &Ground) -> u64 {
     const HALF_AN_HOUR: u64 = 1_800_000_000;
     let Some((middle_us, back_us)) = ground.stepped else { return asked.now_us };
@@ -157,8 +160,8 @@ fn ongoing(asked: &Asked, ground: &Ground) -> u64 {
     asked.now_us + if is_before { 0 } else { back_us }
 }
 
-/// How many a process admitted by itself of a key of which Redis had told it that nothing is left, until
-/// things broke at `broken_us`.
+/// Counts checks that a process admitted without Redis although Redis had reported the key as exhausted
+/// before the fault began at `broken_us`.
 pub fn of_what_is_gone(asked: &[&Asked], broken_us: u64) -> usize {
     let told =
         asked.iter().filter(|asked| asked.is_redis() && !asked.allowed && asked.returned_us < broken_us);

@@ -1,4 +1,4 @@
-//! Scripts as they are, or with a mistake, asked by many clients at once without a limiter.
+//! Runs scripts without a limiter, unchanged or with a planted mistake, from many clients at once.
 
 use std::sync::Barrier;
 
@@ -13,7 +13,7 @@ use super::checker::Answered;
 const CLIENTS: usize = 4;
 const ASKS: usize = 250;
 
-/// What each of several clients was told of one key.
+/// Returns the replies that several clients received for one key.
 pub fn history(url: &str, quota: &Quota, key: &str, change: impl Fn(&str) -> String) -> Vec<Answered> {
     let right = script::of(&script::TAKE, quota.kind());
     let text = change(right.text);
@@ -40,7 +40,7 @@ fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered
         other => panic!("{other:?} in {reply:?}"),
     });
     let now = numbers.next().unwrap().unsigned_abs();
-    // Below 0: how many were admitted; else all were.
+    // A negative number encodes how many checks were admitted. Otherwise all were.
     let mut numbers = numbers.peekable();
     let k = numbers.next_if(|number| *number < 0).map_or(1, |number| (-1 - number).unsigned_abs());
     let mut seen = Seen::default();
@@ -50,7 +50,7 @@ fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered
     Answered { called_us, returned_us, now_us: now, answer: taken.answer(0) }
 }
 
-/// One charge in five is told and not written. By algorithm: what stands there, and what in its place.
+/// One charge in five is reported but not written. By algorithm: the original text, and its replacement.
 pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
     ("token_bucket", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
     ("leaky_bucket", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
@@ -67,10 +67,10 @@ pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
     ("sliding_counter", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
 ];
 
-/// One check in five reads the state before the last write. By algorithm.
+/// One check in five reads the state from before the last write. By algorithm.
 pub fn stale_read(algorithm: &str) -> (&'static str, &'static str) {
     match algorithm {
-        // It reads by writing, so its reply is changed.
+        // This script reads by writing, so the change is made to its reply.
         "fixed_window" => (
             "try('INCRBY', key, text) + 0",
             "math.max(1, try('INCRBY', key, text) - (now % 5 == 0 and 1 or 0))",
@@ -95,6 +95,6 @@ call = through(redis.call)
 ",
 );
 
-/// The answer tells another time than the one that decided.
+/// The reply reports another time than the one that decided.
 pub const OTHER_CLOCK: (&str, &str) =
     ("local reply, take_in_full = { now }", "local reply, take_in_full = { now - 5000 }");

@@ -1,14 +1,14 @@
-//! The Redis user with the least rights that suffice, as the README gives them.
+//! The Redis user with the minimal permissions, as in the README.
 
 use harness::Server;
 
 pub(crate) const USER: &str = "tidegate";
 pub(crate) const PASSWORD: &str = "PASSWORD";
 
-/// What the limiter itself sends.
+/// The commands that the limiter sends itself.
 pub(crate) const SENT: [&str; 3] = ["EVAL", "EVALSHA", "PING"];
 
-/// What the scripts call.
+/// The commands that the scripts call.
 pub(crate) const CALLED: [&str; 23] = [
     "DECRBY",
     "GET",
@@ -35,18 +35,18 @@ pub(crate) const CALLED: [&str; 23] = [
     "ZSCORE",
 ];
 
-/// All of them, as an ACL names them.
+/// Returns all of these commands in the spelling of an ACL.
 pub(crate) fn rights() -> impl Iterator<Item = String> {
     SENT.iter().chain(&CALLED).map(|command| command.to_lowercase())
 }
 
-/// The command that makes the user.
+/// Returns the command that creates the user.
 pub(crate) fn line() -> String {
     let rights: Vec<String> = rights().map(|right| format!("+{right}")).collect();
     format!("ACL SETUSER {USER} reset on >{PASSWORD} ~tidegate:* {}", rights.join(" "))
 }
 
-/// Makes the user on a server, or makes it anew.
+/// Creates the user on a server, or recreates it.
 pub(crate) fn create_user(server: &Server) {
     let line = line();
     let words: Vec<&str> = line.split(' ').collect();

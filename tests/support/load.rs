@@ -1,4 +1,4 @@
-//! A process under steady load that writes down each ask: what it was told, when, and how late.
+//! A process under steady load. It records each check: the decision, the times, and how late it was.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,25 +14,25 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 
 use crate::support::stalls::Stalls;
 
-/// What a process is to do.
+/// The task of one process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Job {
     pub to: To,
     pub namespace: String,
-    /// Whose gates: [`Job::run`] is given them.
+    /// The name of the set of gates that the test passes to [`Job::run`].
     pub gates: String,
     pub one_by_one: bool,
     pub on_failure: Fallback,
-    /// How many processes share the quotas.
+    /// Number of processes that share the quotas.
     pub instances: u64,
-    /// How many connections a limiter may hold, each with a task.
+    /// Number of connections that a limiter may hold. Each has a task.
     pub connections: usize,
     pub deadline_ms: u64,
-    /// Between a task's asks.
+    /// Mean pause of a task between two checks.
     pub pause_ms: u64,
 }
 
-/// Where Redis is.
+/// The address of Redis.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum To {
     Url(String),
@@ -53,7 +53,7 @@ impl To {
     }
 }
 
-/// What the limiter is told to do without Redis.
+/// The failure policy of the limiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fallback {
     Local,
@@ -73,22 +73,22 @@ impl Fallback {
     }
 }
 
-/// One ask and what came of it. Times are microseconds since 1970, by one clock for all processes of
-/// this machine.
+/// One check and its result. Times are microseconds since 1970, by one clock for all processes of this
+/// machine.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Asked {
-    /// Which of the job's gates.
+    /// Index into the job's gates.
     pub gate: usize,
-    /// The number of its key: 0, or where keys are fresh the time since 1970 in [`FRESH`].
+    /// The number of its key: 0, or for fresh keys the time since 1970 in units of [`FRESH`].
     pub key: u64,
     pub called_us: u64,
     pub returned_us: u64,
-    /// How long of this the process was not let run.
+    /// The part of this time in which the process was not scheduled.
     pub stalled_us: u64,
-    /// Who decided; "error" if nobody did.
+    /// The source of the decision, or "error" if there was none.
     pub source: Cow<'static, str>,
     pub allowed: bool,
-    /// The server's clock; 0 where it did not decide.
+    /// The server's clock; 0 if the server did not decide.
     pub now_us: u64,
     pub remaining: u64,
     pub retry_after_us: u64,
@@ -97,12 +97,12 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// As it would be, had the process been let run.
+    /// Returns the latency without the time in which the process was not scheduled.
     pub fn latency_us(&self) -> u64 {
         self.elapsed_us().saturating_sub(self.stalled_us)
     }
 
-    /// As its caller saw it.
+    /// Returns the latency that the caller observed.
     pub fn elapsed_us(&self) -> u64 {
         self.returned_us - self.called_us
     }
@@ -115,7 +115,7 @@ impl Asked {
         self.source == "local"
     }
 
-    /// Redis did not answer it, nor did what this process remembers.
+    /// Returns whether neither Redis nor this process's cache or lease decided.
     pub fn is_failure(&self) -> bool {
         !matches!(&*self.source, "redis" | "deny_cache" | "lease")
     }
@@ -126,29 +126,30 @@ impl Asked {
     }
 }
 
-/// All that a process asked.
+/// All checks of a process.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub asked: Vec<Asked>,
-    /// How often each error was told.
+    /// How often each error occurred.
     pub errors: BTreeMap<String, u64>,
-    /// Before the first ask.
+    /// Before the first check.
     pub first: Holdings,
-    /// When it was told to note it.
+    /// When the test sent its second line.
     pub before: Holdings,
-    /// When all asks had been answered.
+    /// After the last check.
     pub after: Holdings,
 }
 
 impl Report {
-    /// Beside this many connections, and the background thread, which starts with the first check.
+    /// Returns whether the process holds no more tasks and files than before its first check. Allowed on top:
+    /// this many connections, and the background thread, which starts with the first check.
     pub fn is_little_left(&self, connections: usize) -> bool {
         let most = |before| before + connections;
         self.after.tasks <= most(self.first.tasks)
             && self.after.files <= most(self.first.files) + BACKGROUND_FILES
     }
 
-    /// Since it was told to note.
+    /// Returns the memory growth since the test sent its second line.
     pub fn grown_kb(&self) -> u64 {
         self.after.memory_kb.saturating_sub(self.before.memory_kb)
     }
@@ -157,11 +158,11 @@ impl Report {
 /// Open files of the background thread's runtime: two for polling, one to wake it, one for signals.
 const BACKGROUND_FILES: usize = 4;
 
-/// What a process has.
+/// The resources of a process.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Holdings {
     pub tasks: usize,
-    /// Sockets among them. 0, as memory, where the system does not say.
+    /// Includes sockets. Files and memory are 0 on systems without /proc.
     pub files: usize,
     pub memory_kb: u64,
 }
@@ -178,7 +179,7 @@ impl Holdings {
     }
 }
 
-/// The clock that all processes of this machine share.
+/// Returns the time by the clock that all processes of this machine share.
 pub fn now_us() -> u64 {
     #[expect(
         clippy::disallowed_methods,
@@ -188,13 +189,13 @@ pub fn now_us() -> u64 {
     u64::try_from(now.duration_since(UNIX_EPOCH).unwrap().as_micros()).unwrap()
 }
 
-/// The same, told from an `Instant`, which nobody sets while a test runs.
+/// The same clock, computed from an `Instant`. Clock adjustments during a test do not affect it.
 #[derive(Clone, Copy)]
 pub struct Anchor(u64, Instant);
 
 impl Anchor {
     pub fn new() -> Self {
-        // The two readings that were closest.
+        // Takes the pair of readings with the least time between them.
         let pairs = (0..100).map(|_| {
             let before = Instant::now();
             let now = now_us();
@@ -217,14 +218,14 @@ impl Job {
             .instances(self.instances)
             .on_failure(self.on_failure.setting());
         let builder = if self.one_by_one { builder.batching(false) } else { builder };
-        // Histories are of what Redis decided.
+        // A recorded history must contain decisions of Redis only.
         let remembers = self.gates == "chaos" && !self.one_by_one;
         let builder = if remembers { builder } else { builder.deny_cache(Duration::ZERO) };
         builder.build().unwrap()
     }
 
-    /// Asks from the first line of the standard input to the third, and notes at the second what it
-    /// has; `tasks` for each gate. Ends with its input.
+    /// Runs checks between the first and the third line of standard input, with `tasks` for each gate. At the
+    /// second line it records its resources. Returns when its input ends.
     pub async fn run<Name: AsRef<str>>(&self, gates: &[(Name, Quota, usize)]) {
         let limiter = self.limiter();
         let anchor = Anchor::new();
@@ -264,8 +265,8 @@ impl Job {
                 *report.errors.entry(text).or_default() += count;
             }
         }
-        // An attempt at a connection may go on for some time; and what held up the last asks is known
-        // when the watch has looked once more.
+        // A connection attempt may still be running. The stall of the last checks is known only after the
+        // watch thread has sampled once more.
         for _ in 0..600 {
             tokio::time::sleep(Duration::from_millis(10)).await;
             report.after = Holdings::now();
@@ -287,13 +288,13 @@ fn say(line: &serde_json::Value) {
     println!("\n{line}");
 }
 
-/// How long a fresh key is asked for.
+/// How long one fresh key is checked.
 pub const FRESH: Duration = Duration::from_millis(500);
 
-/// So many asks of a task are written down without more memory than it took at first.
+/// Checks per task that are recorded without allocating more memory than at the start.
 const ROOM: usize = 4_000;
 
-/// One task's work.
+/// The work of one task.
 struct Asking {
     index: usize,
     gate: Gate,
@@ -318,7 +319,7 @@ impl Asking {
             }
             let told = record(&result);
             asked.push(Asked { gate: self.index, key, called_us, returned_us, ..told });
-            // Not all at once.
+            // Jitter keeps the tasks from checking at the same time.
             let pause = self.pause.mul_f64(rand::rng().random_range(0.5..1.5));
             tokio::time::sleep(pause).await;
         }

@@ -1,9 +1,9 @@
-//! The definitions, written as they are said and not as they are computed: exact
-//! fractions, lists that are read anew each time, one ask after another. Shares
-//! nothing with `src/algorithm` but the numbers of a quota.
+//! The definitions of the algorithms, written for clarity instead of speed: exact fractions, lists that are
+//! scanned on every call, one check at a time. Shares no code with `src/algorithm` except the numbers of a
+//! quota.
 //!
-//! What an answer says of the future is not computed but tried: after so long it
-//! is so, and one µs before it is not.
+//! A prediction in an answer is tested, not computed: it must hold at the predicted time, and must not hold 1
+//! µs earlier.
 
 use num_rational::Ratio;
 use tidegate::Quota;
@@ -11,7 +11,7 @@ use tidegate::internals::{Answer, FixedWindow, Kind, LeakyBucket, SlidingCounter
 
 type Exact = Ratio<i128>;
 
-/// One key.
+/// The state of one key.
 #[derive(Clone, Debug)]
 pub(crate) struct Oracle {
     used: Used,
@@ -20,13 +20,13 @@ pub(crate) struct Oracle {
 
 #[derive(Clone, Debug)]
 enum Used {
-    /// Units, and when that was true.
+    /// Units used, and the time at which that was true.
     Level(Exact, u64),
-    /// The charges in a window, and when it ends.
+    /// The charges in a window, and the end of the window.
     Window(Vec<u64>, u64),
-    /// Each charge that was not forgotten, oldest first, with its time.
+    /// Each retained charge with its time, oldest first.
     Log(Vec<(u64, u64)>),
-    /// Units in the window that began then, and in the one before.
+    /// Units in the current window and in the previous one, and the start of the current window.
     Counter(u64, u64, u64),
 }
 
@@ -34,12 +34,12 @@ fn exact(number: u64) -> Exact {
     Exact::from_integer(i128::from(number))
 }
 
-/// Units that drain in a µs.
+/// Units that drain per µs.
 fn rate(bucket: &TokenBucket) -> Exact {
     Exact::new(bucket.rate.into(), bucket.per.into())
 }
 
-/// The end of the window that a charge at `now` begins. Windows begin and end with a millisecond.
+/// Returns the end of the window that a charge at `now` starts. Windows start and end on a full millisecond.
 fn window_end(fixed: &FixedWindow, now: u64) -> u64 {
     let now = now / 1_000 * 1_000;
     let start =
@@ -47,7 +47,7 @@ fn window_end(fixed: &FixedWindow, now: u64) -> u64 {
     (start + fixed.window_us).div_ceil(1_000) * 1_000
 }
 
-/// At most 2^49 ticks, or 2^52 units.
+/// Returns the largest debt: 2^49 ticks or 2^52 units.
 fn most(quota: &Quota) -> Exact {
     match quota.kind() {
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
@@ -68,7 +68,7 @@ impl Oracle {
         Self { used, blocked_until: 0 }
     }
 
-    /// As it counts at `now`; what is dated in the future is of now.
+    /// Returns the state at `now`. Entries with a future date are moved to `now`.
     fn at(&self, quota: &Quota, now: u64) -> Self {
         let used = match (&self.used, quota.kind()) {
             (Used::Level(units, at), Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket))) => {
@@ -118,7 +118,7 @@ impl Oracle {
         }
     }
 
-    /// Units used, of a state that is of `now`.
+    /// Returns the units used, for a state that [`Self::at`] moved to `now`.
     fn units(&self, quota: &Quota, now: u64) -> Exact {
         match (&self.used, quota.kind()) {
             (Used::Level(units, _), _) => *units,
@@ -137,7 +137,7 @@ impl Oracle {
         }
     }
 
-    /// How long who is admitted now waits; exact.
+    /// Returns the exact delay of a check that is admitted now.
     fn delay(&self, quota: &Quota, now: u64) -> Exact {
         match quota.kind() {
             Kind::LeakyBucket(LeakyBucket(queue)) => self.units(quota, now) / rate(queue),
@@ -145,7 +145,7 @@ impl Oracle {
         }
     }
 
-    /// Whether an ask passes.
+    /// Returns whether a check is allowed.
     fn fits(&self, quota: &Quota, cost: u64, max_delay: Option<u64>, now: u64) -> bool {
         let state = self.at(quota, now);
         self.blocked_until <= now
@@ -176,12 +176,11 @@ impl Oracle {
         }
     }
 
-    /// What no later decision needs is forgotten with a charge: entries that
-    /// have left the window; where denials count, all but the newest `limit`
-    /// units.
+    /// A charge removes entries that no later decision needs: those that have left the window and, if denied
+    /// checks count, all but the newest `limit` units.
     fn forget(&mut self, quota: &Quota, entries_before: usize, now: u64) {
         if let (Used::Log(charges), Kind::SlidingLog(log)) = (&mut self.used, quota.kind()) {
-            // One take is one entry, which goes or stays as a whole.
+            // One take is one entry, which is kept or removed as a whole.
             let taken = charges.split_off(entries_before);
             charges.push((now, taken.iter().map(|(_, units)| units).sum()));
             let mut newer: u64 = charges.iter().map(|(_, units)| units).sum();
@@ -192,8 +191,8 @@ impl Oracle {
         }
     }
 
-    /// Asks `n` times, one after the other, and holds `answer` (of the n-th
-    /// caller) to what becomes of each. How many were admitted.
+    /// Makes `n` checks in sequence and compares `answer` of each with the result. Returns how many were
+    /// admitted.
     pub(crate) fn take(
         &mut self,
         quota: &Quota,
@@ -220,8 +219,7 @@ impl Oracle {
                 return Err(format!("caller {k} passes after {delay}, not {told:?}"));
             }
             k += 1;
-            // Where denials count, those of the callers after him change what he
-            // would have to wait for.
+            // If denied checks count, those of later callers change the wait of this one.
             if !counts_denied || k == n {
                 self.confirm(quota, cost, max_delay, now, &told)?;
             }
@@ -239,13 +237,13 @@ impl Oracle {
         if k > 0 || counts_denied {
             self.forget(quota, entries_before, now);
         } else if let Some(before) = before {
-            // A denial writes nothing but what repairs the clock.
+            // A denial writes nothing, except to repair entries with a future date.
             *self = before;
         }
         Ok(k)
     }
 
-    /// What an answer says of the state and of its future.
+    /// Compares an answer with the state and with its future.
     fn confirm(
         &self,
         quota: &Quota,
@@ -281,8 +279,8 @@ impl Oracle {
         self.forget(quota, entries_before, now);
     }
 
-    /// Only the units that still count of those charged at `stamp`; of a fixed window, in the window
-    /// that ends at it. Where that is nothing, nothing changes.
+    /// Refunds the units charged at `stamp` that still count. For a fixed window, `stamp` is the end of the
+    /// window. If no units count, nothing changes.
     pub(crate) fn refund(&mut self, quota: &Quota, units: u64, stamp: Option<u64>, now: u64) {
         let window = stamp;
         let stamp = stamp.map_or(now, |stamp| stamp.min(now));
@@ -321,7 +319,7 @@ impl Oracle {
                 if now - stamp >= log.window_us || units == 0 {
                     return;
                 }
-                // The oldest first.
+                // Oldest first.
                 let mut units = units;
                 for (_, of_it) in charges.iter_mut().filter(|(at, _)| now - at < log.window_us) {
                     let gone = units.min(*of_it);
@@ -334,14 +332,15 @@ impl Oracle {
         *self = state;
     }
 
-    /// 0 lifts it. Where it does anything, it re-dates, as any write.
+    /// Blocks until this time; 0 lifts a block. Like any write, it re-dates future entries if it changes
+    /// anything.
     pub(crate) fn block(&mut self, quota: &Quota, until: u64, now: u64) {
         if until > 0 || self.blocked_until > 0 {
             *self = Self { blocked_until: until, ..self.at(quota, now) };
         }
     }
 
-    /// The server let the key go: fine if it says nothing.
+    /// The server removed the key, which is correct only if the key was untouched.
     pub(crate) fn expire(&mut self, quota: &Quota, now: u64) -> Result<(), String> {
         if !self.is_untouched(quota, now) {
             return Err(format!("it expired while it counts: {self:?}"));
@@ -350,7 +349,7 @@ impl Oracle {
         Ok(())
     }
 
-    /// The same for a block.
+    /// The server removed a block, if it has ended.
     pub(crate) fn forget_block(&mut self, now: u64) {
         if self.blocked_until <= now {
             self.blocked_until = 0;

@@ -1,6 +1,5 @@
-//! Random sequences of calls. A [`Plan`] is what proptest makes and shrinks;
-//! [`Plan::play`] makes it concrete with the reference's answers, so that a
-//! pause can last exactly as long as a denial said.
+//! Random sequences of calls. Proptest generates and shrinks a [`Plan`]. [`Plan::play`] makes it concrete
+//! with the reference's answers, so that a pause can last exactly as long as a denial reported.
 
 use proptest::prelude::*;
 use tidegate::internals::{self, Before, Kind, LeakyBucket, MOST_DEBT, Record, Taken};
@@ -10,17 +9,16 @@ use std::time::Duration;
 
 pub(crate) const STEPS: usize = 50;
 const HOUR_US: i64 = 3_600_000_000;
-/// Every time stays exact in a double, and no window begins before 1970.
+/// In this range every time is exact in a double, and no window starts before 1970.
 const TIMES_US: std::ops::Range<u64> = 1 << 50..1 << 52;
 
-/// How many random sequences each property is held to. Some, which cost more or
-/// say less, take a fifth.
+/// Returns the number of random sequences for each property. Properties that cost more or find less use a
+/// fifth.
 pub(crate) fn sequences() -> u32 {
     std::env::var("TIDEGATE_SEQUENCES").map_or(5_000, |count| count.parse().unwrap())
 }
 
-/// What quotas are drawn from: each algorithm, and each option of it that the
-/// arithmetic knows.
+/// The quotas to generate: each algorithm, and each option that changes its arithmetic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Family {
     TokenBucket,
@@ -43,7 +41,7 @@ impl Family {
         Self::SlidingCounter,
     ];
 
-    /// One to three limits that share their keys: what changes in place.
+    /// Generates one to three limits that share their keys, as when an operator changes a limit in place.
     pub(crate) fn limits(self) -> BoxedStrategy<Vec<Quota>> {
         let count = prop_oneof![2 => 1..=1usize, 1 => 2..=3usize];
         match self {
@@ -64,7 +62,7 @@ impl Family {
         }
     }
 
-    /// With the largest capacity up to `limit` that this rate can fill.
+    /// Returns a bucket with the largest capacity up to `limit` that this rate can fill.
     fn bucket(self, limit: u64, rate: Rate) -> Quota {
         let build = match self {
             Self::LeakyBucket => Quota::try_leaky_bucket,
@@ -97,7 +95,7 @@ fn limit() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// From 1 a day to 1,000,000 a second, many of them irreducible.
+/// Generates rates from 1 per day to 1,000,000 per second, many of them irreducible.
 fn rate() -> impl Strategy<Value = Rate> {
     prop_oneof![
         1 => Just(Rate::per_day(1)),
@@ -119,14 +117,14 @@ fn window() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// The part `share / 65536` of something, from 0 to all of it.
+/// Returns the part `share / 65535` of a number, from 0 to all of it.
 fn share(whole: u64, share: u16) -> u64 {
     (u128::from(whole) * u128::from(share) / 0xffff) as u64
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
-    /// For each key, the limits that it is asked under.
+    /// For each key, the limits that calls use.
     pub(crate) keys: Vec<Vec<Quota>>,
     pub(crate) start_us: u64,
     pub(crate) steps: Vec<Step>,
@@ -136,14 +134,14 @@ pub(crate) struct Plan {
 pub(crate) enum Pause {
     None,
     Micros(u64),
-    /// Part of what it takes to fill, drain or roll over.
+    /// Part of the time to fill, drain or roll over.
     Share(u16),
-    /// The same for one unit of the limit.
+    /// Part of the same time for one unit of the limit.
     UnitShare(u16),
-    /// As long as the last take said, and so many µs more.
+    /// The wait that the last take reported, plus this many µs.
     RetryAfter(i64),
     ResetAfter(i64),
-    /// The server's clock is set.
+    /// The server's clock is stepped.
     Step(i64),
     StepBack(u16),
 }
@@ -153,7 +151,7 @@ pub(crate) enum Units {
     One,
     Few(u64),
     Share(u16),
-    /// Beyond any limit.
+    /// More than any limit.
     Huge(u64),
 }
 
@@ -163,12 +161,12 @@ pub(crate) struct Step {
     pub(crate) action: Action,
 }
 
-/// Keys and limits are counted modulo how many there are.
+/// An index of a key or a limit is taken modulo their number.
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Take(Vec<(u64, Vec<Item>)>),
     Penalize(Place, Units),
-    /// With the stamp of a take some steps before, or none.
+    /// With the stamp of an earlier take, or none.
     Refund(Place, Units, Option<u8>),
     Block(Place, u16),
     Unblock(Place),
@@ -189,13 +187,13 @@ pub(crate) struct Item {
     max_delay: Option<u16>,
 }
 
-/// 50 steps on two keys of one limit, through the scripts for one algorithm.
+/// Generates 50 steps on two keys of one limit, which run through the scripts for one algorithm.
 pub(crate) fn uniform(family: Family) -> impl Strategy<Value = Plan> {
     plan(family.limits().prop_map(|limits| vec![limits.clone(), limits]), 1)
 }
 
-/// As [`uniform`], every other step a penalty beyond any limit and hardly a
-/// pause: debts that have to be bounded so as to stay exact.
+/// Like [`uniform`], but every other step is a penalty beyond any limit, and pauses are short. Such debts
+/// must be bounded to stay exact.
 pub(crate) fn indebted(families: &'static [Family]) -> impl Strategy<Value = Plan> {
     let plans = prop::sample::select(families).prop_flat_map(uniform);
     (plans, MOST_DEBT / 2..=MOST_DEBT).prop_map(|(mut plan, debt)| {
@@ -209,7 +207,7 @@ pub(crate) fn indebted(families: &'static [Family]) -> impl Strategy<Value = Pla
     })
 }
 
-/// 50 steps on up to four keys, each with its own algorithm, taken in groups.
+/// Generates 50 steps on up to four keys, each with its own algorithm, taken in groups.
 pub(crate) fn mixed() -> impl Strategy<Value = Plan> {
     let limits = prop::sample::select(&Family::ALL[..]).prop_flat_map(Family::limits);
     plan(prop::collection::vec(limits, 1..=4), 4)
@@ -273,7 +271,7 @@ fn units() -> impl Strategy<Value = Units> {
     ]
 }
 
-/// Nothing, too.
+/// Generates units to refund, including 0.
 fn refunded() -> impl Strategy<Value = Units> {
     prop_oneof![9 => units(), 1 => Just(Units::Few(0))]
 }
@@ -293,7 +291,7 @@ impl Units {
     }
 }
 
-/// One call, as it is sent.
+/// One call as it is sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) now_us: u64,
@@ -305,7 +303,7 @@ pub(crate) enum Verb {
     Take(Vec<Group>),
     Penalize(Target, u64),
     Refund(Target, u64, Option<u64>),
-    /// 0 lifts it.
+    /// 0 lifts the block.
     Block(Target, u64),
     Reset(Target),
 }
@@ -330,7 +328,7 @@ pub(crate) struct Part {
 }
 
 impl Call {
-    /// The keys that it names, in order.
+    /// Returns the keys that the call names, in order.
     pub(crate) fn targets(&self) -> Vec<Target> {
         match &self.verb {
             Verb::Take(groups) => {
@@ -341,10 +339,10 @@ impl Call {
     }
 }
 
-/// How many were admitted, and what was found at each item before.
+/// The number of admitted checks, and the state of each item before.
 pub(crate) type Outcome = (u64, Vec<Before>);
 
-/// The reference, with a record for each key.
+/// The reference implementation, with a record for each key.
 #[derive(Clone, Debug)]
 pub(crate) struct Reference {
     pub(crate) records: Vec<Record>,
@@ -355,7 +353,7 @@ impl Reference {
         Self { records: vec![Record::default(); keys] }
     }
 
-    /// One outcome for each group of a take.
+    /// Returns one outcome for each group of a take.
     pub(crate) fn call(&mut self, call: &Call) -> Vec<Outcome> {
         let now = call.now_us;
         for target in call.targets() {
@@ -399,16 +397,16 @@ impl Reference {
     }
 }
 
-/// What the reference did.
+/// One call and the reference's result.
 #[derive(Clone, Debug)]
 pub(crate) struct Played {
     pub(crate) call: Call,
     pub(crate) outcomes: Vec<Outcome>,
-    /// Of each key that the call names, after it.
+    /// The records after the call, for each key that it names.
     pub(crate) records: Vec<Record>,
 }
 
-/// For a failure: the last call, and those before it on the same keys.
+/// Formats a failure: the last call, and the earlier calls on the same keys.
 pub(crate) fn told(played: &[Played]) -> String {
     let last: Vec<usize> = played[played.len() - 1].call.targets().iter().map(|target| target.key).collect();
     let on_same = |it: &&Played| it.call.targets().iter().any(|target| last.contains(&target.key));
@@ -439,7 +437,7 @@ struct Player<'a> {
     now: u64,
     /// The stamps of takes with their keys, newest last.
     stamps: Vec<(usize, u64)>,
-    /// Retry and reset after, as last told.
+    /// The last reported `retry_after` and `reset_after`.
     told: (u64, u64),
 }
 
@@ -490,7 +488,7 @@ impl Player<'_> {
         }
     }
 
-    /// A key stands in a group once: the limiter folds those named twice.
+    /// Each key occurs once per group, since the limiter merges duplicates.
     fn group(&self, n: u64, items: &[Item]) -> Group {
         let is_single = items.len() == 1;
         let mut parts: Vec<Part> = Vec::new();
@@ -533,7 +531,7 @@ pub(crate) fn taken<'a>(group: &Group, item: &'a Part, k: u64, before: Before, n
     }
 }
 
-/// How long it takes to fill, to drain, or until a window has gone by.
+/// Returns the time to fill or drain a bucket, or the length of a window.
 pub(crate) fn time_scale(quota: &Quota) -> u64 {
     match quota.kind() {
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
@@ -545,7 +543,7 @@ pub(crate) fn time_scale(quota: &Quota) -> u64 {
     }
 }
 
-/// A test for each family, which gives its plans to a function.
+/// Defines a test for each family, which passes its plans to a function.
 #[macro_export]
 macro_rules! held_for_each_family {
     ($hold:ident) => {

@@ -1,9 +1,8 @@
-//! The scripts as tests run them: by calls of [`plan`](super::plan), either as
-//! they are or in a test build, whose clock and expiries the test holds.
+//! Runs the scripts for tests: by calls of [`plan`](super::plan), either unmodified or as a test build whose
+//! clock and expiries the test controls.
 //!
-//! The test build is the text as it is, but that each command which reads the
-//! clock or deals with expiry is replaced by a function that does the same by
-//! the last argument's clock: what Redis would do in that microsecond.
+//! The test build replaces each command that reads the clock or handles expiry by a function that does the
+//! same by the clock in the last argument. Everything else is unmodified.
 
 use std::collections::HashMap;
 
@@ -14,7 +13,7 @@ use tidegate::internals::{Before, Entry, Kind, LeakyBucket, Record, Seen, State}
 
 use super::plan::{Call, Group, Outcome, Verb};
 
-/// What is replaced, and by what.
+/// Each replaced command, and the function that replaces it.
 const REPLACED: [(&str, &str); 7] = [
     ("call('TIME')", "test_time()"),
     ("call('PEXPIREAT', ", "test_pexpireat("),
@@ -25,8 +24,8 @@ const REPLACED: [(&str, &str); 7] = [
     ("call('UNLINK', ", "test_unlink("),
 ];
 
-/// Expiries stand beside each key, so that none but the test's clock sees them.
-/// A key that is gone takes its expiry with it, as in Redis.
+/// Stores expiries beside each key, so that only the test's clock applies to them. A key that is removed
+/// takes its expiry with it, as in Redis.
 const BEFORE: &str = r"
 local test_now_us = tonumber(ARGV[#ARGV])
 local test_now_ms = math.floor(test_now_us / 1000)
@@ -62,7 +61,7 @@ end
 local function script()
 ";
 
-/// Replies what the script does, and what it left at each key.
+/// Replies with the script's reply, then with the state that it left at each key.
 const AFTER: &str = r"
 end
 local reply = { script() }
@@ -77,7 +76,7 @@ end
 return reply
 ";
 
-/// The test build, and how often each of [`REPLACED`] was.
+/// Returns the test build, and the number of replacements for each of [`REPLACED`].
 pub(crate) fn test_build(production: &str) -> (String, [usize; 7]) {
     let mut text = production.to_owned();
     let counts = REPLACED.map(|(command, function)| {
@@ -88,37 +87,37 @@ pub(crate) fn test_build(production: &str) -> (String, [usize; 7]) {
     (format!("{BEFORE}{text}{AFTER}"), counts)
 }
 
-/// All scripts in their test build, loaded into a server.
+/// The test builds of all scripts, loaded into a server.
 pub(crate) struct TestScripts {
     connection: Connection,
     digests: HashMap<&'static str, String>,
-    /// So that sequences do not meet.
+    /// Keeps the keys of concurrent sequences apart.
     prefix: String,
 }
 
-/// What a call replied and left, as the server tells it.
+/// The reply of a call, and the state that it left on the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Observed {
-    /// One for each group of a take.
+    /// One outcome for each group of a take.
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) left: Vec<Left>,
 }
 
-/// What one key holds.
+/// The state of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Left {
     pub(crate) held: Held,
     pub(crate) blocked_until_us: u64,
-    /// `None`: it has no expiry, or does not exist.
+    /// `None` if the key has no expiry or does not exist.
     pub(crate) expires_ms: Option<u64>,
     pub(crate) exists: bool,
 }
 
-/// A state as it is stored, or untouched if it is worth as much.
+/// A state as stored, or `Untouched` if the two are equivalent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     State(State),
-    /// Those that are in the window.
+    /// The entries in the window.
     Log(Vec<Entry>),
 }
 
@@ -127,7 +126,7 @@ impl TestScripts {
         Self::load_changed(url, |text| text)
     }
 
-    /// With a change to the text of each script.
+    /// Loads the scripts after a change to the text of each.
     pub(crate) fn load_changed(url: &str, change: impl Fn(String) -> String) -> Self {
         let mut connection = connect(url);
         let digests = script::all()
@@ -167,7 +166,7 @@ pub(crate) fn connect(url: &str) -> Connection {
     redis::Client::open(url).unwrap().get_connection().unwrap()
 }
 
-/// The script that the Redis store would take for a call, its KEYS and ARGV.
+/// Returns the script that the Redis store would call, and its KEYS and ARGV.
 pub(crate) fn arguments<'k>(call: &Call, keys: &'k [String]) -> (&'static Script, Vec<&'k str>, Vec<String>) {
     let targets = call.targets();
     let named = targets.iter().map(|target| keys[target.key].as_str()).collect();
@@ -214,7 +213,7 @@ fn text(number: Option<u64>) -> String {
     number.map_or_else(String::new, |number| number.to_string())
 }
 
-/// One quota for each item: naming one twice says the same.
+/// Returns the arguments of `group.lua`, with one quota for each item. A repeated quota changes nothing.
 pub(crate) fn group_arguments(groups: &[Group]) -> Vec<String> {
     let items = || groups.iter().flat_map(|group| &group.items);
     let mut args = vec![items().count().to_string()];
@@ -258,7 +257,7 @@ fn observed(call: &Call, reply: Value) -> Result<Observed, String> {
     Ok(Observed { outcomes, left })
 }
 
-/// As the headers of `take.lua` and `group.lua` say.
+/// Parses a reply in the format that the headers of `take.lua` and `group.lua` define.
 pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<Outcome>, String> {
     let Value::Array(values) = reply else { return Err(format!("{reply:?}")) };
     let mut values = values.iter();
@@ -272,7 +271,7 @@ pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<
     }
     let mut outcomes = Vec::new();
     for group in groups {
-        // Below 0, what a row begins with is how many were admitted; else all were.
+        // A negative first number encodes how many were admitted. Otherwise all were.
         let (k, mut first) = match signed()? {
             first @ 0.. => (group.n, Some(first)),
             k => (unsigned(-1 - k)?, None),
@@ -297,8 +296,7 @@ pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<
     }
 }
 
-/// A state as one text, and until when its key is blocked. A plain count ends with
-/// its key.
+/// Parses a state, and the time until which its key is blocked. A plain count ends when its key expires.
 fn parsed(quota: &Quota, text: &str, expires_ms: Option<u64>) -> Option<(State, u64)> {
     let (state, blocked) = match text.split_once(" blocked until ") {
         Some((state, blocked)) => (state, blocked.parse().ok()?),
@@ -327,7 +325,8 @@ fn parsed(quota: &Quota, text: &str, expires_ms: Option<u64>) -> Option<(State, 
     Some((state, blocked))
 }
 
-/// `ticks/per of capacity, rate/us at us`; the ticks those of a quota of which `per` make a unit.
+/// Parses `ticks/per of capacity, rate/us at us`. Converts the ticks to those of a quota with `per` ticks per
+/// unit.
 fn level(text: &str, per: u64) -> Option<State> {
     let (ticks, rest) = text.split_once('/')?;
     let (their_per, rest) = rest.split_once(" of ")?;
@@ -338,7 +337,7 @@ fn level(text: &str, per: u64) -> Option<State> {
         ticks = (ticks as f64 / their_per as f64 * per as f64 + 0.5).floor() as u64;
     }
     let by = [capacity.parse().ok()?, rate.parse().ok()?, per];
-    // More than the largest debt is read as that.
+    // A level above the largest debt is read as the largest debt.
     Some(State::Level { ticks: ticks.min(1 << 49), by, at_us: at.parse().ok()? })
 }
 
@@ -384,7 +383,7 @@ pub(crate) fn left(
 }
 
 impl Left {
-    /// What the reference left.
+    /// Returns the state that the reference left.
     pub(crate) fn of(record: &Record, quota: &Quota, now: u64) -> Self {
         let held = match (quota.kind(), &record.state) {
             (Kind::SlidingLog(log), State::Log(entries)) => {
@@ -401,7 +400,7 @@ impl Left {
         }
     }
 
-    /// Whether anything would be lost with the key.
+    /// Returns whether the key can be removed without losing state.
     pub(crate) fn is_untouched(&self) -> bool {
         self.held == Held::State(State::Untouched) && self.blocked_until_us == 0
     }
@@ -418,7 +417,7 @@ impl Held {
                     return Self::State(State::Untouched);
                 }
                 Self::State(match state {
-                    // In ticks of this limit, not of the one that wrote it.
+                    // Converts to ticks of this limit, since another limit may have written the level.
                     State::Level { at_us, .. } => {
                         let [ticks, ..] = algorithm.settle(&state, at_us);
                         State::Level { ticks, by: [0; 3], at_us }
