@@ -1,9 +1,9 @@
-//! How a key of each algorithm looks in Redis, with redis-cli.
+//! Shows the key of each algorithm in Redis, with redis-cli.
 //!
 //!     cargo run --example keys
 //!
-//! Starts a Redis of its own (see `scripts/redis`). Times are printed as if it
-//! were 2026-01-01 00:00 UTC, so that each run prints the same.
+//! Starts a separate Redis (see `scripts/redis`). Prints all times as if it were 2026-01-01 00:00 UTC, so
+//! that every run has the same output.
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tidegate::{Limiter, Quota, Rate};
 type Failure = Box<dyn std::error::Error>;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// By the clock a window may end while we look.
+/// An hour, so that a clock-aligned window rarely ends during the run.
 const HOUR: Duration = Duration::from_secs(3_600);
 const NEW_YEAR_US: u64 = 1_767_225_600_000_000;
 
@@ -53,15 +53,14 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints a command of redis-cli and its output.
+/// Prints a redis-cli command and its output.
 fn look(server: &Server, command: &[&str], stamps: &[u64]) -> Result<(), Failure> {
     let printed = at_new_year(server.cli(command)?, stamps);
     println!("$ redis-cli {}\n{printed}", command.join(" "));
     Ok(())
 }
 
-/// The same with the times of the asks (or of their windows) a second apart,
-/// from the new year on.
+/// Replaces the times of the checks, or of their windows, by times one second apart from the new year on.
 fn at_new_year(mut printed: String, stamps: &[u64]) -> String {
     for (stamp, new) in stamps.iter().zip((NEW_YEAR_US..).step_by(1_000_000)) {
         for window in [Duration::from_micros(1), MINUTE, HOUR] {

@@ -1,5 +1,4 @@
-//! Bad input gets an error that says what is wrong and what to do, and changes
-//! nothing.
+//! Bad input is rejected with an error that names the problem and the remedy, and changes no state.
 
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use crate::support::fixture::{HOUR, builder, closed_port, limiter, quotas};
 
 const KEY: &str = "user:42:secret";
 
-/// What an error says of itself, each question asked.
+/// The classes that an error reports through its methods.
 #[derive(Debug, PartialEq, Eq)]
 enum Is {
     Config,
@@ -274,7 +273,7 @@ async fn numbers_beyond_all_bounds_are_cut_and_break_nothing() {
     }
 }
 
-/// All that reads a key's state, with the error of each.
+/// Returns the error of each call that reads a key's state.
 async fn errors_of_all_verbs(limiter: &Limiter, gate: &Gate) -> Vec<Error> {
     let healthy = limiter.gate("healthy", Quota::fixed_window(1_000, HOUR));
     let errors = vec![
@@ -389,7 +388,7 @@ async fn garbage_in_a_log_is_an_error_that_names_what() {
     }
 }
 
-/// Nothing but a reset gets over it, and nothing else writes to it.
+/// Asserts that only a reset repairs the key, and that no other call writes to it.
 async fn assert_corrupt(server: &Server, limiter: &Limiter, gate: &Gate, field: &str, held: &str) {
     let key = gate.redis_key(KEY).unwrap();
     let before = server.cli(&["DUMP", &key]).unwrap();
@@ -442,7 +441,7 @@ async fn what_is_no_redis_is_an_error_in_time() {
         let limiter = builder(&url).deadline(Duration::from_millis(50)).build().unwrap();
         limiter.gate("login", Quota::fixed_window(5, HOUR))
     };
-    // Nobody accepts, and nobody answers.
+    // The server neither accepts nor replies.
     let error = gate().check(KEY).await.unwrap_err();
     let words = "gate \"login\", key \"us…\" (14 bytes): no answer within 50ms, while waiting for a connection: see whether Redis is slow or far, or raise the deadline";
     assert_says(&error, Is::Timeout, words);

@@ -1,4 +1,4 @@
-//! A Redis that does not answer is left alone until it does.
+//! The circuit breaker stops calls to a Redis that does not reply, until it replies again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -38,7 +38,7 @@ fn gate(limiter: &Limiter) -> Gate {
     limiter.gate("gate", Quota::token_bucket(1_000_000, tidegate::Rate::per_hour(1_000)))
 }
 
-/// Asks until the breaker is open: five times where nothing is answered.
+/// Checks until the breaker is open: five times if there are no replies.
 async fn open(gate: &Gate, heard: &Heard) {
     for _ in 0..5 {
         let error = gate.check("key").await.unwrap_err();
@@ -80,7 +80,7 @@ async fn it_closes_when_redis_answers_again_and_what_was_lost_meanwhile_was_not_
     }
     drop(paused);
     soon("it is closed", async || heard.closed.load(Ordering::SeqCst) == 1).await;
-    // Those that opened it, a heartbeat of the connection, and a few probes.
+    // The calls that opened it, a heartbeat of the connection, and a few probes.
     assert!(calls(&server, "evalsha") <= asked + 20);
     assert_eq!(gate.check("key").await.unwrap().source(), Source::Redis);
     assert_eq!(heard.opened.load(Ordering::SeqCst), 1);
@@ -109,7 +109,7 @@ async fn an_ask_with_a_shorter_deadline_of_its_own_does_not_open_it() {
         assert!(gate.ask("key").deadline(DEADLINE / 4).check().await.unwrap_err().is_timeout());
     }
     drop(paused);
-    // Not at once: a connection that was of no use is not made anew without a pause.
+    // Not at once: the limiter backs off before it replaces a connection that never got a reply.
     soon("Redis is asked again", async || gate.check("key").await.is_ok()).await;
     assert_eq!(heard.opened.load(Ordering::SeqCst), 0);
 }
@@ -132,7 +132,7 @@ async fn nothing_is_left_of_it_when_the_limiter_is_dropped_or_shut_down() {
     let before = tasks();
     for is_shut_down in [false, true] {
         let heard = Heard::default();
-        // With such a clock, background jobs are tasks of this runtime.
+        // With a manual clock, background jobs are tasks of this runtime.
         let settings = settings(&url).manual_clock(ManualClock::new()).on_failure(OnFailure::Local);
         let limiter = settings.observer(heard.clone()).build().unwrap();
         for _ in 0..20 {
@@ -149,7 +149,7 @@ async fn nothing_is_left_of_it_when_the_limiter_is_dropped_or_shut_down() {
     }
 }
 
-/// A current-thread runtime may end while it probes.
+/// A current-thread runtime may end while its task probes.
 #[test]
 fn a_runtime_that_ends_does_not_leave_it_open_for_good() {
     let mut server = Server::process(&[]).unwrap();

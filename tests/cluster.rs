@@ -1,4 +1,4 @@
-//! Over a Redis Cluster.
+//! Rate limiting on a Redis Cluster.
 
 mod failover;
 mod groups;
@@ -20,18 +20,18 @@ fn builder(cluster: &Cluster) -> Builder {
     builder.on_failure(tidegate::OnFailure::Error)
 }
 
-/// What redis-cli says of a key, at whichever node has it.
+/// Runs redis-cli on the node that owns the key, and returns its reply.
 fn at(cluster: &Cluster, command: &[&str]) -> String {
     let said = cluster.cli(&[&["-c"], command].concat()).unwrap();
     said.lines().last().unwrap_or_default().to_owned()
 }
 
-/// The number that redis-cli says.
+/// Parses the number that redis-cli prints.
 fn number(said: &str) -> u64 {
     said.trim_start_matches("(integer) ").parse().unwrap_or_else(|_| panic!("{said}"))
 }
 
-/// The primary that has the slot of a key.
+/// Returns the primary that owns the slot of a key.
 fn owner<'a>(cluster: &'a Cluster, redis_key: &str) -> &'a Server {
     let is_owner = |node: &&Server| {
         let is_primary = node.cli(&["ROLE"]).unwrap().contains("\"master\"");

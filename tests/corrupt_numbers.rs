@@ -1,5 +1,5 @@
-//! Lua reads `0x10`, `1e3` and ` 16` as numbers. tidegate writes none of them, so they are corrupt
-//! state in the fast path, too.
+//! Lua parses `0x10`, `1e3` and ` 16` as numbers. tidegate writes none of them, so both the fast path and the
+//! slow path report them as corrupt state.
 
 use harness::Server;
 use tidegate::{Gate, Quota, Rate};
@@ -56,7 +56,7 @@ async fn a_time_in_a_spelling_that_tidegate_never_writes_is_corrupt_state() {
         let text = server.cli(&["HGET", &redis_key, "used"]).unwrap();
         let text = text.trim_matches('"');
         let (head, _) = text.split_at(text.len() - 16);
-        // All as long as a time in microseconds.
+        // Texts as long as a time in microseconds.
         let exponent =
             format!("{}.{:011}e3", now / 1_000 / 1_000_000_000_000, now / 1_000 % 1_000_000_000_000 / 10);
         for time in

@@ -1,4 +1,4 @@
-//! A cached denial is the answer that Redis would give, as far as this process has changed the key.
+//! A cached denial equals the reply that Redis would give, unless another process has changed the key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,14 +9,14 @@ use tidegate::{Decision, Gate, Lease, Quota, Rate, Source};
 use crate::support::fixture::{HOUR, builder, quotas, soon};
 use crate::support::world::World;
 
-/// All parts of an answer.
+/// Returns all fields of an answer.
 fn answer(decision: &Decision) -> (bool, u64, Duration, Duration, Duration) {
     let times = (decision.retry_after(), decision.reset_after(), decision.delay());
     (decision.is_allowed(), decision.remaining(), times.0, times.1, times.2)
 }
 
-/// Admits two units, has a check of four denied, and admits one unit by `cheaper`. The check of four
-/// then gets the answer of a key that never had a denial to remember.
+/// Admits two units, gets a check of four denied, and admits one unit by `cheaper`. The check of four must
+/// then get the same answer as a key without a cached denial.
 async fn stays_exact(world: &World, (name, quota): (&str, Quota), cheaper: impl AsyncFn(&Gate, &str)) {
     let gate = world.limiter.gate(name, quota);
     let [denied, fresh] = ["denied", "fresh"].map(|key| format!("{key} {}", fastrand::u64(..)));
@@ -93,7 +93,7 @@ async fn a_denial_is_forgotten_once_a_lease_takes_units_of_its_key() {
     .await;
 }
 
-/// Random calls by one process, each answered as the in-memory store answers it, cached or not.
+/// Makes random calls from one process. Each answer, cached or not, equals that of the in-memory store.
 #[tokio::test]
 async fn every_answer_to_one_process_matches_the_reference_cached_or_not() {
     let (world, reference) = (World::redis(), World::memory());
@@ -125,7 +125,7 @@ async fn every_answer_to_one_process_matches_the_reference_cached_or_not() {
                         cached += u32::from(is_cached);
                         let mut answer = answer(&decision);
                         if name == "log" && is_cached {
-                            // The units left are those at the denial, and some may have become free.
+                            // The units left are those at the denial. Some may have become free since.
                             let left = gates[1].peek(key).await.unwrap().remaining();
                             assert!(answer.1 <= left, "{quota}, step {step}: {decision:?}");
                             answer.1 = left;
@@ -140,7 +140,7 @@ async fn every_answer_to_one_process_matches_the_reference_cached_or_not() {
     assert!(cached > 500, "{cached} answers were cached");
 }
 
-/// Within its window a fixed window's count only grows. So a cached answer must count every unit that
+/// Within its window a fixed window's count only grows. A cached answer must therefore count every unit that
 /// was admitted to this process before the check began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_cached_answer_counts_all_units_admitted_before_its_check_began() {

@@ -1,5 +1,6 @@
-//! What a limit costs a service: one without, with tidegate's layer, and with its peers', each a process
-//! of its own before the same Redis, asked over real connections in interleaved rounds.
+//! Measures how much a rate limit costs an HTTP service: without a limit, with tidegate's layer, and with its
+//! peers' layers. Each service is a process of its own on the same Redis, loaded over real connections in
+//! interleaved rounds.
 
 mod load;
 mod serve;
@@ -20,10 +21,10 @@ use crate::rounds::median;
 use crate::server::Target;
 use crate::{Failure, Length, progress};
 
-/// How many connections ask at once.
+/// Numbers of concurrent connections.
 const CONNECTIONS: [usize; 2] = [64, 256];
 
-/// A pattern of asking by so many connections, and what each service did.
+/// A request pattern over this many connections, and each service's results.
 #[derive(Debug)]
 pub(crate) struct Case {
     pattern: Pattern,
@@ -36,7 +37,7 @@ pub(crate) struct Case {
 struct Row {
     service: Service,
     rounds: Vec<Round>,
-    /// Why the service failed. A failed service has no figures.
+    /// The error, if the service failed. A failed service has no figures.
     failed: Option<String>,
 }
 
@@ -101,7 +102,7 @@ fn failure_of_peer(service: Service, error: Failure) -> Result<String, Failure> 
     if service.is_peer() { Ok(error.to_string()) } else { Err(error) }
 }
 
-/// A service in a process of its own, which ends when this one does.
+/// A service in a process of its own, which ends with this process.
 struct Running {
     service: Service,
     port: u16,
@@ -125,7 +126,7 @@ impl Running {
     }
 }
 
-/// A service that does something else than it is measured for has no figures.
+/// Fails a service that did not do the work to measure, so that it has no figures.
 fn wrong(service: Service, pattern: Pattern, round: &Round) -> Result<(), Failure> {
     let name = service.name();
     if round.failed > 0 {
@@ -155,7 +156,7 @@ impl Case {
         ratio.is_finite().then_some(ratio)
     }
 
-    /// The ratios to the best peer on Redis that did not fail, and to the service without limits.
+    /// Returns the ratios to the best Redis peer that did not fail, and to the service without limits.
     fn ratios(&self) -> Vec<Ratio> {
         let peers = Service::ALL.into_iter().filter(|service| service.is_peer_on_redis());
         let best = peers.filter_map(|peer| self.over(Service::Tidegate, peer)).min_by(f64::total_cmp);

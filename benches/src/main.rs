@@ -1,9 +1,9 @@
-//! tidegate beside what else asks Redis for a decision: everything in one run, in interleaved rounds,
-//! against the same Redis.
+//! Compares tidegate with other crates that ask Redis for a decision: everything in one run, in interleaved
+//! rounds, against the same Redis.
 //!
 //!     scripts/bench --quick
 //!
-//! README.md says what each subject is and what differs.
+//! README.md describes each subject and how they differ.
 
 mod bytes;
 mod case;
@@ -39,10 +39,11 @@ use crate::server::Target;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// tidegate beside what else asks Redis for a decision, in interleaved rounds against one Redis.
+/// Compares tidegate with other crates that ask Redis for a decision, in interleaved rounds against one
+/// Redis.
 ///
-/// The Redis is the one at TIDEGATE_REDIS_URL, where that is set; else a redis-server process, which
-/// ends with this. Prints a table as Markdown.
+/// Uses the Redis at TIDEGATE_REDIS_URL if set, else starts a redis-server process that ends with the run.
+/// Prints a table as Markdown.
 #[derive(Debug, Parser)]
 #[command(
     bin_name = "scripts/bench",
@@ -51,35 +52,35 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 struct Options {
     #[command(subcommand)]
     mode: Option<Mode>,
-    /// 5 rounds of 0.25 s: within 3 minutes
+    /// 5 rounds of 0.25 s: less than 3 minutes
     #[arg(long, global = true)]
     quick: bool,
-    /// How many rounds [default: 7, or 5 with --quick]
+    /// Number of rounds [default: 7, or 5 with --quick]
     #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
-    /// How long a round of a subject is measured [default: 1.5, or 0.25 with --quick]
+    /// Measured seconds per subject and round [default: 1.5, or 0.25 with --quick]
     #[arg(long, global = true, value_parser = seconds)]
     seconds: Option<f64>,
     /// Only these cases, separated by commas
     #[arg(long, value_parser = case_by_name, value_delimiter = ',')]
     cases: Vec<Case>,
-    /// Also write all figures to this file
+    /// Also write all figures as JSON to this file
     #[arg(long, value_name = "FILE", global = true)]
     json: Option<PathBuf>,
-    /// Also draw a chart into this file, as SVG
+    /// Also write a chart as SVG to this file
     #[arg(long, value_name = "FILE")]
     chart: Option<PathBuf>,
 }
 
 #[derive(Debug, Subcommand)]
 enum Mode {
-    /// Ten million distinct keys, a tenth of them at a time, beside the flat script by hand
+    /// Ten million distinct keys in tenths, beside a minimal script
     Keys {
-        /// How many
+        /// Number of keys
         #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
         count: u64,
     },
-    /// A service without limits, with tidegate's layer, and with its peers'
+    /// A service without limits, with tidegate's layer, and with its peers' layers
     #[cfg(feature = "http")]
     Http,
     /// One of those services, in a process of its own
@@ -98,7 +99,7 @@ impl Options {
     }
 }
 
-/// How long a subject has in a round.
+/// The time of a subject in one round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Length {
     pub(crate) warm: Duration,
@@ -128,9 +129,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// Returns whether tidegate did not fail.
+/// Returns whether every round of tidegate succeeded.
 fn run(options: &Options) -> Result<bool, Failure> {
-    // First of all: a result that cannot be written would be found out last.
+    // Creates the files first, so that a path that cannot be written fails before the benchmark and not after
+    // it.
     let json = options.json.as_deref().map(create).transpose()?;
     let chart = options.chart.as_deref().map(create).transpose()?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
@@ -152,7 +154,7 @@ fn create(path: &Path) -> Result<File, Failure> {
 
 fn run_keys(runtime: &Runtime, count: u64, json: Option<File>) -> Result<bool, Failure> {
     let target = Arc::new(main_server()?);
-    // A given server has no second one beside it.
+    // A server given by URL has no second one to compare with.
     let is_given = variable("TIDEGATE_REDIS_URL").is_some();
     let by_hand = if is_given { None } else { Some(main_server()?) };
     let slices = keys::run(runtime, &target, by_hand.as_ref(), count, 10)?;
@@ -214,7 +216,7 @@ fn run_cases(
     let ratios = ratios::all(&rows, scripts.as_ref());
     let report = Report { machine, rows, ratios, scripts, bytes_per_key };
 
-    // Not `println`, which panics when its reader has seen enough.
+    // `println` would panic when the reader closes the pipe.
     write!(stdout(), "{}", report::table(&report))?;
     if let Some(mut file) = json {
         writeln!(file, "{:#}", report::json(&report))?;
@@ -230,7 +232,7 @@ fn run_cases(
     Ok(!report.rows.iter().any(Row::fails_the_run))
 }
 
-/// The given one, or a process with the module redis-cell where that is given.
+/// Returns the server given by URL, or starts a process, with the redis-cell module if its path is given.
 fn main_server() -> Result<Target, Failure> {
     if variable("TIDEGATE_REDIS_URL").is_some() {
         return Target::new(Server::given_or_start()?);
@@ -242,8 +244,9 @@ fn main_server() -> Result<Target, Failure> {
     Target::new(server)
 }
 
-/// The first is what all run on. trypema needs a newer one than many systems have: where the first is
-/// older and another is there, it runs on that, with ours and a baseline beside it.
+/// Returns the servers to run on. All subjects run on the first. trypema needs a newer version than many
+/// systems have: if the first is too old and a newer one is given, trypema runs on that, together with
+/// tidegate and a baseline.
 fn servers() -> Result<Vec<Arc<Target>>, Failure> {
     let main = main_server()?;
     let mut targets = vec![Arc::new(main)];
@@ -260,7 +263,7 @@ fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What is going on, for whoever waits at a terminal; an empty text ends it.
+/// Shows the progress on a terminal. An empty text clears it.
 pub(crate) fn progress(text: &str) {
     if stderr().is_terminal() {
         eprint!("\r\x1b[K{text}");

@@ -1,4 +1,4 @@
-//! What is promised, as ratios within one run.
+//! The promised performance, as ratios within one run.
 
 use crate::case::Case;
 use crate::measure::Round;
@@ -11,13 +11,13 @@ pub(crate) struct Ratio {
     pub(crate) name: &'static str,
     pub(crate) what: String,
     pub(crate) value: Option<f64>,
-    /// Why there is no value, or which failed peers the value leaves out.
+    /// The reason if there is no value, else the failed peers that the value leaves out.
     pub(crate) note: Option<String>,
     pub(crate) floor: Option<f64>,
     pub(crate) aim: Option<f64>,
 }
 
-/// A ratio, or why there is none.
+/// A ratio, or the reason why there is none.
 type Measured = Result<f64, String>;
 
 pub(crate) fn all(rows: &[Row], scripts: Option<&Scripts>) -> Vec<Ratio> {
@@ -115,7 +115,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// The median of the rounds' ratios: what a round is disturbed by is mostly in both.
+/// Returns the median of the rounds' ratios. A disturbance of one round mostly affects both subjects.
 fn over(a: &Row, b: &Row, of: impl Fn(&Round) -> f64) -> Measured {
     let ratio = median(a.rounds.iter().zip(&b.rounds).map(|(a, b)| of(a) / of(b)).collect());
     if ratio.is_finite() { Ok(ratio) } else { Err(NOT_MEASURED.to_owned()) }

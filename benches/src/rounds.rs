@@ -1,5 +1,5 @@
-//! Interleaved rounds: in each one every subject has its turn, beginning with another one each time,
-//! so that what else the machine does meets all alike.
+//! Interleaved rounds: each subject has one turn per round, and each round starts with another subject, so
+//! that other load on the machine affects all of them equally.
 
 use std::sync::Arc;
 
@@ -20,9 +20,9 @@ pub(crate) struct Row {
     pub(crate) server: String,
     pub(crate) is_main: bool,
     pub(crate) rounds: Vec<Round>,
-    /// Why it took no part.
+    /// The reason, if the subject did not take part.
     pub(crate) absent: Option<String>,
-    /// Why the subject failed. A failed subject has no figures.
+    /// The error, if the subject failed. A failed subject has no figures.
     pub(crate) failed: Option<String>,
 }
 
@@ -36,13 +36,13 @@ impl Row {
         self.absent.is_none() && self.failed.is_none() && !self.rounds.is_empty()
     }
 
-    /// Whether the row fails the run. A failed peer or baseline is a row that says so; a failure of tidegate is one of
-    /// the run.
+    /// Returns whether the row fails the run. A failed peer or baseline only marks its row. A failure of
+    /// tidegate fails the run.
     pub(crate) fn fails_the_run(&self) -> bool {
         self.failed.is_some() && self.info.kind == Kind::Ours
     }
 
-    /// Of all rounds.
+    /// Returns the median over all rounds.
     pub(crate) fn median(&self, of: impl Fn(&Round) -> f64) -> f64 {
         median(self.rounds.iter().map(of).collect())
     }
@@ -68,7 +68,7 @@ impl Row {
         (!known.is_empty()).then(|| median(known))
     }
 
-    /// Of all rounds, the longest.
+    /// Returns the longest time over all rounds.
     pub(crate) fn longest_hold_us(&self) -> Option<f64> {
         let longest = self.rounds.iter().filter_map(|round| round.cost.as_ref()?.longest_us);
         longest.max_by(f64::total_cmp)
@@ -77,7 +77,7 @@ impl Row {
 
 #[cfg(test)]
 impl Row {
-    /// A row of one second on the first server, for tests of what is made of rows.
+    /// Returns a row of one second on the first server, for tests of code that reads rows.
     pub(crate) fn of_one_round(case: Case, name: &'static str, kind: Kind, asked: u64) -> Self {
         let info = Info { name, title: name, note: "", kind, most: u64::MAX };
         let round = Round {
@@ -117,7 +117,7 @@ pub(crate) fn run(
     for (index, target) in targets.iter().enumerate() {
         let Field { present, absent } = subjects::of(case, target, index == 0);
         for (info, reason) in absent {
-            // Another server has what this one lacks.
+            // Another server can run this subject.
             if targets.len() == 1 || info.name == "tower-redis-cell" {
                 let mut row = Row::new(case, info, &target.title, index == 0);
                 row.absent = Some(reason);
@@ -173,7 +173,7 @@ fn wrong(case: Case, info: Info, round: &Round) -> Option<String> {
         return Some("not one answer".to_owned());
     }
     if case == Case::HotDenied {
-        // A window may end in a round, and one that counts twice is not our affair; ours is exact.
+        // A window may end within a round. A peer may also count each window twice. tidegate is exact.
         let most = case.limit().capacity * if info.kind == Kind::Peer { 4 } else { 2 };
         return (allowed > most).then(|| format!("admitted {allowed} of {asked} under a limit of 100"));
     }

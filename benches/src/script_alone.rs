@@ -1,5 +1,5 @@
-//! The script without a client: raw pipelined calls of 64 keys each, by 4 connections, so that
-//! nothing but Redis's one thread bounds them.
+//! Measures the script without a client: raw pipelined calls of 64 keys each over 4 connections, so that only
+//! Redis's single thread limits them.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -13,22 +13,22 @@ use crate::server::Target;
 use crate::subjects::RUN;
 use crate::{Failure, Length, progress};
 
-/// Keys in a call.
+/// Keys per call.
 const WIDTH: usize = 64;
 const CONNECTIONS: usize = 4;
-/// Calls in flight on a connection.
+/// Calls in flight per connection.
 const DEPTH: usize = 4;
-/// Different calls of a connection.
+/// Distinct calls per connection.
 const CALLS: usize = 400;
 
-/// The least that a script can do that keeps a state of its own for each key.
+/// The smallest script that keeps a separate state for each key.
 const BARE: &str = "for i = 1, #KEYS do
   redis.call('GET', KEYS[i])
   redis.call('SET', KEYS[i], ARGV[1], 'PX', ARGV[2])
 end
 return #KEYS";
 
-/// Both in all rounds.
+/// The rates of both scripts in all rounds.
 #[derive(Debug, Default)]
 pub(crate) struct Scripts {
     pub(crate) ours: Vec<Rate>,
@@ -74,7 +74,7 @@ pub(crate) fn run(target: &Target, rounds: usize, length: Length) -> Result<Scri
     Ok(scripts)
 }
 
-/// Charges each key something else: of equal levels the script makes the text once.
+/// Charges a different amount to each key, since the script formats equal levels only once.
 fn make_unlike(target: &Target) -> Result<(), Failure> {
     let mut connection = redis::Client::open(target.url())?.get_connection()?;
     let keys: Vec<usize> = (0..KEYS).collect();
@@ -90,7 +90,7 @@ fn make_unlike(target: &Target) -> Result<(), Failure> {
     Ok(())
 }
 
-/// As `take.lua` says: the quota, then once for all keys 1 ask of cost 1 with any delay.
+/// Adds the arguments that `take.lua` expects: the quota, then for all keys 1 check of cost 1 with any delay.
 fn ours(call: &mut redis::Cmd, keys: &[usize]) {
     keys_and_quota(call, keys);
     call.arg(1).arg(1).arg("");
@@ -106,7 +106,7 @@ fn keys_and_quota(call: &mut redis::Cmd, keys: &[usize]) {
     }
 }
 
-/// A value as long as a level and the instant at which it held.
+/// Adds a value as long as a level with its time.
 fn bare(call: &mut redis::Cmd, keys: &[usize]) {
     for key in keys {
         call.arg(format!("{}:2:script:get_and_set_p:user:{key}", *RUN));
@@ -114,7 +114,7 @@ fn bare(call: &mut redis::Cmd, keys: &[usize]) {
     call.arg("740740740/60000000 at 1763680467812345").arg(60_000);
 }
 
-/// Made before all rounds, for each connection some.
+/// Builds the calls of every connection before the first round.
 fn calls(target: &Target, text: &str, fill: fn(&mut redis::Cmd, &[usize])) -> Result<Vec<Vec<u8>>, Failure> {
     let mut connection = redis::Client::open(target.url())?.get_connection()?;
     let digest: String = redis::cmd("SCRIPT").arg("LOAD").arg(text).query(&mut connection)?;
@@ -133,8 +133,8 @@ fn measure(target: &Target, length: Length, calls: &[Vec<u8>]) -> Result<Rate, F
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
     let ask = &|calls: &[Vec<u8>]| -> Result<(), Failure> {
         let mut connection = client.get_connection()?;
-        // Sent again and again, the next one as soon as one is answered: the driver must never be what
-        // is waited for.
+        // Sends the next call as soon as a reply arrives, and repeats the calls. The driver must never be the
+        // bottleneck.
         for (sent, call) in calls.iter().cycle().enumerate() {
             connection.send_packed_command(call)?;
             if sent >= DEPTH {
@@ -164,8 +164,8 @@ fn measure(target: &Target, length: Length, calls: &[Vec<u8>]) -> Result<Rate, F
     })
 }
 
-/// Ours answers `{now, row…}`, where a row of a key that is not blocked and admits all is its level;
-/// the bare one the number of keys.
+/// Checks a reply. tidegate's script replies `{now, row…}`, where the row of a key that is not blocked and
+/// admits all is its level. The bare script replies the number of keys.
 fn check(reply: Value) -> RedisResult<()> {
     match reply {
         Value::Int(keys) if keys == WIDTH as i64 => Ok(()),

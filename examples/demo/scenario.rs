@@ -1,29 +1,29 @@
-//! What the instances ask: the same keys, of one gate per algorithm.
+//! The load of the instances: the same keys, with one gate per algorithm.
 
 use std::time::Duration;
 
 use tidegate::{Quota, Rate};
 
-/// Few, so that all instances meet at each of them.
+/// Few keys, so that all instances compete for each of them.
 pub(crate) const KEYS: [&str; 4] = ["user:1", "user:2", "user:3", "user:4"];
 
-/// Tasks of one instance that ask at the same time.
+/// Concurrent tasks per instance.
 pub(crate) const TASKS: usize = 8;
 
-/// Low enough that a small machine asks for several times as much.
+/// Low enough that the checks of a small machine exceed it several times.
 pub(crate) const LIMIT: u64 = 400;
-/// No whole number of them is a second, so that few runs end just as a window does.
+/// No divisor of a second, so that few runs end together with a window.
 pub(crate) const WINDOW: Duration = Duration::from_millis(800);
 
 /// One row of the table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scenario {
-    /// In the JSON, and the gate's name.
+    /// The name in the JSON and of the gate.
     pub(crate) name: &'static str,
-    /// In the table.
+    /// The title in the table.
     pub(crate) title: &'static str,
     pub(crate) quota: Quota,
-    /// What shows a key in redis-cli: the command, and what follows the key.
+    /// The redis-cli command that shows a key, and its arguments after the key.
     pub(crate) look: (&'static str, &'static [&'static str]),
 }
 
@@ -59,7 +59,7 @@ pub(crate) const SCENARIOS: [Scenario; 6] = [
         name: "sliding_log",
         title: "sliding log",
         quota: Quota::sliding_log(LIMIT, WINDOW),
-        // The newest two entries of some hundreds.
+        // The newest two of several hundred entries.
         look: ("ZREVRANGE", &["0", "1", "WITHSCORES"]),
     },
     Scenario {

@@ -1,4 +1,4 @@
-//! State that others wrote, and words that others chose.
+//! State that other programs wrote, and text that attackers chose.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -12,14 +12,14 @@ use super::program::{Program, Ran};
 use super::terminal::Terminal;
 use crate::support::fixture::{HOUR, builder};
 
-/// Sets a window's title, clears it, and asks a terminal to answer; then C1, bidi and an invisible letter.
+/// Sets a terminal's title, clears it, and requests a reply; then C1, bidi and zero-width characters.
 const COMMANDS: &str = "\x1b]0;taken\x07\x1b[2J\x1b[6n\u{9b}31m\u{202e}\u{200b}\r\n\x08";
 
 fn limiter(program: &Program) -> Limiter {
     builder(&program.url).namespace(&program.namespace).build().unwrap()
 }
 
-/// No more than text and ends of lines.
+/// Asserts that the output contains only printable text and line ends.
 #[track_caller]
 fn assert_harmless(ran: &Ran) {
     for text in [&ran.out, &ran.err] {
@@ -93,7 +93,7 @@ async fn nothing_that_commands_a_terminal_reaches_it() {
             assert!(matches!(ran.code, Some(0..=4)), "{args:?}: {ran:?}");
         }
     }
-    // Nor where colours may.
+    // With colors enabled, too.
     limiter.gate("g", quota).penalize(COMMANDS, 1).await.unwrap();
     for args in
         [&["inspect"][..], &["inspect", "--gate", "g"], &["inspect", "--gate", "bad"], &["inspect", COMMANDS]]
@@ -173,7 +173,7 @@ async fn what_tidegate_did_not_write_is_shown_as_such_and_ends_with_4() {
         let said: serde_json::Value = serde_json::from_str(&said.out).unwrap();
         assert_eq!((&said["keys"], &said["states"][0]["used"]), (&json!(2), &json!(null)), "{gate}");
         assert!(said["states"][0]["error"].is_string() && said["states"][1]["error"].is_null(), "{gate}");
-        // What is no state can still be removed.
+        // A key with invalid state can still be reset.
         program.run(["reset", "user:42", "--gate", gate, "--yes"]).assert(0, &[]);
         program.run(["inspect", "--gate", gate]).assert(0, &["1 keys"]);
     }

@@ -13,7 +13,7 @@ use crate::support::fixture::calls;
 const FILL: &str = "for i = tonumber(ARGV[2]), tonumber(ARGV[3]) do \
     redis.call('SET', ARGV[1] .. ':2:api:fixed_window/3600s:user:' .. i, i, 'EX', 3600) end";
 
-/// It was seen to take 14,000 kB, with few keys and with many.
+/// Measured: 14,000 kB, with few keys and with many.
 const MOST_KB: u64 = 32_768;
 
 fn fill(server: &Server, program: &Program, from: u32, to: u32) {
@@ -21,7 +21,7 @@ fn fill(server: &Server, program: &Program, from: u32, to: u32) {
     server.cli(&["EVAL", FILL, "0", &program.namespace, &from, &to]).unwrap();
 }
 
-/// What it says, and how many kB it had at most, as far as was seen.
+/// Returns the output and the highest memory observed, in kB.
 fn run(program: &Program, args: &[&str]) -> (String, u64) {
     let mut child = program.command(args).stdout(Stdio::piped()).spawn().unwrap();
     let status = format!("/proc/{}/status", child.id());
@@ -68,6 +68,6 @@ fn output_and_memory_do_not_grow_with_the_keys_and_keys_is_never_called() {
     assert_eq!(said(3)["states"][0]["used"], 777.0);
     assert_eq!(calls(&server, "keys"), 0);
     assert!(calls(&server, "scan") >= 4 * 90, "{}", calls(&server, "scan"));
-    // In large pages, many keys in a call.
+    // Scans in large pages, and reads many keys per call.
     assert!(calls(&server, "evalsha") < 4_000, "{}", calls(&server, "evalsha"));
 }

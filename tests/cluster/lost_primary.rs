@@ -1,4 +1,4 @@
-//! A primary that is away and has no replica, with the default settings of a limiter.
+//! A primary without a replica is unavailable, and the limiter has its default settings.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -23,7 +23,7 @@ fn limiter(cluster: &Cluster, namespace: &str) -> Limiter {
     Limiter::builder().cluster(cluster.urls()).namespace(namespace).build().unwrap()
 }
 
-/// This many keys of each node, by its URL.
+/// Returns this many keys of each node, by the node's URL.
 fn keys_by_node(cluster: &Cluster, gate: &Gate, count: usize) -> HashMap<String, Vec<String>> {
     let nodes: Vec<&Server> = cluster.nodes().collect();
     let mut owners = HashMap::<String, &Server>::new();
@@ -46,7 +46,7 @@ fn keys_by_node(cluster: &Cluster, gate: &Gate, count: usize) -> HashMap<String,
     unreachable!("there are keys enough")
 }
 
-/// Checks all keys until each was decided by Redis.
+/// Checks all keys until Redis has decided each of them.
 async fn warm_up(gate: &Gate, keys: &HashMap<String, Vec<String>>) {
     soon("all nodes are connected", async || {
         let decisions = join_all(keys.values().flatten().map(|key| gate.check(key))).await;
@@ -84,7 +84,7 @@ async fn keys_of_the_other_primaries_are_decided_by_redis() {
             }
         });
     }
-    // The load goes on while the primary is away.
+    // The load continues while the primary is unavailable.
     tokio::time::sleep(Duration::from_secs(3)).await;
     is_over.store(true, Ordering::Relaxed);
     tasks.join_all().await;
@@ -120,7 +120,7 @@ async fn units_of_the_fallback_are_charged_to_a_primary_that_is_back_while_anoth
     soon("the units of one primary are charged", async || uncharged(&limiter) == 200).await;
 }
 
-/// How many keys the fallback knows: those with units that were not charged yet.
+/// Returns the number of keys for which the fallback admitted units that Redis was not charged for yet.
 fn uncharged(limiter: &Limiter) -> usize {
     let text = format!("{limiter:?}");
     let count = text.split("keys: ").nth(1).unwrap().split([' ', ',']).next().unwrap();

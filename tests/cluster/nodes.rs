@@ -1,4 +1,4 @@
-//! How nodes are found and reached.
+//! Discovery of cluster nodes, and connections to them.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use crate::support::acl::{self, PASSWORD, USER};
 use crate::support::black_hole::black_hole;
 use crate::support::fixture::PATIENCE;
 
-/// Of keys in all places.
+/// Checks keys in all slots.
 async fn all_are_decided(gate: &Gate) {
     let keys: Vec<String> = (0..300).map(|n| format!("user:{n}")).collect();
     for decision in gate.check_many(&keys).await {
@@ -72,9 +72,9 @@ async fn what_is_given_back_at_any_node_arrives_once() {
     let cluster = Cluster::start().unwrap();
     let base = builder(&cluster).namespace("same").build().unwrap();
     assert!(gate(&base).check_cost("key", 10).await.unwrap().is_allowed());
-    // Replicas too.
+    // Replicas work as seed nodes, too.
     for (url, left) in cluster.urls().iter().zip(991..) {
-        // Nothing is known yet: all but one say MOVED.
+        // The limiter does not know the slots yet, so all nodes but one reply MOVED.
         let limiter = builder(&cluster).cluster([url]).namespace("same").build().unwrap();
         gate(&limiter).refund("key", 1).await.unwrap();
         assert_eq!(gate(&base).peek("key").await.unwrap().remaining(), left);

@@ -1,4 +1,4 @@
-//! What is sent how often, as a node sees it that breaks off.
+//! Counts how often each call is sent to a node that closes the connection or refuses.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,11 +9,11 @@ use tokio::net::{TcpListener, TcpStream};
 use super::MINUTE;
 use crate::support::fixture::{PATIENCE, soon};
 
-/// As an answer: one on each connection, which so has been of use.
+/// The node replies once on each connection, then closes it.
 const ONCE: &str = "once";
 
-/// A node that has all slots, and hangs up where a script is called, or answers that; what it was
-/// sent.
+/// Starts a node that owns all slots. It closes the connection when a script is called, or replies with
+/// `answer`. Returns its URL and the calls that it received.
 async fn node(answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -82,7 +82,7 @@ async fn a_give_back_whose_answer_is_lost_is_not_sent_again_and_a_take_once() {
     let (url, sent) = node("").await;
     let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
     let count = || std::mem::take(&mut *sent.lock().unwrap()).len();
-    // Asked until it is sent: after a connection that was of no use there is a pause.
+    // Repeats the call until it is sent: after a connection that got no reply the limiter backs off.
     macro_rules! sent {
         ($call:expr) => {{
             let mut sent = 0;
@@ -99,7 +99,7 @@ async fn a_give_back_whose_answer_is_lost_is_not_sent_again_and_a_take_once() {
         assert_eq!(sent!(gate.refund("key", 1)), 1);
         assert_eq!(sent!(gate.reset("key")), 1);
         assert_eq!(sent!(gate.unblock("key")), 1);
-        // A pause may come before the second time.
+        // The limiter may back off before the second attempt.
         assert!((1..=2).contains(&sent!(gate.check("key"))));
     }
 }
@@ -110,14 +110,14 @@ async fn what_is_lost_on_a_connection_that_was_of_use_is_sent_exactly_twice_if_i
     let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
     let count = || std::mem::take(&mut *sent.lock().unwrap()).len();
     for _ in 0..20 {
-        // Takes its one answer from a new connection, or from that of the take before.
+        // Uses up the only reply of a new connection, or of the connection of the previous take.
         assert!(gate.peek("key").await.unwrap_err().to_string().contains("ERR later"));
         count();
         assert!(gate.refund("key", 1).await.unwrap_err().is_unavailable());
         assert_eq!(count(), 1);
         assert!(gate.peek("key").await.unwrap_err().to_string().contains("ERR later"));
         assert_eq!(count(), 1);
-        // Lost on the second, answered on the third.
+        // The second connection loses the call, the third replies.
         assert!(gate.check("key").await.unwrap_err().to_string().contains("ERR later"));
         assert_eq!(count(), 2);
     }

@@ -1,4 +1,4 @@
-//! The services: an axum application that says hello, as each crate's documentation puts itself before it.
+//! The services: an axum application that replies "hello", limited as each crate's documentation shows.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 
 use crate::Failure;
 
-/// Whose key is asked for.
+/// The header that holds the key.
 pub(super) const HEADER: &str = "x-api-key";
 const KEYS: usize = 100_000;
 
@@ -27,9 +27,9 @@ pub(crate) enum Service {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Pattern {
-    /// Any of 100,000 keys, all of which pass.
+    /// One of 100,000 keys per request. All requests are allowed.
     Unlike,
-    /// One key, of which 1 a second passes.
+    /// A single key, which allows 1 request per second.
     Hot,
 }
 
@@ -92,7 +92,7 @@ impl Pattern {
         }
     }
 
-    /// A burst, and until one more passes.
+    /// Returns the burst, and the time in which one more unit becomes free.
     fn limit(self) -> (u16, Duration) {
         match self {
             Self::Unlike => (60_000, Duration::from_millis(1)),
@@ -101,7 +101,7 @@ impl Pattern {
     }
 }
 
-/// Says its port, and serves until nobody holds its standard input any more.
+/// Prints its port, then serves until its standard input is closed.
 pub(crate) async fn serve(service: Service, pattern: Pattern, redis: &str) -> Result<(), Failure> {
     let hello = Router::new().route("/", get(async || "hello"));
     let app = with_limit(hello, service, pattern, redis).await?;
@@ -151,7 +151,7 @@ async fn with_limit(
         }
         Service::TowerRateLimiter => {
             use tower_rate_limiter::{RateLimitLayer, RedisStore};
-            // A window as long as the bucket takes to fill.
+            // The window is as long as the bucket takes to fill.
             let (limit, window) = match pattern {
                 Pattern::Unlike => (u64::from(burst), Duration::from_secs(60)),
                 Pattern::Hot => (100, Duration::from_secs(100)),
@@ -172,7 +172,7 @@ async fn with_limit(
     Ok(app)
 }
 
-/// Each of the peers has a trait of its own for that.
+/// Reads the key from the header. Each peer has its own trait for key extraction.
 #[derive(Clone, Copy, Debug)]
 struct ByHeader;
 

@@ -1,4 +1,4 @@
-//! For programs.
+//! The report for programs.
 
 use serde_json::{Map, Value, json};
 
@@ -72,7 +72,7 @@ fn row(row: &Row) -> Value {
     json
 }
 
-/// `{case: {subject: number}}`, on the first server.
+/// Returns `{case: {subject: number}}` for the first server.
 fn by_case(rows: &[Row], of: impl Fn(&Row) -> Option<f64>) -> Value {
     let mut cases = Map::new();
     for case in Case::ALL {

@@ -1,4 +1,4 @@
-//! Markdown, for the terminal and the README.
+//! The report as Markdown, for the terminal and the README.
 
 use std::fmt::Write;
 
@@ -96,7 +96,7 @@ fn line(row: &Row) -> String {
     )
 }
 
-/// Of `scripts/bench keys`.
+/// Returns the table of `scripts/bench keys`.
 pub(crate) fn keys(slices: &[Slice]) -> String {
     let mut text = "| keys | tidegate checks/s | its Redis us/check | its Redis MB | this process MB \
         | by hand checks/s | its Redis us/check | its Redis MB |\n\
