@@ -68,7 +68,7 @@ async fn those_who_are_answered_together_ask_again_together() {
         task.unwrap();
     }
     let calls = calls(&server, "evalsha") - before;
-    assert!(calls < 80, "{calls} calls for 16 times 50 asks");
+    assert!(calls < 80, "{calls} calls for 16 times 50 checks");
 }
 
 #[tokio::test]
@@ -192,7 +192,7 @@ async fn asks_to_many_gates_and_groups_of_them_share_a_batch() {
     let before = calls(&server, "evalsha");
     let (alone, groups) = futures_util::join!(alone, groups);
     let sent = calls(&server, "evalsha") - before;
-    assert!(sent <= ALONE as u64 + 18, "{sent} calls for 300 asks");
+    assert!(sent <= ALONE as u64 + 18, "{sent} calls for 300 checks");
     assert!(alone.iter().all(|decision| decision.as_ref().unwrap().is_allowed()));
     // 40 of 60 groups pass both gates. Each decision reports the units left at its gate.
     for (asked, all) in groups.iter().enumerate() {
@@ -288,7 +288,7 @@ async fn whoever_waits_is_told_when_his_time_is_up() {
         assert!((DEADLINE..PATIENCE).contains(&took), "{took:?}");
     }
     drop(paused);
-    soon("Redis is asked again", async || gate.check("later").await.is_ok()).await;
+    soon("Redis decides again", async || gate.check("later").await.is_ok()).await;
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn a_runtime_that_stands_still_holds_up_none_but_its_own() {
         }
         // A lone caller behind a dispatcher that is not late yet times out. Later callers do not.
         let is_decided = async || gate.check("key").await.is_ok_and(|it| it.is_allowed());
-        runs.block_on(soon("decided while the other stands still", is_decided));
+        runs.block_on(soon("decided while the other runtime is blocked", is_decided));
         stands.block_on(join_all(left)).into_iter().for_each(|it| drop(it.unwrap()));
     }
 }

@@ -62,7 +62,7 @@ async fn open_it_asks_nothing_but_probes_and_connects_no_more_than_they_do() {
     }
     assert!(gate.refund("key", 1).await.unwrap_err().to_string().contains("breaker"));
     assert!(gate.check_many(["a", "b"]).await.iter().all(Result::is_err));
-    assert_eq!(heard.called.load(Ordering::SeqCst), called, "what is open asks nothing");
+    assert_eq!(heard.called.load(Ordering::SeqCst), called, "an open breaker sends no calls");
     assert!(hole.taken() <= 2, "connections");
 }
 
@@ -110,7 +110,7 @@ async fn an_ask_with_a_shorter_deadline_of_its_own_does_not_open_it() {
     }
     drop(paused);
     // Not at once: the limiter backs off before it replaces a connection that never got a reply.
-    soon("Redis is asked again", async || gate.check("key").await.is_ok()).await;
+    soon("Redis decides again", async || gate.check("key").await.is_ok()).await;
     assert_eq!(heard.opened.load(Ordering::SeqCst), 0);
 }
 

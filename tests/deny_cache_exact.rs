@@ -1,4 +1,4 @@
-//! A cached denial equals the reply that Redis would give, unless another process has changed the key.
+//! A cached denial equals the reply that Redis would give if only this process had changed the key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

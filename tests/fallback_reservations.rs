@@ -1,4 +1,4 @@
-//! A reservation that the fallback admitted is charged to Redis once, however and whenever it is
+//! A reservation that the fallback admitted is charged to Redis exactly once, however and whenever it is
 //! settled.
 
 use std::time::Duration;
@@ -36,13 +36,13 @@ impl Outage {
         self.proxy.set(Fault::None);
     }
 
-    /// For each algorithm the gate of the service and that of the observer.
+    /// Returns, for each algorithm, the gate of the service and that of the observer.
     fn gates(&self) -> impl Iterator<Item = (Gate, Gate, Quota)> {
         let gates = |(name, quota)| (self.service.gate(name, quota), self.observer.gate(name, quota), quota);
         quotas(20, DAY).into_iter().map(gates)
     }
 
-    /// One reservation of ten units, the whole share, for each algorithm.
+    /// Reserves ten units, which are the whole share, for each algorithm.
     async fn reserve(&self, key: &str) -> Vec<Reservation> {
         let mut reservations = Vec::new();
         for (gate, _, quota) in self.gates() {
@@ -54,7 +54,7 @@ impl Outage {
         reservations
     }
 
-    /// Waits until Redis has `used` units of the key for each algorithm.
+    /// Waits until Redis reports this many units of the key as used, for each algorithm.
     async fn until_used(&self, key: &str, expected: u64) {
         for (_, observer, quota) in self.gates() {
             soon(&format!("{quota}: {expected} used"), async || used(&observer, key).await == expected).await;
@@ -104,7 +104,7 @@ async fn a_local_reservation_that_was_charged_to_redis_is_settled_there() {
     }
 }
 
-/// Nothing has been sent to Redis yet, so nothing has to be taken back there.
+/// The fallback has not sent anything to Redis yet, so it has nothing to refund there.
 #[tokio::test]
 async fn a_local_reservation_that_is_settled_during_the_outage_needs_no_redis() {
     let outage = Outage::new();
@@ -128,7 +128,7 @@ async fn a_local_reservation_that_is_settled_during_the_outage_needs_no_redis() 
     outage.assert_used("nothing", 0).await;
 }
 
-/// The proxy holds replies back: Redis has the charge, the process does not know it yet.
+/// The proxy delays replies: Redis has charged the units, but the process does not know it yet.
 #[tokio::test]
 async fn a_local_reservation_that_is_settled_while_its_charge_is_in_flight_is_charged_once() {
     let outage = Outage::new();
@@ -142,7 +142,7 @@ async fn a_local_reservation_that_is_settled_while_its_charge_is_in_flight_is_ch
     outage.until_used("key", 4).await;
 }
 
-/// Units of the first outage must not be given back from those of the second.
+/// A reservation of the first outage must not be refunded from the units of the second.
 #[tokio::test]
 async fn a_local_reservation_of_an_earlier_outage_is_not_settled_from_a_later_one() {
     let outage = Outage::new();

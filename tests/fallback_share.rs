@@ -1,5 +1,5 @@
-//! While Redis is unavailable, a process decides within its share of the quota. These tests hold the
-//! share to the same boundary as the quota: one unit below it, all of it, one unit above it.
+//! While Redis is unavailable, a process decides within its share of the quota. These tests check the share
+//! at the same boundaries as the quota: one unit below it, exactly it, one unit above it.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ const US: Duration = Duration::from_micros(1);
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 
-/// A limiter whose Redis refuses every connection, one of `instances` processes.
+/// Returns a limiter, one of `instances` processes, whose Redis refuses every connection.
 fn without_redis(clock: &ManualClock, instances: u64) -> Limiter {
     let url = format!("redis://127.0.0.1:{}", closed_port());
     builder_as_is(&url).manual_clock(clock.clone()).instances(instances).build().unwrap()
 }
 
-/// Every algorithm, and the log that counts denied checks.
+/// Returns a quota of every algorithm, and a log that counts denied checks.
 fn all_quotas(limit: u64) -> Vec<(&'static str, Quota)> {
     let counts_denied = Quota::sliding_log(limit, DAY).count_denied();
     quotas(limit, DAY).into_iter().chain([("log.counts_denied", counts_denied)]).collect()
@@ -78,7 +78,7 @@ async fn a_denied_cost_up_to_the_share_passes_after_its_wait_and_not_a_microseco
     }
 }
 
-/// The in-memory limiter decides by the whole quota, of which four processes have used equal parts.
+/// The in-memory limiter applies the whole quota, of which four processes have used equal parts.
 #[tokio::test]
 async fn a_cost_above_the_share_waits_as_the_whole_quota_does_and_at_least_a_second() {
     const INSTANCES: u64 = 4;

@@ -1,4 +1,4 @@
-//! The fallback starts from the last state that Redis reported, also where checks were merged.
+//! The fallback starts from the last state that Redis reported, also if checks were merged.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ impl Observer for Merged {
 async fn the_fallback_starts_from_the_state_after_the_last_of_merged_checks() {
     let server = harness::shared();
     let proxy = Proxy::start(server.url()).unwrap();
-    // Of the limit of 20, the share is 10; 15 used units of the limit are 8 of the share, rounded up.
+    // The share of a limit of 20 is 10. Of 15 units used, the share's part is 8, rounded up.
     for (checks, passes) in [(15, 2), (25, 0)] {
         for (name, quota) in quotas(20, DAY) {
             let merged = Merged::default();

@@ -10,7 +10,7 @@ use crate::support::fixture::{HOUR, builder, limiter, soon};
 use crate::support::world::START;
 
 const MINUTE: Duration = Duration::from_secs(60);
-/// By a running clock: it hardly ever ends during a test.
+/// Long enough that it hardly ever ends during a test on a running clock.
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 const KEY: &str = "user:42";
 
@@ -104,7 +104,7 @@ async fn a_window_ends_exactly_although_redis_keeps_its_key_up_to_999_us_longer(
             frozen.set(HOUR - Duration::from_micros(1));
             assert!(!gate.check(KEY).await.unwrap().is_allowed(), "{name}");
             frozen.set(HOUR + Duration::from_micros(late_us));
-            // Redis 7.0 still has it. Redis 8 may have removed it.
+            // Redis 7.0 still has the key. Redis 8 may have removed it.
             assert!(["5", "(nil)"].contains(&&*get(&frozen.server, &gate)), "{name}");
             assert_eq!(used(&gate).await, 0, "{name}");
             assert!(gate.check(KEY).await.unwrap().is_allowed(), "{name}");
@@ -149,7 +149,7 @@ async fn a_blocked_key_carries_both_ends_and_expires_with_the_later_one() {
             assert_eq!(get(&frozen.server, &gate), "4");
             assert_eq!(expires_ms(&frozen.server, &gate) as u64 * 1_000, micros(HOUR));
 
-            // A block that has passed, or the window with it.
+            // The block has ended. If it was as long as the window, the window has ended too.
             gate.block(KEY, block).await.unwrap();
             frozen.set(block);
             assert!(gate.check(KEY).await.unwrap().is_allowed());
@@ -190,7 +190,7 @@ async fn a_clock_set_back_an_hour_keeps_the_count_and_moves_the_end_of_the_windo
     }
 }
 
-/// Both refuse the first write of a script.
+/// Both states reject the first write of a script.
 #[tokio::test]
 async fn without_memory_and_on_a_replica_a_check_over_the_limit_is_a_denial_and_any_other_an_error() {
     let server = Server::start().unwrap();
@@ -209,7 +209,7 @@ async fn without_memory_and_on_a_replica_a_check_over_the_limit_is_a_denial_and_
             let peek = gate.peek(KEY).await.unwrap();
             assert_eq!((peek.is_allowed(), peek.remaining()), (true, 1), "{refusal}");
         }
-        // READONLY costs the connection, so that the next check may have none.
+        // READONLY makes the limiter close the connection, so the next check may have none.
         for gate in &gates {
             let error = gate.check(KEY).await.unwrap_err();
             assert!(error.is_unavailable() && error.to_string().contains(refusal), "{error}");
@@ -224,7 +224,7 @@ async fn without_memory_and_on_a_replica_a_check_over_the_limit_is_a_denial_and_
     }
 }
 
-/// Lua's doubles do not hold every reply above 2^53.
+/// Lua's doubles cannot represent every reply above 2^53.
 #[test]
 fn a_take_of_more_than_2_52_units_admits_and_charges_exactly() {
     const LIMIT: u64 = (1 << 48) - 1;
@@ -250,7 +250,7 @@ fn a_take_of_more_than_2_52_units_admits_and_charges_exactly() {
     server.cli(&["DEL", &key]).unwrap();
 }
 
-/// PEXPIREAT of a time that has passed removes the key, and DECRBY would make it anew.
+/// PEXPIREAT with a past time removes the key. DECRBY would then create it again.
 #[test]
 fn a_window_that_ends_during_its_first_take_leaves_no_count_behind() {
     let server = harness::shared();

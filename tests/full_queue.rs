@@ -17,8 +17,8 @@ const DIRECT_SENDS: usize = 4;
 /// Checks that the two dispatchers of a shard take before the server is paused.
 const IN_FLIGHT: usize = 2 * 128;
 
-/// Callers start another dispatcher behind one whose call is older than a tenth of it. None should do so
-/// while a test fills the queue.
+/// If a call is older than a tenth of the deadline, callers start another dispatcher. This deadline prevents
+/// that while a test fills the queue.
 const LONG: Duration = Duration::from_secs(60);
 
 type Checking<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send + 'a>>;
@@ -40,7 +40,7 @@ fn start(gate: &Gate, key: String, deadline: Option<Duration>) -> Checking<'_> {
     checking
 }
 
-/// All direct sends and both dispatchers are in flight to a paused server.
+/// Brings all direct sends and both dispatchers in flight to a paused server.
 async fn occupy(gate: &Gate) -> Vec<Checking<'_>> {
     let first = (0..DIRECT_SENDS + IN_FLIGHT).map(|number| start(gate, format!("first:{number}"), None));
     let first = first.collect();
@@ -50,8 +50,8 @@ async fn occupy(gate: &Gate) -> Vec<Checking<'_>> {
     first
 }
 
-/// One after the other: `join_all` would poll thousands of woken futures again and again, since tokio
-/// lets 128 of them go on in each turn.
+/// Awaits the checks one after the other. `join_all` would poll thousands of woken futures repeatedly,
+/// because tokio resumes 128 of them per turn.
 async fn assert_allowed(checks: impl IntoIterator<Item = Checking<'_>>) {
     for check in checks {
         assert!(check.await.unwrap().is_allowed());
@@ -82,7 +82,7 @@ async fn callers_that_wait_for_room_are_served_after_the_queued_callers_timed_ou
     assert_allowed(first.into_iter().chain(newcomers).chain(waiters)).await;
 }
 
-/// A waiter that is woken and then cancelled passes its room on.
+/// A waiter that is woken and then cancelled passes its room on to the next.
 #[tokio::test]
 async fn callers_that_wait_for_room_are_served_behind_cancelled_ones() {
     let (server, _limiter, gate) = setting().await;
@@ -93,13 +93,13 @@ async fn callers_that_wait_for_room_are_served_behind_cancelled_ones() {
     let waiters: Vec<_> = (0..50).map(|_| start(&gate, "waits".to_owned(), None)).collect();
     drop(cancelled.split_off(25));
     drop(paused);
-    // The first ones are answered, so dispatchers have taken others out of the queue.
+    // The first checks are decided, so dispatchers have taken others out of the queue.
     assert_allowed(first).await;
     drop(cancelled);
     assert_allowed(waiters.into_iter().chain(queued)).await;
 }
 
-/// Only newcomers start another dispatcher, and a full queue takes none.
+/// Only a new caller starts another dispatcher, and a full queue accepts no new caller.
 #[test]
 fn full_queue_behind_a_blocked_runtime_is_emptied() {
     const DEADLINE: Duration = Duration::from_secs(20);
@@ -109,7 +109,7 @@ fn full_queue_behind_a_blocked_runtime_is_emptied() {
     let (runs, stands) = (runtime(), runtime());
     let limiter = builder(server.url()).deadline(DEADLINE).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1 << 40, HOUR));
-    // The connection belongs to the runtime that runs.
+    // The connection belongs to the runtime that is polled.
     runs.block_on(limiter.ready()).unwrap();
     let paused = Paused::new(&server);
     let (release, released) = mpsc::channel::<()>();

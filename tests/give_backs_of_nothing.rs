@@ -1,4 +1,4 @@
-//! A give-back of nothing leaves the key as it is.
+//! A refund of 0 units does not change the key.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::world::START;
 
 const KEY: &str = "user:42";
 
-/// Gates that have their state in one key, under two versions of a quota.
+/// Returns pairs of gates that keep their state in one key, under two versions of a quota.
 fn two_versions(limiter: &Limiter) -> Vec<[Gate; 2]> {
     let [one, other] = [5, 7].map(|limit| quotas(limit, HOUR));
     one.into_iter()
@@ -23,7 +23,7 @@ fn micros(since_start: Duration) -> u64 {
     u64::try_from((START + since_start).as_micros()).unwrap()
 }
 
-/// The value of the key, and when it expires.
+/// Returns the value of the key and its expiry.
 fn held(server: &Server, gate: &Gate) -> [String; 2] {
     let key = gate.redis_key(KEY).unwrap();
     ["DUMP", "PEXPIRETIME"].map(|command| server.cli(&[command, &key]).unwrap())

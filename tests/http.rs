@@ -1,4 +1,5 @@
-//! The tower layer: what reaches the service, what clients are told, what is charged.
+//! The tower layer: which requests reach the service, how it responds to clients, and which requests it
+//! charges.
 
 mod answers;
 mod charging;

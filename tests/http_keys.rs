@@ -1,4 +1,4 @@
-//! Whom requests are counted for.
+//! The keys under which requests are counted.
 
 mod combinations;
 mod networks;
@@ -12,7 +12,7 @@ use http::request::Parts;
 use http::{HeaderName, HeaderValue};
 use tidegate::http::{ClientIp, IpNet, Key, PeerAddr};
 
-/// A request with these header lines, over a connection from `peer`.
+/// Returns a request with these header lines, over a connection from `peer`.
 fn request(peer: Option<IpAddr>, lines: &[(HeaderName, HeaderValue)]) -> Parts {
     let (mut parts, ()) = http::Request::new(()).into_parts();
     for (name, value) in lines {
@@ -28,7 +28,7 @@ fn network(text: &str) -> IpNet {
     text.trim().parse().unwrap()
 }
 
-/// The key as text, or `none`.
+/// Returns the key as text, or `none`.
 fn key(ip: &ClientIp, parts: &Parts) -> String {
     let key = Key::client_ip(ip.clone()).of(parts);
     key.map_or("none".to_owned(), |key| String::from_utf8(key).unwrap())

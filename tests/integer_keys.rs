@@ -11,7 +11,7 @@ use crate::support::fixture::{HOUR, limiter};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A gate with 100 units per key and nothing refilled while the test runs.
+/// Returns a gate with 100 units per key, which refills nothing while the test runs.
 fn gate() -> Gate {
     Limiter::in_memory().gate("api", Quota::token_bucket(100, Rate::per_day(1)))
 }
@@ -135,7 +135,7 @@ async fn all_types_of_text_and_bytes_are_keys_and_references_to_them() {
     assert_eq!(remaining(&gate, "42").await, 99);
 }
 
-/// As a service on several threads needs them.
+/// A service on several threads needs futures that are `Send`.
 #[test]
 fn the_future_of_a_check_by_integer_can_move_between_threads() {
     fn is_send(_: impl Send) {}

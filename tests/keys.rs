@@ -1,5 +1,4 @@
-//! Two different (gate, key) pairs never meet in Redis, whatever bytes the keys
-//! are made of.
+//! Two different (gate, key) pairs never share a Redis key, whatever bytes the keys consist of.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -20,7 +19,7 @@ fn redis_key(gate: &str, quota: Quota, key: impl AsKey) -> String {
     Limiter::in_memory().gate(gate, quota).redis_key(key).unwrap()
 }
 
-/// Keys that look like the encodings, the prefixes, and the patterns of Redis.
+/// Returns keys that resemble the encodings, the prefixes and the patterns of Redis.
 fn hostile_keys() -> Vec<Vec<u8>> {
     let mut keys: Vec<Vec<u8>> = [
         "",
@@ -72,7 +71,7 @@ fn hostile_keys() -> Vec<Vec<u8>> {
     .map(|key| key.as_bytes().to_vec())
     .collect();
     keys.extend([vec![0], vec![0, 0], vec![0xff], vec![0xff, 0xfe], vec![0xc3], vec![0x80]]);
-    // About where a key becomes its hash, and a key that is the text of such a hash.
+    // Lengths around the limit above which a key is replaced by its hash, and a key that equals such a hash.
     keys.extend([66, 67, 199, 200, 201, 10_240, 10_241].map(|length| vec![b'a'; length]));
     keys.extend([66, 67].map(|length| vec![0; length]));
     let hashed = redis_key("a", Quota::token_bucket(1, Rate::per_hour(1)), vec![b'a'; 201]);
@@ -119,7 +118,7 @@ fn keys_are_written_as_documented() {
         "shop:2:api:fixed_window/60s:10.0.0.1"
     );
     let private = limiter_of(KeyMode::Hmac(SECRET.to_vec())).gate("login", bucket);
-    // echo -n user:42 | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
+    // To recompute: echo -n user:42 | openssl dgst -sha256 -hmac 0123456789abcdef0123456789abcdef
     let written = "tidegate:2:login:token_bucket:%hmac=7d17066ef1888f6cf99a90aa3bde0f5a";
     assert_eq!(private.redis_key("user:42").unwrap(), written);
 }
@@ -154,7 +153,7 @@ fn only_names_that_cannot_be_mistaken_are_taken() {
     }
 }
 
-/// Gates whose names, algorithms and windows are prefixes of one another.
+/// Returns gates whose names, algorithms and windows are prefixes of one another.
 fn look_alikes(limiter: &Limiter) -> Vec<Gate> {
     let us = Duration::from_micros;
     let gates = ["a", "a.a", "a-", "1", "token_bucket"].map(|name| {
@@ -190,7 +189,7 @@ fn no_two_gates_share_a_key_of_any_two_hostile_ones() {
     }
 }
 
-/// Bytes that mean something somewhere, more often than others.
+/// Generates keys in which bytes with a special meaning are frequent.
 fn any_key() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![proptest::sample::select(b":{}%/ \0=aA0*".to_vec()), any::<u8>()];
     prop_oneof![
@@ -272,7 +271,7 @@ async fn a_private_key_is_seen_nowhere() {
         assert!(gate.check(private).await.unwrap().is_allowed());
         gate.block(private, HOUR).await.unwrap();
         let error = gate.check_cost(private, 3).await.unwrap_err();
-        assert_eq!(error.key(), Some(private.as_bytes()), "who asks for it gets it");
+        assert_eq!(error.key(), Some(private.as_bytes()), "the error returns the key on request");
         let reservation = gate.reserve(private, 1).await.unwrap();
         said += &format!("{error} {error:?} {gate:?} {:?} {reservation:?}", gate.ask(private));
     }

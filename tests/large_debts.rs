@@ -9,11 +9,11 @@ use crate::support::world::World;
 
 const LIMIT: u64 = 100;
 const KEY: &str = "user:42";
-/// At most 2^52 units are kept.
+/// The store keeps at most 2^52 units.
 const DEBTS: [u64; 7] = [1_637, 52_125, 52_126, 1_000_000, 1 << 44, (1 << 49) - 1, 1 << 49];
 
-/// The instant from the start of the debt's window at which `units` are as good as `LIMIT - 1`, by exact
-/// arithmetic: all of the window, and of the next one all but that share.
+/// Returns when `debt` counts as `LIMIT - 1` units, from the start of the debt's window, by exact arithmetic:
+/// after the whole window, and all of the next one but that share.
 fn passes_after(debt: u64, window: Duration) -> Duration {
     let (debt, window) = (u128::from(debt), window.as_micros());
     // The largest rest of the next window in which debt * rest / window is below LIMIT.

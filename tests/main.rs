@@ -58,7 +58,7 @@ mod processes;
 #[cfg(all(feature = "axum", feature = "metrics", feature = "rules", feature = "tonic"))]
 mod prometheus;
 mod reconnecting;
-#[cfg(target_os = "linux")] // by what /proc tells of a process
+#[cfg(target_os = "linux")] // reads /proc
 mod reconnects;
 mod reference_agrees_with_oracle;
 #[cfg(feature = "rules")]

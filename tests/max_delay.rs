@@ -1,5 +1,5 @@
-//! The longest accepted delay concerns leaky buckets alone: checks of other algorithms merge and use
-//! remembered denials, however long their callers are ready to wait.
+//! The maximum delay affects only leaky buckets. Checks of other algorithms are merged and use cached
+//! denials, however long their callers accept to wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -10,7 +10,7 @@ use tidegate::{Decision, Observer, Quota, Source};
 
 use crate::support::fixture::{HOUR, builder, quotas};
 
-/// Counts the requests that went to the store after equal checks were merged.
+/// Counts the requests to the store after equal checks were merged.
 #[derive(Default)]
 struct Requests(AtomicUsize);
 
@@ -28,7 +28,7 @@ async fn equal_checks_merge_although_their_callers_wait_for_different_times() {
         let requests = Arc::new(Requests::default());
         let limiter = builder(server.url()).observer(requests.clone()).build().unwrap();
         let gate = limiter.gate(name, quota);
-        // Connects, and makes the script known to the server.
+        // Connects, and loads the script into the server.
         assert!(gate.check("first").await.unwrap().is_allowed());
         requests.0.store(0, Ordering::Relaxed);
         let waiting = (1..=CALLERS).map(|wait| gate.until_allowed("key", Duration::from_millis(wait as u64)));

@@ -1,4 +1,4 @@
-//! Whether a call of `Control` succeeds depends on the write alone.
+//! A call of `Control` succeeds if its write succeeds, even if the result cannot be read back.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::support::fixture::{HOUR, builder, soon};
 
 const QUOTA: Quota = Quota::fixed_window(7, HOUR);
 
-/// Removes the right to read overrides (`+hget`) and keeps those to write them (`+hgetall`, `+hset`, `+hdel`).
+/// Removes the permission to read overrides (`+hget`) and keeps those to write them (`+hgetall`, `+hset`,
+/// `+hdel`).
 fn forbid_reading(server: &Server) {
     assert_eq!(server.cli(&["ACL", "SETUSER", USER, "-hget"]).unwrap(), "OK");
 }
@@ -19,7 +20,7 @@ fn permit_reading(server: &Server) {
     assert_eq!(server.cli(&["ACL", "SETUSER", USER, "+hget"]).unwrap(), "OK");
 }
 
-/// A limiter of that user and one with all rights, in the same namespace.
+/// Returns a limiter of that user and one with all permissions, in the same namespace.
 fn restricted_and_full(server: &Server) -> [Limiter; 2] {
     acl::create_user(server);
     let restricted = builder(server.url()).credentials(USER, PASSWORD).namespace("tidegate");

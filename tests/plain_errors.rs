@@ -6,7 +6,7 @@ use tidegate::{Error, Limiter, deadpool_redis};
 
 use crate::support::fixture::{PATIENCE, closed_port};
 
-/// Whether a word has a capital letter after a small one, as variants and types have: `InvalidClientConfig`.
+/// Returns whether a capital letter follows a small one, as in the name of a variant: `InvalidClientConfig`.
 fn is_camel_case(word: &str) -> bool {
     let letters: Vec<char> = word.chars().collect();
     letters.windows(2).any(|pair| pair[0].is_ascii_lowercase() && pair[1].is_ascii_uppercase())
@@ -38,7 +38,7 @@ fn a_url_error_says_what_is_wrong_with_the_url_and_no_more() {
     }
 }
 
-/// The error of a limiter on a pool that connects to `url`.
+/// Returns the error of a limiter on a pool that connects to `url`.
 async fn pool_error(url: &str) -> Error {
     let pool = deadpool_redis::Config::from_url(url).create_pool(Some(deadpool_redis::Runtime::Tokio1));
     let limiter = Limiter::builder().pool(pool.unwrap()).deadline(PATIENCE).build().unwrap();

@@ -1,5 +1,5 @@
-//! Decisions are right again at most two seconds after a disturbance, on whatever runtimes the
-//! callers run. The background work of a limiter must not depend on those runtimes.
+//! Decisions are correct again within two seconds after a disturbance, on every kind of runtime that callers
+//! use. The background work of a limiter must not depend on those runtimes.
 
 use std::sync::mpsc;
 use std::thread;
@@ -11,17 +11,17 @@ use tokio::runtime::{self, Runtime};
 
 use crate::support::fixture::{HOUR, builder_as_is, namespace};
 
-/// From the end of a disturbance on, all decisions are right after this long.
+/// The time after the end of a disturbance from which all decisions must be correct.
 const RECOVERY: Duration = Duration::from_secs(2);
-/// Between two calls, during which a current-thread runtime is not polled.
+/// The time between two calls, in which a current-thread runtime is not polled.
 const PAUSE: Duration = Duration::from_millis(10);
-/// Of a call of the callers: short enough to find a blocked connection twice before the recovery
-/// ends, long enough for a busy machine.
+/// The deadline of the callers' checks: short enough to detect a blocked connection twice within the recovery
+/// time, long enough for a busy machine.
 const DEADLINE: Duration = Duration::from_millis(400);
-/// Long enough that only a hang makes a test miss it.
+/// Long enough that a test misses it only if it hangs.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How callers run their checks.
+/// The runtime on which callers run their checks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     /// One current-thread runtime, polled only inside `block_on`.
@@ -41,7 +41,7 @@ enum Kind {
 const KINDS: [Kind; 6] =
     [Kind::BlockOn, Kind::PerCall, Kind::PerCallMultiThread, Kind::MultiThread, Kind::Blocked, Kind::Dropped];
 
-/// Runs a scenario on every kind of runtime side by side, since it mostly waits.
+/// Runs a scenario on every kind of runtime in parallel, because it mostly waits.
 fn on_every_kind(scenario: impl Fn(Kind) + Sync) {
     thread::scope(|scope| {
         let scenario = &scenario;
@@ -67,7 +67,7 @@ impl Callers {
         Self { kind, runtime, blocked: None }
     }
 
-    /// What this kind of runtime does to the tasks that were spawned on it so far.
+    /// Blocks or drops the tasks that were spawned so far, if this kind of runtime does so.
     fn disturb(&mut self) {
         match self.kind {
             Kind::Blocked => {
@@ -99,7 +99,7 @@ impl Callers {
         self.call(gate.check(key)).unwrap()
     }
 
-    /// Checks until it is so.
+    /// Repeats a check until the condition holds.
     fn until(&self, what: &str, gate: &Gate, is_so: impl Fn(&Decision) -> bool) {
         let start = Instant::now();
         loop {
@@ -160,7 +160,7 @@ impl Scene {
         self.limiter.gate("gate", quota())
     }
 
-    /// Uses every part of the limiter once, then disturbs the runtime.
+    /// Waits until Redis decides, then disturbs the runtime.
     fn begin(&mut self, gate: &Gate) {
         self.callers.until("Redis decides", gate, |it| it.source() == Source::Redis);
         self.callers.disturb();
@@ -169,13 +169,13 @@ impl Scene {
     fn outage(&mut self, gate: &Gate) {
         self.server.kill();
         self.callers.until("Redis is away", gate, |it| it.source() == Source::Local);
-        // Until the circuit breaker is open.
+        // Enough checks to open the circuit breaker.
         for _ in 0..10 {
             let _ = self.callers.check(gate, "other");
         }
     }
 
-    /// All decisions come from this source, from [`RECOVERY`] after now on.
+    /// Asserts that all decisions made later than [`RECOVERY`] from now have this source.
     fn assert_all_soon_from(&self, source: Source, gate: &Gate) {
         let start = Instant::now();
         while start.elapsed() < RECOVERY {
@@ -196,7 +196,7 @@ impl Scene {
         self.healthy.block_on(gate.peek(key)).unwrap().remaining()
     }
 
-    /// On the healthy runtime.
+    /// Waits until the condition holds. It runs on the healthy runtime.
     fn soon(&self, what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
         let start = Instant::now();
         while !is_so() {
@@ -261,7 +261,7 @@ fn heartbeats_go_on_without_another_call() {
         let mut scene = Scene::new(kind);
         let gate = scene.gate();
         scene.begin(&gate);
-        // Nobody else has been counted: the witness has not been used.
+        // The witness has not been used, so it has no heartbeat of its own.
         let last_heartbeat = || {
             let keys = scene.server.cli(&["KEYS", "*:instances"]).unwrap();
             let key = keys.trim().trim_start_matches("1) ").trim_matches('"').to_owned();
@@ -284,10 +284,10 @@ fn leases_are_refilled_and_returned() {
         scene.callers.until("a lease", &gate, is_leased);
         scene.callers.disturb();
         scene.callers.until("a lease again", &gate, is_leased);
-        // More than one block, so it is refilled meanwhile.
+        // More checks than one lease covers, so the lease is refilled meanwhile.
         let leased = (0..100).filter(|_| is_leased(&scene.callers.check(&gate, "other"))).count();
         assert!(leased > 60, "{kind:?}: {leased} of 100 from a lease");
-        // A give-back is sent once: on a busy machine it may miss its deadline.
+        // A lease is returned by one call without a retry, which may miss its deadline on a busy machine.
         scene.soon("unspent units are no longer held", RECOVERY, || gate.lease_stats().held == 0);
         let stats = gate.lease_stats();
         assert_eq!(stats.taken, stats.spent + stats.returned + stats.stranded, "{kind:?}: {stats:?}");
@@ -301,7 +301,7 @@ fn checks_return_to_a_redis_that_was_silent() {
         let gate = scene.gate();
         scene.begin(&gate);
         let paused = scene.server.pause().unwrap();
-        // The circuit breaker opens after five.
+        // The circuit breaker opens after five failures.
         for _ in 0..8 {
             thread::sleep(PAUSE);
             assert!(scene.callers.call(gate.check("other")).unwrap_err().is_unavailable());
@@ -325,7 +325,7 @@ fn an_attempt_to_connect_on_a_runtime_that_is_not_polled_is_replaced() {
     let limiter = builder.on_failure(OnFailure::Error).breaker(false).build().unwrap();
     let gate = limiter.gate("gate", quota());
     let idle = current_thread();
-    // Polled once: the attempt is spawned on this runtime, which is not polled again.
+    // Polled once: the connection attempt is spawned on this runtime, which is not polled again.
     idle.block_on(async {
         let mut check = std::pin::pin!(gate.check("key"));
         assert!(futures_util::poll!(check.as_mut()).is_pending());

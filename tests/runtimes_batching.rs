@@ -1,7 +1,7 @@
-//! Batching where the runtime of a dispatcher is not polled, is blocked or ends.
+//! Batching if the runtime of a dispatcher is not polled, is blocked or ends.
 //!
-//! The connection lives on a runtime that runs all the time. Each check that a polled runtime waits
-//! for is answered by Redis within its deadline.
+//! The connection lives on a runtime that is polled all the time. Redis decides each check of a polled
+//! runtime within its deadline.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,7 +36,7 @@ fn current_thread() -> Runtime {
 
 struct Setting {
     server: Server,
-    /// Has the connection.
+    /// Drives the connection.
     runs: Runtime,
     _limiter: Limiter,
     gate: Gate,
@@ -68,7 +68,7 @@ fn start_many<'a>(gate: &'a Gate, name: &str, count: usize) -> Vec<Checking<'a>>
     (0..count).map(|number| start(gate, format!("{name}:{number}"))).collect()
 }
 
-/// Each of several threads checks on one new runtime after the other.
+/// Several threads each run checks on a series of new runtimes.
 fn check_on_new_runtimes(runtime: fn() -> Runtime) {
     let Setting { gate, .. } = &setting();
     thread::scope(|scope| {
@@ -93,7 +93,7 @@ fn checks_are_decided_where_runtimes_are_only_polled_inside_block_on() {
                 let runtime = current_thread();
                 for round in 0..40 {
                     check_together(&runtime, gate);
-                    // No task of the runtime is polled meanwhile, some threads' for longer.
+                    // The runtime is not polled meanwhile. The pause differs between threads.
                     thread::sleep(Duration::from_millis(((number + round) % 8) as u64 * 5));
                 }
             });
@@ -111,7 +111,7 @@ fn checks_are_decided_where_each_call_has_a_multi_thread_runtime_of_its_own() {
     check_on_new_runtimes(multi_thread);
 }
 
-/// Runtimes end while their callers wait.
+/// Other runtimes end while their callers wait.
 #[test]
 fn checks_are_decided_where_other_runtimes_end_under_load() {
     let Setting { gate, runs, .. } = &setting();
@@ -141,13 +141,13 @@ fn checks_are_decided_where_other_runtimes_end_under_load() {
     });
 }
 
-/// What becomes of a runtime whose dispatcher has checks of another runtime in flight.
+/// The fate of a runtime whose dispatcher has checks of another runtime in flight.
 enum Then {
     IsBlocked,
     Ends,
 }
 
-/// A dispatcher on one runtime takes the checks of another along. More checks wait in the queue.
+/// A dispatcher on one runtime takes the checks of another into its batch. More checks wait in the queue.
 fn checks_of_a_living_runtime_are_decided_if_the_other(then: &Then) {
     /// Too few for a second dispatcher.
     const FEW: usize = 10;
@@ -196,7 +196,7 @@ fn checks_in_flight_and_behind_are_decided_if_the_runtime_of_their_dispatcher_en
     checks_of_a_living_runtime_are_decided_if_the_other(&Then::Ends);
 }
 
-/// 60 callers on two multi-thread runtimes, of which one is blocked as a whole again and again.
+/// 60 callers run on two multi-thread runtimes, one of which is blocked repeatedly.
 #[test]
 fn checks_are_decided_where_another_multi_thread_runtime_is_blocked_under_load() {
     let Setting { gate, runs, .. } = &setting();

@@ -47,7 +47,7 @@ const DIGESTS: &[(&str, &str)] = &[
 #[test]
 fn digests_are_pinned() {
     let found: Vec<(&str, &str)> = scripts::all().map(|script| (script.name, script.digest())).collect();
-    assert_eq!(found, DIGESTS, "a script was changed: review it, then pin what is on the left");
+    assert_eq!(found, DIGESTS, "a script changed: review it, then pin the digests on the left");
 }
 
 /// Returns each file in `lua`, by its name without the extension.
@@ -129,7 +129,7 @@ fn only_listed_commands_are_called_on_nothing_but_keys() {
         }
     }
     let listed: BTreeSet<String> = acl::CALLED.iter().map(|&command| command.to_owned()).collect();
-    assert_eq!(used, listed, "the list says what the scripts need, and no more");
+    assert_eq!(used, listed, "the list must hold exactly the commands that the scripts call");
 }
 
 /// Results of the test build hold for the scripts only if nothing else differs.

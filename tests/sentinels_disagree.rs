@@ -12,7 +12,7 @@ use tidegate::{Limiter, OnFailure, Quota};
 use crate::support::black_hole::black_hole;
 use crate::support::fixture::{HOUR, namespace, soon};
 
-/// Answers each question after `delay`, on threads that end with their connections.
+/// Starts a sentinel that replies to each query after `delay`, on threads that end with their connections.
 fn sentinel(primary: &str, delay: Duration) -> String {
     let primary: SocketAddr = primary.trim_start_matches("redis://").parse().unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -52,7 +52,7 @@ fn limiter(sentinels: &[String]) -> Limiter {
 #[tokio::test(flavor = "multi_thread")]
 async fn sentinel_that_names_a_dead_primary_does_not_hide_the_others() {
     let (server, hole) = (Server::process(&[]).unwrap(), black_hole().await);
-    // The wrong name arrives first at each attempt.
+    // The wrong address arrives first at each attempt.
     let wrong = sentinel(&hole.url, Duration::ZERO);
     let right = sentinel(server.url(), Duration::from_millis(50));
     let gate = limiter(&[wrong, right]).gate("gate", Quota::fixed_window(1_000, HOUR));

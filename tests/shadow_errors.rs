@@ -1,4 +1,4 @@
-//! A gate in shadow lets every check pass, also one that it cannot decide.
+//! A gate in shadow mode allows every check, even if it cannot decide it.
 
 use harness::Server;
 use tidegate::{Decision, Gate, Limiter, Quota, Source, Switch};
@@ -7,7 +7,7 @@ use crate::support::fixture::{HOUR, builder};
 
 const QUOTA: Quota = Quota::fixed_window(2, HOUR);
 
-/// A gate in shadow whose key `x` holds a value that tidegate never writes, and a gate beside it.
+/// Returns a gate in shadow mode whose key `x` holds a value that tidegate never writes, and another gate.
 async fn corrupt(server: &Server) -> (Limiter, Gate, Gate) {
     let limiter = builder(server.url()).build().unwrap();
     let (shadow, other) = (limiter.gate("shadow", QUOTA), limiter.gate("other", QUOTA));

@@ -1,4 +1,4 @@
-//! `redis-cli --eval lua/show.lua KEY` describes a key in words, with rights to read alone.
+//! `redis-cli --eval lua/show.lua KEY` describes a key in plain words, with read permissions only.
 
 use std::process::Command;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const SHOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua/show.lua");
 const KEY: &str = "user:42";
 const MINUTE: Duration = Duration::from_secs(60);
 const ENDING: &str = "; tidegate did not write this: find the other writer, then delete the key";
-/// The commands that it calls: a subset of the README's line.
+/// The commands that it calls: a subset of the README's list.
 const RIGHTS: [&str; 10] = [
     "+eval",
     "+time",
@@ -27,7 +27,7 @@ const RIGHTS: [&str; 10] = [
     "+zrangebyscore",
 ];
 
-/// A server whose clock stands at [`START`], with a user that may only read.
+/// Starts a server whose clock stands at [`START`], with a user that can only read.
 fn set_up() -> (Server, Limiter) {
     let server = Server::with_shiftable_clock().unwrap();
     set(&server, Duration::ZERO);
@@ -48,7 +48,7 @@ fn show(server: &Server, redis_key: &str) -> String {
     line.unwrap()
 }
 
-/// Gates of each algorithm, 5 in a minute, with the words for 3 units used at [`START`].
+/// Returns gates of each algorithm, 5 per minute, with the description of 3 units used at [`START`].
 fn described() -> [(&'static str, Quota, &'static str, &'static str); 6] {
     let window = "fixed window of 60s";
     [
@@ -201,7 +201,7 @@ async fn foreign_keys_and_other_layouts_are_told_apart() {
     }
 }
 
-/// Also in a cluster, where a tag stands before the key.
+/// Also in a cluster, where a hash tag stands before the key.
 #[tokio::test]
 async fn redis_cli_evaluates_the_file() {
     let server = Server::process(&[]).unwrap();

@@ -1,4 +1,5 @@
-//! A shutdown charges the store for what the fallback admitted, or reports what it could not charge.
+//! A shutdown charges the store for the units that the fallback admitted, or reports the units that it could
+//! not charge.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What is traced tells what was decided, and never a key.
+//! Traces contain the decision, and never a key.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,12 +16,13 @@ use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port};
 
 const QUOTA: Quota = Quota::fixed_window(2, HOUR);
 
-/// With a single subscriber alive, whoever comes to a span first decides for all threads whether anybody
-/// listens, and that may be another test.
+/// Race: with a single subscriber alive, the first thread to reach a span caches for all threads whether
+/// anything listens. That thread may run another test, which has no subscriber. A second subscriber prevents
+/// this.
 static ANOTHER: LazyLock<Dispatch> =
     LazyLock::new(|| Dispatch::new(tracing_subscriber::registry().with(LevelFilter::OFF)));
 
-/// Each event when it comes, each span when it closes.
+/// Records each event when it occurs, and each span when it closes.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<String>>>);
 
@@ -44,7 +45,7 @@ impl Heard {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
-    /// For this thread, down to `level`.
+    /// Listens on this thread, down to `level`.
     fn listen(&self, level: Level) -> tracing::subscriber::DefaultGuard {
         LazyLock::force(&ANOTHER);
         let layer = self.clone().with_filter(LevelFilter::from_level(level));
@@ -98,7 +99,7 @@ async fn each_ask_is_a_span_with_cost_gate_outcome_and_source() {
     assert!(a.check_cost("secret", 3).await.is_err());
     assert_eq!(heard.take(), ["DEBUG ask cost=3 error=over_capacity gate=a"]);
     drop(a.check("given up"));
-    assert!(heard.take().is_empty(), "what was never polled was not asked");
+    assert!(heard.take().is_empty(), "a check that was never polled has no span");
 }
 
 #[tokio::test]
@@ -122,7 +123,7 @@ async fn failures_are_told_once_a_second_and_the_breaker_when_it_opens() {
         ["WARN  message=the circuit breaker has opened: Redis does not answer, and is not asked"]
     );
     assert!(!told[0].contains("se…"), "no part of the key: {told:?}");
-    crate::support::fixture::soon("another one is told", async || {
+    crate::support::fixture::soon("another failure is reported", async || {
         let _ = gate.check("secret").await.unwrap();
         heard
             .take()

@@ -12,7 +12,7 @@ pub(crate) const TASKS: usize = 8;
 
 /// Low enough that the checks of a small machine exceed it several times.
 pub(crate) const LIMIT: u64 = 400;
-/// No divisor of a second, so that few runs end together with a window.
+/// Does not divide a second, so that few runs end together with a window.
 pub(crate) const WINDOW: Duration = Duration::from_millis(800);
 
 /// One row of the table.

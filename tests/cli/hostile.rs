@@ -12,7 +12,7 @@ use super::program::{Program, Ran};
 use super::terminal::Terminal;
 use crate::support::fixture::{HOUR, builder};
 
-/// Sets a terminal's title, clears it, and requests a reply; then C1, bidi and zero-width characters.
+/// Sets a terminal's title, clears its screen, and requests a reply; then C1, bidi and zero-width characters.
 const COMMANDS: &str = "\x1b]0;taken\x07\x1b[2J\x1b[6n\u{9b}31m\u{202e}\u{200b}\r\n\x08";
 
 fn limiter(program: &Program) -> Limiter {

@@ -42,7 +42,7 @@ fn run(program: &Program, args: &[&str]) -> (String, u64) {
 }
 
 #[test]
-#[cfg(target_os = "linux")] // by what /proc tells of a process
+#[cfg(target_os = "linux")] // reads /proc
 fn output_and_memory_do_not_grow_with_the_keys_and_keys_is_never_called() {
     let server = Server::start().unwrap();
     let program = Program::at(server.url());

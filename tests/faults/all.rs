@@ -1,4 +1,4 @@
-//! The faults: by a real Redis where one can be brought to it, else by other bytes on the wire.
+//! The faults: caused in a real Redis if possible, else simulated by other bytes on the wire.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ pub struct Fault {
     pub scene: fn() -> Scene,
     pub make: fn(&mut Scene),
     pub mend: fn(&mut Scene),
-    /// Whether a connection is there when it happens. Else none can be made.
+    /// Whether the limiter is connected when the fault begins. Otherwise it cannot connect.
     pub is_connected: bool,
 }
 
-/// Long: nothing is waited for but answers.
+/// Long, because these tests wait only for replies.
 const LONG: Duration = Duration::from_secs(5);
-/// Of those in which nobody answers.
+/// For faults in which the server never replies.
 const SHORT: Duration = Duration::from_millis(150);
 
 const fn fault(name: &'static str, make: fn(&mut Scene), mend: fn(&mut Scene)) -> Fault {
@@ -101,7 +101,7 @@ fn memory(scene: &mut Scene) {
     scene.tell("CONFIG SET maxmemory 0");
 }
 
-/// To a replica of nobody.
+/// Makes the server a replica of a server that does not exist.
 fn demoted(scene: &mut Scene) {
     scene.tell("REPLICAOF 127.0.0.1 1");
 }
@@ -122,7 +122,7 @@ fn slow_to_load() -> Scene {
 }
 
 fn loading(scene: &mut Scene) {
-    // For each of the 4,000 keys: longer than it is needed.
+    // Delays each of the 4,000 keys, so that loading takes longer than the test.
     scene.tell("CONFIG SET key-load-delay 2000");
     scene.let_another(&["DEBUG", "RELOAD"]);
     scene.until("PING", "LOADING");
@@ -195,9 +195,9 @@ fn forgotten(scene: &mut Scene) {
     scene.tell("SCRIPT FLUSH");
 }
 
-/// A cluster of one.
+/// Starts a cluster of one node.
 fn node() -> Scene {
-    // After so long a node that had no slots serves them again.
+    // After this timeout, a node that had no slots serves them again.
     let mut scene = Scene::new(&["--cluster-enabled", "yes", "--cluster-node-timeout", "500"], LONG);
     with_slots(&mut scene);
     scene

@@ -1,5 +1,5 @@
-//! Whatever bytes come as a reply, stand in a key, or are the key: no panic, and an error that says what
-//! it is. `TIDEGATE_FUZZ_SECONDS=3600 cargo test --all-features --test integration any_` does so for long.
+//! Any bytes as a reply, as the state of a key, or as the key cause no panic, only an error that names the
+//! problem. To run longer: `TIDEGATE_FUZZ_SECONDS=3600 cargo test --all-features --test integration any_`.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::scene::Scene;
 use crate::support::fixture::{HOUR, builder, quotas, soon};
 use crate::support::wire::Answer;
 
-/// Runs so many cases, or as many as go into the time that the environment gives.
+/// Runs 200 cases, and repeats that until the time in the environment variable is over.
 fn for_any<S: Strategy>(strategy: S, test: impl Fn(S::Value) -> Result<(), TestCaseError>) {
     let seconds = std::env::var("TIDEGATE_FUZZ_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
     let (start, mut cases) = (Instant::now(), 0);
@@ -31,7 +31,7 @@ fn for_any<S: Strategy>(strategy: S, test: impl Fn(S::Value) -> Result<(), TestC
 }
 
 thread_local! {
-    /// Of this thread, also in tasks, which end nobody else.
+    /// Counts the panics of this thread. A panic in a task does not end the test by itself.
     static PANICS: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -52,7 +52,7 @@ fn all_quotas() -> Vec<(&'static str, Quota)> {
     quotas(1_000, 24 * HOUR).into_iter().chain([counting]).collect()
 }
 
-/// Everything that a gate can be asked.
+/// Makes every kind of call to a gate.
 async fn ask_all(limiter: &Limiter, gate: &Gate, key: &[u8]) -> Vec<Error> {
     let mut errors = Vec::new();
     let mut note = |failed: Option<Error>| errors.extend(failed);
@@ -70,7 +70,7 @@ async fn ask_all(limiter: &Limiter, gate: &Gate, key: &[u8]) -> Vec<Error> {
     errors
 }
 
-/// A reply as ours are, with any numbers: those that are likely to be read, and those at the borders.
+/// Generates replies in the scripts' format, with plausible numbers and numbers near the limits.
 fn numbers() -> impl Strategy<Value = Vec<u8>> {
     const NOW: i64 = 1_700_000_000_000_000;
     let number = prop_oneof![
@@ -89,7 +89,7 @@ fn numbers() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// A value of RESP 2 or 3, of any shape.
+/// Generates RESP 2 and RESP 3 values of any shape.
 fn value() -> impl Strategy<Value = Vec<u8>> {
     let line = "[ -~]{0,12}";
     let leaf = prop_oneof![
@@ -146,11 +146,11 @@ fn any_reply() -> impl Strategy<Value = Vec<u8>> {
         8 => numbers(),
         4 => value(),
         1 => proptest::collection::vec(any::<u8>(), 0..64),
-        // Cut short.
+        // Truncated.
         1 => (value(), any::<proptest::sample::Index>()).prop_map(|(bytes, at)| bytes[..at.index(bytes.len())].to_vec()),
-        // Longer than anything.
+        // With a length longer than any real reply.
         1 => (lengths, value()).prop_map(|(length, rest)| [length.as_bytes(), b"\r\n", &rest].concat()),
-        // Deeper than anything.
+        // Nested deeper than any real reply.
         1 => (1..400usize).prop_map(|depth| "*1\r\n".repeat(depth).into_bytes()),
     ]
 }
@@ -180,7 +180,7 @@ fn any_reply_is_an_answer_or_a_clear_error() {
     });
 }
 
-/// What might stand in a field.
+/// Generates bytes that a field might hold.
 fn content() -> impl Strategy<Value = Vec<u8>> {
     let number = "-?[0-9]{1,17}(\\.[0-9]{1,3})?|nan|-?inf|1e[0-9]{1,3}|0x[0-9a-f]{1,3}| [0-9]|[0-9]:[0-9]";
     let level = "[0-9]{1,16}/[0-9]{1,16} of [0-9]{1,16}, [0-9]{1,16}/us at [0-9]{1,17}";

@@ -34,7 +34,7 @@ async fn a_request_admitted_during_an_outage_is_charged_as_its_response_says() {
     }
     assert_eq!(gate.peek("a").await.unwrap().remaining(), 18, "of this process's share");
 
-    // A second key shows that Redis has been charged.
+    // The state of a second key shows when Redis has been charged.
     assert!(gate.check("b").await.unwrap().is_allowed());
     proxy.set(Fault::None);
     soon("Redis is charged", async || in_redis.peek("b").await.unwrap().remaining() == 19).await;

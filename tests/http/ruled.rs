@@ -22,7 +22,7 @@ fn rules(descriptors: &str) -> Rules {
     Rules::parse("api.yaml", &format!("{BY_HEADERS}{descriptors}")).unwrap()
 }
 
-/// Rules for what [`BY_HEADERS`] makes of requests.
+/// Returns a layer with limits for the descriptors that [`BY_HEADERS`] builds from a request.
 fn layer(limiter: &Limiter, descriptors: &str) -> RateLimitLayer {
     RateLimitLayer::ruled(rules(descriptors).bind(limiter), "api").unwrap()
 }

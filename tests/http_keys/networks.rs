@@ -8,7 +8,7 @@ use tidegate::http::{ClientIp, IpNet, ToNetwork};
 
 use super::{key, network, request};
 
-/// The key of a request from 10.0.0.1 that names 203.0.113.7 in `X-Forwarded-For`.
+/// Returns the key of a request from 10.0.0.1 that names 203.0.113.7 in `X-Forwarded-For`.
 fn key_behind<N: ToNetwork>(proxies: impl IntoIterator<Item = N>) -> String {
     let header = (HeaderName::from_static("x-forwarded-for"), HeaderValue::from_static("203.0.113.7"));
     let parts = request(Some("10.0.0.1".parse().unwrap()), &[header]);

@@ -1,4 +1,4 @@
-//! Random headers do not make a client somebody else.
+//! A client cannot change its key by random headers.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr};
@@ -24,14 +24,14 @@ fn is_proxy(address: IpAddr) -> bool {
     proxies().iter().any(|network| network.contains(&address.to_canonical()))
 }
 
-/// Addresses of all kinds, many of them near a border.
+/// Generates addresses of all kinds, many of them near the border of a network.
 fn address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         any::<[u8; 4]>().prop_map(IpAddr::from),
         any::<[u8; 16]>().prop_map(IpAddr::from),
         any::<u8>().prop_map(|a| IpAddr::from([192, 0, 2, a])),
         any::<[u8; 4]>().prop_map(|v4| IpAddr::V6(Ipv4Addr::from(v4).to_ipv6_mapped())),
-        // A proxy's address inside 6to4.
+        // A proxy's address embedded in 6to4.
         any::<[u8; 3]>()
             .prop_map(|[a, b, c]| { IpAddr::from([0x20, 0x02, 10, a, b, c, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1]) }),
         proxy(),
@@ -56,7 +56,7 @@ fn client() -> impl Strategy<Value = IpAddr> {
     address().prop_filter("untrusted", |&address| !is_proxy(address))
 }
 
-/// What a header's value may consist of, as pieces: whole addresses, and what separates, quotes or breaks.
+/// Generates header values from pieces: whole addresses, separators, quotes, and bytes that break parsing.
 fn value() -> impl Strategy<Value = HeaderValue> {
     let piece = prop_oneof![
         address().prop_map(|address| address.to_string().into_bytes()),
@@ -102,7 +102,7 @@ fn lines() -> impl Strategy<Value = Vec<Line>> {
     vec((name(), value()), 0..8)
 }
 
-/// Each way to read who is behind trusted networks.
+/// Returns each way to find the client behind trusted networks.
 fn settings() -> [ClientIp; 3] {
     let behind = || ClientIp::behind(proxies()).unwrap();
     [behind(), behind().forwarded(), behind().header("x-real-ip")]
@@ -115,8 +115,8 @@ fn for_pair(address: IpAddr) -> String {
     }
 }
 
-/// One header of the client's lines, and behind it what the proxies appended: in their line, or in lines of
-/// their own.
+/// Returns the lines that the service receives: the client's lines, with one header extended by the proxies,
+/// in the same line or in lines of their own.
 fn passed_on(
     name: &'static str,
     mut lines: Vec<Line>,
@@ -172,7 +172,8 @@ proptest! {
         prop_assert_eq!(key(&ClientIp::hops(chain.len()).forwarded(), &request(Some(peer), &sent)), &*itself);
     }
 
-    /// The definition, on a list that is not garbled: the first from the right that is not trusted, else the first.
+    /// The definition for a well-formed list: the first untrusted address from the right, else the leftmost
+    /// one.
     #[test]
     fn the_key_is_the_first_untrusted_address_from_the_right(
         peer in address(),
@@ -194,7 +195,8 @@ proptest! {
     }
 }
 
-/// 1 MB, far more than any server takes: time grows with what was received, not with its square.
+/// Sends 1 MB, far more than any server accepts. The time must grow linearly with the size, not
+/// quadratically.
 #[test]
 fn a_million_bytes_of_anything_are_read_at_once() {
     let pieces = [

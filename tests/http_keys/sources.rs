@@ -1,4 +1,4 @@
-//! Each thing that a key can be made of.
+//! The sources of a key in a request.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! docs/spoofing.md, row by row.
+//! Tests each row of docs/spoofing.md.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use tidegate::http::ClientIp;
 
 use super::{key, network, request};
 
-/// `behind 10.0.0.0/8, fd00::/8; forwarded; prefix 56`
+/// Parses `behind 10.0.0.0/8, fd00::/8; forwarded; prefix 56`.
 fn setting(text: &str) -> ClientIp {
     let words = |part: &str| part.trim().split_once(' ').map(|(a, b)| (a.to_owned(), b.to_owned()));
     let mut parts = text.split(';');
@@ -28,7 +28,7 @@ fn setting(text: &str) -> ClientIp {
     })
 }
 
-/// `` `X-Forwarded-For: {a, ×1000}\xff` ``
+/// Parses `` `X-Forwarded-For: {a, ×1000}\xff` ``.
 fn header_line(cell: &str) -> (HeaderName, HeaderValue) {
     let line = cell.strip_prefix('`').unwrap().strip_suffix('`').unwrap();
     let (name, value) = line.split_once(": ").unwrap();

@@ -1,4 +1,4 @@
-//! What `rate_limits` make of a request.
+//! The descriptors that `rate_limits` builds from a request.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use tidegate::rules::{Descriptor, Rules};
 #[derive(Clone)]
 struct User(&'static str);
 
-/// What the request is made of: `GET /users/42?plan=a%20b&plan=c&empty=` from 203.0.113.7.
+/// Returns the request's parts: `GET /users/42?plan=a%20b&plan=c&empty=` from 203.0.113.7.
 fn parts(headers: &[(&str, &str)]) -> Parts {
     let request = Request::get("https://example.org/users/42?plan=a%20b&plan=c&empty=");
     let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
@@ -28,7 +28,7 @@ fn rules(actions: &str) -> Rules {
     Rules::parse("d.yaml", &format!("domain: d\nrate_limits:\n  - actions: {actions}\n")).unwrap()
 }
 
-/// The keys and values that these actions make, or `none`.
+/// Asserts that the actions build these keys and values, or none.
 #[track_caller]
 fn makes(actions: &str, headers: &[(&str, &str)], expected: &[(&str, &str)]) {
     let (rules, parts, descriptors) = (rules(actions), parts(headers), descriptors());
@@ -110,7 +110,7 @@ fn an_action_that_yields_nothing_yields_no_descriptor() {
         &[("generic_key", "v"), ("a", "x")],
     );
     makes(&format!("[{{ {skipped} }}]"), &[], &[]);
-    // Nothing is nobody's name.
+    // An empty header value yields no descriptor.
     makes(&format!("[{{ {kept} }}, {{ {absent} }}]"), &[("x-absent", "")], &[]);
     let parameter =
         |more: &str| format!("query_parameters: {{ query_parameter_name: {more}, descriptor_key: q }}");

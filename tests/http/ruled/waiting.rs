@@ -45,7 +45,8 @@ impl Each {
     }
 }
 
-/// The store answers at once, so a request that is not done after this waits for the clock.
+/// Yields until requests make no more progress. The store replies at once, so a request that is not done
+/// after this waits for the clock.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -61,7 +62,8 @@ const BUCKET_AND_LAST_UNIT_OF_AN_HOUR: &str = "
 async fn a_limit_that_has_admitted_a_request_does_not_prolong_its_wait() {
     let it = Each::new(BUCKET_AND_LAST_UNIT_OF_AN_HOUR);
     assert_eq!(it.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
-    // The user's limit admits the request with its last unit of the hour; the API key's denies for 1 s.
+    // The user's limit admits the request with its last unit of the hour. The API key's limit denies it for 1
+    // s.
     let waits = it.send("k", "bob").await;
     assert!(!waits.is_finished(), "the wait of 1 s fits into {MAX_WAIT:?}");
     it.advance(SECOND - Duration::from_micros(1)).await;
@@ -92,7 +94,7 @@ async fn the_delay_of_a_queue_passes_while_another_limit_is_waited_for() {
 ",
     );
     assert_eq!(it.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
-    // The queue admits the request with a delay of 1 s; the user's limit denies for 1 s.
+    // The queue admits the request with a delay of 1 s. The user's limit denies it for 1 s.
     let waits = it.send("k", "ada").await;
     assert!(!waits.is_finished());
     it.advance(SECOND).await;
