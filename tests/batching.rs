@@ -215,7 +215,7 @@ async fn an_ask_with_a_deadline_of_its_own_is_answered_by_then() {
     let error = gate.ask("key").deadline(Duration::from_millis(20)).check().await.unwrap_err();
     assert!(error.is_timeout(), "{error}");
     assert!((Duration::from_millis(20)..PATIENCE / 2).contains(&start.elapsed()));
-    // A deadline longer than the limiter's: the check is sent in a call of its own and not cut short.
+    // The deadline is longer than the limiter's: the check is sent in a separate call and not cut short.
     let long = gate.ask("key").deadline(3 * PATIENCE);
     let mut long: Asking<'_> = Box::pin(long.check());
     poll_once(&mut long);
@@ -387,7 +387,7 @@ async fn beyond_the_most_that_wait_callers_wait_for_room() {
     assert_eq!(allowed, ASKED - 10);
 }
 
-/// A check of cost 0 beside a paid one is not affected by the checks before it in the batch.
+/// A check of cost 0 in a group with a paid one is not affected by the checks before it in the batch.
 #[tokio::test]
 async fn who_peeks_beside_a_check_is_told_the_same_in_a_batch() {
     let (_server, limiter, _) = setting(Quota::fixed_window(1, HOUR)).await;

@@ -28,8 +28,8 @@ fn gates(name: &str) -> Gates {
     let with_tasks = |(name, quota)| (name, quota, 3);
     match name {
         "sound" => quotas(LIMIT, WINDOW).into_iter().map(with_tasks).collect(),
-        // A lost check may have been charged at any time since the call. The checker cannot find that time
-        // for a log or a counter whose units become free meanwhile, so those two get a window of a day.
+        // A lost check may have been charged at any time since the call. The checker cannot find that time if
+        // units of a log or a counter become free meanwhile. A window of a day prevents that.
         "lossy" => {
             let mut gates: Gates = quotas(LIMIT, WINDOW).into_iter().take(4).map(with_tasks).collect();
             gates.push(("log", Quota::sliding_log(100_000, 24 * HOUR), 3));

@@ -12,8 +12,9 @@ const KEY: &str = "user:42";
 /// The store keeps at most 2^52 units.
 const DEBTS: [u64; 7] = [1_637, 52_125, 52_126, 1_000_000, 1 << 44, (1 << 49) - 1, 1 << 49];
 
-/// Returns when `debt` counts as `LIMIT - 1` units, from the start of the debt's window, by exact arithmetic:
-/// after the whole window, and all of the next one but that share.
+/// Returns the time from the start of the debt's window until `debt` counts as at most `LIMIT - 1` units, by
+/// exact arithmetic. That is two windows minus the longest rest of the second one in which the debt counts as
+/// less than `LIMIT`.
 fn passes_after(debt: u64, window: Duration) -> Duration {
     let (debt, window) = (u128::from(debt), window.as_micros());
     // The largest rest of the next window in which debt * rest / window is below LIMIT.

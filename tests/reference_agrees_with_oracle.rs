@@ -69,8 +69,9 @@ fn hold(plans: impl Strategy<Value = Plan>) {
     }
 }
 
-/// Removes cases that the definitions leave open: to which tick a level is rounded when the rate changes in
-/// place, and whether refunded units count again in a log whose clock is stepped back to before the refund.
+/// Removes cases that the definitions leave open. One is the tick to which a level is rounded when the rate
+/// changes in place. The other is a log whose clock is stepped back to before a refund: the refunded units
+/// may count again.
 fn defined(mut plan: Plan) -> Plan {
     for limits in &mut plan.keys {
         let first = rate(&limits[0]);
@@ -96,8 +97,8 @@ fn rate(quota: &Quota) -> Option<(u64, u64)> {
     }
 }
 
-/// Excludes logs: when the running total restarts, all entries in the window count as late as the newest of
-/// them.
+/// Excludes logs. When their running total restarts, all entries in the window count as late as the newest
+/// one.
 #[test]
 fn debts_beyond_any_limit() {
     const FAMILIES: [Family; 5] = [

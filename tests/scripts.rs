@@ -1,6 +1,9 @@
-//! Tests what each script promises to the operator of Redis: its text is the reviewed one, it touches only
-//! the keys and commands that its header lists, its work is bounded, and an error of one key fails only that
-//! key.
+//! Tests the promises of each script to the operator of Redis:
+//!
+//! * The text is the reviewed one.
+//! * The script touches only the keys and commands that its header lists.
+//! * The work is bounded.
+//! * An error of one key fails only the group of that key.
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -245,8 +245,8 @@ fn main_server() -> Result<Target, Failure> {
 }
 
 /// Returns the servers to run on. All subjects run on the first. trypema needs a newer version than many
-/// systems have: if the first is too old and a newer one is given, trypema runs on that, together with
-/// tidegate and a baseline.
+/// systems have. If the first is too old and a newer one is given, trypema runs on the newer one, together
+/// with tidegate and a baseline.
 fn servers() -> Result<Vec<Arc<Target>>, Failure> {
     let main = main_server()?;
     let mut targets = vec![Arc::new(main)];

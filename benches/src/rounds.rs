@@ -1,5 +1,5 @@
-//! Interleaved rounds: each subject has one turn per round, and each round starts with another subject, so
-//! that other load on the machine affects all of them equally.
+//! Interleaved rounds: each subject has one turn per round, and each round starts with another subject. Other
+//! load on the machine therefore affects all of them equally.
 
 use std::sync::Arc;
 

@@ -102,8 +102,8 @@ pub fn by_redis<'a>(
     Admitted { admitted: history.admitted(), permitted }
 }
 
-/// Counts what one process admitted for one key without Redis. Permitted is the number that the share admits
-/// to a caller that checks at these instants and takes all units it can get.
+/// Counts what one process admitted for one key without Redis. `permitted` is the number that the share
+/// admits to a caller that checks at these instants and takes all units it can get.
 pub fn by_itself<'a>(share: &Quota, asked: impl Iterator<Item = &'a Asked>, start_us: u64) -> Admitted {
     let history = history(asked.filter(|asked| asked.is_local()), |asked| asked.now_us);
     let first = history.0.keys().next().copied().unwrap_or_default();

@@ -115,8 +115,8 @@ fn for_pair(address: IpAddr) -> String {
     }
 }
 
-/// Returns the lines that the service receives: the client's lines, with one header extended by the proxies,
-/// in the same line or in lines of their own.
+/// Returns the lines that the service receives: the client's lines, with one header extended by the proxies.
+/// Each proxy extends the last line or adds a line.
 fn passed_on(
     name: &'static str,
     mut lines: Vec<Line>,

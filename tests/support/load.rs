@@ -141,8 +141,8 @@ pub struct Report {
 }
 
 impl Report {
-    /// Returns whether the process holds no more tasks and files than before its first check. Allowed on top:
-    /// this many connections, and the background thread, which starts with the first check.
+    /// Returns whether the process holds only a few more tasks and files than before its first check. Allowed
+    /// are `connections` more, and the background thread, which starts with the first check.
     pub fn is_little_left(&self, connections: usize) -> bool {
         let most = |before| before + connections;
         self.after.tasks <= most(self.first.tasks)

@@ -176,8 +176,8 @@ impl Oracle {
         }
     }
 
-    /// A charge removes entries that no later decision needs: those that have left the window and, if denied
-    /// checks count, all but the newest `limit` units.
+    /// Removes the entries that no later decision needs, as a charge does: those that have left the window.
+    /// If denied checks count, it also removes all but the newest `limit` units.
     fn forget(&mut self, quota: &Quota, entries_before: usize, now: u64) {
         if let (Used::Log(charges), Kind::SlidingLog(log)) = (&mut self.used, quota.kind()) {
             // One take is one entry, which is kept or removed as a whole.

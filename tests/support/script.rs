@@ -1,8 +1,8 @@
 //! Runs the scripts for tests: by calls of [`plan`](super::plan), either unmodified or as a test build whose
 //! clock and expiries the test controls.
 //!
-//! The test build replaces each command that reads the clock or handles expiry by a function that does the
-//! same by the clock in the last argument. Everything else is unmodified.
+//! In the test build, functions replace the commands that read the clock or handle expiry. They use the clock
+//! in the last argument. Everything else is unmodified.
 
 use std::collections::HashMap;
 
