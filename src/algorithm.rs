@@ -1,10 +1,8 @@
-//! The five algorithms as pure arithmetic on integers: state, now and an ask in,
-//! state and answer out. The scripts in `lua/` do the same on the server; tests
-//! hold the two against each other.
+//! The five algorithms as pure integer arithmetic: from a state, the time and a check to a new state and a
+//! reply. The scripts in `lua/` do the same on the server; tests compare the two.
 //!
-//! The script reports how many it admitted, the state before, and now; all that
-//! a client is told (remaining, when to retry) follows from these three, and is
-//! computed here for either store.
+//! The script reports the number of admitted checks, the state before, and the time. The client's values
+//! (remaining, retry time) follow from these three, and are computed here for either store.
 
 mod fixed_window;
 mod leaky_bucket;
@@ -17,106 +15,102 @@ use smallvec::SmallVec;
 
 use crate::quota::{Kind, Quota};
 
-/// What a store keeps of one key, but for blocks. What was used and when that
-/// was true, never what is left: so a changed limit acts at once.
+/// The state that a store keeps for one key, except blocks. It holds used units and their time, never
+/// remaining units, so a changed limit takes effect at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum State {
     #[default]
     Untouched,
-    /// Used ticks at a time; capacity, rate and per (ticks in a unit) of the quota
-    /// that wrote them.
+    /// Used ticks at `at_us`. `by` holds capacity, rate and ticks per unit of the quota that wrote them.
     Level { ticks: u64, by: [u64; 3], at_us: u64 },
-    /// Used units in the window that ends at a time.
+    /// Used units in the window that ends at `end_ms`.
     Window { used: u64, end_ms: u64 },
-    /// Units by when they were charged.
+    /// Units with the time of their charge.
     Log(Log),
-    /// Used units in the window that began at a time, and in the one before it.
+    /// Used units in the window that began at `start_us`, and in the one before it.
     Counter { current: u64, previous: u64, start_us: u64 },
 }
 
-/// The most units that one penalty or refund names: more could not be counted.
+/// The maximum units of one penalty or refund: larger counts would not be exact.
 pub const MOST_DEBT: u64 = 1 << 49;
 
-/// Up to here every integer is exact in a double: no script counts further.
+/// Every integer up to here is exact in a double: no script counts further.
 pub(crate) const EXACT: u64 = 1 << 53;
 
-/// A state settled to now, as a script reports it: one to three numbers, whose
-/// meaning is the algorithm's (`State` in its Lua header).
+/// The raw state at the current time, as a script reports it: one to three numbers, whose meaning depends on
+/// the algorithm (`State` in its Lua header).
 pub type Seen = [u64; 3];
 
-/// What one algorithm does. Times are µs; `seen` is always settled to `now`.
+/// The operations of one algorithm. Times are in µs; `seen` is always settled to `now`.
 pub trait Algorithm {
-    /// How many numbers of [`Seen`] the script reports.
+    /// Returns how many numbers of [`Seen`] the script reports.
     fn fields(&self) -> usize;
 
-    /// Whether the script can have reported this: what follows from it counts on
-    /// these bounds.
+    /// Returns whether the script can have reported this. The other methods rely on these bounds.
     fn is_possible(&self, seen: Seen, now: u64) -> bool;
 
-    /// What the state amounts to at `now`.
+    /// Returns the raw state at `now`.
     fn settle(&self, state: &State, now: u64) -> Seen;
 
-    /// Dated in the future, because the server's clock was stepped back.
+    /// Returns whether the state is dated in the future, because the server's clock was stepped back.
     fn is_ahead(&self, state: &State, now: u64) -> bool;
 
-    /// How many of `n` asks of `cost` each can be admitted.
+    /// Returns how many of `n` checks of `cost` each can be admitted.
     fn afford(&self, seen: Seen, n: u64, cost: u64, now: u64, max_delay: Option<u64>) -> u64;
 
-    /// Adds `units` (0 only re-dates) to the state, dated `now`.
+    /// Adds `units` to the state, dated `now`. 0 units only change the date.
     fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64);
 
-    /// Units that a denial of `denied` asks leaves behind in the state.
+    /// Returns the units that a denial of `denied` checks adds to the state.
     fn charge_of_denied(&self, _denied: u64, _cost: u64) -> u64 {
         0
     }
 
-    /// Identifies a take to its give-backs, which must say when their units were
+    /// Returns the stamp that identifies a take to its refunds. Refunds depend on when their units were
     /// charged.
     fn stamp(&self, _seen: Seen, now: u64) -> u64 {
         now
     }
 
-    /// Returns `units` of the take with this stamp, as far as they still count;
-    /// without a stamp, all of them do. Whether the state changed.
+    /// Returns `units` of the take with this stamp, if they still count; without a stamp, all of them.
+    /// Returns whether the state changed.
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool;
 
-    /// `seen`, as it is after `units` more.
+    /// Returns `seen` after `units` more.
     fn after(&self, seen: Seen, units: u64, now: u64) -> Seen;
 
-    /// Completes `seen` by what cannot be told from it alone, once the state
-    /// after the take is known.
+    /// Adds to `seen` the parts that depend on the state after the take.
     fn complete(&self, seen: Seen, _state: &State, _cost: u64, _now: u64) -> Seen {
         seen
     }
 
-    /// Units left.
+    /// Returns the units left.
     fn remaining(&self, seen: Seen, now: u64) -> u64;
 
-    /// Until another ask of `cost` passes; 0 if it would now.
+    /// Returns the time until another check of `cost` is admitted; 0 if it would be now.
     fn retry_after(&self, seen: Seen, cost: u64, max_delay: Option<u64>, now: u64) -> u64;
 
-    /// Until the state is as if untouched; 0 if it is.
+    /// Returns the time until the state equals an unused one; 0 if it does now.
     fn reset_after(&self, seen: Seen, now: u64) -> u64;
 
-    /// Until when a key in this state is kept: as long as it says anything, or
-    /// somewhat longer where expiries then change less often.
+    /// Returns when a key in this state expires: when its state no longer matters, or slightly later if
+    /// expiries then change less often.
     fn kept_until(&self, seen: Seen, now: u64) -> u64 {
         now + self.reset_after(seen, now)
     }
 
-    /// [`kept_until`](Self::kept_until) as it was when this very quota wrote the
-    /// state.
+    /// Returns [`kept_until`](Self::kept_until) at the time when this same quota wrote the state.
     fn was_kept_until(&self, _state: &State) -> Option<u64> {
         None
     }
 
-    /// How long who is admitted next waits for his turn.
+    /// Returns how long the next admitted check waits for its turn.
     fn delay(&self, _seen: Seen) -> u64 {
         0
     }
 
-    /// Whether quotas that need different times share a key, so that a denial
-    /// may find its expiry too soon.
+    /// Returns whether quotas that need different lifetimes share a key, so that a denial may find an expiry
+    /// that is too early.
     fn lengthens(&self) -> bool {
         false
     }
@@ -133,7 +127,7 @@ impl Kind {
         }
     }
 
-    /// What one key costs Redis beside the others, measured: see `MOST_WORK`.
+    /// Returns the measured cost of one key in Redis, relative to the other algorithms: see `MOST_WORK`.
     pub(crate) fn work(&self) -> u32 {
         match self {
             Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::FixedWindow(_) => 2,
@@ -143,13 +137,13 @@ impl Kind {
     }
 }
 
-/// One key as a store keeps it.
+/// One key in a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     pub state: State,
     /// 0: not blocked.
     pub blocked_until_us: u64,
-    /// When it vanishes, as Redis would let it.
+    /// When the key expires, by the rules of Redis.
     pub expires_ms: u64,
 }
 
@@ -162,14 +156,14 @@ pub struct Item<'a> {
     pub max_delay: Option<u64>,
 }
 
-/// What a take found at one key, before it.
+/// The state of one key before a take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Before {
     pub blocked_until_us: u64,
     pub seen: Seen,
 }
 
-/// Admits as many of `n` asks as every item affords, and charges exactly those.
+/// Admits as many of `n` checks as every item affords, and charges exactly those.
 pub fn take(items: &mut [Item<'_>], n: u64, now: u64) -> (u64, SmallVec<[Before; 1]>) {
     let affordable: SmallVec<[(u64, Before); 1]> = items
         .iter()
@@ -200,8 +194,8 @@ pub fn take(items: &mut [Item<'_>], n: u64, now: u64) -> (u64, SmallVec<[Before;
 }
 
 impl Record {
-    /// Charges `units`; with none, repairs what a denial may repair: a state
-    /// dated in the future, and an expiry that is too soon for this quota.
+    /// Charges `units`. With 0 units, repairs a state dated in the future, and an expiry that is too early
+    /// for this quota.
     fn write(&mut self, quota: &Quota, seen: Seen, units: u64, now: u64) {
         let algorithm = quota.kind().algorithm();
         let was_kept_until = match self.blocked_until_us {
@@ -211,7 +205,7 @@ impl Record {
         if units > 0 || algorithm.is_ahead(&self.state, now) {
             algorithm.charge(&mut self.state, seen, units, now);
             self.forget_passed_block(now);
-            // What has been set for as long is left as it is.
+            // Skips the write if the expiry is unchanged.
             if was_kept_until != Some(self.kept_until(quota, now)) {
                 self.expire(quota, now);
             }
@@ -224,7 +218,7 @@ impl Record {
         }
     }
 
-    /// Charges `units` without asking.
+    /// Charges `units` without a check.
     pub fn penalize(&mut self, quota: &Quota, units: u64, now: u64) {
         if units > 0 {
             let seen = quota.kind().algorithm().settle(&self.state, now);
@@ -240,8 +234,8 @@ impl Record {
         }
     }
 
-    /// Denies everything until a time; 0 lifts that. Like any write it re-dates
-    /// a state dated in the future.
+    /// Denies everything until `until`; 0 lifts the block. Like any write, re-dates a state dated in the
+    /// future.
     pub fn block(&mut self, quota: &Quota, until: u64, now: u64) {
         if until == 0 && self.blocked_until_us == 0 {
             return;
@@ -253,13 +247,13 @@ impl Record {
         self.expire(quota, now);
     }
 
-    /// As in Redis: once the clock shows a later millisecond.
+    /// Returns whether the key has expired. As in Redis: once the clock shows a later millisecond.
     #[must_use]
     pub fn has_expired(&self, now: u64) -> bool {
         now / 1_000 > self.expires_ms
     }
 
-    /// So that it does not come back when the server's clock is stepped back.
+    /// Removes a block that has ended. Otherwise it would return when the server's clock is stepped back.
     fn forget_passed_block(&mut self, now: u64) {
         if self.blocked_until_us <= now {
             self.blocked_until_us = 0;
@@ -276,7 +270,7 @@ impl Record {
     }
 }
 
-/// What a client is told.
+/// The values that a client receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
     pub allowed: bool,
@@ -286,15 +280,15 @@ pub struct Answer {
     pub delay_us: u64,
 }
 
-/// One take, as its callers see it.
+/// One take, from the view of its callers.
 #[derive(Clone, Copy, Debug)]
 pub struct Taken<'a> {
     pub quota: &'a Quota,
     pub cost: u64,
     pub max_delay: Option<u64>,
-    /// How many asked: 0 for a peek.
+    /// The number of checks: 0 for a peek.
     pub n: u64,
-    /// How many were admitted.
+    /// The number of admitted checks.
     pub k: u64,
     pub before: Before,
     pub now: u64,
@@ -313,8 +307,8 @@ impl Before {
 }
 
 impl Taken<'_> {
-    /// The answer to the `index`-th caller (from 0), the first `k` of whom were
-    /// admitted. A peek's caller is told whether one unit would pass.
+    /// Returns the answer to the `index`-th caller (from 0); the first `k` callers were admitted. A peek's
+    /// answer says whether one unit would be admitted.
     #[must_use]
     pub fn answer(&self, index: u64) -> Answer {
         let Self { quota, cost, max_delay, n, k, before, now } = *self;
@@ -343,12 +337,11 @@ impl Taken<'_> {
         }
     }
 
-    /// Whether this gate alone would have admitted the `index`-th caller, after
-    /// those who were admitted before; for a cost of 0, whether it would have
-    /// admitted one unit.
+    /// Returns whether this gate alone would have admitted the `index`-th caller, after the callers admitted
+    /// before. For a cost of 0, returns whether it would have admitted one unit.
     #[must_use]
     pub fn affords(&self, index: u64) -> bool {
-        // What costs nothing was charged nothing by those before.
+        // Checks of cost 0 before this one charged nothing.
         let before = if self.cost == 0 { 0 } else { index.min(self.k) };
         self.before.afford(self.quota, before + 1, self.cost.max(1), self.max_delay, self.now) > before
     }

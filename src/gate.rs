@@ -1,4 +1,4 @@
-//! The gate: a named quota, and all that can be asked of it.
+//! The gate: a named quota, and the calls that charge it, refund it and read it.
 
 mod in_force;
 
@@ -17,23 +17,27 @@ use crate::quota::Quota;
 use crate::reservation::Reservation;
 use crate::store::{GateInfo, Target, Write};
 
-/// A named quota on a limiter: what a service keeps and asks, from
+/// A named quota on a limiter: the object that a service keeps and calls. Returned by
 /// [`Limiter::gate`](crate::Limiter::gate). Cheap to clone.
 ///
-/// Keys are text, bytes or integers ([`AsKey`]): a user, an address, a tenant. Each
-/// has a limit of its own. Every method's future can be dropped at any point; an ask
-/// that was already sent may then have been charged.
+/// Keys are text, bytes or integers ([`AsKey`]): a user, an address, a tenant. Each key has a limit of its
+/// own.
+///
+/// # Cancel safety
+///
+/// Every method's future can be dropped at any point. A check that was already sent may then have been
+/// charged.
 #[derive(Clone)]
 pub struct Gate {
     pub(crate) core: Arc<Core>,
     info: Result<Arc<PerThread<GateInfo>>, Error>,
     pub(crate) on_failure: OnFailure,
-    /// It decides, and whoever asks it by itself passes all the same.
+    /// Shadow mode: decides and charges as usual, but a denied check is admitted.
     pub(crate) is_shadow: bool,
     leases: Option<Arc<Leases>>,
 }
 
-/// # Asking
+/// # Checks
 impl Gate {
     pub(crate) fn new(core: &Arc<Core>, name: &str, quota: Quota) -> Self {
         Self {
@@ -45,39 +49,39 @@ impl Gate {
         }
     }
 
-    /// May one unit pass for this key? Charges it if so; a denial charges
-    /// nothing.
+    /// Checks one unit for this key. Charges it if admitted; a denial charges nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`] (and [`Error::is_timeout`]) if Redis did not
-    /// answer in time and [`OnFailure::Error`] is chosen;
-    /// [`Error::is_corrupt_state`] if the key holds something else in Redis;
-    /// [`Error::is_config`] if the gate's name is bad.
+    /// - [`Error::is_unavailable`] (and [`Error::is_timeout`]) if Redis did not answer in time and
+    ///   [`OnFailure::Error`] is chosen
+    /// - [`Error::is_corrupt_state`] if the key holds something else in Redis
+    /// - [`Error::is_config`] if the gate's name is invalid
     pub async fn check(&self, key: impl AsKey) -> Result<Decision, Error> {
         self.check_cost(key, 1).await
     }
 
-    /// May `cost` units pass, all of them or none? A cost of 0 peeks.
+    /// Checks `cost` units for this key, all or nothing. A cost of 0 peeks.
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is
-    /// above the quota's limit, so that it can never pass.
+    /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is above the quota's limit, so that
+    /// the check can never be admitted.
     pub async fn check_cost(&self, key: impl AsKey, cost: u64) -> Result<Decision, Error> {
         self.decide(&AskRef::new(self, &key.as_key(), cost)).await
     }
 
-    /// May one unit pass for this key, as far as this process knows? Never waits
-    /// and needs no runtime. Allowed where a [lease](Self::leased) has it, denied
-    /// where a denial is [remembered](crate::Builder::deny_cache); `None` means
-    /// that Redis has to be asked: [`check`](Self::check).
+    /// Checks one unit for this key with the state that this process has. Never waits and needs no runtime.
+    ///
+    /// Admits if a [lease](Self::leased) holds the unit, and denies if a denial is
+    /// [cached](crate::Builder::deny_cache). Returns `None` if only Redis can decide: call
+    /// [`check`](Self::check).
     #[inline]
     pub fn try_check(&self, key: impl AsKey) -> Option<Decision> {
         self.try_check_cost(key, 1)
     }
 
-    /// [`try_check`](Self::try_check) for `cost` units; `None` for a cost of 0.
+    /// Does the same as [`try_check`](Self::try_check) for `cost` units. Returns `None` for a cost of 0.
     #[inline]
     pub fn try_check_cost(&self, key: impl AsKey, cost: u64) -> Option<Decision> {
         let key = &key.as_key();
@@ -93,10 +97,10 @@ impl Gate {
         leased.or_else(|| self.core.remembered(AskRef::new(self, key, cost)))
     }
 
-    /// May one unit pass for each of these keys? Decided in their order, each by
-    /// itself, in one round trip for up to 128 keys (85 of a sliding counter, 51
-    /// of a log), one after the other for more. One that fails does not
-    /// fail the others.
+    /// Checks one unit for each of these keys, in order and independently of each other.
+    ///
+    /// Takes one round trip for up to 128 keys (85 of a sliding counter, 51 of a log), and consecutive round
+    /// trips for more. A key that fails does not fail the others.
     pub async fn check_many<K: AsKey>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -107,8 +111,8 @@ impl Gate {
         self.core.check_each(&asks).await
     }
 
-    /// What a check would say, without charging anything. Starts no window and
-    /// leaves no trace.
+    /// Returns the decision that [`check`](Self::check) would make, without charging. Starts no window and
+    /// writes nothing.
     ///
     /// # Errors
     ///
@@ -117,15 +121,18 @@ impl Gate {
         self.check_cost(key, 0).await
     }
 
-    /// Waits until one unit is admitted, for at most `max_wait`. Returns a denial
-    /// at once if the wait would be longer.
+    /// Waits until one unit is admitted, for at most `max_wait`. Returns a denial at once if the wait would
+    /// be longer.
     ///
-    /// At a leaky bucket, it takes a place in the queue and returns when its turn
-    /// has come. Dropping the future before that gives the place back.
+    /// With a leaky bucket, takes a place in the queue and returns when its turn has come.
     ///
     /// # Errors
     ///
     /// As [`check`](Self::check).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future before the turn has come gives the place in the queue back.
     pub async fn until_allowed(&self, key: impl AsKey, max_wait: Duration) -> Result<Decision, Error> {
         let key = &key.as_key();
         let waited = self.core.stopwatch();
@@ -156,9 +163,8 @@ impl Gate {
         }
     }
 
-    /// Takes `cost` units now, whose true number is known later:
-    /// [`commit`](Reservation::commit) settles it, [`cancel`](Reservation::cancel)
-    /// gives all back.
+    /// Takes `cost` units whose final number is known later: [`commit`](Reservation::commit) charges the
+    /// final number, [`cancel`](Reservation::cancel) returns all units.
     ///
     /// # Errors
     ///
@@ -170,64 +176,63 @@ impl Gate {
         Ok(Reservation::new(ask, decision))
     }
 
-    /// An ask to set options on, or to give to
-    /// [`check_all`](crate::Limiter::check_all).
+    /// Returns a check with options to set, or to pass to [`check_all`](crate::Limiter::check_all).
     pub fn ask(&self, key: impl AsKey) -> Ask {
         Ask::new(self, &key.as_key())
     }
 }
 
-/// # Changing what a key has used
+/// # Changing the usage of a key
 impl Gate {
-    /// Gives `units` back, on the caller's word; never below untouched. Sent at
-    /// most once: one that is lost denies more, one that is doubled would admit
-    /// more. To give back what a check took, [`reserve`](Self::reserve) it
-    /// instead: that knows what of it still counts.
+    /// Returns `units` to the key. The usage does not fall below zero.
+    ///
+    /// Sent at most once: a lost refund denies more, a repeated refund would admit more. To return units of a
+    /// check, use [`reserve`](Self::reserve) instead: a reservation knows which of its units still count.
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    /// As [`check`](Self::check), for every [`OnFailure`].
     pub async fn refund(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
         self.write_in_force(&key.as_key(), Write::Refund { units, stamp_us: None }).await
     }
 
-    /// Charges `units` without asking. What goes beyond the limit is stored as
-    /// debt (up to 2^49 ticks or 2^52 units), which later asks have to wait for.
+    /// Charges `units` without a check. Units beyond the limit are stored as debt (up to 2^49 ticks or 2^52
+    /// units). Later checks wait until the debt has drained.
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    /// As [`check`](Self::check), for every [`OnFailure`].
     pub async fn penalize(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
         self.write_in_force(&key.as_key(), Write::Penalize { units }).await
     }
 
-    /// Denies every ask of this key for so long (at most 17 years), whatever it
-    /// has used. What is [leased](Self::leased) already can still be spent.
+    /// Denies every check of this key for `duration` (at most 17 years), regardless of its usage. Units that
+    /// are already [leased](Self::leased) can still be spent.
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    /// As [`check`](Self::check), for every [`OnFailure`].
     pub async fn block(&self, key: impl AsKey, duration: Duration) -> Result<(), Error> {
         let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, MOST_DEBT);
         self.write_wherever(&key.as_key(), Write::Block { for_us }).await
     }
 
-    /// Lifts a block. What was used stays used.
+    /// Lifts a block. The usage stays.
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    /// As [`check`](Self::check), for every [`OnFailure`].
     pub async fn unblock(&self, key: impl AsKey) -> Result<(), Error> {
         self.write_wherever(&key.as_key(), Write::Block { for_us: 0 }).await
     }
 
-    /// Makes the key as if it had never been asked for; lifts a block too.
+    /// Removes the state of the key, including a block.
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), whatever [`OnFailure`] says.
+    /// As [`check`](Self::check), for every [`OnFailure`].
     pub async fn reset(&self, key: impl AsKey) -> Result<(), Error> {
         let key = &key.as_key();
         if let Some(leases) = &self.leases {
@@ -237,9 +242,9 @@ impl Gate {
     }
 }
 
-/// # Settings and what it is
+/// # Settings and properties
 impl Gate {
-    /// What an ask to this gate gets when Redis cannot answer it in time.
+    /// Sets the failure policy: the result of a check of this gate if Redis does not answer in time.
     ///
     /// Default: the limiter's.
     #[must_use]
@@ -254,15 +259,14 @@ impl Gate {
         self
     }
 
-    /// Makes it a leased gate: units of keys that are asked for often are taken
-    /// from Redis in blocks, spent in this process, refilled ahead in the
-    /// background, and given back when the last clone of this gate is dropped or
-    /// the limiter [shut down](crate::Limiter::shutdown). How much more that can
-    /// admit says [`Lease`].
+    /// Makes this a leased gate: takes units of frequently checked keys from Redis in blocks and spends them
+    /// in this process. [`Lease`] documents how much more that can admit.
     ///
-    /// Clones share the leases; a gate that is leased a second time has leases of
-    /// its own. Leaky buckets and quotas that count denied asks cannot be leased:
-    /// every ask is then an error ([`Error::is_config`]).
+    /// Blocks are refilled ahead in the background. They are returned when the last clone of this gate is
+    /// dropped or the limiter is [shut down](crate::Limiter::shutdown).
+    ///
+    /// Clones share the leases; a gate that is leased a second time has leases of its own. Leaky buckets and
+    /// quotas that count denied checks cannot be leased: every check is then an error ([`Error::is_config`]).
     #[must_use]
     pub fn leased(mut self, lease: Lease) -> Self {
         let leasable = self.info().and_then(|info| lease::check_leasable(&info.quota));
@@ -273,24 +277,24 @@ impl Gate {
         self
     }
 
-    /// What it has leased, and what became of it; all 0 if it is not leased.
-    /// Reads every lease: for metrics, not for each ask.
+    /// Returns the numbers of units leased, spent and returned; all 0 if the gate is not leased. Reads every
+    /// lease, so call it for metrics, not for each check.
     #[must_use]
     pub fn lease_stats(&self) -> LeaseStats {
         self.leases.as_ref().map(|leases| leases.stats()).unwrap_or_default()
     }
 
-    /// Its name, or `None` if the name it was given is bad.
+    /// Returns the gate's name, or `None` if the given name is invalid.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.info().ok().map(|info| &*info.name)
     }
 
-    /// Where a key's state lives in Redis, to look at with `redis-cli`.
+    /// Returns the Redis key of a key's state, for use with `redis-cli`.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] if the gate's name is bad.
+    /// [`Error::is_config`] if the gate's name is invalid.
     pub fn redis_key(&self, key: impl AsKey) -> Result<String, Error> {
         Ok(Target::new(self.info()?, &key.as_key(), None).redis_key)
     }
@@ -328,8 +332,7 @@ impl std::fmt::Debug for Gate {
     }
 }
 
-/// A place in a leaky bucket's queue, given back if nobody waits for it any
-/// more.
+/// A place in a leaky bucket's queue, returned when the caller drops its future.
 struct Place {
     ask: Option<Ask>,
     stamp_us: u64,
@@ -348,7 +351,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Drop cannot wait, so a background job does.
+        // Drop cannot await, so a background job gives the place back.
         if let Some(ask) = self.ask.take() {
             let core = ask.gate.core.clone();
             let give_back = Write::Refund { units: 1, stamp_us: Some(self.stamp_us) };

@@ -1,4 +1,4 @@
-//! Where metrics and traces hook in.
+//! The hook for metrics and traces.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,12 +7,11 @@ use std::time::Duration;
 use crate::decision::Decision;
 use crate::error::Error;
 
-/// Is told what a limiter does. Every method does nothing unless it is
-/// overridden. Called on the path of each decision: must be quick, must not
-/// block.
+/// Receives events of a limiter. Every method does nothing by default. Methods run on the path of each
+/// decision, so they must be quick and must not block.
 ///
-/// Several are one as a pair, in a pair, and so on: `(Counts, (Traces, Alarms))`. One that is to be
-/// asked afterwards is given as an [`Arc`].
+/// Combine observers as nested pairs: `(Counts, (Traces, Alarms))`. Pass an observer as an [`Arc`] to read it
+/// later.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,28 +29,28 @@ use crate::error::Error;
 /// }
 /// ```
 pub trait Observer: Send + Sync + 'static {
-    /// An ask was decided (not a peek), wherever the decision came from. Of
-    /// several that were denied together, only those that denied are told.
+    /// Called when a check (not a peek) was decided, by any [source](crate::Source). If checks were denied
+    /// together, only those whose own gate denied are reported.
     fn decided(&self, decision: &Decision) {
         let _ = decision;
     }
 
-    /// An ask for a key was denied, or would have been but for shadow mode, as
-    /// [`decided`](Self::decided) was told. The key is as it stands in Redis (so it shows nothing
-    /// of a key that is stored as an HMAC), and is made where it is displayed, not before. Not
-    /// told of a switch or a rule that denies all: nobody looked at a key.
+    /// Called when a check of a key was denied, or admitted only because of shadow mode, in addition to
+    /// [`decided`](Self::decided). `key` displays as in Redis, so a key that is stored as an HMAC stays
+    /// hidden, and is formatted only when displayed. Not called for a switch or a rule that denies all
+    /// checks, since these read no key.
     fn denied(&self, gate: &str, key: &dyn fmt::Display) {
         let _ = (gate, key);
     }
 
-    /// A caller has waited for the store so long, with the time in which his ask stood in line; or a
-    /// lease for its refill. What a lease, the deny cache or this process decided waited for nobody.
+    /// Called when a caller has waited for the store, with the total time including the time in the queue;
+    /// also when a lease has waited for its refill. Not called for decisions by a lease, the deny cache or
+    /// this process.
     fn waited(&self, took: Duration) {
         let _ = took;
     }
 
-    /// There was no decision from the store. A decision by
-    /// [`OnFailure`](crate::OnFailure) may follow.
+    /// Called when the store made no decision. A decision by [`OnFailure`](crate::OnFailure) may follow.
     fn failed(&self, gate: &str, error: &Error) {
         let _ = (gate, error);
     }
@@ -63,54 +62,52 @@ pub trait Observer: Send + Sync + 'static {
         let _ = is_open;
     }
 
-    /// So many asks went to the store together and it took so long. Equal ones
-    /// were merged to so many groups; where these are few beside the asks, keys
-    /// are hot.
+    /// Called when `asks` checks went to the store in one call, merged to `groups` distinct checks. A low
+    /// number of groups relative to checks means hot keys.
     fn called(&self, asks: usize, groups: usize, took: Duration) {
         let _ = (asks, groups, took);
     }
 
-    /// A leased gate took so many units of a key from the store. What of it was neither
-    /// spent, returned nor stranded is held.
+    /// Called when a leased gate took `units` of a key from the store. Units that are neither spent, returned
+    /// nor stranded are held.
     fn leased(&self, gate: &str, units: u64) {
         let _ = (gate, units);
     }
 
-    /// So many units of leases were spent. Told when a block is renewed or ends, so up to
-    /// a [`hold`](crate::Lease::hold) late.
+    /// Called when `units` of leases were spent. Reported when a block is renewed or ends, so up to a
+    /// [`hold`](crate::Lease::hold) late.
     fn spent(&self, gate: &str, units: u64) {
         let _ = (gate, units);
     }
 
-    /// A leased gate gave units back.
+    /// Called when a leased gate gave `units` back.
     fn returned(&self, gate: &str, units: u64) {
         let _ = (gate, units);
     }
 
-    /// A leased gate could not give units back: they stay charged, and nobody
-    /// can spend them.
+    /// Called when a leased gate could not give `units` back: they stay charged and cannot be spent.
     fn stranded(&self, gate: &str, units: u64) {
         let _ = (gate, units);
     }
 
-    /// So many processes share the quotas, as this one has just counted.
+    /// Called when this process has counted the processes that share the quotas.
     fn counted(&self, instances: u64) {
         let _ = instances;
     }
 
-    /// So many gates are switched and so many keys overridden by operators, as this process has just read
-    /// ([`Control`](crate::Control)). Told when that changes.
+    /// Called when this process has read a changed number of switched gates or overridden keys
+    /// ([`Control`](crate::Control)).
     fn ordered(&self, switches: usize, overrides: usize) {
         let _ = (switches, overrides);
     }
 
-    /// Files of rules are followed from now on: so many rules are in force.
+    /// Called when rules files are followed from now on, with the number of active rules.
     fn loaded(&self, rules: usize) {
         let _ = rules;
     }
 
-    /// The files of rules have changed: so many rules are in force now, or those that were before,
-    /// since there are mistakes.
+    /// Called when rules files have changed, with the number of rules that are now active. On an error the
+    /// previous rules stay active.
     fn reloaded(&self, rules: Result<usize, &Error>) {
         let _ = rules;
     }
@@ -118,7 +115,7 @@ pub trait Observer: Send + Sync + 'static {
 
 macro_rules! tell_on {
     ($($method:ident($($name:ident: $kind:ty),*);)*) => {
-        /// Both are told, one after the other.
+        /// Calls both observers, one after the other.
         impl<A: Observer, B: Observer> Observer for (A, B) {
             $(fn $method(&self, $($name: $kind),*) {
                 self.0.$method($($name),*);

@@ -1,4 +1,4 @@
-//! What is charged, once it is known what became of a request.
+//! Settles the charge of a request once its response is known.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use crate::ask::Ask;
 use crate::decision::Decision;
 use crate::reservation::Reservation;
 
-/// What stays charged of what a request was admitted for, by its response.
+/// Decides by the response how many of the admitted units stay charged.
 ///
-/// The units are taken before the service is called, so that no two requests pass on the same unit, and settled
-/// before the response goes out, so that the next request finds them. Where something changes, that is two calls to Redis, the
-/// second to tell the client where it stands; if the first fails, what was taken stays charged. Units that this
-/// process admitted by itself, while Redis was unavailable, are settled in this process until Redis is charged for them.
+/// Units are taken before the service is called, so that no two requests use the same unit. They are settled
+/// before the response is sent, so that the next request finds the result. A change takes two calls to Redis;
+/// the second reads the new state for the client. If the first call fails, the taken units stay charged.
+/// Units that this process admitted while Redis was unavailable are settled in this process until Redis is
+/// charged for them.
 ///
 /// ```
 /// use http::StatusCode;
@@ -42,43 +43,44 @@ enum By {
     Units(Saying<Option<u64>>),
 }
 
-/// What a response says.
+/// A function of a response.
 type Saying<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
-/// What becomes of what was taken for a request that was given up while the service had it: its client went
-/// away, or a time limit outside this layer passed.
+/// The charge of a request that was abandoned while the service handled it: its client disconnected, or a
+/// time limit outside this layer passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Abandoned {
-    /// It stays charged: whoever could give up for nothing could try for nothing.
+    /// The units stay charged: otherwise a client could retry for free by disconnecting.
     #[default]
     Charged,
-    /// It is given back.
+    /// The units are given back.
     GivenBack,
 }
 
 impl Charge {
-    /// Every request that was admitted.
+    /// Charges every admitted request.
     #[must_use]
     pub fn always() -> Self {
         Self::default()
     }
 
-    /// Those of whose response this is true; for others everything is given back, and also where the service
-    /// itself failed, without a response.
+    /// Charges requests for whose response `when` is true. Gives all units back for other requests, also if
+    /// the service failed without a response.
     #[must_use]
     pub fn when(when: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         Self { by: By::When(Arc::new(when)), ..Self::default() }
     }
 
-    /// As many units as the response says, instead of the cost that was asked for: the rest is given back, what
-    /// goes beyond is charged without asking. `None`, and a service that failed without a response: what was taken.
+    /// Charges the units that the response names, instead of the check's cost. Unused units are given back;
+    /// units above the cost are charged without a check. `None`, and a service that failed without a
+    /// response, keep the cost.
     #[must_use]
     pub fn units(units: impl Fn(&Parts) -> Option<u64> + Send + Sync + 'static) -> Self {
         Self { by: By::Units(Arc::new(units)), ..Self::default() }
     }
 
-    /// What becomes of a request that is given up while the service has it.
+    /// Sets the charge of a request that is abandoned while the service handles it.
     ///
     /// Default: [`Abandoned::Charged`].
     #[must_use]
@@ -87,7 +89,7 @@ impl Charge {
         self
     }
 
-    /// Units to charge in the end; `None`: what was taken.
+    /// Returns the units to charge in the end; `None` keeps the taken units.
     fn actual(&self, response: Option<&Parts>) -> Option<u64> {
         match (&self.by, response) {
             (By::When(when), Some(response)) if when(response) => None,
@@ -109,8 +111,8 @@ impl fmt::Debug for Charge {
     }
 }
 
-/// What was taken for one request. Dropped before the service has it, it is given back; afterwards as
-/// each [`Charge`] says.
+/// The units taken for one request. If dropped before the service has the request, they are given back;
+/// afterwards each [`Charge`] decides.
 pub(super) struct Held {
     items: Vec<(Reservation, Charge)>,
     is_inside: bool,
@@ -122,17 +124,16 @@ impl Held {
         Self { items: items.collect(), is_inside: false }
     }
 
-    /// The service has the request.
+    /// Records that the service has the request.
     pub(super) fn goes_in(&mut self) {
         self.is_inside = true;
     }
 
-    /// Charges what it came to. For each rule of which something else than taken is charged, where its key
-    /// stands now.
+    /// Charges the final units. Returns the new state of each rule whose charge differs from the taken units.
     pub(super) async fn settle(mut self, response: Option<&Parts>) -> Vec<(usize, Decision)> {
         let items = std::mem::take(&mut self.items).into_iter().enumerate();
         let changes = items.filter_map(|(at, (reservation, charge))| {
-            // What was let pass by who only watches is not his to charge: he would have denied it.
+            // Skips decisions in shadow mode: without it, the gate would have denied and charged nothing.
             let is_watched = reservation.decision().is_shadow();
             let actual = charge.actual(response).filter(|&it| it != reservation.held() && !is_watched)?;
             Some(async move {
@@ -145,7 +146,7 @@ impl Held {
         if changes.is_empty() {
             return Vec::new();
         }
-        // A task of its own, so that it is done also where nobody waits for it any more.
+        // Runs in a task, so that it completes even if the request's future is dropped.
         let settled = tokio::spawn(join_all(changes)).await;
         settled.map(|settled| settled.into_iter().flatten().collect()).unwrap_or_default()
     }
@@ -158,7 +159,7 @@ impl Drop for Held {
             reservation.held() > 0 && (!is_inside || charge.abandoned == Abandoned::GivenBack)
         });
         let given_back: Vec<_> = given_back.map(|(reservation, _)| reservation.cancel()).collect();
-        // Without a runtime there is nobody to send it, and it stays charged.
+        // Without a runtime the refund cannot be sent, so the units stay charged.
         if let (false, Ok(runtime)) = (given_back.is_empty(), tokio::runtime::Handle::try_current()) {
             runtime.spawn(join_all(given_back));
         }
