@@ -8,22 +8,22 @@ use std::time::Duration;
 
 use crate::gate_name::GateName;
 
-/// What a caller waits for who finds the queue full.
+/// The event that a caller waits for while the queue is full.
 pub(crate) const ITS_TURN: &str = "its turn: more is asked than Redis can answer";
 
-/// Why there is no decision. Opaque; ask it what it is.
+/// The reason why there is no decision. Opaque: its methods tell the kinds apart.
 ///
-/// Cheap to clone, because one failed round trip can fail many callers. Its
-/// text says what happened and what to do, and never holds a whole key, which
-/// may be an address or a token; [`Error::key`] gives it to who asks.
+/// Cheap to clone, because one failed round trip can fail many callers. Its text names the cause and the
+/// remedy. The text never contains a whole key, which may be an address or a token; [`Error::key`] returns
+/// the key.
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
 struct Inner {
     kind: Kind,
-    /// Which item of a group failed.
+    /// The index of the item in its group that failed.
     item: usize,
-    /// Whom it was asked for, where one key failed.
+    /// The gate and key, if one key failed.
     about: Option<About>,
 }
 
@@ -47,51 +47,48 @@ enum Kind {
     ShutDown,
 }
 
-/// # Questions
+/// # Kinds of errors
 impl Error {
-    /// The deadline passed before an answer came. Whether the ask was charged
-    /// is not known.
+    /// Returns whether the deadline passed before an answer came. The check may have been charged.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
         matches!(self.0.kind, Kind::Timeout { .. })
     }
 
-    /// Redis could not be asked or did not answer: refused, cut off, too late,
-    /// loading, out of memory. Asking again later can help.
+    /// Returns whether Redis could not be reached or did not answer: refused, disconnected, too late,
+    /// loading, out of memory. A later retry can succeed.
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.is_unanswered()
             || matches!(self.0.kind, Kind::BreakerOpen | Kind::RuntimeEnded | Kind::Refused(_))
     }
 
-    /// The call can never work as it is: a bad URL, gate name or quota, or asks
-    /// that do not go together.
+    /// Returns whether the call can never succeed: a bad URL, gate name or quota, or checks that cannot be
+    /// combined.
     #[must_use]
     pub fn is_config(&self) -> bool {
         matches!(self.0.kind, Kind::Config(_))
     }
 
-    /// The cost is above the quota's limit, so that it can never pass, however
-    /// long one waits.
+    /// Returns whether the cost is above the quota's limit, so that the check can never be admitted.
     #[must_use]
     pub fn is_over_capacity(&self) -> bool {
         matches!(self.0.kind, Kind::OverCapacity { .. })
     }
 
-    /// The key in Redis holds something that tidegate did not write. Other keys
-    /// are not affected.
+    /// Returns whether the key in Redis holds data that tidegate did not write. Other keys are not affected.
     #[must_use]
     pub fn is_corrupt_state(&self) -> bool {
         matches!(self.0.kind, Kind::State { .. } | Kind::WrongType)
     }
 
-    /// The limiter was shut down before. No [`OnFailure`](crate::OnFailure) applies.
+    /// Returns whether the limiter was shut down. No [`OnFailure`](crate::OnFailure) applies.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
         matches!(self.0.kind, Kind::ShutDown)
     }
 
-    /// All that [`kind`](Self::kind) says.
+    /// All values that [`kind`](Self::kind) returns.
     #[cfg(feature = "metrics")]
     pub(crate) const KINDS: [&str; 10] = [
         "queue_full",
@@ -106,8 +103,8 @@ impl Error {
         "runtime_ended",
     ];
 
-    /// The word for what it is in metrics and texts, such as `timeout`. `queue_full` is the timeout of a
-    /// caller whose turn to be sent never came.
+    /// Returns the error's label for metrics and texts, such as `timeout`. `queue_full` is the timeout of a
+    /// check that was still queued at its deadline.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.0.kind {
@@ -124,23 +121,23 @@ impl Error {
         }
     }
 
-    /// The gate that was asked, where one ask failed.
+    /// Returns the gate, if a single check failed.
     #[must_use]
     pub fn gate(&self) -> Option<&str> {
         self.0.about.as_ref().map(|about| &*about.gate)
     }
 
-    /// The whole key that was asked for, where one ask failed. It may be
-    /// personal data: the error's text does not show it.
+    /// Returns the whole key, if a single check failed. It may be personal data: the error's text does not
+    /// show it.
     #[must_use]
     pub fn key(&self) -> Option<&[u8]> {
         self.0.about.as_ref().map(|about| &*about.key)
     }
 }
 
-/// # Made by the modules below
+/// # Constructors for other modules
 impl Error {
-    /// Redis was asked, and said nothing.
+    /// Returns whether Redis was called and did not answer.
     pub(crate) fn is_unanswered(&self) -> bool {
         matches!(self.0.kind, Kind::Timeout { .. } | Kind::Unavailable(_))
     }
@@ -176,7 +173,7 @@ impl Error {
         Self::of(Kind::Unavailable(text.into()))
     }
 
-    /// Redis takes no connection, and says why.
+    /// Makes the error for a Redis that rejects connections, with its reason.
     pub(crate) fn unavailable_since(said: &str) -> Self {
         Self::unavailable(refusal::explained(said))
     }
@@ -185,8 +182,8 @@ impl Error {
         Self::of(Kind::ShutDown)
     }
 
-    /// From the string that stands in a reply where a row should be. A group's
-    /// begins with the place of the item that failed, from 1.
+    /// Parses an error string that a reply has in place of a row. A group's error begins with the index of
+    /// the item that failed, from 1.
     pub(crate) fn from_script(text: &str) -> Self {
         let placed = text.split_once(' ').and_then(|(place, why)| Some((place.parse::<usize>().ok()?, why)));
         let (place, why) = placed.unwrap_or((1, text));
@@ -208,19 +205,19 @@ impl Error {
         Self::new(self.0.kind.clone(), self.0.item, Some(about))
     }
 
-    /// Its text without the gate and the key that it is about.
+    /// Returns the error without its gate and key.
     #[cfg(feature = "tracing")]
     pub(crate) fn cause(&self) -> Self {
         Self::new(self.0.kind.clone(), self.0.item, None)
     }
 
-    /// Which item of its group failed.
+    /// Returns the index of the item in its group that failed.
     pub(crate) fn item(&self) -> usize {
         self.0.item
     }
 
-    /// Refused since some keys of the call are on one node of a cluster and some
-    /// on another, as long as their slot moves.
+    /// Returns whether Redis rejected the call because its keys are on different nodes of a cluster while
+    /// their slot migrates.
     pub(crate) fn is_of_keys_apart(&self) -> bool {
         matches!(&self.0.kind, Kind::Refused(text) if text.starts_with("TRYAGAIN"))
     }
@@ -274,8 +271,8 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Enough of a key to recognise it by, and not to use it: its first two bytes
-/// where it is long enough to keep the rest secret, and its length.
+/// Shows enough of a key to recognize it, but not to use it: its length, and its first two bytes if the rest
+/// is long enough to stay secret.
 pub(crate) struct Redacted<'a>(pub(crate) &'a [u8]);
 
 impl fmt::Display for Redacted<'_> {

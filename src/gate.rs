@@ -262,7 +262,7 @@ impl Gate {
     /// Makes this a leased gate: takes units of frequently checked keys from Redis in blocks and spends them
     /// in this process. [`Lease`] documents how much more that can admit.
     ///
-    /// Blocks are refilled ahead in the background. They are returned when the last clone of this gate is
+    /// Blocks are refilled in advance in the background. They are returned when the last clone of this gate is
     /// dropped or the limiter is [shut down](crate::Limiter::shutdown).
     ///
     /// Clones share the leases; a gate that is leased a second time has leases of its own. Leaky buckets and

@@ -1,8 +1,7 @@
-//! What an operator sees of the state: which keys of a namespace there are, and what
-//! each of them holds, without the quotas that services have.
+//! The operator's view of the state: the keys of a namespace and their content, without the quotas of
+//! services.
 //!
-//! Keys are found by SCAN, a page at a time, on each node that holds some. For the
-//! command line.
+//! SCAN finds the keys, one page at a time, on each node of a cluster. Used by the command line.
 
 mod name;
 mod scan;
@@ -28,45 +27,45 @@ use crate::quota::Quota;
 use crate::script;
 use crate::store::{Group, Item, Target, Write};
 
-/// How many keys are read in one call, and how many logs: so that Redis is not held up.
+/// The maximum keys and logs per call, so that Redis is not blocked for long.
 const TOGETHER: usize = 128;
 const LOGS_TOGETHER: usize = 51;
 
-/// What a key holds.
+/// The content of a key.
 #[derive(Debug)]
 pub struct Found {
     pub name: Name,
-    /// Or why it cannot be told: it is nothing that tidegate writes.
+    /// An error if tidegate did not write the content.
     pub usage: Result<Usage, Error>,
-    /// Until it vanishes by itself; `None`: never, as of no key of ours.
+    /// The time until the key expires; `None` if it never does, as for keys that tidegate did not write.
     pub expires_in: Option<Duration>,
 }
 
 impl Found {
-    /// A quota that has its state here: the one that wrote it, or one with another limit. Of windows the
-    /// Redis key says all else.
+    /// Returns a quota whose state has this form: the quota that wrote it, or one with another limit. The
+    /// Redis key of a window names the other parameters.
     pub fn quota(&self) -> Result<Quota, Error> {
         let written_by = self.usage.as_ref().map_err(Error::clone)?.quota;
         written_by.map_or_else(|| self.name.shape.quota(1), Ok)
     }
 }
 
-/// Looks into the Redis of a limiter.
+/// Reads and changes the state in a limiter's Redis.
 #[derive(Clone, Debug)]
 pub struct Inspector {
     core: Arc<Core>,
 }
 
-/// What `inspect.lua` says of a key.
+/// A key's row in the reply of `inspect.lua`.
 struct Held {
     now_us: u64,
-    /// -1: kept for ever; -2: there is none.
+    /// -1: never expires; -2: does not exist.
     ttl_ms: i64,
     content: String,
 }
 
 impl Inspector {
-    /// Fails where the limiter is not over a Redis.
+    /// Fails if the limiter has no Redis.
     pub fn new(limiter: &Limiter) -> Result<Self, Error> {
         let inspector = Self { core: limiter.core.clone() };
         inspector.connection().map(drop)?;
@@ -77,7 +76,7 @@ impl Inspector {
         self.core.keyspace().namespace()
     }
 
-    /// All keys of the namespace, or of one of its gates.
+    /// Returns a scan of all keys of the namespace, or of one gate.
     pub fn all(&self, gate: Option<&str>) -> Scan {
         let pattern = match gate {
             None => format!("{}:*", self.namespace()),
@@ -86,12 +85,12 @@ impl Inspector {
         Scan::new(self, pattern)
     }
 
-    /// How a key may stand in Redis: as it is, or under a secret.
+    /// Returns the possible forms of a key in Redis: in clear, or as an HMAC.
     pub fn written(&self, key: &[u8]) -> Vec<String> {
         self.core.keyspace().written(key)
     }
 
-    /// Those of all gates, or of one, that end with a key as it stands in Redis.
+    /// Returns a scan of all gates, or of one, for names that end with this key as written in Redis.
     pub fn of_key(&self, gate: Option<&str>, written: &str) -> Scan {
         let mut pattern = format!("{}:*:{}:*:", self.namespace(), gate.unwrap_or("*"));
         for letter in written.chars() {
@@ -103,7 +102,7 @@ impl Inspector {
         Scan::new(self, pattern)
     }
 
-    /// What these hold, but for those that have gone meanwhile.
+    /// Reads these keys, except those that have expired meanwhile.
     pub async fn read(&self, names: &[Name]) -> Result<Vec<Found>, Error> {
         let mut found = Vec::with_capacity(names.len());
         for ((place, is_log, _), part) in in_parts(names) {
@@ -127,7 +126,7 @@ impl Inspector {
         Ok(found)
     }
 
-    /// Makes these as if they had never been asked for; how many there were.
+    /// Removes the state of these keys. Returns the number of keys that existed.
     pub async fn remove(&self, names: &[Name]) -> Result<u64, Error> {
         let mut gone = 0;
         for ((place, ..), part) in in_parts(names) {
@@ -145,7 +144,7 @@ impl Inspector {
         Ok(gone)
     }
 
-    /// Denies everything for so long, or lifts that where it is nothing. What is used stays.
+    /// Denies every check for `lasts`, or lifts the block if `lasts` is zero. The usage stays.
     pub async fn block(&self, found: &Found, lasts: Duration) -> Result<(), Error> {
         let Name { gate, redis_key, place, .. } = &found.name;
         let gate = Arc::new(self.core.gate_info(gate, found.quota()?)?);
@@ -156,17 +155,17 @@ impl Inspector {
         self.core.store().write(&target, Write::Block { for_us }, deadline).await.map(drop)
     }
 
-    /// So that the limiter decides at once by what was ordered for the whole fleet.
+    /// Reads the operators' overrides, so that the limiter applies them at once.
     pub async fn read_orders(&self) -> Result<(), Error> {
         self.core.read_orders().await
     }
 
-    /// What is in force, as [`Control::orders`](crate::Control::orders).
+    /// Returns the active overrides, as [`Control::orders`](crate::Control::orders).
     pub async fn orders(&self) -> Result<Vec<Order>, Error> {
         self.core.all_orders().await
     }
 
-    /// Ends an override of a key as it is written.
+    /// Removes the override of a key, given as written in Redis.
     pub async fn end_override(&self, gate: &str, written: &str) -> Result<(), Error> {
         self.core.orders_for(gate)?.set_override(gate, written, None, None).await
     }
@@ -210,7 +209,7 @@ impl Inspector {
         rows.collect()
     }
 
-    /// By the script that decides on them: no more is read than what tells it.
+    /// Reads logs with the script that decides on them, which reads only the entries it needs.
     async fn of_logs(&self, place: Place, names: &[&Name]) -> Result<Vec<Result<Usage, Error>>, Error> {
         let Some(first) = names.first() else { return Ok(Vec::new()) };
         let quota = first.shape.quota(1)?;
@@ -235,7 +234,7 @@ impl Inspector {
     }
 }
 
-/// Where a key is, and for a log its window: what can be read in one call.
+/// The hash tag, whether it is a log, and its window: keys that agree can be read in one call.
 type Part = (Place, bool, Shape);
 
 fn in_parts(names: &[Name]) -> Vec<(Part, Vec<&Name>)> {
@@ -243,7 +242,7 @@ fn in_parts(names: &[Name]) -> Vec<(Part, Vec<&Name>)> {
     for name in names {
         let (key, most) = match name.shape {
             Shape::SlidingLog { .. } => ((name.place, true, name.shape), LOGS_TOGETHER),
-            // Texts are read alike.
+            // All states stored as text are read by the same script.
             _ => ((name.place, false, Shape::TokenBucket), TOGETHER),
         };
         match parts.iter_mut().rev().find(|(other, part)| *other == key && part.len() < most) {

@@ -1,6 +1,6 @@
-//! What operators set for the whole fleet: a gate's mode, and the quota of a single key. It is kept
-//! in the store. Each process reads it twice a second and decides by what it read last, so that no
-//! check waits for it.
+//! Operators' overrides for the whole fleet: a gate's mode, and the quota of a single key. The store keeps
+//! them. Each process reads them twice a second and decides by the last reading, so that no check waits for
+//! it.
 
 mod known;
 mod text;
@@ -24,31 +24,31 @@ use crate::per_thread::PerThread;
 use crate::quota::Quota;
 use crate::store::{GateInfo, OrderText, Store};
 
-/// Between two readings, each by chance up to a tenth sooner.
+/// The pause between two readings, shortened by up to 10 % at random.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Where the store refuses to be read, at most.
+/// The maximum pause while the store rejects reads.
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What all asks to a gate get, whatever its quota says: an operator's order for
-/// the whole fleet, by [`Control::switch`](crate::Control::switch).
+/// The mode of a gate, which replaces or overlays its quota: an operator's override for the whole fleet, set
+/// by [`Control::switch`](crate::Control::switch).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Switch {
-    /// Passes, and is charged nothing; nobody is asked.
+    /// Admits every check without charging it or calling the store.
     Open,
-    /// Is denied, to be tried again after a second; nobody is asked.
+    /// Denies every check with a retry time of one second, without calling the store.
     Closed,
-    /// Is decided and charged as ever, and passes all the same:
-    /// [`Decision::is_shadow`](crate::Decision::is_shadow) tells which checks would have been denied. A
-    /// check that the gate cannot decide passes too ([`Source::Open`](crate::Source::Open)).
+    /// Decides and charges every check as usual, and admits it even if denied:
+    /// [`Decision::is_shadow`](crate::Decision::is_shadow) tells which checks would have been denied. A check
+    /// that the gate cannot decide is admitted too ([`Source::Open`](crate::Source::Open)).
     Shadow,
 }
 
 impl Switch {
     const ALL: [Self; 3] = [Self::Open, Self::Closed, Self::Shadow];
 
-    /// The word for it in Redis and texts, such as `open`.
+    /// Returns the label used in Redis and texts, such as `open`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -74,52 +74,53 @@ impl std::str::FromStr for Switch {
     }
 }
 
-/// What is in force, from [`Control::orders`](crate::Control::orders).
+/// An active override, from [`Control::orders`](crate::Control::orders).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Order {
-    /// For all keys of a gate.
+    /// Applies to all keys of a gate.
     #[non_exhaustive]
     Switch {
-        /// Its name.
+        /// The gate's name.
         gate: String,
-        /// What its asks get.
+        /// The mode of the gate.
         switch: Switch,
-        /// `None`: until it is taken back.
+        /// `None`: until it is removed.
         ends_in: Option<Duration>,
     },
-    /// For one key of a gate.
+    /// Applies to one key of a gate.
     #[non_exhaustive]
     Override {
-        /// Its name.
+        /// The gate's name.
         gate: String,
-        /// As it stands in Redis: see [`KeyMode`](crate::KeyMode).
+        /// The key as written in Redis: see [`KeyMode`](crate::KeyMode).
         key: String,
-        /// By which it is decided instead.
+        /// The quota that decides instead of the gate's.
         quota: Quota,
-        /// `None`: until it is taken back.
+        /// `None`: until it is removed.
         ends_in: Option<Duration>,
     },
 }
 
-/// Those of one limiter. Cheap to clone.
+/// The overrides of one limiter. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Orders(Arc<Shared>);
 
 struct Shared {
     store: Arc<Store>,
-    /// `None` where the store cannot fail, and nobody but this process writes to it.
+    /// `None` if the store cannot fail, and only this process writes to it.
     breaker: Option<Arc<Breaker>>,
     clock: Clock,
     deadline: Duration,
     observer: Option<Arc<dyn Observer>>,
-    /// Where they stand in the store.
+    /// Their key in the store.
     key: String,
     known: RwLock<Arc<Known>>,
-    /// Whether any that is known is in force.
+    /// Whether any known override is active.
     is_any: AtomicBool,
-    /// One reading at a time, so that none is overtaken by an older one; with the counts that were told last.
+    /// Serializes readings, so that an older one does not replace a newer one. Holds the counts reported
+    /// last.
     reading: Mutex<Counts>,
     background: Arc<Background>,
     is_followed: bool,
@@ -135,7 +136,7 @@ pub(crate) struct Settings {
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) key: String,
     pub(crate) background: Arc<Background>,
-    /// Whether those in the store are followed.
+    /// Whether to follow the overrides in the store.
     pub(crate) follow: bool,
 }
 
@@ -158,7 +159,7 @@ impl Orders {
         }))
     }
 
-    /// Starts the job that reads them twice a second, unless it is running.
+    /// Starts the job that reads the overrides twice a second, unless it is running.
     #[inline]
     pub(crate) fn ensure_followed(&self) {
         if self.0.is_followed {
@@ -167,18 +168,18 @@ impl Orders {
         }
     }
 
-    /// Whether there is any: as good as never, and then nothing else is looked at.
+    /// Returns whether any override is active. Almost always false, which is the fast path.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         self.0.is_any.load(Ordering::Relaxed)
     }
 
-    /// How a gate is switched.
+    /// Returns the mode that a gate is switched to.
     pub(crate) fn switch(&self, gate: &str) -> Option<Switch> {
         self.0.known().switch(gate, self.0.clock.local_us())
     }
 
-    /// The gate by whose quota a key is decided instead; made by `info` when it is first needed.
+    /// Returns the gate whose quota decides this key instead; `info` makes it when first needed.
     pub(crate) fn overriding(
         &self,
         gate: &GateInfo,
@@ -190,7 +191,7 @@ impl Orders {
         instead.gate_info(info)
     }
 
-    /// `switch`: `None` takes it back.
+    /// Sets the switch of a gate; `None` removes it.
     pub(crate) async fn set_switch(
         &self,
         gate: &str,
@@ -200,7 +201,7 @@ impl Orders {
         self.0.set(text::of_switch(gate), switch.map(|switch| switch.to_string()), lasts).await
     }
 
-    /// `key` as it stands in the store; `quota`: `None` takes it back.
+    /// Sets the quota of a key, given as written in the store; `None` removes it.
     pub(crate) async fn set_override(
         &self,
         gate: &str,
@@ -211,13 +212,13 @@ impl Orders {
         self.0.set(text::of_override(gate, key), quota.map(|quota| text::quota(&quota)), lasts).await
     }
 
-    /// Decides by what stands in the store now, whether they are followed or not.
+    /// Applies the overrides in the store now, even if this process does not follow them.
     #[cfg(feature = "cli")]
     pub(crate) async fn read(&self) -> Result<(), Error> {
         self.0.read().await
     }
 
-    /// What stands in the store now: overrides by gate and key, then switches by gate.
+    /// Returns the overrides in the store: overrides by gate and key, then switches by gate.
     pub(crate) async fn all(&self) -> Result<Vec<Order>, Error> {
         let mut standing = self.0.store.orders(&self.0.key, "", Deadline::new(self.0.deadline)).await?;
         standing.fields.sort();
@@ -241,7 +242,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Learns what has changed.
+    /// Reads the overrides and applies changes.
     async fn read(&self) -> Result<(), Error> {
         let mut told = self.reading.lock().await;
         let known = self.known();
@@ -265,7 +266,7 @@ impl Shared {
     }
 }
 
-/// Reads them until the limiter is dropped or shut down.
+/// Reads the overrides until the limiter is dropped or shut down.
 struct Following(Weak<Shared>);
 
 impl Following {

@@ -1,5 +1,4 @@
-//! Where the state lives: Redis, or this process's memory. Both answer the same
-//! few questions in the same way.
+//! The store of the state: Redis or this process's memory, with the same interface.
 
 mod by_target;
 mod memory;
@@ -24,7 +23,7 @@ use crate::health::Server;
 use crate::key::{Keyspace, Place, Prefix};
 use crate::quota::Quota;
 
-/// What all asks to one gate have in common.
+/// The part that all checks of one gate share.
 #[derive(Clone, Debug)]
 pub(crate) struct GateInfo {
     pub(crate) name: GateName,
@@ -41,30 +40,30 @@ impl GateInfo {
         quota: Quota,
     ) -> Result<Self, Error> {
         let prefix = keyspace.prefix(name, &quota)?;
-        // The prefix was made of it, so it is not too long.
+        // The name is part of the prefix, so its length was checked.
         let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
         Ok(Self { name, quota, prefix, fingerprints: fingerprints.clone() })
     }
 }
 
-/// One key of one gate, as it is called in the store.
+/// One key of one gate, as the store names it.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) gate: Arc<GateInfo>,
     pub(crate) redis_key: String,
-    /// Of `redis_key`.
+    /// The fingerprint of `redis_key`.
     pub(crate) fingerprint: Fingerprint,
-    /// What lies in another place is another call.
+    /// Keys with different hash tags need separate calls.
     pub(crate) place: Place,
 }
 
 impl Target {
-    /// Where `beside` lives, if that is given.
+    /// Uses the hash tag of `beside` if given, else of the key.
     pub(crate) fn new(gate: &Arc<GateInfo>, key: &[u8], beside: Option<&[u8]>) -> Self {
         Self::at(gate, key, gate.prefix.place(beside.unwrap_or(key)))
     }
 
-    /// With this hash tag, whatever the key.
+    /// Uses this hash tag for any key.
     pub(crate) fn at(gate: &Arc<GateInfo>, key: &[u8], place: Place) -> Self {
         let redis_key = gate.prefix.key(key, place);
         Self { fingerprint: gate.fingerprints.of(&redis_key), redis_key, place, gate: gate.clone() }
@@ -90,11 +89,11 @@ impl Eq for Target {}
 pub(crate) struct Item {
     pub(crate) target: Target,
     pub(crate) cost: u64,
-    /// The longest delay that the caller accepts; always `None` but for a leaky bucket.
+    /// The longest delay that the caller accepts; always `None` except for a leaky bucket.
     pub(crate) max_delay_us: Option<u64>,
 }
 
-/// What is decided together: `n` asks, each of which needs every item.
+/// A unit of decision: `n` equal checks, each of which needs every item.
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) items: SmallVec<[Item; 1]>,
@@ -103,40 +102,40 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    /// A cost of nothing asks nothing: a peek at what one unit would get.
+    /// Makes a group of one item. A cost of 0 makes it a peek at one unit.
     pub(crate) fn of_one(item: Item) -> Self {
         let n = u64::from(item.cost > 0);
         Self { items: SmallVec::from_buf([Item { cost: item.cost.max(1), ..item }]), n }
     }
 
-    /// That of all its items.
+    /// Returns the hash tag that all items share.
     pub(crate) fn place(&self) -> Place {
         self.items.first().map(|item| item.target.place).unwrap_or_default()
     }
 
-    /// How long it holds the store for all others, in parts of [`MOST_WORK`].
+    /// Returns how long the group occupies the store, in units of [`MOST_WORK`].
     pub(crate) fn work(&self) -> u32 {
         self.items.iter().map(|item| item.target.gate.quota.kind().work()).sum()
     }
 }
 
-/// What one call means for the store at most: some 0.6 ms of Redis's one thread,
-/// which are 128 levels, 85 counters or 51 logs.
+/// The maximum work of one call: about 0.6 ms of Redis's single thread, which is 128 levels, 85 counters or
+/// 51 logs.
 pub(crate) const MOST_WORK: u32 = 256;
 
-/// What became of a group.
+/// The outcome of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Outcome {
-    /// How many were admitted and charged.
+    /// The number of checks admitted and charged.
     pub(crate) k: u64,
-    /// One for each item.
+    /// One entry per item.
     pub(crate) before: SmallVec<[Before; 1]>,
-    /// The server's clock, µs since 1970.
+    /// The server's clock, in µs since 1970.
     pub(crate) now_us: u64,
 }
 
 impl Outcome {
-    /// Whether our scripts can have replied it.
+    /// Returns whether tidegate's scripts can have sent this reply.
     fn is_possible(&self, group: &Group) -> bool {
         let mut found = group.items.iter().zip(&self.before);
         let (k, n, now) = (self.k, group.n, self.now_us);
@@ -149,52 +148,52 @@ impl Outcome {
     }
 }
 
-/// The small writes beside the take.
+/// Small writes other than a take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Write {
-    /// Returns units; with the stamp of the take that charged them, only those
-    /// that still count.
+    /// Returns units. With the stamp of the take that charged them, returns only those that still count.
     Refund { units: u64, stamp_us: Option<u64> },
-    /// Charges units without asking.
+    /// Charges units without a check.
     Penalize { units: u64 },
-    /// Denies everything for so long; 0 lifts that.
+    /// Denies everything for `for_us`; 0 lifts the block.
     Block { for_us: u64 },
-    /// As if never asked for.
+    /// Removes the state.
     Reset,
 }
 
-/// That a process is there.
+/// The sign of life of one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heartbeat<'a> {
-    /// Where those that share the quotas are counted.
+    /// The key in which the processes that share the quotas are counted.
     pub(crate) key: &'a str,
     pub(crate) name: &'a str,
-    /// For how long it counts.
+    /// How long the process counts after this heartbeat.
     pub(crate) lifetime: Duration,
 }
 
-/// An order to write: [`crate::orders`].
+/// An operator's override to write: [`crate::orders`].
 #[derive(Debug)]
 pub(crate) struct OrderText {
     pub(crate) field: String,
-    /// `None` takes it back.
+    /// `None` removes the override.
     pub(crate) text: Option<String>,
-    /// `None`: until it is taken back.
+    /// `None`: until it is removed.
     pub(crate) lasts_us: Option<u64>,
 }
 
-/// The orders that stand in the store.
+/// The operators' overrides in the store.
 #[derive(Debug, Default)]
 pub(crate) struct Standing {
     /// The clock that decides when they end.
     pub(crate) now_us: u64,
-    /// When they were last changed; empty for never.
+    /// When they were last changed; empty if never.
     pub(crate) changed: String,
-    /// Fields and texts; none where nothing has changed since the caller's.
+    /// Fields and texts; empty if nothing has changed since the caller's version.
     pub(crate) fields: Vec<(String, String)>,
 }
 
-/// The most orders of a namespace: each process keeps all of them, and reads all when one has changed.
+/// The maximum number of overrides in a namespace: each process keeps all of them, and reads all when one has
+/// changed.
 pub(crate) const MOST_ORDERS: usize = 4_096;
 
 pub(crate) fn too_many_orders() -> Error {
@@ -209,16 +208,16 @@ pub(crate) enum Store {
     Memory(MemoryStore),
     /// Never answers.
     Hanging,
-    /// Answers that it cannot.
+    /// Returns an error.
     Failing,
-    /// Lets everything pass, or nothing; takes every write.
+    /// Admits everything or nothing; accepts every write.
     Always {
         allowed: bool,
     },
 }
 
 impl Store {
-    /// With any key of the namespace.
+    /// Makes a Redis store. `key` is any key of the namespace.
     pub(crate) fn redis(connection: Connection, key: String) -> Self {
         Self::Redis(RedisStore::new(connection, key))
     }
@@ -227,8 +226,8 @@ impl Store {
         Self::Memory(MemoryStore::new(clock, max_keys))
     }
 
-    /// Decides the groups in their order, each seeing what those before it
-    /// wrote; one outcome per group.
+    /// Decides the groups in order. Each group sees the writes of the groups before it. Returns one outcome
+    /// per group.
     pub(crate) async fn take(&self, groups: &[Group], deadline: Deadline) -> Vec<Result<Outcome, Error>> {
         match self {
             Self::Redis(store) => {
@@ -246,8 +245,8 @@ impl Store {
         }
     }
 
-    /// Makes a small write. Returns the stamp by which the units of a penalty are given back; of other
-    /// writes the store's clock, µs since 1970 (not for a reset).
+    /// Makes a small write. Returns a stamp for a penalty, by which its units are refunded. For other writes
+    /// returns the store's clock, in µs since 1970 (not for a reset).
     pub(crate) async fn write(
         &self,
         target: &Target,
@@ -263,7 +262,7 @@ impl Store {
         }
     }
 
-    /// What it is.
+    /// Returns the server's properties.
     pub(crate) async fn server(&self, deadline: Deadline) -> Result<Server, Error> {
         match self {
             Self::Redis(store) => store.server(deadline).await,
@@ -276,7 +275,7 @@ impl Store {
         }
     }
 
-    /// Counts this process; how many there are.
+    /// Counts this process. Returns the number of processes.
     pub(crate) async fn count_in(&self, beat: Heartbeat<'_>, deadline: Deadline) -> Result<u64, Error> {
         match self {
             Self::Redis(store) => store.count_in(beat, deadline).await,
@@ -284,7 +283,7 @@ impl Store {
         }
     }
 
-    /// What operators have ordered; `known` is when the caller's orders were changed.
+    /// Returns the operators' overrides; `known` is the version that the caller has.
     pub(crate) async fn orders(&self, key: &str, known: &str, deadline: Deadline) -> Result<Standing, Error> {
         match self {
             Self::Redis(store) => store.orders(key, known, deadline).await,
@@ -305,7 +304,7 @@ impl Store {
         }
     }
 
-    /// `None` where there is no Redis.
+    /// Returns `None` if the store is not Redis.
     #[cfg(feature = "cli")]
     pub(crate) const fn connection(&self) -> Option<&Connection> {
         match self {
@@ -314,7 +313,7 @@ impl Store {
         }
     }
 
-    /// What whoever is not answered yet waits for.
+    /// Names the event that unanswered callers wait for.
     pub(crate) fn waited_for(&self) -> &'static str {
         match self {
             Self::Redis(store) => store.waited_for(),
@@ -322,7 +321,7 @@ impl Store {
         }
     }
 
-    /// Measures the time by which [`sleep`](Self::sleep) waits.
+    /// Returns a stopwatch on the clock that [`sleep`](Self::sleep) uses.
     pub(crate) fn stopwatch(&self) -> Stopwatch {
         match self {
             Self::Memory(store) => store.clock().stopwatch(),
@@ -330,7 +329,7 @@ impl Store {
         }
     }
 
-    /// Waits by the clock that decides.
+    /// Sleeps on the store's clock.
     pub(crate) async fn sleep(&self, duration: Duration) {
         match self {
             Self::Memory(store) => store.clock().sleep(duration).await,
@@ -338,7 +337,7 @@ impl Store {
         }
     }
 
-    /// Lets go of what is held.
+    /// Releases the connection.
     pub(crate) fn close(&self) {
         if let Self::Redis(store) = self {
             store.close();

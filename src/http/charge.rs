@@ -133,7 +133,7 @@ impl Held {
     pub(super) async fn settle(mut self, response: Option<&Parts>) -> Vec<(usize, Decision)> {
         let items = std::mem::take(&mut self.items).into_iter().enumerate();
         let changes = items.filter_map(|(at, (reservation, charge))| {
-            // Skips decisions in shadow mode: without it, the gate would have denied and charged nothing.
+            // A gate in shadow mode would have denied this request, so it charges nothing further.
             let is_watched = reservation.decision().is_shadow();
             let actual = charge.actual(response).filter(|&it| it != reservation.held() && !is_watched)?;
             Some(async move {

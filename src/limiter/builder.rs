@@ -77,18 +77,18 @@ impl Backend {
     }
 }
 
-/// What a [`Limiter::double`] answers, whatever its gates' [`OnFailure`] says.
-/// Those that allow or deny take every refund, penalty, block and reset.
+/// The result of every check of a [`Limiter::double`], regardless of its gates' [`OnFailure`]. The variants
+/// that allow or deny accept every refund, penalty, block and reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Double {
-    /// Everything passes; the source is `open`.
+    /// Admits every check; the source is `open`.
     Allow,
-    /// Everything is denied; the source is `closed`.
+    /// Denies every check; the source is `closed`.
     Deny,
-    /// Every ask is an error that is [unavailable](Error::is_unavailable).
+    /// Fails every check with an error that is [unavailable](Error::is_unavailable).
     Fail,
-    /// No ask is answered before its deadline.
+    /// Answers no check before its deadline.
     Hang,
 }
 
@@ -114,7 +114,7 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// This process's memory: see [`Limiter::in_memory`].
+    /// Uses this process's memory as the store: see [`Limiter::in_memory`].
     pub fn in_memory(mut self) -> Self {
         self.backend = Backend::Memory;
         self
@@ -125,9 +125,8 @@ impl Builder {
         self
     }
 
-    /// The first part of every Redis key: one per application and environment,
-    /// so that several on one Redis do not meet. 1 to 64 letters, digits, `_`,
-    /// `.` or `-`.
+    /// Sets the first part of every Redis key: 1 to 64 letters, digits, `_`, `.` or `-`. Use one per
+    /// application and environment, so that those on the same Redis do not collide.
     ///
     /// Default: `tidegate`.
     pub fn namespace(mut self, namespace: &str) -> Self {
@@ -135,7 +134,7 @@ impl Builder {
         self
     }
 
-    /// How keys are written in Redis.
+    /// Sets how keys are written in Redis.
     ///
     /// Default: [`KeyMode::Clear`].
     pub fn key_mode(mut self, mode: KeyMode) -> Self {
@@ -143,7 +142,7 @@ impl Builder {
         self
     }
 
-    /// The longest that a decision may take, with all that it waits for.
+    /// Sets the longest time that a decision may take, including all waiting.
     ///
     /// Default: 100 ms.
     pub fn deadline(mut self, deadline: Duration) -> Self {
@@ -151,7 +150,7 @@ impl Builder {
         self
     }
 
-    /// What an ask gets when Redis cannot answer it in time.
+    /// Sets the failure policy: the result of a check that Redis does not answer in time.
     /// [`Gate::on_failure`](crate::Gate::on_failure) sets it for one gate.
     ///
     /// Default: [`OnFailure::Local`].
@@ -160,11 +159,11 @@ impl Builder {
         self
     }
 
-    /// Whether checks are no longer sent to Redis when they stay unanswered (five in a row, or more
-    /// than half for a while). Then [`on_failure`](Self::on_failure) decides at once, and Redis is
-    /// probed, at first after 50 ms and at least twice a second, until it answers. Refusals do not
-    /// count. On a cluster each hash tag is handled separately, so a lost primary does not affect the
-    /// keys of the others.
+    /// Enables the circuit breaker: checks are no longer sent to Redis when they stay unanswered (five in a
+    /// row, or more than half for a while). Then [`on_failure`](Self::on_failure) decides at once, and Redis
+    /// is probed, at first after 50 ms and at least twice a second, until it answers. Errors that Redis
+    /// replies do not count. On a cluster each hash tag is handled separately, so a lost primary does not
+    /// affect the keys of the others.
     ///
     /// Default: true.
     pub fn breaker(mut self, breaker: bool) -> Self {
@@ -172,18 +171,18 @@ impl Builder {
         self
     }
 
-    /// How many processes share the quotas, by which each knows its share where
-    /// Redis does not answer: [`OnFailure::Local`].
+    /// Sets how many processes share the quotas. Each process computes its share from this number while Redis
+    /// does not answer: [`OnFailure::Local`].
     ///
-    /// Default: they count themselves, in a key of the namespace, every 5 s. One that
-    /// starts while Redis is away counts itself alone, and so takes all for its share.
+    /// Default: the processes count themselves, in a key of the namespace, every 5 s. A process that starts
+    /// while Redis is unavailable counts only itself, and so takes the whole quota as its share.
     pub fn instances(mut self, instances: u64) -> Self {
         self.instances = Some(instances);
         self
     }
 
-    /// Whether this process follows what operators order for the whole fleet, which it asks Redis for
-    /// twice a second once it has asked for anything: [`Control`](crate::Control).
+    /// Enables following the operators' overrides for the whole fleet: [`Control`](crate::Control). The
+    /// process reads them twice a second from its first check on.
     ///
     /// Default: true.
     pub fn follow_orders(mut self, follow: bool) -> Self {
@@ -191,9 +190,9 @@ impl Builder {
         self
     }
 
-    /// The most keys that an in-memory limiter remembers, or one over Redis decides by itself while
-    /// that does not answer. Beyond it, those that
-    /// were not used for longest are forgotten, which for them means untouched.
+    /// Sets the maximum number of keys that an in-memory limiter keeps, or that the fallback of a Redis
+    /// limiter keeps while Redis does not answer. Beyond it, the least recently used keys are evicted and
+    /// count as unused.
     ///
     /// Default: 100,000.
     pub fn max_keys(mut self, keys: usize) -> Self {
@@ -201,9 +200,8 @@ impl Builder {
         self
     }
 
-    /// The clock of an in-memory limiter, and of what this process remembers and
-    /// holds ([leases](crate::Lease), denials). With Redis the server's decides all
-    /// else.
+    /// Sets the clock of an in-memory limiter, and of this process's [leases](crate::Lease) and cached
+    /// denials. With Redis, the server's clock decides everything else.
     ///
     /// Default: this machine's.
     pub fn manual_clock(self, clock: ManualClock) -> Self {
@@ -215,17 +213,16 @@ impl Builder {
         self
     }
 
-    /// Who is told what the limiter does; several as a pair.
+    /// Sets the observer of the limiter's events; combine several as a pair.
     ///
-    /// Default: nobody.
+    /// Default: none.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self
     }
 
-    /// Whether what is asked while calls are under way is gathered and goes out
-    /// together, equal asks as one. Alone, an ask goes out at once either way.
-    /// Over Redis only.
+    /// Enables batching: checks made while calls are in flight are sent together, equal checks merged into
+    /// one. A check with no call in flight is sent at once. Over Redis only.
     ///
     /// Default: true.
     pub fn batching(mut self, batching: bool) -> Self {
@@ -233,15 +230,15 @@ impl Builder {
         self
     }
 
-    /// For how long at most this process caches a denial, and denies the same key without a call to
-    /// Redis; never longer than the denial's [`retry_after`](crate::Decision::retry_after).
+    /// Sets how long at most this process caches a denial, and denies the same key without a call to Redis;
+    /// never longer than the denial's [`retry_after`](crate::Decision::retry_after).
     ///
     /// A cached answer is the answer that Redis would give if other processes had left the key alone since
     /// the denial: their charges, resets, refunds and unblocks are observed up to this much later. Those by
-    /// callers of this process are observed at once, unless a caller gives up before the answer. Of a
-    /// sliding log, [`remaining`](crate::Decision::remaining) is that at the denial.
+    /// callers of this process are observed at once, unless a caller gives up before the answer. For a
+    /// sliding log, [`remaining`](crate::Decision::remaining) is the value at the denial.
     ///
-    /// Zero switches it off. Over Redis only.
+    /// Zero disables the cache. Over Redis only.
     ///
     /// Default: 500 ms.
     pub fn deny_cache(mut self, longest: Duration) -> Self {
@@ -249,12 +246,11 @@ impl Builder {
         self
     }
 
-    /// The limiter. Does not connect yet.
+    /// Builds the limiter. Does not connect yet.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] if no store was chosen, or if URL, namespace or
-    /// secret cannot be used.
+    /// [`Error::is_config`] if no store was chosen, or if the URL, namespace or secret is invalid.
     pub fn build(self) -> Result<Limiter, Error> {
         let observer = trace::with_events(self.observer);
         let is_cluster = self.backend.is_cluster();

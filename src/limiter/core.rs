@@ -1,5 +1,5 @@
-//! From asks to decisions: what goes to the store, what comes back, and what is
-//! said when nothing does.
+//! From checks to decisions: the calls to the store, its answers, and the result if the store does not
+//! answer.
 
 mod answers;
 mod asking;
@@ -39,25 +39,25 @@ pub(crate) struct Core {
     store: Arc<Store>,
     batch: Batch,
     deny_cache: Option<DenyCache>,
-    /// Both where the store is one that can fail.
+    /// `breaker` and `fallback` are set if the store can fail.
     breaker: Option<Arc<Breaker>>,
     fallback: Option<Fallback>,
     orders: Orders,
     background: Arc<Background>,
-    /// A peek, which any store that works can answer.
+    /// A peek that any working store can answer.
     probe: Group,
     keyspace: Keyspace,
     fingerprints: Fingerprints,
     deadline: Duration,
     pub(crate) on_failure: OnFailure,
     observer: Option<Arc<dyn Observer>>,
-    /// What leases are counted by; with Redis its own clock decides.
+    /// The clock for leases; with Redis its own clock decides.
     clock: Clock,
     leases: Registry,
     is_shut_down: AtomicBool,
 }
 
-/// What a limiter was built with, whatever its store.
+/// The settings of a limiter that do not depend on the store.
 pub(super) struct Settings {
     pub(super) background: Arc<Background>,
     pub(super) keyspace: Keyspace,
@@ -66,7 +66,7 @@ pub(super) struct Settings {
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) clock: Clock,
     pub(super) max_keys: usize,
-    /// `None`: they are counted.
+    /// `None`: the processes are counted.
     pub(super) instances: Option<u64>,
     pub(super) breaker: bool,
     pub(super) orders: bool,
@@ -151,8 +151,8 @@ impl Core {
         decided
     }
 
-    /// [`check`](Self::check), without a word to the observer. All that comes before the wait is
-    /// done at once, so that whoever waits does not carry it.
+    /// Does the same as [`check`](Self::check) without notifying the observer. Runs everything before the
+    /// first await eagerly, which keeps the future small.
     fn decide<'a>(&'a self, ask: &'a AskRef<'a>) -> impl Future<Output = Result<Decision, Error>> + 'a {
         let decided = match self.prepare(*ask) {
             Ok(Prepared::Ask(group, asked)) => match self.ensure_sendable(&group) {
@@ -170,13 +170,13 @@ impl Core {
             Err(error) => Err(error),
         };
         Either::Right(async move {
-            // Who asks in a loop should let others run now and then.
+            // Lets other tasks run if a caller checks in a loop.
             tokio::task::coop::consume_budget().await;
             decided
         })
     }
 
-    /// A denial that is still true.
+    /// Returns a cached denial that still holds.
     pub(crate) fn remembered(&self, ask: AskRef<'_>) -> Option<Decision> {
         self.deny_cache.as_ref()?;
         match self.prepare(ask) {
@@ -185,7 +185,7 @@ impl Core {
         }
     }
 
-    /// One decision for each ask, each by itself.
+    /// Returns one decision per check, each made independently.
     pub(crate) async fn check_each(&self, asks: &[AskRef<'_>]) -> Vec<Result<Decision, Error>> {
         let span = Span::of_many(asks.len());
         let decided = match self.has_orders() {
@@ -196,7 +196,7 @@ impl Core {
         decided
     }
 
-    /// [`check_each`](Self::check_each), whatever was ordered.
+    /// Does the same as [`check_each`](Self::check_each), ignoring operators' overrides.
     async fn decide_each(&self, asks: &[AskRef<'_>]) -> Vec<Result<Decision, Error>> {
         let (mut groups, mut asked) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
         let decided: Vec<_> = asks
@@ -280,7 +280,7 @@ impl Core {
         }
     }
 
-    /// Returns what to ask the store, or a cached denial.
+    /// Returns the group to send to the store, or a cached denial.
     fn prepare(&self, ask: AskRef<'_>) -> Result<Prepared, Error> {
         let item = self.item(ask).map_err(|error| about(ask, error))?;
         let denied = match &self.deny_cache {
@@ -294,7 +294,7 @@ impl Core {
         Ok(Prepared::Denied(answers::decision(&item.target.gate, answer, Source::DenyCache, now_us)))
     }
 
-    /// Returns the decision on a check of one key, and notes what it tells of the key.
+    /// Returns the decision on a check of one key, and records the key's state.
     fn conclude(
         &self,
         ask: AskRef<'_>,
@@ -307,7 +307,7 @@ impl Core {
                 let wanted = (ask.cost.max(1), max_delay_us(ask, &gate.quota));
                 let decision = self.decision(gate, wanted, 0, &share);
                 if let Some(fallback) = self.fallback.as_ref().filter(|_| share.index == 0) {
-                    // One caller of a merged call notes for all of them: the state after the last.
+                    // One caller of a merged call records for all of them: the state after the last check.
                     let last = (share.n > 1).then(|| Share { index: share.n - 1, ..share.clone() });
                     let last = last.map(|last| self.decision(gate, wanted, 0, &last));
                     let last = last.as_ref().unwrap_or(&decision);
@@ -330,7 +330,7 @@ impl Core {
         }
     }
 
-    /// [`told`](Self::told), of an ask that nobody waited for.
+    /// Does the same as [`told`](Self::told) for a check that was decided without waiting.
     pub(crate) fn told_at_once(
         &self,
         ask: AskRef<'_>,
@@ -341,7 +341,7 @@ impl Core {
         decided
     }
 
-    /// A peek decides nothing.
+    /// Applies shadow mode and notifies the observer. Peeks are not reported.
     pub(crate) fn told(
         &self,
         ask: AskRef<'_>,
@@ -370,8 +370,7 @@ impl std::fmt::Debug for Core {
     }
 }
 
-/// A key that was written to: what was denied before is forgotten, also where
-/// nobody waits for the answer any more.
+/// Removes cached denials of a key that was written, also if the caller drops its future.
 struct Forgotten<'a>(Option<&'a DenyCache>, &'a Target);
 
 impl Drop for Forgotten<'_> {
@@ -382,7 +381,7 @@ impl Drop for Forgotten<'_> {
     }
 }
 
-/// What an ask comes to before the store is asked.
+/// The result of preparing a check before the store is called.
 enum Prepared {
     Ask(Group, Option<Asked>),
     Denied(Decision),
