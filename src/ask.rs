@@ -1,4 +1,4 @@
-//! One ask with its options, to be decided alone or together with others.
+//! One check with its options, decided alone or together with others.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -8,9 +8,8 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::gate::Gate;
 
-/// One ask to a gate: a key, a cost, and options. Made by [`Gate::ask`]; decided
-/// alone by [`check`](Ask::check), or together with others by
-/// [`Limiter::check_all`](crate::Limiter::check_all).
+/// One check of a gate: a key, a cost, and options. Made by [`Gate::ask`]; decided alone by
+/// [`check`](Ask::check), or together with others by [`Limiter::check_all`](crate::Limiter::check_all).
 #[must_use = "an ask asks nothing until it is checked"]
 #[derive(Clone)]
 pub struct Ask {
@@ -22,7 +21,7 @@ pub struct Ask {
     beside: Option<Vec<u8>>,
 }
 
-/// An ask whose gate and key somebody else keeps.
+/// A check that borrows its gate and key.
 #[derive(Clone, Copy)]
 pub(crate) struct AskRef<'a> {
     pub(crate) gate: &'a Gate,
@@ -45,7 +44,7 @@ impl Ask {
         Self { gate: gate.clone(), key, cost: 1, max_delay: None, deadline: None, beside: None }
     }
 
-    /// Of the gate that decides this key.
+    /// Replaces the gate by the one that now decides this key.
     pub(crate) fn in_force(mut self) -> Self {
         if let Cow::Owned(gate) = self.gate.in_force(&self.key) {
             self.gate = gate;
@@ -59,8 +58,8 @@ impl Ask {
         AskRef { gate, key, cost: *cost, max_delay: *max_delay, deadline: *deadline, beside }
     }
 
-    /// The units that it wants; 0 makes it a peek, which charges nothing and
-    /// never denies others.
+    /// Sets the units that the check consumes. 0 makes it a peek, which charges nothing and never denies
+    /// others.
     ///
     /// Default: 1.
     pub const fn cost(mut self, units: u64) -> Self {
@@ -68,9 +67,8 @@ impl Ask {
         self
     }
 
-    /// The longest [`delay`](Decision::delay) that is worth waiting for at a
-    /// leaky bucket: an ask that would wait longer is denied and takes no place
-    /// in the queue. Other algorithms have no delay.
+    /// Sets the longest [`delay`](Decision::delay) that the caller accepts at a leaky bucket. A check that
+    /// would wait longer is denied and takes no place in the queue. Other algorithms have no delay.
     ///
     /// Default: any.
     pub const fn max_delay(mut self, delay: Duration) -> Self {
@@ -78,8 +76,8 @@ impl Ask {
         self
     }
 
-    /// By when an answer is wanted. Of several asks in one
-    /// [`check_all`](crate::Limiter::check_all) the shortest counts.
+    /// Sets the time limit for the decision. Among several checks in one
+    /// [`check_all`](crate::Limiter::check_all) the shortest applies.
     ///
     /// Default: the limiter's.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
@@ -87,27 +85,25 @@ impl Ask {
         self
     }
 
-    /// In a Redis Cluster, where another key lives, so that one
-    /// [`check_all`](crate::Limiter::check_all) can decide both: the keys of one
-    /// atomic step must lie in one slot, as all gates of one key do. With a single
-    /// Redis, or in memory, this changes nothing.
+    /// Stores the key in the Redis Cluster slot of another key, so that one
+    /// [`check_all`](crate::Limiter::check_all) can decide both. The keys of one atomic step must be in one
+    /// slot; all gates of one key are. With a single Redis, or in memory, this changes nothing.
     ///
-    /// A key beside another is not the key by itself, nor the key beside a third:
-    /// do not count on their sharing a limit. Ask for it in the same way each time,
-    /// beside an owner that never changes: `users.ask("user:42").beside("tenant:7")`. What is
-    /// not an ask (a refund, a block, a reset) is done to the key by itself, and a
-    /// [lease](crate::Lease) holds units of the key by itself alone.
+    /// A key beside another has its own state: it does not share a limit with the key alone, or with the key
+    /// beside a third. Check the key in the same way each time, beside an owner that never changes:
+    /// `users.ask("user:42").beside("tenant:7")`. Other operations (a refund, a block, a reset) and
+    /// [leases](crate::Lease) apply to the key alone.
     ///
-    /// All that sits beside one key is decided by one node: a global limit in one
-    /// step with each user's means that all of them are.
+    /// One node decides all keys beside the same key. A global limit in one step with each user's limit
+    /// therefore moves all users to one node.
     ///
-    /// Default: where the key itself lives.
+    /// Default: the key's own slot.
     pub fn beside(mut self, key: impl AsKey) -> Self {
         self.beside = Some(key.as_key().to_vec());
         self
     }
 
-    /// Decides it.
+    /// Decides the check.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! Time for the in-memory store, and for what this process holds for a while
-//! (leases): the machine's, or one that a test moves.
+//! Clocks for the in-memory store and for leases and caches of this process: the machine's clock, or one that
+//! a test moves.
 //!
 //! With Redis the server's clock decides.
 
@@ -9,12 +9,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// A clock that stands still until a test moves it.
+/// A clock that stays fixed until a test moves it.
 ///
-/// Waiting ([`until_allowed`](crate::Gate::until_allowed)) on a limiter with
-/// this clock ends when the clock is moved far enough, so tests need not sleep. The background jobs of
-/// such a limiter run on the caller's runtime, so that a test on a current-thread runtime is
-/// deterministic.
+/// Waiting ([`until_allowed`](crate::Gate::until_allowed)) on a limiter with this clock ends when the clock
+/// is moved far enough, so tests need not sleep. The background jobs of such a limiter run on the caller's
+/// runtime, so that a test on a current-thread runtime is deterministic.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -40,22 +39,22 @@ struct Manual {
 }
 
 impl ManualClock {
-    /// A clock at 2020-01-01 00:00:00 UTC, which begins a minute, an hour and a
-    /// day of every clock-aligned window.
+    /// Returns a clock at 2020-01-01 00:00:00 UTC, which begins a minute, an hour and a day of every
+    /// clock-aligned window.
     #[must_use]
     pub fn new() -> Self {
         Self::at(Duration::from_secs(1_577_836_800))
     }
 
-    /// A clock that shows `since_1970`, to the microsecond, and at most the year
-    /// 2255: what is counted from it stays exact.
+    /// Returns a clock at `since_1970`, to the microsecond, and at most the year 2255: later times would not
+    /// be exact.
     #[must_use]
     pub fn at(since_1970: Duration) -> Self {
         let now_us = Mutex::new(micros(since_1970));
         Self(Arc::new(Manual { now_us, moved: Notify::new() }))
     }
 
-    /// Moves the clock forward and wakes who waits on it.
+    /// Moves the clock forward and wakes waiting tasks.
     pub fn advance(&self, by: Duration) {
         self.set(self.now().saturating_add(by));
     }
@@ -66,7 +65,7 @@ impl ManualClock {
         self.0.moved.notify_waiters();
     }
 
-    /// What the clock shows, since 1970.
+    /// Returns the clock's time since 1970.
     #[must_use]
     pub fn now(&self) -> Duration {
         Duration::from_micros(*self.lock())
@@ -83,10 +82,10 @@ impl Default for ManualClock {
     }
 }
 
-/// Tells how long ago it was made.
+/// Returns the time since it was made.
 pub(crate) type Stopwatch = Box<dyn Fn() -> Duration + Send + Sync>;
 
-/// What tells the time of a store.
+/// The clock of a store.
 #[derive(Clone, Debug)]
 pub(crate) enum Clock {
     System,
@@ -94,7 +93,7 @@ pub(crate) enum Clock {
 }
 
 impl Clock {
-    /// Microseconds since 1970.
+    /// Returns microseconds since 1970.
     pub(crate) fn now_us(&self) -> u64 {
         match self {
             Self::System => system_now_us(),
@@ -102,11 +101,11 @@ impl Clock {
         }
     }
 
-    /// Microseconds of this process, for what it holds for a while: since the
-    /// first call and always forward, but by a test's hand.
+    /// Returns the local time in microseconds, for leases and caches of this process: since the first call,
+    /// and always forward, except when a test moves the clock.
     ///
-    /// The first call may take some time, in which it compares the processor's
-    /// counter with the system's clock: see [`warm_up`](Self::warm_up).
+    /// The first call may take some time, in which it compares the processor's counter with the system's
+    /// clock: see [`warm_up`](Self::warm_up).
     #[inline]
     pub(crate) fn local_us(&self) -> u64 {
         static START: LazyLock<quanta::Instant> = LazyLock::new(quanta::Instant::now);
@@ -119,14 +118,13 @@ impl Clock {
         }
     }
 
-    /// Lets the first call of [`local_us`](Self::local_us) be here, where nobody
-    /// waits for a decision: it took 0.6 ms where it was
-    /// measured, and takes at most 0.2 s.
+    /// Makes the first call of [`local_us`](Self::local_us) where no decision waits for it. It took 0.6 ms
+    /// when measured, and takes at most 0.2 s.
     pub(crate) fn warm_up(&self) {
         self.local_us();
     }
 
-    /// Begins to measure; never runs backwards but by a test's hand.
+    /// Starts a stopwatch, which never runs backwards, except when a test moves the clock.
     pub(crate) fn stopwatch(&self) -> Stopwatch {
         match self {
             Self::System => {

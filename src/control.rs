@@ -1,4 +1,4 @@
-//! What operators set for the whole fleet at once, without a deploy.
+//! Operators' overrides for the whole fleet at once, without a deploy.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use crate::limiter::Core;
 use crate::orders::{Order, Switch};
 use crate::quota::Quota;
 
-/// Opens, closes or watches a gate, and gives a single key another quota, for all
-/// processes of the namespace: from [`Limiter::control`](crate::Limiter::control).
+/// Opens, closes or shadows a gate, and gives a single key another quota, for all processes of the namespace.
+/// Returned by [`Limiter::control`](crate::Limiter::control).
 ///
-/// Redis keeps at most 4,096 orders, in one hash, `tidegate:1:orders`. Each process reads it twice a second, in a call of
-/// its own, and decides by the orders it read last. So every process sees an order within a second, and no check takes
-/// longer for it. The process that gives an order reads it at once; if that read fails, it sees the order with its next
-/// one. A process that cannot reach Redis keeps the orders it knows. A process that has just started decides without
-/// orders until its first read.
+/// Redis keeps at most 4,096 overrides, in one hash, `tidegate:1:orders`. Each process reads it twice a
+/// second, in a call of its own, and decides by the overrides it read last. So every process applies an
+/// override within a second, and no check takes longer for it. The process that sets an override reads it at
+/// once; if that read fails, its next read applies the override. A process that cannot reach Redis keeps the
+/// overrides it knows. A process that has just started decides without overrides until its first read.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -43,36 +43,37 @@ impl Control {
         Self(core.clone())
     }
 
-    /// Switches the gate of this name for all its keys, until it is taken back or, with
-    /// `lasts`, for so long (at most ten years). The order before it is forgotten. Whatever it
-    /// decides, [`source`](crate::Decision::source) says `switch`.
+    /// Switches the gate of this name for all its keys, until the switch is removed or, with `lasts`, for
+    /// that time (at most ten years). Replaces a previous switch. The [`source`](crate::Decision::source) of
+    /// its decisions is `switch`.
     ///
-    /// It holds for gates of this name in all processes, also those whose quota or
-    /// algorithm differs, and needs none of them to be there.
+    /// Applies to gates of this name in all processes, also with other quotas or algorithms. No such gate
+    /// needs to exist yet.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] if no gate can have that name, or if there are as many orders as there
-    /// can be; [`Error::is_unavailable`] if Redis did not take it. It is sent again where it is not known to have arrived.
+    /// [`Error::is_config`] if the name is invalid, or if the maximum number of overrides is reached;
+    /// [`Error::is_unavailable`] if Redis did not accept the switch. The call is retried if its arrival is
+    /// unknown.
     pub async fn switch(&self, gate: &str, switch: Switch, lasts: Option<Duration>) -> Result<(), Error> {
         self.0.orders_for(gate)?.set_switch(gate, Some(switch), lasts).await
     }
 
-    /// Takes the switch of this gate back; none is fine too.
+    /// Removes the switch of this gate. Succeeds if there is none.
     ///
     /// # Errors
     ///
-    /// As [`switch`](Self::switch), but it is sent once.
+    /// As [`switch`](Self::switch), but sent at most once.
     pub async fn end_switch(&self, gate: &str) -> Result<(), Error> {
         self.0.orders_for(gate)?.set_switch(gate, None, None).await
     }
 
-    /// Decides this key of the gate by another quota for so long (at most ten years). With the
-    /// same algorithm and window its counts go on, as where any quota's numbers change; with
-    /// others it begins untouched, and goes back to its old counts in the end.
+    /// Decides this key of the gate by another quota for `lasts` (at most ten years). With the same algorithm
+    /// and window the key keeps its usage, as when any quota's numbers change. Otherwise it starts unused,
+    /// and returns to its old usage when the override ends.
     ///
-    /// While it lasts, a refund or penalty goes to the counts in force, a block, an unblock and a reset to both. A
-    /// [lease](crate::Lease) that a process has of the key is spent no further.
+    /// Meanwhile, a refund or penalty changes the active usage; a block, an unblock and a reset change both.
+    /// Units of the key that a process has [leased](crate::Lease) are no longer spent.
     ///
     /// # Errors
     ///
@@ -88,7 +89,7 @@ impl Control {
         self.0.orders_for(gate)?.set_override(gate, &key, Some(quota), Some(lasts)).await
     }
 
-    /// Gives this key the gate's own quota again.
+    /// Restores the gate's own quota for this key.
     ///
     /// # Errors
     ///
@@ -98,12 +99,12 @@ impl Control {
         self.0.orders_for(gate)?.set_override(gate, &key, None, None).await
     }
 
-    /// All that are in force, read from Redis now, by their gates and keys. Those that another version of tidegate
-    /// has written, and this one does not understand, are left out.
+    /// Reads the active overrides from Redis, sorted by gate and key. Skips overrides that another version of
+    /// tidegate has written and this one does not understand.
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`] if Redis did not say.
+    /// [`Error::is_unavailable`] if Redis did not answer.
     pub async fn orders(&self) -> Result<Vec<Order>, Error> {
         self.0.all_orders().await
     }

@@ -1,11 +1,11 @@
-//! The answer to one ask.
+//! The decision on one check.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::gate_name::GateName;
 
-/// Where a decision came from.
+/// The component that made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
@@ -17,26 +17,25 @@ pub enum Source {
     /// This process had cached a denial by Redis that still holds:
     /// [`Builder::deny_cache`](crate::Builder::deny_cache).
     DenyCache,
-    /// A lease had it: [`Gate::leased`](crate::Gate::leased). Redis was not asked.
+    /// A lease had the units: [`Gate::leased`](crate::Gate::leased). Redis was not called.
     Lease,
-    /// Redis could not be asked, and this process decided within its share:
+    /// Redis was unavailable, and this process decided within its share:
     /// [`OnFailure::Local`](crate::OnFailure::Local).
     Local,
-    /// Redis was unavailable, and [`OnFailure::Open`](crate::OnFailure::Open) let it pass; or a gate in
-    /// [shadow](crate::Switch::Shadow) could not decide.
+    /// Redis was unavailable, and [`OnFailure::Open`](crate::OnFailure::Open) admitted the check; or a gate
+    /// in [shadow](crate::Switch::Shadow) could not decide.
     Open,
-    /// Redis could not be asked, and [`OnFailure::Closed`](crate::OnFailure::Closed)
-    /// refused it.
+    /// Redis was unavailable, and [`OnFailure::Closed`](crate::OnFailure::Closed) denied the check.
     Closed,
-    /// A rule with `requests_per_unit: 0` denied it. Nobody was asked.
+    /// A rule with `requests_per_unit: 0` denied it, without a call to Redis.
     Rule,
     /// An operator has opened or closed the gate for the whole fleet:
-    /// [`Control::switch`](crate::Control::switch). Nobody was asked.
+    /// [`Control::switch`](crate::Control::switch). Redis was not called.
     Switch,
 }
 
 impl Source {
-    /// The word for it in metrics and texts, such as `redis`.
+    /// Returns the label for metrics and texts, such as `redis`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -59,12 +58,11 @@ impl fmt::Display for Source {
     }
 }
 
-/// The answer to one ask: whether it may pass, and what to tell the client.
+/// The decision on one check: whether it is admitted, and the values to report to the client.
 ///
-/// All times are durations from the moment at which the server decided; no
-/// clock of this machine is in them, but what has passed since where a lease or
-/// the deny cache decided. The examples are of a token bucket of 5,
-/// refilled 1/s, asked six times at once.
+/// All times are durations from the moment at which the server decided. They do not depend on this machine's
+/// clock, except that leases and the deny cache subtract the time passed since. The examples use a token
+/// bucket of 5, refilled 1/s, checked six times at once.
 #[must_use = "a decision that nobody looks at limits nothing"]
 #[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -81,69 +79,68 @@ pub struct Decision {
     pub(crate) delay_us: u64,
     pub(crate) source: Source,
     pub(crate) shadow: bool,
-    /// The server's clock when it decided, µs since 1970; 0 where no store did.
+    /// The server's clock when it decided, in µs since 1970; 0 if no store decided.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) now_us: u64,
-    /// Identifies the take to its give-backs.
+    /// Identifies the take to its refunds.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) stamp_us: u64,
 }
 
 impl Decision {
-    /// Whether it may pass. For a peek: whether one unit would pass now.
+    /// Returns whether the check is admitted. For a peek: whether one unit would be admitted now.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// The name of the gate that was asked.
+    /// Returns the name of the gate.
     #[must_use]
     pub fn gate(&self) -> &str {
         &self.gate
     }
 
-    /// The quota's limit: 5.
+    /// Returns the quota's limit: 5.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Units left after this ask: 4 after the first, 0 after the fifth.
+    /// Returns the units left after this check: 4 after the first, 0 after the fifth.
     #[must_use]
     pub const fn remaining(&self) -> u64 {
         self.remaining
     }
 
-    /// When another ask of this cost would pass if nobody else asked: zero
-    /// after the first four, 1 s after the fifth and the sixth. Exact to the
-    /// microsecond: earlier it is denied, then it passes.
+    /// Returns the time until another check of this cost would be admitted, if no other check came: zero
+    /// after the first four, 1 s after the fifth and the sixth. Exact to the microsecond: an earlier check is
+    /// denied.
     #[must_use]
     pub const fn retry_after(&self) -> Duration {
         Duration::from_micros(self.retry_after_us)
     }
 
-    /// When the key would be as if it had never been asked for: 5 s after the
-    /// fifth and the sixth.
+    /// Returns the time until the key would be unused again: 5 s after the fifth and the sixth.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         Duration::from_micros(self.reset_after_us)
     }
 
-    /// How long to wait before going on, for an admitted ask to a leaky bucket;
-    /// zero for all other algorithms.
+    /// Returns how long an admitted check of a leaky bucket waits for its turn; zero for all other
+    /// algorithms.
     #[must_use]
     pub const fn delay(&self) -> Duration {
         Duration::from_micros(self.delay_us)
     }
 
-    /// Who decided.
+    /// Returns the component that decided.
     #[must_use]
     pub const fn source(&self) -> Source {
         self.source
     }
 
-    /// The word for it in metrics and traces: `allowed`, `denied`, or `shadow_denied` of what
-    /// passed and would not have but for shadow mode.
+    /// Returns the label for metrics and traces: `allowed`, `denied`, or `shadow_denied` for a check that was
+    /// admitted only because of shadow mode.
     #[must_use]
     pub const fn outcome(&self) -> &'static str {
         match (self.shadow, self.allowed) {
@@ -153,13 +150,14 @@ impl Decision {
         }
     }
 
-    /// The gate only watches: it would have denied, and let it pass.
+    /// Returns whether the gate would have denied the check, and admitted it because of shadow mode.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.shadow
     }
 
-    /// Of decisions made each by itself: whether it is this that is to be waited for, or of which less is left.
+    /// Returns whether this decision, of several independent ones, has the longer wait or the smaller
+    /// remainder.
     #[cfg(any(feature = "tower", feature = "rules"))]
     pub(crate) fn is_tighter_than(&self, other: &Self) -> bool {
         let share = |of: &Self, limit: &Self| u128::from(of.remaining) * u128::from(limit.limit);
@@ -180,7 +178,7 @@ impl Decision {
         self
     }
 
-    /// The server's clock when it decided, µs since 1970.
+    /// Returns the server's clock when it decided, in µs since 1970.
     #[doc(hidden)]
     #[must_use]
     pub const fn server_now_us(&self) -> u64 {
@@ -193,7 +191,7 @@ fn as_duration<S: serde::Serializer>(us: &u64, serializer: S) -> Result<S::Ok, S
     serde::Serialize::serialize(&Duration::from_micros(*us), serializer)
 }
 
-/// Its fields by the names of their methods.
+/// Shows the fields by the names of their methods.
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
@@ -211,7 +209,7 @@ impl fmt::Debug for Decision {
     }
 }
 
-/// Such as `allowed, 4 of 5 left`, `denied, retry after 1s`.
+/// Displays `allowed, 4 of 5 left` or `denied, retry after 1s`, for example.
 impl fmt::Display for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.allowed, self.delay()) {
@@ -222,8 +220,8 @@ impl fmt::Display for Decision {
     }
 }
 
-/// The answer to [`Limiter::check_all`](crate::Limiter::check_all): several
-/// asks, all admitted or none charged.
+/// The result of [`Limiter::check_all`](crate::Limiter::check_all): several checks, all admitted or none
+/// charged.
 #[must_use = "a decision that nobody looks at limits nothing"]
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
@@ -235,7 +233,7 @@ pub struct AllDecision {
 }
 
 impl AllDecision {
-    /// Of asks that were decided each by itself, at least one.
+    /// Combines independent decisions, at least one.
     #[cfg(feature = "tower")]
     pub(crate) fn of_each(decisions: Vec<Decision>) -> Self {
         let tightest = |best, at: usize| match decisions[at].is_tighter_than(&decisions[best]) {
@@ -250,34 +248,32 @@ impl AllDecision {
         }
     }
 
-    /// Whether all of it may pass; if not, nothing was charged.
+    /// Returns whether all checks are admitted; if not, nothing was charged.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         self.allowed
     }
 
-    /// The decision of the gate that bound: when denied, the one to wait for
-    /// longest; when allowed, the one with the smallest share left. Never an ask
-    /// of cost 0 beside others.
+    /// Returns the decision of the binding gate: if denied, the one with the longest wait; if allowed, the
+    /// one with the smallest share left. A check of cost 0 binds only if all costs are 0.
     pub fn binding(&self) -> &Decision {
         &self.decisions[self.binding]
     }
 
-    /// One decision per ask, in the order in which they were given. Where the
-    /// whole was denied, [`is_allowed`](Decision::is_allowed) of each says
-    /// whether that gate alone would have let it pass.
+    /// Returns one decision per check, in the given order. If the whole was denied,
+    /// [`is_allowed`](Decision::is_allowed) of each tells whether that gate alone would have admitted it.
     pub fn decisions(&self) -> &[Decision] {
         &self.decisions
     }
 
-    /// When the same asks would all pass if nobody else asked: the longest of
-    /// theirs, zero if they would now.
+    /// Returns the time until the same checks would all be admitted, if no other check came: the longest of
+    /// theirs, zero if they would be now.
     #[must_use]
     pub const fn retry_after(&self) -> Duration {
         self.retry_after
     }
 
-    /// How long to wait before going on: the longest of theirs.
+    /// Returns the longest delay of the checks.
     #[must_use]
     pub fn delay(&self) -> Duration {
         self.decisions.iter().map(Decision::delay).max().unwrap_or_default()

@@ -1,5 +1,5 @@
-//! In front of an HTTP or gRPC service: a tower layer that asks gates before a
-//! request goes in, and tells the client.
+//! Rate limiting for HTTP and gRPC services: a tower layer that checks gates before a request enters the
+//! service and reports the limits to the client.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,27 +25,29 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What becomes of a request
+//! # How a request is handled
 //!
-//! 1. The layer's [rules](Rule) say which gates are asked, for whom, at what cost. None of them:
-//!    the request passes.
-//! 2. All gates are asked in one atomic step. Who is denied does not reach the service, and is charged
-//!    nothing; [`RateLimitLayer::wait`] holds him until his turn instead.
-//! 3. The [`Decision`](crate::Decision) of the gate that bound and the
-//!    [`AllDecision`](crate::AllDecision) are in the request's extensions. With the feature `axum` both are extractors.
-//! 4. What the response says can change what is charged: [`Charge`].
-//! 5. Each response says what is left: [`Headers`].
+//! 1. The layer's [rules](Rule) name the gates, keys and costs to check. Without a rule, the request is
+//!    admitted.
+//! 2. All gates are checked in one atomic step. A denied request does not reach the service and is charged
+//!    nothing; with [`RateLimitLayer::wait`], it waits for its turn instead.
+//! 3. The binding gate's [`Decision`](crate::Decision) and the [`AllDecision`](crate::AllDecision) are in the
+//!    request's extensions. With the feature `axum` both are extractors.
+//! 4. The response can change the charge: [`Charge`].
+//! 5. Each response reports the remaining units: [`Headers`].
 //!
 //! # Rules from files
 //!
-//! With the feature `rules`, [`RateLimitLayer::ruled`] takes the gates from rules, also those that
-//! [follow their files](crate::rules::Watched), and the descriptors of a request from the file or from a closure
-//! ([`Descriptors`]). Clients read a rule's `name`, or else its path, as the name of the limit; handlers and
-//! [answers](Refusal::ruling) find the [`Ruling`](crate::rules::Ruling). All else is as above, but that
-//! [rules](Rule) of code have more: a [`Charge`] and a cost of their own, and a place beside another key in a Redis Cluster, over
-//! which a domain has to say `charge: each`.
+//! With the feature `rules`, [`RateLimitLayer::ruled`] takes the gates from rules, also those that [follow
+//! their files](crate::rules::Watched), and the descriptors of a request from the file or from a closure
+//! ([`Descriptors`]). The name of the limit in responses is a rule's `name`, or else its path; handlers and
+//! [answers](Refusal::ruling) find the [`Ruling`](crate::rules::Ruling).
 //!
-//! # What is answered instead
+//! Otherwise both kinds of rules work alike. Only [rules](Rule) in code have a [`Charge`] and a cost of their
+//! own. They can also place a key beside another key in a Redis Cluster; a domain in a file needs `charge:
+//! each` if its keys are in several slots.
+//!
+//! # Responses to rejected requests
 //!
 //! | when | answer | gRPC (feature `tonic`) |
 //! | --- | --- | --- |
@@ -54,15 +56,15 @@
 //! | the cost is above a limit, so that it can never pass | 413 | `OUT_OF_RANGE` |
 //! | the limiter failed ([`OnError`]) | 503, Retry-After | `UNAVAILABLE`, RetryInfo |
 //!
-//! Bodies are `application/problem+json`, or text for who prefers that by Accept.
-//! [`RateLimitLayer::answer`] answers otherwise.
+//! Bodies are `application/problem+json`, or text if the request's Accept prefers it.
+//! [`RateLimitLayer::answer`] replaces these responses.
 //!
-//! # A client that goes away
+//! # Disconnected clients
 //!
-//! The request's future is dropped. While it waits, its place is free at once and what was taken is given
-//! back; once the service has it, it stays charged, unless [`Charge::if_abandoned`] says otherwise. What is to be given back is
-//! sent by a task of its own, which ends with the answer or the limiter's deadline. In the moment in which Redis is asked, it
-//! may have been charged already, and stays so.
+//! When a client disconnects, the request's future is dropped. A request that waits frees its place at once,
+//! and its units are given back. A request that the service already has stays charged, unless
+//! [`Charge::if_abandoned`] is set. A separate task sends the refund and ends with the answer or the
+//! limiter's deadline. A request whose check is in flight may have been charged, and stays charged.
 
 mod answer;
 mod asking;

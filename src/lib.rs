@@ -1,7 +1,7 @@
 #![doc = include_str!("../README.md")]
 //! # Layout
 //!
-//! Imports go down only:
+//! Modules import only from the lines below them:
 //!
 //! ```text
 //! http, rules, inspect                   in front of services, and of clients; limits from files; for operators
@@ -29,8 +29,8 @@
 //! quota, decision, health, key, as_key, error, fingerprint, gate_name, per_thread, clock, observer, background
 //! ```
 //!
-//! Each algorithm is one file in `src/algorithm` and one of the same name in
-//! `lua`; tests hold the two against each other.
+//! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the
+//! two.
 
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod algorithm;
@@ -93,7 +93,7 @@ pub use self::orders::{Order, Switch};
 pub use self::quota::{Quota, Rate};
 pub use self::reservation::Reservation;
 
-/// For this repository's tests, demo, benches and command line. Not public: may change in any
+/// Internals for this repository's tests, demo, benches and command line. Not public: may change in any
 /// release.
 #[doc(hidden)]
 pub mod internals {

@@ -1,6 +1,5 @@
-//! Fixed window: a count that starts again with each window.
-//! `Seen` is `[used, end_ms, _]`; with nothing used, `end_ms` is that of the
-//! window that a charge would begin.
+//! Fixed window: a count that restarts with each window. `Seen` is `[used, end_ms, _]`; with nothing used,
+//! `end_ms` is that of the window that a charge would begin.
 
 use super::{Algorithm, EXACT, Seen, State};
 use crate::quota::FixedWindow;
@@ -9,8 +8,8 @@ use crate::quota::FixedWindow;
 const MOST_UNITS: u64 = 1 << 52;
 
 impl FixedWindow {
-    /// When the window ends that a charge would begin. Windows begin and end with
-    /// a millisecond, since Redis expires keys by the millisecond.
+    /// Returns the end of the window that a charge would begin. Windows begin and end with a millisecond,
+    /// since Redis expires keys by the millisecond.
     fn end_ms(&self, now: u64) -> u64 {
         let now = now - now % 1_000;
         let start = match self.aligned_us {
@@ -20,8 +19,8 @@ impl FixedWindow {
         (start + self.window_us).div_ceil(1_000)
     }
 
-    /// Whether a window with this end can contain `now`. If it ends later, the
-    /// server's clock was stepped back.
+    /// Returns whether a window with this end can contain `now`. If it ends later, the server's clock was
+    /// stepped back.
     fn contains(&self, end_ms: u64, now: u64) -> bool {
         let latest = self.end_ms(now);
         let earliest = if self.aligned_us.is_some() { latest } else { now / 1_000 + 1 };
@@ -62,7 +61,7 @@ impl Algorithm for FixedWindow {
         *state = State::Window { used, end_ms };
     }
 
-    /// The end of the window, since its start is not stored.
+    /// Returns the end of the window, since its start is not stored.
     fn stamp(&self, [_, end_ms, _]: Seen, _: u64) -> u64 {
         end_ms * 1_000
     }

@@ -1,6 +1,5 @@
-//! Leaky bucket: a token bucket seen as a queue. The level is the work that
-//! waits, so who is admitted waits until what is before him has drained.
-//! `Seen` is `[ticks, _, _]`.
+//! Leaky bucket: a token bucket used as a queue. The level is the queued work, so an admitted check waits
+//! until the work before it has drained. `Seen` is `[ticks, _, _]`.
 
 use super::{Algorithm, Seen, State};
 use crate::quota::LeakyBucket;
@@ -28,7 +27,7 @@ impl Algorithm for LeakyBucket {
         let [ticks, ..] = seen;
         let latest = u128::from(max_delay) * u128::from(self.0.rate);
         match latest.checked_sub(u128::from(ticks)) {
-            // The first waits for what is there, each further one for one more cost.
+            // The first check waits for the current level, each further check for one more cost.
             Some(room) => u128::from(n).min(room / u128::from(self.0.cost(cost)) + 1) as u64,
             None => 0,
         }
@@ -38,7 +37,7 @@ impl Algorithm for LeakyBucket {
         self.0.charge(state, seen, units, now);
     }
 
-    /// Frees the end of the queue; nobody moves forward.
+    /// Frees the end of the queue; checks that already wait keep their delay.
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         self.0.give_back(state, units, stamp, now)
     }

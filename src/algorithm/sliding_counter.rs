@@ -1,6 +1,5 @@
-//! Sliding counter: this window's count, and the share of the previous window's
-//! that still overlaps, rounded down. `Seen` is `[current, previous, _]`, in the
-//! clock's window of now.
+//! Sliding counter: this window's count, plus the overlapping share of the previous window's count, rounded
+//! down. `Seen` is `[current, previous, _]`, in the clock's current window.
 
 use super::{Algorithm, Seen, State};
 use crate::quota::SlidingCounter;
@@ -13,22 +12,22 @@ impl SlidingCounter {
         now - now % self.window_us
     }
 
-    /// The product of a debt and a window exceeds 64 bits.
+    /// Uses 128 bits, since the product of a debt and a window exceeds 64 bits.
     fn estimate(&self, [current, previous, _]: Seen, now: u64) -> u64 {
         let (previous, window) = (u128::from(previous), u128::from(self.window_us));
         let rest = window - u128::from(now % self.window_us);
         current + (previous * rest / window) as u64
     }
 
-    /// The earliest instant at which the estimate is at most `room`, if nobody
-    /// asks; it may have passed.
+    /// Returns the earliest instant at which the estimate is at most `room` without further checks; it may
+    /// have passed.
     fn until(&self, room: u64, [current, previous, _]: Seen, now: u64) -> u64 {
         let window = self.window_us;
         let end = self.start_at(now) + window;
         match room.checked_sub(current) {
             Some(rest) if previous <= rest => now,
             Some(rest) => end - ((rest + 1) * window).div_ceil(previous) + 1,
-            // Only once this window is the previous one, and part of it gone by.
+            // Only after this window has become the previous one, and part of it has left the sliding window.
             None => end + window - ((room + 1) * window).div_ceil(current) + 1,
         }
     }
@@ -102,7 +101,7 @@ impl Algorithm for SlidingCounter {
         self.until(0, seen, now).saturating_sub(now)
     }
 
-    /// As long as either count can matter, whatever they are.
+    /// Keeps the key while either count can matter.
     fn kept_until(&self, [current, previous, _]: Seen, now: u64) -> u64 {
         let end = self.start_at(now) + self.window_us;
         match (current, previous) {

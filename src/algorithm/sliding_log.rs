@@ -1,24 +1,24 @@
-//! Sliding log: every charge with its time, so that no window of the length
-//! holds more than the limit. `Seen` is `[used, newest_us, retry_at_us]`: units in the
-//! window, when the newest of them was charged, and when that one was which must
-//! leave the window before another ask of this cost passes (0 where none must).
+//! Sliding log: every charge with its time, so that no window of the length holds more than the limit.
+//!
+//! `Seen` is `[used, newest_us, retry_at_us]`: the units in the window, the time of the newest charge, and
+//! the time of the charge that must leave the window before another check of this cost is admitted (0 if none
+//! must).
 
 use std::collections::VecDeque;
 
 use super::{Algorithm, EXACT, Seen, State};
 use crate::quota::SlidingLog;
 
-/// How many entries one charge removes at most, so that no call is long.
+/// The maximum number of entries that one charge removes, so that no call is long.
 const TRIM: usize = 256;
-/// The most that is ever used, so that debt stays exact in a double; and where
-/// the running total starts anew.
+/// The maximum usage, so that debt stays exact in a double; at this value the running total restarts.
 const MOST_TOTAL: u64 = 1 << 52;
 
-/// Entries in order of time. One for each take, whatever it took.
+/// Entries in order of time, one for each take of any cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log(VecDeque<Entry>);
 
-/// Units charged at a time, and the running total that they brought the log to.
+/// The time of a charge, and the running total after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub at_us: u64,
@@ -27,12 +27,12 @@ pub struct Entry {
 }
 
 impl Log {
-    /// The entries that count at `now`, oldest first.
+    /// Returns the entries that count at `now`, oldest first.
     pub fn live(&self, window_us: u64, now: u64) -> impl Iterator<Item = Entry> + '_ {
         self.0.range(self.stale(window_us, now)..).copied()
     }
 
-    /// How many have left the window.
+    /// Returns the number of entries that have left the window.
     fn stale(&self, window_us: u64, now: u64) -> usize {
         self.0.partition_point(|entry| entry.at_us + window_us <= now)
     }
@@ -41,7 +41,7 @@ impl Log {
         self.0.back().map_or(0, |entry| entry.total)
     }
 
-    /// The total before the entry at `index`.
+    /// Returns the total before the entry at `index`.
     fn total_before(&self, index: usize) -> u64 {
         match index.checked_sub(1) {
             Some(before) => self.0[before].total,
@@ -49,7 +49,7 @@ impl Log {
         }
     }
 
-    /// Makes one entry, dated `now`, of those dated in the future.
+    /// Merges entries dated in the future into one entry dated `now`.
     fn redate(&mut self, now: u64) {
         let first = self.0.partition_point(|entry| entry.at_us <= now);
         if first < self.0.len() {
@@ -71,9 +71,8 @@ impl Log {
         self.0.push_back(Entry { at_us: now, total: self.total() + units, units });
     }
 
-    /// Makes `base` the running total before the entries that count, of which
-    /// there are some after the first `stale`. What is stale stays: it counts
-    /// again should the clock be stepped back.
+    /// Makes `base` the running total before the entries that count. There is at least one after the first
+    /// `stale` entries. Stale entries stay: they count again if the clock is stepped back.
     fn forget_up_to(&mut self, base: u64, stale: usize) {
         if base == self.total() {
             return self.0.clear();
@@ -145,7 +144,7 @@ impl Algorithm for SlidingLog {
         if self.count_denied { denied.saturating_mul(cost).min(self.limit) } else { 0 }
     }
 
-    /// The oldest units go first: they would have been the first to leave.
+    /// Removes the oldest units first: they would have been the first to leave.
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         let [used, ..] = self.settle(state, now);
         let State::Log(log) = state else { return false };

@@ -1,10 +1,10 @@
-//! Token bucket: a level of used ticks that may rise to the capacity and drains
-//! at the refill rate. `Seen` is `[ticks, _, _]`.
+//! Token bucket: a level of used ticks that may rise to the capacity and drains at the refill rate. `Seen` is
+//! `[ticks, _, _]`.
 
 use super::{Algorithm, Seen, State};
 use crate::quota::TokenBucket;
 
-/// The most that is ever stored, so that debt cannot leave the exact range.
+/// The maximum stored level, so that debt stays in the exact range.
 const MOST_TICKS: u64 = 1 << 49;
 
 impl TokenBucket {
@@ -12,8 +12,8 @@ impl TokenBucket {
         self.capacity * self.per
     }
 
-    /// Ticks of this quota, from those that another version of it may have
-    /// written. In floating point, as the script has them.
+    /// Converts ticks that another version of this quota may have written. Uses floating point, as the script
+    /// does.
     fn ticks(&self, ticks: u64, per: u64) -> u64 {
         if per == self.per {
             return ticks;
@@ -22,8 +22,8 @@ impl TokenBucket {
         ((units * self.per as f64 + 0.5).floor() as u64).min(MOST_TICKS)
     }
 
-    /// The end of the step in which a level is empty. Expiries are such ends, so that
-    /// most charges leave them as they are.
+    /// Returns the end of the step in which a level becomes empty. Rounding expiries to steps leaves most of
+    /// them unchanged by a charge.
     fn kept_until(&self, ticks: u64, at_us: u64) -> u64 {
         let step = self.full() / (8 * self.rate) + 1;
         let empty = at_us + self.drained_after(ticks);
@@ -34,7 +34,7 @@ impl TokenBucket {
         units.saturating_mul(self.per)
     }
 
-    /// How long it takes to drain so much.
+    /// Returns the time to drain `ticks`.
     pub(super) fn drained_after(&self, ticks: u64) -> u64 {
         ticks.div_ceil(self.rate)
     }
@@ -71,7 +71,7 @@ impl Algorithm for TokenBucket {
 
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         let [ticks, ..] = self.settle(state, now);
-        // Units charged then have been draining since.
+        // These units have been draining since their charge.
         let since = now.saturating_sub(stamp.unwrap_or(now));
         let drained = u128::from(since) * u128::from(self.rate);
         let left =

@@ -24,7 +24,7 @@ pub(super) struct Asking {
     pub(super) asks: Vec<Ask>,
     pub(super) policies: Vec<Policy>,
     pub(super) charges: Vec<Charge>,
-    /// Whether each check is decided by itself instead of all or nothing.
+    /// Whether each check is decided independently instead of all or nothing.
     pub(super) charges_each: bool,
     /// Denials that need no check, such as those of rules with a limit of 0.
     pub(super) refused: Vec<(Decision, Policy)>,
@@ -84,10 +84,10 @@ impl Asking {
     }
 }
 
-/// Checks of one request that are decided together: all or nothing, or each by itself.
+/// Checks of one request that are decided together: all or nothing, or each independently.
 pub(super) struct Question {
     pub(super) asks: Vec<Ask>,
-    /// For checks that are each decided by itself: those that were admitted, which a retry does not repeat.
+    /// For checks that are decided independently: the admitted ones, which a retry does not repeat.
     admitted: Option<Vec<Option<Admitted>>>,
 }
 

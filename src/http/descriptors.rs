@@ -1,4 +1,4 @@
-//! How a request becomes descriptors.
+//! Maps a request to descriptors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -14,8 +14,9 @@ use super::settings::MissingKey;
 use crate::error::Error;
 use crate::rules::{Action, Condition, Descriptor, Mapping, Match, Rules, Source};
 
-/// How a request becomes descriptors of a domain, for [`RateLimitLayer::ruled`](super::RateLimitLayer::ruled):
-/// by the `rate_limits` of the domain's file, with what only the service knows, or by a closure instead.
+/// Maps a request to the descriptors of a domain, for
+/// [`RateLimitLayer::ruled`](super::RateLimitLayer::ruled). Uses the `rate_limits` in the domain's file
+/// together with values from the service, or a closure instead.
 ///
 /// ```
 /// use tidegate::http::{ClientIp, Descriptors, Key};
@@ -43,13 +44,13 @@ type Making = dyn for<'p> Fn(&'p Parts) -> Vec<Descriptor<'p>> + Send + Sync;
 type Tiering = dyn for<'p> Fn(&'p Parts) -> Option<&'p str> + Send + Sync;
 
 impl Descriptors {
-    /// Those that the `rate_limits` of this domain make.
+    /// Makes the descriptors that the `rate_limits` of this domain define.
     pub fn of(domain: &str) -> Self {
         let (domain, client_ip) = (domain.into(), ClientIp::peer());
         Self { domain, made: None, client_ip, extensions: Vec::new(), tier: None }
     }
 
-    /// Those that `f` makes; what the file says of it is not used.
+    /// Makes the descriptors that `f` returns, and ignores those that the file defines.
     ///
     /// ```
     /// use tidegate::http::Descriptors;
@@ -68,8 +69,8 @@ impl Descriptors {
         Self { made: Some(Arc::new(f)), ..Self::of(domain) }
     }
 
-    /// Who the client is, for `remote_address` and `masked_remote_address`: which proxies are trusted is not
-    /// a file's to say.
+    /// Sets how to determine the client's address for `remote_address` and `masked_remote_address`. A file
+    /// cannot declare trusted proxies.
     ///
     /// Default: [`ClientIp::peer`].
     pub fn client_ip(mut self, client_ip: ClientIp) -> Self {
@@ -77,30 +78,31 @@ impl Descriptors {
         self
     }
 
-    /// What files can name as `extension: { name: … }`: such as the user whom an earlier layer has found.
+    /// Provides a value for `extension: { name: … }` in files, such as the user that an earlier layer found.
     pub fn extension(mut self, name: &str, key: Key) -> Self {
         self.extensions.retain(|(other, _)| **other != *name);
         self.extensions.push((name.into(), key));
         self
     }
 
-    /// The tier of who asks, for rules with `tiers`. By what a client cannot choose: he would choose the highest.
+    /// Sets the tier of a request, for rules with `tiers`. Use only properties that clients cannot choose:
+    /// otherwise they would choose the highest tier.
     ///
-    /// Default: what the file's `tier` says, else none.
+    /// Default: the file's `tier`, else none.
     pub fn tier(mut self, f: impl for<'p> Fn(&'p Parts) -> Option<&'p str> + Send + Sync + 'static) -> Self {
         self.tier = Some(Arc::new(f));
         self
     }
 
-    /// The descriptors of this request, to look at what a file yields. `None` if the client's address is asked
-    /// for and not known.
+    /// Returns the descriptors of this request, to test a file. Returns `None` if the client's address is
+    /// needed and not known.
     #[must_use]
     pub fn read<'p>(&'p self, rules: &'p Rules, parts: &'p Parts) -> Option<Vec<Descriptor<'p>>> {
         self.of_request(rules, parts, MissingKey::Refuse)
     }
 }
 
-/// The client's address is asked for and not known.
+/// The client's address is needed and not known.
 struct NoAddress;
 
 impl Descriptors {
@@ -108,7 +110,7 @@ impl Descriptors {
         &self.domain
     }
 
-    /// Whether these rules can be asked.
+    /// Checks that the rules have this domain and that their extensions are provided.
     pub(super) fn check(&self, rules: &Rules) -> Result<(), Error> {
         let domain = &self.domain;
         let Some(mapping) = rules.mapping(domain) else {
@@ -150,7 +152,7 @@ impl Descriptors {
         Some(descriptors)
     }
 
-    /// `None` where one of the actions makes no entry.
+    /// Returns `None` if one of the actions makes no entry.
     fn made_by<'p>(
         &'p self,
         actions: &'p [Action],
@@ -188,7 +190,7 @@ impl Descriptors {
             Source::Path => borrowed(path(parts)),
             #[cfg(feature = "axum")]
             Source::PathTemplate => borrowed(parts.extensions.get::<axum::extract::MatchedPath>()?.as_str()),
-            // Refused where it is read.
+            // Rejected when the file is read.
             #[cfg(not(feature = "axum"))]
             Source::PathTemplate => None,
             Source::Extension(extension) => {
@@ -211,12 +213,12 @@ impl Descriptors {
             return tier(parts).map(Cow::Borrowed);
         }
         let tier = self.value(mapping?.tier.as_ref()?, parts)?;
-        // No tier in a file is named by anything else.
+        // The names of tiers in a file are UTF-8, so any other value matches none.
         String::from_utf8(tier.into_owned()).ok().map(Cow::Owned)
     }
 }
 
-/// The first of its values, or what Envoy calls a header.
+/// Returns the first value of a header or of one of Envoy's pseudo-headers.
 fn header<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
     let uri = uri(parts);
     let value = match name {
@@ -231,7 +233,7 @@ fn header<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
     Some(Cow::Borrowed(value))
 }
 
-/// All of its values, as Envoy joins them for comparison.
+/// Returns all values of a header, joined for comparison as in Envoy.
 fn joined_header<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
     let mut values = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes);
     match (values.next(), values.next()) {

@@ -1,4 +1,4 @@
-//! Whom a request is counted for.
+//! The key that a request is counted for.
 
 mod address;
 mod client_ip;
@@ -17,9 +17,10 @@ pub use self::network::ToNetwork;
 pub use self::peer::PeerAddr;
 use crate::as_key::AsKey;
 
-/// Whom a request is counted for: a client's address, a header, a path, or several of these together.
+/// The key that a request is counted for: a client's address, a header, a path, or several of these together.
 ///
-/// A request that lacks it has no key; what becomes of such a request is the layer's to say.
+/// A request without the property has no key; [`MissingKey`](super::MissingKey) decides how the layer handles
+/// it.
 ///
 /// ```
 /// use tidegate::http::{ClientIp, Key};
@@ -49,38 +50,38 @@ enum Source {
 }
 
 impl Key {
-    /// The client's address: `203.0.113.7`, or an IPv6 network, `2001:db8:1:2::/64`. None if the
+    /// Uses the client's address: `203.0.113.7`, or an IPv6 network, `2001:db8:1:2::/64`. None if the
     /// [peer](PeerAddr) is not known.
     #[must_use]
     pub fn client_ip(ip: ClientIp) -> Self {
         Self(Source::ClientIp(Arc::new(ip)))
     }
 
-    /// The value of a header, such as an API key. None if it is not there or empty; if it is there more
-    /// than once, the first counts, as it does for `HeaderMap::get`.
+    /// Uses the value of a header, such as an API key. None if the header is missing or empty. If it occurs
+    /// more than once, the first value counts, as for `HeaderMap::get`.
     ///
-    /// Clients write headers as they like. As a key, use one that is checked before: else each made-up
-    /// value is a client of its own.
+    /// Clients can send any header. Use only headers that were verified before: otherwise each invented value
+    /// counts as a client.
     ///
     /// # Panics
     ///
-    /// If this can be no header's name.
+    /// If `name` is not a valid header name.
     #[must_use]
     pub fn header(name: impl TryInto<HeaderName>) -> Self {
         Self(Source::Header(header_name(name)))
     }
 
-    /// The path of the request as it was sent, without the query: `/users/42`. For gRPC this is the method,
+    /// Uses the path of the request as sent, without the query: `/users/42`. For gRPC this is the method,
     /// `/package.Service/Method`.
     ///
-    /// Many paths may lead to one place (`/a`, `/a/`, `/%61`), and each is a key of its own: where there
-    /// are templates, use them.
+    /// Several paths can reach one handler (`/a`, `/a/`, `/%61`), and each is a separate key: use templates
+    /// where they exist.
     #[must_use]
     pub fn path() -> Self {
         Self(Source::Path)
     }
 
-    /// The route that axum matched: `/users/{id}`. None where no route has been matched yet: add the layer
+    /// Uses the route that axum matched: `/users/{id}`. None if no route has been matched yet: add the layer
     /// to the `Router` (or a route of it), not around it.
     #[cfg(feature = "axum")]
     #[must_use]
@@ -88,8 +89,8 @@ impl Key {
         Self(Source::PathTemplate)
     }
 
-    /// The key that `f` takes from the extension `T` of the request, such as the user that an earlier layer found.
-    /// None if there is no such extension.
+    /// Uses the key that `f` takes from the extension `T` of the request, such as the user that an earlier
+    /// layer found. None if there is no such extension.
     #[must_use]
     pub fn extension<T, K>(f: impl Fn(&T) -> K + Send + Sync + 'static) -> Self
     where
@@ -99,7 +100,7 @@ impl Key {
         Self::from_fn(move |parts| Some(f(parts.extensions.get::<T>()?).as_key().to_vec()))
     }
 
-    /// What `f` says.
+    /// Uses the key that `f` returns.
     ///
     /// ```
     /// use tidegate::http::Key;
@@ -111,20 +112,22 @@ impl Key {
         Self(Source::Closure(Arc::new(f)))
     }
 
-    /// All of these, joined by `|`: `203.0.113.7|/login`. Two requests share the key only if they share each
-    /// part, whatever bytes the parts hold: in a part, `|` and `\` are preceded by `\`. None if any part is.
+    /// Combines all of these, joined by `|`: `203.0.113.7|/login`. Two requests share the key only if they
+    /// share each part. Parts can hold any bytes: in a part, `|` and `\` are preceded by `\`. None if any
+    /// part is.
     #[must_use]
     pub fn all(keys: impl IntoIterator<Item = Self>) -> Self {
         Self(Source::All(keys.into_iter().collect()))
     }
 
-    /// The same for all requests: for a limit that all share, or to tell apart keys that share a gate.
+    /// Uses the same key for all requests: for a limit that all share, or to distinguish keys that share a
+    /// gate.
     #[must_use]
     pub fn constant(key: impl AsKey) -> Self {
         Self(Source::Constant((*key.as_key()).into()))
     }
 
-    /// The key of this request, or `None` if it has none: to look at what a setting yields.
+    /// Returns the key of this request, or `None` if it has none; useful to test a setting.
     ///
     /// ```
     /// use tidegate::http::Key;
@@ -158,7 +161,7 @@ pub(super) fn path(parts: &Parts) -> &str {
     uri(parts).path()
 }
 
-/// As it was sent: inside a router that is nested in another, axum cuts off the path what led there.
+/// Returns the URI as sent. Inside a nested router, axum removes the matched prefix from the path.
 pub(super) fn uri(parts: &Parts) -> &http::Uri {
     #[cfg(feature = "axum")]
     if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {

@@ -29,27 +29,27 @@ use crate::gate::Gate;
 #[cfg(feature = "rules")]
 use crate::rules::Watched;
 
-/// Asks gates before a request goes to the service. See the [module docs](super).
+/// Checks gates before a request enters the service. See the [module docs](super).
 ///
-/// Cheap to clone; clones, and all services made by them, share the waiting room.
+/// Cheap to clone. Clones, and all services made by them, share the wait queue.
 #[derive(Clone)]
 pub struct RateLimitLayer {
     settings: Arc<Settings>,
 }
 
-/// # Which gates are asked
+/// # Rules
 impl RateLimitLayer {
-    /// Asks one gate for one unit of each request.
+    /// Checks one gate for one unit per request.
     #[must_use]
     pub fn new(gate: Gate, key: Key) -> Self {
         Self::of([Rule::new(gate, key)])
     }
 
-    /// Asks by several rules, all or nothing in one atomic step. Their gates must be of one limiter.
+    /// Checks several rules, all or nothing in one atomic step. Their gates must belong to the same limiter.
     ///
     /// # Panics
     ///
-    /// If they are not, or if there is no rule: such a layer would limit nothing.
+    /// If the gates belong to different limiters, or if there is no rule: such a layer would limit nothing.
     #[must_use]
     pub fn of(rules: impl IntoIterator<Item = Rule>) -> Self {
         let layer = rules.into_iter().fold(Self::without_rules(), Self::and_rule);
@@ -57,8 +57,8 @@ impl RateLimitLayer {
         layer
     }
 
-    /// Asks by the rules that are chosen for each request, such as by the tier of its user. No rule:
-    /// the request passes.
+    /// Checks rules chosen for each request, such as by the tier of its user. Without a rule, the request is
+    /// admitted.
     ///
     /// ```
     /// use tidegate::http::{Key, RateLimitLayer, Rule};
@@ -80,8 +80,8 @@ impl RateLimitLayer {
         Self::lookup(move |parts| std::future::ready(choose(parts).into_iter().collect::<Vec<_>>()))
     }
 
-    /// [`choose`](Self::choose), by asking elsewhere: the function takes from the request what it
-    /// needs, and its future finds the rules. It should have a time limit of its own.
+    /// Does the same as [`choose`](Self::choose) with an asynchronous function. The function takes its inputs
+    /// from the request, and its future finds the rules. The future should have a timeout.
     #[must_use]
     pub fn lookup<R, F>(lookup: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
     where
@@ -96,8 +96,8 @@ impl RateLimitLayer {
         })
     }
 
-    /// Asks by rules from files: those that the request's [descriptors](Descriptors) meet. With rules that are
-    /// [watched](Watched), each request is decided wholly under those that are in force when it comes.
+    /// Checks rules from files that match the request's [descriptors](Descriptors). With [watched](Watched)
+    /// rules, each request is decided entirely under the rules that are active when it arrives.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -116,33 +116,34 @@ impl RateLimitLayer {
     /// # let _ = layer; Ok(()) }
     /// ```
     ///
-    /// Gates that are [added](Self::and) are asked with them. The layer's [cost](Self::cost) is how many
-    /// [hits](crate::rules::Descriptor::hits) each descriptor is. Under `charge: each`, a request that
-    /// [waits](Self::wait) is charged by each limit once, when that limit admits it. It then waits for the other limits
-    /// only; the limits that have admitted it do not prolong the wait. Rules in shadow mode are checked once. The service finds the [`Ruling`](crate::rules::Ruling) in the request's extensions.
+    /// [Added](Self::and) gates are checked in the same step. The layer's [cost](Self::cost) sets the
+    /// [hits](crate::rules::Descriptor::hits) of each descriptor. Under `charge: each`, a request that
+    /// [waits](Self::wait) is charged by each limit once, when that limit admits it. It then waits for the
+    /// other limits only; the limits that have admitted it do not prolong the wait. Rules in shadow mode are
+    /// checked once. The service finds the [`Ruling`](crate::rules::Ruling) in the request's extensions.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] if the rules have no such domain, it does not say how requests become
-    /// descriptors, or it names an extension that is not provided. Watched rules that later lack one of these
-    /// are not taken: those before stay in force, as with any mistake.
+    /// [`Error::is_config`] if the rules have no such domain, if the domain does not define how requests
+    /// become descriptors, or if it names an extension that is not provided. A later version of watched rules
+    /// with such an error is rejected: the previous rules stay active.
     #[cfg(feature = "rules")]
     pub fn ruled(rules: impl Into<Watched>, descriptors: impl Into<Descriptors>) -> Result<Self, Error> {
         let ruled = Ruled::new(rules.into(), descriptors.into())?;
         Ok(Self::without_rules().set(|settings| settings.ruled = Some(ruled)))
     }
 
-    /// Asks this gate too: all of them admit a request, or none is charged.
+    /// Checks this gate too: all gates admit a request, or none is charged.
     ///
     /// # Panics
     ///
-    /// If it is of another limiter than the others.
+    /// If the gate belongs to another limiter than the others.
     #[must_use]
     pub fn and(self, gate: Gate, key: Key) -> Self {
         self.and_rule(Rule::new(gate, key))
     }
 
-    /// [`and`](Self::and), with the options of a rule.
+    /// Does the same as [`and`](Self::and), with the options of a rule.
     ///
     /// # Panics
     ///
@@ -161,7 +162,7 @@ impl RateLimitLayer {
         })
     }
 
-    /// How many units a request wants of each rule that does not say it itself. See [`Rule::cost`].
+    /// Sets the cost of a request for each rule without a cost of its own. See [`Rule::cost`].
     ///
     /// Default: 1.
     #[must_use]
@@ -169,8 +170,8 @@ impl RateLimitLayer {
         self.set(|settings| settings.cost = Some(Arc::new(cost)))
     }
 
-    /// Which requests pass without asking, such as health checks. By what a client cannot choose: who
-    /// can write what this looks at is not limited.
+    /// Admits some requests without a check, such as health checks. Test only properties that clients cannot
+    /// choose: otherwise any client can bypass the limit.
     ///
     /// Default: none.
     #[must_use]
@@ -178,7 +179,7 @@ impl RateLimitLayer {
         self.set(|settings| settings.skip = Some(Arc::new(skip)))
     }
 
-    /// What becomes of a request that lacks the key of a rule.
+    /// Sets how to handle a request that lacks the key of a rule.
     ///
     /// Default: [`MissingKey::Refuse`].
     #[must_use]
@@ -186,7 +187,7 @@ impl RateLimitLayer {
         self.set(|settings| settings.missing_key = missing_key)
     }
 
-    /// What becomes of a request that the limiter could not decide on.
+    /// Sets how to handle a request that the limiter failed to decide.
     ///
     /// Default: [`OnError::Refuse`].
     #[must_use]
@@ -195,9 +196,9 @@ impl RateLimitLayer {
     }
 }
 
-/// # What is charged, said and answered
+/// # Charges, headers and responses
 impl RateLimitLayer {
-    /// What the response changes of what was charged.
+    /// Sets how the response changes the charge.
     ///
     /// Default: [`Charge::always`].
     #[must_use]
@@ -205,7 +206,7 @@ impl RateLimitLayer {
         self.set(|settings| settings.charge = charge)
     }
 
-    /// Which headers tell a client where it stands.
+    /// Sets the headers that report the limits to the client.
     ///
     /// Default: [`Headers::new`].
     #[must_use]
@@ -225,8 +226,8 @@ impl RateLimitLayer {
         self.set(|settings| settings.room = Some(Room::new(max_wait, max_waiting)))
     }
 
-    /// Answers what is refused in your own way: with a cached or thinner answer, or another error. Headers are added to
-    /// it as to every response.
+    /// Sets the response to rejected requests, such as a cached or smaller response, or another error.
+    /// Headers are added to it as to every response.
     ///
     /// ```
     /// use http::Response;

@@ -1,4 +1,4 @@
-//! A room in which requests wait for their turn.
+//! The wait queue: requests that wait for their turn.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -19,7 +19,7 @@ use crate::error::Error;
 /// lease.
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
-/// Bounded in time and number. Clones are the same room.
+/// A wait queue, bounded in time and number. Clones share it.
 #[derive(Clone)]
 pub(super) struct Room {
     max_wait: Duration,
@@ -27,17 +27,18 @@ pub(super) struct Room {
     lines: Arc<Lines>,
 }
 
-/// One for each set of keys that is waited for. As many as there are places at most.
+/// One queue per set of keys with waiting requests. At most as many as there are permits.
 #[derive(Default)]
 struct Lines(Mutex<HashMap<Vec<u8>, Line>>);
 
 struct Line {
-    /// One permit: who has it is first in line, and asks. It is handed on in the order of asking for it.
+    /// One permit: its holder is first in the queue, and checks. Tokio's semaphore passes it on in FIFO
+    /// order.
     first: Arc<Semaphore>,
     people: usize,
 }
 
-/// A place in the room, held while a request waits.
+/// A permit to wait, held while a request waits.
 pub(super) struct Place {
     _place: OwnedSemaphorePermit,
 }
@@ -87,7 +88,7 @@ impl Room {
         let _first = match line.first.clone().try_acquire_owned() {
             Ok(first) => first,
             Err(_) => {
-                // The decision is outdated once the request has waited in line.
+                // The decision is outdated once the request has waited in the queue.
                 known = None;
                 match Self::until_first(&line, core.sleep(left())).await {
                     Some(first) => first,
@@ -111,7 +112,7 @@ impl Room {
         }
     }
 
-    /// Waits until the request is first in line. Returns `None` if `too_long` ends first.
+    /// Waits until the request is first in the queue. Returns `None` if `too_long` ends first.
     async fn until_first(line: &InLine, too_long: impl Future<Output = ()>) -> Option<OwnedSemaphorePermit> {
         let first = std::pin::pin!(line.first.clone().acquire_owned());
         match select(first, std::pin::pin!(too_long)).await {
@@ -140,7 +141,7 @@ async fn denied(question: &Question) -> Result<AllDecision, Error> {
     Ok(AllDecision { allowed: false, ..decision })
 }
 
-/// Returns a name for the keys of a request. Requests with equal names wait in one line.
+/// Returns a name for the keys of a request. Requests with equal names wait in one queue.
 fn name(asks: &[Ask]) -> Vec<u8> {
     let mut name = Vec::new();
     for ask in asks {
@@ -172,7 +173,7 @@ impl Lines {
     }
 }
 
-/// Somebody in a line, who leaves it when dropped; the last one takes it away.
+/// A request in a queue. Leaves the queue when dropped; the last one removes the queue.
 struct InLine {
     first: Arc<Semaphore>,
     name: Vec<u8>,

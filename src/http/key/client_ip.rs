@@ -13,7 +13,7 @@ use crate::error::Error;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// So many entries of a list are looked at where trust says how far (no chain of proxies is as long).
+/// The maximum number of entries read from a list (no chain of proxies is as long).
 const MOST_ENTRIES: usize = 32;
 
 /// Determines the IP address of a client.
@@ -91,8 +91,8 @@ impl ClientIp {
         Ok(Self::trusting(Trusted::Networks(networks)))
     }
 
-    /// Trusts exactly `proxies` proxies, whatever their addresses are. The client is the entry that the outermost proxy
-    /// wrote: the `proxies`-th from the end of `X-Forwarded-For`. With 0, it is the peer.
+    /// Trusts exactly `proxies` proxies, regardless of their addresses. The client is the entry that the
+    /// outermost proxy wrote: the `proxies`-th from the end of `X-Forwarded-For`. With 0, it is the peer.
     ///
     /// Use this only if no client can bypass a proxy. A client that can, or a number that is too large, lets clients
     /// claim any address. The address of the peer is not needed, so this works for proxies on a Unix socket.

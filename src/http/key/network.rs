@@ -42,7 +42,7 @@ impl ToNetwork for str {
     }
 }
 
-/// Returns what is wrong with a text that is no network.
+/// Returns the problem with a text that is no network.
 fn mistake(text: &str) -> String {
     if text.is_empty() {
         return "the text is empty".to_owned();
