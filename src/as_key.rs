@@ -10,8 +10,9 @@ use crate::error::Redacted;
 
 /// A value that can be a key: the user, address or tenant that a limit counts for.
 ///
-/// Text and bytes are keys as they are. An integer is its decimal text, so `42`, `42_u64` and `"42"` are the
-/// same key. Neither needs an allocation. References, `Box`, `Rc`, `Arc` and `Cow` of a key are keys too.
+/// Text and bytes are used unchanged. An integer is its decimal text, so `42`, `42_u64` and `"42"` are the
+/// same key. None of them needs an allocation. References, `Box`, `Rc`, `Arc` and `Cow` of a key are keys
+/// too.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -60,7 +61,7 @@ const MAX_DIGITS: usize = 40;
 
 #[derive(Clone, Copy)]
 struct Decimal {
-    /// The text stands at the end.
+    /// The text is at the end of the array.
     text: [u8; MAX_DIGITS],
     start: u8,
 }
@@ -155,8 +156,8 @@ macro_rules! bytes {
     };
 }
 
-// Not for all of `AsRef<[u8]>`: the standard library may give that to an integer in future, so the compiler refuses
-// both at once.
+// Not implemented for all of `AsRef<[u8]>`: the standard library may implement that for an integer in future,
+// so the compiler rejects both at once.
 bytes! {
     [] str;
     [] String;

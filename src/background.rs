@@ -1,10 +1,9 @@
-//! The background thread of a limiter, and the jobs that run on it: probing, heartbeats,
-//! following what operators set, reconciling after an outage, leases, and the connection of callers
-//! on current-thread runtimes.
+//! The background thread of a limiter, and the jobs that run on it: probing, heartbeats, following overrides,
+//! reconciling after an outage, leases, and the connection of callers on current-thread runtimes.
 //!
-//! None of this may depend on the runtimes of callers. A current-thread runtime polls its tasks
-//! only inside `block_on`, a runtime per call drops them, and a blocked worker holds them up. A job
-//! that stops there looks as if it were running, and nobody else does its work.
+//! None of these jobs may depend on the runtimes of callers. A current-thread runtime polls its tasks only
+//! inside `block_on`, a runtime per call drops them, and a blocked worker delays them. A job that stops there
+//! looks as if it were running, so no other task replaces it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -37,23 +36,23 @@ struct Runtime {
 }
 
 impl Background {
-    /// Without a thread, for tests that move a clock by hand: on a current-thread runtime the jobs
-    /// then take turns with the test, in the same order each time.
+    /// Makes a background without a thread, for tests that move a clock by hand: on a current-thread runtime
+    /// the jobs then take turns with the test, in the same order each time.
     pub(crate) fn on_callers_runtime() -> Self {
         Self { uses_callers_runtime: true, ..Self::default() }
     }
 
-    /// Runs the job on the background thread. Where the system gives no thread, it runs on the
-    /// caller's runtime, if there is one.
+    /// Runs the job on the background thread. If the system provides no thread, runs it on the caller's
+    /// runtime, if there is one.
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) -> Option<JoinHandle<()>> {
         Some(self.thread().or_else(|| Handle::try_current().ok())?.spawn(job))
     }
 
-    /// Runs a connection on a multi-thread runtime of the callers, where a round trip costs no switch
-    /// of threads; on the background thread if they have none.
+    /// Runs a connection on a multi-thread runtime of the callers, where a round trip costs no switch of
+    /// threads; on the background thread if they have none.
     ///
-    /// A job of the background thread that connects does so on the callers' runtime too. So a
-    /// connection does not move to the background thread because a probe made it.
+    /// A job of the background thread that connects does so on the callers' runtime too. So a connection does
+    /// not move to the background thread because a probe made it.
     pub(crate) fn spawn_connection(&self, job: impl Future<Output = ()> + Send + 'static) {
         let current = Handle::try_current().ok();
         let is_multi_thread = |runtime: &Handle| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
@@ -89,7 +88,7 @@ impl Runtime {
         let handle = runtime.handle().clone();
         let (running, ended) = oneshot::channel();
         let run = move || {
-            // An error says that the sender was dropped.
+            // An error means that the sender was dropped.
             let _ = runtime.block_on(ended);
         };
         thread::Builder::new().name("tidegate".to_owned()).spawn(run)?;
@@ -113,8 +112,8 @@ pub(crate) struct JobSlot(Arc<AtomicBool>);
 impl JobSlot {
     /// Starts the job unless it is running.
     ///
-    /// Race: a caller adds work, then looks whether the job is running. A job that ends clears the
-    /// flag, then looks for work. One of them always observes the other.
+    /// Race: a caller adds work, then reads the flag. A job that ends clears the flag, then checks for work.
+    /// One of them always observes the other.
     #[inline]
     pub(crate) fn ensure_running<J: Job>(&self, background: &Background, job: impl FnOnce() -> J) {
         if self.0.load(Ordering::SeqCst) {
@@ -136,8 +135,7 @@ impl JobSlot {
     }
 }
 
-/// Frees the slot when the job ends, also where it panics or is dropped: the next caller starts it
-/// again.
+/// Frees the slot when the job ends, also if it panics or is dropped: the next caller starts it again.
 struct Running(Arc<AtomicBool>);
 
 impl Running {

@@ -1,9 +1,9 @@
-//! Batching: checks that are made while calls are in flight travel together, equal checks as one
+//! Batching: checks that are made while calls are in flight are sent together, equal checks merged into one
 //! take of n.
 //!
-//! With nothing in flight a caller sends its own check at once: no timer, no other task. Otherwise
-//! checks are enqueued, and dispatchers send them, a few calls at a time. A dispatcher is a task, so
-//! a caller that is no longer polled delays no other caller.
+//! If nothing is in flight, a caller sends its own check at once: no timer, no other task. Otherwise checks
+//! are enqueued, and dispatchers send them, a few calls at a time. A dispatcher is a task, so a caller that
+//! is no longer polled delays no other caller.
 
 mod dispatcher;
 mod place;
@@ -37,11 +37,11 @@ use crate::store::{Group, MOST_WORK, Outcome, Store};
 /// either.
 const OF_ONE_REDIS: Limits =
     Limits { shards: 4, direct_sends: 4, dispatchers: 2, second_call: 16, capacity: 65_536 / 4 };
-/// The same for threads that each drive a runtime. Such a runtime is not polled while its owner does
-/// something else, which delays the checks that its dispatcher has. So these should be its own.
+/// The same for threads that each drive a runtime. Such a runtime is not polled while its owner does other
+/// work, which delays its dispatcher's checks. So these should be only the checks of its own thread.
 const OF_A_THREAD: Limits = Limits { shards: 1, ..OF_ONE_REDIS };
 const THREADS: usize = 4;
-/// The same for each hash tag of a cluster, whose calls are its own.
+/// The same for each hash tag of a cluster, which has separate calls.
 const OF_A_PLACE: Limits =
     Limits { shards: 1, direct_sends: 1, dispatchers: 1, second_call: 0, capacity: 65_536 / PLACES };
 
@@ -206,7 +206,7 @@ impl Shared {
         room: Option<SemaphorePermit<'_>>,
     ) -> Joined<'_> {
         let fingerprint = fingerprint(&group);
-        // As little work as possible under the lock, which the threads of one shard share.
+        // Does as little as possible under the lock, which the threads of one shard share.
         let (answer, answered) = oneshot::channel();
         let place = &self.places[number];
         let shard = &place.shards[shard];
@@ -234,8 +234,8 @@ impl Shared {
         Joined::Waits(self.in_time(Taking::Waits(answered), is_watched, deadline))
     }
 
-    /// Enqueues as soon as there is room. Callers get room in their order, before newcomers do; one
-    /// that is cancelled leaves its room to the next.
+    /// Enqueues as soon as there is room. Callers get room in FIFO order, before newcomers do. A cancelled
+    /// caller leaves its room to the next.
     async fn wait_for_room(
         self: &Arc<Self>,
         (place, shard): (usize, usize),
@@ -243,8 +243,8 @@ impl Shared {
         deadline: Deadline,
     ) -> Told {
         let full = || Error::timeout(ITS_TURN, deadline.after);
-        // Room for thousands of callers comes at once. Under tokio's budget each turn of a task would
-        // poll all of its callers that were woken, and let 128 of them go on.
+        // Releases room for thousands of callers at once. Under tokio's budget each turn of a task would poll
+        // all of its woken callers, and let only 128 of them continue.
         let room = unconstrained(self.places[place].shards[shard].room.acquire());
         let room = tokio::time::timeout_at(deadline.at, room).await.map_err(|_| full())?;
         match self.join((place, shard), group, deadline, room.ok()) {
@@ -255,7 +255,7 @@ impl Shared {
         }
     }
 
-    /// Adds a timer of its own where there is no reaper.
+    /// Adds a timer if there is no reaper.
     fn in_time<'a>(&'a self, taking: Taking<'a>, is_watched: bool, deadline: Deadline) -> Taking<'a> {
         if is_watched {
             return taking;

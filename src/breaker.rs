@@ -1,9 +1,9 @@
-//! The circuit breaker: while Redis does not answer, checks are not sent to it. It is probed until
-//! it answers.
+//! The circuit breaker: while Redis does not answer, checks are not sent to it. It is probed until it
+//! answers.
 //!
-//! There is one circuit for each hash tag of a cluster, so that a lost primary does not affect the
-//! keys of the others; a single Redis has one circuit. Refusals (OOM, NOPERM, a corrupt key) do not
-//! open a circuit: they arrive at once and cost a round trip each, as answers do.
+//! There is one circuit for each hash tag of a cluster, so that a lost primary does not affect the keys of
+//! the others; a single Redis has one circuit. Error replies (OOM, NOPERM, a corrupt key) do not open a
+//! circuit: they arrive at once and cost a round trip each, as other replies do.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -18,10 +18,10 @@ use crate::key::Place;
 use crate::observer::Observer;
 use crate::store::{Group, Store};
 
-/// Unanswered checks, less the answered ones, that open a circuit: five in a row, or more than half
-/// for a while.
+/// The failure count that opens a circuit: unanswered checks less answered ones. Five in a row reach it, or
+/// more than half for a while.
 const MAX_FAILURES: u32 = 5;
-/// Between two probes, at first and at most. Up to 50 % jitter keeps a fleet from probing in step.
+/// The pause between two probes, at first and at most. Up to 50 % jitter desynchronizes a fleet's probes.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
@@ -33,8 +33,7 @@ struct Shared {
     observer: Option<Arc<dyn Observer>>,
     background: Arc<Background>,
     circuits: Box<[Circuit]>,
-    /// How many circuits are open. Locked while the observer is notified, so that it is notified
-    /// in order.
+    /// The number of open circuits. Locked while the observer is notified, so that it is notified in order.
     open: Mutex<usize>,
     is_enabled: bool,
     is_shut_down: AtomicBool,
@@ -83,7 +82,7 @@ impl Breaker {
         }))
     }
 
-    /// An error if checks of this hash tag must not be sent.
+    /// Returns an error if checks of this hash tag must not be sent.
     #[inline]
     pub(crate) fn check(&self, tag: Place) -> Result<(), Error> {
         if !self.is_open(tag) {
@@ -94,14 +93,14 @@ impl Breaker {
         Err(Error::breaker_open())
     }
 
-    /// Whether the circuit of this hash tag is open.
+    /// Returns whether the circuit of this hash tag is open.
     #[inline]
     pub(crate) fn is_open(&self, tag: Place) -> bool {
         self.0.circuit(tag).is_open.load(Ordering::Acquire)
     }
 
-    /// Counts the result of a check. A timeout before the limiter's own deadline says nothing about
-    /// Redis.
+    /// Counts the result of a check. A timeout before the limiter's own deadline does not count as a failure
+    /// of Redis.
     #[inline]
     pub(crate) fn record<T>(&self, tag: Place, result: &Result<T, Error>, deadline: Duration) {
         match result {
@@ -113,7 +112,7 @@ impl Breaker {
             }
             _ => {
                 let failures = &self.0.circuit(tag).failures;
-                // As long as Redis answers, callers share no cache line that is written.
+                // While Redis answers, callers write no shared cache line.
                 if failures.load(Ordering::Relaxed) > 0 {
                     let one_less = |failures: u32| failures.checked_sub(1);
                     let _ = failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
@@ -122,24 +121,24 @@ impl Breaker {
         }
     }
 
-    /// Whether no check at all may be sent.
+    /// Returns whether all circuits are open, so that no check may be sent.
     pub(crate) fn are_all_open(&self) -> bool {
         self.0.circuits.iter().all(|circuit| circuit.is_open.load(Ordering::Acquire))
     }
 
-    /// For how long a circuit has been open; of several, the one that opened first.
+    /// Returns for how long a circuit has been open; if several are, the one that opened first.
     pub(crate) fn open_for(&self) -> Option<Duration> {
         let open = self.0.circuits.iter().filter(|circuit| circuit.is_open.load(Ordering::Acquire));
         let opened_at = open.filter_map(|circuit| *lock(&circuit.opened_at));
         opened_at.min().map(|opened_at| opened_at.elapsed())
     }
 
-    /// Sends a probe, whether the circuit is open or not.
+    /// Sends a probe, regardless of the circuit's state. Returns whether Redis answered.
     pub(crate) async fn is_answered(&self, tag: Place) -> bool {
         self.0.is_answered(self.0.circuit(tag)).await
     }
 
-    /// Ends probing, and all jobs that ask [`is_shut_down`](Self::is_shut_down).
+    /// Ends probing, and all jobs that check [`is_shut_down`](Self::is_shut_down).
     pub(crate) fn shut_down(&self) {
         self.0.is_shut_down.store(true, Ordering::Release);
     }

@@ -1,9 +1,8 @@
-//! One connection to a server that all callers share, made when first needed and
-//! made anew when lost, or when the server behind it is no longer the one to ask;
-//! one to each node of a cluster.
+//! One connection to a server, shared by all callers: made when first needed, and made again when lost or
+//! when the server is no longer the primary. In a cluster, one connection per node.
 //!
-//! A pool checkout per check would cost two round trips more each; Redis answers
-//! a multiplexed connection in order, so nothing is gained by several.
+//! A pool checkout per check would cost two round trips more. Redis answers a multiplexed connection in
+//! order, so several connections would gain nothing.
 
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -38,7 +37,7 @@ use crate::error::Error;
 use crate::key::Place;
 use crate::script::Script;
 
-/// What a deadline can pass in waiting for.
+/// The events that a timed-out call was waiting for.
 const ANSWER: &str = "Redis to answer";
 const CONNECTION: &str = "a connection";
 
@@ -50,21 +49,20 @@ enum Servers {
     Cluster(Box<Cluster>),
 }
 
-/// How a script is to be run.
+/// The options of a script call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct To {
-    /// Where all its keys live, if it has any.
+    /// The hash tag of all its keys, if it has keys.
     #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "all places are on one server"))]
     pub(crate) place: Option<Place>,
     pub(crate) deadline: Deadline,
-    /// Whether a call that found the connection lost is repeated once on a new
-    /// one. It may then have been done twice: right for a take, which at worst
-    /// over-charges, and wrong for giving back. What a server did not do because
-    /// it is a replica is repeated once in either case.
+    /// Whether a call on a lost connection is sent once more on a new one. It may then run twice: for a take
+    /// this over-charges at worst; for a refund it would be wrong. A call that a replica rejected is sent
+    /// once more in either case.
     pub(crate) again: bool,
 }
 
-/// By when an answer is wanted.
+/// The time limit of a call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     pub(crate) at: Instant,
@@ -78,7 +76,7 @@ impl Deadline {
         Self { at, after }
     }
 
-    /// No later than after a pause from now.
+    /// Returns the earlier of this deadline and a pause from now.
     #[cfg(feature = "cluster")]
     fn within(self, pause: Duration) -> Self {
         Self { at: self.at.min(Instant::now() + pause), ..self }
@@ -89,16 +87,16 @@ impl Deadline {
     }
 }
 
-/// How often a call may be sent again on a new connection.
+/// The retry budget: how often a call may be sent again on a new connection.
 struct Again {
-    /// Where the connection was lost: the call may have been done.
+    /// After a lost connection: the call may have run.
     lost: u32,
-    /// Where the server said that it did nothing.
+    /// After the server replied that it did nothing.
     in_vain: u32,
 }
 
 impl Again {
-    /// The error where it may not.
+    /// Returns the error if the budget is used up.
     fn lost(&mut self, error: Error) -> Result<(), Error> {
         self.lost = self.lost.checked_sub(1).ok_or(error)?;
         Ok(())
@@ -127,12 +125,12 @@ impl Connection {
         Self(Servers::One(Node::new(from, background)))
     }
 
-    /// Runs a script by its digest, and by its text where the server does not
-    /// know it (any more). `args` adds the number of keys, keys and arguments.
+    /// Runs a script by its digest, or by its text if the server does not know it. `args` adds the number of
+    /// keys, keys and arguments.
     pub(crate) async fn run(&self, script: &Script, args: impl Fn(&mut Cmd), to: To) -> Result<Value, Error> {
         let mut again = Again { lost: u32::from(to.again), in_vain: 1 };
         let command = |verb, script: &str| {
-            // Of the size of a call for one key, which does not grow then.
+            // Large enough for a call with one key, so that it does not reallocate.
             let mut command = Cmd::with_capacity(8, 128 + script.len());
             args(command.arg(verb).arg(script));
             command
@@ -147,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// What the server says of itself, as INFO writes it.
+    /// Returns the text of INFO.
     pub(crate) async fn info(&self, deadline: Deadline) -> Result<String, Error> {
         let mut info = redis::cmd("INFO");
         info.arg("server").arg("memory");
@@ -156,8 +154,8 @@ impl Connection {
         redis::from_redis_value(said).map_err(|_| Error::unavailable("INFO says no text: is this a Redis?"))
     }
 
-    /// A page of the keys that match, from a cursor on, of the node of a place. A cursor is of no use to a
-    /// server that another connection leads to.
+    /// Returns one page of a SCAN at `cursor`, from the node of a hash tag. A cursor is valid only on the
+    /// server that returned it, so a later page is not retried on a new connection.
     #[cfg(feature = "cli")]
     pub(crate) async fn scan(&self, cursor: u64, pattern: &str, to: To) -> Result<Value, Error> {
         let mut scan = redis::cmd("SCAN");
@@ -166,7 +164,7 @@ impl Connection {
         self.send(&scan, to, &mut Again { lost: again, in_vain: again }).await?.map_err(refused)
     }
 
-    /// Which node has answered for a place last; the same for all where there is one.
+    /// Returns the node that answered last for a hash tag; the same value for all if there is one server.
     #[cfg(feature = "cli")]
     pub(crate) fn node_of(&self, _place: Place) -> Option<(String, u16)> {
         match &self.0 {
@@ -176,7 +174,7 @@ impl Connection {
         }
     }
 
-    /// Gives up the connection for good.
+    /// Closes the connection permanently.
     pub(crate) fn close(&self) {
         match &self.0 {
             Servers::One(node) => node.close(),
@@ -185,13 +183,12 @@ impl Connection {
         }
     }
 
-    /// The outer error says that there was no answer, the inner one what the
-    /// server answered.
+    /// Sends a command. The outer error means that no answer arrived; the inner one is the server's error.
     async fn send(&self, command: &Cmd, to: To, again: &mut Again) -> Result<RedisResult<Value>, Error> {
         match &self.0 {
             Servers::One(node) => send_to(node, command, to.deadline, again).await,
             #[cfg(feature = "cluster")]
-            // Boxed, so that no caller's future is larger for it.
+            // Boxed, which keeps the callers' futures small.
             Servers::Cluster(cluster) => Box::pin(cluster.send(command, to, again)).await,
         }
     }
@@ -204,7 +201,7 @@ impl Connection {
         }
     }
 
-    /// What whoever is not answered yet waits for.
+    /// Names the event that unanswered callers wait for.
     pub(crate) fn waited_for(&self) -> &'static str {
         if self.is_connected() { ANSWER } else { CONNECTION }
     }

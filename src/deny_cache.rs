@@ -1,10 +1,10 @@
-//! Cached denials: a key that was just denied is denied again in this process, without a call to
-//! Redis, until it could pass.
+//! Cached denials: a key that was just denied is denied again in this process, without a call to Redis, until
+//! it could be admitted.
 //!
-//! The cache never admits, so it cannot admit too many. A cached answer is the answer that Redis would
-//! give if other processes had left the key alone since the denial, but for the units left of a sliding
-//! log, which are those at the denial. Charges, resets, refunds and unblocks by other processes are
-//! observed late, by the cap at most.
+//! The cache never admits, so it cannot over-admit. A cached answer is the answer that Redis would give if
+//! other processes had left the key alone since the denial, except for the units left of a sliding log, which
+//! are those at the denial. Charges, resets, refunds and unblocks by other processes are observed late, by
+//! the cap at most.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::store::{ByTarget, Item, Target};
 
 const MOST_KEYS: usize = 65_536;
 
-/// Slots of the arrays below. A target's slot follows from its fingerprint; targets that share one
-/// cost each other cached denials, never their truth.
+/// The number of slots in the arrays below. A target's slot follows from its fingerprint. Targets that share
+/// a slot evict each other's denials, but never cause a wrong one.
 const SLOTS: usize = 4_096;
 
 pub(crate) struct DenyCache {
@@ -140,8 +140,8 @@ impl DenyCache {
         self.charged_us[asked.slot].load(Ordering::Relaxed) > 0
     }
 
-    /// Called after this process was charged units of a key at the server's time `now_us`: an earlier
-    /// denial of a larger cost would tell a wait that is too short.
+    /// Called after this process was charged units of a key at the server's time `now_us`: an earlier denial
+    /// of a larger cost would report a wait that is too short.
     pub(crate) fn charged(&self, target: &Target, now_us: u64) {
         let slot = slot(target);
         if self.charged_us[slot].load(Ordering::Relaxed) == 0 {

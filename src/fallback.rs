@@ -1,7 +1,7 @@
-//! Decides while the store is unavailable: within this process's share of the quota, starting from the
-//! last known state, and charges the store afterwards for what it admitted.
+//! Decides while the store is unavailable: within this process's share of the quota, starting from the last
+//! known state. Charges the store afterwards for the units that it admitted.
 //!
-//! So a fleet of I admits at most I shares more than the quota for each outage.
+//! So a fleet of I instances admits at most I shares more than the quota for each outage.
 
 mod instances;
 mod part;
@@ -82,17 +82,17 @@ impl Fallback {
         instances::ensure_counted(&self.0);
     }
 
-    /// Charges the store for what was admitted here, before a shutdown.
+    /// Charges the store for units admitted here, before a shutdown.
     pub(crate) async fn reconcile_before_shutdown(&self, ends: Instant) {
         self.0.reconcile_before_shutdown(ends).await;
     }
 
-    /// How many processes there are, as far as is known.
+    /// Returns the last known number of processes.
     pub(crate) fn instances(&self) -> u64 {
         self.0.instances.known()
     }
 
-    /// Whether the state after this decision is worth [noting](Self::note).
+    /// Returns whether the state after this decision is worth [noting](Self::note).
     #[inline]
     pub(crate) fn is_worth_noting(decision: &Decision) -> bool {
         seen::is_worth_noting(decision)
@@ -108,7 +108,7 @@ impl Fallback {
         let shared = &self.0;
         let instances = shared.instances.known();
         let parts: SmallVec<[Part<'_>; 1]> = items.iter().map(|item| Part::new(item, instances)).collect();
-        // Such a group cannot pass, so it charges nothing: it only asks how long to wait.
+        // Such a group is denied, so it charges nothing and only computes the wait.
         let n = if parts.iter().any(|part| part.is_above_share) { 0 } else { n };
         let now_us = shared.clock.now_us();
         let warm = |target: &Target, share: &Quota| shared.seen.record(target, share);
@@ -152,7 +152,7 @@ impl Shared {
         let excess = self.table.settle(target, units, charged_us, self.clock.now_us(), note);
         if excess > 0 {
             let give_back = Write::Refund { units: excess, stamp_us: charged_us };
-            // Lost, it admits too few.
+            // A lost refund admits too few.
             let _ = self.store.write(target, give_back, Deadline::new(self.deadline)).await;
         }
     }

@@ -191,7 +191,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), for every [`OnFailure`].
+    /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn refund(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
         self.write_in_force(&key.as_key(), Write::Refund { units, stamp_us: None }).await
@@ -202,7 +202,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), for every [`OnFailure`].
+    /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn penalize(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
         let units = units.min(MOST_DEBT);
         self.write_in_force(&key.as_key(), Write::Penalize { units }).await
@@ -213,7 +213,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), for every [`OnFailure`].
+    /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn block(&self, key: impl AsKey, duration: Duration) -> Result<(), Error> {
         let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, MOST_DEBT);
         self.write_wherever(&key.as_key(), Write::Block { for_us }).await
@@ -223,7 +223,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), for every [`OnFailure`].
+    /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn unblock(&self, key: impl AsKey) -> Result<(), Error> {
         self.write_wherever(&key.as_key(), Write::Block { for_us: 0 }).await
     }
@@ -232,7 +232,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// As [`check`](Self::check), for every [`OnFailure`].
+    /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn reset(&self, key: impl AsKey) -> Result<(), Error> {
         let key = &key.as_key();
         if let Some(leases) = &self.leases {

@@ -1,14 +1,12 @@
-//! Where a key's state lives in Redis:
-//! `namespace:layout:gate:algorithm[/window]:key`, such as
-//! `tidegate:2:login:token_bucket:user:42`. The window part of a fixed window by
-//! the clock ends with `@clock`, or `@clock+` and its offset.
+//! The Redis keys of states: `namespace:layout:gate:algorithm[/window]:key`, such as
+//! `tidegate:2:login:token_bucket:user:42`. The window part of a fixed window by the clock ends with
+//! `@clock`, or `@clock+` and its offset.
 //!
-//! Two different (gate, key) pairs never meet: namespaces and gate names hold
-//! no colon, the key comes last, and its encoding can be undone. No pattern and
-//! no hash tag can be made from a key.
+//! Different (gate, key) pairs never collide: namespaces and gate names contain no colon, the key comes last,
+//! and its encoding is reversible. Keys cannot inject a pattern or a hash tag.
 //!
-//! In a Redis Cluster a hash tag stands before the key, such as
-//! `tidegate:2:login:token_bucket:{cr}:user:42`: see [`place`].
+//! In a Redis Cluster a hash tag precedes the key, such as `tidegate:2:login:token_bucket:{cr}:user:42`: see
+//! [`place`].
 
 mod place;
 
@@ -21,17 +19,15 @@ pub(crate) use self::place::{PLACES, Place};
 use crate::error::Error;
 use crate::quota::{Kind, Micros, Quota};
 
-/// Identifies the format of a key's state. A change of the format increments it,
-/// so that two versions of tidegate never read each other's state during a
-/// rollout.
+/// The format version of a key's state. Every change of the format increments it, so that two versions of
+/// tidegate never read each other's state during a rollout.
 pub(crate) const LAYOUT: u32 = 2;
 
-/// The same for the keys of a whole namespace: the instances and the orders. It
-/// has a number of its own, since versions whose state differs still count each
-/// other and follow the same orders.
+/// The format version of keys for a whole namespace: the instances and the operators' overrides. It is
+/// separate, since versions with different states still count each other and follow the same overrides.
 pub(crate) const SHARED_LAYOUT: u32 = 1;
 
-/// The maximum length of an encoded key; longer ones are stored as their hash.
+/// The maximum length of an encoded key; longer keys are stored as their hash.
 const LONGEST: usize = 200;
 
 /// How keys are written in Redis.
@@ -40,14 +36,14 @@ const LONGEST: usize = 200;
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum KeyMode {
-    /// Readable: bytes that are not printable ASCII, space, `%`, `{` and `}`
-    /// become `%` and two hex digits. A key of more than 200 bytes after this
-    /// encoding becomes `%sha256=` and its SHA-256 in 64 hex digits.
+    /// Readable: bytes that are not printable ASCII, and the characters space, `%`, `{` and `}`, become `%`
+    /// and two hex digits. A key of more than 200 bytes after this encoding becomes `%sha256=` and its
+    /// SHA-256 in 64 hex digits.
     #[default]
     Clear,
-    /// `%hmac=` and the first 128 bits of the HMAC-SHA-256 under this secret, in
-    /// 32 hex digits: for keys that are personal data. Every instance needs the
-    /// same secret; another secret means other keys, and all limits untouched.
+    /// `%hmac=` and the first 128 bits of the HMAC-SHA-256 under this secret, in 32 hex digits: for keys that
+    /// are personal data. Every instance needs the same secret. Another secret changes all keys, so all
+    /// limits start unused.
     Hmac(Vec<u8>),
 }
 
@@ -61,8 +57,8 @@ impl std::fmt::Debug for KeyMode {
 }
 
 impl KeyMode {
-    /// Appends `key` as it stands in Redis. `%h` and `%s` begin no encoded key,
-    /// since there `%` is followed by two hex digits in capitals.
+    /// Appends `key` as written in Redis. No encoded key begins with `%h` or `%s`, since its `%` is followed
+    /// by two uppercase hex digits.
     fn append(&self, key: &[u8], out: &mut String) {
         match self {
             Self::Clear => match as_it_is(key) {
@@ -82,11 +78,11 @@ impl KeyMode {
         out
     }
 
-    /// A private key's place is private too: only who has the secret can tell it.
+    /// Returns the hash tag of a key. With an HMAC, computing it needs the secret too.
     fn place(&self, key: &[u8]) -> Place {
         Place::of(match self {
             Self::Clear => place::hash(key),
-            // Other bytes than those that are shown.
+            // Uses other bytes of the HMAC than those in the Redis key.
             Self::Hmac(secret) => place::hash(&hmac(secret, key)[16..]),
         })
     }
@@ -116,13 +112,13 @@ fn hmac(secret: &[u8], key: &[u8]) -> [u8; 32] {
     mac.finalize().into_bytes().into()
 }
 
-/// What most keys are.
+/// Returns the key as text if it needs no encoding, as most keys do.
 fn as_it_is(key: &[u8]) -> Option<&str> {
     let is_short_and_plain = key.len() <= LONGEST && key.iter().all(|byte| is_plain(*byte));
     is_short_and_plain.then(|| std::str::from_utf8(key).ok()).flatten()
 }
 
-/// What stands for itself.
+/// Returns whether a byte needs no encoding.
 const fn is_plain(byte: u8) -> bool {
     matches!(byte, 0x21..=0x7e) && !matches!(byte, b'%' | b'{' | b'}')
 }
@@ -141,7 +137,7 @@ fn append_digest(bytes: &[u8], out: &mut String) {
     }
 }
 
-/// What all Redis keys of one limiter have in common.
+/// The common part of all Redis keys of one limiter.
 #[derive(Clone, Debug)]
 pub(crate) struct Keyspace {
     namespace: String,
@@ -164,27 +160,28 @@ impl Keyspace {
         Ok(Self { namespace: namespace.to_owned(), mode, is_spread: false })
     }
 
-    /// With a tag in each key, or without.
+    /// Sets whether each key has a hash tag.
     pub(crate) fn spread_over_a_cluster(self, is_spread: bool) -> Self {
         Self { is_spread, ..self }
     }
 
-    /// Where the processes of this namespace are counted.
+    /// Returns the key in which the processes of this namespace are counted.
     pub(crate) fn instances(&self) -> String {
         self.of_all_gates("instances")
     }
 
-    /// The hash tags that its keys have; without a cluster the one that is not written.
+    /// Returns the hash tags that keys can have; without a cluster, only the default one, which is not
+    /// written.
     pub(crate) fn hash_tags(&self) -> impl Iterator<Item = Place> {
         Place::all().take(if self.is_spread { PLACES } else { 1 })
     }
 
-    /// What operators have ordered for this namespace.
+    /// Returns the key of this namespace's overrides.
     pub(crate) fn orders(&self) -> String {
         self.of_all_gates("orders")
     }
 
-    /// No gate's key has so few parts.
+    /// Returns a key for all gates. It has fewer parts than the key of any gate.
     fn of_all_gates(&self, name: &str) -> String {
         match self.is_spread {
             false => format!("{}:{SHARED_LAYOUT}:{name}", self.namespace),
@@ -197,13 +194,13 @@ impl Keyspace {
         &self.namespace
     }
 
-    /// A key in any place, which has as few.
+    /// Returns a key with any hash tag and as few parts.
     #[cfg(feature = "cli")]
     pub(crate) fn somewhere(&self, place: Place) -> String {
         format!("{}:{LAYOUT}:{{{}}}", self.namespace, place.tag())
     }
 
-    /// A key as it stands in Redis.
+    /// Returns a key as written in Redis.
     pub(crate) fn encoded(&self, key: &[u8]) -> String {
         self.mode.encoded(key)
     }
@@ -217,7 +214,7 @@ impl Keyspace {
         }
     }
 
-    /// A key as it can stand in Redis: what was stored before there was a secret is in the clear.
+    /// Returns the forms that a key can have in Redis: states from before a secret was set are in the clear.
     #[cfg(feature = "cli")]
     pub(crate) fn written(&self, key: &[u8]) -> Vec<String> {
         let clear = KeyMode::Clear.encoded(key);
@@ -227,7 +224,7 @@ impl Keyspace {
         }
     }
 
-    /// What all Redis keys of one gate begin with.
+    /// Returns the prefix of all Redis keys of one gate.
     pub(crate) fn prefix(&self, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
         Self::check_gate_name(gate)?;
         let algorithm = quota.algorithm();
@@ -260,7 +257,7 @@ impl Prefix {
         if self.is_spread { self.mode.place(key) } else { Place::default() }
     }
 
-    /// The key as it stands in Redis.
+    /// Returns the key as written in Redis.
     pub(crate) fn encoded(&self, key: &[u8]) -> String {
         self.mode.encoded(key)
     }

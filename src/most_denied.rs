@@ -1,4 +1,4 @@
-//! Which keys are denied most: opt in, sampled, in little memory.
+//! Finds the most denied keys: opt in, sampled, in bounded memory.
 
 mod space_saving;
 
@@ -10,16 +10,16 @@ use self::space_saving::SpaceSaving;
 use crate::clock::Clock;
 use crate::observer::Observer;
 
-/// Finds the keys that are denied most: an observer, of which a clone is kept to ask.
+/// Finds the keys that are denied most. It is an observer; keep a clone to read the result.
 ///
-/// Keys are as they stand in Redis: kept as an HMAC there
-/// ([`KeyMode::Hmac`](crate::KeyMode::Hmac)), they are nothing else here. In the clear they may be personal data.
-/// That is why this is opt in, and why no metric has a key for a label.
+/// Keys appear as written in Redis. If they are stored as an HMAC there
+/// ([`KeyMode::Hmac`](crate::KeyMode::Hmac)), they are shown as an HMAC here. In the clear they may be
+/// personal data. For this reason the observer is opt in, and no metric has a key as a label.
 ///
-/// Of so many denials one is looked at, chosen by chance; the others cost a few ns. So many keys are
-/// remembered as it is made with, however many are denied: a key with more than that part of all denials
-/// is always among them. Every [`period`](Self::period) the counts are halved, so that what is past fades; and with the feature
-/// `tracing` the first ten are written as events.
+/// It samples one denial in a configured number; the others cost a few ns. It keeps a fixed number of keys.
+/// With n keys kept, a key with more than one n-th of all denials is always among them. Counts are halved
+/// every [`period`](Self::period), so that old denials fade. With the feature `tracing`, the first ten keys
+/// are then written as events.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -44,7 +44,7 @@ pub struct MostDenied {
 
 struct State {
     keys: SpaceSaving,
-    /// By this process's clock.
+    /// When counts were last halved, by this process's clock.
     halved_us: u64,
 }
 
@@ -52,22 +52,23 @@ struct State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeniedKey {
-    /// As it stands in Redis, with the gate's name.
+    /// The key as written in Redis, with the gate's name.
     pub key: String,
-    /// About how often it was denied lately.
+    /// The approximate number of recent denials.
     pub denials: u64,
-    /// By how much that may be too many: of what others were counted before it took their place.
+    /// The maximum overcount in `denials`: the count of the keys that this one replaced.
     pub error: u64,
 }
 
-/// More would make each look at a denial slow.
+/// More keys would make each sample slow.
 const MOST_KEYS: usize = 1_000;
-/// Written as events.
+/// The number of keys written as events.
 #[cfg(feature = "tracing")]
 const WRITTEN: usize = 10;
 
 impl MostDenied {
-    /// Remembers so many keys, 1 to 1,000; looks at one denial in 64; halves its counts once a minute.
+    /// Returns an observer that keeps `keys` keys, 1 to 1,000. It samples one denial in 64, and halves its
+    /// counts once a minute.
     #[must_use]
     pub fn new(keys: usize) -> Self {
         let keys = SpaceSaving::new(keys.clamp(1, MOST_KEYS));
@@ -75,28 +76,28 @@ impl MostDenied {
         Self { one_in: 64, period: Duration::from_secs(60), state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Looks at one denial in so many. 1 looks at each.
+    /// Sets the sampling rate to one denial in `denials`. 1 samples every denial.
     #[must_use]
     pub fn one_in(mut self, denials: u32) -> Self {
         self.one_in = denials.max(1);
         self
     }
 
-    /// How often counts are halved, and with the feature `tracing` written.
+    /// Sets how often counts are halved and, with the feature `tracing`, written.
     #[must_use]
     pub fn period(mut self, period: Duration) -> Self {
         self.period = period;
         self
     }
 
-    /// The keys that are denied most, at most so many, the first the most.
+    /// Returns at most `most` keys, most denied first.
     #[must_use]
     pub fn top(&self, most: usize) -> Vec<DeniedKey> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).keys.top(most)
     }
 
     fn look_at(&self, key: &dyn fmt::Display) {
-        // Who is denied waits for nobody: what is missed is one more that was not chosen.
+        // Does not wait for the lock: a denial that is skipped here only lowers the sampling rate.
         let Ok(mut state) = self.state.try_lock() else { return };
         let now_us = Clock::System.local_us();
         if u128::from(now_us.saturating_sub(state.halved_us)) >= self.period.as_micros() {

@@ -1,9 +1,7 @@
-//! Quotas: an algorithm with its numbers, impossible to construct with
-//! nonsense.
+//! Quotas: an algorithm with its numbers. Invalid quotas cannot be constructed.
 //!
-//! Constructors are `const fn` and panic, so that a senseless quota in a
-//! `const` does not compile; each has a `try_` twin for numbers that are known
-//! only at run time.
+//! Constructors are `const fn` and panic, so an invalid quota in a `const` does not compile. Each has a
+//! `try_` variant for numbers that are known only at run time.
 //!
 //! ```
 //! use std::time::Duration;
@@ -47,16 +45,15 @@ pub struct Quota {
 /// Capacities and limits are 1 to 2^48 units; windows are whole microseconds
 /// from 1 ms to ten years.
 impl Quota {
-    /// A bucket of `capacity` units that starts full and is refilled at `rate`,
-    /// never above its capacity. Allows a burst of `capacity`, then `rate`.
+    /// Makes a bucket of `capacity` units that starts full and is refilled at `rate`, never above its
+    /// capacity. Admits a burst of `capacity`, then `rate`.
     ///
-    /// A rate that cannot be counted exactly beside so large a capacity is
-    /// rounded down to the nearest that can (by less than 1 in 10^8).
+    /// A rate that cannot be counted exactly with so large a capacity is rounded down to the nearest exact
+    /// one (by less than 1 in 10^8).
     ///
     /// # Panics
     ///
-    /// If `capacity` is 0 or above 2^48, or if the bucket would take more than
-    /// 2^48 µs (8.9 years) to fill.
+    /// If `capacity` is 0 or above 2^48, or if the bucket would take more than 2^48 µs (8.9 years) to fill.
     #[must_use]
     pub const fn token_bucket(capacity: u64, rate: Rate) -> Self {
         match TokenBucket::build(capacity, rate) {
@@ -65,19 +62,19 @@ impl Quota {
         }
     }
 
-    /// [`Quota::token_bucket`] for numbers known only at run time.
+    /// Makes a [`Quota::token_bucket`] from numbers known only at run time.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] where that panics.
+    /// [`Error::is_config`] if the constructor would panic.
     pub fn try_token_bucket(capacity: u64, rate: Rate) -> Result<Self, Error> {
         let bucket = TokenBucket::build(capacity, rate).map_err(Invalid::into_error)?;
         Ok(Self { kind: Kind::TokenBucket(bucket) })
     }
 
-    /// A queue of `queue` places that drains at `rate`. Who is admitted learns
-    /// how long to wait for its turn ([`delay`](crate::Decision::delay)), so
-    /// that the output is evenly spaced; a full queue denies.
+    /// Makes a queue of `queue` places that drains at `rate`. The decision tells an admitted check how long
+    /// to wait for its turn ([`delay`](crate::Decision::delay)), so that the output is evenly spaced. A full
+    /// queue denies.
     ///
     /// # Panics
     ///
@@ -90,22 +87,22 @@ impl Quota {
         }
     }
 
-    /// [`Quota::leaky_bucket`] for numbers known only at run time.
+    /// Makes a [`Quota::leaky_bucket`] from numbers known only at run time.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] where that panics.
+    /// [`Error::is_config`] if the constructor would panic.
     pub fn try_leaky_bucket(queue: u64, rate: Rate) -> Result<Self, Error> {
         let bucket = TokenBucket::build(queue, rate).map_err(Invalid::into_error)?;
         Ok(Self { kind: Kind::LeakyBucket(LeakyBucket(bucket)) })
     }
 
-    /// At most `limit` units in each window, which begins with the first charge
-    /// (or by the clock: [`aligned_to_clock`](Self::aligned_to_clock)). Windows
-    /// begin and end with a millisecond, such as that of the first charge.
+    /// Admits at most `limit` units in each window. A window begins with the first charge (or by the clock:
+    /// [`aligned_to_clock`](Self::aligned_to_clock)). Windows begin and end with a millisecond, such as that
+    /// of the first charge.
     ///
-    /// Its known edge: `limit` at the end of one window and `limit` at the start
-    /// of the next all pass, twice the limit within one window's length.
+    /// Known limitation: `limit` units at the end of one window and `limit` units at the start of the next
+    /// are all admitted, which is twice the limit within one window's length.
     ///
     /// # Panics
     ///
@@ -118,18 +115,18 @@ impl Quota {
         }
     }
 
-    /// [`Quota::fixed_window`] for numbers known only at run time.
+    /// Makes a [`Quota::fixed_window`] from numbers known only at run time.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] where that panics.
+    /// [`Error::is_config`] if the constructor would panic.
     pub fn try_fixed_window(limit: u64, window: Duration) -> Result<Self, Error> {
         let fixed = FixedWindow::build(limit, window).map_err(Invalid::into_error)?;
         Ok(Self { kind: Kind::FixedWindow(fixed) })
     }
 
-    /// Exact: in no window of this length, wherever it begins, are more than
-    /// `limit` units admitted. Costs one log entry for each take that passed.
+    /// Admits at most `limit` units in any window of this length, exactly. Stores one log entry for each
+    /// admitted take.
     ///
     /// # Panics
     ///
@@ -142,24 +139,23 @@ impl Quota {
         }
     }
 
-    /// [`Quota::sliding_log`] for numbers known only at run time.
+    /// Makes a [`Quota::sliding_log`] from numbers known only at run time.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] where that panics.
+    /// [`Error::is_config`] if the constructor would panic.
     pub fn try_sliding_log(limit: u64, window: Duration) -> Result<Self, Error> {
         let log = SlidingLog::build(limit, window).map_err(Invalid::into_error)?;
         Ok(Self { kind: Kind::SlidingLog(log) })
     }
 
-    /// About a sliding log at the price of two counters: this window's count
-    /// plus the share of the previous window's that still overlaps, rounded
-    /// down. Windows begin by the clock.
+    /// Approximates a sliding log with two counters: this window's count, plus the overlapping share of the
+    /// previous window's count, rounded down. Windows begin by the clock.
     ///
     /// # Panics
     ///
-    /// If `limit` or `window` is outside the bounds above, or `limit` times the
-    /// window in microseconds is above 2^52.
+    /// If `limit` or `window` is outside the bounds above, or `limit` times the window in microseconds is
+    /// above 2^52.
     #[must_use]
     pub const fn sliding_counter(limit: u64, window: Duration) -> Self {
         match SlidingCounter::build(limit, window) {
@@ -168,11 +164,11 @@ impl Quota {
         }
     }
 
-    /// [`Quota::sliding_counter`] for numbers known only at run time.
+    /// Makes a [`Quota::sliding_counter`] from numbers known only at run time.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] where that panics.
+    /// [`Error::is_config`] if the constructor would panic.
     pub fn try_sliding_counter(limit: u64, window: Duration) -> Result<Self, Error> {
         let counter = SlidingCounter::build(limit, window).map_err(Invalid::into_error)?;
         Ok(Self { kind: Kind::SlidingCounter(counter) })
@@ -181,9 +177,9 @@ impl Quota {
 
 /// # Modifiers
 impl Quota {
-    /// A fixed window that begins by the server's clock, as Envoy's and Lyft's
-    /// rules do: minutes at :00, days at 00:00 UTC, weeks on Thursday (the day
-    /// that 1970 began on; see [`aligned_to_clock_at`](Self::aligned_to_clock_at)).
+    /// Aligns a fixed window to the server's clock, as Envoy's and Lyft's rules do: minutes at :00, days at
+    /// 00:00 UTC, weeks on Thursday (the weekday of 1970-01-01; see
+    /// [`aligned_to_clock_at`](Self::aligned_to_clock_at)).
     ///
     /// # Panics
     ///
@@ -193,13 +189,12 @@ impl Quota {
         self.aligned_to_clock_at(Duration::ZERO)
     }
 
-    /// As [`aligned_to_clock`](Self::aligned_to_clock), each window beginning
-    /// `offset` later: 4 days make weeks begin on Monday.
+    /// Does the same as [`aligned_to_clock`](Self::aligned_to_clock), with each window beginning `offset`
+    /// later: with 4 days, weeks begin on Monday.
     ///
     /// # Panics
     ///
-    /// If this is not a fixed window, or `offset` is not whole microseconds
-    /// shorter than the window.
+    /// If this is not a fixed window, or `offset` is not whole microseconds shorter than the window.
     #[must_use]
     pub const fn aligned_to_clock_at(self, offset: Duration) -> Self {
         match self.align(offset) {
@@ -208,19 +203,17 @@ impl Quota {
         }
     }
 
-    /// [`aligned_to_clock_at`](Self::aligned_to_clock_at) for quotas known only
-    /// at run time.
+    /// Does the same as [`aligned_to_clock_at`](Self::aligned_to_clock_at) for quotas known only at run time.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] where that panics.
+    /// [`Error::is_config`] if the method would panic.
     pub fn try_aligned_to_clock_at(self, offset: Duration) -> Result<Self, Error> {
         self.align(offset).map_err(Invalid::into_error)
     }
 
-    /// A sliding log that logs denied requests too, so that who keeps asking
-    /// stays denied. Only what a limit itself denies is counted, each denial
-    /// with its cost.
+    /// Makes a sliding log count denied checks too, so that a client that keeps retrying stays denied. Counts
+    /// only denials by this limit itself, each with its cost.
     ///
     /// # Panics
     ///
@@ -233,11 +226,11 @@ impl Quota {
         }
     }
 
-    /// [`count_denied`](Self::count_denied) for quotas known only at run time.
+    /// Does the same as [`count_denied`](Self::count_denied) for quotas known only at run time.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] where that panics.
+    /// [`Error::is_config`] if the method would panic.
     pub fn try_count_denied(self) -> Result<Self, Error> {
         self.counting().map_err(Invalid::into_error)
     }
@@ -263,10 +256,10 @@ impl Quota {
     }
 }
 
-/// # What it is
+/// # Properties
 impl Quota {
-    /// The number to show to a client: capacity, queue, or units per window.
-    /// No single cost above it can ever pass.
+    /// Returns the number to show to a client: capacity, queue, or units per window. A single check with a
+    /// cost above it is never admitted.
     #[must_use]
     pub const fn limit(&self) -> u64 {
         match self.kind {
@@ -277,8 +270,7 @@ impl Quota {
         }
     }
 
-    /// The algorithm's name as in Redis keys, rules and metrics, such as
-    /// `token_bucket`.
+    /// Returns the algorithm's name in Redis keys, rules and metrics, such as `token_bucket`.
     #[must_use]
     pub const fn algorithm(&self) -> &'static str {
         match self.kind {
@@ -290,7 +282,7 @@ impl Quota {
         }
     }
 
-    /// Whether admitted checks can have a [`delay`](crate::Decision::delay).
+    /// Returns whether admitted checks can have a [`delay`](crate::Decision::delay).
     pub(crate) const fn has_queue(&self) -> bool {
         matches!(self.kind, Kind::LeakyBucket(_))
     }
@@ -302,7 +294,7 @@ impl Quota {
     }
 }
 
-/// Such as `token_bucket 5, refilled 5/min`, `fixed_window 100 in 60s by the clock`.
+/// Displays `token_bucket 5, refilled 5/min` or `fixed_window 100 in 60s by the clock`, for example.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.algorithm(), self.limit())?;

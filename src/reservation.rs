@@ -1,4 +1,4 @@
-//! Units taken before their true number is known.
+//! Units taken before their final number is known.
 
 use crate::algorithm::MOST_DEBT;
 use crate::ask::Ask;
@@ -7,13 +7,12 @@ use crate::error::Error;
 use crate::fallback::ChargeStamp;
 use crate::store::Write;
 
-/// Units taken by [`Gate::reserve`](crate::Gate::reserve), to be settled when
-/// their true number is known.
+/// Units taken by [`Gate::reserve`](crate::Gate::reserve), to be settled when their final number is known.
 ///
 /// Dropped without a commit or a cancel, they stay charged.
 ///
-/// Units that this process admitted by itself while Redis was unavailable ([`Source::Local`]) are
-/// settled like all others: in this process until Redis is charged for them, then in Redis.
+/// Units that this process admitted while Redis was unavailable ([`Source::Local`]) are settled like all
+/// others: in this process until Redis is charged for them, then in Redis.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -33,7 +32,7 @@ use crate::store::Write;
 pub struct Reservation {
     pub(crate) ask: Ask,
     decision: Decision,
-    /// Of units that the fallback admitted.
+    /// Set for units that the fallback admitted.
     stamp: Option<ChargeStamp>,
 }
 
@@ -46,14 +45,14 @@ impl Reservation {
         reservation
     }
 
-    /// Whether the units were there. If not, nothing is held.
+    /// Returns the decision. If it is a denial, no units are held.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
-    /// Charges `actual` units in all: gives the rest back, or charges the difference without a check.
-    /// Where the reservation was denied, or passed without a charge ([`Source::Open`]), charges
-    /// `actual`. Where its gate was [switched](crate::Control::switch) open or closed, charges nothing.
+    /// Charges `actual` units in total: gives the rest back, or charges the difference without a check. If
+    /// the reservation was denied, or admitted without a charge ([`Source::Open`]), charges `actual`. If its
+    /// gate was [switched](crate::Control::switch) open or closed, charges nothing.
     ///
     /// # Errors
     ///
@@ -71,11 +70,11 @@ impl Reservation {
         }
     }
 
-    /// Gives everything back, as far as it still counts.
+    /// Gives all units back that still count.
     ///
     /// # Errors
     ///
-    /// As [`Gate::refund`](crate::Gate::refund): then it stays charged.
+    /// As [`Gate::refund`](crate::Gate::refund): then the units stay charged.
     pub async fn cancel(self) -> Result<(), Error> {
         self.give_back(self.held()).await
     }
@@ -84,7 +83,7 @@ impl Reservation {
     pub(crate) fn held(&self) -> u64 {
         let source = self.decision.source();
         let is_charged = matches!(source, Source::Redis | Source::Memory | Source::Lease | Source::Local);
-        // A gate in shadow also lets checks pass that it would deny.
+        // A gate in shadow also admits checks that it would deny.
         let is_admitted = self.decision.is_allowed() && !self.decision.is_shadow();
         if is_charged && is_admitted { self.ask.cost } else { 0 }
     }

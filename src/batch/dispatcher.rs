@@ -1,4 +1,4 @@
-//! A dispatcher: a task that sends what is enqueued, until the queues are empty.
+//! A dispatcher: a task that sends enqueued checks until the queues are empty.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,10 +15,10 @@ use crate::connection::Deadline;
 use crate::error::Error;
 use crate::store::{MOST_WORK, Outcome};
 
-/// The batch that a dispatcher has in flight. Callers whose deadline passes meanwhile are found here.
+/// The batch that a dispatcher has in flight. Callers whose deadline passes meanwhile are in it.
 ///
-/// The call is here, not in the dispatcher's task: a blocked runtime does not poll its tasks, and then
-/// the reaper polls the call.
+/// The call is stored here instead of in the dispatcher's task: a blocked runtime does not poll its tasks,
+/// and then the reaper polls the call.
 #[derive(Default)]
 pub(super) struct InFlight {
     batch: Mutex<Vec<Merged>>,
@@ -88,9 +88,9 @@ impl fmt::Debug for InFlight {
     }
 }
 
-/// More rounds would let callers wait longer than they gain.
+/// The maximum number of yields. More would make callers wait longer than merging saves.
 const ROUNDS: usize = 2;
-/// As many levels as go into a call.
+/// The number of levels in a full call.
 const FULL: usize = MOST_WORK as usize / 2;
 
 pub(super) struct Dispatcher {
@@ -121,7 +121,7 @@ impl Dispatcher {
         self.run()
     }
 
-    /// The next call: of the batch that the dispatcher already has, if it began on a runtime that
+    /// Returns the next call: of the batch that the dispatcher already has, if it began on a runtime that
     /// ended, or of a new one.
     fn next(&mut self) -> Option<Call> {
         let in_flight = self.in_flight.clone();
@@ -142,7 +142,7 @@ impl Dispatcher {
         Some(Call { reply, began_us })
     }
 
-    /// Takes the next batch. `None` if nothing is enqueued: the dispatcher has ended then.
+    /// Takes the next batch. Returns `None` if nothing is enqueued: the dispatcher has ended then.
     fn pop(&mut self) -> Option<Vec<Merged>> {
         let place = &self.shared.places[self.place];
         let now_us = || self.shared.reaper.micros(Instant::now());
@@ -152,8 +152,8 @@ impl Dispatcher {
             return Some(batch);
         }
         place.forget(self.id);
-        // Race: a caller enqueues, then reads the number of dispatchers. This dispatcher leaves that
-        // number, then looks into the queues again. One of them always observes the other.
+        // Race: a caller enqueues, then reads the number of dispatchers. This dispatcher decrements that
+        // number, then reads the queues again. One of them always observes the other.
         let batch = pop(place);
         if !batch.is_empty() {
             place.remember(self.id, now_us());
@@ -165,9 +165,8 @@ impl Dispatcher {
     }
 }
 
-/// Lets other tasks run before the next call: callers that have just been answered check again, and
-/// each check that joins spares Redis a part of a call. A second time if more have come, but not
-/// where the call is full.
+/// Lets other tasks run before the next call: callers with an answer check again, and each check that joins
+/// saves Redis part of a call. Yields a second time if more checks have come, unless the call is full.
 async fn yield_to_followers(place: &Place) {
     let mut before = None;
     for _ in 0..ROUNDS {
@@ -189,11 +188,11 @@ fn pop(place: &Place) -> Vec<Merged> {
     batch.merged
 }
 
-/// Its runtime ended before the dispatcher did. It goes on where the reaper runs, with the same id,
-/// so there is no moment in which nothing dispatches the checks of other runtimes.
+/// Runs when a dispatcher's runtime ends before the dispatcher. The dispatcher continues on the reaper's
+/// runtime with the same id, so checks of other runtimes always have a dispatcher.
 ///
-/// The batch in flight is sent again. Redis may have counted the first call: a retried take
-/// over-charges at worst.
+/// The batch in flight is sent again. Redis may have counted the first call: a retried take over-charges at
+/// worst.
 impl Drop for Dispatcher {
     fn drop(&mut self) {
         if self.has_ended {
@@ -207,7 +206,7 @@ impl Drop for Dispatcher {
             thread.spawn(goes_on.on_reaper());
             return;
         }
-        // Its callers get an error. What is enqueued waits for the next caller's dispatcher.
+        // Its callers get an error. Enqueued checks wait for the next caller's dispatcher.
         self.in_flight.batch().clear();
         place.has_landed(&self.in_flight);
         place.forget(self.id);

@@ -1,4 +1,4 @@
-//! The shards of one destination, and the dispatchers that send what is enqueued there.
+//! The shards of one destination, and the dispatchers that send their checks.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -68,13 +68,12 @@ impl Place {
         is_free.then(|| DirectSend(self))
     }
 
-    /// Called after enqueuing, with the number of checks in the shard. Counts another dispatcher if
-    /// fewer than the limit are running, or if all are late because their runtimes may be blocked.
-    /// Overdue dispatchers no longer count.
+    /// Called after enqueuing, with the number of checks in the shard. Counts another dispatcher if fewer
+    /// than the limit are running, or if all are late because their runtimes may be blocked. Overdue
+    /// dispatchers no longer count.
     ///
-    /// Race: a caller enqueues, then reads the number of dispatchers. A dispatcher that ends leaves
-    /// that number, then looks into all queues. One of them always observes the other, since both
-    /// lock the queue.
+    /// Race: a caller enqueues, then reads the number of dispatchers. An exiting dispatcher decrements that
+    /// number, then reads all queues. One of them always observes the other, since both lock the queue.
     pub(super) fn new_dispatcher(
         &self,
         waiting: usize,
@@ -135,7 +134,7 @@ impl Place {
         self.lock().in_flight.retain(|other| !Arc::ptr_eq(other, in_flight));
     }
 
-    /// Returns all shards, beginning with another one each time: none has to wait for all others.
+    /// Returns all shards, beginning with another one each time, so that none is always last.
     pub(super) fn shards_in_turn(&self) -> impl Iterator<Item = &Shard> {
         let first = self.turn.fetch_add(1, Ordering::Relaxed) % self.shards.len();
         self.shards[first..].iter().chain(&self.shards[..first])
@@ -189,8 +188,7 @@ impl Drop for DirectSend<'_> {
     }
 }
 
-/// A call that began by these times takes longer than it should. `None` where that is before the
-/// first call.
+/// The times from which on a call counts as late or overdue. `None` if such a time is before the first call.
 #[derive(Clone, Copy)]
 pub(super) struct Lateness {
     now_us: u64,
@@ -200,8 +198,8 @@ pub(super) struct Lateness {
 }
 
 impl Lateness {
-    /// For a caller that enqueues now and gives up `after` so long, at `due_us`: a call is late after
-    /// a tenth of the limiter's deadline.
+    /// For a caller that enqueues now and times out after `after`, at `due_us`. A call is late after a tenth
+    /// of the limiter's deadline.
     pub(super) fn at(due_us: u64, after: Duration, longest: Duration) -> Self {
         Self::new(due_us.saturating_sub(micros(after)), micros(longest) / 10, longest)
     }

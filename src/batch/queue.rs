@@ -12,7 +12,7 @@ use crate::fingerprint::{AsTheyAre, Fingerprint};
 use crate::quota::Kind;
 use crate::store::{Group, MOST_WORK, Outcome};
 
-/// What a caller receives.
+/// The result that a caller receives.
 pub(super) type Told = Result<Share, Error>;
 
 /// A caller that waits.
@@ -32,7 +32,7 @@ pub(super) struct Merged {
     occupied: usize,
 }
 
-/// A batch, and the work that it is for the store.
+/// A batch, and its work for the store.
 #[derive(Debug, Default)]
 pub(super) struct Batched {
     pub(super) merged: Vec<Merged>,
@@ -171,7 +171,7 @@ impl Merged {
         self.callers.iter().map(|caller| caller.deadline.at).min()
     }
 
-    /// Gives what was admitted to the first callers that still wait.
+    /// Gives the admissions to the first callers that still wait.
     pub(super) fn share_out(self, outcome: Result<Outcome, Error>, sent_us: u64) {
         let n = self.group.n;
         let mut index = 0;

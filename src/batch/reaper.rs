@@ -1,8 +1,9 @@
-//! The reaper: a thread that notifies callers whose deadline has passed, and takes over from
-//! dispatchers that their runtimes do not poll.
+//! The reaper: a thread that notifies callers whose deadline has passed, and takes over from dispatchers that
+//! their runtimes do not poll.
 //!
-//! It has its own runtime, so it also works while the service's runtimes are blocked or have ended. A timer for each caller would take a fifth of a merged check. It looks when the first
-//! deadline that it knows passes, at least once per stall time, and sleeps while nothing waits.
+//! It has its own runtime, so it also works while the service's runtimes are blocked or have ended. A timer
+//! for each caller would cost a fifth of a merged check. The reaper runs when the first known deadline passes
+//! and at least once per stall time, and sleeps while nothing waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak, mpsc};
@@ -69,9 +70,9 @@ impl Reaper {
         loop {
             let now = Instant::now();
             let next_round = now + self.stall;
-            // Race: the reaper stores the time, then looks into the queues; a caller enqueues, then
-            // loads the time. The locks of the queues order the two. So either the reaper finds the
-            // check, or its caller finds the time and wakes the reaper if it is due earlier.
+            // Race: the reaper stores the time, then reads the queues; a caller enqueues, then loads the
+            // time. The locks of the queues order the two. So either the reaper finds the check, or its
+            // caller finds the time and wakes the reaper if it is due earlier.
             self.looks_at_us.store(self.micros(next_round), Ordering::Relaxed);
             if let Some(due) = shared.reap(now, next_round, thread) {
                 return Some(due);
@@ -113,7 +114,8 @@ impl Drop for Reaper {
 
 fn begin(shared: Weak<Shared>) -> Option<Thread> {
     let alarm = Arc::<Alarm>::default();
-    // First the thread: a runtime that no thread takes could not be dropped here, inside of another.
+    // Starts the thread first: a runtime that no thread takes could not be dropped here, inside another
+    // runtime.
     let (give, take) = mpsc::channel::<Runtime>();
     let woken = alarm.clone();
     let run = move || {

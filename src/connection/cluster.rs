@@ -1,8 +1,7 @@
-//! A Redis Cluster: one connection to each node that is needed, and for each of the
-//! 48 places the node that serves it.
+//! A Redis Cluster: one connection to each node in use, and the node that serves each of the 48 hash tags.
 //!
-//! Where a place is, a node says by `MOVED` when it is sent what is another's. Nothing else is
-//! asked, so no more rights are needed than for a single server.
+//! A node replies `MOVED` to a call for a slot that another node serves. The client sends no other query for
+//! the topology, so it needs the same permissions as for a single server.
 
 use std::iter::repeat_with;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,14 +22,14 @@ use crate::key::{PLACES, Place};
 mod map;
 mod redirect;
 
-/// What a deadline can pass in waiting for, beside an answer and a connection.
+/// The third cause of a timeout, besides an answer and a connection.
 const NODE: &str = "the cluster to name a node that answers";
 
-/// Before what was refused is sent again. A node that has just failed is named by
-/// the others until another is promoted.
+/// The pauses before a redirected call is sent again. After a node has failed, the other nodes redirect to it
+/// until a replica is promoted.
 const PAUSES: [Duration; 7] = [ms(0), ms(5), ms(10), ms(20), ms(40), ms(80), ms(160)];
 
-/// From one question where a place is to the next, whoever asks.
+/// The minimum time between two searches for the node of one hash tag, for all callers together.
 const BETWEEN: Duration = ms(10);
 
 const fn ms(ms: u64) -> Duration {
@@ -39,23 +38,23 @@ const fn ms(ms: u64) -> Duration {
 
 pub(crate) struct Cluster {
     map: Mutex<Map>,
-    /// By place: only one caller looks for the node that has taken it over.
+    /// By hash tag: only one caller at a time searches for the node that has taken it over.
     looking: Box<[tokio::sync::Mutex<Looked>]>,
 }
 
-/// When it was last looked.
+/// The time of the last search.
 type Looked = Option<Instant>;
 
-/// Who is asked.
+/// The node that receives a call.
 struct Asked {
     member: Arc<Member>,
     live: Live,
-    /// As far as is known.
+    /// Whether it serves the hash tag, according to the map.
     is_owner: bool,
 }
 
 impl Cluster {
-    /// Fails where the nodes do not go together.
+    /// Fails if the nodes' settings differ.
     pub(crate) fn new(
         nodes: &[ConnectionInfo],
         login: Login,
@@ -65,8 +64,8 @@ impl Cluster {
         Ok(Self { map: Mutex::new(Map::new(nodes, login, background)?), looking })
     }
 
-    /// As [`Connection::send`](super::Connection::send). A refusal (`MOVED`, `ASK`) says that
-    /// nothing was done, so what was refused is sent again, whatever it is.
+    /// Sends a command as [`Connection::send`](super::Connection::send) does. A redirect (`MOVED`, `ASK`)
+    /// means that the node did nothing, so any redirected command can be sent again.
     pub(super) async fn send(
         &self,
         command: &Cmd,
@@ -105,7 +104,7 @@ impl Cluster {
                 }
                 Err(Some(Redirect::Moved(address))) if !is_importing => self.map().moved(place, address)?,
                 Err(Some(_)) => {}
-                // So all of them say until a replica is promoted.
+                // All nodes reply this until a replica is promoted.
                 Err(None) if looking.is_some() && is_down(&reply) => {}
                 Err(None) => return Ok(reply),
             }
@@ -114,8 +113,8 @@ impl Cluster {
         }
     }
 
-    /// The node of a place. Where that does not answer or is not known, another, which says
-    /// whose the place is, or decides where it is its own by now.
+    /// Returns the node of a hash tag. If that node is unknown or does not answer, returns another node,
+    /// which redirects the call or has taken the hash tag over.
     async fn whom<'a>(
         &'a self,
         place: Option<Place>,
@@ -129,7 +128,8 @@ impl Cluster {
             };
             if owner.node.is_in_doubt() {
                 let Some(looked) = looking else {
-                    // Whoever had to wait sees first whether it was found meanwhile.
+                    // Another caller may have found the node while this one waited for the lock, so checks
+                    // again first.
                     let turn = tokio::time::timeout_at(deadline.at, self.looking[place.index()].lock());
                     *looking = Some(turn.await.map_err(|_| deadline.passed(NODE))?);
                     continue;
@@ -151,12 +151,12 @@ impl Cluster {
         }
     }
 
-    /// Any node to which a connection can be had, those first to which there is one; the owner last.
+    /// Returns any node with a connection. Tries connected nodes first and the owner last.
     async fn somebody(&self, owner: Option<&Arc<Member>>, deadline: Deadline) -> Result<Asked, Error> {
         let mut members = self.map().members(owner)?.into_iter();
         let mut why = Error::unavailable("no node of the cluster is known");
         while let Some(member) = members.next() {
-            // One that is silent should not use up the time of the others.
+            // Divides the remaining time, so that a silent node does not use up the time of the others.
             let left = deadline.at.saturating_duration_since(Instant::now());
             let part = deadline.within(left / (members.len() as u32 + 1));
             match member.node.connected(part).await {
@@ -170,7 +170,7 @@ impl Cluster {
         Err(why)
     }
 
-    /// Waits, but for a place's node that can be asked again before.
+    /// Waits for the pause, or until the hash tag's node is reachable again.
     async fn pause(&self, place: Option<Place>, pause: Duration, deadline: Deadline) -> Result<(), Error> {
         let pause = deadline.within(pause);
         let owner = self.map().owner(place)?;

@@ -1,4 +1,4 @@
-//! Where connections come from.
+//! The source of connections.
 
 use std::time::Duration;
 
@@ -19,16 +19,16 @@ pub(super) enum From {
     Pool(deadpool_redis::Pool),
 }
 
-/// How long an attempt may take. Longer than most deadlines of a decision: it goes on for
-/// those who ask next when the one who began it has given up. No longer than that: one that was
-/// begun in a black hole is what keeps Redis from being asked again.
+/// The time limit of an attempt to connect. It is longer than most deadlines of a decision: after the first
+/// caller has timed out, the attempt continues for later callers. It is not longer, because an attempt
+/// without any reply blocks the next one.
 pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 impl From {
-    /// What it means that no connection came about, and no error either.
+    /// Returns the error message for an attempt that timed out without an error.
     pub(super) fn silence(&self) -> &'static str {
         match self {
-            // A Redis without TLS waits for the end of what it takes for a line.
+            // A Redis without TLS reads the TLS handshake as an incomplete line, and waits for its end.
             Self::Server(info, _) if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) => {
                 "it takes no connection: does it speak TLS on this port?"
             }
@@ -42,14 +42,14 @@ impl From {
             Self::Sentinels(sentinels, login) => sentinels.connect(login).await?,
             Self::Pool(pool) => {
                 let connection = pool.get().await.map_err(pool_failed)?;
-                // Never returned: the pool opens another one for its other users.
+                // Never returned to the pool, which opens another one for its other users.
                 deadpool_redis::Connection::take(connection)
             }
         }))
     }
 }
 
-/// As another server is reached, but for host and port.
+/// Returns the same settings for another host and port.
 pub(super) fn like(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
     let addr = match info.addr().clone() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
@@ -71,8 +71,8 @@ pub(super) async fn to(info: ConnectionInfo) -> Result<MultiplexedConnection, Er
         .set_response_timeout(None); // bounded by each call's deadline
     let connected = client.get_multiplexed_async_connection_with_config(&config).await;
     let mut connection = connected.map_err(failed)?;
-    // To a script call without the password it needs, Redis says only that it is
-    // too long, and hangs up.
+    // Sends a PING first. If a password is required, Redis replies to a script call only that it is too long,
+    // and disconnects.
     match connection.send_packed_command(&redis::cmd("PING")).await {
         Ok(Value::ServerError(error)) if reply::is_not_the_one(&error) => Err(failed(error.into())),
         Ok(_) => Ok(connection),
@@ -80,13 +80,13 @@ pub(super) async fn to(info: ConnectionInfo) -> Result<MultiplexedConnection, Er
     }
 }
 
-/// Who does not say which library it is by needs no right to, and a round trip less.
+/// Skips CLIENT SETINFO: saves a round trip and an ACL permission.
 pub(super) fn unintroduced(info: ConnectionInfo) -> ConnectionInfo {
     let settings = info.redis_settings().clone().set_skip_set_lib_name();
     info.set_redis_settings(settings)
 }
 
-/// The error of a pool. Where connecting failed, it is the one that a connection without a pool would have.
+/// Returns the error of a pool. A failed connection has the same error as one without a pool.
 fn pool_failed(error: PoolError) -> Error {
     match error {
         PoolError::Backend(error) | PoolError::PostCreateHook(HookError::Backend(error)) => failed(error),
@@ -101,7 +101,7 @@ pub(super) fn failed(error: RedisError) -> Error {
         return Error::unavailable(format!("{}: {advice}", reply::words(&error)));
     }
     match error.kind() {
-        // redis-rs keeps the server's words to itself.
+        // redis-rs does not expose the server's message.
         ErrorKind::AuthenticationFailed => {
             Error::unavailable_since("WRONGPASS it refuses this user and password")
         }

@@ -14,11 +14,11 @@ use super::{CONNECTION, Deadline};
 use crate::background::Background;
 use crate::error::Error;
 
-/// An attempt ends after [`PATIENCE`] by itself, unless its runtime does not run it because its
-/// workers are blocked. From then on it counts as none.
+/// An attempt ends after [`PATIENCE`], unless its runtime does not run it because its workers are blocked.
+/// From then on it is ignored.
 const ABANDONED_AFTER: Duration = PATIENCE.saturating_add(Duration::from_millis(250));
 
-/// At most one attempt, and a pause between two.
+/// The connection slot: at most one attempt, and a pause between two.
 #[derive(Default)]
 pub(super) struct Held(Mutex<State>);
 
@@ -26,29 +26,28 @@ pub(super) struct Held(Mutex<State>);
 struct State {
     attempt: Option<Arc<Attempt>>,
     pause: Pause,
-    /// Why there is no connection: the error of calls during a pause.
+    /// The reason why there is no connection: the error of calls during a pause.
     why: Option<Error>,
-    /// Whether the server could not be reached when that was last tried, or fell silent.
+    /// Whether the last attempt could not reach the server, or the server stopped answering.
     is_in_doubt: bool,
     is_closed: bool,
 }
 
-/// A connection in the making, or made.
+/// A connection, or an attempt in progress.
 pub(super) struct Attempt {
     started: Instant,
     /// `None` while it is in progress.
     result: watch::Receiver<Option<Result<Link, Error>>>,
-    /// How many answers have arrived.
+    /// The number of answers that have arrived.
     answers: AtomicU64,
 }
 
 impl Held {
-    /// The current attempt, or a new one if that has failed. It is a task of its own, so that
-    /// callers with a deadline shorter than it takes do not start over, and there is only one
-    /// however many callers wait.
+    /// Returns the current attempt, or starts a new one if that has failed. The attempt is a task of its own,
+    /// so that callers with a shorter deadline do not restart it, and all waiting callers share one attempt.
     ///
-    /// During a pause, returns the error of the last attempt at once: waiting would not improve
-    /// what a caller gets without Redis.
+    /// During a pause, returns the error of the last attempt at once: waiting would not improve the result
+    /// for a caller without Redis.
     pub(super) fn attempt(&self, from: &From, background: &Background) -> Result<Arc<Attempt>, Error> {
         let mut guard = self.lock();
         let state = &mut *guard;
@@ -64,7 +63,7 @@ impl Held {
                     return Ok(attempt.clone());
                 }
                 None if attempt.is_running() => return Ok(attempt.clone()),
-                // Its runtime has ended or does not run it, which says nothing about the server.
+                // Its runtime has ended or does not run it, which does not mean that the server failed.
                 None => {
                     state.pause.reset();
                     was_abandoned = true;
@@ -82,15 +81,15 @@ impl Held {
         }
     }
 
-    /// The connection was lost, or could not be used: the next call makes a new
-    /// one. After one that was *of use* it does so at once.
+    /// Drops a lost or unusable connection: the next call reconnects, without a pause if answers had arrived
+    /// on it.
     pub(super) fn give_up(&self, attempt: &Arc<Attempt>, why: Error, was_of_use: bool) {
         let mut state = self.lock();
         if !state.attempt.as_ref().is_some_and(|held| Arc::ptr_eq(held, attempt)) {
             return;
         }
         state.attempt = None;
-        // What has been of use and says nothing will hardly say more to a new connection.
+        // If a working connection timed out, a new connection will probably not get an answer either.
         state.is_in_doubt = !was_of_use || why.is_timeout();
         state.why = Some(why);
         if was_of_use {
@@ -98,7 +97,7 @@ impl Held {
         }
     }
 
-    /// For good.
+    /// Closes the slot permanently.
     pub(super) fn close(&self) {
         *self.lock() = State { is_closed: true, ..State::default() };
     }
@@ -123,7 +122,7 @@ impl Held {
 }
 
 impl Attempt {
-    /// After an attempt that its runtime did not run, the next runs on the background thread.
+    /// Starts an attempt. After an attempt that its runtime did not run, uses the background thread.
     fn begin(from: From, background: &Background, was_abandoned: bool) -> Self {
         let (sender, result) = watch::channel(None);
         let started = Instant::now();
@@ -161,7 +160,7 @@ impl Attempt {
         }
     }
 
-    /// How many answers have arrived.
+    /// Returns the number of answers that have arrived.
     pub(super) fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
     }

@@ -1,4 +1,4 @@
-//! One server: the connection to it, and what becomes of a command that it is sent.
+//! One server: the connection to it, and the result of each command.
 
 use std::sync::Arc;
 
@@ -18,21 +18,22 @@ pub(super) struct Node {
     background: Arc<Background>,
 }
 
-/// A connection that is there.
+/// An established connection.
 pub(super) struct Live {
     attempt: Arc<Attempt>,
     link: Link,
 }
 
-/// What became of a command.
+/// The result of a command.
 pub(super) enum Said {
-    /// What the server answered.
+    /// The server's reply.
     Reply(RedisResult<Value>),
-    /// So it answered, has done nothing, and is given up: it is not the one to ask.
+    /// The server replied that it did nothing, for example because it is a replica. The connection was
+    /// closed.
     InVain(RedisResult<Value>),
-    /// The connection was lost: the command may have been done.
+    /// The connection was lost: the command may have run.
     Lost(Error),
-    /// No answer by the deadline: it may have been done, or will be.
+    /// No answer by the deadline: the command may have run, or may run later.
     Late(Error),
 }
 
@@ -41,7 +42,7 @@ impl Node {
         Self { from, held: Held::default(), background }
     }
 
-    /// The connection that there is, or a new one if the time has come.
+    /// Returns the current connection, or a new one unless a pause is in progress.
     pub(super) async fn connected(&self, deadline: Deadline) -> Result<Live, Error> {
         loop {
             match self.held.attempt(&self.from, &self.background) {
@@ -51,7 +52,7 @@ impl Node {
                     }
                 }
                 Err(error) => {
-                    // Lets other tasks run where a caller checks in a loop.
+                    // Lets other tasks run if a caller checks in a loop.
                     tokio::task::coop::consume_budget().await;
                     return Err(error);
                 }
@@ -59,7 +60,7 @@ impl Node {
         }
     }
 
-    /// Sends a command, after `ASKING` where it is.
+    /// Sends a command, after `ASKING` if `is_asking`.
     pub(super) async fn exchange(
         &self,
         Live { attempt, mut link }: Live,
@@ -88,14 +89,15 @@ impl Node {
                     }
                     return Said::Reply(reply);
                 };
-                // Not a success, whatever it answered before: a replica still denies.
+                // Not a success, even if it answered before: a replica still answers denials.
                 self.held.give_up(&attempt, Error::from_script(&text), false);
                 Said::InVain(reply)
             }
             None => {
-                // It may be a black hole; whoever comes next should not have to find out again. Where
-                // others were answered meanwhile, or most of it had passed before, the deadline was short,
-                // and the connection is well.
+                // The server may have become unreachable without an error. Closes the connection, so that the
+                // next caller does not time out on it too. Keeps the connection if other callers got answers
+                // meanwhile, or if less than half of the deadline was left for this exchange: then the
+                // deadline was too short.
                 if attempt.answers() == answers && start.elapsed() >= deadline.after / 2 {
                     self.held.give_up(&attempt, deadline.passed(ANSWER), answers > 0);
                 }
@@ -104,7 +106,7 @@ impl Node {
         }
     }
 
-    /// Gives up the connection for good.
+    /// Closes the connection permanently.
     pub(super) fn close(&self) {
         self.held.close();
     }
@@ -113,7 +115,7 @@ impl Node {
         self.held.is_connected()
     }
 
-    /// Whether it could not be reached when that was last tried, or fell silent.
+    /// Returns whether the last attempt could not reach the server, or the server stopped answering.
     #[cfg(feature = "cluster")]
     pub(super) fn is_in_doubt(&self) -> bool {
         self.held.is_in_doubt()

@@ -1,15 +1,14 @@
-//! What a reply says of the server behind the connection.
+//! Replies that show the state of the server behind the connection.
 
 use redis::{RedisError, RedisResult, ServerError, Value};
 
-/// A server that answers so has done nothing and will do nothing for us: it was
-/// made a replica, or has lost its primary; it loads its data, as a replica does
-/// that begins anew; or it knows us no longer. Behind the same name there may
-/// be another by now, which only a new connection finds.
+/// A server that replies one of these has done nothing, and stays unusable: it became a replica, lost its
+/// primary, loads its data as a restarting replica does, or no longer accepts the login. The same address may
+/// lead to another server by now, which only a new connection reaches.
 const NOT_THE_ONE: [&str; 5] = ["READONLY", "MASTERDOWN", "LOADING", "NOAUTH", "UNBLOCKED"];
 
-/// Its words, where the server is not the one to ask. Within a script they are
-/// a string in the place of a row.
+/// Returns the server's error message if it is one of these. Within a script, it is a string in place of a
+/// row.
 pub(super) fn not_the_one(reply: &RedisResult<Value>) -> Option<String> {
     let found = |text: &[u8]| says_so(text).then(|| String::from_utf8_lossy(text).into_owned());
     match reply {
@@ -26,8 +25,8 @@ pub(super) fn not_the_one(reply: &RedisResult<Value>) -> Option<String> {
     }
 }
 
-/// Whether any command of ours is answered in this way. Else it may be the answer to another
-/// (a PING), and so may be all that come after it.
+/// Returns whether this can be the reply to one of tidegate's commands. Otherwise replies may be shifted:
+/// this one may belong to another command (a PING), and so may all later ones.
 pub(super) fn is_in_step(reply: &RedisResult<Value>) -> bool {
     matches!(
         reply,
@@ -39,10 +38,10 @@ pub(super) fn is_not_the_one(error: &ServerError) -> bool {
     NOT_THE_ONE.contains(&error.code())
 }
 
-/// Returns the text of an error: of the server's errors, the server's words.
+/// Returns the text of an error. For an error of the server, this is the server's message.
 ///
-/// redis-rs displays some errors with the `Debug` output of their kind (`… - InvalidClientConfig`). That part is
-/// removed: it tells a reader nothing.
+/// redis-rs displays some errors with the `Debug` output of their kind (`… - InvalidClientConfig`). That part
+/// is removed: it does not help a reader.
 pub(crate) fn words(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -51,7 +50,7 @@ pub(crate) fn words(error: &RedisError) -> String {
     }
 }
 
-/// `READONLY You can't …`, or `2 READONLY …`, where it is about the second item of a group.
+/// Matches `READONLY You can't …`, or `2 READONLY …` for the second item of a group.
 fn says_so(text: &[u8]) -> bool {
     let mut words = text.split(|&byte| byte == b' ').map(|word| word.strip_prefix(b"-").unwrap_or(word));
     let first = words.next().unwrap_or_default();

@@ -1,5 +1,4 @@
-//! A primary that sentinels know by a name. Each new connection asks them again, so it follows a
-//! failover.
+//! A primary that sentinels know by a name. Each new connection queries them again, so it follows a failover.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -50,9 +49,9 @@ impl Sentinels {
         Ok(Self { sentinels: sentinels.collect(), name, like })
     }
 
-    /// Connects to a primary that a sentinel names and that confirms its role. All sentinels are asked
-    /// at once, and all primaries that they name are tried at once: neither a lost sentinel nor one
-    /// that names a lost primary delays the others.
+    /// Connects to a primary that a sentinel names and that confirms its role. Queries all sentinels in
+    /// parallel, and tries all primaries that they name in parallel: neither a lost sentinel nor one that
+    /// names a lost primary delays the others.
     pub(super) async fn connect(&self, login: &Login) -> Result<MultiplexedConnection, Error> {
         let tried = Mutex::default();
         let mut attempts: FuturesUnordered<_> =
@@ -70,8 +69,8 @@ impl Sentinels {
         Err(no_primary.or(no_answer).unwrap_or_else(|| Error::unavailable("there is no sentinel")))
     }
 
-    /// Connects to the primary that one sentinel names. Returns `None` if another sentinel has named
-    /// it before: that attempt tries it.
+    /// Connects to the primary that one sentinel names. Returns `None` if another sentinel has named it
+    /// before: that attempt tries it.
     async fn connect_by(
         &self,
         sentinel: &ConnectionInfo,
@@ -89,7 +88,7 @@ impl Sentinels {
         self.primary(&named, login).await.map(Some).map_err(Failed::Primary)
     }
 
-    /// Asks one sentinel for the address of the primary.
+    /// Queries one sentinel for the address of the primary.
     async fn ask(&self, sentinel: &ConnectionInfo) -> Result<Address, Error> {
         let told = tokio::time::timeout(STEP, async {
             let mut connection = to(sentinel.clone()).await?;
@@ -118,7 +117,7 @@ impl Sentinels {
         Error::unavailable(format!("asked for \"{}\", a sentinel {why}", self.name))
     }
 
-    /// Connects to a server and asks it for its role.
+    /// Connects to a server and queries its role.
     async fn primary(&self, (host, port): &Address, login: &Login) -> Result<MultiplexedConnection, Error> {
         let (host, port) = (host.clone(), *port);
         let at = format!("{host}:{port}");
@@ -137,7 +136,8 @@ impl Sentinels {
     }
 }
 
-/// A user without the right to ask finds a replica out by its first READONLY.
+/// Returns true if the role is unknown: a user without permission for ROLE detects a replica by its first
+/// READONLY.
 fn may_be_primary(role: &Value) -> bool {
     match role {
         Value::Array(role) => matches!(role.first(), Some(Value::BulkString(name)) if name == b"master"),

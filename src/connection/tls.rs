@@ -1,4 +1,4 @@
-//! TLS: whom we trust, who we are, and what to do where that does not go together.
+//! TLS: trusted CAs, the client certificate, and advice on errors.
 
 use redis::{Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, TlsCertificates};
 use rustls::crypto::{CryptoProvider, ring};
@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use super::reply::words;
 use crate::error::Error;
 
-/// Certificates as they were given, in PEM.
+/// Certificates in PEM, as the caller passed them.
 #[derive(Clone, Default)]
 pub(crate) struct Tls {
     pub(crate) ca: Option<Vec<u8>>,
@@ -16,7 +16,7 @@ pub(crate) struct Tls {
 }
 
 impl Tls {
-    /// The same address, with the certificates.
+    /// Adds the certificates to the address.
     pub(crate) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Error> {
         if self.ca.is_none() && self.client.is_none() {
             return Ok(info);
@@ -42,7 +42,8 @@ impl Tls {
     }
 }
 
-/// redis-rs takes none for a list of none, which then trusts nobody.
+/// Checks that a PEM text contains a certificate. redis-rs accepts a text without any, and then trusts no
+/// server.
 fn holds_a_certificate(setting: &str, pem: &[u8]) -> Result<(), Error> {
     match CertificateDer::pem_slice_iter(pem).next() {
         Some(Ok(_)) => Ok(()),
@@ -52,16 +53,16 @@ fn holds_a_certificate(setting: &str, pem: &[u8]) -> Result<(), Error> {
     }
 }
 
-/// rustls needs one for the whole process, and panics where it is not told which
-/// and none or several were compiled in. The program's own choice stands.
+/// Installs a crypto provider if there is none. rustls needs one per process, and panics if the choice is
+/// ambiguous. Keeps a provider that the program has installed.
 pub(super) fn choose_crypto() {
     if CryptoProvider::get_default().is_none() {
-        // Somebody else may have been faster.
+        // Another thread may have installed one meanwhile.
         let _ = ring::default_provider().install_default();
     }
 }
 
-/// What to do, by what rustls says.
+/// Returns advice for an error message of rustls.
 pub(super) fn advice(said: &str) -> Option<&'static str> {
     const ADVICE: [(&[&str], &str); 5] = [
         (

@@ -1,4 +1,4 @@
-//! How many instances share the quotas: as given, or as counted by their heartbeats in the store.
+//! The number of instances that share the quotas: configured, or counted by their heartbeats in the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -10,7 +10,7 @@ use crate::connection::Deadline;
 use crate::key::Place;
 use crate::store::Heartbeat;
 
-/// Between two heartbeats, less up to 10 % jitter.
+/// The pause between two heartbeats, shortened by up to 10 % jitter.
 const BEAT: Duration = Duration::from_secs(5);
 /// An instance without a heartbeat for this long is not counted.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(15);
@@ -18,7 +18,7 @@ pub(crate) const LIFETIME: Duration = Duration::from_secs(15);
 pub(crate) struct Instances {
     /// 1 before the first count.
     known: AtomicU64,
-    /// The key in the store, and this instance's name there; `None` where the number was given.
+    /// The key in the store, and this instance's name there; `None` if the number is configured.
     counted_at: Option<(String, String)>,
     beating: JobSlot,
 }
@@ -28,7 +28,7 @@ impl Instances {
         Self { known: AtomicU64::new(instances.max(1)), counted_at: None, beating: JobSlot::default() }
     }
 
-    /// Counted at this key of the store.
+    /// Counts the instances at this key of the store.
     pub(crate) fn counted(key: String) -> Self {
         let name = format!("{:032x}", fastrand::u128(..));
         Self { counted_at: Some((key, name)), ..Self::given(1) }
@@ -39,7 +39,7 @@ impl Instances {
     }
 }
 
-/// Starts the heartbeats, unless they are running or the number was given.
+/// Starts the heartbeats, unless they are running or the number is configured.
 #[inline]
 pub(super) fn ensure_counted(shared: &Arc<Shared>) {
     if shared.instances.counted_at.is_some() {

@@ -11,7 +11,7 @@ const PROBED_WITHIN_US: u64 = 1_000_000;
 pub(super) struct Part<'a> {
     pub(super) target: &'a Target,
     pub(super) share: Quota,
-    /// The item's cost; where that is above the share, this process's part of it, which is not.
+    /// The item's cost; if that is above the share, this process's part of it, which fits.
     pub(super) cost: u64,
     pub(super) max_delay_us: Option<u64>,
     pub(super) is_above_share: bool,

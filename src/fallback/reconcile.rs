@@ -1,4 +1,4 @@
-//! Reconciling: after an outage, the store is charged for what the fallback admitted.
+//! Reconciling: after an outage, the store is charged for units that the fallback admitted.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -16,8 +16,8 @@ use crate::store::{Target, Write};
 
 /// Charges in flight for one hash tag: one round trip each.
 const MAX_IN_FLIGHT: usize = 64;
-/// Before a round of charges: keys that fail together are charged together. Doubled while no charge
-/// succeeds.
+/// The pause before a round of charges, so that keys that fail together are charged together. Doubled while
+/// no charge succeeds.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 /// For how long a shutdown retries while no charge succeeds.
@@ -119,9 +119,9 @@ impl Shared {
         rounds.into_iter().max().unwrap_or(Round::Stalled)
     }
 
-    /// Charges one hash tag's keys. A charge that is not answered or that is refused (no memory, a
-    /// replica) stays owed and is sent again. It may have been applied, which admits too few;
-    /// forgetting it would let each failing check start with a whole share.
+    /// Charges one hash tag's keys. A charge that is not answered or that is rejected (no memory, a replica)
+    /// stays pending and is sent again. It may have been applied, which admits too few; forgetting it would
+    /// let each failing check start with a whole share.
     async fn charge_tag(&self, owed: &[(Target, u64)]) -> Round {
         let is_answered = match owed.first() {
             Some((target, _)) => self.breaker.is_answered(target.place).await,

@@ -1,5 +1,5 @@
-//! The last known state of keys: what the store reported last, so that the fallback does not start
-//! from untouched keys.
+//! The last known state of keys: the state that the store reported last, so that the fallback does not start
+//! from unused keys.
 
 use crate::algorithm::{Before, Record};
 use crate::clock::Clock;
@@ -7,8 +7,8 @@ use crate::decision::Decision;
 use crate::quota::{Quota, units_of_share};
 use crate::store::{ByTarget, Target};
 
-/// Keys with less than an eighth of the limit used are not noted. Noting them would cost every check a
-/// write, to start close to where an untouched key starts.
+/// Keys with less than an eighth of the limit used are not noted. Noting them would cost every check a write,
+/// to start close to an unused key.
 const WORTH_NOTING: u64 = 8;
 
 #[inline]
@@ -40,7 +40,7 @@ impl LastSeen {
         self.0.insert(target, Seen { used, limit, blocked_us, at_us: clock.now_us() });
     }
 
-    /// Notes the fallback's own state once it was charged to the store, which has used at least that.
+    /// Notes the fallback's own state after it was charged to the store, whose usage is at least that.
     pub(super) fn note_record(&self, target: &Target, share: &Quota, record: &Record, clock: &Clock) {
         let (limit, at_us) = (share.limit(), clock.now_us());
         if !record.has_expired(at_us) {

@@ -1,4 +1,4 @@
-//! The keys that the fallback decides: the reference on a map, bounded as the in-memory store is.
+//! The keys that the fallback decides: the reference algorithms on a bounded map, like the in-memory store.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,8 +18,8 @@ const SHARDS: usize = 16;
 /// Sharded, so that threads seldom contend for a lock.
 pub(super) struct Table(Box<[Mutex<Keys>]>);
 
-/// Two generations. When the young one is full it becomes the old one, and the old one is dropped
-/// with what it owes: at least `max_young` other keys were checked since.
+/// Two generations. When the young one is full it becomes the old one. The old one is dropped with its
+/// pending charges: at least `max_young` other keys were checked since.
 struct Keys {
     young: HashMap<Target, Kept, AsTheyAre>,
     old: HashMap<Target, Kept, AsTheyAre>,
@@ -37,8 +37,8 @@ struct Kept {
     stamp: Option<ChargeStamp>,
 }
 
-/// When the store was charged for what the fallback admitted: the store's clock, 0 until then. Each
-/// reservation of these units holds a clone, by which it knows where to give units back.
+/// When the store was charged for the units that the fallback admitted: the store's clock, 0 until then. Each
+/// reservation of these units holds a clone, which tells where to give units back.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ChargeStamp(Arc<AtomicU64>);
 
@@ -63,7 +63,7 @@ impl Table {
         self.0.iter().map(|keys| locked(keys).len()).sum()
     }
 
-    /// Takes all parts or none. `warm` returns the state that a key starts from that is not in the table.
+    /// Takes all parts or none. `warm` returns the initial state of a key that is not in the table.
     pub(super) fn take(
         &self,
         parts: &[Part<'_>],
@@ -103,8 +103,8 @@ impl Table {
         Outcome { k, before, now_us }
     }
 
-    /// The units that were admitted here and still count, of keys with the given hash tags. Forgets
-    /// all keys that owe nothing.
+    /// Returns the units that were admitted here and still count, for keys with the given hash tags. Removes
+    /// all keys without pending charges.
     pub(super) fn owed(&self, now_us: u64, is_wanted: impl Fn(Place) -> bool) -> Vec<(Target, u64)> {
         self.0.iter().flat_map(|keys| locked(keys).owed(now_us, &is_wanted)).collect()
     }
@@ -229,7 +229,7 @@ impl Keys {
                 kept.record = record;
                 kept.charged = kept.charged.saturating_add(charged);
             }
-            // A peek at an untouched key leaves no trace.
+            // A peek at an unused key stores nothing.
             None if record == Record::default() => {}
             None => {
                 let kept = Kept { share: *share, record, charged, given_back: 0, stamp: None };
@@ -247,8 +247,8 @@ impl Keys {
 }
 
 impl Kept {
-    /// Returns the units to charge to the store: what was admitted here, as far as it is still used.
-    /// The rest has drained, or its window has ended.
+    /// Returns the units to charge to the store: those admitted here that are still used. The rest has
+    /// drained, or its window has ended.
     fn owed(&self, now_us: u64) -> u64 {
         if self.record.has_expired(now_us) {
             return 0;

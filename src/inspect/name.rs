@@ -1,4 +1,4 @@
-//! A Redis key, taken apart into what it was made of: `src/key.rs`.
+//! Parses the Redis keys that `src/key.rs` makes.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use crate::error::Error;
 use crate::key::{LAYOUT, Place, SHARED_LAYOUT};
 use crate::quota::{LONGEST_US, Micros, Quota, Rate};
 
-/// The Redis key of somebody's state.
+/// The parsed Redis key of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// All of it.
+    /// The whole Redis key.
     pub redis_key: String,
     pub gate: String,
     pub shape: Shape,
-    /// The key that was asked for, as it is written.
+    /// The limited key as written in Redis.
     pub written: String,
     pub(crate) place: Place,
 }
 
-/// What of a quota stands in a Redis key.
+/// The parameters of a quota that a Redis key contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Shape {
     TokenBucket,
@@ -29,21 +29,21 @@ pub enum Shape {
     SlidingCounter { window_us: u64 },
 }
 
-/// What else can stand under a namespace.
+/// A key under the namespace that is not a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotState {
-    /// What limiters keep for all gates: who shares the quotas, and what an operator ordered.
+    /// A key for all gates: the instances, or the operators' overrides.
     Shared,
-    /// State of another version of tidegate, which writes it otherwise.
+    /// A state of another version of tidegate in another format.
     Layout(u32),
-    /// Not ours.
+    /// Not written by tidegate.
     Foreign,
 }
 
 impl Name {
     pub fn parse(namespace: &str, redis_key: &[u8]) -> Result<Self, NotState> {
         let text = std::str::from_utf8(redis_key).map_err(|_| NotState::Foreign)?;
-        // What we write is printable.
+        // tidegate writes only printable characters.
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(NotState::Foreign);
         }
@@ -68,7 +68,7 @@ impl Name {
         Ok(Self { redis_key: text.to_owned(), gate, shape, written, place })
     }
 
-    /// The key that was asked for; `None` where its hash stands in its place.
+    /// Returns the limited key; `None` if only its hash is stored.
     pub fn key(&self) -> Option<Vec<u8>> {
         let mut key = Vec::with_capacity(self.written.len());
         let mut rest = self.written.as_bytes();
@@ -116,7 +116,7 @@ impl Shape {
         })
     }
 
-    /// `token_bucket`.
+    /// Returns the algorithm's name, such as `token_bucket`.
     pub const fn algorithm(self) -> &'static str {
         match self {
             Self::TokenBucket => "token_bucket",
@@ -136,11 +136,11 @@ impl Shape {
         }
     }
 
-    /// A quota that has its state under the same Redis key, whatever the limit.
+    /// Returns a quota with this limit and the same Redis key.
     ///
     /// # Errors
     ///
-    /// Where there is none with this limit.
+    /// If there is no such quota with this limit.
     pub fn quota(self, limit: u64) -> Result<Quota, Error> {
         let window = self.window().unwrap_or(Duration::from_secs(1));
         match self {
@@ -156,7 +156,7 @@ impl Shape {
     }
 }
 
-/// As in a Redis key: `fixed_window/60s@clock`.
+/// Displays the form used in Redis keys: `fixed_window/60s@clock`.
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.algorithm())?;
@@ -171,7 +171,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// As [`Micros`] writes it.
+/// Parses the output of [`Micros`].
 fn micros(text: &str) -> Option<u64> {
     let letters = text.find(|letter: char| !letter.is_ascii_digit())?;
     let (number, unit) = text.split_at(letters);

@@ -1,4 +1,4 @@
-//! What a key's state amounts to.
+//! The usage of a key.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use crate::algorithm::{Before, EXACT, Seen, State};
 use crate::error::Error;
 use crate::quota::{Kind, Quota, Rate};
 
-/// What was used, settled to the server's now.
+/// The usage of a key at the server's current time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Usage {
-    /// Units; of a level also parts of one, of a sliding counter what it takes for the window's.
+    /// Units. A level can have a fraction; a sliding counter shows its estimate for the window.
     pub used: f64,
-    /// The quota that wrote it, where that is told: of levels.
+    /// The quota that wrote the state; only levels contain it.
     pub quota: Option<Quota>,
-    /// Until it is as if nothing had been used.
+    /// The time until the usage is zero.
     pub reset_after: Duration,
-    /// For how long it is blocked still; `None`: it is not.
+    /// The remaining time of a block; `None` if not blocked.
     pub blocked_for: Option<Duration>,
 }
 
 impl Usage {
-    /// Fails as a limiter does that finds such a text.
+    /// Parses a state. Fails with the same errors as a limiter.
     pub(super) fn of_text(shape: Shape, held: &Result<Held, Error>) -> Result<Self, Error> {
         let held = held.as_ref().map_err(Error::clone)?;
         let (state, blocked_until_us) =
@@ -57,7 +57,7 @@ impl Usage {
     }
 }
 
-/// What a script replies that cannot read the state.
+/// Returns the error string of the scripts for a state that they cannot read.
 fn garbage(shape: Shape) -> &'static str {
     match shape {
         Shape::FixedWindow { .. } => "STATE value",
@@ -65,7 +65,8 @@ fn garbage(shape: Shape) -> &'static str {
     }
 }
 
-/// As the header of each algorithm's script says; until when it is blocked, or 0.
+/// Parses the format in the header of each algorithm's script. Returns the state, and the end of a block or
+/// 0.
 fn parse(shape: Shape, text: &str) -> Option<(State, u64)> {
     let (text, blocked) = match text.split_once(" blocked until ") {
         Some((text, until)) => (text, number(until)?),
@@ -100,7 +101,7 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| is_number && *number <= EXACT)
 }
 
-/// The quota with these numbers, its rate said in a period in which it is whole.
+/// Returns the quota with these numbers. Chooses a period in which its rate is a whole number.
 fn writer(shape: Shape, [capacity, rate, per]: [u64; 3]) -> Result<Quota, Error> {
     let garbage = || Error::from_script(garbage(shape));
     let whole = |seconds: u64| {

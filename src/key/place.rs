@@ -1,13 +1,12 @@
-//! Where in a Redis Cluster a key lives: in one of 48 slots, spread evenly.
+//! The slot of a key in a Redis Cluster: one of 48, spread evenly.
 //!
-//! A script's keys must share a slot, so keys of a slot each would leave nothing
-//! to send together. The slot is that of the `{tag}` before the key.
+//! A script's keys must share a slot. If each key had a slot of its own, no keys could be sent together. The
+//! `{tag}` before the key determines the slot.
 
-/// How many places there are.
+/// The number of hash tags.
 pub(crate) const PLACES: usize = 48;
 
-/// Their tags: the `i`-th one's slot is (i + 1/2) / 48 of all slots, give or take
-/// 20. Part of the layout.
+/// The hash tags: the slot of the `i`-th is (i + 1/2) / 48 of all slots, within 20. Part of the layout.
 #[rustfmt::skip]
 const TAGS: [&str; PLACES] = [
     "cr", "18", "sv", "g2", "5x", "og", "1t", "dj", "jy", "fl", "3r", "vh",
@@ -16,14 +15,13 @@ const TAGS: [&str; PLACES] = [
     "k9", "9s", "cl", "oy", "5f", "4t", "r6", "dt", "zc", "vv", "ha", "fr",
 ];
 
-/// One of the tags. With a single Redis all keys are in one place, whose tag is
-/// not written.
+/// One of the hash tags. With a single Redis all keys have the first, which is not written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place(u8);
 
 impl Place {
-    /// By a hash of the key alone, which is the same in every process and
-    /// version: all gates of one key share a place.
+    /// Chooses by a hash of the key alone, which is the same in every process and version: all gates of one
+    /// key share a hash tag.
     pub(super) fn of(hash: u64) -> Self {
         Self((hash % PLACES as u64) as u8)
     }
@@ -46,8 +44,7 @@ impl Place {
     }
 }
 
-/// FNV-1a with 64 bits, its halves folded: the low bits alone depend on the low
-/// bits of each byte alone.
+/// FNV-1a with 64 bits, its halves folded: its low bits alone would depend only on the low bits of each byte.
 pub(super) fn hash(key: &[u8]) -> u64 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -59,7 +56,7 @@ pub(super) fn hash(key: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// As Redis computes it: CRC-16/XMODEM.
+    /// Computes the slot as Redis does: CRC-16/XMODEM.
     fn slot(tag: &str) -> i32 {
         let crc = tag.bytes().fold(0_u16, |crc, byte| {
             (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| match crc & 0x8000 {

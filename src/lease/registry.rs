@@ -1,4 +1,4 @@
-//! The leased gates of one limiter, to be ended with it.
+//! The leased gates of one limiter, which end with it.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -6,8 +6,8 @@ use tokio::time::Instant;
 
 use super::shared::{Leases, Shared};
 
-/// Weak: gates end by themselves when they are dropped. What a worker still
-/// gives back after that keeps its place here until it is done.
+/// Weak references: gates end when they are dropped. A gate whose worker still gives units back stays listed
+/// until the worker has finished.
 #[derive(Debug, Default)]
 pub(crate) struct Registry(Mutex<Vec<Weak<Shared>>>);
 
@@ -18,7 +18,7 @@ impl Registry {
         gates.push(Arc::downgrade(leases.shared()));
     }
 
-    /// Gives back all that is leased, at most until `ends`.
+    /// Gives all leases back, at most until `ends`.
     pub(crate) async fn end(&self, ends: Instant) {
         let gates = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();

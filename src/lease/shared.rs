@@ -1,4 +1,4 @@
-//! What a gate's clones share: spending, and the way to the worker.
+//! The state that a gate's clones share: spending, and requests to the worker.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,8 +22,7 @@ use crate::observer::Observer;
 use crate::quota::Kind;
 use crate::store::GateInfo;
 
-/// The leases of one gate, as its clones hold them. With the last of them all
-/// is given back.
+/// The leases of one gate, shared by its clones. Dropping the last clone gives all units back.
 #[derive(Debug)]
 pub(crate) struct Leases(Arc<Shared>);
 
@@ -32,11 +31,11 @@ pub(super) struct Shared {
     pub(super) terms: Terms,
     pub(super) clock: Clock,
     observer: Option<Arc<dyn Observer>>,
-    /// So that nobody can choose keys that meet in one place.
+    /// A random seed, so that clients cannot choose keys that collide.
     seed: [u64; 2],
-    /// Made with the first demand.
+    /// Made at the first demand.
     demand: OnceLock<Demand>,
-    /// Made with the first lease: it is large.
+    /// Made at the first lease, since it is large.
     table: OnceLock<Table>,
     ended: AtomicBool,
     pub(super) queue: Queue,
@@ -45,29 +44,29 @@ pub(super) struct Shared {
     worker: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Written by the worker, but for `returned` and `spent`, which a reset writes
-/// too. In cache lines of their own.
+/// Written by the worker, except `returned` and `spent`, which a reset writes too. Aligned to cache lines of
+/// its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Counters {
     pub(super) keys: AtomicU64,
     pub(super) taken: AtomicU64,
-    /// What the slots were last opened with.
+    /// Units with which the open slots were opened.
     pub(super) opened: AtomicU64,
-    /// Of what has been closed; wraps below 0 where units were forgotten
-    /// in a slot that is open, since these are counted as spent when it closes.
+    /// Units spent from closed slots. Wraps below 0 if units of an open slot were discarded, since closing
+    /// that slot counts them as spent.
     pub(super) spent: AtomicU64,
-    /// Of `spent`, what the observer was told.
+    /// The part of `spent` reported to the observer.
     pub(super) told_spent: AtomicU64,
-    /// On their way back.
+    /// Units of refunds in flight.
     pub(super) returning: AtomicU64,
     pub(super) returned: AtomicU64,
     pub(super) stranded: AtomicU64,
 }
 
-/// # Asking
+/// # Spending
 impl Leases {
-    /// `None` if these settings lease nothing.
+    /// Returns `None` if these settings lease nothing.
     pub(crate) fn new(
         lease: Lease,
         info: &Arc<GateInfo>,
@@ -94,7 +93,7 @@ impl Leases {
         Some(Self(Arc::new(shared)))
     }
 
-    /// An admission, if the lease of this key has so many units.
+    /// Spends `cost` units of the key's lease. Returns `None` if there are not enough.
     #[inline]
     pub(crate) fn spend(&self, key: &[u8], cost: u64) -> Option<Decision> {
         let shared = &*self.0;
@@ -118,7 +117,7 @@ impl Leases {
         None
     }
 
-    /// That the store was asked for this key and admitted it.
+    /// Records that the store was called for this key and admitted the check.
     pub(crate) fn note<U: Upstream>(&self, upstream: &Arc<U>, key: &[u8], cost: u64) {
         let shared = &self.0;
         let Ok(cost) = u32::try_from(cost) else { return };
@@ -146,7 +145,7 @@ impl Leases {
         shared.employ(upstream);
     }
 
-    /// That this key is reset: what is leased of it is not to be given back.
+    /// Discards the units of a key that was reset: they must not be given back.
     pub(crate) fn forget(&self, key: &[u8]) {
         let Some(table) = self.0.table.get() else { return };
         let key = PackedKey::of(key);
@@ -166,7 +165,7 @@ impl Leases {
         let counters = &self.0.counters;
         let slots = self.0.table.get().map_or(&[][..], Table::slots);
         let left: u64 = slots.iter().map(|slot| u64::from(slot.left())).sum();
-        // What is open and not there any more is spent, too.
+        // Units that are missing from open slots were spent, too.
         let spent = read(&counters.spent).wrapping_add(read(&counters.opened)).wrapping_sub(left);
         LeaseStats {
             keys: read(&counters.keys) as usize,
@@ -184,7 +183,7 @@ impl Leases {
 }
 
 impl Drop for Leases {
-    /// The worker, which lives on, gives all back.
+    /// The worker outlives this and gives all units back.
     fn drop(&mut self) {
         self.0.begin_to_end();
     }
@@ -204,7 +203,7 @@ impl Shared {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// No new leases; the worker gives back those that are held.
+    /// Ends leasing: the worker gives the held units back.
     pub(super) fn begin_to_end(&self) {
         self.ended.store(true, Ordering::Release);
         self.queue.wake();
@@ -217,7 +216,7 @@ impl Shared {
         if let Some(mut worker) = worker
             && tokio::time::timeout_at(ends, &mut worker).await.is_err()
         {
-            // It counts what it has left as stranded.
+            // The worker counts its remaining units as stranded.
             worker.abort();
         }
     }
@@ -228,11 +227,11 @@ impl Shared {
         }
     }
 
-    /// What was spent since the last time. Only the worker calls it.
+    /// Reports the units spent since the last report. Only the worker calls it.
     pub(super) fn tell_spent(&self) {
         let spent = self.counters.spent.load(Ordering::Relaxed);
         let units = spent.wrapping_sub(self.counters.told_spent.load(Ordering::Relaxed));
-        // Below 0 where units were forgotten that will be counted as spent.
+        // Below 0 if discarded units are still to be counted as spent.
         if units.cast_signed() > 0 {
             self.counters.told_spent.store(spent, Ordering::Relaxed);
             self.tell(|observer, gate| observer.spent(gate, units));
@@ -246,7 +245,7 @@ impl Shared {
 
     fn refill(&self, number: u32, cost: u32) {
         if !self.queue.push(Request::Refill { slot: number, cost }) {
-            // So that another ask tries again.
+            // Lets a later check request the refill again.
             self.table().slot(number).no_longer_wanted();
         }
     }

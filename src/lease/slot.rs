@@ -1,25 +1,22 @@
-//! One leased key in one cache line: units that all threads spend from without
-//! a lock, and the key that they are for.
+//! One leased key in one cache line: its units, which all threads spend without a lock, and the key.
 //!
-//! Spenders only ever lower the units; all else is written by the one keeper.
-//! The units share a word with a generation, which every change by the keeper
-//! raises: a spender's compare-and-swap succeeds only if nothing that it has read
-//! since (the key, the ends, the stamp) has been written anew. So a unit is never
-//! spent after the keeper has taken it back, nor for another key.
+//! Spenders only decrease the units; the keeper, a single task, writes everything else. The units share a
+//! word with a generation, which every change by the keeper increments. Race: a spender reads the word, then
+//! the other fields; the keeper changes the fields; the spender's compare-and-swap then fails, because the
+//! generation differs. So a unit is never spent after the keeper has taken it back, nor for another key.
 //!
-//! The units are of up to two blocks, and the older ones are spent first. So as
-//! long as there are more of them than the newer block had, the next one is of
-//! the older block, and has its end.
+//! The units come from up to two blocks, and the older ones are spent first. While there are more units than
+//! the newer block had, the next unit belongs to the older block and has its end.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::packed_key::{PackedKey, WORDS};
 
-/// In `about`, above the key's length: a refill is asked for or under way.
+/// In `about`, above the key's length: a refill was requested or is in flight.
 const WANTED: u64 = 1 << 8;
-/// The length of no key.
+/// The length field of a slot without a key.
 const VACANT: u64 = 0xfe;
-/// Who knows: length and `WANTED`, below the newest block's size.
+/// Masks the key's length in `about`; `WANTED` and the newest block's size are above it.
 const WHOSE: u64 = 0xff;
 const LOW: u64 = u32::MAX as u64;
 
@@ -28,23 +25,22 @@ const LOW: u64 = u32::MAX as u64;
 pub(super) struct Slot {
     /// Generation and units left, 32 bits each.
     word: AtomicU64,
-    /// Local ms from which on the units may not be spent, wrapped to 32 bits:
-    /// those of the newest block, and above those of the one before it.
+    /// Local time in ms from which on the units may not be spent, wrapped to 32 bits. Low half: the newest
+    /// block; high half: the block before it.
     ends: AtomicU64,
-    /// The stamp of the take of the oldest units.
+    /// The stamp of the take that charged the oldest units.
     stamp_us: AtomicU64,
-    /// Local time at which the key would be untouched.
+    /// Local time at which the key would be unused.
     reset_us: AtomicU64,
-    /// What the newest block had (32 bits), whether a refill is wanted, and the
-    /// key's length.
+    /// The newest block's size (32 bits), whether a refill is wanted, and the key's length.
     about: AtomicU64,
     key: [AtomicU64; WORDS],
 }
 
-/// What units are opened with.
+/// The fields written when units are opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Term {
-    /// How many of the units are the newest block's.
+    /// How many of the units belong to the newest block.
     pub(super) newest: u32,
     pub(super) newest_ends_us: u64,
     pub(super) older_ends_us: u64,
@@ -52,12 +48,12 @@ pub(super) struct Term {
     pub(super) reset_us: u64,
 }
 
-/// What became of a spender's ask.
+/// The result of an attempt to spend.
 #[derive(Debug)]
 pub(super) enum Spend {
-    /// The slot is another key's.
+    /// The slot belongs to another key.
     Another,
-    /// Nothing is left that has not ended, or too little.
+    /// The unexpired units do not suffice.
     Nothing,
     Units(Spent),
 }
@@ -67,7 +63,7 @@ pub(super) struct Spent {
     pub(super) left: u32,
     pub(super) stamp_us: u64,
     pub(super) reset_us: u64,
-    /// It is time for a refill, and nobody has asked for one.
+    /// A refill is due, and no other caller has requested it.
     pub(super) is_low: bool,
 }
 
@@ -88,7 +84,7 @@ impl Default for Slot {
 impl Slot {
     #[inline]
     pub(super) fn spend(&self, key: &PackedKey, cost: u32, now_us: u64) -> Spend {
-        // First the word: whatever is read after it belongs to it, or the swap fails.
+        // Reads the word first: if it changes after the other fields were read, the swap fails.
         let mut word = self.word.load(Ordering::Acquire);
         loop {
             if !self.is_of(key) {
@@ -99,7 +95,7 @@ impl Slot {
             let stamp_us = self.stamp_us.load(Ordering::Acquire);
             let reset_us = self.reset_us.load(Ordering::Acquire);
             let generation = word >> 32;
-            // While only others' spending is in the way, what was read holds.
+            // While only other spenders changed the word, the fields that were read stay valid.
             while word >> 32 == generation {
                 let units = word & LOW;
                 let ends_ms = if units > newest { ends >> 32 } else { ends & LOW };
@@ -121,13 +117,12 @@ impl Slot {
 
     #[inline]
     pub(super) fn is_of(&self, key: &PackedKey) -> bool {
-        // Acquired, so that what was written anew shows the generation that it
-        // belongs to.
+        // Acquire: a reader of a new key or length also observes the generation that it belongs to.
         self.about.load(Ordering::Acquire) & WHOSE == u64::from(key.len)
             && self.key.iter().zip(&key.words).all(|(own, word)| own.load(Ordering::Acquire) == *word)
     }
 
-    /// Whether the caller is the one to ask for a refill.
+    /// Returns whether this caller has to request the refill.
     pub(super) fn want(&self) -> bool {
         self.about.load(Ordering::Relaxed) & WANTED == 0
             && self.about.fetch_or(WANTED, Ordering::AcqRel) & WANTED == 0
@@ -137,7 +132,7 @@ impl Slot {
         self.about.fetch_and(!WANTED, Ordering::AcqRel);
     }
 
-    /// Forgets the units of this key; how many there were.
+    /// Discards the units of this key. Returns their number.
     pub(super) fn forget(&self, key: &PackedKey) -> u64 {
         loop {
             let word = self.word.load(Ordering::Acquire);
@@ -161,7 +156,7 @@ impl Slot {
         self.about.load(Ordering::Relaxed) & WHOSE == VACANT
     }
 
-    /// Is wanted from the start: a refill is what it is for.
+    /// Assigns the slot to a key. A refill is wanted from the start.
     pub(super) fn assign(&self, key: &PackedKey) {
         for (own, word) in self.key.iter().zip(key.words) {
             own.store(word, Ordering::Release);
@@ -169,24 +164,24 @@ impl Slot {
         self.about.store(u64::from(key.len) | WANTED, Ordering::Release);
     }
 
-    /// Must be closed.
+    /// Removes the key. The slot must be closed.
     pub(super) fn vacate(&self) {
         self.about.store(VACANT, Ordering::Release);
     }
 
-    /// Takes back what is left, to the unit: no spender succeeds after it.
+    /// Takes all units back: no spender succeeds afterwards.
     pub(super) fn close(&self) -> u32 {
         let generation = next_generation(self.word.load(Ordering::Relaxed));
         (self.word.swap(generation, Ordering::AcqRel) & LOW) as u32
     }
 
-    /// Lets units be spent. Must be closed.
+    /// Makes units available. The slot must be closed.
     pub(super) fn open(&self, units: u32, term: Term) {
         let ends = (term.newest_ends_us / 1_000) & LOW | (term.older_ends_us / 1_000) << 32;
         self.ends.store(ends, Ordering::Release);
         self.stamp_us.store(term.stamp_us, Ordering::Release);
         self.reset_us.store(term.reset_us, Ordering::Release);
-        // Whether it is wanted may be changed by others at the same time.
+        // Updates atomically, since spenders may set `WANTED` at the same time.
         let size = u64::from(term.newest) << 32;
         let _ =
             self.about.fetch_update(Ordering::AcqRel, Ordering::Acquire, |about| Some(about & LOW | size));
@@ -195,9 +190,8 @@ impl Slot {
     }
 }
 
-/// Ends are cut to the ms, so that no unit is held for too long. They are
-/// compared around the end of the 32 bits: right for 24 days, and what has ended
-/// is closed as soon as the worker runs.
+/// Ends are truncated to ms, so that no unit is held too long. The comparison wraps at 32 bits: it is correct
+/// for 24 days, and the worker closes ended blocks as soon as it runs.
 #[inline]
 fn is_before(now_us: u64, ends_ms: u32) -> bool {
     ends_ms.wrapping_sub((now_us / 1_000) as u32).cast_signed() > 0
@@ -236,7 +230,7 @@ mod tests {
                         for (at, key) in keys.iter().enumerate() {
                             if let Spend::Units(units) = slot.spend(key, 1, 1) {
                                 spent[at].fetch_add(1, Ordering::Relaxed);
-                                // The stamp tells whose units they were.
+                                // The stamp identifies the key of the units.
                                 assert_eq!(units.stamp_us % 2, at as u64);
                             }
                         }

@@ -1,5 +1,5 @@
-//! The one task that takes and gives back for a leased gate. It ends with the
-//! gate or the limiter, when all is given back.
+//! The task that takes and gives back units for a leased gate. It ends with the gate or the limiter, after
+//! all units are given back.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -17,18 +17,18 @@ use crate::error::Error;
 use crate::quota::Kind;
 use crate::store::{Group, Item, Outcome, Target};
 
-/// Keys in one call: as many as one call may hold the store for.
+/// The maximum number of keys in one call, limited by the time that a call may occupy the store.
 const MOST_REFILLS: usize = 128;
-/// Calls under way at once.
+/// The maximum number of takes in flight.
 const MOST_TAKES: usize = 4;
-/// Give-backs under way at once: a round trip each.
+/// The maximum number of refunds in flight: one round trip each.
 const MOST_GIVE_BACKS: usize = 64;
-/// The longest that giving back goes on after the end of a gate.
+/// The time limit for refunds after the end of a gate.
 const LAST: Duration = Duration::from_secs(5);
 
-/// Where units are taken and given back.
+/// The store, as the worker uses it.
 pub(crate) trait Upstream: Send + Sync + 'static {
-    /// One outcome for each group.
+    /// Returns one outcome per group.
     fn take(&self, groups: Vec<Group>) -> impl Future<Output = Vec<Result<Outcome, Error>>> + Send;
 
     /// Sent at most once.
@@ -40,7 +40,7 @@ pub(crate) trait Upstream: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// A call that has ended.
+/// The result of a call.
 enum Done {
     Took { refills: Vec<Refill>, outcomes: Vec<Result<Outcome, Error>>, sent_us: u64 },
     GaveBack { units: u64, result: Result<(), Error> },
@@ -57,7 +57,7 @@ struct Worker<U> {
 pub(super) async fn run<U: Upstream>(upstream: Arc<U>, ledger: Ledger) {
     let mut worker = Worker { upstream, ledger, calls: JoinSet::new(), takes: 0, give_backs: 0 };
     worker.work().await;
-    // What is left after that, the ledger counts as stranded.
+    // The ledger counts the remaining units as stranded.
     let _ = tokio::time::timeout(LAST, worker.end()).await;
 }
 
@@ -89,8 +89,8 @@ impl<U: Upstream> Worker<U> {
         }
     }
 
-    /// Until there is something to do. False where a call of its own has panicked
-    /// (in an observer, say), so that the ledger does not know what became of it.
+    /// Waits for the next event. Returns false if a call has panicked (in an observer, for example), so that
+    /// the ledger does not know its result.
     async fn wait(&mut self) -> bool {
         let shared = self.ledger.shared().clone();
         let now_us = shared.clock.local_us();
@@ -103,7 +103,7 @@ impl<U: Upstream> Worker<U> {
             }
         });
         let done = poll_fn(|context| {
-            // Polled first, so that what is done is never passed over.
+            // Polled first, so that no result is lost.
             if let Poll::Ready(Some(done)) = self.calls.poll_join_next(context) {
                 return Poll::Ready(Some(done));
             }
@@ -121,7 +121,7 @@ impl<U: Upstream> Worker<U> {
         true
     }
 
-    /// Gives all back, and what is still on its way here too.
+    /// Gives all units back, including those of takes in flight.
     async fn end(&mut self) {
         self.ledger.close_all();
         self.send_give_backs();
@@ -129,7 +129,7 @@ impl<U: Upstream> Worker<U> {
             if let Done::GaveBack { result: Err(error), .. } = &done
                 && error.is_unavailable()
             {
-                // The rest would wait for its deadline in vain as well.
+                // The remaining refunds would time out as well.
                 self.ledger.strand_the_rest();
             }
             self.done(done);
@@ -142,7 +142,7 @@ impl<U: Upstream> Worker<U> {
         self.takes += 1;
         self.calls.spawn(async move {
             let groups: Vec<Group> = refills.iter().map(group).collect();
-            // Before it is sent: a lease may end too soon, and never too late.
+            // Read before sending: a lease may end early, but never late.
             let sent_us = clock.local_us();
             let outcomes = upstream.take(groups).await;
             Done::Took { refills, outcomes, sent_us }
@@ -182,7 +182,7 @@ impl<U: Upstream> Worker<U> {
     }
 }
 
-/// Up to so many units, each for itself.
+/// Makes a group for up to the refill's number of units, each admitted independently.
 fn group(refill: &Refill) -> Group {
     let item = Item { target: refill.target.clone(), cost: 1, max_delay_us: None };
     Group { items: SmallVec::from_buf([item]), n: refill.units }

@@ -1,4 +1,4 @@
-//! Several asks in one atomic step: all are admitted, or none is.
+//! Several checks in one atomic step: all are admitted, or none is.
 
 use super::core::{about, check_cost, undecided};
 use super::{Core, OnFailure};
@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::store::{Group, Item};
 use crate::trace::Span;
 
-/// A group is one call, however many keys it has.
+/// A group is one call, regardless of its number of keys.
 const MOST_ASKS: usize = 128;
 
 impl Core {
@@ -20,7 +20,7 @@ impl Core {
         decided
     }
 
-    /// What [`check_all`](Self::check_all) would say, at the costs of these asks.
+    /// Returns the decision that [`check_all`](Self::check_all) would make, without charging.
     #[cfg(feature = "tower")]
     pub(crate) async fn peek_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
         self.take_all(asks, 0).await
@@ -42,13 +42,14 @@ impl Core {
         if self.has_orders() {
             return Box::pin(self.take_all_under_orders(asks, n)).await;
         }
-        // What asks nothing cannot bind, unless nothing is asked at all.
+        // A check of cost 0 binds only if all costs are 0.
         let binds: Vec<bool> = asks.iter().map(|ask| n == 0 || ask.cost > 0).collect();
         let (allowed, decisions) = self.take_together(asks, n).await?;
         Ok(all_decision(allowed, decisions, |at| binds[at]))
     }
 
-    /// Whether all of it passes, and a decision for each; whatever was ordered.
+    /// Takes all or nothing. Returns whether all are admitted, and one decision per check. Ignores operators'
+    /// overrides.
     pub(super) async fn take_together(&self, asks: Vec<Ask>, n: u64) -> Result<(bool, Vec<Decision>), Error> {
         let items =
             asks.iter().map(|ask| self.item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
@@ -72,11 +73,11 @@ impl Core {
                 (allowed, decisions)
             }
             Err(error) => {
-                // Of a key that holds something else, the error names that key.
+                // An error of one key, such as corrupt state, names that key.
                 let blamed = (!error.is_unavailable()).then(|| error.item());
                 let blamed = blamed.and_then(|item| index_of.iter().position(|&index| index == item));
                 let failed = blamed.map_or(&asks[..], |at| std::slice::from_ref(&asks[at]));
-                // Collected twice, so that the observer is told of each.
+                // Collected before the first error returns, so that the observer is notified of each check.
                 let policies: Vec<_> =
                     failed.iter().map(|ask| self.on_failure(ask.as_ref(), error.clone())).collect();
                 let policies = policies.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -88,7 +89,7 @@ impl Core {
             false => index_of.iter().map(|&index| decisions[index].clone()).collect(),
         };
         if n > 0 {
-            // Of a denial only who denied: the others admitted nothing.
+            // If denied, only the gates that denied are reported: the others admitted nothing.
             let told = asks.iter().zip(&decisions).filter(|(_, decision)| allowed || !decision.is_allowed());
             told.for_each(|(ask, decision)| {
                 self.tell_decided(decision);
@@ -100,8 +101,8 @@ impl Core {
 }
 
 impl Core {
-    /// What some gates let pass or refuse in any case, and this process decides
-    /// of the others: all of them, or none.
+    /// Decides without the store. Failure policies admit or deny some checks; this process decides the
+    /// others, all or nothing.
     fn all_without_store(
         &self,
         asks: &[Ask],
@@ -113,7 +114,7 @@ impl Core {
         let is_local = |item: &usize| policies[of_item(*item)] == OnFailure::Local;
         let locals: Vec<usize> = (0..folded.len()).filter(is_local).collect();
         let items: Vec<Item> = locals.iter().map(|&item| folded[item].clone()).collect();
-        // Nothing is charged for what is refused anyway.
+        // If a policy denies, the group is denied, so it charges nothing.
         let is_refused = policies.contains(&OnFailure::Closed);
         let n = if is_refused { 0 } else { n };
         let (passes, decisions) = match items.is_empty() {
@@ -136,7 +137,7 @@ impl Core {
     }
 }
 
-/// What several decisions come to, of which some bind.
+/// Combines decisions; `binds` selects those that can bind.
 pub(super) fn all_decision(
     allowed: bool,
     decisions: Vec<Decision>,
@@ -147,7 +148,7 @@ pub(super) fn all_decision(
     AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions }
 }
 
-/// A script's keys must share a slot of the cluster.
+/// Checks that all keys share a cluster slot, as a script requires.
 fn check_places(asks: &[Ask], items: &[Item]) -> Result<(), Error> {
     let apart = items.iter().position(|item| item.target.place != items[0].target.place);
     apart.map_or(Ok(()), |apart| {
@@ -156,7 +157,7 @@ fn check_places(asks: &[Ask], items: &[Item]) -> Result<(), Error> {
     })
 }
 
-/// One item per Redis key, costs summed, and for each ask the item it went into.
+/// Sums the costs per Redis key. Returns one item per Redis key, and the index of its item for each check.
 fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error> {
     let mut folded: Vec<Item> = Vec::with_capacity(items.len());
     let mut index_of = Vec::with_capacity(items.len());
@@ -183,8 +184,8 @@ fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error
     Ok((folded, index_of))
 }
 
-/// When denied, the longest to wait for; when allowed, the smallest share left;
-/// the first of equals.
+/// Returns the binding decision. If denied: the longest wait. If allowed: the smallest share left. The first
+/// one among equals.
 fn binding(asked: &[usize], decisions: &[Decision], allowed: bool) -> usize {
     let tighter = |a: &Decision, b: &Decision| match allowed {
         true => u128::from(a.remaining) * u128::from(b.limit) < u128::from(b.remaining) * u128::from(a.limit),

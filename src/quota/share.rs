@@ -1,4 +1,4 @@
-//! One process's share of a quota, by which it decides while Redis is unavailable.
+//! One process's share of a quota, which it uses while Redis is unavailable.
 
 use super::kind::{MOST_TICKS, fraction_below};
 use super::{Kind, LeakyBucket, Quota, TokenBucket};

@@ -1,4 +1,4 @@
-//! What a request says of itself.
+//! The properties of a request that rules match.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,9 +10,8 @@ use crate::as_key::AsKey;
 /// A key and its value.
 pub(super) type Entry<'a> = (&'a str, Cow<'a, [u8]>);
 
-/// What is to be limited, as a list of keys and values: `("user", "42")`, or
-/// `("message_type", "marketing"), ("to_number", "2061234567")`. A rule limits
-/// it if it is made of the same keys, in the same order, and no more or fewer.
+/// A list of keys and values to limit: `("user", "42")`, or `("message_type", "marketing"), ("to_number",
+/// "2061234567")`. A rule matches a descriptor with exactly the same keys in the same order.
 ///
 /// ```
 /// use tidegate::rules::Descriptor;
@@ -35,7 +34,7 @@ impl Default for Descriptor<'_> {
 }
 
 impl<'a> Descriptor<'a> {
-    /// One without entries, which no rule meets.
+    /// Makes a descriptor without entries, which no rule matches.
     pub fn new() -> Self {
         Self::default()
     }
@@ -46,14 +45,13 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// [`entry`](Self::entry), with a value that nobody else keeps.
+    /// Does the same as [`entry`](Self::entry) with an owned value.
     pub fn entry_owned(mut self, key: &'a str, value: impl Into<Vec<u8>>) -> Self {
         self.entries.push((key, Cow::Owned(value.into())));
         self
     }
 
-    /// How many requests it stands for: each costs what the rule says. 0 makes
-    /// it a peek.
+    /// Sets how many requests the descriptor stands for; each has the rule's cost. 0 makes it a peek.
     ///
     /// Default: 1.
     pub const fn hits(mut self, hits: u64) -> Self {
@@ -61,9 +59,9 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// Of which tier who asks is, for rules with `tiers`.
+    /// Sets the client's tier, for rules with `tiers`.
     ///
-    /// Default: of none that a rule names.
+    /// Default: no tier that a rule names.
     pub fn tier(mut self, tier: impl Into<Cow<'a, str>>) -> Self {
         self.tier = Some(tier.into());
         self
@@ -80,7 +78,7 @@ impl<'a> Descriptor<'a> {
         self
     }
 
-    /// Of this tier, if none was said.
+    /// Sets the tier if it is not set yet.
     #[cfg(feature = "tower")]
     pub(crate) fn or_tier(mut self, tier: Cow<'a, str>) -> Self {
         self.tier = self.tier.or(Some(tier));
@@ -88,7 +86,8 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-/// Its entries: `auth_type=login,user=42`; a comma or backslash in a value is preceded by a backslash.
+/// Displays the entries: `auth_type=login,user=42`; a comma or backslash in a value is preceded by a
+/// backslash.
 impl fmt::Display for Descriptor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (place, (key, value)) in self.entries.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! A bounded map from targets to what this process remembers of them, shared by all threads.
+//! A bounded map from targets to cached values of this process, shared by all threads.
 
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle};
@@ -6,7 +6,7 @@ use quick_cache::sync::{Cache, DefaultLifecycle};
 use super::Target;
 use crate::fingerprint::AsTheyAre;
 
-/// Beyond its size, entries that are not looked up are evicted first.
+/// If it is full, entries without recent lookups are evicted first.
 pub(crate) struct ByTarget<V>(Cache<Target, V, UnitWeighter, AsTheyAre>);
 
 impl<V: Clone> ByTarget<V> {

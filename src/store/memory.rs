@@ -1,5 +1,4 @@
-//! The in-memory store: the reference on a map. For tests, single processes, and
-//! as a stand-in.
+//! The in-memory store: the reference algorithms on a map. For tests and single processes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -12,21 +11,20 @@ use crate::error::Error;
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
     clock: Clock,
-    /// One lock for all, since a group must be decided in one step.
+    /// One lock for all keys, since a group must be decided in one step.
     keys: Mutex<Keys>,
     orders: Mutex<Orders>,
 }
 
-/// What the script `order` writes: texts, and how often they were changed.
+/// The state that the script `order` writes: texts, and the number of changes.
 #[derive(Debug, Default)]
 struct Orders {
     changes: u64,
     texts: BTreeMap<String, (String, Option<u64>)>,
 }
 
-/// A bounded map in two generations. When the young one is full it becomes the
-/// old one, and what was old is forgotten: a key is lost only once `max_keys / 2`
-/// other keys have been used since its last use.
+/// A bounded map in two generations. When the young one is full it becomes the old one, and the old one is
+/// dropped: a key is lost only after `max_keys / 2` other keys have been used since its last use.
 struct Keys {
     young: HashMap<String, Record>,
     old: HashMap<String, Record>,
@@ -57,7 +55,7 @@ impl MemoryStore {
         groups.iter().map(|group| Ok(keys.take(group, now))).collect()
     }
 
-    /// As [`Store::write`](super::Store::write).
+    /// Writes as [`Store::write`](super::Store::write) does.
     pub(crate) fn write(&self, target: &Target, write: Write) -> u64 {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now_us();
@@ -118,7 +116,7 @@ impl Keys {
             .collect();
         let (k, before) = algorithm::take(&mut items, group.n, now);
         for (item, record) in group.items.iter().zip(records) {
-            // A peek at an untouched key leaves no trace.
+            // A peek at an unused key stores nothing.
             if record != Record::default() {
                 self.insert(item.target.redis_key.clone(), record);
             }
@@ -126,7 +124,7 @@ impl Keys {
         Outcome { k, before, now_us: now }
     }
 
-    /// Takes a key's record out, to be changed and put back.
+    /// Removes a key's record, to be changed and inserted again.
     fn remove(&mut self, key: &str, now: u64) -> Record {
         match self.young.remove(key).or_else(|| self.old.remove(key)) {
             Some(record) if !record.has_expired(now) => record,

@@ -1,4 +1,4 @@
-//! The Redis store: groups into script calls, replies into outcomes.
+//! The Redis store: maps groups to script calls, and replies to outcomes.
 
 use futures_util::future::join_all;
 use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
@@ -39,9 +39,8 @@ impl RedisStore {
         self.connection.waited_for()
     }
 
-    /// What is all of one quota and place is one call of its algorithm's script,
-    /// what is more than one key a call of `group`; all calls are under way
-    /// together.
+    /// Sends groups of one key with the same quota and hash tag in one call of the algorithm's script, and
+    /// groups of several keys in a call of `group`. All calls are in flight together.
     pub(crate) async fn take(&self, groups: &[Group], deadline: Deadline) -> Vec<Result<Outcome, Error>> {
         if let Some(quota) = uniform_quota(groups)
             && groups.iter().all(|group| group.place() == groups[0].place())
@@ -79,7 +78,7 @@ impl RedisStore {
         match self.try_call(quota, groups, deadline).await {
             Ok(reply) => Reply::new(reply).outcomes(groups),
             Err(error) if error.is_of_keys_apart() && groups.len() > 1 => {
-                // Their slot is moving. A key alone has its node at every moment.
+                // Their slot is migrating. A single key is on one node at every moment.
                 let each = groups.iter().map(|group| async move {
                     let reply = self.try_call(quota, &[*group], deadline).await?;
                     Reply::new(reply).outcome_of_one(group)
@@ -163,7 +162,7 @@ impl RedisStore {
             command.arg(&order.field).arg(order.text.as_deref().unwrap_or_default());
             command.arg(Optional(order.lasts_us)).arg(MOST_ORDERS);
         };
-        // To take back an order twice could take back one that came since.
+        // A removal is not retried: the second call could remove an override written in between.
         let again = order.text.is_some();
         match self.run_at(key, &script::ORDER, args, deadline, again).await? {
             Value::Int(_) => Ok(()),
@@ -173,7 +172,7 @@ impl RedisStore {
         }
     }
 
-    /// A script on a key that is nobody's, in the first place.
+    /// Runs a script on a key for all gates, which has the first hash tag.
     async fn run_at(
         &self,
         key: &str,
@@ -186,7 +185,7 @@ impl RedisStore {
         self.connection.run(script, |command| args(command.arg(1).arg(key)), to).await
     }
 
-    /// As [`Store::write`](super::Store::write).
+    /// Writes as [`Store::write`](super::Store::write) does.
     pub(crate) async fn write(
         &self,
         target: &Target,
@@ -197,7 +196,7 @@ impl RedisStore {
         let (script, again) = match write {
             Write::Refund { .. } => (script::of(&script::REFUND, kind), false),
             Write::Penalize { .. } => (script::of(&script::PENALIZE, kind), true),
-            // Lifting a block gives back: done again, it would lift one that came since.
+            // Lifting a block is not retried: the second call could lift a block set in between.
             Write::Block { for_us } => (script::of(&script::BLOCK, kind), for_us > 0),
             Write::Reset => (&script::RESET, false),
         };
@@ -218,10 +217,10 @@ impl RedisStore {
     }
 }
 
-/// What goes to one place, of one quota or by `group`.
+/// The hash tag of a call, and its quota; `None` is a call of `group`.
 type Call<'a> = (Place, Option<&'a Quota>);
 
-/// The quota of all groups, if each is one key of the same quota.
+/// Returns the quota of all groups, if each is one key of the same quota.
 fn uniform_quota(groups: &[Group]) -> Option<&Quota> {
     let first = &groups.first()?.items.first()?.target.gate.quota;
     groups
@@ -230,7 +229,7 @@ fn uniform_quota(groups: &[Group]) -> Option<&Quota> {
         .then_some(first)
 }
 
-/// A number, or nothing at all.
+/// A number, or no argument.
 struct Optional(Option<u64>);
 
 impl ToRedisArgs for Optional {
@@ -242,7 +241,7 @@ impl ToRedisArgs for Optional {
     }
 }
 
-/// As the header of `take.lua` says.
+/// Appends arguments in the order of the header of `take.lua`.
 fn take_args(quota: &Quota, groups: &[&Group], command: &mut Cmd) {
     let items = || groups.iter().flat_map(|group| &group.items);
     command.arg(items().count());
@@ -254,7 +253,7 @@ fn take_args(quota: &Quota, groups: &[&Group], command: &mut Cmd) {
         .iter()
         .flat_map(|group| group.items.iter().map(|item| (group.n, item.cost, item.max_delay_us)));
     let Some(first) = wanted.clone().next() else { return };
-    // Redis parses each argument and makes a Lua string of it.
+    // Fewer arguments are faster: Redis parses each one and makes a Lua string of it.
     let alike = wanted.clone().all(|other| other == first);
     if alike && first == (1, 1, None) {
         return;
@@ -264,7 +263,7 @@ fn take_args(quota: &Quota, groups: &[&Group], command: &mut Cmd) {
     });
 }
 
-/// As the header of `group.lua` says.
+/// Appends arguments in the order of the header of `group.lua`.
 fn group_args(groups: &[&Group], command: &mut Cmd) {
     let items = || groups.iter().flat_map(|group| &group.items);
     let mut quotas: Vec<&Quota> = Vec::new();
@@ -289,7 +288,7 @@ fn group_args(groups: &[&Group], command: &mut Cmd) {
     }
 }
 
-/// A flat reply, read from front to back.
+/// A flat reply, read in order.
 struct Reply(Result<std::vec::IntoIter<Value>, Error>);
 
 impl Reply {
@@ -313,7 +312,7 @@ impl Reply {
     }
 
     fn outcome(&mut self, group: &Group, now_us: u64) -> Result<Outcome, Error> {
-        // Below 0: how many were admitted, which is left out where all were.
+        // A negative number encodes how many were admitted. It is omitted if all were.
         let (k, mut first) = match self.signed()? {
             first @ 0.. => (group.n, Some(first)),
             k => ((-1 - k).unsigned_abs(), None),
@@ -323,11 +322,11 @@ impl Reply {
         Ok(Outcome { k, before, now_us })
     }
 
-    /// `first` where its first number was read already.
+    /// Parses the state before a take. `first` is its first number, if it was read already.
     fn before(&mut self, quota: &Quota, first: Option<i64>) -> Result<Before, Error> {
         let fields = quota.kind().algorithm().fields();
         let mut seen = Seen::default();
-        // Below 0: a block stands between it and the others.
+        // A negative first number means that a block follows it.
         let first = first.map_or_else(|| self.signed(), Ok)?;
         seen[0] = if first < 0 { -1 - first } else { first }.unsigned_abs();
         let blocked_until_us = if first < 0 { self.number()? } else { 0 };
@@ -344,8 +343,8 @@ impl Reply {
         }
     }
 
-    /// A string in the place of a number is a failure of that group alone; a
-    /// reply of another shape leaves nothing that could be trusted after it.
+    /// Reads a number. A string in place of a number fails that group alone; any other type makes the rest of
+    /// the reply unusable.
     fn signed(&mut self) -> Result<i64, Error> {
         let values = self.0.as_mut().map_err(|error| error.clone())?;
         let failed = match values.next() {

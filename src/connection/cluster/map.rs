@@ -1,4 +1,4 @@
-//! Which nodes there are, and which of them serves a place.
+//! The known nodes, and the node that serves each hash tag.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::connection::node::Node;
 use crate::error::Error;
 use crate::key::{PLACES, Place};
 
-/// No more nodes than there are places are kept for longer than somebody uses them.
+/// Keeps at most one node per hash tag, besides nodes that callers currently use.
 pub(super) struct Map {
-    /// As each node is reached, but for its address.
+    /// The settings to connect to each node, except its address.
     like: ConnectionInfo,
     login: Login,
     background: Arc<Background>,
     seeds: Vec<Address>,
     members: BTreeMap<Address, Arc<Member>>,
     owners: [Option<Arc<Member>>; PLACES],
-    /// So that not all begin with the same one.
+    /// Rotates the first node to try.
     turn: usize,
     is_closed: bool,
 }
 
-/// A node, and where it is.
+/// A node and its address.
 pub(super) struct Member {
     pub(super) address: Address,
     pub(super) node: Node,
@@ -78,7 +78,7 @@ impl Map {
         })
     }
 
-    /// Who serves a place, as far as is known.
+    /// Returns the node that serves a hash tag, if known.
     pub(super) fn owner(&self, place: Option<Place>) -> Result<Option<Arc<Member>>, Error> {
         if self.is_closed {
             return Err(Error::shut_down());
@@ -86,7 +86,7 @@ impl Map {
         Ok(place.and_then(|place| self.owners[place.index()].clone()))
     }
 
-    /// So a node has answered itself.
+    /// Records that a node has answered for a hash tag.
     pub(super) fn learn(&mut self, place: Option<Place>, member: Arc<Member>) {
         if let Some(place) = place
             && !self.is_closed
@@ -97,7 +97,7 @@ impl Map {
         }
     }
 
-    /// So another has said.
+    /// Records a redirect by another node.
     pub(super) fn moved(&mut self, place: Option<Place>, address: Address) -> Result<(), Error> {
         let member = self.member(address)?;
         self.learn(place, member);
@@ -120,12 +120,12 @@ impl Map {
         Ok(member)
     }
 
-    /// What serves no place and is in nobody's hands.
+    /// Removes nodes that serve no hash tag and that no caller uses.
     fn forget(&mut self) {
         self.members.retain(|_, member| Arc::strong_count(member) > 1);
     }
 
-    /// All that are known, best first, but the owner last.
+    /// Returns all known nodes: connected ones first, the owner last.
     pub(super) fn members(&mut self, owner: Option<&Arc<Member>>) -> Result<Vec<Arc<Member>>, Error> {
         let mut members: Vec<Arc<Member>> = self.members.values().cloned().collect();
         for seed in self.seeds.clone() {
@@ -190,7 +190,7 @@ mod tests {
         let mut map = map();
         for port in 1..10_000 {
             map.moved(Place::all().nth(usize::from(port) % PLACES), at(port)).unwrap();
-            // By ASK.
+            // Adds a node, as `ASK` does.
             map.member(at(20_000 + port)).unwrap();
             map.members(None).unwrap();
             assert!(map.members.len() <= PLACES + 3, "{}", map.members.len());

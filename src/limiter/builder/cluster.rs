@@ -9,14 +9,13 @@ use crate::connection::{Cluster, Connection};
 use crate::error::Error;
 
 impl Builder {
-    /// The Redis Cluster of these nodes, such as `redis://10.0.0.1:6379`. The others
-    /// are found through any of them; several are named so that a process can start
-    /// while one is down. All have the same user and password.
+    /// Uses the Redis Cluster of these nodes, such as `redis://10.0.0.1:6379`. Any of them leads to the other
+    /// nodes. Give several, so that a process can start while one is down. All have the same user and
+    /// password.
     ///
-    /// Keys are stored under other names than with a single Redis: a `{tag}` stands
-    /// before each, by which they lie in 48 slots, and so on up to 48 primaries. All
-    /// gates of one key share a slot; what [`check_all`](crate::Limiter::check_all)
-    /// is given must ([`Ask::beside`](crate::Ask::beside)).
+    /// Keys have other names than with a single Redis: a `{tag}` precedes each key and spreads them over 48
+    /// slots, and so over up to 48 primaries. All gates of one key share a slot. The keys of one
+    /// [`check_all`](crate::Limiter::check_all) must share one too ([`Ask::beside`](crate::Ask::beside)).
     pub fn cluster<S: AsRef<str>>(mut self, urls: impl IntoIterator<Item = S>) -> Self {
         self.backend = Backend::Cluster(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
         self

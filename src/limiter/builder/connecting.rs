@@ -1,4 +1,4 @@
-//! Which Redis, and as whom.
+//! The Redis server to use, and the login.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::connection::Tls;
 use crate::connection::{Connection, Login, Sentinels, words};
 use crate::error::Error;
 
-/// Settings of the connection beside its URL.
+/// Settings of the connection besides its URL.
 #[derive(Default)]
 pub(super) struct Connecting {
     pub(super) login: Login,
@@ -20,17 +20,17 @@ pub(super) struct Connecting {
     tls: Tls,
 }
 
-/// # Which Redis
+/// # Connection
 impl Builder {
-    /// The Redis at this URL: `redis://[user:password@]host[:port][/database]`
-    /// or `unix:///path`; with the feature `tls` also `rediss://…`.
+    /// Uses the Redis at this URL: `redis://[user:password@]host[:port][/database]` or `unix:///path`; with
+    /// the feature `tls` also `rediss://…`.
     pub fn url(mut self, url: &str) -> Self {
         self.backend = Backend::Url(url.to_owned());
         self
     }
 
-    /// User and password beside the URL, as they are: in a URL they would have to
-    /// be percent-encoded. A Redis without users knows one, `default`.
+    /// Sets user and password as plain text; in a URL they would have to be percent-encoded. The user of a
+    /// Redis without users is `default`.
     ///
     /// Default: those in the URL.
     pub fn credentials(mut self, user: &str, password: &str) -> Self {
@@ -38,10 +38,9 @@ impl Builder {
         self
     }
 
-    /// User and password that change: asked for each connection that is made, in
-    /// the place of [`credentials`](Self::credentials). Redis goes on with a
-    /// connection whose password was changed since, until it is lost; from then
-    /// on the new one is needed.
+    /// Sets a function that returns user and password for each new connection, for passwords that change.
+    /// Replaces [`credentials`](Self::credentials). Redis keeps a connection open after its password has
+    /// changed. The next connection needs the new one.
     ///
     /// ```
     /// # fn main() -> Result<(), tidegate::Error> {
@@ -55,9 +54,8 @@ impl Builder {
     /// # Ok(()) }
     /// ```
     ///
-    /// Its error is part of that of every ask that needs a connection, so it must not hold a
-    /// secret. It is asked at the pace at which connections are tried, at most once a
-    /// second in the long run.
+    /// The error of a check that needs a connection contains the provider's error, so it must not hold a
+    /// secret. The provider is called for each attempt to connect, at most once a second in the long run.
     pub fn credentials_provider<F, E>(mut self, provider: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<(String, String), E>> + Send + 'static,
@@ -67,38 +65,37 @@ impl Builder {
         self
     }
 
-    /// The primary that these sentinels know as `name`: asked for with each
-    /// connection, so that a failover is followed. A primary that was demoted is
-    /// left when it refuses to write, or when the sentinels cut its connections: they take
-    /// some 8 s to demote one that is alive (set `min-replicas-to-write` for those).
+    /// Uses the primary that these sentinels know as `name`. Each new connection queries them, so it follows
+    /// a failover. The limiter leaves a demoted primary when it rejects a write, or when the sentinels
+    /// disconnect its clients. Sentinels take about 8 s to demote a primary that is still running (set
+    /// `min-replicas-to-write` for those).
     ///
-    /// User and password in the URLs (`redis://user:password@host:26379`) are for the
-    /// sentinels; those for Redis are [`credentials`](Self::credentials). A database in the
-    /// first URL is Redis's, and where it is `rediss://`, Redis is reached over TLS
-    /// too. An ACL should permit `ROLE`.
+    /// User and password in the URLs (`redis://user:password@host:26379`) are for the sentinels; those for
+    /// Redis are [`credentials`](Self::credentials). A database in the first URL applies to Redis. If the
+    /// first URL is `rediss://`, Redis is reached over TLS too. An ACL should permit `ROLE`.
     pub fn sentinel<'a>(mut self, urls: impl IntoIterator<Item = &'a str>, name: &str) -> Self {
         let urls = urls.into_iter().map(str::to_owned).collect();
         self.backend = Backend::Sentinels { urls, name: name.to_owned() };
         self
     }
 
-    /// Certificates, in PEM, of those who may vouch for a `rediss://` server, in the place
-    /// of those that this system trusts.
+    /// Sets the CA certificates, in PEM, for a `rediss://` server. Replaces the CAs that this system trusts.
     #[cfg(feature = "tls")]
     pub fn tls_ca(mut self, pem: &[u8]) -> Self {
         self.connecting.tls.ca = Some(pem.to_owned());
         self
     }
 
-    /// What this client shows to a `rediss://` server that wants to know who it is:
-    /// its certificate with those between it and the CA, and its key, in PEM.
+    /// Sets the certificate for a `rediss://` server that requires one: the client's certificate with its
+    /// intermediate certificates, and its key, in PEM.
     #[cfg(feature = "tls")]
     pub fn tls_client_certificate(mut self, certificate: &[u8], key: &[u8]) -> Self {
         self.connecting.tls.client = Some((certificate.to_owned(), key.to_owned()));
         self
     }
 
-    /// The Redis of this pool: see [`Limiter::from_pool`](crate::Limiter::from_pool). It has its own credentials.
+    /// Uses the Redis of this pool: see [`Limiter::from_pool`](crate::Limiter::from_pool). The pool has its
+    /// own credentials.
     pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
         self.backend = Backend::Pool(pool);
         self
@@ -120,7 +117,7 @@ impl Connecting {
         Ok(Connection::by_sentinels(Sentinels::new(urls, name)?, self.login, background.clone()))
     }
 
-    /// Without the URL in the error: it may hold a password.
+    /// Parses a URL. The error omits the URL, which may hold a password.
     pub(super) fn understood(&self, url: &str) -> Result<ConnectionInfo, Error> {
         if cfg!(not(feature = "tls")) && url.starts_with("rediss:") {
             return Err(Error::config("a rediss:// URL needs tidegate's feature `tls`: switch it on"));
@@ -132,7 +129,7 @@ impl Connecting {
     }
 }
 
-/// The error does not repeat the URL, which may hold a password.
+/// The error omits the URL, which may hold a password.
 fn bad_url(error: &RedisError) -> Error {
     Error::config(format!(
         "the Redis URL cannot be used ({}): it should look like redis://127.0.0.1:6379",

@@ -1,4 +1,4 @@
-//! Decisions, as callers and the observer get them.
+//! Decisions, as returned to callers and reported to the observer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,8 +17,8 @@ use crate::store::{GateInfo, Item, Store, Target};
 pub(crate) const CLOSED_RETRY_US: u64 = 1_000_000;
 
 impl Core {
-    /// Returns a caller's decision by the group's item at index `at`, of which `cost` units were wanted.
-    /// Of an item alone, the store's count of admitted checks decides, since it charged those.
+    /// Returns a caller's decision by the group's item at index `at`, of which `cost` units were wanted. For
+    /// a single item, the store's count of admitted checks decides, since it charged those.
     pub(in crate::limiter) fn decision(
         &self,
         gate: &GateInfo,
@@ -56,7 +56,7 @@ impl Core {
         }
     }
 
-    /// Returns the failure policy to apply, or the error where none applies.
+    /// Returns the failure policy to apply, or the error if none applies.
     pub(in crate::limiter) fn on_failure(&self, ask: AskRef<'_>, error: Error) -> Result<OnFailure, Error> {
         let is_double = matches!(*self.store, Store::Always { .. });
         if self.observer.is_some() && !is_double {
@@ -113,7 +113,7 @@ impl Core {
         }
     }
 
-    /// Reports a denied key, also where only shadow mode let it pass.
+    /// Reports a denied key, also if only shadow mode admitted the check.
     pub(in crate::limiter) fn tell_denied(&self, ask: AskRef<'_>, decision: &Decision) {
         if let (Some(observer), Ok(info)) = (&self.observer, ask.gate.info())
             && (decision.shadow || !decision.allowed)

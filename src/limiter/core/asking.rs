@@ -17,7 +17,7 @@ use crate::key::{Keyspace, Place};
 use crate::quota::{Quota, Rate};
 use crate::store::{GateInfo, Group, Item, Store, Target};
 
-/// The longest that a shutdown gives back leases and charges what the fallback admitted.
+/// The time limit of a shutdown for giving back leases and charging Redis for the fallback's admissions.
 const SHUTDOWN: Duration = Duration::from_secs(6);
 
 impl Core {
@@ -28,7 +28,7 @@ impl Core {
         self.take(self.probe.clone(), Deadline::new(self.deadline)).await.map(drop)
     }
 
-    /// Asks also where the breaker is open: whoever wants to know waits for it.
+    /// Calls the server even if the breaker is open: a health check may wait.
     pub(in crate::limiter) async fn health(&self) -> Health {
         let server = match self.open() {
             Ok(()) => self.store.server(Deadline::new(self.deadline)).await,
@@ -87,7 +87,7 @@ impl Core {
         self.record(tag, shared, deadline);
     }
 
-    /// One result for each group. Groups whose hash tag is unavailable are not sent.
+    /// Returns one result per group. Groups whose hash tag is unavailable are not sent.
     pub(super) async fn take_each(
         &self,
         groups: Vec<Group>,
@@ -115,7 +115,7 @@ impl Core {
         tags.into_iter().map(share_of).collect()
     }
 
-    /// By this process's clock.
+    /// Returns the time by this process's clock, if there is an observer.
     fn now_if_observed(&self) -> Option<u64> {
         self.observer.as_ref().map(|_| self.clock.local_us())
     }
@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// The group's hash tag; an error if the limiter was shut down or the circuit breaker does not
+    /// Returns the group's hash tag, or an error if the limiter was shut down or the circuit breaker does not
     /// let the group be sent.
     #[inline]
     pub(super) fn ensure_sendable(&self, group: &Group) -> Result<Place, Error> {
@@ -135,14 +135,13 @@ impl Core {
         Ok(group.place())
     }
 
-    /// An error if the circuit breaker does not let checks of this hash tag be sent.
+    /// Returns an error if the circuit breaker does not let checks of this hash tag be sent.
     #[inline]
     pub(super) fn ensure_available(&self, tag: Place) -> Result<(), Error> {
         self.breaker.as_ref().map_or(Ok(()), |breaker| breaker.check(tag))
     }
 
-    /// Starts what every limiter runs in the background once it is used: reading overrides, and
-    /// heartbeats.
+    /// Starts the background jobs of every limiter in use: reading overrides, and heartbeats.
     #[inline]
     pub(super) fn ensure_background_jobs(&self) {
         self.orders.ensure_followed();
@@ -151,7 +150,7 @@ impl Core {
         }
     }
 
-    /// Runs it in the background, whatever happens to the caller's runtime.
+    /// Runs a job in the background, independent of the caller's runtime.
     pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
         self.background.spawn(job);
     }

@@ -1,4 +1,4 @@
-//! Leases beside the core: spent before it is asked, refilled through it.
+//! Leases in the core: spent before the store is called, and refilled through the core.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::store::{GateInfo, Group, Outcome, Target, Write};
 use crate::trace::Span;
 
 impl Core {
-    /// `None` where these settings lease nothing.
+    /// Returns `None` if these settings lease nothing.
     pub(crate) fn lease(&self, lease: Lease, info: &Arc<GateInfo>) -> Option<Arc<Leases>> {
         let leases = Leases::new(lease, info, &self.clock, self.observer.as_ref(), &self.background)?;
         self.leases.add(&leases);
@@ -27,14 +27,15 @@ impl Core {
         Some(decision)
     }
 
-    /// From the lease, else by asking, which is noted as a demand for one.
+    /// Decides by the lease, or else by the store. An admission by the store is recorded as demand for a
+    /// lease.
     pub(crate) async fn check_leased(
         self: &Arc<Self>,
         leases: &Arc<Leases>,
         ask: &AskRef<'_>,
     ) -> Result<Decision, Error> {
         if let Some(decision) = self.spend(leases, ask.key, ask.cost) {
-            // Who asks in a loop should let others run now and then.
+            // Lets other tasks run if a caller checks in a loop.
             tokio::task::coop::consume_budget().await;
             return Ok(decision);
         }
@@ -42,14 +43,14 @@ impl Core {
         let decided = self.decide(ask).await;
         if let Ok(decision) = &decided {
             if !decision.is_allowed() {
-                // What was missing may be what a refill has just taken.
+                // A refill may have taken the missing units meanwhile.
                 if let Some(decision) = leases.spend(ask.key, ask.cost) {
                     self.tell_decided(&decision);
                     span.decided(Ok(&decision));
                     return Ok(decision);
                 }
             } else if matches!(decision.source(), Source::Redis | Source::Memory) {
-                // What is denied has nothing to lease.
+                // A denied key has no units to lease.
                 leases.note(self, ask.key, ask.cost);
             }
         }
@@ -71,7 +72,7 @@ impl Upstream for Core {
         taken.collect()
     }
 
-    /// Also of a limiter that is being shut down.
+    /// Also works while the limiter shuts down.
     async fn give_back(&self, target: &Target, units: u64, stamp_us: u64) -> Result<(), Error> {
         let refund = Write::Refund { units, stamp_us: Some(stamp_us) };
         let _forgotten = Forgotten(self.deny_cache.as_ref(), target);

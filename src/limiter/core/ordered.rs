@@ -1,4 +1,4 @@
-//! Asks under what operators have ordered for the whole fleet.
+//! Checks under operators' overrides for the whole fleet.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::per_thread::PerThread;
 use crate::store::GateInfo;
 
 impl Core {
-    /// As good as never.
+    /// Returns whether any override is active. Almost always false.
     #[inline]
     pub(crate) fn has_orders(&self) -> bool {
         self.orders.is_any()
@@ -32,14 +32,14 @@ impl Core {
         self.orders.overriding(gate, key, |quota| self.gate_info(&gate.name, quota))
     }
 
-    /// To give orders to this gate.
+    /// Returns the overrides, to write one for this gate.
     pub(crate) fn orders_for(&self, gate: &str) -> Result<&Orders, Error> {
         self.open()?;
         Keyspace::check_gate_name(gate)?;
         Ok(&self.orders)
     }
 
-    /// As it stands in the store.
+    /// Returns a key as written in the store.
     pub(crate) fn encoded(&self, key: &[u8]) -> String {
         self.keyspace.encoded(key)
     }
@@ -54,9 +54,9 @@ impl Core {
         self.orders.all().await
     }
 
-    /// What everybody gets of a gate that is switched open or closed.
+    /// Returns the decision on every check of a gate that is switched open or closed.
     pub(crate) fn switched(&self, ask: AskRef<'_>) -> Option<Result<Decision, Error>> {
-        // A check that is decided here does not reach the store, where these are started otherwise.
+        // A check that is decided here does not reach the store, whose calls start these jobs otherwise.
         self.ensure_background_jobs();
         let allowed = match self.orders.switch(&ask.gate.info().ok()?.name)? {
             Switch::Open => true,
@@ -100,7 +100,7 @@ impl Core {
     }
 
     /// Takes all or nothing of the gates that are neither switched nor in shadow. Each gate in shadow is
-    /// checked by itself at the same time, and cannot fail the others, which may already be charged.
+    /// checked separately at the same time, and cannot fail the others, which may already be charged.
     pub(in crate::limiter) async fn take_all_under_orders(
         &self,
         asks: Vec<Ask>,

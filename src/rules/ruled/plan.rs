@@ -1,4 +1,4 @@
-//! What a request has to ask, under one version of the rules.
+//! The checks that a request needs under one version of the rules.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use crate::rules::descriptor::Descriptor;
 use crate::rules::rule::{Limit, Rule};
 use crate::rules::ruling::{Outcome, Ruling, Verdict};
 
-/// What is known without asking, and what has to be asked.
+/// The rules decided without a check, and the checks to make.
 pub(crate) struct Plan<'r> {
     verdicts: Vec<Verdict>,
-    /// For rules that can deny.
+    /// Checks of rules that can deny.
     pub(crate) wanted: Vec<Wanted<'r>>,
-    /// For rules in shadow mode: each by itself, whatever the others say.
+    /// Checks of rules in shadow mode, each independent of all others.
     pub(crate) watched: Vec<Wanted<'r>>,
-    /// Whether what is wanted is asked each by itself too.
+    /// Whether the checks in `wanted` are independent too.
     pub(crate) charges_each: bool,
 }
 
-/// A gate to ask.
+/// A gate to check.
 pub(crate) struct Wanted<'r> {
-    /// The descriptor's place.
+    /// The descriptor's index.
     at: usize,
     pub(crate) gate: &'r Gate,
     pub(crate) key: Vec<u8>,
     pub(crate) cost: u64,
 }
 
-/// A descriptor and the rule that it meets.
+/// A descriptor and its matching rule.
 struct Met<'r> {
     index: usize,
     rule: &'r Arc<Rule>,
@@ -42,7 +42,7 @@ struct Met<'r> {
 }
 
 impl RuledLimiter {
-    /// Tells the observer of rules that deny without being asked.
+    /// Plans the checks of a request. Notifies the observer of rules that deny without a check.
     pub(crate) fn plan(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Plan<'_> {
         let met: Vec<_> = descriptors.iter().map(|descriptor| self.meet(domain, descriptor)).collect();
         let replacing: Vec<&str> = met
@@ -86,7 +86,7 @@ impl RuledLimiter {
             plan.verdicts.push(Verdict { rule, outcome, metric });
         }
         if is_refused && !charges_each {
-            // Nothing is charged for what is refused anyway.
+            // The request is denied, so nothing is charged.
             plan.wanted.clear();
         }
         plan
@@ -101,20 +101,20 @@ impl RuledLimiter {
 }
 
 impl Plan<'_> {
-    /// That for which this is asked.
+    /// Returns the rule of a check.
     #[cfg(feature = "tower")]
     pub(crate) fn rule(&self, asked: &Wanted<'_>) -> Option<&Rule> {
         self.verdicts[asked.at].rule()
     }
 
-    /// The rules that deny without being asked.
+    /// Returns the rules that deny without a check.
     #[cfg(feature = "tower")]
     pub(crate) fn refused(&self) -> impl Iterator<Item = (&Rule, &Decision)> {
         let decided = self.verdicts.iter().filter(|verdict| !verdict.is_allowed());
         decided.filter_map(|verdict| Some((verdict.rule()?, verdict.decision()?)))
     }
 
-    /// With the answers to what was `wanted`, if that was asked, and to what is `watched`.
+    /// Combines the plan with the decisions on `wanted`, if they were made, and on `watched`.
     pub(crate) fn ruling(
         mut self,
         passes: bool,
@@ -129,10 +129,11 @@ impl Plan<'_> {
     }
 }
 
-/// What a rule says that denies all, or nothing: nobody has to be asked for it, but for how its gate is switched.
+/// Returns the decision of a rule that denies all or nothing. It needs no check; only a switch of its gate
+/// can change it.
 fn unasked(gate: GateName, limit: Limit, switch: Option<Switch>, is_shadow: bool) -> Decision {
     let (source, wait_us) = match (limit, switch) {
-        // As wide as the unit of a rule.
+        // The retry time is one unit of the rule.
         (Limit::Nothing(window), None | Some(Switch::Shadow)) => (Source::Rule, window.as_micros() as u64),
         (_, Some(Switch::Open)) => (Source::Switch, 0),
         _ => (Source::Switch, CLOSED_RETRY_US),
