@@ -104,7 +104,7 @@ impl Error {
     ];
 
     /// Returns the error's label for metrics and texts, such as `timeout`. `queue_full` is the timeout of a
-    /// check that was still queued at its deadline.
+    /// check that found no room in the queue before its deadline.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.0.kind {

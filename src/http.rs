@@ -43,9 +43,9 @@
 //! ([`Descriptors`]). The name of the limit in responses is a rule's `name`, or else its path; handlers and
 //! [answers](Refusal::ruling) find the [`Ruling`](crate::rules::Ruling).
 //!
-//! Otherwise both kinds of rules work alike. Only [rules](Rule) in code have a [`Charge`] and a cost of their
-//! own. They can also place a key beside another key in a Redis Cluster; a domain in a file needs `charge:
-//! each` if its keys are in several slots.
+//! Otherwise both kinds of rules work alike. Only [rules](Rule) in code can have a [`Charge`] of their own and
+//! a cost computed from each request. They can also place a key beside another key in a Redis Cluster; a domain
+//! in a file needs `charge: each` if its keys are in several slots.
 //!
 //! # Responses to rejected requests
 //!

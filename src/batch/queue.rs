@@ -340,7 +340,7 @@ mod tests {
             queue.pop_into(&mut batch);
         }
         let callers: Vec<usize> = batch.merged.iter().map(|merged| merged.callers.len()).collect();
-        // The second `b` is alone in its shard, so it is not looked for.
+        // The second `b` is alone in its shard, so it is not merged.
         assert_eq!(callers, [5, 1, 1, 1]);
         assert_eq!(batch.work, batch.merged.iter().map(|merged| merged.group.work()).sum::<u32>());
     }

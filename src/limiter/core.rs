@@ -390,7 +390,7 @@ enum Prepared {
 /// Returns the longest accepted delay, capped at 2^52 µs, which is beyond any clock.
 ///
 /// `None` where the algorithm has no delay: checks that differ in nothing else are equal, so they merge and
-/// share remembered denials.
+/// share cached denials.
 fn max_delay_us(ask: AskRef<'_>, quota: &Quota) -> Option<u64> {
     let delay = ask.max_delay.filter(|_| quota.has_queue())?;
     Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52))

@@ -10,8 +10,9 @@ use crate::as_key::AsKey;
 /// A key and its value.
 pub(super) type Entry<'a> = (&'a str, Cow<'a, [u8]>);
 
-/// A list of keys and values to limit: `("user", "42")`, or `("message_type", "marketing"), ("to_number",
-/// "2061234567")`. A rule matches a descriptor with exactly the same keys in the same order.
+/// A list of keys and values to limit: `("user", "42")`, or
+/// `("message_type", "marketing"), ("to_number", "2061234567")`. A rule matches a descriptor with exactly the same
+/// keys in the same order.
 ///
 /// ```
 /// use tidegate::rules::Descriptor;
