@@ -101,7 +101,7 @@ pub(crate) trait Job: Send + 'static {
     /// Ends when there is no more work, or when the limiter was dropped or shut down.
     fn run(&self) -> impl Future<Output = ()> + Send;
 
-    /// Whether work was added while the job ended.
+    /// Returns whether work was added while the job ended.
     fn is_needed(&self) -> bool;
 }
 

@@ -270,9 +270,9 @@ impl Shared {
         Error::timeout(self.store.waited_for(), deadline.after)
     }
 
-    /// The reaper's round: notifies callers whose deadline has passed, and takes over from
-    /// dispatchers that their runtimes do not poll. Returns the next deadline, at most `next_round`;
-    /// `None` if nothing waits.
+    /// Runs one round of the reaper: notifies callers whose deadline has passed, and takes over from
+    /// dispatchers that their runtimes do not poll. Returns the next deadline, at most `next_round`; `None`
+    /// if nothing waits.
     fn reap(self: &Arc<Self>, now: Instant, next_round: Instant, thread: &Thread) -> Option<Instant> {
         let late = |deadline| Err(self.late(deadline));
         let now_us = self.reaper.micros(now);

@@ -134,7 +134,7 @@ impl DenyCache {
         self.denials.remove(target);
     }
 
-    /// Whether [`charged`](Self::charged) has anything to do for an admitted check.
+    /// Returns whether [`charged`](Self::charged) has anything to do for an admitted check.
     #[inline]
     pub(crate) fn records_charges(&self, asked: Asked) -> bool {
         self.charged_us[asked.slot].load(Ordering::Relaxed) > 0
@@ -158,14 +158,14 @@ fn slot(target: &Target) -> usize {
     target.fingerprint.0 as usize % SLOTS
 }
 
-/// Whether another check of the key can be admitted while this one is denied: a cheaper or a more
-/// patient one. A denial of one unit that accepts any delay ends before anything else passes.
+/// Returns whether another check of the key can be admitted while this one is denied: a cheaper or a more
+/// patient one. A denial of one unit that accepts any delay ends before any other check is admitted.
 fn can_others_pass(item: &Item) -> bool {
     item.cost > 1 || item.max_delay_us.is_some()
 }
 
 impl Denial {
-    /// Whether this denial also denies `item`: it wants no fewer units and accepts no longer delay.
+    /// Returns whether this denial also denies `item`: it wants no fewer units and accepts no longer delay.
     fn denies(&self, item: &Item) -> bool {
         let accepts = |delay: Option<u64>| delay.unwrap_or(u64::MAX);
         let wants_no_less = match self.quota.kind() {

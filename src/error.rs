@@ -162,7 +162,7 @@ impl Error {
         Self::of(Kind::Timeout { waited_for, deadline })
     }
 
-    /// The limiter was shut down before these units of a fallback were charged.
+    /// Returns the error for units of a fallback that were not charged before the limiter was shut down.
     pub(crate) fn unreconciled(units: u64) -> Self {
         Self::unavailable(format!(
             "the limiter was shut down before {units} units that the fallback admitted were charged"

@@ -55,9 +55,9 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, error);
     }
 
-    /// The circuit breaker opened: checks are not sent to Redis, which is probed. Or it closed. On a
-    /// cluster, each hash tag has a circuit of its own: notified when the first one opens and when
-    /// the last one closes.
+    /// Called when the circuit breaker opens: checks are no longer sent to Redis, which is probed. Also
+    /// called when it closes. On a cluster, each hash tag has a circuit of its own: called when the first one
+    /// opens and when the last one closes.
     fn breaker(&self, is_open: bool) {
         let _ = is_open;
     }

@@ -32,7 +32,8 @@ struct Call {
 }
 
 impl InFlight {
-    /// Never while a queue is locked: a dispatcher locks both, the queue second.
+    /// Locks the batch. Must not be called while a queue is locked: a dispatcher locks both, the queue
+    /// second.
     fn batch(&self) -> MutexGuard<'_, Vec<Merged>> {
         self.batch.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -103,7 +103,7 @@ impl Place {
         Some((id, in_flight))
     }
 
-    /// A dispatcher counts as long as its calls are in time.
+    /// Records the start of a call. A dispatcher counts while its calls are in time.
     pub(super) fn begins_a_call(&self, id: DispatcherId, now_us: u64) {
         let mut dispatchers = self.lock();
         if let Some((_, began_us)) = dispatchers.counted.iter_mut().find(|(counted, _)| *counted == id) {
@@ -112,14 +112,14 @@ impl Place {
         self.publish(&dispatchers);
     }
 
-    /// The dispatcher no longer counts.
+    /// Stops counting a dispatcher.
     pub(super) fn forget(&self, id: DispatcherId) {
         let mut dispatchers = self.lock();
         dispatchers.counted.retain(|(counted, _)| *counted != id);
         self.publish(&dispatchers);
     }
 
-    /// The dispatcher counts again.
+    /// Counts a dispatcher again.
     pub(super) fn remember(&self, id: DispatcherId, now_us: u64) {
         let mut dispatchers = self.lock();
         dispatchers.counted.push((id, now_us));
@@ -198,13 +198,13 @@ pub(super) struct Lateness {
 }
 
 impl Lateness {
-    /// For a caller that enqueues now and times out after `after`, at `due_us`. A call is late after a tenth
-    /// of the limiter's deadline.
+    /// Returns the thresholds for a caller that enqueues now and times out after `after`, at `due_us`. A call
+    /// is late after a tenth of the limiter's deadline.
     pub(super) fn at(due_us: u64, after: Duration, longest: Duration) -> Self {
         Self::new(due_us.saturating_sub(micros(after)), micros(longest) / 10, longest)
     }
 
-    /// For the reaper.
+    /// Returns the thresholds for the reaper.
     pub(super) fn stalled(now_us: u64, stall: Duration, longest: Duration) -> Self {
         Self::new(now_us, micros(stall), longest)
     }

@@ -65,7 +65,7 @@ impl Reaper {
         at.saturating_duration_since(self.start).as_micros() as u64
     }
 
-    /// One round. Returns when the next is due; `None` if nothing waits.
+    /// Runs one round. Returns when the next is due; `None` if nothing waits.
     fn look(&self, shared: &Arc<Shared>, thread: &Thread) -> Option<Instant> {
         loop {
             let now = Instant::now();

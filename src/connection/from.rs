@@ -94,7 +94,7 @@ fn pool_failed(error: PoolError) -> Error {
     }
 }
 
-/// The error of an attempt to connect, with advice if the cause is known.
+/// Returns the error of an attempt to connect, with advice if the cause is known.
 pub(super) fn failed(error: RedisError) -> Error {
     #[cfg(feature = "tls")]
     if let Some(advice) = super::tls::advice(&error.to_string()) {

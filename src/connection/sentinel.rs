@@ -34,8 +34,8 @@ enum Failed {
 }
 
 impl Sentinels {
-    /// The connection to the primary uses the settings and the database of the first URL. Sentinels
-    /// have no databases.
+    /// Uses the settings and the database of the first URL for the connection to the primary. Sentinels have
+    /// no databases.
     pub(crate) fn new(urls: Vec<ConnectionInfo>, name: String) -> Result<Self, Error> {
         let Some(first) = urls.first() else {
             return Err(Error::config("no sentinel: give the builder at least one URL, better all"));

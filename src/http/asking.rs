@@ -99,7 +99,7 @@ struct Admitted {
 }
 
 impl Admitted {
-    /// The decision with its times counted from now.
+    /// Returns the decision with its times counted from now.
     fn decision(&self) -> Decision {
         self.decision.clone().aged((self.age)())
     }

@@ -44,7 +44,8 @@ impl Place {
     }
 }
 
-/// FNV-1a with 64 bits, its halves folded: its low bits alone would depend only on the low bits of each byte.
+/// Hashes with 64-bit FNV-1a and folds the halves: the low bits alone would depend only on the low bits of
+/// each byte.
 pub(super) fn hash(key: &[u8]) -> u64 {
     let hash = key.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

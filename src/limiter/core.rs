@@ -271,8 +271,8 @@ impl Core {
         Ok(Item { target, cost: ask.cost, max_delay_us })
     }
 
-    /// Called for charges that [`conclude`](Self::conclude) does not see: cached denials of these keys
-    /// would be out of date.
+    /// Removes earlier cached denials of the charged keys. Called for charges that
+    /// [`conclude`](Self::conclude) does not process.
     pub(in crate::limiter) fn charged(&self, items: &[Item], outcome: &Outcome) {
         if let Some(deny_cache) = self.deny_cache.as_ref().filter(|_| outcome.k > 0) {
             let charged = items.iter().filter(|item| item.cost > 0);

@@ -195,7 +195,7 @@ impl ClientIp {
         self.of(parts).map(|client| address::masked(client, ipv4_prefix, ipv6_prefix))
     }
 
-    /// Whether `address` is a trusted proxy, after `passed` others.
+    /// Returns whether `address` is a trusted proxy, after `passed` others.
     fn is_trusted(&self, address: Option<IpAddr>, passed: usize) -> bool {
         match &self.trusted {
             Trusted::Hops(proxies) => passed < *proxies,

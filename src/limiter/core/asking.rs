@@ -169,7 +169,7 @@ impl Core {
     }
 }
 
-/// Peeks, which write nothing: one for each hash tag of a cluster, otherwise one.
+/// Returns peeks, which write nothing: one for each hash tag of a cluster, otherwise one.
 pub(super) fn probes(keyspace: &Keyspace, fingerprints: &Fingerprints) -> Result<Vec<Group>, Error> {
     let quota = Quota::token_bucket(1, Rate::per_second(1));
     let gate = Arc::new(GateInfo::new(keyspace, fingerprints, "ready", quota)?);
