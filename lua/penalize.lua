@@ -4,7 +4,8 @@
 
   KEYS     one
   ARGV     quota: 4 numbers, see the algorithm; units
-  Returns  the stamp by which a refund returns the units, or an error string
+  Returns  now, or {now, stamp} where the stamp by which a refund returns the units
+           is another, or an error string
   Writes   as a charge of the algorithm
 ]]
 local afford, charge = algorithm(1)
@@ -13,4 +14,4 @@ local _, charged
 return failure(function()
   local _, blocked, ahead, a, b, c, d, e = afford(key, 0, 1, '')
   _, charged = charge(key, 1, 1, 1, tonumber(ARGV[5]), blocked, ahead, a, b, c, d, e)
-end) or charged or now
+end) or charged and { now, charged } or now

@@ -1,6 +1,6 @@
 //! Replies that show the state of the server behind the connection.
 
-use redis::{RedisError, RedisResult, ServerError, Value};
+use redis::{ErrorKind, RedisError, RedisResult, ServerError, Value};
 
 /// A server that replies one of these has done nothing, and stays unusable: it became a replica, lost its
 /// primary, loads its data as a restarting replica does, or no longer accepts the login. The same address may
@@ -46,6 +46,10 @@ pub(crate) fn words(error: &RedisError) -> String {
     match (error.code(), error.detail()) {
         (Some(code), Some(detail)) => format!("{code} {detail}"),
         (Some(code), None) => code.to_owned(),
+        // redis-rs describes the state of its parser, over several lines.
+        (None, _) if error.kind() == ErrorKind::Parse => {
+            "Parse error: the reply is not RESP, or holds a number beyond 64 bits: is this a Redis?".to_owned()
+        }
         (None, _) => error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1),
     }
 }
@@ -63,8 +67,6 @@ fn says_so(text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use redis::ErrorKind;
-
     use super::*;
 
     fn row(text: &str) -> RedisResult<Value> {

@@ -211,6 +211,9 @@ impl RedisStore {
         };
         match self.connection.run(script, args, To { place: Some(target.place), deadline, again }).await? {
             Value::Int(now_us) => Ok(now_us.unsigned_abs()),
+            Value::Array(values) if let [Value::Int(_), Value::Int(stamp_us)] = values[..] => {
+                Ok(stamp_us.unsigned_abs())
+            }
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),
         }

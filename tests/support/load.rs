@@ -155,8 +155,9 @@ impl Report {
     }
 }
 
-/// Open files of the background thread's runtime: two for polling, one to wake it, one for signals.
-const BACKGROUND_FILES: usize = 4;
+/// Open files of the runtimes of a limiter's two threads: two for polling, one to wake it and one for
+/// signals each.
+const BACKGROUND_FILES: usize = 2 * 4;
 
 /// The resources of a process.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

@@ -241,6 +241,11 @@ fn observed(call: &Call, reply: Value) -> Result<Observed, String> {
         (Verb::Take(groups), reply) => outcomes(groups, call.now_us, &reply)?,
         (Verb::Reset(_), Value::Int(_)) => Vec::new(),
         (_, Value::Int(now)) if now as u64 == call.now_us => Vec::new(),
+        // The stamp of a charge to a fixed window is the end of the window.
+        (Verb::Penalize(..), Value::Array(values)) => match values[..] {
+            [Value::Int(now), Value::Int(stamp)] if now as u64 == call.now_us && stamp > now => Vec::new(),
+            _ => return Err(format!("{values:?}")),
+        },
         (_, other) => return Err(format!("{other:?}")),
     };
     let left = call
