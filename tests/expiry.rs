@@ -44,7 +44,9 @@ fn run(connection: &mut Connection, call: &Call, keys: &[String]) -> Done {
     let now_us = match (&call.verb, reply.pop()) {
         // Tells how many keys it removed, not when.
         (Verb::Reset(_), _) => looked_us,
-        (Verb::Take(_) | Verb::Penalize(..), Some(Value::Array(values))) => redis::from_redis_value(values[0].clone()).unwrap(),
+        (Verb::Take(_) | Verb::Penalize(..), Some(Value::Array(values))) => {
+            redis::from_redis_value(values[0].clone()).unwrap()
+        }
         (_, Some(Value::Int(now))) => now as u64,
         (_, other) => panic!("{call:?}: {other:?}"),
     };

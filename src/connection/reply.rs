@@ -48,7 +48,8 @@ pub(crate) fn words(error: &RedisError) -> String {
         (Some(code), None) => code.to_owned(),
         // redis-rs describes the state of its parser, over several lines.
         (None, _) if error.kind() == ErrorKind::Parse => {
-            "Parse error: the reply is not RESP, or holds a number beyond 64 bits: is this a Redis?".to_owned()
+            "Parse error: the reply is not RESP, or holds a number beyond 64 bits: is this a Redis?"
+                .to_owned()
         }
         (None, _) => error.to_string().replacen(&format!(" - {:?}", error.kind()), "", 1),
     }
