@@ -188,9 +188,29 @@ async fn while_redis_is_down_leases_are_spent_until_they_end() {
 }
 
 #[test]
-fn with_its_runtime_a_lease_ends_and_another_runtime_begins_anew() {
+fn a_lease_outlives_the_runtime_of_its_callers() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let gate = Limiter::in_memory().gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(Lease::new());
+    let gate = Limiter::in_memory().gate("gate", Quota::fixed_window(1_000, MINUTE));
+    let gate = gate.leased(Lease::new().hold(MINUTE).max_units(8));
+    let first = runtime();
+    first.block_on(get_lease(&gate, "x"));
+    drop(first);
+    assert!(gate.try_check("x").is_some());
+    runtime().block_on(soon("a refill", async || {
+        let taken = gate.lease_stats().taken;
+        while gate.try_check("x").is_some() {}
+        soon("more units", async || gate.check("x").await.is_ok() && gate.lease_stats().taken > taken).await;
+        true
+    }));
+    assert_adds_up(&gate);
+}
+
+/// The background jobs of such a limiter run on the caller's runtime.
+#[test]
+fn with_a_manual_clock_a_lease_ends_with_its_runtime_and_another_runtime_begins_anew() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(Lease::new());
     let first = runtime();
     first.block_on(get_lease(&gate, "x"));
     assert!(gate.try_check("x").is_some(), "without a runtime at hand");
