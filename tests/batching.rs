@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
 use harness::Server;
-use tidegate::{Decision, Error, Gate, Limiter, Quota};
+use tidegate::{Decision, Error, Gate, Limiter, ManualClock, Quota};
 
 use crate::support::fixture::{HOUR, PATIENCE, Paused, builder, calls, quotas, soon};
 
@@ -16,10 +16,12 @@ const ALONE: usize = 4;
 
 type Asking<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send + 'a>>;
 
-/// Starts a separate server, so that its calls can be counted.
+/// Starts a separate server, so that its calls can be counted. With a manual clock, the connection takes
+/// turns with the callers of a current-thread runtime, so that the counts do not depend on the machine.
 async fn setting(quota: Quota) -> (Server, Limiter, Gate) {
     let server = Server::process(&[]).unwrap();
-    let limiter = builder(server.url()).deny_cache(Duration::ZERO).build().unwrap();
+    let builder = builder(server.url()).manual_clock(ManualClock::new());
+    let limiter = builder.deny_cache(Duration::ZERO).build().unwrap();
     let gate = limiter.gate("gate", quota);
     // Loads the script, so that no later call is sent twice.
     assert!(gate.check("first").await.unwrap().is_allowed());
