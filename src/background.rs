@@ -6,7 +6,7 @@
 //! looks as if it were running, so no other task replaces it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::{io, thread};
 
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
@@ -84,14 +84,23 @@ impl Background {
 
 impl Runtime {
     fn start() -> io::Result<Self> {
-        let runtime = Builder::new_current_thread().enable_all().build()?;
-        let handle = runtime.handle().clone();
         let (running, ended) = oneshot::channel();
+        // The thread first: if the system provides none, a runtime could not be dropped here, inside of
+        // the caller's.
+        let (give, take) = mpsc::channel::<tokio::runtime::Runtime>();
         let run = move || {
-            // An error means that the sender was dropped.
-            let _ = runtime.block_on(ended);
+            if let Ok(runtime) = take.recv() {
+                // An error means that the sender was dropped.
+                let _ = runtime.block_on(ended);
+            }
         };
         thread::Builder::new().name("tidegate".to_owned()).spawn(run)?;
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let handle = runtime.handle().clone();
+        if let Err(mpsc::SendError(runtime)) = give.send(runtime) {
+            runtime.shutdown_background();
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         Ok(Self { handle, _running: running })
     }
 }
