@@ -5,13 +5,16 @@
 //! inside `block_on`, a runtime per call drops them, and a blocked worker delays them. A job that stops there
 //! looks as if it were running, so no other task replaces it.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+mod job_slot;
+
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::{io, thread};
 
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+
+pub(crate) use self::job_slot::JobSlot;
 
 /// Starts its thread when the first job is spawned. Dropping it ends the thread and all its jobs,
 /// without waiting for them.
@@ -114,51 +117,21 @@ pub(crate) trait Job: Send + 'static {
     fn is_needed(&self) -> bool;
 }
 
-/// Whether a job is running.
-#[derive(Debug, Default)]
-pub(crate) struct JobSlot(Arc<AtomicBool>);
-
 impl JobSlot {
     /// Starts the job unless it is running.
-    ///
-    /// Race: a caller adds work, then reads the flag. A job that ends clears the flag, then checks for work.
-    /// One of them always observes the other.
     #[inline]
     pub(crate) fn ensure_running<J: Job>(&self, background: &Background, job: impl FnOnce() -> J) {
-        if self.0.load(Ordering::SeqCst) {
-            return;
-        }
-        if let Some(mut running) = Running::claim(&self.0) {
+        if let Some(mut running) = self.claim() {
             let job = job();
             background.spawn(async move {
                 loop {
                     job.run().await;
-                    let slot = running.release();
-                    match job.is_needed().then(|| Running::claim(&slot)).flatten() {
+                    match running.end_unless(|| job.is_needed()) {
                         Some(again) => running = again,
                         None => return,
                     }
                 }
             });
         }
-    }
-}
-
-/// Frees the slot when the job ends, also if it panics or is dropped: the next caller starts it again.
-struct Running(Arc<AtomicBool>);
-
-impl Running {
-    fn claim(slot: &Arc<AtomicBool>) -> Option<Self> {
-        (!slot.swap(true, Ordering::SeqCst)).then(|| Self(slot.clone()))
-    }
-
-    fn release(self) -> Arc<AtomicBool> {
-        self.0.clone()
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::SeqCst);
     }
 }

@@ -6,6 +6,9 @@
 //! is no longer polled delays no other caller.
 
 mod dispatcher;
+mod dispatchers;
+mod lateness;
+mod limits;
 mod place;
 mod queue;
 mod reaper;
@@ -21,7 +24,10 @@ use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 
 use self::dispatcher::Dispatcher;
-use self::place::{DirectSend, Lateness, Place};
+use self::dispatchers::DirectSend;
+use self::lateness::Lateness;
+use self::limits::Limits;
+use self::place::Place;
 use self::queue::{Caller, Told, fingerprint};
 use self::reaper::{Reaper, Thread};
 use crate::clock::Clock;
@@ -48,21 +54,6 @@ const OF_A_PLACE: Limits =
 /// At the latest after this time, the reaper takes over from a dispatcher that has not finished its
 /// call: its runtime may be blocked.
 const LONGEST_STALL: Duration = Duration::from_millis(500);
-
-#[derive(Clone, Copy, Debug)]
-struct Limits {
-    /// Threads that check at the same time each find a shard of their own.
-    shards: usize,
-    /// Callers that send their own check at a time.
-    direct_sends: usize,
-    dispatchers: usize,
-    /// The number of checks in a shard that is worth a second call while one is in flight. Fewer wait
-    /// for that call to return, and travel with the checks that come until then.
-    second_call: usize,
-    /// Callers that one shard holds. Beyond that callers wait for room, which keeps nothing but the
-    /// caller.
-    capacity: usize,
-}
 
 /// Which checks travel together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -212,7 +203,7 @@ impl Shared {
         let shard = &place.shards[shard];
         let mut queue = shard.lock();
         if queue.is_empty()
-            && let Some(permit) = place.direct_send()
+            && let Some(permit) = place.dispatchers.direct_send()
         {
             return Joined::Direct(group, permit);
         }
@@ -228,7 +219,7 @@ impl Shared {
         let due_us = self.reaper.micros(deadline.at);
         let is_watched = self.reaper.watch(self, due_us);
         let lateness = Lateness::at(due_us, deadline.after, self.longest);
-        if let Some((id, in_flight)) = place.new_dispatcher(waiting, lateness) {
+        if let Some((id, in_flight)) = place.dispatchers.start(waiting, lateness) {
             tokio::spawn(Dispatcher::new(self.clone(), number, id, in_flight).run());
         }
         Joined::Waits(self.in_time(Taking::Waits(answered), is_watched, deadline))
@@ -280,7 +271,7 @@ impl Shared {
         let mut due: Option<Instant> = None;
         let mut note = |at: Option<Instant>| due = due.into_iter().chain(at).min();
         for (number, place) in self.places.iter().enumerate() {
-            for in_flight in place.in_flight() {
+            for in_flight in place.dispatchers.in_flight() {
                 note(in_flight.expire(now, late));
                 if in_flight.is_late(stalled) {
                     thread.help(in_flight, stalled);
@@ -294,7 +285,7 @@ impl Shared {
             }
             if is_queued {
                 note(Some(next_round));
-                if let Some((id, in_flight)) = place.new_dispatcher(0, stalled) {
+                if let Some((id, in_flight)) = place.dispatchers.start(0, stalled) {
                     thread.spawn(Dispatcher::new(self.clone(), number, id, in_flight).on_reaper());
                 }
             }

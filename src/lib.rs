@@ -26,7 +26,7 @@
 //!         |
 //! metrics, most_denied, trace            who watches
 //!         |
-//! quota, decision, health, key, as_key, error, fingerprint, gate_name, per_thread, clock, observer, background
+//! quota, decision, health, key, as_key, error, fingerprint, gate_name, per_thread, clock, observer, background, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the
@@ -71,6 +71,7 @@ pub mod rules;
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod script;
 mod store;
+mod sync;
 mod trace;
 
 // Its `Pool` is in our signatures: another version's would be another type.

@@ -3,15 +3,16 @@
 //! it.
 
 mod known;
+mod snapshot;
 mod text;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::Mutex;
 
 use self::known::{Counts, Known};
+use self::snapshot::Snapshot;
 use self::text::Entry;
 use crate::background::{Background, Job, JobSlot};
 use crate::breaker::Breaker;
@@ -116,9 +117,8 @@ struct Shared {
     observer: Option<Arc<dyn Observer>>,
     /// Their key in the store.
     key: String,
-    known: RwLock<Arc<Known>>,
-    /// Whether any known override is active.
-    is_any: AtomicBool,
+    /// The last reading.
+    snapshot: Snapshot<Known>,
     /// Serializes readings, so that an older one does not replace a newer one. Holds the counts reported
     /// last.
     reading: Mutex<Counts>,
@@ -153,8 +153,7 @@ impl Orders {
             deadline,
             observer,
             key,
-            known: RwLock::default(),
-            is_any: AtomicBool::new(false),
+            snapshot: Snapshot::default(),
             reading: Mutex::default(),
         }))
     }
@@ -171,12 +170,12 @@ impl Orders {
     /// Returns whether any override is active. Almost always false, which is the fast path.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
-        self.0.is_any.load(Ordering::Relaxed)
+        self.0.snapshot.is_any()
     }
 
     /// Returns the mode that a gate is switched to.
     pub(crate) fn switch(&self, gate: &str) -> Option<Switch> {
-        self.0.known().switch(gate, self.0.clock.local_us())
+        self.0.snapshot.known().switch(gate, self.0.clock.local_us())
     }
 
     /// Returns the gate whose quota decides this key instead; `info` makes it when first needed.
@@ -186,7 +185,7 @@ impl Orders {
         key: &[u8],
         info: impl Fn(Quota) -> Result<GateInfo, Error>,
     ) -> Option<Arc<PerThread<GateInfo>>> {
-        let known = self.0.known();
+        let known = self.0.snapshot.known();
         let instead = known.overriding(&gate.name, || gate.prefix.encoded(key), self.0.clock.local_us())?;
         instead.gate_info(info)
     }
@@ -228,10 +227,6 @@ impl Orders {
 }
 
 impl Shared {
-    fn known(&self) -> Arc<Known> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
     /// Writes an override, or removes it if `text` is `None`. Succeeds once the store has done so.
     async fn set(&self, field: String, text: Option<String>, lasts: Option<Duration>) -> Result<(), Error> {
         let lasts_us = lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX).max(1));
@@ -245,19 +240,12 @@ impl Shared {
     /// Reads the overrides and applies changes.
     async fn read(&self) -> Result<(), Error> {
         let mut told = self.reading.lock().await;
-        let known = self.known();
+        let known = self.snapshot.known();
         let standing = self.store.orders(&self.key, known.changed(), Deadline::new(self.deadline)).await?;
         let now_us = self.clock.local_us();
-        let known = match standing.changed == known.changed() {
-            true => known,
-            false => {
-                let new = Arc::new(Known::of(&standing, now_us));
-                *self.known.write().unwrap_or_else(PoisonError::into_inner) = new.clone();
-                new
-            }
-        };
-        let counts = known.counts(now_us);
-        self.is_any.store(counts != Counts::default(), Ordering::Relaxed);
+        let new = (standing.changed != known.changed()).then(|| Arc::new(Known::of(&standing, now_us)));
+        let counts = new.as_ref().unwrap_or(&known).counts(now_us);
+        self.snapshot.apply(new, counts != Counts::default());
         if let Some(observer) = self.observer.as_ref().filter(|_| counts != *told) {
             observer.ordered(counts.switches, counts.overrides);
         }

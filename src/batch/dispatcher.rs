@@ -9,7 +9,9 @@ use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
 use super::Shared;
-use super::place::{DispatcherId, Lateness, Place};
+use super::dispatchers::DispatcherId;
+use super::lateness::Lateness;
+use super::place::Place;
 use super::queue::{Batched, Merged, Told};
 use crate::connection::Deadline;
 use crate::error::Error;
@@ -147,22 +149,10 @@ impl Dispatcher {
     fn pop(&mut self) -> Option<Vec<Merged>> {
         let place = &self.shared.places[self.place];
         let now_us = || self.shared.reaper.micros(Instant::now());
-        let batch = pop(place);
-        if !batch.is_empty() {
-            place.begins_a_call(self.id, now_us());
-            return Some(batch);
-        }
-        place.forget(self.id);
-        // Race: a caller enqueues, then reads the number of dispatchers. This dispatcher decrements that
-        // number, then reads the queues again. One of them always observes the other.
-        let batch = pop(place);
-        if !batch.is_empty() {
-            place.remember(self.id, now_us());
-            return Some(batch);
-        }
-        place.has_landed(&self.in_flight);
-        self.has_ended = true;
-        None
+        let take = || Some(pop(place)).filter(|batch| !batch.is_empty());
+        let batch = place.dispatchers.next_batch(self.id, &self.in_flight, now_us, take);
+        self.has_ended = batch.is_none();
+        batch
     }
 }
 
@@ -202,14 +192,14 @@ impl Drop for Dispatcher {
         *self.in_flight.call() = None;
         let place = &self.shared.places[self.place];
         if let Some(thread) = self.shared.reaper.thread().filter(|_| !self.is_on_reaper) {
-            place.begins_a_call(self.id, self.shared.reaper.micros(Instant::now()));
+            place.dispatchers.begins_a_call(self.id, self.shared.reaper.micros(Instant::now()));
             let goes_on = Self::new(self.shared.clone(), self.place, self.id, self.in_flight.clone());
             thread.spawn(goes_on.on_reaper());
             return;
         }
         // Its callers get an error. Enqueued checks wait for the next caller's dispatcher.
         self.in_flight.batch().clear();
-        place.has_landed(&self.in_flight);
-        place.forget(self.id);
+        place.dispatchers.has_landed(&self.in_flight);
+        place.dispatchers.forget(self.id);
     }
 }

@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::dispatcher::InFlight;
-use super::place::Lateness;
+use super::lateness::Lateness;
 
 /// Nothing waits: the next caller to enqueue wakes the thread.
 const NEVER: u64 = u64::MAX;

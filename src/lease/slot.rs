@@ -8,9 +8,8 @@
 //! The units come from up to two blocks, and the older ones are spent first. While there are more units than
 //! the newer block had, the next unit belongs to the older block and has its end.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::packed_key::{PackedKey, WORDS};
+use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// In `about`, above the key's length: a refill was requested or is in flight.
 const WANTED: u64 = 1 << 8;
