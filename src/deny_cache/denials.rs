@@ -21,11 +21,14 @@ pub(super) struct Denials<D> {
     charged_us: Box<[AtomicU64]>,
 }
 
-/// A denial, and the server's time of it.
 #[derive(Clone)]
 struct Denied<D> {
     denial: D,
     server_now_us: u64,
+    /// The check that was denied.
+    asked: Asked,
+    /// Whether the counters were read after the insertion. Not found before.
+    is_confirmed: bool,
 }
 
 /// A check that is sent: its slot, and the slot's counters by then.
@@ -63,7 +66,7 @@ impl<D: Clone> Denials<D> {
     }
 
     pub(super) fn find(&self, target: &Target) -> Option<D> {
-        self.by_target.get(target).map(|denied| denied.denial)
+        self.by_target.get(target).filter(|denied| denied.is_confirmed).map(|denied| denied.denial)
     }
 
     /// Caches a denial at the server's time `server_now_us`, unless it is out of date.
@@ -76,18 +79,25 @@ impl<D: Clone> Denials<D> {
         until_us: u64,
     ) {
         self.until_us[asked.slot].fetch_max(until_us, Ordering::SeqCst);
-        self.by_target.insert(target, Denied { denial, server_now_us });
-        // Race: `forget` and `charged` write these counters and then remove the denial; this inserts the
-        // denial and then reads the counters. So one of the two removes a denial that is out of date.
+        self.by_target.insert(target, Denied { denial, server_now_us, asked, is_confirmed: false });
+        // Race: `forget` and `charged` write the counters and then remove the denial; this inserts the denial
+        // and then reads the counters, while the denial is locked. So a denial that is out of date is removed
+        // by one of the two. The other checks do not find it in between, since it is not confirmed.
+        self.by_target.retain(target, |denied| {
+            denied.is_confirmed = self.is_up_to_date(denied.asked, denied.server_now_us);
+            denied.is_confirmed
+        });
+    }
+
+    fn is_up_to_date(&self, asked: Asked, server_now_us: u64) -> bool {
         let charged_us = self.charged_us[asked.slot].load(Ordering::SeqCst);
         // Takes of one call have one time, so at the same time the charge may be the later one.
         let is_charged = charged_us != asked.charged_us && charged_us >= server_now_us;
-        if is_charged || self.forgotten[asked.slot].load(Ordering::SeqCst) != asked.forgotten {
-            self.by_target.remove(target);
-        }
+        !is_charged && self.forgotten[asked.slot].load(Ordering::SeqCst) == asked.forgotten
     }
 
-    /// Called after this process has given units back, or written the key otherwise.
+    /// Called after this process has given units back, or written the key otherwise. A check that starts after
+    /// this has returned does not find a denial of a check that was sent before.
     pub(super) fn forget(&self, target: &Target) {
         self.forgotten[slot(target)].fetch_add(1, Ordering::SeqCst);
         self.by_target.remove(target);
@@ -99,7 +109,8 @@ impl<D: Clone> Denials<D> {
         self.charged_us[asked.slot].load(Ordering::Relaxed) > 0
     }
 
-    /// Called after this process was charged units of a key at the server's time `now_us`.
+    /// Called after this process was charged units of a key at the server's time `now_us`. A check that starts
+    /// after this has returned does not find an earlier denial.
     pub(super) fn charged(&self, target: &Target, now_us: u64) {
         let slot = slot(target);
         if self.charged_us[slot].load(Ordering::Relaxed) == 0 {
