@@ -1,0 +1,48 @@
+//! Stands for `src/store.rs`: a map of one target.
+
+use crate::sync::{Mutex, MutexGuard, PoisonError};
+
+pub(crate) struct Fingerprint(pub(crate) u64);
+
+pub(crate) struct Target {
+    pub(crate) fingerprint: Fingerprint,
+}
+
+/// Each operation locks the entry, as in the map of production code.
+pub(crate) struct ByTarget<V>(Mutex<Option<V>>);
+
+impl<V: Clone> ByTarget<V> {
+    pub(crate) fn new(_most: usize) -> Self {
+        Self(Mutex::new(None))
+    }
+
+    pub(crate) fn get(&self, _target: &Target) -> Option<V> {
+        self.lock().clone()
+    }
+
+    pub(crate) fn insert(&self, _target: &Target, value: V) {
+        *self.lock() = Some(value);
+    }
+
+    pub(crate) fn remove(&self, _target: &Target) {
+        *self.lock() = None;
+    }
+
+    pub(crate) fn remove_if(&self, _target: &Target, is_so: impl FnOnce(&V) -> bool) {
+        let mut entry = self.lock();
+        if entry.as_ref().is_some_and(is_so) {
+            *entry = None;
+        }
+    }
+
+    pub(crate) fn retain(&self, _target: &Target, change: impl FnOnce(&mut V) -> bool) {
+        let mut entry = self.lock();
+        if entry.as_mut().is_some_and(|value| !change(value)) {
+            *entry = None;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<V>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,49 @@
+//! Stands for `src/sync.rs`: the same primitives, as loom models them.
+
+pub(crate) use std::sync::PoisonError;
+
+pub(crate) use loom::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+pub(crate) mod atomic {
+    use std::ops::Deref;
+
+    pub(crate) use loom::sync::atomic::Ordering;
+
+    /// A `SeqCst` load of loom's does not return a `SeqCst` store that precedes another one, but may return the
+    /// initial value that precedes it. So the initial value is stored once more.
+    macro_rules! atomic {
+        ($($name:ident of $value:ty;)*) => {$(
+            #[derive(Debug)]
+            pub(crate) struct $name(loom::sync::atomic::$name);
+
+            impl $name {
+                pub(crate) fn new(value: $value) -> Self {
+                    let atomic = loom::sync::atomic::$name::new(value);
+                    atomic.store(value, Ordering::SeqCst);
+                    Self(atomic)
+                }
+            }
+
+            impl Default for $name {
+                fn default() -> Self {
+                    Self::new(<$value>::default())
+                }
+            }
+
+            impl Deref for $name {
+                type Target = loom::sync::atomic::$name;
+
+                fn deref(&self) -> &Self::Target {
+                    &self.0
+                }
+            }
+        )*};
+    }
+
+    atomic! {
+        AtomicBool of bool;
+        AtomicU32 of u32;
+        AtomicU64 of u64;
+        AtomicUsize of usize;
+    }
+}
