@@ -45,8 +45,8 @@ pub(crate) fn no_denial_is_found_after_its_key_was_forgotten() -> Model {
     Model { preemptions: ALL, execution }
 }
 
-/// A check was denied before another one is charged, in the same call: a check that starts after the charge was recorded does
-/// not find the denial.
+/// A check was denied before another one is charged, in the same call: a check that starts after the charge was
+/// recorded does not find the denial.
 pub(crate) fn no_denial_is_found_after_a_later_charge() -> Model {
     let execution = || {
         let denials = denials();
