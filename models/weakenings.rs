@@ -120,7 +120,7 @@ const PARTS: &[Part] = &[
             },
             Weakening {
                 name: "units_are_attributed_to_the_wrong_block",
-                replacements: &[("if units > newest {", "if units >= newest {")],
+                replacements: &[("(if units > newest {", "(if units >= newest {")],
                 caught_by: "the_newest_units_are_not_spent_by_the_end_of_the_older",
             },
             Weakening {
@@ -129,9 +129,9 @@ const PARTS: &[Part] = &[
                     (
                         "            let generation = word >> 32;\n",
                         "            let generation = word >> 32;\n            \
-                         let ends_ms = if word & LOW > newest { ends >> 32 } else { ends & LOW };\n",
+                         let ends_ms = ends_ms(word & LOW, newest, ends);\n",
                     ),
-                    ("let ends_ms = if units > newest { ends >> 32 } else { ends & LOW };", ""),
+                    ("!is_before(now_us, ends_ms(units, newest, ends)) {", "!is_before(now_us, ends_ms) {"),
                 ],
                 caught_by: "the_newest_units_are_not_spent_by_the_end_of_the_older",
             },

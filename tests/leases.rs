@@ -1,4 +1,4 @@
-//! Leases: what is spent without asking, and that it never exceeds the bounds.
+//! Leases: units that are spent without a call to Redis never exceed the bounds.
 
 mod bounds;
 mod ending;
@@ -14,7 +14,12 @@ use crate::support::fixture::soon;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOLD: Duration = Duration::from_secs(1);
 
-/// One leased gate for each algorithm that can be leased, of `limit` a minute.
+/// The default settings, except for a small table: reading the statistics visits all of it.
+fn lease() -> Lease {
+    Lease::new().max_keys(100)
+}
+
+/// One leased gate for each algorithm that supports leases, with `limit` units per minute.
 fn gates(limiter: &Limiter, limit: u64, lease: Lease) -> [Gate; 5] {
     [
         ("token", Quota::token_bucket(limit, Rate::per_minute(limit))),
@@ -26,7 +31,7 @@ fn gates(limiter: &Limiter, limit: u64, lease: Lease) -> [Gate; 5] {
     .map(|(name, quota)| limiter.gate(name, quota).leased(lease))
 }
 
-/// Asks until there is a lease: so many were admitted.
+/// Checks until there is a lease. Returns the number of admitted checks.
 async fn get_lease(gate: &Gate, key: &str) -> u64 {
     // Read first: the lease may arrive during the last check.
     let taken = gate.lease_stats().taken;
@@ -38,15 +43,16 @@ async fn get_lease(gate: &Gate, key: &str) -> u64 {
     4
 }
 
-/// Makes a lease grow, until so much is held at once. How many were spent.
+/// Makes a lease grow until it holds this number of units at once. Returns the number of spent units.
 async fn grow(gate: &Gate, key: &str, held: u64) -> u64 {
     let mut spent = get_lease(gate, key).await;
     while gate.lease_stats().held < held {
         let taken = gate.lease_stats().taken;
-        // Down to where it is refilled.
+        // Spends down to the refill threshold.
         loop {
             let decision = gate.check(key).await.unwrap();
-            assert!(decision.is_allowed(), "{gate:?}");
+            let stats = gate.lease_stats();
+            assert!(decision.is_allowed(), "{gate:?}, {spent} spent: {stats:?}");
             spent += 1;
             tokio::task::yield_now().await;
             if gate.lease_stats().taken > taken || gate.lease_stats().held >= held {
@@ -57,7 +63,7 @@ async fn grow(gate: &Gate, key: &str, held: u64) -> u64 {
     spent
 }
 
-/// Every unit that was taken is somewhere.
+/// Asserts that every taken unit is accounted for.
 fn assert_adds_up(gate: &Gate) {
     let stats = gate.lease_stats();
     assert_eq!(stats.taken, stats.spent + stats.held + stats.returned + stats.stranded, "{stats:?}");

@@ -128,7 +128,9 @@ impl Leases {
         let hash = shared.hash(&packed);
         match shared.table.get().and_then(|table| table.find(hash, &packed)) {
             Some((number, slot)) => {
-                if !slot.want() {
+                // If there are enough units, they arrived after this check was sent. A refill of a full block
+                // would keep the blocks from growing.
+                if slot.has(cost, shared.clock.local_us()) || !slot.want() {
                     return;
                 }
                 shared.refill(number, cost);

@@ -97,8 +97,7 @@ impl Slot {
             // While only other spenders changed the word, the fields that were read stay valid.
             while word >> 32 == generation {
                 let units = word & LOW;
-                let ends_ms = if units > newest { ends >> 32 } else { ends & LOW };
-                if units < u64::from(cost) || !is_before(now_us, ends_ms as u32) {
+                if units < u64::from(cost) || !is_before(now_us, ends_ms(units, newest, ends)) {
                     return Spend::Nothing;
                 }
                 let after = word - u64::from(cost);
@@ -119,6 +118,15 @@ impl Slot {
         // Acquire: a reader of a new key or length also observes the generation that it belongs to.
         self.about.load(Ordering::Acquire) & WHOSE == u64::from(key.len)
             && self.key.iter().zip(&key.words).all(|(own, word)| own.load(Ordering::Acquire) == *word)
+    }
+
+    /// Returns whether the slot has `cost` units that have not ended. The fields are read without a check that
+    /// they belong together, so this only serves to decide on a refill.
+    pub(super) fn has(&self, cost: u32, now_us: u64) -> bool {
+        let units = self.word.load(Ordering::Relaxed) & LOW;
+        let newest = self.about.load(Ordering::Relaxed) >> 32;
+        units >= u64::from(cost)
+            && is_before(now_us, ends_ms(units, newest, self.ends.load(Ordering::Relaxed)))
     }
 
     /// Returns whether this caller has to request the refill.
@@ -187,6 +195,13 @@ impl Slot {
         let closed = self.word.load(Ordering::Relaxed);
         self.word.store(next_generation(closed) | u64::from(units), Ordering::Release);
     }
+}
+
+/// Returns the end of the next unit. While there are more units than the newest block had, it belongs to the
+/// older one.
+#[inline]
+fn ends_ms(units: u64, newest: u64, ends: u64) -> u32 {
+    (if units > newest { ends >> 32 } else { ends & LOW }) as u32
 }
 
 /// Ends are truncated to ms, so that no unit is held too long. The comparison wraps at 32 bits: it is correct

@@ -1,21 +1,23 @@
-//! The bounds, held against a random adversary: several instances that lease,
-//! hoard, and spend at the worst moment, while time is moved by hand.
+//! Tests the lease bounds against a random adversary: several instances lease, hoard, and spend at the worst
+//! moment, with a manual clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use tidegate::{Gate, Lease, Quota, Rate};
+use tidegate::{Gate, Quota, Rate};
 
+use super::lease;
 use crate::behaviours;
 use crate::support::fixture::soon;
+use crate::support::plan;
 use crate::support::world::World;
 
 const INSTANCES: usize = 3;
 const WINDOW_MS: u64 = 10_000;
 const LIMIT: u64 = 60;
-/// B and ℓ.
+/// B and ℓ of the bound.
 const MOST: u64 = 10;
 const HOLD_MS: u64 = 1_000;
 
@@ -23,22 +25,22 @@ fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// By the time since the start in ms, how many were admitted.
+/// Number of admissions by the time since the start in ms.
 type Admitted = BTreeMap<u64, u64>;
 
-/// Each instance is a gate with leases of its own, as each process has.
+/// Each instance is a gate with its own leases, as in separate processes.
 async fn attack(world: &World, name: &str, quota: Quota, seed: u64) -> Admitted {
     let mut random = StdRng::seed_from_u64(seed);
-    let lease = Lease::new().max_units(MOST).hold(ms(HOLD_MS));
+    let lease = lease().max_units(MOST).hold(ms(HOLD_MS));
     let instances: [Gate; INSTANCES] = std::array::from_fn(|_| world.limiter.gate(name, quota).leased(lease));
     let (mut now, mut admitted) = (0, Admitted::new());
     while now < 4 * WINDOW_MS {
         for gate in &instances {
-            // Hoards, spends what it has, or takes all that there is.
+            // The instance hoards, spends its leases, or takes all remaining units.
             let asks = match random.random_range(0..8) {
                 0..3 => 0,
                 3..6 => random.random_range(0..10),
-                // Not all the time: what is exhausted cannot be hoarded.
+                // Only at the start of a window: an instance cannot hoard units of an exhausted limit.
                 _ if now % WINDOW_MS < WINDOW_MS / 20 => 2 * LIMIT,
                 _ => 4,
             };
@@ -56,7 +58,7 @@ async fn attack(world: &World, name: &str, quota: Quota, seed: u64) -> Admitted 
                 tokio::task::yield_now().await;
             }
             let stats = gate.lease_stats();
-            // What has ended may still be on its way back.
+            // Expired units may still be on their way back to the store.
             assert_eq!(stats.taken, stats.spent + stats.held + stats.returned + stats.stranded, "{stats:?}");
         }
         let rest = WINDOW_MS - now % WINDOW_MS;
@@ -78,8 +80,7 @@ async fn attack(world: &World, name: &str, quota: Quota, seed: u64) -> Admitted 
     admitted
 }
 
-/// The most that was admitted in an interval that is `length` ms long, and begins
-/// with an admission.
+/// Returns the maximum number of admissions in an interval of `length` ms that begins with an admission.
 fn most_within(admitted: &Admitted, length: u64) -> u64 {
     let within = |start: u64| admitted.range(start..start + length).map(|(_, units)| units).sum();
     admitted.keys().map(|start| within(*start)).max().unwrap_or(0)
@@ -88,7 +89,7 @@ fn most_within(admitted: &Admitted, length: u64) -> u64 {
 behaviours! {
     async fn a_token_bucket_admits_its_capacity_its_rate_and_what_can_be_hoarded(world) {
         let quota = Quota::token_bucket(LIMIT, Rate::new(LIMIT, ms(WINDOW_MS)));
-        for seed in 0..SEEDS {
+        for seed in seeds() {
             world.set(Duration::ZERO);
             let admitted = attack(world, &format!("token{seed}"), quota, seed).await;
             let times: Vec<u64> = admitted.keys().copied().collect();
@@ -108,7 +109,7 @@ behaviours! {
 
     async fn a_window_admits_its_limit_and_nothing_more(world) {
         let quota = Quota::fixed_window(LIMIT, ms(WINDOW_MS)).aligned_to_clock();
-        for seed in 0..SEEDS {
+        for seed in seeds() {
             world.set(Duration::ZERO);
             let admitted = attack(world, &format!("fixed{seed}"), quota, seed).await;
             for window in 0..5 {
@@ -121,7 +122,7 @@ behaviours! {
 
     async fn a_counter_admits_in_its_windows_what_its_definition_admits(world) {
         let quota = Quota::sliding_counter(LIMIT, ms(WINDOW_MS));
-        for seed in 0..SEEDS {
+        for seed in seeds() {
             world.set(Duration::ZERO);
             let admitted = attack(world, &format!("counter{seed}"), quota, seed).await;
             let in_window = |window: u64, until: u64| -> u64 {
@@ -139,26 +140,26 @@ behaviours! {
 
     async fn a_log_admits_its_limit_and_what_can_be_hoarded(world) {
         let quota = Quota::sliding_log(LIMIT, ms(WINDOW_MS));
-        for seed in 0..SEEDS {
+        for seed in seeds() {
             world.set(Duration::ZERO);
             let admitted = attack(world, &format!("log{seed}"), quota, seed).await;
             let hoarded = LIMIT.min(INSTANCES as u64 * MOST);
             let most = most_within(&admitted, WINDOW_MS);
             assert!(most <= LIMIT + hoarded, "seed {seed}: {most}");
-            // Counted over its window and the hold, there is no excess.
+            // Over the window minus the hold time, there is no excess.
             let most = most_within(&admitted, WINDOW_MS - HOLD_MS);
             assert!(most <= LIMIT, "seed {seed}: {most} in {} ms", WINDOW_MS - HOLD_MS);
         }
     }
 
-    /// The bound is reached, so it is no looser than it must be said.
+    /// The bound is reached, so it cannot be tightened.
     async fn a_hoarder_exceeds_a_token_bucket_by_what_it_holds_and_no_more(world) {
-        // Ten units per ms, so that r·ℓ is 10000 and I·B the smaller.
+        // Ten units per ms: r·ℓ is 10000, and I·B is smaller.
         let quota = Quota::token_bucket(1_000, Rate::new(10_000, ms(1_000)));
-        let gate = world.limiter.gate("reached", quota).leased(Lease::new().max_units(40).hold(ms(1_000)));
+        let gate = world.limiter.gate("reached", quota).leased(lease().max_units(40).hold(ms(1_000)));
         super::grow(&gate, "x", 24).await;
         let held = gate.lease_stats().held;
-        // All drains, and the hoarder has still what it took.
+        // The bucket drains completely while the hoarder keeps its units.
         world.advance(ms(999));
         let mut admitted = 0;
         while gate.try_check("x").is_some() {
@@ -168,7 +169,7 @@ behaviours! {
         while unleased.check("x").await.unwrap().is_allowed() {
             admitted += 1;
         }
-        // A refill may have taken what nobody has spent yet.
+        // A refill may have taken units that are not spent yet.
         soon("more than the capacity", async || admitted + gate.lease_stats().held > 1_000).await;
         assert!(held >= 24);
         assert!(admitted <= 1_000 + 40, "{admitted}");
@@ -180,4 +181,6 @@ behaviours! {
     }
 }
 
-const SEEDS: u64 = 20;
+fn seeds() -> std::ops::Range<u64> {
+    0..u64::from(plan::sequences() / 250).max(2)
+}

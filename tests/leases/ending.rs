@@ -1,11 +1,11 @@
-//! How leases end, and what becomes of what was left.
+//! How leases end, and where their unspent units go.
 
 use std::time::Duration;
 
 use harness::Server;
-use tidegate::{Lease, Limiter, ManualClock, OnFailure, Quota, Source};
+use tidegate::{Limiter, ManualClock, OnFailure, Quota, Source};
 
-use super::{HOLD, MINUTE, assert_adds_up, gates, get_lease, grow};
+use super::{HOLD, MINUTE, assert_adds_up, gates, get_lease, grow, lease};
 use crate::behaviours;
 use crate::support::fixture::{builder, limiter, namespace, soon};
 
@@ -13,14 +13,14 @@ const MS: Duration = Duration::from_millis(1);
 
 behaviours! {
     async fn a_lease_ends_with_its_hold_and_is_given_back(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().hold(HOLD).max_units(4)) {
+        for gate in gates(&world.limiter, 1_000, lease().hold(HOLD).max_units(4)) {
             let used = get_lease(&gate, "x").await;
             world.advance(HOLD - MS);
             assert!(gate.try_check("x").is_some(), "{gate:?}");
             soon("a refill", async || gate.lease_stats().taken > 2).await;
             world.advance(MS);
             let taken = gate.lease_stats().taken;
-            // What was refilled just now lives on; what came first does not.
+            // The units of the latest refill are still valid; the earlier ones have expired.
             assert_eq!(gate.lease_stats().held, taken - 1);
             let left = gate.try_check("x").map(|decision| decision.remaining());
             assert!(left.is_none_or(|left| left < taken - 2), "{left:?} of {taken}: {gate:?}");
@@ -34,7 +34,7 @@ behaviours! {
             assert_eq!(stats.stranded, 0);
             assert!(stats.returned > 0);
             assert_adds_up(&gate);
-            // Exact where nothing drains: a window and a log forget nothing yet.
+            // Exact where nothing drains: a window and a log have not released any units yet.
             if matches!(gate.name(), Some("fixed" | "clock" | "log" | "counter")) {
                 let peek = gate.peek("x").await.unwrap();
                 assert_eq!(peek.remaining(), 1_000 - used - stats.spent, "{gate:?}");
@@ -44,13 +44,13 @@ behaviours! {
     }
 
     async fn an_unused_lease_costs_nothing_once_it_has_ended(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().hold(HOLD).max_units(2)) {
+        for gate in gates(&world.limiter, 1_000, lease().hold(HOLD).max_units(2)) {
             let used = get_lease(&gate, "x").await;
             world.advance(HOLD);
             assert!(gate.try_check("x").is_none());
             soon("it is given back", async || gate.lease_stats().returned == 2).await;
             let peek = gate.peek("x").await.unwrap();
-            // 16.7 a second drain from the bucket: all of it has.
+            // The bucket drains 16.7 units per second, so it is empty.
             let used = if gate.name() == Some("token") { 0 } else { used };
             assert_eq!(peek.remaining(), 1_000 - used, "{gate:?}");
             assert_eq!(gate.lease_stats().keys, 0);
@@ -59,11 +59,11 @@ behaviours! {
     }
 
     async fn a_lease_ends_with_its_window(world) {
-        let [_, fixed, clock, _, counter] = gates(&world.limiter, 1_000, Lease::new().hold(MINUTE * 10));
+        let [_, fixed, clock, _, counter] = gates(&world.limiter, 1_000, lease().hold(MINUTE * 10));
         for gate in [fixed, clock, counter] {
             world.set(Duration::from_secs(50));
             get_lease(&gate, "x").await;
-            // The first began with its first ask, the others end with the minute.
+            // The fixed window began with its first check; the others end with the minute.
             let end = Duration::from_secs(if gate.name() == Some("fixed") { 110 } else { 60 });
             world.set(end - MS);
             assert!(gate.try_check("x").is_some(), "{gate:?}");
@@ -76,12 +76,12 @@ behaviours! {
     }
 
     async fn in_a_window_never_more_than_the_limit_is_spent(world) {
-        let [_, fixed, clock, ..] = gates(&world.limiter, 50, Lease::new().hold(MINUTE * 10).max_units(20));
+        let [_, fixed, clock, ..] = gates(&world.limiter, 50, lease().hold(MINUTE * 10).max_units(20));
         for gate in [fixed, clock] {
             for minute in 0..4 {
                 world.set(MINUTE * minute);
                 let mut admitted = 0;
-                // All at its beginning, and all that is left at its end.
+                // Spends at the start of the window, and the remaining units just before its end.
                 for moment in [Duration::ZERO, MINUTE - MS] {
                     world.set(MINUTE * minute + moment);
                     for _ in 0..60 {
@@ -96,7 +96,7 @@ behaviours! {
     }
 
     async fn the_last_gate_gives_all_back(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(100)) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(100)) {
             let spent = grow(&gate, "x", 20).await;
             let unleased = world.limiter.gate(gate.name().unwrap(), *quota_of(&gate));
             let clone = gate.clone();
@@ -112,7 +112,7 @@ behaviours! {
     }
 }
 
-/// As it is shown: the gate keeps it to itself.
+/// The quota of the gate, which does not expose it.
 fn quota_of(gate: &tidegate::Gate) -> &'static Quota {
     use tidegate::Rate;
     const QUOTAS: [(&str, Quota); 5] = [
@@ -131,9 +131,9 @@ async fn a_shutdown_gives_all_back_before_it_returns() {
     let (server, namespace) = (harness::shared(), namespace());
     let open = || builder(server.url()).namespace(&namespace).build().unwrap();
     let (one, other) = (open(), open());
-    // A level would have drained a little, so that less than all still counts.
+    // A bucket would have drained a little, and the lower sum could hide a missing unit.
     let quota = Quota::fixed_window(1_000, MINUTE * 60);
-    let gate = one.gate("gate", quota).leased(Lease::new().max_units(100).hold(MINUTE));
+    let gate = one.gate("gate", quota).leased(lease().max_units(100).hold(MINUTE));
     let mut spent = 0;
     for key in ["a", "b", "c"] {
         spent = grow(&gate, key, gate.lease_stats().held + 10).await;
@@ -154,7 +154,7 @@ async fn a_gate_dropped_just_before_a_shutdown_gives_back_too() {
     let (server, namespace) = (harness::shared(), namespace());
     let open = || builder(server.url()).namespace(&namespace).build().unwrap();
     let (one, quota) = (open(), Quota::sliding_log(1_000, MINUTE * 60));
-    let gate = one.gate("gate", quota).leased(Lease::new().hold(MINUTE));
+    let gate = one.gate("gate", quota).leased(lease().hold(MINUTE));
     let spent = grow(&gate, "x", 10).await;
     drop(gate);
     one.shutdown().await;
@@ -166,7 +166,7 @@ async fn while_redis_is_down_leases_are_spent_until_they_end() {
     let server = Server::process(&[]).unwrap();
     let clock = ManualClock::new();
     let limiter = builder(server.url()).manual_clock(clock.clone()).build().unwrap();
-    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE * 60)).leased(Lease::new().hold(HOLD));
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE * 60)).leased(lease().hold(HOLD));
     let gate = gate.on_failure(OnFailure::Closed);
     grow(&gate, "x", 8).await;
     drop(server);
@@ -191,7 +191,7 @@ async fn while_redis_is_down_leases_are_spent_until_they_end() {
 fn a_lease_outlives_the_runtime_of_its_callers() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let gate = Limiter::in_memory().gate("gate", Quota::fixed_window(1_000, MINUTE));
-    let gate = gate.leased(Lease::new().hold(MINUTE).max_units(8));
+    let gate = gate.leased(lease().hold(MINUTE).max_units(8));
     let first = runtime();
     first.block_on(get_lease(&gate, "x"));
     drop(first);
@@ -205,12 +205,12 @@ fn a_lease_outlives_the_runtime_of_its_callers() {
     assert_adds_up(&gate);
 }
 
-/// The background jobs of such a limiter run on the caller's runtime.
+/// The background jobs of this limiter run on the runtime of the caller.
 #[test]
 fn with_a_manual_clock_a_lease_ends_with_its_runtime_and_another_runtime_begins_anew() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let limiter = Limiter::in_memory_with(ManualClock::new());
-    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(Lease::new());
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(lease());
     let first = runtime();
     first.block_on(get_lease(&gate, "x"));
     assert!(gate.try_check("x").is_some(), "without a runtime at hand");
@@ -221,7 +221,7 @@ fn with_a_manual_clock_a_lease_ends_with_its_runtime_and_another_runtime_begins_
     assert_adds_up(&gate);
     let second = runtime();
     second.block_on(async {
-        // Counted as demand of the same second, it would be as if there were a lease.
+        // If these checks counted as demand of the same second, they would look like an existing lease.
         soon("demand", async || {
             let _ = gate.check("y").await.unwrap();
             gate.lease_stats().held > 0
@@ -237,11 +237,10 @@ fn with_a_manual_clock_a_lease_ends_with_its_runtime_and_another_runtime_begins_
 async fn a_check_that_is_dropped_under_way_harms_no_lease() {
     let server = harness::shared();
     let limiter = limiter(&server);
-    let gate =
-        limiter.gate("gate", Quota::fixed_window(100_000, MINUTE * 60)).leased(Lease::new().max_units(50));
+    let gate = limiter.gate("gate", Quota::fixed_window(100_000, MINUTE * 60)).leased(lease().max_units(50));
     for round in 0..200u32 {
         let check = gate.check("x");
-        // Dropped at its first await, or later, or not at all.
+        // Dropped at its first await, at a later one, or never.
         let _ = tokio::time::timeout(Duration::from_micros(u64::from(round % 20) * 20), check).await;
     }
     soon("a lease", async || {

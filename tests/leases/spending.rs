@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use harness::{Fault, Proxy};
 use tidegate::{Lease, Limiter, Observer, Quota, Rate, Source};
 
-use super::{HOLD, MINUTE, assert_adds_up, gates, get_lease, grow};
+use super::{HOLD, MINUTE, assert_adds_up, gates, get_lease, grow, lease};
 use crate::behaviours;
-use crate::support::fixture::soon;
+use crate::support::fixture::{builder, soon};
 
 behaviours! {
     async fn without_a_lease_nothing_is_known_without_asking(world) {
@@ -17,7 +18,7 @@ behaviours! {
             assert!(unleased.try_check("x").is_none());
             assert_ne!(unleased.check("x").await.unwrap().source(), Source::Lease);
         }
-        for gate in gates(&world.limiter, 1_000, Lease::new()) {
+        for gate in gates(&world.limiter, 1_000, lease()) {
             for _ in 0..3 {
                 assert!(gate.try_check("x").is_none());
                 assert_ne!(gate.check("x").await.unwrap().source(), Source::Lease);
@@ -27,7 +28,7 @@ behaviours! {
     }
 
     async fn what_is_asked_often_is_spent_from_a_lease(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             let used = get_lease(&gate, "x").await;
             let before = gate.peek("x").await.unwrap();
             assert_eq!(before.remaining(), 1_000 - used - 2, "{gate:?}");
@@ -44,15 +45,15 @@ behaviours! {
     }
 
     async fn a_clone_spends_from_the_same_lease_and_a_second_gate_does_not(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             get_lease(&gate, "x").await;
             assert!(gate.clone().try_check("x").is_some());
-            assert!(gate.clone().leased(Lease::new()).try_check("x").is_none());
+            assert!(gate.clone().leased(lease()).try_check("x").is_none());
         }
     }
 
     async fn never_more_is_held_than_the_most(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(10)) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(10)) {
             let (mut from_lease, mut from_store) = (0, 0);
             for _ in 0..300 {
                 match gate.check("x").await.unwrap() {
@@ -74,14 +75,14 @@ behaviours! {
     }
 
     async fn a_block_grows_with_the_demand_up_to_the_most(world) {
-        for gate in gates(&world.limiter, 10_000, Lease::new().max_units(64)) {
+        for gate in gates(&world.limiter, 10_000, lease().max_units(64)) {
             grow(&gate, "x", 40).await;
             assert!(gate.try_check_cost("x", 20).is_some(), "{:?}", gate.lease_stats());
         }
     }
 
     async fn a_cost_that_the_lease_has_not_is_asked_of_the_store(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(8)) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(8)) {
             get_lease(&gate, "x").await;
             assert!(gate.try_check_cost("x", 0).is_none(), "a peek");
             assert!(gate.try_check_cost("x", 3).is_none(), "two are there");
@@ -102,7 +103,7 @@ behaviours! {
     }
 
     async fn with_nothing_to_lease_it_is_as_without_leases(world) {
-        let none = [Lease::new().max_units(0), Lease::new().hold(Duration::ZERO), Lease::new().max_keys(0)];
+        let none = [lease().max_units(0), lease().hold(Duration::ZERO), Lease::new().max_keys(0)];
         for gate in none.into_iter().flat_map(|lease| gates(&world.limiter, 1_000, lease)) {
             for _ in 0..10 {
                 assert!(gate.try_check("x").is_none());
@@ -115,7 +116,7 @@ behaviours! {
     async fn what_cannot_be_leased_says_so_at_every_ask(world) {
         let quotas = [Quota::leaky_bucket(5, Rate::per_second(1)), Quota::sliding_log(5, MINUTE).count_denied()];
         for quota in quotas {
-            let gate = world.limiter.gate("gate", quota).leased(Lease::new());
+            let gate = world.limiter.gate("gate", quota).leased(lease());
             let error = gate.check("x").await.unwrap_err();
             assert!(error.is_config() && error.to_string().contains("cannot be leased"), "{error}");
             assert!(gate.peek("x").await.unwrap_err().is_config());
@@ -129,7 +130,7 @@ behaviours! {
             .into_iter()
             .chain(long.iter().map(Vec::as_slice))
             .collect();
-        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             for key in &keys {
                 assert!(gate.try_check(key).is_none(), "{key:?} has another's lease");
                 for _ in 0..4 {
@@ -163,7 +164,7 @@ behaviours! {
     }
 
     async fn an_exhausted_limit_is_not_exceeded_and_not_asked_for_in_vain(world) {
-        for gate in gates(&world.limiter, 40, Lease::new().max_units(8)) {
+        for gate in gates(&world.limiter, 40, lease().max_units(8)) {
             let mut admitted = 0;
             for _ in 0..200 {
                 admitted += u64::from(gate.check("x").await.unwrap().is_allowed());
@@ -181,7 +182,7 @@ behaviours! {
     }
 
     async fn a_reservation_of_leased_units_is_given_back_to_the_store(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             get_lease(&gate, "x").await;
             let before = gate.peek("x").await.unwrap().remaining();
             let held = gate.reserve("x", 2).await.unwrap();
@@ -196,7 +197,7 @@ behaviours! {
     }
 
     async fn what_is_leased_outlives_a_block_and_not_a_reset(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             get_lease(&gate, "x").await;
             get_lease(&gate, "y").await;
             gate.block("x", MINUTE).await.unwrap();
@@ -209,7 +210,7 @@ behaviours! {
     }
 
     async fn until_allowed_takes_what_is_leased(world) {
-        for gate in gates(&world.limiter, 1_000, Lease::new().max_units(2)) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             get_lease(&gate, "x").await;
             let decision = gate.until_allowed("x", Duration::ZERO).await.unwrap();
             assert_eq!(decision.source(), Source::Lease);
@@ -248,7 +249,7 @@ impl Observer for Heard {
 async fn an_observer_is_told_of_every_unit() {
     let heard = Heard::default();
     let limiter = Limiter::builder().in_memory().observer(heard.clone()).build().unwrap();
-    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(Lease::new().max_units(2));
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(lease().max_units(2));
     get_lease(&gate, "x").await;
     assert!(gate.try_check("x").is_some());
     limiter.shutdown().await;
@@ -263,7 +264,7 @@ async fn an_observer_is_told_of_every_unit() {
 async fn a_denied_key_is_no_load() {
     let heard = Heard::default();
     let limiter = Limiter::builder().in_memory().observer(heard.clone()).build().unwrap();
-    let gate = limiter.gate("gate", Quota::fixed_window(20, MINUTE * 60)).leased(Lease::new());
+    let gate = limiter.gate("gate", Quota::fixed_window(20, MINUTE * 60)).leased(lease());
     for _ in 0..50 {
         let _ = gate.check("x").await.unwrap();
         tokio::task::yield_now().await;
@@ -276,4 +277,17 @@ async fn a_denied_key_is_no_load() {
     }
     let calls = heard.called.load(Ordering::Relaxed);
     assert!(calls < 1_020, "{calls} calls for 1000 asks");
+}
+
+/// A check that was sent before a refill arrived is answered after it, and must not request another refill.
+#[tokio::test]
+async fn a_block_grows_with_the_demand_while_replies_are_slow() {
+    let server = harness::shared();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let limiter = builder(&proxy.url()).build().unwrap();
+    proxy.set(Fault::Slow(Duration::from_millis(3)));
+    for gate in gates(&limiter, 1_000, lease().max_units(64).hold(MINUTE)) {
+        let spent = grow(&gate, "x", 40).await;
+        assert!(spent < 300, "{gate:?}: {spent} units were spent");
+    }
 }

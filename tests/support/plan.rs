@@ -12,10 +12,15 @@ const HOUR_US: i64 = 3_600_000_000;
 /// In this range every time is exact in a double, and no window starts before 1970.
 const TIMES_US: std::ops::Range<u64> = 1 << 50..1 << 52;
 
-/// Returns the number of random sequences for each property. Properties that cost more or find less use a
-/// fifth.
+/// Returns the number of random sequences for each property, from `TIDEGATE_SEQUENCES`. Properties that cost
+/// more or find less use a part of it.
 pub(crate) fn sequences() -> u32 {
-    std::env::var("TIDEGATE_SEQUENCES").map_or(5_000, |count| count.parse().unwrap())
+    std::env::var("TIDEGATE_SEQUENCES").map_or(500, |count| count.parse().unwrap())
+}
+
+/// Returns whether this is a long run, as of `scripts/test full`.
+pub(crate) fn is_long_run() -> bool {
+    sequences() >= 5_000
 }
 
 /// The quotas to generate: each algorithm, and each option that changes its arithmetic.
