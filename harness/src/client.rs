@@ -1,4 +1,4 @@
-//! What is asked of a server that has just started, and redis-cli.
+//! Sends commands to a server, over a connection and by redis-cli.
 
 use std::{process::Command, time::Duration};
 
@@ -6,8 +6,8 @@ use crate::Error;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether it is a Redis or a Valkey, and its version: not that of Redis which Valkey calls itself for
-/// the sake of old clients.
+/// Returns whether the server is Redis or Valkey, and its version. Ignores the Redis version that Valkey reports
+/// for compatibility with old clients.
 pub(crate) fn version(url: &str) -> Result<(&'static str, String), Error> {
     let mut connection = redis::Client::open(url)?.get_connection_with_timeout(CONNECT_TIMEOUT)?;
     let info: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
@@ -17,6 +17,12 @@ pub(crate) fn version(url: &str) -> Result<(&'static str, String), Error> {
         None => ("Redis", field("redis_version").unwrap_or("of unknown version")),
     };
     Ok((name, version.trim().to_owned()))
+}
+
+/// Removes all keys.
+pub(crate) fn flush(url: &str) -> Result<(), Error> {
+    let mut connection = redis::Client::open(url)?.get_connection_with_timeout(CONNECT_TIMEOUT)?;
+    Ok(redis::cmd("FLUSHALL").arg("SYNC").exec(&mut connection)?)
 }
 
 pub(crate) fn run_cli(url: &str, arguments: &[&str]) -> Result<String, Error> {

@@ -10,50 +10,53 @@ use crate::{
     process::{Process, free_port},
 };
 
-/// How far above its own a node's port for other nodes is.
+/// Offset of the cluster bus port from the port of a node.
 const BUS: u16 = 10_000;
 const START_TIMEOUT: Duration = Duration::from_secs(30);
-/// Ports that no system hands out by itself: between finding a pair of free ones and using it,
-/// nobody takes one but another cluster.
+const PRIMARIES: usize = 3;
+/// First and last slot of each primary.
+const SLOTS: [[&str; 2]; PRIMARIES] = [["0", "5460"], ["5461", "10922"], ["10923", "16383"]];
+/// Ports outside the ephemeral range of every system: only another cluster can take one between the search for a
+/// free pair and its use.
 const PORTS: std::ops::Range<u16> = 12_000..22_000;
 
-/// A Redis Cluster of plain `redis-server` processes, which end with this value.
+/// A Redis Cluster of plain `redis-server` processes. Dropping this value stops them.
 #[derive(Debug)]
 pub struct Cluster {
     nodes: Vec<Option<Server>>,
 }
 
 impl Cluster {
-    /// Starts three primaries with a replica each. A primary that is gone for 300 ms is replaced.
+    /// Starts three primaries with one replica each. A primary that is unreachable for 300 ms fails over.
     ///
     /// # Errors
     ///
-    /// What a server or redis-cli lacked.
+    /// If a server or redis-cli is not available.
     pub fn start() -> Result<Self, Error> {
         let options = ["--cluster-node-timeout", "300", "--repl-diskless-sync-delay", "0"];
         Self::of(6, &options, Process::start_on)
     }
 
-    /// Starts three primaries alone, whose clocks [`freeze_clock`](Self::freeze_clock) stops. None
-    /// is ever taken for gone, however far their clocks jump.
+    /// Starts three primaries without replicas, whose clocks [`freeze_clock`](Self::freeze_clock) stops. No node
+    /// is marked as failed, however far the clocks jump.
     ///
     /// # Errors
     ///
-    /// What a server or redis-cli lacked; or that this system has no way to stop a clock.
+    /// If a server or redis-cli is not available, or if this system has no means to stop a clock.
     pub fn with_shiftable_clock() -> Result<Self, Error> {
         Self::of(3, &["--cluster-node-timeout", "100000000000000"], Process::start_with_clock_on)
     }
 
-    /// Like [`start`](Self::start), all of them with TLS: among each other, and on further ports. `tls`
-    /// are redis-server's options for it: `["--tls-cert-file", …]`.
+    /// Like [`start`](Self::start), with TLS between the nodes and on additional ports. `tls` are the TLS options
+    /// of redis-server: `["--tls-cert-file", …]`.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`start`](Self::start).
     pub fn start_with_tls(tls: &[&str]) -> Result<Self, Error> {
         let options = [&["--cluster-node-timeout", "300", "--repl-diskless-sync-delay", "0"], tls].concat();
         Self::of(6, &options, |port, options| {
-            // Where it is expected by who knows the other port.
+            // Nodes that know the plain port expect the bus port at this offset from it.
             let (tls_port, bus) = (free_port()?.to_string(), (port + BUS).to_string());
             let tls = [
                 "--tls-port",
@@ -77,65 +80,76 @@ impl Cluster {
         let options = [&["--cluster-enabled", "yes"], options].concat();
         let nodes = (0..nodes).map(|_| node(&options, &start).map(Some)).collect::<Result<Vec<_>, _>>()?;
         let cluster = Self { nodes };
-        let addresses: Vec<String> = cluster.nodes().map(address).collect();
-        let replicas = if addresses.len() == 6 { "1" } else { "0" };
-        let mut create = vec!["--cluster", "create"];
-        create.extend(addresses.iter().map(String::as_str));
-        create.extend(["--cluster-replicas", replicas, "--cluster-yes"]);
-        let said = cluster.cli(&create)?;
-        cluster.wait_until_whole(&said)?;
+        cluster.join()?;
+        cluster.wait_until("whole", is_whole)?;
         Ok(cluster)
     }
 
-    /// Until all nodes know each other, and replicas hold what their primaries do.
-    fn wait_until_whole(&self, said: &str) -> Result<(), Error> {
-        let known = format!("cluster_known_nodes:{}", self.nodes().count());
-        let is_whole = |node: &Server| {
-            let state = node.cli(&["CLUSTER", "INFO"]).unwrap_or_default();
-            let replication = node.cli(&["INFO", "replication"]).unwrap_or_default();
-            let is_ok = state.contains("cluster_state:ok") && state.contains(&known);
-            is_ok && !replication.contains("link_status:down")
-        };
+    /// Makes the first three nodes primaries, with a third of the slots each, and the others their replicas.
+    /// (`redis-cli --cluster create` does the same with pauses of 1 s.)
+    fn join(&self) -> Result<(), Error> {
+        let nodes: Vec<&Server> = self.nodes().collect();
+        let (primaries, replicas) = nodes.split_at(PRIMARIES);
+        for ((primary, slots), epoch) in primaries.iter().zip(SLOTS).zip(["1", "2", "3"]) {
+            expect_ok(primary, &["ADDSLOTSRANGE", slots[0], slots[1]])?;
+            expect_ok(primary, &["SET-CONFIG-EPOCH", epoch])?;
+        }
+        for node in &nodes[1..] {
+            let (host, port) = host_and_port(nodes[0]);
+            expect_ok(node, &["MEET", host, port])?;
+        }
+        self.wait_until("acquainted", knows_all)?;
+        for (replica, primary) in replicas.iter().zip(primaries) {
+            let id = primary.cli(&["CLUSTER", "MYID"])?;
+            expect_ok(replica, &["REPLICATE", id.trim_matches('"')])?;
+        }
+        Ok(())
+    }
+
+    fn wait_until(&self, what: &str, is_so: impl Fn(&Server, usize) -> bool) -> Result<(), Error> {
         let start = Instant::now();
-        while !self.nodes().all(is_whole) {
+        let count = self.nodes().count();
+        while !self.nodes().all(|node| is_so(node, count)) {
             if start.elapsed() > START_TIMEOUT {
-                return Err(Error::Process(format!("no cluster came of it: {said}")));
+                return Err(Error::Process(format!("the cluster is not {what} within {START_TIMEOUT:?}")));
             }
             thread::sleep(Duration::from_millis(20));
         }
         Ok(())
     }
 
-    /// A further node, without a slot and without a replica, that the others know.
+    /// Adds a node without slots and without a replica, and introduces it to the others.
     ///
     /// # Errors
     ///
-    /// What it lacked.
+    /// If the server or redis-cli is not available.
     pub fn add_node(&mut self) -> Result<usize, Error> {
         let node = node(&["--cluster-enabled", "yes", "--cluster-node-timeout", "300"], Process::start_on)?;
-        let known = self.nodes().next().map(address).unwrap_or_default();
-        let said = self.cli(&["--cluster", "add-node", &address(&node), &known])?;
+        if let Some(known) = self.nodes().next() {
+            let (host, port) = host_and_port(known);
+            expect_ok(&node, &["MEET", host, port])?;
+        }
         self.nodes.push(Some(node));
-        self.wait_until_whole(&said)?;
+        self.wait_until("whole", is_whole)?;
         Ok(self.nodes.len() - 1)
     }
 
-    /// The nodes that have not been [killed](Self::kill), the first primaries first.
+    /// Returns the nodes that have not been [killed](Self::kill), the initial primaries first.
     pub fn nodes(&self) -> impl Iterator<Item = &Server> {
         self.nodes.iter().flatten()
     }
 
-    /// The URLs of all nodes.
+    /// Returns the URLs of all nodes.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.nodes().map(|node| node.url().to_owned()).collect()
     }
 
-    /// Their URLs with TLS, if they have been [started with it](Self::start_with_tls).
+    /// Returns the TLS URLs of the nodes of a cluster [started with TLS](Self::start_with_tls).
     ///
     /// # Errors
     ///
-    /// If a node does not say its port.
+    /// If a node does not report its TLS port.
     pub fn tls_urls(&self) -> Result<Vec<String>, Error> {
         let url = |node: &Server| {
             let said = node.cli(&["CONFIG", "GET", "tls-port"])?;
@@ -145,15 +159,24 @@ impl Cluster {
         self.nodes().map(url).collect()
     }
 
-    /// Runs redis-cli at one node that is there: see [`Server::cli`].
+    /// Runs redis-cli at one running node: see [`Server::cli`].
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`Server::cli`].
     pub fn cli(&self, arguments: &[&str]) -> Result<String, Error> {
         self.nodes()
             .next()
             .map_or_else(|| Err(Error::Cli("no node is left".to_owned())), |node| node.cli(arguments))
+    }
+
+    /// Removes all keys. For primaries without replicas.
+    ///
+    /// # Errors
+    ///
+    /// If a node does not answer, or is a replica.
+    pub fn flush(&self) -> Result<(), Error> {
+        self.nodes().try_for_each(Server::flush)
     }
 
     /// Kills the node at this URL.
@@ -166,7 +189,7 @@ impl Cluster {
     ///
     /// # Panics
     ///
-    /// If the cluster was started in another way.
+    /// If the clocks of the cluster cannot be stopped.
     pub fn freeze_clock(&self, micros: u64) {
         self.nodes().for_each(|node| node.freeze_clock(micros));
     }
@@ -183,7 +206,7 @@ fn node(options: &[&str], start: impl Fn(u16, &[&str]) -> Result<Process, Error>
     }
 }
 
-/// A free port whose port for other nodes is free too.
+/// Returns a free port whose bus port is free too.
 fn free_ports() -> Result<u16, Error> {
     let is_free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     let random = RandomState::new().build_hasher().finish();
@@ -193,6 +216,28 @@ fn free_ports() -> Result<u16, Error> {
     free.next().ok_or_else(|| Error::Process("no two free ports for a node".to_owned()))
 }
 
-fn address(node: &Server) -> String {
-    node.url().trim_start_matches("redis://").to_owned()
+fn host_and_port(node: &Server) -> (&str, &str) {
+    node.url().trim_start_matches("redis://").split_once(':').unwrap_or_default()
+}
+
+fn expect_ok(node: &Server, command: &[&str]) -> Result<(), Error> {
+    let reply = node.cli(&[&["CLUSTER"], command].concat())?;
+    if reply == "OK" {
+        Ok(())
+    } else {
+        Err(Error::Process(format!("CLUSTER {}: {reply}", command.join(" "))))
+    }
+}
+
+/// Returns whether the node knows this number of nodes.
+fn knows_all(node: &Server, nodes: usize) -> bool {
+    let state = node.cli(&["CLUSTER", "INFO"]).unwrap_or_default();
+    state.lines().any(|line| line.trim() == format!("cluster_known_nodes:{nodes}"))
+}
+
+/// Returns whether the node reports all slots served, knows all nodes, and has the data of its primary.
+fn is_whole(node: &Server, nodes: usize) -> bool {
+    let state = node.cli(&["CLUSTER", "INFO"]).unwrap_or_default();
+    let replication = node.cli(&["INFO", "replication"]).unwrap_or_default();
+    state.contains("cluster_state:ok") && knows_all(node, nodes) && !replication.contains("link_status:down")
 }

@@ -14,7 +14,7 @@ use crate::{
     process::Process,
 };
 
-/// A Redis that ends with this value, if it was started by it.
+/// A Redis server. Dropping this value stops the server if this value started it.
 pub struct Server {
     url: String,
     version: String,
@@ -26,13 +26,13 @@ pub struct Server {
 enum Running {
     Container(Box<Container>),
     Process(Process),
-    /// By somebody else.
+    /// Started by another party.
     Elsewhere,
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not `url`: it may hold a password.
+        // Omits `url`: it may hold a password.
         f.debug_struct("Server")
             .field("how", &self.how)
             .field("running", &self.running)
@@ -41,11 +41,11 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// Starts a container, or else a process.
+    /// Starts a container, or a process if no container is available.
     ///
     /// # Errors
     ///
-    /// What each kind lacked.
+    /// If neither kind is available; the error names the missing part of each.
     pub fn start() -> Result<Self, Error> {
         Self::start_with(&[])
     }
@@ -54,17 +54,17 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// What each kind lacked.
+    /// As for [`start`](Self::start).
     pub fn start_with(options: &[&str]) -> Result<Self, Error> {
         Self::either(|| Container::start(options), || Process::start(options))
     }
 
-    /// Starts a container, or else a process, whose clock [`shift_clock`](Self::shift_clock) and
-    /// [`freeze_clock`](Self::freeze_clock) move.
+    /// Starts a container or a process whose clock [`shift_clock`](Self::shift_clock) and
+    /// [`freeze_clock`](Self::freeze_clock) change.
     ///
     /// # Errors
     ///
-    /// What each kind lacked; or that this system has no way to shift a clock.
+    /// If neither kind is available, or if this system has no means to shift a clock.
     pub fn with_shiftable_clock() -> Result<Self, Error> {
         Self::either(Container::start_with_clock, Process::start_with_clock)
     }
@@ -88,7 +88,7 @@ impl Server {
         let process = || process().and_then(Self::of_process);
         let no_container = match environment::forced_kind()? {
             Some(Kind::Container) => return container(),
-            // Another version is not what the rule is about.
+            // The requirement does not apply to a server of another version.
             Some(Kind::Process) if environment::server().is_some() => return process(),
             Some(Kind::Process) if environment::ci() && container::engine_answers() => {
                 return Err(Error::NotInContainer("TIDEGATE_REDIS=process".to_owned()));
@@ -111,12 +111,12 @@ impl Server {
         }
     }
 
-    /// The server at `TIDEGATE_REDIS_URL`; where that is not set, [`start`](Self::start)s one. For
-    /// demos and examples: what they write there must be under keys of their own, and go again.
+    /// Returns the server at `TIDEGATE_REDIS_URL`, or [`start`](Self::start)s one if that is not set. For demos
+    /// and examples: they must write under their own keys only, and remove these keys.
     ///
     /// # Errors
     ///
-    /// If that server does not answer; else what each kind lacked.
+    /// If that server does not answer, or if neither kind is available.
     pub fn given_or_start() -> Result<Self, Error> {
         match environment::url() {
             Some(url) => Self::new(url, environment::URL, Running::Elsewhere).map_err(Error::given),
@@ -128,17 +128,17 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If there is no `redis-server`, or it ends at once.
+    /// If there is no `redis-server`, or if it exits at once.
     pub fn process(options: &[&str]) -> Result<Self, Error> {
         Self::of_process(Process::start(options)?)
     }
 
-    /// Like [`process`](Self::process), of another server than the one in the PATH: a newer Redis, a
-    /// Valkey. `program` is an absolute path.
+    /// Like [`process`](Self::process), with another server than the one in the PATH: a newer Redis, or Valkey.
+    /// `program` is an absolute path.
     ///
     /// # Errors
     ///
-    /// If there is no such program, or it ends at once.
+    /// If there is no such program, or if it exits at once.
     pub fn process_of(program: &str, options: &[&str]) -> Result<Self, Error> {
         Self::of_process(Process::start_program(program, options)?)
     }
@@ -161,30 +161,30 @@ impl Server {
         Ok(Self { url, how: format!("{what} ({name} {version})"), version, running })
     }
 
-    /// `redis://127.0.0.1:PORT`, or what was given, which may hold a password.
+    /// Returns `redis://127.0.0.1:PORT`, or the given URL, which may hold a password.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The server's version, as it says itself.
+    /// Returns the version that the server reports.
     #[must_use]
     pub fn version(&self) -> &str {
         &self.version
     }
 
-    /// What runs: `container redis:7.0-local (Redis 7.0.15)`. If it is a process for want of a
-    /// container, also why.
+    /// Describes the server: `container redis:7.0-local (Redis 7.0.15)`. For a process that replaces a container,
+    /// includes the reason.
     #[must_use]
     pub fn how(&self) -> String {
         self.how.clone()
     }
 
-    /// Runs redis-cli; its output as on a terminal (`1) "used"`), without the last line's end.
+    /// Runs redis-cli. Returns its output in terminal format (`1) "used"`), without the last newline.
     ///
     /// # Errors
     ///
-    /// If there is no redis-cli, or it fails. A server's error reply is output: `(error) ERR …`.
+    /// If there is no redis-cli, or if it fails. An error reply of the server is output: `(error) ERR …`.
     pub fn cli(&self, arguments: &[&str]) -> Result<String, Error> {
         let output = match &self.running {
             Running::Container(container) if !environment::on_path("redis-cli") => {
@@ -195,7 +195,16 @@ impl Server {
         Ok(output.trim_end_matches('\n').to_owned())
     }
 
-    /// Kills the server and starts it anew on the same port, with nothing in it.
+    /// Removes all keys.
+    ///
+    /// # Errors
+    ///
+    /// If the server does not answer.
+    pub fn flush(&self) -> Result<(), Error> {
+        client::flush(&self.url)
+    }
+
+    /// Kills the server and starts an empty one on the same port.
     ///
     /// # Errors
     ///
@@ -203,7 +212,7 @@ impl Server {
     ///
     /// # Panics
     ///
-    /// If it is not a process: a container's port would change, another's server is not ours.
+    /// If it is not a process: the port of a container would change, and a given server must not be killed.
     pub fn restart(&mut self) -> Result<(), Error> {
         self.own_process().restart()
     }
@@ -217,12 +226,12 @@ impl Server {
         self.own_process().kill();
     }
 
-    /// Stops the server where it is (SIGSTOP), until what is returned is dropped: its connections stay,
-    /// new ones are taken by the system, nothing is answered.
+    /// Suspends the server (SIGSTOP) until the returned value is dropped. Connections stay open, the operating
+    /// system accepts new ones, and the server answers nothing.
     ///
     /// # Errors
     ///
-    /// If it does not answer before, or cannot be signalled.
+    /// If the server does not answer before, or cannot be signaled.
     ///
     /// # Panics
     ///
@@ -234,23 +243,23 @@ impl Server {
         Paused::new(id.trim())
     }
 
-    /// Moves the clock of a server [`with_shiftable_clock`](Self::with_shiftable_clock) by so many
-    /// microseconds, forwards or backwards, on top of earlier shifts.
+    /// Moves the clock of a server [`with_shiftable_clock`](Self::with_shiftable_clock) by this number of
+    /// microseconds, forwards or backwards, in addition to earlier shifts.
     ///
     /// # Panics
     ///
-    /// If the server was started in another way.
+    /// If the server was not started with a shiftable clock.
     pub fn shift_clock(&self, micros: i64) {
         let shifted = self.clock().is_some_and(|clock| clock.shift(micros));
         assert!(shifted, "the clock of a {} cannot be shifted", self.how);
     }
 
-    /// Stops the clock of a server [`with_shiftable_clock`](Self::with_shiftable_clock) at so many
-    /// microseconds since 1970, until it is set anew.
+    /// Stops the clock of a server [`with_shiftable_clock`](Self::with_shiftable_clock) at this number of
+    /// microseconds since 1970, until the clock is set again.
     ///
     /// # Panics
     ///
-    /// If the server was started in another way.
+    /// If the server was not started with a shiftable clock.
     pub fn freeze_clock(&self, micros: u64) {
         let frozen = self.clock().is_some_and(|clock| clock.freeze(micros));
         assert!(frozen, "the clock of a {} cannot be stopped", self.how);
@@ -276,6 +285,6 @@ fn report(file: &str, server: &Server) -> io::Result<()> {
     let executable = env::current_exe()?;
     let name = executable.file_name().unwrap_or_default().to_string_lossy();
     let mut file = OpenOptions::new().create(true).append(true).open(file)?;
-    // One write: other executables may report at the same moment.
+    // A single write, because other executables may report at the same time.
     file.write_all(format!("{name}\t{}\n", server.how()).as_bytes())
 }

@@ -1,30 +1,52 @@
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::{Error, Server};
+use crate::{Cluster, Error, Server};
 
-// Weak: what a static owns is never dropped, and a container would outlive the tests.
-static SHARED: Mutex<Weak<Server>> = Mutex::new(Weak::new());
+/// One server for all of its users at the same time.
+struct Shared<T>(Mutex<Weak<T>>);
 
-/// The server that the tests of this executable share. It ends with the last of its users; the
-/// next one gets a new server, so nothing but isolation by key may be expected of it.
+static SERVER: Shared<Server> = Shared::new();
+static CLUSTER: Shared<Cluster> = Shared::new();
+
+/// Returns the server that the tests of this executable share. It ends with the last of its users, and the
+/// next user gets a new one. So tests are isolated by their keys alone.
 ///
 /// # Panics
 ///
-/// If no Redis can be had, with the words of the [`Error`].
+/// If no Redis can be had, with the text of the [`Error`].
 #[must_use]
 pub fn shared() -> Arc<Server> {
-    match get() {
-        Ok(server) => server,
-        Err(error) => panic!("{error}"),
-    }
+    SERVER.get(Server::start)
 }
 
-fn get() -> Result<Arc<Server>, Error> {
-    let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(server) = shared.upgrade() {
-        return Ok(server);
+/// Like [`shared`], for a [`Cluster`]. Its users must not change its nodes, slots or configuration.
+///
+/// # Panics
+///
+/// If the cluster does not start, with the text of the [`Error`].
+#[must_use]
+pub fn shared_cluster() -> Arc<Cluster> {
+    CLUSTER.get(Cluster::start)
+}
+
+impl<T> Shared<T> {
+    const fn new() -> Self {
+        // Weak: a static is never dropped, so a container in it would outlive the tests.
+        Self(Mutex::new(Weak::new()))
     }
-    let server = Arc::new(Server::start()?);
-    *shared = Arc::downgrade(&server);
-    Ok(server)
+
+    fn get(&self, start: impl FnOnce() -> Result<T, Error>) -> Arc<T> {
+        let mut shared = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(server) = shared.upgrade() {
+            return server;
+        }
+        match start() {
+            Ok(server) => {
+                let server = Arc::new(server);
+                *shared = Arc::downgrade(&server);
+                server
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! Each kind of server starts, answers, and is gone without a trace.
+//! Each kind of server starts, answers, and leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -15,7 +15,9 @@ use std::{
 use harness::{Cluster, Server, shared};
 
 fn answers(url: &str) -> bool {
-    TcpStream::connect(url.trim_start_matches("redis://")).is_ok()
+    let address = url.trim_start_matches("redis://").parse().unwrap();
+    // Nothing rejects connections to the address of a removed container.
+    TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
 }
 
 fn soon(what: &str, mut is_true: impl FnMut() -> bool) {
@@ -163,7 +165,7 @@ fn keys_expire_by_the_shifted_clock() {
     assert_eq!(server.cli(&["EXISTS", "key"]).unwrap(), "(integer) 0");
 }
 
-/// Not a test of its own: what the tests below run in a process of its own, and kill.
+/// Not a test: the entry point of the process that the tests below start and kill.
 #[test]
 #[ignore = "waits to be killed"]
 fn victim() {
@@ -176,9 +178,13 @@ fn victim() {
     }
 }
 
-/// Starts [`victim`]; it, and the addresses of its servers. Its temporary folders go into `folder`.
+/// Starts [`victim`]. Returns the process and the addresses of its servers. Its temporary folders go into
+/// `folder`.
 fn start_victim(folder: &Path) -> (Child, Vec<String>) {
-    let mut victim = Command::new(std::env::current_exe().unwrap())
+    // If a background job of a shell started this process, it ignores SIGINT, and the victim would inherit that.
+    let mut victim = Command::new("env")
+        .arg("--default-signal=INT,TERM")
+        .arg(std::env::current_exe().unwrap())
         .args(["--exact", "victim", "--ignored", "--nocapture"])
         .env("TMPDIR", folder)
         .stdout(Stdio::null())

@@ -13,7 +13,7 @@ use crate::support::fixture::{HOUR, PATIENCE};
 
 #[tokio::test]
 async fn keys_of_all_nodes_are_found_and_each_once() {
-    let cluster = harness::Cluster::start().unwrap();
+    let cluster = harness::shared_cluster();
     let urls = cluster.urls();
     let program = Program::at(&urls[..2].join(" "));
     let limiter = Limiter::builder().cluster(&urls).namespace(&program.namespace).deadline(PATIENCE);

@@ -1,6 +1,5 @@
 //! Several asks in one atomic step: in one slot, and not in one.
 
-use harness::Cluster;
 use tidegate::{Gate, Limiter, Quota};
 
 use super::{MINUTE, builder};
@@ -14,7 +13,7 @@ fn gates(limiter: &Limiter) -> (Gate, Gate) {
 
 #[tokio::test]
 async fn keys_in_one_slot_are_decided_in_one_step() {
-    let cluster = Cluster::start().unwrap();
+    let cluster = harness::shared_cluster();
     let limiter = builder(&cluster).build().unwrap();
     let (tenants, users) = gates(&limiter);
     let user = |user: &str| users.ask(user).beside("tenant:7");

@@ -2,10 +2,11 @@
 
 use std::collections::HashSet;
 
-use harness::Cluster;
+use harness::Server;
 use tidegate::{KeyMode, Quota, Rate};
 
 use super::{MINUTE, at, builder};
+use crate::support::fixture::namespace;
 
 fn tag(redis_key: &str) -> &str {
     redis_key.split_once('{').unwrap().1.split_once('}').unwrap().0
@@ -13,7 +14,7 @@ fn tag(redis_key: &str) -> &str {
 
 #[tokio::test]
 async fn all_gates_of_one_key_share_a_slot_and_hostile_keys_choose_none() {
-    let cluster = Cluster::start().unwrap();
+    let cluster = harness::shared_cluster();
     let hostile: [&[u8]; 8] =
         [b"", b"{", b"{cr}", b"}{cr}", b":{cr}:", b"a\r\nb \x00\xff", &[b'{'; 300], b"%7Bcr%7D"];
     for mode in [KeyMode::Clear, KeyMode::Hmac(vec![7; 32])] {
@@ -37,8 +38,8 @@ async fn all_gates_of_one_key_share_a_slot_and_hostile_keys_choose_none() {
 
 #[tokio::test]
 async fn many_keys_are_decided_each_by_itself_on_all_primaries() {
-    let cluster = Cluster::start().unwrap();
-    let limiter = builder(&cluster).build().unwrap();
+    let (cluster, namespace) = (harness::shared_cluster(), namespace());
+    let limiter = builder(&cluster).namespace(&namespace).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1, MINUTE));
     let keys: Vec<String> = (0..1_000).map(|key| format!("user:{key}")).collect();
     for is_allowed in [true, false] {
@@ -48,8 +49,9 @@ async fn many_keys_are_decided_each_by_itself_on_all_primaries() {
     let tags: HashSet<String> =
         keys.iter().map(|key| tag(&gate.redis_key(key).unwrap()).to_owned()).collect();
     assert_eq!(tags.len(), 48);
-    let sizes = cluster.nodes().take(3).map(|node| node.cli(&["DBSIZE"]).unwrap());
-    let sizes: Vec<u32> = sizes.map(|size| size.trim_start_matches("(integer) ").parse().unwrap()).collect();
+    let pattern = format!("{namespace}:*");
+    let keys_of = |node: &Server| node.cli(&["--scan", "--pattern", &pattern]).unwrap().lines().count();
+    let sizes: Vec<usize> = cluster.nodes().take(3).map(keys_of).collect();
     assert!(sizes.iter().all(|size| (250..=420).contains(size)), "{sizes:?}");
 }
 

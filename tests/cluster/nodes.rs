@@ -24,7 +24,7 @@ fn gate(limiter: &Limiter) -> Gate {
 
 #[tokio::test]
 async fn a_user_with_the_rights_for_one_server_suffices() {
-    let cluster = Cluster::start().unwrap();
+    let cluster = harness::shared_cluster();
     cluster.nodes().for_each(acl::create_user);
     let limiter = builder(&cluster).namespace("tidegate").credentials(USER, PASSWORD).build().unwrap();
     all_are_decided(&gate(&limiter)).await;
@@ -46,7 +46,7 @@ async fn a_node_that_is_named_without_a_host_is_on_that_of_who_names_it() {
 
 #[tokio::test]
 async fn a_process_starts_while_nodes_that_it_knows_are_silent_or_gone() {
-    let cluster = Cluster::start().unwrap();
+    let cluster = harness::shared_cluster();
     let hole = black_hole().await;
     let alive = cluster.nodes().next().unwrap().url();
     let urls = [&*hole.url, "redis://127.0.0.1:1", alive];
@@ -69,7 +69,7 @@ async fn while_no_node_is_reached_callers_are_told_at_once() {
 
 #[tokio::test]
 async fn what_is_given_back_at_any_node_arrives_once() {
-    let cluster = Cluster::start().unwrap();
+    let cluster = harness::shared_cluster();
     let base = builder(&cluster).namespace("same").build().unwrap();
     assert!(gate(&base).check_cost("key", 10).await.unwrap().is_allowed());
     // Replicas work as seed nodes, too.

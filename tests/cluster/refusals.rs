@@ -151,7 +151,7 @@ async fn a_slot_that_nobody_will_have_is_an_error_in_the_end() {
 
 #[test]
 fn a_limiter_that_outlives_a_runtime_connects_in_the_next() {
-    let cluster = harness::Cluster::start().unwrap();
+    let cluster = harness::shared_cluster();
     let gate = super::builder(&cluster).build().unwrap().gate("gate", Quota::fixed_window(5, MINUTE));
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for left in [4, 3, 2] {

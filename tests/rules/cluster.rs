@@ -27,7 +27,7 @@ fn limiter(cluster: &Cluster) -> Limiter {
 
 #[tokio::test]
 async fn rules_that_charge_each_reach_all_nodes_in_one_request() {
-    let cluster = Cluster::start().unwrap();
+    let cluster = harness::shared_cluster();
     let limits = rules("each").bind(&limiter(&cluster));
     for user in 0..20 {
         let user = format!("u{user}");

@@ -1,13 +1,11 @@
-//! A limiter whose time a test moves: in memory with a clock of its own, or on a
-//! real Redis with the production scripts, whose wall clock stands still until
-//! it is moved.
+//! A limiter whose time a test moves: in memory with a clock of its own, or on a real Redis with the
+//! production scripts, whose wall clock stands still until the test moves it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 #[cfg(feature = "cluster")]
 use harness::Cluster;
-use harness::Server;
+use harness::{Pool, Pooled, Server};
 use tidegate::{Builder, Decision, Gate, Lease, Limiter, ManualClock, Quota};
 
 use crate::support::acl;
@@ -24,47 +22,22 @@ pub struct World {
 
 enum Clock {
     Memory(ManualClock),
-    // The server's clock and this process's show the same. The server before the
-    // guard: whoever waits for the guard keeps it alive.
+    // The server's clock and this process's clock show the same time.
     Redis {
-        server: Arc<Server>,
+        server: Pooled<Server>,
         here: ManualClock,
-        _alone: MutexGuard<'static, ()>,
     },
     #[cfg(feature = "cluster")]
     Cluster {
-        cluster: Arc<Cluster>,
+        cluster: Pooled<Cluster>,
         here: ManualClock,
-        _alone: MutexGuard<'static, ()>,
     },
 }
 
-/// One server for all tests that stop its clock, one test at a time.
-struct Stopped<T> {
-    running: Mutex<Weak<T>>,
-    alone: Mutex<()>,
-}
-
-impl<T> Stopped<T> {
-    const fn new() -> Self {
-        Self { running: Mutex::new(Weak::new()), alone: Mutex::new(()) }
-    }
-
-    fn get(
-        &'static self,
-        start: impl Fn() -> Result<T, harness::Error>,
-    ) -> (Arc<T>, MutexGuard<'static, ()>) {
-        let running = {
-            let mut weak = self.running.lock().unwrap_or_else(PoisonError::into_inner);
-            weak.upgrade().unwrap_or_else(|| {
-                let running = Arc::new(start().unwrap());
-                *weak = Arc::downgrade(&running);
-                running
-            })
-        };
-        (running, self.alone.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-}
+/// More tests than these at a time wait for one of these servers to be returned.
+static SERVERS: Pool<Server> = Pool::new(8);
+#[cfg(feature = "cluster")]
+static CLUSTERS: Pool<Cluster> = Pool::new(2);
 
 impl World {
     pub fn memory() -> Self {
@@ -81,34 +54,32 @@ impl World {
     }
 
     pub fn redis_with(settings: impl FnOnce(Builder) -> Builder) -> Self {
-        static SERVER: Stopped<Server> = Stopped::new();
-        let (server, alone) = SERVER.get(|| {
+        let start = || {
             let server = Server::with_shiftable_clock()?;
             acl::create_user(&server);
             Ok(server)
-        });
-        server.cli(&["FLUSHALL"]).unwrap();
+        };
+        let server = SERVERS.get(start).unwrap();
+        server.flush().unwrap();
         let here = ManualClock::at(START);
-        // With no more rights than the README says, so that one that is missing is found here.
+        // With the permissions that the README lists, so that a missing one is found here.
         let builder = Limiter::builder().url(server.url()).credentials(acl::USER, acl::PASSWORD);
         let builder = builder.deadline(Duration::from_secs(10));
         let limiter = settings(builder.manual_clock(here.clone())).build().unwrap();
-        let world = Self { limiter, clock: Clock::Redis { server, here, _alone: alone }, is_leased: false };
+        let world = Self { limiter, clock: Clock::Redis { server, here }, is_leased: false };
         world.set(Duration::ZERO);
         world
     }
 
-    /// Three primaries, whose clocks stand still.
+    /// On three primaries whose clocks stand still.
     #[cfg(feature = "cluster")]
     pub fn cluster_with(settings: impl FnOnce(Builder) -> Builder) -> Self {
-        static CLUSTER: Stopped<Cluster> = Stopped::new();
-        let (cluster, alone) = CLUSTER.get(Cluster::with_shiftable_clock);
-        cluster.nodes().for_each(|node| drop(node.cli(&["FLUSHALL"]).unwrap()));
+        let cluster = CLUSTERS.get(Cluster::with_shiftable_clock).unwrap();
+        cluster.flush().unwrap();
         let here = ManualClock::at(START);
         let builder = Limiter::builder().cluster(cluster.urls()).deadline(Duration::from_secs(10));
         let limiter = settings(builder.manual_clock(here.clone())).build().unwrap();
-        let world =
-            Self { limiter, clock: Clock::Cluster { cluster, here, _alone: alone }, is_leased: false };
+        let world = Self { limiter, clock: Clock::Cluster { cluster, here }, is_leased: false };
         world.set(Duration::ZERO);
         world
     }
@@ -120,7 +91,7 @@ impl World {
     pub fn gate(&self, name: &str, quota: Quota) -> Gate {
         let is_leasable = quota.algorithm() != "leaky_bucket" && !quota.to_string().contains("denied");
         let gate = self.limiter.gate(name, quota);
-        if self.is_leased && is_leasable { gate.leased(Lease::new()) } else { gate }
+        if self.is_leased && is_leasable { gate.leased(Lease::new().max_keys(100)) } else { gate }
     }
 
     /// Sets the clock to so long after [`START`].
