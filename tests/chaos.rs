@@ -1,5 +1,5 @@
-//! What the limiter does while Redis does not: several processes under steady load, a fault, its
-//! repair, and bounds on what they were told. `scripts/test chaos` runs the long form.
+//! Behavior of the limiter while Redis fails: several processes under steady load, a fault, its repair, and bounds
+//! on the decisions.
 
 mod bounds;
 mod checks;
@@ -19,11 +19,11 @@ use self::figures::Figures;
 use self::scenario::Size;
 use crate::support::load::{Fallback, Job};
 
-/// What a process is told: a job in JSON.
+/// The variable that passes a process its job, in JSON.
 const ORDERS: &str = "TIDEGATE_TEST_CHAOS";
-/// Where the long form writes its page.
+/// The variable with the path of the page that the long form writes.
 const PAGE: &str = "TIDEGATE_CHAOS";
-/// What the long form is limited to: a part of a fault's name.
+/// The variable that limits the long form to faults whose name contains this text.
 const ONLY: &str = "TIDEGATE_CHAOS_ONLY";
 
 const SHORT: Size = Size {
@@ -31,7 +31,7 @@ const SHORT: Size = Size {
     before: Duration::from_millis(600),
     hold: Duration::from_millis(700),
     times: 60,
-    // So long Redis may take.
+    // Covers the time that Redis may need to recover.
     after: Duration::from_millis(2_100),
 };
 
@@ -43,7 +43,7 @@ const LONG: Size = Size {
     after: Duration::from_secs(4),
 };
 
-/// So many at a time: each is load enough.
+/// Number of scenarios that may run at once; each one loads the machine.
 static FREE: (Mutex<usize>, Condvar) = (Mutex::new(2), Condvar::new());
 
 struct Turn;
@@ -114,10 +114,9 @@ short! {
     cluster_slots_moved: "cluster: slots moved", Local;
 }
 
-/// The long form, for `scripts/test chaos`.
 #[test]
-#[ignore = "takes minutes: scripts/test chaos"]
-fn long() {
+#[ignore = "takes 10 minutes: scripts/test full"]
+fn long_form() {
     let only = std::env::var(ONLY).unwrap_or_default();
     let mut all = Vec::new();
     for fallback in [Fallback::Local, Fallback::Error] {
@@ -136,7 +135,7 @@ fn long() {
     assert!(wrong.iter().all(|(.., wrong)| wrong.is_empty()), "{wrong:#?}");
 }
 
-/// Not a test of its own: what the processes of the tests above run.
+/// Not a test: the entry point of the processes that the tests above start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by the others"]
 async fn instance() {

@@ -139,13 +139,21 @@ fn memory_full(ground: &mut Ground) {
     let mut redis = ground.redis();
     tell(&mut redis, "CONFIG SET maxmemory-policy noeviction");
     tell(&mut redis, "CONFIG SET maxmemory 8mb");
-    let filler = "x".repeat(10_000);
     let mut keys = 0;
-    ground.repeat(|_| {
-        // What others gave back in the meantime is taken too.
+    let mut fill = |bytes| {
+        let filler = "x".repeat(bytes);
         while redis::cmd("SET").arg(format!("filler:{keys}")).arg(&filler).exec(&mut redis).is_ok() {
             keys += 1;
         }
+    };
+    // Large values first, so that the memory is full before the fault is over, however busy the machine.
+    let mut is_first = true;
+    ground.repeat(|_| {
+        if std::mem::take(&mut is_first) {
+            fill(500_000);
+        }
+        // Also takes the memory that others returned in the meantime.
+        fill(10_000);
     });
     tell(&mut redis, "CONFIG SET maxmemory 0");
     ground.mended();

@@ -85,7 +85,7 @@ pub fn page(all: &[Figures], size: Size) -> String {
     format!(
         "# What faults do
 
-Written by `scripts/test chaos`, on {cores} cores; load at its end, with its own: {load}. {processes} processes, half
+Written by `scripts/test full`, on {cores} cores; load at its end, with its own: {load}. {processes} processes, half
 of them without batching and deny cache, ask 19 gates steadily (a pause of about 12 ms after each answer, 20 tasks
 each) with a deadline of 100 ms. After {before:?} a fault is made, held for {hold:?} where it lasts (or comes {times}
 times), and mended; {after:?} later they end. What single asks are told in each fault is in [faults.md](faults.md).

@@ -33,7 +33,7 @@ fn answers_as_it_says(name: &str) {
 }
 
 fn answers(name: &str, shown: &str) -> String {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     let example = Example::start(name, server.url());
     let mut answered = String::new();
     for command in shown.lines().filter_map(|line| line.strip_prefix("$ ")) {

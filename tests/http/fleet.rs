@@ -43,15 +43,14 @@ async fn a_fleet_admits_20_000_requests_as_its_definitions_permit() {
     run(&Load { free_keys: 100, pro_keys: 4, asks_of_a_pro_key: 2_000 }, 20_000).await;
 }
 
-/// `cargo test --all-features --test integration http::fleet -- --ignored --nocapture`
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes a minute"]
-async fn a_fleet_admits_120_000_requests_as_its_definitions_permit() {
+#[ignore = "takes a minute: scripts/test full"]
+async fn long_form_a_fleet_admits_120_000_requests_as_its_definitions_permit() {
     run(&Load { free_keys: 600, pro_keys: 12, asks_of_a_pro_key: 4_000 }, 120_000).await;
 }
 
 async fn run(load: &Load, requests: usize) {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     let instances: Vec<Example> = (0..INSTANCES).map(|_| Example::start("axum", server.url())).collect();
     let free = (0..load.free_keys).flat_map(|at| vec![format!("free-{at}"); ASKS_OF_A_FREE_KEY]);
     let pro = (0..load.pro_keys).flat_map(|at| vec![format!("pro-{at}"); load.asks_of_a_pro_key]);

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use tidegate::http::Key;
 
 use super::request;
+use crate::support::plan;
 
 fn text(key: &Key) -> Vec<u8> {
     key.of(&request(None, &[])).unwrap()
@@ -49,7 +50,7 @@ fn shape() -> impl Strategy<Value = (Shape, Shape)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(20_000))]
+    #![proptest_config(ProptestConfig::with_cases(4 * plan::sequences()))]
 
     #[test]
     fn two_combinations_meet_only_if_all_their_parts_do((one, other) in shape()) {

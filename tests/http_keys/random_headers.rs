@@ -11,6 +11,7 @@ use proptest::sample::select;
 use tidegate::http::{ClientIp, IpNet};
 
 use super::{key, network, request};
+use crate::support::plan;
 
 type Line = (HeaderName, HeaderValue);
 
@@ -141,7 +142,7 @@ fn passed_on(
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4_000))]
+    #![proptest_config(ProptestConfig::with_cases(plan::sequences() * 4 / 5))]
 
     #[test]
     fn no_header_of_an_untrusted_peer_changes_its_key(

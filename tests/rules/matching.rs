@@ -1,4 +1,4 @@
-//! The rule that is found is the one that a naive search finds.
+//! The matcher finds the same rule as a naive search.
 
 use std::fmt::Write;
 
@@ -7,7 +7,9 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tidegate::rules::{Descriptor, Rules};
 
-/// How many descriptors are tried with each set of rules.
+use crate::support::plan;
+
+/// Number of descriptors tried with each set of rules.
 const DESCRIPTORS: usize = 200;
 
 #[derive(Clone, Debug)]
@@ -34,7 +36,7 @@ fn unique(nodes: Vec<Node>) -> Vec<Node> {
     nodes.into_iter().filter(|node| seen.insert((node.key, node.value))).collect()
 }
 
-/// Each limit is the number of its rule, in the order of the file.
+/// Each limit is the index of its rule, in the order of the file.
 fn write(nodes: &[Node], depth: usize, count: &mut u64, out: &mut String) {
     let indent = "  ".repeat(depth);
     for node in nodes {
@@ -53,7 +55,7 @@ fn write(nodes: &[Node], depth: usize, count: &mut u64, out: &mut String) {
     }
 }
 
-/// As the sentences of the documentation say, with the numbers of the rules.
+/// The examples of the documentation, with the indexes of the rules.
 fn naive(nodes: &[Node], entries: &[(&str, &str)], before: u64) -> Option<u64> {
     let ((key, value), rest) = entries.split_first()?;
     let mut numbered = Vec::new();
@@ -81,12 +83,8 @@ fn limits(node: &Node) -> u64 {
     u64::from(node.is_limited) + node.below.iter().map(limits).sum::<u64>()
 }
 
-fn cases() -> u32 {
-    std::env::var("TIDEGATE_SEQUENCES").map_or(100, |cases| cases.parse().unwrap())
-}
-
 proptest! {
-    #![proptest_config(ProptestConfig { cases: cases(), ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: plan::sequences() / 5, ..ProptestConfig::default() })]
 
     #[test]
     fn the_rule_found_is_that_of_a_naive_search(

@@ -1,4 +1,5 @@
-//! Rules change ten times a second, in every way in which files do, while four processes check by them.
+//! Rule files change ten times a second, by every method that writers use, while four processes check requests
+//! with these rules.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -22,34 +23,34 @@ const PROCESSES: usize = 4;
 const TASKS: usize = 2;
 const ORDERS: &str = "TIDEGATE_TEST_RULES";
 const PAUSE: Duration = Duration::from_millis(100);
-/// By when what stands in the files is in force, as long as it stands there.
+/// Upper bound, in µs, for a written set of rules to take effect, provided that the files do not change again.
 const LIVE_US: u64 = 1_000_000;
-/// Enough that half a file shows.
+/// Enough rules that a partly written file is detectable.
 const RULES: usize = 50;
-/// More than is asked.
+/// Base of the limits; larger than the number of checks.
 const LEAST: u64 = 1_000_000_000;
-/// What a process may grow by from its middle to its end, in KiB.
+/// Upper bound for the growth of a process's memory from the middle of the run to its end, in KiB.
 const GROWTH: u64 = 6 * 1024;
 
-/// The limits of the two files of a set.
+/// The limits of the two files of one set.
 type Limits = (u64, u64);
 
-/// Rules in the form in which Kubernetes shows a ConfigMap.
+/// Rule files in the layout in which Kubernetes mounts a ConfigMap.
 struct ConfigMap {
     folder: Folder,
     version: u64,
-    /// What stands there, and since when.
+    /// The sets written, each with the time of the write in µs.
     written: Vec<(u64, Limits)>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Report {
     checks: u64,
-    /// Which limits were in force, and since when.
+    /// The limits that were effective, each with the time in µs from which they were.
     seen: Vec<(u64, Limits)>,
     reloads: u64,
     refusals: u64,
-    /// In the middle and at the end, in KiB.
+    /// Resident memory in the middle and at the end, in KiB.
     memory: [u64; 2],
 }
 
@@ -58,10 +59,9 @@ async fn rules_change_30_times_in_3_s_under_four_processes() {
     run("short", 30).await;
 }
 
-/// `cargo test --all-features --test integration rules::under_load -- --ignored --nocapture rules_change`
 #[tokio::test]
-#[ignore = "takes 25 s"]
-async fn rules_change_200_times_in_20_s_under_four_processes() {
+#[ignore = "takes 25 s: scripts/test full"]
+async fn long_form_rules_change_200_times_in_20_s_under_four_processes() {
     run("long", 200).await;
 }
 
@@ -92,7 +92,7 @@ async fn run(name: &str, reloads: u64) {
             }
         }
         if round == reloads / 2 {
-            // Long enough that all see it.
+            // Long enough that every process attempts a reload.
             map.spoil();
             for _ in 0..3 {
                 ticks.tick().await;
@@ -102,7 +102,7 @@ async fn run(name: &str, reloads: u64) {
             }
         }
     }
-    // By then the last has to be in force.
+    // Every process must have loaded the last set by then.
     tokio::time::sleep(Duration::from_micros(LIVE_US)).await;
     let mut reports: Vec<Report> = Vec::new();
     for instance in &mut fleet {
@@ -119,7 +119,7 @@ async fn run(name: &str, reloads: u64) {
         assert!(end <= middle + GROWTH, "{middle} KiB, then {end} KiB");
     }
     let checks: u64 = reports.iter().map(|report| report.checks).sum();
-    // Each of them was charged, and kept by whatever came.
+    // Every check was charged, and no reload dropped a charge.
     let limits = Loader::new().load(map.folder.0.join("..spare")).unwrap();
     let limits = limits.bind(&limiter(server.url(), &namespace));
     for domain in ["a", "b"] {
@@ -189,7 +189,7 @@ impl ConfigMap {
         self.wrote((limit, self.other()));
     }
 
-    /// Both files at once.
+    /// Replaces both files atomically.
     fn swap(&mut self) {
         let limit = self.next();
         let before = fs::read_link(self.at("..data")).ok();
@@ -206,13 +206,14 @@ impl ConfigMap {
         }
     }
 
-    /// What stood there stays in force.
+    /// Writes an invalid file. The previous set must stay effective.
     fn spoil(&self) {
         let text = file("a", 7).replace("value: '49'", "valeu: '49'");
         fs::write(self.at("..data/a.yaml"), text).unwrap();
     }
 
-    /// For each set that a process had in force, by how much it outlived the one that took its place in the files.
+    /// Returns, for each set that a process used, how long in µs it stayed effective after the files were
+    /// replaced.
     fn lags(&self, report: &Report, ended: u64) -> Vec<u64> {
         let until = |seen: &[(u64, Limits)]| seen.get(1).map_or(ended, |next| next.0);
         let lag = |at: usize| {
@@ -245,7 +246,7 @@ fn limiter(url: &str, namespace: &str) -> Limiter {
     builder_as_is(url).namespace(namespace).deadline(PATIENCE).build().unwrap()
 }
 
-/// The limits of a set that is whole.
+/// Returns the limits, after asserting that the set is complete.
 fn limits_of(limits: &RuledLimiter) -> Limits {
     let all: Vec<u64> = limits.rules().iter().map(|rule| rule.quota().unwrap().limit()).collect();
     assert_eq!(all.len(), 2 * RULES, "half a set");
@@ -254,7 +255,7 @@ fn limits_of(limits: &RuledLimiter) -> Limits {
     (a[0], b[0])
 }
 
-/// Not a test of its own: what the processes of the tests above run.
+/// Not a test: the entry point of the processes that the tests above start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "run by the others"]
 #[expect(clippy::print_stdout, reason = "how an instance answers")]
@@ -288,7 +289,7 @@ async fn instance() {
             tokio::spawn(async move {
                 let mut checks = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    // A request is decided under one version, whatever happens meanwhile.
+                    // One version decides a request, even if a reload happens meanwhile.
                     let limits = watched.limits();
                     let expected = limits_of(&limits);
                     for (domain, expected) in [("a", expected.0), ("b", expected.1)] {

@@ -1,4 +1,4 @@
-//! What becomes of requests whose limits come from rules.
+//! Decisions for requests whose limits come from rules.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::support::fixture::{HOUR, calls, limiter};
 
 const TWO_AN_HOUR: &str = "descriptors: [{ key: api_key, rate_limit: { unit: hour, requests_per_unit: 2 } }]";
 
-/// 3 of a user and 2 of a key; a shadow rule for who is `watched`, none for who is `staff`.
+/// 3 per user and 2 per key; a shadow rule for the user `watched`, no rule for the user `staff`.
 const SEVERAL: &str = "
 descriptors:
   - { key: api_key, rate_limit: { name: per key, unit: hour, requests_per_unit: 2 } }
@@ -56,7 +56,7 @@ async fn a_request_beyond_its_limit_is_refused_in_the_name_of_the_rule() {
 
 #[tokio::test]
 async fn all_rules_of_a_request_are_asked_in_one_step_and_the_one_that_binds_is_told() {
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     let tested = Tested::new(layer(&limiter(&server), SEVERAL));
     let both = |key| request(&[("x-api-key", key), ("x-user", "ada")]);
     let first = tested.send(both("k1")).await;
@@ -68,7 +68,7 @@ async fn all_rules_of_a_request_are_asked_in_one_step_and_the_one_that_binds_is_
     let denied = tested.send(both("k1")).await;
     let problem: serde_json::Value = serde_json::from_str(&denied.body).unwrap();
     assert_eq!(problem["violated-policies"], json!(["per key"]));
-    // The user was not charged for it.
+    // The rejected request did not charge the user.
     assert_eq!(tested.send(both("k2")).await.status, StatusCode::OK);
     let denied = tested.send(both("k2")).await;
     assert!(denied.body.contains("api.user"), "{}", denied.body);
@@ -147,7 +147,7 @@ async fn where_each_is_charged_what_admits_is_charged_though_another_denies() {
     }
     let denied = tested.send(both()).await;
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
-    // The third was charged to the user.
+    // The third request charged the user.
     assert_eq!(tested.send(request(&[("x-user", "ada")])).await.status, StatusCode::TOO_MANY_REQUESTS);
     let none = request(&[("x-api-key", "none"), ("x-user", "bob")]);
     assert_eq!(tested.send(none).await.status, StatusCode::TOO_MANY_REQUESTS);
@@ -203,13 +203,13 @@ descriptors:
             tokio::task::yield_now().await;
         }
         assert!(!waiting.is_finished());
-        // Nobody waits for what is denied in any case.
+        // A request that is denied in any case does not wait.
         let none = request(&[("x-api-key", "k2"), ("x-user", "none")]);
         assert_eq!(tested.send(none).await.status, StatusCode::TOO_MANY_REQUESTS);
         clock.advance(Duration::from_secs(1));
         let reply = waiting.await.unwrap();
         assert_eq!(reply.status, StatusCode::OK);
-        // Charged once by each, however often it was asked.
+        // Each request was charged once, regardless of the number of checks.
         let log = reply.limits().into_iter().find(|limit| limit.name == "api.user").unwrap();
         assert_eq!(log.remaining, 1, "{charge}");
     }
