@@ -4,33 +4,32 @@
 //! Modules import only from the lines below them:
 //!
 //! ```text
-//! http, rules, inspect                   in front of services, and of clients; limits from files; for operators
+//! http, rules, inspect                   in front of services and clients; limits from files; for operators
 //!         |
-//! limiter, control, gate, ask, reservation    what a service holds and asks
+//! limiter, control, gate, ask, reservation    the objects and checks of a service
 //!         |
-//! lease                                  what this process holds of it
+//! lease                                  units that this process has taken in advance
 //!         |
-//! deny_cache                             denied again without asking
+//! deny_cache                             repeated denials without a call to Redis
 //!         |
-//! fallback                               what is said when Redis says nothing
+//! fallback                               decisions while Redis is unavailable
 //!         |
-//! orders                                 what operators order for the whole fleet
+//! orders                                 overrides by operators for the whole fleet
 //!         |
 //! breaker                                whether checks are sent to Redis at all
 //!         |
 //! batch                                  many callers, one call
 //!         |
-//! store (redis | memory)                 where the state lives
+//! store (redis | memory)                 where state lives
 //!         |
-//! algorithm, script, connection          what is done with it, and how
+//! algorithm, script, connection          arithmetic, scripts, transport
 //!         |
-//! metrics, most_denied, trace            who watches
+//! metrics, most_denied, trace            observability
 //!         |
 //! quota, decision, health, key, as_key, error, fingerprint, gate_name, per_thread, clock, observer, background, sync
 //! ```
 //!
-//! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the
-//! two.
+//! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
 
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod algorithm;
@@ -74,7 +73,7 @@ mod store;
 mod sync;
 mod trace;
 
-// Its `Pool` is in our signatures: another version's would be another type.
+// The public API contains its `Pool`, so callers need the same version.
 pub use deadpool_redis;
 
 pub use self::as_key::{AsKey, KeyBytes};
@@ -94,7 +93,7 @@ pub use self::orders::{Order, Switch};
 pub use self::quota::{Quota, Rate};
 pub use self::reservation::Reservation;
 
-/// Internals for this repository's tests, demo, benches and command line. Not public: may change in any
+/// Internals for the tests, demo, benches and command line of this repository. Not public: may change in any
 /// release.
 #[doc(hidden)]
 pub mod internals {

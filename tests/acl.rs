@@ -1,5 +1,5 @@
-//! A Redis user for tidegate needs the rights in the README, all of them and no
-//! others. The behaviour suite runs as that user.
+//! The permissions in the README are necessary and sufficient for the Redis user of tidegate. The behavior suite
+//! runs as that user.
 
 use std::time::Duration;
 
@@ -31,9 +31,9 @@ fn gates(limiter: &Limiter) -> Vec<Gate> {
     .into()
 }
 
-/// Does everything that a limiter can be asked for; what failed.
+/// Calls every operation of a limiter. Returns the errors.
 async fn ask_for_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
-    // So that scripts are sent, too.
+    // Makes the client send the scripts, too.
     server.cli(&["SCRIPT", "FLUSH"]).unwrap();
     server.cli(&["FLUSHALL"]).unwrap();
     let gates = gates(limiter);
@@ -46,19 +46,19 @@ async fn ask_for_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
         failed.extend(gate.penalize("x", 5).await.err());
         failed.extend(gate.check("x").await.err());
         if gate.name() == Some("token") {
-            // A denial lengthens the expiry that another version of the limit has set.
+            // A denial extends the expiry that another version of the limit has set.
             let slower = limiter.gate("token", Quota::token_bucket(1, Rate::per_day(1)));
             failed.extend(slower.check("x").await.err());
         }
         failed.extend(gate.peek("x").await.err());
-        // A block that has passed is removed with the next write.
+        // The next write removes an expired block.
         failed.extend(gate.block("x", Duration::from_millis(1)).await.err());
         tokio::time::sleep(Duration::from_millis(3)).await;
         failed.extend(gate.refund("x", 6).await.err());
         failed.extend(gate.check("x").await.err());
         failed.extend(gate.unblock("x").await.err());
         failed.extend(gate.reset("x").await.err());
-        // What has left the window, and what a clock set back leaves in the future.
+        // Entries that have left the window, and entries that are in the future after the clock was set back.
         for at in ["1000000", "4000000000000000"] {
             let key = gate.redis_key(at).unwrap();
             if key.contains("sliding_log") {
@@ -76,7 +76,7 @@ async fn ask_for_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
     failed
 }
 
-/// What the server refused since it was last asked, as it says itself.
+/// Returns the commands that the server rejected since the last call, from the ACL LOG of the server.
 fn refused(server: &Server) -> Vec<String> {
     let log = server.cli(&["ACL", "LOG"]).unwrap();
     server.cli(&["ACL", "LOG", "RESET"]).unwrap();
@@ -100,7 +100,7 @@ fn the_rights_in_the_readme_are_those_of_the_tests() {
 
 #[tokio::test]
 async fn a_user_with_the_rights_in_the_readme_can_do_everything() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     acl::create_user(&server);
     let failed = ask_for_everything(&server, &limiter(&server, "tidegate")).await;
     assert!(failed.is_empty(), "{failed:?}");
@@ -108,10 +108,10 @@ async fn a_user_with_the_rights_in_the_readme_can_do_everything() {
     assert!(refused.is_empty(), "{refused:?}");
 }
 
-/// Whether an error says that a right is missing, which, and what to do.
+/// Returns whether an error reports a missing permission, names it, and says how to fix it.
 fn says(error: &Error, server: &Server, right: &str) -> bool {
     let text = error.to_string();
-    // Redis 7.0 does not say which, where a script lacks it; its ACL LOG does.
+    // Redis 7.0 does not name a permission that a script lacks; its ACL LOG does.
     let is_silent = server.version().starts_with("7.0.") && text.contains("can't run this command");
     let says_which = text.contains(&format!("no permissions to run the '{right}' command"))
         && text.contains(&format!("lacks the right `+{right}`"));
@@ -122,14 +122,14 @@ fn says(error: &Error, server: &Server, right: &str) -> bool {
 
 #[tokio::test]
 async fn without_any_one_of_the_rights_something_fails_and_the_error_says_which() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     for right in acl::rights() {
         acl::create_user(&server);
         server.cli(&["ACL", "SETUSER", USER, &format!("-{right}")]).unwrap();
         refused(&server);
         let failed = ask_for_everything(&server, &limiter(&server, "tidegate")).await;
         assert!(refused(&server).contains(&right), "{right} is not needed");
-        // A connection is of use whatever it says to that.
+        // A connection remains usable even if PING is rejected.
         assert_eq!(failed.is_empty(), right == "ping", "{right}: {failed:?}");
         for error in failed {
             assert!(error.is_unavailable() && says(&error, &server, &right), "{right}: {error}");
@@ -139,7 +139,7 @@ async fn without_any_one_of_the_rights_something_fails_and_the_error_says_which(
 
 #[tokio::test]
 async fn health_warns_of_rights_that_are_missing_before_something_fails() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     for right in acl::CALLED.map(str::to_lowercase) {
         acl::create_user(&server);
         server.cli(&["ACL", "SETUSER", USER, "+info", &format!("-{right}")]).unwrap();
@@ -162,7 +162,7 @@ async fn health_warns_of_rights_that_are_missing_before_something_fails() {
 
 #[tokio::test]
 async fn a_right_that_is_missing_half_way_never_gives_more_than_was_told() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     let base = Limiter::builder().url(server.url()).namespace("tidegate").deadline(PATIENCE);
     let base = gates(&base.on_failure(OnFailure::Error).deny_cache(Duration::ZERO).build().unwrap());
     for right in acl::CALLED.map(str::to_lowercase) {
@@ -173,7 +173,7 @@ async fn a_right_that_is_missing_half_way_never_gives_more_than_was_told() {
             assert!(base.check("x").await.unwrap().is_allowed());
             let is_charged = gate.check("x").await.is_ok();
             let left = base.peek("x").await.unwrap().remaining();
-            // At worst denied to others: an error may have been charged.
+            // The worst case denies other callers: a check that failed may have been charged.
             assert!(left == 1 || !is_charged && left == 2, "{right}: {gate:?} leaves {left}");
             let is_given_back = gate.refund("x", 1).await.is_ok();
             let now = base.peek("x").await.unwrap().remaining();
@@ -184,7 +184,7 @@ async fn a_right_that_is_missing_half_way_never_gives_more_than_was_told() {
 
 #[tokio::test]
 async fn keys_of_another_namespace_are_refused() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     acl::create_user(&server);
     let gate = limiter(&server, "other").gate("gate", Quota::fixed_window(1, HOUR));
     let error = gate.check("x").await.unwrap_err();
@@ -196,7 +196,7 @@ async fn keys_of_another_namespace_are_refused() {
 
 #[tokio::test]
 async fn credentials_that_are_not_taken_are_an_error_that_says_what_to_do() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     acl::create_user(&server);
     let failed = |user: &str, password: &str| {
         let limiter = Limiter::builder().url(server.url()).credentials(user, password).deadline(PATIENCE);
@@ -214,7 +214,7 @@ async fn credentials_that_are_not_taken_are_an_error_that_says_what_to_do() {
 
 #[tokio::test]
 async fn a_full_memory_is_an_error_that_says_what_to_do() {
-    let server = Server::start_with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
+    let server = Server::process(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
     let limiter = Limiter::builder().url(server.url()).on_failure(OnFailure::Error).deadline(PATIENCE);
     for gate in gates(&limiter.build().unwrap()) {
         let error = gate.check("x").await.unwrap_err();

@@ -234,7 +234,8 @@ fn callers_of_a_runtime_that_ends_are_told_and_others_go_on() {
         let runtime =
             || tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
         let (ends, stays) = (runtime(), runtime());
-        ends.block_on(limiter.ready()).unwrap();
+        // The connection may belong to a runtime of the round before, which still ends.
+        ends.block_on(soon("Redis answers", async || limiter.ready().await.is_ok()));
         for _ in 0..50 {
             let gate = gate.clone();
             ends.spawn(async move { while gate.check("key").await.is_ok() {} });
@@ -378,7 +379,8 @@ fn a_thread_that_stands_still_takes_along_what_it_has_and_no_more_of_its_line() 
 /// The queue is bounded: waiting callers hold no memory besides their own futures.
 #[tokio::test]
 async fn beyond_the_most_that_wait_callers_wait_for_room() {
-    const ASKED: usize = 70_000;
+    // A thread that drives a runtime has one shard, which holds 16,384 callers.
+    const ASKED: usize = 20_000;
     let (server, _limiter, gate) = setting(Quota::fixed_window(ASKED as u64 - 10, HOUR)).await;
     let paused = Paused::new(&server);
     let mut asked: Vec<_> = (0..ASKED).map(|_| asking(&gate, "key")).collect();

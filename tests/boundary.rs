@@ -1,6 +1,5 @@
-//! What an answer says of the future is so, to the microsecond: after
-//! `retry_after` the ask passes and 1 µs earlier it does not; after
-//! `reset_after` the key is as if untouched and 1 µs earlier it is not.
+//! The times in a decision are exact to 1 µs: a check passes after `retry_after`, and is denied 1 µs earlier;
+//! after `reset_after` the key equals an untouched key, and 1 µs earlier it does not.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -22,7 +21,7 @@ fn hold(family: Family, property: impl Fn(&Plan, u64) -> Result<(), TestCaseErro
         max_shrink_iters: 5_000,
         ..ProptestConfig::default()
     };
-    // How much is asked for in the end: one unit, some, or all.
+    // The cost of the last check: one unit, some, or all.
     let costs = prop_oneof![Just(1), 2..=5u64, Just(u64::MAX)];
     match TestRunner::new(config).run(&(plan::uniform(family), costs), |(plan, cost)| property(&plan, cost)) {
         Ok(()) => {}
@@ -31,11 +30,11 @@ fn hold(family: Family, property: impl Fn(&Plan, u64) -> Result<(), TestCaseErro
     }
 }
 
-/// All is asked for, then `cost`: denied but where most is used already. Then at
-/// each moment that the answers name.
+/// Checks with the full limit as cost, then with `cost`: denied unless most of the limit was already used. Then
+/// checks at each time that the answers name.
 #[test]
 fn is_exact_in_the_scripts() {
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     let scripts = RefCell::new(TestScripts::load(server.url()));
     for family in Family::ALL {
         hold(family, |plan, cost| in_the_scripts(plan, cost, &mut scripts.borrow_mut()));
@@ -52,7 +51,7 @@ fn in_the_scripts(plan: &Plan, cost: u64, scripts: &mut TestScripts) -> Result<(
         reference.call(call);
     }
     let mut now = calls.last().map_or(plan.start_us, |call| call.now_us);
-    // The reference says when to ask; what is judged is what the scripts answer.
+    // The reference selects the times of the checks; the assertions apply to the answers of the scripts.
     let mut ask = |n: u64, cost: u64, now: u64| {
         let items = vec![Part { target, cost, max_delay: None }];
         let call = Call { now_us: now, verb: Verb::Take(vec![Group { n, items }]) };
@@ -101,7 +100,7 @@ fn answer(call: &Call, (k, before): &plan::Outcome) -> Answer {
     taken(&groups[0], &groups[0].items[0], *k, before[0], call.now_us).answer(0)
 }
 
-/// The same, as users see it.
+/// The same through the public API.
 #[test]
 fn is_exact_in_memory() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -125,7 +124,7 @@ async fn in_memory(plan: &Plan, cost: u64) -> Result<Result<(), TestCaseError>, 
     let cost = cost.min(limit);
     let gate = limiter.gate("gate", quota);
     let ask = async |cost| gate.check_cost("0", cost).await;
-    // At a time: `advance` by nothing but what the answer said.
+    // Advances the clock only by times that decisions returned.
     let at = async |now: Duration, cost: u64| {
         clock.set(now);
         ask(cost).await
@@ -134,7 +133,7 @@ async fn in_memory(plan: &Plan, cost: u64) -> Result<Result<(), TestCaseError>, 
     let denied: Decision = ask(cost).await?;
     let mut now = clock.now();
     if !denied.is_allowed() {
-        // Where denied asks count, only a peek leaves no trace; it asks for one unit.
+        // Where denied checks count, only a peek leaves the state unchanged; a peek has a cost of one unit.
         let counts_denied = matches!(quota.kind(), Kind::SlidingLog(log) if log.count_denied);
         if !counts_denied || cost == 1 {
             let early = at(now + denied.retry_after() - US, if counts_denied { 0 } else { cost }).await?;
@@ -162,7 +161,7 @@ async fn in_memory(plan: &Plan, cost: u64) -> Result<Result<(), TestCaseError>, 
     Ok(Ok(()))
 }
 
-/// What a plan calls, as a user can call it.
+/// Plays the calls of a plan through the public API.
 async fn repeat(limiter: &Limiter, call: &Call) -> Result<(), Error> {
     let gate = |at: &Target| -> (Gate, String) { (limiter.gate("gate", at.quota), at.key.to_string()) };
     match &call.verb {

@@ -53,7 +53,7 @@ async fn a_server_that_falls_silent_after_the_handshake_is_given_up() {
 #[tokio::test]
 async fn credentials_beside_the_url_need_no_encoding() {
     const PASSWORD: &str = "p@ss:w/or%d#?";
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     server.cli(&["CONFIG", "SET", "requirepass", PASSWORD]).unwrap();
     let builder = || Limiter::builder().url(server.url()).deadline(Duration::from_secs(10));
     builder().credentials("default", PASSWORD).build().unwrap().ready().await.unwrap();
@@ -66,7 +66,7 @@ async fn credentials_beside_the_url_need_no_encoding() {
 
 #[tokio::test]
 async fn a_denial_stands_where_redis_refuses_writes() {
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     let limiter = builder(server.url()).build().unwrap();
     let day = Duration::from_secs(86_400);
     let fast = limiter.gate("bucket", Quota::token_bucket(1, Rate::per_second(1)));

@@ -1,6 +1,5 @@
-//! The scripts as they are, on the server's own clock: every key expires, late
-//! enough and not much later; a clock that is set locks nobody out and gives
-//! nothing away but what is stated.
+//! The unmodified scripts on the clock of the server: every key expires, late enough and not much later; a clock
+//! that is set locks out no caller and admits no more than the documented excess.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,13 +13,13 @@ use tidegate::{Gate, Limiter, Quota, Rate};
 use crate::support::plan::{self, Call, Family, Group, Part, Plan, Played, Reference, Target, Verb, taken};
 use crate::support::script::{self, Left};
 
-/// What became of a call.
+/// The outcome of a call.
 struct Done {
-    /// The server's time at which it was decided.
+    /// The time of the server at which the call was decided.
     now_us: u64,
-    /// When the keys that it names expire (ms); `None` for one that is gone.
+    /// When the keys of the call expire, in ms; `None` for a key that is gone.
     expiries: Vec<Option<u64>>,
-    /// Its time once that was looked up.
+    /// The time of the server after that lookup, in ms.
     looked_ms: u64,
 }
 
@@ -42,7 +41,7 @@ fn run(connection: &mut Connection, call: &Call, keys: &[String]) -> Done {
         other => panic!("{other:?}"),
     });
     let now_us = match (&call.verb, reply.pop()) {
-        // Tells how many keys it removed, not when.
+        // Returns the number of removed keys, not their times.
         (Verb::Reset(_), _) => looked_us,
         (Verb::Take(_) | Verb::Penalize(..), Some(Value::Array(values))) => {
             redis::from_redis_value(values[0].clone()).unwrap()
@@ -53,7 +52,7 @@ fn run(connection: &mut Connection, call: &Call, keys: &[String]) -> Done {
     Done { now_us, expiries: expiries.collect(), looked_ms: looked_us / 1_000 }
 }
 
-/// For how long at most a key is kept when it says nothing any more, so that expiries change less often.
+/// Upper bound for the time that a key without information is kept, so that expiries change less often.
 fn longer_us(quota: &Quota) -> u64 {
     match quota.kind() {
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
@@ -64,7 +63,7 @@ fn longer_us(quota: &Quota) -> u64 {
     }
 }
 
-/// What a peek would be told.
+/// Returns the answer of a peek.
 fn peek(reference: &mut Reference, target: Target, now: u64) -> Answer {
     let items = vec![Part { target, cost: 1, max_delay: None }];
     let group = Group { n: 0, items };
@@ -73,11 +72,10 @@ fn peek(reference: &mut Reference, target: Target, now: u64) -> Answer {
     taken(&group, &group.items[0], k, before[0], now).answer(0)
 }
 
-/// Random sequences without pauses: the verbs in any order, on the same keys,
-/// under limits that change.
+/// Random sequences without pauses: the verbs in any order, on the same keys, under changing limits.
 #[test]
 fn every_key_expires_when_it_says_nothing_any_more() {
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     let mut connection = script::connect(server.url());
     let mut runner = TestRunner::deterministic();
     let mut compared = 0;
@@ -87,8 +85,8 @@ fn every_key_expires_when_it_says_nothing_any_more() {
             let keys: Vec<String> = (0..2).map(|key| format!("{family:?}:{sequence}:{key}")).collect();
             let mut reference = Reference::new(keys.len());
             for Played { mut call, .. } in plan.play() {
-                // What a group leaves may be gone before the next one of the call,
-                // whose `now` is the same: as it should be, but not to be foreseen.
+                // A key of one group may expire before the next group of the same call, which has the same `now`.
+                // This is correct, but the test cannot predict it.
                 if let Verb::Take(groups) = &mut call.verb {
                     groups.truncate(1);
                 }
@@ -103,8 +101,8 @@ fn every_key_expires_when_it_says_nothing_any_more() {
                 };
                 let was_ending = ends_by(&reference, now_us / 1_000);
                 reference.call(&call);
-                // A key that goes during a call may still count under another of
-                // its limits, and only the server knows which it was.
+                // A key that expires during a call may still count under another of its limits, and only the
+                // server knows which key expired.
                 let is_of_several = targets.iter().any(|target| plan.keys[target.key].len() > 1);
                 if is_of_several && (was_ending || ends_by(&reference, looked_ms)) {
                     break;
@@ -117,7 +115,7 @@ fn every_key_expires_when_it_says_nothing_any_more() {
                         continue;
                     };
                     if !is_untouched {
-                        // A denial that sees PTTL in the next millisecond may lengthen it.
+                        // A denial that reads PTTL in the next millisecond may extend it.
                         let expected = record.expires_ms..=record.expires_ms + 1;
                         assert!(expected.contains(&expires_ms), "{call:?}: {expected:?}, not {expires_ms}");
                         record.expires_ms = expires_ms;
@@ -152,10 +150,10 @@ fn limits(limit: u64, window: Duration) -> [(&'static str, Quota); 7] {
     ]
 }
 
-/// By waiting: as long as a key says anything it is there, then it goes.
+/// Waits: a key exists while it holds information, then it expires.
 #[test]
 fn keys_go_by_themselves_and_not_before() {
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     let mut connection = script::connect(server.url());
     for (name, quota) in limits(3, Duration::from_millis(37)) {
         let keys = [name.to_owned()];
@@ -185,17 +183,17 @@ fn keys_go_by_themselves_and_not_before() {
     }
 }
 
-/// The clock jumps 1 h forwards: at most one limit more. 1 h back: nothing more,
-/// and what was used comes free as fast as ever.
+/// If the clock jumps 1 h forwards, at most one additional limit is admitted. If it jumps 1 h back, no more is
+/// admitted, and used units are released as fast as before.
 #[tokio::test]
 async fn a_clock_that_is_set_locks_nobody_out() {
     const LIMIT: u64 = 5;
     const HOUR_US: i64 = 3_600_000_000;
-    // Long enough that nothing comes free while the gates are asked.
+    // Long enough that no unit is released during the checks.
     let window = Duration::from_secs(3);
     let server = harness::Server::with_shiftable_clock().unwrap();
     let builder = Limiter::builder().url(server.url()).deadline(Duration::from_secs(5));
-    // What is remembered here of a denial knows nothing of the server's clock.
+    // The local denial cache does not observe the clock of the server.
     let limiter = builder.deny_cache(Duration::ZERO).build().unwrap();
     let gates = limits(LIMIT, window).map(|(name, quota)| limiter.gate(name, quota));
     let admitted = async |gate: &Gate, asks: u64| {
@@ -212,13 +210,13 @@ async fn a_clock_that_is_set_locks_nobody_out() {
     server.shift_clock(HOUR_US);
     for gate in &gates {
         let count = admitted(gate, LIMIT + 1).await;
-        // A window of the clock may end between two asks.
+        // An aligned window may end between two checks.
         let most = LIMIT + u64::from(matches!(gate.name(), Some("clock_window" | "sliding_counter")));
         assert!((LIMIT..=most).contains(&count), "{gate:?}: {count} after a jump forwards");
     }
 
     server.shift_clock(-HOUR_US);
-    // A counter's window has to become the previous one first.
+    // The window of a counter must become the previous one first.
     let normal = |gate: &Gate| if gate.name() == Some("sliding_counter") { 2 * window } else { window };
     let mut longest = Duration::ZERO;
     for gate in &gates {
@@ -228,7 +226,7 @@ async fn a_clock_that_is_set_locks_nobody_out() {
         assert!(denied.reset_after() <= normal(gate), "{gate:?}: {denied:?}");
         longest = longest.max(denied.reset_after());
     }
-    tokio::time::sleep(longest).await;
+    server.shift_clock(i64::try_from(longest.as_micros()).unwrap());
     for gate in &gates {
         assert_eq!(gate.peek("user").await.unwrap().remaining(), LIMIT, "{gate:?}");
         assert!(gate.check("user").await.unwrap().is_allowed(), "{gate:?}");

@@ -111,7 +111,7 @@ async fn it_begins_with_what_redis_said_last() {
 async fn what_was_admitted_here_is_charged_to_redis_when_it_answers_again() {
     let server = Server::process(&[]).unwrap();
     let limiter = settings(&server).instances(2).build().unwrap();
-    limiter.ready().await.unwrap();
+    soon("Redis answers", async || limiter.ready().await.is_ok()).await;
     let paused = Paused::new(&server);
     for (name, quota) in quotas(20, 24 * HOUR) {
         let gate = limiter.gate(name, quota);
@@ -136,7 +136,7 @@ async fn what_was_admitted_here_is_charged_to_redis_when_it_answers_again() {
 async fn what_redis_refuses_to_be_charged_stays_owed_until_it_does_not() {
     let server = Server::process(&[]).unwrap();
     let limiter = settings(&server).deadline(PATIENCE).instances(2).build().unwrap();
-    limiter.ready().await.unwrap();
+    soon("Redis answers", async || limiter.ready().await.is_ok()).await;
     server.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
     let gates = quotas(20, 24 * HOUR).map(|(name, quota)| limiter.gate(name, quota));
     let start = Instant::now();
@@ -160,7 +160,7 @@ async fn several_outages_in_a_row_admit_no_more_than_one() {
     let limiter = || settings(&server).namespace("several").instances(2);
     let other = limiter().deadline(PATIENCE).build().unwrap();
     let limiter = limiter().build().unwrap();
-    limiter.ready().await.unwrap();
+    soon("Redis answers", async || limiter.ready().await.is_ok()).await;
     for (outage, passes) in [10, 0, 0].into_iter().enumerate() {
         let paused = Paused::new(&server);
         for (name, quota) in quotas(20, 24 * HOUR) {
@@ -187,7 +187,7 @@ async fn processes_count_themselves() {
     let fleet: Vec<Limiter> = (0..3).map(|_| limiter()).collect();
     let quota = Quota::fixed_window(30, 24 * HOUR);
     for limiter in &fleet {
-        limiter.ready().await.unwrap();
+        soon("Redis answers", async || limiter.ready().await.is_ok()).await;
     }
     let is_counted = async || fleet.iter().all(|limiter| format!("{limiter:?}").contains("instances: 3"));
     soon("all are counted", is_counted).await;

@@ -193,7 +193,7 @@ async fn a_clock_set_back_an_hour_keeps_the_count_and_moves_the_end_of_the_windo
 /// Both states reject the first write of a script.
 #[tokio::test]
 async fn without_memory_and_on_a_replica_a_check_over_the_limit_is_a_denial_and_any_other_an_error() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     let settings = builder(server.url()).deny_cache(Duration::ZERO).on_failure(OnFailure::Error);
     let limiter = settings.build().unwrap();
     let gates = quotas(YEAR).map(|(name, quota)| limiter.gate(name, quota));

@@ -1,6 +1,5 @@
-//! The scripts and the reference in `src/algorithm` decide alike, store alike,
-//! and let keys live for the same time: over random sequences of calls with an
-//! injected clock.
+//! The scripts and the reference in `src/algorithm` return the same decisions, store the same state, and set the
+//! same expiries: over random sequences of calls with an injected clock.
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
@@ -8,7 +7,7 @@ use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use crate::support::plan::{self, Family, Outcome, Plan};
 use crate::support::script::{Left, TestScripts};
 
-/// Plays a plan on both; the first difference.
+/// Plays a plan on both. Returns the first difference.
 pub(crate) fn agree(plan: &Plan, scripts: &mut TestScripts) -> Result<(), TestCaseError> {
     let played = plan.play();
     let observed = scripts.run(plan.keys.len(), played.iter().map(|it| &it.call));
@@ -44,7 +43,7 @@ pub(crate) fn agree(plan: &Plan, scripts: &mut TestScripts) -> Result<(), TestCa
     Ok(())
 }
 
-/// A block that has passed is as good as none.
+/// An expired block equals no block.
 fn in_force(outcomes: &[Outcome], now: u64) -> Vec<Outcome> {
     let mut outcomes = outcomes.to_vec();
     for before in outcomes.iter_mut().flat_map(|(_, before)| before) {
@@ -73,9 +72,9 @@ fn config() -> Config {
     }
 }
 
-/// Each test has a server of its own, so that they do not wait for one another.
+/// Each test has its own server, so that tests do not wait for one another.
 fn hold(plans: impl Strategy<Value = Plan>) {
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     let scripts = TestScripts::load(server.url());
     match check(plans, scripts, config()) {
         Ok(()) => {}

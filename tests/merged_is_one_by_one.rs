@@ -1,6 +1,5 @@
-//! A take of n asks is n takes of one: the same admissions, the same state, and
-//! for each caller the answer that he would have had by himself. So batching
-//! merges equal asks unseen.
+//! A take of n equals n takes of one: the same admissions, the same state, and for each caller the decision that a
+//! separate call would return. Therefore merging equal checks is not observable.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -12,8 +11,7 @@ use tidegate::internals::{Answer, Kind};
 use crate::support::plan::{self, Action, Call, Family, Group, Plan, Target, Verb, taken};
 use crate::support::script::{Held, Left, Observed, TestScripts};
 
-/// The whole plan is played twice, on keys of its own: as it is, and with each
-/// take as takes of one.
+/// Plays the whole plan twice, on separate keys: once unchanged, and once with each take split into takes of one.
 fn agree(plan: &Plan, counts_denied: bool, scripts: &mut TestScripts) -> Result<(), TestCaseError> {
     let keys = plan.keys.len();
     let merged: Vec<Call> = plan.play().into_iter().map(|it| it.call).collect();
@@ -30,8 +28,7 @@ fn agree(plan: &Plan, counts_denied: bool, scripts: &mut TestScripts) -> Result<
         if !counts_denied && told != alone {
             return differ("the answers differ", &told, &alone);
         }
-        // Where denials count, what a caller has to wait for depends on those
-        // who asked after him in the same call.
+        // Where denials count, the retry time of a caller depends on the later checks of the same call.
         let decided =
             |answers: &[Answer]| answers.iter().map(|it| (it.allowed, it.remaining)).collect::<Vec<_>>();
         if decided(&told) != decided(&alone) {
@@ -49,7 +46,7 @@ fn ok(observed: &Result<Observed, String>) -> Result<&Observed, TestCaseError> {
     observed.as_ref().map_err(|error| TestCaseError::fail(error.clone()))
 }
 
-/// The same call on the second set of keys, each group as groups of one ask.
+/// The same call on the second set of keys, with each group split into groups of one check.
 fn one_by_one(call: &Call, keys: usize) -> Call {
     let other = |at: Target| Target { key: at.key + keys, ..at };
     let verb = match call.verb.clone() {
@@ -70,7 +67,7 @@ fn split(mut group: Group, keys: usize) -> Vec<Group> {
     vec![one; group.n.max(1) as usize]
 }
 
-/// Of each caller, for each item.
+/// Returns the answers of each caller, for each item.
 fn answers(call: &Call, observed: &Observed) -> Vec<Answer> {
     let Verb::Take(groups) = &call.verb else { return Vec::new() };
     let mut answers = Vec::new();
@@ -84,11 +81,11 @@ fn answers(call: &Call, observed: &Observed) -> Vec<Answer> {
     answers
 }
 
-/// What one key holds: of a log, the units by their time.
+/// The state of one key; for a log, its units by time.
 type Worth = (Left, BTreeMap<u64, u64>);
 
-/// What each key holds in the end. Several takes of a µs are several entries of
-/// a log, and worth the same as one.
+/// Returns the final state of each key. Several takes in one µs are several entries of a log, and equal one entry
+/// with their sum.
 fn worth(call: &Call, observed: &Observed) -> Vec<Worth> {
     let mut by_key: BTreeMap<usize, Worth> = BTreeMap::new();
     for (target, left) in call.targets().iter().zip(&observed.left) {
@@ -105,7 +102,7 @@ fn worth(call: &Call, observed: &Observed) -> Vec<Worth> {
 }
 
 fn hold(plans: impl Strategy<Value = Plan>, counts_denied: bool) {
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     let scripts = RefCell::new(TestScripts::load(server.url()));
     let config = Config {
         cases: (plan::sequences() / 5).max(1),
@@ -138,9 +135,8 @@ fn for_groups() {
     hold(plan::mixed().prop_filter("see below", move |plan| !counts_denied(plan)), false);
 }
 
-/// Of many denied asks in one call, as many units are logged as can ever deny.
-/// That is seen by refunds, which give back the oldest first, and by a limit
-/// that is raised in place; by nothing else.
+/// A call with many denied checks logs at most as many units as can ever deny. Only refunds, which return the
+/// oldest units first, and a limit that is raised in place can observe this.
 #[test]
 fn for_decisions_where_denied_asks_count() {
     let plans = plan::uniform(Family::CountingLog).prop_map(|mut plan| {

@@ -316,7 +316,7 @@ fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
 /// In a batch, and in a group of several items, before and after valid ones.
 #[test]
 fn what_is_wrong_with_a_key_fails_its_group_alone() {
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     let mut connection = connect(server.url());
     let good = Quota::token_bucket(9, Rate::per_hour(9));
     for (name, quota) in quotas() {
@@ -371,7 +371,7 @@ fn what_is_wrong_with_a_key_fails_its_group_alone() {
 #[test]
 fn out_of_memory_fails_what_writes_alone() {
     let options = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
-    let server = harness::Server::start_with(&options).unwrap();
+    let server = harness::Server::process(&options).unwrap();
     let mut connection = connect(server.url());
     let names: Vec<String> = quotas().iter().map(|(name, _)| (*name).to_owned()).collect();
     let full: Vec<String> = names.iter().map(|name| format!("{name}:full")).collect();
@@ -427,7 +427,7 @@ fn commands_called(connection: &mut Connection) -> u64 {
 #[test]
 fn a_log_of_100_000_entries_is_checked_with_few_commands() {
     const ENTRIES: u64 = 100_000;
-    let server = harness::Server::start().unwrap();
+    let server = harness::Server::process(&[]).unwrap();
     let mut connection = connect(server.url());
     let hour_us = 3_600_000_000u64;
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();

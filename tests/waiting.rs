@@ -335,12 +335,15 @@ async fn of_a_pool_one_connection_is_taken_once() {
     let server = Server::process(&[]).unwrap();
     let pool = deadpool_redis::Config::from_url(server.url()).builder().unwrap();
     let pool = pool.max_size(1).runtime(deadpool_redis::Runtime::Tokio1).build().unwrap();
-    let limiter = Limiter::builder().pool(pool.clone()).deadline(PATIENCE).batching(false).build().unwrap();
+    let builder = Limiter::builder().pool(pool.clone()).deadline(PATIENCE).batching(false);
+    // Neither heartbeats nor readings of the overrides are counted below.
+    let limiter = builder.instances(1).follow_orders(false).build().unwrap();
     let gate = limiter.gate("login", Quota::fixed_window(10_000, HOUR));
     let _ = gate.check("x").await.unwrap();
 
     let clients = || server.cli(&["CLIENT", "LIST"]).unwrap().lines().count();
-    let commands = ["evalsha", "ping", "unwatch", "client|setinfo"];
+    // Without PING, which a call sends that waits for long.
+    let commands = ["evalsha", "unwatch", "client|setinfo"];
     let before = (clients(), commands.map(|command| calls(&server, command)));
     let tasks: Vec<_> = (0..20)
         .map(|_| {
@@ -356,8 +359,8 @@ async fn of_a_pool_one_connection_is_taken_once() {
         task.await.unwrap();
     }
     let after = (clients(), commands.map(|command| calls(&server, command)));
-    let [evalsha, rest @ ..] = before.1;
-    assert_eq!(after, (before.0, [evalsha + 1_000, rest[0], rest[1], rest[2]]), "one EVALSHA a check");
+    let [evalsha, unwatch, setinfo] = before.1;
+    assert_eq!(after, (before.0, [evalsha + 1_000, unwatch, setinfo]), "one EVALSHA per check");
 
     // The pool, of one, makes another for its other users.
     let mut other = pool.get().await.unwrap();
@@ -365,7 +368,7 @@ async fn of_a_pool_one_connection_is_taken_once() {
     assert_eq!(pong, "PONG");
     let by_default = Limiter::from_pool(pool.clone());
     drop(other);
-    by_default.ready().await.unwrap();
+    soon("Redis answers", async || by_default.ready().await.is_ok()).await;
 }
 
 #[tokio::test]

@@ -54,7 +54,7 @@ fn a_redis_that_hangs_is_waited_for_no_longer_than_said() {
 
 #[test]
 fn a_wrong_password_is_told_and_never_shown() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     server.cli(&["CONFIG", "SET", "requirepass", "right-secret"]).unwrap();
     let port = server.url().rsplit_once(':').unwrap().1.to_owned();
     let url = |login: &str| format!("redis://{login}127.0.0.1:{port}");
@@ -79,7 +79,7 @@ fn a_wrong_password_is_told_and_never_shown() {
 
 #[tokio::test]
 async fn the_rights_in_the_docs_suffice_and_without_one_the_message_says_which() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     let line = acl::line() + " " + OPERATOR;
     let docs = include_str!("../../docs/cli.md");
     assert!(docs.lines().any(|other| other == line), "docs/cli.md has another line than {line}");

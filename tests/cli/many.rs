@@ -3,6 +3,8 @@
 use std::fs;
 use std::io::Read;
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use harness::Server;
 use serde_json::json;
@@ -34,6 +36,7 @@ fn run(program: &Program, args: &[&str]) -> (String, u64) {
         if let Some(status) = child.try_wait().unwrap() {
             break status;
         }
+        thread::sleep(Duration::from_millis(1));
     };
     let mut out = String::new();
     child.stdout.take().unwrap().read_to_string(&mut out).unwrap();
@@ -44,7 +47,7 @@ fn run(program: &Program, args: &[&str]) -> (String, u64) {
 #[test]
 #[cfg(target_os = "linux")] // reads /proc
 fn output_and_memory_do_not_grow_with_the_keys_and_keys_is_never_called() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     let program = Program::at(server.url());
     let commands = [
         &["inspect", "--json"][..],

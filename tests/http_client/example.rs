@@ -26,7 +26,7 @@ fn example(name: &str) -> Command {
 
 #[test]
 fn two_instances_keep_the_limit_of_another_service() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     let output = example("outgoing").env("TIDEGATE_REDIS_URL", server.url()).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -78,7 +78,7 @@ fn sent(server: &Server) -> Vec<String> {
 
 #[tokio::test]
 async fn deferred_work_is_done_at_the_permitted_rate_also_when_an_instance_is_killed() {
-    let server = Server::start().unwrap();
+    let server = Server::process(&[]).unwrap();
     let (mut one, other) = (Deferring::start(&server).await, Deferring::start(&server).await);
     let mails: Vec<_> = (0..12).map(|i| format!("mail-{i}")).collect();
     let start = Instant::now();
