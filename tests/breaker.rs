@@ -8,7 +8,7 @@ use harness::Server;
 use tidegate::{Builder, Gate, Limiter, ManualClock, Observer, OnFailure, Quota, Source};
 
 use crate::support::black_hole::black_hole;
-use crate::support::fixture::{HOUR, Paused, builder_as_is, calls, closed_port, soon};
+use crate::support::fixture::{HOUR, PATIENCE, Paused, builder_as_is, calls, closed_port, soon};
 
 const DEADLINE: Duration = Duration::from_millis(20);
 
@@ -120,9 +120,10 @@ async fn an_ask_with_a_shorter_deadline_of_its_own_does_not_open_it() {
 async fn switched_off_it_never_opens() {
     let heard = Heard::default();
     let url = format!("redis://127.0.0.1:{}", closed_port());
-    let limiter = settings(&url).breaker(false).observer(heard.clone()).build().unwrap();
+    let limiter = settings(&url).deadline(PATIENCE).breaker(false).observer(heard.clone()).build().unwrap();
     for _ in 0..50 {
-        assert!(gate(&limiter).check("key").await.unwrap_err().to_string().contains("refused"));
+        let error = gate(&limiter).check("key").await.unwrap_err();
+        assert!(error.to_string().contains("refused"), "{error}");
     }
     assert_eq!(heard.opened.load(Ordering::SeqCst), 0);
 }
