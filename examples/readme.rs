@@ -87,8 +87,9 @@ fn source_of(example: &str) -> Result<String, Failure> {
 }
 
 fn output_of(example: &str) -> Result<String, Failure> {
-    // One of them runs the program `tidegate`.
-    cargo(&["build", "--quiet", "--all-features", "--bins"])?;
+    // One of them runs the program `tidegate`. With the examples, whose dependencies have more features: else cargo
+    // would build all dependencies once more.
+    cargo(&["build", "--quiet", "--all-features", "--bins", "--examples"])?;
     cargo(&["run", "--quiet", "--all-features", "--example", example])
 }
 
