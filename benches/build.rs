@@ -1,4 +1,4 @@
-//! Tells the bench which compiler built it, for it is part of what is measured.
+//! Passes the compiler's version to the benchmark, since the results depend on it.
 
 use std::process::Command;
 

@@ -1,11 +1,11 @@
-//! Two tiers: 60 requests an hour for free, 600 a minute for who pays. Start it as often as you like (with
-//! other ports): all instances share the limits through one Redis.
+//! Two tiers: 60 requests an hour for free keys, 600 a minute for paid keys. Start several instances on
+//! different ports: they share the limits through one Redis.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --features axum --example axum
 //! ```
 //!
-//! What it answers (`date` and `content-length` left out):
+//! Its responses (without `date` and `content-length`):
 //!
 //! ```console
 //! $ curl -si -H 'x-api-key: free-ann' http://127.0.0.1:3000/
@@ -33,7 +33,7 @@
 //! content-type: application/problem+json
 //! cache-control: no-store
 //!
-//! {"type":"about:blank","title":"Bad Request","status":400,"detail":"This request lacks what its limit is counted by."}
+//! {"type":"about:blank","title":"Bad Request","status":400,"detail":"This request lacks the key that its limit counts by."}
 //! $ for i in $(seq 60); do curl -s -o /dev/null -w '%{http_code} ' -H 'x-api-key: free-ann' http://127.0.0.1:3000/; done
 //! 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 200 429
 //! $ curl -si -H 'x-api-key: free-ann' -H 'accept: text/plain' http://127.0.0.1:3000/
@@ -49,7 +49,7 @@
 //!
 //! The limit "free" of 60 in 3600 seconds is exceeded. Try again in 3600 seconds.
 //! $ curl -s http://127.0.0.1:3000/health
-//! well
+//! healthy
 //! ```
 use std::time::Duration;
 
@@ -73,14 +73,14 @@ async fn main() -> Result<(), Failure> {
         .build()?;
     let free = Rule::new(limiter.gate("free", FREE), Key::header("x-api-key"));
     let pro = Rule::new(limiter.gate("pro", PRO), Key::header("x-api-key"));
-    // Yours would look the key up: `RateLimitLayer::lookup`.
+    // A real service would look the key up: `RateLimitLayer::lookup`.
     let tiers = RateLimitLayer::choose(move |parts| {
         let key = parts.headers.get("x-api-key").map(|key| key.as_bytes());
         [if key.is_some_and(|key| key.starts_with(b"pro-")) { pro.clone() } else { free.clone() }]
     });
     let app = Router::new()
         .route("/", get(hello))
-        .route("/health", get("well\n"))
+        .route("/health", get("healthy\n"))
         .layer(tiers.skip(|parts| parts.uri.path() == "/health"));
     axum::serve(TcpListener::bind(std::env::var("LISTEN")?).await?, app).await?;
     Ok(())

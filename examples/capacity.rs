@@ -1,13 +1,15 @@
-//! What decisions cost a Redis: the figures of docs/capacity.md, on this machine or another server.
+//! Measures the cost of decisions in Redis: the figures of docs/operate/capacity.md, on this machine or
+//! another server.
 //!
 //! ```text
 //! cargo run --release --example capacity
 //! TIDEGATE_REDIS_URL=redis://10.0.0.1:6379 cargo run --release --example capacity
 //! ```
 //!
-//! CPU time is that of Redis's main thread, as INFO tells it, for each decision; with other load on that server
-//! it is counted, too. 512 callers, a token bucket, all admitted but where denied is said. The last lines are bytes for each key of 20
-//! bytes by `used_memory`, with all that Redis keeps for it. What is written is gone within half an hour.
+//! CPU time is that of Redis's main thread, as INFO reports it, per decision. It includes other load on that
+//! server. There are 512 callers and a token bucket. All checks are admitted, except in the case named
+//! "denied". The last lines are bytes per key of 20 bytes by `used_memory`, which includes Redis's overhead
+//! for the key. All keys expire within half an hour.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a program that prints")]
 
 use std::sync::Arc;
@@ -23,10 +25,10 @@ const KEYS: usize = 100_000;
 const ROUND: Duration = Duration::from_secs(2);
 const ROUNDS: usize = 3;
 
-/// What is asked, where, and for which keys.
+/// A case: its name, the gate, and a function that picks the key's number.
 type Case<'a> = (&'a str, &'a Gate, fn() -> usize);
 
-/// Seconds that the main thread has used.
+/// Returns the CPU seconds that Redis's main thread has used.
 fn cpu(server: &Server) -> f64 {
     let info = server.cli(&["INFO", "cpu"]).unwrap();
     let used = info.lines().filter_map(|line| line.trim().split_once(':'));
@@ -40,7 +42,7 @@ fn memory(server: &Server) -> f64 {
     used.unwrap().parse().unwrap()
 }
 
-/// Decisions a second, and us of Redis for each.
+/// Returns decisions per second, and microseconds of Redis's CPU time per decision.
 async fn round(server: &Server, gate: &Gate, key: fn() -> usize) -> (f64, f64) {
     let (start, used, done) = (Instant::now(), cpu(server), Arc::new(AtomicU64::new(0)));
     let callers = (0..CALLERS).map(|_| {
@@ -61,7 +63,7 @@ fn unlike() -> usize {
     rand::rng().random_range(0..KEYS)
 }
 
-/// The nth in proportion to 1/n.
+/// Picks the nth key in proportion to 1/n.
 fn zipf() -> usize {
     (KEYS as f64).powf(rand::rng().random::<f64>()) as usize
 }
@@ -108,7 +110,7 @@ async fn main() {
     bytes(&server, &builder().build().unwrap()).await;
 }
 
-/// A key alone is small beside what used_memory goes up and down by.
+/// Measures bytes per key over many keys: `used_memory` fluctuates by more than one key.
 async fn bytes(server: &Server, limiter: &Limiter) {
     const MANY: usize = 200_000;
     let window = Duration::from_secs(600);

@@ -1,9 +1,9 @@
-//! A session with the command line.
+//! Prints a session with the command-line tool.
 //!
 //!     cargo run --features cli --example cli
 //!
-//! Runs the program over a Redis of its own (see `scripts/redis`), whose clock stands still, so that
-//! each run prints the same. The program has to be built: `cargo build --features cli`.
+//! Runs the tool against a Redis of its own (see `scripts/redis`), whose clock is stopped, so that each run
+//! has the same output. Build the tool first: `cargo build --features cli`.
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
 use std::env;
@@ -42,18 +42,18 @@ async fn main() -> Result<(), Failure> {
     let program = env::current_exe()?;
     let program =
         program.parent().and_then(|examples| examples.parent()).ok_or("no folder")?.join("tidegate");
-    for (index, line) in SESSION.into_iter().enumerate() {
+    for (index, arguments) in SESSION.into_iter().enumerate() {
         let mut command = Command::new(&program);
         command
-            .args(line.split(' '))
+            .args(arguments.split(' '))
             .env("TIDEGATE_REDIS_URL", server.url())
             .env_remove("TIDEGATE_NAMESPACE");
         let output = command.output().map_err(|error| format!("{}: {error}", program.display()))?;
         if !output.status.success() {
-            return Err(format!("{line}: {}", String::from_utf8_lossy(&output.stderr)).into());
+            return Err(format!("{arguments}: {}", String::from_utf8_lossy(&output.stderr)).into());
         }
-        let between = if index == 0 { "" } else { "\n" };
-        println!("{between}$ tidegate {line}\n{}", String::from_utf8_lossy(&output.stdout).trim_end());
+        let separator = if index == 0 { "" } else { "\n" };
+        println!("{separator}$ tidegate {arguments}\n{}", String::from_utf8_lossy(&output.stdout).trim_end());
     }
     Ok(())
 }

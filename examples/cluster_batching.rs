@@ -1,5 +1,5 @@
-//! What batching gives on a Redis Cluster: 512 callers, 100,000 unlike keys, three
-//! primaries, batching on and off in turn.
+//! Measures the effect of batching on a Redis Cluster: 512 callers, 100,000 keys, three primaries, batching
+//! on and off in turn.
 //!
 //! ```text
 //! cargo run --release --features cluster --example cluster_batching
@@ -24,7 +24,7 @@ fn gate(cluster: &Cluster, batching: bool) -> Gate {
     builder.build().unwrap().gate("gate", Quota::token_bucket(1_000, Rate::per_second(1_000)))
 }
 
-/// Checks per second.
+/// Returns checks per second.
 async fn round(gate: &Gate) -> f64 {
     let (start, done) = (Instant::now(), Arc::new(AtomicU64::new(0)));
     let callers = (0..CALLERS as u64).map(|caller| {
@@ -55,7 +55,7 @@ async fn main() {
     for number in 0..=ROUNDS {
         let pair = (round(&on).await, round(&off).await);
         println!("batching on {:.0}, off {:.0} checks/s, {:.2} times", pair.0, pair.1, pair.0 / pair.1);
-        // The first warms up.
+        // The first round warms up.
         if number > 0 {
             with.push(pair.0);
             without.push(pair.1);

@@ -1,5 +1,4 @@
-//! One decision, with a label for each of its fields: the first thing that the
-//! README shows.
+//! Prints one decision with a label for each of its fields. It is the first output that the README shows.
 //!
 //!     cargo run --example decision
 
@@ -7,16 +6,16 @@
 
 use tidegate::{Error, Limiter, Quota, Rate};
 
-/// In the order of the fields; `now_us` is not for users.
+/// Labels in the order of the fields. `now_us` is internal.
 const LABELS: [(&str, &str); 8] = [
-    ("gate", "which gate was asked"),
-    ("allowed", "it may pass, and is charged; a denial charges nothing"),
+    ("gate", "the name of the gate"),
+    ("allowed", "the check is admitted and charged; a denial charges nothing"),
     ("limit", "the number to show to a client"),
     ("remaining", "units left"),
-    ("retry_after", "until another ask of this cost passes: now"),
-    ("reset_after", "until the key is as if it had never been asked for"),
-    ("delay", "how long to wait before going on (leaky bucket only)"),
-    ("source", "who decided"),
+    ("retry_after", "until another check of this cost is allowed: now"),
+    ("reset_after", "until the key is in its initial state again"),
+    ("delay", "how long to wait before continuing (leaky bucket only)"),
+    ("source", "the component that decided"),
 ];
 
 #[tokio::main(flavor = "current_thread")]

@@ -1,12 +1,12 @@
-//! Mail is sent at most twice a second, by all instances together. What is over the limit is not refused
-//! but put on a Redis stream, and worked off at the permitted rate by whichever instance has time: also
-//! what an instance had begun when it was killed.
+//! Sends mail at most twice a second, over all instances. Mail over the limit is not rejected but added to a
+//! Redis stream. Any idle instance sends it at the permitted rate. That includes mail that another instance
+//! had started on when it was killed.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --example deferred
 //! ```
 //!
-//! What it answers:
+//! Its responses:
 //!
 //! ```console
 //! $ for i in 1 2 3 4 5; do curl -s -w ' (%{http_code})\n' -d "mail $i" http://127.0.0.1:3000/mails; done
@@ -38,22 +38,22 @@ use tokio::net::TcpListener;
 
 const MAILS: Quota = Quota::token_bucket(2, Rate::per_second(2));
 
-/// Where work waits, and what is done.
+/// The stream of waiting mail, and the list of sent mail.
 const QUEUE: &str = "example-deferred:queue";
 const SENT: &str = "example-deferred:sent";
 
-/// More than this does not wait: 429.
-const MOST_WAITING: u64 = 1_000;
+/// Above this number of waiting mails, the service responds with 429.
+const MAX_WAITING: u64 = 1_000;
 
-/// All instances' workers share what waits.
+/// The consumer group of all instances.
 const WORKERS: &str = "workers";
 
-/// Begun by an instance that has not been heard of for so long, work is taken over by another.
-const GIVEN_UP_MS: u64 = 3_000;
+/// A job of an instance that has been silent for this time is taken over by another instance.
+const ABANDONED_MS: u64 = 3_000;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// One piece of work: its place in the stream, and the mail.
+/// One job: its id in the stream, and the mail.
 struct Job {
     id: String,
     mail: String,
@@ -101,10 +101,10 @@ async fn accept(State(service): State<Arc<Service>>, mail: String) -> (StatusCod
 async fn accept_or_fail(service: &Service, mail: &str) -> Result<(StatusCode, &'static str), Failure> {
     let mut redis = service.redis.clone();
     let waiting: u64 = cmd("XLEN").arg(QUEUE).query_async(&mut redis).await?;
-    if waiting >= MOST_WAITING {
+    if waiting >= MAX_WAITING {
         return Ok((StatusCode::TOO_MANY_REQUESTS, "too many are waiting"));
     }
-    // Nobody is sent before those who wait.
+    // Waiting mail goes first.
     if waiting == 0 && service.gate.check("all").await?.is_allowed() {
         send(&mut redis, mail).await?;
         return Ok((StatusCode::OK, "sent"));
@@ -113,12 +113,12 @@ async fn accept_or_fail(service: &Service, mail: &str) -> Result<(StatusCode, &'
     Ok((StatusCode::ACCEPTED, "will be sent"))
 }
 
-/// What is limited. Yours would talk to a mail server.
+/// Sends a mail. A real service would talk to a mail server.
 async fn send(redis: &mut MultiplexedConnection, mail: &str) -> redis::RedisResult<()> {
     cmd("RPUSH").arg(SENT).arg(mail).query_async(redis).await
 }
 
-/// Works as long as the process lives, whatever fails.
+/// Works as long as the process lives. After an error it starts again.
 async fn work(client: Client, gate: Gate, name: String) {
     loop {
         if let Err(error) = work_until_it_fails(&client, &gate, &name).await {
@@ -129,9 +129,9 @@ async fn work(client: Client, gate: Gate, name: String) {
 }
 
 async fn work_until_it_fails(client: &Client, gate: &Gate, name: &str) -> Result<(), Failure> {
-    // A connection of its own, since it is kept busy by waiting for work.
-    let patient = AsyncConnectionConfig::new().set_response_timeout(None);
-    let mut redis = client.get_multiplexed_async_connection_with_config(&patient).await?;
+    // A separate connection, since waiting for work blocks it.
+    let without_timeout = AsyncConnectionConfig::new().set_response_timeout(None);
+    let mut redis = client.get_multiplexed_async_connection_with_config(&without_timeout).await?;
     let mut create = cmd("XGROUP");
     create.arg("CREATE").arg(QUEUE).arg(WORKERS).arg("0").arg("MKSTREAM");
     match create.query_async::<()>(&mut redis).await {
@@ -145,14 +145,15 @@ async fn work_until_it_fails(client: &Client, gate: &Gate, name: &str) -> Result
             if decision.is_allowed() {
                 break;
             }
-            // Claimed anew, so that nobody takes it over meanwhile.
-            tokio::time::sleep(decision.retry_after().min(Duration::from_millis(GIVEN_UP_MS / 3))).await;
+            // Claims the job again, so that no other instance takes it over meanwhile.
+            tokio::time::sleep(decision.retry_after().min(Duration::from_millis(ABANDONED_MS / 3))).await;
             let mut claim = cmd("XCLAIM");
             claim.arg(QUEUE).arg(WORKERS).arg(name).arg(0).arg(&job.id).arg("JUSTID");
             let () = claim.query_async(&mut redis).await?;
         }
         send(&mut redis, &job.mail).await?;
-        // Killed before this, it is sent twice. Who cannot have that sends with the id, for the other side to tell.
+        // If the instance is killed before this, the mail is sent twice. To prevent that, a service would
+        // send the job's id along, so that the receiver can detect duplicates.
         let mut done = redis::pipe();
         done.atomic().cmd("XACK").arg(QUEUE).arg(WORKERS).arg(&job.id).ignore();
         done.cmd("XDEL").arg(QUEUE).arg(&job.id).ignore();
@@ -160,12 +161,12 @@ async fn work_until_it_fails(client: &Client, gate: &Gate, name: &str) -> Result
     }
 }
 
-/// What another has given up, else what is next; `None` if there is nothing to do for a second.
+/// Returns an abandoned job, else the next one. Returns `None` after a second without work.
 async fn next(redis: &mut MultiplexedConnection, name: &str) -> redis::RedisResult<Option<Job>> {
     type Entries = Vec<(String, Vec<String>)>;
 
     let mut take_over = cmd("XAUTOCLAIM");
-    take_over.arg(QUEUE).arg(WORKERS).arg(name).arg(GIVEN_UP_MS).arg("0").arg("COUNT").arg(1);
+    take_over.arg(QUEUE).arg(WORKERS).arg(name).arg(ABANDONED_MS).arg("0").arg("COUNT").arg(1);
     let (_, mut entries, _): (String, Entries, Vec<String>) = take_over.query_async(redis).await?;
     if entries.is_empty() {
         let mut read = cmd("XREADGROUP");

@@ -1,11 +1,11 @@
-//! Beyond the limit a search answers from yesterday's list instead of refusing; a client that sends
-//! `prefer: fresh` is refused, and told when to come back.
+//! A search that responds with an old list beyond the limit instead of rejecting the request. A client that
+//! sends `prefer: fresh` is rejected with `retry-after`.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --features axum --example degraded
 //! ```
 //!
-//! What it answers (`date` and `content-length` left out):
+//! Its responses (without `date` and `content-length`):
 //!
 //! ```console
 //! $ curl -si http://127.0.0.1:3000/search
@@ -64,11 +64,11 @@ async fn main() -> Result<(), Failure> {
         .deadline(Duration::from_secs(2))
         .build()?;
     let search = RateLimitLayer::new(limiter.gate("search", SEARCH), Key::constant("all"));
-    let search = search.answer(|parts, refusal| async move {
+    let search = search.answer(|parts, rejection| async move {
         let wants_fresh = parts.headers.get("prefer").is_some_and(|prefer| prefer == "fresh");
-        match refusal.reason() {
+        match rejection.reason() {
             Reason::Denied(_) if !wants_fresh => cached().await,
-            _ => refusal.response(&parts).map(Body::from),
+            _ => rejection.response(&parts).map(Body::from),
         }
     });
     let app = Router::new().route("/search", get("three results, of this moment\n")).layer(search);
@@ -76,7 +76,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What costs nothing to answer.
+/// Returns the cached response, which costs nothing to compute.
 async fn cached() -> Response {
     ([("age", "86400")], "two results, of yesterday\n").into_response()
 }

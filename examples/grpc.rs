@@ -1,11 +1,12 @@
-//! A gRPC service (here tonic's own health check), of which each client may ask twice a minute.
+//! A gRPC service (tonic's health check) that each client may call twice a minute.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --features tonic --example grpc
 //! ```
 //!
-//! What it answers (`date` and `content-length` left out); a gRPC message that is empty is five zeros. The
-//! last goes without one, since it is refused before it is read, which over HTTP/2 some curls take for an error:
+//! Its responses (without `date` and `content-length`). An empty gRPC message is five zero bytes. The last
+//! request is sent without a message: it is rejected before its body is read, which some versions of curl
+//! report as an error over HTTP/2:
 //!
 //! ```console
 //! $ printf '\0\0\0\0\0' | curl -s -D - -o /dev/null --http2-prior-knowledge -H 'content-type: application/grpc' -H 'te: trailers' -H 'x-client: ann' --data-binary @- http://127.0.0.1:3000/grpc.health.v1.Health/Check | grep -E 'grpc|ratelimit:'

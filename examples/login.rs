@@ -1,11 +1,10 @@
-//! A login of which only failures count: three in ten minutes for each client, and none of those who
-//! know their password.
+//! A login that counts only failures: three in ten minutes per client. Successful logins are not charged.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --features axum --example login
 //! ```
 //!
-//! What it answers (`date` and `content-length` left out):
+//! Its responses (without `date` and `content-length`):
 //!
 //! ```console
 //! $ for i in 1 2 3 4 5; do curl -s -X POST -H 'password: sesame' http://127.0.0.1:3000/login; done
@@ -52,10 +51,10 @@ async fn main() -> Result<(), Failure> {
         .namespace("example-login")
         .deadline(Duration::from_secs(2))
         .build()?;
-    // Behind a proxy this is `ClientIp::behind(networks)`: no header is believed that is not declared.
+    // Behind a proxy, use `ClientIp::behind(networks)`: only declared headers are trusted.
     let client = Key::client_ip(ClientIp::peer());
-    // A try is taken before the password is looked at, so that no two pass on the last one; it is given
-    // back before the answer goes out, so that the next request finds it.
+    // A unit is charged before the password is checked, so that no two requests share the last one. It is
+    // refunded before the response is sent, so that the next request can use it.
     let failures = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
     let app = Router::new()
         .route("/login", post(login))

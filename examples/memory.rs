@@ -1,11 +1,10 @@
-//! What a key costs in Redis, for each algorithm.
+//! Measures the bytes of a key in Redis, for each algorithm.
 //!
 //!     cargo run --release --example memory
 //!
-//! Keys of 20 bytes under a namespace of 8 and a gate's name of 5, as `MEMORY
-//! USAGE` counts them: with the name of the key, without what Redis keeps
-//! elsewhere for its expiry. Asks the Redis at `TIDEGATE_REDIS_URL`; where that
-//! is not set, starts one.
+//! Keys of 20 bytes under a namespace of 8 and a gate name of 5 bytes, measured with `MEMORY USAGE`. That
+//! includes the name of the key, but not Redis's separate data about its expiry. Uses the Redis at
+//! `TIDEGATE_REDIS_URL`, or starts one if that is not set.
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
 use std::time::Duration;
@@ -31,7 +30,7 @@ const LOG: Quota = Quota::sliding_log(1_000, MINUTE);
 async fn main() -> Result<(), Failure> {
     let server = Server::given_or_start()?;
     let mut connection = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
-    // Own keys, and as long as the default's.
+    // A random namespace, as long as the default one.
     let namespace = format!("mem-{:04x}", rand::random::<u16>());
     let limiter = Limiter::builder()
         .url(server.url())
@@ -43,9 +42,9 @@ async fn main() -> Result<(), Failure> {
     println!("| --- | ---: |");
     for (title, quota) in HASHES {
         let gate = limiter.gate("login", quota);
-        // One after the other, so that a bucket's level is a fraction as it is in use.
+        // One check at a time, so that a bucket's level has a fraction, as in production.
         for _ in 0..3 {
-            assert!(gate.check(KEY).await?.is_allowed(), "the limit is above what is asked");
+            assert!(gate.check(KEY).await?.is_allowed(), "denied a check although the limit admits all");
         }
         let bytes = bytes(&gate, &mut connection).await?;
         println!("| {title} | {bytes} |");
@@ -53,7 +52,7 @@ async fn main() -> Result<(), Failure> {
     let gate = limiter.gate("login", LOG);
     for entries in [1, 10, 100, 1_000] {
         for decision in gate.check_many(vec![KEY; entries]).await {
-            assert!(decision?.is_allowed(), "the limit is above what is asked");
+            assert!(decision?.is_allowed(), "denied a check although the limit admits all");
         }
         let bytes = bytes(&gate, &mut connection).await?;
         println!("| sliding log, entries: {entries} | {bytes} ({} per entry) |", bytes / entries);
@@ -61,7 +60,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// What the key costs; resets it.
+/// Returns the key's bytes, and resets it.
 async fn bytes(gate: &Gate, connection: &mut redis::aio::MultiplexedConnection) -> Result<usize, Failure> {
     let mut usage = redis::cmd("MEMORY");
     usage.arg("USAGE").arg(gate.redis_key(KEY)?).arg("SAMPLES").arg(0);

@@ -1,6 +1,6 @@
-//! What an observer costs on the paths that are hot: a lease spent by one thread and by one for each core, one
-//! key that 512 callers ask Redis for, one key that the deny cache denies. With nobody who
-//! observes, with metrics, and with the most denied keys beside them, in turn.
+//! Measures the cost of an observer on the hot paths: a lease spent by one thread and by a thread per core,
+//! one key that 512 callers check in Redis, and one key that the deny cache denies. Runs without an observer,
+//! with metrics, and with metrics and the most denied keys, in turn.
 //!
 //! ```text
 //! cargo run --release --features metrics --example observer_cost
@@ -22,7 +22,7 @@ use tidegate::{Gate, Lease, Limiter, MostDenied, Observer, Quota, Rate};
 const CALLERS: usize = 512;
 const ROUND: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 9;
-const OBSERVERS: [&str; 3] = ["nobody", "metrics", "metrics and most denied"];
+const OBSERVERS: [&str; 3] = ["none", "metrics", "metrics and most denied"];
 
 type Case<'a> = (&'a str, &'a dyn Fn(&Gates) -> Checks);
 type Checks = Pin<Box<dyn Future<Output = f64>>>;
@@ -51,8 +51,8 @@ impl Gates {
     }
 }
 
-/// As the exporter's own tasks do, so that histograms do not pile up.
-fn keep_up(recorder: PrometheusHandle) {
+/// Runs the recorder's upkeep like the exporter's own task, so that histograms do not grow without bound.
+fn run_upkeep(recorder: PrometheusHandle) {
     std::thread::spawn(move || {
         loop {
             std::thread::sleep(Duration::from_millis(100));
@@ -61,7 +61,7 @@ fn keep_up(recorder: PrometheusHandle) {
     });
 }
 
-/// Checks per second of this process.
+/// Returns checks per second over all threads.
 fn spend(gate: &Gate, threads: usize) -> Checks {
     let (runtime, done, start) = (tokio::runtime::Handle::current(), AtomicU64::new(0), Instant::now());
     std::thread::scope(|scope| {
@@ -84,18 +84,18 @@ fn spend(gate: &Gate, threads: usize) -> Checks {
     Box::pin(async move { checks })
 }
 
-fn ask(gate: &Gate) -> Checks {
+fn check(gate: &Gate) -> Checks {
     let gate = gate.clone();
     Box::pin(async move {
         let (start, done) = (Instant::now(), Arc::new(AtomicU64::new(0)));
         let callers = (0..CALLERS).map(|_| {
             let (gate, done) = (gate.clone(), done.clone());
             tokio::spawn(async move {
-                let mut asked = 0;
+                let mut checks = 0;
                 while start.elapsed() < ROUND {
-                    asked += u64::from(gate.check("key").await.unwrap().limit() > 0);
+                    checks += u64::from(gate.check("key").await.unwrap().limit() > 0);
                 }
-                done.fetch_add(asked, Ordering::Relaxed);
+                done.fetch_add(checks, Ordering::Relaxed);
             })
         });
         futures_util::future::join_all(callers.collect::<Vec<_>>()).await;
@@ -103,7 +103,7 @@ fn ask(gate: &Gate) -> Checks {
     })
 }
 
-/// ns of a thread that counts the same decision again and again.
+/// Returns the time in ns of one thread per count, when it counts the same decision repeatedly.
 async fn count(gate: &Gate, metrics: &Metrics) -> f64 {
     const TIMES: u32 = 5_000_000;
     let decision = gate.check("key").await.unwrap();
@@ -124,27 +124,27 @@ async fn main() {
     let server = Server::start().unwrap();
     let recorder = PrometheusBuilder::new().set_buckets(&names::SECONDS).unwrap().install_recorder().unwrap();
     let gates: Vec<_> = (0..OBSERVERS.len()).map(|observer| Gates::new(&server, observer)).collect();
-    keep_up(recorder);
+    run_upkeep(recorder);
     let cores = std::thread::available_parallelism().unwrap().get();
     let counted = [Metrics::new(), Metrics::with_recorder(metrics::NoopRecorder)];
     let [counted, found] = counted.map(async |metrics| count(&gates[0].denied, &metrics).await);
     println!(
-        "a decision counted, and nothing else: {:.0} ns, of which {:.0} to find its counter",
+        "counting a decision, without a check: {:.0} ns, of which {:.0} ns to find its counter",
         counted.await,
         found.await
     );
     let cases: [Case<'_>; 4] = [
         ("a lease, one thread", &|gates| spend(&gates.leased, 1)),
-        ("a lease, a thread for each core", &|gates| spend(&gates.leased, cores)),
-        ("one key, asked of Redis", &|gates| ask(&gates.hot)),
-        ("one key, denied from memory", &|gates| ask(&gates.denied)),
+        ("a lease, a thread per core", &|gates| spend(&gates.leased, cores)),
+        ("one key, decided in Redis", &|gates| check(&gates.hot)),
+        ("one key, denied by the deny cache", &|gates| check(&gates.denied)),
     ];
-    println!("ns of this process's time for each check, medians of {ROUNDS} rounds in turn; {cores} cores");
+    println!("ns of this process's time per check, medians of {ROUNDS} rounds in turn; {cores} cores");
     for (name, case) in cases {
         let mut rounds = vec![Vec::new(); OBSERVERS.len()];
-        // The first warms up.
+        // The first round warms up.
         for round in 0..=ROUNDS {
-            // What one leaves behind, another bears each time.
+            // Rotates the order, so that no observer always runs after the same other one.
             for at in (0..OBSERVERS.len()).map(|at| (at + round) % OBSERVERS.len()) {
                 let checks = case(&gates[at]).await;
                 if round > 0 {

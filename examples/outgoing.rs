@@ -1,11 +1,12 @@
-//! Two instances ask somebody else's service, which admits 10 requests in any second and answers 429 to
-//! more. Together they keep that limit; and when the service says to one to stay away, both do.
+//! Two instances call another party's service, which admits 10 requests in any second and responds with 429
+//! to more. Together the instances keep that limit. When the service sends Retry-After to one of them, both
+//! wait.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 cargo run --features client --example outgoing
-//! by themselves: 60 requests, 10 answered 200, 50 answered 429, in 0.0 s
+//! without the layer: 60 requests, 10 answered 200, 50 answered 429, in 0.0 s
 //! with the layer: 60 requests, 60 answered 200, 0 answered 429, in 11.6 s
-//! the first was told to stay away for 2 s; the second asked again after 2.0 s
+//! the first was rejected for 2 s; the second sent its next request after 2.0 s
 //! ```
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
@@ -24,8 +25,8 @@ use tokio::net::TcpListener;
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 
-/// Up to 2 at once and 5 more in a second: well below the 10 of the service, since some are on their way
-/// for longer than others.
+/// Up to 2 at once and 5 more per second. This is well below the service's limit of 10, since requests take
+/// different times to arrive.
 const THEIRS: Quota = Quota::token_bucket(2, Rate::per_second(5));
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -35,31 +36,32 @@ type Client = BoxCloneSyncService<Request<String>, Response<reqwest::Body>, Fail
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let redis = std::env::var("TIDEGATE_REDIS_URL")?;
-    let url = start_their_service().await?;
+    let url = start_remote_service().await?;
 
     let bare = [client(None)?, client(None)?];
-    report("by themselves", ask(&bare, &url).await?);
-    // What they used up by themselves is not on anybody's account.
+    report("without the layer", check(&bare, &url).await?);
+    // The limiter did not count these requests, so waits until the service has forgotten them.
     tokio::time::sleep(Duration::from_secs(1)).await;
 
     let limited = [client(Some(&redis))?, client(Some(&redis))?];
-    report("with the layer", ask(&limited, &url).await?);
+    report("with the layer", check(&limited, &url).await?);
 
     let [mut first, mut second] = limited;
-    let told = first.ready().await?.call(Request::get(format!("{url}closed")).body(String::new())?).await?;
-    let (pause, start) = (told.headers()["retry-after"].to_str()?, Instant::now());
+    let closed = Request::get(format!("{url}closed")).body(String::new())?;
+    let rejected = first.ready().await?.call(closed).await?;
+    let (pause, start) = (rejected.headers()["retry-after"].to_str()?, Instant::now());
     second.ready().await?.call(Request::get(url).body(String::new())?).await?;
     let waited = start.elapsed().as_secs_f64();
-    println!("the first was told to stay away for {pause} s; the second asked again after {waited:.1} s");
+    println!("the first was rejected for {pause} s; the second sent its next request after {waited:.1} s");
     Ok(())
 }
 
-/// One instance's client: reqwest's, with the layer around it if there is a Redis. In a fleet each has a
-/// process of its own, and the same namespace, gate and key.
+/// Builds one instance's client: reqwest's, with the layer around it if there is a Redis. In a fleet, each
+/// instance is a separate process, with the same namespace, gate and key.
 fn client(redis: Option<&str>) -> Result<Client, Failure> {
     let client = ServiceBuilder::new()
         .map_response(Response::<reqwest::Body>::from)
-        .map_request(|request: Request<String>| reqwest::Request::try_from(request).expect("a whole URL"))
+        .map_request(|request: Request<String>| reqwest::Request::try_from(request).expect("an absolute URL"))
         .service(reqwest::Client::builder().no_proxy().build()?);
     let Some(redis) = redis else { return Ok(BoxCloneSyncService::new(client.map_err(Failure::from))) };
     let limiter = Limiter::builder()
@@ -73,47 +75,48 @@ fn client(redis: Option<&str>) -> Result<Client, Failure> {
     Ok(BoxCloneSyncService::new(layer.layer(client).map_err(Failure::from)))
 }
 
-/// 60 requests at once, half of them by each instance: how many were answered how.
-async fn ask(instances: &[Client; 2], url: &str) -> Result<(Duration, Vec<StatusCode>), Failure> {
+/// Sends 60 requests at the same time, half of them by each instance. Returns the time and the statuses.
+async fn check(instances: &[Client; 2], url: &str) -> Result<(Duration, Vec<StatusCode>), Failure> {
     let start = Instant::now();
-    let answers = join_all((0..60).map(async |place: usize| {
+    let statuses = join_all((0..60).map(async |index: usize| {
         let request = Request::get(url).body(String::new())?;
-        Ok::<_, Failure>(instances[place % 2].clone().oneshot(request).await?.status())
+        Ok::<_, Failure>(instances[index % 2].clone().oneshot(request).await?.status())
     }));
-    let answers = answers.await.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok((start.elapsed(), answers))
+    let statuses = statuses.await.into_iter().collect::<Result<Vec<_>, _>>()?;
+    Ok((start.elapsed(), statuses))
 }
 
-fn report(who: &str, (took, answers): (Duration, Vec<StatusCode>)) {
-    let count = |status| answers.iter().filter(|&&answer| answer == status).count();
+fn report(title: &str, (took, statuses): (Duration, Vec<StatusCode>)) {
+    let count = |expected| statuses.iter().filter(|&&status| status == expected).count();
     println!(
-        "{who}: {} requests, {} answered 200, {} answered 429, in {:.1} s",
-        answers.len(),
+        "{title}: {} requests, {} answered 200, {} answered 429, in {:.1} s",
+        statuses.len(),
         count(StatusCode::OK),
         count(StatusCode::TOO_MANY_REQUESTS),
         took.as_secs_f64()
     );
 }
 
-/// Somebody else's service. Answers 429 to more than 10 requests in any second, and to `/closed`.
-async fn start_their_service() -> Result<String, Failure> {
+/// Starts the other party's service. It responds with 429 to more than 10 requests in any second, and to
+/// `/closed`.
+async fn start_remote_service() -> Result<String, Failure> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}/", listener.local_addr()?);
     let recent = Arc::<Mutex<VecDeque<Instant>>>::default();
     let limited = async move || {
-        let mut recent = recent.lock().expect("nobody panics");
+        let mut recent = recent.lock().expect("no holder panics");
         recent.retain(|admitted| admitted.elapsed() < Duration::from_secs(1));
         if recent.len() >= 10 {
-            return refusal("1");
+            return rejection("1");
         }
         recent.push_back(Instant::now());
         (StatusCode::OK, HeaderMap::new())
     };
-    let app = Router::new().route("/closed", get(async || refusal("2"))).fallback(limited);
+    let app = Router::new().route("/closed", get(async || rejection("2"))).fallback(limited);
     tokio::spawn(axum::serve(listener, app).into_future());
     Ok(url)
 }
 
-fn refusal(seconds: &'static str) -> (StatusCode, HeaderMap) {
+fn rejection(seconds: &'static str) -> (StatusCode, HeaderMap) {
     (StatusCode::TOO_MANY_REQUESTS, HeaderMap::from_iter([(RETRY_AFTER, HeaderValue::from_static(seconds))]))
 }

@@ -1,22 +1,22 @@
-//! A service that shows its limits to Prometheus, under a load that it makes and counts itself: by rules from
-//! a file, which it follows, over a Redis.
+//! A service that exports its limits to Prometheus, under a load that it generates and counts itself. Its
+//! rules are in a file, which it reloads on changes, and its limits in a Redis.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --features axum,metrics,rules --example prometheus
 //! $ curl -s http://127.0.0.1:3000/metrics | grep decisions
 //! $ curl -s http://127.0.0.1:3000/most-denied
-//! $ curl -s -X POST http://127.0.0.1:3000/stop      # the load; what it counted
+//! $ curl -s -X POST http://127.0.0.1:3000/stop      # stops the load, and returns its counts
 //! ```
 //!
-//! | variable | means |
+//! | variable | meaning |
 //! | --- | --- |
 //! | `RULES` | the file or folder of rules; `examples/prometheus.yaml` |
-//! | `RATE` | asks a second; 500 |
+//! | `RATE` | checks per second; 500 |
 //!
-//! `prometheus.yml` needs no more than this:
+//! A minimal `prometheus.yml`:
 //!
 //! ```yaml
-//! rule_files: [docs/alerts.yml]
+//! rule_files: [docs/operate/alerts.yml]
 //! scrape_configs: [{ job_name: tidegate, static_configs: [{ targets: ["127.0.0.1:3000"] }] }]
 //! ```
 
@@ -31,7 +31,7 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde_json::json;
 use tidegate::metrics::{Metrics, names};
-use tidegate::rules::{Descriptor, Loader, Verdict, Watched};
+use tidegate::rules::{Descriptor, Loader, ReloadingRules, RuleOutcome};
 use tidegate::{Limiter, MostDenied};
 use tokio::net::TcpListener;
 
@@ -39,7 +39,7 @@ type Failure = Box<dyn Error>;
 
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
-    // First the recorder: what is counted before it is there is lost.
+    // The recorder is installed first: counts before that are lost.
     let recorder = recorder()?;
     let most_denied = MostDenied::new(100);
     let limiter = Limiter::builder()
@@ -47,17 +47,17 @@ async fn main() -> Result<(), Failure> {
         .namespace("example-prometheus")
         .observer((Metrics::new(), most_denied.clone()))
         .build()?;
-    let rules = std::env::var("RULES").unwrap_or_else(|_| "examples/prometheus.yaml".to_owned());
-    let watched = Loader::new().watch(rules, &limiter)?;
+    let path = std::env::var("RULES").unwrap_or_else(|_| "examples/prometheus.yaml".to_owned());
+    let rules = Loader::new().watch(path, &limiter)?;
 
     let load = Arc::new(Load::default());
     let rate = std::env::var("RATE").map_or(Ok(500), |rate| rate.parse())?;
-    tokio::spawn(load.clone().run(watched, rate));
+    tokio::spawn(load.clone().run(rules, rate));
 
     let app = Router::new()
         .route("/metrics", get(async move || recorder.render()))
         .route("/stop", post(async move || load.stop().await))
-        .route("/most-denied", get(async move || shown(&most_denied)));
+        .route("/most-denied", get(async move || list(&most_denied)));
     axum::serve(TcpListener::bind(std::env::var("LISTEN")?).await?, app).await?;
     Ok(())
 }
@@ -65,9 +65,9 @@ async fn main() -> Result<(), Failure> {
 fn recorder() -> Result<PrometheusHandle, Failure> {
     let recorder = PrometheusBuilder::new()
         .set_buckets(&names::SECONDS)?
-        .set_buckets_for_metric(Matcher::Full(names::CALL_ASKS.name.to_owned()), &names::ASKS)?
+        .set_buckets_for_metric(Matcher::Full(names::CALL_CHECKS.name.to_owned()), &names::CHECKS)?
         .install_recorder()?;
-    // Histograms keep what was recorded until then.
+    // Without upkeep, histograms keep every recorded value.
     let upkeep = recorder.clone();
     tokio::spawn(async move {
         loop {
@@ -78,53 +78,54 @@ fn recorder() -> Result<PrometheusHandle, Failure> {
     Ok(recorder)
 }
 
-fn shown(most_denied: &MostDenied) -> String {
+fn list(most_denied: &MostDenied) -> String {
     most_denied.top(10).iter().map(|key| format!("{key}\n")).collect()
 }
 
-/// Asks, and counts what it is told.
+/// Runs checks, and counts their decisions.
 #[derive(Default)]
 struct Load {
     /// By gate, outcome and source.
     decisions: Mutex<BTreeMap<[String; 3], u64>>,
     is_over: AtomicBool,
-    /// Held while it asks.
-    asking: tokio::sync::Mutex<()>,
+    /// Held while the load runs.
+    running: tokio::sync::Mutex<()>,
 }
 
-/// How often who asks wakes.
+/// Interval between batches of checks.
 const TICK: Duration = Duration::from_millis(20);
 
 impl Load {
-    async fn run(self: Arc<Self>, watched: Watched, rate: u64) {
-        let _asking = self.asking.lock().await;
+    async fn run(self: Arc<Self>, rules: ReloadingRules, rate: u64) {
+        let _running = self.running.lock().await;
         let mut ticks = tokio::time::interval(TICK);
-        let of_a_tick = (rate * TICK.as_millis() as u64).div_ceil(1_000).max(1);
-        let mut asks = 0..of_a_tick;
+        let per_tick = (rate * TICK.as_millis() as u64).div_ceil(1_000).max(1);
+        let mut checks = 0..per_tick;
         while !self.is_over.load(Ordering::Acquire) {
             ticks.tick().await;
-            // At once, so that some of them go to Redis together.
-            futures_util::future::join_all(asks.clone().map(|ask| self.ask(&watched, ask))).await;
-            asks = asks.end..asks.end + of_a_tick;
+            // Concurrently, so that some of the checks share a call to Redis.
+            futures_util::future::join_all(checks.clone().map(|index| self.check(&rules, index))).await;
+            checks = checks.end..checks.end + per_tick;
         }
     }
 
-    async fn ask(&self, watched: &Watched, ask: u64) {
-        let (rule, keys) = [("api", 1), ("search", 1_000), ("login", 20), ("export", 5)][(ask % 4) as usize];
-        let key = format!("user:{}", ask / 4 % keys);
-        let ruling = watched.limits().check("shop", &[Descriptor::new().entry(rule, &key)]).await;
-        let Ok(ruling) = ruling else { return };
-        for decision in ruling.verdicts().iter().filter_map(Verdict::decision) {
-            let words = [decision.gate(), decision.outcome(), decision.source().as_str()];
+    async fn check(&self, rules: &ReloadingRules, index: u64) {
+        let rules_and_keys = [("api", 1), ("search", 1_000), ("login", 20), ("export", 5)];
+        let (rule, keys) = rules_and_keys[(index % 4) as usize];
+        let key = format!("user:{}", index / 4 % keys);
+        let decision = rules.limits().check("shop", &[Descriptor::new().entry(rule, &key)]).await;
+        let Ok(decision) = decision else { return };
+        for decision in decision.outcomes().iter().filter_map(RuleOutcome::decision) {
+            let labels = [decision.gate(), decision.outcome(), decision.source().as_str()];
             let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-            *decisions.entry(words.map(str::to_owned)).or_default() += 1;
+            *decisions.entry(labels.map(str::to_owned)).or_default() += 1;
         }
     }
 
-    /// What was counted until the last ask.
+    /// Stops the load. Returns the counts, including the last check.
     async fn stop(&self) -> String {
         self.is_over.store(true, Ordering::Release);
-        let _over = self.asking.lock().await;
+        let _stopped = self.running.lock().await;
         let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
         let decisions = decisions.iter().map(|([gate, outcome, source], count)| {
             json!({ "gate": gate, "outcome": outcome, "source": source, "count": count })

@@ -1,4 +1,4 @@
-//! A limit of three, asked four times; then two limits, asked together.
+//! Four checks of a limit of three; then a check of two limits together.
 //!
 //! ```text
 //! $ cargo run --example quickstart
@@ -11,8 +11,7 @@
 //! post: denied by posts.user, retry after 10s
 //! ```
 //!
-//! With `TIDEGATE_REDIS_URL=redis://127.0.0.1:6379` before it, the same in that
-//! Redis.
+//! Prefix `TIDEGATE_REDIS_URL=redis://127.0.0.1:6379` to use that Redis instead of memory.
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
 use std::time::Duration;
@@ -35,7 +34,7 @@ async fn main() -> Result<(), Error> {
     let login = limiter.gate("login", LOGIN);
     let user = limiter.gate("posts.user", POSTS);
     let all = limiter.gate("posts.all", ALL_POSTS);
-    // Redis may remember an earlier run.
+    // Redis may hold the state of an earlier run.
     login.reset("user:42").await?;
     user.reset("user:42").await?;
 
@@ -48,8 +47,8 @@ async fn main() -> Result<(), Error> {
         }
     }
     for _ in 1..=2 {
-        // Charges both, or neither.
-        let decision = limiter.check_all([user.ask("user:42"), all.ask("")]).await?;
+        // Charges both limits, or neither.
+        let decision = limiter.check_all([user.key("user:42"), all.key("")]).await?;
         if decision.is_allowed() {
             println!("post: allowed by both limits");
         } else {

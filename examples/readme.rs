@@ -1,31 +1,34 @@
-//! Puts what the examples print, and what they are, into the README.
+//! Copies the output and the source of examples into README.md and the pages of `docs/guide` and
+//! `docs/operate`.
 //!
 //!     cargo run --all-features --example readme
 //!     cargo run --all-features --example readme -- --check
 //!
-//! A block between `<!-- output: NAME -->` and `<!-- end -->` is what
-//! `cargo run --example NAME` prints; one that begins with `<!-- source: NAME -->` is the
-//! example itself, without the comment at its head. With `--check` nothing is written, and a
-//! block that differs is an error. In a block marked `<!-- output: NAME, within
-//! 20 % -->` numbers may differ by so much, since bytes depend on Redis's
+//! A block between `<!-- output: NAME -->` and `<!-- end -->` is the output of `cargo run --example NAME`. A
+//! block that begins with `<!-- source: NAME -->` is the example's source, without its leading comment. With
+//! `--check`, the program writes nothing, and a block that differs is an error. In a block marked
+//! `<!-- output: NAME, within 20 % -->`, numbers may differ by that much, since bytes depend on Redis's
 //! version and allocator.
 #![allow(clippy::print_stdout, reason = "a program for the command line")]
 
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Parser;
 
 type Failure = Box<dyn std::error::Error>;
 
-const README: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/README.md");
-const MEND: &str = "cargo run --all-features --example readme";
+const ROOT: &str = env!("CARGO_MANIFEST_DIR");
+const FOLDERS: [&str; 2] = ["docs/guide", "docs/operate"];
+const UPDATE: &str = "cargo run --all-features --example readme";
 const BEGINS: [&str; 2] = ["<!-- output: ", "<!-- source: "];
 const END: &str = "<!-- end -->";
 
-/// Puts what the examples print into the README.
+/// Copies the output and the source of examples into the documentation.
 #[derive(Debug, Parser)]
 struct Options {
-    /// Only compare
+    /// Only compare, and fail if a block differs
     #[arg(long)]
     check: bool,
 }
@@ -35,7 +38,7 @@ fn main() -> ExitCode {
     match run(&options) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("README.md is not what the examples print. To mend it: {MEND}");
+            eprintln!("the documentation differs from the output of the examples. To update it: {UPDATE}");
             ExitCode::FAILURE
         }
         Err(error) => {
@@ -45,50 +48,74 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the README is right now.
+/// Updates or checks all pages. Returns whether they were up to date, or `true` after an update.
 fn run(options: &Options) -> Result<bool, Failure> {
-    let readme = std::fs::read_to_string(README).map_err(|error| format!("{README}: {error}"))?;
+    let mut are_current = true;
+    for page in pages()? {
+        are_current &=
+            update(&page, options.check).map_err(|error| format!("{}: {error}", page.display()))?;
+    }
+    Ok(are_current)
+}
+
+/// Returns the paths of README.md and of the Markdown pages in the folders, in order.
+fn pages() -> Result<Vec<PathBuf>, Failure> {
+    let root = Path::new(ROOT);
+    let mut pages = vec![root.join("README.md")];
+    for folder in FOLDERS {
+        for entry in fs::read_dir(root.join(folder)).map_err(|error| format!("{folder}: {error}"))? {
+            pages.push(entry?.path());
+        }
+    }
+    pages.retain(|page| page.extension().is_some_and(|extension| extension == "md"));
+    pages.sort();
+    Ok(pages)
+}
+
+/// Updates or checks a page. Returns whether it was up to date, or `true` after an update.
+fn update(page: &Path, check: bool) -> Result<bool, Failure> {
+    let text = fs::read_to_string(page)?;
     let mut new = String::new();
-    let mut is_right = true;
-    let mut rest = readme.as_str();
+    let mut is_current = true;
+    let mut rest = text.as_str();
     while let Some((at, begin)) = BEGINS.iter().filter_map(|begin| Some((rest.find(begin)?, begin))).min() {
         let (before, from) = (&rest[..at], &rest[at + begin.len()..]);
-        let (mark, from) = from.split_once(" -->\n").ok_or("a mark of output that does not end its line")?;
-        let (old, after) = from.split_once(END).ok_or_else(|| format!("{begin}{mark}: without {END}"))?;
+        let (mark, from) = from.split_once(" -->\n").ok_or("a mark without ` -->` at the end of its line")?;
+        let (old, after) = from.split_once(END).ok_or_else(|| format!("{begin}{mark}: {END} is missing"))?;
         let (name, percent) = parse(mark)?;
         let block = if *begin == BEGINS[0] { block(&output_of(name)?) } else { source_of(name)? };
-        if options.check && !alike(old, &block, percent) {
-            print_difference(name, old, &block);
-            is_right = false;
+        if check && !alike(old, &block, percent) {
+            print_difference(page, name, old, &block);
+            is_current = false;
         }
         new += &format!("{before}{begin}{mark} -->\n{block}{END}");
         rest = after;
     }
-    if !options.check {
-        std::fs::write(README, new + rest)?;
+    if !check {
+        fs::write(page, new + rest)?;
     }
-    Ok(is_right)
+    Ok(is_current)
 }
 
-/// `NAME` or `NAME, within P %`.
+/// Parses `NAME` or `NAME, within P %`.
 fn parse(mark: &str) -> Result<(&str, f64), Failure> {
     let Some((name, tolerance)) = mark.split_once(", ") else { return Ok((mark, 0.0)) };
-    let percent = tolerance.strip_prefix("within ").and_then(|it| it.strip_suffix(" %"));
+    let percent = tolerance.strip_prefix("within ").and_then(|rest| rest.strip_suffix(" %"));
     let percent = percent.ok_or_else(|| format!("output: {mark}: expected `, within P %`"))?;
     Ok((name, percent.parse()?))
 }
 
 fn source_of(example: &str) -> Result<String, Failure> {
-    let path = format!("{}/examples/{example}.rs", env!("CARGO_MANIFEST_DIR"));
-    let source = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let path = format!("{ROOT}/examples/{example}.rs");
+    let source = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
     let code = source.lines().skip_while(|line| line.starts_with("//!")).collect::<Vec<_>>().join("\n");
-    // Compiled and run as an example; here it would need features.
+    // `ignore`, since the source is already compiled as an example, and a doctest would need its features.
     Ok(format!("```rust,ignore\n{code}\n```\n"))
 }
 
 fn output_of(example: &str) -> Result<String, Failure> {
-    // One of them runs the program `tidegate`. With the examples, whose dependencies have more features: else cargo
-    // would build all dependencies once more.
+    // One of the examples runs the program `tidegate`. Building both together keeps the features of the
+    // dependencies that the examples have; otherwise cargo would compile the dependencies again.
     cargo(&["build", "--quiet", "--all-features", "--bins", "--examples"])?;
     cargo(&["run", "--quiet", "--all-features", "--example", example])
 }
@@ -98,11 +125,11 @@ fn cargo(args: &[&str]) -> Result<String, Failure> {
     let mut command = Command::new(cargo);
     command
         .args(args)
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        // What they use by themselves is what the README shows.
+        .current_dir(ROOT)
+        // The pages show the output with the default Redis.
         .env_remove("TIDEGATE_REDIS_URL");
-    // Set for us by the cargo that runs us. Build scripts look at them, so that
-    // with them half of all crates would be built anew.
+    // The cargo that runs this program sets these variables. Build scripts depend on them, so passing them on
+    // would rebuild half of all crates.
     for (name, _) in std::env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {
@@ -116,13 +143,14 @@ fn cargo(args: &[&str]) -> Result<String, Failure> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Tables as they are, all else as text.
+/// Formats a block: tables unchanged, all other output as text.
 fn block(output: &str) -> String {
     let output = output.trim_end();
     if output.starts_with('|') { format!("\n{output}\n\n") } else { format!("```text\n{output}\n```\n") }
 }
 
-/// The same; or word by word the same, but for numbers, which may differ by so much.
+/// Returns whether both are equal. With `percent`, compares word by word, and numbers may differ by that
+/// much.
 fn alike(old: &str, new: &str, percent: f64) -> bool {
     if percent == 0.0 {
         return old == new;
@@ -136,13 +164,13 @@ fn alike(old: &str, new: &str, percent: f64) -> bool {
     old.clone().count() == new.clone().count() && old.zip(new).all(same)
 }
 
-fn print_difference(name: &str, old: &str, new: &str) {
-    println!("--- README.md: {name}\n+++ cargo run --example {name}");
+fn print_difference(page: &Path, name: &str, old: &str, new: &str) {
+    println!("--- {}: {name}\n+++ cargo run --example {name}", page.display());
     let (old, new): (Vec<_>, Vec<_>) = (old.lines().collect(), new.lines().collect());
     let is_same = |(a, b): &(&&str, &&str)| a == b;
     let start = old.iter().zip(&new).take_while(is_same).count();
-    let most = old.len().min(new.len()) - start;
-    let end = old.iter().rev().zip(new.iter().rev()).take_while(is_same).count().min(most);
+    let max_common = old.len().min(new.len()) - start;
+    let end = old.iter().rev().zip(new.iter().rev()).take_while(is_same).count().min(max_common);
     old[start..old.len() - end].iter().for_each(|line| println!("-{line}"));
     new[start..new.len() - end].iter().for_each(|line| println!("+{line}"));
 }

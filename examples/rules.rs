@@ -1,10 +1,10 @@
-//! A service that takes its limits from a folder: `examples/rules/api.yaml`. Change it while this runs.
+//! A service with rules from a folder: `examples/rules/api.yaml`. Edit the file while the service runs.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --features axum,rules --example rules
 //! ```
 //!
-//! What it answers (`date` and `content-length` left out):
+//! Its responses (without `date` and `content-length`):
 //!
 //! ```console
 //! $ curl -si -H 'x-api-key: ann' http://127.0.0.1:3000/
@@ -53,7 +53,7 @@ use axum::Router;
 use axum::routing::get;
 use tidegate::Limiter;
 use tidegate::http::RateLimitLayer;
-use tidegate::rules::{Loader, Ruling};
+use tidegate::rules::{Loader, RulesDecision};
 use tokio::net::TcpListener;
 
 #[tokio::main]
@@ -69,12 +69,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .route("/", get("hello\n"))
         .route("/reports/{id}", get(report))
         .layer(RateLimitLayer::ruled(&rules, "api")?);
-    // `remote_address` is the other end of the connection, unless proxies are trusted: see `Descriptors`.
+    // `remote_address` is the connection's peer address, unless proxies are trusted: see `Descriptors`.
     let app = app.into_make_service_with_connect_info::<SocketAddr>();
     Ok(axum::serve(TcpListener::bind(std::env::var("LISTEN")?).await?, app).await?)
 }
 
-async fn report(ruling: Ruling) -> String {
-    let binding = ruling.binding().and_then(|verdict| Some((verdict.rule()?.path(), verdict.decision()?)));
+async fn report(decision: RulesDecision) -> String {
+    let binding = decision.binding().and_then(|outcome| Some((outcome.rule()?.path(), outcome.decision()?)));
     binding.map_or_else(|| "no limit\n".to_owned(), |(rule, decision)| format!("{rule}: {decision}\n"))
 }

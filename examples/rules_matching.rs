@@ -1,4 +1,4 @@
-//! How long rules take to load, and a descriptor to find its rule:
+//! Measures how long rules take to load, and how long a descriptor takes to find its rule:
 //! `cargo run --release --features rules --example rules_matching`.
 #![allow(clippy::print_stdout, reason = "a program that prints")]
 
@@ -6,14 +6,14 @@ use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use tidegate::Limiter;
-use tidegate::rules::{Descriptor, Mistakes, Rules};
+use tidegate::rules::{ConfigErrors, Descriptor, Rules};
 
 const KEYS: [&str; 5] = ["service", "region", "path", "method", "user"];
-/// How many values each level has: 10,000 rules.
+/// The number of values on each level: 10,000 rules.
 const WIDTHS: [u64; 5] = [10, 10, 10, 2, 5];
-const ASKED: u64 = 200_000;
+const LOOKUPS: u64 = 200_000;
 
-fn main() -> Result<(), Mistakes> {
+fn main() -> Result<(), ConfigErrors> {
     let mut text = "domain: d\ndescriptors:\n".to_owned();
     write_level(0, &mut text);
     let start = Instant::now();
@@ -28,9 +28,9 @@ fn main() -> Result<(), Mistakes> {
         KEYS.len()
     );
 
-    let mut times: Vec<Duration> = (0..ASKED)
-        .map(|ask| {
-            let values = values(ask);
+    let mut times: Vec<Duration> = (0..LOOKUPS)
+        .map(|lookup| {
+            let values = values(lookup);
             let start = Instant::now();
             let entries = KEYS.iter().zip(&values);
             let descriptor =
@@ -47,7 +47,7 @@ fn main() -> Result<(), Mistakes> {
     Ok(())
 }
 
-/// The values on the third level are beginnings.
+/// Writes one level of rules. The values on the third level are prefixes.
 fn write_level(level: usize, out: &mut String) {
     let indent = "    ".repeat(level);
     let star = if level == 2 { "*" } else { "" };
@@ -62,13 +62,13 @@ fn write_level(level: usize, out: &mut String) {
     }
 }
 
-/// Those of some rule, in no order.
-fn values(ask: u64) -> [String; 5] {
-    let mut rest = ask.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+/// Returns values that match a pseudo-random rule.
+fn values(lookup: u64) -> [String; 5] {
+    let mut rest = lookup.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
     let mut level = 0;
     WIDTHS.map(|width| {
-        let more = if level == 2 { "/list" } else { "" };
-        let value = format!("v{}{more}", rest % width);
+        let suffix = if level == 2 { "/list" } else { "" };
+        let value = format!("v{}{suffix}", rest % width);
         rest /= width;
         level += 1;
         value

@@ -4,7 +4,7 @@
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --features axum --example ten_lines
 //! ```
 //!
-//! What it answers (`date` and `content-length` left out):
+//! Its responses (without `date` and `content-length`):
 //!
 //! ```console
 //! $ curl -si -H 'x-api-key: ann' http://127.0.0.1:3000/

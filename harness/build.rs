@@ -5,7 +5,7 @@ use std::{env, path::Path, process::Command};
 fn main() {
     println!("cargo::rerun-if-changed=clock.c");
     println!("cargo::rerun-if-env-changed=CC");
-    // LD_PRELOAD and the system call that clock.c makes are Linux's.
+    // LD_PRELOAD and the system call in clock.c exist only on Linux.
     if env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
         return;
     }

@@ -1,6 +1,6 @@
-// Preloaded into a redis-server: at every reading of the wall clock, adds the microseconds that
-// stand first in the file $TIDEGATE_CLOCK; or shows those that stand second, if they are not 0.
-// The monotonic clocks are left alone, as on a real machine whose clock is set.
+// Preloaded into a redis-server. Every read of the wall clock returns the second number of the file
+// $TIDEGATE_CLOCK if it is not 0. Otherwise it adds the first number. Both are in microseconds.
+// The monotonic clocks do not change, as on a real machine whose clock is set.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>

@@ -6,17 +6,17 @@
            window. The expiry of a blocked key covers the block as well, so its
            text carries the end of the window and of the block (us):
            `17 until 1763680520000000 blocked until 1763680530000000`
-  ARGV     quota: limit, window (us), 1 if by the clock, offset (us)
+  ARGV     quota: limit, window (us), 1 if aligned to the clock, offset (us)
   State    used, end of the window (ms); if nothing is used, the end of the
            window that a charge would begin
   Writes   a charge: INCRBY, or SET of a key that was blocked; PEXPIREAT with the
            first charge of a window. A refund of the last unit: UNLINK. A denial:
-           nothing, unless the window ends too late for this clock, or never:
-           then it ends with the current window.
+           nothing, except that a window that ends too late for this clock, or
+           never, then ends with the current window.
 ]]
 
 -- The maximum count, so that debt stays exact.
-local MOST_UNITS = 4503599627370496
+local MAX_UNITS = 4503599627370496
 local WINDOW = WHOLE .. ' until ' .. WHOLE .. BLOCKED .. WHOLE
 
 local function fixed_window(arg)
@@ -64,7 +64,7 @@ local function fixed_window(arg)
   local function charge(key, n, own, k, cost, blocked, ahead, used, ends, _, found)
     local units = k * cost
     if n == 0 or cost == 0 or (units == 0 and not ahead) then return end
-    local after = math.min(used + units, MOST_UNITS)
+    local after = math.min(used + units, MAX_UNITS)
     if found == ends and blocked == 0 then
       call('INCRBY', key, format(WHOLE, after - used))
     elseif blocked > now then

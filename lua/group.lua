@@ -1,16 +1,18 @@
 --[[
-  group: several limits for one ask, all or nothing; many groups in one call.
-  A group admits as many of its n asks as each of its limits can, and charges
-  exactly those to all of them. Each group sees what the ones before it wrote.
+  group: checks against several limits, all or nothing; many groups in one call.
+  A group admits as many of its n checks as each of its limits allows, and charges
+  exactly those to all of them. Each group observes the writes of the groups before
+  it.
 
   KEYS     one per item, group after group
-  ARGV     q, the number of quotas; then q times: algorithm, 4 numbers (see
-           there); then per group: n, number of items, and per item: quota (from
-           1), cost, longest accepted delay (us, '' for any)
-  Returns  {now, group, group, ...}, flat; a group is -1 - k, then per item what
-           stands after that in a row of take; or in their place one string, which
-           item failed (from 1) and why; then this group failed, and it alone
-  Writes   see the algorithms; all items are read before one is written
+  ARGV     q, the number of quotas; then q times: algorithm, 4 numbers (see the
+           algorithm); then per group: n, number of items, and per item: quota
+           (from 1), cost, longest accepted delay (us, '' for any)
+  Returns  {now, group, group, ...}, flat. A group is -1 - k, then per item the
+           state as in a row of take. A group that failed is one string: the
+           number of the item that failed (from 1), and the error. The other
+           groups are processed
+  Writes   see the algorithms; a group reads all its items before it writes one
 ]]
 local algorithms = {
   token_bucket = token_bucket,
@@ -26,7 +28,7 @@ for q = 1, ARGV[1] + 0 do
   arg = arg + 5
 end
 
--- What fails is said of `item`.
+-- The item in progress: the error of a group names it.
 local item
 local function take(first, n, items)
   local k, found = n, {}

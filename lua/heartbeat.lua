@@ -1,15 +1,19 @@
 --[[
-  heartbeat: counts the processes that share the quotas, of which this is one.
+  heartbeat: records that this process is alive, and counts the processes that
+  share the quotas.
 
-  KEYS     zset: a process's name, by when it was last heard of (us)
-  ARGV     name; who has not been heard of for so long does not count (ms)
-  Returns  how many there are
-  Writes   ZADD, ZREMRANGEBYSCORE, PEXPIREAT: the key lives as long as a name
+  KEYS     zset: score us of the last heartbeat, member the name of a process
+  ARGV     name; lifetime (ms): a process whose last heartbeat is older is not
+           counted
+  Returns  the number of processes, including this one
+  Writes   ZADD, ZREMRANGEBYSCORE, PEXPIREAT: the key expires one lifetime after
+           the last heartbeat
 ]]
 local key, name, lifetime = KEYS[1], ARGV[1], ARGV[2] * 1000
 call('ZADD', key, stamp, name)
--- Also who is dated in the future, where the server's clock was stepped back.
 call('ZREMRANGEBYSCORE', key, '-inf', format(WHOLE, now - lifetime))
+-- Also removes names that are dated more than a lifetime in the future: they remain
+-- after the server's clock is stepped back.
 call('ZREMRANGEBYSCORE', key, '(' .. format(WHOLE, now + lifetime), '+inf')
 failure(expire, key, now + lifetime, 0)
 return call('ZCARD', key)

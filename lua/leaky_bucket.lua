@@ -1,7 +1,7 @@
 --[[
-  leaky_bucket: a token bucket seen as a queue. The level is the work that waits,
-  so who is admitted waits until what is before him has drained. An ask that
-  would wait longer than it accepts is denied and takes no place.
+  leaky_bucket: a token bucket used as a queue. The level is the work that waits.
+  An admitted check waits until the work before it has drained. A check that would
+  wait longer than it accepts is denied, and adds nothing to the queue.
 
   KEYS     hash: used, as token_bucket
   ARGV     quota: queue, rate, per, 1
@@ -13,12 +13,12 @@ local function leaky_bucket(arg)
   local afford, charge, give_back = token_bucket(arg)
 
   local function afford_in_time(key, n, cost, max_delay)
-    local own, blocked, ahead, ticks, _, _, kept = afford(key, n, cost)
+    local own, blocked, ahead, ticks, _, _, expiry_step = afford(key, n, cost)
     if max_delay ~= '' and own > 0 and cost > 0 then
       local last = max_delay * rate - ticks
       own = last < 0 and 0 or math.min(own, math.floor(last / (cost * per)) + 1)
     end
-    return own, blocked, ahead, ticks, nil, nil, kept
+    return own, blocked, ahead, ticks, nil, nil, expiry_step
   end
 
   return afford_in_time, charge, give_back

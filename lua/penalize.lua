@@ -4,8 +4,8 @@
 
   KEYS     one
   ARGV     quota: 4 numbers, see the algorithm; units
-  Returns  now, or {now, stamp} where the stamp by which a refund returns the units
-           is another, or an error string
+  Returns  now; or {now, stamp} if a refund of these units needs another stamp
+           than now; or an error string
   Writes   as a charge of the algorithm
 ]]
 local afford, charge = algorithm(1)

@@ -2,7 +2,7 @@
   prelude: shared by algorithms and verbs: numbers, expiry, failures, and the
   contract between the two.
 
-  Promises  `stamp` of any build, `WHOLE`, `integer`, `expire`, `failure`
+  Defines  `stamp` of any build, `WHOLE`, `integer`, `expire`, `failure`
 
   Each algorithm file defines a function that takes the index of its quota in
   ARGV and returns the three functions below. They raise errors: see `failure`.

@@ -1,11 +1,11 @@
 --[[
-  reset: as if the keys had never been asked for; blocks are lifted with it.
+  reset: makes keys untouched, and so lifts their blocks.
 
   KEYS     any number
   ARGV     ignored
-  Returns  how many there were
+  Returns  the number of keys that existed
   Writes   UNLINK, which frees a long log outside of Redis's main thread
 ]]
-local gone = 0
-for i = 1, #KEYS do gone = gone + redis.call('UNLINK', KEYS[i]) end
-return gone
+local removed = 0
+for i = 1, #KEYS do removed = removed + redis.call('UNLINK', KEYS[i]) end
+return removed

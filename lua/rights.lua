@@ -4,14 +4,14 @@
 
   KEYS     one of the namespace
   ARGV     none
-  Returns  the names of those commands; none if the server cannot tell (before
-           Redis 7.0)
+  Returns  the names of those commands; none if the server cannot report them
+           (before Redis 7.0)
   Writes   nothing
 ]]
-local key, may, missing = KEYS[1], redis.acl_check_cmd, {}
-if not may then return missing end
+local key, is_allowed, missing = KEYS[1], redis.acl_check_cmd, {}
+if not is_allowed then return missing end
 local function need(command, ...)
-  if not may(command, ...) then missing[#missing + 1] = command end
+  if not is_allowed(command, ...) then missing[#missing + 1] = command end
 end
 need('DECRBY', key, '1')
 need('GET', key)

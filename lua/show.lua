@@ -34,13 +34,13 @@ local function span(us)
 end
 
 -- Replaces characters that could control a terminal.
-local function shown(text)
+local function printable(text)
   return (string.gsub(string.sub(text, 1, 60), '[^%w%p ]', '?'))
 end
 
-local function corrupt(why)
-  if string.find(why, 'WRONGTYPE', 1, true) then why = 'a value of another type' end
-  return 'corrupt: ' .. why .. '; tidegate did not write this: find the other writer, then delete the key'
+local function corrupt(reason)
+  if string.find(reason, 'WRONGTYPE', 1, true) then reason = 'a value of another type' end
+  return 'corrupt: ' .. reason .. '; tidegate did not write this: find the other writer, then delete the key'
 end
 
 -- Returns the state's text without its block, and the end of the block (us).
@@ -49,14 +49,14 @@ local function split(text)
   return state or text, tonumber(blocked or 0)
 end
 
-local function level(text, of)
+local function level(text, labels)
   local state, blocked = split(text)
   local ticks, per, capacity, rate, at = match(state, '^(%d+)/(%d+) of (%d+), (%d+)/us at (%d+)$')
   if not ticks or per + 0 == 0 or rate + 0 == 0 then return end
   ticks = math.max(0, ticks - math.max(0, now - at) * rate)
   local used, left = ticks / per, math.max(0, math.floor((capacity * per - ticks) / per))
-  local words = number(used) .. ' of ' .. capacity .. ' ' .. of[1] .. ', ' .. left .. ' ' .. of[2]
-  if ticks > 0 then words = words .. ', ' .. of[3] .. ' in ' .. span(math.ceil(ticks / rate)) end
+  local words = number(used) .. ' of ' .. capacity .. ' ' .. labels[1] .. ', ' .. left .. ' ' .. labels[2]
+  if ticks > 0 then words = words .. ', ' .. labels[3] .. ' in ' .. span(math.ceil(ticks / rate)) end
   return words, blocked
 end
 
@@ -124,7 +124,7 @@ local function state(algorithm, window, clock)
   else
     found = try('HGET', key, 'used')
   end
-  if type(found) == 'table' then return corrupt(shown(found.err)) end
+  if type(found) == 'table' then return corrupt(printable(found.err)) end
   title = string.gsub(algorithm, '_', ' ')
   if window then title = title .. ' of ' .. window end
   if clock then title = title .. ' by the clock' end
@@ -144,7 +144,7 @@ local function state(algorithm, window, clock)
     words, blocked = log(window_us)
   end
   if not words then
-    return corrupt(type(found) == 'string' and '"' .. shown(found) .. '"' or 'members')
+    return corrupt(type(found) == 'string' and '"' .. printable(found) .. '"' or 'members')
   end
   if blocked > now then words = words .. ', all checks denied for ' .. span(blocked - now) end
   return title .. ': ' .. words
@@ -153,29 +153,29 @@ end
 local function shared(name)
   if name == 'instances' then
     local newest = try('ZREVRANGE', key, '0', '0', 'WITHSCORES')
-    if newest.err then return corrupt(shown(newest.err)) end
+    if newest.err then return corrupt(printable(newest.err)) end
     if not newest[1] then return 'instances: none' end
     return format('instances: %d, the last heartbeat %s ago', call('ZCARD', key), span(math.max(0, now - newest[2])))
   end
   local found = try('HGETALL', key)
-  if found.err then return corrupt(shown(found.err)) end
-  local orders, ago = 0, nil
+  if found.err then return corrupt(printable(found.err)) end
+  local overrides, ago = 0, nil
   for i = 1, #found, 2 do
     if found[i] ~= 'changed' then
       local ends = match(found[i + 1], ' until (%d+)$')
-      if not ends or ends + 0 > now then orders = orders + 1 end
+      if not ends or ends + 0 > now then overrides = overrides + 1 end
     elseif tonumber(found[i + 1]) then
       ago = span(math.max(0, now - found[i + 1]))
     end
   end
-  return format('orders: %d in force', orders) .. (ago and ', changed ' .. ago .. ' ago' or '')
+  return format('overrides: %d active', overrides) .. (ago and ', changed ' .. ago .. ' ago' or '')
 end
 
 local function describe()
   local layout, rest = match(key, '^[%w_.-]+:(%d+):(.+)$')
   if not rest then return 'not a key of tidegate' end
   local name = match(rest, '^{%w+}:(%a+)$') or match(rest, '^%a+$')
-  if layout == SHARED_LAYOUT and (name == 'instances' or name == 'orders') then return shared(name) end
+  if layout == SHARED_LAYOUT and (name == 'instances' or name == 'overrides') then return shared(name) end
   local shape = match(rest, '^[%w_.-]+:([%w_/@+]+):')
   if not shape then return 'not a key of tidegate' end
   if layout ~= LAYOUT then return 'state of layout ' .. layout .. ', which another version of tidegate wrote' end
@@ -186,5 +186,5 @@ local function describe()
   return state(algorithm, window, clock)
 end
 
-local line = { ok = describe() }
-return line
+local reply = { ok = describe() }
+return reply

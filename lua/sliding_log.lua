@@ -17,7 +17,7 @@
 
 -- The maximum of used units, so that debt stays exact. Beyond it the running total
 -- restarts.
-local MOST_TOTAL = 4503599627370496
+local MAX_TOTAL = 4503599627370496
 local TRIM = 256
 local ENTRY = IS_64_BIT and '%016d:%d' or '%016.0f:%.0f'
 local match = string.match
@@ -132,7 +132,7 @@ local function sliding_log(arg)
 
   -- Merges the units in the window into one entry, which leaves the window late,
   -- never early.
-  local function start_anew(key, used, at, units, blocked)
+  local function restart_total(key, used, at, units, blocked)
     call('UNLINK', key)
     if used > 0 then call('ZADD', key, format(WHOLE, at), format(ENTRY, used, used)) end
     if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
@@ -145,28 +145,28 @@ local function sliding_log(arg)
     if count_denied then units = units + math.min((n - own) * cost, limit) end
     if n > 0 and cost > 0 and (units > 0 or ahead) then
       if ahead then redate(key, total, blocked) end
-      units = math.min(units, math.max(0, MOST_TOTAL - used))
+      units = math.min(units, math.max(0, MAX_TOTAL - used))
       if units > 0 then
         add(key, total + units, units)
         total = total + units
         -- Without stale entries, the total equals the units in the window.
         local has_stale = total > used + units
-        if total > MOST_TOTAL then
-          total, first_at, first_total = start_anew(key, used, at, units, blocked), at, used
+        if total > MAX_TOTAL then
+          total, first_at, first_total = restart_total(key, used, at, units, blocked), at, used
         end
         if used == 0 then first_at, first_total = now, total end
         used, at = used + units, now
-        local gone = has_stale and call('ZCOUNT', key, '-inf', edge) or 0
+        local excess = has_stale and call('ZCOUNT', key, '-inf', edge) or 0
         -- If denials count, only the newest `limit` units can deny a check.
-        if count_denied then gone = math.max(gone, rank_of(key, total - limit + 1)) end
-        if gone > 0 then call('ZREMRANGEBYRANK', key, '0', format(WHOLE, math.min(gone, TRIM) - 1)) end
+        if count_denied then excess = math.max(excess, rank_of(key, total - limit + 1)) end
+        if excess > 0 then call('ZREMRANGEBYRANK', key, '0', format(WHOLE, math.min(excess, TRIM) - 1)) end
       end
       if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
       expire(key, used > 0 and at + window or 0, blocked)
     end
     cost = math.max(cost, 1)
     if used + cost <= limit then return 0 end
-    -- Common case: only the oldest entry must leave.
+    -- The common case: only the oldest entry must leave.
     local needed = total - limit + cost
     if first_total and first_total >= needed then return math.min(first_at, now) end
     local rank = format(WHOLE, rank_of(key, needed))
@@ -197,10 +197,10 @@ local function sliding_log(arg)
       call('ZADD', key, old[2], new)
       call('ZREM', key, old[1])
     end
-    local stale, stays = call('ZCOUNT', key, '-inf', edge), rank_of(key, base + 1)
-    rewrite(stays, base)
+    local stale, first_kept = call('ZCOUNT', key, '-inf', edge), rank_of(key, base + 1)
+    rewrite(first_kept, base)
     if stale > 0 then rewrite(stale - 1, nil, base) end
-    if stays > stale then call('ZREMRANGEBYRANK', key, stale, stays - 1) end
+    if first_kept > stale then call('ZREMRANGEBYRANK', key, stale, first_kept - 1) end
     expire(key, at + window, blocked)
   end
 

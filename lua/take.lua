@@ -1,33 +1,35 @@
 --[[
-  take: for each key, how many of n asks its limit can admit; charges exactly
-  those. All keys have one quota, so that it is read once. Each key sees what
-  the ones before it wrote.
+  take: for each key, admits as many of n checks as the limit allows, and charges
+  exactly those. All keys share one quota, so the script reads it once. Each key
+  observes the writes of the keys before it.
 
-  KEYS     one per ask
+  KEYS     one per row of the reply; a key may occur several times
   ARGV     quota: 4 numbers, see the algorithm;
-           then n, cost, longest accepted delay (us, '' for any): per key, or
-           once where they are the same for all, or not at all where each is one
-           ask for one unit, whatever the delay
-  Returns  {now, row, row, ...}, flat, and no number that the client can tell by
-           itself. A row is the state before (settled to now;
-           as many numbers as the algorithm has), or in its place one string
-           that says why this key failed, and it alone. Where less than n are
-           admitted, k stands before it as -1 - k. Where the key has a block,
-           be it over, that does in any case, and the state's first number x
-           stands as -1 - x and blocked_until after it
+           then n, cost, longest accepted delay (us, '' for any): per key; or once
+           if they are equal for all keys; or not at all if each key has one check
+           of cost 1 and accepts any delay
+  Returns  {now, row, row, ...}, flat, without numbers that the client can derive.
+           A row is
+             -1 - k, if only k < n checks are admitted, or if the key has a
+               block, even an expired one;
+             the state before the take, settled to now: as many numbers as the
+               algorithm has. If the key has a block, the first number x is sent
+               as -1 - x, and blocked_until follows it.
+           The row of a key that failed is one string: the error. The other keys
+           are processed
   Writes   see the algorithm
 ]]
-local reply, take_in_full = { now }, nil
+local reply, take_slow = { now }, nil
 while done < #KEYS do
-  local _, raised = pcall(usual, reply, call, format, now, stamp)
+  local _, raised = pcall(fast_path, reply, call, format, now, stamp)
   if raised and string.find(raised, '^%u+ ') then
-    -- Redis refused something, maybe after the charge: so it is not tried again.
+    -- Redis rejected a command, possibly after the charge, so this key is not retried.
     done = done + 1
     reply[#reply + 1] = raised
   elseif done < #KEYS then
     done = done + 1
-    take_in_full = take_in_full or in_full(call, format, now, stamp)
-    take_in_full(done, reply)
+    take_slow = take_slow or slow_path(call, format, now, stamp)
+    take_slow(done, reply)
   end
 end
 return reply

@@ -5,7 +5,7 @@
   and `rate` ticks drain per microsecond. The state is the used units, so a
   raised capacity gives room at once.
 
-  KEYS     hash: used, a text (see text.lua) such as
+  KEYS     hash: used, a text (see hash_state) such as
            `150000/60000 of 10, 5/us at 1763680467812345`: ticks, and `per`,
            capacity and rate of the quota that wrote them; us
   ARGV     quota: capacity, rate, per, 0
@@ -17,7 +17,7 @@
 ]]
 
 -- The maximum level, so that debt stays in the exact range.
-local MOST_TICKS = 562949953421312
+local MAX_TICKS = 562949953421312
 
 local function token_bucket(arg)
   local capacity, rate, per = ARGV[arg] + 0, ARGV[arg + 1] + 0, ARGV[arg + 2] + 0
@@ -34,38 +34,38 @@ local function token_bucket(arg)
     return empty - empty % step
   end
 
-  -- `kept`: the step in which the stored level will be empty, if this version of
+  -- `expiry_step`: the step in which the stored level will be empty, if this version of
   -- the quota wrote the level and so set the expiry.
   local function afford(key, n, cost)
     local text = call('HGET', key, 'used')
-    local ticks, at, blocked, kept = 0, now, 0, nil
+    local ticks, at, blocked, expiry_step = 0, now, 0, nil
     if text then
-      local digits, their_per, their_quota, time, rest = match(text, '^(%d+)/(%d+)( of %d+, %d+/us at )(%d+)(.*)$')
-      ticks, at, their_per = integer(digits), integer(time), integer(their_per)
+      local digits, old_per, old_quota, time, rest = match(text, '^(%d+)/(%d+)( of %d+, %d+/us at )(%d+)(.*)$')
+      ticks, at, old_per = integer(digits), integer(time), integer(old_per)
       if rest ~= '' then blocked = rest and blocked_until(rest) end
-      if not (ticks and at and blocked and their_per and their_per > 0) then error('STATE used', 0) end
-      if their_per ~= per then ticks = math.floor(math.min(ticks / their_per * per, EXACT) + 0.5) end
-      ticks = math.min(ticks, MOST_TICKS)
-      if their_per == per and their_quota == quota and blocked == 0 then kept = step_of(ticks, at) end
+      if not (ticks and at and blocked and old_per and old_per > 0) then error('STATE used', 0) end
+      if old_per ~= per then ticks = math.floor(math.min(ticks / old_per * per, EXACT) + 0.5) end
+      ticks = math.min(ticks, MAX_TICKS)
+      if old_per == per and old_quota == quota and blocked == 0 then expiry_step = step_of(ticks, at) end
       if at <= now then ticks = math.max(0, ticks - (now - at) * rate) end
     end
     local ahead, unit = at > now, cost * per
     if (blocked <= now and ticks + n * unit <= full) or cost == 0 then
-      return n, blocked, ahead, ticks, nil, nil, kept
+      return n, blocked, ahead, ticks, nil, nil, expiry_step
     end
     if blocked > now then return 0, blocked, ahead, ticks end
-    return math.max(0, math.floor((full - ticks) / unit)), blocked, ahead, ticks, nil, nil, kept
+    return math.max(0, math.floor((full - ticks) / unit)), blocked, ahead, ticks, nil, nil, expiry_step
   end
 
-  local function charge(key, n, own, k, cost, blocked, ahead, ticks, _, _, kept)
+  local function charge(key, n, own, k, cost, blocked, ahead, ticks, _, _, expiry_step)
     if k * cost > 0 or (ahead and n * cost > 0) then
-      ticks = math.min(ticks + k * cost * per, MOST_TICKS)
+      ticks = math.min(ticks + k * cost * per, MAX_TICKS)
       local text = format(level, ticks)
       if blocked > now then text = text .. BLOCKED .. format(WHOLE, blocked) end
       call('HSET', key, 'used', text)
       local begin = step_of(ticks, now)
-      if begin ~= kept then expire(key, begin + step, blocked) end
-    elseif n * cost > 0 and not kept then
+      if begin ~= expiry_step then expire(key, begin + step, blocked) end
+    elseif n * cost > 0 and not expiry_step then
       local needed = math.max(now + math.ceil(ticks / rate), blocked)
       -- The check stays denied even if Redis rejects the write.
       if needed > now and now + call('PTTL', key) * 1000 < needed then
@@ -74,7 +74,7 @@ local function token_bucket(arg)
     end
   end
 
-  -- Units charged at `stamp` have been draining since.
+  -- Units charged at `stamp` have drained since then.
   local function give_back(key, units, stamp, blocked, _, ticks)
     local left = math.min(units * per - math.max(0, now - (stamp or now)) * rate, ticks)
     if left > 0 then charge(key, 1, 1, 0, 1, blocked, true, ticks - left) end

@@ -1,5 +1,5 @@
-//! Writes one module for each variant of each part: the production files as they are, and once for each planted
-//! weakening, with its text replaced. Each variant has a copy of the part's models.
+//! Writes one module for each variant of each part. One variant is the unchanged production files. Each
+//! planted weakening is a variant with its text replaced. Each variant has a copy of the part's models.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -54,7 +54,7 @@ fn write_variant(
     let model = models.join("src").join(part.name).with_extension("rs");
     let production = part.files.iter().map(|file| models.join("../src").join(file));
     let mut unused: Vec<_> = part.reductions.iter().chain(replacements).collect();
-    // Models use only some items. A mistake need not be written well.
+    // Models use only some items. Planted bugs need not satisfy the lints.
     let allowed = if variant == RIGHT { "dead_code" } else { "warnings, clippy::all" };
     let _ = writeln!(modules, "#[allow({allowed})] mod {variant} {{");
     for source in production.chain([model.clone()]) {

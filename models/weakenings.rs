@@ -2,21 +2,21 @@
 
 /// A part of the production code that is checked.
 struct Part {
-    /// Also the name of the file in `src` with its models.
+    /// The name of the part, and of the file in `src` with its models.
     name: &'static str,
-    /// In `src` of the production code.
+    /// Paths below the production code's `src`.
     files: &'static [&'static str],
-    /// Make the part small enough to explore.
+    /// Replacements that make the part small enough to explore.
     reductions: &'static [Replacement],
     models: &'static [&'static str],
     weakenings: &'static [Weakening],
 }
 
-/// A mistake that could be made in the part.
+/// A bug that is planted in the part.
 struct Weakening {
     name: &'static str,
     replacements: &'static [Replacement],
-    /// The model that has to fail.
+    /// The model that must fail.
     caught_by: &'static str,
 }
 
@@ -244,8 +244,8 @@ const PARTS: &[Part] = &[
             Weakening {
                 name: "denial_is_confirmed_before_it_is_inserted",
                 replacements: &[(
-                    "server_now_us, asked, is_confirmed: false }",
-                    "server_now_us, asked, is_confirmed: self.is_up_to_date(asked, server_now_us) }",
+                    "server_now_us, charges, is_confirmed: false }",
+                    "server_now_us, charges, is_confirmed: self.is_up_to_date(charges, server_now_us) }",
                 )],
                 caught_by: "no_denial_is_found_after_its_key_was_forgotten",
             },
@@ -254,8 +254,8 @@ const PARTS: &[Part] = &[
                 replacements: &[
                     ("        self.forgotten[slot(target)].fetch_add(1, Ordering::SeqCst);\n", ""),
                     (
-                        "        self.by_target.remove(target);\n",
-                        "        self.by_target.remove(target);\n        \
+                        "        self.target_cache.remove(target);\n",
+                        "        self.target_cache.remove(target);\n        \
                          self.forgotten[slot(target)].fetch_add(1, Ordering::SeqCst);\n",
                     ),
                 ],
@@ -288,8 +288,8 @@ const PARTS: &[Part] = &[
             Weakening {
                 name: "charge_is_read_by_acquire",
                 replacements: &[(
-                    "self.charged_us[asked.slot].load(Ordering::SeqCst)",
-                    "self.charged_us[asked.slot].load(Ordering::Acquire)",
+                    "self.charged_us[charges.slot].load(Ordering::SeqCst)",
+                    "self.charged_us[charges.slot].load(Ordering::Acquire)",
                 )],
                 caught_by: "no_denial_is_found_after_a_later_charge",
             },
@@ -367,7 +367,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "snapshot",
-        files: &["orders/snapshot.rs"],
+        files: &["overrides/snapshot.rs"],
         reductions: &[],
         models: &[
             "a_check_that_starts_after_a_reading_was_applied_uses_it",

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# The Docker engine by its HTTP API and curl: many machines have an engine and no docker client.
+# Calls the Docker engine's HTTP API with curl: many machines have an engine but no docker client.
 
 engine_host() {
     if [[ -n ${DOCKER_HOST:-} ]]; then
         echo "$DOCKER_HOST"
         return
     fi
-    # The order in which testcontainers looks.
+    # The same order as testcontainers.
     local socket
     for socket in /var/run/docker.sock "${XDG_RUNTIME_DIR:-}/.docker/run/docker.sock" \
         "${HOME:-}/.docker/run/docker.sock" "${HOME:-}/.docker/desktop/docker.sock"; do

@@ -10,7 +10,7 @@ mod sliding_counter;
 mod sliding_log;
 mod token_bucket;
 
-pub use self::sliding_log::{Entry, Log};
+pub use self::sliding_log::{Log, LogEntry};
 use smallvec::SmallVec;
 
 use crate::quota::{Kind, Quota};
@@ -32,34 +32,34 @@ pub enum State {
 }
 
 /// The maximum units of one penalty or refund: larger counts would not be exact.
-pub const MOST_DEBT: u64 = 1 << 49;
+pub const MAX_DEBT: u64 = 1 << 49;
 
 /// Every integer up to here is exact in a double: no script counts further.
 pub(crate) const EXACT: u64 = 1 << 53;
 
 /// The raw state at the current time, as a script reports it: one to three numbers, whose meaning depends on
 /// the algorithm (`State` in its Lua header).
-pub type Seen = [u64; 3];
+pub type RawState = [u64; 3];
 
-/// The operations of one algorithm. Times are in µs; `seen` is always settled to `now`.
+/// The operations of one algorithm. Times are in µs; `raw` is always settled to `now`.
 pub trait Algorithm {
-    /// Returns how many numbers of [`Seen`] the script reports.
+    /// Returns how many numbers of [`RawState`] the script reports.
     fn fields(&self) -> usize;
 
     /// Returns whether the script can have reported this. The other methods rely on these bounds.
-    fn is_possible(&self, seen: Seen, now: u64) -> bool;
+    fn is_possible(&self, raw: RawState, now: u64) -> bool;
 
     /// Returns the raw state at `now`.
-    fn settle(&self, state: &State, now: u64) -> Seen;
+    fn settle(&self, state: &State, now: u64) -> RawState;
 
     /// Returns whether the state is dated in the future, because the server's clock was stepped back.
     fn is_ahead(&self, state: &State, now: u64) -> bool;
 
     /// Returns how many of `n` checks of `cost` each can be admitted.
-    fn afford(&self, seen: Seen, n: u64, cost: u64, now: u64, max_delay: Option<u64>) -> u64;
+    fn afford(&self, raw: RawState, n: u64, cost: u64, now: u64, max_delay: Option<u64>) -> u64;
 
     /// Adds `units` to the state, dated `now`. 0 units only change the date.
-    fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64);
+    fn charge(&self, state: &mut State, raw: RawState, units: u64, now: u64);
 
     /// Returns the units that a denial of `denied` checks adds to the state.
     fn charge_of_denied(&self, _denied: u64, _cost: u64) -> u64 {
@@ -68,7 +68,7 @@ pub trait Algorithm {
 
     /// Returns the stamp that identifies a take to its refunds. Refunds depend on when their units were
     /// charged.
-    fn stamp(&self, _seen: Seen, now: u64) -> u64 {
+    fn stamp(&self, _raw: RawState, now: u64) -> u64 {
         now
     }
 
@@ -76,27 +76,27 @@ pub trait Algorithm {
     /// Returns whether the state changed.
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool;
 
-    /// Returns `seen` after `units` more.
-    fn after(&self, seen: Seen, units: u64, now: u64) -> Seen;
+    /// Returns `raw` after `units` more.
+    fn after(&self, raw: RawState, units: u64, now: u64) -> RawState;
 
-    /// Adds to `seen` the parts that depend on the state after the take.
-    fn complete(&self, seen: Seen, _state: &State, _cost: u64, _now: u64) -> Seen {
-        seen
+    /// Adds to `raw` the parts that depend on the state after the take.
+    fn complete(&self, raw: RawState, _state: &State, _cost: u64, _now: u64) -> RawState {
+        raw
     }
 
     /// Returns the units left.
-    fn remaining(&self, seen: Seen, now: u64) -> u64;
+    fn remaining(&self, raw: RawState, now: u64) -> u64;
 
     /// Returns the time until another check of `cost` is admitted; 0 if it would be now.
-    fn retry_after(&self, seen: Seen, cost: u64, max_delay: Option<u64>, now: u64) -> u64;
+    fn retry_after(&self, raw: RawState, cost: u64, max_delay: Option<u64>, now: u64) -> u64;
 
     /// Returns the time until the state equals an unused one; 0 if it does now.
-    fn reset_after(&self, seen: Seen, now: u64) -> u64;
+    fn reset_after(&self, raw: RawState, now: u64) -> u64;
 
     /// Returns when a key in this state expires: when its state no longer matters, or slightly later if
     /// expiries then change less often.
-    fn kept_until(&self, seen: Seen, now: u64) -> u64 {
-        now + self.reset_after(seen, now)
+    fn kept_until(&self, raw: RawState, now: u64) -> u64 {
+        now + self.reset_after(raw, now)
     }
 
     /// Returns [`kept_until`](Self::kept_until) at the time when this same quota wrote the state.
@@ -105,7 +105,7 @@ pub trait Algorithm {
     }
 
     /// Returns how long the next admitted check waits for its turn.
-    fn delay(&self, _seen: Seen) -> u64 {
+    fn delay(&self, _raw: RawState) -> u64 {
         0
     }
 
@@ -119,15 +119,15 @@ pub trait Algorithm {
 impl Kind {
     pub fn algorithm(&self) -> &dyn Algorithm {
         match self {
-            Self::TokenBucket(it) => it,
-            Self::LeakyBucket(it) => it,
-            Self::FixedWindow(it) => it,
-            Self::SlidingLog(it) => it,
-            Self::SlidingCounter(it) => it,
+            Self::TokenBucket(kind) => kind,
+            Self::LeakyBucket(kind) => kind,
+            Self::FixedWindow(kind) => kind,
+            Self::SlidingLog(kind) => kind,
+            Self::SlidingCounter(kind) => kind,
         }
     }
 
-    /// Returns the measured cost of one key in Redis, relative to the other algorithms: see `MOST_WORK`.
+    /// Returns the measured cost of one key in Redis, relative to the other algorithms: see `MAX_WORK`.
     pub(crate) fn work(&self) -> u32 {
         match self {
             Self::TokenBucket(_) | Self::LeakyBucket(_) | Self::FixedWindow(_) => 2,
@@ -160,7 +160,7 @@ pub struct Item<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Before {
     pub blocked_until_us: u64,
-    pub seen: Seen,
+    pub raw: RawState,
 }
 
 /// Admits as many of `n` checks as every item affords, and charges exactly those.
@@ -170,7 +170,7 @@ pub fn take(items: &mut [Item<'_>], n: u64, now: u64) -> (u64, SmallVec<[Before;
         .map(|item| {
             let algorithm = item.quota.kind().algorithm();
             let blocked_until_us = item.record.blocked_until_us;
-            let before = Before { blocked_until_us, seen: algorithm.settle(&item.record.state, now) };
+            let before = Before { blocked_until_us, raw: algorithm.settle(&item.record.state, now) };
             (before.afford(item.quota, n, item.cost, item.max_delay, now), before)
         })
         .collect();
@@ -184,9 +184,9 @@ pub fn take(items: &mut [Item<'_>], n: u64, now: u64) -> (u64, SmallVec<[Before;
             if n > 0 && item.cost > 0 {
                 let denied = algorithm.charge_of_denied(n - own, item.cost);
                 let units = k * item.cost + denied;
-                record.write(item.quota, before.seen, units, now);
+                record.write(item.quota, before.raw, units, now);
             }
-            before.seen = algorithm.complete(before.seen, &record.state, item.cost, now);
+            before.raw = algorithm.complete(before.raw, &record.state, item.cost, now);
             before
         })
         .collect();
@@ -196,21 +196,21 @@ pub fn take(items: &mut [Item<'_>], n: u64, now: u64) -> (u64, SmallVec<[Before;
 impl Record {
     /// Charges `units`. With 0 units, repairs a state dated in the future, and an expiry that is too early
     /// for this quota.
-    fn write(&mut self, quota: &Quota, seen: Seen, units: u64, now: u64) {
+    fn write(&mut self, quota: &Quota, raw: RawState, units: u64, now: u64) {
         let algorithm = quota.kind().algorithm();
         let was_kept_until = match self.blocked_until_us {
             0 => algorithm.was_kept_until(&self.state),
             _ => None,
         };
         if units > 0 || algorithm.is_ahead(&self.state, now) {
-            algorithm.charge(&mut self.state, seen, units, now);
+            algorithm.charge(&mut self.state, raw, units, now);
             self.forget_passed_block(now);
             // Skips the write if the expiry is unchanged.
             if was_kept_until != Some(self.kept_until(quota, now)) {
                 self.expire(quota, now);
             }
         } else if algorithm.lengthens() && was_kept_until.is_none() {
-            let needed_us = algorithm.reset_after(seen, now).max(self.blocked_until_us.saturating_sub(now));
+            let needed_us = algorithm.reset_after(raw, now).max(self.blocked_until_us.saturating_sub(now));
             let left_ms = self.expires_ms.saturating_sub(now / 1_000);
             if left_ms * 1_000 < needed_us {
                 self.expire(quota, now);
@@ -221,8 +221,8 @@ impl Record {
     /// Charges `units` without a check.
     pub fn penalize(&mut self, quota: &Quota, units: u64, now: u64) {
         if units > 0 {
-            let seen = quota.kind().algorithm().settle(&self.state, now);
-            self.write(quota, seen, units, now);
+            let raw = quota.kind().algorithm().settle(&self.state, now);
+            self.write(quota, raw, units, now);
         }
     }
 
@@ -241,8 +241,8 @@ impl Record {
             return;
         }
         let algorithm = quota.kind().algorithm();
-        let seen = algorithm.settle(&self.state, now);
-        algorithm.charge(&mut self.state, seen, 0, now);
+        let raw = algorithm.settle(&self.state, now);
+        algorithm.charge(&mut self.state, raw, 0, now);
         self.blocked_until_us = until;
         self.expire(quota, now);
     }
@@ -301,7 +301,7 @@ impl Before {
         } else if self.blocked_until_us > now {
             0
         } else {
-            quota.kind().algorithm().afford(self.seen, n, cost, now, max_delay)
+            quota.kind().algorithm().afford(self.raw, n, cost, now, max_delay)
         }
     }
 }
@@ -322,7 +322,7 @@ impl Taken<'_> {
             (false, true) => spent_before + cost,
             (false, false) => spent_before + algorithm.charge_of_denied(n.saturating_sub(own()), cost),
         };
-        let after = algorithm.after(before.seen, spent, now);
+        let after = algorithm.after(before.raw, spent, now);
         let block = before.blocked_until_us.saturating_sub(now);
         Answer {
             allowed,
@@ -330,7 +330,7 @@ impl Taken<'_> {
             retry_after_us: algorithm.retry_after(after, cost.max(1), max_delay, now).max(block),
             reset_after_us: algorithm.reset_after(after, now).max(block),
             delay_us: if allowed && !is_peek {
-                algorithm.delay(algorithm.after(before.seen, spent_before, now))
+                algorithm.delay(algorithm.after(before.raw, spent_before, now))
             } else {
                 0
             },

@@ -225,8 +225,8 @@ mod tests {
             };
         }
         check! { u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize }
-        let around = u128::from(u64::MAX);
-        for value in [around - 1, around, around + 1, around * 10, around * 10 + 9] {
+        let max = u128::from(u64::MAX);
+        for value in [max - 1, max, max + 1, max * 10, max * 10 + 9] {
             assert_eq!(text(value), value.to_string());
         }
         for value in (0..128).map(|shift| i128::MIN >> shift) {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_bytes_are_keys_as_they_are() {
+    fn text_and_bytes_are_used_unchanged() {
         let bytes: &[u8] = b"user:42";
         assert_eq!(text("user:42"), "user:42");
         assert_eq!(text(bytes), "user:42");

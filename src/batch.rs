@@ -5,11 +5,11 @@
 //! are enqueued, and dispatchers send them, a few calls at a time. A dispatcher is a task, so a caller that
 //! is no longer polled delays no other caller.
 
+mod destination;
 mod dispatcher;
 mod dispatchers;
 mod lateness;
 mod limits;
-mod place;
 mod queue;
 mod reaper;
 
@@ -23,20 +23,20 @@ use tokio::sync::{SemaphorePermit, oneshot};
 use tokio::task::coop::unconstrained;
 use tokio::time::Instant;
 
+use self::destination::Destination;
 use self::dispatcher::Dispatcher;
 use self::dispatchers::DirectSend;
 use self::lateness::Lateness;
 use self::limits::Limits;
-use self::place::Place;
-use self::queue::{Caller, Told, fingerprint};
+use self::queue::{Caller, Reply, keyed_hash};
 use self::reaper::{Reaper, Thread};
 use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::{Error, ITS_TURN};
-use crate::key::PLACES;
+use crate::key::HASH_TAGS;
 use crate::observer::Observer;
-use crate::per_thread;
-use crate::store::{Group, MOST_WORK, Outcome, Store};
+use crate::sharded_arc;
+use crate::store::{Group, MAX_WORK, Outcome, Store};
 
 /// Redis runs one call after the other. A second call in flight is there when Redis has finished the
 /// first; more calls would only be smaller. More shards than cores that contend would gain nothing
@@ -48,8 +48,8 @@ const OF_ONE_REDIS: Limits =
 const OF_A_THREAD: Limits = Limits { shards: 1, ..OF_ONE_REDIS };
 const THREADS: usize = 4;
 /// The same for each hash tag of a cluster, which has separate calls.
-const OF_A_PLACE: Limits =
-    Limits { shards: 1, direct_sends: 1, dispatchers: 1, second_call: 0, capacity: 65_536 / PLACES };
+const OF_A_HASH_TAG: Limits =
+    Limits { shards: 1, direct_sends: 1, dispatchers: 1, second_call: 0, capacity: 65_536 / HASH_TAGS };
 
 /// At the latest after this time, the reaper takes over from a dispatcher that has not finished its
 /// call: its runtime may be blocked.
@@ -61,7 +61,7 @@ pub(crate) enum Together {
     Nothing,
     All,
     /// Those of one hash tag of a cluster.
-    EachPlace,
+    EachHashTag,
 }
 
 /// One caller's part in the outcome of a group: the caller was the `index`-th (from 0) of `n`.
@@ -75,9 +75,9 @@ pub(crate) struct Share {
 }
 
 #[derive(Clone)]
-pub(crate) struct Batch(Arc<Shared>);
+pub(crate) struct Batch(Arc<BatchInner>);
 
-struct Shared {
+struct BatchInner {
     store: Arc<Store>,
     clock: Clock,
     observer: Option<Arc<dyn Observer>>,
@@ -87,7 +87,7 @@ struct Shared {
     together: Together,
     /// In a cluster one for each hash tag, so that a lost node delays its own checks alone. Otherwise
     /// one for threads that share a runtime, and the rest for threads that each drive one.
-    places: Vec<Place>,
+    destinations: Vec<Destination>,
     reaper: Reaper,
 }
 
@@ -99,16 +99,16 @@ impl Batch {
         longest: Duration,
         together: Together,
     ) -> Self {
-        let places = match together {
+        let destinations = match together {
             Together::Nothing => Vec::new(),
             Together::All => {
-                let of_threads = (0..THREADS).map(|_| Place::new(OF_A_THREAD));
-                std::iter::once(Place::new(OF_ONE_REDIS)).chain(of_threads).collect()
+                let of_threads = (0..THREADS).map(|_| Destination::new(OF_A_THREAD));
+                std::iter::once(Destination::new(OF_ONE_REDIS)).chain(of_threads).collect()
             }
-            Together::EachPlace => (0..PLACES).map(|_| Place::new(OF_A_PLACE)).collect(),
+            Together::EachHashTag => (0..HASH_TAGS).map(|_| Destination::new(OF_A_HASH_TAG)).collect(),
         };
         let reaper = Reaper::new((longest / 4).min(LONGEST_STALL));
-        Self(Arc::new(Shared { store, clock, observer, longest, together, places, reaper }))
+        Self(Arc::new(BatchInner { store, clock, observer, longest, together, destinations, reaper }))
     }
 
     /// Starts a check of one group at once and returns its result when awaited. While it waits, the
@@ -118,20 +118,20 @@ impl Batch {
         if shared.together == Together::Nothing || deadline.after > shared.longest {
             return Taking::Boxed(Box::pin(shared.send_directly(group, deadline, None)));
         }
-        let thread = per_thread::number();
-        let place = match shared.together {
-            Together::EachPlace => group.place().index(),
-            _ if per_thread::drives_a_runtime() => 1 + thread % THREADS,
+        let thread = sharded_arc::number();
+        let destination = match shared.together {
+            Together::EachHashTag => group.hash_tag().index(),
+            _ if sharded_arc::drives_a_runtime() => 1 + thread % THREADS,
             _ => 0,
         };
-        let shard = thread % shared.places[place].shards.len();
-        match shared.join((place, shard), group, deadline, None) {
+        let shard = thread % shared.destinations[destination].shards.len();
+        match shared.join((destination, shard), group, deadline, None) {
             Joined::Direct(group, permit) => {
                 Taking::Boxed(Box::pin(shared.send_directly(group, deadline, Some(permit))))
             }
             Joined::Waits(taking) => taking,
             Joined::Full(group) => {
-                Taking::Boxed(Box::pin(shared.wait_for_room((place, shard), group, deadline)))
+                Taking::Boxed(Box::pin(shared.wait_for_room((destination, shard), group, deadline)))
             }
         }
     }
@@ -161,14 +161,14 @@ impl Batch {
 /// A check that was started. Of small size and depth, since the types of services around a check
 /// contain it.
 pub(crate) enum Taking<'a> {
-    Waits(oneshot::Receiver<Told>),
-    Boxed(BoxFuture<'a, Told>),
+    Waits(oneshot::Receiver<Reply>),
+    Boxed(BoxFuture<'a, Reply>),
 }
 
 impl Future for Taking<'_> {
-    type Output = Told;
+    type Output = Reply;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Told> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reply> {
         match &mut *self {
             Self::Waits(answer) => {
                 let answer = Pin::new(answer).poll(context);
@@ -187,7 +187,7 @@ enum Joined<'a> {
     Full(Group),
 }
 
-impl Shared {
+impl BatchInner {
     /// Enqueues a check, or has its caller send it. `room` is what the caller waited for.
     fn join(
         self: &Arc<Self>,
@@ -196,14 +196,14 @@ impl Shared {
         deadline: Deadline,
         room: Option<SemaphorePermit<'_>>,
     ) -> Joined<'_> {
-        let fingerprint = fingerprint(&group);
+        let keyed_hash = keyed_hash(&group);
         // Does as little as possible under the lock, which the threads of one shard share.
         let (answer, answered) = oneshot::channel();
-        let place = &self.places[number];
-        let shard = &place.shards[shard];
+        let destination = &self.destinations[number];
+        let shard = &destination.shards[shard];
         let mut queue = shard.lock();
         if queue.is_empty()
-            && let Some(permit) = place.dispatchers.direct_send()
+            && let Some(permit) = destination.dispatchers.direct_send()
         {
             return Joined::Direct(group, permit);
         }
@@ -212,14 +212,14 @@ impl Shared {
         };
         // The queue gives it back when the check leaves.
         room.forget();
-        let merged = queue.push(group, fingerprint, Caller { answer, deadline });
+        let merged = queue.push(group, keyed_hash, Caller { answer, deadline });
         let (waiting, _) = queue.waiting();
         drop(queue);
         drop(merged);
         let due_us = self.reaper.micros(deadline.at);
         let is_watched = self.reaper.watch(self, due_us);
         let lateness = Lateness::at(due_us, deadline.after, self.longest);
-        if let Some((id, in_flight)) = place.dispatchers.start(waiting, lateness) {
+        if let Some((id, in_flight)) = destination.dispatchers.start(waiting, lateness) {
             tokio::spawn(Dispatcher::new(self.clone(), number, id, in_flight).run());
         }
         Joined::Waits(self.in_time(Taking::Waits(answered), is_watched, deadline))
@@ -229,16 +229,16 @@ impl Shared {
     /// caller leaves its room to the next.
     async fn wait_for_room(
         self: &Arc<Self>,
-        (place, shard): (usize, usize),
+        (destination, shard): (usize, usize),
         group: Group,
         deadline: Deadline,
-    ) -> Told {
+    ) -> Reply {
         let full = || Error::timeout(ITS_TURN, deadline.after);
         // Releases room for thousands of callers at once. Under tokio's budget each turn of a task would poll
         // all of its woken callers, and let only 128 of them continue.
-        let room = unconstrained(self.places[place].shards[shard].room.acquire());
+        let room = unconstrained(self.destinations[destination].shards[shard].room.acquire());
         let room = tokio::time::timeout_at(deadline.at, room).await.map_err(|_| full())?;
-        match self.join((place, shard), group, deadline, room.ok()) {
+        match self.join((destination, shard), group, deadline, room.ok()) {
             Joined::Direct(group, permit) => self.send_directly(group, deadline, Some(permit)).await,
             Joined::Waits(taking) => taking.await,
             // Only a closed semaphore gives no room, and nothing closes it.
@@ -270,22 +270,22 @@ impl Shared {
         let stalled = Lateness::stalled(now_us, self.reaper.stall, self.longest);
         let mut due: Option<Instant> = None;
         let mut note = |at: Option<Instant>| due = due.into_iter().chain(at).min();
-        for (number, place) in self.places.iter().enumerate() {
-            for in_flight in place.dispatchers.in_flight() {
+        for (number, destination) in self.destinations.iter().enumerate() {
+            for in_flight in destination.dispatchers.in_flight() {
                 note(in_flight.expire(now, late));
                 if in_flight.is_late(stalled) {
                     thread.help(in_flight, stalled);
                 }
             }
             let mut is_queued = false;
-            for shard in &place.shards {
+            for shard in &destination.shards {
                 let (due, is_empty) = shard.free(|queue| (queue.expire(now, late), queue.is_empty()));
                 note(due);
                 is_queued |= !is_empty;
             }
             if is_queued {
                 note(Some(next_round));
-                if let Some((id, in_flight)) = place.dispatchers.start(0, stalled) {
+                if let Some((id, in_flight)) = destination.dispatchers.start(0, stalled) {
                     thread.spawn(Dispatcher::new(self.clone(), number, id, in_flight).on_reaper());
                 }
             }
@@ -293,7 +293,12 @@ impl Shared {
         due.map(|due| due.min(next_round))
     }
 
-    async fn send_directly(&self, group: Group, deadline: Deadline, _permit: Option<DirectSend<'_>>) -> Told {
+    async fn send_directly(
+        &self,
+        group: Group,
+        deadline: Deadline,
+        _permit: Option<DirectSend<'_>>,
+    ) -> Reply {
         let (mut outcomes, sent_us) = self.call(std::slice::from_ref(&group), 1, deadline).await;
         let outcome = outcomes.pop().unwrap_or_else(|| Err(Error::unavailable("no reply")));
         outcome.map(|outcome| Share { outcome, n: group.n, index: 0, sent_us })
@@ -320,7 +325,7 @@ fn next_call(groups: &[Group]) -> usize {
     let mut work = 0;
     let fitting = groups.iter().take_while(|group| {
         work += group.work();
-        work <= MOST_WORK
+        work <= MAX_WORK
     });
     fitting.count().max(1)
 }

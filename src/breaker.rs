@@ -15,7 +15,7 @@ use self::circuit::{Circuit, Circuits};
 use crate::background::{Background, Job, JobSlot};
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::key::Place;
+use crate::key::HashTag;
 use crate::observer::Observer;
 use crate::store::{Group, Store};
 
@@ -23,9 +23,9 @@ use crate::store::{Group, Store};
 const MIN_PAUSE: Duration = Duration::from_millis(50);
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-pub(crate) struct Breaker(Arc<Shared>);
+pub(crate) struct Breaker(Arc<BreakerInner>);
 
-struct Shared {
+struct BreakerInner {
     store: Arc<Store>,
     deadline: Duration,
     observer: Option<Arc<dyn Observer>>,
@@ -60,7 +60,7 @@ impl Breaker {
         let Settings { store, probes, deadline, observer, background, is_enabled } = settings;
         let circuits = Circuits::new(probes.len());
         let probes = probes.into_iter().map(|group| Probe { group, probing: JobSlot::default() }).collect();
-        Self(Arc::new(Shared {
+        Self(Arc::new(BreakerInner {
             store,
             deadline,
             observer,
@@ -74,33 +74,33 @@ impl Breaker {
 
     /// Returns an error if checks of this hash tag must not be sent.
     #[inline]
-    pub(crate) fn check(&self, tag: Place) -> Result<(), Error> {
-        if !self.is_open(tag) {
+    pub(crate) fn check(&self, hash_tag: HashTag) -> Result<(), Error> {
+        if !self.is_open(hash_tag) {
             return Ok(());
         }
         // Only needed where the job panicked in an observer.
-        self.ensure_probing(tag);
+        self.ensure_probing(hash_tag);
         Err(Error::breaker_open())
     }
 
     /// Returns whether the circuit of this hash tag is open.
     #[inline]
-    pub(crate) fn is_open(&self, tag: Place) -> bool {
-        self.0.circuit(tag).is_open()
+    pub(crate) fn is_open(&self, hash_tag: HashTag) -> bool {
+        self.0.circuit(hash_tag).is_open()
     }
 
     /// Counts the result of a check. A timeout before the limiter's own deadline does not count as a failure
     /// of Redis.
     #[inline]
-    pub(crate) fn record<T>(&self, tag: Place, result: &Result<T, Error>, deadline: Duration) {
+    pub(crate) fn record<T>(&self, hash_tag: HashTag, result: &Result<T, Error>, deadline: Duration) {
         match result {
             Err(error) if error.is_unanswered() => {
                 let is_short = error.is_timeout() && deadline < self.0.deadline;
                 if self.0.is_enabled && !is_short {
-                    self.count_failure(tag);
+                    self.count_failure(hash_tag);
                 }
             }
-            _ => self.0.circuit(tag).count_answer(),
+            _ => self.0.circuit(hash_tag).count_answer(),
         }
     }
 
@@ -116,8 +116,8 @@ impl Breaker {
     }
 
     /// Sends a probe, regardless of the circuit's state. Returns whether Redis answered.
-    pub(crate) async fn is_answered(&self, tag: Place) -> bool {
-        self.0.is_answered(tag).await
+    pub(crate) async fn is_answered(&self, hash_tag: HashTag) -> bool {
+        self.0.is_answered(hash_tag).await
     }
 
     /// Ends probing, and all jobs that check [`is_shut_down`](Self::is_shut_down).
@@ -129,32 +129,32 @@ impl Breaker {
         self.0.is_shut_down.load(Ordering::Acquire)
     }
 
-    fn count_failure(&self, tag: Place) {
-        let circuit = self.0.circuit(tag);
+    fn count_failure(&self, hash_tag: HashTag) {
+        let circuit = self.0.circuit(hash_tag);
         if circuit.count_failure() {
             self.0.circuits.open(circuit, || self.0.notify(true));
-            self.ensure_probing(tag);
+            self.ensure_probing(hash_tag);
         }
     }
 
-    fn ensure_probing(&self, tag: Place) {
-        let probing = || Probing { shared: Arc::downgrade(&self.0), tag };
-        self.0.probe(tag).probing.ensure_running(&self.0.background, probing);
+    fn ensure_probing(&self, hash_tag: HashTag) {
+        let probing = || Probing { shared: Arc::downgrade(&self.0), hash_tag };
+        self.0.probe(hash_tag).probing.ensure_running(&self.0.background, probing);
     }
 }
 
-impl Shared {
-    fn circuit(&self, tag: Place) -> &Circuit {
-        &self.circuits[tag.index() % self.circuits.len()]
+impl BreakerInner {
+    fn circuit(&self, hash_tag: HashTag) -> &Circuit {
+        &self.circuits[hash_tag.index() % self.circuits.len()]
     }
 
-    fn probe(&self, tag: Place) -> &Probe {
-        &self.probes[tag.index() % self.probes.len()]
+    fn probe(&self, hash_tag: HashTag) -> &Probe {
+        &self.probes[hash_tag.index() % self.probes.len()]
     }
 
-    async fn is_answered(&self, tag: Place) -> bool {
+    async fn is_answered(&self, hash_tag: HashTag) -> bool {
         let deadline = Deadline::new(self.deadline);
-        let answers = self.store.take(std::slice::from_ref(&self.probe(tag).group), deadline).await;
+        let answers = self.store.take(std::slice::from_ref(&self.probe(hash_tag).group), deadline).await;
         answers.iter().all(|answer| !matches!(answer, Err(error) if error.is_unanswered()))
     }
 
@@ -167,12 +167,12 @@ impl Shared {
 
 /// Probes until the circuit closes. Does not keep the limiter alive.
 struct Probing {
-    shared: Weak<Shared>,
-    tag: Place,
+    shared: Weak<BreakerInner>,
+    hash_tag: HashTag,
 }
 
 impl Probing {
-    fn shared(&self) -> Option<Arc<Shared>> {
+    fn shared(&self) -> Option<Arc<BreakerInner>> {
         self.shared.upgrade().filter(|shared| !shared.is_shut_down.load(Ordering::Acquire))
     }
 }
@@ -183,15 +183,15 @@ impl Job for Probing {
         loop {
             tokio::time::sleep(pause.mul_f64(0.5 + fastrand::f64() / 2.0)).await;
             let Some(shared) = self.shared() else { return };
-            if shared.is_answered(self.tag).await {
-                return shared.circuits.close(shared.circuit(self.tag), || shared.notify(false));
+            if shared.is_answered(self.hash_tag).await {
+                return shared.circuits.close(shared.circuit(self.hash_tag), || shared.notify(false));
             }
             pause = (pause * 2).min(MAX_PAUSE);
         }
     }
 
     fn is_needed(&self) -> bool {
-        self.shared().is_some_and(|shared| shared.circuit(self.tag).is_still_open())
+        self.shared().is_some_and(|shared| shared.circuit(self.hash_tag).is_still_open())
     }
 }
 

@@ -4,16 +4,16 @@
 //! A pool checkout per check would cost two round trips more. Redis answers a multiplexed connection in
 //! order, so several connections would gain nothing.
 
+mod backoff;
 #[cfg(feature = "cluster")]
 mod cluster;
-mod from;
-mod held;
 mod link;
 mod login;
 mod node;
-mod pause;
 mod reply;
 mod sentinel;
+mod slot;
+mod source;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -25,16 +25,16 @@ use tokio::time::Instant;
 
 #[cfg(feature = "cluster")]
 pub(crate) use self::cluster::Cluster;
-use self::from::From;
 pub(crate) use self::login::Login;
-use self::node::{Node, Said};
+use self::node::{Exchanged, Node};
 pub(crate) use self::reply::words;
 pub(crate) use self::sentinel::Sentinels;
+use self::source::ConnectionSource;
 #[cfg(feature = "tls")]
 pub(crate) use self::tls::Tls;
 use crate::background::Background;
 use crate::error::Error;
-use crate::key::Place;
+use crate::key::HashTag;
 use crate::script::Script;
 
 /// The events that a timed-out call was waiting for.
@@ -51,15 +51,15 @@ enum Servers {
 
 /// The options of a script call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct To {
+pub(crate) struct CallTarget {
     /// The hash tag of all its keys, if it has keys.
-    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "all places are on one server"))]
-    pub(crate) place: Option<Place>,
+    #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "all hash tags are on one server"))]
+    pub(crate) hash_tag: Option<HashTag>,
     pub(crate) deadline: Deadline,
     /// Whether a call on a lost connection is sent once more on a new one. It may then run twice: for a take
     /// this over-charges at worst; for a refund it would be wrong. A call that a replica rejected is sent
     /// once more in either case.
-    pub(crate) again: bool,
+    pub(crate) is_repeatable: bool,
 }
 
 /// The time limit of a call.
@@ -88,28 +88,28 @@ impl Deadline {
 }
 
 /// The retry budget: how often a call may be sent again on a new connection.
-struct Again {
+struct RetryBudget {
     /// After a lost connection: the call may have run.
-    lost: u32,
+    after_loss: u32,
     /// After the server replied that it did nothing.
-    in_vain: u32,
+    after_rejection: u32,
 }
 
-impl Again {
+impl RetryBudget {
     /// Returns the error if the budget is used up.
-    fn lost(&mut self, error: Error) -> Result<(), Error> {
-        self.lost = self.lost.checked_sub(1).ok_or(error)?;
+    fn take_after_loss(&mut self, error: Error) -> Result<(), Error> {
+        self.after_loss = self.after_loss.checked_sub(1).ok_or(error)?;
         Ok(())
     }
 }
 
 impl Connection {
     pub(crate) fn to_server(info: ConnectionInfo, login: Login, background: Arc<Background>) -> Self {
-        Self::one(From::Server(Box::new(info), login), background)
+        Self::one(ConnectionSource::Server(Box::new(info), login), background)
     }
 
     pub(crate) fn by_sentinels(sentinels: Sentinels, login: Login, background: Arc<Background>) -> Self {
-        Self::one(From::Sentinels(Box::new(sentinels), login), background)
+        Self::one(ConnectionSource::Sentinels(Box::new(sentinels), login), background)
     }
 
     #[cfg(feature = "cluster")]
@@ -118,17 +118,22 @@ impl Connection {
     }
 
     pub(crate) fn of_pool(pool: deadpool_redis::Pool, background: Arc<Background>) -> Self {
-        Self::one(From::Pool(pool), background)
+        Self::one(ConnectionSource::Pool(pool), background)
     }
 
-    fn one(from: From, background: Arc<Background>) -> Self {
-        Self(Servers::One(Node::new(from, background)))
+    fn one(source: ConnectionSource, background: Arc<Background>) -> Self {
+        Self(Servers::One(Node::new(source, background)))
     }
 
     /// Runs a script by its digest, or by its text if the server does not know it. `args` adds the number of
     /// keys, keys and arguments.
-    pub(crate) async fn run(&self, script: &Script, args: impl Fn(&mut Cmd), to: To) -> Result<Value, Error> {
-        let mut again = Again { lost: u32::from(to.again), in_vain: 1 };
+    pub(crate) async fn run(
+        &self,
+        script: &Script,
+        args: impl Fn(&mut Cmd),
+        to: CallTarget,
+    ) -> Result<Value, Error> {
+        let mut retries = RetryBudget { after_loss: u32::from(to.is_repeatable), after_rejection: 1 };
         let command = |verb, script: &str| {
             // Large enough for a call with one key, so that it does not reallocate.
             let mut command = Cmd::with_capacity(8, 128 + script.len());
@@ -136,12 +141,12 @@ impl Connection {
             command
         };
         let by_digest = command("EVALSHA", script.digest());
-        match self.send(&by_digest, to, &mut again).await? {
+        match self.send(&by_digest, to, &mut retries).await? {
             Err(error) if is_noscript(&error) => {
                 let by_text = command("EVAL", script.text);
-                self.send(&by_text, to, &mut again).await?.map_err(refused)
+                self.send(&by_text, to, &mut retries).await?.map_err(script_error)
             }
-            reply => reply.map_err(refused),
+            reply => reply.map_err(script_error),
         }
     }
 
@@ -149,28 +154,34 @@ impl Connection {
     pub(crate) async fn info(&self, deadline: Deadline) -> Result<String, Error> {
         let mut info = redis::cmd("INFO");
         info.arg("server").arg("memory");
-        let to = To { place: None, deadline, again: true };
-        let said = self.send(&info, to, &mut Again { lost: 1, in_vain: 1 }).await?.map_err(refused)?;
-        redis::from_redis_value(said).map_err(|_| Error::unavailable("INFO says no text: is this a Redis?"))
+        let to = CallTarget { hash_tag: None, deadline, is_repeatable: true };
+        let reply = self
+            .send(&info, to, &mut RetryBudget { after_loss: 1, after_rejection: 1 })
+            .await?
+            .map_err(script_error)?;
+        redis::from_redis_value(reply)
+            .map_err(|_| Error::unavailable("INFO returned no text: is this a Redis?"))
     }
 
     /// Returns one page of a SCAN at `cursor`, from the node of a hash tag. A cursor is valid only on the
     /// server that returned it, so a later page is not retried on a new connection.
     #[cfg(feature = "cli")]
-    pub(crate) async fn scan(&self, cursor: u64, pattern: &str, to: To) -> Result<Value, Error> {
+    pub(crate) async fn scan(&self, cursor: u64, pattern: &str, to: CallTarget) -> Result<Value, Error> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1_000);
-        let again = u32::from(cursor == 0);
-        self.send(&scan, to, &mut Again { lost: again, in_vain: again }).await?.map_err(refused)
+        let retries = u32::from(cursor == 0);
+        self.send(&scan, to, &mut RetryBudget { after_loss: retries, after_rejection: retries })
+            .await?
+            .map_err(script_error)
     }
 
     /// Returns the node that answered last for a hash tag; the same value for all if there is one server.
     #[cfg(feature = "cli")]
-    pub(crate) fn node_of(&self, _place: Place) -> Option<(String, u16)> {
+    pub(crate) fn node_of(&self, _hash_tag: HashTag) -> Option<(String, u16)> {
         match &self.0 {
             Servers::One(_) => Some(Default::default()),
             #[cfg(feature = "cluster")]
-            Servers::Cluster(cluster) => cluster.node_of(_place),
+            Servers::Cluster(cluster) => cluster.node_of(_hash_tag),
         }
     }
 
@@ -184,12 +195,17 @@ impl Connection {
     }
 
     /// Sends a command. The outer error means that no answer arrived; the inner one is the server's error.
-    async fn send(&self, command: &Cmd, to: To, again: &mut Again) -> Result<RedisResult<Value>, Error> {
+    async fn send(
+        &self,
+        command: &Cmd,
+        to: CallTarget,
+        retries: &mut RetryBudget,
+    ) -> Result<RedisResult<Value>, Error> {
         match &self.0 {
-            Servers::One(node) => send_to(node, command, to.deadline, again).await,
+            Servers::One(node) => send_to(node, command, to.deadline, retries).await,
             #[cfg(feature = "cluster")]
             // Boxed, which keeps the callers' futures small.
-            Servers::Cluster(cluster) => Box::pin(cluster.send(command, to, again)).await,
+            Servers::Cluster(cluster) => Box::pin(cluster.send(command, to, retries)).await,
         }
     }
 
@@ -211,16 +227,16 @@ async fn send_to(
     node: &Node,
     command: &Cmd,
     deadline: Deadline,
-    again: &mut Again,
+    retries: &mut RetryBudget,
 ) -> Result<RedisResult<Value>, Error> {
     loop {
         let live = node.connected(deadline).await?;
         match node.exchange(live, command, false, deadline).await {
-            Said::Reply(reply) => return Ok(reply),
-            Said::InVain(reply) if again.in_vain == 0 => return Ok(reply),
-            Said::InVain(_) => again.in_vain -= 1,
-            Said::Lost(error) => again.lost(error)?,
-            Said::Late(error) => return Err(error),
+            Exchanged::Reply(reply) => return Ok(reply),
+            Exchanged::Rejected(reply) if retries.after_rejection == 0 => return Ok(reply),
+            Exchanged::Rejected(_) => retries.after_rejection -= 1,
+            Exchanged::Lost(error) => retries.take_after_loss(error)?,
+            Exchanged::TimedOut(error) => return Err(error),
         }
     }
 }
@@ -236,6 +252,6 @@ fn is_noscript(error: &RedisError) -> bool {
     error.code() == Some("NOSCRIPT")
 }
 
-fn refused(error: RedisError) -> Error {
+fn script_error(error: RedisError) -> Error {
     Error::from_script(&words(&error))
 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 use crate::as_key::AsKey;
 use crate::error::Error;
 use crate::limiter::Core;
-use crate::orders::{Order, Switch};
+use crate::overrides::{Override, Switch};
 use crate::quota::Quota;
 
 /// Opens, closes or shadows a gate, and gives a single key another quota, for all processes of the namespace.
 /// Returned by [`Limiter::control`](crate::Limiter::control).
 ///
-/// Redis keeps at most 4,096 overrides, in one hash, `tidegate:1:orders`. Each process reads it twice a
+/// Redis keeps at most 4,096 overrides, in one hash, `tidegate:1:overrides`. Each process reads it twice a
 /// second, in a call of its own, and decides by the overrides it read last. So every process applies an
 /// override within a second, and no check takes longer for it. The process that sets an override reads it at
 /// once; if that read fails, its next read applies the override. A process that cannot reach Redis keeps the
@@ -56,7 +56,7 @@ impl Control {
     /// [`Error::is_unavailable`] if Redis did not accept the switch. The call is retried if its arrival is
     /// unknown.
     pub async fn switch(&self, gate: &str, switch: Switch, lasts: Option<Duration>) -> Result<(), Error> {
-        self.0.orders_for(gate)?.set_switch(gate, Some(switch), lasts).await
+        self.0.overrides_for(gate)?.set_switch(gate, Some(switch), lasts).await
     }
 
     /// Removes the switch of this gate. Succeeds if there is none.
@@ -65,7 +65,7 @@ impl Control {
     ///
     /// As [`switch`](Self::switch), but sent at most once.
     pub async fn end_switch(&self, gate: &str) -> Result<(), Error> {
-        self.0.orders_for(gate)?.set_switch(gate, None, None).await
+        self.0.overrides_for(gate)?.set_switch(gate, None, None).await
     }
 
     /// Decides this key of the gate by another quota for `lasts` (at most ten years). With the same algorithm
@@ -86,7 +86,7 @@ impl Control {
         lasts: Duration,
     ) -> Result<(), Error> {
         let key = self.0.encoded(&key.as_key());
-        self.0.orders_for(gate)?.set_override(gate, &key, Some(quota), Some(lasts)).await
+        self.0.overrides_for(gate)?.set_override(gate, &key, Some(quota), Some(lasts)).await
     }
 
     /// Restores the gate's own quota for this key.
@@ -96,7 +96,7 @@ impl Control {
     /// As [`end_switch`](Self::end_switch).
     pub async fn end_override(&self, gate: &str, key: impl AsKey) -> Result<(), Error> {
         let key = self.0.encoded(&key.as_key());
-        self.0.orders_for(gate)?.set_override(gate, &key, None, None).await
+        self.0.overrides_for(gate)?.set_override(gate, &key, None, None).await
     }
 
     /// Reads the active overrides from Redis, sorted by gate and key. Skips overrides that another version of
@@ -105,7 +105,7 @@ impl Control {
     /// # Errors
     ///
     /// [`Error::is_unavailable`] if Redis did not answer.
-    pub async fn orders(&self) -> Result<Vec<Order>, Error> {
-        self.0.all_orders().await
+    pub async fn overrides(&self) -> Result<Vec<Override>, Error> {
+        self.0.all_overrides().await
     }
 }

@@ -10,7 +10,7 @@ mod denials;
 
 use std::time::Duration;
 
-pub(crate) use self::denials::Asked;
+pub(crate) use self::denials::Charges;
 use self::denials::Denials;
 use crate::algorithm::{Answer, Before, State, Taken};
 use crate::batch::Share;
@@ -18,7 +18,7 @@ use crate::clock::Clock;
 use crate::quota::{Kind, Quota};
 use crate::store::{Item, Target};
 
-const MOST_KEYS: usize = 65_536;
+const MAX_KEYS: usize = 65_536;
 
 pub(crate) struct DenyCache {
     clock: Clock,
@@ -41,12 +41,12 @@ struct Denial {
 impl DenyCache {
     pub(crate) fn new(clock: Clock, cap: Duration) -> Self {
         let cap_us = u64::try_from(cap.as_micros()).unwrap_or(u64::MAX);
-        Self { clock, cap_us, denials: Denials::new(MOST_KEYS) }
+        Self { clock, cap_us, denials: Denials::new(MAX_KEYS) }
     }
 
     /// Called before a check is sent.
-    pub(crate) fn asked(&self, item: &Item) -> Asked {
-        self.denials.asked(&item.target, can_others_pass(item))
+    pub(crate) fn charges(&self, item: &Item) -> Charges {
+        self.denials.charges(&item.target, can_others_pass(item))
     }
 
     /// Returns the answer to a check that is still denied, and the server's time by now.
@@ -70,7 +70,7 @@ impl DenyCache {
     }
 
     /// Caches a denial: from when its check was sent until it could pass, at most for the cap.
-    pub(crate) fn remember(&self, asked: Asked, item: Item, share: &Share) {
+    pub(crate) fn remember(&self, charges: Charges, item: Item, share: &Share) {
         let quota = item.target.gate.quota;
         let counts_denied = matches!(quota.kind(), Kind::SlidingLog(log) if log.count_denied);
         let Some(before) = share.outcome.before.first() else { return };
@@ -78,19 +78,19 @@ impl DenyCache {
             return;
         }
         let (k, now) = (share.outcome.k, share.outcome.now_us);
-        let seen = quota.kind().algorithm().after(before.seen, k * item.cost, now);
+        let raw = quota.kind().algorithm().after(before.raw, k * item.cost, now);
         let mut denial = Denial {
             quota,
             cost: item.cost,
             max_delay_us: item.max_delay_us,
-            state: Before { seen, ..*before },
+            state: Before { raw, ..*before },
             server_now_us: now,
             received_us: self.clock.local_us(),
             until_us: 0,
         };
         denial.until_us = share.sent_us + denial.answer(&item, now).retry_after_us.min(self.cap_us);
         let until_us = denial.until_us;
-        self.denials.remember(asked, &item.target, denial, now, until_us);
+        self.denials.remember(charges, &item.target, denial, now, until_us);
     }
 
     /// Called after this process has given units back, or written the key otherwise.
@@ -100,8 +100,8 @@ impl DenyCache {
 
     /// Returns whether [`charged`](Self::charged) has anything to do for an admitted check.
     #[inline]
-    pub(crate) fn records_charges(&self, asked: Asked) -> bool {
-        self.denials.records_charges(asked)
+    pub(crate) fn records_charges(&self, charges: Charges) -> bool {
+        self.denials.records_charges(charges)
     }
 
     /// Called after this process was charged units of a key at the server's time `now_us`: an earlier denial
@@ -134,12 +134,12 @@ impl Denial {
     /// Returns the answer to `item` at the server's time `now`.
     fn answer(&self, item: &Item, now: u64) -> Answer {
         let algorithm = self.quota.kind().algorithm();
-        let seen = match self.quota.kind() {
+        let raw = match self.quota.kind() {
             // Which units leave a log when is not known here.
-            Kind::SlidingLog(_) => self.state.seen,
+            Kind::SlidingLog(_) => self.state.raw,
             _ => {
                 let mut state = State::default();
-                algorithm.charge(&mut state, self.state.seen, 0, self.server_now_us);
+                algorithm.charge(&mut state, self.state.raw, 0, self.server_now_us);
                 algorithm.settle(&state, now)
             }
         };
@@ -149,7 +149,7 @@ impl Denial {
             max_delay: item.max_delay_us,
             n: 1,
             k: 0,
-            before: Before { seen, ..self.state },
+            before: Before { raw, ..self.state },
             now,
         };
         taken.answer(0)

@@ -1,6 +1,6 @@
 //! The one error type. A denial is never an error: see [`Decision`](crate::Decision).
 
-mod refusal;
+mod server_message;
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::gate_name::GateName;
 
 /// The event that a caller waits for while the queue is full.
-pub(crate) const ITS_TURN: &str = "its turn: more is asked than Redis can answer";
+pub(crate) const ITS_TURN: &str = "room in the queue: more checks arrive than Redis can answer";
 
 /// The reason why there is no decision. Opaque: its methods tell the kinds apart.
 ///
@@ -20,7 +20,7 @@ pub(crate) const ITS_TURN: &str = "its turn: more is asked than Redis can answer
 pub struct Error(Arc<Inner>);
 
 struct Inner {
-    kind: Kind,
+    kind: ErrorKind,
     /// The index of the item in its group that failed.
     item: usize,
     /// The gate and key, if one key failed.
@@ -34,7 +34,7 @@ struct About {
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum ErrorKind {
     Config(String),
     OverCapacity { cost: u64, limit: u64 },
     Timeout { waited_for: &'static str, deadline: Duration },
@@ -52,7 +52,7 @@ impl Error {
     /// Returns whether the deadline passed before an answer came. The check may have been charged.
     #[must_use]
     pub fn is_timeout(&self) -> bool {
-        matches!(self.0.kind, Kind::Timeout { .. })
+        matches!(self.0.kind, ErrorKind::Timeout { .. })
     }
 
     /// Returns whether Redis could not be reached or did not answer: refused, disconnected, too late,
@@ -60,32 +60,32 @@ impl Error {
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.is_unanswered()
-            || matches!(self.0.kind, Kind::BreakerOpen | Kind::RuntimeEnded | Kind::Refused(_))
+            || matches!(self.0.kind, ErrorKind::BreakerOpen | ErrorKind::RuntimeEnded | ErrorKind::Refused(_))
     }
 
     /// Returns whether the call can never succeed: a bad URL, gate name or quota, or checks that cannot be
     /// combined.
     #[must_use]
     pub fn is_config(&self) -> bool {
-        matches!(self.0.kind, Kind::Config(_))
+        matches!(self.0.kind, ErrorKind::Config(_))
     }
 
     /// Returns whether the cost is above the quota's limit, so that the check can never be admitted.
     #[must_use]
     pub fn is_over_capacity(&self) -> bool {
-        matches!(self.0.kind, Kind::OverCapacity { .. })
+        matches!(self.0.kind, ErrorKind::OverCapacity { .. })
     }
 
     /// Returns whether the key in Redis holds data that tidegate did not write. Other keys are not affected.
     #[must_use]
     pub fn is_corrupt_state(&self) -> bool {
-        matches!(self.0.kind, Kind::State { .. } | Kind::WrongType)
+        matches!(self.0.kind, ErrorKind::State { .. } | ErrorKind::WrongType)
     }
 
     /// Returns whether the limiter was shut down. No [`OnFailure`](crate::OnFailure) applies.
     #[must_use]
     pub fn is_shut_down(&self) -> bool {
-        matches!(self.0.kind, Kind::ShutDown)
+        matches!(self.0.kind, ErrorKind::ShutDown)
     }
 
     /// All values that [`kind`](Self::kind) returns.
@@ -108,16 +108,16 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.0.kind {
-            Kind::Timeout { waited_for, .. } if *waited_for == ITS_TURN => "queue_full",
-            Kind::Timeout { .. } => "timeout",
-            Kind::Unavailable(_) => "unavailable",
-            Kind::BreakerOpen => "breaker_open",
-            Kind::Refused(_) => "refused",
-            Kind::State { .. } | Kind::WrongType => "corrupt_state",
-            Kind::OverCapacity { .. } => "over_capacity",
-            Kind::Config(_) => "config",
-            Kind::ShutDown => "shut_down",
-            Kind::RuntimeEnded => "runtime_ended",
+            ErrorKind::Timeout { waited_for, .. } if *waited_for == ITS_TURN => "queue_full",
+            ErrorKind::Timeout { .. } => "timeout",
+            ErrorKind::Unavailable(_) => "unavailable",
+            ErrorKind::BreakerOpen => "breaker_open",
+            ErrorKind::Refused(_) => "refused",
+            ErrorKind::State { .. } | ErrorKind::WrongType => "corrupt_state",
+            ErrorKind::OverCapacity { .. } => "over_capacity",
+            ErrorKind::Config(_) => "config",
+            ErrorKind::ShutDown => "shut_down",
+            ErrorKind::RuntimeEnded => "runtime_ended",
         }
     }
 
@@ -139,27 +139,27 @@ impl Error {
 impl Error {
     /// Returns whether Redis was called and did not answer.
     pub(crate) fn is_unanswered(&self) -> bool {
-        matches!(self.0.kind, Kind::Timeout { .. } | Kind::Unavailable(_))
+        matches!(self.0.kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable(_))
     }
 
     pub(crate) fn runtime_ended() -> Self {
-        Self::of(Kind::RuntimeEnded)
+        Self::of(ErrorKind::RuntimeEnded)
     }
 
     pub(crate) fn breaker_open() -> Self {
-        Self::of(Kind::BreakerOpen)
+        Self::of(ErrorKind::BreakerOpen)
     }
 
     pub(crate) fn config(text: impl Into<String>) -> Self {
-        Self::of(Kind::Config(text.into()))
+        Self::of(ErrorKind::Config(text.into()))
     }
 
     pub(crate) fn over_capacity(cost: u64, limit: u64) -> Self {
-        Self::of(Kind::OverCapacity { cost, limit })
+        Self::of(ErrorKind::OverCapacity { cost, limit })
     }
 
     pub(crate) fn timeout(waited_for: &'static str, deadline: Duration) -> Self {
-        Self::of(Kind::Timeout { waited_for, deadline })
+        Self::of(ErrorKind::Timeout { waited_for, deadline })
     }
 
     /// Returns the error for units of a fallback that were not charged before the limiter was shut down.
@@ -170,16 +170,16 @@ impl Error {
     }
 
     pub(crate) fn unavailable(text: impl Into<String>) -> Self {
-        Self::of(Kind::Unavailable(text.into()))
+        Self::of(ErrorKind::Unavailable(text.into()))
     }
 
     /// Makes the error for a Redis that rejects connections, with its reason.
-    pub(crate) fn unavailable_since(said: &str) -> Self {
-        Self::unavailable(refusal::explained(said))
+    pub(crate) fn unavailable_since(message: &str) -> Self {
+        Self::unavailable(server_message::explained(message))
     }
 
     pub(crate) fn shut_down() -> Self {
-        Self::of(Kind::ShutDown)
+        Self::of(ErrorKind::ShutDown)
     }
 
     /// Parses an error string that a reply has in place of a row. A group's error begins with the index of
@@ -190,17 +190,17 @@ impl Error {
         Self::new(Self::kind_of(why.trim_start_matches('-')), place.saturating_sub(1), None)
     }
 
-    fn kind_of(text: &str) -> Kind {
+    fn kind_of(text: &str) -> ErrorKind {
         if let Some(field) = text.strip_prefix("STATE ") {
-            Kind::State { field: field.to_owned() }
+            ErrorKind::State { field: field.to_owned() }
         } else if text.starts_with("WRONGTYPE") {
-            Kind::WrongType
+            ErrorKind::WrongType
         } else {
-            Kind::Refused(refusal::explained(text))
+            ErrorKind::Refused(server_message::explained(text))
         }
     }
 
-    pub(crate) fn about(self, gate: GateName, key: &[u8]) -> Self {
+    pub(crate) fn with_context(self, gate: GateName, key: &[u8]) -> Self {
         let about = About { gate, key: key.to_vec() };
         Self::new(self.0.kind.clone(), self.0.item, Some(about))
     }
@@ -219,14 +219,14 @@ impl Error {
     /// Returns whether Redis rejected the call because its keys are on different nodes of a cluster while
     /// their slot migrates.
     pub(crate) fn is_of_keys_apart(&self) -> bool {
-        matches!(&self.0.kind, Kind::Refused(text) if text.starts_with("TRYAGAIN"))
+        matches!(&self.0.kind, ErrorKind::Refused(text) if text.starts_with("TRYAGAIN"))
     }
 
-    fn of(kind: Kind) -> Self {
+    fn of(kind: ErrorKind) -> Self {
         Self::new(kind, 0, None)
     }
 
-    fn new(kind: Kind, item: usize, about: Option<About>) -> Self {
+    fn new(kind: ErrorKind, item: usize, about: Option<About>) -> Self {
         Self(Arc::new(Inner { kind, item, about }))
     }
 }
@@ -237,28 +237,28 @@ impl fmt::Display for Error {
             write!(f, "gate \"{gate}\", key {}: ", Redacted(key))?;
         }
         match &self.0.kind {
-            Kind::Config(text) => f.write_str(text),
-            Kind::OverCapacity { cost, limit } => {
+            ErrorKind::Config(text) => f.write_str(text),
+            ErrorKind::OverCapacity { cost, limit } => {
                 write!(f, "a cost of {cost} can never pass a limit of {limit}: split it or raise the limit")
             }
-            Kind::Timeout { waited_for, deadline } => write!(
+            ErrorKind::Timeout { waited_for, deadline } => write!(
                 f,
-                "no answer within {deadline:?}, while waiting for {waited_for}: see whether Redis is slow or far, or raise the deadline"
+                "timed out after {deadline:?} waiting for {waited_for}: check whether Redis is slow or far away, or raise the deadline"
             ),
-            Kind::Unavailable(text) => write!(f, "Redis cannot be asked: {text}"),
-            Kind::State { field } => write!(
+            ErrorKind::Unavailable(text) => write!(f, "Redis is unavailable: {text}"),
+            ErrorKind::State { field } => write!(
                 f,
-                "its field `{field}` in Redis does not hold what tidegate writes: see who else writes there, then reset the key"
+                "corrupt state in field `{field}`, which tidegate did not write: find the other writer, then reset the key"
             ),
-            Kind::WrongType => f.write_str(
-                "it has another type in Redis than tidegate writes: see who else writes there, or choose a namespace of its own",
+            ErrorKind::WrongType => f.write_str(
+                "the key has a type that tidegate does not write: find the other writer, or use another namespace",
             ),
-            Kind::RuntimeEnded => f.write_str("the tokio runtime in which Redis was asked has ended: ask again"),
-            Kind::BreakerOpen => f.write_str(
-                "Redis was not asked, since it has not answered lately (the circuit breaker is open): see why it does not; it is probed at least twice a second",
+            ErrorKind::RuntimeEnded => f.write_str("the tokio runtime of the call to Redis has ended: check again"),
+            ErrorKind::BreakerOpen => f.write_str(
+                "the circuit breaker is open because Redis has not answered lately: find out why; Redis is probed at least twice a second",
             ),
-            Kind::Refused(text) => write!(f, "Redis refused: {text}"),
-            Kind::ShutDown => f.write_str("this limiter was shut down: open another one"),
+            ErrorKind::Refused(text) => write!(f, "Redis rejected the call: {text}"),
+            ErrorKind::ShutDown => f.write_str("this limiter was shut down: open another one"),
         }
     }
 }

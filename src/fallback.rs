@@ -4,9 +4,9 @@
 //! So a fleet of I instances admits at most I shares more than the quota for each outage.
 
 mod instances;
+mod last_known;
 mod part;
 mod reconcile;
-mod seen;
 mod table;
 
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 pub(crate) use self::instances::Instances;
+use self::last_known::LastKnown;
 use self::part::Part;
-use self::seen::LastSeen;
 pub(crate) use self::table::ChargeStamp;
-use self::table::Table;
+use self::table::LocalTable;
 use crate::algorithm::{Answer, Before, Record};
 use crate::background::Background;
 use crate::breaker::Breaker;
@@ -31,17 +31,17 @@ use crate::quota::Quota;
 use crate::store::{Item, Store, Target, Write};
 
 #[derive(Clone)]
-pub(crate) struct Fallback(Arc<Shared>);
+pub(crate) struct Fallback(Arc<FallbackInner>);
 
-struct Shared {
+struct FallbackInner {
     store: Arc<Store>,
     breaker: Arc<Breaker>,
     clock: Clock,
     deadline: Duration,
     observer: Option<Arc<dyn Observer>>,
     instances: Instances,
-    seen: LastSeen,
-    table: Table,
+    last_known: LastKnown,
+    table: LocalTable,
     background: Arc<Background>,
     reconciliation: reconcile::Reconciliation,
 }
@@ -62,15 +62,15 @@ impl Fallback {
     pub(crate) fn new(settings: Settings) -> Self {
         let Settings { store, breaker, clock, deadline, observer, instances, max_keys, background } =
             settings;
-        Self(Arc::new(Shared {
+        Self(Arc::new(FallbackInner {
             store,
             breaker,
             clock,
             deadline,
             observer,
             instances,
-            seen: LastSeen::new(max_keys),
-            table: Table::new(max_keys),
+            last_known: LastKnown::new(max_keys),
+            table: LocalTable::new(max_keys),
             background,
             reconciliation: reconcile::Reconciliation::default(),
         }))
@@ -95,12 +95,12 @@ impl Fallback {
     /// Returns whether the state after this decision is worth [noting](Self::note).
     #[inline]
     pub(crate) fn is_worth_noting(decision: &Decision) -> bool {
-        seen::is_worth_noting(decision)
+        last_known::is_worth_noting(decision)
     }
 
     /// Notes the state after a decision of the store, for the fallback to start from.
     pub(crate) fn note(&self, target: &Target, decision: &Decision, before: &Before) {
-        self.0.seen.note(target, decision, before, &self.0.clock);
+        self.0.last_known.note(target, decision, before, &self.0.clock);
     }
 
     /// Decides a group within this process's shares, all or nothing.
@@ -111,7 +111,7 @@ impl Fallback {
         // Such a group is denied, so it charges nothing and only computes the wait.
         let n = if parts.iter().any(|part| part.is_above_share) { 0 } else { n };
         let now_us = shared.clock.now_us();
-        let warm = |target: &Target, share: &Quota| shared.seen.record(target, share);
+        let warm = |target: &Target, share: &Quota| shared.last_known.record(target, share);
         let outcome = shared.table.take(&parts, n, now_us, warm);
         let passes = n > 0 && outcome.k > 0;
         if passes {
@@ -144,11 +144,12 @@ impl Fallback {
     }
 }
 
-impl Shared {
+impl FallbackInner {
     /// Called when the store was charged `units` with the stamp `charged_us`, or will never take the
     /// charge (`None`).
     async fn settle(&self, target: &Target, units: u64, charged_us: Option<u64>) {
-        let note = |share: &Quota, record: &Record| self.seen.note_record(target, share, record, &self.clock);
+        let note =
+            |share: &Quota, record: &Record| self.last_known.note_record(target, share, record, &self.clock);
         let excess = self.table.settle(target, units, charged_us, self.clock.now_us(), note);
         if excess > 0 {
             let give_back = Write::Refund { units: excess, stamp_us: charged_us };

@@ -1,20 +1,20 @@
 //! The gate: a named quota, and the calls that charge it, refund it and read it.
 
-mod in_force;
+mod effective;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::algorithm::MOST_DEBT;
+use crate::algorithm::MAX_DEBT;
 use crate::as_key::AsKey;
-use crate::ask::{Ask, AskRef};
+use crate::check::{Check, CheckRef};
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::lease::{self, Lease, LeaseStats, Leases};
 use crate::limiter::{Core, OnFailure};
-use crate::per_thread::PerThread;
 use crate::quota::Quota;
 use crate::reservation::Reservation;
+use crate::sharded_arc::ShardedArc;
 use crate::store::{GateInfo, Target, Write};
 
 /// A named quota on a limiter: the object that a service keeps and calls. Returned by
@@ -30,7 +30,7 @@ use crate::store::{GateInfo, Target, Write};
 #[derive(Clone)]
 pub struct Gate {
     pub(crate) core: Arc<Core>,
-    info: Result<Arc<PerThread<GateInfo>>, Error>,
+    info: Result<Arc<ShardedArc<GateInfo>>, Error>,
     pub(crate) on_failure: OnFailure,
     /// Shadow mode: decides and charges as usual, but a denied check is admitted.
     pub(crate) is_shadow: bool,
@@ -42,7 +42,7 @@ impl Gate {
     pub(crate) fn new(core: &Arc<Core>, name: &str, quota: Quota) -> Self {
         Self {
             core: core.clone(),
-            info: core.gate_info(name, quota).map(|info| Arc::new(PerThread::new(|| info.clone()))),
+            info: core.gate_info(name, quota).map(|info| Arc::new(ShardedArc::new(|| info.clone()))),
             on_failure: core.on_failure,
             is_shadow: false,
             leases: None,
@@ -68,7 +68,7 @@ impl Gate {
     /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is above the quota's limit, so that
     /// the check can never be admitted.
     pub async fn check_cost(&self, key: impl AsKey, cost: u64) -> Result<Decision, Error> {
-        self.decide(&AskRef::new(self, &key.as_key(), cost)).await
+        self.decide(&CheckRef::new(self, &key.as_key(), cost)).await
     }
 
     /// Checks one unit for this key with the state that this process has. Never waits and needs no runtime.
@@ -85,8 +85,8 @@ impl Gate {
     #[inline]
     pub fn try_check_cost(&self, key: impl AsKey, cost: u64) -> Option<Decision> {
         let key = &key.as_key();
-        if self.core.has_orders() {
-            return self.try_under_orders(key, cost);
+        if self.core.has_overrides() {
+            return self.try_with_overrides(key, cost);
         }
         self.try_by_itself(key, cost)
     }
@@ -94,7 +94,7 @@ impl Gate {
     #[inline]
     fn try_by_itself(&self, key: &[u8], cost: u64) -> Option<Decision> {
         let leased = self.leases.as_ref().and_then(|leases| self.core.spend(leases, key, cost));
-        leased.or_else(|| self.core.remembered(AskRef::new(self, key, cost)))
+        leased.or_else(|| self.core.cached_denial(CheckRef::new(self, key, cost)))
     }
 
     /// Checks one unit for each of these keys, in order and independently of each other.
@@ -107,8 +107,8 @@ impl Gate {
     ) -> Vec<Result<Decision, Error>> {
         let keys: Vec<K> = keys.into_iter().collect();
         let keys: Vec<_> = keys.iter().map(AsKey::as_key).collect();
-        let asks: Vec<_> = keys.iter().map(|key| AskRef::new(self, key, 1)).collect();
-        self.core.check_each(&asks).await
+        let checks: Vec<_> = keys.iter().map(|key| CheckRef::new(self, key, 1)).collect();
+        self.core.check_each(&checks).await
     }
 
     /// Returns the decision that [`check`](Self::check) would make, without charging. Starts no window and
@@ -138,14 +138,14 @@ impl Gate {
         let waited = self.core.stopwatch();
         loop {
             let left = max_wait.saturating_sub(waited());
-            let gate = self.in_force(key);
-            let ask = AskRef { max_delay: Some(left), ..AskRef::new(&gate, key, 1) };
-            let decision = gate.decide(&ask).await?;
+            let gate = self.effective_gate(key);
+            let check = CheckRef { max_delay: Some(left), ..CheckRef::new(&gate, key, 1) };
+            let decision = gate.decide(&check).await?;
             if decision.is_allowed() {
                 if decision.delay() > Duration::ZERO {
-                    let place = Place::new(&gate, key, &decision);
+                    let slot = QueueSlot::new(&gate, key, &decision);
                     self.core.sleep(decision.delay()).await;
-                    place.reached();
+                    slot.reached();
                 }
                 return Ok(decision);
             }
@@ -171,14 +171,14 @@ impl Gate {
     /// As [`check_cost`](Self::check_cost).
     pub async fn reserve(&self, key: impl AsKey, cost: u64) -> Result<Reservation, Error> {
         let key = &key.as_key();
-        let ask = self.in_force(key).ask(key).cost(cost);
-        let decision = ask.clone().check().await?;
-        Ok(Reservation::new(ask, decision))
+        let check = self.effective_gate(key).key(key).cost(cost);
+        let decision = check.clone().check().await?;
+        Ok(Reservation::new(check, decision))
     }
 
     /// Returns a check with options to set, or to pass to [`check_all`](crate::Limiter::check_all).
-    pub fn ask(&self, key: impl AsKey) -> Ask {
-        Ask::new(self, &key.as_key())
+    pub fn key(&self, key: impl AsKey) -> Check {
+        Check::new(self, &key.as_key())
     }
 }
 
@@ -193,8 +193,8 @@ impl Gate {
     ///
     /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn refund(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
-        let units = units.min(MOST_DEBT);
-        self.write_in_force(&key.as_key(), Write::Refund { units, stamp_us: None }).await
+        let units = units.min(MAX_DEBT);
+        self.write_effective(&key.as_key(), Write::Refund { units, stamp_us: None }).await
     }
 
     /// Charges `units` without a check. Units beyond the limit are stored as debt (up to 2^49 ticks or 2^52
@@ -204,8 +204,8 @@ impl Gate {
     ///
     /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn penalize(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
-        let units = units.min(MOST_DEBT);
-        self.write_in_force(&key.as_key(), Write::Penalize { units }).await
+        let units = units.min(MAX_DEBT);
+        self.write_effective(&key.as_key(), Write::Penalize { units }).await
     }
 
     /// Denies every check of this key for `duration` (at most 17 years), regardless of its usage. Units that
@@ -215,7 +215,7 @@ impl Gate {
     ///
     /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn block(&self, key: impl AsKey, duration: Duration) -> Result<(), Error> {
-        let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, MOST_DEBT);
+        let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, MAX_DEBT);
         self.write_wherever(&key.as_key(), Write::Block { for_us }).await
     }
 
@@ -306,19 +306,19 @@ impl Gate {
         }
     }
 
-    pub(crate) async fn decide(&self, ask: &AskRef<'_>) -> Result<Decision, Error> {
-        if self.core.has_orders() {
-            return Box::pin(self.decide_under_orders(ask)).await;
+    pub(crate) async fn decide(&self, check: &CheckRef<'_>) -> Result<Decision, Error> {
+        if self.core.has_overrides() {
+            return Box::pin(self.decide_with_overrides(check)).await;
         }
-        self.decide_by_itself(ask).await
+        self.decide_by_itself(check).await
     }
 
-    async fn decide_by_itself(&self, ask: &AskRef<'_>) -> Result<Decision, Error> {
+    async fn decide_by_itself(&self, check: &CheckRef<'_>) -> Result<Decision, Error> {
         match &self.leases {
-            Some(leases) if self.info()?.prefix.is_in_its_own_place(ask.key, ask.beside) => {
-                self.core.check_leased(leases, ask).await
+            Some(leases) if self.info()?.prefix.is_under_its_own_hash_tag(check.key, check.colocate_with) => {
+                self.core.check_leased(leases, check).await
             }
-            _ => self.core.check(ask).await,
+            _ => self.core.check(check).await,
         }
     }
 }
@@ -333,29 +333,29 @@ impl std::fmt::Debug for Gate {
 }
 
 /// A place in a leaky bucket's queue, returned when the caller drops its future.
-struct Place {
-    ask: Option<Ask>,
+struct QueueSlot {
+    check: Option<Check>,
     stamp_us: u64,
 }
 
-impl Place {
+impl QueueSlot {
     fn new(gate: &Gate, key: &[u8], decision: &Decision) -> Self {
         let is_held = matches!(decision.source(), Source::Redis | Source::Memory);
-        Self { ask: is_held.then(|| gate.ask(key)), stamp_us: decision.stamp_us }
+        Self { check: is_held.then(|| gate.key(key)), stamp_us: decision.stamp_us }
     }
 
     fn reached(mut self) {
-        self.ask = None;
+        self.check = None;
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         // Drop cannot await, so a background job gives the place back.
-        if let Some(ask) = self.ask.take() {
-            let core = ask.gate.core.clone();
+        if let Some(check) = self.check.take() {
+            let core = check.gate.core.clone();
             let give_back = Write::Refund { units: 1, stamp_us: Some(self.stamp_us) };
-            core.spawn(async move { drop(ask.gate.core.write(ask.as_ref(), give_back).await) });
+            core.spawn(async move { drop(check.gate.core.write(check.as_ref(), give_back).await) });
         }
     }
 }

@@ -1,5 +1,5 @@
-//! A gate's name, kept in place: every decision carries one, and a shared
-//! reference count would be written by all threads for each of them.
+//! A gate's name, stored inline: every decision carries one, and all threads would contend for a shared
+//! reference count.
 
 use std::fmt;
 use std::ops::Deref;
@@ -7,7 +7,7 @@ use std::ops::Deref;
 /// Names are `[a-z0-9_.-]{1,64}`.
 const LONGEST: usize = 64;
 
-/// At most 64 bytes of text, copied and never counted.
+/// At most 64 bytes of text, which is copied.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct GateName {
     len: u8,
@@ -15,7 +15,7 @@ pub(crate) struct GateName {
 }
 
 impl GateName {
-    /// `None` if the name is longer than any that a gate can have.
+    /// Returns `None` if the name is longer than 64 bytes.
     pub(crate) fn new(name: &str) -> Option<Self> {
         let mut bytes = [0; LONGEST];
         bytes.get_mut(..name.len())?.copy_from_slice(name.as_bytes());
@@ -25,7 +25,7 @@ impl GateName {
 
 #[cfg(feature = "metrics")]
 impl GateName {
-    /// What it is told from all others by, eight letters at a time.
+    /// Returns the bytes of the name as words, for comparison.
     #[inline]
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
         let (words, _) = self.bytes.as_chunks::<8>();
@@ -37,7 +37,7 @@ impl Deref for GateName {
     type Target = str;
 
     fn deref(&self) -> &str {
-        // Never anything else, since it was made from text.
+        // Always valid: made from a `str`.
         std::str::from_utf8(&self.bytes[..usize::from(self.len)]).unwrap_or_default()
     }
 }
@@ -66,7 +66,7 @@ mod tests {
     use super::GateName;
 
     #[test]
-    fn a_name_of_1_to_64_bytes_is_what_it_was() {
+    fn a_name_of_1_to_64_bytes_is_kept() {
         for length in [1, 63, 64] {
             let name = "a".repeat(length);
             assert_eq!(&*GateName::new(&name).unwrap(), name);

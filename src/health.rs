@@ -1,11 +1,11 @@
-//! What an operator wants to know of a limiter.
+//! The health of a limiter, for operators.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::Error;
 
-/// How a limiter and its Redis are: [`Limiter::health`](crate::Limiter::health).
+/// The health of a limiter and its Redis, returned by [`Limiter::health`](crate::Limiter::health).
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Health {
@@ -14,74 +14,74 @@ pub struct Health {
     pub(crate) server: Result<Server, Error>,
 }
 
-/// What the server says of itself.
+/// The server's own report.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Server {
-    /// Such as `Redis 7.0.15`.
+    /// For example `Redis 7.0.15`.
     pub(crate) version: String,
     pub(crate) maxmemory_policy: String,
-    /// Of those that scripts need.
-    pub(crate) missing_rights: Vec<String>,
+    /// The missing permissions among those that the scripts need.
+    pub(crate) missing_permissions: Vec<String>,
 }
 
 impl Health {
-    /// Redis answers and is asked, and there is nothing to warn of.
+    /// Returns whether Redis answers, the circuit breaker is closed, and there are no warnings.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.breaker_open_for.is_none() && self.server.is_ok() && self.warnings().is_empty()
     }
 
-    /// For how long the circuit breaker has been open; `None` where it is closed.
+    /// Returns how long the circuit breaker has been open, or `None` if it is closed.
     #[must_use]
     pub const fn breaker_open_for(&self) -> Option<Duration> {
         self.breaker_open_for
     }
 
-    /// How many processes share the quotas, as far as this one knows. See
+    /// Returns the number of processes that share the quotas, as far as this process knows. See
     /// [`Builder::instances`](crate::Builder::instances).
     #[must_use]
     pub const fn instances(&self) -> u64 {
         self.instances
     }
 
-    /// Name and version of the server, such as `Redis 7.0.15` or `Valkey 8.1.1`.
+    /// Returns name and version of the server, such as `Redis 7.0.15` or `Valkey 8.1.1`.
     ///
     /// # Errors
     ///
-    /// Why it did not say: it does not answer, or this user may not ask (`+info`).
+    /// If the server does not answer, or its user lacks the permission `+info`.
     pub fn server(&self) -> Result<&str, &Error> {
         self.server.as_ref().map(|server| &*server.version)
     }
 
-    /// What may lead to wrong decisions, and what to do about it.
+    /// Returns what may lead to wrong decisions, each with advice.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let policy = self.server.as_ref().map_or("", |server| &*server.maxmemory_policy);
         let evicts = !matches!(policy, "" | "noeviction");
         let evicts = evicts.then(|| {
             format!(
-                "maxmemory-policy is {policy}: a Redis that is full forgets what was used, and each key that it forgets may be used up to its limit again; set it to noeviction"
+                "maxmemory-policy is {policy}: a full Redis evicts keys, and each evicted key starts at its full limit again; set it to noeviction"
             )
         });
-        let lacks = self.server.as_ref().ok().filter(|server| !server.missing_rights.is_empty());
+        let lacks = self.server.as_ref().ok().filter(|server| !server.missing_permissions.is_empty());
         let lacks = lacks.map(|server| {
-            let rights: Vec<String> =
-                server.missing_rights.iter().map(|right| format!("+{}", right.to_lowercase())).collect();
+            let permissions: Vec<String> =
+                server.missing_permissions.iter().map(|right| format!("+{}", right.to_lowercase())).collect();
             format!(
-                "the Redis user lacks {} for this namespace's keys (~NAMESPACE:*): asks that need it fail, and may have been charged by then; see \"A Redis user for it\" in the README",
-                rights.join(" ")
+                "the Redis user lacks {} for this namespace's keys (~NAMESPACE:*): checks that need it fail, possibly after they were charged; see \"A Redis user for it\" in the documentation (docs/operate/redis-user.md)",
+                permissions.join(" ")
             )
         });
         evicts.into_iter().chain(lacks).collect()
     }
 }
 
-/// Such as `Redis 7.0.15 answers, circuit breaker closed, 3 instances`.
+/// For example `Redis 7.0.15 answers, circuit breaker closed, 3 instances`.
 impl fmt::Display for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.server {
             Ok(server) => write!(f, "{} answers", server.version)?,
-            Err(error) => write!(f, "no word from the server ({error})")?,
+            Err(error) => write!(f, "no reply from the server ({error})")?,
         }
         match self.breaker_open_for {
             Some(open_for) => write!(f, ", circuit breaker open for {open_for:.1?}")?,
@@ -94,7 +94,7 @@ impl fmt::Display for Health {
 }
 
 impl Server {
-    /// From what INFO says of `server` and `memory`.
+    /// Parses the reply to INFO, sections `server` and `memory`.
     pub(crate) fn of_info(info: &str) -> Self {
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
         let version = match (field("valkey_version"), field("redis_version")) {

@@ -12,7 +12,9 @@
 //! let api = limiter.gate("api", Quota::token_bucket(2, Rate::per_minute(2)));
 //! let service = ServiceBuilder::new()
 //!     .layer(RateLimitLayer::new(api, Key::header("x-api-key")))
-//!     .service(service_fn(|_: Request<String>| async { Ok::<_, std::io::Error>(Response::new("hello".to_owned())) }));
+//!     .service(service_fn(|_: Request<String>| async {
+//!         Ok::<_, std::io::Error>(Response::new("hello".to_owned()))
+//!     }));
 //!
 //! let request = || Request::builder().header("x-api-key", "k1").body(String::new()).unwrap();
 //! let first = service.clone().oneshot(request()).await?;
@@ -27,33 +29,35 @@
 //!
 //! # How a request is handled
 //!
-//! 1. The layer's [rules](Rule) name the gates, keys and costs to check. Without a rule, the request is
-//!    admitted.
-//! 2. All gates are checked in one atomic step. A denied request does not reach the service and is charged
-//!    nothing; with [`RateLimitLayer::wait`], it waits for its turn instead.
-//! 3. The binding gate's [`Decision`](crate::Decision) and the [`AllDecision`](crate::AllDecision) are in the
-//!    request's extensions. With the feature `axum` both are extractors.
-//! 4. The response can change the charge: [`Charge`].
-//! 5. Each response reports the remaining units: [`Headers`].
+//! 1. Checks: the layer's [rules](Rule) name the gates, keys and costs to check. Without a rule, the request
+//!    is admitted.
+//! 2. Admission: the limiter checks all gates in one atomic step. A denied request does not reach the service
+//!    and is charged nothing. With [`RateLimitLayer::wait`], it waits for its turn instead.
+//! 3. Handler: the service receives the request. The request's extensions hold the binding gate's
+//!    [`Decision`](crate::Decision) and the [`AllDecision`](crate::AllDecision). With the feature `axum` both
+//!    are extractors.
+//! 4. Settlement: the response can change the [`Charge`].
+//! 5. Headers: each response reports the remaining units ([`Headers`]).
 //!
 //! # Rules from files
 //!
-//! With the feature `rules`, [`RateLimitLayer::ruled`] takes the gates from rules, also those that [follow
-//! their files](crate::rules::Watched), and the descriptors of a request from the file or from a closure
-//! ([`Descriptors`]). The name of the limit in responses is a rule's `name`, or else its path; handlers and
-//! [answers](Refusal::ruling) find the [`Ruling`](crate::rules::Ruling).
+//! With the feature `rules`, [`RateLimitLayer::ruled`] takes the gates from rules files, which can [reload on
+//! changes](crate::rules::ReloadingRules). The descriptors of a request come from the file or from a closure
+//! ([`Descriptors`]). Responses name the limit by the rule's `name`, or else by its path. Handlers find the
+//! [`RulesDecision`](crate::rules::RulesDecision) in the request's extensions; the closure of
+//! [`RateLimitLayer::answer`] finds it in [`Rejection::decision`].
 //!
-//! Otherwise both kinds of rules work alike. Only [rules](Rule) in code can have a [`Charge`] of their own and
-//! a cost computed from each request. They can also place a key beside another key in a Redis Cluster; a domain
-//! in a file needs `charge: each` if its keys are in several slots.
+//! Otherwise both kinds of rules work alike. Only [rules](Rule) in code can have a [`Charge`] of their own
+//! and a cost computed from each request. They can also [colocate](Rule::colocate_with) a key with another
+//! key in a Redis Cluster. A domain in a file needs `charge: each` if its keys are in several slots.
 //!
 //! # Responses to rejected requests
 //!
-//! | when | answer | gRPC (feature `tonic`) |
+//! | reason | HTTP response | gRPC (feature `tonic`) |
 //! | --- | --- | --- |
-//! | denied | 429, Retry-After | `RESOURCE_EXHAUSTED`, RetryInfo |
-//! | a rule's key is missing ([`MissingKey`]) | 400 | `INVALID_ARGUMENT` |
-//! | the cost is above a limit, so that it can never pass | 413 | `OUT_OF_RANGE` |
+//! | a gate denied the request | 429, Retry-After | `RESOURCE_EXHAUSTED`, RetryInfo |
+//! | the request lacks a rule's key ([`MissingKey`]) | 400 | `INVALID_ARGUMENT` |
+//! | the cost is above a limit, so the request can never be admitted | 413 | `OUT_OF_RANGE` |
 //! | the limiter failed ([`OnError`]) | 503, Retry-After | `UNAVAILABLE`, RetryInfo |
 //!
 //! Bodies are `application/problem+json`, or text if the request's Accept prefers it.
@@ -61,36 +65,39 @@
 //!
 //! # Disconnected clients
 //!
-//! When a client disconnects, the request's future is dropped. A request that waits frees its place at once,
-//! and its units are given back. A request that the service already has stays charged, unless
-//! [`Charge::if_abandoned`] is set. A separate task sends the refund and ends with the answer or the
-//! limiter's deadline. A request whose check is in flight may have been charged, and stays charged.
+//! When a client disconnects, the server drops the request's future:
+//!
+//! - A request in the wait queue frees its permit at once, and its units are refunded.
+//! - A request that the service has received stays charged, unless [`Charge::if_abandoned`] is set.
+//! - A request whose check is in flight may have been charged, and stays charged.
+//!
+//! A separate task sends the refund. It ends with Redis's reply or at the limiter's deadline.
 
-mod answer;
-mod asking;
+mod admission;
 mod body;
 mod charge;
+mod checks;
 #[cfg(feature = "client")]
 mod client;
-mod deciding;
 #[cfg(feature = "rules")]
 mod descriptors;
 #[cfg(feature = "axum")]
 mod extract;
 #[cfg(feature = "tonic")]
 mod grpc;
+mod handler;
 mod headers;
 mod key;
 mod layer;
-mod passage;
 mod policy;
-mod refusal;
+mod rejection;
+mod response;
 mod rule;
 #[cfg(feature = "rules")]
-mod ruled;
+mod rules;
 mod service;
 mod settings;
-mod waiting;
+mod wait_queue;
 
 pub use ipnet::IpNet;
 
@@ -103,7 +110,7 @@ pub use self::descriptors::Descriptors;
 pub use self::headers::{Draft, Headers};
 pub use self::key::{ClientIp, Key, PeerAddr, ToNetwork};
 pub use self::layer::RateLimitLayer;
-pub use self::refusal::{Reason, Refusal};
+pub use self::rejection::{Reason, Rejection};
 pub use self::rule::Rule;
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settings::{MissingKey, OnError};

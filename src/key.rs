@@ -6,16 +6,16 @@
 //! and its encoding is reversible. Keys cannot inject a pattern or a hash tag.
 //!
 //! In a Redis Cluster a hash tag precedes the key, such as `tidegate:2:login:token_bucket:{cr}:user:42`: see
-//! [`place`].
+//! [`hash_tag`].
 
-mod place;
+mod hash_tag;
 
 use std::fmt::Write;
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-pub(crate) use self::place::{PLACES, Place};
+pub(crate) use self::hash_tag::{HASH_TAGS, HashTag};
 use crate::error::Error;
 use crate::quota::{Kind, Micros, Quota};
 
@@ -79,11 +79,11 @@ impl KeyMode {
     }
 
     /// Returns the hash tag of a key. With an HMAC, computing it needs the secret too.
-    fn place(&self, key: &[u8]) -> Place {
-        Place::of(match self {
-            Self::Clear => place::hash(key),
+    fn hash_tag(&self, key: &[u8]) -> HashTag {
+        HashTag::of(match self {
+            Self::Clear => hash_tag::hash(key),
             // Uses other bytes of the HMAC than those in the Redis key.
-            Self::Hmac(secret) => place::hash(&hmac(secret, key)[16..]),
+            Self::Hmac(secret) => hash_tag::hash(&hmac(secret, key)[16..]),
         })
     }
 }
@@ -172,20 +172,20 @@ impl Keyspace {
 
     /// Returns the hash tags that keys can have; without a cluster, only the default one, which is not
     /// written.
-    pub(crate) fn hash_tags(&self) -> impl Iterator<Item = Place> {
-        Place::all().take(if self.is_spread { PLACES } else { 1 })
+    pub(crate) fn hash_tags(&self) -> impl Iterator<Item = HashTag> {
+        HashTag::all().take(if self.is_spread { HASH_TAGS } else { 1 })
     }
 
     /// Returns the key of this namespace's overrides.
-    pub(crate) fn orders(&self) -> String {
-        self.of_all_gates("orders")
+    pub(crate) fn overrides(&self) -> String {
+        self.of_all_gates("overrides")
     }
 
     /// Returns a key for all gates. It has fewer parts than the key of any gate.
     fn of_all_gates(&self, name: &str) -> String {
         match self.is_spread {
             false => format!("{}:{SHARED_LAYOUT}:{name}", self.namespace),
-            true => format!("{}:{SHARED_LAYOUT}:{{{}}}:{name}", self.namespace, Place::default().tag()),
+            true => format!("{}:{SHARED_LAYOUT}:{{{}}}:{name}", self.namespace, HashTag::default().tag()),
         }
     }
 
@@ -196,8 +196,8 @@ impl Keyspace {
 
     /// Returns a key with any hash tag and as few parts.
     #[cfg(feature = "cli")]
-    pub(crate) fn somewhere(&self, place: Place) -> String {
-        format!("{}:{LAYOUT}:{{{}}}", self.namespace, place.tag())
+    pub(crate) fn somewhere(&self, hash_tag: HashTag) -> String {
+        format!("{}:{LAYOUT}:{{{}}}", self.namespace, hash_tag.tag())
     }
 
     /// Returns a key as written in Redis.
@@ -253,8 +253,8 @@ pub(crate) struct Prefix {
 }
 
 impl Prefix {
-    pub(crate) fn place(&self, key: &[u8]) -> Place {
-        if self.is_spread { self.mode.place(key) } else { Place::default() }
+    pub(crate) fn hash_tag(&self, key: &[u8]) -> HashTag {
+        if self.is_spread { self.mode.hash_tag(key) } else { HashTag::default() }
     }
 
     /// Returns the key as written in Redis.
@@ -262,15 +262,15 @@ impl Prefix {
         self.mode.encoded(key)
     }
 
-    pub(crate) fn is_in_its_own_place(&self, key: &[u8], beside: Option<&[u8]>) -> bool {
-        !beside.is_some_and(|beside| self.place(beside) != self.place(key))
+    pub(crate) fn is_under_its_own_hash_tag(&self, key: &[u8], colocate_with: Option<&[u8]>) -> bool {
+        !colocate_with.is_some_and(|owner| self.hash_tag(owner) != self.hash_tag(key))
     }
 
-    pub(crate) fn key(&self, key: &[u8], place: Place) -> String {
+    pub(crate) fn key(&self, key: &[u8], hash_tag: HashTag) -> String {
         let mut out = String::with_capacity(self.text.len() + key.len() + 5);
         out.push_str(&self.text);
         if self.is_spread {
-            let _ = write!(out, "{{{}}}:", place.tag());
+            let _ = write!(out, "{{{}}}:", hash_tag.tag());
         }
         self.mode.append(key, &mut out);
         out

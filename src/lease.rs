@@ -1,19 +1,17 @@
-//! Leases: units taken from the store in blocks, to be spent by this process
-//! without asking.
+//! Leases: units taken from the store in blocks, which this process spends without calling the store.
 //!
 //! ```text
 //! try_check ── spend ──> Table of Slots <── open, close ── Ledger <── Worker ──> store
-//!      └── low, or asked for often ──> Queue ─────────────────────────┘
+//!      └── low, or checked often ──> Queue ───────────────────────────┘
 //! ```
 //!
-//! Spenders (any thread, no lock, no await) only ever lower what is in a slot.
-//! All else is one task's: the worker takes blocks, opens them, closes what has
-//! ended and gives back what was left, with the stamp of the take, so that it
-//! counts as if it had never been taken. The ledger decides what the worker does
-//! and is plain arithmetic.
+//! Spenders (any thread, no lock, no await) only decrease the units of a slot. A single task, the worker,
+//! does everything else: it takes blocks, opens them, closes those that have ended, and gives their remaining
+//! units back. It gives units back with the stamp of their take, so that they count as if they had never been
+//! taken. The ledger, which is plain arithmetic, decides the worker's next steps.
 //!
-//! A unit is charged before it can be spent and is spent at most once, so no
-//! failure invents any: what is not given back stays charged.
+//! A unit is charged before it can be spent, and it is spent at most once. So no failure creates units: units
+//! that are not given back stay charged.
 
 mod demand;
 mod entry;
@@ -34,48 +32,45 @@ pub(crate) use self::worker::Upstream;
 use crate::error::Error;
 use crate::quota::{Kind, Quota};
 
-/// How a gate leases: see [`Gate::leased`](crate::Gate::leased).
+/// The lease settings of a gate: see [`Gate::leased`](crate::Gate::leased).
 ///
-/// A leased gate takes units of a key that is asked for often from Redis in
-/// blocks, and then spends them in this process: a check of that key costs some
-/// 100 ns instead of a round trip, also from many threads at once. In return the
-/// limit holds less tightly.
+/// A leased gate takes units of a frequently checked key from Redis in blocks, and then spends them in this
+/// process. A check of that key costs some 100 ns instead of a round trip, also from many threads at once. In
+/// return the limit holds less tightly.
 ///
-/// # What is admitted at most
+/// # Bounds
 ///
-/// With `B` = [`max_units`](Self::max_units), `ℓ` = [`hold`](Self::hold), `I`
-/// leased gates of this name (one in each process, as a rule), and any interval
-/// of length `T`:
+/// With `B` = [`max_units`](Self::max_units), `ℓ` = [`hold`](Self::hold), `I` leased gates of this name
+/// (usually one per process), and any interval of length `T`:
 ///
-/// | algorithm | admitted at most in the interval | without leases |
+/// | algorithm | maximum admitted in the interval | without leases |
 /// | --- | --- | --- |
 /// | token bucket | `capacity + rate·T + min(I·B, rate·ℓ)` | `capacity + rate·T` |
 /// | fixed window | `limit` in each window: a lease ends with it | the same |
-/// | sliding counter | as its definition says: a lease ends with the clock's window | the same |
+/// | sliding counter | as it is defined: a lease ends with the clock's window | the same |
 /// | sliding log | `limit + min(limit, I·B)` in `T = window` | `limit` |
-/// | leaky bucket, `count_denied` | cannot be leased: every ask is an error | |
+/// | leaky bucket, `count_denied` | cannot be leased: every check is an error | |
 ///
-/// For a log, a `window` longer by `ℓ` keeps `limit` in every window of the
-/// length that was meant.
+/// To hold a log to `limit` in every window of the intended length, configure a `window` longer by `ℓ`.
 ///
-/// What others can be denied wrongly: up to `I·B` units of a key are held by
-/// processes that may not spend them. They come back when they end. A process
-/// that is killed keeps its units of the key, at most `B` and what it was just
-/// asking for, until they drain or leave the window; it never invents any.
+/// Checks can be denied although units are unspent: processes that may not spend them hold up to `I·B` units
+/// of a key. Unspent units return to the store when their lease ends. A killed process does not return its
+/// units of the key: at most `B`, plus the take in flight. They stay charged until they drain or leave the
+/// window. A killed process never creates units.
 ///
-/// # What else changes
+/// # Other differences
 ///
-/// - A decision from a lease has the source `lease`. Its `remaining` is what is
-///   left in the lease, its `reset_after` as known when the block was taken.
-/// - `peek`, `check_many`, `check_all` and all writes go to Redis. What they
-///   see includes the units that are leased.
-/// - A block or a penalty stops nobody from spending what is leased already, in
-///   this process or another: for at most `ℓ`. Nor does a reset by another gate.
-/// - A reset makes untouched what is charged, leased units with it. Those that are
-///   held elsewhere, or on their way just then, can still be spent or given back
-///   to the key: up to `I·B` units more, once for each reset.
-/// - Times of a lease are this machine's: a machine that is suspended holds its
-///   leases for as much longer.
+/// - A decision from a lease has the source `lease`. Its `remaining` is the number of units left in the
+///   lease. Its `reset_after` is the value known when the block was taken.
+/// - `peek`, `check_many`, `check_all` and all writes go to Redis. The usage that they report includes leased
+///   units.
+/// - A block or a penalty does not stop this or another process from spending units that are already leased,
+///   for at most `ℓ`. Neither does a reset by another gate.
+/// - A reset clears all charges, including those of leased units. Units that other processes hold, or that
+///   are in flight at that moment, can still be spent or given back to the key: up to `I·B` extra units per
+///   reset.
+/// - Lease times follow this machine's clock. A suspended machine holds its leases longer, by the time that
+///   it was suspended.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -87,14 +82,14 @@ use crate::quota::{Kind, Quota};
 ///     .gate("api", Quota::token_bucket(10_000, Rate::per_second(10_000)))
 ///     .leased(Lease::new().max_units(500).hold(Duration::from_millis(500)));
 ///
-/// // Without waiting where a lease has it, else by asking Redis.
+/// // Spends from a lease without waiting if possible. Otherwise calls Redis.
 /// let decision = match api.try_check("tenant:7") {
 ///     Some(decision) => decision,
 ///     None => api.check("tenant:7").await?,
 /// };
 /// assert!(decision.is_allowed());
 ///
-/// limiter.shutdown().await; // gives back what is leased
+/// limiter.shutdown().await; // gives the leased units back
 /// # Ok(()) }
 /// ```
 #[must_use = "a lease does nothing until a gate is `leased` with it"]
@@ -106,15 +101,14 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// The defaults.
+    /// Returns the default settings.
     pub const fn new() -> Self {
         Self { max_units: None, hold: Duration::from_secs(1), max_keys: 100_000 }
     }
 
-    /// The most units of one key that the gate holds at once, the block in use
-    /// and the next one together: `B` in the [bounds](Self). A cost above it is
-    /// always asked of Redis; 0 leases nothing. At most 2^32 - 1, and the
-    /// quota's limit.
+    /// Sets the maximum number of units of one key that the gate holds at once, in the current block and the
+    /// next one together: `B` in the [bounds](Self#bounds). Checks with a higher cost always go to Redis.
+    /// 0 disables leasing. Clamped to 2^32 - 1 and to the quota's limit.
     ///
     /// Default: a tenth of the quota's limit, at least 1.
     pub const fn max_units(mut self, units: u64) -> Self {
@@ -122,9 +116,9 @@ impl Lease {
         self
     }
 
-    /// The longest that a unit is held before it is spent or given back: `ℓ` in
-    /// the [bounds](Self). Counted from when its take was sent, in whole ms. Below
-    /// 1 ms leases nothing; at most an hour.
+    /// Sets the maximum time that a unit is held before it is spent or given back: `ℓ` in the
+    /// [bounds](Self#bounds). It starts when the take is sent, and counts in whole ms. Less than 1 ms
+    /// disables leasing. Clamped to one hour.
     ///
     /// Default: 1 s.
     pub const fn hold(mut self, hold: Duration) -> Self {
@@ -132,10 +126,9 @@ impl Lease {
         self
     }
 
-    /// The most keys that are leased at once. Beyond it, keys are asked of Redis
-    /// until others are no longer used. Costs 100 to 200 bytes for each at the
-    /// first lease, and up to 400 more for each that is leased. 0 leases nothing;
-    /// at most 2^24.
+    /// Sets the maximum number of keys that are leased at once. Checks of further keys go to Redis until the
+    /// leases of unused keys end. The first lease allocates 100 to 200 bytes for each of the `keys`. Each
+    /// leased key takes up to 400 bytes more. 0 disables leasing. Clamped to 2^24.
     ///
     /// Default: 100,000.
     pub const fn max_keys(mut self, keys: usize) -> Self {
@@ -143,7 +136,7 @@ impl Lease {
         self
     }
 
-    /// What it means for this quota; `None` if it leases nothing.
+    /// Returns the settings for this quota, or `None` if they disable leasing.
     fn terms(self, quota: &Quota) -> Option<Terms> {
         let limit = quota.limit();
         let max_units = self.max_units.unwrap_or((limit / 10).max(1)).min(limit);
@@ -170,36 +163,37 @@ struct Terms {
     max_keys: usize,
 }
 
-/// What a leased gate has taken, and what became of it:
-/// `taken = spent + held + returned + stranded`, when nobody is asking.
-/// From [`Gate::lease_stats`](crate::Gate::lease_stats).
+/// The units that a leased gate has taken, by their fate, from
+/// [`Gate::lease_stats`](crate::Gate::lease_stats).
+///
+/// While no check is in progress, `taken = spent + held + returned + stranded`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LeaseStats {
-    /// Keys that have a lease, or had one a moment ago.
+    /// The number of keys that have a lease, or had one recently.
     pub keys: usize,
     /// Units taken from the store.
     pub taken: u64,
-    /// Units spent by asks that were admitted.
+    /// Units spent by admitted checks.
     pub spent: u64,
-    /// Units that can be spent, or are on their way back.
+    /// Units that can be spent, or are being given back.
     pub held: u64,
-    /// Units given back, or forgotten with a reset.
+    /// Units given back, or discarded by a reset.
     pub returned: u64,
-    /// Units that could not be given back: charged, and spent by nobody.
+    /// Units that could not be given back: they stay charged and cannot be spent.
     pub stranded: u64,
 }
 
-/// Whether this quota can be leased.
+/// Returns a configuration error if this quota cannot be leased.
 pub(crate) fn check_leasable(quota: &Quota) -> Result<(), Error> {
-    let why = match quota.kind() {
+    let reason = match quota.kind() {
         Kind::LeakyBucket(_) => {
-            "a leaky bucket cannot be leased, since each ask has a place in its queue: use it without `leased`, or a token bucket"
+            "a leaky bucket cannot be leased, since each check has a place in its queue: use it without `leased`, or a token bucket"
         }
         Kind::SlidingLog(log) if log.count_denied => {
-            "a sliding log that counts denied asks cannot be leased, since every ask has to be seen: leave out `count_denied` or `leased`"
+            "a sliding log that counts denied checks cannot be leased, since Redis must see every check: leave out `count_denied` or `leased`"
         }
         _ => return Ok(()),
     };
-    Err(Error::config(why))
+    Err(Error::config(reason))
 }

@@ -1,12 +1,18 @@
 #![doc = include_str!("../README.md")]
+//! # Guide
+//!
+//! The module [`guide`] holds the pages of the guide.
+//!
 //! # Layout
 //!
 //! Modules import only from the lines below them:
 //!
 //! ```text
+//! guide                                  the pages of docs/guide
+//!         |
 //! http, rules, inspect                   in front of services and clients; limits from files; for operators
 //!         |
-//! limiter, control, gate, ask, reservation    the objects and checks of a service
+//! limiter, control, gate, check, reservation    the objects and checks of a service
 //!         |
 //! lease                                  units that this process has taken in advance
 //!         |
@@ -14,7 +20,7 @@
 //!         |
 //! fallback                               decisions while Redis is unavailable
 //!         |
-//! orders                                 overrides by operators for the whole fleet
+//! overrides                              overrides by operators for the whole fleet
 //!         |
 //! breaker                                whether checks are sent to Redis at all
 //!         |
@@ -26,7 +32,7 @@
 //!         |
 //! metrics, most_denied, trace            observability
 //!         |
-//! quota, decision, health, key, as_key, error, fingerprint, gate_name, per_thread, clock, observer, background, sync
+//! quota, decision, health, key, as_key, error, keyed_hash, gate_name, sharded_arc, clock, observer, background, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
@@ -34,10 +40,10 @@
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod algorithm;
 mod as_key;
-mod ask;
 mod background;
 mod batch;
 mod breaker;
+mod check;
 mod clock;
 mod connection;
 mod control;
@@ -45,9 +51,9 @@ mod decision;
 mod deny_cache;
 mod error;
 mod fallback;
-mod fingerprint;
 mod gate;
 mod gate_name;
+pub mod guide;
 mod health;
 #[cfg(feature = "tower")]
 pub mod http;
@@ -55,20 +61,21 @@ pub mod http;
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod inspect;
 mod key;
+mod keyed_hash;
 mod lease;
 mod limiter;
 #[cfg(feature = "metrics")]
 pub mod metrics;
 mod most_denied;
 mod observer;
-mod orders;
-mod per_thread;
+mod overrides;
 pub mod quota;
 mod reservation;
 #[cfg(feature = "rules")]
 pub mod rules;
 #[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
 mod script;
+mod sharded_arc;
 mod store;
 mod sync;
 mod trace;
@@ -77,7 +84,7 @@ mod trace;
 pub use deadpool_redis;
 
 pub use self::as_key::{AsKey, KeyBytes};
-pub use self::ask::Ask;
+pub use self::check::Check;
 pub use self::clock::ManualClock;
 pub use self::control::Control;
 pub use self::decision::{AllDecision, Decision, Source};
@@ -86,10 +93,10 @@ pub use self::gate::Gate;
 pub use self::health::Health;
 pub use self::key::KeyMode;
 pub use self::lease::{Lease, LeaseStats};
-pub use self::limiter::{Builder, Double, Limiter, OnFailure};
+pub use self::limiter::{Builder, Limiter, OnFailure, Stub};
 pub use self::most_denied::{DeniedKey, MostDenied};
 pub use self::observer::Observer;
-pub use self::orders::{Order, Switch};
+pub use self::overrides::{Override, Switch};
 pub use self::quota::{Quota, Rate};
 pub use self::reservation::Reservation;
 

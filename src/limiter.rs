@@ -6,11 +6,11 @@ mod core;
 
 use std::sync::Arc;
 
-pub use self::builder::{Builder, Double};
+pub use self::builder::{Builder, Stub};
 #[cfg(feature = "rules")]
 pub(crate) use self::core::CLOSED_RETRY_US;
 pub(crate) use self::core::Core;
-use crate::ask::Ask;
+use crate::check::Check;
 use crate::clock::{Clock, ManualClock};
 use crate::control::Control;
 use crate::decision::AllDecision;
@@ -101,8 +101,8 @@ impl Limiter {
 
     /// Returns a limiter that gives every check the same result, for tests of surrounding code.
     #[must_use]
-    pub fn double(double: Double) -> Self {
-        Self::expect_defaults(Self::builder().double(double))
+    pub fn stub(stub: Stub) -> Self {
+        Self::expect_defaults(Self::builder().stub(stub))
     }
 
     /// Returns a builder with all settings.
@@ -149,9 +149,9 @@ impl Limiter {
     /// let user = limiter.gate("posts.user", Quota::token_bucket(1, Rate::per_second(1)));
     /// let all = limiter.gate("posts.all", Quota::token_bucket(10_000, Rate::per_second(10_000)));
     ///
-    /// let decision = limiter.check_all([user.ask("user:42"), all.ask("")]).await?;
+    /// let decision = limiter.check_all([user.key("user:42"), all.key("")]).await?;
     /// assert!(decision.is_allowed());
-    /// let decision = limiter.check_all([user.ask("user:42"), all.ask("")]).await?;
+    /// let decision = limiter.check_all([user.key("user:42"), all.key("")]).await?;
     /// assert_eq!(decision.binding().gate(), "posts.user");
     /// # Ok(()) }
     /// ```
@@ -160,9 +160,9 @@ impl Limiter {
     ///
     /// As [`Gate::check`]; [`Error::is_config`] if there is no check or more than 128, if a gate belongs to
     /// another limiter, if two gates of one name have different quotas, or if keys are in different slots of
-    /// a Redis Cluster ([`Ask::beside`]).
-    pub async fn check_all(&self, asks: impl IntoIterator<Item = Ask>) -> Result<AllDecision, Error> {
-        self.core.check_all(asks.into_iter().collect()).await
+    /// a Redis Cluster ([`Check::colocate_with`]).
+    pub async fn check_all(&self, checks: impl IntoIterator<Item = Check>) -> Result<AllDecision, Error> {
+        self.core.check_all(checks.into_iter().collect()).await
     }
 
     /// Returns the operators' interface: a gate's switch and a key's quota, for all processes of the

@@ -1,33 +1,33 @@
-//! What a limiter does, in numbers, for whatever recorder the program has (feature `metrics`).
+//! Metrics of a limiter, for the `metrics` recorder that the program uses (feature `metrics`).
 //!
 //! ```
 //! use tidegate::Limiter;
 //! use tidegate::metrics::Metrics;
 //!
-//! // First the program's recorder, such as metrics-exporter-prometheus's `install_recorder()`.
+//! // Install the program's recorder first, such as metrics-exporter-prometheus's `install_recorder()`.
 //! let limiter = Limiter::builder().in_memory().observer(Metrics::new()).build()?;
 //! # Ok::<(), tidegate::Error>(())
 //! ```
 //!
-//! # What is counted
+//! # Metrics and labels
 //!
-//! The [names], with their units. Labels are bounded by what a program and its files hold,
-//! never by what clients send:
+//! [`names`] lists the metrics with their units. The program and its files bound the number of label values;
+//! clients cannot add any:
 //!
 //! | label | values |
 //! | --- | --- |
-//! | `gate` | its name; with [rules](crate::rules) the rule's. Beyond some 16,000 names: `other` |
-//! | `outcome` | `allowed`, `denied`; `shadow_denied`: passed, and would have been denied but for shadow mode |
-//! | `source` | who decided: [`Source`] |
-//! | `kind` | of an error: [`Error::kind`]; of an order: `switch`, `override` |
+//! | `gate` | the name of the gate, or of the rule with [rules](crate::rules). Beyond some 16,000 names: `other` |
+//! | `outcome` | `allowed`, `denied`; `shadow_denied`: admitted only because of shadow mode |
+//! | `source` | the component that decided: [`Source`] |
+//! | `kind` | of an error: [`Error::kind`]; of an operator's override: `switch`, `override` |
 //! | `fate` | `taken`, `spent`, `returned`, `stranded` |
 //! | `result` | `good`, `bad` |
 //!
-//! Series of a gate are there from its first decision and its first lease on, all others from the
-//! start. All limiters of a process count into the same.
+//! The series of a gate appear with its first decision and its first lease; all others exist from the start.
+//! All limiters of a process share the same series.
 //!
-//! Of a recorder for Prometheus, set the buckets of histograms: [`names::SECONDS`] and
-//! [`names::ASKS`], as `examples/prometheus.rs` does.
+//! Configure the histogram buckets of a Prometheus recorder: [`names::SECONDS`] and [`names::CHECKS`], as
+//! `examples/prometheus.rs` does.
 
 mod gates;
 pub mod names;
@@ -45,21 +45,22 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::observer::Observer;
 
-/// Waits that are recorded: a recorder keeps each until it is asked, and callers of one key would
-/// stand in line to write there.
+/// One wait in this number is recorded. A recorder stores each value until it is scraped, and callers of one
+/// key would contend for the histogram.
 const ONE_IN: u32 = 8;
 
-/// Counts what a limiter tells: give it to [`Builder::observer`](crate::Builder::observer).
+/// Counts the events of a limiter. Pass it to [`Builder::observer`](crate::Builder::observer).
 ///
-/// A decision costs one increment of a counter that is found without a lock and without an allocation.
+/// Each decision costs one counter increment. Finding the counter takes neither a lock nor an allocation.
 pub struct Metrics {
     register: Register,
     gates: Gates,
     wait: Histogram,
     call: Histogram,
-    call_asks: Histogram,
+    call_checks: Histogram,
     call_groups: Counter,
-    /// By their kinds. There from the start: the first of a series that begins with it is no increase.
+    /// By kind. Created at the start: Prometheus does not count the first value of a new series as an
+    /// increase.
     errors: [(&'static str, Counter); Error::KINDS.len()],
     breaker_open: Gauge,
     breaker_opened: Counter,
@@ -69,7 +70,7 @@ pub struct Metrics {
     rules: OnceLock<Rules>,
 }
 
-/// Made when files are followed.
+/// Created when rules files are followed.
 struct Rules {
     count: Gauge,
     loaded: Gauge,
@@ -79,14 +80,14 @@ struct Rules {
 }
 
 impl Metrics {
-    /// To the program's recorder, which must be installed before: what is
-    /// counted until then is lost.
+    /// Records to the program's recorder. Install that recorder first: events before its installation are
+    /// lost.
     #[must_use]
     pub fn new() -> Self {
         Self::to(Register::global())
     }
 
-    /// To a recorder of its own.
+    /// Records to the given recorder.
     #[must_use]
     pub fn with_recorder(recorder: impl Recorder + Send + Sync + 'static) -> Self {
         Self::to(Register::of(recorder))
@@ -95,24 +96,24 @@ impl Metrics {
     fn to(register: Register) -> Self {
         register.describe_all();
         let breaker_open = register.gauge(&names::BREAKER_OPEN, &[]);
-        // So that it is there before the first outage.
+        // Creates the series before the first outage.
         breaker_open.increment(0.0);
         let metrics = Self {
             gates: Gates::new(),
             wait: register.histogram(&names::WAIT),
             call: register.histogram(&names::CALL),
-            call_asks: register.histogram(&names::CALL_ASKS),
+            call_checks: register.histogram(&names::CALL_CHECKS),
             call_groups: register.counter(&names::CALL_GROUPS, &[]),
             errors: Error::KINDS.map(|kind| (kind, register.counter(&names::ERRORS, &[("kind", kind)]))),
             breaker_open,
             breaker_opened: register.counter(&names::BREAKER_OPENED, &[]),
             instances: OnceLock::new(),
-            switches: register.gauge(&names::ORDERS, &[("kind", "switch")]),
-            overrides: register.gauge(&names::ORDERS, &[("kind", "override")]),
+            switches: register.gauge(&names::OVERRIDES, &[("kind", "switch")]),
+            overrides: register.gauge(&names::OVERRIDES, &[("kind", "override")]),
             rules: OnceLock::new(),
             register,
         };
-        metrics.ordered(0, 0);
+        metrics.overrides_changed(0, 0);
         metrics
     }
 
@@ -139,7 +140,7 @@ impl Metrics {
     }
 }
 
-// Places in `gates::FATES`.
+// Indices into `gates::FATES`.
 const TAKEN: usize = 0;
 const SPENT: usize = 1;
 const RETURNED: usize = 2;
@@ -149,9 +150,9 @@ impl Observer for Metrics {
     fn decided(&self, decision: &Decision) {
         let counts = self.gates.of(&decision.gate);
         counts.decision(decision, &self.register).increment(1);
-        // Of a lease or a share, what is left says nothing of the limit.
-        let is_of_store = matches!(decision.source, Source::Redis | Source::Memory);
-        if is_of_store && decision.allowed && !decision.shadow && is_near_limit(decision) {
+        // The units left in a lease or a share do not show how near the limit is.
+        let is_from_store = matches!(decision.source, Source::Redis | Source::Memory);
+        if is_from_store && decision.allowed && !decision.shadow && is_near_limit(decision) {
             counts.near_limit(&self.register).increment(1);
         }
     }
@@ -178,9 +179,9 @@ impl Observer for Metrics {
         }
     }
 
-    fn called(&self, asks: usize, groups: usize, took: Duration) {
+    fn called(&self, checks: usize, groups: usize, took: Duration) {
         self.call.record(took);
-        self.call_asks.record(asks as f64);
+        self.call_checks.record(checks as f64);
         self.call_groups.increment(groups as u64);
     }
 
@@ -205,7 +206,7 @@ impl Observer for Metrics {
         gauge.set(instances as f64);
     }
 
-    fn ordered(&self, switches: usize, overrides: usize) {
+    fn overrides_changed(&self, switches: usize, overrides: usize) {
         self.switches.set(switches as f64);
         self.overrides.set(overrides as f64);
     }

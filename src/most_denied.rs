@@ -39,10 +39,10 @@ use crate::observer::Observer;
 pub struct MostDenied {
     one_in: u32,
     period: Duration,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<TopKeys>>,
 }
 
-struct State {
+struct TopKeys {
     keys: SpaceSaving,
     /// When counts were last halved, by this process's clock.
     halved_us: u64,
@@ -61,18 +61,18 @@ pub struct DeniedKey {
 }
 
 /// More keys would make each sample slow.
-const MOST_KEYS: usize = 1_000;
+const MAX_KEYS: usize = 1_000;
 /// The number of keys written as events.
 #[cfg(feature = "tracing")]
-const WRITTEN: usize = 10;
+const MAX_EVENTS: usize = 10;
 
 impl MostDenied {
     /// Returns an observer that keeps `keys` keys, 1 to 1,000. It samples one denial in 64, and halves its
     /// counts once a minute.
     #[must_use]
     pub fn new(keys: usize) -> Self {
-        let keys = SpaceSaving::new(keys.clamp(1, MOST_KEYS));
-        let state = State { keys, halved_us: Clock::System.local_us() };
+        let keys = SpaceSaving::new(keys.clamp(1, MAX_KEYS));
+        let state = TopKeys { keys, halved_us: Clock::System.local_us() };
         Self { one_in: 64, period: Duration::from_secs(60), state: Arc::new(Mutex::new(state)) }
     }
 
@@ -90,20 +90,20 @@ impl MostDenied {
         self
     }
 
-    /// Returns at most `most` keys, most denied first.
+    /// Returns at most `max_keys` keys, most denied first.
     #[must_use]
-    pub fn top(&self, most: usize) -> Vec<DeniedKey> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).keys.top(most)
+    pub fn top(&self, max_keys: usize) -> Vec<DeniedKey> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).keys.top(max_keys)
     }
 
-    fn look_at(&self, key: &dyn fmt::Display) {
+    fn sample(&self, key: &dyn fmt::Display) {
         // Does not wait for the lock: a denial that is skipped here only lowers the sampling rate.
         let Ok(mut state) = self.state.try_lock() else { return };
         let now_us = Clock::System.local_us();
         if u128::from(now_us.saturating_sub(state.halved_us)) >= self.period.as_micros() {
             state.halved_us = now_us;
             #[cfg(feature = "tracing")]
-            for DeniedKey { key, denials, error } in state.keys.top(WRITTEN) {
+            for DeniedKey { key, denials, error } in state.keys.top(MAX_EVENTS) {
                 tracing::info!(target: "tidegate", key, denials, error, "denied most");
             }
             state.keys.halve();
@@ -115,7 +115,7 @@ impl MostDenied {
 impl Observer for MostDenied {
     fn denied(&self, _: &str, key: &dyn fmt::Display) {
         if fastrand::u32(..self.one_in) == 0 {
-            self.look_at(key);
+            self.sample(key);
         }
     }
 }

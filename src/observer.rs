@@ -62,10 +62,10 @@ pub trait Observer: Send + Sync + 'static {
         let _ = is_open;
     }
 
-    /// Called when `asks` checks went to the store in one call, merged to `groups` distinct checks. A low
+    /// Called when `checks` checks went to the store in one call, merged to `groups` distinct checks. A low
     /// number of groups relative to checks means hot keys.
-    fn called(&self, asks: usize, groups: usize, took: Duration) {
-        let _ = (asks, groups, took);
+    fn called(&self, checks: usize, groups: usize, took: Duration) {
+        let _ = (checks, groups, took);
     }
 
     /// Called when a leased gate took `units` of a key from the store. Units that are neither spent, returned
@@ -97,7 +97,7 @@ pub trait Observer: Send + Sync + 'static {
 
     /// Called when this process has read a changed number of switched gates or overridden keys
     /// ([`Control`](crate::Control)).
-    fn ordered(&self, switches: usize, overrides: usize) {
+    fn overrides_changed(&self, switches: usize, overrides: usize) {
         let _ = (switches, overrides);
     }
 
@@ -113,7 +113,7 @@ pub trait Observer: Send + Sync + 'static {
     }
 }
 
-macro_rules! tell_on {
+macro_rules! forward_events {
     ($($method:ident($($name:ident: $kind:ty),*);)*) => {
         /// Calls both observers, one after the other.
         impl<A: Observer, B: Observer> Observer for (A, B) {
@@ -131,19 +131,19 @@ macro_rules! tell_on {
     };
 }
 
-tell_on! {
+forward_events! {
     decided(decision: &Decision);
     denied(gate: &str, key: &dyn fmt::Display);
     waited(took: Duration);
     failed(gate: &str, error: &Error);
     breaker(is_open: bool);
-    called(asks: usize, groups: usize, took: Duration);
+    called(checks: usize, groups: usize, took: Duration);
     leased(gate: &str, units: u64);
     spent(gate: &str, units: u64);
     returned(gate: &str, units: u64);
     stranded(gate: &str, units: u64);
     counted(instances: u64);
-    ordered(switches: usize, overrides: usize);
+    overrides_changed(switches: usize, overrides: usize);
     loaded(rules: usize);
     reloaded(rules: Result<usize, &Error>);
 }

@@ -299,8 +299,8 @@ impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.algorithm(), self.limit())?;
         match self.kind {
-            Kind::TokenBucket(bucket) => write!(f, ", refilled {}", bucket.said),
-            Kind::LeakyBucket(LeakyBucket(bucket)) => write!(f, ", drained {}", bucket.said),
+            Kind::TokenBucket(bucket) => write!(f, ", refilled {}", bucket.configured_rate),
+            Kind::LeakyBucket(LeakyBucket(bucket)) => write!(f, ", drained {}", bucket.configured_rate),
             Kind::FixedWindow(FixedWindow { window_us, aligned_us, .. }) => {
                 write!(f, " in {}", Micros(window_us))?;
                 match aligned_us {

@@ -1,7 +1,7 @@
 //! Units taken before their final number is known.
 
-use crate::algorithm::MOST_DEBT;
-use crate::ask::Ask;
+use crate::algorithm::MAX_DEBT;
+use crate::check::Check;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::fallback::ChargeStamp;
@@ -30,17 +30,17 @@ use crate::store::Write;
 #[must_use = "dropped without commit or cancel, the units stay charged"]
 #[derive(Debug)]
 pub struct Reservation {
-    pub(crate) ask: Ask,
+    pub(crate) check: Check,
     decision: Decision,
     /// Set for units that the fallback admitted.
     stamp: Option<ChargeStamp>,
 }
 
 impl Reservation {
-    pub(crate) fn new(ask: Ask, decision: Decision) -> Self {
-        let mut reservation = Self { ask, decision, stamp: None };
+    pub(crate) fn new(check: Check, decision: Decision) -> Self {
+        let mut reservation = Self { check, decision, stamp: None };
         if reservation.decision.source() == Source::Local && reservation.held() > 0 {
-            reservation.stamp = reservation.ask.gate.core.local_stamp(reservation.ask.as_ref());
+            reservation.stamp = reservation.check.gate.core.local_stamp(reservation.check.as_ref());
         }
         reservation
     }
@@ -63,8 +63,8 @@ impl Reservation {
             return Ok(());
         }
         if actual > held {
-            let units = (actual - held).min(MOST_DEBT);
-            self.ask.gate.core.write(self.ask.as_ref(), Write::Penalize { units }).await
+            let units = (actual - held).min(MAX_DEBT);
+            self.check.gate.core.write(self.check.as_ref(), Write::Penalize { units }).await
         } else {
             self.give_back(held - actual).await
         }
@@ -85,19 +85,19 @@ impl Reservation {
         let is_charged = matches!(source, Source::Redis | Source::Memory | Source::Lease | Source::Local);
         // A gate in shadow also admits checks that it would deny.
         let is_admitted = self.decision.is_allowed() && !self.decision.is_shadow();
-        if is_charged && is_admitted { self.ask.cost } else { 0 }
+        if is_charged && is_admitted { self.check.cost } else { 0 }
     }
 
     async fn give_back(&self, units: u64) -> Result<(), Error> {
-        let (core, ask) = (&self.ask.gate.core, self.ask.as_ref());
+        let (core, check) = (&self.check.gate.core, self.check.as_ref());
         let taken_us = self.decision.stamp_us;
         let stamp_us = match self.decision.source() {
-            Source::Local => core.give_back_locally(ask, self.stamp.as_ref(), units, taken_us),
+            Source::Local => core.give_back_locally(check, self.stamp.as_ref(), units, taken_us),
             _ => Some(taken_us),
         };
         match stamp_us {
             Some(stamp_us) if units > 0 => {
-                core.write(ask, Write::Refund { units, stamp_us: Some(stamp_us) }).await
+                core.write(check, Write::Refund { units, stamp_us: Some(stamp_us) }).await
             }
             _ => Ok(()),
         }

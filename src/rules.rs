@@ -1,4 +1,4 @@
-//! Limits from files, in the YAML of Lyft's and Envoy's ratelimit.
+//! Limits read from files, in the YAML format of Lyft's and Envoy's ratelimit service.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -22,45 +22,46 @@
 //! let login = [Descriptor::from([("auth_type", "login"), ("user", "ada")])];
 //! assert!(limits.check("auth", &login).await?.is_allowed());
 //! assert!(limits.check("auth", &login).await?.is_allowed());
-//! let ruling = limits.check("auth", &login).await?;
-//! assert!(!ruling.is_allowed());
-//! assert_eq!(ruling.binding().and_then(|verdict| verdict.rule()).unwrap().path(), "auth.auth_type_login.user");
+//! let decision = limits.check("auth", &login).await?;
+//! assert!(!decision.is_allowed());
+//! let rule = decision.binding().and_then(|outcome| outcome.rule()).unwrap();
+//! assert_eq!(rule.path(), "auth.auth_type_login.user");
 //! # Ok(()) }
 //! ```
 #![doc = include_str!("rules/format.md")]
 
 mod compile;
+mod config_error;
+mod decision;
 mod descriptor;
 mod explain;
 mod fields;
-mod glance;
+mod file_stamps;
 mod limit;
 mod load;
-#[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "what is read is used by `http` alone"))]
+#[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "only `http` uses the mapping"))]
 mod mapping;
-mod mistake;
 mod reader;
+mod reloading;
 mod rule;
 mod ruled;
-mod ruling;
 mod schema;
 mod source;
 mod tree;
-mod watched;
 mod yaml;
 
+pub use self::config_error::{ConfigError, ConfigErrors};
+pub use self::decision::{Outcome, RuleOutcome, RulesDecision};
 pub use self::descriptor::Descriptor;
 pub use self::explain::{Explanation, Met};
 pub use self::load::{Loader, Rules};
 #[cfg(feature = "tower")]
 pub(crate) use self::mapping::{Action, Condition, Mapping, Match, Source};
-pub use self::mistake::{Mistake, Mistakes};
+#[cfg(feature = "tower")]
+pub(crate) use self::reloading::Need;
+pub use self::reloading::ReloadingRules;
 pub use self::rule::Rule;
 #[cfg(feature = "tower")]
 pub(crate) use self::ruled::Plan;
-pub use self::ruled::RuledLimiter;
-pub use self::ruling::{Outcome, Ruling, Verdict};
+pub use self::ruled::RulesLimiter;
 pub use self::schema::schema;
-#[cfg(feature = "tower")]
-pub(crate) use self::watched::Need;
-pub use self::watched::Watched;

@@ -1,13 +1,14 @@
-//! The Lua scripts, put together at compile time from `lua/`.
+//! The Lua scripts, composed from the files in `lua/` at compile time.
 
 use std::sync::OnceLock;
 
 use crate::quota::{Kind, LeakyBucket};
 
-/// One script, known to Redis by the digest of its text.
+/// A script. Redis identifies it by the digest of its text.
 #[derive(Debug)]
 pub struct Script {
-    /// As in `lua/`, with the algorithm where there is one script for each.
+    /// The verb as in `lua/`, followed by the algorithm if each algorithm has its own script:
+    /// `take:token_bucket`.
     pub name: &'static str,
     pub text: &'static str,
     digest: OnceLock<String>,
@@ -18,7 +19,7 @@ impl Script {
         Self { name, text, digest: OnceLock::new() }
     }
 
-    /// The SHA-1 that EVALSHA takes.
+    /// Returns the SHA-1 digest that EVALSHA takes.
     pub fn digest(&self) -> &str {
         self.digest.get_or_init(|| redis::Script::new(self.text).get_hash().to_owned())
     }
@@ -30,28 +31,29 @@ macro_rules! lua {
     };
 }
 
-/// What stands before every script that is more than a loop.
-macro_rules! begun {
+/// Composes a script that needs the time, numbers or expiry: all but the takes, `reset` and `rights`.
+macro_rules! with_prelude {
     ($($rest:expr),+ $(,)?) => {
-        concat!(lua!("clock"), lua!("prelude"), $($rest),+)
+        concat!(lua!("now"), lua!("prelude"), $($rest),+)
     };
 }
 
-/// The takes: what is usual first, and all else made only by a call that needs it.
+/// Composes a take: the fast path, then a function that creates the slow path. Only calls that need the slow
+/// path run that function.
 macro_rules! take {
-    ($algorithm:literal, $usual:expr, $in_full:expr) => {
+    ($algorithm:literal, $fast_path:expr, $slow_path:expr) => {
         Script::new(
             concat!("take:", $algorithm),
             concat!(
-                lua!("clock"),
-                $usual,
-                "local function in_full(call, format, now, stamp)\n",
+                lua!("now"),
+                $fast_path,
+                "local function slow_path(call, format, now, stamp)\n",
                 lua!("prelude"),
-                $in_full,
+                $slow_path,
                 "local algorithm = ",
                 $algorithm,
                 "\n",
-                lua!("in_full"),
+                lua!("slow_path"),
                 "end\n",
                 lua!("take")
             ),
@@ -59,35 +61,45 @@ macro_rules! take {
     };
 }
 
-/// One for each algorithm, since a script that knew all five would cost every call half as
-/// much again.
+/// Checks and charges keys of one quota. Each algorithm has its own script, because a script with all five
+/// would cost every call half as much again.
 pub static TAKE: [Script; 5] = [
-    take!("token_bucket", lua!("usual_token_bucket"), concat!(lua!("text"), lua!("token_bucket"))),
+    take!("token_bucket", lua!("fast_token_bucket"), concat!(lua!("hash_state"), lua!("token_bucket"))),
     take!(
         "leaky_bucket",
-        lua!("usual_token_bucket"),
-        concat!(lua!("text"), lua!("token_bucket"), lua!("leaky_bucket"))
+        lua!("fast_token_bucket"),
+        concat!(lua!("hash_state"), lua!("token_bucket"), lua!("leaky_bucket"))
     ),
-    take!("fixed_window", lua!("usual_fixed_window"), concat!(lua!("text"), lua!("fixed_window"))),
-    take!("sliding_log", lua!("usual_nothing"), lua!("sliding_log")),
-    take!("sliding_counter", lua!("usual_sliding_counter"), concat!(lua!("text"), lua!("sliding_counter"))),
+    take!("fixed_window", lua!("fast_fixed_window"), concat!(lua!("hash_state"), lua!("fixed_window"))),
+    take!("sliding_log", lua!("fast_nothing"), lua!("sliding_log")),
+    take!(
+        "sliding_counter",
+        lua!("fast_sliding_counter"),
+        concat!(lua!("hash_state"), lua!("sliding_counter"))
+    ),
 ];
 
-/// One for each algorithm, as the takes.
+/// Composes a verb for each algorithm, in the order of [`TAKE`].
 macro_rules! one_per_algorithm {
     ($visibility:vis $name:ident, $verb:literal) => {
         $visibility static $name: [Script; 5] = [
-            one_per_algorithm!($verb, "token_bucket", lua!("text"), lua!("token_bucket")),
-            one_per_algorithm!($verb, "leaky_bucket", lua!("text"), lua!("token_bucket"), lua!("leaky_bucket")),
-            one_per_algorithm!($verb, "fixed_window", lua!("text"), lua!("fixed_window")),
+            one_per_algorithm!($verb, "token_bucket", lua!("hash_state"), lua!("token_bucket")),
+            one_per_algorithm!(
+                $verb,
+                "leaky_bucket",
+                lua!("hash_state"),
+                lua!("token_bucket"),
+                lua!("leaky_bucket")
+            ),
+            one_per_algorithm!($verb, "fixed_window", lua!("hash_state"), lua!("fixed_window")),
             one_per_algorithm!($verb, "sliding_log", lua!("sliding_log")),
-            one_per_algorithm!($verb, "sliding_counter", lua!("text"), lua!("sliding_counter")),
+            one_per_algorithm!($verb, "sliding_counter", lua!("hash_state"), lua!("sliding_counter")),
         ];
     };
     ($verb:literal, $algorithm:literal, $($file:expr),+) => {
         Script::new(
             concat!($verb, ":", $algorithm),
-            begun!($($file),+, "local algorithm = ", $algorithm, "\n", lua!($verb)),
+            with_prelude!($($file),+, "local algorithm = ", $algorithm, "\n", lua!($verb)),
         )
     };
 }
@@ -98,8 +110,8 @@ one_per_algorithm!(pub BLOCK, "block");
 
 pub static GROUP: Script = Script::new(
     "group",
-    begun!(
-        lua!("text"),
+    with_prelude!(
+        lua!("hash_state"),
         lua!("token_bucket"),
         lua!("leaky_bucket"),
         lua!("fixed_window"),
@@ -111,29 +123,29 @@ pub static GROUP: Script = Script::new(
 
 pub static RESET: Script = Script::new("reset", lua!("reset"));
 
-pub static HEARTBEAT: Script = Script::new("heartbeat", begun!(lua!("heartbeat")));
+pub static HEARTBEAT: Script = Script::new("heartbeat", with_prelude!(lua!("heartbeat")));
 
-pub static ORDERS: Script = Script::new("orders", begun!(lua!("orders")));
+pub static OVERRIDES: Script = Script::new("overrides", with_prelude!(lua!("overrides")));
 
-pub static ORDER: Script = Script::new("order", begun!(lua!("order")));
+pub static OVERRIDE: Script = Script::new("override", with_prelude!(lua!("override")));
 
-/// What `health` asks, and nothing else.
+/// Lists missing permissions. Only `health` calls it.
 pub static RIGHTS: Script = Script::new("rights", lua!("rights"));
 
-/// What the command line asks.
+/// Reads the contents of keys. Only the command line calls it.
 #[cfg(feature = "cli")]
-pub static INSPECT: Script = Script::new("inspect", begun!(lua!("inspect")));
+pub static INSPECT: Script = Script::new("inspect", with_prelude!(lua!("inspect")));
 
-/// All that a limiter reads or writes state by.
+/// Returns every script with which a limiter reads or writes state.
 pub fn all() -> impl Iterator<Item = &'static Script> {
     TAKE.iter()
         .chain(&REFUND)
         .chain(&PENALIZE)
         .chain(&BLOCK)
-        .chain([&GROUP, &RESET, &HEARTBEAT, &ORDERS, &ORDER])
+        .chain([&GROUP, &RESET, &HEARTBEAT, &OVERRIDES, &OVERRIDE])
 }
 
-/// The script of `scripts` (such as [`TAKE`]) for a quota's algorithm.
+/// Returns the script of `scripts` (such as [`TAKE`]) for a quota's algorithm.
 pub fn of(scripts: &'static [Script; 5], kind: &Kind) -> &'static Script {
     &scripts[match kind {
         Kind::TokenBucket(_) => 0,
@@ -144,13 +156,13 @@ pub fn of(scripts: &'static [Script; 5], kind: &Kind) -> &'static Script {
     }]
 }
 
-/// Whether a block is a member of its own, and not a part of the state's text.
+/// Returns whether a block is stored as a separate member of the key, instead of in the text of the state.
 pub fn is_block_a_member(kind: &Kind) -> bool {
     matches!(kind, Kind::SlidingLog(_))
 }
 
-/// A quota as the scripts take it: four numbers, whose meaning stands in the
-/// header of the algorithm's file.
+/// Returns a quota as the four numbers that the scripts take. The header of the algorithm's Lua file defines
+/// them.
 pub fn quota_args(kind: &Kind) -> [u64; 4] {
     match *kind {
         Kind::TokenBucket(bucket) => [bucket.capacity, bucket.rate, bucket.per, 0],

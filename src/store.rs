@@ -1,8 +1,8 @@
 //! The store of the state: Redis or this process's memory, with the same interface.
 
-mod by_target;
 mod memory;
 mod redis;
+mod target_cache;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -10,17 +10,17 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-pub(crate) use self::by_target::ByTarget;
 use self::memory::MemoryStore;
 use self::redis::RedisStore;
+pub(crate) use self::target_cache::TargetCache;
 use crate::algorithm::{Before, EXACT};
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
-use crate::fingerprint::{Fingerprint, Fingerprints};
 use crate::gate_name::GateName;
 use crate::health::Server;
-use crate::key::{Keyspace, Place, Prefix};
+use crate::key::{HashTag, Keyspace, Prefix};
+use crate::keyed_hash::{KeyedHash, KeyedHasher};
 use crate::quota::Quota;
 
 /// The part that all checks of one gate share.
@@ -29,20 +29,20 @@ pub(crate) struct GateInfo {
     pub(crate) name: GateName,
     pub(crate) quota: Quota,
     pub(crate) prefix: Prefix,
-    pub(crate) fingerprints: Fingerprints,
+    pub(crate) keyed_hasher: KeyedHasher,
 }
 
 impl GateInfo {
     pub(crate) fn new(
         keyspace: &Keyspace,
-        fingerprints: &Fingerprints,
+        keyed_hasher: &KeyedHasher,
         name: &str,
         quota: Quota,
     ) -> Result<Self, Error> {
         let prefix = keyspace.prefix(name, &quota)?;
         // The name is part of the prefix, so its length was checked.
         let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
-        Ok(Self { name, quota, prefix, fingerprints: fingerprints.clone() })
+        Ok(Self { name, quota, prefix, keyed_hasher: keyed_hasher.clone() })
     }
 }
 
@@ -51,28 +51,28 @@ impl GateInfo {
 pub(crate) struct Target {
     pub(crate) gate: Arc<GateInfo>,
     pub(crate) redis_key: String,
-    /// The fingerprint of `redis_key`.
-    pub(crate) fingerprint: Fingerprint,
+    /// The keyed_hash of `redis_key`.
+    pub(crate) keyed_hash: KeyedHash,
     /// Keys with different hash tags need separate calls.
-    pub(crate) place: Place,
+    pub(crate) hash_tag: HashTag,
 }
 
 impl Target {
     /// Uses the hash tag of `beside` if given, else of the key.
-    pub(crate) fn new(gate: &Arc<GateInfo>, key: &[u8], beside: Option<&[u8]>) -> Self {
-        Self::at(gate, key, gate.prefix.place(beside.unwrap_or(key)))
+    pub(crate) fn new(gate: &Arc<GateInfo>, key: &[u8], colocate_with: Option<&[u8]>) -> Self {
+        Self::at(gate, key, gate.prefix.hash_tag(colocate_with.unwrap_or(key)))
     }
 
     /// Uses this hash tag for any key.
-    pub(crate) fn at(gate: &Arc<GateInfo>, key: &[u8], place: Place) -> Self {
-        let redis_key = gate.prefix.key(key, place);
-        Self { fingerprint: gate.fingerprints.of(&redis_key), redis_key, place, gate: gate.clone() }
+    pub(crate) fn at(gate: &Arc<GateInfo>, key: &[u8], hash_tag: HashTag) -> Self {
+        let redis_key = gate.prefix.key(key, hash_tag);
+        Self { keyed_hash: gate.keyed_hasher.of(&redis_key), redis_key, hash_tag, gate: gate.clone() }
     }
 }
 
 impl Hash for Target {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.fingerprint.hash(state);
+        self.keyed_hash.hash(state);
     }
 }
 
@@ -109,11 +109,11 @@ impl Group {
     }
 
     /// Returns the hash tag that all items share.
-    pub(crate) fn place(&self) -> Place {
-        self.items.first().map(|item| item.target.place).unwrap_or_default()
+    pub(crate) fn hash_tag(&self) -> HashTag {
+        self.items.first().map(|item| item.target.hash_tag).unwrap_or_default()
     }
 
-    /// Returns how long the group occupies the store, in units of [`MOST_WORK`].
+    /// Returns how long the group occupies the store, in units of [`MAX_WORK`].
     pub(crate) fn work(&self) -> u32 {
         self.items.iter().map(|item| item.target.gate.quota.kind().work()).sum()
     }
@@ -121,7 +121,7 @@ impl Group {
 
 /// The maximum work of one call: about 0.6 ms of Redis's single thread, which is 128 levels, 85 counters or
 /// 51 logs.
-pub(crate) const MOST_WORK: u32 = 256;
+pub(crate) const MAX_WORK: u32 = 256;
 
 /// The outcome of a group.
 #[derive(Clone, Debug)]
@@ -141,7 +141,7 @@ impl Outcome {
         let (k, n, now) = (self.k, group.n, self.now_us);
         let is_affordable = |item: &Item, before: &Before| {
             let quota = &item.target.gate.quota;
-            quota.kind().algorithm().is_possible(before.seen, now)
+            quota.kind().algorithm().is_possible(before.raw, now)
                 && k <= before.afford(quota, n, item.cost, item.max_delay_us, now)
         };
         now <= EXACT && found.all(|(item, before)| is_affordable(item, before))
@@ -171,9 +171,9 @@ pub(crate) struct Heartbeat<'a> {
     pub(crate) lifetime: Duration,
 }
 
-/// An operator's override to write: [`crate::orders`].
+/// An operator's override to write: [`crate::overrides`].
 #[derive(Debug)]
-pub(crate) struct OrderText {
+pub(crate) struct OverrideText {
     pub(crate) field: String,
     /// `None` removes the override.
     pub(crate) text: Option<String>,
@@ -194,11 +194,11 @@ pub(crate) struct Standing {
 
 /// The maximum number of overrides in a namespace: each process keeps all of them, and reads all when one has
 /// changed.
-pub(crate) const MOST_ORDERS: usize = 4_096;
+pub(crate) const MAX_OVERRIDES: usize = 4_096;
 
-pub(crate) fn too_many_orders() -> Error {
+pub(crate) fn too_many_overrides() -> Error {
     Error::config(format!(
-        "there are {MOST_ORDERS} orders, as many as there can be: take one back, or give whole groups of keys a gate with a quota of its own"
+        "there are {MAX_OVERRIDES} overrides, as many as there can be: take one back, or give whole groups of keys a gate with a quota of its own"
     ))
 }
 
@@ -269,7 +269,7 @@ impl Store {
             Self::Memory(_) => {
                 Ok(Server { version: "this process's memory".to_owned(), ..Server::default() })
             }
-            Self::Always { .. } => Ok(Server { version: "a double".to_owned(), ..Server::default() }),
+            Self::Always { .. } => Ok(Server { version: "a stub".to_owned(), ..Server::default() }),
             Self::Hanging => Err(hang(deadline).await),
             Self::Failing => Err(failing()),
         }
@@ -284,20 +284,30 @@ impl Store {
     }
 
     /// Returns the operators' overrides; `known` is the version that the caller has.
-    pub(crate) async fn orders(&self, key: &str, known: &str, deadline: Deadline) -> Result<Standing, Error> {
+    pub(crate) async fn overrides(
+        &self,
+        key: &str,
+        known: &str,
+        deadline: Deadline,
+    ) -> Result<Standing, Error> {
         match self {
-            Self::Redis(store) => store.orders(key, known, deadline).await,
-            Self::Memory(store) => Ok(store.orders()),
+            Self::Redis(store) => store.overrides(key, known, deadline).await,
+            Self::Memory(store) => Ok(store.overrides()),
             Self::Hanging => Err(hang(deadline).await),
             Self::Failing => Err(failing()),
             Self::Always { .. } => Ok(Standing::default()),
         }
     }
 
-    pub(crate) async fn order(&self, key: &str, order: &OrderText, deadline: Deadline) -> Result<(), Error> {
+    pub(crate) async fn set_override(
+        &self,
+        key: &str,
+        entry: &OverrideText,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         match self {
-            Self::Redis(store) => store.order(key, order, deadline).await,
-            Self::Memory(store) => store.order(order),
+            Self::Redis(store) => store.set_override(key, entry, deadline).await,
+            Self::Memory(store) => store.set_override(entry),
             Self::Hanging => Err(hang(deadline).await),
             Self::Failing => Err(failing()),
             Self::Always { .. } => Ok(()),
@@ -347,7 +357,7 @@ impl Store {
 
 async fn hang(deadline: Deadline) -> Error {
     tokio::time::sleep_until(deadline.at).await;
-    Error::timeout("a store that hangs (Double::Hang)", deadline.after)
+    Error::timeout("a store that hangs (Stub::Hang)", deadline.after)
 }
 
 fn impossible() -> Error {
@@ -355,5 +365,5 @@ fn impossible() -> Error {
 }
 
 fn failing() -> Error {
-    Error::unavailable("this store always fails (Double::Fail)")
+    Error::unavailable("this store always fails (Stub::Fail)")
 }

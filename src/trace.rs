@@ -1,8 +1,8 @@
-//! What is traced (feature `tracing`): a span at `DEBUG` for each ask, with its cost, and when it is
-//! decided its gate, outcome and source; events at `WARN` and `INFO` for what an operator should see.
-//! Never a key.
+//! Tracing (feature `tracing`). Each check has a span at `DEBUG` with its cost; the decision adds the gate,
+//! outcome and source. Events at `WARN` and `INFO` notify the operator. These
+//! spans and events never contain a key.
 //!
-//! Without the feature all of it is nothing.
+//! Without the feature, all of these functions do nothing.
 
 #[cfg(feature = "tracing")]
 mod events;

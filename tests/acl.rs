@@ -1,5 +1,5 @@
-//! The permissions in the README are necessary and sufficient for the Redis user of tidegate. The behavior suite
-//! runs as that user.
+//! The permissions in the README are necessary and sufficient for the Redis user of tidegate. The behavior
+//! suite runs as that user.
 
 use std::time::Duration;
 
@@ -32,8 +32,8 @@ fn gates(limiter: &Limiter) -> Vec<Gate> {
 }
 
 /// Calls every operation of a limiter. Returns the errors.
-async fn ask_for_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
-    // Makes the client send the scripts, too.
+async fn call_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
+    // Without the cached scripts, the client must send them, which needs EVAL.
     server.cli(&["SCRIPT", "FLUSH"]).unwrap();
     server.cli(&["FLUSHALL"]).unwrap();
     let gates = gates(limiter);
@@ -58,7 +58,7 @@ async fn ask_for_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
         failed.extend(gate.check("x").await.err());
         failed.extend(gate.unblock("x").await.err());
         failed.extend(gate.reset("x").await.err());
-        // Entries that have left the window, and entries that are in the future after the clock was set back.
+        // One entry has left the window. The other is in the future, as after the clock was set back.
         for at in ["1000000", "4000000000000000"] {
             let key = gate.redis_key(at).unwrap();
             if key.contains("sliding_log") {
@@ -67,17 +67,17 @@ async fn ask_for_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
             }
         }
     }
-    failed.extend(limiter.check_all(gates.iter().map(|gate| gate.ask("x"))).await.err());
+    failed.extend(limiter.check_all(gates.iter().map(|gate| gate.key("x"))).await.err());
     failed.extend(limiter.ready().await.err());
     let control = limiter.control();
     failed.extend(control.switch("token", Switch::Shadow, None).await.err());
     failed.extend(control.end_switch("token").await.err());
-    failed.extend(control.orders().await.err());
+    failed.extend(control.overrides().await.err());
     failed
 }
 
 /// Returns the commands that the server rejected since the last call, from the ACL LOG of the server.
-fn refused(server: &Server) -> Vec<String> {
+fn rejected_commands(server: &Server) -> Vec<String> {
     let log = server.cli(&["ACL", "LOG"]).unwrap();
     server.cli(&["ACL", "LOG", "RESET"]).unwrap();
     let mut lines = log.lines();
@@ -92,53 +92,56 @@ fn refused(server: &Server) -> Vec<String> {
 }
 
 #[test]
-fn the_rights_in_the_readme_are_those_of_the_tests() {
-    let readme = include_str!("../README.md");
+fn readme_lists_the_permissions_that_the_tests_use() {
+    let readme = include_str!("../docs/operate/redis-user.md");
     let given: Vec<&str> = readme.lines().filter(|line| line.starts_with("ACL SETUSER ")).collect();
     assert_eq!(given, [acl::line()]);
 }
 
 #[tokio::test]
-async fn a_user_with_the_rights_in_the_readme_can_do_everything() {
+async fn user_with_the_readme_permissions_can_call_everything() {
     let server = Server::process(&[]).unwrap();
     acl::create_user(&server);
-    let failed = ask_for_everything(&server, &limiter(&server, "tidegate")).await;
+    let failed = call_everything(&server, &limiter(&server, "tidegate")).await;
     assert!(failed.is_empty(), "{failed:?}");
-    let refused = refused(&server);
-    assert!(refused.is_empty(), "{refused:?}");
+    let rejected = rejected_commands(&server);
+    assert!(rejected.is_empty(), "{rejected:?}");
 }
 
-/// Returns whether an error reports a missing permission, names it, and says how to fix it.
-fn says(error: &Error, server: &Server, right: &str) -> bool {
+/// Returns whether an error reports a missing permission, names it, and states the remedy.
+fn names_missing_permission(error: &Error, server: &Server, right: &str) -> bool {
     let text = error.to_string();
     // Redis 7.0 does not name a permission that a script lacks; its ACL LOG does.
-    let is_silent = server.version().starts_with("7.0.") && text.contains("can't run this command");
-    let says_which = text.contains(&format!("no permissions to run the '{right}' command"))
-        && text.contains(&format!("lacks the right `+{right}`"));
+    let is_unnamed = server.version().starts_with("7.0.") && text.contains("can't run this command");
+    let is_named = text.contains(&format!("no permissions to run the '{right}' command"))
+        && text.contains(&format!("lacks the permission `+{right}`"));
     text.contains("NOPERM")
         && text.contains("ACL SETUSER")
-        && (says_which || is_silent && text.contains("`ACL LOG` tells"))
+        && (is_named || is_unnamed && text.contains("see `ACL LOG`"))
 }
 
 #[tokio::test]
-async fn without_any_one_of_the_rights_something_fails_and_the_error_says_which() {
+async fn each_permission_is_needed_and_the_error_names_a_missing_one() {
     let server = Server::process(&[]).unwrap();
     for right in acl::rights() {
         acl::create_user(&server);
         server.cli(&["ACL", "SETUSER", USER, &format!("-{right}")]).unwrap();
-        refused(&server);
-        let failed = ask_for_everything(&server, &limiter(&server, "tidegate")).await;
-        assert!(refused(&server).contains(&right), "{right} is not needed");
+        rejected_commands(&server);
+        let failed = call_everything(&server, &limiter(&server, "tidegate")).await;
+        assert!(rejected_commands(&server).contains(&right), "{right} is not needed");
         // A connection remains usable even if PING is rejected.
         assert_eq!(failed.is_empty(), right == "ping", "{right}: {failed:?}");
         for error in failed {
-            assert!(error.is_unavailable() && says(&error, &server, &right), "{right}: {error}");
+            assert!(
+                error.is_unavailable() && names_missing_permission(&error, &server, &right),
+                "{right}: {error}"
+            );
         }
     }
 }
 
 #[tokio::test]
-async fn health_warns_of_rights_that_are_missing_before_something_fails() {
+async fn health_warns_about_each_missing_permission() {
     let server = Server::process(&[]).unwrap();
     for right in acl::CALLED.map(str::to_lowercase) {
         acl::create_user(&server);
@@ -156,12 +159,12 @@ async fn health_warns_of_rights_that_are_missing_before_something_fails() {
     let health = limiter(&server, "tidegate").health().await;
     assert!(health.is_good(), "{health}");
     let rights = include_str!("../lua/rights.lua");
-    let asked = rights.lines().filter_map(|line| line.strip_prefix("need('")?.split('\'').next());
-    assert!(asked.eq(acl::CALLED));
+    let listed = rights.lines().filter_map(|line| line.strip_prefix("need('")?.split('\'').next());
+    assert!(listed.eq(acl::CALLED));
 }
 
 #[tokio::test]
-async fn a_right_that_is_missing_half_way_never_gives_more_than_was_told() {
+async fn permission_missing_inside_a_script_never_overadmits() {
     let server = Server::process(&[]).unwrap();
     let base = Limiter::builder().url(server.url()).namespace("tidegate").deadline(PATIENCE);
     let base = gates(&base.on_failure(OnFailure::Error).deny_cache(Duration::ZERO).build().unwrap());
@@ -173,7 +176,7 @@ async fn a_right_that_is_missing_half_way_never_gives_more_than_was_told() {
             assert!(base.check("x").await.unwrap().is_allowed());
             let is_charged = gate.check("x").await.is_ok();
             let left = base.peek("x").await.unwrap().remaining();
-            // The worst case denies other callers: a check that failed may have been charged.
+            // A check that failed may still have been charged. The worst case denies other callers.
             assert!(left == 1 || !is_charged && left == 2, "{right}: {gate:?} leaves {left}");
             let is_given_back = gate.refund("x", 1).await.is_ok();
             let now = base.peek("x").await.unwrap().remaining();
@@ -183,7 +186,7 @@ async fn a_right_that_is_missing_half_way_never_gives_more_than_was_told() {
 }
 
 #[tokio::test]
-async fn keys_of_another_namespace_are_refused() {
+async fn keys_of_another_namespace_are_rejected() {
     let server = Server::process(&[]).unwrap();
     acl::create_user(&server);
     let gate = limiter(&server, "other").gate("gate", Quota::fixed_window(1, HOUR));
@@ -191,11 +194,11 @@ async fn keys_of_another_namespace_are_refused() {
     let text = error.to_string().to_lowercase();
     assert!(error.is_unavailable() && text.contains("noperm") && text.contains("key"), "{error}");
     assert!(error.to_string().contains("`~NAMESPACE:*`"), "{error}");
-    assert!(refused(&server).contains(&gate.redis_key("x").unwrap()));
+    assert!(rejected_commands(&server).contains(&gate.redis_key("x").unwrap()));
 }
 
 #[tokio::test]
-async fn credentials_that_are_not_taken_are_an_error_that_says_what_to_do() {
+async fn rejected_credentials_are_an_error_that_states_the_remedy() {
     let server = Server::process(&[]).unwrap();
     acl::create_user(&server);
     let failed = |user: &str, password: &str| {
@@ -213,7 +216,7 @@ async fn credentials_that_are_not_taken_are_an_error_that_says_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_full_memory_is_an_error_that_says_what_to_do() {
+async fn out_of_memory_is_an_error_that_states_the_remedy() {
     let server = Server::process(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
     let limiter = Limiter::builder().url(server.url()).on_failure(OnFailure::Error).deadline(PATIENCE);
     for gate in gates(&limiter.build().unwrap()) {

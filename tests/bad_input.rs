@@ -11,7 +11,7 @@ const KEY: &str = "user:42:secret";
 
 /// The classes that an error reports through its methods.
 #[derive(Debug, PartialEq, Eq)]
-enum Is {
+enum ErrorClass {
     Config,
     OverCapacity,
     Corrupt,
@@ -19,23 +19,23 @@ enum Is {
     Timeout,
 }
 
-fn kind(error: &Error) -> Vec<Is> {
-    let questions = [
-        (error.is_config(), Is::Config),
-        (error.is_over_capacity(), Is::OverCapacity),
-        (error.is_corrupt_state(), Is::Corrupt),
-        (error.is_unavailable() && !error.is_timeout(), Is::Unavailable),
-        (error.is_timeout() && error.is_unavailable(), Is::Timeout),
+fn classes(error: &Error) -> Vec<ErrorClass> {
+    let candidates = [
+        (error.is_config(), ErrorClass::Config),
+        (error.is_over_capacity(), ErrorClass::OverCapacity),
+        (error.is_corrupt_state(), ErrorClass::Corrupt),
+        (error.is_unavailable() && !error.is_timeout(), ErrorClass::Unavailable),
+        (error.is_timeout() && error.is_unavailable(), ErrorClass::Timeout),
     ];
-    questions.into_iter().filter_map(|(holds, is)| holds.then_some(is)).collect()
+    candidates.into_iter().filter_map(|(is_member, class)| is_member.then_some(class)).collect()
 }
 
 #[track_caller]
-fn assert_says(error: &Error, is: Is, words: &str) {
-    assert_eq!(error.to_string(), words);
-    assert_eq!(kind(error), [is], "{error}");
+fn assert_error(error: &Error, class: ErrorClass, message: &str) {
+    assert_eq!(error.to_string(), message);
+    assert_eq!(classes(error), [class], "{error}");
     assert_eq!(format!("{error:?}"), format!("Error({error})"));
-    assert!(!words.contains(KEY) && !words.contains("password1"), "{words}");
+    assert!(!message.contains(KEY) && !message.contains("password1"), "{message}");
 }
 
 const LIMIT: &str = "a limit must be 1 to 2^48 units";
@@ -43,7 +43,7 @@ const WINDOW: &str = "a window must be whole microseconds, from 1 ms to 10 years
 const PERIOD: &str = "a rate's period must be whole microseconds, from 1 us to 10 years";
 
 #[test]
-fn a_senseless_quota_is_refused_in_these_words() {
+fn invalid_quota_is_rejected_with_this_message() {
     let (second, ten_years) = (Duration::from_secs(1), 10 * 365 * 24 * HOUR);
     let (us, ns) = (Duration::from_micros, Duration::from_nanos);
     let rate = "a rate needs 1 to 2^48 units; to refuse everything use OnFailure or a block, not a rate of 0";
@@ -56,7 +56,7 @@ fn a_senseless_quota_is_refused_in_these_words() {
         (1, ten_years + us(1), PERIOD),
         (1, Duration::MAX, PERIOD),
     ] {
-        assert_says(&Rate::try_new(units, period).unwrap_err(), Is::Config, words);
+        assert_error(&Rate::try_new(units, period).unwrap_err(), ErrorClass::Config, words);
     }
 
     let capacity = "a capacity must be 1 to 2^48 units";
@@ -68,8 +68,8 @@ fn a_senseless_quota_is_refused_in_these_words() {
         (1, Rate::new(1, ten_years), slow),
         (1 << 48, Rate::per_second(1), slow),
     ] {
-        assert_says(&Quota::try_token_bucket(units, rate).unwrap_err(), Is::Config, words);
-        assert_says(&Quota::try_leaky_bucket(units, rate).unwrap_err(), Is::Config, words);
+        assert_error(&Quota::try_token_bucket(units, rate).unwrap_err(), ErrorClass::Config, words);
+        assert_error(&Quota::try_leaky_bucket(units, rate).unwrap_err(), ErrorClass::Config, words);
     }
 
     for (limit, window, words) in [
@@ -82,41 +82,45 @@ fn a_senseless_quota_is_refused_in_these_words() {
         (1, ten_years + us(1), WINDOW),
         (1, Duration::MAX, WINDOW),
     ] {
-        assert_says(&Quota::try_fixed_window(limit, window).unwrap_err(), Is::Config, words);
-        assert_says(&Quota::try_sliding_log(limit, window).unwrap_err(), Is::Config, words);
-        assert_says(&Quota::try_sliding_counter(limit, window).unwrap_err(), Is::Config, words);
+        assert_error(&Quota::try_fixed_window(limit, window).unwrap_err(), ErrorClass::Config, words);
+        assert_error(&Quota::try_sliding_log(limit, window).unwrap_err(), ErrorClass::Config, words);
+        assert_error(&Quota::try_sliding_counter(limit, window).unwrap_err(), ErrorClass::Config, words);
     }
     let range = "a sliding counter's limit times its window in microseconds must be at most 2^52: shorten the window or use another algorithm";
-    assert_says(&Quota::try_sliding_counter(1 << 33, second).unwrap_err(), Is::Config, range);
+    assert_error(&Quota::try_sliding_counter(1 << 33, second).unwrap_err(), ErrorClass::Config, range);
 }
 
 #[test]
-fn a_modifier_of_another_algorithm_is_refused_in_these_words() {
+fn modifier_of_another_algorithm_is_rejected_with_this_message() {
     for (name, quota) in quotas(5, HOUR) {
         let aligned = quota.try_aligned_to_clock_at(Duration::ZERO);
         match name {
             "fixed" | "fixed.clock" => assert!(aligned.is_ok()),
             _ => {
                 let words = "only a fixed window can be aligned to the clock (a sliding counter always is)";
-                assert_says(&aligned.unwrap_err(), Is::Config, words);
+                assert_error(&aligned.unwrap_err(), ErrorClass::Config, words);
             }
         }
         match name {
             "log" => assert!(quota.try_count_denied().is_ok()),
             _ => {
                 let words = "only a sliding log can count denied requests";
-                assert_says(&quota.try_count_denied().unwrap_err(), Is::Config, words);
+                assert_error(&quota.try_count_denied().unwrap_err(), ErrorClass::Config, words);
             }
         }
     }
     for offset in [HOUR, Duration::MAX, Duration::from_nanos(1)] {
         let error = Quota::fixed_window(5, HOUR).try_aligned_to_clock_at(offset).unwrap_err();
-        assert_says(&error, Is::Config, "an offset must be whole microseconds and shorter than the window");
+        assert_error(
+            &error,
+            ErrorClass::Config,
+            "an offset must be whole microseconds and shorter than the window",
+        );
     }
 }
 
 #[test]
-fn a_bad_setting_is_refused_in_these_words() {
+fn invalid_setting_is_rejected_with_this_message() {
     let memory = || Limiter::builder().in_memory();
     for (error, words) in [
         (
@@ -140,19 +144,19 @@ fn a_bad_setting_is_refused_in_these_words() {
             "gate name \"Login\": use 1 to 64 lower-case letters, digits, `_`, `.` or `-`",
         ),
     ] {
-        assert_says(&error, Is::Config, words);
+        assert_error(&error, ErrorClass::Config, words);
     }
 }
 
 #[cfg(not(feature = "tls"))]
 #[test]
-fn a_url_that_needs_tls_names_the_feature() {
+fn error_for_a_tls_url_names_the_missing_feature() {
     let error = Limiter::open("rediss://:password1@host").unwrap_err();
-    assert_says(&error, Is::Config, "a rediss:// URL needs tidegate's feature `tls`: switch it on");
+    assert_error(&error, ErrorClass::Config, "a rediss:// URL needs tidegate's feature `tls`: switch it on");
 }
 
 #[test]
-fn a_bad_url_is_refused_without_repeating_it() {
+fn invalid_url_is_rejected_without_repeating_it() {
     for url in [
         "",
         "localhost",
@@ -170,12 +174,12 @@ fn a_bad_url_is_refused_without_repeating_it() {
         let words = error.to_string();
         assert!(words.starts_with("the Redis URL cannot be used ("), "{url}: {words}");
         assert!(words.ends_with("): it should look like redis://127.0.0.1:6379"), "{url}: {words}");
-        assert_says(&error, Is::Config, &words);
+        assert_error(&error, ErrorClass::Config, &words);
     }
 }
 
 #[tokio::test]
-async fn an_ask_that_can_never_pass_is_an_error_and_charges_nothing() {
+async fn check_that_can_never_pass_is_an_error_and_charges_nothing() {
     let server = harness::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         for (name, quota) in quotas(5, 24 * HOUR) {
@@ -191,14 +195,14 @@ async fn an_ask_that_can_never_pass_is_an_error_and_charges_nothing() {
                 for error in [
                     gate.check_cost(KEY, cost).await.unwrap_err(),
                     gate.reserve(KEY, cost).await.unwrap_err(),
-                    limiter.check_all([other.ask(KEY), gate.ask(KEY).cost(cost)]).await.unwrap_err(),
+                    limiter.check_all([other.key(KEY), gate.key(KEY).cost(cost)]).await.unwrap_err(),
                 ] {
-                    assert_says(&error, Is::OverCapacity, &words(cost));
+                    assert_error(&error, ErrorClass::OverCapacity, &words(cost));
                     assert_eq!((error.gate(), error.key()), (Some(name), Some(KEY.as_bytes())));
                 }
             }
-            let twice = [gate.ask(KEY).cost(3), other.ask(KEY), gate.ask(KEY).cost(3)];
-            assert_says(&limiter.check_all(twice).await.unwrap_err(), Is::OverCapacity, &words(6));
+            let twice = [gate.key(KEY).cost(3), other.key(KEY), gate.key(KEY).cost(3)];
+            assert_error(&limiter.check_all(twice).await.unwrap_err(), ErrorClass::OverCapacity, &words(6));
             assert_eq!(gate.peek(KEY).await.unwrap().remaining(), 4, "{quota}");
             assert_eq!(other.peek(KEY).await.unwrap().remaining(), 5, "{quota}");
         }
@@ -206,7 +210,7 @@ async fn an_ask_that_can_never_pass_is_an_error_and_charges_nothing() {
 }
 
 #[tokio::test]
-async fn asks_that_do_not_go_together_are_an_error_and_charge_nothing() {
+async fn incompatible_checks_are_an_error_and_charge_nothing() {
     let server = harness::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         let gate = limiter.gate("a", Quota::fixed_window(5, HOUR));
@@ -214,19 +218,19 @@ async fn asks_that_do_not_go_together_are_an_error_and_charge_nothing() {
         let stranger = Limiter::in_memory().gate("b", Quota::fixed_window(5, HOUR));
         let bad_name = limiter.gate("a:b", Quota::fixed_window(5, HOUR));
         let bad_words = "gate name \"a:b\": use 1 to 64 lower-case letters, digits, `_`, `.` or `-`";
-        for (asks, words) in [
-            (vec![], "check_all was given no ask"),
+        for (checks, words) in [
+            (vec![], "check_all was given no checks"),
             (
-                vec![gate.ask(KEY), stranger.ask(KEY)],
+                vec![gate.key(KEY), stranger.key(KEY)],
                 "gate \"b\", key \"us…\" (14 bytes): this gate belongs to another limiter",
             ),
             (
-                vec![gate.ask(KEY), same_key.ask(KEY)],
-                "gate \"a\", key \"us…\" (14 bytes): the same key is asked for under two quotas in one check_all: give the gates names of their own",
+                vec![gate.key(KEY), same_key.key(KEY)],
+                "gate \"a\", key \"us…\" (14 bytes): check_all was given one key under two quotas of the same gate name: give each gate its own name",
             ),
-            (vec![gate.ask(KEY), bad_name.ask(KEY)], bad_words),
+            (vec![gate.key(KEY), bad_name.key(KEY)], bad_words),
         ] {
-            assert_says(&limiter.check_all(asks).await.unwrap_err(), Is::Config, words);
+            assert_error(&limiter.check_all(checks).await.unwrap_err(), ErrorClass::Config, words);
         }
         for error in [
             bad_name.check(KEY).await.unwrap_err(),
@@ -241,14 +245,14 @@ async fn asks_that_do_not_go_together_are_an_error_and_charge_nothing() {
             bad_name.reset(KEY).await.unwrap_err(),
             bad_name.redis_key(KEY).unwrap_err(),
         ] {
-            assert_says(&error, Is::Config, bad_words);
+            assert_error(&error, ErrorClass::Config, bad_words);
         }
         assert_eq!(gate.peek(KEY).await.unwrap().remaining(), 5);
     }
 }
 
 #[tokio::test]
-async fn numbers_beyond_all_bounds_are_cut_and_break_nothing() {
+async fn out_of_range_numbers_are_clamped() {
     let server = harness::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         for (name, quota) in quotas(5, 24 * HOUR) {
@@ -260,7 +264,7 @@ async fn numbers_beyond_all_bounds_are_cut_and_break_nothing() {
             let peek = gate.peek(KEY).await.unwrap();
             assert_eq!((peek.is_allowed(), peek.remaining()), (false, 0), "{quota}");
             gate.block(KEY, Duration::MAX).await.unwrap();
-            let check = gate.ask(KEY).max_delay(Duration::MAX).deadline(Duration::MAX).check().await.unwrap();
+            let check = gate.key(KEY).max_delay(Duration::MAX).deadline(Duration::MAX).check().await.unwrap();
             assert!(!check.is_allowed() && check.retry_after() > 365 * 24 * HOUR, "{quota}: {check:?}");
             gate.unblock(KEY).await.unwrap();
             gate.refund(KEY, u64::MAX).await.unwrap();
@@ -286,11 +290,15 @@ async fn errors_of_all_verbs(limiter: &Limiter, gate: &Gate) -> Vec<Error> {
         gate.block(KEY, HOUR).await.unwrap_err(),
         gate.unblock(KEY).await.unwrap_err(),
         gate.check_many(["fine", KEY, "fine too"]).await.remove(1).unwrap_err(),
-        limiter.check_all([healthy.ask("fine"), gate.ask(KEY)]).await.unwrap_err(),
-        limiter.check_all([gate.ask(KEY), healthy.ask("fine")]).await.unwrap_err(),
-        limiter.check_all([gate.ask(KEY), healthy.ask("fine"), gate.ask(KEY)]).await.unwrap_err(),
+        limiter.check_all([healthy.key("fine"), gate.key(KEY)]).await.unwrap_err(),
+        limiter.check_all([gate.key(KEY), healthy.key("fine")]).await.unwrap_err(),
+        limiter.check_all([gate.key(KEY), healthy.key("fine"), gate.key(KEY)]).await.unwrap_err(),
     ];
-    assert_eq!(healthy.peek("fine").await.unwrap().remaining(), 1_000, "charged beside a broken key");
+    assert_eq!(
+        healthy.peek("fine").await.unwrap().remaining(),
+        1_000,
+        "a group with a corrupt key was charged"
+    );
     for neighbour in gate.check_many(["fine", KEY, "fine too"]).await.into_iter().step_by(2) {
         assert!(neighbour.unwrap().is_allowed());
     }
@@ -298,34 +306,34 @@ async fn errors_of_all_verbs(limiter: &Limiter, gate: &Gate) -> Vec<Error> {
 }
 
 #[tokio::test]
-async fn a_key_that_holds_something_else_is_an_error_of_that_key_alone() {
+async fn key_of_another_redis_type_fails_alone() {
     let server = harness::shared();
     let limiter = limiter(&server);
     for (name, quota) in quotas(1_000, 24 * HOUR) {
         let gate = limiter.gate(name, quota);
         let key = gate.redis_key(KEY).unwrap();
         let other = if name == "log" { ["HSET", &key, "used", "1"] } else { ["ZADD", &key, "1", "used"] };
-        let is_count = quota.algorithm() == "fixed_window";
-        let text = if is_count { &["HSET", &key, "used", "1"][..] } else { &["SET", &key, "text"] };
+        let is_plain_count = quota.algorithm() == "fixed_window";
+        let text = if is_plain_count { &["HSET", &key, "used", "1"][..] } else { &["SET", &key, "text"] };
         for command in [text, &["SADD", &key, "member"], &other] {
             server.cli(command).unwrap();
             let before = server.cli(&["DUMP", &key]).unwrap();
             let words = format!(
-                "gate \"{name}\", key \"us…\" (14 bytes): it has another type in Redis than tidegate writes: see who else writes there, or choose a namespace of its own"
+                "gate \"{name}\", key \"us…\" (14 bytes): the key has a type that tidegate does not write: find the other writer, or use another namespace"
             );
             for error in errors_of_all_verbs(&limiter, &gate).await {
-                assert_says(&error, Is::Corrupt, &words);
+                assert_error(&error, ErrorClass::Corrupt, &words);
             }
-            assert_eq!(server.cli(&["DUMP", &key]).unwrap(), before, "{quota}: written to");
+            assert_eq!(server.cli(&["DUMP", &key]).unwrap(), before, "{quota}: the key was written");
             gate.reset(KEY).await.unwrap();
-            assert!(gate.check(KEY).await.unwrap().is_allowed(), "{quota}: a reset heals");
+            assert!(gate.check(KEY).await.unwrap().is_allowed(), "{quota}: a reset repairs the key");
             gate.reset(KEY).await.unwrap();
         }
     }
 }
 
 #[tokio::test]
-async fn garbage_in_any_field_is_an_error_that_names_the_field() {
+async fn corrupt_field_is_an_error_that_names_the_field() {
     let server = harness::shared();
     let limiter = limiter(&server);
     for (name, quota) in quotas(1_000, 24 * HOUR) {
@@ -348,19 +356,19 @@ async fn garbage_in_any_field_is_an_error_that_names_the_field() {
             "1/9007199254740994 of 1, 1/us at 1",
         ] {
             assert!(gate.check(KEY).await.unwrap().is_allowed());
-            let is_count = quota.algorithm() == "fixed_window";
-            let (put, field) = match is_count {
+            let is_plain_count = quota.algorithm() == "fixed_window";
+            let (command, field) = match is_plain_count {
                 true => (&["SET", &key, value][..], "value"),
                 false => (&["HSET", &key, "used", value][..], "used"),
             };
-            server.cli(put).unwrap();
+            server.cli(command).unwrap();
             assert_corrupt(&server, &limiter, &gate, field, value).await;
         }
     }
 }
 
 #[tokio::test]
-async fn garbage_in_a_log_is_an_error_that_names_what() {
+async fn corrupt_log_entry_is_an_error_that_names_its_part() {
     let server = harness::shared();
     let limiter = limiter(&server);
     let gate = limiter.gate("log", Quota::sliding_log(1_000, 24 * HOUR));
@@ -389,52 +397,52 @@ async fn garbage_in_a_log_is_an_error_that_names_what() {
 }
 
 /// Asserts that only a reset repairs the key, and that no other call writes to it.
-async fn assert_corrupt(server: &Server, limiter: &Limiter, gate: &Gate, field: &str, held: &str) {
+async fn assert_corrupt(server: &Server, limiter: &Limiter, gate: &Gate, field: &str, value: &str) {
     let key = gate.redis_key(KEY).unwrap();
     let before = server.cli(&["DUMP", &key]).unwrap();
     let words = format!(
-        "gate \"{}\", key \"us…\" (14 bytes): its field `{field}` in Redis does not hold what tidegate writes: see who else writes there, then reset the key",
+        "gate \"{}\", key \"us…\" (14 bytes): corrupt state in field `{field}`, which tidegate did not write: find the other writer, then reset the key",
         gate.name().unwrap(),
     );
     for error in errors_of_all_verbs(limiter, gate).await {
-        assert_says(&error, Is::Corrupt, &words);
+        assert_error(&error, ErrorClass::Corrupt, &words);
     }
-    assert_eq!(server.cli(&["DUMP", &key]).unwrap(), before, "written to a key with {field} {held:?}");
+    assert_eq!(server.cli(&["DUMP", &key]).unwrap(), before, "a key with {field} {value:?} was written");
     gate.reset(KEY).await.unwrap();
     assert!(gate.peek(KEY).await.unwrap().is_allowed());
 }
 
 #[tokio::test]
-async fn a_redis_that_cannot_be_asked_is_an_error_that_says_why() {
+async fn unusable_redis_is_an_error_that_states_the_cause() {
     let locked = Server::process(&[]).unwrap();
     locked.cli(&["CONFIG", "SET", "requirepass", "password1"]).unwrap();
     let address = locked.url().trim_start_matches("redis://");
-    let hidden = |words: &str| format!("gate \"login\", key \"us…\" (14 bytes): {words}");
+    let with_context = |words: &str| format!("gate \"login\", key \"us…\" (14 bytes): {words}");
     for (url, words) in [
-        (format!("redis://127.0.0.1:{}", closed_port()), "Redis cannot be asked: Connection refused"),
-        (format!("redis://{address}"), "Redis cannot be asked: NOAUTH Authentication required"),
-        (format!("redis://:password12@{address}"), "Redis cannot be asked: "),
-        (format!("redis://nobody:password1@{address}"), "Redis cannot be asked: "),
-        (format!("redis://:password1@{address}/99"), "Redis cannot be asked: "),
-        ("unix:///nonexistent/redis.sock".to_owned(), "Redis cannot be asked: No such file"),
+        (format!("redis://127.0.0.1:{}", closed_port()), "Redis is unavailable: Connection refused"),
+        (format!("redis://{address}"), "Redis is unavailable: NOAUTH Authentication required"),
+        (format!("redis://:password12@{address}"), "Redis is unavailable: "),
+        (format!("redis://nobody:password1@{address}"), "Redis is unavailable: "),
+        (format!("redis://:password1@{address}/99"), "Redis is unavailable: "),
+        ("unix:///nonexistent/redis.sock".to_owned(), "Redis is unavailable: No such file"),
     ] {
         let limiter = builder(&url).build().unwrap();
         let gate = limiter.gate("login", Quota::fixed_window(5, HOUR));
         for error in [gate.check(KEY).await.unwrap_err(), gate.refund(KEY, 1).await.unwrap_err()] {
-            let said = error.to_string();
-            assert!(said.starts_with(&hidden(words)), "{url}: {said}");
-            assert_says(&error, Is::Unavailable, &said);
+            let message = error.to_string();
+            assert!(message.starts_with(&with_context(words)), "{url}: {message}");
+            assert_error(&error, ErrorClass::Unavailable, &message);
         }
         assert!(limiter.ready().await.unwrap_err().is_unavailable(), "{url}");
         let debug = format!("{limiter:?} {:?}", Limiter::builder().url(&url));
         assert!(!debug.contains("password1"), "{debug}");
     }
-    let right = builder(&format!("redis://:password1@{address}/1")).build().unwrap();
-    right.ready().await.unwrap();
+    let usable = builder(&format!("redis://:password1@{address}/1")).build().unwrap();
+    usable.ready().await.unwrap();
 }
 
 #[tokio::test]
-async fn what_is_no_redis_is_an_error_in_time() {
+async fn server_that_is_not_redis_is_an_error_within_the_deadline() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let gate = || {
@@ -443,8 +451,8 @@ async fn what_is_no_redis_is_an_error_in_time() {
     };
     // The server neither accepts nor replies.
     let error = gate().check(KEY).await.unwrap_err();
-    let words = "gate \"login\", key \"us…\" (14 bytes): no answer within 50ms, while waiting for a connection: see whether Redis is slow or far, or raise the deadline";
-    assert_says(&error, Is::Timeout, words);
+    let words = "gate \"login\", key \"us…\" (14 bytes): timed out after 50ms waiting for a connection: check whether Redis is slow or far away, or raise the deadline";
+    assert_error(&error, ErrorClass::Timeout, words);
 
     std::thread::spawn(move || {
         for connection in listener.incoming() {
@@ -457,15 +465,15 @@ async fn what_is_no_redis_is_an_error_in_time() {
 }
 
 #[tokio::test]
-async fn a_redis_without_memory_refuses_and_is_not_believed_to_have_charged() {
+async fn redis_without_memory_rejects_checks_and_charges_nothing() {
     let server = Server::process(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
     let limiter = limiter(&server);
     for (name, quota) in quotas(5, HOUR) {
         let gate = limiter.gate(name, quota);
         let error = gate.check(KEY).await.unwrap_err();
-        let words = format!("gate \"{name}\", key \"us…\" (14 bytes): Redis refused: OOM");
+        let words = format!("gate \"{name}\", key \"us…\" (14 bytes): Redis rejected the call: OOM");
         assert!(error.to_string().starts_with(&words), "{error}");
-        assert_eq!(kind(&error), [Is::Unavailable]);
+        assert_eq!(classes(&error), [ErrorClass::Unavailable]);
         assert_eq!(server.cli(&["DBSIZE"]).unwrap(), "(integer) 0");
     }
 }

@@ -1,6 +1,6 @@
-//! What each algorithm and verb promises, with exact numbers, on every store.
+//! The behavior of each algorithm and verb, with exact numbers, on every store.
 
 mod algorithms;
 mod groups;
-mod orders;
+mod overrides;
 mod verbs;

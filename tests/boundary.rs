@@ -14,14 +14,14 @@ use crate::support::script::TestScripts;
 
 const US: Duration = Duration::from_micros(1);
 
-fn hold(family: Family, property: impl Fn(&Plan, u64) -> Result<(), TestCaseError>) {
+fn check_property(family: Family, property: impl Fn(&Plan, u64) -> Result<(), TestCaseError>) {
     let config = ProptestConfig {
         cases: (plan::sequences() / 5).max(1),
         source_file: Some(file!()),
         max_shrink_iters: 5_000,
         ..ProptestConfig::default()
     };
-    // The cost of the last check: one unit, some, or all.
+    // The cost of the last check: one unit, a few, or the full limit.
     let costs = prop_oneof![Just(1), 2..=5u64, Just(u64::MAX)];
     match TestRunner::new(config).run(&(plan::uniform(family), costs), |(plan, cost)| property(&plan, cost)) {
         Ok(()) => {}
@@ -30,18 +30,18 @@ fn hold(family: Family, property: impl Fn(&Plan, u64) -> Result<(), TestCaseErro
     }
 }
 
-/// Checks with the full limit as cost, then with `cost`: denied unless most of the limit was already used. Then
-/// checks at each time that the answers name.
+/// Checks with the full limit as cost, then with `cost`. The second check is denied if the first one
+/// is admitted. Then checks at each time that the answers report.
 #[test]
-fn is_exact_in_the_scripts() {
+fn decision_times_are_exact_in_the_scripts() {
     let server = harness::Server::process(&[]).unwrap();
     let scripts = RefCell::new(TestScripts::load(server.url()));
     for family in Family::ALL {
-        hold(family, |plan, cost| in_the_scripts(plan, cost, &mut scripts.borrow_mut()));
+        check_property(family, |plan, cost| check_scripts(plan, cost, &mut scripts.borrow_mut()));
     }
 }
 
-fn in_the_scripts(plan: &Plan, cost: u64, scripts: &mut TestScripts) -> Result<(), TestCaseError> {
+fn check_scripts(plan: &Plan, cost: u64, scripts: &mut TestScripts) -> Result<(), TestCaseError> {
     let target = Target { key: 0, quota: plan.keys[0][0] };
     let limit = target.quota.limit();
     let cost = cost.min(limit);
@@ -52,7 +52,7 @@ fn in_the_scripts(plan: &Plan, cost: u64, scripts: &mut TestScripts) -> Result<(
     }
     let mut now = calls.last().map_or(plan.start_us, |call| call.now_us);
     // The reference selects the times of the checks; the assertions apply to the answers of the scripts.
-    let mut ask = |n: u64, cost: u64, now: u64| {
+    let mut check = |n: u64, cost: u64, now: u64| {
         let items = vec![Part { target, cost, max_delay: None }];
         let call = Call { now_us: now, verb: Verb::Take(vec![Group { n, items }]) };
         let outcome = reference.call(&call).remove(0);
@@ -60,23 +60,23 @@ fn in_the_scripts(plan: &Plan, cost: u64, scripts: &mut TestScripts) -> Result<(
         calls.push(call);
         answer
     };
-    ask(1, limit, now);
-    let denied = ask(1, cost, now);
+    check(1, limit, now);
+    let denied = check(1, cost, now);
     if !denied.allowed {
-        ask(0, cost, now + denied.retry_after_us - 1);
+        check(0, cost, now + denied.retry_after_us - 1);
         now += denied.retry_after_us;
-        ask(1, cost, now);
+        check(1, cost, now);
     } else {
-        ask(0, cost, now);
-        ask(1, 1, now);
+        check(0, cost, now);
+        check(1, 1, now);
     }
-    let last = ask(0, 1, now);
-    ask(0, 1, now + last.reset_after_us.saturating_sub(1));
-    ask(0, 1, now + last.reset_after_us);
+    let last = check(0, 1, now);
+    check(0, 1, now + last.reset_after_us.saturating_sub(1));
+    check(0, 1, now + last.reset_after_us);
 
     let observed = scripts.run(plan.keys.len(), calls.iter());
     let start = calls.len() - 7;
-    let told: Vec<Answer> = calls[start..]
+    let answers: Vec<Answer> = calls[start..]
         .iter()
         .zip(&observed[start..])
         .map(|(call, observed)| match observed {
@@ -84,7 +84,7 @@ fn in_the_scripts(plan: &Plan, cost: u64, scripts: &mut TestScripts) -> Result<(
             Err(failed) => Err(TestCaseError::fail(failed.clone())),
         })
         .collect::<Result<_, _>>()?;
-    let [_, first, before_retry, at_retry, now, before_reset, at_reset] = told[..] else { unreachable!() };
+    let [_, first, before_retry, at_retry, now, before_reset, at_reset] = answers[..] else { unreachable!() };
     if !first.allowed {
         prop_assert!(!before_retry.allowed, "1 µs early: {first:?} {before_retry:?}");
         prop_assert!(at_retry.allowed, "in time: {first:?} {at_retry:?}");
@@ -96,23 +96,23 @@ fn in_the_scripts(plan: &Plan, cost: u64, scripts: &mut TestScripts) -> Result<(
 }
 
 fn answer(call: &Call, (k, before): &plan::Outcome) -> Answer {
-    let Verb::Take(groups) = &call.verb else { unreachable!("only takes are asked here") };
+    let Verb::Take(groups) = &call.verb else { unreachable!("all calls here are takes") };
     taken(&groups[0], &groups[0].items[0], *k, before[0], call.now_us).answer(0)
 }
 
-/// The same through the public API.
+/// The same test through the public API.
 #[test]
-fn is_exact_in_memory() {
+fn decision_times_are_exact_in_memory() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     for family in Family::ALL {
-        hold(family, |plan, cost| {
-            let told = runtime.block_on(in_memory(plan, cost));
-            told.map_err(|error| TestCaseError::fail(error.to_string()))?
+        check_property(family, |plan, cost| {
+            let result = runtime.block_on(check_in_memory(plan, cost));
+            result.map_err(|error| TestCaseError::fail(error.to_string()))?
         });
     }
 }
 
-async fn in_memory(plan: &Plan, cost: u64) -> Result<Result<(), TestCaseError>, Error> {
+async fn check_in_memory(plan: &Plan, cost: u64) -> Result<Result<(), TestCaseError>, Error> {
     let clock = ManualClock::new();
     let limiter = Limiter::in_memory_with(clock.clone());
     for played in plan.play() {
@@ -123,14 +123,14 @@ async fn in_memory(plan: &Plan, cost: u64) -> Result<Result<(), TestCaseError>, 
     let limit = quota.limit();
     let cost = cost.min(limit);
     let gate = limiter.gate("gate", quota);
-    let ask = async |cost| gate.check_cost("0", cost).await;
+    let check = async |cost| gate.check_cost("0", cost).await;
     // Advances the clock only by times that decisions returned.
     let at = async |now: Duration, cost: u64| {
         clock.set(now);
-        ask(cost).await
+        check(cost).await
     };
-    let _ = ask(limit).await?;
-    let denied: Decision = ask(cost).await?;
+    let _ = check(limit).await?;
+    let denied: Decision = check(cost).await?;
     let mut now = clock.now();
     if !denied.is_allowed() {
         // Where denied checks count, only a peek leaves the state unchanged; a peek has a cost of one unit.
@@ -161,7 +161,7 @@ async fn in_memory(plan: &Plan, cost: u64) -> Result<Result<(), TestCaseError>, 
     Ok(Ok(()))
 }
 
-/// Plays the calls of a plan through the public API.
+/// Makes the call of a plan through the public API.
 async fn repeat(limiter: &Limiter, call: &Call) -> Result<(), Error> {
     let gate = |at: &Target| -> (Gate, String) { (limiter.gate("gate", at.quota), at.key.to_string()) };
     match &call.verb {

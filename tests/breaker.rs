@@ -13,13 +13,13 @@ use crate::support::fixture::{HOUR, PATIENCE, Paused, builder_as_is, calls, clos
 const DEADLINE: Duration = Duration::from_millis(20);
 
 #[derive(Clone, Default)]
-struct Heard {
+struct Events {
     opened: Arc<AtomicUsize>,
     closed: Arc<AtomicUsize>,
     called: Arc<AtomicUsize>,
 }
 
-impl Observer for Heard {
+impl Observer for Events {
     fn breaker(&self, is_open: bool) {
         let count = if is_open { &self.opened } else { &self.closed };
         count.fetch_add(1, Ordering::SeqCst);
@@ -38,23 +38,23 @@ fn gate(limiter: &Limiter) -> Gate {
     limiter.gate("gate", Quota::token_bucket(1_000_000, tidegate::Rate::per_hour(1_000)))
 }
 
-/// Checks until the breaker is open: five times if there are no replies.
-async fn open(gate: &Gate, heard: &Heard) {
+/// Checks until the breaker is open, which takes five checks without a reply.
+async fn open_breaker(gate: &Gate, events: &Events) {
     for _ in 0..5 {
         let error = gate.check("key").await.unwrap_err();
         assert!(error.is_unavailable() && !error.to_string().contains("breaker"), "{error}");
     }
-    assert_eq!(heard.opened.load(Ordering::SeqCst), 1);
+    assert_eq!(events.opened.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
-async fn open_it_asks_nothing_but_probes_and_connects_no_more_than_they_do() {
+async fn open_breaker_sends_and_connects_only_for_probes() {
     let hole = black_hole().await;
-    let heard = Heard::default();
-    let limiter = settings(&hole.url).observer(heard.clone()).build().unwrap();
+    let events = Events::default();
+    let limiter = settings(&hole.url).observer(events.clone()).build().unwrap();
     let gate = gate(&limiter);
-    open(&gate, &heard).await;
-    let (start, called) = (Instant::now(), heard.called.load(Ordering::SeqCst));
+    open_breaker(&gate, &events).await;
+    let (start, called) = (Instant::now(), events.called.load(Ordering::SeqCst));
     for _ in 0..10_000 {
         let error = gate.check("key").await.unwrap_err();
         assert!(error.is_unavailable() && !error.is_timeout(), "{error}");
@@ -62,107 +62,107 @@ async fn open_it_asks_nothing_but_probes_and_connects_no_more_than_they_do() {
     }
     assert!(gate.refund("key", 1).await.unwrap_err().to_string().contains("breaker"));
     assert!(gate.check_many(["a", "b"]).await.iter().all(Result::is_err));
-    assert_eq!(heard.called.load(Ordering::SeqCst), called, "an open breaker sends no calls");
-    // At most one for each probe, after a pause of at least 25 ms.
+    assert_eq!(events.called.load(Ordering::SeqCst), called, "an open breaker sends no calls");
+    // Each probe opens at most one connection. Probes are at least 25 ms apart.
     let probes = start.elapsed().as_millis() / 25;
     assert!(hole.taken() as u128 <= 2 + probes, "{} connections, {probes} probes", hole.taken());
 }
 
 #[tokio::test]
-async fn it_closes_when_redis_answers_again_and_what_was_lost_meanwhile_was_not_asked() {
+async fn breaker_closes_when_redis_replies_again_and_rejected_checks_are_not_sent() {
     let server = Server::process(&[]).unwrap();
-    let heard = Heard::default();
-    let limiter = settings(server.url()).observer(heard.clone()).build().unwrap();
+    let events = Events::default();
+    let limiter = settings(server.url()).observer(events.clone()).build().unwrap();
     let gate = gate(&limiter);
     let paused = Paused::new(&server);
-    open(&gate, &heard).await;
-    let asked = calls(&server, "evalsha");
+    open_breaker(&gate, &events).await;
+    let before = calls(&server, "evalsha");
     for _ in 0..1_000 {
         assert!(gate.check("key").await.is_err());
     }
     drop(paused);
-    soon("it is closed", async || heard.closed.load(Ordering::SeqCst) == 1).await;
-    // The calls that opened it, a heartbeat of the connection, and a few probes.
-    assert!(calls(&server, "evalsha") <= asked + 20);
+    soon("the breaker is closed", async || events.closed.load(Ordering::SeqCst) == 1).await;
+    // Allows for the calls that opened the breaker, a heartbeat of the connection, and a few probes.
+    assert!(calls(&server, "evalsha") <= before + 20);
     assert_eq!(gate.check("key").await.unwrap().source(), Source::Redis);
-    assert_eq!(heard.opened.load(Ordering::SeqCst), 1);
+    assert_eq!(events.opened.load(Ordering::SeqCst), 1);
 }
 
 #[tokio::test]
-async fn what_redis_refuses_does_not_open_it() {
+async fn error_replies_of_redis_do_not_open_the_breaker() {
     let server = Server::process(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
-    let heard = Heard::default();
-    let limiter = settings(server.url()).deadline(HOUR).observer(heard.clone()).build().unwrap();
+    let events = Events::default();
+    let limiter = settings(server.url()).deadline(HOUR).observer(events.clone()).build().unwrap();
     let gate = gate(&limiter);
     for _ in 0..20 {
         assert!(gate.check("key").await.unwrap_err().to_string().contains("OOM"));
     }
-    assert_eq!(heard.opened.load(Ordering::SeqCst), 0);
+    assert_eq!(events.opened.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
-async fn an_ask_with_a_shorter_deadline_of_its_own_does_not_open_it() {
+async fn check_with_its_own_shorter_deadline_does_not_open_the_breaker() {
     let server = Server::process(&[]).unwrap();
-    let heard = Heard::default();
-    let limiter = settings(server.url()).deadline(HOUR).observer(heard.clone()).build().unwrap();
+    let events = Events::default();
+    let limiter = settings(server.url()).deadline(HOUR).observer(events.clone()).build().unwrap();
     let gate = gate(&limiter);
     let paused = Paused::new(&server);
     for _ in 0..20 {
-        assert!(gate.ask("key").deadline(DEADLINE / 4).check().await.unwrap_err().is_timeout());
+        assert!(gate.key("key").deadline(DEADLINE / 4).check().await.unwrap_err().is_timeout());
     }
     drop(paused);
-    // Not at once: the limiter backs off before it replaces a connection that never got a reply.
+    // Takes a while: the limiter backs off before it replaces a connection that never got a reply.
     soon("Redis decides again", async || gate.check("key").await.is_ok()).await;
-    assert_eq!(heard.opened.load(Ordering::SeqCst), 0);
+    assert_eq!(events.opened.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
-async fn switched_off_it_never_opens() {
-    let heard = Heard::default();
+async fn disabled_breaker_never_opens() {
+    let events = Events::default();
     let url = format!("redis://127.0.0.1:{}", closed_port());
-    let limiter = settings(&url).deadline(PATIENCE).breaker(false).observer(heard.clone()).build().unwrap();
+    let limiter = settings(&url).deadline(PATIENCE).breaker(false).observer(events.clone()).build().unwrap();
     for _ in 0..50 {
         let error = gate(&limiter).check("key").await.unwrap_err();
         assert!(error.to_string().contains("refused"), "{error}");
     }
-    assert_eq!(heard.opened.load(Ordering::SeqCst), 0);
+    assert_eq!(events.opened.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]
-async fn nothing_is_left_of_it_when_the_limiter_is_dropped_or_shut_down() {
+async fn breaker_tasks_end_when_the_limiter_is_dropped_or_shut_down() {
     let url = format!("redis://127.0.0.1:{}", closed_port());
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();
     for is_shut_down in [false, true] {
-        let heard = Heard::default();
+        let events = Events::default();
         // With a manual clock, background jobs are tasks of this runtime.
         let settings = settings(&url).manual_clock(ManualClock::new()).on_failure(OnFailure::Local);
-        let limiter = settings.observer(heard.clone()).build().unwrap();
+        let limiter = settings.observer(events.clone()).build().unwrap();
         for _ in 0..20 {
             let _ = gate(&limiter).check("key").await.unwrap();
         }
-        assert_eq!(heard.opened.load(Ordering::SeqCst), 1);
+        assert_eq!(events.opened.load(Ordering::SeqCst), 1);
         assert!(tasks() > before);
         if is_shut_down {
             limiter.shutdown().await;
-            soon("its tasks have ended", async || tasks() == before).await;
+            soon("the tasks of the limiter have ended", async || tasks() == before).await;
         }
         drop(limiter);
-        soon("its tasks have ended", async || tasks() == before).await;
+        soon("the tasks of the limiter have ended", async || tasks() == before).await;
     }
 }
 
-/// A current-thread runtime may end while its task probes.
+/// Race: a current-thread runtime may end while its task waits for the reply to a probe.
 #[test]
-fn a_runtime_that_ends_does_not_leave_it_open_for_good() {
+fn breaker_closes_although_the_runtime_of_its_probe_has_ended() {
     let mut server = Server::process(&[]).unwrap();
-    let heard = Heard::default();
-    let limiter = settings(server.url()).observer(heard.clone()).build().unwrap();
+    let events = Events::default();
+    let limiter = settings(server.url()).observer(events.clone()).build().unwrap();
     let gate = gate(&limiter);
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let paused = server.cli(&["CLIENT", "PAUSE", "60000", "ALL"]).unwrap();
     assert_eq!(paused, "OK");
-    runtime().block_on(open(&gate, &heard));
+    runtime().block_on(open_breaker(&gate, &events));
     server.restart().unwrap();
-    runtime().block_on(soon("it is closed", async || gate.check("key").await.is_ok()));
+    runtime().block_on(soon("the breaker is closed", async || gate.check("key").await.is_ok()));
 }

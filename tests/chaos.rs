@@ -1,5 +1,5 @@
-//! Behavior of the limiter while Redis fails: several processes under steady load, a fault, its repair, and bounds
-//! on the decisions.
+//! Behavior of the limiter while Redis fails. The test runs several processes under steady load, injects a
+//! fault, repairs it, and asserts bounds on the decisions.
 
 mod bounds;
 mod checks;
@@ -20,7 +20,7 @@ use self::scenario::Size;
 use crate::support::load::{Fallback, Job};
 
 /// The variable that passes a process its job, in JSON.
-const ORDERS: &str = "TIDEGATE_TEST_CHAOS";
+const JOB: &str = "TIDEGATE_TEST_CHAOS";
 /// The variable with the path of the page that the long form writes.
 const PAGE: &str = "TIDEGATE_CHAOS";
 /// The variable that limits the long form to faults whose name contains this text.
@@ -64,12 +64,12 @@ impl Drop for Turn {
     }
 }
 
-fn survive(name: &str, fallback: Fallback) {
+fn assert_survives(name: &str, fallback: Fallback) {
     let _turn = Turn::wait();
     let fault = FAULTS.iter().find(|fault| fault.name == name).unwrap();
     let figures = run(fault, fallback, SHORT);
     eprintln!("{}{}", report::table([&figures]), report::errors([&figures]));
-    assert!(figures.wrong.is_empty(), "{name}: {:#?}", figures.wrong);
+    assert!(figures.violations.is_empty(), "{name}: {:#?}", figures.violations);
 }
 
 fn run(fault: &'static faults::Fault, fallback: Fallback, size: Size) -> Figures {
@@ -79,7 +79,7 @@ fn run(fault: &'static faults::Fault, fallback: Fallback, size: Size) -> Figures
 
 macro_rules! short {
     ($($(#[$meta:meta])* $test:ident: $fault:literal, $fallback:ident;)+) => {
-        $($(#[$meta])* #[test] fn $test() { survive($fault, Fallback::$fallback); })+
+        $($(#[$meta])* #[test] fn $test() { assert_survives($fault, Fallback::$fallback); })+
 
         #[test]
         fn each_fault_has_a_short_form() {
@@ -93,19 +93,19 @@ short! {
     paused: "paused", Local;
     black_holed: "black-holed", Local;
     refused: "refused", Local;
-    refused_and_told: "refused", Error;
+    refused_and_error: "refused", Error;
     refused_and_closed: "refused", Closed;
     refused_and_open: "refused", Open;
     half_closed: "half-closed", Local;
     slow: "200 ms a reply", Local;
     cut_at_random_bytes: "cut at random bytes", Local;
     scripts_flushed: "SCRIPT FLUSH in a loop", Local;
-    flushed: "FLUSHALL, thrice", Local;
+    flushed: "FLUSHALL, three times", Local;
     memory_full: "memory full, noeviction", Local;
     clock_stepped: "clock +1 h, -2 h, +1 h", Local;
     credentials_rotated: "password rotated and back", Local;
-    reconnects: "reconnects in a row", Local;
-    all_in_a_row: "all of the network's, in a row", Local;
+    repeated_reconnects: "repeated reconnects", Local;
+    all_network_faults_in_sequence: "all network faults in sequence", Local;
     sentinel_primary_killed: "Sentinel: primary killed", Local;
     sentinel_primary_demoted: "Sentinel: primary demoted", Local;
     #[cfg(feature = "cluster")]
@@ -122,7 +122,7 @@ fn long_form() {
     for fallback in [Fallback::Local, Fallback::Error] {
         for fault in FAULTS.iter().filter(|fault| fault.name.contains(&only)) {
             let figures = run(fault, fallback, LONG);
-            eprintln!("{fallback:?}\n{}{:#?}", report::table([&figures]), figures.wrong);
+            eprintln!("{fallback:?}\n{}{:#?}", report::table([&figures]), figures.violations);
             all.push(figures);
         }
     }
@@ -131,16 +131,17 @@ fn long_form() {
     if let Ok(file) = std::env::var(PAGE) {
         std::fs::write(file, page).unwrap();
     }
-    let wrong: Vec<_> = all.iter().map(|it| (it.fault, it.fallback, &it.wrong)).collect();
-    assert!(wrong.iter().all(|(.., wrong)| wrong.is_empty()), "{wrong:#?}");
+    let violations: Vec<_> =
+        all.iter().map(|figures| (figures.fault, figures.fallback, &figures.violations)).collect();
+    assert!(violations.iter().all(|(.., violations)| violations.is_empty()), "{violations:#?}");
 }
 
 /// Not a test: the entry point of the processes that the tests above start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run by the others"]
+#[ignore = "run by the other tests as a process"]
 async fn instance() {
-    let Ok(orders) = std::env::var(ORDERS) else { return };
-    let job: Job = serde_json::from_str(&orders).unwrap();
+    let Ok(job) = std::env::var(JOB) else { return };
+    let job: Job = serde_json::from_str(&job).unwrap();
     let gates = bounds::gates(job.instances).into_iter();
     job.run(&gates.map(|gate| (gate.name, gate.quota, gate.tasks)).collect::<Vec<_>>()).await;
 }

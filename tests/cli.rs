@@ -1,4 +1,4 @@
-//! The program `tidegate`, driven as a person or a script does, over a real Redis.
+//! Tests of the program `tidegate`, run as by an operator or a script, with a real Redis.
 
 mod answers;
 mod cluster;
@@ -6,7 +6,7 @@ mod docs;
 mod failing;
 mod hostile;
 mod many;
-mod orders;
+mod overrides;
 mod program;
 mod rules;
 mod terminal;

@@ -21,14 +21,14 @@ fn builder(cluster: &Cluster) -> Builder {
 }
 
 /// Runs redis-cli on the node that owns the key, and returns its reply.
-fn at(cluster: &Cluster, command: &[&str]) -> String {
-    let said = cluster.cli(&[&["-c"], command].concat()).unwrap();
-    said.lines().last().unwrap_or_default().to_owned()
+fn on_owner(cluster: &Cluster, command: &[&str]) -> String {
+    let reply = cluster.cli(&[&["-c"], command].concat()).unwrap();
+    reply.lines().last().unwrap_or_default().to_owned()
 }
 
 /// Parses the number that redis-cli prints.
-fn number(said: &str) -> u64 {
-    said.trim_start_matches("(integer) ").parse().unwrap_or_else(|_| panic!("{said}"))
+fn number(reply: &str) -> u64 {
+    reply.trim_start_matches("(integer) ").parse().unwrap_or_else(|_| panic!("{reply}"))
 }
 
 /// Returns the primary that owns the slot of a key.

@@ -1,4 +1,4 @@
-//! The connection is one, and is made when it is needed.
+//! A limiter has one connection, and opens it when a call needs it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::fixture::builder;
 use crate::support::hear::hear;
 
 #[tokio::test]
-async fn one_attempt_is_made_however_many_wait_and_give_up() {
+async fn waiting_callers_share_one_connection_attempt() {
     let hole = black_hole().await;
     let limiter = builder(&hole.url).deadline(Duration::from_millis(20)).build().unwrap();
     let gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
@@ -24,19 +24,19 @@ async fn one_attempt_is_made_however_many_wait_and_give_up() {
         }
         for error in callers.join_all().await {
             assert!(error.is_timeout() && error.is_unavailable(), "{error}");
-            assert!(error.to_string().contains("while waiting for a connection"), "{error}");
+            assert!(error.to_string().contains("waiting for a connection"), "{error}");
         }
     }
     assert_eq!(hole.taken(), 1);
 }
 
 #[tokio::test]
-async fn a_server_that_falls_silent_after_the_handshake_is_given_up() {
+async fn connection_is_replaced_if_the_server_goes_silent_after_the_handshake() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let limiter = builder(&url).deadline(Duration::from_millis(20)).build().unwrap();
     let gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
-    let asking = tokio::spawn(async move {
+    let checks = tokio::spawn(async move {
         loop {
             gate.check("key").await.unwrap_err();
         }
@@ -47,11 +47,11 @@ async fn a_server_that_falls_silent_after_the_handshake_is_given_up() {
     hear(&mut first, "EVALSHA").await;
     let second = tokio::time::timeout(Duration::from_secs(30), listener.accept()).await;
     second.expect("another attempt").unwrap();
-    asking.abort();
+    checks.abort();
 }
 
 #[tokio::test]
-async fn credentials_beside_the_url_need_no_encoding() {
+async fn credentials_outside_the_url_need_no_encoding() {
     const PASSWORD: &str = "p@ss:w/or%d#?";
     let server = harness::Server::process(&[]).unwrap();
     server.cli(&["CONFIG", "SET", "requirepass", PASSWORD]).unwrap();
@@ -65,7 +65,7 @@ async fn credentials_beside_the_url_need_no_encoding() {
 }
 
 #[tokio::test]
-async fn a_denial_stands_where_redis_refuses_writes() {
+async fn check_over_the_limit_is_denied_although_redis_rejects_writes() {
     let server = harness::Server::process(&[]).unwrap();
     let limiter = builder(server.url()).build().unwrap();
     let day = Duration::from_secs(86_400);
@@ -76,15 +76,15 @@ async fn a_denial_stands_where_redis_refuses_writes() {
     assert!(window.check("x").await.unwrap().is_allowed());
     server.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]).unwrap();
 
-    // Its expiry is too short for this rate, and cannot be lengthened.
+    // The expiry of the key is too short for the slow rate, and Redis rejects the write that would extend it.
     assert!(!slow.check("x").await.unwrap().is_allowed());
-    let both = limiter.check_all([window.ask("x"), slow.ask("untouched")]).await.unwrap();
+    let both = limiter.check_all([window.key("x"), slow.key("untouched")]).await.unwrap();
     assert!(!both.is_allowed());
     assert!(slow.check("untouched").await.unwrap_err().is_unavailable());
 }
 
 #[tokio::test]
-async fn nobody_connects_before_the_first_ask() {
+async fn limiter_does_not_connect_before_the_first_check() {
     let hole = black_hole().await;
     let limiter = Limiter::open(&hole.url).unwrap();
     let _gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
@@ -93,13 +93,13 @@ async fn nobody_connects_before_the_first_ask() {
 }
 
 #[test]
-fn a_limiter_that_outlives_a_runtime_connects_in_the_next() {
+fn limiter_that_outlives_a_runtime_connects_on_the_next() {
     let server = harness::shared();
     let limiter = Limiter::builder().url(server.url()).namespace("connecting").build().unwrap();
     let gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_day(1)));
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let ask = || gate.ask("key").deadline(Duration::from_secs(10)).check();
-    for left in [4, 3, 2] {
-        assert_eq!(runtime().block_on(ask()).unwrap().remaining(), left);
+    let check = || gate.key("key").deadline(Duration::from_secs(10)).check();
+    for remaining in [4, 3, 2] {
+        assert_eq!(runtime().block_on(check()).unwrap().remaining(), remaining);
     }
 }

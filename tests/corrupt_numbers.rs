@@ -1,4 +1,4 @@
-//! Lua parses `0x10`, `1e3` and ` 16` as numbers. tidegate writes none of them, so both the fast path and the
+//! Lua parses `0x10`, `1e3` and ` 16` as numbers. tidegate never writes them, so both the fast path and the
 //! slow path report them as corrupt state.
 
 use harness::Server;
@@ -20,13 +20,13 @@ fn gates(server: &Server) -> [Gate; 3] {
 
 async fn assert_corrupt(server: &Server, gate: &Gate, redis_key: &str, text: &str) {
     server.cli(&["HSET", redis_key, "used", text]).unwrap();
-    let checked = gate.check(KEY).await;
-    assert!(checked.as_ref().is_err_and(tidegate::Error::is_corrupt_state), "{text}: {checked:?}");
-    assert_eq!(server.cli(&["HGET", redis_key, "used"]).unwrap(), format!("\"{text}\""), "written");
+    let result = gate.check(KEY).await;
+    assert!(result.as_ref().is_err_and(tidegate::Error::is_corrupt_state), "{text}: {result:?}");
+    assert_eq!(server.cli(&["HGET", redis_key, "used"]).unwrap(), format!("\"{text}\""), "changed");
 }
 
 #[tokio::test]
-async fn a_used_number_in_a_spelling_that_tidegate_never_writes_is_corrupt_state() {
+async fn used_number_in_a_foreign_format_is_corrupt_state() {
     let server = harness::shared();
     for gate in gates(&server) {
         assert!(gate.check(KEY).await.unwrap().is_allowed());
@@ -48,7 +48,7 @@ async fn a_used_number_in_a_spelling_that_tidegate_never_writes_is_corrupt_state
 }
 
 #[tokio::test]
-async fn a_time_in_a_spelling_that_tidegate_never_writes_is_corrupt_state() {
+async fn time_in_a_foreign_format_is_corrupt_state() {
     let server = harness::shared();
     for gate in gates(&server) {
         let now = gate.check(KEY).await.unwrap().server_now_us();

@@ -1,4 +1,4 @@
-//! The demo runs, as `scripts/demo` runs it, and leaves nothing behind.
+//! The demo runs as `scripts/demo` runs it, and its processes end with it.
 
 use std::process::{Command, Output, Stdio};
 
@@ -9,7 +9,7 @@ fn demo() -> Command {
     let demo = test.parent().and_then(|deps| deps.parent()).unwrap().join("examples/demo");
     assert!(
         demo.exists(),
-        "`cargo test` builds the examples, `cargo test --test` does not: cargo build --examples"
+        "the demo is not built: run `cargo build --examples` (`cargo test --test` does not build examples)"
     );
     let mut command = Command::new(demo);
     command.env_remove("TIDEGATE_REDIS_URL").stdin(Stdio::null());
@@ -21,7 +21,7 @@ fn text(output: &Output) -> String {
 }
 
 #[test]
-fn instances_admit_no_more_than_the_definition_permits() {
+fn instances_admit_no_more_than_the_ceiling_of_each_quota() {
     let file = std::env::temp_dir().join(format!("tidegate-demo-{}.json", std::process::id()));
     let output = demo().args(["--seconds", "0.5", "--instances", "3", "--json"]).arg(&file).output().unwrap();
     let json = std::fs::read_to_string(&file);
@@ -42,13 +42,13 @@ fn instances_admit_no_more_than_the_definition_permits() {
 }
 
 #[test]
-fn a_wrong_option_is_an_error() {
+fn invalid_option_is_a_usage_error() {
     let output = demo().args(["--instances", "0"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2), "{}", text(&output));
 }
 
 #[test]
-fn a_redis_that_does_not_answer_is_an_error_that_says_what_to_do() {
+fn unreachable_redis_is_an_error_that_states_the_remedy() {
     let output = demo().env("TIDEGATE_REDIS_URL", "redis://127.0.0.1:1").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(text(&output).contains("correct it"), "{}", text(&output));
@@ -56,10 +56,10 @@ fn a_redis_that_does_not_answer_is_an_error_that_says_what_to_do() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn killed_it_leaves_no_instance_behind() {
+fn killed_demo_leaves_no_instance_running() {
     let mut demo = demo().args(["--seconds", "60"]).stdout(Stdio::null()).spawn().unwrap();
     let id = demo.id();
-    let instances = wait_for(move || Some(instances_of(id)).filter(|it| it.len() == 4));
+    let instances = wait_for(move || Some(instances_of(id)).filter(|instances| instances.len() == 4));
     demo.kill().unwrap();
     demo.wait().unwrap();
     wait_for(|| instances.iter().all(|pid| parent_of(*pid).is_none()).then_some(()));
@@ -76,23 +76,26 @@ fn instances_of(demo: u32) -> Vec<u32> {
     all.filter(is_instance).collect()
 }
 
-/// The parent of a process that runs. One that only waits to be reaped does not.
+/// Returns the parent of a running process, or `None` for a zombie or no process.
 #[cfg(target_os = "linux")]
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // `pid (name) state parent …`
+    // The format is `pid (name) state parent …`.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     (fields.next()? != "Z").then(|| fields.next()?.parse().ok()).flatten()
 }
 
 #[cfg(target_os = "linux")]
-fn wait_for<T>(mut what: impl FnMut() -> Option<T>) -> T {
+fn wait_for<T>(mut probe: impl FnMut() -> Option<T>) -> T {
     let start = std::time::Instant::now();
     loop {
-        if let Some(it) = what() {
-            return it;
+        if let Some(result) = probe() {
+            return result;
         }
-        assert!(start.elapsed() < std::time::Duration::from_secs(20), "not within 20 s");
+        assert!(
+            start.elapsed() < std::time::Duration::from_secs(20),
+            "the condition did not hold within 20 s"
+        );
         std::thread::sleep(std::time::Duration::from_millis(50));
     }
 }

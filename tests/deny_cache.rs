@@ -1,5 +1,4 @@
-//! A denial is remembered: never longer than it is true or than was chosen, and
-//! never for an ask that it says nothing about.
+//! The deny cache decides a check only if Redis would deny it too, and for no longer than the configured cap.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use crate::support::world::{World, check};
 const CAP: Duration = Duration::from_millis(500);
 const MICRO: Duration = Duration::from_micros(1);
 
-/// 2 at once, one more after each 100 ms.
+/// Admits 2 units at once, and one more each 100 ms.
 const BUCKET: Quota = Quota::token_bucket(2, Rate::per_second(10));
 
 async fn exhaust(gate: &Gate, key: &str) -> Decision {
@@ -28,7 +27,7 @@ async fn source(gate: &Gate, key: &str) -> Source {
 }
 
 #[tokio::test]
-async fn what_was_denied_is_denied_again_without_asking() {
+async fn denied_key_is_not_sent_to_redis() {
     let world = World::redis();
     for (name, quota) in quotas(5, HOUR) {
         let gate = world.limiter.gate(name, quota);
@@ -36,7 +35,7 @@ async fn what_was_denied_is_denied_again_without_asking() {
         world.advance(CAP / 2);
         let again = check(&gate, "key").await;
         assert_eq!((again.is_allowed(), again.source()), (false, Source::DenyCache), "{name}");
-        // As Redis would say it now.
+        // The waits are those that Redis would report now.
         assert_eq!(again.retry_after(), denied.retry_after() - CAP / 2, "{name}");
         assert_eq!(again.reset_after(), denied.reset_after() - CAP / 2, "{name}");
         assert_eq!((again.remaining(), again.limit()), (denied.remaining(), denied.limit()), "{name}");
@@ -47,7 +46,7 @@ async fn what_was_denied_is_denied_again_without_asking() {
 }
 
 #[tokio::test]
-async fn it_is_remembered_until_it_could_pass_and_no_microsecond_longer() {
+async fn denial_is_cached_until_exactly_when_the_check_could_pass() {
     let world = World::redis();
     let gate = world.limiter.gate("bucket", BUCKET);
     let denied = exhaust(&gate, "key").await;
@@ -60,7 +59,7 @@ async fn it_is_remembered_until_it_could_pass_and_no_microsecond_longer() {
 }
 
 #[tokio::test]
-async fn it_is_remembered_for_the_cap_at_most() {
+async fn denial_is_cached_for_at_most_the_cap() {
     for cap in [CAP, Duration::from_secs(3)] {
         let world = World::redis_with(|builder| builder.deny_cache(cap));
         let gate = world.limiter.gate("window", Quota::fixed_window(1, HOUR));
@@ -77,7 +76,7 @@ async fn it_is_remembered_for_the_cap_at_most() {
 }
 
 #[tokio::test]
-async fn a_smaller_cost_or_a_longer_patience_asks_redis() {
+async fn smaller_cost_or_longer_max_delay_is_sent_to_redis() {
     let world = World::redis();
     for (name, quota) in quotas(5, HOUR) {
         let gate = world.limiter.gate(name, quota);
@@ -90,16 +89,16 @@ async fn a_smaller_cost_or_a_longer_patience_asks_redis() {
         assert!(gate.check_cost("key", 3).await.unwrap().is_allowed(), "{name}");
     }
     let queue = world.limiter.gate("queue", Quota::leaky_bucket(5, Rate::per_second(1)));
-    let patient = |delay| queue.ask("key").max_delay(Duration::from_secs(delay)).check();
+    let patient = |delay| queue.key("key").max_delay(Duration::from_secs(delay)).check();
     assert!(patient(0).await.unwrap().is_allowed());
     assert_eq!(patient(0).await.unwrap().source(), Source::Redis);
     assert_eq!(patient(0).await.unwrap().source(), Source::DenyCache);
     assert!(patient(1).await.unwrap().is_allowed());
 }
 
-/// Told without Redis, it is what Redis tells.
+/// The cached decision equals the decision of Redis.
 #[tokio::test]
-async fn a_larger_cost_is_told_how_long_it_takes() {
+async fn cached_denial_of_a_larger_cost_reports_the_wait_of_that_cost() {
     let world = World::redis();
     for (name, quota) in quotas(5, HOUR) {
         let [first, second] = ["first", "second"].map(|key| (world.limiter.gate(name, quota), key));
@@ -107,28 +106,30 @@ async fn a_larger_cost_is_told_how_long_it_takes() {
             assert!(gate.check_cost(key, 4).await.unwrap().is_allowed());
         }
         assert!(!first.0.check_cost(first.1, 2).await.unwrap().is_allowed());
-        let told = first.0.check_cost(first.1, 5).await.unwrap();
-        let asked = second.0.check_cost(second.1, 5).await.unwrap();
-        let answer = |it: &Decision| (it.is_allowed(), it.remaining(), it.retry_after(), it.reset_after());
-        assert_eq!(answer(&told), answer(&asked), "{name}");
-        // What a log tells holds for one cost.
-        assert_eq!(told.source() == Source::DenyCache, name != "log", "{name}");
+        let cached = first.0.check_cost(first.1, 5).await.unwrap();
+        let stored = second.0.check_cost(second.1, 5).await.unwrap();
+        let fields = |decision: &Decision| {
+            (decision.is_allowed(), decision.remaining(), decision.retry_after(), decision.reset_after())
+        };
+        assert_eq!(fields(&cached), fields(&stored), "{name}");
+        // A cached denial of a sliding log is valid for its own cost only.
+        assert_eq!(cached.source() == Source::DenyCache, name != "log", "{name}");
     }
 }
 
 #[tokio::test]
-async fn a_peek_and_a_gate_that_counts_denied_always_ask() {
+async fn peeks_and_gates_that_count_denied_checks_bypass_the_cache() {
     let world = World::redis();
     let gate = world.limiter.gate("window", Quota::fixed_window(1, HOUR));
     let _ = exhaust(&gate, "key").await;
     assert_eq!(gate.peek("key").await.unwrap().source(), Source::Redis);
-    let counts = world.limiter.gate("log", Quota::sliding_log(1, HOUR).count_denied());
-    let _ = exhaust(&counts, "key").await;
-    assert_eq!(source(&counts, "key").await, Source::Redis);
+    let counting = world.limiter.gate("log", Quota::sliding_log(1, HOUR).count_denied());
+    let _ = exhaust(&counting, "key").await;
+    assert_eq!(source(&counting, "key").await, Source::Redis);
 }
 
 #[tokio::test]
-async fn what_this_process_gives_back_is_seen_at_once() {
+async fn units_returned_by_this_process_can_be_used_at_once() {
     let world = World::redis();
     for (name, quota) in quotas(2, HOUR) {
         let gate = world.limiter.gate(name, quota);
@@ -154,7 +155,7 @@ async fn what_this_process_gives_back_is_seen_at_once() {
 }
 
 #[tokio::test]
-async fn what_another_process_gives_back_is_seen_when_the_cap_has_passed() {
+async fn units_returned_by_another_process_can_be_used_after_the_cap() {
     let world = World::redis();
     let gate = world.limiter.gate("window", Quota::fixed_window(1, HOUR));
     let _ = exhaust(&gate, "key").await;
@@ -166,7 +167,7 @@ async fn what_another_process_gives_back_is_seen_when_the_cap_has_passed() {
 }
 
 #[tokio::test]
-async fn a_limit_that_was_changed_is_asked_for() {
+async fn denial_under_another_limit_is_not_used() {
     let world = World::redis();
     let _ = exhaust(&world.limiter.gate("window", Quota::fixed_window(1, HOUR)), "key").await;
     let raised = world.limiter.gate("window", Quota::fixed_window(2, HOUR));
@@ -174,7 +175,7 @@ async fn a_limit_that_was_changed_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_limiter_that_was_shut_down_remembers_nothing() {
+async fn cached_denial_is_not_used_after_shutdown() {
     let world = World::redis();
     let gate = world.limiter.gate("window", Quota::fixed_window(1, HOUR));
     let _ = exhaust(&gate, "key").await;
@@ -182,9 +183,9 @@ async fn a_limiter_that_was_shut_down_remembers_nothing() {
     assert!(gate.check("key").await.unwrap_err().is_shut_down());
 }
 
-/// Nothing is awaited for a remembered denial, so it has to give way by itself.
+/// A cached denial awaits nothing, so the check must yield to the runtime explicitly.
 #[tokio::test]
-async fn who_asks_in_a_loop_lets_others_run() {
+async fn loop_of_cached_denials_yields_to_other_tasks() {
     let server = harness::shared();
     let limiter = builder(server.url()).build().unwrap();
     let gate = limiter.gate("window", Quota::fixed_window(1, HOUR));

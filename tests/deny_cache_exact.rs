@@ -52,7 +52,7 @@ async fn a_denial_is_forgotten_once_a_cheaper_check_is_admitted() {
         })
         .await;
         stays_exact(&world, named, async |gate: &Gate, key: &str| {
-            let all = world.limiter.check_all([other.ask(key), gate.ask(key)]).await.unwrap();
+            let all = world.limiter.check_all([other.key(key), gate.key(key)]).await.unwrap();
             assert!(all.is_allowed());
         })
         .await;
@@ -67,7 +67,7 @@ async fn a_denial_is_forgotten_once_a_cheaper_check_is_admitted() {
 async fn an_impatient_denial_is_forgotten_once_a_patient_check_is_admitted() {
     let world = World::redis();
     let queue = world.limiter.gate("queue", Quota::leaky_bucket(5, Rate::per_second(1)));
-    let check = |seconds| queue.ask("key").max_delay(Duration::from_secs(seconds)).check();
+    let check = |seconds| queue.key("key").max_delay(Duration::from_secs(seconds)).check();
     assert!(check(0).await.unwrap().is_allowed());
     for source in [Source::Redis, Source::DenyCache] {
         assert_eq!(check(0).await.unwrap().source(), source);
@@ -85,12 +85,12 @@ async fn a_denial_is_forgotten_once_a_lease_takes_units_of_its_key() {
     assert!(gate.check_cost("key", 2).await.unwrap().is_allowed());
     assert!(!gate.check_cost("key", cost).await.unwrap().is_allowed());
     soon("units are leased", async || gate.check("key").await.unwrap().source() == Source::Lease).await;
-    // So little time passes that only charges by this process change the units left. Without any, a charge would
-    // not be told apart from an earlier one at the same microsecond.
+    // Only charges by this process change the units left, because so little time passes. If no time passed, a
+    // charge could not be distinguished from an earlier one at the same microsecond.
     soon("the answers agree", async || {
         world.advance(Duration::from_micros(1));
-        let told = gate.check_cost("key", cost).await.unwrap();
-        told.remaining() == gate.peek("key").await.unwrap().remaining()
+        let decision = gate.check_cost("key", cost).await.unwrap();
+        decision.remaining() == gate.peek("key").await.unwrap().remaining()
     })
     .await;
 }
@@ -120,9 +120,9 @@ async fn every_answer_to_one_process_matches_the_reference_cached_or_not() {
                     4 => gate.reset(key).await.unwrap(),
                     _ => {
                         let patience = Duration::from_millis(300 * (units % 4));
-                        let ask = gate.ask(key).cost(units.div_ceil(1 + u64::from(verb % 3)));
-                        let ask = if verb % 2 == 0 { ask.max_delay(patience) } else { ask };
-                        let decision = ask.check().await.unwrap();
+                        let check = gate.key(key).cost(units.div_ceil(1 + u64::from(verb % 3)));
+                        let check = if verb % 2 == 0 { check.max_delay(patience) } else { check };
+                        let decision = check.check().await.unwrap();
                         let is_cached = decision.source() == Source::DenyCache;
                         cached += u32::from(is_cached);
                         let mut answer = answer(&decision);
@@ -136,14 +136,14 @@ async fn every_answer_to_one_process_matches_the_reference_cached_or_not() {
                     }
                 }
             }
-            assert!(answers.iter().all(|it| *it == answers[0]), "{quota}, step {step}: {answers:?}");
+            assert!(answers.iter().all(|answer| *answer == answers[0]), "{quota}, step {step}: {answers:?}");
         }
     }
     assert!(cached > 500, "{cached} answers were cached");
 }
 
-/// Within its window a fixed window's count only grows. A cached answer must therefore count every unit that
-/// was admitted to this process before the check began.
+/// During a window, the count of a fixed window only grows. A cached answer must therefore count every unit
+/// that was admitted to this process before the check began.
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn a_cached_answer_counts_all_units_admitted_before_its_check_began() {
     const LIMIT: u64 = 200;

@@ -1,5 +1,5 @@
-//! The unmodified scripts on the clock of the server: every key expires, late enough and not much later; a clock
-//! that is set locks out no caller and admits no more than the documented excess.
+//! Tests the unmodified scripts on the clock of the server. Every key expires, late enough and not much
+//! later. Setting the clock locks out no caller and admits no more than the documented excess.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -14,16 +14,16 @@ use crate::support::plan::{self, Call, Family, Group, Part, Plan, Played, Refere
 use crate::support::script::{self, Left};
 
 /// The outcome of a call.
-struct Done {
+struct CallResult {
     /// The time of the server at which the call was decided.
     now_us: u64,
-    /// When the keys of the call expire, in ms; `None` for a key that is gone.
+    /// When each key of the call expires, in ms, or `None` for a key that no longer exists.
     expiries: Vec<Option<u64>>,
-    /// The time of the server after that lookup, in ms.
-    looked_ms: u64,
+    /// The time of the server after it read the expiries, in ms.
+    observed_ms: u64,
 }
 
-fn run(connection: &mut Connection, call: &Call, keys: &[String]) -> Done {
+fn run(connection: &mut Connection, call: &Call, keys: &[String]) -> CallResult {
     let (script, named, args) = script::arguments(call, keys);
     let mut pipe = redis::pipe();
     pipe.atomic().cmd("EVAL").arg(script.text).arg(named.len()).arg(&named).arg(args);
@@ -33,27 +33,28 @@ fn run(connection: &mut Connection, call: &Call, keys: &[String]) -> Done {
     pipe.cmd("TIME");
     let mut reply: Vec<Value> = pipe.query(connection).unwrap();
     let (seconds, micros): (u64, u64) = redis::from_redis_value(reply.pop().unwrap()).unwrap();
-    let looked_us = seconds * 1_000_000 + micros;
+    let observed_us = seconds * 1_000_000 + micros;
     let expiries = reply.split_off(1).into_iter().map(|at| match at {
         Value::Int(-2) => None,
-        Value::Int(-1) => panic!("{call:?}: it never expires"),
+        Value::Int(-1) => panic!("{call:?}: the key never expires"),
         Value::Int(at) => Some(at as u64),
         other => panic!("{other:?}"),
     });
     let now_us = match (&call.verb, reply.pop()) {
-        // Returns the number of removed keys, not their times.
-        (Verb::Reset(_), _) => looked_us,
+        // A reset replies with the number of removed keys, without a time.
+        (Verb::Reset(_), _) => observed_us,
         (Verb::Take(_) | Verb::Penalize(..), Some(Value::Array(values))) => {
             redis::from_redis_value(values[0].clone()).unwrap()
         }
         (_, Some(Value::Int(now))) => now as u64,
         (_, other) => panic!("{call:?}: {other:?}"),
     };
-    Done { now_us, expiries: expiries.collect(), looked_ms: looked_us / 1_000 }
+    CallResult { now_us, expiries: expiries.collect(), observed_ms: observed_us / 1_000 }
 }
 
-/// Upper bound for the time that a key without information is kept, so that expiries change less often.
-fn longer_us(quota: &Quota) -> u64 {
+/// Returns the longest time for which the scripts may keep a key that holds no information, so that they
+/// write expiries less often.
+fn max_excess_us(quota: &Quota) -> u64 {
     match quota.kind() {
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
             bucket.capacity * bucket.per / bucket.rate / 8 + 1
@@ -72,9 +73,10 @@ fn peek(reference: &mut Reference, target: Target, now: u64) -> Answer {
     taken(&group, &group.items[0], k, before[0], now).answer(0)
 }
 
-/// Random sequences without pauses: the verbs in any order, on the same keys, under changing limits.
+/// Makes random sequences of calls without pauses: all verbs in any order, on the same keys, under changing
+/// limits.
 #[test]
-fn every_key_expires_when_it_says_nothing_any_more() {
+fn every_key_expires_when_it_holds_no_information() {
     let server = harness::Server::process(&[]).unwrap();
     let mut connection = script::connect(server.url());
     let mut runner = TestRunner::deterministic();
@@ -85,12 +87,12 @@ fn every_key_expires_when_it_says_nothing_any_more() {
             let keys: Vec<String> = (0..2).map(|key| format!("{family:?}:{sequence}:{key}")).collect();
             let mut reference = Reference::new(keys.len());
             for Played { mut call, .. } in plan.play() {
-                // A key of one group may expire before the next group of the same call, which has the same `now`.
-                // This is correct, but the test cannot predict it.
+                // A key of one group may expire before the next group of the same call, which has the same
+                // `now`. This is correct, but the test cannot predict it.
                 if let Verb::Take(groups) = &mut call.verb {
                     groups.truncate(1);
                 }
-                let Done { now_us, expiries, looked_ms } = run(&mut connection, &call, &keys);
+                let CallResult { now_us, expiries, observed_ms } = run(&mut connection, &call, &keys);
                 let call = Call { now_us, ..call };
                 let targets = call.targets();
                 let ends_by = |reference: &Reference, ms: u64| {
@@ -101,17 +103,20 @@ fn every_key_expires_when_it_says_nothing_any_more() {
                 };
                 let was_ending = ends_by(&reference, now_us / 1_000);
                 reference.call(&call);
-                // A key that expires during a call may still count under another of its limits, and only the
+                // A key that expires during a call may still count under another of its limits. Only the
                 // server knows which key expired.
-                let is_of_several = targets.iter().any(|target| plan.keys[target.key].len() > 1);
-                if is_of_several && (was_ending || ends_by(&reference, looked_ms)) {
+                let has_several_limits = targets.iter().any(|target| plan.keys[target.key].len() > 1);
+                if has_several_limits && (was_ending || ends_by(&reference, observed_ms)) {
                     break;
                 }
                 for (target, expires_ms) in targets.into_iter().zip(expiries) {
                     let record = &mut reference.records[target.key];
                     let is_untouched = Left::of(record, &target.quota, now_us).is_untouched();
                     let Some(expires_ms) = expires_ms else {
-                        assert!(is_untouched || record.expires_ms <= looked_ms, "{call:?}: gone");
+                        assert!(
+                            is_untouched || record.expires_ms <= observed_ms,
+                            "{call:?}: the key is gone"
+                        );
                         continue;
                     };
                     if !is_untouched {
@@ -121,20 +126,20 @@ fn every_key_expires_when_it_says_nothing_any_more() {
                         record.expires_ms = expires_ms;
                         compared += 1;
                     }
-                    if !is_of_several {
+                    if !has_several_limits {
                         let needed_until = now_us + peek(&mut reference, target, now_us).reset_after_us;
                         assert!(
                             is_untouched || expires_ms * 1_000 >= needed_until,
-                            "{call:?}: gone too soon"
+                            "{call:?}: expires too early"
                         );
-                        let most = needed_until.max(now_us + 1_000) + longer_us(&target.quota);
-                        assert!((expires_ms - 1) * 1_000 < most, "{call:?}: kept for too long");
+                        let latest = needed_until.max(now_us + 1_000) + max_excess_us(&target.quota);
+                        assert!((expires_ms - 1) * 1_000 < latest, "{call:?}: kept for too long");
                     }
                 }
             }
         }
     }
-    assert!(compared > 4_000, "the keys of {compared} calls lived long enough to be looked at");
+    assert!(compared > 4_000, "only {compared} expiries were compared");
 }
 
 fn limits(limit: u64, window: Duration) -> [(&'static str, Quota); 7] {
@@ -150,9 +155,9 @@ fn limits(limit: u64, window: Duration) -> [(&'static str, Quota); 7] {
     ]
 }
 
-/// Waits: a key exists while it holds information, then it expires.
+/// Polls each key: it exists while it holds information, then it expires.
 #[test]
-fn keys_go_by_themselves_and_not_before() {
+fn idle_keys_expire_and_not_too_early() {
     let server = harness::Server::process(&[]).unwrap();
     let mut connection = script::connect(server.url());
     for (name, quota) in limits(3, Duration::from_millis(37)) {
@@ -165,28 +170,28 @@ fn keys_go_by_themselves_and_not_before() {
         reference.call(&Call { now_us: now, ..call });
         let needed_until = now + peek(&mut reference, target, now).reset_after_us;
         loop {
-            let looked = redis::pipe().atomic().cmd("TIME").cmd("EXISTS").arg(&keys).cmd("TIME").to_owned();
-            let (before, is_there, after): ((u64, u64), bool, (u64, u64)) =
-                looked.query(&mut connection).unwrap();
+            let probe = redis::pipe().atomic().cmd("TIME").cmd("EXISTS").arg(&keys).cmd("TIME").to_owned();
+            let (before, exists, after): ((u64, u64), bool, (u64, u64)) =
+                probe.query(&mut connection).unwrap();
             let micros = |(seconds, micros): (u64, u64)| seconds * 1_000_000 + micros;
-            if !is_there {
+            if !exists {
                 assert!(
                     micros(after) >= needed_until,
-                    "{name} went {} µs too soon",
+                    "{name} expired {} µs too early",
                     needed_until - micros(after)
                 );
                 break;
             }
-            assert!(micros(before) < needed_until + longer_us(&quota) + 2_000, "{name} is still there");
+            assert!(micros(before) < needed_until + max_excess_us(&quota) + 2_000, "{name} has not expired");
             sleep(Duration::from_micros(100));
         }
     }
 }
 
-/// If the clock jumps 1 h forwards, at most one additional limit is admitted. If it jumps 1 h back, no more is
-/// admitted, and used units are released as fast as before.
+/// If the clock jumps 1 h forwards, at most one additional limit is admitted. If it jumps 1 h back, no more
+/// is admitted, and used units are released as fast as before.
 #[tokio::test]
-async fn a_clock_that_is_set_locks_nobody_out() {
+async fn setting_the_clock_locks_out_no_caller() {
     const LIMIT: u64 = 5;
     const HOUR_US: i64 = 3_600_000_000;
     // Long enough that no unit is released during the checks.
@@ -196,9 +201,9 @@ async fn a_clock_that_is_set_locks_nobody_out() {
     // The local denial cache does not observe the clock of the server.
     let limiter = builder.deny_cache(Duration::ZERO).build().unwrap();
     let gates = limits(LIMIT, window).map(|(name, quota)| limiter.gate(name, quota));
-    let admitted = async |gate: &Gate, asks: u64| {
+    let admitted = async |gate: &Gate, checks: u64| {
         let mut count = 0;
-        for _ in 0..asks {
+        for _ in 0..checks {
             count += u64::from(gate.check("user").await.unwrap().is_allowed());
         }
         count
@@ -211,8 +216,8 @@ async fn a_clock_that_is_set_locks_nobody_out() {
     for gate in &gates {
         let count = admitted(gate, LIMIT + 1).await;
         // An aligned window may end between two checks.
-        let most = LIMIT + u64::from(matches!(gate.name(), Some("clock_window" | "sliding_counter")));
-        assert!((LIMIT..=most).contains(&count), "{gate:?}: {count} after a jump forwards");
+        let at_most = LIMIT + u64::from(matches!(gate.name(), Some("clock_window" | "sliding_counter")));
+        assert!((LIMIT..=at_most).contains(&count), "{gate:?}: {count} after a jump forwards");
     }
 
     server.shift_clock(-HOUR_US);
@@ -221,7 +226,7 @@ async fn a_clock_that_is_set_locks_nobody_out() {
     let mut longest = Duration::ZERO;
     for gate in &gates {
         let denied = gate.check("user").await.unwrap();
-        assert!(!denied.is_allowed(), "{gate:?}: a jump back gave something away");
+        assert!(!denied.is_allowed(), "{gate:?}: a jump back freed units");
         assert!(denied.retry_after() <= normal(gate), "{gate:?}: {denied}");
         assert!(denied.reset_after() <= normal(gate), "{gate:?}: {denied:?}");
         longest = longest.max(denied.reset_after());

@@ -1,4 +1,4 @@
-//! While Redis does not answer, each process limits by itself within its share.
+//! While Redis is unavailable, each process decides within its share of the quota.
 
 use std::time::{Duration, Instant};
 
@@ -7,20 +7,20 @@ use tidegate::{Builder, Gate, Limiter, OnFailure, Quota, Rate, Source};
 
 use crate::support::fixture::{HOUR, PATIENCE, Paused, builder_as_is, closed_port, quotas, soon};
 
-/// Nobody listens there.
-fn nowhere() -> Builder {
+/// Returns settings for a Redis that refuses every connection.
+fn without_redis() -> Builder {
     builder_as_is(&format!("redis://127.0.0.1:{}", closed_port()))
 }
 
-/// Nobody answers in time while it is paused.
+/// Returns settings with which checks time out soon while the server is paused.
 fn settings(server: &Server) -> Builder {
     builder_as_is(server.url()).deadline(Duration::from_millis(50)).deny_cache(Duration::ZERO)
 }
 
-/// How many of `asks` pass, each decided here.
-async fn pass_locally(gate: &Gate, key: &str, asks: u64) -> u64 {
+/// Makes `checks` checks, which the fallback must decide. Returns how many pass.
+async fn pass_locally(gate: &Gate, key: &str, checks: u64) -> u64 {
     let mut passed = 0;
-    for _ in 0..asks {
+    for _ in 0..checks {
         let decision = gate.check(key).await.unwrap();
         assert_eq!(decision.source(), Source::Local);
         passed += u64::from(decision.is_allowed());
@@ -29,13 +29,13 @@ async fn pass_locally(gate: &Gate, key: &str, asks: u64) -> u64 {
 }
 
 #[tokio::test]
-async fn it_is_the_default_and_each_process_admits_its_share_rounded_up() {
+async fn fallback_is_the_default_and_admits_the_share_rounded_up() {
     for (instances, share) in [(1, 21), (4, 6), (21, 1), (1_000, 1), (0, 21)] {
-        let limiter = nowhere().instances(instances).build().unwrap();
+        let limiter = without_redis().instances(instances).build().unwrap();
         for (name, quota) in quotas(21, 24 * HOUR) {
             let gate = limiter.gate(name, quota);
             assert_eq!(pass_locally(&gate, "key", 30).await, share, "{quota} of {instances}");
-            assert_eq!(pass_locally(&gate, "other", 1).await, 1, "{quota}: keys are apart");
+            assert_eq!(pass_locally(&gate, "other", 1).await, 1, "{quota}: keys are independent");
             let denied = gate.check("key").await.unwrap();
             assert!(!denied.is_allowed() && denied.remaining() == 0);
             assert!(denied.retry_after() > Duration::ZERO, "{quota}");
@@ -45,16 +45,16 @@ async fn it_is_the_default_and_each_process_admits_its_share_rounded_up() {
 }
 
 #[tokio::test]
-async fn a_cost_above_the_share_is_denied_and_no_error() {
-    let gate = nowhere().instances(4).build().unwrap().gate("gate", Quota::fixed_window(20, HOUR));
+async fn cost_above_the_share_is_denied_without_an_error() {
+    let gate = without_redis().instances(4).build().unwrap().gate("gate", Quota::fixed_window(20, HOUR));
     assert!(!gate.check_cost("key", 6).await.unwrap().is_allowed());
     assert!(gate.check_cost("key", 5).await.unwrap().is_allowed());
     assert!(gate.check_cost("key", 21).await.unwrap_err().is_over_capacity());
 }
 
 #[tokio::test]
-async fn a_peek_charges_nothing() {
-    let gate = nowhere().instances(1).build().unwrap().gate("gate", Quota::fixed_window(2, HOUR));
+async fn peek_charges_nothing() {
+    let gate = without_redis().instances(1).build().unwrap().gate("gate", Quota::fixed_window(2, HOUR));
     for _ in 0..5 {
         let peeked = gate.peek("key").await.unwrap();
         assert_eq!((peeked.is_allowed(), peeked.remaining(), peeked.source()), (true, 2, Source::Local));
@@ -64,43 +64,43 @@ async fn a_peek_charges_nothing() {
 }
 
 #[tokio::test]
-async fn several_gates_are_decided_all_or_nothing() {
-    let limiter = nowhere().instances(1).build().unwrap();
+async fn group_is_admitted_all_or_nothing() {
+    let limiter = without_redis().instances(1).build().unwrap();
     let narrow = limiter.gate("narrow", Quota::fixed_window(2, HOUR));
     let wide = limiter.gate("wide", Quota::token_bucket(100, Rate::per_hour(100)));
-    for (allowed, left) in [(true, 99), (true, 98), (false, 98), (false, 98)] {
-        let decision = limiter.check_all([narrow.ask("x"), wide.ask("x")]).await.unwrap();
+    for (allowed, remaining) in [(true, 99), (true, 98), (false, 98), (false, 98)] {
+        let decision = limiter.check_all([narrow.key("x"), wide.key("x")]).await.unwrap();
         assert_eq!(decision.is_allowed(), allowed);
-        assert_eq!(wide.peek("x").await.unwrap().remaining(), left);
+        assert_eq!(wide.peek("x").await.unwrap().remaining(), remaining);
         assert!(decision.decisions().iter().all(|decision| decision.source() == Source::Local));
     }
     let [closed, open] = [OnFailure::Closed, OnFailure::Open].map(|policy| wide.clone().on_failure(policy));
-    let refused = limiter.check_all([wide.ask("y"), closed.ask("z")]).await.unwrap();
-    assert!(!refused.is_allowed());
-    assert_eq!(wide.peek("y").await.unwrap().remaining(), 100, "nothing is charged for what is refused");
-    assert!(limiter.check_all([wide.ask("y"), open.ask("z")]).await.unwrap().is_allowed());
+    let denied = limiter.check_all([wide.key("y"), closed.key("z")]).await.unwrap();
+    assert!(!denied.is_allowed());
+    assert_eq!(wide.peek("y").await.unwrap().remaining(), 100, "a rejected group is charged nothing");
+    assert!(limiter.check_all([wide.key("y"), open.key("z")]).await.unwrap().is_allowed());
     assert_eq!(wide.peek("y").await.unwrap().remaining(), 99);
     let failing = wide.clone().on_failure(OnFailure::Error);
-    assert!(limiter.check_all([wide.ask("y"), failing.ask("z")]).await.unwrap_err().is_unavailable());
+    assert!(limiter.check_all([wide.key("y"), failing.key("z")]).await.unwrap_err().is_unavailable());
     assert_eq!(wide.peek("y").await.unwrap().remaining(), 99);
 }
 
 #[tokio::test]
-async fn it_begins_with_what_redis_said_last() {
+async fn fallback_starts_from_the_last_state_that_redis_reported() {
     let server = Server::process(&[]).unwrap();
     let limiter = settings(&server).instances(2).build().unwrap();
     for (name, quota) in quotas(20, 24 * HOUR) {
         let gate = limiter.gate(name, quota);
         for _ in 0..15 {
-            assert_eq!(gate.ask("key").deadline(HOUR).check().await.unwrap().source(), Source::Redis);
+            assert_eq!(gate.key("key").deadline(HOUR).check().await.unwrap().source(), Source::Redis);
         }
         gate.block("blocked", HOUR).await.unwrap();
-        assert!(!gate.ask("blocked").deadline(HOUR).check().await.unwrap().is_allowed());
+        assert!(!gate.key("blocked").deadline(HOUR).check().await.unwrap().is_allowed());
     }
     let _paused = Paused::new(&server);
     for (name, quota) in quotas(20, 24 * HOUR) {
         let gate = limiter.gate(name, quota);
-        // 15 of 20 are 8 of the share of 10, rounded up.
+        // Of the 15 units used of 20, the part that counts against the share of 10 is 8, rounded up.
         assert_eq!(pass_locally(&gate, "key", 10).await, 2, "{quota}");
         let blocked = gate.check("blocked").await.unwrap();
         assert!(!blocked.is_allowed() && blocked.retry_after() > HOUR / 2, "{quota}: {blocked}");
@@ -108,7 +108,7 @@ async fn it_begins_with_what_redis_said_last() {
 }
 
 #[tokio::test]
-async fn what_was_admitted_here_is_charged_to_redis_when_it_answers_again() {
+async fn units_admitted_by_the_fallback_are_charged_when_redis_replies_again() {
     let server = Server::process(&[]).unwrap();
     let limiter = settings(&server).instances(2).build().unwrap();
     soon("Redis answers", async || limiter.ready().await.is_ok()).await;
@@ -121,9 +121,10 @@ async fn what_was_admitted_here_is_charged_to_redis_when_it_answers_again() {
     drop(paused);
     for (name, quota) in quotas(20, 24 * HOUR) {
         let gate = limiter.gate(name, quota);
-        soon("it is charged", async || {
+        soon("the units are charged", async || {
             let [key, other] = [gate.peek("key").await.unwrap(), gate.peek("other").await.unwrap()];
-            // An ask whose answer was lost was charged too, where Redis had got it.
+            // A check whose reply was lost may have been charged too, so more units than expected can be
+            // used.
             let is_charged = key.remaining() <= 16 && other.remaining() <= 10;
             key.source() == Source::Redis && other.source() == Source::Redis && is_charged
         })
@@ -131,9 +132,9 @@ async fn what_was_admitted_here_is_charged_to_redis_when_it_answers_again() {
     }
 }
 
-/// Whoever forgot what Redis does not take would begin with a whole share again and again.
+/// If a process forgot the charges that Redis rejects, it would start with a full share again and again.
 #[tokio::test]
-async fn what_redis_refuses_to_be_charged_stays_owed_until_it_does_not() {
+async fn charges_that_redis_rejects_stay_pending_until_it_accepts_them() {
     let server = Server::process(&[]).unwrap();
     let limiter = settings(&server).deadline(PATIENCE).instances(2).build().unwrap();
     soon("Redis answers", async || limiter.ready().await.is_ok()).await;
@@ -141,7 +142,7 @@ async fn what_redis_refuses_to_be_charged_stays_owed_until_it_does_not() {
     let gates = quotas(20, 24 * HOUR).map(|(name, quota)| limiter.gate(name, quota));
     let start = Instant::now();
     let mut passed = 0;
-    // Several pauses between attempts to charge it.
+    // One second covers several attempts to charge Redis.
     while start.elapsed() < Duration::from_secs(1) {
         for gate in &gates {
             passed += pass_locally(gate, "key", 1).await;
@@ -150,12 +151,12 @@ async fn what_redis_refuses_to_be_charged_stays_owed_until_it_does_not() {
     assert_eq!(passed, 6 * 10);
     server.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     for gate in &gates {
-        soon("it is charged", async || gate.peek("key").await.unwrap().remaining() == 10).await;
+        soon("the units are charged", async || gate.peek("key").await.unwrap().remaining() == 10).await;
     }
 }
 
 #[tokio::test]
-async fn several_outages_in_a_row_admit_no_more_than_one() {
+async fn consecutive_outages_admit_no_more_than_one() {
     let server = Server::process(&[]).unwrap();
     let limiter = || settings(&server).namespace("several").instances(2);
     let other = limiter().deadline(PATIENCE).build().unwrap();
@@ -173,14 +174,14 @@ async fn several_outages_in_a_row_admit_no_more_than_one() {
         drop(paused);
         for (name, quota) in quotas(20, 24 * HOUR) {
             let gate = other.gate(name, quota);
-            soon("it is charged", async || gate.peek("key").await.unwrap().remaining() <= 10).await;
+            soon("the units are charged", async || gate.peek("key").await.unwrap().remaining() <= 10).await;
         }
         soon("Redis decides again", async || limiter.ready().await.is_ok()).await;
     }
 }
 
 #[tokio::test]
-async fn processes_count_themselves() {
+async fn processes_count_the_fleet_through_redis() {
     let server = Server::process(&[]).unwrap();
     let namespace = "counted";
     let limiter = || settings(&server).namespace(namespace).deadline(HOUR).build().unwrap();
@@ -190,18 +191,18 @@ async fn processes_count_themselves() {
         soon("Redis answers", async || limiter.ready().await.is_ok()).await;
     }
     let is_counted = async || fleet.iter().all(|limiter| format!("{limiter:?}").contains("instances: 3"));
-    soon("all are counted", is_counted).await;
+    soon("all processes are counted", is_counted).await;
     let key = format!("{namespace}:1:instances");
     assert_eq!(server.cli(&["ZCARD", &key]).unwrap(), "(integer) 3");
     let ttl = server.cli(&["PTTL", &key]).unwrap();
     let ttl: u64 = ttl.trim_start_matches("(integer) ").parse().unwrap();
     assert!((1..=15_001).contains(&ttl), "{ttl}");
-    // So each has its third.
+    // Each of the three processes therefore has a third of the quota.
     let _paused = Paused::new(&server);
     let gate = fleet[0].gate("gate", quota);
     let mut passed = 0;
     for _ in 0..30 {
-        let decision = gate.ask("key").deadline(Duration::from_millis(5)).check().await.unwrap();
+        let decision = gate.key("key").deadline(Duration::from_millis(5)).check().await.unwrap();
         assert_eq!(decision.source(), Source::Local);
         passed += u64::from(decision.is_allowed());
     }
@@ -209,14 +210,14 @@ async fn processes_count_themselves() {
 }
 
 #[tokio::test]
-async fn an_attack_with_random_keys_does_not_grow_it() {
-    let limiter = nowhere().instances(1).max_keys(1_000).build().unwrap();
+async fn random_keys_do_not_grow_the_fallback_beyond_its_bound() {
+    let limiter = without_redis().instances(1).max_keys(1_000).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(5, HOUR));
     for key in 0..20_000 {
         assert!(gate.check(key.to_string()).await.unwrap().is_allowed());
     }
-    let said = format!("{limiter:?}");
+    let debug = format!("{limiter:?}");
     let keys: usize =
-        said.split("keys: ").nth(1).unwrap().split([' ', ',', '}']).next().unwrap().parse().unwrap();
-    assert!(keys <= 1_000, "{said}");
+        debug.split("keys: ").nth(1).unwrap().split([' ', ',', '}']).next().unwrap().parse().unwrap();
+    assert!(keys <= 1_000, "{debug}");
 }

@@ -156,7 +156,7 @@ async fn a_local_reservation_of_an_earlier_outage_is_not_settled_from_a_later_on
     }
     outage.begin();
     for reservation in first {
-        assert!(reservation.cancel().await.unwrap_err().is_unavailable(), "it stays charged");
+        assert!(reservation.cancel().await.unwrap_err().is_unavailable(), "the units stay charged");
     }
     outage.end();
     outage.assert_used("key", 10).await;

@@ -136,7 +136,7 @@ async fn a_group_with_a_cost_above_its_share_is_denied_whole_and_charges_nothing
     let limiter = without_redis(&ManualClock::new(), 4);
     for (name, quota) in all_quotas(20) {
         let (gate, other) = (limiter.gate(name, quota), limiter.gate("other", Quota::fixed_window(20, DAY)));
-        let decision = limiter.check_all([other.ask(name), gate.ask("x").cost(6)]).await.unwrap();
+        let decision = limiter.check_all([other.key(name), gate.key("x").cost(6)]).await.unwrap();
         assert!(!decision.is_allowed(), "{quota}");
         assert_eq!((decision.binding().gate(), decision.retry_after()), (name, SECOND), "{quota}");
         assert!(decision.decisions()[0].is_allowed(), "{quota}: that gate alone would admit it");

@@ -25,7 +25,7 @@ impl Observer for Merged {
 }
 
 #[tokio::test]
-async fn the_fallback_starts_from_the_state_after_the_last_of_merged_checks() {
+async fn fallback_starts_from_the_state_after_the_last_merged_check() {
     let server = harness::shared();
     let proxy = Proxy::start(server.url()).unwrap();
     // The share of a limit of 20 is 10. Of 15 units used, the share's part is 8, rounded up.
@@ -39,8 +39,8 @@ async fn the_fallback_starts_from_the_state_after_the_last_of_merged_checks() {
             let keys = (0..DIRECT).map(|direct| format!("direct {direct}"));
             let keys = keys.chain((0..checks).map(|_| "key".to_owned()));
             let decisions = join_all(keys.map(|key| gate.check(key))).await;
-            assert!(decisions.iter().all(|it| it.as_ref().unwrap().source() == Source::Redis));
-            assert!(merged.0.load(Ordering::Relaxed) >= checks / 2, "{quota}: checks were merged");
+            assert!(decisions.iter().all(|decision| decision.as_ref().unwrap().source() == Source::Redis));
+            assert!(merged.0.load(Ordering::Relaxed) >= checks / 2, "{quota}: too few checks were merged");
 
             proxy.set(Fault::Refuse);
             let mut passed = 0;

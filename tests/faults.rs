@@ -1,4 +1,4 @@
-//! What becomes of an ask in each fault is what `docs/faults.md` says, cell by cell.
+//! The outcome of a check in each fault. Tests each cell of the table in `docs/reference/faults.md`.
 
 mod all;
 mod any_reply;
@@ -10,14 +10,14 @@ use self::all::FAULTS;
 
 macro_rules! faults {
     ($($test:ident: $name:literal;)+) => {
-        $(#[tokio::test] async fn $test() { holds($name).await; })+
+        $(#[tokio::test] async fn $test() { assert_row_holds($name).await; })+
 
         #[test]
-        fn each_fault_has_a_row_and_a_test_and_each_row_is_a_fault() {
-            let made: Vec<&str> = FAULTS.iter().map(|fault| fault.name).collect();
-            let written: Vec<String> = table::rows().into_iter().map(|[name, ..]| name).collect();
-            assert_eq!(made, written, "faults, and rows of docs/faults.md");
-            assert_eq!(made, [$($name),+], "faults, and tests");
+        fn faults_rows_and_tests_match() {
+            let faults: Vec<&str> = FAULTS.iter().map(|fault| fault.name).collect();
+            let rows: Vec<String> = table::rows().into_iter().map(|[name, ..]| name).collect();
+            assert_eq!(faults, rows, "faults, and rows of docs/reference/faults.md");
+            assert_eq!(faults, [$($name),+], "faults, and tests");
         }
     };
 }
@@ -47,20 +47,20 @@ faults! {
     empty: "reply: empty";
     too_short: "reply: too short";
     nested: "reply: nested";
-    error_inside: "reply: an error inside a row";
-    text: "reply: a text where a number should be";
+    error_inside: "reply: an error inside an array";
+    text: "reply: text instead of a number";
     negative: "reply: a number below 0";
     too_large: "reply: a number beyond 64 bits";
-    impossible: "reply: numbers that cannot be";
-    no_array: "reply: a text alone";
+    impossible: "reply: impossible numbers";
+    only_a_string: "reply: only a string";
     not_resp: "reply: not RESP";
     endless: "reply: endless";
 }
 
-async fn holds(name: &str) {
+async fn assert_row_holds(name: &str) {
     let fault = FAULTS.iter().find(|fault| fault.name == name).unwrap();
     let measured = measure::row(fault).await;
     let written = table::rows().into_iter().find(|row| row[0] == name);
-    let written = written.unwrap_or_else(|| panic!("no row in docs/faults.md, which should be {measured:?}"));
+    let written = written.unwrap_or_else(|| panic!("no row in docs/reference/faults.md; add {measured:?}"));
     table::assert_holds(&written, &measured);
 }

@@ -30,7 +30,7 @@ fn poll_once(checking: &mut Checking<'_>) -> bool {
 /// Starts one check and lets it enqueue.
 fn start(gate: &Gate, key: String, deadline: Option<Duration>) -> Checking<'_> {
     let mut checking: Checking<'_> = Box::pin(async move {
-        let check = gate.ask(&key);
+        let check = gate.key(&key);
         match deadline {
             Some(deadline) => check.deadline(deadline).check().await,
             None => check.check().await,
@@ -106,23 +106,23 @@ fn full_queue_behind_a_blocked_runtime_is_emptied() {
     let server = Server::process(&[]).unwrap();
     let runtime =
         || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let (runs, stands) = (runtime(), runtime());
+    let (polled, blocked) = (runtime(), runtime());
     let limiter = builder(server.url()).deadline(DEADLINE).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1 << 40, HOUR));
     // The connection belongs to the runtime that is polled.
-    runs.block_on(limiter.ready()).unwrap();
+    polled.block_on(limiter.ready()).unwrap();
     let paused = Paused::new(&server);
     let (release, released) = mpsc::channel::<()>();
     let (report, reached) = mpsc::channel();
-    let stands_gate = gate.clone();
-    stands.spawn(async move {
-        let first = occupy(&stands_gate).await;
+    let blocked_gate = gate.clone();
+    blocked.spawn(async move {
+        let first = occupy(&blocked_gate).await;
         report.send("in flight").unwrap();
         let _ = released.recv();
         drop(first);
     });
     assert_eq!(reached.recv().unwrap(), "in flight");
-    runs.block_on(async {
+    polled.block_on(async {
         let queued: Vec<_> = (0..CAPACITY).map(|number| start(&gate, format!("q:{number}"), None)).collect();
         drop(paused);
         assert_allowed(queued).await;

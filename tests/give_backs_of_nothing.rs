@@ -1,4 +1,4 @@
-//! A refund of 0 units does not change the key.
+//! A refund of 0 units does not change the key, and a cancel does not if none of its units count any more.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn micros(since_start: Duration) -> u64 {
 }
 
 /// Returns the value of the key and its expiry.
-fn held(server: &Server, gate: &Gate) -> [String; 2] {
+fn stored_state(server: &Server, gate: &Gate) -> [String; 2] {
     let key = gate.redis_key(KEY).unwrap();
     ["DUMP", "PEXPIRETIME"].map(|command| server.cli(&[command, &key]).unwrap())
 }
@@ -37,22 +37,22 @@ fn set_up() -> (Server, Limiter) {
 }
 
 #[tokio::test]
-async fn a_refund_of_0_units_writes_nothing() {
+async fn refund_of_0_units_writes_nothing() {
     let (server, limiter) = set_up();
     for [gate, other_version] in two_versions(&limiter) {
         other_version.refund(KEY, 0).await.unwrap();
-        assert_eq!(held(&server, &gate)[1], "(integer) -2", "{gate:?}: no key is made");
+        assert_eq!(stored_state(&server, &gate)[1], "(integer) -2", "{gate:?}: no key is created");
         assert!(gate.check_cost(KEY, 3).await.unwrap().is_allowed());
-        let before = held(&server, &gate);
+        let before = stored_state(&server, &gate);
         server.freeze_clock(micros(HOUR / 100));
         other_version.refund(KEY, 0).await.unwrap();
-        assert_eq!(held(&server, &gate), before, "{gate:?}");
+        assert_eq!(stored_state(&server, &gate), before, "{gate:?}");
         server.freeze_clock(micros(Duration::ZERO));
     }
 }
 
 #[tokio::test]
-async fn a_cancel_of_units_that_no_longer_count_writes_nothing() {
+async fn cancel_of_units_that_no_longer_count_writes_nothing() {
     let (server, limiter) = set_up();
     for [gate, other_version] in two_versions(&limiter) {
         server.freeze_clock(micros(Duration::ZERO));
@@ -60,9 +60,9 @@ async fn a_cancel_of_units_that_no_longer_count_writes_nothing() {
         assert!(reservation.decision().is_allowed());
         server.freeze_clock(micros(3 * HOUR));
         assert!(other_version.check_cost(KEY, 3).await.unwrap().is_allowed());
-        let before = held(&server, &gate);
+        let before = stored_state(&server, &gate);
         server.freeze_clock(micros(3 * HOUR + HOUR / 100));
         reservation.cancel().await.unwrap();
-        assert_eq!(held(&server, &gate), before, "{gate:?}");
+        assert_eq!(stored_state(&server, &gate), before, "{gate:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! What a limiter says of itself.
+//! The health report of a limiter.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use tidegate::{Limiter, Quota};
 use crate::support::fixture::{HOUR, Paused, builder_as_is, closed_port, soon};
 
 #[tokio::test]
-async fn it_names_the_server_and_warns_of_a_policy_that_evicts() {
+async fn health_names_the_server_and_warns_of_an_eviction_policy() {
     let server = Server::process(&[]).unwrap();
     let limiter = builder_as_is(server.url()).instances(3).build().unwrap();
     let health = limiter.health().await;
@@ -25,7 +25,7 @@ async fn it_names_the_server_and_warns_of_a_policy_that_evicts() {
 }
 
 #[tokio::test]
-async fn it_says_that_the_breaker_is_open_and_since_when() {
+async fn health_reports_for_how_long_the_breaker_has_been_open() {
     let server = Server::process(&[]).unwrap();
     let limiter = builder_as_is(server.url()).deadline(Duration::from_millis(20)).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(5, HOUR));
@@ -36,11 +36,11 @@ async fn it_says_that_the_breaker_is_open_and_since_when() {
     let health = limiter.health().await;
     assert!(health.breaker_open_for().is_some() && !health.is_good(), "{health}");
     drop(paused);
-    soon("it is good again", async || limiter.health().await.is_good()).await;
+    soon("the limiter is healthy again", async || limiter.health().await.is_good()).await;
 }
 
 #[tokio::test]
-async fn it_says_why_the_server_said_nothing() {
+async fn health_reports_why_the_server_is_unavailable() {
     let url = format!("redis://127.0.0.1:{}", closed_port());
     let health = builder_as_is(&url).build().unwrap().health().await;
     assert!(health.server().unwrap_err().is_unavailable());

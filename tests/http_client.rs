@@ -1,4 +1,4 @@
-//! Somebody else's limit, kept by several instances together: over real sockets, through a real Redis.
+//! Several instances together keep the limit of a third party, over real sockets and with a real Redis.
 
 mod example;
 mod fleet;
@@ -19,12 +19,12 @@ use tower::{Layer, ServiceExt};
 
 use crate::support::fixture::{builder, namespace};
 
-/// Never the reason why anything waits.
+/// A quota that never delays a request.
 const AMPLE: Quota = Quota::token_bucket(1_000_000, Rate::per_second(1_000_000));
 
 const KEY: &str = "the third party";
 
-/// One of several processes that ask the third party.
+/// One of several instances that send requests to the third party.
 struct Instance {
     gate: Gate,
     client: Outgoing<Client<HttpConnector, Body>>,
@@ -42,13 +42,13 @@ impl Instance {
         Ok(self.client.clone().oneshot(request).await?.map(|_| ()))
     }
 
-    /// For how long nobody may ask.
+    /// Returns the time for which the key is blocked.
     async fn blocked_for(&self) -> Duration {
         self.gate.peek(KEY).await.unwrap().retry_after()
     }
 }
 
-/// Limiters of their own in one namespace.
+/// Returns separate limiters with the same namespace.
 fn limiters<const N: usize>(server: &Server) -> [Limiter; N] {
     let namespace = namespace();
     std::array::from_fn(|_| builder(server.url()).namespace(&namespace).build().unwrap())

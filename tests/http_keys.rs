@@ -1,4 +1,4 @@
-//! The keys under which requests are counted.
+//! Keys of requests.
 
 mod combinations;
 mod networks;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::{AsKey, Gate, KeyBytes, Limiter, Order, Quota, Rate};
+use tidegate::{AsKey, Gate, KeyBytes, Limiter, Override, Quota, Rate};
 
 use crate::support::fixture::{HOUR, limiter};
 
@@ -21,7 +21,7 @@ async fn remaining(gate: &Gate, key: impl AsKey) -> u64 {
 }
 
 #[tokio::test]
-async fn an_integer_and_its_decimal_text_are_one_key_in_every_method() {
+async fn integer_and_its_decimal_text_are_one_key_in_every_method() {
     let gate = gate();
     let server = harness::shared();
     let redis = limiter(&server).gate("api", Quota::token_bucket(100, Rate::per_day(1)));
@@ -31,7 +31,7 @@ async fn an_integer_and_its_decimal_text_are_one_key_in_every_method() {
         assert!(gate.check_cost(42_i128, 2).await.unwrap().is_allowed());
         assert!(gate.until_allowed(42, SECOND).await.unwrap().is_allowed());
         assert_eq!(remaining(gate, "42").await, 96);
-        assert!(gate.ask(42_u8).cost(3).check().await.unwrap().is_allowed());
+        assert!(gate.key(42_u8).cost(3).check().await.unwrap().is_allowed());
         gate.reserve(42, 3).await.unwrap().commit(4).await.unwrap();
         assert_eq!(remaining(gate, "42").await, 89);
         gate.penalize(42, 10).await.unwrap();
@@ -54,22 +54,22 @@ async fn an_integer_and_its_decimal_text_are_one_key_in_every_method() {
 }
 
 #[tokio::test]
-async fn an_override_of_an_integer_key_is_one_of_its_text() {
+async fn override_of_an_integer_key_applies_to_its_decimal_text() {
     let server = harness::shared();
     let limiter = limiter(&server);
     let control = limiter.control();
     control.set_override("api", 42, Quota::fixed_window(7, HOUR), HOUR).await.unwrap();
-    let orders = control.orders().await.unwrap();
-    assert!(matches!(&orders[..], [Order::Override { key, .. }] if key == "42"), "{orders:?}");
+    let overrides = control.overrides().await.unwrap();
+    assert!(matches!(&overrides[..], [Override::Quota { key, .. }] if key == "42"), "{overrides:?}");
     let gate = limiter.gate("api", Quota::token_bucket(100, Rate::per_day(1)));
     assert_eq!(gate.check("42").await.unwrap().limit(), 7);
     control.end_override("api", 42).await.unwrap();
-    assert_eq!(control.orders().await.unwrap(), []);
+    assert_eq!(control.overrides().await.unwrap(), []);
 }
 
 #[cfg(feature = "tower")]
 #[test]
-fn keys_of_requests_are_integers_too() {
+fn key_of_a_request_can_be_an_integer() {
     use tidegate::http::Key;
 
     #[derive(Clone)]
@@ -87,7 +87,7 @@ fn keys_of_requests_are_integers_too() {
 
 #[cfg(feature = "rules")]
 #[test]
-fn the_value_of_a_descriptor_can_be_an_integer() {
+fn value_of_a_descriptor_can_be_an_integer() {
     use tidegate::rules::Descriptor;
 
     let by_id = Descriptor::new().entry("user", &42);
@@ -112,7 +112,7 @@ impl AsKey for Email {
 }
 
 #[tokio::test]
-async fn all_types_of_text_and_bytes_are_keys_and_references_to_them() {
+async fn text_and_bytes_types_and_references_to_them_are_keys() {
     let gate = gate();
     let mut text = String::from("x");
     let mut checks = 0;
@@ -137,7 +137,7 @@ async fn all_types_of_text_and_bytes_are_keys_and_references_to_them() {
 
 /// A service on several threads needs futures that are `Send`.
 #[test]
-fn the_future_of_a_check_by_integer_can_move_between_threads() {
+fn future_of_a_check_by_integer_can_move_between_threads() {
     fn is_send(_: impl Send) {}
 
     let gate = gate();

@@ -1,4 +1,4 @@
-//! Two different (gate, key) pairs never share a Redis key, whatever bytes the keys consist of.
+//! Two different (gate, key) pairs never share a Redis key, for any bytes in the keys.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -124,7 +124,7 @@ fn keys_are_written_as_documented() {
 }
 
 #[test]
-fn a_limit_is_not_part_of_the_key_and_a_window_is() {
+fn redis_key_contains_the_window_and_not_the_limit() {
     let key = |quota| redis_key("a", quota, "x");
     assert_eq!(key(Quota::fixed_window(1, HOUR)), key(Quota::fixed_window(2, HOUR)));
     assert_eq!(key(Quota::sliding_log(1, HOUR)), key(Quota::sliding_log(1, HOUR).count_denied()));
@@ -133,7 +133,7 @@ fn a_limit_is_not_part_of_the_key_and_a_window_is() {
 }
 
 #[test]
-fn only_names_that_cannot_be_mistaken_are_taken() {
+fn only_unambiguous_names_are_accepted() {
     let quota = Quota::fixed_window(1, HOUR);
     let longest = "a".repeat(64);
     for name in ["a", "0", "posts.user", "a-b_c.d", "-", &longest] {
@@ -176,14 +176,14 @@ fn look_alikes(limiter: &Limiter) -> Vec<Gate> {
 }
 
 #[test]
-fn no_two_gates_share_a_key_of_any_two_hostile_ones() {
+fn gates_never_share_a_redis_key_of_hostile_keys() {
     for mode in [KeyMode::Clear, KeyMode::Hmac(SECRET.to_vec())] {
         let limiter = limiter_of(mode);
         let mut written = HashMap::new();
         for gate in look_alikes(&limiter) {
             for key in hostile_keys() {
                 let other = written.insert(gate.redis_key(&key).unwrap(), (gate.clone(), key.clone()));
-                assert!(other.is_none(), "{gate:?} {key:?} meets {other:?}");
+                assert!(other.is_none(), "{gate:?} {key:?} and {other:?} share a Redis key");
             }
         }
     }
@@ -203,7 +203,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2_000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn different_keys_are_written_differently_and_printably(
+    fn different_keys_are_encoded_differently_and_printably(
         one in any_key(), other in any_key(), private in any::<bool>(),
     ) {
         let mode = if private { KeyMode::Hmac(SECRET.to_vec()) } else { KeyMode::Clear };
@@ -219,7 +219,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_in_clear_can_be_read_back(key in proptest::collection::vec(any::<u8>(), 0..66)) {
+    fn clear_key_can_be_decoded(key in proptest::collection::vec(any::<u8>(), 0..66)) {
         let written = redis_key("a", Quota::fixed_window(1, HOUR), &key);
         let mut bytes = written.strip_prefix("tidegate:2:a:fixed_window/3600s:").unwrap().bytes();
         let mut read = Vec::new();
@@ -259,13 +259,13 @@ async fn hostile_keys_never_share_a_count() {
 }
 
 #[tokio::test]
-async fn a_private_key_is_seen_nowhere() {
+async fn private_key_appears_in_no_output() {
     let server = harness::shared();
     let private = "ann@example.org";
     let namespace = crate::support::fixture::namespace();
     let builder = || Limiter::builder().url(server.url()).namespace(&namespace).deadline(HOUR);
     let limiter = builder().key_mode(KeyMode::Hmac(SECRET.to_vec())).build().unwrap();
-    let mut said = String::new();
+    let mut output = String::new();
     for (name, quota) in quotas(2, HOUR) {
         let gate = limiter.gate(name, quota);
         assert!(gate.check(private).await.unwrap().is_allowed());
@@ -273,14 +273,14 @@ async fn a_private_key_is_seen_nowhere() {
         let error = gate.check_cost(private, 3).await.unwrap_err();
         assert_eq!(error.key(), Some(private.as_bytes()), "the error returns the key on request");
         let reservation = gate.reserve(private, 1).await.unwrap();
-        said += &format!("{error} {error:?} {gate:?} {:?} {reservation:?}", gate.ask(private));
+        output += &format!("{error} {error:?} {gate:?} {:?} {reservation:?}", gate.key(private));
     }
     let memory = Limiter::in_memory();
     assert!(memory.gate("gate", quotas(2, HOUR)[0].1).check(private).await.unwrap().is_allowed());
-    said += &format!("{memory:?} {limiter:?} {:?}", builder().key_mode(KeyMode::Hmac(SECRET.to_vec())));
-    said += &server.cli(&["--scan", "--pattern", &format!("{namespace}:*")]).unwrap();
-    assert_eq!(said.matches("%hmac=").count(), 6, "{said}");
+    output += &format!("{memory:?} {limiter:?} {:?}", builder().key_mode(KeyMode::Hmac(SECRET.to_vec())));
+    output += &server.cli(&["--scan", "--pattern", &format!("{namespace}:*")]).unwrap();
+    assert_eq!(output.matches("%hmac=").count(), 6, "{output}");
     for secret in [private, "example", std::str::from_utf8(SECRET).unwrap(), "48, 49, 50"] {
-        assert!(!said.contains(secret), "{secret} in {said}");
+        assert!(!output.contains(secret), "{secret} in {output}");
     }
 }

@@ -1,4 +1,4 @@
-//! A sliding counter keeps every debt that can be charged, however long its window is.
+//! A sliding counter keeps every debt that can be charged, for every window length.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn passes_after(debt: u64, window: Duration) -> Duration {
     Duration::from_micros(u64::try_from(2 * window - rest).unwrap())
 }
 
-async fn hold(world: &World, days: u32) {
+async fn check_debts(world: &World, days: u32) {
     let window = 24 * HOUR * days;
     for debt in DEBTS {
         let gate: Gate =
@@ -43,16 +43,16 @@ async fn hold(world: &World, days: u32) {
 }
 
 #[tokio::test]
-async fn a_sliding_counter_keeps_a_debt_of_any_size_in_memory() {
+async fn sliding_counter_keeps_a_debt_of_any_size_in_memory() {
     for days in [1, 30] {
-        hold(&World::memory(), days).await;
+        check_debts(&World::memory(), days).await;
     }
 }
 
 #[tokio::test]
-async fn a_sliding_counter_keeps_a_debt_of_any_size_in_redis() {
+async fn sliding_counter_keeps_a_debt_of_any_size_in_redis() {
     let world = World::redis_with(|builder| builder.deny_cache(Duration::ZERO));
     for days in [1, 30] {
-        hold(&world, days).await;
+        check_debts(&world, days).await;
     }
 }

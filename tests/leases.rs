@@ -14,12 +14,12 @@ use crate::support::fixture::soon;
 const MINUTE: Duration = Duration::from_secs(60);
 const HOLD: Duration = Duration::from_secs(1);
 
-/// The default settings, except for a small table: reading the statistics visits all of it.
+/// Returns the default settings, except for a small table: reading the statistics visits all of it.
 fn lease() -> Lease {
     Lease::new().max_keys(100)
 }
 
-/// One leased gate for each algorithm that supports leases, with `limit` units per minute.
+/// Returns one leased gate for each algorithm that supports leases, with `limit` units per minute.
 fn gates(limiter: &Limiter, limit: u64, lease: Lease) -> [Gate; 5] {
     [
         ("token", Quota::token_bucket(limit, Rate::per_minute(limit))),

@@ -1,5 +1,5 @@
-//! The scripts and the reference in `src/algorithm` return the same decisions, store the same state, and set the
-//! same expiries: over random sequences of calls with an injected clock.
+//! The scripts and the reference in `src/algorithm` return the same decisions, store the same state, and set
+//! the same expiries. Random sequences of calls with an injected clock compare the two.
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
@@ -7,24 +7,29 @@ use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
 use crate::support::plan::{self, Family, Outcome, Plan};
 use crate::support::script::{Left, TestScripts};
 
-/// Plays a plan on both. Returns the first difference.
+/// Runs a plan on both.
+///
+/// # Errors
+///
+/// The first difference.
 pub(crate) fn agree(plan: &Plan, scripts: &mut TestScripts) -> Result<(), TestCaseError> {
     let played = plan.play();
-    let observed = scripts.run(plan.keys.len(), played.iter().map(|it| &it.call));
+    let observed = scripts.run(plan.keys.len(), played.iter().map(|step| &step.call));
     for (step, (expected, observed)) in played.iter().zip(&observed).enumerate() {
         let call = &expected.call;
-        let differ = |what: &str, reference: &dyn std::fmt::Debug, lua: &dyn std::fmt::Debug| {
+        let differ = |part: &str, reference: &dyn std::fmt::Debug, lua: &dyn std::fmt::Debug| {
             let calls = plan::told(&played[..=step]);
             Err(TestCaseError::fail(format!(
-                "{calls}then {what} differs\nreference {reference:?}\nLua       {lua:?}"
+                "{calls}then {part} differs\nreference {reference:?}\nLua       {lua:?}"
             )))
         };
         let observed = match observed {
             Ok(observed) => observed,
-            Err(failed) => return differ("that it fails", &"-", failed),
+            Err(failed) => return differ("the success", &"no error", failed),
         };
-        if in_force(&expected.outcomes, call.now_us) != in_force(&observed.outcomes, call.now_us) {
-            return differ("the answer", &expected.outcomes, &observed.outcomes);
+        let (now, outcomes) = (call.now_us, &observed.outcomes);
+        if without_expired_blocks(&expected.outcomes, now) != without_expired_blocks(outcomes, now) {
+            return differ("the reply", &expected.outcomes, outcomes);
         }
         for (index, target) in call.targets().iter().enumerate() {
             let record = Left::of(&expected.records[index], &target.quota, call.now_us);
@@ -33,7 +38,7 @@ pub(crate) fn agree(plan: &Plan, scripts: &mut TestScripts) -> Result<(), TestCa
                 return differ("the state", &record, left);
             }
             if left.exists && left.expires_ms.is_none() {
-                return differ("whether it expires", &record, left);
+                return differ("the existence of an expiry", &record, left);
             }
             if !record.is_untouched() && record.expires_ms != left.expires_ms {
                 return differ("the expiry", &record, left);
@@ -43,8 +48,8 @@ pub(crate) fn agree(plan: &Plan, scripts: &mut TestScripts) -> Result<(), TestCa
     Ok(())
 }
 
-/// An expired block equals no block.
-fn in_force(outcomes: &[Outcome], now: u64) -> Vec<Outcome> {
+/// Removes expired blocks, which equal no block.
+fn without_expired_blocks(outcomes: &[Outcome], now: u64) -> Vec<Outcome> {
     let mut outcomes = outcomes.to_vec();
     for before in outcomes.iter_mut().flat_map(|(_, before)| before) {
         if before.blocked_until_us <= now {
@@ -73,24 +78,24 @@ fn config() -> Config {
 }
 
 /// Each test has its own server, so that tests do not wait for one another.
-fn hold(plans: impl Strategy<Value = Plan>) {
+fn assert_agreement(plans: impl Strategy<Value = Plan>) {
     let server = harness::Server::process(&[]).unwrap();
     let scripts = TestScripts::load(server.url());
     match check(plans, scripts, config()) {
         Ok(()) => {}
-        Err(TestError::Fail(why, plan)) => panic!("{why}\n\n{plan:#?}"),
+        Err(TestError::Fail(reason, plan)) => panic!("{reason}\n\n{plan:#?}"),
         Err(error) => panic!("{error}"),
     }
 }
 
-crate::held_for_each_family!(hold);
+crate::held_for_each_family!(assert_agreement);
 
 #[test]
-fn debts_beyond_any_limit() {
-    hold(plan::indebted(&Family::ALL));
+fn debts_above_every_limit() {
+    assert_agreement(plan::indebted(&Family::ALL));
 }
 
 #[test]
 fn groups_of_all_algorithms() {
-    hold(plan::mixed());
+    assert_agreement(plan::mixed());
 }

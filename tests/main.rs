@@ -1,5 +1,5 @@
-//! All integration tests, in one binary: linked once, sharing one Redis.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on should panic")]
+//! All integration tests, in one binary, which is linked once. The tests share one Redis.
+#![allow(clippy::unwrap_used, reason = "a test that cannot continue should panic")]
 #![allow(unreachable_pub, reason = "nothing here is reached from outside")]
 
 mod acl;
@@ -20,7 +20,6 @@ mod corrupt_numbers;
 mod demo;
 mod deny_cache;
 mod deny_cache_exact;
-mod doubles;
 mod expiry;
 mod fallback;
 mod fallback_reservations;
@@ -50,8 +49,8 @@ mod metrics;
 mod most_denied;
 mod noscript;
 mod observer;
-mod orders;
 mod override_writes;
+mod overrides;
 mod plain_errors;
 mod planted_mistakes;
 mod processes;
@@ -71,6 +70,7 @@ mod sentinels_disagree;
 mod shadow_errors;
 mod show;
 mod shutdown_after_outage;
+mod stubs;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

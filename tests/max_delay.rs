@@ -1,5 +1,5 @@
 //! The maximum delay affects only leaky buckets. Checks of other algorithms are merged and use cached
-//! denials, however long their callers accept to wait.
+//! denials, for every maximum delay.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,7 +33,7 @@ async fn equal_checks_merge_although_their_callers_wait_for_different_times() {
         requests.0.store(0, Ordering::Relaxed);
         let waiting = (1..=CALLERS).map(|wait| gate.until_allowed("key", Duration::from_millis(wait as u64)));
         let decisions = join_all(waiting).await;
-        assert!(decisions.iter().all(|it| it.as_ref().is_ok_and(Decision::is_allowed)), "{name}");
+        assert!(decisions.iter().all(|decision| decision.as_ref().is_ok_and(Decision::is_allowed)), "{name}");
         let requests = requests.0.load(Ordering::Relaxed);
         assert!(requests <= CALLERS / 2, "{name}: {CALLERS} equal checks were {requests} requests");
     }
@@ -61,9 +61,9 @@ async fn a_shorter_accepted_delay_still_denies_at_a_leaky_bucket() {
     let limiter = builder(server.url()).build().unwrap();
     let queue = limiter.gate("queue", Quota::leaky_bucket(10, tidegate::Rate::per_hour(10)));
     assert!(queue.check("key").await.unwrap().is_allowed());
-    let impatient = queue.ask("key").max_delay(Duration::from_secs(1)).check().await.unwrap();
+    let impatient = queue.key("key").max_delay(Duration::from_secs(1)).check().await.unwrap();
     assert!(!impatient.is_allowed());
-    let patient = queue.ask("key").check().await.unwrap();
+    let patient = queue.key("key").check().await.unwrap();
     assert!(patient.is_allowed() && patient.delay() > Duration::from_secs(300));
 }
 

@@ -1,5 +1,5 @@
-//! A take of n equals n takes of one: the same admissions, the same state, and for each caller the decision that a
-//! separate call would return. Therefore merging equal checks is not observable.
+//! A take of n equals n takes of one: the same admissions, the same state, and for each caller the decision
+//! that a separate call would return. Therefore callers cannot observe that equal checks are merged.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -11,32 +11,34 @@ use tidegate::internals::{Answer, Kind};
 use crate::support::plan::{self, Action, Call, Family, Group, Plan, Target, Verb, taken};
 use crate::support::script::{Held, Left, Observed, TestScripts};
 
-/// Plays the whole plan twice, on separate keys: once unchanged, and once with each take split into takes of one.
+/// Runs the whole plan twice, on separate keys: once unchanged, and once with each take split into takes of
+/// one.
 fn agree(plan: &Plan, counts_denied: bool, scripts: &mut TestScripts) -> Result<(), TestCaseError> {
     let keys = plan.keys.len();
-    let merged: Vec<Call> = plan.play().into_iter().map(|it| it.call).collect();
+    let merged: Vec<Call> = plan.play().into_iter().map(|step| step.call).collect();
     let single: Vec<Call> = merged.iter().map(|call| one_by_one(call, keys)).collect();
     let both: Vec<&Call> = merged.iter().zip(&single).flat_map(|(a, b)| [a, b]).collect();
     let observed = scripts.run(2 * keys, both.into_iter());
     for (pair, (merged, single)) in observed.chunks(2).zip(merged.iter().zip(&single)) {
         let [a, b] = pair else { unreachable!("calls come in pairs") };
         let (a, b) = (ok(a)?, ok(b)?);
-        let differ = |what: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
-            Err(TestCaseError::fail(format!("{merged:?}: {what}\nmerged     {a:?}\none by one {b:?}")))
+        let differ = |difference: &str, a: &dyn std::fmt::Debug, b: &dyn std::fmt::Debug| {
+            Err(TestCaseError::fail(format!("{merged:?}: {difference}\nmerged     {a:?}\none by one {b:?}")))
         };
-        let (told, alone) = (answers(merged, a), answers(single, b));
-        if !counts_denied && told != alone {
-            return differ("the answers differ", &told, &alone);
+        let (merged_answers, single_answers) = (answers(merged, a), answers(single, b));
+        if !counts_denied && merged_answers != single_answers {
+            return differ("the answers differ", &merged_answers, &single_answers);
         }
-        // Where denials count, the retry time of a caller depends on the later checks of the same call.
-        let decided =
-            |answers: &[Answer]| answers.iter().map(|it| (it.allowed, it.remaining)).collect::<Vec<_>>();
-        if decided(&told) != decided(&alone) {
-            return differ("the decisions differ", &told, &alone);
+        // If denials count, the retry time of a caller depends on the later checks of the same call.
+        let decisions = |answers: &[Answer]| {
+            answers.iter().map(|answer| (answer.allowed, answer.remaining)).collect::<Vec<_>>()
+        };
+        if decisions(&merged_answers) != decisions(&single_answers) {
+            return differ("the decisions differ", &merged_answers, &single_answers);
         }
-        let (kept, kept_alone) = (worth(merged, a), worth(single, b));
-        if !counts_denied && kept != kept_alone {
-            return differ("the states differ", &kept, &kept_alone);
+        let (merged_states, single_states) = (final_states(merged, a), final_states(single, b));
+        if !counts_denied && merged_states != single_states {
+            return differ("the states differ", &merged_states, &single_states);
         }
     }
     Ok(())
@@ -46,7 +48,7 @@ fn ok(observed: &Result<Observed, String>) -> Result<&Observed, TestCaseError> {
     observed.as_ref().map_err(|error| TestCaseError::fail(error.clone()))
 }
 
-/// The same call on the second set of keys, with each group split into groups of one check.
+/// Returns the same call on the second set of keys, with each group split into groups of one check.
 fn one_by_one(call: &Call, keys: usize) -> Call {
     let other = |at: Target| Target { key: at.key + keys, ..at };
     let verb = match call.verb.clone() {
@@ -82,12 +84,12 @@ fn answers(call: &Call, observed: &Observed) -> Vec<Answer> {
 }
 
 /// The state of one key; for a log, its units by time.
-type Worth = (Left, BTreeMap<u64, u64>);
+type FinalState = (Left, BTreeMap<u64, u64>);
 
-/// Returns the final state of each key. Several takes in one µs are several entries of a log, and equal one entry
-/// with their sum.
-fn worth(call: &Call, observed: &Observed) -> Vec<Worth> {
-    let mut by_key: BTreeMap<usize, Worth> = BTreeMap::new();
+/// Returns the final state of each key. Several takes in one µs add several entries to a log, which equal
+/// one entry with their sum.
+fn final_states(call: &Call, observed: &Observed) -> Vec<FinalState> {
+    let mut by_key: BTreeMap<usize, FinalState> = BTreeMap::new();
     for (target, left) in call.targets().iter().zip(&observed.left) {
         let mut left = left.clone();
         let mut entries = BTreeMap::new();
@@ -101,7 +103,7 @@ fn worth(call: &Call, observed: &Observed) -> Vec<Worth> {
     by_key.into_values().collect()
 }
 
-fn hold(plans: impl Strategy<Value = Plan>, counts_denied: bool) {
+fn assert_equal(plans: impl Strategy<Value = Plan>, counts_denied: bool) {
     let server = harness::Server::process(&[]).unwrap();
     let scripts = RefCell::new(TestScripts::load(server.url()));
     let config = Config {
@@ -114,7 +116,7 @@ fn hold(plans: impl Strategy<Value = Plan>, counts_denied: bool) {
         TestRunner::new(config).run(&plans, |plan| agree(&plan, counts_denied, &mut scripts.borrow_mut()));
     match run {
         Ok(()) => {}
-        Err(TestError::Fail(why, plan)) => panic!("{why}\n\n{plan:#?}"),
+        Err(TestError::Fail(reason, plan)) => panic!("{reason}\n\n{plan:#?}"),
         Err(error) => panic!("{error}"),
     }
 }
@@ -123,7 +125,7 @@ fn hold(plans: impl Strategy<Value = Plan>, counts_denied: bool) {
 fn for_each_algorithm() {
     let families = Family::ALL.into_iter().filter(|family| *family != Family::CountingLog);
     let plans = proptest::sample::select(families.collect::<Vec<_>>()).prop_flat_map(plan::uniform);
-    hold(plans, false);
+    assert_equal(plans, false);
 }
 
 #[test]
@@ -132,17 +134,18 @@ fn for_groups() {
         let mut limits = plan.keys.iter().flatten();
         limits.any(|quota| matches!(quota.kind(), Kind::SlidingLog(log) if log.count_denied))
     };
-    hold(plan::mixed().prop_filter("see below", move |plan| !counts_denied(plan)), false);
+    let plans = plan::mixed().prop_filter("a log counts denied checks", move |plan| !counts_denied(plan));
+    assert_equal(plans, false);
 }
 
 /// A call with many denied checks logs at most as many units as can ever deny. Only refunds, which return the
 /// oldest units first, and a limit that is raised in place can observe this.
 #[test]
-fn for_decisions_where_denied_asks_count() {
+fn for_decisions_if_denied_checks_count() {
     let plans = plan::uniform(Family::CountingLog).prop_map(|mut plan| {
         plan.keys.iter_mut().for_each(|limits| limits.truncate(1));
         plan.steps.retain(|step| !matches!(step.action, Action::Refund(..)));
         plan
     });
-    hold(plans, true);
+    assert_equal(plans, true);
 }

@@ -1,4 +1,4 @@
-//! What is counted is what was decided.
+//! The metrics match the decisions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use tidegate::{Lease, Limiter, Observer, OnFailure, Quota, Switch};
 
 use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port, soon};
 
-/// Metrics of their own, and what they show.
+/// Creates metrics with their own recorder, and a handle that renders them.
 pub(crate) fn metrics() -> (Arc<Metrics>, PrometheusHandle) {
     let recorder = PrometheusBuilder::new().set_buckets(&names::SECONDS).unwrap().build_recorder();
     let handle = recorder.handle();
     (Arc::new(Metrics::with_recorder(recorder)), handle)
 }
 
-/// Of all series that are not 0, by name and labels.
-fn shown(handle: &PrometheusHandle) -> BTreeMap<String, f64> {
+/// Returns the values of all series that are not 0, by name and labels.
+fn nonzero_series(handle: &PrometheusHandle) -> BTreeMap<String, f64> {
     let text = handle.render();
     let series = text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
     let series = series.map(|(series, value)| (series.to_owned(), value.parse().unwrap()));
@@ -26,7 +26,7 @@ fn shown(handle: &PrometheusHandle) -> BTreeMap<String, f64> {
 }
 
 fn value(handle: &PrometheusHandle, series: &str) -> f64 {
-    shown(handle).get(series).copied().unwrap_or_default()
+    nonzero_series(handle).get(series).copied().unwrap_or_default()
 }
 
 #[tokio::test]
@@ -41,23 +41,24 @@ async fn each_decision_is_counted_by_gate_outcome_and_source() {
     for _ in 0..12 {
         let _ = api.check("x").await.unwrap();
     }
-    let _ = limiter.check_all([api.ask("y"), other.ask("y")]).await.unwrap();
+    let _ = limiter.check_all([api.key("y"), other.key("y")]).await.unwrap();
     let _ = api.peek("x").await.unwrap();
     let count = |series: &str| value(&handle, &format!("tidegate_decisions_total{{{series}}}"));
     assert_eq!(count(r#"gate="api",outcome="allowed",source="redis""#), 11.0);
     assert_eq!(count(r#"gate="api",outcome="denied",source="redis""#), 1.0);
     assert_eq!(count(r#"gate="api",outcome="denied",source="deny_cache""#), 1.0);
     assert_eq!(count(r#"gate="other",outcome="allowed",source="redis""#), 1.0);
-    // The ninth left 1 of 10, the tenth nothing; of the other's single one nothing was left.
+    // Near the limit are the ninth check of gate `api`, which left 1 of 10 units, and the tenth, which left
+    // 0. At gate `other`, the only unit was charged.
     assert_eq!(value(&handle, r#"tidegate_near_limit_total{gate="api"}"#), 2.0);
     assert_eq!(value(&handle, r#"tidegate_near_limit_total{gate="other"}"#), 1.0);
-    // The peek, too, was a call.
+    // The peek is a call, too.
     assert_eq!(value(&handle, "tidegate_call_seconds_count"), 13.0);
     assert_eq!(value(&handle, "tidegate_call_groups_total"), 13.0);
 }
 
 #[tokio::test]
-async fn what_the_store_did_not_decide_is_counted_by_kind_of_error_and_who_decided_instead() {
+async fn failures_are_counted_by_kind_of_error_and_by_the_source_that_decided_instead() {
     let (metrics, handle) = metrics();
     let url = format!("redis://127.0.0.1:{}", closed_port());
     let limiter = builder_as_is(&url).on_failure(OnFailure::Closed).observer(metrics).build().unwrap();
@@ -66,15 +67,15 @@ async fn what_the_store_did_not_decide_is_counted_by_kind_of_error_and_who_decid
     for _ in 0..9 {
         let _ = gate.check("x").await.unwrap();
     }
-    let shown = shown(&handle);
-    assert_eq!(shown[r#"tidegate_errors_total{kind="unavailable"}"#], 5.0, "{shown:?}");
-    assert_eq!(shown[r#"tidegate_errors_total{kind="breaker_open"}"#], 4.0, "{shown:?}");
-    assert_eq!(shown[r#"tidegate_decisions_total{gate="gate",outcome="denied",source="closed"}"#], 9.0);
-    assert_eq!((shown["tidegate_breaker_open"], shown["tidegate_breaker_opened_total"]), (1.0, 1.0));
+    let series = nonzero_series(&handle);
+    assert_eq!(series[r#"tidegate_errors_total{kind="unavailable"}"#], 5.0, "{series:?}");
+    assert_eq!(series[r#"tidegate_errors_total{kind="breaker_open"}"#], 4.0, "{series:?}");
+    assert_eq!(series[r#"tidegate_decisions_total{gate="gate",outcome="denied",source="closed"}"#], 9.0);
+    assert_eq!((series["tidegate_breaker_open"], series["tidegate_breaker_opened_total"]), (1.0, 1.0));
 }
 
 #[tokio::test]
-async fn of_those_who_waited_one_in_eight_is_looked_at() {
+async fn one_in_eight_waits_is_sampled() {
     let (metrics, handle) = metrics();
     let server = harness::shared();
     let limiter = builder(server.url()).observer(metrics).build().unwrap();
@@ -82,12 +83,12 @@ async fn of_those_who_waited_one_in_eight_is_looked_at() {
     for _ in 0..400 {
         let _ = gate.peek("y").await.unwrap();
     }
-    let looked_at = value(&handle, "tidegate_wait_seconds_count");
-    assert!((15.0..=95.0).contains(&looked_at), "{looked_at} of 400");
+    let sampled = value(&handle, "tidegate_wait_seconds_count");
+    assert!((15.0..=95.0).contains(&sampled), "{sampled} of 400 waits were sampled");
 }
 
 #[tokio::test]
-async fn leased_units_are_spent_returned_or_held_and_none_is_lost() {
+async fn every_leased_unit_is_counted_as_spent_returned_stranded_or_held() {
     let (metrics, handle) = metrics();
     let server = harness::shared();
     let limiter = builder(server.url()).observer(metrics).build().unwrap();
@@ -105,11 +106,11 @@ async fn leased_units_are_spent_returned_or_held_and_none_is_lost() {
     let stats = || gate.lease_stats();
     gate.reset("hot").await.unwrap();
     limiter.shutdown().await;
-    soon("all is accounted for", async || held() == 0.0).await;
-    let told = ["taken", "spent", "returned", "stranded"].map(units);
+    soon("all units are accounted for", async || held() == 0.0).await;
+    let shown = ["taken", "spent", "returned", "stranded"].map(units);
     let stats = stats();
     let counted = [stats.taken, stats.spent, stats.returned, stats.stranded].map(|units| units as f64);
-    assert_eq!(told, counted);
+    assert_eq!(shown, counted);
 }
 
 #[tokio::test]
@@ -121,16 +122,16 @@ async fn gates_beyond_the_bound_are_counted_together() {
         let _ =
             limiter.gate(&format!("gate-{number}"), Quota::fixed_window(1, HOUR)).check("x").await.unwrap();
     }
-    let shown = shown(&handle);
-    let gates = shown.keys().filter(|series| series.starts_with("tidegate_decisions_total"));
+    let series = nonzero_series(&handle);
+    let gates = series.keys().filter(|name| name.starts_with("tidegate_decisions_total"));
     let gates = gates.collect::<Vec<_>>();
     assert!((10_000..=16_385).contains(&gates.len()), "{}", gates.len());
-    assert_eq!(gates.iter().map(|series| shown[*series]).sum::<f64>(), GATES as f64);
-    assert!(shown[r#"tidegate_decisions_total{gate="other",outcome="allowed",source="memory"}"#] > 1.0);
+    assert_eq!(gates.iter().map(|gate| series[*gate]).sum::<f64>(), GATES as f64);
+    assert!(series[r#"tidegate_decisions_total{gate="other",outcome="allowed",source="memory"}"#] > 1.0);
 }
 
 #[tokio::test]
-async fn the_processes_that_share_the_quotas_are_shown() {
+async fn number_of_instances_is_reported() {
     let server = harness::shared();
     let (metrics, handle) = metrics();
     let namespace = crate::support::fixture::namespace();
@@ -148,12 +149,12 @@ async fn the_processes_that_share_the_quotas_are_shown() {
 }
 
 #[test]
-fn a_pair_of_observers_is_told_both() {
-    let [(first, shows_first), (second, shows_second)] = [metrics(), metrics()];
+fn pair_of_observers_notifies_both() {
+    let [(first, first_handle), (second, second_handle)] = [metrics(), metrics()];
     let pair = (first, second);
     pair.breaker(true);
     pair.counted(3);
-    for handle in [shows_first, shows_second] {
+    for handle in [first_handle, second_handle] {
         assert_eq!(
             (value(&handle, "tidegate_breaker_open"), value(&handle, "tidegate_instances")),
             (1.0, 3.0)
@@ -162,23 +163,26 @@ fn a_pair_of_observers_is_told_both() {
 }
 
 #[tokio::test]
-async fn orders_in_force_are_counted_until_they_end() {
+async fn active_overrides_are_counted_until_they_end() {
     let (metrics, handle) = metrics();
     let server = harness::shared();
     let limiter = builder(server.url()).observer(metrics).build().unwrap();
     let control = limiter.control();
     let counts = || {
-        let count = |kind: &str| value(&handle, &format!("tidegate_orders{{kind=\"{kind}\"}}"));
+        let count = |kind: &str| value(&handle, &format!("tidegate_overrides{{kind=\"{kind}\"}}"));
         (count("switch"), count("override"))
     };
-    assert!(handle.render().contains("tidegate_orders{kind=\"switch\"} 0"), "there from the start");
+    assert!(
+        handle.render().contains("tidegate_overrides{kind=\"switch\"} 0"),
+        "the series exists from the start"
+    );
     control.switch("a", Switch::Open, None).await.unwrap();
     control.switch("b", Switch::Shadow, None).await.unwrap();
     let quota = Quota::fixed_window(1, HOUR);
     control.set_override("a", "x", quota, Duration::from_millis(300)).await.unwrap();
     assert_eq!(counts(), (2.0, 1.0));
     control.end_switch("a").await.unwrap();
-    // Begins to follow.
+    // The first call to Redis starts to follow the overrides.
     limiter.ready().await.unwrap();
     soon("the override has ended", async || counts() == (1.0, 0.0)).await;
 }

@@ -1,5 +1,4 @@
-//! What a limiter must get over: scripts that Redis forgets, a Redis that is
-//! started anew, callers that vanish.
+//! A limiter recovers from lost scripts, restarts of Redis and dropped checks.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use tidegate::{Limiter, Quota, Rate};
 use crate::support::fixture::{HOUR, History, builder, limiter, quotas, soon};
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_redis_that_forgets_its_scripts_every_millisecond_decides_the_same() {
+async fn decisions_are_exact_while_scripts_are_flushed_every_millisecond() {
     let server = Server::process(&[]).unwrap();
     let limiter = builder(server.url()).deny_cache(Duration::ZERO).build().unwrap();
     let client = redis::Client::open(server.url()).unwrap();
@@ -57,34 +56,34 @@ async fn a_redis_that_forgets_its_scripts_every_millisecond_decides_the_same() {
         history.assert_exact(&quota);
     }
     let stats = server.cli(&["INFO", "errorstats"]).unwrap();
-    assert!(stats.contains("errorstat_NOSCRIPT"), "nothing was forgotten in time: {stats}");
+    assert!(stats.contains("errorstat_NOSCRIPT"), "no call found its script flushed: {stats}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_small_writes_survive_a_script_flush_too() {
+async fn writes_succeed_after_a_script_flush() {
     let server = Server::process(&[]).unwrap();
     let limiter = limiter(&server);
-    let forget = || assert_eq!(server.cli(&["SCRIPT", "FLUSH"]).unwrap(), "OK");
+    let flush = || assert_eq!(server.cli(&["SCRIPT", "FLUSH"]).unwrap(), "OK");
     for (name, quota) in quotas(10, 24 * HOUR) {
         let gate = limiter.gate(name, quota);
-        forget();
+        flush();
         gate.penalize("x", 4).await.unwrap();
-        forget();
+        flush();
         gate.refund("x", 1).await.unwrap();
-        forget();
+        flush();
         gate.block("x", HOUR).await.unwrap();
-        forget();
+        flush();
         gate.unblock("x").await.unwrap();
-        forget();
+        flush();
         assert_eq!(gate.peek("x").await.unwrap().remaining(), 7, "{quota}");
-        forget();
+        flush();
         gate.reset("x").await.unwrap();
         assert_eq!(gate.peek("x").await.unwrap().remaining(), 10, "{quota}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_limiter_recovers_from_a_restart_of_redis_by_itself() {
+async fn limiter_recovers_from_a_restart_of_redis() {
     let mut server = Server::process(&[]).unwrap();
     let gate = limiter(&server).gate("restart", Quota::fixed_window(1_000_000, HOUR));
     let is_over = Arc::new(AtomicBool::new(false));
@@ -93,7 +92,7 @@ async fn a_limiter_recovers_from_a_restart_of_redis_by_itself() {
             let (gate, is_over) = (gate.clone(), is_over.clone());
             tokio::spawn(async move {
                 while !is_over.load(Ordering::Relaxed) {
-                    if let Err(error) = gate.ask("hot").check().await {
+                    if let Err(error) = gate.key("hot").check().await {
                         assert!(error.is_unavailable(), "{error}");
                         tokio::time::sleep(Duration::from_millis(1)).await;
                     }
@@ -112,10 +111,10 @@ async fn a_limiter_recovers_from_a_restart_of_redis_by_itself() {
         })
         .await
         .unwrap();
-        // After the longest pause between two attempts at a connection.
-        let back = Instant::now();
+        // Reconnects back off for at most one second.
+        let restarted = Instant::now();
         soon("Redis decides again", async || gate.check("hot").await.is_ok()).await;
-        assert!(back.elapsed() < Duration::from_secs(2), "{:?}", back.elapsed());
+        assert!(restarted.elapsed() < Duration::from_secs(2), "{:?}", restarted.elapsed());
     }
     is_over.store(true, Ordering::Relaxed);
     for task in tasks {
@@ -124,7 +123,7 @@ async fn a_limiter_recovers_from_a_restart_of_redis_by_itself() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_check_that_is_dropped_harms_nobody_after_it() {
+async fn dropped_check_does_not_affect_later_checks() {
     let server = harness::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         let gate = limiter.gate("step", Quota::token_bucket(1_000, Rate::per_day(1)));
@@ -143,21 +142,21 @@ async fn a_check_that_is_dropped_harms_nobody_after_it() {
                 })
             })
             .collect();
-        // Each answer must be the one to this ask, not to one that nobody waits for.
-        for asked in 1..=1_000 {
+        // Each decision must be that of this check, not that of a dropped check.
+        for checks in 1..=1_000 {
             let decision = gate.check("counted").await.unwrap();
             assert_eq!((decision.gate(), decision.limit()), ("step", 1_000));
-            assert_eq!(decision.remaining(), 1_000 - asked);
+            assert_eq!(decision.remaining(), 1_000 - checks);
         }
         for dropper in droppers {
             dropper.await.unwrap();
         }
         let used = 1_000_000 - dropped.peek("x").await.unwrap().remaining();
-        assert!(used <= 4 * 500, "{used} charged for 2,000 asks");
+        assert!(used <= 4 * 500, "{used} units charged for 2,000 checks");
     }
 }
 
-/// Finer than the runtime's timer, which counts in milliseconds.
+/// Waits with a finer resolution than the timer of the runtime, which is 1 ms.
 async fn spin(time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {

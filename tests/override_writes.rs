@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use harness::Server;
-use tidegate::{Limiter, Order, Quota, Switch};
+use tidegate::{Limiter, Override, Quota, Switch};
 
 use crate::support::acl::{self, PASSWORD, USER};
 use crate::support::fixture::{HOUR, builder, soon};
@@ -34,19 +34,19 @@ async fn an_override_that_redis_stored_is_reported_as_set_although_it_cannot_be_
     let [restricted, full] = restricted_and_full(&server);
     forbid_reading(&server);
     let control = restricted.control();
-    assert!(control.orders().await.unwrap_err().is_unavailable(), "the test forbids reading");
+    assert!(control.overrides().await.unwrap_err().is_unavailable(), "the test forbids reading");
 
     control.set_override("api", "user:42", QUOTA, HOUR).await.unwrap();
     control.switch("api", Switch::Closed, None).await.unwrap();
-    let stored = full.control().orders().await.unwrap();
-    let is_switch = |it: &Order| matches!(it, Order::Switch { switch: Switch::Closed, .. });
-    let is_override = |it: &Order| matches!(it, Order::Override { quota, .. } if *quota == QUOTA);
+    let stored = full.control().overrides().await.unwrap();
+    let is_switch = |found: &Override| matches!(found, Override::Switch { switch: Switch::Closed, .. });
+    let is_override = |found: &Override| matches!(found, Override::Quota { quota, .. } if *quota == QUOTA);
     assert_eq!(stored.len(), 2);
     assert!(stored.iter().any(is_switch) && stored.iter().any(is_override), "{stored:?}");
 
     control.end_switch("api").await.unwrap();
     control.end_override("api", "user:42").await.unwrap();
-    assert_eq!(full.control().orders().await.unwrap(), []);
+    assert_eq!(full.control().overrides().await.unwrap(), []);
 }
 
 #[tokio::test]
@@ -65,11 +65,11 @@ async fn an_override_that_could_not_be_read_back_is_followed_once_it_can_be_read
 }
 
 #[tokio::test]
-async fn an_override_that_redis_refused_is_an_error() {
+async fn an_override_that_redis_rejected_is_an_error() {
     let server = Server::process(&[]).unwrap();
     let [restricted, full] = restricted_and_full(&server);
     assert_eq!(server.cli(&["ACL", "SETUSER", USER, "-hset"]).unwrap(), "OK");
     let refused = restricted.control().set_override("api", "user:42", QUOTA, Duration::from_secs(60)).await;
     assert!(refused.unwrap_err().to_string().contains("NOPERM"));
-    assert_eq!(full.control().orders().await.unwrap(), []);
+    assert_eq!(full.control().overrides().await.unwrap(), []);
 }

@@ -21,8 +21,8 @@ fn assert_plain(error: &Error) {
 }
 
 #[test]
-fn a_url_error_says_what_is_wrong_with_the_url_and_no_more() {
-    for (url, why) in [
+fn url_error_names_the_cause_and_nothing_else() {
+    for (url, cause) in [
         ("localhost", "Redis URL did not parse"),
         ("http://127.0.0.1", "Redis URL did not parse"),
         ("redis://host:notaport", "Redis URL did not parse"),
@@ -32,7 +32,7 @@ fn a_url_error_says_what_is_wrong_with_the_url_and_no_more() {
     ] {
         let error = Limiter::open(url).expect_err(url);
         let expected =
-            format!("the Redis URL cannot be used ({why}): it should look like redis://127.0.0.1:6379");
+            format!("the Redis URL cannot be used ({cause}): it should look like redis://127.0.0.1:6379");
         assert_eq!(error.to_string(), expected, "{url}");
         assert_plain(&error);
     }
@@ -48,7 +48,7 @@ async fn pool_error(url: &str) -> Error {
 }
 
 #[tokio::test]
-async fn a_pool_that_cannot_connect_is_told_as_a_connection_without_one() {
+async fn connect_error_is_the_same_with_and_without_a_pool() {
     let server = harness::Server::process(&[]).unwrap();
     server.cli(&["CONFIG", "SET", "requirepass", "secret"]).unwrap();
     let port = server.url().rsplit(':').next().unwrap().trim_end_matches('/').to_owned();

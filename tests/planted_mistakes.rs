@@ -1,5 +1,5 @@
-//! Tests that the property which compares the scripts with the reference detects mistakes: each of these
-//! mistakes, planted in the Lua, makes it fail.
+//! Tests the property that compares the scripts with the reference: each mistake planted in the Lua makes it
+//! fail.
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
@@ -9,32 +9,33 @@ use crate::lua_agrees_with_reference::agree;
 use crate::support::plan::{self, Family, Plan};
 use crate::support::script::TestScripts;
 
-/// A text in a script, and the mistake that replaces it.
+/// A text in a script, and the wrong text that replaces it.
 type Mistake = (&'static str, &'static str);
 
-/// Enough to find a mistake that shows once in a thousand calls.
+/// Enough to find a mistake that is observable once in a thousand calls.
 const SEQUENCES: u32 = 2_000;
 
-/// One of so many is planted in a short run: the first of each test, and each so many after it.
+/// A short run plants the first mistake of each test, and every fifth after it.
 const SAMPLE: usize = 5;
 
-fn all_found(plans: impl Strategy<Value = Plan>, mistakes: &[Mistake]) {
+fn assert_all_found(plans: impl Strategy<Value = Plan>, mistakes: &[Mistake]) {
     let server = harness::Server::process(&[]).unwrap();
-    assert!(is_found(&plans, server.url(), &[], SEQUENCES / 10).is_none(), "without a mistake none is found");
+    assert!(first_failure(&plans, server.url(), &[], SEQUENCES / 10).is_none(), "unmodified scripts fail");
     for &mistake in mistakes.iter().step_by(if plan::is_long_run() { 1 } else { SAMPLE }) {
-        assert!(is_found(&plans, server.url(), &[mistake], SEQUENCES).is_some(), "not found: {mistake:?}");
+        let failure = first_failure(&plans, server.url(), &[mistake], SEQUENCES);
+        assert!(failure.is_some(), "not found: {mistake:?}");
     }
 }
 
 /// Returns the first failure, if any. Every run uses the same sequences.
-fn is_found(
+fn first_failure(
     plans: &impl Strategy<Value = Plan>,
     url: &str,
     mistakes: &[Mistake],
     sequences: u32,
 ) -> Option<String> {
     for (right, _) in mistakes {
-        assert!(script::all().any(|script| script.text.contains(right)), "no script holds `{right}`");
+        assert!(script::all().any(|script| script.text.contains(right)), "no script contains `{right}`");
     }
     let plant = |text: String, (right, wrong): &Mistake| text.replace(right, wrong);
     let change = |text: String| mistakes.iter().fold(text, plant);
@@ -49,15 +50,15 @@ fn is_found(
 
 #[test]
 fn token_bucket() {
-    all_found(
+    assert_all_found(
         plan::uniform(Family::TokenBucket),
         &[
-            // The script requires one tick too many or too few.
+            // A check requires one tick too many or too few.
             ("math.floor((full - ticks) / unit))", "math.floor((full - ticks - 1) / unit))"),
             ("math.floor((full - ticks) / unit) or 0", "math.floor((full - ticks - 1) / unit) or 0"),
             ("ticks + n * unit <= full", "ticks + n * unit <= full + 1"),
             ("and ticks + n * unit > full then", "and ticks + n * unit > full + 1 then"),
-            // A charge is lost, or one of several.
+            // A charge is lost, or a merged take charges only one check.
             ("if k * cost > 0 or (ahead and", "if (ahead and"),
             ("ticks + k * cost * per", "ticks + cost * per"),
             ("local after = ticks + k * unit", "local after = ticks + unit"),
@@ -65,7 +66,7 @@ fn token_bucket() {
             ("if k * cost > 0 or (ahead and n * cost > 0) then", "if k * cost > 0 then"),
             // A level of another version of the quota is read as one of this version, or truncated instead of
             // rounded.
-            ("if their_per ~= per then", "if false then"),
+            ("if old_per ~= per then", "if false then"),
             ("EXACT) + 0.5)", "EXACT))"),
             // A level is split at the wrong position.
             ("sub(text, 1, first - 1)", "sub(text, 1, first - 2)"),
@@ -76,17 +77,17 @@ fn token_bucket() {
             ("call('PEXPIREAT', key, format(WHOLE, math.ceil(at / 1000)))", ""),
             ("call('PEXPIREAT', key, last_expiry)", ""),
             // The expiry is kept although the level empties later, or although another version set it.
-            ("if begin ~= kept then\n", "if false then\n"),
+            ("if begin ~= expiry_step then\n", "if false then\n"),
             (
-                "if begin ~= kept then expire(key, begin + step, blocked)",
-                "if not kept then expire(key, begin + step, blocked)",
+                "if begin ~= expiry_step then expire(key, begin + step, blocked)",
+                "if not expiry_step then expire(key, begin + step, blocked)",
             ),
-            ("their_per == per and their_quota == quota and", ""),
+            ("old_per == per and old_quota == quota and", ""),
             ("' of ' .. ARGV[arg] .. ', '", "' of 1, '"),
             ("', ' .. ARGV[arg + 1] .. '/us at '", "', 1/us at '"),
             ("' of ' .. argv[1] .. ', '", "' of 1, '"),
             ("', ' .. argv[2] .. '/us at '", "', 1/us at '"),
-            ("elseif n * cost > 0 and not kept then", "elseif n * cost > 0 and kept then"),
+            ("elseif n * cost > 0 and not expiry_step then", "elseif n * cost > 0 and expiry_step then"),
             ("math.ceil(at / 1000)", "math.floor(at / 1000)"),
             ("math.ceil((begin + step) / 1000)", "math.floor((begin + step) / 1000)"),
             // The expiry of another key is reused.
@@ -98,7 +99,7 @@ fn token_bucket() {
             ("math.max(0, now - (stamp or now))", "(now - (stamp or now))"),
             // A penalty charges nothing. A block ends 1 µs too early.
             ("charge(key, 1, 1, 1, tonumber(ARGV[5])", "charge(key, 1, 1, 0, tonumber(ARGV[5])"),
-            ("math.min(now + span, EXACT)", "math.min(now + span - 1, EXACT)"),
+            ("math.min(now + duration, EXACT)", "math.min(now + duration - 1, EXACT)"),
             // A peek charges.
             ("charge(key, n, own, own, cost", "charge(key, math.max(n, 1), own, math.max(own, 1), cost"),
             // The fast path accepts a level with a future date.
@@ -109,7 +110,7 @@ fn token_bucket() {
 
 #[test]
 fn leaky_bucket() {
-    all_found(
+    assert_all_found(
         plan::uniform(Family::LeakyBucket),
         &[
             // The first check waits for its own cost too.
@@ -127,17 +128,17 @@ fn leaky_bucket() {
 
 #[test]
 fn fixed_window() {
-    all_found(
+    assert_all_found(
         plan::uniform(Family::FixedWindow),
         &[
             // The fast path admits one unit too many, or too few.
             ("if after > limit then", "if after > limit + 1 then"),
             ("math.floor((limit - used) / cost) or 0", "math.floor((limit - used - 1) / cost) or 0"),
-            // It returns none of the units that it did not admit, one unit too few, or all units.
+            // The fast path returns none of the units that it did not admit, one unit too few, or all units.
             ("call('DECRBY', key, k == 0 and text or format('%d', (n - k) * cost))", ""),
             ("format('%d', (n - k) * cost)", "format('%d', (n - k) * cost - 1)"),
             ("k == 0 and text or format('%d'", "text or format('%d'"),
-            // A merged take charges one check.
+            // A merged take charges only one check.
             ("n == 1 and argv[arg + 1] or format('%d', units)", "argv[arg + 1]"),
             // A count whose window has ended, or ends too late, is read as a current one.
             ("if not (ends >= earliest and ends <= latest", "if not (ends <= latest"),
@@ -176,7 +177,7 @@ fn fixed_window() {
 
 #[test]
 fn fixed_window_by_the_clock() {
-    all_found(
+    assert_all_found(
         plan::uniform(Family::ClockWindow),
         &[
             ("(at - ARGV[arg + 3]) % window", "at % window"),
@@ -185,14 +186,14 @@ fn fixed_window_by_the_clock() {
             ("local at = now_ms * 1000", "local at = now"),
             ("local at = now - now % 1000", "local at = now"),
             ("elseif found >= earliest and found <= latest then", "else"),
-            ("math.min(used + units, MOST_UNITS)", "math.min(used + cost, MOST_UNITS)"),
+            ("math.min(used + units, MAX_UNITS)", "math.min(used + cost, MAX_UNITS)"),
         ],
     );
 }
 
 #[test]
 fn sliding_log() {
-    all_found(
+    assert_all_found(
         plan::uniform(Family::SlidingLog),
         &[
             // An entry counts 1 µs too long.
@@ -207,7 +208,7 @@ fn sliding_log() {
             ("return total and units and integer(total - units)", "return total"),
             ("if ahead then redate(key, total, blocked) end", ""),
             // One entry too many is removed.
-            ("math.min(gone, TRIM) - 1", "math.min(gone, TRIM)"),
+            ("math.min(excess, TRIM) - 1", "math.min(excess, TRIM)"),
             ("expire(key, used > 0 and at + window or 0, blocked)", ""),
             // A refund removes the newest units.
             ("total - used + math.min(units, used)", "total - used"),
@@ -218,8 +219,8 @@ fn sliding_log() {
 }
 
 #[test]
-fn sliding_log_that_counts_denied_asks() {
-    all_found(
+fn sliding_log_that_counts_denied_checks() {
+    assert_all_found(
         plan::uniform(Family::CountingLog),
         &[
             ("math.min((n - own) * cost, limit)", "(n - own) * cost"),
@@ -232,59 +233,60 @@ fn sliding_log_that_counts_denied_asks() {
 
 #[test]
 fn sliding_counter() {
-    all_found(
+    assert_all_found(
         plan::uniform(Family::SlidingCounter),
         &[
-            // A share is rounded up, or a window ends 1 µs too early.
+            // The share of the previous window is rounded up, or a window ends 1 µs too early.
             ("math.floor(prev * (start + window - now)", "math.ceil(prev * (start + window - now)"),
             ("+ floor(prev * (start + window - now)", "+ math.ceil(prev * (start + window - now)"),
             ("math.floor(prev * (start + window - now)", "math.floor(prev * (start + window - now - 1)"),
             ("+ floor(prev * (start + window - now)", "+ floor(prev * (start + window - now - 1)"),
             ("since + window >= start", "since + window > start"),
-            ("begun + window >= start", "begun + window > start"),
+            ("stored_start + window >= start", "stored_start + window > start"),
             ("estimate + n * cost <= limit", "estimate + n * cost <= limit + 1"),
             ("estimate + n * cost > limit", "estimate + n * cost > limit + 1"),
             ("floor((limit - estimate) / cost)", "floor((limit - estimate - 1) / cost)"),
             ("since > now", "since > now + 1e12"),
-            ("if begun >= start then return end", ""),
+            ("if stored_start >= start then return end", ""),
             ("start + 2 * window or prev", "start + window or prev"),
             ("math.ceil((start + 2 * window) / 1000)", "math.ceil((start + window) / 1000)"),
-            ("kept = since == start and cur > 0", "kept = since == start"),
-            ("stands = count, before, count > 0", "stands = count, before, true"),
+            ("has_expiry = since == start and cur > 0", "has_expiry = since == start"),
+            ("has_expiry = count, before, count > 0", "has_expiry = count, before, true"),
             ("elseif stamp + window >= start then", "else"),
-            ("math.min(cur + units, MOST_UNITS)", "math.min(cur + cost, MOST_UNITS)"),
+            ("math.min(cur + units, MAX_UNITS)", "math.min(cur + cost, MAX_UNITS)"),
             ("cur + k * cost, prev", "cur + cost, prev"),
         ],
     );
 }
 
 #[test]
-fn debts_beyond_any_limit() {
-    all_found(
+fn debts_above_every_limit() {
+    assert_all_found(
         plan::indebted(&Family::ALL),
         &[
-            ("math.min(ticks + k * cost * per, MOST_TICKS)", "ticks + k * cost * per"),
-            ("math.min(used + units, MOST_UNITS)", "used + units"),
-            ("math.min(cur + units, MOST_UNITS)", "cur + units"),
-            ("units = math.min(units, math.max(0, MOST_TOTAL - used))", ""),
-            ("if total > MOST_TOTAL then", "if false then"),
+            ("math.min(ticks + k * cost * per, MAX_TICKS)", "ticks + k * cost * per"),
+            ("math.min(used + units, MAX_UNITS)", "used + units"),
+            ("math.min(cur + units, MAX_UNITS)", "cur + units"),
+            ("units = math.min(units, math.max(0, MAX_TOTAL - used))", ""),
+            ("if total > MAX_TOTAL then", "if false then"),
         ],
     );
 }
 
-/// A Redis built for 32 bits cannot use `%d`, so the scripts use slower formatting. The texts are equal.
+/// In a 32-bit build of Redis, `%d` holds only 32 bits, so the scripts use a slower format. The stored texts
+/// are equal.
 #[test]
-fn no_mistake_where_redis_is_built_for_32_bits() {
+fn scripts_agree_with_reference_on_32_bit_redis() {
     let server = harness::Server::process(&[]).unwrap();
-    let built_so = [("stamp + 0 == now", "false"), ("#stamp ~= 16", "true")];
+    let as_on_32_bit = [("stamp + 0 == now", "false"), ("#stamp ~= 16", "true")];
     for plans in [plan::mixed().boxed(), plan::indebted(&Family::ALL).boxed()] {
-        assert_eq!(is_found(&plans, server.url(), &built_so, plan::sequences()), None);
+        assert_eq!(first_failure(&plans, server.url(), &as_on_32_bit, plan::sequences()), None);
     }
 }
 
 #[test]
 fn groups() {
-    all_found(
+    assert_all_found(
         plan::mixed(),
         &[
             // A group admits as many as its last item allows, or as many as each item alone allows.
@@ -293,7 +295,8 @@ fn groups() {
                 "n, own, k, cost, blocked, ahead, a, b, c, d, e)",
                 "n, own, own, cost, blocked, ahead, a, b, c, d, e)",
             ),
-            // A denial by another item is counted. A reply lacks a value that only the state afterwards has.
+            // A denial by another item is counted as a denied check of a log. A reply lacks a value that only
+            // the state after the charge has.
             ("math.min((n - own) * cost, limit)", "math.min((n - k) * cost, limit)"),
             ("row[#row + 1] = after or c", "row[#row + 1] = c"),
             // An item of cost 0 denies.

@@ -1,5 +1,4 @@
-//! Several processes, each with many tasks, on one Redis: never more than the
-//! quota, and not less.
+//! Several processes, each with many tasks, share one Redis. Together they admit exactly the quota.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,15 +13,15 @@ use crate::support::instance::Instance;
 
 const PROCESSES: usize = 8;
 const TASKS: usize = 8;
-/// What an instance is told: url, namespace and job, separated by spaces.
-const ORDERS: &str = "TIDEGATE_TEST_INSTANCE";
+/// The variable that gives an instance its URL, namespace and job, separated by spaces.
+const JOB: &str = "TIDEGATE_TEST_INSTANCE";
 
 #[tokio::test]
-async fn the_fleet_is_admitted_what_the_definition_permits_and_not_one_more() {
+async fn fleet_is_admitted_exactly_the_units_of_the_definition() {
     let (server, namespace) = (harness::shared(), namespace());
     let fleet = spawn(server.url(), &namespace, "race", PROCESSES).await;
-    // Where a window by the clock ends before all are at work, less is asked for
-    // than there is.
+    // Starts early in a window. If an aligned window ended before all instances have started, they would make
+    // fewer checks than its limit.
     let clock = connect(server.url(), &namespace).gate("clock", PLENTY.1);
     soon("a window begins", async || {
         let now = Duration::from_micros(clock.peek("").await.unwrap().server_now_us());
@@ -38,14 +37,14 @@ async fn the_fleet_is_admitted_what_the_definition_permits_and_not_one_more() {
             assert!(instance.admitted() < instance.asked(), "{quota}: an instance was never denied");
             fleet.merge(&instance);
         }
-        let (asked, admitted, ceiling) = (fleet.asked(), fleet.admitted(), fleet.ceiling(&quota));
-        eprintln!("{quota}: {asked} asked, {admitted} admitted, {ceiling} is the ceiling");
-        assert!(asked >= 3 * ceiling, "{quota}: {asked} asks are no load for {ceiling}");
+        let (checks, admitted, ceiling) = (fleet.asked(), fleet.admitted(), fleet.ceiling(&quota));
+        eprintln!("{quota}: {checks} checks, {admitted} admitted, ceiling {ceiling}");
+        assert!(checks >= 3 * ceiling, "{quota}: {checks} checks are no load for a ceiling of {ceiling}");
         assert!(admitted <= ceiling, "{quota}: {admitted} admitted, above {ceiling}");
         fleet.assert_exact(&quota);
-        // By their plain definition: who is denied finds all of his window's units admitted.
+        // Tests the plain definition: a check is denied only if all units of its window are admitted.
         let window_us = u64::try_from(HOT_WINDOW.as_micros()).unwrap();
-        for (&instant, &(asked, admitted)) in &fleet.0 {
+        for (&instant, &(checks, admitted)) in &fleet.0 {
             let first = match gate {
                 "log" => instant + 1 - window_us,
                 "fixed.clock" => instant - instant % window_us,
@@ -53,13 +52,13 @@ async fn the_fleet_is_admitted_what_the_definition_permits_and_not_one_more() {
             };
             let in_window: u64 = fleet.0.range(first..=instant).map(|(_, (_, admitted))| admitted).sum();
             assert!(in_window <= quota.limit(), "{quota}: {in_window} admitted in a window, at {instant}");
-            assert!(asked == admitted || in_window == quota.limit(), "{quota}: denied at {in_window}");
+            assert!(checks == admitted || in_window == quota.limit(), "{quota}: denied at {in_window}");
         }
     }
 }
 
 #[tokio::test]
-async fn no_gate_of_a_group_is_charged_when_another_denies() {
+async fn no_gate_of_a_group_is_charged_if_another_denies() {
     let (server, namespace) = (harness::shared(), namespace());
     let results = run(spawn(server.url(), &namespace, "groups", PROCESSES).await).await;
     let limiter = connect(server.url(), &namespace);
@@ -76,7 +75,7 @@ async fn no_gate_of_a_group_is_charged_when_another_denies() {
 }
 
 #[tokio::test]
-async fn a_killed_process_harms_nobody() {
+async fn killed_process_does_not_affect_the_others() {
     let (server, namespace) = (harness::shared(), namespace());
     let gate = connect(server.url(), &namespace).gate(PLENTY.0, PLENTY.1);
     let mut fleet = spawn(server.url(), &namespace, "plenty", 4).await;
@@ -84,9 +83,9 @@ async fn a_killed_process_harms_nobody() {
         instance.start().await;
     }
     let mut victim = fleet.pop().unwrap();
-    soon("the victim is at work", async || {
+    soon("the victim makes checks", async || {
         let peek = gate.peek("hot").await.unwrap();
-        assert!(peek.remaining() > 0, "the victim is killed too late to be a victim");
+        assert!(peek.remaining() > 0, "the quota is used up before the victim is killed");
         peek.remaining() < PLENTY.1.limit() * 9 / 10
     })
     .await;
@@ -98,12 +97,12 @@ async fn a_killed_process_harms_nobody() {
         survivors.merge(&History(serde_json::from_value(result[PLENTY.0].clone()).unwrap()));
     }
     assert!(survivors.admitted() <= PLENTY.1.limit());
-    assert!(survivors.admitted() < survivors.asked(), "the survivors did not use all that there was");
+    assert!(survivors.admitted() < survivors.asked(), "the survivors did not use the whole quota");
     assert_eq!(gate.peek("hot").await.unwrap().remaining(), 0);
 }
 
 #[tokio::test]
-async fn two_namespaces_on_one_redis_do_not_meet() {
+async fn namespaces_on_one_redis_are_independent() {
     let server = harness::shared();
     let (one, other) = (connect(server.url(), &namespace()), connect(server.url(), &namespace()));
     for (gate, quota) in quotas(1, HOUR) {
@@ -115,13 +114,13 @@ async fn two_namespaces_on_one_redis_do_not_meet() {
     }
 }
 
-/// Slow enough that even a very busy machine offers more than three times as much.
+/// Returns quotas so slow that even a very busy machine makes more than three times as many checks.
 fn hot_quotas() -> [(&'static str, Quota); 6] {
     quotas(60, HOT_WINDOW)
 }
 
-/// So slow that nothing comes back while the test runs: what is used is what
-/// was admitted. A year of them begins once a year.
+/// Returns quotas so slow that no unit becomes available during the test, so the units used are the units
+/// admitted. A window of a year starts during the test at most once a year.
 fn scarce_quotas() -> [(&'static str, Quota); 5] {
     let year = 365 * 24 * HOUR;
     [
@@ -141,8 +140,8 @@ fn connect(url: &str, namespace: &str) -> Limiter {
     Limiter::builder().url(url).namespace(namespace).deadline(PATIENCE).build().unwrap()
 }
 
-fn sum(results: &[Value], what: &str, of: &str) -> u64 {
-    results.iter().filter_map(|result| result[what][of].as_u64()).sum()
+fn sum(results: &[Value], outcome: &str, name: &str) -> u64 {
+    results.iter().filter_map(|result| result[outcome][name].as_u64()).sum()
 }
 
 async fn run(mut fleet: Vec<Instance>) -> Vec<Value> {
@@ -157,7 +156,7 @@ async fn run(mut fleet: Vec<Instance>) -> Vec<Value> {
 }
 
 async fn spawn(url: &str, namespace: &str, job: &str, size: usize) -> Vec<Instance> {
-    let one = || Instance::spawn("processes::instance", ORDERS, &[url, namespace, job]);
+    let one = || Instance::spawn("processes::instance", JOB, &[url, namespace, job]);
     let mut fleet: Vec<_> = (0..size).map(|_| one()).collect();
     for instance in &mut fleet {
         assert_eq!(instance.says().await, json!({"ready": true}));
@@ -165,15 +164,15 @@ async fn spawn(url: &str, namespace: &str, job: &str, size: usize) -> Vec<Instan
     fleet
 }
 
-/// Not a test of its own: what the processes of the tests above run.
+/// Not a test: the program that the processes of the tests above run.
 #[tokio::test]
-#[ignore = "run by the others"]
+#[ignore = "run by the other tests"]
 async fn instance() {
-    let Ok(orders) = std::env::var(ORDERS) else { return };
-    let [url, namespace, job] = *orders.split(' ').collect::<Vec<_>>() else { panic!("{orders}") };
+    let Ok(settings) = std::env::var(JOB) else { return };
+    let [url, namespace, job] = *settings.split(' ').collect::<Vec<_>>() else { panic!("{settings}") };
     let limiter = connect(url, namespace);
     limiter.ready().await.unwrap();
-    say(&json!({"ready": true}));
+    report(&json!({"ready": true}));
     let mut input = BufReader::new(tokio::io::stdin()).lines();
     if input.next_line().await.unwrap().is_none() {
         return;
@@ -192,18 +191,19 @@ async fn instance() {
         }
     };
     tokio::select! {
-        result = work => say(&result),
+        result = work => report(&result),
         _ = input.next_line() => return,
     }
     let _ = input.next_line().await;
 }
 
-#[expect(clippy::print_stdout, reason = "how an instance answers")]
-fn say(line: &Value) {
-    println!("\n{line}");
+#[expect(clippy::print_stdout, reason = "an instance reports on its standard output")]
+fn report(value: &Value) {
+    println!("\n{value}");
 }
 
-/// Asks each gate for one key, each task until it has done enough in this time.
+/// Checks one key at each gate. Each task stops when `is_enough` returns true for its history and the elapsed
+/// time.
 async fn race(
     limiter: &Limiter,
     quotas: &[(&str, Quota)],
@@ -231,16 +231,15 @@ async fn race(
     histories.into_iter().map(|(name, history)| (name.to_owned(), json!(history.0))).collect()
 }
 
-/// Asks for one to three gates at once, each for a key and a cost of its own.
-/// Says what was admitted, and how often each gate denied (the one named "":
-/// none did).
+/// Checks groups of one to three gates, each with its own key and cost. Returns the units admitted, and the
+/// number of denials by each gate. The count under the name "" is the number of groups that no gate denied.
 async fn groups(limiter: &Limiter) -> Value {
     let gates = scarce_quotas().map(|(name, quota)| limiter.gate(name, quota));
     let mut tasks = Vec::new();
     for _ in 0..TASKS {
         let (limiter, gates) = (limiter.clone(), gates.clone());
         tasks.push(tokio::spawn(async move {
-            let mut said = Vec::new();
+            let mut outcomes = Vec::new();
             for _ in 0..40 {
                 let picks: Vec<(usize, &str, u64)> = {
                     let mut random = rand::rng();
@@ -252,26 +251,26 @@ async fn groups(limiter: &Limiter) -> Value {
                         })
                         .collect()
                 };
-                let asks = picks.iter().map(|&(gate, key, cost)| gates[gate].ask(key).cost(cost));
-                let decision = limiter.check_all(asks).await.unwrap();
+                let checks = picks.iter().map(|&(gate, key, cost)| gates[gate].key(key).cost(cost));
+                let decision = limiter.check_all(checks).await.unwrap();
                 if decision.is_allowed() {
-                    said.push(("denied", String::new(), 1));
+                    outcomes.push(("denied", String::new(), 1));
                     for (gate, key, cost) in picks {
-                        said.push(("admitted", format!("{} {key}", gates[gate].name().unwrap()), cost));
+                        outcomes.push(("admitted", format!("{} {key}", gates[gate].name().unwrap()), cost));
                     }
                 } else {
                     assert!(!decision.binding().is_allowed(), "{decision:?}");
                     let denied = decision.decisions().iter().filter(|decision| !decision.is_allowed());
-                    said.extend(denied.map(|decision| ("denied", decision.gate().to_owned(), 1)));
+                    outcomes.extend(denied.map(|decision| ("denied", decision.gate().to_owned(), 1)));
                 }
             }
-            said
+            outcomes
         }));
     }
     let mut sums = BTreeMap::<&str, BTreeMap<String, u64>>::new();
     for task in tasks {
-        for (what, of, units) in task.await.unwrap() {
-            *sums.entry(what).or_default().entry(of).or_default() += units;
+        for (outcome, name, units) in task.await.unwrap() {
+            *sums.entry(outcome).or_default().entry(name).or_default() += units;
         }
     }
     json!(sums)

@@ -1,4 +1,4 @@
-//! A real Prometheus sees what was counted; dashboard, alerts, runbook and names agree.
+//! A real Prometheus scrapes the metrics; the dashboard, the alerts, the runbook and the metric names agree.
 
 mod alerts;
 mod dashboard;

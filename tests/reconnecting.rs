@@ -1,5 +1,4 @@
-//! A connection is given up when the server behind it is not the one to ask any
-//! more, and made anew at a measured pace.
+//! A limiter replaces its connection if the server behind it no longer decides. Reconnects back off.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -22,13 +21,13 @@ fn gate(url: &str) -> (Limiter, Gate) {
     (limiter, gate)
 }
 
-/// Of whom nobody answers.
-const NOBODY: [&str; 3] = ["REPLICAOF", "127.0.0.1", "1"];
+/// Makes a server a replica of a primary that does not exist.
+const DEMOTE: [&str; 3] = ["REPLICAOF", "127.0.0.1", "1"];
 
 #[tokio::test]
-async fn a_demoted_primary_is_given_up_and_asked_for_anew() {
+async fn connection_to_a_demoted_primary_is_replaced() {
     for stale in ["yes", "no"] {
-        // READONLY, and MASTERDOWN.
+        // With stale data, the old primary replies READONLY. Without, it replies MASTERDOWN.
         let options = ["--replica-serve-stale-data", stale];
         let (old, new) = (Server::process(&options).unwrap(), Server::process(&[]).unwrap());
         let door = Door::to(port(old.url())).await;
@@ -36,23 +35,23 @@ async fn a_demoted_primary_is_given_up_and_asked_for_anew() {
         let two = limiter.gate("two", Quota::token_bucket(1_000_000, Rate::per_second(1)));
         assert!(gate.check("key").await.unwrap().is_allowed());
         first_pause().await;
-        old.cli(&NOBODY).unwrap();
+        old.cli(&DEMOTE).unwrap();
         door.lead_to(port(new.url()));
 
-        // Also a group, whose error has a number before it.
-        assert!(limiter.check_all([two.ask("key"), gate.ask("key")]).await.unwrap().is_allowed());
+        // Also covers a group, whose error reply starts with a number.
+        assert!(limiter.check_all([two.key("key"), gate.key("key")]).await.unwrap().is_allowed());
         assert_eq!(door.taken(), 2, "stale {stale}");
         assert_eq!(gate.peek("key").await.unwrap().remaining(), 999_999);
     }
 }
 
 #[tokio::test]
-async fn giving_back_to_a_demoted_primary_is_done_once_by_the_new_one() {
+async fn refund_sent_to_a_demoted_primary_is_applied_once_by_the_new_one() {
     let (old, new) = (Server::process(&[]).unwrap(), Server::process(&[]).unwrap());
     let door = Door::to(port(old.url())).await;
     let (_limiter, gate) = gate(&door.url());
     let (_other, same) = {
-        // Of the same keys, on the new one.
+        // Uses the same keys on the new primary.
         let limiter = Limiter::builder().url(new.url()).namespace("same").deadline(PATIENCE).build().unwrap();
         let gate = limiter.gate("gate", PLENTY);
         (limiter, gate)
@@ -63,7 +62,7 @@ async fn giving_back_to_a_demoted_primary_is_done_once_by_the_new_one() {
     assert!(same.check_cost("key", 5).await.unwrap().is_allowed());
     assert!(gate.check("other").await.unwrap().is_allowed());
     first_pause().await;
-    old.cli(&NOBODY).unwrap();
+    old.cli(&DEMOTE).unwrap();
     door.lead_to(port(new.url()));
 
     moved.refund("key", 2).await.unwrap();
@@ -71,36 +70,36 @@ async fn giving_back_to_a_demoted_primary_is_done_once_by_the_new_one() {
 }
 
 #[tokio::test]
-async fn a_replica_that_nobody_replaces_is_asked_again_at_a_measured_pace() {
+async fn reconnects_to_a_replica_back_off() {
     let server = Server::process(&[]).unwrap();
     let door = Door::to(port(server.url())).await;
     let (_limiter, gate) = gate(&door.url());
     assert!(gate.check("key").await.unwrap().is_allowed());
-    server.cli(&NOBODY).unwrap();
+    server.cli(&DEMOTE).unwrap();
     let errors = errors_of_a_second(&gate, 4).await;
     assert!(errors.iter().any(|error| error.contains("READONLY")), "{:?}", errors.first());
     assert!((3..=12).contains(&door.taken()), "{}", door.taken());
 
     server.cli(&["REPLICAOF", "NO", "ONE"]).unwrap();
-    comes_back(&gate).await;
+    assert_recovers(&gate).await;
 }
 
 #[tokio::test]
-async fn attempts_are_spaced_however_many_ask_and_these_are_told_at_once() {
+async fn reconnects_back_off_and_checks_meanwhile_fail_at_once() {
     let server = Server::process(&[]).unwrap();
     let door = Door::to(None).await;
     let (_limiter, gate) = gate(&door.url());
     let errors = errors_of_a_second(&gate, 50).await;
-    // 10 ms, 20, 40 and so on, each between half of it and all of it.
+    // The backoff is 10 ms, 20 ms, 40 ms and so on. Jitter shortens each pause by up to half.
     assert!((5..=9).contains(&door.taken()), "{}", door.taken());
     assert!(errors.len() > 5_000, "{}", errors.len());
 
     door.lead_to(port(server.url()));
-    comes_back(&gate).await;
+    assert_recovers(&gate).await;
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_tried_at_a_measured_pace() {
+async fn reconnects_with_a_wrong_password_back_off() {
     let server = Server::process(&[]).unwrap();
     server.cli(&["CONFIG", "SET", "requirepass", "right"]).unwrap();
     let door = Door::to(port(server.url())).await;
@@ -112,7 +111,7 @@ async fn a_wrong_password_is_tried_at_a_measured_pace() {
 }
 
 #[tokio::test]
-async fn a_connection_that_was_of_use_is_made_anew_at_once() {
+async fn connection_that_got_replies_is_replaced_at_once() {
     let server = Server::process(&[]).unwrap();
     let door = Door::to(port(server.url())).await;
     let (_limiter, gate) = gate(&door.url());
@@ -124,7 +123,7 @@ async fn a_connection_that_was_of_use_is_made_anew_at_once() {
 }
 
 #[tokio::test]
-async fn a_server_that_loads_its_data_is_asked_again_when_it_may_be_done() {
+async fn limiter_recovers_after_redis_has_loaded_its_data() {
     let server = Server::process(&["--enable-debug-command", "yes"]).unwrap();
     server.cli(&["DEBUG", "POPULATE", "4000", "filler", "1000"]).unwrap();
     for (name, value) in [("key-load-delay", "250"), ("loading-process-events-interval-bytes", "1024")] {
@@ -134,44 +133,44 @@ async fn a_server_that_loads_its_data_is_asked_again_when_it_may_be_done() {
     assert!(gate.check("key").await.unwrap().is_allowed());
     let url = server.url().to_owned();
     let loading = tokio::task::spawn_blocking(move || server.cli(&["DEBUG", "RELOAD"]).map(|_| server));
-    soon("it loads", async || {
-        let answer = gate.check("key").await;
-        answer.is_err_and(|error| error.is_unavailable() && error.to_string().contains("LOADING"))
+    soon("Redis replies LOADING", async || {
+        let result = gate.check("key").await;
+        result.is_err_and(|error| error.is_unavailable() && error.to_string().contains("LOADING"))
     })
     .await;
     let _server = loading.await.unwrap().unwrap();
-    comes_back(&gate).await;
+    assert_recovers(&gate).await;
     assert!(url.starts_with("redis://"));
 }
 
 #[tokio::test]
-async fn a_take_that_is_sent_again_during_shutdown_opens_no_connection() {
+async fn retry_during_shutdown_opens_no_connection() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (limiter, gate) = gate(&format!("redis://{}", listener.local_addr().unwrap()));
-    let asking = tokio::spawn(async move { gate.check("key").await });
+    let check = tokio::spawn(async move { gate.check("key").await });
     let (mut server, _) = listener.accept().await.unwrap();
     hear(&mut server, "PING").await;
     server.write_all(b"+PONG\r\n").await.unwrap();
     hear(&mut server, "EVALSHA").await;
     limiter.shutdown().await;
     drop(server);
-    let error = asking.await.unwrap().unwrap_err();
+    let error = check.await.unwrap().unwrap_err();
     assert!(error.is_shut_down(), "{error}");
 }
 
-/// A connection that is no older than this is not followed by another.
+/// Waits for the first backoff pause. A connection younger than this is not replaced at once.
 async fn first_pause() {
     let start = Instant::now();
     soon("the first pause is over", async || start.elapsed() > Duration::from_millis(10)).await;
 }
 
-/// What so many callers are told, each asking without a pause.
+/// Returns the errors that `callers` callers get in one second, each of which checks without a pause.
 async fn errors_of_a_second(gate: &Gate, callers: usize) -> Vec<String> {
-    let mut asking = JoinSet::new();
+    let mut tasks = JoinSet::new();
     let end = Instant::now() + Duration::from_secs(1);
     for _ in 0..callers {
         let gate = gate.clone();
-        asking.spawn(async move {
+        tasks.spawn(async move {
             let mut errors = Vec::new();
             while Instant::now() < end {
                 if let Err(error) = gate.check("key").await {
@@ -182,29 +181,30 @@ async fn errors_of_a_second(gate: &Gate, callers: usize) -> Vec<String> {
             errors
         });
     }
-    asking.join_all().await.concat()
+    tasks.join_all().await.concat()
 }
 
-/// Within the longest pause, and what it takes beside it.
-async fn comes_back(gate: &Gate) {
+/// Asserts that Redis decides again within two seconds: the longest backoff pause of one second, and time to
+/// connect.
+async fn assert_recovers(gate: &Gate) {
     let start = Instant::now();
     soon("Redis decides again", async || gate.check("key").await.is_ok()).await;
     assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
 }
 
 #[tokio::test]
-async fn a_password_that_was_changed_is_asked_for_with_the_next_connection() {
+async fn credentials_provider_is_called_for_each_new_connection() {
     let server = Server::process(&[]).unwrap();
     let user = |password: &str| {
         let password = format!(">{password}");
-        let rights = ["~*", "+@all", "on", "resetpass", &password];
-        server.cli(&[&["ACL", "SETUSER", "limits"], &rights[..]].concat()).unwrap();
+        let rules = ["~*", "+@all", "on", "resetpass", &password];
+        server.cli(&[&["ACL", "SETUSER", "limits"], &rules[..]].concat()).unwrap();
     };
     user("first");
     let vault = Arc::new(Mutex::new(Some("first")));
-    let asked = vault.clone();
+    let provider = vault.clone();
     let limiter = builder(server.url()).credentials_provider(move || {
-        let password = asked.lock().unwrap().ok_or("the vault is sealed");
+        let password = provider.lock().unwrap().ok_or("the vault is sealed");
         async move { password.map(|password| ("limits".to_owned(), password.to_owned())) }
     });
     assert!(!format!("{limiter:?}").contains("first"));
@@ -213,7 +213,7 @@ async fn a_password_that_was_changed_is_asked_for_with_the_next_connection() {
     assert!(gate.check("key").await.unwrap().is_allowed());
 
     user("second");
-    assert!(gate.check("key").await.unwrap().is_allowed(), "a connection that is made stays");
+    assert!(gate.check("key").await.unwrap().is_allowed(), "an open connection stays usable");
     *vault.lock().unwrap() = Some("second");
     server.cli(&["CLIENT", "KILL", "USER", "limits"]).unwrap();
     assert!(gate.check("key").await.unwrap().is_allowed());
@@ -223,5 +223,5 @@ async fn a_password_that_was_changed_is_asked_for_with_the_next_connection() {
     let error = gate.check("key").await.unwrap_err();
     assert!(error.is_unavailable() && error.to_string().contains("the vault is sealed"), "{error}");
     *vault.lock().unwrap() = Some("second");
-    comes_back(&gate).await;
+    assert_recovers(&gate).await;
 }

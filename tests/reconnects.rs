@@ -1,4 +1,4 @@
-//! A connection that is lost leaves nothing behind, however often it is lost.
+//! Lost connections leak no files, tasks, connections or memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,35 +15,37 @@ use crate::support::fixture::{HOUR, builder, soon};
 use crate::support::instance::Instance;
 
 const URL: &str = "TIDEGATE_TEST_RECONNECTS";
-/// How often the connection is cut.
+/// Number of times the test cuts the connection.
 const CUTS: u64 = 1_000;
-/// After so many, what is allocated once has been.
+/// Number of cuts after which one-time allocations have happened.
 const FIRST: u64 = 100;
-/// A connection that is kept would take 8 kB at least, 7 MB in all.
+/// Allowed memory growth. A leaked connection takes at least 8 kB, so 900 of them take 7 MB.
 const NOISE_KB: u64 = 3_000;
-/// In a process of its own, in which nobody else opens files or runs tasks.
+
+/// Runs in its own process, in which no other test opens files or runs tasks.
 #[tokio::test]
-async fn a_connection_cut_1000_times_leaves_nothing_behind() {
+async fn connection_cut_1000_times_leaks_nothing() {
     let server = Server::process(&[]).unwrap();
     let mut instance = Instance::spawn("reconnects::instance", URL, &[server.url()]);
     let found = instance.says().await;
     eprintln!("{found}");
-    let at = |when: &str, what: &str| found[when][what].as_u64().unwrap();
+    let value = |phase: &str, name: &str| found[phase][name].as_u64().unwrap();
 
-    assert!(at("asks", "answered") > CUTS, "no load");
-    // A call can be handed to the connection in the instant in which that ends, and lies there then.
-    assert_eq!(at("asks", "late"), 0, "asks that nobody answers");
-    for what in ["files", "tasks", "connections"] {
-        assert_eq!(at("cut", what), at("before", what), "{what} after the cuts, and before");
-        assert_eq!(at("dropped", what), at("at_first", what), "{what} without the limiter");
+    assert!(value("checks", "decided") > CUTS, "no load");
+    // Race: a caller hands a call to the connection; at the same instant, the connection ends. The call must
+    // fail at once instead of waiting there until its deadline.
+    assert_eq!(value("checks", "timed_out"), 0, "checks that timed out");
+    for name in ["files", "tasks", "connections"] {
+        assert_eq!(value("cut", name), value("before", name), "{name} after and before the cuts");
+        assert_eq!(value("dropped", name), value("at_first", name), "{name} without the limiter");
     }
-    let (before, after) = (at("before", "memory_kb"), at("cut", "memory_kb"));
+    let (before, after) = (value("before", "memory_kb"), value("cut", "memory_kb"));
     assert!(after < before + NOISE_KB, "{before} kB grew to {after} kB");
 }
 
-/// Not a test of its own: what the process of the test above runs.
+/// Not a test: the program that the process of the test above runs.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run by the other"]
+#[ignore = "run by the other test"]
 async fn instance() {
     let Ok(url) = std::env::var(URL) else { return };
     let mut admin = redis::Client::open(&*url).unwrap().get_multiplexed_async_connection().await.unwrap();
@@ -54,70 +56,71 @@ async fn instance() {
     let leased = limiter.gate("leased", Quota::fixed_window(1_000_000_000, HOUR));
     let leased = leased.leased(Lease::new().max_units(8).hold(Duration::from_millis(5)));
     let gates = [bucket, leased];
-    let mut asks = Asks::default();
-    ask_and_cut(&gates, &mut admin, FIRST, &mut asks).await;
+    let mut counts = Counts::default();
+    check_and_cut(&gates, &mut admin, FIRST, &mut counts).await;
     let before = settled(&gates[0], &mut admin).await;
-    ask_and_cut(&gates, &mut admin, CUTS - FIRST, &mut asks).await;
+    check_and_cut(&gates, &mut admin, CUTS - FIRST, &mut counts).await;
     let cut = settled(&gates[0], &mut admin).await;
     drop((gates, limiter));
-    soon("all of it ends", async || {
+    soon("the limiter has released everything", async || {
         let now = holdings(&mut admin).await;
-        ["files", "tasks", "connections"].iter().all(|what| now[what] == at_first[what])
+        ["files", "tasks", "connections"].iter().all(|name| now[name] == at_first[name])
     })
     .await;
     let dropped = holdings(&mut admin).await;
-    let found = json!({"asks": asks, "at_first": at_first, "before": before, "cut": cut, "dropped": dropped});
-    say(&found);
+    let found =
+        json!({"checks": counts, "at_first": at_first, "before": before, "cut": cut, "dropped": dropped});
+    report(&found);
 }
 
-#[expect(clippy::print_stdout, reason = "how an instance answers")]
-fn say(line: &Value) {
-    println!("\n{line}");
+#[expect(clippy::print_stdout, reason = "an instance reports on its standard output")]
+fn report(value: &Value) {
+    println!("\n{value}");
 }
 
-/// What became of asks.
+/// The numbers of checks by their result.
 #[derive(Debug, Default, serde::Serialize)]
-struct Asks {
-    answered: u64,
+struct Counts {
+    decided: u64,
     failed: u64,
-    /// Those of the failed that waited until their deadline.
-    late: u64,
+    /// The failed checks that waited until their deadline.
+    timed_out: u64,
 }
 
-/// Asks without end, eight at a time and one of them leased, while the connection
-/// is cut so often, each time after it has been of use again.
-async fn ask_and_cut(gates: &[Gate; 2], admin: &mut MultiplexedConnection, cuts: u64, asks: &mut Asks) {
-    let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+/// Runs eight tasks that check repeatedly, one of them at a leased gate. Meanwhile cuts the connection `cuts`
+/// times, each time after the new connection has carried decisions.
+async fn check_and_cut(gates: &[Gate; 2], admin: &mut MultiplexedConnection, cuts: u64, counts: &mut Counts) {
+    let (is_over, decided) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
     for task in 0..8 {
         let is_leased = task == 0;
         let gate = gates[usize::from(is_leased)].clone();
-        let (is_over, answered) = (is_over.clone(), answered.clone());
+        let (is_over, decided) = (is_over.clone(), decided.clone());
         tasks.spawn(async move {
             let key = format!("key-{}", task % 4);
-            let mut asks = Asks::default();
+            let mut counts = Counts::default();
             while !is_over.load(Ordering::Relaxed) {
                 match gate.check(key.as_str()).await {
-                    // A lease answers without a connection, too.
+                    // Checks at the leased gate are not counted: a lease decides without a connection.
                     Ok(decision) => {
                         assert!(decision.is_allowed());
-                        answered.fetch_add(u64::from(!is_leased), Ordering::Relaxed);
+                        decided.fetch_add(u64::from(!is_leased), Ordering::Relaxed);
                     }
                     Err(error) => {
                         assert!(error.is_unavailable(), "{error}");
-                        asks.failed += 1;
-                        asks.late += u64::from(error.is_timeout());
+                        counts.failed += 1;
+                        counts.timed_out += u64::from(error.is_timeout());
                     }
                 }
                 tokio::task::yield_now().await;
             }
-            asks
+            counts
         });
     }
     let mut done = 0;
     while done < cuts {
-        let seen = answered.load(Ordering::Relaxed);
-        soon("asks are answered", async || answered.load(Ordering::Relaxed) > seen + 8).await;
+        let before = decided.load(Ordering::Relaxed);
+        soon("checks are decided", async || decided.load(Ordering::Relaxed) > before + 8).await;
         let mut kill = redis::cmd("CLIENT");
         kill.arg("KILL").arg(&["TYPE", "normal", "SKIPME", "yes"]);
         let killed: u64 = kill.query_async(admin).await.unwrap();
@@ -125,30 +128,30 @@ async fn ask_and_cut(gates: &[Gate; 2], admin: &mut MultiplexedConnection, cuts:
     }
     is_over.store(true, Ordering::Relaxed);
     for task in tasks.join_all().await {
-        asks.failed += task.failed;
-        asks.late += task.late;
+        counts.failed += task.failed;
+        counts.timed_out += task.timed_out;
     }
-    asks.answered += answered.load(Ordering::Relaxed);
+    counts.decided += decided.load(Ordering::Relaxed);
 }
 
-/// What is held when the limiter is idle, with its connection made.
+/// Returns the resources held once the limiter is idle and connected.
 async fn settled(gate: &Gate, admin: &mut MultiplexedConnection) -> Value {
     let start = Instant::now();
     let mut last = Value::Null;
-    // The same twice, some time apart: nothing is on its way out any more.
-    soon("it is idle", async || {
-        let is_well = gate.peek("key-1").await.is_ok();
+    // Two equal samples, some time apart, show that no resource is still being released.
+    soon("the limiter is idle", async || {
+        let is_connected = gate.peek("key-1").await.is_ok();
         tokio::time::sleep(Duration::from_millis(20)).await;
         let now = holdings(admin).await;
-        let is_same = ["files", "tasks", "connections"].iter().all(|what| now[what] == last[what]);
+        let is_same = ["files", "tasks", "connections"].iter().all(|name| now[name] == last[name]);
         last = now;
-        is_well && is_same && start.elapsed() > Duration::from_millis(100)
+        is_connected && is_same && start.elapsed() > Duration::from_millis(100)
     })
     .await;
     last
 }
 
-/// What this process has, and the server of it.
+/// Returns the resources of this process, and the number of its connections at the server.
 async fn holdings(admin: &mut MultiplexedConnection) -> Value {
     let clients: String = redis::cmd("CLIENT").arg("LIST").query_async(admin).await.unwrap();
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

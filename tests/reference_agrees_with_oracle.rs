@@ -1,5 +1,5 @@
-//! The reference in `src/algorithm` gives each caller exactly the answer that the definitions give, over
-//! random sequences.
+//! The reference in `src/algorithm` returns to each caller exactly the answer of the definitions, over random
+//! sequences.
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
@@ -17,7 +17,7 @@ fn agree(plan: &Plan) -> Result<(), TestCaseError> {
     for (index, step) in played.iter().enumerate() {
         let (call, now) = (&step.call, step.call.now_us);
         let failed =
-            |why: String| TestCaseError::fail(format!("{}then {why}", plan::told(&played[..=index])));
+            |error: String| TestCaseError::fail(format!("{}then {error}", plan::told(&played[..=index])));
         for target in call.targets() {
             if reference.records[target.key].has_expired(now) {
                 oracles[target.key].expire(&target.quota, now).map_err(failed)?;
@@ -29,12 +29,12 @@ fn agree(plan: &Plan) -> Result<(), TestCaseError> {
                 for (group, (k, before)) in groups.iter().zip(&step.outcomes) {
                     let item = &group.items[0];
                     let answer = |index| taken(group, item, *k, before[0], now).answer(index);
-                    let ask = (group.n, item.cost, item.max_delay);
+                    let check = (group.n, item.cost, item.max_delay);
                     let admitted = oracles[item.target.key]
-                        .take(&item.target.quota, ask, now, answer)
+                        .take(&item.target.quota, check, now, answer)
                         .map_err(failed)?;
                     if admitted != *k {
-                        return Err(failed(format!("{admitted} pass, not {k}")));
+                        return Err(failed(format!("definitions admit {admitted}, reference admits {k}")));
                     }
                 }
             }
@@ -55,24 +55,25 @@ fn agree(plan: &Plan) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn hold(plans: impl Strategy<Value = Plan>) {
+fn assert_agreement(plans: impl Strategy<Value = Plan>) {
     let config = Config {
         cases: plan::sequences(),
         source_file: Some(file!()),
         max_shrink_iters: 20_000,
         ..Config::default()
     };
-    match TestRunner::new(config).run(&plans.prop_map(defined), |plan| agree(&plan)) {
+    match TestRunner::new(config).run(&plans.prop_map(without_undefined_cases), |plan| agree(&plan)) {
         Ok(()) => {}
-        Err(TestError::Fail(why, plan)) => panic!("{why}\n\n{plan:#?}"),
+        Err(TestError::Fail(reason, plan)) => panic!("{reason}\n\n{plan:#?}"),
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Removes cases that the definitions leave open. One is the tick to which a level is rounded when the rate
-/// changes in place. The other is a log whose clock is stepped back to before a refund: the refunded units
-/// may count again.
-fn defined(mut plan: Plan) -> Plan {
+/// Removes the two cases that the definitions leave open:
+///
+/// * The tick to which a level is rounded when the rate changes in place.
+/// * A log whose clock is stepped back to before a refund: the refunded units may count again.
+fn without_undefined_cases(mut plan: Plan) -> Plan {
     for limits in &mut plan.keys {
         let first = rate(&limits[0]);
         limits.retain(|quota| rate(quota) == first);
@@ -97,10 +98,10 @@ fn rate(quota: &Quota) -> Option<(u64, u64)> {
     }
 }
 
-/// Excludes logs. When their running total restarts, all entries in the window count as late as the newest
-/// one.
+/// Excludes logs: when the running total of a log restarts, all entries in the window count as late as the
+/// newest one.
 #[test]
-fn debts_beyond_any_limit() {
+fn debts_above_every_limit() {
     const FAMILIES: [Family; 5] = [
         Family::TokenBucket,
         Family::LeakyBucket,
@@ -108,7 +109,7 @@ fn debts_beyond_any_limit() {
         Family::ClockWindow,
         Family::SlidingCounter,
     ];
-    hold(plan::indebted(&FAMILIES));
+    assert_agreement(plan::indebted(&FAMILIES));
 }
 
-crate::held_for_each_family!(hold);
+crate::held_for_each_family!(assert_agreement);

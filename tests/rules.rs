@@ -1,12 +1,12 @@
-//! Limits from files.
+//! Rules loaded from files.
 
 mod beyond;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod config_errors;
 mod examples;
 mod loading;
 mod matching;
-mod mistakes;
 mod reloading;
-#[cfg(target_os = "linux")] // by what /proc tells of a process
+#[cfg(target_os = "linux")] // reads /proc
 mod under_load;

@@ -100,7 +100,7 @@ impl Callers {
     }
 
     /// Repeats a check until the condition holds.
-    fn until(&self, what: &str, gate: &Gate, is_so: impl Fn(&Decision) -> bool) {
+    fn until(&self, condition: &str, gate: &Gate, is_so: impl Fn(&Decision) -> bool) {
         let start = Instant::now();
         loop {
             thread::sleep(PAUSE);
@@ -108,7 +108,7 @@ impl Callers {
             if decided.as_ref().is_ok_and(&is_so) {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "{:?}: not in time: {what}: {decided:?}", self.kind);
+            assert!(start.elapsed() < PATIENCE, "{:?}: not in time: {condition}: {decided:?}", self.kind);
         }
     }
 }
@@ -162,13 +162,13 @@ impl Scene {
 
     /// Waits until Redis decides, then disturbs the runtime.
     fn begin(&mut self, gate: &Gate) {
-        self.callers.until("Redis decides", gate, |it| it.source() == Source::Redis);
+        self.callers.until("Redis decides", gate, |decision| decision.source() == Source::Redis);
         self.callers.disturb();
     }
 
     fn outage(&mut self, gate: &Gate) {
         self.server.kill();
-        self.callers.until("Redis is away", gate, |it| it.source() == Source::Local);
+        self.callers.until("Redis is away", gate, |decision| decision.source() == Source::Local);
         // Enough checks to open the circuit breaker.
         for _ in 0..10 {
             let _ = self.callers.check(gate, "other");
@@ -197,10 +197,10 @@ impl Scene {
     }
 
     /// Waits until the condition holds. It runs on the healthy runtime.
-    fn soon(&self, what: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
+    fn soon(&self, condition: &str, within: Duration, mut is_so: impl FnMut() -> bool) {
         let start = Instant::now();
         while !is_so() {
-            assert!(start.elapsed() < within, "{:?}: not within {within:?}: {what}", self.callers.kind);
+            assert!(start.elapsed() < within, "{:?}: not within {within:?}: {condition}", self.callers.kind);
             thread::sleep(PAUSE);
         }
     }
@@ -225,7 +225,7 @@ fn checks_return_to_redis_after_an_outage() {
 }
 
 #[test]
-fn a_switch_is_followed_and_withdrawn() {
+fn switch_and_its_end_are_observed() {
     on_every_kind(|kind| {
         let mut scene = Scene::new(kind);
         let gate = scene.gate();
@@ -324,7 +324,7 @@ fn checks_return_to_a_redis_that_was_silent() {
 }
 
 #[test]
-fn an_attempt_to_connect_on_a_runtime_that_is_not_polled_is_replaced() {
+fn connection_attempt_on_an_unpolled_runtime_is_replaced() {
     let server = Server::process(&[]).unwrap();
     let builder = builder_as_is(server.url()).deadline(DEADLINE);
     let limiter = builder.on_failure(OnFailure::Error).breaker(false).build().unwrap();

@@ -37,18 +37,18 @@ fn current_thread() -> Runtime {
 struct Setting {
     server: Server,
     /// Drives the connection.
-    runs: Runtime,
+    polled: Runtime,
     _limiter: Limiter,
     gate: Gate,
 }
 
 fn setting() -> Setting {
     let server = Server::process(&[]).unwrap();
-    let runs = multi_thread();
+    let polled = multi_thread();
     let limiter = builder(server.url()).deadline(DEADLINE).deny_cache(Duration::ZERO).build().unwrap();
-    runs.block_on(limiter.ready()).unwrap();
+    polled.block_on(limiter.ready()).unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1 << 40, HOUR));
-    Setting { server, runs, _limiter: limiter, gate }
+    Setting { server, polled, _limiter: limiter, gate }
 }
 
 #[track_caller]
@@ -102,19 +102,19 @@ fn checks_are_decided_where_runtimes_are_only_polled_inside_block_on() {
 }
 
 #[test]
-fn checks_are_decided_where_each_call_has_a_current_thread_runtime_of_its_own() {
+fn checks_are_decided_where_each_call_has_its_own_current_thread_runtime() {
     check_on_new_runtimes(current_thread);
 }
 
 #[test]
-fn checks_are_decided_where_each_call_has_a_multi_thread_runtime_of_its_own() {
+fn checks_are_decided_where_each_call_has_its_own_multi_thread_runtime() {
     check_on_new_runtimes(multi_thread);
 }
 
 /// Other runtimes end while their callers wait.
 #[test]
 fn checks_are_decided_where_other_runtimes_end_under_load() {
-    let Setting { gate, runs, .. } = &setting();
+    let Setting { gate, polled, .. } = &setting();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -129,13 +129,13 @@ fn checks_are_decided_where_other_runtimes_end_under_load() {
         });
         let callers = (0..CALLERS).map(|number| {
             let gate = gate.clone();
-            runs.spawn(async move {
+            polled.spawn(async move {
                 for _ in 0..100 {
                     assert_right(gate.check(format!("user:{number}")).await);
                 }
             })
         });
-        let ended = runs.block_on(join_all(callers));
+        let ended = polled.block_on(join_all(callers));
         is_over.store(true, Ordering::SeqCst);
         ended.into_iter().for_each(Result::unwrap);
     });
@@ -151,7 +151,7 @@ enum Then {
 fn checks_of_a_living_runtime_are_decided_if_the_other(then: &Then) {
     /// Too few for a second dispatcher.
     const FEW: usize = 10;
-    let Setting { server, runs, gate, .. } = &setting();
+    let Setting { server, polled, gate, .. } = &setting();
     let other = multi_thread();
     let paused = Paused::new(server);
     let (report, reached) = mpsc::channel();
@@ -168,10 +168,10 @@ fn checks_of_a_living_runtime_are_decided_if_the_other(then: &Then) {
         drop(own);
     });
     assert_eq!(reached.recv().unwrap(), "enqueued");
-    let taken_along = runs.block_on(async { start_many(gate, "taken along", FEW) });
+    let dequeued = polled.block_on(async { start_many(gate, "dequeued", FEW) });
     release.send(()).unwrap();
     assert_eq!(reached.recv().unwrap(), "in flight");
-    let behind = runs.block_on(async { start_many(gate, "behind", FEW) });
+    let behind = polled.block_on(async { start_many(gate, "behind", FEW) });
     let release = match then {
         Then::IsBlocked => Some(release),
         Then::Ends => {
@@ -181,7 +181,7 @@ fn checks_of_a_living_runtime_are_decided_if_the_other(then: &Then) {
         }
     };
     drop(paused);
-    let decided = runs.block_on(join_all(taken_along.into_iter().chain(behind)));
+    let decided = polled.block_on(join_all(dequeued.into_iter().chain(behind)));
     decided.into_iter().for_each(assert_right);
     drop(release);
 }
@@ -199,17 +199,17 @@ fn checks_in_flight_and_behind_are_decided_if_the_runtime_of_their_dispatcher_en
 /// 60 callers run on two multi-thread runtimes, one of which is blocked repeatedly.
 #[test]
 fn checks_are_decided_where_another_multi_thread_runtime_is_blocked_under_load() {
-    let Setting { gate, runs, .. } = &setting();
+    let Setting { gate, polled, .. } = &setting();
     for _ in 0..5 {
-        let stands = multi_thread();
+        let blocked = multi_thread();
         for number in 0..CALLERS / 2 {
             let gate = gate.clone();
-            stands.spawn(async move { while gate.check(format!("own:{number}")).await.is_ok() {} });
+            blocked.spawn(async move { while gate.check(format!("own:{number}")).await.is_ok() {} });
         }
         let callers: Vec<_> = (0..CALLERS / 2)
             .map(|number| {
                 let gate = gate.clone();
-                runs.spawn(async move {
+                polled.spawn(async move {
                     for _ in 0..200 {
                         assert_right(gate.check(format!("user:{number}")).await);
                     }
@@ -217,9 +217,9 @@ fn checks_are_decided_where_another_multi_thread_runtime_is_blocked_under_load()
             })
             .collect();
         let (release, released) = mpsc::channel::<()>();
-        stands.spawn(async move { released.recv() });
-        runs.block_on(join_all(callers)).into_iter().for_each(Result::unwrap);
+        blocked.spawn(async move { released.recv() });
+        polled.block_on(join_all(callers)).into_iter().for_each(Result::unwrap);
         drop(release);
-        stands.shutdown_background();
+        blocked.shutdown_background();
     }
 }

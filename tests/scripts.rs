@@ -1,6 +1,6 @@
-//! Tests the promises of each script to the operator of Redis:
+//! Tests these guarantees of each script to the operator of Redis:
 //!
-//! * The text is the reviewed one.
+//! * Its text is the reviewed one.
 //! * The script touches only the keys and commands that its header lists.
 //! * The work is bounded.
 //! * An error of one key fails only the group of that key.
@@ -18,39 +18,39 @@ use crate::support::acl;
 use crate::support::plan::{Call, Group, Part, Target, Verb};
 use crate::support::script::{arguments, connect, test_build};
 
-/// Pins the scripts: a change to a script must be reviewed, and changes this list too.
+/// Pins the scripts: a change to a script also changes this list, so it is reviewed.
 const DIGESTS: &[(&str, &str)] = &[
-    ("take:token_bucket", "3a508c427e0510e1054060b8b34be319c6d94693"),
-    ("take:leaky_bucket", "50f0803866b72aea02da1fd5559586ed00cce581"),
-    ("take:fixed_window", "8be99e9231098dc66db7dfe7624a8080bd0dd603"),
-    ("take:sliding_log", "e2f7274a41d505635b408fb09ceb1b38b51a165e"),
-    ("take:sliding_counter", "115d1721e3c6c585d9290f9d41ca532dcb86a26a"),
-    ("refund:token_bucket", "8bdbf015aca34a2a2b5e5cd9edc528487dbafe1c"),
-    ("refund:leaky_bucket", "e175e4bd973cb6bf95488c6c36af032c2aa8a212"),
-    ("refund:fixed_window", "7d249819ff96962f14bf2a888969f9e7d27ba148"),
-    ("refund:sliding_log", "74ec8d2fd60135e0af9c6b59ed820c75e1ca9c11"),
-    ("refund:sliding_counter", "51f9c16946761cbabf3a565cbba56d9f0fb58f90"),
-    ("penalize:token_bucket", "112637ceab3a71c70d73a242ce04fe13017579ea"),
-    ("penalize:leaky_bucket", "ae82a87c8dbd18459747f12b361c186f137a38c1"),
-    ("penalize:fixed_window", "95eff3834639d45ffbf7b341391bfaf0a9c2a95f"),
-    ("penalize:sliding_log", "bbc7c02bf88400e7ba7e7c19c99946c845fce71d"),
-    ("penalize:sliding_counter", "55185337a0361d77d7e210357a49a6a0f0982360"),
-    ("block:token_bucket", "b3d220a001d33d86bca224870ea53979a6d2f621"),
-    ("block:leaky_bucket", "87c33fa38e835edfc6245040689cef437495f8d9"),
-    ("block:fixed_window", "5b06756774f6d0841b1683143613a064e55b68f6"),
-    ("block:sliding_log", "9b16868ef898dc669cf9c5fee6d4641d26f763a0"),
-    ("block:sliding_counter", "6e251d973f540a1dd5b1b3e1ea2dad68b9dee422"),
-    ("group", "02cb03371b3396ca1ed614e16528745581694620"),
-    ("reset", "e46de8ad281b5b7e11bbfc196935f080da9f576b"),
-    ("heartbeat", "cb6e7ff82fb3c3103e17c8c1ebbe8208fbd41656"),
-    ("orders", "dcc61e0ddffcbdfc38ebd9e9fb7ccc5d810f271e"),
-    ("order", "49db100b53e4809b036a7b7e79f1c37895ccfef8"),
+    ("take:token_bucket", "006064a1ba51312144f6530ac44f022a3eeaa5a1"),
+    ("take:leaky_bucket", "f5a44312eb443b6b19a50144db18a0b91f4595d1"),
+    ("take:fixed_window", "edaad110f4b72b9ebd3ccc15bb029d0baafbb025"),
+    ("take:sliding_log", "a4d6ab07717bce30b2e713f44e5fe877a735cdc6"),
+    ("take:sliding_counter", "5c5b1f7479c6c6e3a9713d66bcd4384fa7e11b07"),
+    ("refund:token_bucket", "992b3d764e3f81183a4ba85cfd3c88506ebeea52"),
+    ("refund:leaky_bucket", "0f770d8ae27a8ca3fc2cf6910b6eb51a9badc13f"),
+    ("refund:fixed_window", "159255599022305df336d0a7436dc4794583b38b"),
+    ("refund:sliding_log", "6046f49c8c8f3ac14d1e821e20f9ac4f3b784f73"),
+    ("refund:sliding_counter", "1f62fa2117ea319ec98cf3ae6a6c2612120c19eb"),
+    ("penalize:token_bucket", "f56286a99151cfc126e49deab306868328aabe30"),
+    ("penalize:leaky_bucket", "aab839811859b92ce3ba510754004bf93be1f773"),
+    ("penalize:fixed_window", "a58f67dfe9525f2d7fcf903f30005fe0402b4e6f"),
+    ("penalize:sliding_log", "66d4ebe912c4c146a514e8e7284f4299091ed9d1"),
+    ("penalize:sliding_counter", "88881ddfe9a125f21002ca3e41eab0f43867a814"),
+    ("block:token_bucket", "b06de474d003071f4da2a69392b9730d79b78ea9"),
+    ("block:leaky_bucket", "2401b90b1040abf7be2ba42be601ca67e74add4b"),
+    ("block:fixed_window", "8cea7567f8a3a6693bf9d776370a5b385efe49ed"),
+    ("block:sliding_log", "9a33b70f974d0d0f505ddd5ae8414f93cdd29149"),
+    ("block:sliding_counter", "fa6f098345af38e9ddff05b83577c0bdfa09a122"),
+    ("group", "3bcfa1d9e107728bfc94d2a4c961c5e98ca31250"),
+    ("reset", "50d0b6896e7753deb964a64935a156ec3478f0e4"),
+    ("heartbeat", "9aab087af92944096f8676b42f58e38cc723b34a"),
+    ("overrides", "f643c81dc003d92f653d8a23a296c7989c8d8161"),
+    ("override", "812e63ce2aa1919a16dc0d1fb30903c43c22ef88"),
 ];
 
 #[test]
 fn digests_are_pinned() {
-    let found: Vec<(&str, &str)> = scripts::all().map(|script| (script.name, script.digest())).collect();
-    assert_eq!(found, DIGESTS, "a script changed: review it, then pin the digests on the left");
+    let digests: Vec<(&str, &str)> = scripts::all().map(|script| (script.name, script.digest())).collect();
+    assert_eq!(digests, DIGESTS, "a script changed: review it, then pin the digests on the left");
 }
 
 /// Returns each file in `lua`, by its name without the extension.
@@ -70,22 +70,22 @@ fn files() -> Vec<(String, String)> {
 }
 
 #[test]
-fn headers_say_what_each_file_does() {
+fn each_file_has_a_complete_header_and_no_globals() {
     const ALGORITHMS: [&str; 5] =
         ["token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter"];
     for (name, text) in files() {
         let header = text.strip_prefix("--[[\n").and_then(|rest| rest.split_once("]]\n"));
-        let (header, body) = header.unwrap_or_else(|| panic!("{name}.lua begins with no header"));
+        let (header, body) = header.unwrap_or_else(|| panic!("{name}.lua does not begin with a header"));
         assert!(header.starts_with(&format!("  {name}: ")), "{name}.lua does not begin with its name");
         let sections: &[&str] = match &*name {
-            "clock" | "prelude" | "text" | "in_full" => &["Promises"],
-            _ if name.starts_with("usual_") => &["Promises"],
+            "now" | "prelude" | "hash_state" | "slow_path" => &["Defines"],
+            _ if name.starts_with("fast_") => &["Defines"],
             _ if ALGORITHMS.contains(&&*name) => &["KEYS", "ARGV", "State", "Writes"],
             _ => &["KEYS", "ARGV", "Returns", "Writes"],
         };
         for section in sections {
-            let stands = header.lines().any(|line| line.trim_start().starts_with(&format!("{section} ")));
-            assert!(stands, "the header of {name}.lua does not say {section}");
+            let is_present = header.lines().any(|line| line.trim_start().starts_with(&format!("{section} ")));
+            assert!(is_present, "the header of {name}.lua has no section {section}");
         }
         // Everything else must be local: a global would outlive the call.
         for line in body.lines().filter(|line| !line.starts_with([' ', '-'])) {
@@ -115,7 +115,7 @@ fn calls(text: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn only_listed_commands_are_called_on_nothing_but_keys() {
+fn scripts_call_only_listed_commands_and_only_on_their_keys() {
     let mut used = BTreeSet::new();
     for (name, text) in files() {
         let body = text.split_once("]]\n").unwrap().1;
@@ -123,11 +123,11 @@ fn only_listed_commands_are_called_on_nothing_but_keys() {
         let body = body.replace("entry(", "").replace("pcall(", "");
         let any = body.matches("call(").count() + body.matches("try(").count();
         let literal = body.matches("call('").count() + body.matches("try('").count();
-        assert_eq!(any, literal, "{name}.lua: a command whose name is not written out");
+        assert_eq!(any, literal, "{name}.lua: a command whose name is not a literal");
         for (command, argument) in calls(&body) {
             let is_key =
                 matches!(&*argument, "key" | "KEYS[i]") || (command == "TIME" && argument.is_empty());
-            assert!(is_key, "{name}.lua: {command} on `{argument}`");
+            assert!(is_key, "{name}.lua: {command} on `{argument}`, which is not a key");
             used.insert(command);
         }
     }
@@ -135,29 +135,29 @@ fn only_listed_commands_are_called_on_nothing_but_keys() {
     assert_eq!(used, listed, "the list must hold exactly the commands that the scripts call");
 }
 
-/// Results of the test build hold for the scripts only if nothing else differs.
+/// Results of the test build apply to the scripts only if nothing else differs.
 #[test]
-fn the_test_build_differs_in_time_and_expiry_alone() {
+fn test_build_differs_only_in_time_and_expiry() {
     for script in scripts::all() {
         let (text, replaced) = test_build(script.text);
-        let holds = |function: &str| script.text.contains(&format!("local function {function}("));
+        let has = |function: &str| script.text.contains(&format!("local function {function}("));
         let expected = [
             ("TIME", usize::from(script.name != "reset")),
             (
                 "PEXPIREAT",
-                usize::from(script.name != "reset") + usize::from(holds("usual") && !holds("sliding_log")),
+                usize::from(script.name != "reset") + usize::from(has("fast_path") && !has("sliding_log")),
             ),
-            ("PEXPIRETIME", if holds("fixed_window") { 1 + usize::from(holds("usual")) } else { 0 }),
-            ("PTTL", usize::from(holds("token_bucket"))),
-            ("SET", if holds("fixed_window") { 2 } else { 0 }),
+            ("PEXPIRETIME", if has("fixed_window") { 1 + usize::from(has("fast_path")) } else { 0 }),
+            ("PTTL", usize::from(has("token_bucket"))),
+            ("SET", if has("fixed_window") { 2 } else { 0 }),
             ("UNLINK, in reset", usize::from(script.name == "reset")),
-            ("UNLINK", 2 * usize::from(holds("sliding_log")) + usize::from(holds("fixed_window"))),
+            ("UNLINK", 2 * usize::from(has("sliding_log")) + usize::from(has("fixed_window"))),
         ];
         assert_eq!(replaced, expected.map(|(_, count)| count), "{}: {expected:?}", script.name);
         let left = calls(&text).into_iter().find(|(command, _)| {
             ["TIME", "TTL", "EXPIRE", "UNLINK"].iter().any(|word| command.contains(word))
         });
-        assert_eq!(left, None, "{} is not held by the test's clock", script.name);
+        assert_eq!(left, None, "{} uses a clock or an expiry that the test does not control", script.name);
     }
 }
 
@@ -313,45 +313,43 @@ fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
     if is_log { found } else { [found, vec![(vec!["ZADD", "1", "member"], "WRONGTYPE")]].concat() }
 }
 
-/// In a batch, and in a group of several items, before and after valid ones.
+/// The invalid key is in a batch, and in a group of several items, before and after valid keys.
 #[test]
-fn what_is_wrong_with_a_key_fails_its_group_alone() {
+fn corrupt_key_fails_only_its_group() {
     let server = harness::Server::process(&[]).unwrap();
     let mut connection = connect(server.url());
     let good = Quota::token_bucket(9, Rate::per_hour(9));
     for (name, quota) in quotas() {
         for (number, (command, error)) in garbage(&quota).into_iter().enumerate() {
-            let keys: Vec<String> = ["bad", "first", "beside", "last"]
-                .iter()
-                .map(|key| format!("{name}:{number}:{key}"))
-                .collect();
+            let keys: Vec<String> =
+                ["bad", "first", "good", "last"].iter().map(|key| format!("{name}:{number}:{key}")).collect();
             let (verb, args) = command.split_first().unwrap();
             let _: Value = redis::cmd(verb).arg(&keys[0]).arg(args).query(&mut connection).unwrap();
             let before = dump(&mut connection, &keys[..1]);
-            let said = |value: &Value| match value {
+            let error_of = |value: &Value| match value {
                 Value::BulkString(text) => String::from_utf8(text.clone()).unwrap(),
                 other => panic!("{name}: {command:?}: {other:?}"),
             };
 
             // A bad item and a good one in one group: neither is charged.
-            let group = Group { n: 1, items: vec![part(2, good), part(0, quota)] };
-            let other_way = Group { n: 1, items: vec![part(0, quota), part(2, good)] };
-            let batch = vec![one(1, good), group, other_way, one(3, good)];
+            let bad_last = Group { n: 1, items: vec![part(2, good), part(0, quota)] };
+            let bad_first = Group { n: 1, items: vec![part(0, quota), part(2, good)] };
+            let batch = vec![one(1, good), bad_last, bad_first, one(3, good)];
             let reply = take(&mut connection, batch, &keys);
-            let [Value::Int(-2), _, bad, bad_too, Value::Int(-2), _] = &*reply else {
+            let [Value::Int(-2), _, first_error, second_error, Value::Int(-2), _] = &*reply else {
                 panic!("{name}: {command:?}: {reply:?}")
             };
             // Each error names the bad item's index in its group.
-            for (reply, place) in [(bad, 2), (bad_too, 1)] {
-                let said = said(reply);
-                assert!(said.starts_with(&format!("{place} {error}")), "{name}: {command:?}: {said}");
+            for (reply, item) in [(first_error, 2), (second_error, 1)] {
+                let message = error_of(reply);
+                assert!(message.starts_with(&format!("{item} {error}")), "{name}: {command:?}: {message}");
             }
             assert_eq!(dump(&mut connection, &keys[..1]), before, "{name}: {command:?}: written");
-            assert_eq!(dump(&mut connection, &keys[2..3]), [None], "{name}: {command:?}: charged beside");
+            assert_eq!(dump(&mut connection, &keys[2..3]), [None], "{name}: {command:?}: charged");
 
             // The script for one algorithm, and the scripts that only write.
             let reply = take(&mut connection, vec![one(0, quota), one(1, quota)], &keys);
-            assert!(said(&reply[0]).starts_with(error), "{name}: {command:?}: {reply:?}");
+            assert!(error_of(&reply[0]).starts_with(error), "{name}: {command:?}: {reply:?}");
             let at = Target { key: 0, quota };
             for verb in [
                 Verb::Penalize(at, 1),
@@ -360,7 +358,7 @@ fn what_is_wrong_with_a_key_fails_its_group_alone() {
                 Verb::Block(at, 0),
             ] {
                 let reply = eval(&mut connection, &Call { now_us: 0, verb }, &keys);
-                assert!(said(&reply).starts_with(error), "{name}: {command:?}: {reply:?}");
+                assert!(error_of(&reply).starts_with(error), "{name}: {command:?}: {reply:?}");
             }
             assert_eq!(dump(&mut connection, &keys[..1]), before, "{name}: {command:?}: written");
         }
@@ -369,7 +367,7 @@ fn what_is_wrong_with_a_key_fails_its_group_alone() {
 
 /// Without free memory, reads succeed, writes fail, and no write is partial.
 #[test]
-fn out_of_memory_fails_what_writes_alone() {
+fn out_of_memory_fails_only_writes() {
     let options = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
     let server = harness::Server::process(&options).unwrap();
     let mut connection = connect(server.url());
@@ -397,15 +395,15 @@ fn out_of_memory_fails_what_writes_alone() {
         let reply = take(&mut connection, vec![peek, one(index, quota), denied], &keys);
         let fields = quota.kind().algorithm().fields();
         let failed = &reply[fields];
-        let Value::BulkString(said) = failed else { panic!("{name}: {reply:?}") };
-        assert!(said.starts_with(b"OOM"), "{name}: {reply:?}");
-        assert_eq!(reply.len(), 2 * fields + 1, "{name}: the others are answered: {reply:?}");
+        let Value::BulkString(error) = failed else { panic!("{name}: {reply:?}") };
+        assert!(error.starts_with(b"OOM"), "{name}: {reply:?}");
+        assert_eq!(reply.len(), 2 * fields + 1, "{name}: not all other keys have a row: {reply:?}");
 
         let at = Target { key: names.len() + index, quota };
         for verb in [Verb::Penalize(at, 1), Verb::Refund(at, 1, None), Verb::Block(at, 1_000_000)] {
             let reply = eval(&mut connection, &Call { now_us: 0, verb: verb.clone() }, &keys);
-            let Value::BulkString(said) = &reply else { panic!("{name}: {verb:?}: {reply:?}") };
-            assert!(said.starts_with(b"OOM"), "{name}: {reply:?}");
+            let Value::BulkString(error) = &reply else { panic!("{name}: {verb:?}: {reply:?}") };
+            assert!(error.starts_with(b"OOM"), "{name}: {reply:?}");
         }
     }
     assert_eq!(dump(&mut connection, &keys), before);
@@ -425,7 +423,7 @@ fn commands_called(connection: &mut Connection) -> u64 {
 
 /// No call reads or writes a whole log, however long it is.
 #[test]
-fn a_log_of_100_000_entries_is_checked_with_few_commands() {
+fn log_of_100_000_entries_is_checked_with_few_commands() {
     const ENTRIES: u64 = 100_000;
     let server = harness::Server::process(&[]).unwrap();
     let mut connection = connect(server.url());
@@ -454,10 +452,11 @@ fn a_log_of_100_000_entries_is_checked_with_few_commands() {
         let at = Target { key: 0, quota };
         redis::cmd("DEL").arg(&keys).exec(&mut connection).unwrap();
         fill(&mut connection, "log");
-        let ask = |cost: u64| Verb::Take(vec![Group { n: 1, items: vec![Part { cost, ..part(0, quota) }] }]);
+        let check =
+            |cost: u64| Verb::Take(vec![Group { n: 1, items: vec![Part { cost, ..part(0, quota) }] }]);
         for verb in [
-            ask(1),
-            ask(limit),
+            check(1),
+            check(limit),
             Verb::Penalize(at, 5),
             Verb::Refund(at, 3, None),
             Verb::Block(at, 1_000_000),
@@ -472,7 +471,7 @@ fn a_log_of_100_000_entries_is_checked_with_few_commands() {
             let after = length(&mut connection, "log");
             assert!(after + 256 >= before, "{verb:?} removed {} entries", before - after);
             let is_admitted = matches!(&verb, Verb::Take(groups) if groups[0].items[0].cost == 1);
-            assert!(!is_admitted || after + 255 == before, "{verb:?} left more stale entries than it has to");
+            assert!(!is_admitted || after + 255 == before, "{verb:?} left removable stale entries");
         }
     }
 }

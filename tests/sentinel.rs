@@ -1,4 +1,4 @@
-//! Sentinels are asked for the primary, and a failover is followed.
+//! The limiter gets the address of the primary from the sentinels, and follows a failover.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn limiter(sentinels: &Sentinels, name: &str) -> Limiter {
 }
 
 #[tokio::test]
-async fn a_primary_that_dies_is_followed_by_the_one_that_the_sentinels_choose() {
+async fn limiter_follows_the_failover_after_its_primary_dies() {
     let mut sentinels = Sentinels::start().unwrap();
     let gate = limiter(&sentinels, sentinels.name()).gate("gate", PLENTY);
     assert!(gate.check("key").await.unwrap().is_allowed());
@@ -27,16 +27,16 @@ async fn a_primary_that_dies_is_followed_by_the_one_that_the_sentinels_choose() 
 }
 
 #[tokio::test]
-async fn a_primary_that_is_demoted_alive_is_left() {
+async fn limiter_leaves_a_primary_that_is_demoted_alive() {
     let sentinels = Sentinels::start().unwrap();
     let gate = limiter(&sentinels, sentinels.name()).gate("gate", PLENTY);
     assert!(gate.check("key").await.unwrap().is_allowed());
     sentinels.exchange().unwrap();
     let (old, new) = (sentinels.primary().unwrap(), sentinels.replica());
-    // Who is promoted cuts its clients off.
+    // A server that is promoted closes its client connections.
     let promoted = || new.cli(&["ROLE"]).is_ok_and(|role| role.contains("master"));
     soon("the replica is promoted", async || promoted()).await;
-    // The sentinels do it too, after 8 s.
+    // The sentinels would demote the old primary, too, but only after 8 s.
     let port = new.url().rsplit(':').next().unwrap();
     old.cli(&["REPLICAOF", "127.0.0.1", port]).unwrap();
     soon("Redis decides again", async || gate.check("key").await.is_ok()).await;
@@ -44,7 +44,7 @@ async fn a_primary_that_is_demoted_alive_is_left() {
 }
 
 #[tokio::test]
-async fn sentinels_that_know_nothing_of_the_primary_are_an_error_that_says_so() {
+async fn primary_unknown_to_the_sentinels_is_an_error_that_states_the_cause() {
     let sentinels = Sentinels::start().unwrap();
     let error = limiter(&sentinels, "nobody").ready().await.unwrap_err();
     assert!(error.is_unavailable(), "{error}");

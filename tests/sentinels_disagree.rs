@@ -20,17 +20,17 @@ fn sentinel(primary: &str, delay: Duration) -> String {
     thread::spawn(move || {
         for client in listener.incoming() {
             let client = client.unwrap();
-            thread::spawn(move || answer(client, primary, delay));
+            thread::spawn(move || reply_to(client, primary, delay));
         }
     });
     url
 }
 
-fn answer(mut client: TcpStream, primary: SocketAddr, delay: Duration) {
+fn reply_to(mut client: TcpStream, primary: SocketAddr, delay: Duration) {
     let mut commands = Parser::new();
     while let Ok(Value::Array(command)) = commands.parse_value(&mut client) {
-        let is_question = matches!(&command[0], Value::BulkString(name) if name == b"SENTINEL");
-        let reply = if is_question {
+        let is_query = matches!(&command[0], Value::BulkString(name) if name == b"SENTINEL");
+        let reply = if is_query {
             thread::sleep(delay);
             let (host, port) = (primary.ip().to_string(), primary.port().to_string());
             format!("*2\r\n${}\r\n{host}\r\n${}\r\n{port}\r\n", host.len(), port.len())
@@ -56,7 +56,7 @@ async fn sentinel_that_names_a_dead_primary_does_not_hide_the_others() {
     let wrong = sentinel(&hole.url, Duration::ZERO);
     let right = sentinel(server.url(), Duration::from_millis(50));
     let gate = limiter(&[wrong, right]).gate("gate", Quota::fixed_window(1_000, HOUR));
-    soon("the true primary decides", async || gate.check("key").await.is_ok()).await;
+    soon("the live primary decides", async || gate.check("key").await.is_ok()).await;
     assert!(hole.taken() > 0, "the dead primary was not tried");
 }
 

@@ -1,4 +1,4 @@
-//! A gate in shadow mode allows every check, even if it cannot decide it.
+//! A gate in shadow mode allows every check, even if the limiter cannot decide the check.
 
 use harness::Server;
 use tidegate::{Decision, Gate, Limiter, Quota, Source, Switch};
@@ -25,12 +25,12 @@ fn is_open(decision: &Decision) -> bool {
 async fn an_error_of_a_gate_in_shadow_does_not_fail_the_group() {
     let server = Server::process(&[]).unwrap();
     let (limiter, shadow, other) = corrupt(&server).await;
-    for left in [1, 0] {
-        let all = limiter.check_all([other.ask("x"), shadow.ask("x")]).await.unwrap();
+    for remaining in [1, 0] {
+        let all = limiter.check_all([other.key("x"), shadow.key("x")]).await.unwrap();
         assert!(all.is_allowed() && is_open(&all.decisions()[1]));
-        assert_eq!((all.binding().gate(), all.binding().remaining()), ("other", left));
+        assert_eq!((all.binding().gate(), all.binding().remaining()), ("other", remaining));
     }
-    let all = limiter.check_all([shadow.ask("x"), other.ask("x")]).await.unwrap();
+    let all = limiter.check_all([shadow.key("x"), other.key("x")]).await.unwrap();
     assert_eq!((all.is_allowed(), all.binding().gate()), (false, "other"));
 }
 
@@ -40,7 +40,7 @@ async fn a_cost_above_the_limit_of_a_gate_in_shadow_does_not_fail_the_group() {
     let limiter = builder(server.url()).build().unwrap();
     let (shadow, other) = (limiter.gate("shadow", QUOTA), limiter.gate("other", QUOTA));
     limiter.control().switch("shadow", Switch::Shadow, None).await.unwrap();
-    let all = limiter.check_all([other.ask("x"), shadow.ask("x").cost(3)]).await.unwrap();
+    let all = limiter.check_all([other.key("x"), shadow.key("x").cost(3)]).await.unwrap();
     assert!(all.is_allowed() && is_open(&all.decisions()[1]));
     assert_eq!(other.peek("x").await.unwrap().remaining(), 1);
 }

@@ -13,7 +13,7 @@ const SHOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua/show.lua");
 const KEY: &str = "user:42";
 const MINUTE: Duration = Duration::from_secs(60);
 const ENDING: &str = "; tidegate did not write this: find the other writer, then delete the key";
-/// The commands that it calls: a subset of the README's list.
+/// The commands that the script calls: a subset of the README's list.
 const RIGHTS: [&str; 10] = [
     "+eval",
     "+time",
@@ -27,29 +27,29 @@ const RIGHTS: [&str; 10] = [
     "+zrangebyscore",
 ];
 
-/// Starts a server whose clock stands at [`START`], with a user that can only read.
+/// Starts a server whose clock is frozen at [`START`], with a user that can only read.
 fn set_up() -> (Server, Limiter) {
     let server = Server::with_shiftable_clock().unwrap();
-    set(&server, Duration::ZERO);
+    set_clock(&server, Duration::ZERO);
     let user = [&["ACL", "SETUSER", "reader", "reset", "on", ">pw", "~*"][..], &RIGHTS].concat();
     assert_eq!(server.cli(&user).unwrap(), "OK");
     let limiter = builder(server.url()).deny_cache(Duration::ZERO).build().unwrap();
     (server, limiter)
 }
 
-fn set(server: &Server, since_start: Duration) {
+fn set_clock(server: &Server, since_start: Duration) {
     server.freeze_clock(u64::try_from((START + since_start).as_micros()).unwrap());
 }
 
 fn show(server: &Server, redis_key: &str) -> String {
     let text = std::fs::read_to_string(SHOW).unwrap();
-    let line =
+    let output =
         server.cli(&["--user", "reader", "--pass", "pw", "--no-auth-warning", "EVAL", &text, "1", redis_key]);
-    line.unwrap()
+    output.unwrap()
 }
 
 /// Returns gates of each algorithm, 5 per minute, with the description of 3 units used at [`START`].
-fn described() -> [(&'static str, Quota, &'static str, &'static str); 6] {
+fn descriptions() -> [(&'static str, Quota, &'static str, &'static str); 6] {
     let window = "fixed window of 60s";
     [
         (
@@ -82,18 +82,18 @@ fn described() -> [(&'static str, Quota, &'static str, &'static str); 6] {
 }
 
 #[tokio::test]
-async fn each_algorithm_is_described_untouched_used_blocked_and_over() {
+async fn each_algorithm_is_described_untouched_used_blocked_and_unblocked() {
     let (server, limiter) = set_up();
-    for (name, quota, title, words) in described() {
+    for (name, quota, title, words) in descriptions() {
         let gate = limiter.gate(name, quota);
         let redis_key = gate.redis_key(KEY).unwrap();
-        set(&server, Duration::ZERO);
+        set_clock(&server, Duration::ZERO);
         assert_eq!(show(&server, &redis_key), format!("{title}: no such key, untouched"));
         assert!(gate.check_cost(KEY, 3).await.unwrap().is_allowed());
         assert_eq!(show(&server, &redis_key), format!("{title}{words}"));
         gate.block(KEY, 2 * HOUR).await.unwrap();
         assert_eq!(show(&server, &redis_key), format!("{title}{words}, all checks denied for 2h 0m"));
-        set(&server, HOUR);
+        set_clock(&server, HOUR);
         let line = show(&server, &redis_key);
         assert!(line.ends_with(", all checks denied for 1h 0m"), "{line}");
         gate.unblock(KEY).await.unwrap();
@@ -104,19 +104,19 @@ async fn each_algorithm_is_described_untouched_used_blocked_and_over() {
 }
 
 #[tokio::test]
-async fn parts_of_units_and_the_previous_window_are_described() {
+async fn fractional_units_and_the_previous_window_are_described() {
     let (server, limiter) = set_up();
     let bucket = limiter.gate("bucket", Quota::token_bucket(5, Rate::per_minute(5)));
     let counter = limiter.gate("counter", Quota::sliding_counter(5, MINUTE));
     for gate in [&bucket, &counter] {
         assert!(gate.check_cost(KEY, 3).await.unwrap().is_allowed());
     }
-    set(&server, Duration::from_secs(6));
+    set_clock(&server, Duration::from_secs(6));
     assert_eq!(
         show(&server, &bucket.redis_key(KEY).unwrap()),
         "token bucket: 2.5 of 5 used, 2 left, full again in 30s"
     );
-    set(&server, Duration::from_secs(80));
+    set_clock(&server, Duration::from_secs(80));
     assert_eq!(
         show(&server, &counter.redis_key(KEY).unwrap()),
         "sliding counter of 60s: 0 in this window and 3 in the previous one, counted as 2"
@@ -124,7 +124,7 @@ async fn parts_of_units_and_the_previous_window_are_described() {
 }
 
 #[tokio::test]
-async fn a_count_without_an_expiry_is_described() {
+async fn count_without_expiry_is_described() {
     let (server, limiter) = set_up();
     let redis_key = limiter.gate("fixed", Quota::fixed_window(5, MINUTE)).redis_key(KEY).unwrap();
     server.cli(&["SET", &redis_key, "4"]).unwrap();
@@ -135,9 +135,9 @@ async fn a_count_without_an_expiry_is_described() {
 }
 
 #[tokio::test]
-async fn corrupt_keys_are_described_without_anything_that_controls_a_terminal() {
+async fn corrupt_keys_are_described_without_control_characters() {
     let (server, limiter) = set_up();
-    for (name, quota, _, _) in described() {
+    for (name, quota, _, _) in descriptions() {
         let redis_key = limiter.gate(name, quota).redis_key(KEY).unwrap();
         server.cli(&["RPUSH", &redis_key, "1"]).unwrap();
         assert_eq!(show(&server, &redis_key), format!("corrupt: a value of another type{ENDING}"));
@@ -149,8 +149,8 @@ async fn corrupt_keys_are_described_without_anything_that_controls_a_terminal() 
             _ => vec!["HSET", &redis_key, "used", text],
         };
         server.cli(&put).unwrap();
-        let held = if name == "log" { "members" } else { "\"?[31m??1\"" };
-        assert_eq!(show(&server, &redis_key), format!("corrupt: {held}{ENDING}"));
+        let content = if name == "log" { "members" } else { "\"?[31m??1\"" };
+        assert_eq!(show(&server, &redis_key), format!("corrupt: {content}{ENDING}"));
         server.cli(&["DEL", &redis_key]).unwrap();
         if !["fixed_window", "sliding_log"].contains(&quota.algorithm()) {
             server.cli(&["HSET", &redis_key, "other", "1"]).unwrap();
@@ -160,26 +160,26 @@ async fn corrupt_keys_are_described_without_anything_that_controls_a_terminal() 
 }
 
 #[tokio::test]
-async fn orders_and_instances_are_described() {
+async fn overrides_and_instances_are_described() {
     let (server, _) = set_up();
     let limiter = builder(server.url()).namespace("shown").build().unwrap();
-    assert_eq!(show(&server, "shown:1:orders"), "orders: 0 in force");
+    assert_eq!(show(&server, "shown:1:overrides"), "overrides: 0 active");
     limiter.control().switch("login", Switch::Closed, None).await.unwrap();
     limiter.control().switch("api", Switch::Open, Some(MINUTE)).await.unwrap();
-    assert!(show(&server, "shown:1:orders").starts_with("orders: 2 in force, changed "));
-    set(&server, 2 * MINUTE);
-    assert_eq!(show(&server, "shown:1:orders"), "orders: 1 in force, changed 2m 0s ago");
+    assert!(show(&server, "shown:1:overrides").starts_with("overrides: 2 active, changed "));
+    set_clock(&server, 2 * MINUTE);
+    assert_eq!(show(&server, "shown:1:overrides"), "overrides: 1 active, changed 2m 0s ago");
 
     assert_eq!(show(&server, "other:1:instances"), "instances: none");
-    let seen_us = (START + MINUTE).as_micros().to_string();
-    server.cli(&["ZADD", "other:1:instances", &seen_us, "a", "1", "b"]).unwrap();
+    let heartbeat_us = (START + MINUTE).as_micros().to_string();
+    server.cli(&["ZADD", "other:1:instances", &heartbeat_us, "a", "1", "b"]).unwrap();
     assert_eq!(show(&server, "other:1:instances"), "instances: 2, the last heartbeat 1m 0s ago");
-    server.cli(&["SET", "third:1:orders", "x"]).unwrap();
-    assert_eq!(show(&server, "third:1:orders"), format!("corrupt: a value of another type{ENDING}"));
+    server.cli(&["SET", "third:1:overrides", "x"]).unwrap();
+    assert_eq!(show(&server, "third:1:overrides"), format!("corrupt: a value of another type{ENDING}"));
 }
 
 #[tokio::test]
-async fn foreign_keys_and_other_layouts_are_told_apart() {
+async fn foreign_keys_and_other_layouts_are_distinguished() {
     let (server, _) = set_up();
     for redis_key in [
         "",
@@ -201,7 +201,7 @@ async fn foreign_keys_and_other_layouts_are_told_apart() {
     }
 }
 
-/// Also in a cluster, where a hash tag stands before the key.
+/// The key has a hash tag, as in a cluster.
 #[tokio::test]
 async fn redis_cli_evaluates_the_file() {
     let server = Server::process(&[]).unwrap();

@@ -62,7 +62,7 @@ async fn units_that_a_shutdown_could_not_charge_are_reported_for_each_gate() {
     limiter.shutdown().await;
     let found = reports.unreconciled();
     assert_eq!(found.len(), 2, "{found:?}");
-    let reason = "Redis cannot be asked: the limiter was shut down before";
+    let reason = "Redis is unavailable: the limiter was shut down before";
     assert!(found[0].starts_with(&format!("gate: {reason} 7 units")), "{found:?}");
     assert!(found[1].starts_with(&format!("other: {reason}")), "{found:?}");
 }

@@ -1,4 +1,4 @@
-//! What several test files need.
+//! Helpers that several test files share.
 
 pub mod acl;
 pub mod black_hole;

@@ -1,4 +1,4 @@
-//! Over TLS, with certificates of our own; beside another user of rustls.
+//! Connections over TLS, with generated certificates and beside another user of rustls.
 
 use std::net::TcpListener;
 use std::path::PathBuf;
@@ -22,18 +22,18 @@ fn ca() -> Ca {
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
-/// For a name or an address.
+/// Returns a certificate for a host name or an address, signed by `ca`.
 fn signed(ca: &Ca, name: &str, until: i32) -> Pair {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-    // With the name of its CA it would look as if it had signed itself.
+    // A certificate whose subject equals that of its CA would look self-signed.
     params.distinguished_name.push(DnType::CommonName, name);
     params.not_before = date_time_ymd(2020, 1, 1);
     params.not_after = date_time_ymd(until, 1, 1);
     (params.signed_by(&key, &**ca).unwrap().pem(), key.serialize_pem())
 }
 
-/// A server's certificate in a folder that goes with it.
+/// A certificate, its key and the CA, in a temporary folder that is removed on drop.
 struct Files(PathBuf);
 
 impl Files {
@@ -46,12 +46,12 @@ impl Files {
         Self(folder)
     }
 
-    /// As redis-server takes them.
-    fn options(&self, wants_clients: &str) -> Vec<String> {
+    /// Returns the TLS options of redis-server.
+    fn options(&self, auth_clients: &str) -> Vec<String> {
         let file = |name| self.0.join(name).to_str().unwrap().to_owned();
         let files = [("cert", "certificate"), ("key", "key"), ("ca-cert", "ca")];
         let files = files.map(|(option, name)| [format!("--tls-{option}-file"), file(name)]);
-        let clients = ["--tls-auth-clients", wants_clients].map(str::to_owned);
+        let clients = ["--tls-auth-clients", auth_clients].map(str::to_owned);
         [clients].into_iter().chain(files).flatten().collect()
     }
 }
@@ -62,7 +62,7 @@ impl Drop for Files {
     }
 }
 
-/// A server with TLS on a port of its own.
+/// A server with TLS on a separate port.
 struct Tls {
     _server: Server,
     _files: Files,
@@ -70,10 +70,10 @@ struct Tls {
 }
 
 impl Tls {
-    fn start(ca: &Ca, pair: &Pair, wants_clients: &str) -> Self {
+    fn start(ca: &Ca, pair: &Pair, auth_clients: &str) -> Self {
         let files = Files::new(ca, pair);
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let mut options = files.options(wants_clients);
+        let mut options = files.options(auth_clients);
         options.extend(["--tls-port".to_owned(), port.to_string()]);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         Self { _server: Server::process(&options).unwrap(), _files: files, port }
@@ -91,8 +91,8 @@ async fn error_of(builder: Builder) -> String {
 }
 
 #[tokio::test]
-async fn a_private_ca_and_a_client_certificate_beside_another_user_of_rustls() {
-    // reqwest brings another crypto provider than ours into this program.
+async fn private_ca_and_client_certificate_work_beside_another_user_of_rustls() {
+    // reqwest uses another crypto provider of rustls than tidegate does.
     let _client = reqwest::Client::builder().build().unwrap();
     let ca = ca();
     let server = Tls::start(&ca, &signed(&ca, "localhost", 2100), "yes");
@@ -105,39 +105,39 @@ async fn a_private_ca_and_a_client_certificate_beside_another_user_of_rustls() {
 }
 
 #[tokio::test]
-async fn certificates_that_do_not_fit_are_errors_that_say_what_to_do() {
+async fn certificate_mismatch_is_an_error_that_states_the_remedy() {
     let ca = ca();
     let server = Tls::start(&ca, &signed(&ca, "localhost", 2100), "yes");
     let trusting = || server.builder().tls_ca(ca.pem().as_bytes());
 
-    let said = error_of(server.builder().tls_ca(self::ca().pem().as_bytes())).await;
-    assert!(said.contains("no CA that is trusted here") && said.contains("`tls_ca`"), "{said}");
-    let said = error_of(server.builder()).await;
-    assert!(said.contains("no CA that is trusted here"), "{said}");
-    let said = error_of(trusting()).await;
-    assert!(said.contains("`tls_client_certificate`"), "{said}");
+    let error = error_of(server.builder().tls_ca(self::ca().pem().as_bytes())).await;
+    assert!(error.contains("no trusted CA has signed") && error.contains("`tls_ca`"), "{error}");
+    let error = error_of(server.builder()).await;
+    assert!(error.contains("no trusted CA has signed"), "{error}");
+    let error = error_of(trusting()).await;
+    assert!(error.contains("`tls_client_certificate`"), "{error}");
     let (certificate, key) = signed(&self::ca(), "client", 2100);
     let stranger = trusting().tls_client_certificate(certificate.as_bytes(), key.as_bytes());
-    let said = error_of(stranger).await;
-    assert!(said.contains("`tls_client_certificate`"), "{said}");
-    let said = error_of(trusting().url(&format!("rediss://127.0.0.1:{}", server.port))).await;
-    assert!(said.contains("for another name"), "{said}");
+    let error = error_of(stranger).await;
+    assert!(error.contains("`tls_client_certificate`"), "{error}");
+    let error = error_of(trusting().url(&format!("rediss://127.0.0.1:{}", server.port))).await;
+    assert!(error.contains("for another name"), "{error}");
 
     let expired = Tls::start(&ca, &signed(&ca, "localhost", 2021), "no");
-    let said = error_of(expired.builder().tls_ca(ca.pem().as_bytes())).await;
-    assert!(said.contains("renew its certificate"), "{said}");
+    let error = error_of(expired.builder().tls_ca(ca.pem().as_bytes())).await;
+    assert!(error.contains("renew its certificate"), "{error}");
 }
 
 #[tokio::test]
-async fn a_port_without_tls_is_an_error_that_says_so() {
+async fn port_without_tls_is_an_error_that_states_the_cause() {
     let plain = Server::process(&[]).unwrap();
     let url = plain.url().replace("redis://127.0.0.1", "rediss://localhost");
-    let said = error_of(Limiter::builder().url(&url).deadline(PATIENCE)).await;
-    assert!(said.contains("speak TLS"), "{said}");
+    let error = error_of(Limiter::builder().url(&url).deadline(PATIENCE)).await;
+    assert!(error.contains("speak TLS"), "{error}");
 }
 
 #[test]
-fn certificates_that_cannot_be_read_are_errors_of_the_settings() {
+fn unreadable_certificates_are_configuration_errors() {
     let builder = || Limiter::builder().url("rediss://localhost");
     let (certificate, key) = signed(&ca(), "client", 2100);
     for (builder, words) in [
@@ -151,19 +151,19 @@ fn certificates_that_cannot_be_read_are_errors_of_the_settings() {
     }
 }
 
-/// A certificate for this machine by its address, since that is what servers call each other;
-/// and a builder that trusts it.
+/// Returns a certificate for 127.0.0.1, since servers refer to each other by address, and a builder that
+/// trusts it.
 fn by_address() -> (Files, Vec<String>, Builder) {
     let ca = ca();
     let files = Files::new(&ca, &signed(&ca, "127.0.0.1", 2100));
-    // They have the one certificate both to show and to connect with.
+    // The servers use one certificate both to accept connections and to connect to each other.
     let options = files.options("optional");
     let builder = Limiter::builder().tls_ca(ca.pem().as_bytes()).deadline(PATIENCE);
     (files, options, builder.on_failure(OnFailure::Error).breaker(false).deny_cache(Duration::ZERO))
 }
 
 #[tokio::test]
-async fn sentinels_and_what_they_watch_are_reached_over_tls_also_after_a_failover() {
+async fn sentinels_and_their_servers_are_reached_over_tls_after_a_failover() {
     let (_files, options, builder) = by_address();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let mut sentinels = Sentinels::start_with_tls(&options).unwrap();
@@ -178,7 +178,7 @@ async fn sentinels_and_what_they_watch_are_reached_over_tls_also_after_a_failove
 
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn the_nodes_of_a_cluster_are_reached_over_tls_also_after_a_failover() {
+async fn nodes_of_a_cluster_are_reached_over_tls_after_a_failover() {
     let (_files, options, builder) = by_address();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
     let mut cluster = harness::Cluster::start_with_tls(&options).unwrap();
@@ -189,7 +189,7 @@ async fn the_nodes_of_a_cluster_are_reached_over_tls_also_after_a_failover() {
         assert!(decision.unwrap().is_allowed());
     }
     for node in cluster.nodes().take(3) {
-        assert!(calls(node, "evalsha") > 0, "not all primaries were asked");
+        assert!(calls(node, "evalsha") > 0, "not all primaries got calls");
     }
     let victim = cluster.nodes().next().unwrap().url().to_owned();
     cluster.kill(&victim);

@@ -1,4 +1,4 @@
-//! Traces contain the decision, and never a key.
+//! Traces contain the decision, and no key except in the report of the most denied keys.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -19,12 +19,12 @@ const QUOTA: Quota = Quota::fixed_window(2, HOUR);
 /// Race: with a single subscriber alive, the first thread to reach a span caches for all threads whether
 /// anything listens. That thread may run another test, which has no subscriber. A second subscriber prevents
 /// this.
-static ANOTHER: LazyLock<Dispatch> =
+static SECOND_SUBSCRIBER: LazyLock<Dispatch> =
     LazyLock::new(|| Dispatch::new(tracing_subscriber::registry().with(LevelFilter::OFF)));
 
 /// Records each event when it occurs, and each span when it closes.
 #[derive(Clone, Default)]
-struct Heard(Arc<Mutex<Vec<String>>>);
+struct Recorder(Arc<Mutex<Vec<String>>>);
 
 #[derive(Default)]
 struct Fields(BTreeMap<&'static str, String>);
@@ -35,8 +35,8 @@ impl Visit for Fields {
     }
 }
 
-impl Heard {
-    fn say(&self, level: Level, name: &str, Fields(fields): &Fields) {
+impl Recorder {
+    fn record(&self, level: Level, name: &str, Fields(fields): &Fields) {
         let fields: Vec<_> = fields.iter().map(|(name, value)| format!("{name}={value}")).collect();
         self.0.lock().unwrap().push(format!("{level} {name} {}", fields.join(" ")));
     }
@@ -45,15 +45,15 @@ impl Heard {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 
-    /// Listens on this thread, down to `level`.
-    fn listen(&self, level: Level) -> tracing::subscriber::DefaultGuard {
-        LazyLock::force(&ANOTHER);
+    /// Subscribes on this thread to `level` and more severe levels, until the guard is dropped.
+    fn subscribe(&self, level: Level) -> tracing::subscriber::DefaultGuard {
+        LazyLock::force(&SECOND_SUBSCRIBER);
         let layer = self.clone().with_filter(LevelFilter::from_level(level));
         tracing::subscriber::set_default(tracing_subscriber::registry().with(layer))
     }
 }
 
-impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Heard {
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
     fn on_new_span(&self, attributes: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
         let mut fields = Fields::default();
         attributes.record(&mut fields);
@@ -68,76 +68,76 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Heard {
         if event.metadata().target() == "tidegate" {
             let mut fields = Fields::default();
             event.record(&mut fields);
-            self.say(*event.metadata().level(), "", &fields);
+            self.record(*event.metadata().level(), "", &fields);
         }
     }
 
     fn on_close(&self, id: Id, context: Context<'_, S>) {
         let span = context.span(&id).unwrap();
-        self.say(*span.metadata().level(), span.name(), span.extensions().get::<Fields>().unwrap());
+        self.record(*span.metadata().level(), span.name(), span.extensions().get::<Fields>().unwrap());
     }
 }
 
 #[tokio::test]
-async fn each_ask_is_a_span_with_cost_gate_outcome_and_source() {
-    let (server, heard) = (harness::shared(), Heard::default());
-    let _listening = heard.listen(Level::DEBUG);
+async fn each_check_is_a_span_with_cost_gate_outcome_and_source() {
+    let (server, recorder) = (harness::shared(), Recorder::default());
+    let _subscribed = recorder.subscribe(Level::DEBUG);
     let limiter = builder(server.url()).build().unwrap();
     let [a, b] = ["a", "b"].map(|name| limiter.gate(name, QUOTA));
     let _ = a.check_cost("secret", 2).await.unwrap();
-    assert_eq!(heard.take(), ["DEBUG ask cost=2 gate=a outcome=allowed source=redis"]);
+    assert_eq!(recorder.take(), ["DEBUG check cost=2 gate=a outcome=allowed source=redis"]);
     for source in ["redis", "deny_cache"] {
         let _ = a.check("secret").await.unwrap();
-        assert_eq!(heard.take(), [format!("DEBUG ask cost=1 gate=a outcome=denied source={source}")]);
+        assert_eq!(recorder.take(), [format!("DEBUG check cost=1 gate=a outcome=denied source={source}")]);
     }
     assert!(a.try_check("secret").is_some());
-    assert_eq!(heard.take(), ["DEBUG ask cost=1 gate=a outcome=denied source=deny_cache"]);
-    let _ = limiter.check_all([a.ask("secret"), b.ask("secret")]).await.unwrap();
-    assert_eq!(heard.take(), ["DEBUG ask_all asks=2 gate=a outcome=denied source=redis"]);
+    assert_eq!(recorder.take(), ["DEBUG check cost=1 gate=a outcome=denied source=deny_cache"]);
+    let _ = limiter.check_all([a.key("secret"), b.key("secret")]).await.unwrap();
+    assert_eq!(recorder.take(), ["DEBUG check_all checks=2 gate=a outcome=denied source=redis"]);
     let _ = b.check_many(["x", "y", "secret"]).await;
-    assert_eq!(heard.take(), ["DEBUG ask_many allowed=3 asks=3 failed=0"]);
+    assert_eq!(recorder.take(), ["DEBUG check_many allowed=3 checks=3 failed=0"]);
     assert!(a.check_cost("secret", 3).await.is_err());
-    assert_eq!(heard.take(), ["DEBUG ask cost=3 error=over_capacity gate=a"]);
+    assert_eq!(recorder.take(), ["DEBUG check cost=3 error=over_capacity gate=a"]);
     drop(a.check("given up"));
-    assert!(heard.take().is_empty(), "a check that was never polled has no span");
+    assert!(recorder.take().is_empty(), "a check that was never polled has no span");
 }
 
 #[tokio::test]
-async fn failures_are_told_once_a_second_and_the_breaker_when_it_opens() {
-    let heard = Heard::default();
-    let _listening = heard.listen(Level::INFO);
+async fn failures_are_logged_once_a_second_and_the_breaker_when_it_opens() {
+    let recorder = Recorder::default();
+    let _subscribed = recorder.subscribe(Level::INFO);
     let url = format!("redis://127.0.0.1:{}", closed_port());
     let limiter = builder_as_is(&url).on_failure(OnFailure::Open).build().unwrap();
     let gate = limiter.gate("gate", QUOTA);
     for _ in 0..100 {
         let _ = gate.check("secret").await.unwrap();
     }
-    let told = heard.take();
+    let events = recorder.take();
     assert!(
-        told[0].starts_with("WARN  error=Redis cannot be asked: ")
-            && told[0].contains("kind=unavailable left_out=0"),
-        "{told:?}"
+        events[0].starts_with("WARN  error=Redis is unavailable: ")
+            && events[0].contains("kind=unavailable left_out=0"),
+        "{events:?}"
     );
     assert_eq!(
-        told[1..],
-        ["WARN  message=the circuit breaker has opened: Redis does not answer, and is not asked"]
+        events[1..],
+        ["WARN  message=circuit breaker opened: Redis does not answer, so checks are not sent to it"]
     );
-    assert!(!told[0].contains("se…"), "no part of the key: {told:?}");
+    assert!(!events[0].contains("se…"), "the event contains a part of the key: {events:?}");
     crate::support::fixture::soon("another failure is reported", async || {
         let _ = gate.check("secret").await.unwrap();
-        heard
+        recorder
             .take()
             .first()
-            .is_some_and(|told| told.contains("kind=breaker_open") && !told.contains("left_out=0"))
+            .is_some_and(|event| event.contains("kind=breaker_open") && !event.contains("left_out=0"))
     })
     .await;
 }
 
 #[cfg(feature = "rules")]
 #[tokio::test]
-async fn rules_that_are_followed_and_that_change_are_told() {
-    let heard = Heard::default();
-    let _listening = heard.listen(Level::INFO);
+async fn followed_rules_are_logged() {
+    let recorder = Recorder::default();
+    let _subscribed = recorder.subscribe(Level::INFO);
     let limiter = Limiter::in_memory();
     let file = std::env::temp_dir().join(format!("tidegate-trace-{}.yaml", std::process::id()));
     let text = "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 1 } }]\n";
@@ -145,22 +145,23 @@ async fn rules_that_are_followed_and_that_change_are_told() {
     let watched = tidegate::rules::Loader::new().watch(&file, &limiter);
     std::fs::remove_file(&file).unwrap();
     drop(watched.unwrap());
-    assert_eq!(heard.take(), ["INFO  message=rules are followed rules=1"]);
+    assert_eq!(recorder.take(), ["INFO  message=loaded rules, following their files rules=1"]);
 }
 
 #[tokio::test]
-async fn the_most_denied_keys_are_told_once_a_period() {
-    let heard = Heard::default();
-    let _listening = heard.listen(Level::INFO);
+async fn most_denied_keys_are_logged_once_a_period() {
+    let recorder = Recorder::default();
+    let _subscribed = recorder.subscribe(Level::INFO);
     let most_denied = MostDenied::new(10).one_in(1).period(std::time::Duration::from_millis(100));
     let limiter = Limiter::builder().in_memory().observer(most_denied).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1, HOUR));
-    crate::support::fixture::soon("they are told", async || {
+    crate::support::fixture::soon("the keys are logged", async || {
         let _ = gate.check("key").await.unwrap();
-        let told = heard.take();
-        assert!(told.iter().all(|told| told.starts_with("INFO  denials=")), "{told:?}");
-        told.iter()
-            .any(|told| told.ends_with("key=tidegate:2:gate:fixed_window/3600s:key message=denied most"))
+        let events = recorder.take();
+        assert!(events.iter().all(|event| event.starts_with("INFO  denials=")), "{events:?}");
+        events
+            .iter()
+            .any(|event| event.ends_with("key=tidegate:2:gate:fixed_window/3600s:key message=denied most"))
     })
     .await;
 }

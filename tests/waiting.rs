@@ -1,4 +1,4 @@
-//! Waiting for a turn, and settling what was taken before its cost was known.
+//! Waiting until a check is admitted, reservations that are settled later, and checks of many keys.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use crate::support::fixture::{HOUR, PATIENCE, builder, calls, limiter, quotas, s
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
 
-/// A limiter and the clock that decides for it.
+/// A limiter and the clock by which it decides.
 enum World {
     Memory(Limiter, ManualClock),
-    /// The server's clock runs on by itself, too.
+    /// The clock of the server also runs between the shifts.
     Redis(Limiter, Server),
 }
 
@@ -36,7 +36,7 @@ impl World {
         }
     }
 
-    /// To just after a multiple of `window`, where windows by the clock begin.
+    /// Advances the clock to the next multiple of `window`, where aligned windows start.
     async fn advance_to_start_of(&self, window: Duration) {
         let gate = self.limiter().gate("clock", Quota::fixed_window(1, window));
         let now = gate.peek("").await.unwrap().server_now_us();
@@ -50,7 +50,7 @@ async fn remaining(gate: &Gate, key: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn a_reservation_charges_what_it_turned_out_to_cost() {
+async fn committed_reservation_is_charged_at_its_final_cost() {
     for world in World::both() {
         for (name, quota) in quotas(10, 100 * HOUR) {
             let gate = world.limiter().gate(name, quota);
@@ -74,16 +74,20 @@ async fn a_reservation_charges_what_it_turned_out_to_cost() {
             let denied = gate.reserve("x", 7).await.unwrap();
             assert!(!denied.decision().is_allowed());
             denied.cancel().await.unwrap();
-            assert_eq!(remaining(&gate, "x").await, 6, "{quota}: nothing was held");
+            assert_eq!(remaining(&gate, "x").await, 6, "{quota}: the denied reservation charged nothing");
             gate.reserve("x", 7).await.unwrap().commit(3).await.unwrap();
-            assert_eq!(remaining(&gate, "x").await, 3, "{quota}: done all the same, so charged");
+            assert_eq!(
+                remaining(&gate, "x").await,
+                3,
+                "{quota}: a commit is charged although the reservation was denied"
+            );
         }
     }
 }
 
-/// Of 6 units taken, in two hours of a limit of 10 an hour.
+/// Reserves 6 units at a limit of 10 per hour, and cancels while some or none of them still count.
 #[tokio::test]
-async fn what_no_longer_counts_is_not_given_back() {
+async fn cancel_does_not_refund_units_that_no_longer_count() {
     for world in World::both() {
         for (name, quota) in quotas(10, HOUR) {
             let gate = world.limiter().gate(name, quota);
@@ -91,23 +95,23 @@ async fn what_no_longer_counts_is_not_given_back() {
             let late = gate.reserve("x", 6).await.unwrap();
             let later = gate.reserve("y", 6).await.unwrap();
 
-            // Two of the six have drained: four are left to be given back.
+            // In a bucket, two of the six units have drained. A cancel refunds the other four.
             world.advance(HOUR / 5);
             assert!(gate.check_cost("x", 2).await.unwrap().is_allowed());
             late.cancel().await.unwrap();
-            assert_eq!(remaining(&gate, "x").await, 8, "{quota}: only the check's");
+            assert_eq!(remaining(&gate, "x").await, 8, "{quota}: only the units of the check count");
 
-            // All of them are gone; what was charged since stays charged.
+            // None of the six units counts any more. The units charged since then stay charged.
             world.advance(HOUR * 9 / 5);
             assert!(gate.check_cost("y", 3).await.unwrap().is_allowed());
             later.cancel().await.unwrap();
-            assert_eq!(remaining(&gate, "y").await, 7, "{quota}: only the check's");
+            assert_eq!(remaining(&gate, "y").await, 7, "{quota}: only the units of the check count");
         }
     }
 }
 
 #[tokio::test]
-async fn what_was_taken_in_the_window_before_is_given_back_to_that_window() {
+async fn units_of_the_previous_window_are_refunded_to_that_window() {
     for world in World::both() {
         let gate = world.limiter().gate("counter", Quota::sliding_counter(10, HOUR));
         world.advance_to_start_of(HOUR).await;
@@ -120,7 +124,8 @@ async fn what_was_taken_in_the_window_before_is_given_back_to_that_window() {
     }
 }
 
-/// Lets a wait go on under a clock that a test moves.
+/// Awaits `wait` and advances the clock by `step` each time the future is pending. Returns its output and the
+/// time that passed.
 async fn advance_until<T>(
     clock: &ManualClock,
     step: Duration,
@@ -138,7 +143,7 @@ async fn advance_until<T>(
 }
 
 #[tokio::test]
-async fn a_wait_ends_exactly_when_a_unit_passes() {
+async fn wait_ends_exactly_when_a_unit_becomes_available() {
     let (clock, us) = (ManualClock::new(), Duration::from_micros(1));
     let limiter = Limiter::in_memory_with(clock.clone());
     for (name, quota) in quotas(2, SECOND) {
@@ -149,21 +154,21 @@ async fn a_wait_ends_exactly_when_a_unit_passes() {
         assert!(wait > Duration::ZERO, "{quota}");
         let (decision, took) = advance_until(&clock, us * 100, gate.until_allowed("x", HOUR)).await;
         assert!(decision.unwrap().is_allowed(), "{quota}");
-        // A place in the queue is a wait for a place, and then for its turn.
+        // In a leaky bucket, a check waits for a free slot and then for its turn.
         let wait = if name == "leaky" { SECOND } else { wait };
         assert!(took >= wait && took < wait + us * 100, "{quota}: {took:?} instead of {wait:?}");
     }
 }
 
 #[tokio::test]
-async fn a_wait_in_vain_is_not_begun() {
+async fn wait_that_cannot_succeed_is_denied_at_once() {
     let us = Duration::from_micros(1);
     for world in World::both() {
         for (name, quota) in quotas(2, HOUR) {
             let gate = world.limiter().gate(name, quota);
             assert!(gate.check_cost("x", 2).await.unwrap().is_allowed());
             let wait = gate.peek("x").await.unwrap();
-            // Where the queue is full, its turn comes when all before it have drained.
+            // If the queue of a leaky bucket is full, the turn comes when all checks before it have drained.
             let wait = if name == "leaky" { wait.reset_after() } else { wait.retry_after() };
             for too_short in [Duration::ZERO, us, wait / 2, wait - SECOND] {
                 let start = Instant::now();
@@ -172,7 +177,7 @@ async fn a_wait_in_vain_is_not_begun() {
                 assert!(start.elapsed() < PATIENCE);
             }
         }
-        // A queue with room, whose turn comes too late.
+        // The queue has room, but the turn would come too late.
         let gate = world.limiter().gate("queue", Quota::leaky_bucket(10, Rate::per_hour(1)));
         assert!(gate.check_cost("x", 3).await.unwrap().is_allowed());
         for too_short in [Duration::ZERO, HOUR, 2 * HOUR, 3 * HOUR - SECOND] {
@@ -180,16 +185,16 @@ async fn a_wait_in_vain_is_not_begun() {
             assert!(!gate.until_allowed("x", too_short).await.unwrap().is_allowed());
             assert!(start.elapsed() < PATIENCE);
         }
-        assert_eq!(remaining(&gate, "x").await, 7, "no place was taken");
+        assert_eq!(remaining(&gate, "x").await, 7, "no slot was taken");
     }
 }
 
 #[tokio::test]
-async fn a_wait_is_bounded_however_often_it_is_overtaken() {
+async fn wait_is_bounded_although_other_callers_overtake_it() {
     let server = harness::shared();
     let gate = limiter(&server).gate("hot", Quota::token_bucket(1, Rate::per_second(1_000)));
     let start = Instant::now();
-    let most = 200 * MS;
+    let max_wait = 200 * MS;
     let waits: Vec<_> = (0..300)
         .map(|_| {
             let gate = gate.clone();
@@ -197,9 +202,9 @@ async fn a_wait_is_bounded_however_often_it_is_overtaken() {
                 let mut admitted = 0_u64;
                 while start.elapsed() < 400 * MS {
                     let begun = Instant::now();
-                    admitted += u64::from(gate.until_allowed("x", most).await.unwrap().is_allowed());
+                    admitted += u64::from(gate.until_allowed("x", max_wait).await.unwrap().is_allowed());
                     let took = begun.elapsed();
-                    assert!(took < most + SECOND, "{took:?} for a wait of at most {most:?}");
+                    assert!(took < max_wait + SECOND, "{took:?} for a wait of at most {max_wait:?}");
                 }
                 admitted
             })
@@ -214,7 +219,7 @@ async fn a_wait_is_bounded_however_often_it_is_overtaken() {
 }
 
 #[tokio::test]
-async fn a_queue_lets_pass_evenly_spaced_and_in_order() {
+async fn leaky_bucket_admits_checks_evenly_spaced_and_in_order() {
     let clock = ManualClock::new();
     let gate =
         Limiter::in_memory_with(clock.clone()).gate("queue", Quota::leaky_bucket(3, Rate::per_second(1)));
@@ -229,11 +234,11 @@ async fn a_queue_lets_pass_evenly_spaced_and_in_order() {
     assert_eq!((full.is_allowed(), full.retry_after()), (false, SECOND));
     let (decision, _) = advance_until(&clock, MS, gate.until_allowed("x", HOUR)).await;
     assert!(decision.unwrap().is_allowed());
-    assert_eq!(clock.now() - start, 3 * SECOND, "after the three before it");
+    assert_eq!(clock.now() - start, 3 * SECOND, "the turn comes after the three checks before it");
 }
 
 #[tokio::test]
-async fn a_place_in_the_queue_is_given_back_when_nobody_waits_for_it() {
+async fn cancelled_wait_returns_its_slot_in_the_queue() {
     for world in World::both() {
         let gate = world.limiter().gate("queue", Quota::leaky_bucket(10, Rate::per_hour(1)));
         assert!(gate.check_cost("x", 2).await.unwrap().is_allowed());
@@ -241,14 +246,14 @@ async fn a_place_in_the_queue_is_given_back_when_nobody_waits_for_it() {
             let gate = gate.clone();
             async move { gate.until_allowed("x", 5 * HOUR).await }
         });
-        soon("the place is taken", async || remaining(&gate, "x").await == 7).await;
+        soon("the slot is taken", async || remaining(&gate, "x").await == 7).await;
         waiting.abort();
-        soon("the place is given back", async || remaining(&gate, "x").await == 8).await;
+        soon("the slot is returned", async || remaining(&gate, "x").await == 8).await;
     }
 }
 
 #[tokio::test]
-async fn a_wait_that_needs_no_waiting_keeps_its_place() {
+async fn wait_that_is_admitted_at_once_keeps_its_slot() {
     for world in World::both() {
         let gate = world.limiter().gate("queue", Quota::leaky_bucket(10, Rate::per_hour(1)));
         let first = gate.until_allowed("x", HOUR).await.unwrap();
@@ -258,7 +263,7 @@ async fn a_wait_that_needs_no_waiting_keeps_its_place() {
 }
 
 #[tokio::test]
-async fn a_wait_at_redis_ends_by_its_clock() {
+async fn wait_at_redis_ends_by_the_clock_of_redis() {
     let server = harness::shared();
     for (name, quota) in quotas(10, 200 * MS) {
         let gate = limiter(&server).gate(name, quota);
@@ -272,25 +277,27 @@ async fn a_wait_at_redis_ends_by_its_clock() {
 }
 
 #[tokio::test]
-async fn many_keys_are_decided_in_their_order_each_by_itself() {
+async fn check_many_decides_each_key_separately_and_in_order() {
     for world in World::both() {
         let gate = world.limiter().gate("many", Quota::fixed_window(2, HOUR));
         let keys = ["a", "b", "a", "a", "b", "c", "b"];
         let decisions = gate.check_many(keys).await.into_iter().map(Result::unwrap);
-        let said: Vec<(bool, u64)> = decisions.map(|it| (it.is_allowed(), it.remaining())).collect();
-        assert_eq!(said, [(true, 1), (true, 1), (true, 0), (false, 0), (true, 0), (true, 1), (false, 0)]);
+        let results: Vec<(bool, u64)> =
+            decisions.map(|decision| (decision.is_allowed(), decision.remaining())).collect();
+        let expected = [(true, 1), (true, 1), (true, 0), (false, 0), (true, 0), (true, 1), (false, 0)];
+        assert_eq!(results, expected);
 
-        // More than one call carries, each key asked for three times in a row.
+        // More checks than fit in one call, with three consecutive checks of each key.
         let keys = (0..900).map(|index| format!("key {}", index / 3));
         for (index, decision) in gate.check_many(keys).await.into_iter().enumerate() {
-            assert_eq!(decision.unwrap().is_allowed(), index % 3 < 2, "ask {index}");
+            assert_eq!(decision.unwrap().is_allowed(), index % 3 < 2, "check {index}");
         }
         assert!(gate.check_many([""; 0]).await.is_empty());
     }
 }
 
 #[tokio::test]
-async fn one_bad_key_among_many_fails_alone() {
+async fn corrupt_key_in_check_many_fails_alone() {
     let server = harness::shared();
     let gate = limiter(&server).gate("many", Quota::sliding_log(1, HOUR));
     let keys: Vec<String> = (0..300).map(|index| format!("key {index}")).collect();
@@ -310,7 +317,7 @@ async fn one_bad_key_among_many_fails_alone() {
 }
 
 #[tokio::test]
-async fn a_limiter_is_ready_when_redis_is_and_not_after_it_was_shut_down() {
+async fn limiter_is_ready_until_it_is_shut_down() {
     let server = harness::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         let gate = limiter.gate("login", Quota::fixed_window(5, HOUR));
@@ -331,18 +338,18 @@ async fn a_limiter_is_ready_when_redis_is_and_not_after_it_was_shut_down() {
 }
 
 #[tokio::test]
-async fn of_a_pool_one_connection_is_taken_once() {
+async fn limiter_takes_one_connection_of_a_pool_once() {
     let server = Server::process(&[]).unwrap();
     let pool = deadpool_redis::Config::from_url(server.url()).builder().unwrap();
     let pool = pool.max_size(1).runtime(deadpool_redis::Runtime::Tokio1).build().unwrap();
     let builder = Limiter::builder().pool(pool.clone()).deadline(PATIENCE).batching(false);
-    // Neither heartbeats nor readings of the overrides are counted below.
-    let limiter = builder.instances(1).follow_orders(false).build().unwrap();
+    // Without heartbeats and reads of the overrides, which would be counted below.
+    let limiter = builder.instances(1).follow_overrides(false).build().unwrap();
     let gate = limiter.gate("login", Quota::fixed_window(10_000, HOUR));
     let _ = gate.check("x").await.unwrap();
 
     let clients = || server.cli(&["CLIENT", "LIST"]).unwrap().lines().count();
-    // Without PING, which a call sends that waits for long.
+    // Does not count PING, which the limiter sends when a call waits for long.
     let commands = ["evalsha", "unwatch", "client|setinfo"];
     let before = (clients(), commands.map(|command| calls(&server, command)));
     let tasks: Vec<_> = (0..20)
@@ -362,7 +369,7 @@ async fn of_a_pool_one_connection_is_taken_once() {
     let [evalsha, unwatch, setinfo] = before.1;
     assert_eq!(after, (before.0, [evalsha + 1_000, unwatch, setinfo]), "one EVALSHA per check");
 
-    // The pool, of one, makes another for its other users.
+    // The limiter has taken the only connection of the pool, so the pool opens another for its other users.
     let mut other = pool.get().await.unwrap();
     let pong: String = redis::cmd("PING").query_async(&mut other).await.unwrap();
     assert_eq!(pong, "PONG");

@@ -1,4 +1,4 @@
-//! What a key costs in Redis, for each algorithm, as `examples/memory` measures it too.
+//! Measures the bytes per key in Redis for each algorithm. `examples/memory` measures them too.
 
 use std::time::Duration;
 
@@ -22,19 +22,19 @@ const QUOTAS: [(&str, Quota, usize); 7] = [
     ("sliding_log, 1,000 entries", Quota::sliding_log(1_000, MINUTE), 1_000),
 ];
 
-/// `MEMORY USAGE` of a key of 20 bytes after so many asks.
+/// Returns `MEMORY USAGE` of a 20-byte key after the number of checks given in `QUOTAS`.
 pub(crate) fn run(runtime: &Runtime, target: &Target) -> Result<Vec<(&'static str, u64)>, Failure> {
     let limiter = tidegate_limiter(target.url())?;
     QUOTAS
         .iter()
-        .map(|(title, quota, asks)| {
+        .map(|(title, quota, checks)| {
             let gate = limiter.gate("bytes", *quota);
             runtime.block_on(async {
                 gate.reset(KEY).await?;
-                // One after the other, so that a level is a fraction as it is in use.
-                for _ in 0..*asks {
+                // One check at a time, so that the level has a fraction, as in production.
+                for _ in 0..*checks {
                     if !gate.check(KEY).await?.is_allowed() {
-                        return Err("the limit is above what is asked".into());
+                        return Err("denied a check although the limit admits all".into());
                     }
                 }
                 let bytes = target.memory_usage(&gate.redis_key(KEY)?)?;

@@ -1,36 +1,36 @@
-//! What is asked for, by how many, and under which limit.
+//! The cases: keys, access pattern, number of tasks, and limit.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many different keys there are, where there is more than one.
+/// The number of distinct keys in cases with more than one key.
 pub(crate) const KEYS: usize = 100_000;
 
-/// One pattern of asking.
+/// One access pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Case {
-    /// 512 tasks, each ask for any of 100,000 keys.
+    /// 512 tasks. Each check is for a random one of 100,000 keys.
     Unlike,
-    /// 512 tasks, 100,000 keys, the nth of them asked for in proportion to 1/n.
+    /// 512 tasks, 100,000 keys. The nth key is checked in proportion to 1/n.
     Zipf,
     /// 512 tasks, one key, all admitted.
     Hot,
-    /// 512 tasks, one key that is far over its limit.
+    /// 512 tasks, one key far over its limit.
     HotDenied,
     /// One task, 100,000 keys.
     Alone,
-    /// A thread per core, 100,000 keys, decided in this process.
+    /// A thread per core, 100,000 keys, decided in process.
     Lease100k,
-    /// A thread per core, one key, decided in this process.
+    /// A thread per core, one key, decided in process.
     LeaseOne,
-    /// 512 tasks, 100,000 keys, while no Redis answers: decided in this process.
+    /// 512 tasks, 100,000 keys, Redis unreachable: decided in process.
     BreakerOpen,
-    /// 512 tasks, each key asked for once. Not among the others: `scripts/bench keys`.
+    /// 512 tasks, each key checked once. Runs only with `scripts/bench keys`.
     Keys,
 }
 
 impl Case {
-    /// As `--cases` and the JSON call it.
+    /// Returns the name that `--cases` and the JSON use.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Unlike => "unlike",
@@ -59,7 +59,7 @@ impl Case {
         }
     }
 
-    /// Those that are run in rounds.
+    /// The cases that run in rounds.
     pub(crate) const ALL: [Self; 8] = [
         Self::Unlike,
         Self::Zipf,
@@ -75,13 +75,17 @@ impl Case {
         if self == Self::Alone { 1 } else { 512 }
     }
 
-    /// Into how many turns a round is cut. One task alone wakes and sleeps as the system sees fit, now in
-    /// 30 us and now in 60, for a while each: so many turns, and both are in all subjects' medians.
+    /// Returns the number of turns that a round is cut into.
+    ///
+    /// With a single task, a check takes about 30 us or about 60 us, depending on the system's scheduling,
+    /// which changes from time to time. With several turns per round, the medians of all subjects contain
+    /// both.
     pub(crate) fn turns(self) -> u32 {
         if self == Self::Alone { 5 } else { 1 }
     }
 
-    /// Of many asks under load, so few are timed that the clock does not count; alone, all.
+    /// Returns n, where every nth check is timed. Under load, n is large enough to make the cost of the clock
+    /// negligible. With a single task, every check is timed.
     pub(crate) fn timed_every(self) -> usize {
         match self {
             Self::Alone => 1,
@@ -90,14 +94,14 @@ impl Case {
         }
     }
 
-    /// Wide enough that all is admitted, but for the case that is about denials; and slow to refill,
-    /// so that keys stay in Redis from one ask to the next, as those of a busy service do.
+    /// Returns the limit. It admits all checks, except in the denial case. It refills slowly, so that keys
+    /// stay in Redis between checks, as in a busy service.
     pub(crate) fn limit(self) -> Limit {
         match self {
             Self::Unlike | Self::Zipf | Self::Alone => Limit { capacity: 1_000_000, refill_s: 60 },
             Self::Hot => Limit { capacity: 200_000_000, refill_s: 1 },
             Self::HotDenied => Limit { capacity: 100, refill_s: 1 },
-            // Used for an hour by a single ask, so that no key goes while others come.
+            // One check keeps a key for an hour, so that no key expires during the run.
             Self::Keys => Limit { capacity: 10_000, refill_s: 3600 },
             Self::Lease100k | Self::LeaseOne | Self::BreakerOpen => {
                 Limit { capacity: 100_000_000_000, refill_s: 0 }
@@ -112,12 +116,12 @@ impl Case {
         }
     }
 
-    /// Whether a subject's keys are to be in Redis before the first round.
+    /// Returns whether the keys have to be in Redis before the first round.
     pub(crate) fn is_filled(self) -> bool {
         self == Self::Unlike
     }
 
-    /// The part of keys that tells cases apart. Those that ask for the same keys share them.
+    /// Returns the part of the key that separates cases. Cases that check the same keys share it.
     pub(crate) fn family(self) -> &'static str {
         match self {
             Self::Unlike | Self::Zipf | Self::Alone => "unlike",
@@ -126,15 +130,15 @@ impl Case {
     }
 }
 
-/// The kind of limit that every subject is given as far as it can: a bucket that holds `capacity`
-/// and gets one back every `refill_s` seconds (0: a million a second).
+/// The limit that each subject gets, as far as it supports it: a bucket of `capacity` units that refills one
+/// unit every `refill_s` seconds. 0 means a million units per second.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     pub(crate) capacity: u64,
     pub(crate) refill_s: u64,
 }
 
-/// The keys of one subject in one case, and in which order they are asked for.
+/// The keys of one subject in one case, and the order of checks.
 #[derive(Debug)]
 pub(crate) struct Keys {
     pub(crate) names: Vec<String>,
@@ -144,25 +148,25 @@ pub(crate) struct Keys {
 #[derive(Debug)]
 enum Order {
     Any,
-    /// Indices, as often as their share.
+    /// Indices, repeated in proportion to their share.
     Listed(Vec<u32>),
-    /// One at a time, the next one after so many asks of a task: for a hot key under a limit that is
-    /// too small to admit all.
+    /// One key at a time. A task moves to the next key after `checks` checks. Used for a hot key if the
+    /// subject's largest limit cannot admit all checks.
     Moving {
-        asks: usize,
+        checks: usize,
         reached: AtomicUsize,
     },
 }
 
 impl Keys {
-    /// `most` is the largest capacity that the subject knows.
-    pub(crate) fn new(case: Case, name: impl Fn(usize) -> String, most: u64) -> Arc<Self> {
-        let moves = case == Case::Hot && most < case.limit().capacity;
+    /// Builds the keys. `max_capacity` is the largest capacity that the subject supports.
+    pub(crate) fn new(case: Case, name: impl Fn(usize) -> String, max_capacity: u64) -> Arc<Self> {
+        let moves = case == Case::Hot && max_capacity < case.limit().capacity;
         let order = match case {
             Case::Zipf => Order::Listed(zipf(KEYS)),
             _ if moves => Order::Moving {
-                // Nine tenths, since tasks do not move on at the same instant.
-                asks: (most as usize * 9 / 10 / case.tasks()).max(1),
+                // 90 % of the capacity, since tasks do not switch keys at the same instant.
+                checks: (max_capacity as usize * 9 / 10 / case.tasks()).max(1),
                 reached: AtomicUsize::new(0),
             },
             _ => Order::Any,
@@ -175,13 +179,13 @@ impl Keys {
         let at = match &self.order {
             Order::Any => 0,
             Order::Listed(list) => fastrand::usize(..list.len()),
-            Order::Moving { asks, reached } => reached.load(Ordering::Relaxed) * asks,
+            Order::Moving { checks, reached } => reached.load(Ordering::Relaxed) * checks,
         };
         Picker { keys: self.clone(), rng: fastrand::Rng::new(), at }
     }
 }
 
-/// One task's way through the keys.
+/// One task's position in the keys.
 #[derive(Debug)]
 pub(crate) struct Picker {
     keys: Arc<Keys>,
@@ -200,9 +204,9 @@ impl Picker {
                 self.at = (self.at + 1) % list.len();
                 list[self.at] as usize
             }
-            Order::Moving { asks, .. } => {
+            Order::Moving { checks, .. } => {
                 self.at += 1;
-                self.at / asks % count
+                self.at / checks % count
             }
         }
     }
@@ -216,14 +220,14 @@ impl Picker {
 
 impl Drop for Picker {
     fn drop(&mut self) {
-        // What was used up in this round is not used in the next.
-        if let Order::Moving { asks, reached } = &self.keys.order {
-            reached.fetch_max(self.at / asks + 1, Ordering::Relaxed);
+        // The next round must not reuse keys that this round used up.
+        if let Order::Moving { checks, reached } = &self.keys.order {
+            reached.fetch_max(self.at / checks + 1, Ordering::Relaxed);
         }
     }
 }
 
-/// A long list of indices below `count`, drawn in proportion to 1/(index + 1).
+/// Returns a long list of indices below `count`, drawn in proportion to 1/(index + 1).
 fn zipf(count: usize) -> Vec<u32> {
     let mut sum = 0.0;
     let sums: Vec<f64> = (1..=count)
@@ -245,22 +249,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_zipf_is_asked_for_twice_as_often_as_the_second() {
+    fn first_zipf_key_is_drawn_twice_as_often_as_second() {
         let list = zipf(KEYS);
-        let count = |index| list.iter().filter(|&&it| it == index).count() as f64;
+        let count = |index| list.iter().filter(|&&drawn| drawn == index).count() as f64;
         let twice = count(0) / count(1);
         assert!((1.9..2.1).contains(&twice), "{twice}");
         assert!(list.iter().all(|&index| (index as usize) < KEYS));
     }
 
     #[test]
-    fn a_key_that_moves_is_left_before_its_limit_and_not_come_back_to() {
-        let most = 65_535;
-        let keys = Keys::new(Case::Hot, |index| index.to_string(), most);
-        let asks = most as usize * 9 / 10 / Case::Hot.tasks();
+    fn moving_key_is_left_before_its_limit_and_not_reused() {
+        let max_capacity = 65_535;
+        let keys = Keys::new(Case::Hot, |index| index.to_string(), max_capacity);
+        let checks = max_capacity as usize * 9 / 10 / Case::Hot.tasks();
         let mut picker = keys.picker();
-        let first: Vec<usize> = (0..asks * 2).map(|_| picker.next_index()).collect();
-        assert!(first.iter().filter(|&&index| index == 0).count() <= asks);
+        let first: Vec<usize> = (0..checks * 2).map(|_| picker.next_index()).collect();
+        assert!(first.iter().filter(|&&index| index == 0).count() <= checks);
         assert_eq!(first.last(), Some(&2));
         drop(picker);
         assert_eq!(keys.picker().next_index(), 3);

@@ -1,4 +1,4 @@
-//! A subject in a case: what differs from one to the next is hidden once per round, not once per ask.
+//! A subject in a case. The dynamic call that hides the subject's type happens once per round, not per check.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -15,18 +15,18 @@ use crate::{Failure, Length};
 pub(crate) trait Runs {
     fn info(&self) -> Info;
 
-    /// Connects, and puts the keys into Redis where the case wants them there.
+    /// Connects, and writes the keys to Redis if the case requires it.
     fn prepare(&mut self, runtime: &Runtime) -> Result<(), Failure>;
 
     fn round(&self, runtime: &Runtime, length: Length) -> Result<Round, Failure>;
 }
 
-/// A slow subject's keys come in its first rounds.
+/// The time limit for filling. A slow subject creates the remaining keys in its first rounds.
 const FILLING: Duration = Duration::from_secs(3);
 
 const UNPREPARED: &str = "not prepared";
 
-/// One that asks Redis.
+/// A subject that decides in Redis.
 pub(crate) struct Entrant<S> {
     case: Case,
     target: Arc<Target>,
@@ -46,7 +46,7 @@ impl<S: Subject> Runs for Entrant<S> {
 
     fn prepare(&mut self, runtime: &Runtime) -> Result<(), Failure> {
         let subject = Arc::new(runtime.block_on(S::open(self.target.url(), self.case))?);
-        let keys = Keys::new(self.case, |number| S::key(self.case, number), S::INFO.most);
+        let keys = Keys::new(self.case, |number| S::key(self.case, number), S::INFO.max_capacity);
         if self.case.is_filled() {
             measure::fill(runtime, &subject, &keys, FILLING)?;
         }
@@ -60,7 +60,7 @@ impl<S: Subject> Runs for Entrant<S> {
     }
 }
 
-/// One that decides in this process.
+/// A subject that decides in process.
 pub(crate) struct LocalEntrant<L: Local> {
     case: Case,
     target: Arc<Target>,
@@ -87,9 +87,9 @@ impl<L: Local> Runs for LocalEntrant<L> {
 
     fn prepare(&mut self, runtime: &Runtime) -> Result<(), Failure> {
         let subject = Arc::new(L::open(self.target.url(), self.case, runtime.handle())?);
-        let names = Keys::new(self.case, |number| format!("user:{number}"), L::INFO.most);
+        let names = Keys::new(self.case, |number| format!("user:{number}"), L::INFO.max_capacity);
         let keys = names.names.iter().map(|name| L::key(name)).collect::<Result<Vec<_>, _>>()?;
-        if L::OFTEN == 1 {
+        if L::WARMUP_CHECKS_PER_KEY == 1 {
             warm(&*subject, &keys)?;
         }
         self.ready = Some(Ready { subject, names, keys });
@@ -98,8 +98,8 @@ impl<L: Local> Runs for LocalEntrant<L> {
 
     fn round(&self, _: &Runtime, length: Length) -> Result<Round, Failure> {
         let Ready { subject, names, keys } = self.ready.as_ref().ok_or(UNPREPARED)?;
-        // Just before the first round, since a lease does not outlive the preparations of others.
-        if L::OFTEN > 1 && !self.is_warm.swap(true, Ordering::Relaxed) {
+        // Runs just before the first round: a lease would expire while other subjects prepare.
+        if L::WARMUP_CHECKS_PER_KEY > 1 && !self.is_warm.swap(true, Ordering::Relaxed) {
             warm(&**subject, keys)?;
             let grow = Length { warm: GROW, measured: Duration::ZERO };
             measure::local_round(subject, names, keys, self.case, grow)?;
@@ -108,20 +108,21 @@ impl<L: Local> Runs for LocalEntrant<L> {
     }
 }
 
-/// Threads that warm up a subject: many, since each waits for Redis.
+/// The number of threads that warm up a subject. It is large, since each thread waits for Redis.
 const WARMING: usize = 128;
-/// Then for so long as it is going to be measured: blocks of units become as large as the demand. After 1 s
-/// instead, one leased key was measured at a fifth of governor's rate: just before, 100,000 leases had ended.
+/// The warm-up after all keys are leased, as long as the measured time: leased blocks grow with the demand.
+/// With 1 s instead, one leased key reached a fifth of governor's rate: 100,000 leases had just ended.
 const GROW: Duration = Duration::from_secs(8);
 
-/// Asks for each key until nearly all asks are decided in this process: those who lease units from
-/// Redis have them then.
+/// Checks every key until nearly all checks are decided in process. Subjects that lease units from Redis then
+/// hold them.
 fn warm<L: Local>(subject: &L, keys: &[L::Key]) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {
         let fell_back = AtomicUsize::new(0);
         let pass = |part: &[L::Key]| {
-            part.iter().flat_map(|key| std::iter::repeat_n(key, L::OFTEN)).try_for_each(|key| {
+            let mut checks = part.iter().flat_map(|key| std::iter::repeat_n(key, L::WARMUP_CHECKS_PER_KEY));
+            checks.try_for_each(|key| {
                 fell_back.fetch_add(subject.check(key)?.fell_back.into(), Ordering::Relaxed);
                 Ok::<_, Failure>(())
             })
@@ -131,8 +132,9 @@ fn warm<L: Local>(subject: &L, keys: &[L::Key]) -> Result<(), Failure> {
             let threads: Vec<_> = parts.map(|part| scope.spawn(|| pass(part))).collect();
             threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
         })?;
-        // Not for ever: some never have all of their keys at once.
-        if fell_back.into_inner() * 1_000 <= keys.len() * L::OFTEN || begun.elapsed() > FILLING {
+        // With a time limit, since some subjects never hold all their keys at once.
+        let checks = keys.len() * L::WARMUP_CHECKS_PER_KEY;
+        if fell_back.into_inner() * 1_000 <= checks || begun.elapsed() > FILLING {
             return Ok(());
         }
     }

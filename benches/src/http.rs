@@ -118,9 +118,9 @@ impl Running {
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()?;
-        let said = process.stdout.take().ok_or("no output")?;
+        let output = process.stdout.take().ok_or("no output")?;
         let mut line = String::new();
-        tokio::time::timeout(Duration::from_secs(10), BufReader::new(said).read_line(&mut line)).await??;
+        tokio::time::timeout(Duration::from_secs(10), BufReader::new(output).read_line(&mut line)).await??;
         let port = line.trim().parse().map_err(|_| format!("{} did not start", service.name()))?;
         Ok(Self { service, port, _process: process })
     }
@@ -135,7 +135,7 @@ fn wrong(service: Service, pattern: Pattern, round: &Round) -> Result<(), Failur
     let is_limited = service != Service::Unlimited;
     match pattern {
         Pattern::Unlike if round.denied > 0 => {
-            Err(format!("{name} denied under a limit that is wider").into())
+            Err(format!("{name} denied requests under a limit that admits all").into())
         }
         Pattern::Hot if is_limited && round.passed * 10 > round.denied => {
             Err(format!("{name} let {} pass and denied {}", round.passed, round.denied).into())
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_peer_is_a_row_that_says_so_and_has_no_ratio() {
+    fn failed_peer_has_a_row_with_the_error_and_no_ratio() {
         let rows = vec![failed(Service::TowerRateLimiter), failed(Service::TowerRateLimitRedis)];
         let cases = [Case { pattern: Pattern::Hot, connections: 64, rows }];
         let text = table(&cases);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_failure_of_a_peer_becomes_a_row() {
+    fn only_peer_failure_becomes_a_row() {
         for service in Service::ALL {
             let kept = failure_of_peer(service, "broken".into());
             assert_eq!(

@@ -1,5 +1,6 @@
-//! Ten million distinct keys: does it get slower, or this process larger, the more there are? Beside
-//! the flat script on a server of its own, since Redis itself gets slower with the memory that it walks.
+//! Checks ten million distinct keys, and measures whether the rate drops or this process grows with their
+//! number. The flat script on a server of its own is the baseline, since Redis itself slows down as it
+//! touches more memory.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,21 +15,21 @@ use crate::server::Target;
 use crate::subjects::{Multiplexed, Subject, Tidegate};
 use crate::{Failure, progress};
 
-/// What one of the two did with a slice of the keys.
+/// The results of one of the two subjects for a slice of the keys.
 #[derive(Debug)]
 struct Pace {
     per_second: f64,
-    /// What Redis's thread did for a check, which other work on the machine disturbs less.
+    /// CPU time of Redis's main thread per check. Other load on the machine affects it less than the rate.
     redis_us: f64,
-    /// Of Redis, as it says itself.
+    /// `used_memory` of Redis.
     used_memory: u64,
 }
 
-/// After a slice of the keys.
+/// The results after a slice of the keys.
 #[derive(Debug)]
 pub(crate) struct Slice {
     keys: u64,
-    /// Of this process.
+    /// Resident bytes of this process.
     resident: Option<u64>,
     ours: Pace,
     by_hand: Option<Pace>,
@@ -74,17 +75,17 @@ fn pace<S: Subject>(
 ) -> Result<Pace, Failure> {
     let before = target.begin()?;
     let begun = Instant::now();
-    runtime.block_on(ask(subject, first, end))?;
+    runtime.block_on(check(subject, first, end))?;
     let seconds = begun.elapsed().as_secs_f64();
-    let asked = (end - first) as f64;
+    let checks = (end - first) as f64;
     Ok(Pace {
-        per_second: asked / seconds,
-        redis_us: target.end(&before)?.cpu_us / asked,
+        per_second: checks / seconds,
+        redis_us: target.end(&before)?.cpu_us / checks,
         used_memory: target.used_memory()?,
     })
 }
 
-async fn ask<S: Subject>(subject: &Arc<S>, first: u64, end: u64) -> Result<(), Failure> {
+async fn check<S: Subject>(subject: &Arc<S>, first: u64, end: u64) -> Result<(), Failure> {
     let next = Arc::new(AtomicU64::new(first));
     let tasks: Vec<_> = (0..Case::Keys.tasks())
         .map(|_| {
@@ -96,7 +97,7 @@ async fn ask<S: Subject>(subject: &Arc<S>, first: u64, end: u64) -> Result<(), F
                         return Ok::<_, Failure>(());
                     }
                     if !subject.check(&S::key(Case::Keys, number as usize)).await? {
-                        return Err("a key that was never asked for was denied".into());
+                        return Err("the first check of a key was denied".into());
                     }
                 }
             })
@@ -108,7 +109,7 @@ async fn ask<S: Subject>(subject: &Arc<S>, first: u64, end: u64) -> Result<(), F
     Ok(())
 }
 
-/// In bytes, where the system tells it.
+/// Returns this process's resident memory in bytes, if the system reports it.
 fn resident() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;

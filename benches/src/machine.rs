@@ -1,4 +1,4 @@
-//! What a run is a run of: cores, and the versions of all that takes part.
+//! The environment of a run: cores, and the versions of the servers and crates.
 
 use serde_json::{Value, json};
 
@@ -39,17 +39,17 @@ pub(crate) fn machine(targets: &[std::sync::Arc<Target>]) -> Vec<(&'static str, 
     ]
 }
 
-/// The newest in the lock file: peers take older ones of some.
+/// Returns the newest version in the lock file. Some peers depend on older versions of the same package.
 fn version(package: &str) -> Option<&'static str> {
     let mut lines = LOCK.lines();
     let mut newest: Option<&str> = None;
     let number =
-        |version: &str| -> Vec<u32> { version.split('.').filter_map(|it| it.parse().ok()).collect() };
+        |version: &str| -> Vec<u32> { version.split('.').filter_map(|part| part.parse().ok()).collect() };
     while let Some(line) = lines.next() {
-        if line.strip_prefix("name = \"").and_then(|it| it.strip_suffix('"')) != Some(package) {
+        if line.strip_prefix("name = \"").and_then(|rest| rest.strip_suffix('"')) != Some(package) {
             continue;
         }
-        let version = lines.next().and_then(|it| it.strip_prefix("version = \"")?.strip_suffix('"'));
+        let version = lines.next().and_then(|line| line.strip_prefix("version = \"")?.strip_suffix('"'));
         if version.map(number) > newest.map(number) {
             newest = version;
         }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_package_is_in_the_lock_file_and_the_newest_redis_is_ours() {
+    fn lock_file_has_every_package_and_newest_redis_is_used() {
         for package in PACKAGES {
             assert!(version(package).is_some(), "{package}");
         }

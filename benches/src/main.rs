@@ -1,5 +1,4 @@
-//! Compares tidegate with other crates that ask Redis for a decision: everything in one run, in interleaved
-//! rounds, against the same Redis.
+//! Compares tidegate with other crates that decide in Redis: everything in one run, in interleaved rounds, against the same Redis.
 //!
 //!     scripts/bench --quick
 //!
@@ -39,15 +38,14 @@ use crate::server::Target;
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Compares tidegate with other crates that ask Redis for a decision, in interleaved rounds against one
-/// Redis.
+/// Compares tidegate with other crates that decide in Redis, in interleaved rounds against one Redis.
 ///
 /// Uses the Redis at TIDEGATE_REDIS_URL if set, else starts a redis-server process that ends with the run.
 /// Prints a table as Markdown.
 #[derive(Debug, Parser)]
 #[command(
     bin_name = "scripts/bench",
-    after_help = "Exit status: 0; 1 if tidegate failed or decided wrongly. A peer that does is a row that says so."
+    after_help = "Exit status: 0; 1 if tidegate failed or decided wrongly. A failed peer only marks its row."
 )]
 struct Options {
     #[command(subcommand)]

@@ -1,5 +1,5 @@
-//! The measuring loops, one for what is awaited and one for what is not, generic over the subject:
-//! nothing is boxed or called through a table between the clock and what is measured.
+//! The measuring loops: one for asynchronous and one for synchronous subjects. Both are generic over the
+//! subject, so that the timed code has no boxing and no dynamic calls.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
@@ -10,15 +10,15 @@ use tokio::runtime::Runtime;
 
 use crate::case::{Case, Keys, Picker};
 use crate::server::{Cost, Target};
-use crate::subjects::{Local, Subject, Verdict};
+use crate::subjects::{Local, LocalDecision, Subject};
 use crate::{Failure, Length};
 
-/// What came of one round of one subject.
+/// The results of one round of one subject.
 #[derive(Debug)]
 pub(crate) struct Round {
-    pub(crate) asked: u64,
+    pub(crate) checks: u64,
     pub(crate) allowed: u64,
-    /// Of what was asked in this process, how much went to Redis; 0 where nothing else is possible.
+    /// Checks of a local subject that waited for Redis; 0 for other subjects.
     pub(crate) fell_back: u64,
     pub(crate) failed: u64,
     pub(crate) first_error: Option<String>,
@@ -29,19 +29,19 @@ pub(crate) struct Round {
 
 impl Round {
     pub(crate) fn per_second(&self) -> f64 {
-        self.asked as f64 / self.seconds
+        self.checks as f64 / self.seconds
     }
 
-    /// What of a decision the main thread of Redis did, in microseconds.
+    /// Returns the CPU time of Redis's main thread per check, in microseconds.
     pub(crate) fn redis_us(&self) -> Option<f64> {
-        self.cost.as_ref().filter(|_| self.asked > 0).map(|cost| cost.cpu_us / self.asked as f64)
+        self.cost.as_ref().filter(|_| self.checks > 0).map(|cost| cost.cpu_us / self.checks as f64)
     }
 }
 
 /// One task's part of a round.
 #[derive(Debug, Default)]
 struct Tally {
-    asked: u64,
+    checks: u64,
     allowed: u64,
     fell_back: u64,
     failed: u64,
@@ -53,7 +53,7 @@ const WARM: u8 = 0;
 const MEASURED: u8 = 1;
 const OVER: u8 = 2;
 
-/// Asks with all tasks of the case; measures after a warm-up.
+/// Runs all tasks of the case, and measures after a warm-up.
 pub(crate) fn round<S: Subject>(
     runtime: &Runtime,
     subject: &Arc<S>,
@@ -64,7 +64,7 @@ pub(crate) fn round<S: Subject>(
 ) -> Result<Round, Failure> {
     let phase = Arc::new(AtomicU8::new(WARM));
     let tasks: Vec<_> = (0..case.tasks())
-        .map(|_| runtime.spawn(ask(subject.clone(), keys.picker(), phase.clone(), case.timed_every())))
+        .map(|_| runtime.spawn(check(subject.clone(), keys.picker(), phase.clone(), case.timed_every())))
         .collect();
     let (seconds, cost) = conduct(&phase, Some(target), length)?;
     let tallies = runtime.block_on(async {
@@ -77,7 +77,7 @@ pub(crate) fn round<S: Subject>(
     sum(tallies, seconds, cost)
 }
 
-async fn ask<S: Subject>(subject: Arc<S>, mut keys: Picker, phase: Arc<AtomicU8>, every: usize) -> Tally {
+async fn check<S: Subject>(subject: Arc<S>, mut keys: Picker, phase: Arc<AtomicU8>, every: usize) -> Tally {
     let mut tally = Tally::default();
     let mut count = fastrand::usize(..every);
     while phase.load(Ordering::Relaxed) != OVER {
@@ -88,14 +88,14 @@ async fn ask<S: Subject>(subject: Arc<S>, mut keys: Picker, phase: Arc<AtomicU8>
         if measured && let Some(begun) = begun {
             tally.took_ns.push(begun.elapsed().as_nanos() as u64);
         }
-        tally.count(answer.map(|allowed| Verdict { allowed, fell_back: false }), measured);
-        // One who is answered without a wait must let the runtime do its other work.
+        tally.count(answer.map(|allowed| LocalDecision { allowed, fell_back: false }), measured);
+        // A check that completes without waiting must still yield to the runtime's other work.
         tokio::task::coop::consume_budget().await;
     }
     tally
 }
 
-/// Asks with a thread per core; measures after a warm-up.
+/// Runs a thread per core, and measures after a warm-up.
 pub(crate) fn local_round<L: Local>(
     subject: &Arc<L>,
     names: &Arc<Keys>,
@@ -108,7 +108,7 @@ pub(crate) fn local_round<L: Local>(
         let threads: Vec<_> = (0..cores())
             .map(|_| {
                 let (picker, phase) = (names.picker(), &phase);
-                scope.spawn(move || ask_locally(&**subject, picker, keys, phase, case.timed_every()))
+                scope.spawn(move || check_locally(&**subject, picker, keys, phase, case.timed_every()))
             })
             .collect();
         let conducted = conduct(&phase, None, length);
@@ -121,7 +121,7 @@ pub(crate) fn local_round<L: Local>(
     sum(tallies, seconds, cost)
 }
 
-fn ask_locally<L: Local>(
+fn check_locally<L: Local>(
     subject: &L,
     mut picker: Picker,
     keys: &[L::Key],
@@ -131,15 +131,15 @@ fn ask_locally<L: Local>(
     let mut tally = Tally::default();
     let mut stage = WARM;
     while stage != OVER {
-        // The clock and the phase only now and then: an answer takes less than they do, unless Redis
-        // was waited for.
+        // Reads the clock and the phase once per `every` checks: they take longer than a local decision.
+        // After a check that waited for Redis, the phase is read at once.
         let begun = Instant::now();
         let mut answer = subject.check(&keys[picker.next_index()]);
         if stage == MEASURED {
             tally.took_ns.push(begun.elapsed().as_nanos() as u64);
         }
         for _ in 1..every {
-            let waited = matches!(answer, Ok(Verdict { fell_back: true, .. }) | Err(_));
+            let waited = matches!(answer, Ok(LocalDecision { fell_back: true, .. }) | Err(_));
             tally.count(answer, stage == MEASURED);
             if waited {
                 stage = phase.load(Ordering::Relaxed);
@@ -154,12 +154,12 @@ fn ask_locally<L: Local>(
 
 impl Tally {
     #[inline]
-    fn count(&mut self, answer: Result<Verdict, Failure>, measured: bool) {
+    fn count(&mut self, answer: Result<LocalDecision, Failure>, measured: bool) {
         match answer {
-            Ok(verdict) if measured => {
-                self.asked += 1;
-                self.allowed += u64::from(verdict.allowed);
-                self.fell_back += u64::from(verdict.fell_back);
+            Ok(decision) if measured => {
+                self.checks += 1;
+                self.allowed += u64::from(decision.allowed);
+                self.fell_back += u64::from(decision.fell_back);
             }
             Ok(_) => {}
             Err(error) => self.fail(&error),
@@ -172,7 +172,7 @@ impl Tally {
     }
 }
 
-/// Lets the tasks warm up, be measured, and end.
+/// Moves the tasks through warm-up, measurement and end.
 fn conduct(
     phase: &AtomicU8,
     target: Option<&Target>,
@@ -183,7 +183,7 @@ fn conduct(
     phase.store(MEASURED, Ordering::Relaxed);
     let begun = Instant::now();
     std::thread::sleep(length.measured);
-    // Also if Redis did not answer us: the tasks have to end.
+    // Ends the tasks even if Redis did not reply to `begin`.
     phase.store(OVER, Ordering::Relaxed);
     let seconds = begun.elapsed().as_secs_f64();
     let cost = match (target, before?) {
@@ -195,7 +195,7 @@ fn conduct(
 
 fn sum(tallies: Vec<Tally>, seconds: f64, cost: Option<Cost>) -> Result<Round, Failure> {
     let mut round = Round {
-        asked: 0,
+        checks: 0,
         allowed: 0,
         fell_back: 0,
         failed: 0,
@@ -205,7 +205,7 @@ fn sum(tallies: Vec<Tally>, seconds: f64, cost: Option<Cost>) -> Result<Round, F
         cost,
     };
     for tally in tallies {
-        round.asked += tally.asked;
+        round.checks += tally.checks;
         round.allowed += tally.allowed;
         round.fell_back += tally.fell_back;
         round.failed += tally.failed;
@@ -217,7 +217,8 @@ fn sum(tallies: Vec<Tally>, seconds: f64, cost: Option<Cost>) -> Result<Round, F
     Ok(round)
 }
 
-/// Asks once for each key, but for at most so long: a slow subject's keys come in its first rounds.
+/// Checks each key once, for at most `at_most`. A slow subject creates the remaining keys in its first
+/// rounds.
 pub(crate) fn fill<S: Subject>(
     runtime: &Runtime,
     subject: &Arc<S>,

@@ -9,7 +9,7 @@ use crate::subjects::Kind;
 #[derive(Debug)]
 pub(crate) struct Ratio {
     pub(crate) name: &'static str,
-    pub(crate) what: String,
+    pub(crate) description: String,
     pub(crate) value: Option<f64>,
     /// The reason if there is no value, else the failed peers that the value leaves out.
     pub(crate) note: Option<String>,
@@ -23,12 +23,19 @@ type Measured = Result<f64, String>;
 pub(crate) fn all(rows: &[Row], scripts: Option<&Scripts>) -> Vec<Ratio> {
     let rows = Rows(rows);
     let mut ratios = Vec::new();
-    let mut add = |name, what: &str, measured: Measured, floor, aim| {
+    let mut add = |name, description: &str, measured: Measured, floor, aim| {
         let (value, note) = match measured {
             Ok(value) => (Some(value), None),
             Err(why) => (None, Some(why)),
         };
-        ratios.push(Ratio { name, what: what.to_owned(), value, note, floor: Some(floor), aim: Some(aim) });
+        ratios.push(Ratio {
+            name,
+            description: description.to_owned(),
+            value,
+            note,
+            floor: Some(floor),
+            aim: Some(aim),
+        });
     };
     let over = |case, name| rows.ours_over(case, name);
     add("unlike_vs_pool", "unlike keys, to a pool", over(Case::Unlike, "pool"), 4.0, 5.0);
@@ -55,7 +62,7 @@ pub(crate) fn all(rows: &[Row], scripts: Option<&Scripts>) -> Vec<Ratio> {
     add("script_vs_bare_cpu", "the same, by Redis's CPU time", cpu, 0.6, 0.75);
     for (name, case) in [("unlike_vs_best_peer", Case::Unlike), ("hot_vs_best_peer", Case::Hot)] {
         let failed = rows.failed_peers(case);
-        if let Some(ratio) = ratios.iter_mut().find(|it| it.name == name && !failed.is_empty()) {
+        if let Some(ratio) = ratios.iter_mut().find(|ratio| ratio.name == name && !failed.is_empty()) {
             ratio.note = Some(format!("left out, because failed: {}", failed.join(", ")));
         }
     }
@@ -94,7 +101,8 @@ impl<'a> Rows<'a> {
         over(self.on_main(case, "tidegate-lease")?, self.on_main(case, "governor")?, Round::per_second)
     }
 
-    /// Returns the ratio to the best peer on the same server, the smallest of all servers, and that peer's name.
+    /// Returns the ratio to the best peer on the same server, the smallest of all servers, with that peer's
+    /// name.
     fn over_best_peer(&self, case: Case) -> (Measured, String) {
         let ours = self.usable(case).filter(|row| row.info.kind == Kind::Ours);
         let against = |ours: &'a Row| {
@@ -132,7 +140,7 @@ mod tests {
     }
 
     fn failed(case: Case, name: &'static str, kind: Kind) -> Row {
-        Row { failed: Some("5 errors beside 0 answers".to_owned()), ..row(case, name, kind) }
+        Row { failed: Some("5 errors, 0 answers".to_owned()), ..row(case, name, kind) }
     }
 
     fn ratio(rows: &[Row], name: &str) -> Ratio {
@@ -140,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_to_a_failed_peer_is_left_out_with_a_note() {
+    fn ratio_to_failed_peer_is_left_out_with_a_note() {
         let rows = [
             row(Case::LeaseOne, "tidegate-lease", Kind::Ours),
             row(Case::LeaseOne, "governor", Kind::Peer),
@@ -158,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_peer_is_one_that_did_not_fail_and_the_note_names_those_that_did() {
+    fn best_peer_did_not_fail_and_note_names_failed_peers() {
         let rows = [
             row(Case::Unlike, "tidegate", Kind::Ours),
             row(Case::Unlike, "throttle-kit", Kind::Peer),
@@ -169,16 +177,16 @@ mod tests {
             (ratio.value, ratio.note.as_deref()),
             (Some(1.0), Some("left out, because failed: trypema"))
         );
-        assert!(ratio.what.contains("throttle-kit"), "{}", ratio.what);
+        assert!(ratio.description.contains("throttle-kit"), "{}", ratio.description);
     }
 
     #[test]
-    fn a_ratio_that_was_not_measured_says_so() {
+    fn unmeasured_ratio_has_a_note() {
         assert_eq!(ratio(&[], "alone").note.as_deref(), Some("not measured"));
     }
 
     #[test]
-    fn a_failed_peer_does_not_fail_the_run_and_a_failure_of_ours_does() {
+    fn only_failure_of_tidegate_fails_the_run() {
         let peer = failed(Case::Lease100k, "trypema-hybrid", Kind::Peer);
         let baseline = failed(Case::Unlike, "pool", Kind::ByHand);
         assert!(!peer.fails_the_run() && !baseline.fails_the_run());

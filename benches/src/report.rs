@@ -1,4 +1,4 @@
-//! What a run came to, and the three forms in which it is shown.
+//! The results of a run, and the three forms of the report: table, JSON, chart.
 
 mod json;
 mod svg;
@@ -16,7 +16,7 @@ use crate::script_alone::Scripts;
 
 #[derive(Debug)]
 pub(crate) struct Report {
-    /// What it ran on and with.
+    /// The machine, the servers and the crates of the run.
     pub(crate) machine: Vec<(&'static str, Value)>,
     pub(crate) rows: Vec<Row>,
     pub(crate) ratios: Vec<Ratio>,
@@ -24,7 +24,7 @@ pub(crate) struct Report {
     pub(crate) bytes_per_key: Vec<(&'static str, u64)>,
 }
 
-/// `1,234,568`
+/// Formats like `1,234,568`.
 pub(crate) fn thousands(number: f64) -> String {
     let digits = format!("{number:.0}");
     let mut text = String::new();
@@ -37,12 +37,12 @@ pub(crate) fn thousands(number: f64) -> String {
     text
 }
 
-/// As many digits as mean something.
+/// Rounds to the significant digits.
 pub(crate) fn rounded(number: f64) -> f64 {
     if number.abs() >= 1000.0 { number.round() } else { (number * 1000.0).round() / 1000.0 }
 }
 
-/// Microseconds, short.
+/// Formats microseconds briefly.
 pub(crate) fn short(us: f64) -> String {
     match us {
         us if us >= 100.0 => thousands(us),

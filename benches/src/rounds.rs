@@ -78,11 +78,11 @@ impl Row {
 #[cfg(test)]
 impl Row {
     /// Returns a row of one second on the first server, for tests of code that reads rows.
-    pub(crate) fn of_one_round(case: Case, name: &'static str, kind: Kind, asked: u64) -> Self {
-        let info = Info { name, title: name, note: "", kind, most: u64::MAX };
+    pub(crate) fn of_one_round(case: Case, name: &'static str, kind: Kind, checks: u64) -> Self {
+        let info = Info { name, title: name, note: "", kind, max_capacity: u64::MAX };
         let round = Round {
-            asked,
-            allowed: asked,
+            checks,
+            allowed: checks,
             fell_back: 0,
             failed: 0,
             first_error: None,
@@ -126,7 +126,7 @@ pub(crate) fn run(
         }
         for mut runs in present {
             let mut row = Row::new(case, runs.info(), &target.title, index == 0);
-            progress(&format!("{}: {} gets ready", case.name(), row.info.name));
+            progress(&format!("{}: preparing {}", case.name(), row.info.name));
             match runs.prepare(runtime) {
                 Ok(()) => running.push((rows.len(), runs)),
                 Err(error) => row.failed = Some(error.to_string()),
@@ -164,20 +164,22 @@ fn cut(case: Case, rounds: usize, length: Length) -> (usize, Length) {
 
 /// Returns why a round counts as failed, if it does: errors, no answers, or wrong decisions.
 fn wrong(case: Case, info: Info, round: &Round) -> Option<String> {
-    let Round { asked, allowed, failed, .. } = *round;
+    let Round { checks, allowed, failed, .. } = *round;
     if failed > 0 {
         let first = round.first_error.as_deref().unwrap_or_default();
-        return Some(format!("{failed} errors beside {asked} answers, the first: {first}"));
+        return Some(format!("{failed} errors, {checks} answers; first error: {first}"));
     }
-    if asked == 0 {
-        return Some("not one answer".to_owned());
+    if checks == 0 {
+        return Some("no answers".to_owned());
     }
     if case == Case::HotDenied {
         // A window may end within a round. A peer may also count each window twice. tidegate is exact.
-        let most = case.limit().capacity * if info.kind == Kind::Peer { 4 } else { 2 };
-        return (allowed > most).then(|| format!("admitted {allowed} of {asked} under a limit of 100"));
+        let max_allowed = case.limit().capacity * if info.kind == Kind::Peer { 4 } else { 2 };
+        return (allowed > max_allowed)
+            .then(|| format!("admitted {allowed} of {checks} under a limit of 100"));
     }
-    (allowed < asked).then(|| format!("denied {} of {asked} under a limit that is wider", asked - allowed))
+    (allowed < checks)
+        .then(|| format!("denied {} of {checks} under a limit that admits all", checks - allowed))
 }
 
 #[cfg(test)]
@@ -185,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_median_is_the_middle_one_or_between_the_middle_two() {
+    fn median_is_the_middle_value_or_between_the_two_middle_values() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(vec![]).is_nan());

@@ -131,7 +131,7 @@ fn calls(target: &Target, text: &str, fill: fn(&mut redis::Cmd, &[usize])) -> Re
 fn measure(target: &Target, length: Length, calls: &[Vec<u8>]) -> Result<Rate, Failure> {
     let client = redis::Client::open(target.url())?;
     let (done, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    let ask = &|calls: &[Vec<u8>]| -> Result<(), Failure> {
+    let send_all = &|calls: &[Vec<u8>]| -> Result<(), Failure> {
         let mut connection = client.get_connection()?;
         // Sends the next call as soon as a reply arrives, and repeats the calls. The driver must never be the
         // bottleneck.
@@ -148,7 +148,7 @@ fn measure(target: &Target, length: Length, calls: &[Vec<u8>]) -> Result<Rate, F
         Ok(())
     };
     std::thread::scope(|scope| {
-        let threads: Vec<_> = calls.chunks(CALLS).map(|calls| scope.spawn(move || ask(calls))).collect();
+        let threads: Vec<_> = calls.chunks(CALLS).map(|calls| scope.spawn(move || send_all(calls))).collect();
         std::thread::sleep(length.warm);
         let before = target.begin();
         let (begun, done_before) = (Instant::now(), done.load(Ordering::Relaxed));

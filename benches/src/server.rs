@@ -1,4 +1,4 @@
-//! The servers that all is asked of, and what they say of their own work.
+//! The servers of a run, and the statistics that they report.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -13,25 +13,26 @@ pub(crate) struct Target {
     server: Server,
     /// `Redis 7.0.15`
     pub(crate) title: String,
-    /// Whether it is 7.2 or newer, in Redis's counting.
+    /// Whether the server reports `redis_version` 7.2 or newer.
     pub(crate) is_7_2: bool,
     /// Whether redis-cell is loaded.
     pub(crate) has_cell: bool,
-    /// Beside all that is measured.
-    watch: Mutex<Connection>,
+    /// A separate connection for statistics.
+    stats: Mutex<Connection>,
 }
 
-/// What the server's main thread did in a round.
+/// The cost of a round on the server's main thread.
 #[derive(Debug, Clone)]
 pub(crate) struct Cost {
     pub(crate) cpu_us: f64,
-    /// The longest that one call held it, as it says itself; with what the system did to it meanwhile.
+    /// The longest time that one call blocked the thread, as the server reports it. It includes the time for
+    /// which the system did not schedule the thread.
     pub(crate) longest_us: Option<f64>,
-    /// And what 99 of 100 calls were below.
+    /// The 99th percentile of the time per call.
     pub(crate) call_p99_us: Option<f64>,
 }
 
-/// Its counters at the beginning of a round.
+/// The server's counters at the beginning of a round.
 #[derive(Debug)]
 pub(crate) struct Before {
     cpu_us: f64,
@@ -39,8 +40,8 @@ pub(crate) struct Before {
 
 impl Target {
     pub(crate) fn new(server: Server) -> Result<Self, Failure> {
-        let mut watch = redis::Client::open(server.url())?.get_connection()?;
-        let info: String = redis::cmd("INFO").arg("server").query(&mut watch)?;
+        let mut stats = redis::Client::open(server.url())?.get_connection()?;
+        let info: String = redis::cmd("INFO").arg("server").query(&mut stats)?;
         let redis = field(&info, "redis_version").unwrap_or("0");
         let title = match field(&info, "valkey_version") {
             Some(version) => format!("Valkey {version}"),
@@ -48,15 +49,15 @@ impl Target {
         };
         let mut numbers = redis.split('.').map(|number| number.parse().unwrap_or(0));
         let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-        let cell: redis::Value = redis::cmd("COMMAND").arg("INFO").arg("CL.THROTTLE").query(&mut watch)?;
+        let cell: redis::Value = redis::cmd("COMMAND").arg("INFO").arg("CL.THROTTLE").query(&mut stats)?;
         let has_cell =
-            matches!(&cell, redis::Value::Array(found) if found.iter().any(|it| *it != redis::Value::Nil));
-        // So that the largest latency is told, too. Where it is refused, that is not known.
+            matches!(&cell, redis::Value::Array(list) if list.iter().any(|info| *info != redis::Value::Nil));
+        // Makes the server report the maximum latency. If CONFIG is rejected, the maximum stays unknown.
         let _ = redis::cmd("CONFIG")
             .arg(&["SET", "latency-tracking-info-percentiles", "50 99 100"])
-            .query::<()>(&mut watch);
+            .query::<()>(&mut stats);
         let is_7_2 = version >= (7, 2);
-        Ok(Self { title, is_7_2, has_cell, server, watch: Mutex::new(watch) })
+        Ok(Self { title, is_7_2, has_cell, server, stats: Mutex::new(stats) })
     }
 
     pub(crate) fn url(&self) -> &str {
@@ -68,28 +69,28 @@ impl Target {
     }
 
     pub(crate) fn begin(&self) -> Result<Before, Failure> {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let _ = redis::cmd("CONFIG").arg("RESETSTAT").query::<()>(&mut watch);
-        Ok(Before { cpu_us: cpu_us(&mut watch)? })
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = redis::cmd("CONFIG").arg("RESETSTAT").query::<()>(&mut stats);
+        Ok(Before { cpu_us: cpu_us(&mut stats)? })
     }
 
     pub(crate) fn end(&self, before: &Before) -> Result<Cost, Failure> {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let cpu_us = cpu_us(&mut watch)? - before.cpu_us;
-        let info: String = redis::cmd("INFO").arg("latencystats").query(&mut watch)?;
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let cpu_us = cpu_us(&mut stats)? - before.cpu_us;
+        let info: String = redis::cmd("INFO").arg("latencystats").query(&mut stats)?;
         Ok(Cost { cpu_us, longest_us: slowest(&info, "p100="), call_p99_us: slowest(&info, "p99=") })
     }
 
-    /// Removes what this run has put there; for a server that goes on after it.
+    /// Removes this run's keys. Needed on a server that outlives the run.
     pub(crate) fn clean(&self) -> Result<(), Failure> {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
         let mut cursor = 0_u64;
         loop {
             let mut scan = redis::cmd("SCAN");
             scan.arg(cursor).arg("MATCH").arg(format!("{}*", *RUN)).arg("COUNT").arg(1000);
-            let (next, keys): (u64, Vec<String>) = scan.query(&mut watch)?;
+            let (next, keys): (u64, Vec<String>) = scan.query(&mut stats)?;
             if !keys.is_empty() {
-                redis::cmd("UNLINK").arg(keys).query::<()>(&mut watch)?;
+                redis::cmd("UNLINK").arg(keys).query::<()>(&mut stats)?;
             }
             if next == 0 {
                 return Ok(());
@@ -99,22 +100,23 @@ impl Target {
     }
 
     pub(crate) fn used_memory(&self) -> Result<u64, Failure> {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        let info: String = redis::cmd("INFO").arg("memory").query(&mut watch)?;
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let info: String = redis::cmd("INFO").arg("memory").query(&mut stats)?;
         Ok(field(&info, "used_memory")
             .and_then(|bytes| bytes.parse().ok())
             .ok_or("no used_memory in INFO")?)
     }
 
     pub(crate) fn memory_usage(&self, key: &str) -> Result<u64, Failure> {
-        let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(redis::cmd("MEMORY").arg(&["USAGE", key, "SAMPLES", "0"]).query(&mut watch)?)
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(redis::cmd("MEMORY").arg(&["USAGE", key, "SAMPLES", "0"]).query(&mut stats)?)
     }
 }
 
-/// Of the thread that runs scripts alone, where the server tells it.
-fn cpu_us(watch: &mut Connection) -> Result<f64, Failure> {
-    let info: String = redis::cmd("INFO").arg("cpu").query(watch)?;
+/// Returns the CPU time of the main thread, which runs the scripts. Falls back to the whole process if the
+/// server does not report threads separately.
+fn cpu_us(stats: &mut Connection) -> Result<f64, Failure> {
+    let info: String = redis::cmd("INFO").arg("cpu").query(stats)?;
     let seconds = |name: &str| field(&info, name).and_then(|seconds| seconds.parse::<f64>().ok());
     let both = |kind: &str| {
         Some(seconds(&format!("used_cpu_sys{kind}"))? + seconds(&format!("used_cpu_user{kind}"))?)
@@ -122,7 +124,8 @@ fn cpu_us(watch: &mut Connection) -> Result<f64, Failure> {
     Ok(1e6 * both("_main_thread").or_else(|| both("")).ok_or("no used_cpu_sys in INFO")?)
 }
 
-/// Of all commands, the slowest one's: `latency_percentiles_usec_evalsha:p50=1.003,p99=2.007,p100=11.007`
+/// Returns a percentile of the slowest command, from lines such as
+/// `latency_percentiles_usec_evalsha:p50=1.003,p99=2.007,p100=11.007`.
 fn slowest(info: &str, percentile: &str) -> Option<f64> {
     let ours = |line: &&str| !line.contains("usec_info:") && !line.contains("usec_config");
     info.lines()
@@ -140,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_call_is_found_among_all_commands_but_our_own() {
+    fn slowest_call_excludes_statistics_commands() {
         let info = "# Latencystats\r\n\
             latency_percentiles_usec_info:p50=1.003,p99=2.007,p100=99.007\r\n\
             latency_percentiles_usec_evalsha:p50=1.003,p99=2.007,p100=11.007\r\n\

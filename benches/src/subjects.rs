@@ -1,4 +1,4 @@
-//! All that is asked for decisions, one file each.
+//! The compared rate limiters, one file each.
 
 mod actix_extensible_rate_limit;
 mod actix_limitation;
@@ -31,58 +31,58 @@ use crate::server::Target;
 pub(crate) use self::multiplexed::Multiplexed;
 pub(crate) use self::tidegate::{Tidegate, limiter as tidegate_limiter, quota as tidegate_quota};
 
-/// Who asks Redis, as its own documentation recommends.
+/// A subject that decides in Redis, used as its own documentation recommends.
 pub(crate) trait Subject: Sized + Send + Sync + 'static {
     const INFO: Info;
 
-    /// For one case: what differs between cases is the limit.
+    /// Connects and configures the subject for one case. Cases differ by their limit.
     fn open(url: &str, case: Case) -> impl Future<Output = Result<Self, Failure>> + Send;
 
-    /// A key that has this number among those of the case. The subject's name is in it where the
-    /// crate has no prefix of its own, since all share the server.
+    /// Returns the key with this number in a case. All subjects share the server, so the key contains the
+    /// subject's name if the crate adds no prefix of its own.
     fn key(case: Case, number: usize) -> String {
         format!("{}:{}:{}:user:{number}", *RUN, Self::INFO.name, case.family())
     }
 
-    /// May one pass?
+    /// Checks a key at cost 1. Returns whether it is allowed.
     fn check(&self, key: &str) -> impl Future<Output = Result<bool, Failure>> + Send;
 }
 
-/// Who mostly decides in this process, on the caller's thread.
+/// A subject that mostly decides in process, on the caller's thread.
 pub(crate) trait Local: Sized + Send + Sync + 'static {
     const INFO: Info;
 
     type Key: Send + Sync;
 
-    /// How often each key is asked for to warm it up.
-    const OFTEN: usize = 1;
+    /// Number of checks per key that warm it up.
+    const WARMUP_CHECKS_PER_KEY: usize = 1;
 
     fn open(url: &str, case: Case, runtime: &Handle) -> Result<Self, Failure>;
 
-    /// Made once: what a key is made of is the caller's affair.
+    /// Builds a key, once per key: the measured time does not include it.
     fn key(name: &str) -> Result<Self::Key, Failure>;
 
-    fn check(&self, key: &Self::Key) -> Result<Verdict, Failure>;
+    fn check(&self, key: &Self::Key) -> Result<LocalDecision, Failure>;
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Verdict {
+pub(crate) struct LocalDecision {
     pub(crate) allowed: bool,
-    /// Redis had to be asked, and was waited for.
+    /// The check waited for Redis.
     pub(crate) fell_back: bool,
 }
 
-/// What a row says of its subject.
+/// The description of a subject in its row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Info {
-    /// As the JSON calls it.
+    /// The name in the JSON.
     pub(crate) name: &'static str,
     pub(crate) title: &'static str,
-    /// What it decides otherwise than a token bucket by Redis's clock.
+    /// The difference from a token bucket by Redis's clock.
     pub(crate) note: &'static str,
     pub(crate) kind: Kind,
-    /// The largest capacity that it knows.
-    pub(crate) most: u64,
+    /// The largest capacity that the subject supports.
+    pub(crate) max_capacity: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,16 +92,16 @@ pub(crate) enum Kind {
     Peer,
 }
 
-/// Who takes part in a case.
+/// The subjects of a case.
 #[derive(Default)]
 pub(crate) struct Field {
     pub(crate) present: Vec<Box<dyn Runs>>,
-    /// Who cannot, and why.
+    /// The subjects that cannot run, with the reason.
     pub(crate) absent: Vec<(Info, String)>,
 }
 
-/// On this server: all that can on the first, and on another one those that need it, with ours and a
-/// baseline beside them, where a ratio to the best peer is wanted.
+/// Returns the subjects for a case on this server. The first server runs all subjects that it supports.
+/// Another server runs those that need it, with tidegate and a baseline for the ratio to the best peer.
 pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
     let Field { mut present, mut absent } = Field::default();
     if matches!(case, Case::Lease100k | Case::LeaseOne) {
@@ -139,7 +139,7 @@ pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
         return Field { present, absent };
     }
     if is_main {
-        // Beside the peers that count windows.
+        // For comparison with the peers that count windows.
         if case == Case::Unlike {
             present.push(Entrant::<tidegate_window::Window>::boxed(case, target));
         }
@@ -163,19 +163,18 @@ pub(crate) fn of(case: Case, target: &Arc<Target>, is_main: bool) -> Field {
     Field { present, absent }
 }
 
-/// What every key of this run begins with, so that those on somebody's server are found again.
+/// The prefix of every key of this run, so that they can be found and removed on a shared server.
 pub(crate) static RUN: LazyLock<String> = LazyLock::new(|| format!("ben-{:04x}", fastrand::u16(..)));
 
-/// What people write when they write it themselves: a bucket in a hash, in floating point.
+/// A typical script written by hand: a bucket in a hash, in floating point.
 static FLAT: LazyLock<redis::Script> =
     LazyLock::new(|| redis::Script::new(include_str!("subjects/token_bucket.lua")));
 
-/// Its arguments for a limit.
+/// Returns the arguments of `FLAT` for a case's limit.
 fn flat_args(case: Case) -> (u64, f64) {
     let limit = case.limit();
     (limit.capacity, 1.0 / limit.refill_s as f64)
 }
 
-/// Longer than any answer takes even on a busy machine: a deadline is set, as it should be, and never
-/// decides.
+/// A deadline that never expires, even on a busy machine. It is set because production code should set one.
 const DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);

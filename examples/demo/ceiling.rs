@@ -1,11 +1,11 @@
-//! How much the definition of an algorithm permits.
+//! The number of checks that the definition of an algorithm permits.
 
 use tidegate::Quota;
 use tidegate::internals::{Item, Record, take};
 
-/// The most that could have been admitted for one key that was asked for at
-/// these instants of the server's clock: the reference, which shares no code
-/// with the scripts, admits as many as it can at each of them.
+/// Returns the maximum number of checks that could have been admitted for one key, given the instants of the
+/// server's clock at which it was checked. At each instant the reference admits as many as it can. The
+/// reference shares no code with the scripts.
 pub(crate) fn ceiling(quota: &Quota, mut instants: Vec<u64>) -> u64 {
     instants.sort_unstable();
     instants.dedup();

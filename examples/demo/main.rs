@@ -1,14 +1,12 @@
-//! The main job in one command: several instances of a service, each a process
-//! of its own, share limits through one Redis, and admit not one ask more than
-//! the limits permit.
+//! The main use case in one command: several instances of a service, each a separate process, share limits
+//! through one Redis, and admit no check beyond the limits.
 //!
 //!     scripts/demo
 //!
-//! For each algorithm, all instances ask for the same keys as fast as they are
-//! answered. `ceiling` is what the algorithm's definition permits over the time
-//! that Redis's own clock measured; `allowed` may not be above it. p50 and p99
-//! are of a whole decision, as a caller waits for it, on a machine that is kept
-//! busy by all instances and Redis together.
+//! For each algorithm, all instances check the same keys, each as fast as its checks complete. `ceiling` is
+//! the maximum that the algorithm's definition permits over the time that Redis's clock measured. `allowed`
+//! must not exceed it. p50 and p99 are the time that a caller waits for a decision, on a machine that all
+//! instances and Redis keep busy.
 
 mod ceiling;
 mod fleet;
@@ -33,29 +31,27 @@ use crate::table::{Row, Table};
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Instances of a service share limits through one Redis: how many asks each
-/// algorithm admits, how many its definition permits, and how long a decision
-/// takes.
+/// Instances of a service share limits through one Redis. Prints how many checks each algorithm admits, how
+/// many its definition permits, and how long a decision takes.
 ///
-/// The Redis is the one at TIDEGATE_REDIS_URL, where that is set; else a
-/// container where a Docker engine answers, else a redis-server process, which
-/// ends with the demo.
+/// Uses the Redis at TIDEGATE_REDIS_URL if set. Otherwise starts a container if a Docker engine replies, else
+/// a redis-server process, which ends with the demo.
 #[derive(Debug, Parser)]
 #[command(
     bin_name = "scripts/demo",
     after_help = "Exit status: 0; 1 if anything was over-admitted or failed."
 )]
 struct Options {
-    /// How long to ask, for each algorithm
+    /// Seconds of checks per algorithm
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
-    /// How many instances ask
+    /// Number of instances
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     instances: u64,
     /// Also write the results to this file
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Be an instance.
+    /// Run as an instance.
     #[arg(long = fleet::INSTANCE, hide = true)]
     is_instance: bool,
 }
@@ -84,37 +80,38 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the limits held and all decisions were made.
+/// Returns whether the limits held and no decision failed.
 async fn run(options: &Options) -> Result<bool, Failure> {
-    // First of all: a result that cannot be written would be found out last.
+    // Opens the file first, so that an unwritable path fails before the run and not after it.
     let mut json = match &options.json {
         Some(path) => Some(File::create(path).map_err(|error| format!("{}: {error}", path.display()))?),
         None => None,
     };
     let server = Server::given_or_start()?;
-    // Own keys, also beside another demo on the same Redis.
+    // A random namespace, so that several demos can use the same Redis.
     let namespace = format!("demo-{:08x}", rand::random::<u32>());
     let limiter = instance::connect(server.url(), &namespace).await?;
     let mut fleet = Fleet::start(options.instances as usize, server.url(), &namespace).await?;
 
-    // Not `println`, which panics when its reader has seen enough.
+    // `println` would panic when the reader closes the pipe.
     let mut out = stdout();
     writeln!(out, "Redis: {}", server.how())?;
     writeln!(
         out,
-        "{} instances ask for the same {} keys, {} s for each algorithm; each key's limit is {LIMIT} in {WINDOW:?}.\n",
+        "{} instances check the same {} keys, {} s per algorithm; \
+         each key's limit is {LIMIT} in {WINDOW:?}.\n",
         options.instances,
         KEYS.len(),
         options.seconds,
     )?;
-    let mut table = Table::new(SCENARIOS.map(|it| it.title).to_vec(), options.instances as usize);
-    let mut looks = Vec::new();
+    let mut table = Table::new(SCENARIOS.map(|scenario| scenario.title).to_vec(), options.instances as usize);
+    let mut sessions = Vec::new();
     for (index, scenario) in SCENARIOS.iter().enumerate() {
         let duration = Duration::from_secs_f64(options.seconds);
         let gate = limiter.gate(scenario.name, scenario.quota);
         begin_of_window(&gate).await?;
-        let reports = fleet.ask(index, duration, |offered, allowed| table.progress(offered, allowed)).await?;
-        looks.push(look(&server, &gate, scenario).await);
+        let reports = fleet.run(index, duration, |offered, allowed| table.progress(offered, allowed)).await?;
+        sessions.push(show_key(&server, &gate, scenario).await);
         table.rows.push(Row::new(*scenario, &reports)?);
         for key in KEYS {
             gate.reset(key).await?;
@@ -122,7 +119,7 @@ async fn run(options: &Options) -> Result<bool, Failure> {
     }
     table.finish()?;
 
-    writeln!(out, "\nOne key of each algorithm, as it was at the end:\n\n{}", looks.join("\n\n"))?;
+    writeln!(out, "\nOne key of each algorithm at the end:\n\n{}", sessions.join("\n\n"))?;
     if let Some(file) = &mut json {
         let result = json!({
             "redis": { "version": server.version(), "how": server.how() },
@@ -131,11 +128,11 @@ async fn run(options: &Options) -> Result<bool, Failure> {
         });
         writeln!(file, "{result:#}")?;
     }
-    Ok(verdict(&table.rows))
+    Ok(limits_held(&table.rows))
 }
 
-/// Waits until a window of the server's clock has just begun: in the last
-/// instants of one, more is permitted than can be asked for.
+/// Waits until a window of the server's clock begins. Near the end of a window, the definition permits more
+/// checks than the instances can send.
 async fn begin_of_window(gate: &Gate) -> Result<(), Failure> {
     let now = Duration::from_micros(gate.peek(KEYS[0]).await?.server_now_us());
     let gone = Duration::from_nanos((now.as_nanos() % WINDOW.as_nanos()) as u64);
@@ -143,11 +140,11 @@ async fn begin_of_window(gate: &Gate) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The redis-cli line that shows a key, and what it prints.
-async fn look(server: &Server, gate: &Gate, scenario: &Scenario) -> String {
+/// Returns the redis-cli command that shows a key, with its output.
+async fn show_key(server: &Server, gate: &Gate, scenario: &Scenario) -> String {
     let (command, rest) = scenario.look;
     let Ok(key) = gate.redis_key(KEYS[0]) else { return String::new() };
-    // So that its window has not just ended.
+    // Ensures that the key exists: its window may have just ended.
     let _ = gate.check(KEYS[0]).await;
     let mut arguments = vec![command, &key];
     arguments.extend(rest);
@@ -155,14 +152,15 @@ async fn look(server: &Server, gate: &Gate, scenario: &Scenario) -> String {
     format!("$ redis-cli {}\n{printed}", arguments.join(" "))
 }
 
-fn verdict(rows: &[Row]) -> bool {
+/// Returns whether nothing was over-admitted and nothing failed. Prints each violation.
+fn limits_held(rows: &[Row]) -> bool {
     let over: u64 = rows.iter().map(|row| row.over_admitted).sum();
     let failed: u64 = rows.iter().map(|row| row.failed).sum();
     if over > 0 {
-        eprintln!("\nscripts/demo: {over} over-admitted");
+        eprintln!("\nscripts/demo: {over} checks over-admitted");
     }
     if let Some(error) = rows.iter().find_map(|row| row.first_error.as_deref()) {
-        eprintln!("\nscripts/demo: {failed} decisions failed, the first one with: {error}");
+        eprintln!("\nscripts/demo: {failed} decisions failed; first error: {error}");
     }
     over == 0 && failed == 0
 }

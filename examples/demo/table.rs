@@ -1,4 +1,4 @@
-//! The table, drawn in place on a terminal.
+//! The table of results, redrawn in place on a terminal.
 
 use std::io::{self, IsTerminal, Write, stdout};
 
@@ -13,7 +13,7 @@ use crate::scenario::Scenario;
 const HEAD: [&str; 8] =
     ["algorithm", "instances", "offered", "allowed", "ceiling", "over-admitted", "p50", "p99"];
 
-/// What one scenario came to.
+/// The results of one scenario.
 pub(crate) struct Row {
     scenario: Scenario,
     offered: u64,
@@ -24,7 +24,7 @@ pub(crate) struct Row {
     pub(crate) first_error: Option<String>,
     p50_us: u64,
     p99_us: u64,
-    /// Allowed and denied.
+    /// Allowed and denied checks of each instance.
     per_instance: Vec<(u64, u64)>,
 }
 
@@ -40,14 +40,14 @@ impl Row {
             let instants = reports.iter().flat_map(|report| report.instants_us[key].iter().copied());
             ceiling(&scenario.quota, instants.collect())
         });
-        let (allowed, ceiling) = (sum(|it| it.allowed), ceilings.sum());
+        let (allowed, ceiling) = (sum(|report| report.allowed), ceilings.sum());
         Ok(Self {
             scenario,
-            offered: sum(|it| it.allowed + it.denied + it.failed),
+            offered: sum(|report| report.allowed + report.denied + report.failed),
             allowed,
             ceiling,
             over_admitted: allowed.saturating_sub(ceiling),
-            failed: sum(|it| it.failed),
+            failed: sum(|report| report.failed),
             first_error: reports.iter().find_map(|report| report.first_error.clone()),
             p50_us: took.value_at_quantile(0.5),
             p99_us: took.value_at_quantile(0.99),
@@ -84,10 +84,10 @@ impl Row {
     }
 }
 
-/// Printed once at the end; on a terminal also drawn while it fills.
+/// The table. It is printed once at the end; on a terminal it is also redrawn during the run.
 pub(crate) struct Table {
     is_live: bool,
-    /// Lines on the terminal, to be drawn over.
+    /// Number of lines on the terminal that the next draw replaces.
     drawn: usize,
     titles: Vec<&'static str>,
     instances: usize,
@@ -99,7 +99,7 @@ impl Table {
         Self { is_live: stdout().is_terminal(), drawn: 0, titles, instances, rows: Vec::new() }
     }
 
-    /// Shows the row that is being measured.
+    /// Shows the row in progress.
     pub(crate) fn progress(&mut self, offered: u64, allowed: u64) -> io::Result<()> {
         if self.is_live { self.draw(Some((offered, allowed))) } else { Ok(()) }
     }
@@ -108,10 +108,10 @@ impl Table {
         self.draw(None)
     }
 
-    fn draw(&mut self, so_far: Option<(u64, u64)>) -> io::Result<()> {
+    fn draw(&mut self, in_progress: Option<(u64, u64)>) -> io::Result<()> {
         let mut lines = vec![HEAD.map(str::to_owned)];
         lines.extend(self.rows.iter().map(Row::cells));
-        if let (Some((offered, allowed)), Some(title)) = (so_far, self.titles.get(self.rows.len())) {
+        if let (Some((offered, allowed)), Some(title)) = (in_progress, self.titles.get(self.rows.len())) {
             let mut cells: [String; 8] = Default::default();
             cells[0] = (*title).to_owned();
             cells[1] = self.instances.to_string();
@@ -122,7 +122,7 @@ impl Table {
         let title_width = self.titles.iter().map(|title| title.len()).max().unwrap_or(0);
         let mut text = String::new();
         if self.drawn > 0 {
-            // To the first line of what was drawn before, and clear from there.
+            // Moves to the first line of the previous draw, and clears from there.
             text += &format!("\x1b[{}A\x1b[J", self.drawn);
         }
         for line in &lines {
@@ -133,8 +133,8 @@ impl Table {
             text += "\n";
         }
         self.drawn = lines.len();
-        if so_far.is_some() {
-            // Too long lines are cut for the moment: wrapped, they could not be drawn over.
+        if in_progress.is_some() {
+            // Disables wrapping meanwhile: the next draw could not replace wrapped lines.
             text = format!("\x1b[?7l{text}\x1b[?7h");
         }
         stdout().write_all(text.as_bytes())?;

@@ -6,8 +6,8 @@ use crate::Error;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Returns whether the server is Redis or Valkey, and its version. Ignores the Redis version that Valkey reports
-/// for compatibility with old clients.
+/// Returns whether the server is Redis or Valkey, and its version. Ignores the Redis version that Valkey
+/// reports for compatibility with old clients.
 pub(crate) fn version(url: &str) -> Result<(&'static str, String), Error> {
     let mut connection = redis::Client::open(url)?.get_connection_with_timeout(CONNECT_TIMEOUT)?;
     let info: String = redis::cmd("INFO").arg("server").query(&mut connection)?;
@@ -32,8 +32,8 @@ pub(crate) fn run_cli(url: &str, arguments: &[&str]) -> Result<String, Error> {
         .output()
         .map_err(|error| Error::Cli(format!("{error}: run scripts/redis, or install Redis")))?;
     if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        return Err(Error::Cli(format!("{}: {said}", output.status)));
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        return Err(Error::Cli(format!("{}: {stderr}", output.status)));
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }

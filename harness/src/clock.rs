@@ -7,22 +7,22 @@ use std::{
 
 use crate::Error;
 
-/// What stands between a server and the wall clock: `clock.c`, preloaded, and the file it reads.
+/// Controls a server's wall clock: writes the file that `clock.c`, preloaded into the server, reads.
 #[derive(Debug)]
 pub(crate) struct Clock {
     file: File,
     offset: Mutex<i64>,
 }
 
-/// The file: two numbers, the offset and the instant at which time stands still.
+/// The length of the file: two numbers, the offset and the time at which the clock is stopped.
 const LENGTH: usize = 16;
 
-/// Built by `build.rs`.
+/// Returns the library that `build.rs` builds.
 pub(crate) fn library() -> Result<&'static Path, Error> {
     option_env!("CLOCK_LIBRARY").map(Path::new).ok_or(Error::NoClock)
 }
 
-/// A folder with the library and its file, as one mount for a container.
+/// Creates a folder with the library and its file, so that a container needs only one mount.
 pub(crate) fn folder(run: &str, name: u64) -> Result<PathBuf, Error> {
     let folder = std::env::temp_dir().join(format!("tidegate-{run}-{name:x}"));
     let failed = |error| Error::io(&folder, error);
@@ -38,7 +38,7 @@ impl Clock {
         Ok(Self { file, offset: Mutex::new(0) })
     }
 
-    // The server has the file mapped, and sees what is written at its next reading of the clock.
+    // The server maps the file, and observes a write the next time it reads the clock.
 
     pub(crate) fn shift(&self, micros: i64) -> bool {
         let mut offset = self.offset.lock().unwrap_or_else(PoisonError::into_inner);

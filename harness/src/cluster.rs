@@ -16,8 +16,8 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 const PRIMARIES: usize = 3;
 /// First and last slot of each primary.
 const SLOTS: [[&str; 2]; PRIMARIES] = [["0", "5460"], ["5461", "10922"], ["10923", "16383"]];
-/// Ports outside the ephemeral range of every system: only another cluster can take one between the search for a
-/// free pair and its use.
+/// Ports outside the ephemeral range of every system: only another cluster can take one between the search
+/// for a free pair and its use.
 const PORTS: std::ops::Range<u16> = 12_000..22_000;
 
 /// A Redis Cluster of plain `redis-server` processes. Dropping this value stops them.
@@ -37,8 +37,8 @@ impl Cluster {
         Self::of(6, &options, Process::start_on)
     }
 
-    /// Starts three primaries without replicas, whose clocks [`freeze_clock`](Self::freeze_clock) stops. No node
-    /// is marked as failed, however far the clocks jump.
+    /// Starts three primaries without replicas, whose clocks [`freeze_clock`](Self::freeze_clock) stops. No
+    /// node is marked as failed, however far the clocks jump.
     ///
     /// # Errors
     ///
@@ -47,8 +47,8 @@ impl Cluster {
         Self::of(3, &["--cluster-node-timeout", "100000000000000"], Process::start_with_clock_on)
     }
 
-    /// Like [`start`](Self::start), with TLS between the nodes and on additional ports. `tls` are the TLS options
-    /// of redis-server: `["--tls-cert-file", …]`.
+    /// Like [`start`](Self::start), with TLS between the nodes and on additional ports. `tls` are the TLS
+    /// options of redis-server: `["--tls-cert-file", …]`.
     ///
     /// # Errors
     ///
@@ -106,12 +106,12 @@ impl Cluster {
         Ok(())
     }
 
-    fn wait_until(&self, what: &str, is_so: impl Fn(&Server, usize) -> bool) -> Result<(), Error> {
+    fn wait_until(&self, state: &str, is_reached: impl Fn(&Server, usize) -> bool) -> Result<(), Error> {
         let start = Instant::now();
         let count = self.nodes().count();
-        while !self.nodes().all(|node| is_so(node, count)) {
+        while !self.nodes().all(|node| is_reached(node, count)) {
             if start.elapsed() > START_TIMEOUT {
-                return Err(Error::Process(format!("the cluster is not {what} within {START_TIMEOUT:?}")));
+                return Err(Error::Process(format!("the cluster is not {state} within {START_TIMEOUT:?}")));
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -152,8 +152,8 @@ impl Cluster {
     /// If a node does not report its TLS port.
     pub fn tls_urls(&self) -> Result<Vec<String>, Error> {
         let url = |node: &Server| {
-            let said = node.cli(&["CONFIG", "GET", "tls-port"])?;
-            let port = said.split('"').nth(3).unwrap_or_default();
+            let reply = node.cli(&["CONFIG", "GET", "tls-port"])?;
+            let port = reply.split('"').nth(3).unwrap_or_default();
             Ok(format!("rediss://127.0.0.1:{port}"))
         };
         self.nodes().map(url).collect()

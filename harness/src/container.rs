@@ -22,7 +22,7 @@ use crate::{
     lifeline::Lifeline,
 };
 
-/// Upper bound for the time until an engine answers.
+/// Upper bound for the time until an engine replies.
 const ENGINE_TIMEOUT: Duration = Duration::from_secs(3);
 const DIRECT_TIMEOUT: Duration = Duration::from_millis(500);
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -86,7 +86,7 @@ impl Container {
             None => {
                 let host = running.get_host().map_err(failed)?.to_string();
                 let port = running.get_host_port_ipv4(REDIS_PORT).map_err(failed)?;
-                // Where localhost resolves to ::1 first, clients would not find the IPv4 port.
+                // If localhost resolves to ::1 first, clients would not find the IPv4 port.
                 (host.replace("localhost", "127.0.0.1"), port)
             }
         };
@@ -126,8 +126,8 @@ impl fmt::Debug for Container {
     }
 }
 
-/// Returns the container's own address if it is reachable, as on Linux: the engine's proxy for published ports
-/// doubles the round-trip time.
+/// Returns the container's own address if it is reachable, as on Linux: the engine's proxy for published
+/// ports doubles the round-trip time.
 fn direct(running: &Running<Redis>) -> Option<SocketAddr> {
     let address = SocketAddr::new(running.get_bridge_ip_address().ok()?, REDIS_PORT);
     TcpStream::connect_timeout(&address, DIRECT_TIMEOUT).is_ok().then_some(address)
@@ -149,7 +149,7 @@ fn check_image(image: &str) -> Result<(), Error> {
     })
 }
 
-fn on_engine<T>(ask: impl AsyncFnOnce(Docker) -> Result<T, Error>) -> Result<T, Error> {
+fn on_engine<T>(work: impl AsyncFnOnce(Docker) -> Result<T, Error>) -> Result<T, Error> {
     let no_engine = |reason: String| Error::NoEngine { host: environment::docker_host(), reason };
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -161,12 +161,12 @@ fn on_engine<T>(ask: impl AsyncFnOnce(Docker) -> Result<T, Error>) -> Result<T, 
                 .await
                 .map_err(|_| no_engine(format!("no answer in {ENGINE_TIMEOUT:?}")))?
                 .map_err(|error| no_engine(error.to_string()))?;
-            ask(engine).await
+            work(engine).await
         })
 }
 
-/// Removes the container when this process is killed; testcontainers removes it in all other cases. Refers to the
-/// container by name, so that this value can exist before the container does. Always removes its folder.
+/// Removes the container when this process is killed; testcontainers removes it in all other cases. Refers to
+/// the container by name, so that this value can exist before the container does. Always removes its folder.
 fn lifeline(container: &str, folder: Option<&Path>) -> Option<Lifeline> {
     let host = environment::docker_host();
     let path = format!("/containers/{container}?force=1&v=1");

@@ -1,4 +1,4 @@
-//! A server as a plain process in a folder of its own, which ends and goes with its [`Lifeline`].
+//! A server as a plain process in its own folder. Its [`Lifeline`] stops the process and removes the folder.
 
 use std::{
     io::{BufRead, BufReader},
@@ -7,8 +7,10 @@ use std::{
 
 use crate::{Error, environment, lifeline::Lifeline};
 
-/// Runs `prepare`, a piece of a shell's script which may use `$folder` and the `arguments`, and makes
-/// of these the command of the server; until this has printed `sign`. Its folder.
+/// Starts a server process, and waits until it prints `sign`. Returns the process's folder.
+///
+/// `prepare` is a fragment of shell script. It may use `$folder` and the `arguments`, and turns the arguments
+/// into the server's command.
 pub(crate) fn launch(prepare: &str, arguments: &[&str], sign: &str) -> Result<(PathBuf, Lifeline), Error> {
     let script = [BEGIN, prepare, RUN].concat();
     let run = environment::run();
@@ -34,8 +36,8 @@ echo "$folder"
 shift
 "#;
 
-/// The server is killed, not asked: a test may have left it stopped or in a script without end.
-/// Only the server keeps the output open, so its end is the server's.
+/// Kills the server instead of stopping it: a test may have left it suspended or in an endless script.
+/// Only the server keeps the output open, so the output ends when the server does.
 const RUN: &str = r#"
 "$@" & server=$!
 exec >/dev/null 2>&1

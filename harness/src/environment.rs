@@ -1,4 +1,4 @@
-//! The variables that lib.rs documents.
+//! The environment variables that lib.rs documents.
 
 use std::{env, path::Path};
 
@@ -28,22 +28,22 @@ pub(crate) fn forced_kind() -> Result<Option<Kind>, Error> {
     }
 }
 
-/// The program that is to be the server.
+/// Returns the program to start instead of `redis-server`.
 pub(crate) fn server() -> Option<String> {
     set("TIDEGATE_REDIS_SERVER")
 }
 
-/// The image's name and tag.
+/// Returns the image's name and tag.
 pub(crate) fn image() -> (String, String) {
     let image = set("TIDEGATE_REDIS_IMAGE").unwrap_or_else(|| "redis:7.0-local".to_owned());
     match image.rsplit_once(':') {
-        // A colon before a slash is that of a registry's port.
+        // A colon before a slash belongs to the registry's port.
         Some((name, tag)) if !tag.contains('/') => (name.to_owned(), tag.to_owned()),
         _ => (image, "latest".to_owned()),
     }
 }
 
-/// By which scripts/test finds what belongs to its run.
+/// Returns the id by which scripts/test finds the containers and folders of its run.
 pub(crate) fn run() -> String {
     set("TIDEGATE_RUN").unwrap_or_else(|| std::process::id().to_string())
 }
@@ -62,7 +62,7 @@ pub(crate) fn ci() -> bool {
     set("CI").is_some_and(|ci| ci != "false")
 }
 
-/// Where testcontainers finds the engine.
+/// Returns the URL at which testcontainers looks for the engine.
 pub(crate) fn docker_host() -> String {
     set("DOCKER_HOST").unwrap_or_else(|| {
         let socket = |folder: &str, path| set(folder).map(|folder| folder + path);

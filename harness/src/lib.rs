@@ -1,6 +1,6 @@
 //! Provides a real Redis (and a [`Prometheus`]) for the tests, demo and benches of tidegate: a container if a
-//! Docker engine answers, else a plain `redis-server` process, else an [`Error`] with the missing part of each. It
-//! has no in-memory substitute and skips no test.
+//! Docker engine answers, else a plain `redis-server` process, else an [`Error`] with the missing part of
+//! each. It has no in-memory substitute and skips no test.
 //!
 //! ```
 //! let server = harness::shared();
@@ -20,8 +20,8 @@
 //! | `TIDEGATE_REPORT` | file to which a server that could be either kind adds a line: executable, tab, [`Server::how`] |
 //! | `CI` | set: if an engine answers, [`Server::start`] accepts only a container |
 //!
-//! Nothing is left behind, even if the caller ends by SIGKILL: each server stops when a pipe from this process
-//! closes. (Stopping a container after a signal needs `curl`.)
+//! Nothing is left behind, even if the caller ends by SIGKILL: each server stops when a pipe from this
+//! process closes. (Stopping a container after a signal needs `curl`.)
 
 mod client;
 mod clock;

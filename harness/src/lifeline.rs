@@ -6,8 +6,8 @@ use std::{
 
 /// A shell that waits for the end of a pipe from this process, then cleans up.
 ///
-/// The kernel closes the pipe however this process ends. The shell is in a process group of its
-/// own and deaf to signals that a terminal or a CI runner sends to all.
+/// The kernel closes the pipe however this process ends. The shell runs in its own process group and
+/// ignores the signals that a terminal or a CI runner sends to all processes.
 #[derive(Debug)]
 pub(crate) struct Lifeline {
     shell: Child,
@@ -15,7 +15,8 @@ pub(crate) struct Lifeline {
 }
 
 impl Lifeline {
-    /// `script` reads from the pipe (`read -r _`), cleans up and ends. `arguments` are its `$1`, `$2`…
+    /// Starts the shell. `script` reads from the pipe (`read -r _`), cleans up and exits. `arguments` are its
+    /// `$1`, `$2`…
     pub(crate) fn new<S: AsRef<str>>(script: &str, arguments: &[S]) -> io::Result<Self> {
         let mut shell = Command::new("/bin/sh")
             .arg("-c")
@@ -31,7 +32,7 @@ impl Lifeline {
         Ok(Self { shell, pipe })
     }
 
-    /// What the script, or what it started, prints.
+    /// Returns the output of the script and of the processes that it starts.
     pub(crate) fn output(&mut self) -> Option<ChildStdout> {
         self.shell.stdout.take()
     }
@@ -40,7 +41,7 @@ impl Lifeline {
 impl Drop for Lifeline {
     fn drop(&mut self) {
         drop(self.pipe.take());
-        // Only after this is everything gone.
+        // The cleanup is complete only when the shell exits.
         let _ = self.shell.wait();
     }
 }

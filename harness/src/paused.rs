@@ -2,7 +2,7 @@ use std::{io, marker::PhantomData, process::Command};
 
 use crate::{Error, Server};
 
-/// A server that stands still. It goes on when this is dropped.
+/// A suspended server. Dropping this value resumes it.
 #[derive(Debug)]
 pub struct Paused<'a> {
     process: String,
@@ -25,7 +25,7 @@ impl Paused<'_> {
 
 impl Drop for Paused<'_> {
     fn drop(&mut self) {
-        // Where it is gone by now, it needs no signal.
+        // Fails if the process has exited, which needs no signal.
         let _ = self.signal("-CONT");
     }
 }

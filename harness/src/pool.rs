@@ -25,10 +25,10 @@ pub struct Pool<T> {
     shared: Mutex<Weak<Shared<T>>>,
 }
 
-/// A server of a [`Pool`], which gets it back when this is dropped. After a panic the server ends instead,
-/// since its state is unknown.
+/// A server of a [`Pool`]. Dropping this value returns the server to the pool. After a panic the server ends
+/// instead, since its state is unknown.
 pub struct Pooled<T> {
-    // Only `None` in `drop`.
+    // `None` only in `drop`.
     server: Option<T>,
     shared: Arc<Shared<T>>,
 }
@@ -66,7 +66,7 @@ impl<T> Pool<T> {
         state.in_use += 1;
         let idle = state.idle.pop();
         drop(state);
-        // Counts as in use from here on, also if it does not start.
+        // Counts as in use from here on, even if `start` fails.
         let mut pooled = Pooled { server: None, shared };
         pooled.server = Some(idle.map_or_else(start, Ok)?);
         Ok(pooled)
@@ -93,7 +93,7 @@ impl<T> Deref for Pooled<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.server.as_ref().expect("only dropping takes it")
+        self.server.as_ref().expect("only drop takes it")
     }
 }
 

@@ -24,7 +24,7 @@ impl Process {
         Self::launch(&program(), options, None)
     }
 
-    /// Another server than the usual one.
+    /// Starts a different program than `redis-server`.
     pub(crate) fn start_program(program: &str, options: &[&str]) -> Result<Self, Error> {
         Self::launch(program, options, None)
     }
@@ -33,7 +33,7 @@ impl Process {
         Self::launch(&program(), &[], Some(clock::library()?))
     }
 
-    /// On a port that was found free.
+    /// Starts a server on a port that was found free.
     pub(crate) fn start_on(port: u16, options: &[&str]) -> Result<Self, Error> {
         Self::check_program(PROGRAM)?;
         Self::launch_on(PROGRAM, port, options, None)
@@ -45,17 +45,17 @@ impl Process {
     }
 
     fn check_program(program: &str) -> Result<(), Error> {
-        // Joined to a folder of the PATH, an absolute path stays what it is.
+        // An absolute path stays unchanged when it is joined to a folder of the PATH.
         match environment::on_path(program) {
             true => Ok(()),
             false if program == PROGRAM => Err(Error::NoBinary),
-            false => Err(Error::Process(format!("{program} is not there"))),
+            false => Err(Error::Process(format!("{program} not found"))),
         }
     }
 
     fn launch(program: &str, options: &[&str], clock_library: Option<&Path>) -> Result<Self, Error> {
         Self::check_program(program)?;
-        // Between finding a free port and using it, another process may take it.
+        // Retries, because another process may take the free port before the server does.
         let mut attempts = 5;
         loop {
             attempts -= 1;
@@ -93,7 +93,7 @@ impl Process {
         drop(self.lifeline.take());
     }
 
-    /// Kills the server and starts another on the same port. Its clock is right again.
+    /// Kills the server and starts another on the same port. The new server's clock is not shifted.
     pub(crate) fn restart(&mut self) -> Result<(), Error> {
         self.kill();
         let library = self.clock.as_ref().and(clock::library().ok());

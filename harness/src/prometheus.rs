@@ -9,10 +9,10 @@ use std::{
 use crate::{Error, daemon, environment, lifeline::Lifeline, process::free_port};
 
 const READY: &str = "Server is ready to receive web requests";
-/// How long that may take.
+/// Upper bound for the time until `READY`.
 const START: Duration = Duration::from_secs(30);
 
-/// A Prometheus that ends with this value: from the PATH, or as `scripts/prometheus` has got it.
+/// A Prometheus from the PATH or from `scripts/prometheus`. Dropping this value stops it.
 #[derive(Debug)]
 pub struct Prometheus {
     port: u16,
@@ -20,11 +20,11 @@ pub struct Prometheus {
 }
 
 impl Prometheus {
-    /// Starts it with this configuration, the text of a `prometheus.yml`, in which paths are absolute.
+    /// Starts Prometheus with the text of a `prometheus.yml`, in which paths are absolute.
     ///
     /// # Errors
     ///
-    /// If there is none, or it ends at once: then what it said.
+    /// If there is no Prometheus, or if it exits at once; the error contains its log.
     pub fn start(config: &str) -> Result<Self, Error> {
         let program = program("prometheus")?;
         let port = free_port()?;
@@ -43,25 +43,25 @@ impl Prometheus {
         }
     }
 
-    /// `http://127.0.0.1:PORT`.
+    /// Returns `http://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 }
 
-/// Runs promtool to its end.
+/// Runs promtool to completion in `folder`.
 ///
 /// # Errors
 ///
-/// If there is none.
+/// If there is no promtool.
 pub fn promtool(folder: &Path, arguments: &[&str]) -> Result<Output, Error> {
     let program = program("promtool")?;
     let output = Command::new(&program).args(arguments).current_dir(folder).output();
     output.map_err(|error| Error::io(program, error))
 }
 
-/// In the PATH, or in the folder of what is built, of which this executable is.
+/// Finds a program in the PATH, or in the `prometheus` folder of the target directory of this executable.
 fn program(name: &str) -> Result<PathBuf, Error> {
     if environment::on_path(name) {
         return Ok(name.into());
@@ -73,7 +73,7 @@ fn program(name: &str) -> Result<PathBuf, Error> {
 
 const STARTED: &str = "prometheus begins";
 
-/// To a file: a program in Go ends when nobody reads what it says.
+/// Writes the log to a file: a Go program exits when its output pipe has no reader.
 const PREPARE: &str = r#"
 program=$1 port=$2
 printf '%s' "$3" >"$folder/prometheus.yml"

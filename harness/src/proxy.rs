@@ -1,4 +1,4 @@
-//! A network that can be broken: a TCP proxy on loopback between a client and a server.
+//! A TCP proxy on loopback between a client and a server, which injects network faults.
 
 mod connection;
 mod counters;
@@ -20,97 +20,97 @@ use self::counters::Counters;
 pub use self::counters::Counts;
 use crate::Error;
 
-/// What is wrong with the network.
+/// A fault of the network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     #[default]
     None,
-    /// Nobody listens any more; connections that there are have been cut.
+    /// The port does not listen, and open connections are cut.
     Refuse,
-    /// Connections are accepted, and what is sent in either direction is swallowed. A connection that
-    /// has lost bytes stays dumb for good, also once this is over: what follows would make no sense.
+    /// Connections are accepted, and bytes in both directions are discarded. A connection that has lost bytes
+    /// transfers nothing more, even after the fault ends, since the rest of its stream would be invalid.
     BlackHole,
-    /// What the server sends arrives so much later.
+    /// The server's bytes are delivered after this delay.
     Slow(Duration),
-    /// Each connection ends after a random number of bytes, both directions together, in the middle of
-    /// whatever is being sent: at least 1, at most so many.
+    /// Each connection ends after a random number of bytes, at least 1 and at most this number, counted over
+    /// both directions. It may end in the middle of a message.
     Cut(u64),
-    /// The client reads an end; what it sends is taken, and goes nowhere.
+    /// The client reads the end of the stream. The proxy reads and discards the client's bytes.
     HalfClose,
 }
 
-/// What connections follow: the fault, and how often all of them were cut.
+/// The state that all connections follow: the fault, and the number of calls to [`Proxy::cut`].
 #[derive(Clone, Copy, Debug, Default)]
-struct Order {
+struct State {
     fault: Fault,
     cuts: u64,
 }
 
-/// Stands between clients and a server, counts, and breaks what it is told to break.
+/// A proxy between clients and a server that counts bytes and injects a [`Fault`].
 ///
-/// It runs on a thread of its own, so that it works for blocking callers and where the runtime of a
-/// test stands still; and ends with this value, its connections too.
+/// It runs on its own thread, so that it works for blocking callers and while a test blocks its runtime.
+/// Dropping this value stops the proxy and its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
-    order: watch::Sender<Order>,
+    state: watch::Sender<State>,
     counters: &'static Counters,
     thread: Option<thread::JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// A proxy to the server at `url`: `redis://127.0.0.1:6379`, or only host and port.
+    /// Starts a proxy to the server at `url`: `redis://127.0.0.1:6379`, or only host and port.
     ///
     /// # Errors
     ///
-    /// If no port can be had.
+    /// If no port is available.
     pub fn start(url: &str) -> Result<Self, Error> {
         let failed = |error| Error::io("127.0.0.1", error);
         let server = url.rsplit(['/', '@']).next().unwrap_or(url).to_owned();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-        // Never listens: it keeps the port ours while nobody does.
+        // Never listens: it reserves the port while no listener has it.
         let port = socket(0).map_err(failed)?;
         let address = port.local_addr().map_err(failed)?;
-        let (order, orders) = watch::channel(Order::default());
-        // A few bytes for each proxy of a test: no connection has to be waited for to drop them.
+        let (state, states) = watch::channel(State::default());
+        // Leaks a few bytes per proxy of a test: dropping them would require waiting for the connections.
         let counters: &Counters = Box::leak(Box::default());
         let listener = {
-            // Not `block_on`: the caller may be in a runtime of his own.
+            // Not `block_on`: the caller may be on a thread of another runtime.
             let _inside = runtime.enter();
             listen(address.port()).map_err(failed)?
         };
         let thread = thread::spawn(move || {
-            runtime.block_on(serve(listener, server, orders, counters));
+            runtime.block_on(serve(listener, server, states, counters));
             drop(port);
         });
-        Ok(Self { address, order, counters, thread: Some(thread) })
+        Ok(Self { address, state, counters, thread: Some(thread) })
     }
 
-    /// `redis://127.0.0.1:PORT`
+    /// Returns `redis://127.0.0.1:PORT`.
     #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Host and port.
+    /// Returns host and port.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// From now on this is wrong, for connections that there are as for new ones, and nothing else.
+    /// Replaces the fault, for open and for new connections.
     pub fn set(&self, fault: Fault) {
-        self.order.send_modify(|order| order.fault = fault);
+        self.state.send_modify(|state| state.fault = fault);
     }
 
-    /// Cuts all connections that there are, once.
+    /// Cuts all open connections, once.
     pub fn cut(&self) {
-        self.order.send_modify(|order| order.cuts += 1);
+        self.state.send_modify(|state| state.cuts += 1);
     }
 
-    /// What went through so far.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn counts(&self) -> Counts {
         self.counters.counts()
@@ -119,15 +119,15 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        // The thread ends when nobody can give orders any more.
-        self.order = watch::channel(Order::default()).0;
+        // Drops the sender, which ends the thread.
+        self.state = watch::channel(State::default()).0;
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
     }
 }
 
-/// Two sockets may have the port: one that listens now and then, and one that only keeps it.
+/// Binds a socket. Two sockets may share the port: one that listens at times, and one that only reserves it.
 fn socket(port: u16) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -143,7 +143,7 @@ fn listen(port: u16) -> io::Result<TcpListener> {
 async fn serve(
     listener: TcpListener,
     server: String,
-    mut orders: watch::Receiver<Order>,
+    mut states: watch::Receiver<State>,
     counters: &'static Counters,
 ) {
     let Ok(port) = listener.local_addr().map(|address| address.port()) else { return };
@@ -151,26 +151,26 @@ async fn serve(
     let mut connections = JoinSet::new();
     let mut cuts = 0;
     loop {
-        let order = *orders.borrow_and_update();
-        if order.cuts > cuts || order.fault == Fault::Refuse {
-            cuts = order.cuts;
+        let state = *states.borrow_and_update();
+        if state.cuts > cuts || state.fault == Fault::Refuse {
+            cuts = state.cuts;
             connections.shutdown().await;
         }
-        match order.fault {
+        match state.fault {
             Fault::Refuse => listener = None,
             _ if listener.is_none() => listener = listen(port).ok(),
             _ => {}
         }
         tokio::select! {
-            changed = orders.changed() => {
+            changed = states.changed() => {
                 if changed.is_err() {
                     return;
                 }
             }
             client = accept(listener.as_ref()) => {
-                let orders = orders.clone();
+                let states = states.clone();
                 let server = server.clone();
-                connections.spawn(connection::run(client, server, orders, counters));
+                connections.spawn(connection::run(client, server, states, counters));
             }
             Some(_) = connections.join_next() => {}
         }
@@ -182,7 +182,7 @@ async fn accept(listener: Option<&TcpListener>) -> TcpStream {
         match listener {
             Some(listener) => match listener.accept().await {
                 Ok((client, _)) => return client,
-                // The client has gone again, or files have run out: others may come.
+                // The client disconnected, or file descriptors ran out. Later clients may succeed.
                 Err(_) => tokio::time::sleep(Duration::from_millis(1)).await,
             },
             None => std::future::pending().await,

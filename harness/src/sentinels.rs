@@ -8,11 +8,11 @@ use crate::{Error, Server, daemon, lifeline::Lifeline, process::free_port};
 const NAME: &str = "primary";
 const COUNT: usize = 3;
 
-/// How long they may take to find each other and the replica.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Upper bound for the time until the sentinels know each other and the replica, and until a failover starts.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A primary, its replica, and three sentinels that watch them: all plain processes on the loopback
-/// interface. A primary that is gone is replaced within some two seconds.
+/// A primary, its replica, and three sentinels that monitor them: all plain processes on the loopback
+/// interface. The sentinels replace a dead primary within about two seconds.
 pub struct Sentinels {
     sentinels: Vec<Sentinel>,
     primary: Option<Server>,
@@ -32,21 +32,21 @@ impl fmt::Debug for Sentinels {
 }
 
 impl Sentinels {
-    /// Starts them, and waits until each sentinel knows all others.
+    /// Starts the processes, and waits until each sentinel knows all others.
     ///
     /// # Errors
     ///
-    /// If there is no `redis-server`, or they do not find each other.
+    /// If there is no `redis-server`, or if the sentinels do not find each other.
     pub fn start() -> Result<Self, Error> {
         Self::of(&[])
     }
 
-    /// Like [`start`](Self::start), all of them with TLS: among each other, and on further ports. `tls`
-    /// are redis-server's options for it: `["--tls-cert-file", …]`.
+    /// Like [`start`](Self::start), with TLS between the processes and on additional ports. `tls` are the TLS
+    /// options of redis-server: `["--tls-cert-file", …]`.
     ///
     /// # Errors
     ///
-    /// As there.
+    /// As for [`start`](Self::start).
     pub fn start_with_tls(tls: &[&str]) -> Result<Self, Error> {
         Self::of(&[&["--tls-replication", "yes"], tls].concat())
     }
@@ -60,56 +60,56 @@ impl Sentinels {
         Ok(started)
     }
 
-    /// `redis://127.0.0.1:PORT` of each sentinel.
+    /// Returns `redis://127.0.0.1:PORT` of each sentinel.
     #[must_use]
     pub fn urls(&self) -> Vec<String> {
         self.sentinels.iter().map(|sentinel| format!("redis://127.0.0.1:{}", sentinel.port)).collect()
     }
 
-    /// Their URLs with TLS, if they have been [started with it](Self::start_with_tls).
+    /// Returns the sentinels' TLS URLs, if they were [started with TLS](Self::start_with_tls).
     #[must_use]
     pub fn tls_urls(&self) -> Vec<String> {
         self.sentinels.iter().map(|sentinel| format!("rediss://127.0.0.1:{}", sentinel.tls_port)).collect()
     }
 
-    /// As what they know the primary.
+    /// Returns the name of the primary in the sentinels' configuration.
     #[must_use]
     pub fn name(&self) -> &'static str {
         NAME
     }
 
-    /// Whom the sentinels made a replica at first.
+    /// Returns the initial replica.
     #[must_use]
     pub fn replica(&self) -> &Server {
         &self.replica
     }
 
-    /// The first primary, until it is killed.
+    /// Returns the initial primary, or `None` after [`kill_primary`](Self::kill_primary).
     #[must_use]
     pub fn primary(&self) -> Option<&Server> {
         self.primary.as_ref()
     }
 
-    /// Kills the first primary.
+    /// Kills the initial primary.
     pub fn kill_primary(&mut self) {
         self.primary = None;
     }
 
-    /// Has the sentinels exchange primary and replica, both alive.
+    /// Makes the sentinels exchange primary and replica, while both are alive.
     ///
     /// # Errors
     ///
-    /// If they do not begin it.
+    /// If the sentinels do not start the failover.
     pub fn exchange(&self) -> Result<(), Error> {
         let start = Instant::now();
         loop {
-            // At first the replica is not known well enough.
-            let said = self.cli(0, &["SENTINEL", "FAILOVER", NAME])?;
-            if said.trim() == "OK" {
+            // Retries, because at first the sentinel does not know enough about the replica.
+            let reply = self.cli(0, &["SENTINEL", "FAILOVER", NAME])?;
+            if reply.trim() == "OK" {
                 return Ok(());
             }
-            if start.elapsed() > PATIENCE {
-                return Err(Error::Process(format!("no failover: {said}")));
+            if start.elapsed() > TIMEOUT {
+                return Err(Error::Process(format!("no failover: {reply}")));
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -129,12 +129,12 @@ impl Sentinels {
                     texts.find(|text| *text == name);
                     texts.next().map(str::to_owned)
                 };
-                // In the order in which they stand there.
+                // In the order in which the reply contains them.
                 let (replicas, others) = (number("num-slaves"), number("num-other-sentinels"));
                 if (replicas.as_deref(), others.as_deref()) == (Some("1"), Some("2")) {
                     break;
                 }
-                if start.elapsed() > PATIENCE {
+                if start.elapsed() > TIMEOUT {
                     return Err(Error::Process(format!("sentinels do not find each other: {state}")));
                 }
                 thread::sleep(Duration::from_millis(20));
@@ -144,7 +144,7 @@ impl Sentinels {
     }
 }
 
-/// And the port by which the others know it.
+/// Starts a server. Returns it with the port by which the other processes know it.
 fn server(tls: &[&str], options: &[&str]) -> Result<(Server, String), Error> {
     if tls.is_empty() {
         let server = Server::process(options)?;
@@ -156,7 +156,7 @@ fn server(tls: &[&str], options: &[&str]) -> Result<(Server, String), Error> {
     Ok((server, port))
 }
 
-/// On a port of its own, and on another one with TLS where options for that are given.
+/// Starts a sentinel on a free port, and on another one with TLS if `tls` is not empty.
 fn launch(primary: &str, tls: &[&str]) -> Result<Sentinel, Error> {
     let (port, tls_port) = (free_port()?, free_port()?);
     let ports = [port.to_string(), tls_port.to_string()];
@@ -168,7 +168,7 @@ fn launch(primary: &str, tls: &[&str]) -> Result<Sentinel, Error> {
     Ok(Sentinel { port, tls_port, _lifeline: lifeline })
 }
 
-/// A sentinel keeps what it learns in its configuration.
+/// Writes the configuration file, in which the sentinel also stores its state.
 const PREPARE: &str = r#"
 cat >"$folder/sentinel.conf" <<CONF
 port $1

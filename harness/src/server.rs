@@ -111,8 +111,8 @@ impl Server {
         }
     }
 
-    /// Returns the server at `TIDEGATE_REDIS_URL`, or [`start`](Self::start)s one if that is not set. For demos
-    /// and examples: they must write under their own keys only, and remove these keys.
+    /// Returns the server at `TIDEGATE_REDIS_URL`, or [`start`](Self::start)s one if that is not set. For
+    /// demos and examples: they must write under their own keys only, and remove these keys.
     ///
     /// # Errors
     ///
@@ -133,8 +133,8 @@ impl Server {
         Self::of_process(Process::start(options)?)
     }
 
-    /// Like [`process`](Self::process), with another server than the one in the PATH: a newer Redis, or Valkey.
-    /// `program` is an absolute path.
+    /// Like [`process`](Self::process), with another server than the one in the PATH: a newer Redis, or
+    /// Valkey. `program` is an absolute path.
     ///
     /// # Errors
     ///
@@ -145,20 +145,20 @@ impl Server {
 
     fn of_container(container: Container) -> Result<Self, Error> {
         let url = format!("redis://{}:{}", container.host, container.port);
-        let what = format!("container {}", container.image);
-        Self::new(url, &what, Running::Container(container.into()))
+        let kind = format!("container {}", container.image);
+        Self::new(url, &kind, Running::Container(container.into()))
     }
 
     pub(crate) fn of_process(process: Process) -> Result<Self, Error> {
         let url = format!("redis://127.0.0.1:{}", process.port);
         let program = Path::new(&process.program).file_name().unwrap_or_default();
-        let what = format!("{} process", program.to_string_lossy());
-        Self::new(url, &what, Running::Process(process))
+        let kind = format!("{} process", program.to_string_lossy());
+        Self::new(url, &kind, Running::Process(process))
     }
 
-    fn new(url: String, what: &str, running: Running) -> Result<Self, Error> {
+    fn new(url: String, kind: &str, running: Running) -> Result<Self, Error> {
         let (name, version) = client::version(&url)?;
-        Ok(Self { url, how: format!("{what} ({name} {version})"), version, running })
+        Ok(Self { url, how: format!("{kind} ({name} {version})"), version, running })
     }
 
     /// Returns `redis://127.0.0.1:PORT`, or the given URL, which may hold a password.
@@ -173,8 +173,8 @@ impl Server {
         &self.version
     }
 
-    /// Describes the server: `container redis:7.0-local (Redis 7.0.15)`. For a process that replaces a container,
-    /// includes the reason.
+    /// Describes the server: `container redis:7.0-local (Redis 7.0.15)`. For a process that replaces a
+    /// container, includes the reason.
     #[must_use]
     pub fn how(&self) -> String {
         self.how.clone()
@@ -226,8 +226,8 @@ impl Server {
         self.own_process().kill();
     }
 
-    /// Suspends the server (SIGSTOP) until the returned value is dropped. Connections stay open, the operating
-    /// system accepts new ones, and the server answers nothing.
+    /// Suspends the server (SIGSTOP) until the returned value is dropped. Connections stay open, the
+    /// operating system accepts new ones, and the server answers nothing.
     ///
     /// # Errors
     ///

@@ -8,12 +8,12 @@ struct Shared<T>(Mutex<Weak<T>>);
 static SERVER: Shared<Server> = Shared::new();
 static CLUSTER: Shared<Cluster> = Shared::new();
 
-/// Returns the server that the tests of this executable share. It ends with the last of its users, and the
-/// next user gets a new one. So tests are isolated by their keys alone.
+/// Returns the server that the tests of this executable share. It ends when its last user drops it, and the
+/// next user gets a new one. Tests are isolated only by their keys.
 ///
 /// # Panics
 ///
-/// If no Redis can be had, with the text of the [`Error`].
+/// If no Redis is available, with the text of the [`Error`].
 #[must_use]
 pub fn shared() -> Arc<Server> {
     SERVER.get(Server::start)

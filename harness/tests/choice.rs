@@ -1,4 +1,4 @@
-//! Which kind of server is chosen, and what is said if there is none. The choice depends on the
+//! The kind of server that the harness chooses, and the error if none is available. The choice depends on the
 //! environment, so each case runs `choose` in a process of its own.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
@@ -8,7 +8,7 @@ use std::process::Command;
 use harness::{Server, shared};
 
 #[test]
-#[ignore = "run by the others"]
+#[ignore = "run by the other tests in a process of its own"]
 fn choose() {
     let how = match Server::start() {
         Ok(server) => server.how(),
@@ -18,7 +18,7 @@ fn choose() {
 }
 
 #[test]
-#[ignore = "run by the others"]
+#[ignore = "run by the other tests in a process of its own"]
 fn report() {
     eprintln!("chosen: {}", shared().how());
 }
@@ -43,7 +43,7 @@ fn chosen(environment: &[(&str, &str)]) -> String {
 }
 
 #[test]
-fn without_an_engine_it_is_a_process_and_says_why() {
+fn falls_back_to_process_without_engine_and_reports_reason() {
     for ci in ["", "true"] {
         let how = chosen(&[NO_ENGINE, ("CI", ci)]);
         assert!(how.starts_with("redis-server process (Redis "), "{how}");
@@ -52,44 +52,44 @@ fn without_an_engine_it_is_a_process_and_says_why() {
 }
 
 #[test]
-fn a_process_can_be_forced() {
+fn process_can_be_forced() {
     let how = chosen(&[("TIDEGATE_REDIS", "process")]);
     assert!(how.starts_with("redis-server process (Redis ") && how.ends_with(')'), "{how}");
 }
 
 #[test]
-fn a_forced_container_is_an_error_without_an_engine() {
+fn forced_container_without_engine_is_an_error() {
     let error = chosen(&[NO_ENGINE, ("TIDEGATE_REDIS", "container")]);
     assert!(error.starts_with("no Docker engine answers at unix:///nonexistent"), "{error}");
 }
 
 #[test]
-fn with_nothing_it_is_an_error_that_names_both() {
+fn error_names_both_missing_kinds() {
     let error = chosen(&[NO_ENGINE, NO_BINARY]);
     assert!(error.contains("no Docker engine answers"), "{error}");
     assert!(error.contains("no redis-server in the PATH: run scripts/redis"), "{error}");
 }
 
 #[test]
-fn a_named_server_is_a_process_also_in_ci() {
+fn named_server_is_a_process_even_in_ci() {
     for ci in ["", "true"] {
         let how = chosen(&[("TIDEGATE_REDIS_SERVER", "redis-server"), ("CI", ci)]);
         assert!(how.starts_with("redis-server process (Redis ") && how.ends_with(')'), "{how}");
     }
     let error = chosen(&[("TIDEGATE_REDIS_SERVER", "/no/such/server")]);
-    assert!(error.contains("/no/such/server is not there"), "{error}");
+    assert!(error.contains("/no/such/server not found"), "{error}");
     let error = chosen(&[("TIDEGATE_REDIS_SERVER", "redis-server"), ("TIDEGATE_REDIS", "container")]);
     assert!(error.contains("expected process, since TIDEGATE_REDIS_SERVER is set"), "{error}");
 }
 
 #[test]
-fn an_unknown_kind_is_an_error() {
+fn unknown_kind_is_an_error() {
     let error = chosen(&[("TIDEGATE_REDIS", "memory")]);
     assert_eq!(error, "TIDEGATE_REDIS=memory: expected container or process");
 }
 
 #[test]
-fn a_report_names_the_shared_server() {
+fn report_names_the_shared_server() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("report");
     let how = run("report", &[("TIDEGATE_REPORT", file.to_str().unwrap())]);
@@ -98,7 +98,7 @@ fn a_report_names_the_shared_server() {
     assert!(report.ends_with(&format!("\t{how}\n")), "{report}");
 }
 
-/// Only where an engine answers.
+/// Tests that run only if a Docker engine replies.
 mod with_an_engine {
     use super::chosen;
 
@@ -109,7 +109,7 @@ mod with_an_engine {
     }
 
     #[test]
-    fn without_the_image_it_is_a_process_and_says_why() {
+    fn falls_back_to_process_without_image_and_reports_reason() {
         if answers() {
             let how = chosen(&[NO_IMAGE]);
             assert!(how.starts_with("redis-server process (Redis "), "{how}");
@@ -118,7 +118,7 @@ mod with_an_engine {
     }
 
     #[test]
-    fn in_ci_it_is_a_container_or_an_error() {
+    fn ci_accepts_only_a_container() {
         if answers() {
             for other in [NO_IMAGE, ("TIDEGATE_REDIS", "process")] {
                 let error = chosen(&[("CI", "true"), other]);

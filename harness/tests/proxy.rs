@@ -1,4 +1,4 @@
-//! The proxy passes on, counts, and breaks what it is told to break.
+//! The proxy transfers, counts, and injects faults.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -11,12 +11,12 @@ use std::{
 
 use harness::{Fault, Proxy};
 
-/// Long enough that only what never comes is missed.
-const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it is looked for what must not come.
-const A_MOMENT: Duration = Duration::from_millis(50);
+/// Upper bound for events that must happen.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a test waits to show that no bytes arrive.
+const SILENCE: Duration = Duration::from_millis(50);
 
-/// A proxy to a server that says what it is told.
+/// Starts an echo server, and a proxy to it.
 fn echo() -> Proxy {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let proxy = Proxy::start(&format!("redis://{}", listener.local_addr().unwrap())).unwrap();
@@ -32,34 +32,35 @@ fn echo() -> Proxy {
 
 fn client(proxy: &Proxy) -> TcpStream {
     let client = TcpStream::connect(proxy.address()).unwrap();
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     client.set_nodelay(true).unwrap();
     client
 }
 
-/// And a client that has been answered.
-fn talking() -> (Proxy, TcpStream) {
+/// Returns a proxy and a client that has received an echo.
+fn connected() -> (Proxy, TcpStream) {
     let proxy = echo();
     let mut client = client(&proxy);
-    says(&mut client, "hello").unwrap();
+    echoed(&mut client, "hello").unwrap();
     (proxy, client)
 }
 
-fn says(client: &mut TcpStream, text: &str) -> io::Result<String> {
+/// Sends a text. Returns the reply.
+fn echoed(client: &mut TcpStream, text: &str) -> io::Result<String> {
     client.write_all(text.as_bytes())?;
-    let mut heard = vec![0; text.len()];
-    client.read_exact(&mut heard)?;
-    Ok(String::from_utf8(heard).unwrap())
+    let mut reply = vec![0; text.len()];
+    client.read_exact(&mut reply)?;
+    Ok(String::from_utf8(reply).unwrap())
 }
 
 fn is_silent(client: &mut TcpStream) -> bool {
-    client.set_read_timeout(Some(A_MOMENT)).unwrap();
+    client.set_read_timeout(Some(SILENCE)).unwrap();
     let read = client.read(&mut [0]);
-    client.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
     read.is_err_and(|error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut))
 }
 
-/// Whether it has ended, one way or the other.
+/// Returns whether the connection has ended, by a close or a reset.
 fn has_ended(client: &mut TcpStream) -> bool {
     match client.read(&mut [0]) {
         Ok(read) => read == 0,
@@ -67,31 +68,31 @@ fn has_ended(client: &mut TcpStream) -> bool {
     }
 }
 
-fn soon(what: &str, mut is_true: impl FnMut() -> bool) {
+fn wait_until(condition: &str, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
-        assert!(start.elapsed() < PATIENCE, "not in time: {what}");
+        assert!(start.elapsed() < TIMEOUT, "not within {TIMEOUT:?}: {condition}");
         thread::sleep(Duration::from_millis(1));
     }
 }
 
 #[test]
-fn it_passes_on_and_counts() {
+fn proxy_transfers_and_counts() {
     let proxy = echo();
     let mut one = client(&proxy);
     let mut other = client(&proxy);
-    assert_eq!(says(&mut one, "hello").unwrap(), "hello");
-    assert_eq!(says(&mut other, "you").unwrap(), "you");
+    assert_eq!(echoed(&mut one, "hello").unwrap(), "hello");
+    assert_eq!(echoed(&mut other, "you").unwrap(), "you");
     let counts = proxy.counts();
     assert_eq!((counts.connections, counts.open), (2, 2));
     assert_eq!((counts.to_server, counts.to_client), (8, 8));
     drop(one);
-    soon("one is counted as ended", || proxy.counts().open == 1);
+    wait_until("one is counted as ended", || proxy.counts().open == 1);
 }
 
 #[test]
-fn what_a_black_hole_swallowed_never_comes_and_its_connection_stays_dumb() {
-    let (proxy, mut before) = talking();
+fn black_hole_discards_bytes_and_its_connections_stay_silent() {
+    let (proxy, mut before) = connected();
     proxy.set(Fault::BlackHole);
     before.write_all(b"lost").unwrap();
     let mut within = client(&proxy);
@@ -101,11 +102,11 @@ fn what_a_black_hole_swallowed_never_comes_and_its_connection_stays_dumb() {
     before.write_all(b"still lost").unwrap();
     within.write_all(b"still lost").unwrap();
     assert!(is_silent(&mut before) && is_silent(&mut within));
-    assert_eq!(says(&mut client(&proxy), "found").unwrap(), "found");
+    assert_eq!(echoed(&mut client(&proxy), "found").unwrap(), "found");
 }
 
 #[test]
-fn a_slow_reply_comes_late_and_whole_and_does_not_hold_up_others() {
+fn slow_reply_is_late_and_complete_and_does_not_delay_others() {
     const LATE: Duration = Duration::from_millis(200);
     let proxy = echo();
     let mut client = client(&proxy);
@@ -115,68 +116,68 @@ fn a_slow_reply_comes_late_and_whole_and_does_not_hold_up_others() {
         client.write_all(word.as_bytes()).unwrap();
         thread::sleep(Duration::from_millis(10));
     }
-    let mut heard = [0; 13];
-    client.read_exact(&mut heard).unwrap();
-    assert_eq!(&heard, b"one two three");
+    let mut received = [0; 13];
+    client.read_exact(&mut received).unwrap();
+    assert_eq!(&received, b"one two three");
     assert!(start.elapsed() >= LATE);
     assert!(start.elapsed() < 3 * LATE, "{:?}", start.elapsed());
 }
 
 #[test]
-fn a_cut_connection_ends_within_so_many_bytes_and_at_any_of_them() {
-    const MOST: u64 = 100;
+fn cut_connection_ends_within_the_given_bytes() {
+    const MAX_BYTES: u64 = 100;
     let proxy = echo();
-    proxy.set(Fault::Cut(MOST));
+    proxy.set(Fault::Cut(MAX_BYTES));
     for _ in 0..20 {
         let mut client = client(&proxy);
-        let (mut said, mut heard) = (0, 0);
-        // One byte after the other, so that each direction is cut now and then.
+        let (mut sent, mut received) = (0, 0);
+        // One byte at a time, so that cuts happen in both directions.
         let error = loop {
             if let Err(error) = client.write_all(b"x") {
                 break error;
             }
-            said += 1;
+            sent += 1;
             if let Err(error) = client.read_exact(&mut [0]) {
                 break error;
             }
-            heard += 1;
+            received += 1;
         };
-        // An end, not silence.
+        // The connection ends instead of becoming silent.
         assert!(!matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut), "{error}");
-        assert!(said + heard <= MOST + 1, "{said} said, {heard} heard");
+        assert!(sent + received <= MAX_BYTES + 1, "{sent} sent, {received} received");
     }
     proxy.set(Fault::None);
     let text = "x".repeat(2_000);
-    assert_eq!(says(&mut client(&proxy), &text).unwrap(), text);
+    assert_eq!(echoed(&mut client(&proxy), &text).unwrap(), text);
 }
 
 #[test]
-fn cut_ends_what_is_there_and_nothing_that_comes() {
-    let (proxy, mut before) = talking();
+fn cut_ends_open_connections_and_no_later_ones() {
+    let (proxy, mut before) = connected();
     proxy.cut();
     assert!(has_ended(&mut before));
-    assert_eq!(says(&mut client(&proxy), "hello").unwrap(), "hello");
+    assert_eq!(echoed(&mut client(&proxy), "hello").unwrap(), "hello");
 }
 
 #[test]
-fn refused_means_nobody_listens_until_it_is_over() {
-    let (proxy, mut before) = talking();
+fn refuse_closes_the_port_until_the_fault_ends() {
+    let (proxy, mut before) = connected();
     proxy.set(Fault::Refuse);
     assert!(has_ended(&mut before));
     let refused = || {
         let connected = TcpStream::connect(proxy.address());
         connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     };
-    soon("connections are refused", refused);
+    wait_until("connections are refused", refused);
     assert!(refused());
     proxy.set(Fault::None);
-    soon("connections are taken", || TcpStream::connect(proxy.address()).is_ok());
-    assert_eq!(says(&mut client(&proxy), "again").unwrap(), "again");
+    wait_until("connections are accepted", || TcpStream::connect(proxy.address()).is_ok());
+    assert_eq!(echoed(&mut client(&proxy), "again").unwrap(), "again");
 }
 
 #[test]
-fn half_closed_means_that_the_client_reads_an_end_and_may_go_on_sending() {
-    let (proxy, mut before) = talking();
+fn half_close_ends_the_clients_reads_and_accepts_its_writes() {
+    let (proxy, mut before) = connected();
     proxy.set(Fault::HalfClose);
     let mut within = client(&proxy);
     for client in [&mut before, &mut within] {
@@ -185,28 +186,28 @@ fn half_closed_means_that_the_client_reads_an_end_and_may_go_on_sending() {
         assert_eq!(client.read(&mut [0]).unwrap(), 0);
         client.write_all(b"and on").unwrap();
     }
-    soon("all was taken", || proxy.counts().to_server == 5 + 2 * 19);
+    wait_until("the proxy has read all bytes", || proxy.counts().to_server == 5 + 2 * 19);
 }
 
 #[test]
-fn where_the_server_is_not_there_a_connection_ends_at_once() {
+fn connection_ends_at_once_without_server() {
     let proxy = Proxy::start("127.0.0.1:1").unwrap();
     assert!(has_ended(&mut client(&proxy)));
 }
 
 #[test]
-fn it_ends_with_its_value() {
+fn dropping_the_proxy_ends_it() {
     let proxy = echo();
     let address = proxy.address();
     let mut before = client(&proxy);
-    says(&mut before, "hello").unwrap();
+    echoed(&mut before, "hello").unwrap();
     drop(proxy);
     assert!(has_ended(&mut before));
     assert!(TcpStream::connect(address).is_err());
 }
 
 #[tokio::test]
-async fn it_comes_and_goes_in_a_runtime_of_the_callers() {
+async fn proxy_starts_and_stops_within_a_runtime() {
     let proxy = echo();
-    assert_eq!(says(&mut client(&proxy), "hello").unwrap(), "hello");
+    assert_eq!(echoed(&mut client(&proxy), "hello").unwrap(), "hello");
 }

@@ -1,4 +1,4 @@
-//! Each kind of server starts, answers, and leaves nothing behind.
+//! Each kind of server starts, replies, and leaves nothing behind.
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers")]
 
@@ -14,16 +14,16 @@ use std::{
 
 use harness::{Cluster, Server, shared};
 
-fn answers(url: &str) -> bool {
+fn accepts(url: &str) -> bool {
     let address = url.trim_start_matches("redis://").parse().unwrap();
-    // Nothing rejects connections to the address of a removed container.
+    // With a timeout: connections to the address of a removed container are not rejected.
     TcpStream::connect_timeout(&address, Duration::from_millis(200)).is_ok()
 }
 
-fn soon(what: &str, mut is_true: impl FnMut() -> bool) {
+fn wait_until(condition: &str, mut is_true: impl FnMut() -> bool) {
     let start = Instant::now();
     while !is_true() {
-        assert!(start.elapsed() < Duration::from_secs(10), "not in time: {what}");
+        assert!(start.elapsed() < Duration::from_secs(10), "not within 10s: {condition}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -35,19 +35,19 @@ fn redis_micros(server: &Server) -> i64 {
 }
 
 #[test]
-fn a_server_answers_and_is_gone_after_drop() {
+fn server_replies_and_is_gone_after_drop() {
     for server in [Server::start(), Server::process(&[])] {
         let server = server.unwrap();
         assert_eq!(server.cli(&["PING"]).unwrap(), "PONG");
         assert!(server.how().contains(server.version()), "{server:?}");
         let url = server.url().to_owned();
         drop(server);
-        assert!(!answers(&url), "{url}");
+        assert!(!accepts(&url), "{url}");
     }
 }
 
 #[test]
-fn a_cluster_of_each_kind_is_whole_and_gone_after_drop() {
+fn cluster_of_each_kind_is_whole_and_gone_after_drop() {
     for (cluster, nodes) in [(Cluster::start(), 6), (Cluster::with_shiftable_clock(), 3)] {
         let cluster = cluster.unwrap();
         let urls = cluster.urls();
@@ -56,7 +56,7 @@ fn a_cluster_of_each_kind_is_whole_and_gone_after_drop() {
             assert!(node.cli(&["CLUSTER", "INFO"]).unwrap().contains("cluster_slots_ok:16384"));
         }
         drop(cluster);
-        assert!(!urls.iter().any(|url| answers(url)));
+        assert!(!urls.iter().any(|url| accepts(url)));
     }
 }
 
@@ -70,25 +70,25 @@ fn options_reach_the_server() {
 }
 
 #[test]
-fn a_wrong_option_is_an_error_with_the_servers_words() {
+fn invalid_option_is_an_error_with_the_servers_message() {
     let error = Server::process(&["--no-such-option", "1"]).unwrap_err();
     assert!(error.to_string().contains("no-such-option"), "{error}");
 }
 
 #[test]
-fn another_program_than_that_of_the_path_can_be_the_server() {
+fn server_can_be_a_program_outside_the_path() {
     let found = Command::new("sh").args(["-c", "command -v redis-server"]).output().unwrap();
     let program = String::from_utf8(found.stdout).unwrap();
     let mut server = Server::process_of(program.trim(), &["--maxmemory", "10mb"]).unwrap();
-    assert!(answers(server.url()));
+    assert!(accepts(server.url()));
     server.restart().unwrap();
-    assert!(answers(server.url()));
+    assert!(accepts(server.url()));
     let error = Server::process_of("/no/such/server", &[]).unwrap_err();
     assert!(error.to_string().contains("/no/such/server"), "{error}");
 }
 
 #[test]
-fn a_restarted_server_is_empty_and_has_the_same_address_and_options() {
+fn restarted_server_is_empty_and_has_the_same_address_and_options() {
     let mut server = Server::process(&["--maxmemory", "10mb"]).unwrap();
     let url = server.url().to_owned();
     server.cli(&["SET", "key", "value"]).unwrap();
@@ -96,27 +96,27 @@ fn a_restarted_server_is_empty_and_has_the_same_address_and_options() {
     assert_eq!(server.cli(&["EXISTS", "key"]).unwrap(), "(integer) 0");
     assert!(server.cli(&["CONFIG", "GET", "maxmemory"]).unwrap().contains("10485760"));
     drop(server);
-    assert!(!answers(&url), "{url}");
+    assert!(!accepts(&url), "{url}");
 }
 
 #[test]
-fn a_killed_server_is_gone_until_it_is_restarted() {
+fn killed_server_is_gone_until_restarted() {
     let mut server = Server::process(&[]).unwrap();
     let url = server.url().to_owned();
     server.kill();
-    assert!(!answers(&url), "{url}");
+    assert!(!accepts(&url), "{url}");
     server.restart().unwrap();
     assert_eq!(server.cli(&["PING"]).unwrap(), "PONG");
 }
 
 #[test]
-fn a_paused_server_takes_connections_and_answers_when_it_goes_on() {
+fn paused_server_accepts_connections_and_replies_when_resumed() {
     let server = Server::process(&[]).unwrap();
     let paused = server.pause().unwrap();
     let mut client = TcpStream::connect(server.url().trim_start_matches("redis://")).unwrap();
     client.write_all(b"PING\r\n").unwrap();
     client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
-    assert!(client.read(&mut [0]).is_err(), "it answers");
+    assert!(client.read(&mut [0]).is_err(), "a paused server replied");
     drop(paused);
     client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut reply = [0; 7];
@@ -125,12 +125,12 @@ fn a_paused_server_takes_connections_and_answers_when_it_goes_on() {
 }
 
 #[tokio::test]
-async fn a_server_comes_and_goes_in_a_current_thread_runtime() {
+async fn server_starts_and_stops_in_a_current_thread_runtime() {
     assert_eq!(shared().cli(&["PING"]).unwrap(), "PONG");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_comes_and_goes_in_a_multi_thread_runtime() {
+async fn server_starts_and_stops_in_a_multi_thread_runtime() {
     assert_eq!(shared().cli(&["PING"]).unwrap(), "PONG");
 }
 
@@ -142,7 +142,7 @@ fn tests_share_a_server() {
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_shifted_clock_shows_in_time() {
+fn time_returns_the_shifted_clock() {
     const HOUR: i64 = 3_600_000_000;
     const TOLERANCE: i64 = 10_000_000;
     let right = Server::process(&[]).unwrap();
@@ -181,7 +181,8 @@ fn victim() {
 /// Starts [`victim`]. Returns the process and the addresses of its servers. Its temporary folders go into
 /// `folder`.
 fn start_victim(folder: &Path) -> (Child, Vec<String>) {
-    // If a background job of a shell started this process, it ignores SIGINT, and the victim would inherit that.
+    // If a background job of a shell started this process, it ignores SIGINT, and the victim would inherit
+    // that.
     let mut victim = Command::new("env")
         .arg("--default-signal=INT,TERM")
         .arg(std::env::current_exe().unwrap())
@@ -198,27 +199,27 @@ fn start_victim(folder: &Path) -> (Child, Vec<String>) {
 }
 
 #[test]
-fn a_killed_process_leaves_nothing() {
+fn killed_process_leaves_nothing() {
     for signal in ["-KILL", "-TERM", "-INT"] {
         let folder = tempfile::tempdir().unwrap();
         let (mut victim, urls) = start_victim(folder.path());
         assert_eq!(urls.len(), 2, "the victim's servers");
-        assert!(urls.iter().all(|url| answers(url)), "{urls:?}");
+        assert!(urls.iter().all(|url| accepts(url)), "{urls:?}");
 
         let id = victim.id().to_string();
         assert!(Command::new("kill").args([signal, &id]).status().unwrap().success());
         victim.wait().unwrap();
-        soon("the servers are gone", || !urls.iter().any(|url| answers(url)));
-        soon("the folders are gone", || fs::read_dir(folder.path()).unwrap().next().is_none());
+        wait_until("the servers are gone", || !urls.iter().any(|url| accepts(url)));
+        wait_until("the folders are gone", || fs::read_dir(folder.path()).unwrap().next().is_none());
     }
 }
 
 #[test]
-fn a_panic_leaves_nothing() {
+fn panic_leaves_nothing() {
     let url = thread::spawn(|| {
         let server = Server::start().unwrap();
         std::panic::panic_any(server.url().to_owned());
     });
     let url = url.join().unwrap_err().downcast::<String>().unwrap();
-    assert!(!answers(&url), "{url}");
+    assert!(!accepts(&url), "{url}");
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// How many preemptions an execution of a model may have: at most so many times a thread is stopped where it
-/// could continue. `None`: any number.
+/// The maximum number of preemptions in one execution of a model. A preemption stops a thread where it could
+/// continue. `None` means any number.
 #[derive(Clone, Copy)]
 pub(crate) struct Preemptions {
     pub(crate) quick: Option<usize>,
@@ -28,7 +28,7 @@ pub(crate) fn holds(model: fn() -> Model) {
     explore(&model, if is_full { full } else { quick });
 }
 
-/// Explores a model of weakened code, until it fails.
+/// Explores a model of weakened code until it fails.
 pub(crate) fn is_caught(model: fn() -> Model, name: &str) {
     let model = model();
     let explored = catch_unwind(AssertUnwindSafe(|| explore(&model, model.preemptions.quick)));
@@ -50,7 +50,7 @@ fn explore(model: &Model, preemptions: Option<usize>) {
     });
 }
 
-/// Prints the number of executions explored, also if the last one panicked.
+/// Prints the number of executions explored, even if the last one panicked.
 struct Report {
     preemptions: Option<usize>,
     count: Arc<AtomicUsize>,

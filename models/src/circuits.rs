@@ -1,4 +1,4 @@
-//! Models of circuits and their probes. A probe runs on the thread that starts it, and is answered at once.
+//! Models of circuits and their probes. A probe runs on the thread that starts it and succeeds at once.
 
 use loom::thread;
 
@@ -54,8 +54,8 @@ fn failing(breaker: &Arc<Breaker>, tag: usize) -> thread::JoinHandle<()> {
     thread::spawn(move || breaker.count_failure(tag))
 }
 
-/// Two callers open the circuit, and its probes close it. When both have returned, no probe is running: an open
-/// circuit would stay open.
+/// Two callers open the circuit, and its probes close it. After both return, no probe is running. A circuit
+/// that is still open would then stay open.
 pub(crate) fn an_open_circuit_has_a_probe() -> Model {
     let execution = || {
         let breaker = Breaker::new(1);

@@ -1,5 +1,5 @@
-//! Models of the hand-over between callers that enqueue and dispatchers that end. A dispatcher runs on the
-//! thread of the caller that started it.
+//! Models of the hand-over between callers that enqueue and dispatchers that exit. A dispatcher runs on the
+//! thread of the caller that starts it.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const BOUNDED: Preemptions = Preemptions { quick: Some(2), full: Some(3) };
 const ONE: Limits = Limits { shards: 1, direct_sends: 0, dispatchers: 1, second_call: 0, capacity: 8 };
 
-/// The shards with their checks, and the checks that were sent.
-struct Place {
+/// The shards with their queued checks, and the checks that were sent.
+struct HashTag {
     dispatchers: Dispatchers<()>,
     shards: Vec<Mutex<Vec<u8>>>,
     sent: Mutex<Vec<u8>>,
 }
 
-impl Place {
+impl HashTag {
     fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             dispatchers: Dispatchers::new(limits),
@@ -30,7 +30,7 @@ impl Place {
         })
     }
 
-    /// As `Shared::join` does in `src/batch.rs`.
+    /// Does the same as `Shared::join` in `src/batch.rs`.
     fn join(&self, shard: usize, check: u8, lateness: Lateness) {
         let mut queue = lock(&self.shards[shard]);
         if queue.is_empty()
@@ -49,7 +49,7 @@ impl Place {
         }
     }
 
-    /// As a dispatcher does.
+    /// Does the same as a dispatcher.
     fn run(&self, id: DispatcherId, in_flight: &Arc<()>, lateness: Lateness) {
         while let Some(batch) = self.next_batch(id, in_flight, lateness) {
             lock(&self.sent).extend(batch);
@@ -64,13 +64,13 @@ impl Place {
         self.dispatchers.next_batch(id, in_flight, || lateness.now_us, take)
     }
 
-    /// Called when all callers and dispatchers have returned.
+    /// Asserts that all checks were sent. Called after all callers and dispatchers have returned.
     fn assert_all_sent(&self, checks: u8, lateness: Lateness) {
         for checks in [checks, checks + 1] {
             let mut sent = lock(&self.sent).clone();
             sent.sort_unstable();
             assert!(sent.iter().copied().eq(0..checks), "violated: of {checks} checks {sent:?} were sent");
-            // A dispatcher that is still counted would keep this one from being sent.
+            // A dispatcher that is still counted would prevent this check from being sent.
             self.join(0, checks, lateness);
         }
         assert!(
@@ -84,60 +84,60 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A caller at this time, to which calls are late after 10 µs and overdue after 200.
+/// Returns the lateness of a caller at this time: calls are late after 10 µs and overdue after 200 µs.
 fn at(now_us: u64) -> Lateness {
     Lateness::at(now_us, Duration::ZERO, Duration::from_micros(100))
 }
 
-fn caller(place: &Arc<Place>, shard: usize, check: u8, lateness: Lateness) -> thread::JoinHandle<()> {
-    let place = place.clone();
-    thread::spawn(move || place.join(shard, check, lateness))
+fn caller(hash_tag: &Arc<HashTag>, shard: usize, check: u8, lateness: Lateness) -> thread::JoinHandle<()> {
+    let hash_tag = hash_tag.clone();
+    thread::spawn(move || hash_tag.join(shard, check, lateness))
 }
 
-/// Three callers of one shard, and at most one dispatcher.
+/// Three callers share one shard, and at most one dispatcher runs.
 pub(crate) fn no_enqueued_check_is_left_without_a_dispatcher() -> Model {
     let execution = || {
-        let place = Place::new(ONE);
-        let callers = [caller(&place, 0, 0, at(0)), caller(&place, 0, 1, at(0))];
-        place.join(0, 2, at(0));
+        let hash_tag = HashTag::new(ONE);
+        let callers = [caller(&hash_tag, 0, 0, at(0)), caller(&hash_tag, 0, 1, at(0))];
+        hash_tag.join(0, 2, at(0));
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        place.assert_all_sent(3, at(0));
+        hash_tag.assert_all_sent(3, at(0));
     };
     Model { preemptions: BOUNDED, execution }
 }
 
-/// Callers of two shards, one of which may send its own check.
+/// Callers use two shards, and one caller may send its own check.
 pub(crate) fn no_check_of_any_shard_is_left_beside_direct_sends() -> Model {
     let execution = || {
-        let place = Place::new(Limits { shards: 2, direct_sends: 1, ..ONE });
-        let callers = [caller(&place, 0, 0, at(0)), caller(&place, 1, 1, at(0))];
-        place.join(0, 2, at(0));
+        let hash_tag = HashTag::new(Limits { shards: 2, direct_sends: 1, ..ONE });
+        let callers = [caller(&hash_tag, 0, 0, at(0)), caller(&hash_tag, 1, 1, at(0))];
+        hash_tag.join(0, 2, at(0));
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        place.assert_all_sent(3, at(0));
+        hash_tag.assert_all_sent(3, at(0));
     };
     Model { preemptions: BOUNDED, execution }
 }
 
-/// Each caller starts a dispatcher, until there are two.
+/// Each caller starts a dispatcher, up to two.
 pub(crate) fn no_check_is_left_by_two_dispatchers() -> Model {
     let execution = || {
-        let place = Place::new(Limits { dispatchers: 2, ..ONE });
-        let callers = [caller(&place, 0, 0, at(0)), caller(&place, 0, 1, at(0))];
-        place.join(0, 2, at(0));
+        let hash_tag = HashTag::new(Limits { dispatchers: 2, ..ONE });
+        let callers = [caller(&hash_tag, 0, 0, at(0)), caller(&hash_tag, 0, 1, at(0))];
+        hash_tag.join(0, 2, at(0));
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        place.assert_all_sent(3, at(0));
+        hash_tag.assert_all_sent(3, at(0));
     };
     Model { preemptions: BOUNDED, execution }
 }
 
-/// To the last caller, the dispatchers of the others are overdue: they no longer count, and still run.
+/// For the last caller, the other dispatchers are overdue: it does not count them, but they still run.
 pub(crate) fn no_check_is_left_by_an_overdue_dispatcher() -> Model {
     let execution = || {
-        let place = Place::new(ONE);
-        let callers = [caller(&place, 0, 0, at(0)), caller(&place, 0, 1, at(0))];
-        place.join(0, 2, at(1_000));
+        let hash_tag = HashTag::new(ONE);
+        let callers = [caller(&hash_tag, 0, 0, at(0)), caller(&hash_tag, 0, 1, at(0))];
+        hash_tag.join(0, 2, at(1_000));
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        place.assert_all_sent(3, at(1_000));
+        hash_tag.assert_all_sent(3, at(1_000));
     };
     Model { preemptions: BOUNDED, execution }
 }

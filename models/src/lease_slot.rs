@@ -1,4 +1,4 @@
-//! Models of a lease's slot: spenders, and the keeper that opens, closes and reassigns it.
+//! Models of a lease slot: callers that spend, and the keeper that opens, closes and reassigns the slot.
 
 use loom::thread;
 
@@ -17,7 +17,7 @@ fn b() -> PackedKey {
     PackedKey::of(b"b")
 }
 
-/// Opens one block with units until `ends_ms`. The stamp tells openings apart.
+/// Opens one block with units until `ends_ms`. The stamp identifies the opening.
 fn open(slot: &Slot, units: u32, stamp_us: u64, ends_ms: u64) {
     let ends_us = ends_ms * 1_000;
     let term =
@@ -44,7 +44,7 @@ fn spender(slot: &Arc<Slot>, key: PackedKey) -> thread::JoinHandle<Option<Spent>
     thread::spawn(move || spend(&slot, &key))
 }
 
-/// Two spenders, and a keeper that takes the rest back: each unit is either spent or taken back.
+/// Two callers spend, and the keeper takes the rest back. Each unit is either spent or taken back.
 pub(crate) fn a_unit_is_spent_or_taken_back_and_only_once() -> Model {
     let execution = || {
         let slot = slot_of_a();
@@ -58,8 +58,8 @@ pub(crate) fn a_unit_is_spent_or_taken_back_and_only_once() -> Model {
     Model { preemptions: BOUNDED, execution }
 }
 
-/// A spender, and a keeper that takes the unit back and opens another one: each unit is spent by the terms of
-/// its own opening, or taken back.
+/// A caller spends, and the keeper takes the unit back and opens another one. Each unit is spent by the terms
+/// of its own opening, or taken back.
 pub(crate) fn no_unit_is_spent_after_it_was_taken_back() -> Model {
     let execution = || {
         let slot = slot_of_a();
@@ -76,7 +76,7 @@ pub(crate) fn no_unit_is_spent_after_it_was_taken_back() -> Model {
     Model { preemptions: BOUNDED, execution }
 }
 
-/// Spenders of two keys, and a keeper that gives the slot of one to the other.
+/// Callers of two keys spend, and the keeper reassigns the slot from one key to the other.
 pub(crate) fn no_unit_is_spent_for_another_key() -> Model {
     let execution = || {
         let slot = slot_of_a();
@@ -97,7 +97,7 @@ pub(crate) fn no_unit_is_spent_for_another_key() -> Model {
     Model { preemptions: BOUNDED, execution }
 }
 
-/// The second opening ends before the time of the spender, the first one after it.
+/// The second opening ends before the caller's time, the first one after it.
 pub(crate) fn no_unit_is_spent_past_its_end() -> Model {
     let execution = || {
         let slot = slot_of_a();
@@ -112,8 +112,8 @@ pub(crate) fn no_unit_is_spent_past_its_end() -> Model {
     Model { preemptions: BOUNDED, execution }
 }
 
-/// One unit of the older block, which has not ended, and one of the newest, which has: of two spenders one
-/// gets a unit.
+/// The slot has one unit of the older block, which has not ended, and one of the newest, which has. Of two
+/// callers, one gets a unit.
 pub(crate) fn the_newest_units_are_not_spent_by_the_end_of_the_older() -> Model {
     let execution = || {
         let slot = slot_of_a();
@@ -128,7 +128,7 @@ pub(crate) fn the_newest_units_are_not_spent_by_the_end_of_the_older() -> Model 
     Model { preemptions: BOUNDED, execution }
 }
 
-/// A spender, a keeper that takes the rest back, and a reset of the key that discards it.
+/// A caller spends, the keeper takes the rest back, and a reset of the key discards it.
 pub(crate) fn a_forgotten_unit_is_neither_spent_nor_taken_back() -> Model {
     let execution = || {
         let slot = slot_of_a();
@@ -145,7 +145,7 @@ pub(crate) fn a_forgotten_unit_is_neither_spent_nor_taken_back() -> Model {
     Model { preemptions: BOUNDED, execution }
 }
 
-/// Two spenders that both leave less than half.
+/// Two callers spend, and after each of them less than half of the units is left.
 pub(crate) fn a_refill_is_requested_once() -> Model {
     let execution = || {
         let slot = slot_of_a();

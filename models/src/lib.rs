@@ -1,8 +1,8 @@
-//! Model checks of tidegate's lock-free parts, by [loom](https://docs.rs/loom): see `CONTRIBUTING.md`.
+//! Models of tidegate's lock-free code, explored with [loom](https://docs.rs/loom): see `CONTRIBUTING.md`.
 //!
-//! The files of production code are compiled here as they are, except that [`sync`] and [`store`] stand for
-//! their `crate::sync` and `crate::store`. `build.rs` does so once for each variant: without a mistake, and with
-//! each of `weakenings.rs`.
+//! This crate compiles the production files unchanged, with [`sync`] and [`store`] in place of their
+//! `crate::sync` and `crate::store`. `build.rs` does so once per variant: without a bug, and with each bug of
+//! `weakenings.rs`.
 
 #![cfg(test)]
 

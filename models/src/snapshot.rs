@@ -1,5 +1,5 @@
-//! Models of checks beside a reading of the overrides. A reading is a pair of equal numbers; odd ones contain
-//! an override.
+//! Models of checks that are concurrent with a reading of the overrides. A reading is a pair of equal
+//! numbers. Odd numbers contain an override.
 
 use loom::thread;
 
@@ -27,7 +27,7 @@ impl Overrides {
         self.applied.store(number, Ordering::Release);
     }
 
-    /// As `Shared::read` does in `src/orders.rs`.
+    /// Does the same as `Shared::read` in `src/overrides.rs`.
     fn read(&self) {
         let _reading = lock(&self.reading);
         let number = self.store.load(Ordering::Acquire);
@@ -39,8 +39,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A check that is told of an applied reading uses it: the first one contains an override, the second one
-/// none.
+/// A check that observes an applied reading uses it. The first reading contains an override, the second one
+/// does not.
 pub(crate) fn a_check_that_starts_after_a_reading_was_applied_uses_it() -> Model {
     let execution = || {
         let overrides = Arc::new(Overrides::default());
@@ -60,7 +60,7 @@ pub(crate) fn a_check_that_starts_after_a_reading_was_applied_uses_it() -> Model
     Model { preemptions: ALL, execution }
 }
 
-/// All of a reading is of one time, and readings do not go back.
+/// A check observes one reading as a whole, and later reads never return an older reading.
 pub(crate) fn a_check_uses_one_reading() -> Model {
     let execution = || {
         let overrides = Arc::new(Overrides::default());
@@ -77,7 +77,7 @@ pub(crate) fn a_check_uses_one_reading() -> Model {
     Model { preemptions: ALL, execution }
 }
 
-/// The store changes while two tasks read it: in the end the last reading is in use.
+/// The store changes while two tasks read it. At the end, the last reading is active.
 pub(crate) fn an_older_reading_does_not_replace_a_newer_one() -> Model {
     let execution = || {
         let overrides = Arc::new(Overrides::default());

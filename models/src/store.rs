@@ -1,17 +1,17 @@
-//! Stands for `src/store.rs`: a map of one target.
+//! Stands for `src/store.rs`: a cache of one target.
 
 use crate::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(crate) struct Fingerprint(pub(crate) u64);
+pub(crate) struct KeyedHash(pub(crate) u64);
 
 pub(crate) struct Target {
-    pub(crate) fingerprint: Fingerprint,
+    pub(crate) keyed_hash: KeyedHash,
 }
 
-/// Each operation locks the entry, as in the map of production code.
-pub(crate) struct ByTarget<V>(Mutex<Option<V>>);
+/// A cache whose operations lock the entry, like the cache of the production code.
+pub(crate) struct TargetCache<V>(Mutex<Option<V>>);
 
-impl<V: Clone> ByTarget<V> {
+impl<V: Clone> TargetCache<V> {
     pub(crate) fn new(_most: usize) -> Self {
         Self(Mutex::new(None))
     }

@@ -1,4 +1,4 @@
-//! Stands for `src/sync.rs`: the same primitives, as loom models them.
+//! Stands for `src/sync.rs`: the same primitives, modeled by loom.
 
 pub(crate) use std::sync::PoisonError;
 
@@ -9,8 +9,8 @@ pub(crate) mod atomic {
 
     pub(crate) use loom::sync::atomic::Ordering;
 
-    /// A `SeqCst` load of loom's does not return a `SeqCst` store that precedes another one, but may return the
-    /// initial value that precedes it. So the initial value is stored once more.
+    /// A `SeqCst` load of loom does not return a `SeqCst` store that precedes another one. It may still
+    /// return the initial value that precedes them. The initial value is therefore stored once more.
     macro_rules! atomic {
         ($($name:ident of $value:ty;)*) => {$(
             #[derive(Debug)]

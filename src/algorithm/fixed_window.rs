@@ -1,11 +1,11 @@
-//! Fixed window: a count that restarts with each window. `Seen` is `[used, end_ms, _]`; with nothing used,
-//! `end_ms` is that of the window that a charge would begin.
+//! Fixed window: a count that restarts with each window. `RawState` is `[used, end_ms, _]`; with nothing
+//! used, `end_ms` is that of the window that a charge would begin.
 
-use super::{Algorithm, EXACT, Seen, State};
+use super::{Algorithm, EXACT, RawState, State};
 use crate::quota::FixedWindow;
 
 /// The maximum count, so that debt stays exact in a double.
-const MOST_UNITS: u64 = 1 << 52;
+const MAX_UNITS: u64 = 1 << 52;
 
 impl FixedWindow {
     /// Returns the end of the window that a charge would begin. Windows begin and end with a millisecond,
@@ -33,11 +33,11 @@ impl Algorithm for FixedWindow {
         2
     }
 
-    fn is_possible(&self, [used, end_ms, _]: Seen, now: u64) -> bool {
+    fn is_possible(&self, [used, end_ms, _]: RawState, now: u64) -> bool {
         used <= EXACT && self.contains(end_ms, now)
     }
 
-    fn settle(&self, state: &State, now: u64) -> Seen {
+    fn settle(&self, state: &State, now: u64) -> RawState {
         match *state {
             State::Window { used, end_ms } if used > 0 && end_ms * 1_000 > now => {
                 let end_ms = if self.contains(end_ms, now) { end_ms } else { self.end_ms(now) };
@@ -52,17 +52,17 @@ impl Algorithm for FixedWindow {
         matches!(*state, State::Window { end_ms, .. } if used > 0 && end_ms != settled_ms)
     }
 
-    fn afford(&self, [used, ..]: Seen, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
+    fn afford(&self, [used, ..]: RawState, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
         n.min(self.limit.saturating_sub(used) / cost)
     }
 
-    fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64) {
-        let [used, end_ms, _] = self.after(seen, units, now);
+    fn charge(&self, state: &mut State, raw: RawState, units: u64, now: u64) {
+        let [used, end_ms, _] = self.after(raw, units, now);
         *state = State::Window { used, end_ms };
     }
 
     /// Returns the end of the window, since its start is not stored.
-    fn stamp(&self, [_, end_ms, _]: Seen, _: u64) -> u64 {
+    fn stamp(&self, [_, end_ms, _]: RawState, _: u64) -> u64 {
         end_ms * 1_000
     }
 
@@ -76,19 +76,19 @@ impl Algorithm for FixedWindow {
         counts
     }
 
-    fn after(&self, [used, end_ms, _]: Seen, units: u64, _: u64) -> Seen {
-        [used.saturating_add(units).min(MOST_UNITS), end_ms, 0]
+    fn after(&self, [used, end_ms, _]: RawState, units: u64, _: u64) -> RawState {
+        [used.saturating_add(units).min(MAX_UNITS), end_ms, 0]
     }
 
-    fn remaining(&self, [used, ..]: Seen, _: u64) -> u64 {
+    fn remaining(&self, [used, ..]: RawState, _: u64) -> u64 {
         self.limit.saturating_sub(used)
     }
 
-    fn retry_after(&self, seen: Seen, cost: u64, _: Option<u64>, now: u64) -> u64 {
-        if seen[0] + cost > self.limit { self.reset_after(seen, now) } else { 0 }
+    fn retry_after(&self, raw: RawState, cost: u64, _: Option<u64>, now: u64) -> u64 {
+        if raw[0] + cost > self.limit { self.reset_after(raw, now) } else { 0 }
     }
 
-    fn reset_after(&self, [used, end_ms, _]: Seen, now: u64) -> u64 {
+    fn reset_after(&self, [used, end_ms, _]: RawState, now: u64) -> u64 {
         if used > 0 { end_ms * 1_000 - now } else { 0 }
     }
 }

@@ -1,11 +1,11 @@
 //! Sliding counter: this window's count, plus the overlapping share of the previous window's count, rounded
-//! down. `Seen` is `[current, previous, _]`, in the clock's current window.
+//! down. `RawState` is `[current, previous, _]`, in the clock's current window.
 
-use super::{Algorithm, Seen, State};
+use super::{Algorithm, RawState, State};
 use crate::quota::SlidingCounter;
 
 /// The maximum count, so that debt stays exact in a double.
-const MOST_UNITS: u64 = 1 << 52;
+const MAX_UNITS: u64 = 1 << 52;
 
 impl SlidingCounter {
     fn start_at(&self, now: u64) -> u64 {
@@ -13,7 +13,7 @@ impl SlidingCounter {
     }
 
     /// Uses 128 bits, since the product of a debt and a window exceeds 64 bits.
-    fn estimate(&self, [current, previous, _]: Seen, now: u64) -> u64 {
+    fn estimate(&self, [current, previous, _]: RawState, now: u64) -> u64 {
         let (previous, window) = (u128::from(previous), u128::from(self.window_us));
         let rest = window - u128::from(now % self.window_us);
         current + (previous * rest / window) as u64
@@ -21,7 +21,7 @@ impl SlidingCounter {
 
     /// Returns the earliest instant at which the estimate is at most `room` without further checks; it may
     /// have passed.
-    fn until(&self, room: u64, [current, previous, _]: Seen, now: u64) -> u64 {
+    fn until(&self, room: u64, [current, previous, _]: RawState, now: u64) -> u64 {
         let window = self.window_us;
         let end = self.start_at(now) + window;
         match room.checked_sub(current) {
@@ -38,13 +38,13 @@ impl Algorithm for SlidingCounter {
         2
     }
 
-    fn is_possible(&self, [current, previous, _]: Seen, _: u64) -> bool {
-        current.max(previous) <= MOST_UNITS
+    fn is_possible(&self, [current, previous, _]: RawState, _: u64) -> bool {
+        current.max(previous) <= MAX_UNITS
     }
 
-    fn settle(&self, state: &State, now: u64) -> Seen {
+    fn settle(&self, state: &State, now: u64) -> RawState {
         let State::Counter { current, previous, start_us } = *state else { return [0; 3] };
-        let (current, previous) = (current.min(MOST_UNITS), previous.min(MOST_UNITS));
+        let (current, previous) = (current.min(MAX_UNITS), previous.min(MAX_UNITS));
         let start = self.start_at(now);
         if start_us >= start {
             [current, previous, 0]
@@ -59,12 +59,12 @@ impl Algorithm for SlidingCounter {
         matches!(*state, State::Counter { start_us, .. } if start_us > now)
     }
 
-    fn afford(&self, seen: Seen, n: u64, cost: u64, now: u64, _: Option<u64>) -> u64 {
-        n.min(self.limit.saturating_sub(self.estimate(seen, now)) / cost)
+    fn afford(&self, raw: RawState, n: u64, cost: u64, now: u64, _: Option<u64>) -> u64 {
+        n.min(self.limit.saturating_sub(self.estimate(raw, now)) / cost)
     }
 
-    fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64) {
-        let [current, previous, _] = self.after(seen, units, now);
+    fn charge(&self, state: &mut State, raw: RawState, units: u64, now: u64) {
+        let [current, previous, _] = self.after(raw, units, now);
         *state = State::Counter { current, previous, start_us: self.start_at(now) };
     }
 
@@ -85,24 +85,24 @@ impl Algorithm for SlidingCounter {
         has_changed
     }
 
-    fn after(&self, [current, previous, _]: Seen, units: u64, _: u64) -> Seen {
-        [current.saturating_add(units).min(MOST_UNITS), previous, 0]
+    fn after(&self, [current, previous, _]: RawState, units: u64, _: u64) -> RawState {
+        [current.saturating_add(units).min(MAX_UNITS), previous, 0]
     }
 
-    fn remaining(&self, seen: Seen, now: u64) -> u64 {
-        self.limit.saturating_sub(self.estimate(seen, now))
+    fn remaining(&self, raw: RawState, now: u64) -> u64 {
+        self.limit.saturating_sub(self.estimate(raw, now))
     }
 
-    fn retry_after(&self, seen: Seen, cost: u64, _: Option<u64>, now: u64) -> u64 {
-        self.until(self.limit - cost, seen, now).saturating_sub(now)
+    fn retry_after(&self, raw: RawState, cost: u64, _: Option<u64>, now: u64) -> u64 {
+        self.until(self.limit - cost, raw, now).saturating_sub(now)
     }
 
-    fn reset_after(&self, seen: Seen, now: u64) -> u64 {
-        self.until(0, seen, now).saturating_sub(now)
+    fn reset_after(&self, raw: RawState, now: u64) -> u64 {
+        self.until(0, raw, now).saturating_sub(now)
     }
 
     /// Keeps the key while either count can matter.
-    fn kept_until(&self, [current, previous, _]: Seen, now: u64) -> u64 {
+    fn kept_until(&self, [current, previous, _]: RawState, now: u64) -> u64 {
         let end = self.start_at(now) + self.window_us;
         match (current, previous) {
             (1.., _) => end + self.window_us,

@@ -1,26 +1,26 @@
 //! Sliding log: every charge with its time, so that no window of the length holds more than the limit.
 //!
-//! `Seen` is `[used, newest_us, retry_at_us]`: the units in the window, the time of the newest charge, and
-//! the time of the charge that must leave the window before another check of this cost is admitted (0 if none
-//! must).
+//! `RawState` is `[used, newest_us, retry_at_us]`: the units in the window, the time of the newest charge,
+//! and the time of the charge that must leave the window before another check of this cost is admitted (0 if
+//! none must).
 
 use std::collections::VecDeque;
 
-use super::{Algorithm, EXACT, Seen, State};
+use super::{Algorithm, EXACT, RawState, State};
 use crate::quota::SlidingLog;
 
 /// The maximum number of entries that one charge removes, so that no call is long.
 const TRIM: usize = 256;
 /// The maximum usage, so that debt stays exact in a double; at this value the running total restarts.
-const MOST_TOTAL: u64 = 1 << 52;
+const MAX_TOTAL: u64 = 1 << 52;
 
 /// Entries in order of time, one for each take of any cost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log(VecDeque<Entry>);
+pub struct Log(VecDeque<LogEntry>);
 
 /// The time of a charge, and the running total after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     pub at_us: u64,
     pub total: u64,
     pub units: u64,
@@ -28,7 +28,7 @@ pub struct Entry {
 
 impl Log {
     /// Returns the entries that count at `now`, oldest first.
-    pub fn live(&self, window_us: u64, now: u64) -> impl Iterator<Item = Entry> + '_ {
+    pub fn live(&self, window_us: u64, now: u64) -> impl Iterator<Item = LogEntry> + '_ {
         self.0.range(self.stale(window_us, now)..).copied()
     }
 
@@ -56,19 +56,19 @@ impl Log {
             let total = self.total();
             let units = total - self.total_before(first);
             self.0.truncate(first);
-            self.0.push_back(Entry { at_us: now, total, units });
+            self.0.push_back(LogEntry { at_us: now, total, units });
         }
     }
 
     fn push(&mut self, units: u64, used: u64, now: u64) {
-        if self.total() + units > MOST_TOTAL {
+        if self.total() + units > MAX_TOTAL {
             let newest = self.0.back().map_or(now, |entry| entry.at_us);
             self.0.clear();
             if used > 0 {
-                self.0.push_back(Entry { at_us: newest, total: used, units: used });
+                self.0.push_back(LogEntry { at_us: newest, total: used, units: used });
             }
         }
-        self.0.push_back(Entry { at_us: now, total: self.total() + units, units });
+        self.0.push_back(LogEntry { at_us: now, total: self.total() + units, units });
     }
 
     /// Makes `base` the running total before the entries that count. There is at least one after the first
@@ -80,8 +80,8 @@ impl Log {
         let stays = self.0.partition_point(|entry| entry.total <= base);
         self.0[stays].units = self.0[stays].total - base;
         if let Some(newest) = stale.checked_sub(1) {
-            let Entry { at_us, total, units } = self.0[newest];
-            self.0[newest] = Entry { at_us, total: base, units: units + base - total };
+            let LogEntry { at_us, total, units } = self.0[newest];
+            self.0[newest] = LogEntry { at_us, total: base, units: units + base - total };
         }
         self.0.drain(stale..stays);
     }
@@ -96,12 +96,12 @@ impl Algorithm for SlidingLog {
         3
     }
 
-    fn is_possible(&self, [used, newest_us, retry_at_us]: Seen, now: u64) -> bool {
+    fn is_possible(&self, [used, newest_us, retry_at_us]: RawState, now: u64) -> bool {
         let is_live = used == 0 || (newest_us <= now && now - newest_us < self.window_us);
         used.max(retry_at_us) <= EXACT && is_live
     }
 
-    fn settle(&self, state: &State, now: u64) -> Seen {
+    fn settle(&self, state: &State, now: u64) -> RawState {
         let State::Log(log) = state else { return [0; 3] };
         let stale = log.stale(self.window_us, now);
         if stale == log.0.len() {
@@ -115,17 +115,17 @@ impl Algorithm for SlidingLog {
         matches!(state, State::Log(log) if log.0.back().is_some_and(|entry| entry.at_us > now))
     }
 
-    fn afford(&self, [used, ..]: Seen, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
+    fn afford(&self, [used, ..]: RawState, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
         n.min(self.limit.saturating_sub(used) / cost)
     }
 
-    fn charge(&self, state: &mut State, [used, ..]: Seen, units: u64, now: u64) {
+    fn charge(&self, state: &mut State, [used, ..]: RawState, units: u64, now: u64) {
         if !matches!(state, State::Log(_)) {
             *state = State::Log(Log::default());
         }
         let State::Log(log) = state else { return };
         log.redate(now);
-        let units = units.min(MOST_TOTAL.saturating_sub(used));
+        let units = units.min(MAX_TOTAL.saturating_sub(used));
         if units == 0 {
             return;
         }
@@ -156,12 +156,12 @@ impl Algorithm for SlidingLog {
         true
     }
 
-    fn after(&self, [used, newest_us, retry_at_us]: Seen, units: u64, now: u64) -> Seen {
-        let units = units.min(MOST_TOTAL.saturating_sub(used));
+    fn after(&self, [used, newest_us, retry_at_us]: RawState, units: u64, now: u64) -> RawState {
+        let units = units.min(MAX_TOTAL.saturating_sub(used));
         [used + units, if units > 0 { now } else { newest_us }, retry_at_us]
     }
 
-    fn complete(&self, [used, newest_us, _]: Seen, state: &State, cost: u64, now: u64) -> Seen {
+    fn complete(&self, [used, newest_us, _]: RawState, state: &State, cost: u64, now: u64) -> RawState {
         let State::Log(log) = state else { return [used, newest_us, 0] };
         let cost = cost.max(1);
         let [used_after, ..] = self.settle(state, now);
@@ -175,15 +175,15 @@ impl Algorithm for SlidingLog {
         [used, newest_us, retry_at_us]
     }
 
-    fn remaining(&self, [used, ..]: Seen, _: u64) -> u64 {
+    fn remaining(&self, [used, ..]: RawState, _: u64) -> u64 {
         self.limit.saturating_sub(used)
     }
 
-    fn retry_after(&self, [used, _, retry_at_us]: Seen, cost: u64, _: Option<u64>, now: u64) -> u64 {
+    fn retry_after(&self, [used, _, retry_at_us]: RawState, cost: u64, _: Option<u64>, now: u64) -> u64 {
         if used + cost > self.limit { (retry_at_us + self.window_us).saturating_sub(now) } else { 0 }
     }
 
-    fn reset_after(&self, [used, newest_us, _]: Seen, now: u64) -> u64 {
+    fn reset_after(&self, [used, newest_us, _]: RawState, now: u64) -> u64 {
         if used > 0 { newest_us + self.window_us - now } else { 0 }
     }
 }

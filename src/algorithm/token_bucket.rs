@@ -1,11 +1,11 @@
-//! Token bucket: a level of used ticks that may rise to the capacity and drains at the refill rate. `Seen` is
-//! `[ticks, _, _]`.
+//! Token bucket: a level of used ticks that may rise to the capacity and drains at the refill rate.
+//! `RawState` is `[ticks, _, _]`.
 
-use super::{Algorithm, Seen, State};
+use super::{Algorithm, RawState, State};
 use crate::quota::TokenBucket;
 
 /// The maximum stored level, so that debt stays in the exact range.
-const MOST_TICKS: u64 = 1 << 49;
+const MAX_TICKS: u64 = 1 << 49;
 
 impl TokenBucket {
     fn full(&self) -> u64 {
@@ -19,7 +19,7 @@ impl TokenBucket {
             return ticks;
         }
         let units = ticks as f64 / per as f64;
-        ((units * self.per as f64 + 0.5).floor() as u64).min(MOST_TICKS)
+        ((units * self.per as f64 + 0.5).floor() as u64).min(MAX_TICKS)
     }
 
     /// Returns the end of the step in which a level becomes empty. Rounding expiries to steps leaves most of
@@ -45,11 +45,11 @@ impl Algorithm for TokenBucket {
         1
     }
 
-    fn is_possible(&self, [ticks, ..]: Seen, _: u64) -> bool {
-        ticks <= MOST_TICKS
+    fn is_possible(&self, [ticks, ..]: RawState, _: u64) -> bool {
+        ticks <= MAX_TICKS
     }
 
-    fn settle(&self, state: &State, now: u64) -> Seen {
+    fn settle(&self, state: &State, now: u64) -> RawState {
         let State::Level { ticks, by: [_, _, per], at_us } = *state else { return [0; 3] };
         let drained = u128::from(now.saturating_sub(at_us)) * u128::from(self.rate);
         let ticks = u128::from(self.ticks(ticks, per)).saturating_sub(drained);
@@ -60,12 +60,12 @@ impl Algorithm for TokenBucket {
         matches!(*state, State::Level { at_us, .. } if at_us > now)
     }
 
-    fn afford(&self, [ticks, ..]: Seen, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
+    fn afford(&self, [ticks, ..]: RawState, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
         n.min(self.full().saturating_sub(ticks) / self.cost(cost))
     }
 
-    fn charge(&self, state: &mut State, seen: Seen, units: u64, now: u64) {
-        let [ticks, ..] = self.after(seen, units, now);
+    fn charge(&self, state: &mut State, raw: RawState, units: u64, now: u64) {
+        let [ticks, ..] = self.after(raw, units, now);
         *state = State::Level { ticks, by: self.numbers(), at_us: now };
     }
 
@@ -82,23 +82,23 @@ impl Algorithm for TokenBucket {
         left > 0
     }
 
-    fn after(&self, [ticks, ..]: Seen, units: u64, _: u64) -> Seen {
-        [ticks.saturating_add(self.cost(units)).min(MOST_TICKS), 0, 0]
+    fn after(&self, [ticks, ..]: RawState, units: u64, _: u64) -> RawState {
+        [ticks.saturating_add(self.cost(units)).min(MAX_TICKS), 0, 0]
     }
 
-    fn remaining(&self, [ticks, ..]: Seen, _: u64) -> u64 {
+    fn remaining(&self, [ticks, ..]: RawState, _: u64) -> u64 {
         self.full().saturating_sub(ticks) / self.per
     }
 
-    fn retry_after(&self, [ticks, ..]: Seen, cost: u64, _: Option<u64>, _: u64) -> u64 {
+    fn retry_after(&self, [ticks, ..]: RawState, cost: u64, _: Option<u64>, _: u64) -> u64 {
         self.drained_after((ticks + self.cost(cost)).saturating_sub(self.full()))
     }
 
-    fn reset_after(&self, [ticks, ..]: Seen, _: u64) -> u64 {
+    fn reset_after(&self, [ticks, ..]: RawState, _: u64) -> u64 {
         self.drained_after(ticks)
     }
 
-    fn kept_until(&self, [ticks, ..]: Seen, now: u64) -> u64 {
+    fn kept_until(&self, [ticks, ..]: RawState, now: u64) -> u64 {
         self.kept_until(ticks, now)
     }
 

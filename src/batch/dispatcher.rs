@@ -8,14 +8,14 @@ use futures_util::future::{self, BoxFuture};
 use futures_util::task::AtomicWaker;
 use tokio::time::Instant;
 
-use super::Shared;
+use super::BatchInner;
+use super::destination::Destination;
 use super::dispatchers::DispatcherId;
 use super::lateness::Lateness;
-use super::place::Place;
-use super::queue::{Batched, Merged, Told};
+use super::queue::{Batched, Merged, Reply};
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::store::{MOST_WORK, Outcome};
+use crate::store::{MAX_WORK, Outcome};
 
 /// The batch that a dispatcher has in flight. Callers whose deadline passes meanwhile are in it.
 ///
@@ -45,7 +45,7 @@ impl InFlight {
     }
 
     /// See [`Merged::expire`].
-    pub(super) fn expire(&self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
+    pub(super) fn expire(&self, now: Instant, late: impl Fn(Deadline) -> Reply) -> Option<Instant> {
         self.batch().iter_mut().filter_map(|merged| merged.expire(now, &late)).min()
     }
 
@@ -94,11 +94,11 @@ impl fmt::Debug for InFlight {
 /// The maximum number of yields. More would make callers wait longer than merging saves.
 const ROUNDS: usize = 2;
 /// The number of levels in a full call.
-const FULL: usize = MOST_WORK as usize / 2;
+const FULL: usize = MAX_WORK as usize / 2;
 
 pub(super) struct Dispatcher {
-    shared: Arc<Shared>,
-    place: usize,
+    shared: Arc<BatchInner>,
+    destination: usize,
     id: DispatcherId,
     in_flight: Arc<InFlight>,
     is_on_reaper: bool,
@@ -106,15 +106,20 @@ pub(super) struct Dispatcher {
 }
 
 impl Dispatcher {
-    pub(super) fn new(shared: Arc<Shared>, place: usize, id: DispatcherId, in_flight: Arc<InFlight>) -> Self {
-        Self { shared, place, id, in_flight, is_on_reaper: false, has_ended: false }
+    pub(super) fn new(
+        shared: Arc<BatchInner>,
+        destination: usize,
+        id: DispatcherId,
+        in_flight: Arc<InFlight>,
+    ) -> Self {
+        Self { shared, destination, id, in_flight, is_on_reaper: false, has_ended: false }
     }
 
     pub(super) async fn run(mut self) {
         while let Some(call) = self.next() {
             *self.in_flight.call() = Some(call);
             self.in_flight.reply().await;
-            yield_to_followers(&self.shared.places[self.place]).await;
+            yield_to_followers(&self.shared.destinations[self.destination]).await;
         }
     }
 
@@ -147,10 +152,10 @@ impl Dispatcher {
 
     /// Takes the next batch. Returns `None` if nothing is enqueued: the dispatcher has ended then.
     fn pop(&mut self) -> Option<Vec<Merged>> {
-        let place = &self.shared.places[self.place];
+        let destination = &self.shared.destinations[self.destination];
         let now_us = || self.shared.reaper.micros(Instant::now());
-        let take = || Some(pop(place)).filter(|batch| !batch.is_empty());
-        let batch = place.dispatchers.next_batch(self.id, &self.in_flight, now_us, take);
+        let take = || Some(pop(destination)).filter(|batch| !batch.is_empty());
+        let batch = destination.dispatchers.next_batch(self.id, &self.in_flight, now_us, take);
         self.has_ended = batch.is_none();
         batch
     }
@@ -158,10 +163,10 @@ impl Dispatcher {
 
 /// Lets other tasks run before the next call: callers with an answer check again, and each check that joins
 /// saves Redis part of a call. Yields a second time if more checks have come, unless the call is full.
-async fn yield_to_followers(place: &Place) {
+async fn yield_to_followers(destination: &Destination) {
     let mut before = None;
     for _ in 0..ROUNDS {
-        let (checks, rows) = place.waiting();
+        let (checks, rows) = destination.waiting();
         if rows >= FULL || before == Some(checks) {
             break;
         }
@@ -171,9 +176,9 @@ async fn yield_to_followers(place: &Place) {
 }
 
 /// Takes one batch from all shards.
-fn pop(place: &Place) -> Vec<Merged> {
+fn pop(destination: &Destination) -> Vec<Merged> {
     let mut batch = Batched::default();
-    for shard in place.shards_in_turn() {
+    for shard in destination.shards_in_turn() {
         shard.free(|queue| queue.pop_into(&mut batch));
     }
     batch.merged
@@ -190,16 +195,16 @@ impl Drop for Dispatcher {
             return;
         }
         *self.in_flight.call() = None;
-        let place = &self.shared.places[self.place];
+        let destination = &self.shared.destinations[self.destination];
         if let Some(thread) = self.shared.reaper.thread().filter(|_| !self.is_on_reaper) {
-            place.dispatchers.begins_a_call(self.id, self.shared.reaper.micros(Instant::now()));
-            let goes_on = Self::new(self.shared.clone(), self.place, self.id, self.in_flight.clone());
+            destination.dispatchers.begins_a_call(self.id, self.shared.reaper.micros(Instant::now()));
+            let goes_on = Self::new(self.shared.clone(), self.destination, self.id, self.in_flight.clone());
             thread.spawn(goes_on.on_reaper());
             return;
         }
         // Its callers get an error. Enqueued checks wait for the next caller's dispatcher.
         self.in_flight.batch().clear();
-        place.dispatchers.has_landed(&self.in_flight);
-        place.dispatchers.forget(self.id);
+        destination.dispatchers.has_landed(&self.in_flight);
+        destination.dispatchers.forget(self.id);
     }
 }

@@ -8,17 +8,17 @@ use tokio::time::Instant;
 use super::Share;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::fingerprint::{AsTheyAre, Fingerprint};
+use crate::keyed_hash::{IdentityHasher, KeyedHash};
 use crate::quota::Kind;
-use crate::store::{Group, MOST_WORK, Outcome};
+use crate::store::{Group, MAX_WORK, Outcome};
 
 /// The result that a caller receives.
-pub(super) type Told = Result<Share, Error>;
+pub(super) type Reply = Result<Share, Error>;
 
 /// A caller that waits.
 #[derive(Debug)]
 pub(super) struct Caller {
-    pub(super) answer: oneshot::Sender<Told>,
+    pub(super) answer: oneshot::Sender<Reply>,
     pub(super) deadline: Deadline,
 }
 
@@ -27,7 +27,7 @@ pub(super) struct Caller {
 pub(super) struct Merged {
     pub(super) group: Group,
     pub(super) callers: Vec<Caller>,
-    fingerprint: Option<Fingerprint>,
+    keyed_hash: Option<KeyedHash>,
     /// Callers that this holds room for: at least one, also when all callers are gone.
     occupied: usize,
 }
@@ -40,12 +40,12 @@ pub(super) struct Batched {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct ShardQueue {
     merged: VecDeque<Merged>,
     /// How many left before the first of `merged`.
     left: u64,
-    /// The positions of checks with a fingerprint, counted as `left` is.
-    places: HashMap<Fingerprint, u64, AsTheyAre>,
+    /// The positions of checks with a keyed_hash, counted as `left` is.
+    positions: HashMap<KeyedHash, u64, IdentityHasher>,
     waiting: usize,
     /// The sum over `merged`.
     occupied: usize,
@@ -56,8 +56,8 @@ impl Batched {
     /// for a hot key: unlike checks are many.
     fn add(&mut self, next: Merged) {
         let is_equal =
-            |other: &Merged| other.fingerprint == next.fingerprint && are_equal(&other.group, &next.group);
-        let equal = match next.fingerprint {
+            |other: &Merged| other.keyed_hash == next.keyed_hash && are_equal(&other.group, &next.group);
+        let equal = match next.keyed_hash {
             Some(_) if next.callers.len() > 1 => self.merged.iter_mut().find(|other| is_equal(other)),
             _ => None,
         };
@@ -71,7 +71,7 @@ impl Batched {
     }
 }
 
-impl Queue {
+impl ShardQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.merged.is_empty()
     }
@@ -90,39 +90,39 @@ impl Queue {
     pub(super) fn push(
         &mut self,
         group: Group,
-        fingerprint: Option<Fingerprint>,
+        keyed_hash: Option<KeyedHash>,
         caller: Caller,
     ) -> Option<Group> {
         self.waiting += 1;
         self.occupied += 1;
-        if let Some(&place) = fingerprint.and_then(|fingerprint| self.places.get(&fingerprint)) {
-            let equal = &mut self.merged[(place - self.left) as usize];
+        if let Some(&position) = keyed_hash.and_then(|keyed_hash| self.positions.get(&keyed_hash)) {
+            let equal = &mut self.merged[(position - self.left) as usize];
             if are_equal(&equal.group, &group) {
                 equal.callers.push(caller);
                 equal.occupied += 1;
                 return Some(group);
             }
         }
-        if let Some(fingerprint) = fingerprint {
-            self.places.insert(fingerprint, self.left + self.merged.len() as u64);
+        if let Some(keyed_hash) = keyed_hash {
+            self.positions.insert(keyed_hash, self.left + self.merged.len() as u64);
         }
-        self.merged.push_back(Merged { group, callers: vec![caller], fingerprint, occupied: 1 });
+        self.merged.push_back(Merged { group, callers: vec![caller], keyed_hash, occupied: 1 });
         None
     }
 
-    /// Moves the next checks to a batch: as many as are no more than [`MOST_WORK`] for the store. Some
+    /// Moves the next checks to a batch: as many as are no more than [`MAX_WORK`] for the store. Some
     /// may have [no caller](Merged::is_waited_for) any more.
     pub(super) fn pop_into(&mut self, batch: &mut Batched) {
         while let Some(next) = self.merged.front() {
             batch.work += next.group.work();
-            if batch.work > MOST_WORK && !batch.merged.is_empty() {
+            if batch.work > MAX_WORK && !batch.merged.is_empty() {
                 break;
             }
             let Some(next) = self.merged.pop_front() else { break };
-            if let Some(fingerprint) = next.fingerprint
-                && self.places.get(&fingerprint) == Some(&self.left)
+            if let Some(keyed_hash) = next.keyed_hash
+                && self.positions.get(&keyed_hash) == Some(&self.left)
             {
-                self.places.remove(&fingerprint);
+                self.positions.remove(&keyed_hash);
             }
             self.left += 1;
             self.waiting -= next.callers.len();
@@ -133,7 +133,7 @@ impl Queue {
 
     /// See [`Merged::expire`]. An entry whose callers are all gone keeps room for one until it is
     /// popped, so that the queue stays bounded.
-    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
+    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Reply) -> Option<Instant> {
         let Self { merged, waiting, occupied, .. } = self;
         let next = |merged: &mut Merged| {
             let before = merged.callers.len();
@@ -164,7 +164,7 @@ impl Merged {
     }
 
     /// Notifies and removes callers whose deadline has passed. Returns the next deadline.
-    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Told) -> Option<Instant> {
+    pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Reply) -> Option<Instant> {
         for caller in self.callers.extract_if(.., |caller| caller.deadline.at <= now) {
             let _ = caller.answer.send(late(caller.deadline));
         }
@@ -186,12 +186,12 @@ impl Merged {
 
 /// Returns `None` for checks that are never merged: a take of several units at once, and gates that
 /// count denied checks, since their decisions depend on the checks before.
-pub(super) fn fingerprint(group: &Group) -> Option<Fingerprint> {
+pub(super) fn keyed_hash(group: &Group) -> Option<KeyedHash> {
     let counts_denied = |kind: &Kind| matches!(kind, Kind::SlidingLog(log) if log.count_denied);
     if group.n > 1 || group.items.iter().any(|item| counts_denied(item.target.gate.quota.kind())) {
         return None;
     }
-    let items = group.items.iter().map(|item| item.target.fingerprint.with(item.cost));
+    let items = group.items.iter().map(|item| item.target.keyed_hash.with(item.cost));
     items.reduce(|all, item| all.with(item.0)).map(|all| all.with(group.n))
 }
 
@@ -212,9 +212,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::fingerprint::Fingerprints;
     use crate::gate_name::GateName;
     use crate::key::{KeyMode, Keyspace};
+    use crate::keyed_hash::KeyedHasher;
     use crate::quota::{Quota, Rate};
     use crate::store::{GateInfo, Item, Target};
 
@@ -227,7 +227,7 @@ mod tests {
             name: GateName::new(name).unwrap(),
             quota,
             prefix,
-            fingerprints: Fingerprints::default(),
+            keyed_hasher: KeyedHasher::default(),
         });
         let target = Target::new(&gate, key.as_bytes(), None);
         Group::of_one(Item { target, cost: 1, max_delay_us: None })
@@ -242,46 +242,46 @@ mod tests {
         Quota::fixed_window(5, MINUTE)
     }
 
-    fn enqueue(queue: &mut Queue, hashes: &Fingerprints, key: &str) -> oneshot::Receiver<Told> {
+    fn enqueue(queue: &mut ShardQueue, hashes: &KeyedHasher, key: &str) -> oneshot::Receiver<Reply> {
         let ((caller, answered), mut group) = (caller(), group(five(), key));
-        group.items[0].target.fingerprint = hashes.of(key);
-        let fingerprint = fingerprint(&group);
-        queue.push(group, fingerprint, caller);
+        group.items[0].target.keyed_hash = hashes.of(key);
+        let keyed_hash = keyed_hash(&group);
+        queue.push(group, keyed_hash, caller);
         answered
     }
 
-    fn pop(queue: &mut Queue) -> Vec<Merged> {
+    fn pop(queue: &mut ShardQueue) -> Vec<Merged> {
         let mut batch = Batched::default();
         queue.pop_into(&mut batch);
         batch.merged
     }
 
-    fn sizes(queue: &mut Queue) -> Vec<usize> {
+    fn sizes(queue: &mut ShardQueue) -> Vec<usize> {
         std::iter::from_fn(|| Some(pop(queue).len()).filter(|&size| size > 0)).collect()
     }
 
     #[test]
     fn late_callers_are_notified_and_the_next_deadline_is_known() {
-        let mut queue = Queue::default();
+        let mut queue = ShardQueue::default();
         let now = Instant::now();
         let mut waiting = Vec::new();
         for (key, seconds) in [("a", 1), ("b", 3), ("a", 2), ("c", 1)] {
             let (answer, answered) = oneshot::channel();
             let deadline = Deadline { at: now + Duration::from_secs(seconds), after: MINUTE };
             let group = group(Quota::fixed_window(5, MINUTE), key);
-            let same = Fingerprint(u64::from(key.as_bytes()[0]));
+            let same = KeyedHash(u64::from(key.as_bytes()[0]));
             queue.push(group, Some(same), Caller { answer, deadline });
             waiting.push(answered);
         }
         let late = |deadline: Deadline| Err(Error::timeout("an answer", deadline.after));
         let at = |seconds| now + Duration::from_secs(seconds);
-        let told = |waiting: &mut Vec<oneshot::Receiver<Told>>| -> Vec<bool> {
+        let answered = |waiting: &mut Vec<oneshot::Receiver<Reply>>| -> Vec<bool> {
             waiting.iter_mut().map(|answer| answer.try_recv().is_ok()).collect()
         };
         assert_eq!(queue.expire(now, late), Some(at(1)));
-        assert_eq!(told(&mut waiting), [false; 4]);
+        assert_eq!(answered(&mut waiting), [false; 4]);
         assert_eq!(queue.expire(at(1), late), Some(at(2)));
-        assert_eq!(told(&mut waiting), [true, false, false, true]);
+        assert_eq!(answered(&mut waiting), [true, false, false, true]);
         // The last check of `c` keeps its room until it is popped.
         assert_eq!((queue.waiting, queue.occupied), (2, 3));
         let sent: Vec<usize> =
@@ -297,7 +297,7 @@ mod tests {
             (Quota::sliding_counter(5, MINUTE), &[85, 85, 85, 45]),
             (Quota::sliding_log(5, MINUTE), &[51, 51, 51, 51, 51, 45]),
         ] {
-            let mut queue = Queue::default();
+            let mut queue = ShardQueue::default();
             let mut waiting = Vec::new();
             for number in 0..300 {
                 let (caller, answered) = caller();
@@ -305,13 +305,13 @@ mod tests {
                 waiting.push(answered);
             }
             assert_eq!(sizes(&mut queue), sizes_of_300, "{quota}");
-            assert!(queue.is_empty() && queue.places.is_empty() && queue.waiting == 0);
+            assert!(queue.is_empty() && queue.positions.is_empty() && queue.waiting == 0);
         }
     }
 
     #[test]
     fn equal_checks_wait_in_the_position_of_the_first() {
-        let (mut queue, hashes) = (Queue::default(), Fingerprints::default());
+        let (mut queue, hashes) = (ShardQueue::default(), KeyedHasher::default());
         let mut waiting = Vec::new();
         for key in ["a", "b", "a", "c", "b", "a"] {
             waiting.push(enqueue(&mut queue, &hashes, key));
@@ -325,15 +325,15 @@ mod tests {
             .collect();
         let key = |key: &str| group(five(), key).items[0].target.redis_key.clone();
         assert_eq!(batch, [(key("a"), 3), (key("b"), 1), (key("c"), 1)]);
-        assert!(queue.places.is_empty() && queue.waiting == 0);
+        assert!(queue.positions.is_empty() && queue.waiting == 0);
     }
 
     #[test]
     fn equal_checks_of_two_shards_are_one_row_and_no_work_of_their_own() {
-        let (mut batch, hashes) = (Batched::default(), Fingerprints::default());
+        let (mut batch, hashes) = (Batched::default(), KeyedHasher::default());
         let mut waiting = Vec::new();
         for shard in [&["a", "b", "a"][..], &["c", "a", "a", "b", "a"]] {
-            let mut queue = Queue::default();
+            let mut queue = ShardQueue::default();
             for key in shard {
                 waiting.push(enqueue(&mut queue, &hashes, key));
             }
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn unlike_checks_are_not_merged_whatever_their_fingerprints() {
-        let (mut queue, quota) = (Queue::default(), Quota::leaky_bucket(5, Rate::per_second(1)));
+        let (mut queue, quota) = (ShardQueue::default(), Quota::leaky_bucket(5, Rate::per_second(1)));
         let like = |change: &dyn Fn(&mut Group)| {
             let mut group = group(quota, "key");
             change(&mut group);
@@ -365,10 +365,10 @@ mod tests {
         let mut waiting = Vec::new();
         for group in &unlike {
             let (caller, answered) = caller();
-            queue.push(group.clone(), Some(Fingerprint(7)), caller);
+            queue.push(group.clone(), Some(KeyedHash(7)), caller);
             waiting.push(answered);
         }
         assert_eq!(sizes(&mut queue), [unlike.len()]);
-        assert!(queue.places.is_empty());
+        assert!(queue.positions.is_empty());
     }
 }

@@ -14,7 +14,7 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Shared;
+use super::BatchInner;
 use super::dispatcher::InFlight;
 use super::lateness::Lateness;
 
@@ -49,7 +49,7 @@ impl Reaper {
 
     /// Ensures that a caller that has just enqueued is notified at its deadline. Returns false if
     /// there is no thread.
-    pub(super) fn watch(&self, shared: &Arc<Shared>, due_us: u64) -> bool {
+    pub(super) fn watch(&self, shared: &Arc<BatchInner>, due_us: u64) -> bool {
         let Some(thread) = self.thread.get_or_init(|| begin(Arc::downgrade(shared))) else { return false };
         if due_us < self.looks_at_us.load(Ordering::Relaxed) {
             thread.alarm.0.notify_one();
@@ -66,7 +66,7 @@ impl Reaper {
     }
 
     /// Runs one round. Returns when the next is due; `None` if nothing waits.
-    fn look(&self, shared: &Arc<Shared>, thread: &Thread) -> Option<Instant> {
+    fn look(&self, shared: &Arc<BatchInner>, thread: &Thread) -> Option<Instant> {
         loop {
             let now = Instant::now();
             let next_round = now + self.stall;
@@ -112,7 +112,7 @@ impl Drop for Reaper {
     }
 }
 
-fn begin(shared: Weak<Shared>) -> Option<Thread> {
+fn begin(shared: Weak<BatchInner>) -> Option<Thread> {
     let alarm = Arc::<Alarm>::default();
     // Starts the thread first: a runtime that no thread takes could not be dropped here, inside another
     // runtime.
@@ -130,7 +130,7 @@ fn begin(shared: Weak<Shared>) -> Option<Thread> {
     Some(thread)
 }
 
-async fn reap(shared: &Weak<Shared>, thread: &Thread) {
+async fn reap(shared: &Weak<BatchInner>, thread: &Thread) {
     while let Some(due) = shared.upgrade().map(|shared| shared.reaper.look(&shared, thread)) {
         let woken = thread.alarm.0.notified();
         match due {

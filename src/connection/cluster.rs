@@ -13,11 +13,11 @@ use tokio::time::Instant;
 use self::map::{Map, Member};
 use self::redirect::Redirect;
 use super::login::Login;
-use super::node::{Live, Said};
-use super::{Again, Deadline, To};
+use super::node::{Exchanged, Live};
+use super::{CallTarget, Deadline, RetryBudget};
 use crate::background::Background;
 use crate::error::Error;
-use crate::key::{PLACES, Place};
+use crate::key::{HASH_TAGS, HashTag};
 
 mod map;
 mod redirect;
@@ -30,7 +30,7 @@ const NODE: &str = "the cluster to name a node that answers";
 const PAUSES: [Duration; 7] = [ms(0), ms(5), ms(10), ms(20), ms(40), ms(80), ms(160)];
 
 /// The minimum time between two searches for the node of one hash tag, for all callers together.
-const BETWEEN: Duration = ms(10);
+const SEARCH_INTERVAL: Duration = ms(10);
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -39,14 +39,14 @@ const fn ms(ms: u64) -> Duration {
 pub(crate) struct Cluster {
     map: Mutex<Map>,
     /// By hash tag: only one caller at a time searches for the node that has taken it over.
-    looking: Box<[tokio::sync::Mutex<Looked>]>,
+    searches: Box<[tokio::sync::Mutex<LastSearch>]>,
 }
 
 /// The time of the last search.
-type Looked = Option<Instant>;
+type LastSearch = Option<Instant>;
 
 /// The node that receives a call.
-struct Asked {
+struct ChosenNode {
     member: Arc<Member>,
     live: Live,
     /// Whether it serves the hash tag, according to the map.
@@ -60,8 +60,8 @@ impl Cluster {
         login: Login,
         background: Arc<Background>,
     ) -> Result<Self, Error> {
-        let looking = repeat_with(tokio::sync::Mutex::default).take(PLACES).collect();
-        Ok(Self { map: Mutex::new(Map::new(nodes, login, background)?), looking })
+        let searches = repeat_with(tokio::sync::Mutex::default).take(HASH_TAGS).collect();
+        Ok(Self { map: Mutex::new(Map::new(nodes, login, background)?), searches })
     }
 
     /// Sends a command as [`Connection::send`](super::Connection::send) does. A redirect (`MOVED`, `ASK`)
@@ -69,82 +69,86 @@ impl Cluster {
     pub(super) async fn send(
         &self,
         command: &Cmd,
-        To { place, deadline, .. }: To,
-        again: &mut Again,
+        CallTarget { hash_tag, deadline, .. }: CallTarget,
+        retries: &mut RetryBudget,
     ) -> Result<RedisResult<Value>, Error> {
         let mut pauses = PAUSES.into_iter();
-        let mut looking = None;
+        let mut search = None;
         loop {
-            let Asked { member, live, is_owner } = self.whom(place, &mut looking, deadline).await?;
-            let mut said = member.node.exchange(live, command, false, deadline).await;
+            let ChosenNode { member, live, is_owner } =
+                self.choose_node(hash_tag, &mut search, deadline).await?;
+            let mut exchanged = member.node.exchange(live, command, false, deadline).await;
             let mut is_importing = false;
-            if let Said::Reply(Err(error)) = &said
+            if let Exchanged::Reply(Err(error)) = &exchanged
                 && let Some(Redirect::Ask(address)) = Redirect::of(error, &member.address)
             {
                 let member = self.map().member(address)?;
                 if let Ok(live) = member.node.connected(deadline).await {
-                    said = member.node.exchange(live, command, true, deadline).await;
+                    exchanged = member.node.exchange(live, command, true, deadline).await;
                     is_importing = true;
                 }
             }
-            let reply = match said {
-                Said::Reply(reply) => reply,
-                Said::InVain(reply) => return Ok(reply),
-                Said::Lost(error) => {
-                    again.lost(error)?;
+            let reply = match exchanged {
+                Exchanged::Reply(reply) => reply,
+                Exchanged::Rejected(reply) => return Ok(reply),
+                Exchanged::Lost(error) => {
+                    retries.take_after_loss(error)?;
                     continue;
                 }
-                Said::Late(error) => return Err(error),
+                Exchanged::TimedOut(error) => return Err(error),
             };
             match reply.as_ref().map_err(|error| Redirect::of(error, &member.address)) {
                 Ok(_) if is_owner || is_importing => return Ok(reply),
                 Ok(_) => {
-                    self.map().learn(place, member);
+                    self.map().learn(hash_tag, member);
                     return Ok(reply);
                 }
-                Err(Some(Redirect::Moved(address))) if !is_importing => self.map().moved(place, address)?,
+                Err(Some(Redirect::Moved(address))) if !is_importing => {
+                    self.map().moved(hash_tag, address)?
+                }
                 Err(Some(_)) => {}
                 // All nodes reply this until a replica is promoted.
-                Err(None) if looking.is_some() && is_down(&reply) => {}
+                Err(None) if search.is_some() && is_down(&reply) => {}
                 Err(None) => return Ok(reply),
             }
             let Some(pause) = pauses.next() else { return Ok(reply) };
-            self.pause(place, pause, deadline).await?;
+            self.pause(hash_tag, pause, deadline).await?;
         }
     }
 
     /// Returns the node of a hash tag. If that node is unknown or does not answer, returns another node,
     /// which redirects the call or has taken the hash tag over.
-    async fn whom<'a>(
+    async fn choose_node<'a>(
         &'a self,
-        place: Option<Place>,
-        looking: &mut Option<tokio::sync::MutexGuard<'a, Looked>>,
+        hash_tag: Option<HashTag>,
+        search: &mut Option<tokio::sync::MutexGuard<'a, LastSearch>>,
         deadline: Deadline,
-    ) -> Result<Asked, Error> {
+    ) -> Result<ChosenNode, Error> {
         loop {
-            let owner = self.map().owner(place)?;
-            let (Some(owner), Some(place)) = (owner, place) else {
-                return self.somebody(None, deadline).await;
+            let owner = self.map().owner(hash_tag)?;
+            let (Some(owner), Some(hash_tag)) = (owner, hash_tag) else {
+                return self.any_node(None, deadline).await;
             };
             if owner.node.is_in_doubt() {
-                let Some(looked) = looking else {
+                let Some(last_search) = search else {
                     // Another caller may have found the node while this one waited for the lock, so checks
                     // again first.
-                    let turn = tokio::time::timeout_at(deadline.at, self.looking[place.index()].lock());
-                    *looking = Some(turn.await.map_err(|_| deadline.passed(NODE))?);
+                    let turn = tokio::time::timeout_at(deadline.at, self.searches[hash_tag.index()].lock());
+                    *search = Some(turn.await.map_err(|_| deadline.passed(NODE))?);
                     continue;
                 };
-                let pause = looked.map_or(Duration::ZERO, |last| BETWEEN.saturating_sub(last.elapsed()));
+                let pause =
+                    last_search.map_or(Duration::ZERO, |last| SEARCH_INTERVAL.saturating_sub(last.elapsed()));
                 if pause.is_zero() {
-                    **looked = Some(Instant::now());
-                    return self.somebody(Some(&owner), deadline).await;
+                    **last_search = Some(Instant::now());
+                    return self.any_node(Some(&owner), deadline).await;
                 }
-                self.pause(Some(place), pause, deadline).await?;
+                self.pause(Some(hash_tag), pause, deadline).await?;
                 continue;
             }
-            *looking = None;
+            *search = None;
             match owner.node.connected(deadline).await {
-                Ok(live) => return Ok(Asked { member: owner, live, is_owner: true }),
+                Ok(live) => return Ok(ChosenNode { member: owner, live, is_owner: true }),
                 Err(_) if owner.node.is_in_doubt() => {}
                 Err(error) => return Err(error),
             }
@@ -152,7 +156,7 @@ impl Cluster {
     }
 
     /// Returns any node with a connection. Tries connected nodes first and the owner last.
-    async fn somebody(&self, owner: Option<&Arc<Member>>, deadline: Deadline) -> Result<Asked, Error> {
+    async fn any_node(&self, owner: Option<&Arc<Member>>, deadline: Deadline) -> Result<ChosenNode, Error> {
         let mut members = self.map().members(owner)?.into_iter();
         let mut why = Error::unavailable("no node of the cluster is known");
         while let Some(member) = members.next() {
@@ -162,7 +166,7 @@ impl Cluster {
             match member.node.connected(part).await {
                 Ok(live) => {
                     let is_owner = owner.is_some_and(|owner| Arc::ptr_eq(owner, &member));
-                    return Ok(Asked { member, live, is_owner });
+                    return Ok(ChosenNode { member, live, is_owner });
                 }
                 Err(error) => why = error,
             }
@@ -171,9 +175,14 @@ impl Cluster {
     }
 
     /// Waits for the pause, or until the hash tag's node is reachable again.
-    async fn pause(&self, place: Option<Place>, pause: Duration, deadline: Deadline) -> Result<(), Error> {
+    async fn pause(
+        &self,
+        hash_tag: Option<HashTag>,
+        pause: Duration,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         let pause = deadline.within(pause);
-        let owner = self.map().owner(place)?;
+        let owner = self.map().owner(hash_tag)?;
         if let Some(owner) = owner
             && owner.node.is_in_doubt()
             && owner.node.connected(pause).await.is_ok()
@@ -185,8 +194,8 @@ impl Cluster {
     }
 
     #[cfg(feature = "cli")]
-    pub(super) fn node_of(&self, place: Place) -> Option<(String, u16)> {
-        self.map().owner(Some(place)).ok().flatten().map(|owner| owner.address.clone())
+    pub(super) fn node_of(&self, hash_tag: HashTag) -> Option<(String, u16)> {
+        self.map().owner(Some(hash_tag)).ok().flatten().map(|owner| owner.address.clone())
     }
 
     pub(super) fn close(&self) {

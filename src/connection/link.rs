@@ -1,4 +1,4 @@
-//! One connection that was made to one server.
+//! One established connection to one server.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use tokio::time::Instant;
 
 use super::Deadline;
 
-/// After how long at most it is asked whether the connection's task is still there.
-const SILENCE: Duration = Duration::from_millis(50);
+/// The maximum time without a reply before a probe checks that the connection's task still runs.
+const PROBE_AFTER: Duration = Duration::from_millis(50);
 
 #[derive(Clone)]
 pub(super) struct Link(MultiplexedConnection);
@@ -21,11 +21,13 @@ impl Link {
         Self(connection)
     }
 
-    /// The answer, or nothing by the deadline; an error where the connection has ended,
-    /// also where it ended in the very instant in which the command was handed to it:
-    /// then the command lies in a channel that nobody reads and nobody drops.
-    /// Asked again after a while, that channel says that it is closed. (Sent is a PING
-    /// whose answer is of no interest.)
+    /// Sends a command and returns its reply, or `None` if there is none by the deadline. Returns an error if
+    /// the connection has ended.
+    ///
+    /// Race: the caller puts the command into the channel of the connection's task; the task ends at that
+    /// moment. The command then stays in a channel that is neither read nor dropped, and no error arrives.
+    /// Therefore this method sends a PING after a while, which fails if the channel is closed. The reply to
+    /// the PING is ignored.
     pub(super) async fn send(
         &mut self,
         command: &Cmd,
@@ -34,42 +36,43 @@ impl Link {
         now: Instant,
     ) -> Option<RedisResult<Value>> {
         let mut other = self.0.clone();
-        let mut answer = pin!(self.answer(command, is_asking));
-        let soon = deadline.at.min(now + SILENCE.min(deadline.after / 4));
-        if let Ok(answer) = tokio::time::timeout_at(soon, answer.as_mut()).await {
-            return Some(answer);
+        let mut reply = pin!(self.exchange(command, is_asking));
+        let probe_at = deadline.at.min(now + PROBE_AFTER.min(deadline.after / 4));
+        if let Ok(reply) = tokio::time::timeout_at(probe_at, reply.as_mut()).await {
+            return Some(reply);
         }
         let mut ping = redis::cmd("PING");
         ping.set_no_response(true);
-        let answer = async {
-            match future::select(answer, pin!(other.send_packed_command(&ping))).await {
-                Either::Left((answer, _)) => answer,
-                Either::Right((Err(ended), _)) => Err(ended),
-                Either::Right((Ok(_), answer)) => answer.await,
+        let probed = async {
+            match future::select(reply, pin!(other.send_packed_command(&ping))).await {
+                Either::Left((reply, _)) => reply,
+                Either::Right((Err(error), _)) => Err(error),
+                Either::Right((Ok(_), reply)) => reply.await,
             }
         };
-        tokio::time::timeout_at(deadline.at, answer).await.ok()
+        tokio::time::timeout_at(deadline.at, probed).await.ok()
     }
 
-    async fn answer(&mut self, command: &Cmd, is_asking: bool) -> RedisResult<Value> {
+    async fn exchange(&mut self, command: &Cmd, is_asking: bool) -> RedisResult<Value> {
         if !is_asking {
             return self.0.send_packed_command(command).await;
         }
-        // In one write: another's command between them would take its effect.
+        // Sends both in one write: a command of another caller between them would consume the ASKING.
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(command.clone());
-        let mut answers = self.0.send_packed_commands(&both, 0, 2).await?;
-        let answer = answers.pop().unwrap_or(Value::Nil);
-        Ok(match answers.pop() {
-            // Who may not ask (`+asking`) should not be told to look elsewhere.
-            Some(Value::ServerError(why)) if is_moved(&answer) => Value::ServerError(why),
-            _ => answer,
+        let mut replies = self.0.send_packed_commands(&both, 0, 2).await?;
+        let reply = replies.pop().unwrap_or(Value::Nil);
+        Ok(match replies.pop() {
+            // A user without the permission `+asking` gets that error, instead of the redirect that it
+            // causes.
+            Some(Value::ServerError(error)) if is_moved(&reply) => Value::ServerError(error),
+            _ => reply,
         })
     }
 }
 
-fn is_moved(answer: &Value) -> bool {
-    matches!(answer, Value::ServerError(error) if error.code() == "MOVED")
+fn is_moved(reply: &Value) -> bool {
+    matches!(reply, Value::ServerError(error) if error.code() == "MOVED")
 }
 
 #[cfg(test)]
@@ -79,40 +82,40 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::connection::from::unintroduced;
+    use crate::connection::source::without_client_setinfo;
 
     const DEADLINE: Duration = Duration::from_secs(10);
 
-    /// So often that it is caught in the act: 9 of 320,000 calls were.
+    /// Makes enough calls to hit the race: it occurred in 9 of 320,000 calls.
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-    async fn a_command_sent_in_the_instant_in_which_the_connection_ends_is_not_waited_for() {
+    async fn a_command_sent_while_the_connection_ends_fails_before_the_deadline() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        // Hangs up on everybody.
+        // Closes every connection at once.
         tokio::spawn(async move { while listener.accept().await.is_ok() {} });
-        let info = unintroduced(url.into_connection_info().unwrap());
+        let info = without_client_setinfo(url.into_connection_info().unwrap());
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let client = Client::open(info).unwrap();
-        let connect_and_ask = async |task: usize| {
+        let connect_and_query = async |task: usize| {
             for round in 0..2_000 {
                 let connected = client.get_multiplexed_async_connection_with_config(&config).await;
                 let Ok(connection) = connected else { continue };
                 let link = Link::new(connection);
-                let asks = (0..4).map(|ask| {
+                let checks = (0..4).map(|check| {
                     let mut link = link.clone();
                     tokio::spawn(async move {
-                        for _ in 0..(round * 7 + task + ask) % 40 {
+                        for _ in 0..(round * 7 + task + check) % 40 {
                             tokio::task::yield_now().await;
                         }
-                        let answer = link
+                        let reply = link
                             .send(&redis::cmd("PING"), false, Deadline::new(DEADLINE), Instant::now())
                             .await;
-                        assert!(answer.expect("an end before the deadline").is_err());
+                        assert!(reply.expect("a result before the deadline").is_err());
                     })
                 });
-                join_all(asks).await.into_iter().for_each(Result::unwrap);
+                join_all(checks).await.into_iter().for_each(Result::unwrap);
             }
         };
-        join_all((0..8).map(connect_and_ask)).await;
+        join_all((0..8).map(connect_and_query)).await;
     }
 }

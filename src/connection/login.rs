@@ -1,4 +1,4 @@
-//! As whom a connection is made.
+//! The credentials of a connection.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -11,28 +11,28 @@ use redis::ConnectionInfo;
 
 use crate::error::Error;
 
-/// User and password.
+/// A user and a password.
 type Pair = (String, String);
-type Told = Result<Pair, Box<dyn StdError + Send + Sync>>;
+type Credentials = Result<Pair, Box<dyn StdError + Send + Sync>>;
 
 #[derive(Clone, Default)]
 pub(crate) enum Login {
     #[default]
     OfUrl,
     Fixed(Pair),
-    /// Asked for each connection.
-    Asked(Arc<dyn Fn() -> BoxFuture<'static, Told> + Send + Sync>),
+    /// Called for each connection.
+    Provider(Arc<dyn Fn() -> BoxFuture<'static, Credentials> + Send + Sync>),
 }
 
 impl Login {
-    pub(crate) fn asked<F, E>(provider: impl Fn() -> F + Send + Sync + 'static) -> Self
+    pub(crate) fn provided<F, E>(provider: impl Fn() -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<Pair, E>> + Send + 'static,
         E: Into<Box<dyn StdError + Send + Sync>>,
     {
-        Self::Asked(Arc::new(move || {
-            let told = provider();
-            async { told.await.map_err(Into::into) }.boxed()
+        Self::Provider(Arc::new(move || {
+            let credentials = provider();
+            async { credentials.await.map_err(Into::into) }.boxed()
         }))
     }
 
@@ -40,22 +40,22 @@ impl Login {
         let (user, password) = match self {
             Self::OfUrl => return Ok(info),
             Self::Fixed(pair) => pair.clone(),
-            Self::Asked(provider) => provider().await.map_err(|error| {
-                Error::unavailable(format!("there are no credentials to connect with: {error}"))
-            })?,
+            Self::Provider(provider) => provider()
+                .await
+                .map_err(|error| Error::unavailable(format!("the credentials provider failed: {error}")))?,
         };
         let settings = info.redis_settings().clone().set_username(user).set_password(password);
         Ok(info.set_redis_settings(settings))
     }
 }
 
-/// Without any secret.
+/// Shows no secrets.
 impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::OfUrl => "OfUrl",
             Self::Fixed(_) => "Fixed",
-            Self::Asked(_) => "Asked",
+            Self::Provider(_) => "Provider",
         })
     }
 }

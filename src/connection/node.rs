@@ -5,16 +5,16 @@ use std::sync::Arc;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
-use super::from::From;
-use super::held::{Attempt, Held};
 use super::link::Link;
+use super::slot::{Attempt, ConnectionSlot};
+use super::source::ConnectionSource;
 use super::{ANSWER, Deadline, reply};
 use crate::background::Background;
 use crate::error::Error;
 
 pub(super) struct Node {
-    from: From,
-    held: Held,
+    source: ConnectionSource,
+    slot: ConnectionSlot,
     background: Arc<Background>,
 }
 
@@ -25,27 +25,27 @@ pub(super) struct Live {
 }
 
 /// The result of a command.
-pub(super) enum Said {
+pub(super) enum Exchanged {
     /// The server's reply.
     Reply(RedisResult<Value>),
     /// The server replied that it did nothing, for example because it is a replica. The connection was
     /// closed.
-    InVain(RedisResult<Value>),
+    Rejected(RedisResult<Value>),
     /// The connection was lost: the command may have run.
     Lost(Error),
     /// No answer by the deadline: the command may have run, or may run later.
-    Late(Error),
+    TimedOut(Error),
 }
 
 impl Node {
-    pub(super) fn new(from: From, background: Arc<Background>) -> Self {
-        Self { from, held: Held::default(), background }
+    pub(super) fn new(source: ConnectionSource, background: Arc<Background>) -> Self {
+        Self { source, slot: ConnectionSlot::default(), background }
     }
 
     /// Returns the current connection, or a new one unless a pause is in progress.
     pub(super) async fn connected(&self, deadline: Deadline) -> Result<Live, Error> {
         loop {
-            match self.held.attempt(&self.from, &self.background) {
+            match self.slot.attempt(&self.source, &self.background) {
                 Ok(attempt) => {
                     if let Some(link) = attempt.connected(deadline).await {
                         return Ok(Live { attempt, link: link? });
@@ -67,31 +67,31 @@ impl Node {
         command: &Cmd,
         is_asking: bool,
         deadline: Deadline,
-    ) -> Said {
+    ) -> Exchanged {
         let (answers, start) = (attempt.answers(), Instant::now());
         match link.send(command, is_asking, deadline, start).await {
             Some(Err(error)) if is_lost(&error) => {
                 let error = Error::unavailable(reply::words(&error));
-                self.held.give_up(&attempt, error.clone(), attempt.answers() > 0);
-                Said::Lost(error)
+                self.slot.give_up(&attempt, error.clone(), attempt.answers() > 0);
+                Exchanged::Lost(error)
             }
             Some(reply) => {
                 let reply = match reply {
                     Ok(Value::ServerError(error)) => Err(error.into()),
                     reply => reply,
                 };
-                let Some(text) = reply::not_the_one(&reply) else {
-                    if reply::is_in_step(&reply) {
+                let Some(text) = reply::unusable_server(&reply) else {
+                    if reply::is_plausible(&reply) {
                         attempt.count_answer();
                     } else {
-                        let error = Error::unavailable("it answers what was not asked: is this a Redis?");
-                        self.held.give_up(&attempt, error, answers > 0);
+                        let error = Error::unavailable("unexpected reply to a command: is this a Redis?");
+                        self.slot.give_up(&attempt, error, answers > 0);
                     }
-                    return Said::Reply(reply);
+                    return Exchanged::Reply(reply);
                 };
                 // Not a success, even if it answered before: a replica still answers denials.
-                self.held.give_up(&attempt, Error::from_script(&text), false);
-                Said::InVain(reply)
+                self.slot.give_up(&attempt, Error::from_script(&text), false);
+                Exchanged::Rejected(reply)
             }
             None => {
                 // The server may have become unreachable without an error. Closes the connection, so that the
@@ -99,26 +99,26 @@ impl Node {
                 // meanwhile, or if less than half of the deadline was left for this exchange: then the
                 // deadline was too short.
                 if attempt.answers() == answers && start.elapsed() >= deadline.after / 2 {
-                    self.held.give_up(&attempt, deadline.passed(ANSWER), answers > 0);
+                    self.slot.give_up(&attempt, deadline.passed(ANSWER), answers > 0);
                 }
-                Said::Late(deadline.passed(ANSWER))
+                Exchanged::TimedOut(deadline.passed(ANSWER))
             }
         }
     }
 
     /// Closes the connection permanently.
     pub(super) fn close(&self) {
-        self.held.close();
+        self.slot.close();
     }
 
     pub(super) fn is_connected(&self) -> bool {
-        self.held.is_connected()
+        self.slot.is_connected()
     }
 
     /// Returns whether the last attempt could not reach the server, or the server stopped answering.
     #[cfg(feature = "cluster")]
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.held.is_in_doubt()
+        self.slot.is_in_doubt()
     }
 }
 

@@ -5,12 +5,12 @@ use redis::{ErrorKind, RedisError, RedisResult, ServerError, Value};
 /// A server that replies one of these has done nothing, and stays unusable: it became a replica, lost its
 /// primary, loads its data as a restarting replica does, or no longer accepts the login. The same address may
 /// lead to another server by now, which only a new connection reaches.
-const NOT_THE_ONE: [&str; 5] = ["READONLY", "MASTERDOWN", "LOADING", "NOAUTH", "UNBLOCKED"];
+const UNUSABLE: [&str; 5] = ["READONLY", "MASTERDOWN", "LOADING", "NOAUTH", "UNBLOCKED"];
 
 /// Returns the server's error message if it is one of these. Within a script, it is a string in place of a
 /// row.
-pub(super) fn not_the_one(reply: &RedisResult<Value>) -> Option<String> {
-    let found = |text: &[u8]| says_so(text).then(|| String::from_utf8_lossy(text).into_owned());
+pub(super) fn unusable_server(reply: &RedisResult<Value>) -> Option<String> {
+    let found = |text: &[u8]| has_unusable_code(text).then(|| String::from_utf8_lossy(text).into_owned());
     match reply {
         Ok(Value::Array(values)) => values.iter().find_map(|value| match value {
             Value::BulkString(text) => found(text),
@@ -20,22 +20,22 @@ pub(super) fn not_the_one(reply: &RedisResult<Value>) -> Option<String> {
         Ok(_) => None,
         Err(error) => {
             let code = error.code().unwrap_or_default();
-            NOT_THE_ONE.contains(&code).then(|| words(error))
+            UNUSABLE.contains(&code).then(|| words(error))
         }
     }
 }
 
 /// Returns whether this can be the reply to one of tidegate's commands. Otherwise replies may be shifted:
 /// this one may belong to another command (a PING), and so may all later ones.
-pub(super) fn is_in_step(reply: &RedisResult<Value>) -> bool {
+pub(super) fn is_plausible(reply: &RedisResult<Value>) -> bool {
     matches!(
         reply,
         Err(_) | Ok(Value::Int(_) | Value::Array(_) | Value::BulkString(_) | Value::VerbatimString { .. })
     )
 }
 
-pub(super) fn is_not_the_one(error: &ServerError) -> bool {
-    NOT_THE_ONE.contains(&error.code())
+pub(super) fn is_unusable(error: &ServerError) -> bool {
+    UNUSABLE.contains(&error.code())
 }
 
 /// Returns the text of an error. For an error of the server, this is the server's message.
@@ -56,14 +56,14 @@ pub(crate) fn words(error: &RedisError) -> String {
 }
 
 /// Matches `READONLY You can't …`, or `2 READONLY …` for the second item of a group.
-fn says_so(text: &[u8]) -> bool {
+fn has_unusable_code(text: &[u8]) -> bool {
     let mut words = text.split(|&byte| byte == b' ').map(|word| word.strip_prefix(b"-").unwrap_or(word));
     let first = words.next().unwrap_or_default();
     let code = match first.iter().all(u8::is_ascii_digit) {
         true => words.next().unwrap_or_default(),
         false => first,
     };
-    NOT_THE_ONE.iter().any(|known| known.as_bytes() == code)
+    UNUSABLE.iter().any(|known| known.as_bytes() == code)
 }
 
 #[cfg(test)]
@@ -99,17 +99,17 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_is_told_from_a_key_that_failed() {
+    fn an_unusable_server_is_distinguished_from_a_failed_key() {
         for text in ["READONLY You can't write", "-READONLY You can't write", "12 MASTERDOWN Link", "LOADING"]
         {
-            assert_eq!(not_the_one(&row(text)).as_deref(), Some(text));
-            assert!(not_the_one(&Ok(Value::BulkString(text.into()))).is_some(), "{text}");
+            assert_eq!(unusable_server(&row(text)).as_deref(), Some(text));
+            assert!(unusable_server(&Ok(Value::BulkString(text.into()))).is_some(), "{text}");
         }
         for text in
             ["STATE level", "WRONGTYPE Operation", "2 OOM command", "", "12", "ERR READONLY", "READONLYX"]
         {
-            assert_eq!(not_the_one(&row(text)), None, "{text}");
+            assert_eq!(unusable_server(&row(text)), None, "{text}");
         }
-        assert_eq!(not_the_one(&Ok(Value::Int(1))), None);
+        assert_eq!(unusable_server(&Ok(Value::Int(1))), None);
     }
 }

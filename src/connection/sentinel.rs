@@ -8,21 +8,21 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, RedisConnectionInfo, Value};
 
-use super::from::{PATIENCE, failed, like, to};
 use super::login::Login;
+use super::source::{CONNECT_TIMEOUT, connect_error, connect_to, with_address};
 use crate::error::Error;
 
 /// Bounds each of the two steps of an attempt: a sentinel's answer, and a connection to the primary
 /// that it names. Both fit into the attempt's time, so its error tells which step failed.
-const STEP: Duration = Duration::from_millis(PATIENCE.as_millis() as u64 / 2);
+const STEP: Duration = Duration::from_millis(CONNECT_TIMEOUT.as_millis() as u64 / 2);
 
 /// The addresses of sentinels, and the name of their primary.
 #[derive(Clone)]
 pub(crate) struct Sentinels {
     sentinels: Vec<ConnectionInfo>,
     name: String,
-    /// How to connect to the primary, except for its host and port.
-    like: ConnectionInfo,
+    /// The settings to connect to the primary, except for its host and port.
+    template: ConnectionInfo,
 }
 
 type Address = (String, u16);
@@ -38,15 +38,17 @@ impl Sentinels {
     /// no databases.
     pub(crate) fn new(urls: Vec<ConnectionInfo>, name: String) -> Result<Self, Error> {
         let Some(first) = urls.first() else {
-            return Err(Error::config("no sentinel: give the builder at least one URL, better all"));
+            return Err(Error::config(
+                "no sentinel: pass the builder at least one URL, preferably those of all sentinels",
+            ));
         };
         let database = RedisConnectionInfo::default().set_db(first.redis_settings().db());
-        let like = first.clone().set_redis_settings(database);
+        let template = first.clone().set_redis_settings(database);
         let sentinels = urls.into_iter().map(|url| {
             let settings = url.redis_settings().clone().set_db(0);
             url.set_redis_settings(settings)
         });
-        Ok(Self { sentinels: sentinels.collect(), name, like })
+        Ok(Self { sentinels: sentinels.collect(), name, template })
     }
 
     /// Connects to a primary that a sentinel names and that confirms its role. Queries all sentinels in
@@ -66,7 +68,7 @@ impl Sentinels {
             }
         }
         // A primary that is down matters more than a sentinel that is down as well.
-        Err(no_primary.or(no_answer).unwrap_or_else(|| Error::unavailable("there is no sentinel")))
+        Err(no_primary.or(no_answer).unwrap_or_else(|| Error::unavailable("no sentinel is configured")))
     }
 
     /// Connects to the primary that one sentinel names. Returns `None` if another sentinel has named it
@@ -77,7 +79,7 @@ impl Sentinels {
         tried: &Mutex<Vec<Address>>,
         login: &Login,
     ) -> Result<Option<MultiplexedConnection>, Failed> {
-        let named = self.ask(sentinel).await.map_err(Failed::Sentinel)?;
+        let named = self.query(sentinel).await.map_err(Failed::Sentinel)?;
         {
             let mut tried = tried.lock().unwrap_or_else(PoisonError::into_inner);
             if tried.contains(&named) {
@@ -89,42 +91,42 @@ impl Sentinels {
     }
 
     /// Queries one sentinel for the address of the primary.
-    async fn ask(&self, sentinel: &ConnectionInfo) -> Result<Address, Error> {
-        let told = tokio::time::timeout(STEP, async {
-            let mut connection = to(sentinel.clone()).await?;
+    async fn query(&self, sentinel: &ConnectionInfo) -> Result<Address, Error> {
+        let reply = tokio::time::timeout(STEP, async {
+            let mut connection = connect_to(sentinel.clone()).await?;
             let mut command = redis::cmd("SENTINEL");
             command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name);
-            connection.send_packed_command(&command).await.map_err(failed)
+            connection.send_packed_command(&command).await.map_err(connect_error)
         });
-        match told.await {
-            Ok(Ok(Value::Array(told))) => match &told[..] {
+        match reply.await {
+            Ok(Ok(Value::Array(address))) => match &address[..] {
                 [Value::BulkString(host), Value::BulkString(port)] => {
                     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-                    let port = text(port).parse().map_err(|_| self.unknown("names no port"))?;
+                    let port = text(port).parse().map_err(|_| self.query_failed("names no port"))?;
                     Ok((text(host), port))
                 }
-                _ => Err(self.unknown("names no address")),
+                _ => Err(self.query_failed("names no address")),
             },
-            Ok(Ok(Value::Nil)) => Err(self.unknown("knows no primary of this name")),
-            Ok(Ok(Value::ServerError(error))) => Err(failed(error.into())),
-            Ok(Ok(_)) => Err(self.unknown("answers what no sentinel does: is it one")),
+            Ok(Ok(Value::Nil)) => Err(self.query_failed("knows no primary of this name")),
+            Ok(Ok(Value::ServerError(error))) => Err(connect_error(error.into())),
+            Ok(Ok(_)) => Err(self.query_failed("sent an unexpected reply: is it a sentinel?")),
             Ok(Err(error)) => Err(error),
-            Err(_) => Err(self.unknown("does not answer")),
+            Err(_) => Err(self.query_failed("does not answer")),
         }
     }
 
-    fn unknown(&self, why: &str) -> Error {
-        Error::unavailable(format!("asked for \"{}\", a sentinel {why}", self.name))
+    fn query_failed(&self, reason: &str) -> Error {
+        Error::unavailable(format!("query for the primary \"{}\": a sentinel {reason}", self.name))
     }
 
     /// Connects to a server and queries its role.
     async fn primary(&self, (host, port): &Address, login: &Login) -> Result<MultiplexedConnection, Error> {
         let (host, port) = (host.clone(), *port);
         let at = format!("{host}:{port}");
-        let info = login.apply(like(&self.like, host, port)).await?;
+        let info = login.apply(with_address(&self.template, host, port)).await?;
         let role = tokio::time::timeout(STEP, async {
-            let mut connection = to(info).await?;
-            let role = connection.send_packed_command(&redis::cmd("ROLE")).await.map_err(failed)?;
+            let mut connection = connect_to(info).await?;
+            let role = connection.send_packed_command(&redis::cmd("ROLE")).await.map_err(connect_error)?;
             Ok((connection, role))
         });
         match role.await {

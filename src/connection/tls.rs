@@ -22,7 +22,7 @@ impl Tls {
             return Ok(info);
         }
         if !matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-            return Err(Error::config("TLS certificates were given, and the URL is not a rediss:// one"));
+            return Err(Error::config("TLS certificates are set, but the URL does not begin with rediss://"));
         }
         if let Some(ca) = &self.ca {
             holds_a_certificate("tls_ca", ca)?;
@@ -48,7 +48,7 @@ fn holds_a_certificate(setting: &str, pem: &[u8]) -> Result<(), Error> {
     match CertificateDer::pem_slice_iter(pem).next() {
         Some(Ok(_)) => Ok(()),
         _ => Err(Error::config(format!(
-            "`{setting}` was given no certificate in PEM (-----BEGIN CERTIFICATE-----)"
+            "`{setting}` contains no certificate in PEM (-----BEGIN CERTIFICATE-----)"
         ))),
     }
 }
@@ -63,16 +63,16 @@ pub(super) fn choose_crypto() {
 }
 
 /// Returns advice for an error message of rustls.
-pub(super) fn advice(said: &str) -> Option<&'static str> {
+pub(super) fn advice(message: &str) -> Option<&'static str> {
     const ADVICE: [(&[&str], &str); 5] = [
         (
             &["UnknownIssuer", "CaUsedAsEndEntity", "BadSignature"],
-            "no CA that is trusted here has signed its certificate: give that CA's to `tls_ca`, or to this system",
+            "no trusted CA has signed its certificate: pass that CA's certificate to `tls_ca`, or install it on this system",
         ),
-        (&["expired", "not valid yet"], "renew its certificate, or set this machine's clock"),
+        (&["expired", "not valid yet"], "renew its certificate, or correct this machine's clock"),
         (
             &["not valid for name", "NotValidForName"],
-            "its certificate is for another name: use that one in the URL, or have this one added",
+            "its certificate is for another name: use that name in the URL, or add this name to the certificate",
         ),
         (
             &[
@@ -83,9 +83,12 @@ pub(super) fn advice(said: &str) -> Option<&'static str> {
                 "alert: DecryptError",
                 "alert: HandshakeFailure",
             ],
-            "it wants a client certificate that it trusts: see `tls_client_certificate`",
+            "it requires a client certificate that it trusts: set `tls_client_certificate`",
         ),
         (&["InvalidContentType"], "it does not speak TLS on this port: use its TLS port, or redis://"),
     ];
-    ADVICE.iter().find(|(signs, _)| signs.iter().any(|sign| said.contains(sign))).map(|(_, advice)| *advice)
+    ADVICE
+        .iter()
+        .find(|(signs, _)| signs.iter().any(|sign| message.contains(sign)))
+        .map(|(_, advice)| *advice)
 }

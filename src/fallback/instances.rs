@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::Shared;
+use super::FallbackInner;
 use crate::background::{Job, JobSlot};
 use crate::connection::Deadline;
-use crate::key::Place;
+use crate::key::HashTag;
 use crate::store::Heartbeat;
 
 /// The pause between two heartbeats, shortened by up to 10 % jitter.
@@ -41,7 +41,7 @@ impl Instances {
 
 /// Starts the heartbeats, unless they are running or the number is configured.
 #[inline]
-pub(super) fn ensure_counted(shared: &Arc<Shared>) {
+pub(super) fn ensure_counted(shared: &Arc<FallbackInner>) {
     if shared.instances.counted_at.is_some() {
         let beating = || Beating(Arc::downgrade(shared));
         shared.instances.beating.ensure_running(&shared.background, beating);
@@ -49,7 +49,7 @@ pub(super) fn ensure_counted(shared: &Arc<Shared>) {
 }
 
 /// Sends heartbeats until the limiter is dropped or shut down.
-struct Beating(Weak<Shared>);
+struct Beating(Weak<FallbackInner>);
 
 impl Job for Beating {
     async fn run(&self) {
@@ -71,11 +71,11 @@ impl Job for Beating {
     }
 }
 
-impl Shared {
+impl FallbackInner {
     async fn count(&self) {
         let Some((key, name)) = &self.instances.counted_at else { return };
         // On a cluster the key is in the first hash tag.
-        if self.breaker.is_open(Place::default()) {
+        if self.breaker.is_open(HashTag::default()) {
             return;
         }
         // A failure changes nothing: the last count stays valid.

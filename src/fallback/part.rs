@@ -46,6 +46,6 @@ impl<'a> Part<'a> {
 
     /// Returns the stamp by which units of the item at index `at` are given back.
     pub(super) fn stamp_us(&self, at: usize, outcome: &Outcome) -> u64 {
-        self.share.kind().algorithm().stamp(outcome.before[at].seen, outcome.now_us)
+        self.share.kind().algorithm().stamp(outcome.before[at].raw, outcome.now_us)
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::Shared;
+use super::FallbackInner;
 use crate::background::{Job, JobSlot};
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::key::Place;
+use crate::key::HashTag;
 use crate::store::{Target, Write};
 
 /// Charges in flight for one hash tag: one round trip each.
@@ -32,16 +32,16 @@ pub(super) struct Reconciliation {
 
 /// Starts the job that charges the store, unless it is running. Called after the fallback has
 /// admitted something.
-pub(super) fn ensure_started(shared: &Arc<Shared>) {
+pub(super) fn ensure_started(shared: &Arc<FallbackInner>) {
     let reconciling = || Reconciling(Arc::downgrade(shared));
     shared.reconciliation.job.ensure_running(&shared.background, reconciling);
 }
 
 /// Runs rounds until nothing is left to charge. Does not keep the limiter alive.
-struct Reconciling(Weak<Shared>);
+struct Reconciling(Weak<FallbackInner>);
 
 impl Reconciling {
-    fn shared(&self) -> Option<Arc<Shared>> {
+    fn shared(&self) -> Option<Arc<FallbackInner>> {
         self.0.upgrade().filter(|shared| !shared.breaker.is_shut_down())
     }
 }
@@ -80,7 +80,7 @@ enum Round {
     Charged,
 }
 
-impl Shared {
+impl FallbackInner {
     /// Charges until nothing is left, at most until `ends`, and not for longer than a second while
     /// Redis does not answer. Reports the units of each gate that could not be charged.
     pub(super) async fn reconcile_before_shutdown(&self, ends: Instant) {
@@ -97,7 +97,7 @@ impl Shared {
             }
         }
         let mut uncharged = BTreeMap::<_, u64>::new();
-        for (target, units) in self.table.owed(self.clock.now_us(), |_| true) {
+        for (target, units) in self.table.uncharged(self.clock.now_us(), |_| true) {
             *uncharged.entry(target.gate.name.to_string()).or_default() += units;
         }
         if let Some(observer) = &self.observer {
@@ -109,30 +109,30 @@ impl Shared {
 
     /// Charges the keys of each hash tag for which `may_send` holds. Hash tags do not wait for each
     /// other, so a node that is away does not hold up the others.
-    async fn charge_round(&self, may_send: impl Fn(Place) -> bool) -> Round {
+    async fn charge_round(&self, may_send: impl Fn(HashTag) -> bool) -> Round {
         let _alone = self.reconciliation.round.lock().await;
         let mut tags = BTreeMap::<usize, Vec<_>>::new();
-        for (target, units) in self.table.owed(self.clock.now_us(), may_send) {
-            tags.entry(target.place.index()).or_default().push((target, units));
+        for (target, units) in self.table.uncharged(self.clock.now_us(), may_send) {
+            tags.entry(target.hash_tag.index()).or_default().push((target, units));
         }
-        let rounds = join_all(tags.values().map(|owed| self.charge_tag(owed))).await;
+        let rounds = join_all(tags.values().map(|uncharged| self.charge_tag(uncharged))).await;
         rounds.into_iter().max().unwrap_or(Round::Stalled)
     }
 
     /// Charges one hash tag's keys. A charge that is not answered or that is rejected (no memory, a replica)
     /// stays pending and is sent again. It may have been applied, which admits too few; forgetting it would
     /// let each failing check start with a whole share.
-    async fn charge_tag(&self, owed: &[(Target, u64)]) -> Round {
-        let is_answered = match owed.first() {
-            Some((target, _)) => self.breaker.is_answered(target.place).await,
+    async fn charge_tag(&self, uncharged: &[(Target, u64)]) -> Round {
+        let is_answered = match uncharged.first() {
+            Some((target, _)) => self.breaker.is_answered(target.hash_tag).await,
             None => false,
         };
         let mut round = Round::Stalled;
-        for owed in owed.chunks(MAX_IN_FLIGHT) {
+        for uncharged in uncharged.chunks(MAX_IN_FLIGHT) {
             if !is_answered {
                 break;
             }
-            let charges = owed.iter().map(|(target, units)| self.charge(target, *units));
+            let charges = uncharged.iter().map(|(target, units)| self.charge(target, *units));
             if !join_all(charges).await.contains(&true) {
                 // The remaining charges would fail as well.
                 break;

@@ -8,21 +8,21 @@ use smallvec::SmallVec;
 
 use super::part::Part;
 use crate::algorithm::{self, Record};
-use crate::fingerprint::AsTheyAre;
-use crate::key::Place;
+use crate::key::HashTag;
+use crate::keyed_hash::IdentityHasher;
 use crate::quota::Quota;
 use crate::store::{Outcome, Target};
 
 const SHARDS: usize = 16;
 
 /// Sharded, so that threads seldom contend for a lock.
-pub(super) struct Table(Box<[Mutex<Keys>]>);
+pub(super) struct LocalTable(Box<[Mutex<Keys>]>);
 
 /// Two generations. When the young one is full it becomes the old one. The old one is dropped with its
 /// pending charges: at least `max_young` other keys were checked since.
 struct Keys {
-    young: HashMap<Target, Kept, AsTheyAre>,
-    old: HashMap<Target, Kept, AsTheyAre>,
+    young: HashMap<Target, Kept, IdentityHasher>,
+    old: HashMap<Target, Kept, IdentityHasher>,
     max_young: usize,
 }
 
@@ -52,7 +52,7 @@ impl ChargeStamp {
     }
 }
 
-impl Table {
+impl LocalTable {
     pub(super) fn new(max_keys: usize) -> Self {
         let max_young = max_keys.div_ceil(2 * SHARDS).max(1);
         let keys = || Mutex::new(Keys { young: HashMap::default(), old: HashMap::default(), max_young });
@@ -105,8 +105,8 @@ impl Table {
 
     /// Returns the units that were admitted here and still count, for keys with the given hash tags. Removes
     /// all keys without pending charges.
-    pub(super) fn owed(&self, now_us: u64, is_wanted: impl Fn(Place) -> bool) -> Vec<(Target, u64)> {
-        self.0.iter().flat_map(|keys| locked(keys).owed(now_us, &is_wanted)).collect()
+    pub(super) fn uncharged(&self, now_us: u64, is_wanted: impl Fn(HashTag) -> bool) -> Vec<(Target, u64)> {
+        self.0.iter().flat_map(|keys| locked(keys).uncharged(now_us, &is_wanted)).collect()
     }
 
     /// Called when the store was charged `units` with the stamp `charged_us`, or will never take the charge
@@ -125,9 +125,9 @@ impl Table {
     ) -> u64 {
         let mut keys = locked(&self.0[shard(target)]);
         let Some(kept) = keys.get_mut(target) else { return 0 };
-        let owed = kept.owed(now_us);
-        let excess = units.saturating_sub(owed).min(kept.given_back);
-        (kept.charged, kept.given_back) = (owed.saturating_sub(units), 0);
+        let uncharged = kept.uncharged(now_us);
+        let excess = units.saturating_sub(uncharged).min(kept.given_back);
+        (kept.charged, kept.given_back) = (uncharged.saturating_sub(units), 0);
         // Later reservations get a stamp of their own: their units have not been charged.
         if let (Some(stamp), Some(charged_us)) = (kept.stamp.take(), charged_us) {
             stamp.0.store(charged_us, Ordering::Relaxed);
@@ -172,7 +172,7 @@ impl Table {
 }
 
 fn shard(target: &Target) -> usize {
-    target.fingerprint.0 as usize % SHARDS
+    target.keyed_hash.0 as usize % SHARDS
 }
 
 fn locked(keys: &Mutex<Keys>) -> MutexGuard<'_, Keys> {
@@ -193,19 +193,19 @@ impl Keys {
         self.old.remove(target);
     }
 
-    fn owed(&mut self, now_us: u64, is_wanted: impl Fn(Place) -> bool) -> Vec<(Target, u64)> {
-        let mut owed = Vec::new();
+    fn uncharged(&mut self, now_us: u64, is_wanted: impl Fn(HashTag) -> bool) -> Vec<(Target, u64)> {
+        let mut uncharged = Vec::new();
         for keys in [&mut self.young, &mut self.old] {
             keys.retain(|target, kept| {
-                let units = kept.owed(now_us);
+                let units = kept.uncharged(now_us);
                 kept.given_back = 0;
-                if units > 0 && is_wanted(target.place) {
-                    owed.push((target.clone(), units));
+                if units > 0 && is_wanted(target.hash_tag) {
+                    uncharged.push((target.clone(), units));
                 }
                 units > 0
             });
         }
-        owed
+        uncharged
     }
 
     /// Takes a known key's record out, to be changed and put back by [`take_back`](Self::take_back).
@@ -249,7 +249,7 @@ impl Keys {
 impl Kept {
     /// Returns the units to charge to the store: those admitted here that are still used. The rest has
     /// drained, or its window has ended.
-    fn owed(&self, now_us: u64) -> u64 {
+    fn uncharged(&self, now_us: u64) -> u64 {
         if self.record.has_expired(now_us) {
             return 0;
         }

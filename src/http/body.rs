@@ -1,4 +1,4 @@
-//! The body of a response: the service's, or an answer instead.
+//! The body of a response: the service's own, or that of a rejection.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -9,47 +9,47 @@ use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty};
 use pin_project_lite::pin_project;
 
-/// What a body may fail with.
+/// The error of a response body.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-pub(super) type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
+pub(super) type RejectionBody = UnsyncBoxBody<Bytes, BoxError>;
 
 pin_project! {
-    /// A response's body: as the service gave it, or that of an answer instead of it.
+    /// The body of a response: the service's own, or that of a rejection.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
-        kind: Kind<B>,
+        kind: BodyKind<B>,
     }
 }
 
 pin_project! {
-    #[project = KindProjected]
+    #[project = BodyKindProjected]
     #[derive(Debug)]
-    enum Kind<B> {
+    enum BodyKind<B> {
         Inner { #[pin] body: B },
-        Answer { #[pin] body: AnswerBody },
+        Rejection { #[pin] body: RejectionBody },
     }
 }
 
 impl<B> ResponseBody<B> {
     pub(super) fn inner(body: B) -> Self {
-        Self { kind: Kind::Inner { body } }
+        Self { kind: BodyKind::Inner { body } }
     }
 
-    pub(super) fn answer(body: AnswerBody) -> Self {
-        Self { kind: Kind::Answer { body } }
+    pub(super) fn rejection(body: RejectionBody) -> Self {
+        Self { kind: BodyKind::Rejection { body } }
     }
 }
 
-/// Nothing, as other layers answer.
+/// Returns an empty body, for layers that respond in place of the service.
 impl<B> Default for ResponseBody<B> {
     fn default() -> Self {
-        Self::answer(boxed(Empty::new()))
+        Self::rejection(boxed(Empty::new()))
     }
 }
 
-pub(super) fn boxed<B>(body: B) -> AnswerBody
+pub(super) fn boxed<B>(body: B) -> RejectionBody
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
@@ -70,24 +70,24 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         Poll::Ready(match self.project().kind.project() {
-            KindProjected::Inner { body } => {
+            BodyKindProjected::Inner { body } => {
                 ready!(body.poll_frame(cx)).map(|frame| frame.map_err(Into::into))
             }
-            KindProjected::Answer { body } => ready!(body.poll_frame(cx)),
+            BodyKindProjected::Rejection { body } => ready!(body.poll_frame(cx)),
         })
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            Kind::Inner { body } => body.is_end_stream(),
-            Kind::Answer { body } => body.is_end_stream(),
+            BodyKind::Inner { body } => body.is_end_stream(),
+            BodyKind::Rejection { body } => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            Kind::Inner { body } => body.size_hint(),
-            Kind::Answer { body } => body.size_hint(),
+            BodyKind::Inner { body } => body.size_hint(),
+            BodyKind::Rejection { body } => body.size_hint(),
         }
     }
 }

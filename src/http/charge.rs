@@ -6,45 +6,45 @@ use std::sync::Arc;
 use futures_util::future::join_all;
 use http::response::Parts;
 
-use crate::ask::Ask;
+use crate::check::Check;
 use crate::decision::Decision;
 use crate::reservation::Reservation;
 
-/// Decides by the response how many of the admitted units stay charged.
+/// Determines from the response how many of the admitted units stay charged.
 ///
 /// Units are taken before the service is called, so that no two requests use the same unit. They are settled
-/// before the response is sent, so that the next request finds the result. A change takes two calls to Redis;
-/// the second reads the new state for the client. If the first call fails, the taken units stay charged.
-/// Units that this process admitted while Redis was unavailable are settled in this process until Redis is
-/// charged for them.
+/// before the response is sent, so that the next request observes the result. A change takes two calls to
+/// Redis; the second reads the new state for the client. If the first call fails, the taken units stay
+/// charged. Units that this process admitted while Redis was unavailable are settled in this process until
+/// Redis is charged for them.
 ///
 /// ```
 /// use http::StatusCode;
 /// use tidegate::http::Charge;
 ///
-/// // A login that fails costs one of the five, one that succeeds costs nothing.
+/// // A failed login costs one unit; a successful one costs nothing.
 /// let failures = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
-/// // What we got wrong ourselves is free.
-/// let ours = Charge::when(|response| !response.status.is_server_error());
-/// // The response says what it cost.
+/// // Server errors are free.
+/// let unless_server_error = Charge::when(|response| !response.status.is_server_error());
+/// // The response reports its cost.
 /// let tokens = Charge::units(|response| response.headers.get("x-tokens")?.to_str().ok()?.parse().ok());
 /// ```
 #[derive(Clone, Default)]
 pub struct Charge {
-    by: By,
+    basis: ChargeBasis,
     abandoned: Abandoned,
 }
 
 #[derive(Clone, Default)]
-enum By {
+enum ChargeBasis {
     #[default]
     Always,
-    When(Saying<bool>),
-    Units(Saying<Option<u64>>),
+    When(ResponseFn<bool>),
+    Units(ResponseFn<Option<u64>>),
 }
 
 /// A function of a response.
-type Saying<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+type ResponseFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
 /// The charge of a request that was abandoned while the service handled it: its client disconnected, or a
 /// time limit outside this layer passed.
@@ -54,7 +54,7 @@ pub enum Abandoned {
     /// The units stay charged: otherwise a client could retry for free by disconnecting.
     #[default]
     Charged,
-    /// The units are given back.
+    /// The units are refunded.
     GivenBack,
 }
 
@@ -65,19 +65,19 @@ impl Charge {
         Self::default()
     }
 
-    /// Charges requests for whose response `when` is true. Gives all units back for other requests, also if
+    /// Charges a request if `when` returns true for its response. Otherwise refunds all its units, also if
     /// the service failed without a response.
     #[must_use]
     pub fn when(when: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        Self { by: By::When(Arc::new(when)), ..Self::default() }
+        Self { basis: ChargeBasis::When(Arc::new(when)), ..Self::default() }
     }
 
-    /// Charges the units that the response names, instead of the check's cost. Unused units are given back;
-    /// units above the cost are charged without a check. `None`, and a service that failed without a
-    /// response, keep the cost.
+    /// Charges the units that the response names, instead of the check's cost. Unused units are refunded;
+    /// units above the cost are charged without a check. If `units` returns `None`, or the service failed
+    /// without a response, the cost stays charged.
     #[must_use]
     pub fn units(units: impl Fn(&Parts) -> Option<u64> + Send + Sync + 'static) -> Self {
-        Self { by: By::Units(Arc::new(units)), ..Self::default() }
+        Self { basis: ChargeBasis::Units(Arc::new(units)), ..Self::default() }
     }
 
     /// Sets the charge of a request that is abandoned while the service handles it.
@@ -89,44 +89,44 @@ impl Charge {
         self
     }
 
-    /// Returns the units to charge in the end; `None` keeps the taken units.
+    /// Returns the final number of units to charge. `None` keeps the taken units.
     fn actual(&self, response: Option<&Parts>) -> Option<u64> {
-        match (&self.by, response) {
-            (By::When(when), Some(response)) if when(response) => None,
-            (By::When(_), _) => Some(0),
-            (By::Units(units), Some(response)) => units(response),
-            (By::Always, _) | (By::Units(_), None) => None,
+        match (&self.basis, response) {
+            (ChargeBasis::When(when), Some(response)) if when(response) => None,
+            (ChargeBasis::When(_), _) => Some(0),
+            (ChargeBasis::Units(units), Some(response)) => units(response),
+            (ChargeBasis::Always, _) | (ChargeBasis::Units(_), None) => None,
         }
     }
 }
 
 impl fmt::Debug for Charge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by = match self.by {
-            By::Always => "always",
-            By::When(_) => "when",
-            By::Units(_) => "units",
+        let basis = match self.basis {
+            ChargeBasis::Always => "always",
+            ChargeBasis::When(_) => "when",
+            ChargeBasis::Units(_) => "units",
         };
-        write!(f, "Charge({by}, abandoned: {:?})", self.abandoned)
+        write!(f, "Charge({basis}, abandoned: {:?})", self.abandoned)
     }
 }
 
-/// The units taken for one request. If dropped before the service has the request, they are given back;
-/// afterwards each [`Charge`] decides.
-pub(super) struct Held {
+/// The units taken for one request. Dropping this before the service receives the request refunds them.
+/// Afterwards each [`Charge`] decides.
+pub(super) struct PendingCharge {
     items: Vec<(Reservation, Charge)>,
-    is_inside: bool,
+    has_entered: bool,
 }
 
-impl Held {
-    pub(super) fn new(taken: impl Iterator<Item = ((Ask, Decision), Charge)>) -> Self {
-        let items = taken.map(|((ask, decision), charge)| (Reservation::new(ask, decision), charge));
-        Self { items: items.collect(), is_inside: false }
+impl PendingCharge {
+    pub(super) fn new(taken: impl Iterator<Item = ((Check, Decision), Charge)>) -> Self {
+        let items = taken.map(|((check, decision), charge)| (Reservation::new(check, decision), charge));
+        Self { items: items.collect(), has_entered: false }
     }
 
-    /// Records that the service has the request.
-    pub(super) fn goes_in(&mut self) {
-        self.is_inside = true;
+    /// Records that the service receives the request.
+    pub(super) fn mark_entered(&mut self) {
+        self.has_entered = true;
     }
 
     /// Charges the final units. Returns the new state of each rule whose charge differs from the taken units.
@@ -134,12 +134,13 @@ impl Held {
         let items = std::mem::take(&mut self.items).into_iter().enumerate();
         let changes = items.filter_map(|(at, (reservation, charge))| {
             // A gate in shadow mode would have denied this request, so it charges nothing further.
-            let is_watched = reservation.decision().is_shadow();
-            let actual = charge.actual(response).filter(|&it| it != reservation.held() && !is_watched)?;
+            let is_shadow = reservation.decision().is_shadow();
+            let actual =
+                charge.actual(response).filter(|&units| units != reservation.held() && !is_shadow)?;
             Some(async move {
-                let ask = reservation.ask.clone().cost(0);
+                let check = reservation.check.clone().cost(0);
                 reservation.commit(actual).await.ok()?;
-                Some((at, ask.check().await.ok()?))
+                Some((at, check.check().await.ok()?))
             })
         });
         let changes: Vec<_> = changes.collect();
@@ -152,16 +153,16 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for PendingCharge {
     fn drop(&mut self) {
-        let is_inside = self.is_inside;
-        let given_back = self.items.drain(..).filter(|(reservation, charge)| {
-            reservation.held() > 0 && (!is_inside || charge.abandoned == Abandoned::GivenBack)
+        let has_entered = self.has_entered;
+        let refunds = self.items.drain(..).filter(|(reservation, charge)| {
+            reservation.held() > 0 && (!has_entered || charge.abandoned == Abandoned::GivenBack)
         });
-        let given_back: Vec<_> = given_back.map(|(reservation, _)| reservation.cancel()).collect();
+        let refunds: Vec<_> = refunds.map(|(reservation, _)| reservation.cancel()).collect();
         // Without a runtime the refund cannot be sent, so the units stay charged.
-        if let (false, Ok(runtime)) = (given_back.is_empty(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(join_all(given_back));
+        if let (false, Ok(runtime)) = (refunds.is_empty(), tokio::runtime::Handle::try_current()) {
+            runtime.spawn(join_all(refunds));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! In front of a client, so that many instances together keep the limit of somebody else's service.
+//! A client layer with which many instances together keep the limit of another party's service.
 
 mod error;
 mod pause;
@@ -17,24 +17,31 @@ pub use self::error::OutgoingError;
 use super::Key;
 use crate::gate::Gate;
 
-/// Keeps a limit that somebody else sets, for all instances that share the gate (feature `client`): around a
-/// client, each request waits until the gate lets it pass, and what the other side says of its limit holds
-/// for all instances.
+/// Keeps the limit of a remote service for all instances that share the gate (feature `client`). The layer
+/// wraps an HTTP client. Each request waits until the gate admits it. Limits that the remote service reports
+/// apply to all instances.
 ///
-/// - **Before**: waits at most [`max_wait`](Self::max_wait). Where that is too short, nothing is waited for
-///   and nothing is sent: [`OutgoingError::Limited`].
-/// - **After**: a response that says to stay away [blocks](Gate::block) the key for all instances, at most
-///   for [`max_block`](Self::max_block). Says so: status 429 or 503 with `Retry-After` (seconds or a date);
-///   any response with `RateLimit` (drafts -07 to -11) of which nothing remains, for the longest reset of
-///   those; or with `X-RateLimit-Remaining: 0`, until `X-RateLimit-Reset` (seconds to go, or since 1970). Dates
-///   are read by the other side's clock, from its `Date`; without one they say nothing. A response comes
-///   back as it is, also a 429: to repeat it is the caller's choice.
-/// - A block that cannot be written (Redis is away) is dropped. A gate that is [leased](Gate::leased) spends
-///   what it holds, whatever is blocked.
+/// - **Before sending**: a request waits at most [`max_wait`](Self::max_wait). If it would have to wait
+///   longer, it fails at once with [`OutgoingError::Limited`] and is not sent.
+/// - **After the response**: a response that requests a pause [blocks](Gate::block) the key for all
+///   instances, for at most [`max_block`](Self::max_block). The caller receives each response unchanged, also
+///   a 429; a retry is the caller's choice.
+/// - A block that cannot be written because Redis is unavailable is dropped. A [leased](Gate::leased) gate
+///   spends its local units even while the key is blocked.
 ///
-/// The key is the host that is asked, unless [another](Self::key) is set.
+/// These responses request a pause; the first that applies counts:
 ///
-/// A request that was given up after it was let through stays charged.
+/// | response | pause |
+/// | --- | --- |
+/// | status 429 or 503 with `Retry-After` | the header's seconds, or until its date |
+/// | `RateLimit` (drafts -07 to -11) with nothing remaining | the longest reset of the exhausted limits |
+/// | `X-RateLimit-Remaining: 0` | until `X-RateLimit-Reset`: seconds from now, or since 1970 |
+///
+/// Dates are compared with the remote service's clock, from its `Date` header. Without that header they are
+/// ignored.
+///
+/// The key is the host of the request, unless another [key](Self::key) is set. A request that is cancelled
+/// after its admission stays charged.
 ///
 /// ```
 /// use std::time::Duration;
@@ -45,11 +52,13 @@ use crate::gate::Gate;
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let limiter = Limiter::in_memory();
 /// let gate = limiter.gate("outgoing", Quota::token_bucket(10, Rate::per_second(5)));
-/// // reqwest's own types are converted; a client of hyper-util needs neither map.
+/// // The two maps convert reqwest's types; a client of hyper-util needs neither.
 /// let mut client = ServiceBuilder::new()
 ///     .layer(OutgoingLayer::new(gate).max_wait(Duration::from_secs(10)))
 ///     .map_response(http::Response::<reqwest::Body>::from)
-///     .map_request(|request: http::Request<String>| reqwest::Request::try_from(request).expect("a whole URL"))
+///     .map_request(|request: http::Request<String>| {
+///         reqwest::Request::try_from(request).expect("an absolute URL")
+///     })
 ///     .service(reqwest::Client::new());
 /// # let _ = async move {
 /// let request = http::Request::get("https://api.example.com/").body(String::new())?;
@@ -66,40 +75,43 @@ pub struct OutgoingLayer {
 }
 
 impl OutgoingLayer {
-    /// Around a client that may ask as often as `gate` says.
+    /// Limits a client to the quota of `gate`.
     #[must_use]
     pub fn new(gate: Gate) -> Self {
         let key = Key::from_fn(|parts| host(parts).map(|host| host.to_ascii_lowercase().into_bytes()));
         Self { gate, key, max_wait: Duration::from_secs(30), max_block: Duration::from_secs(3_600) }
     }
 
-    /// Whose limit a request is counted against, such as an account: [`Key::constant`] where all share one.
-    /// What the other side says of its limit blocks this key.
+    /// Sets the key that a request is counted for, such as an account; [`Key::constant`] if all requests
+    /// share one limit. A pause that the remote service requests blocks this key.
     ///
-    /// Default: the host that is asked, without its port.
+    /// Default: the host of the request, without its port.
     #[must_use]
     pub fn key(mut self, key: Key) -> Self {
         self.key = key;
         self
     }
 
-    /// How long a request may wait. Default: 30 s.
+    /// Sets the longest time that a request may wait.
+    ///
+    /// Default: 30 s.
     #[must_use]
     pub fn max_wait(mut self, max_wait: Duration) -> Self {
         self.max_wait = max_wait;
         self
     }
 
-    /// The longest time for which what the other side says is believed. Default: one hour; zero to believe
-    /// nothing.
+    /// Sets the longest block for a pause that the remote service requests. Zero ignores such requests.
+    ///
+    /// Default: one hour.
     #[must_use]
     pub fn max_block(mut self, max_block: Duration) -> Self {
         self.max_block = max_block;
         self
     }
 
-    /// Waits for its turn.
-    async fn enter(&self, key: Option<&[u8]>) -> Result<(), OutgoingError<std::convert::Infallible>> {
+    /// Waits until the gate admits the request.
+    async fn acquire(&self, key: Option<&[u8]>) -> Result<(), OutgoingError<std::convert::Infallible>> {
         let decision = match key {
             Some(key) => self.gate.until_allowed(key, self.max_wait).await,
             None => return Err(OutgoingError::NoKey),
@@ -111,24 +123,24 @@ impl OutgoingLayer {
         }
     }
 
-    /// Passes on to all instances what the other side said.
-    async fn heed(&self, key: &[u8], status: StatusCode, headers: &HeaderMap) {
-        let pause = pause::of(status, headers).min(self.max_block);
+    /// Blocks the key for all instances, if the response requests a pause.
+    async fn block_if_requested(&self, key: &[u8], status: StatusCode, headers: &HeaderMap) {
+        let pause = pause::requested_by(status, headers).min(self.max_block);
         if pause.is_zero() {
             return;
         }
-        // A block takes the place of the one before. One who says a minute must not cut short an hour.
-        if self.gate.peek(key).await.is_ok_and(|now| now.retry_after() >= pause) {
+        // A block replaces the previous one. A pause of a minute must not shorten a block of an hour.
+        if self.gate.peek(key).await.is_ok_and(|current| current.retry_after() >= pause) {
             return;
         }
-        // Who wants to know is told by the observer: the response is not to be lost for it.
+        // Only the observer is notified of an error: the caller must receive the response.
         let _ = self.gate.block(key, pause).await;
     }
 }
 
 fn host(parts: &http::request::Parts) -> Option<&str> {
     parts.uri.host().or_else(|| {
-        // A request in origin form says it in a header.
+        // A request in origin form names its host in a header.
         let authority = parts.headers.get(header::HOST)?.to_str().ok()?;
         Some(authority.rsplit_once(':').map_or(authority, |(host, _)| host))
     })
@@ -142,7 +154,7 @@ impl<S> Layer<S> for OutgoingLayer {
     }
 }
 
-/// See [`OutgoingLayer`].
+/// A client with a rate limit, made by [`OutgoingLayer`].
 #[derive(Clone, Debug)]
 pub struct Outgoing<S> {
     inner: S,
@@ -161,7 +173,8 @@ where
     type Error = OutgoingError<S::Error>;
     type Future = OutgoingFuture<Response<R>, OutgoingError<S::Error>>;
 
-    /// Ready at once: who waits for a turn keeps no place of the client's.
+    /// Always ready. The inner client is polled after admission, so that a waiting request reserves none of
+    /// its capacity.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         Poll::Ready(Ok(()))
     }
@@ -171,19 +184,19 @@ where
         OutgoingFuture(Box::pin(async move {
             let (parts, body) = request.into_parts();
             let key = layer.key.of(&parts);
-            layer.enter(key.as_deref()).await.map_err(OutgoingError::widened)?;
+            layer.acquire(key.as_deref()).await.map_err(OutgoingError::with_client_error)?;
             poll_fn(|cx| inner.poll_ready(cx)).await.map_err(OutgoingError::Client)?;
             let request = Request::from_parts(parts, body);
             let response = inner.call(request).await.map_err(OutgoingError::Client)?;
             if let Some(key) = key {
-                layer.heed(&key, response.status(), response.headers()).await;
+                layer.block_if_requested(&key, response.status(), response.headers()).await;
             }
             Ok(response)
         }))
     }
 }
 
-/// A request on its way: it waits, is sent, and what came back is heeded.
+/// The future of a response from [`Outgoing`].
 pub struct OutgoingFuture<T, E>(Pin<Box<dyn Future<Output = Result<T, E>> + Send>>);
 
 impl<T, E> Future for OutgoingFuture<T, E> {

@@ -8,7 +8,7 @@ use http::HeaderValue;
 use http::header::HOST;
 use http::request::Parts;
 
-use super::asking::NO_KEY;
+use super::checks::NO_KEY;
 use super::key::{ClientIp, Key, path, uri};
 use super::settings::MissingKey;
 use crate::error::Error;
@@ -34,23 +34,23 @@ use crate::rules::{Action, Condition, Descriptor, Mapping, Match, Rules, Source}
 #[must_use]
 pub struct Descriptors {
     domain: Box<str>,
-    made: Option<Arc<Making>>,
+    closure: Option<Arc<DescriptorFn>>,
     client_ip: ClientIp,
     extensions: Vec<(Box<str>, Key)>,
-    tier: Option<Arc<Tiering>>,
+    tier: Option<Arc<TierFn>>,
 }
 
-type Making = dyn for<'p> Fn(&'p Parts) -> Vec<Descriptor<'p>> + Send + Sync;
-type Tiering = dyn for<'p> Fn(&'p Parts) -> Option<&'p str> + Send + Sync;
+type DescriptorFn = dyn for<'p> Fn(&'p Parts) -> Vec<Descriptor<'p>> + Send + Sync;
+type TierFn = dyn for<'p> Fn(&'p Parts) -> Option<&'p str> + Send + Sync;
 
 impl Descriptors {
-    /// Makes the descriptors that the `rate_limits` of this domain define.
+    /// Builds the descriptors that the `rate_limits` of this domain define.
     pub fn of(domain: &str) -> Self {
         let (domain, client_ip) = (domain.into(), ClientIp::peer());
-        Self { domain, made: None, client_ip, extensions: Vec::new(), tier: None }
+        Self { domain, closure: None, client_ip, extensions: Vec::new(), tier: None }
     }
 
-    /// Makes the descriptors that `f` returns, and ignores those that the file defines.
+    /// Uses the descriptors that `f` returns, and ignores those that the file defines.
     ///
     /// ```
     /// use tidegate::http::Descriptors;
@@ -66,7 +66,7 @@ impl Descriptors {
         domain: &str,
         f: impl for<'p> Fn(&'p Parts) -> Vec<Descriptor<'p>> + Send + Sync + 'static,
     ) -> Self {
-        Self { made: Some(Arc::new(f)), ..Self::of(domain) }
+        Self { closure: Some(Arc::new(f)), ..Self::of(domain) }
     }
 
     /// Sets how to determine the client's address for `remote_address` and `masked_remote_address`. A file
@@ -98,11 +98,11 @@ impl Descriptors {
     /// needed and not known.
     #[must_use]
     pub fn read<'p>(&'p self, rules: &'p Rules, parts: &'p Parts) -> Option<Vec<Descriptor<'p>>> {
-        self.of_request(rules, parts, MissingKey::Refuse)
+        self.for_request(rules, parts, MissingKey::Refuse)
     }
 }
 
-/// The client's address is needed and not known.
+/// A descriptor needs the client's address, and the address is not known.
 struct NoAddress;
 
 impl Descriptors {
@@ -114,34 +114,36 @@ impl Descriptors {
     pub(super) fn check(&self, rules: &Rules) -> Result<(), Error> {
         let domain = &self.domain;
         let Some(mapping) = rules.mapping(domain) else {
-            return Err(Error::config(format!(
-                "the rules have no domain `{domain}`, which a layer asks for"
-            )));
+            return Err(Error::config(format!("the rules lack the domain `{domain}`, which a layer uses")));
         };
-        if self.made.is_some() {
+        if self.closure.is_some() {
             return Ok(());
         }
         if mapping.rate_limits.is_empty() {
-            let text = "has no `rate_limits`, by which requests become descriptors: write them, or make the descriptors in code (Descriptors::from_fn)";
-            return Err(Error::config(format!("the domain `{domain}` {text}")));
+            return Err(Error::config(format!(
+                "the domain `{domain}` has no `rate_limits` to map requests to descriptors: add them \
+                 to the file, or build the descriptors in code (Descriptors::from_fn)"
+            )));
         }
         let provided: Vec<&str> = self.extensions.iter().map(|(name, _)| &**name).collect();
         Ok(mapping.check(&provided)?)
     }
 
-    pub(super) fn of_request<'p>(
+    pub(super) fn for_request<'p>(
         &'p self,
         rules: &'p Rules,
         parts: &'p Parts,
         missing_key: MissingKey,
     ) -> Option<Vec<Descriptor<'p>>> {
         let mapping = rules.mapping(&self.domain);
-        let mut descriptors = match (&self.made, mapping) {
-            (Some(made), _) => made(parts),
+        let mut descriptors = match (&self.closure, mapping) {
+            (Some(descriptors_of), _) => descriptors_of(parts),
             (None, Some(mapping)) => {
-                let made =
-                    mapping.rate_limits.iter().map(|actions| self.made_by(actions, parts, missing_key));
-                made.filter_map(Result::transpose).collect::<Result<_, NoAddress>>().ok()?
+                let built = mapping
+                    .rate_limits
+                    .iter()
+                    .map(|actions| self.build_descriptor(actions, parts, missing_key));
+                built.filter_map(Result::transpose).collect::<Result<_, NoAddress>>().ok()?
             }
             (None, None) => Vec::new(),
         };
@@ -152,8 +154,8 @@ impl Descriptors {
         Some(descriptors)
     }
 
-    /// Returns `None` if one of the actions makes no entry.
-    fn made_by<'p>(
+    /// Builds one descriptor from its actions. Returns `None` if a required action yields no entry.
+    fn build_descriptor<'p>(
         &'p self,
         actions: &'p [Action],
         parts: &'p Parts,
@@ -199,9 +201,9 @@ impl Descriptors {
             }
             Source::Constant(value) => borrowed(value),
             Source::Match(Match { value, expected, conditions }) => {
-                let is_met = |it: &Condition| match &it.of {
-                    Source::Header(name) => it.is_met(joined_header(name, parts).as_deref()),
-                    of => it.is_met(self.value(of, parts).as_deref()),
+                let is_met = |condition: &Condition| match &condition.of {
+                    Source::Header(name) => condition.is_met(joined_header(name, parts).as_deref()),
+                    of => condition.is_met(self.value(of, parts).as_deref()),
                 };
                 (conditions.iter().all(is_met) == *expected).then_some(Cow::Borrowed(value.as_bytes()))
             }
@@ -223,7 +225,7 @@ fn header<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
     let uri = uri(parts);
     let value = match name {
         ":method" => parts.method.as_str().as_bytes(),
-        ":path" => uri.path_and_query().map_or("/", |it| it.as_str()).as_bytes(),
+        ":path" => uri.path_and_query().map_or("/", |path| path.as_str()).as_bytes(),
         ":authority" => match uri.authority() {
             Some(authority) => authority.as_str().as_bytes(),
             None => parts.headers.get(HOST)?.as_bytes(),

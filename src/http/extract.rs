@@ -1,4 +1,4 @@
-//! The layer's decision, for handlers of axum.
+//! Extractors of the layer's decision for axum handlers.
 
 use axum::extract::{FromRequestParts, OptionalFromRequestParts};
 use http::StatusCode;
@@ -8,12 +8,15 @@ use crate::decision::{AllDecision, Decision};
 
 type Missing = (StatusCode, &'static str);
 
-const MISSING: Missing =
-    (StatusCode::INTERNAL_SERVER_ERROR, "this request was not asked for at any gate: see the layer's rules");
+const MISSING: Missing = (
+    StatusCode::INTERNAL_SERVER_ERROR,
+    "no rate limit decision for this request: check that the RateLimitLayer has a rule for it",
+);
 
 macro_rules! extractor {
     ($decision:ty) => {
-        /// What [`RateLimitLayer`](crate::http::RateLimitLayer) decided; as an `Option` also where it did not ask.
+        /// Extracts the decision of [`RateLimitLayer`](crate::http::RateLimitLayer). An `Option` also accepts
+        /// requests without a decision.
         impl<S: Sync> FromRequestParts<S> for $decision {
             type Rejection = Missing;
 
@@ -35,4 +38,4 @@ macro_rules! extractor {
 extractor!(Decision);
 extractor!(AllDecision);
 #[cfg(feature = "rules")]
-extractor!(crate::rules::Ruling);
+extractor!(crate::rules::RulesDecision);

@@ -1,4 +1,4 @@
-//! Headers that tell a client where it stands.
+//! Response headers that report the limits to the client.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 
 use super::policy::Policy;
-use super::refusal::{Reason, Refusal};
+use super::rejection::{Reason, Rejection};
 use crate::decision::{AllDecision, Decision};
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -16,21 +16,27 @@ const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Which headers tell a client where it stands, on every response of a request that was asked for.
+/// Selects the headers that report the limits, on the response to each request that was checked.
 ///
-/// | family | such as |
+/// | family | example |
 /// | --- | --- |
 /// | [`x_ratelimit`](Self::x_ratelimit) | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 99`, `X-RateLimit-Reset: 60` |
 /// | [`Draft::Eleven`] | `RateLimit-Policy: "api";q=100;w=60`, `RateLimit: "api";r=99;t=60` |
 /// | [`Draft::Seven`] | `RateLimit-Policy: 100;w=60`, `RateLimit: limit=100, remaining=99, reset=60` |
-/// | [`retry_after`](Self::retry_after) | `Retry-After: 12`, where it was refused |
+/// | [`retry_after`](Self::retry_after) | `Retry-After: 12`, on rejections |
 ///
-/// All times are seconds from now, rounded up, so that who comes back then is not too early. Reset and `t` are the time until
-/// nothing counts any more; with nothing left, that until something is to be had, which is Retry-After where it was denied.
-/// A window is that of the quota, or the time in which a bucket fills; less than a second is said as one.
+/// All times are seconds from now, rounded up, so that a client that retries then is not too early.
 ///
-/// Of several limits draft 11 tells each; draft 7 lists all policies, but tells what is left, like X-RateLimit, of one: the one to wait
-/// for, or the one of which least is left. Under another such layer, the lists are joined, and of the rest what leaves less is told.
+/// - `X-RateLimit-Reset`, `reset` and `t` are the time until the limit is entirely available again. If no
+///   unit remains, they are the time until a unit is available, which equals `Retry-After` on a denial.
+/// - `w` is the quota's window, or the time in which a bucket fills. A window of less than a second is
+///   reported as one second.
+///
+/// Of several limits, draft 11 reports each one. Draft 7 lists all policies, but like X-RateLimit it reports
+/// the remaining units of one limit: on a denial the limit to wait for, otherwise the one with the fewest
+/// units.
+///
+/// With nested layers, list headers are merged; for single-valued headers the tighter limit wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Headers {
     x_ratelimit: bool,
@@ -39,86 +45,91 @@ pub struct Headers {
     jitter_s: u64,
 }
 
-/// Drafts of `draft-ietf-httpapi-ratelimit-headers`, which use the same names for different things.
+/// Drafts of `draft-ietf-httpapi-ratelimit-headers`, which define the same header names differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Draft {
-    /// Of 2023: one dictionary.
+    /// Draft 7 of 2023: one dictionary.
     Seven,
-    /// Of 2026, the newest: lists of named policies.
+    /// Draft 11 of 2026, the newest: lists of named policies.
     Eleven,
 }
 
 impl Headers {
-    /// X-RateLimit, draft 11 and Retry-After.
+    /// Sends X-RateLimit, draft 11 and Retry-After.
     #[must_use]
     pub const fn new() -> Self {
         Self { x_ratelimit: true, draft: Some(Draft::Eleven), retry_after: true, jitter_s: 0 }
     }
 
-    /// None at all, to begin with.
+    /// Sends no header.
     #[must_use]
     pub const fn none() -> Self {
         Self { x_ratelimit: false, draft: None, retry_after: false, jitter_s: 0 }
     }
 
-    /// Whether `X-RateLimit-Limit`, `-Remaining` and `-Reset` are sent.
+    /// Sets whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     #[must_use]
     pub const fn x_ratelimit(mut self, is_sent: bool) -> Self {
         self.x_ratelimit = is_sent;
         self
     }
 
-    /// Which draft's `RateLimit` and `RateLimit-Policy` are sent.
+    /// Sets the draft whose `RateLimit` and `RateLimit-Policy` are sent; `None` sends neither.
     #[must_use]
     pub const fn draft(mut self, draft: Option<Draft>) -> Self {
         self.draft = draft;
         self
     }
 
-    /// Whether `Retry-After` is sent with what is refused.
+    /// Sets whether rejections carry `Retry-After`.
     #[must_use]
     pub const fn retry_after(mut self, is_sent: bool) -> Self {
         self.retry_after = is_sent;
         self
     }
 
-    /// Tells each client who is refused to come back up to so many whole seconds later, by chance, so that not all come back at once.
+    /// Adds a random number of whole seconds, at most `max`, to each retry time, so that rejected clients do
+    /// not all retry at the same moment.
     ///
     /// Default: none.
     #[must_use]
-    pub const fn retry_jitter(mut self, most: Duration) -> Self {
-        self.jitter_s = most.as_secs();
+    pub const fn retry_jitter(mut self, max: Duration) -> Self {
+        self.jitter_s = max.as_secs();
         self
     }
 
-    /// How long a client who is refused is told to wait.
-    pub(super) fn wait(&self, retry_after: Duration) -> Duration {
-        Duration::from_secs(seconds(retry_after).max(1).saturating_add(fastrand::u64(0..=self.jitter_s)))
+    /// Returns the retry time to report: whole seconds, at least 1, plus jitter.
+    pub(super) fn jittered_wait(&self, retry_after: Duration) -> Duration {
+        Duration::from_secs(ceil_seconds(retry_after).max(1).saturating_add(fastrand::u64(0..=self.jitter_s)))
     }
 
-    pub(super) fn write(&self, headers: &mut HeaderMap, told: &Told<'_>) {
-        let shown = told.shown();
-        let Told { decision, .. } = told;
-        let (limit, left) = (decision.decisions[shown].limit(), decision.decisions[shown].remaining());
-        let reset = told.reset(shown);
-        if self.x_ratelimit && leaves_less(headers, &X_REMAINING, left, |value| value.parse().ok()) {
+    pub(super) fn write(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
+        let tightest = values.tightest();
+        let decision = &values.decision.decisions[tightest];
+        let (limit, remaining) = (decision.limit(), decision.remaining());
+        let reset = values.reset(tightest);
+        if self.x_ratelimit && is_tighter(headers, &X_REMAINING, remaining, |value| value.parse().ok()) {
             headers.insert(X_LIMIT, limit.into());
-            headers.insert(X_REMAINING, left.into());
+            headers.insert(X_REMAINING, remaining.into());
             headers.insert(X_RESET, reset.into());
         }
         match self.draft {
             Some(Draft::Seven) => {
-                append(headers, RATELIMIT_POLICY, told.unnamed_policies(shown));
-                let remaining =
+                append(headers, RATELIMIT_POLICY, values.unnamed_policies(tightest));
+                let parse_remaining =
                     |value: &str| value.split_once("remaining=")?.1.split(',').next()?.parse().ok();
-                if leaves_less(headers, &RATELIMIT, left, remaining) {
+                if is_tighter(headers, &RATELIMIT, remaining, parse_remaining) {
                     headers.remove(RATELIMIT);
-                    append(headers, RATELIMIT, format!("limit={limit}, remaining={left}, reset={reset}"));
+                    append(
+                        headers,
+                        RATELIMIT,
+                        format!("limit={limit}, remaining={remaining}, reset={reset}"),
+                    );
                 }
             }
             Some(Draft::Eleven) => {
-                let (policies, limits) = told.named();
+                let (policies, limits) = values.named();
                 append(headers, RATELIMIT_POLICY, policies);
                 append(headers, RATELIMIT, limits);
             }
@@ -133,74 +144,76 @@ impl Default for Headers {
     }
 }
 
-/// Whether what stands there already leaves more.
-fn leaves_less(
+/// Returns whether `remaining` is below the value that an inner layer has already written, if any.
+fn is_tighter(
     headers: &HeaderMap,
     name: &HeaderName,
-    left: u64,
-    remaining: impl Fn(&str) -> Option<u64>,
+    remaining: u64,
+    parse_remaining: impl Fn(&str) -> Option<u64>,
 ) -> bool {
-    let there = headers.get(name).and_then(|value| remaining(value.to_str().ok()?));
-    there.is_none_or(|there| left < there)
+    let existing = headers.get(name).and_then(|value| parse_remaining(value.to_str().ok()?));
+    existing.is_none_or(|existing| remaining < existing)
 }
 
 fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
-    // Numbers and escaped names: always a value.
+    // Numbers and escaped names are always valid header values.
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.append(name, value);
     }
 }
 
-/// What a client is told.
-pub(super) struct Told<'a> {
+/// The values to report to a client.
+pub(super) struct HeaderValues<'a> {
     pub(super) decision: &'a AllDecision,
     pub(super) policies: &'a [Policy],
-    /// Where it was denied, how long it is told to wait.
+    /// The retry time of a denied request; `None` for an admitted one.
     pub(super) wait: Option<Duration>,
 }
 
-impl<'a> Told<'a> {
-    pub(super) fn of(refusal: &'a Refusal) -> Option<Self> {
-        let Reason::Denied(decision) = refusal.reason() else { return None };
-        Some(Self { decision, policies: &refusal.policies, wait: refusal.retry_after() })
+impl<'a> HeaderValues<'a> {
+    pub(super) fn of(rejection: &'a Rejection) -> Option<Self> {
+        let Reason::Denied(decision) = rejection.reason() else { return None };
+        Some(Self { decision, policies: &rejection.policies, wait: rejection.retry_after() })
     }
 
-    /// The one that is told where only one can be.
-    fn shown(&self) -> usize {
+    /// Returns the index of the limit to report where only one can be reported.
+    fn tightest(&self) -> usize {
         if self.wait.is_some() {
             return self.decision.binding;
         }
-        let left = |at: &usize| self.decision.decisions[*at].remaining();
-        (0..self.policies.len()).min_by_key(left).unwrap_or(0)
+        let remaining = |at: &usize| self.decision.decisions[*at].remaining();
+        (0..self.policies.len()).min_by_key(remaining).unwrap_or(0)
     }
 
-    /// Seconds until there is more than is left.
+    /// Returns the reset time of a limit in seconds. If no unit is available, it is the time until one is.
     fn reset(&self, at: usize) -> u64 {
         let decision = &self.decision.decisions[at];
         match self.wait {
             Some(wait) if at == self.decision.binding => wait.as_secs(),
-            Some(_) if !decision.is_allowed() => seconds(decision.retry_after()).max(1),
-            _ if decision.remaining() == 0 => seconds(decision.retry_after()).max(1),
-            _ => seconds(decision.reset_after()),
+            Some(_) if !decision.is_allowed() => ceil_seconds(decision.retry_after()).max(1),
+            _ if decision.remaining() == 0 => ceil_seconds(decision.retry_after()).max(1),
+            _ => ceil_seconds(decision.reset_after()),
         }
     }
 
-    /// Such as `100;w=60, 1000;w=3600`. No two may have the same number of units.
-    fn unnamed_policies(&self, shown: usize) -> String {
+    /// Returns the policies of draft 7, such as `100;w=60, 1000;w=3600`, the tightest first. Each number of
+    /// units may occur only once.
+    fn unnamed_policies(&self, tightest: usize) -> String {
         let mut policies = String::new();
-        let mut said = Vec::new();
-        for at in std::iter::once(shown).chain((0..self.policies.len()).filter(|at| *at != shown)) {
+        let mut listed = Vec::new();
+        for at in std::iter::once(tightest).chain((0..self.policies.len()).filter(|at| *at != tightest)) {
             let (limit, window_s) = (self.decision.decisions[at].limit(), self.policies[at].window_s);
-            if !said.contains(&limit) {
-                let comma = if said.is_empty() { "" } else { ", " };
+            if !listed.contains(&limit) {
+                let comma = if listed.is_empty() { "" } else { ", " };
                 let _ = write!(policies, "{comma}{limit};w={window_s}");
-                said.push(limit);
+                listed.push(limit);
             }
         }
         policies
     }
 
-    /// Such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of those of one name what leaves less.
+    /// Returns the policies and limits of draft 11, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of
+    /// several limits with one name, lists the binding one, or else the one with the fewest remaining units.
     fn named(&self) -> (String, String) {
         let (mut policies, mut limits) = (String::new(), String::new());
         let names: Vec<&str> =
@@ -212,7 +225,7 @@ impl<'a> Told<'a> {
                 continue;
             }
             let comma = if policies.is_empty() { "" } else { ", " };
-            let name = string(name);
+            let name = quoted(name);
             let _ = write!(policies, "{comma}{name};q={};w={}", decision.limit(), self.policies[at].window_s);
             let _ = write!(limits, "{comma}{name};r={};t={}", decision.remaining(), self.reset(at));
         }
@@ -226,23 +239,23 @@ impl Policy {
     }
 }
 
-fn seconds(duration: Duration) -> u64 {
+fn ceil_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
 }
 
-/// A string of RFC 9651, which is ASCII; other bytes, and so `%`, are percent-encoded.
-fn string(text: &str) -> String {
-    let mut string = String::with_capacity(text.len() + 2);
-    string.push('"');
+/// Returns a string of RFC 9651, which is ASCII. Other bytes, and `%` itself, are percent-encoded.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
     for byte in text.bytes() {
         match byte {
-            b'"' | b'\\' => string.extend(['\\', char::from(byte)]),
-            b' '..=b'~' if byte != b'%' => string.push(char::from(byte)),
+            b'"' | b'\\' => quoted.extend(['\\', char::from(byte)]),
+            b' '..=b'~' if byte != b'%' => quoted.push(char::from(byte)),
             _ => {
-                let _ = write!(string, "%{byte:02X}");
+                let _ = write!(quoted, "%{byte:02X}");
             }
         }
     }
-    string.push('"');
-    string
+    quoted.push('"');
+    quoted
 }

@@ -33,12 +33,12 @@ use crate::as_key::AsKey;
 /// ]);
 /// ```
 #[derive(Clone)]
-pub struct Key(Source);
+pub struct Key(KeySource);
 
 type Closure = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
 
 #[derive(Clone)]
-enum Source {
+enum KeySource {
     ClientIp(Arc<ClientIp>),
     Header(HeaderName),
     Path,
@@ -54,21 +54,21 @@ impl Key {
     /// [peer](PeerAddr) is not known.
     #[must_use]
     pub fn client_ip(ip: ClientIp) -> Self {
-        Self(Source::ClientIp(Arc::new(ip)))
+        Self(KeySource::ClientIp(Arc::new(ip)))
     }
 
     /// Uses the value of a header, such as an API key. None if the header is missing or empty. If it occurs
     /// more than once, the first value counts, as for `HeaderMap::get`.
     ///
-    /// Clients can send any header. Use only headers that were verified before: otherwise each invented value
-    /// counts as a client.
+    /// Clients can send any header. Use only headers that an earlier layer has verified: otherwise each
+    /// invented value counts as a client.
     ///
     /// # Panics
     ///
     /// If `name` is not a valid header name.
     #[must_use]
     pub fn header(name: impl TryInto<HeaderName>) -> Self {
-        Self(Source::Header(header_name(name)))
+        Self(KeySource::Header(header_name(name)))
     }
 
     /// Uses the path of the request as sent, without the query: `/users/42`. For gRPC this is the method,
@@ -78,7 +78,7 @@ impl Key {
     /// where they exist.
     #[must_use]
     pub fn path() -> Self {
-        Self(Source::Path)
+        Self(KeySource::Path)
     }
 
     /// Uses the route that axum matched: `/users/{id}`. None if no route has been matched yet: add the layer
@@ -86,7 +86,7 @@ impl Key {
     #[cfg(feature = "axum")]
     #[must_use]
     pub fn path_template() -> Self {
-        Self(Source::PathTemplate)
+        Self(KeySource::PathTemplate)
     }
 
     /// Uses the key that `f` takes from the extension `T` of the request, such as the user that an earlier
@@ -109,22 +109,21 @@ impl Key {
     /// ```
     #[must_use]
     pub fn from_fn(f: impl Fn(&Parts) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
-        Self(Source::Closure(Arc::new(f)))
+        Self(KeySource::Closure(Arc::new(f)))
     }
 
-    /// Combines all of these, joined by `|`: `203.0.113.7|/login`. Two requests share the key only if they
-    /// share each part. Parts can hold any bytes: in a part, `|` and `\` are preceded by `\`. None if any
-    /// part is.
+    /// Joins several keys by `|`: `203.0.113.7|/login`. Two requests share the key only if they share each
+    /// part. Parts can hold any bytes: in a part, `|` and `\` are escaped by `\`. None if any part is none.
     #[must_use]
     pub fn all(keys: impl IntoIterator<Item = Self>) -> Self {
-        Self(Source::All(keys.into_iter().collect()))
+        Self(KeySource::All(keys.into_iter().collect()))
     }
 
     /// Uses the same key for all requests: for a limit that all share, or to distinguish keys that share a
     /// gate.
     #[must_use]
     pub fn constant(key: impl AsKey) -> Self {
-        Self(Source::Constant((*key.as_key()).into()))
+        Self(KeySource::Constant((*key.as_key()).into()))
     }
 
     /// Returns the key of this request, or `None` if it has none; useful to test a setting.
@@ -139,20 +138,20 @@ impl Key {
     #[must_use]
     pub fn of(&self, parts: &Parts) -> Option<Vec<u8>> {
         match &self.0 {
-            Source::ClientIp(ip) => ip.key(parts),
-            Source::Header(name) => {
+            KeySource::ClientIp(ip) => ip.key(parts),
+            KeySource::Header(name) => {
                 let value = parts.headers.get(name)?.as_bytes();
                 (!value.is_empty()).then(|| value.to_vec())
             }
-            Source::Path => Some(path(parts).as_bytes().to_vec()),
+            KeySource::Path => Some(path(parts).as_bytes().to_vec()),
             #[cfg(feature = "axum")]
-            Source::PathTemplate => {
+            KeySource::PathTemplate => {
                 let path = parts.extensions.get::<axum::extract::MatchedPath>()?;
                 Some(path.as_str().as_bytes().to_vec())
             }
-            Source::Constant(key) => Some(key.to_vec()),
-            Source::Closure(f) => f(parts),
-            Source::All(keys) => joined(keys, parts),
+            KeySource::Constant(key) => Some(key.to_vec()),
+            KeySource::Closure(f) => f(parts),
+            KeySource::All(keys) => joined(keys, parts),
         }
     }
 }
@@ -172,8 +171,8 @@ pub(super) fn uri(parts: &Parts) -> &http::Uri {
 
 fn joined(keys: &[Key], parts: &Parts) -> Option<Vec<u8>> {
     let mut all = Vec::new();
-    for (place, key) in keys.iter().enumerate() {
-        if place > 0 {
+    for (index, key) in keys.iter().enumerate() {
+        if index > 0 {
             all.push(b'|');
         }
         for byte in key.of(parts)? {
@@ -187,20 +186,20 @@ fn joined(keys: &[Key], parts: &Parts) -> Option<Vec<u8>> {
 }
 
 fn header_name(name: impl TryInto<HeaderName>) -> HeaderName {
-    name.try_into().unwrap_or_else(|_| panic!("no header can have this name"))
+    name.try_into().unwrap_or_else(|_| panic!("not a valid header name"))
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Source::ClientIp(ip) => ip.fmt(f),
-            Source::Header(name) => write!(f, "header({name})"),
-            Source::Path => f.write_str("path"),
+            KeySource::ClientIp(ip) => ip.fmt(f),
+            KeySource::Header(name) => write!(f, "header({name})"),
+            KeySource::Path => f.write_str("path"),
             #[cfg(feature = "axum")]
-            Source::PathTemplate => f.write_str("path_template"),
-            Source::Constant(key) => write!(f, "constant(\"{}\")", key.escape_ascii()),
-            Source::Closure(_) => f.write_str("from_fn(…)"),
-            Source::All(keys) => f.debug_tuple("all").field(keys).finish(),
+            KeySource::PathTemplate => f.write_str("path_template"),
+            KeySource::Constant(key) => write!(f, "constant(\"{}\")", key.escape_ascii()),
+            KeySource::Closure(_) => f.write_str("from_fn(…)"),
+            KeySource::All(keys) => f.debug_tuple("all").field(keys).finish(),
         }
     }
 }

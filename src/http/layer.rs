@@ -1,4 +1,4 @@
-//! The layer and its settings.
+//! The layer and its builder methods.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,25 +16,25 @@ use super::charge::Charge;
 use super::descriptors::Descriptors;
 use super::headers::Headers;
 use super::key::Key;
-use super::refusal::Refusal;
+use super::rejection::Rejection;
 use super::rule::Rule;
 #[cfg(feature = "rules")]
-use super::ruled::Ruled;
+use super::rules::FileRules;
 use super::service::RateLimit;
-use super::settings::{MissingKey, OnError, Settings};
-use super::waiting::Room;
+use super::settings::{LayerSettings, MissingKey, OnError};
+use super::wait_queue::WaitQueue;
 #[cfg(feature = "rules")]
 use crate::error::Error;
 use crate::gate::Gate;
 #[cfg(feature = "rules")]
-use crate::rules::Watched;
+use crate::rules::ReloadingRules;
 
 /// Checks gates before a request enters the service. See the [module docs](super).
 ///
-/// Cheap to clone. Clones, and all services made by them, share the wait queue.
+/// Cheap to clone. Clones, and all services that they make, share the wait queue.
 #[derive(Clone)]
 pub struct RateLimitLayer {
-    settings: Arc<Settings>,
+    settings: Arc<LayerSettings>,
 }
 
 /// # Rules
@@ -65,10 +65,13 @@ impl RateLimitLayer {
     /// use tidegate::{Limiter, Quota, Rate};
     ///
     /// let limiter = Limiter::in_memory();
-    /// let free = Rule::new(limiter.gate("free", Quota::token_bucket(60, Rate::per_minute(60))), Key::header("x-api-key"));
-    /// let pro = Rule::new(limiter.gate("pro", Quota::token_bucket(600, Rate::per_minute(600))), Key::header("x-api-key"));
+    /// let free = limiter.gate("free", Quota::token_bucket(60, Rate::per_minute(60)));
+    /// let free = Rule::new(free, Key::header("x-api-key"));
+    /// let pro = limiter.gate("pro", Quota::token_bucket(600, Rate::per_minute(600)));
+    /// let pro = Rule::new(pro, Key::header("x-api-key"));
     /// let layer = RateLimitLayer::choose(move |parts| {
-    ///     let is_pro = parts.headers.get("x-api-key").is_some_and(|key| key.as_bytes().starts_with(b"pro-"));
+    ///     let key = parts.headers.get("x-api-key");
+    ///     let is_pro = key.is_some_and(|key| key.as_bytes().starts_with(b"pro-"));
     ///     [if is_pro { pro.clone() } else { free.clone() }]
     /// });
     /// ```
@@ -90,14 +93,15 @@ impl RateLimitLayer {
     {
         Self::without_rules().set(|settings| {
             settings.chooser = Some(Arc::new(move |parts| {
-                let looked_up = lookup(parts);
-                Box::pin(async move { looked_up.await.into_iter().collect() })
+                let rules = lookup(parts);
+                Box::pin(async move { rules.await.into_iter().collect() })
             }));
         })
     }
 
-    /// Checks rules from files that match the request's [descriptors](Descriptors). With [watched](Watched)
-    /// rules, each request is decided entirely under the rules that are active when it arrives.
+    /// Checks rules from files that match the request's [descriptors](Descriptors). With
+    /// [reloading](ReloadingRules) rules, each request is decided entirely under the rules that are active
+    /// when it arrives.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -120,24 +124,28 @@ impl RateLimitLayer {
     /// [hits](crate::rules::Descriptor::hits) of each descriptor. Under `charge: each`, a request that
     /// [waits](Self::wait) is charged by each limit once, when that limit admits it. It then waits for the
     /// other limits only; the limits that have admitted it do not prolong the wait. Rules in shadow mode are
-    /// checked once. The service finds the [`Ruling`](crate::rules::Ruling) in the request's extensions.
+    /// checked once. The service finds the [`RulesDecision`](crate::rules::RulesDecision) in the request's
+    /// extensions.
     ///
     /// # Errors
     ///
     /// [`Error::is_config`] if the rules have no such domain, if the domain does not define how requests
-    /// become descriptors, or if it names an extension that is not provided. A later version of watched rules
-    /// with such an error is rejected: the previous rules stay active.
+    /// become descriptors, or if it names an extension that is not provided. A later version of reloading
+    /// rules with such an error is rejected: the previous rules stay active.
     #[cfg(feature = "rules")]
-    pub fn ruled(rules: impl Into<Watched>, descriptors: impl Into<Descriptors>) -> Result<Self, Error> {
-        let ruled = Ruled::new(rules.into(), descriptors.into())?;
-        Ok(Self::without_rules().set(|settings| settings.ruled = Some(ruled)))
+    pub fn ruled(
+        rules: impl Into<ReloadingRules>,
+        descriptors: impl Into<Descriptors>,
+    ) -> Result<Self, Error> {
+        let file_rules = FileRules::new(rules.into(), descriptors.into())?;
+        Ok(Self::without_rules().set(|settings| settings.file_rules = Some(file_rules)))
     }
 
-    /// Checks this gate too: all gates admit a request, or none is charged.
+    /// Checks this gate too: either all gates admit a request, or none is charged.
     ///
     /// # Panics
     ///
-    /// If the gate belongs to another limiter than the others.
+    /// If the gate belongs to a different limiter than the other gates.
     #[must_use]
     pub fn and(self, gate: Gate, key: Key) -> Self {
         self.and_rule(Rule::new(gate, key))
@@ -153,10 +161,10 @@ impl RateLimitLayer {
         self.set(|settings| {
             let others = settings.rules.first().map(|other| &other.gate.core);
             #[cfg(feature = "rules")]
-            let others = others.or(settings.ruled.as_ref().map(|ruled| &ruled.core));
+            let others = others.or(settings.file_rules.as_ref().map(|file_rules| &file_rules.core));
             assert!(
                 others.is_none_or(|core| Arc::ptr_eq(core, &rule.gate.core)),
-                "gates of one RateLimitLayer must be of one limiter: use a layer for each"
+                "gates of one RateLimitLayer must belong to one limiter: use one layer per limiter"
             );
             settings.rules.push(rule);
         })
@@ -214,20 +222,22 @@ impl RateLimitLayer {
         self.set(|settings| settings.headers = headers)
     }
 
-    /// Holds a request that would be denied until it is admitted, for at most `max_wait`. At most `max_waiting` requests
-    /// wait in this process. A request that would have to wait longer, or finds no place, is denied at once.
+    /// Holds a request that would be denied until it is admitted, for at most `max_wait`. At most
+    /// `max_waiting` requests wait in this process. A request that would have to wait longer is denied at
+    /// once. So is a request that finds the wait queue full.
     ///
-    /// Requests with the same keys are admitted in the order of their arrival at this process. A client that disconnects
-    /// frees its place at once. `max_wait` also bounds the [`delay`](crate::Decision::delay) of leaky buckets.
+    /// Requests with the same keys are admitted in the order of their arrival at this process. A client that
+    /// disconnects frees its permit at once. `max_wait` also bounds the [`delay`](crate::Decision::delay) of
+    /// leaky buckets.
     ///
     /// Default: requests wait for that delay only.
     #[must_use]
     pub fn wait(self, max_wait: Duration, max_waiting: usize) -> Self {
-        self.set(|settings| settings.room = Some(Room::new(max_wait, max_waiting)))
+        self.set(|settings| settings.wait_queue = Some(WaitQueue::new(max_wait, max_waiting)))
     }
 
-    /// Sets the response to rejected requests, such as a cached or smaller response, or another error.
-    /// Headers are added to it as to every response.
+    /// Sets the response to rejected requests, such as a cached or smaller response, or another error. The
+    /// layer adds its headers to this response as to every other.
     ///
     /// ```
     /// use http::Response;
@@ -235,24 +245,24 @@ impl RateLimitLayer {
     /// use tidegate::{Limiter, Quota, Rate};
     ///
     /// let gate = Limiter::in_memory().gate("search", Quota::token_bucket(5, Rate::per_second(5)));
-    /// let layer = RateLimitLayer::new(gate, Key::header("x-api-key")).answer(|parts, refusal| async move {
-    ///     match refusal.reason() {
+    /// let layer = RateLimitLayer::new(gate, Key::header("x-api-key")).answer(|parts, rejection| async move {
+    ///     match rejection.reason() {
     ///         Reason::Denied(_) => Response::new("the most popular results".to_owned()),
-    ///         _ => refusal.response(&parts),
+    ///         _ => rejection.response(&parts),
     ///     }
     /// });
     /// ```
     #[must_use]
-    pub fn answer<F, B>(self, answer: impl Fn(Parts, Refusal) -> F + Send + Sync + 'static) -> Self
+    pub fn answer<F, B>(self, answer: impl Fn(Parts, Rejection) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Response<B>> + Send + 'static,
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         self.set(|settings| {
-            settings.answering = Some(Arc::new(move |parts, refusal| {
-                let answer = answer(parts, refusal);
-                Box::pin(async move { answer.await.map(body::boxed) })
+            settings.responder = Some(Arc::new(move |parts, rejection| {
+                let response = answer(parts, rejection);
+                Box::pin(async move { response.await.map(body::boxed) })
             }));
         })
     }
@@ -261,7 +271,7 @@ impl RateLimitLayer {
         Self { settings: Arc::default() }
     }
 
-    fn set(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+    fn set(mut self, set: impl FnOnce(&mut LayerSettings)) -> Self {
         set(Arc::make_mut(&mut self.settings));
         self
     }

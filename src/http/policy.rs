@@ -1,4 +1,4 @@
-//! A limit as clients are told of it.
+//! The part of a limit that is reported to clients beside its decision.
 
 use std::sync::Arc;
 
@@ -8,9 +8,9 @@ use crate::quota::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog};
 /// The name and window of one limit.
 #[derive(Clone, Debug)]
 pub(super) struct Policy {
-    /// Instead of the gate's.
+    /// Replaces the gate's name.
     pub(super) name: Option<Arc<str>>,
-    /// At least 1.
+    /// At least 1 second.
     pub(super) window_s: u64,
 }
 
@@ -20,18 +20,18 @@ impl Policy {
         Self { name, window_s: window_us.div_ceil(1_000_000).max(1) }
     }
 
-    /// Of a rule that denies all, which has a window and no gate.
+    /// Returns the policy of a rule that denies all requests: it has a window and no gate.
     #[cfg(feature = "rules")]
-    pub(super) fn of_nothing(name: Arc<str>, window: std::time::Duration) -> Self {
+    pub(super) fn for_zero_limit(name: Arc<str>, window: std::time::Duration) -> Self {
         let window_s = window.as_secs() + u64::from(window.subsec_nanos() > 0);
         Self { name: Some(name), window_s }
     }
 }
 
-/// Of a bucket the time in which it fills.
+/// Returns the quota's window in microseconds. The window of a bucket is the time in which it fills.
 fn window_us(kind: &Kind) -> u64 {
     match *kind {
-        // The capacity in ticks is below 2^48.
+        // Cannot overflow: the capacity in ticks is below 2^48.
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
             (bucket.capacity * bucket.per).div_ceil(bucket.rate)
         }

@@ -1,4 +1,4 @@
-//! What picks a gate, a key and a cost for a request.
+//! A rule: the gate, the key and the cost to check for a request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::gate::Gate;
 
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 
-/// One limit of a request: the gate that is asked, the key it is asked for, and at what cost.
+/// One limit of a request: the gate to check, the key, and the cost.
 ///
 /// ```
 /// use tidegate::http::{Key, RateLimitLayer, Rule};
@@ -23,8 +23,8 @@ pub(super) type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 /// let layer = RateLimitLayer::of([
 ///     Rule::new(requests, Key::header("x-api-key")),
 ///     Rule::new(upload, Key::header("x-api-key")).name("upload bytes").cost(|parts| {
-///         let length = parts.headers.get("content-length").and_then(|it| it.to_str().ok()?.parse().ok());
-///         length.unwrap_or(1 << 20)
+///         let length = parts.headers.get("content-length");
+///         length.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(1 << 20)
 ///     }),
 /// ]);
 /// ```
@@ -32,49 +32,50 @@ pub(super) type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 pub struct Rule {
     pub(super) gate: Gate,
     pub(super) key: Key,
-    pub(super) beside: Option<Key>,
+    pub(super) colocate_with: Option<Key>,
     pub(super) cost: Option<Cost>,
     pub(super) charge: Option<Charge>,
     pub(super) name: Option<Arc<str>>,
 }
 
 impl Rule {
-    /// Asks this gate for one unit, for this key.
+    /// Checks this gate for one unit of this key.
     #[must_use]
     pub fn new(gate: Gate, key: Key) -> Self {
-        Self { gate, key, beside: None, cost: None, charge: None, name: None }
+        Self { gate, key, colocate_with: None, cost: None, charge: None, name: None }
     }
 
-    /// How many units a request wants. A rule that wants none of a request does not apply to it; one
-    /// that wants more than its limit can never pass, and is answered 413.
+    /// Sets the units that a request consumes. A rule with cost 0 does not apply to the request. A request
+    /// that costs more than the limit can never be admitted: the layer rejects it with 413.
     ///
-    /// Default: that of the layer, which is 1.
+    /// Default: the [layer's cost](super::RateLimitLayer::cost), which is 1.
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
         self
     }
 
-    /// In a Redis Cluster, where the key of another rule lives, so that both can be decided in one step: see
-    /// [`Ask::beside`](crate::Ask::beside). A request that has no such key is treated as one that lacks the rule's.
+    /// Stores the key in the Redis Cluster slot of another rule's key, so that one step can decide both: see
+    /// [`Check::colocate_with`](crate::Check::colocate_with). A request without that other key is treated as
+    /// one that lacks the rule's key.
     ///
-    /// Default: where the key itself lives.
+    /// Default: the key's own slot.
     #[must_use]
-    pub fn beside(mut self, key: Key) -> Self {
-        self.beside = Some(key);
+    pub fn colocate_with(mut self, key: Key) -> Self {
+        self.colocate_with = Some(key);
         self
     }
 
-    /// What the response changes of what was charged.
+    /// Sets how the response changes the charge.
     ///
-    /// Default: that of the layer.
+    /// Default: the [layer's charge](super::RateLimitLayer::charge).
     #[must_use]
     pub fn charge(mut self, charge: Charge) -> Self {
         self.charge = Some(charge);
         self
     }
 
-    /// What clients read as the name of this limit, in headers and messages.
+    /// Sets the name of this limit in headers and messages.
     ///
     /// Default: the gate's name.
     #[must_use]

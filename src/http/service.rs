@@ -1,4 +1,4 @@
-//! The service that the layer makes.
+//! The tower service that the layer makes.
 
 use std::fmt;
 use std::pin::Pin;
@@ -9,18 +9,18 @@ use http::{Request, Response};
 use tower_service::Service;
 
 use super::body::ResponseBody;
-use super::passage;
-use super::settings::{BoxFuture, Settings};
+use super::handler;
+use super::settings::{BoxFuture, LayerSettings};
 
-/// A service with limits before it, made by [`RateLimitLayer`](super::RateLimitLayer).
+/// A service behind rate limits, made by [`RateLimitLayer`](super::RateLimitLayer).
 #[derive(Clone)]
 pub struct RateLimit<S> {
-    settings: Arc<Settings>,
+    settings: Arc<LayerSettings>,
     inner: S,
 }
 
 impl<S> RateLimit<S> {
-    pub(super) fn new(settings: Arc<Settings>, inner: S) -> Self {
+    pub(super) fn new(settings: Arc<LayerSettings>, inner: S) -> Self {
         Self { settings, inner }
     }
 }
@@ -42,10 +42,10 @@ where
     }
 
     fn call(&mut self, request: Request<RequestBody>) -> Self::Future {
-        // The one that was polled ready is called; a clone of it need not be ready.
+        // Calls the instance that was polled ready: its clone may not be ready.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture(Box::pin(passage::pass(self.settings.clone(), inner, request)))
+        ResponseFuture(Box::pin(handler::handle(self.settings.clone(), inner, request)))
     }
 }
 
@@ -55,7 +55,7 @@ impl<S: fmt::Debug> fmt::Debug for RateLimit<S> {
     }
 }
 
-/// A response that is under way.
+/// The future of a response from [`RateLimit`].
 pub struct ResponseFuture<B, E>(BoxFuture<'static, Result<Response<ResponseBody<B>>, E>>);
 
 impl<B, E> Future for ResponseFuture<B, E> {

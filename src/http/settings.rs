@@ -1,64 +1,65 @@
-//! What a layer was told to do.
+//! The settings of a layer.
 
 use std::sync::Arc;
 
 use http::Response;
 use http::request::Parts;
 
-use super::body::AnswerBody;
+use super::body::RejectionBody;
 use super::charge::Charge;
 use super::headers::Headers;
-use super::refusal::Refusal;
+use super::rejection::Rejection;
 use super::rule::{Cost, Rule};
-use super::waiting::Room;
+use super::wait_queue::WaitQueue;
 
 pub(super) type BoxFuture<'a, T> = std::pin::Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 pub(super) type Chooser = Arc<dyn Fn(&Parts) -> BoxFuture<'static, Vec<Rule>> + Send + Sync>;
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-pub(super) type Answering =
-    Arc<dyn Fn(Parts, Refusal) -> BoxFuture<'static, Response<AnswerBody>> + Send + Sync>;
+pub(super) type Responder =
+    Arc<dyn Fn(Parts, Rejection) -> BoxFuture<'static, Response<RejectionBody>> + Send + Sync>;
 
-/// What becomes of a request that lacks the key of a rule.
+/// How the layer handles a request that lacks the key of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum MissingKey {
-    /// It is answered 400.
+    /// Rejects the request with 400.
     #[default]
     Refuse,
-    /// All such requests share one key, and so one limit.
+    /// Lets all such requests share one key, and so one limit.
     Share,
-    /// The rule does not apply to it. A client that can leave the key out is then not limited by it.
+    /// Skips the rule. A client that can omit the key then bypasses this rule's limit.
     Skip,
 }
 
-/// What becomes of a request that could not be decided on, because Redis cannot answer
-/// ([`Error::is_unavailable`](crate::Error::is_unavailable)) and the gate's policy is
-/// [`OnFailure::Error`](crate::OnFailure::Error). Other errors, such as a gate that is set up wrongly, are
-/// answered 503 in any case.
+/// How the layer handles a request that the limiter cannot decide, because Redis is unavailable
+/// ([`Error::is_unavailable`](crate::Error::is_unavailable)) and the gate's failure policy is
+/// [`OnFailure::Error`](crate::OnFailure::Error).
+///
+/// Other errors, such as a misconfigured gate, yield 503 in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {
-    /// It is answered 503.
+    /// Rejects the request with 503.
     #[default]
     Refuse,
-    /// It passes, without a decision.
+    /// Admits the request without a decision.
     Pass,
 }
 
 #[derive(Clone, Default)]
-pub(super) struct Settings {
+pub(super) struct LayerSettings {
     pub(super) rules: Vec<Rule>,
-    /// Asked for more rules with each request.
+    /// Chooses more rules for each request.
     pub(super) chooser: Option<Chooser>,
-    /// Asked for those of files with each request.
+    /// Maps each request to rules from files.
     #[cfg(feature = "rules")]
-    pub(super) ruled: Option<super::ruled::Ruled>,
+    pub(super) file_rules: Option<super::rules::FileRules>,
     pub(super) cost: Option<Cost>,
     pub(super) skip: Option<Predicate>,
     pub(super) missing_key: MissingKey,
     pub(super) on_error: OnError,
     pub(super) charge: Charge,
     pub(super) headers: Headers,
-    pub(super) answering: Option<Answering>,
-    pub(super) room: Option<Room>,
+    pub(super) responder: Option<Responder>,
+    pub(super) wait_queue: Option<WaitQueue>,
 }

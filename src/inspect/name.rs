@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::key::{LAYOUT, Place, SHARED_LAYOUT};
+use crate::key::{HashTag, LAYOUT, SHARED_LAYOUT};
 use crate::quota::{LONGEST_US, Micros, Quota, Rate};
 
 /// The parsed Redis key of a state.
@@ -16,7 +16,7 @@ pub struct Name {
     pub shape: Shape,
     /// The limited key as written in Redis.
     pub written: String,
-    pub(crate) place: Place,
+    pub(crate) hash_tag: HashTag,
 }
 
 /// The parameters of a quota that a Redis key contains.
@@ -41,6 +41,7 @@ pub enum NotState {
 }
 
 impl Name {
+    /// Parses a Redis key of this namespace.
     pub fn parse(namespace: &str, redis_key: &[u8]) -> Result<Self, NotState> {
         let text = std::str::from_utf8(redis_key).map_err(|_| NotState::Foreign)?;
         // tidegate writes only printable characters.
@@ -53,19 +54,19 @@ impl Name {
         let mut parts = rest.splitn(3, ':');
         let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             let last = rest.rsplit(':').next().unwrap_or_default();
-            let is_shared = layout == SHARED_LAYOUT && matches!(last, "instances" | "orders");
+            let is_shared = layout == SHARED_LAYOUT && matches!(last, "instances" | "overrides");
             return Err(if is_shared { NotState::Shared } else { NotState::Foreign });
         };
         if layout != LAYOUT {
             return Err(NotState::Layout(layout));
         }
         let shape = Shape::parse(shape).ok_or(NotState::Foreign)?;
-        let (place, written) = match key.strip_prefix('{').and_then(|key| key.split_once("}:")) {
-            Some((tag, key)) => (Place::of_tag(tag).ok_or(NotState::Foreign)?, key),
-            None => (Place::default(), key),
+        let (hash_tag, written) = match key.strip_prefix('{').and_then(|key| key.split_once("}:")) {
+            Some((tag, key)) => (HashTag::of_tag(tag).ok_or(NotState::Foreign)?, key),
+            None => (HashTag::default(), key),
         };
         let (gate, written) = (gate.to_owned(), written.to_owned());
-        Ok(Self { redis_key: text.to_owned(), gate, shape, written, place })
+        Ok(Self { redis_key: text.to_owned(), gate, shape, written, hash_tag })
     }
 
     /// Returns the limited key; `None` if only its hash is stored.
@@ -173,8 +174,8 @@ impl fmt::Display for Shape {
 
 /// Parses the output of [`Micros`].
 fn micros(text: &str) -> Option<u64> {
-    let letters = text.find(|letter: char| !letter.is_ascii_digit())?;
-    let (number, unit) = text.split_at(letters);
+    let unit_start = text.find(|character: char| !character.is_ascii_digit())?;
+    let (number, unit) = text.split_at(unit_start);
     let unit = match unit {
         "s" => 1_000_000,
         "ms" => 1_000,
@@ -190,7 +191,7 @@ mod tests {
     use crate::key::{KeyMode, Keyspace};
 
     #[test]
-    fn a_redis_key_is_taken_apart_into_what_it_was_made_of() {
+    fn redis_key_parses_into_its_parts() {
         let second = Duration::from_secs(1);
         let fixed = Quota::fixed_window(3, 60 * second);
         let quotas = [
@@ -209,26 +210,26 @@ mod tests {
             for quota in quotas {
                 for key in keys {
                     let prefix = keyspace.prefix("login.v2", &quota).unwrap();
-                    let place = prefix.place(key);
-                    let redis_key = prefix.key(key, place);
+                    let hash_tag = prefix.hash_tag(key);
+                    let redis_key = prefix.key(key, hash_tag);
                     let name = Name::parse("ns", redis_key.as_bytes()).unwrap();
-                    assert_eq!((&*name.gate, name.place), ("login.v2", place), "{redis_key}");
+                    assert_eq!((&*name.gate, name.hash_tag), ("login.v2", hash_tag), "{redis_key}");
                     assert_eq!(name.key().is_none(), key.len() > 200, "{redis_key}");
                     assert!(name.key().is_none_or(|found| found == key), "{redis_key}");
                     assert_eq!(vec![name.written], keyspace.written(key), "{redis_key}");
                     let same = keyspace.prefix("login.v2", &name.shape.quota(1).unwrap()).unwrap();
-                    assert_eq!(same.key(key, place), redis_key);
+                    assert_eq!(same.key(key, hash_tag), redis_key);
                 }
             }
         }
     }
 
     #[test]
-    fn what_is_no_state_of_this_version_is_told_apart() {
+    fn keys_that_are_not_states_are_classified() {
         for (redis_key, expected) in [
             ("ns:1:instances", NotState::Shared),
             ("ns:1:{cr}:instances", NotState::Shared),
-            ("ns:1:orders", NotState::Shared),
+            ("ns:1:overrides", NotState::Shared),
             ("ns:1:login:token_bucket:x", NotState::Layout(1)),
             ("ns:3:login:token_bucket:x", NotState::Layout(3)),
             ("ns:3:instances", NotState::Foreign),

@@ -1,31 +1,31 @@
-//! Keys by SCAN, a page at a time, node by node.
+//! Finds keys with SCAN, one page at a time, node by node.
 
 use redis::{Cmd, Value};
 
-use super::{Inspector, Name, NotState, unexpected};
+use super::{Inspector, Name, NotState, unexpected_reply};
 use crate::error::Error;
-use crate::key::Place;
+use crate::key::HashTag;
 use crate::script;
 
-/// Goes through the keys that match a pattern.
+/// A scan of the keys that match a pattern.
 #[derive(Debug)]
 pub struct Scan {
     inspector: Inspector,
     pattern: String,
-    /// `None` before it has begun.
-    nodes: Option<Vec<Node>>,
+    /// The nodes that are not completely scanned; `None` before the first page.
+    nodes: Option<Vec<ScanNode>>,
 }
 
-/// A node that is still to be gone through, by a place that it serves.
+/// A node that is not completely scanned, addressed by one of its hash tags.
 #[derive(Debug)]
-struct Node {
-    place: Place,
+struct ScanNode {
+    hash_tag: HashTag,
     address: (String, u16),
     cursor: u64,
 }
 
-/// What SCAN found with one call, which may be nothing. Redis may tell a key twice while it resizes its
-/// tables; one that is there from beginning to end is told.
+/// The keys found by one SCAN call; may be empty. Redis can return a key twice while it resizes its tables. A
+/// key that exists during the whole scan is returned at least once.
 #[derive(Debug, Default)]
 pub struct Page {
     pub names: Vec<Name>,
@@ -37,17 +37,18 @@ impl Scan {
         Self { inspector: inspector.clone(), pattern, nodes: None }
     }
 
-    /// The next page; `None` after the last.
+    /// Returns the next page, or `None` after the last.
     pub async fn next(&mut self) -> Result<Option<Page>, Error> {
         if self.nodes.is_none() {
             self.nodes = Some(nodes(&self.inspector).await?);
         }
         let Some(node) = self.nodes.as_mut().and_then(|nodes| nodes.last_mut()) else { return Ok(None) };
         let connection = self.inspector.connection()?;
-        let reply = connection.scan(node.cursor, &self.pattern, self.inspector.to(node.place)).await?;
-        let (cursor, keys) = parse(reply).ok_or_else(unexpected)?;
-        if connection.node_of(node.place).is_none_or(|address| address != node.address) {
-            return Err(Error::unavailable("the cluster changed while it was gone through: begin again"));
+        let reply =
+            connection.scan(node.cursor, &self.pattern, self.inspector.call_target(node.hash_tag)).await?;
+        let (cursor, keys) = parse(reply).ok_or_else(unexpected_reply)?;
+        if connection.node_of(node.hash_tag).is_none_or(|address| address != node.address) {
+            return Err(Error::unavailable("the cluster changed during the scan: repeat the scan"));
         }
         node.cursor = cursor;
         if cursor == 0 {
@@ -64,26 +65,26 @@ impl Scan {
     }
 }
 
-/// One for each node that serves a place. Each place is asked for with a key of its own, so that a
-/// cluster says whose it is, also where this was taken for a single server.
-async fn nodes(inspector: &Inspector) -> Result<Vec<Node>, Error> {
+/// Returns each node once. Calls a script with a key of each hash tag, so that a cluster node replies with a
+/// redirect if it does not serve the tag. This also detects a cluster that is configured as a single server.
+async fn nodes(inspector: &Inspector) -> Result<Vec<ScanNode>, Error> {
     let (connection, keyspace) = (inspector.connection()?, inspector.core.keyspace());
-    let mut nodes: Vec<Node> = Vec::new();
-    for place in Place::all() {
-        let key = keyspace.somewhere(place);
-        let look = |command: &mut Cmd| {
+    let mut nodes: Vec<ScanNode> = Vec::new();
+    for hash_tag in HashTag::all() {
+        let key = keyspace.somewhere(hash_tag);
+        let args = |command: &mut Cmd| {
             command.arg(1).arg(&key).arg(0);
         };
-        connection.run(&script::INSPECT, look, inspector.to(place)).await?;
-        let address = connection.node_of(place).ok_or_else(unexpected)?;
+        connection.run(&script::INSPECT, args, inspector.call_target(hash_tag)).await?;
+        let address = connection.node_of(hash_tag).ok_or_else(unexpected_reply)?;
         if !nodes.iter().any(|node| node.address == address) {
-            nodes.push(Node { place, address, cursor: 0 });
+            nodes.push(ScanNode { hash_tag, address, cursor: 0 });
         }
     }
     Ok(nodes)
 }
 
-/// A cursor, and keys.
+/// Parses a reply of SCAN into the next cursor and the keys.
 fn parse(reply: Value) -> Option<(u64, Vec<Vec<u8>>)> {
     let Value::Array(reply) = reply else { return None };
     let [Value::BulkString(cursor), Value::Array(keys)] = <[Value; 2]>::try_from(reply).ok()? else {

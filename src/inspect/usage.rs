@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{Held, Shape};
-use crate::algorithm::{Before, EXACT, Seen, State};
+use super::{Shape, StoredRow};
+use crate::algorithm::{Before, EXACT, RawState, State};
 use crate::error::Error;
 use crate::quota::{Kind, Quota, Rate};
 
@@ -22,51 +22,51 @@ pub struct Usage {
 
 impl Usage {
     /// Parses a state. Fails with the same errors as a limiter.
-    pub(super) fn of_text(shape: Shape, held: &Result<Held, Error>) -> Result<Self, Error> {
-        let held = held.as_ref().map_err(Error::clone)?;
+    pub(super) fn of_row(shape: Shape, row: &Result<StoredRow, Error>) -> Result<Self, Error> {
+        let row = row.as_ref().map_err(Error::clone)?;
         let (state, blocked_until_us) =
-            parse(shape, &held.content).ok_or_else(|| Error::from_script(garbage(shape)))?;
-        let now = held.now_us;
+            parse(shape, &row.content).ok_or_else(|| Error::from_script(corrupt(shape)))?;
+        let now = row.now_us;
         let quota = match state {
-            State::Level { by, .. } => writer(shape, by)?,
+            State::Level { by, .. } => quota_of_level(shape, by)?,
             _ => shape.quota(1)?,
         };
-        let seen = quota.kind().algorithm().settle(&state, now);
-        let usage = Self::new(&quota, seen, blocked_until_us, now);
+        let raw = quota.kind().algorithm().settle(&state, now);
+        let usage = Self::new(&quota, raw, blocked_until_us, now);
         Ok(Self { quota: matches!(state, State::Level { .. }).then_some(quota), ..usage })
     }
 
     pub(super) fn of_log(quota: &Quota, before: &Before, now: u64) -> Self {
-        Self::new(quota, before.seen, before.blocked_until_us, now)
+        Self::new(quota, before.raw, before.blocked_until_us, now)
     }
 
-    fn new(quota: &Quota, seen: Seen, blocked_until_us: u64, now: u64) -> Self {
+    fn new(quota: &Quota, raw: RawState, blocked_until_us: u64, now: u64) -> Self {
         let used = match quota.kind() {
-            Kind::TokenBucket(bucket) => seen[0] as f64 / bucket.per as f64,
-            Kind::LeakyBucket(queue) => seen[0] as f64 / queue.0.per as f64,
-            Kind::FixedWindow(_) | Kind::SlidingLog(_) => seen[0] as f64,
+            Kind::TokenBucket(bucket) => raw[0] as f64 / bucket.per as f64,
+            Kind::LeakyBucket(queue) => raw[0] as f64 / queue.0.per as f64,
+            Kind::FixedWindow(_) | Kind::SlidingLog(_) => raw[0] as f64,
             Kind::SlidingCounter(counter) => {
-                let [current, previous, _] = seen.map(u128::from);
-                let (window, gone) = (u128::from(counter.window_us), u128::from(now % counter.window_us));
-                (current + previous - (previous * gone).div_ceil(window)) as f64
+                let [current, previous, _] = raw.map(u128::from);
+                let (window, elapsed) = (u128::from(counter.window_us), u128::from(now % counter.window_us));
+                (current + previous - (previous * elapsed).div_ceil(window)) as f64
             }
         };
-        let reset_after = Duration::from_micros(quota.kind().algorithm().reset_after(seen, now));
+        let reset_after = Duration::from_micros(quota.kind().algorithm().reset_after(raw, now));
         let blocked = blocked_until_us.checked_sub(now).filter(|left| *left > 0);
         Self { used, quota: None, reset_after, blocked_for: blocked.map(Duration::from_micros) }
     }
 }
 
 /// Returns the error string of the scripts for a state that they cannot read.
-fn garbage(shape: Shape) -> &'static str {
+fn corrupt(shape: Shape) -> &'static str {
     match shape {
         Shape::FixedWindow { .. } => "STATE value",
         _ => "STATE used",
     }
 }
 
-/// Parses the format in the header of each algorithm's script. Returns the state, and the end of a block or
-/// 0.
+/// Parses the format that the header of each algorithm's script describes. Returns the state, and the end of a
+/// block or 0.
 fn parse(shape: Shape, text: &str) -> Option<(State, u64)> {
     let (text, blocked) = match text.split_once(" blocked until ") {
         Some((text, until)) => (text, number(until)?),
@@ -101,21 +101,21 @@ fn number(text: &str) -> Option<u64> {
     text.parse().ok().filter(|number| is_number && *number <= EXACT)
 }
 
-/// Returns the quota with these numbers. Chooses a period in which its rate is a whole number.
-fn writer(shape: Shape, [capacity, rate, per]: [u64; 3]) -> Result<Quota, Error> {
-    let garbage = || Error::from_script(garbage(shape));
+/// Returns the bucket with these numbers. Chooses a period in which its rate is a whole number.
+fn quota_of_level(shape: Shape, [capacity, rate, per]: [u64; 3]) -> Result<Quota, Error> {
+    let corrupt = || Error::from_script(corrupt(shape));
     let whole = |seconds: u64| {
         let ticks = u128::from(rate) * u128::from(seconds) * 1_000_000;
         let units = u64::try_from(ticks.checked_div(u128::from(per))?).ok()?;
         (ticks % u128::from(per) == 0).then(|| Rate::try_new(units, Duration::from_secs(seconds)).ok())?
     };
-    let said = [1, 60, 3_600, 86_400].into_iter().find_map(whole);
-    let said = said.or_else(|| Rate::try_new(rate, Duration::from_micros(per)).ok()).ok_or_else(garbage)?;
+    let exact = [1, 60, 3_600, 86_400].into_iter().find_map(whole);
+    let rate = exact.or_else(|| Rate::try_new(rate, Duration::from_micros(per)).ok()).ok_or_else(corrupt)?;
     let quota = match shape {
-        Shape::LeakyBucket => Quota::try_leaky_bucket(capacity, said),
-        _ => Quota::try_token_bucket(capacity, said),
+        Shape::LeakyBucket => Quota::try_leaky_bucket(capacity, rate),
+        _ => Quota::try_token_bucket(capacity, rate),
     };
-    quota.map_err(|_| garbage())
+    quota.map_err(|_| corrupt())
 }
 
 #[cfg(test)]
@@ -124,16 +124,16 @@ mod tests {
 
     const NOW: u64 = 1_767_225_600_000_000;
 
-    fn held(content: &str) -> Result<Held, Error> {
-        Ok(Held { now_us: NOW, ttl_ms: 1, content: content.to_owned() })
+    fn row(content: &str) -> Result<StoredRow, Error> {
+        Ok(StoredRow { now_us: NOW, ttl_ms: 1, content: content.to_owned() })
     }
 
     fn read(shape: Shape, content: &str) -> Result<Usage, Error> {
-        Usage::of_text(shape, &held(content))
+        Usage::of_row(shape, &row(content))
     }
 
     #[test]
-    fn a_text_is_settled_to_now() {
+    fn usage_is_settled_to_now() {
         let minute = Duration::from_secs(60);
         let used = read(Shape::TokenBucket, &format!("36000000/12000000 of 5, 1/us at {}", NOW - 6_000_000))
             .unwrap();
@@ -155,16 +155,16 @@ mod tests {
 
         let counter = Shape::SlidingCounter { window_us };
         let used = read(counter, &format!("7+5 since {NOW}")).unwrap();
-        assert_eq!(used.used, 12.0, "the whole of the window before overlaps");
+        assert_eq!(used.used, 12.0, "all of the previous window overlaps");
         let used = read(counter, &format!("7+5 since {}", NOW - window_us)).unwrap();
         assert_eq!(used.used, 7.0);
     }
 
     #[test]
-    fn numbers_at_the_edges_are_read_as_they_are() {
-        let most = EXACT.to_string();
+    fn largest_numbers_are_read_exactly() {
+        let max = EXACT.to_string();
         let window_us = crate::quota::LONGEST_US;
-        let used = read(Shape::FixedWindow { window_us, aligned_us: None }, &format!("{most} until {most}"));
+        let used = read(Shape::FixedWindow { window_us, aligned_us: None }, &format!("{max} until {max}"));
         assert_eq!(used.unwrap().used, EXACT as f64);
         // The slowest rate, and the largest capacity.
         let per = 1_u64 << 48;
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_written_is_garbage() {
+    fn text_that_is_never_written_is_corrupt_state() {
         let us = 60_000_000;
         let shapes = [
             Shape::TokenBucket,
@@ -183,7 +183,7 @@ mod tests {
             Shape::FixedWindow { window_us: us, aligned_us: Some(0) },
             Shape::SlidingCounter { window_us: us },
         ];
-        let most = EXACT + 1;
+        let too_large = EXACT + 1;
         for text in [
             "",
             "x",
@@ -203,9 +203,9 @@ mod tests {
             "\x1b[31m until 1",
             "1 until 1 blocked until x",
             "1+1+1 since 1",
-            &format!("{most} until 1"),
-            &format!("{most}/1 of 1, 1/us at 1"),
-            &format!("1+{most} since 1"),
+            &format!("{too_large} until 1"),
+            &format!("{too_large}/1 of 1, 1/us at 1"),
+            &format!("1+{too_large} since 1"),
         ] {
             for shape in shapes {
                 let error = read(shape, text).unwrap_err();

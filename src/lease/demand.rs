@@ -1,33 +1,34 @@
-//! How often keys without a lease are asked for: counts of bounded size that
-//! forget. Two keys that share a place only delay each other's lease.
+//! Counts how often keys without a lease are checked, in bounded memory. Counts restart with each period. Two
+//! keys that share a counter only delay each other's lease.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// So many admitted asks within one hold begin a lease: fewer would not repay
-/// the two calls that a lease costs.
-const ASKS: u64 = 4;
+/// The number of admitted checks within one hold that starts a lease. With fewer, a lease would not save the
+/// two calls that it costs.
+const LEASE_AFTER: u64 = 4;
 
-const MOST_PLACES: usize = 1 << 16;
+const MAX_COUNTERS: usize = 1 << 16;
 
-/// Each place: the period (32 bits), what tells keys apart (16), asks (16).
+/// Each counter holds the period (32 bits), a part of the key's hash (16 bits) and the number of checks (16
+/// bits).
 pub(super) struct Demand(Box<[AtomicU64]>);
 
 impl Demand {
     pub(super) fn new(max_keys: usize) -> Self {
-        let places = max_keys.next_power_of_two().clamp(64, MOST_PLACES);
-        Self((0..places).map(|_| AtomicU64::new(0)).collect())
+        let counters = max_keys.next_power_of_two().clamp(64, MAX_COUNTERS);
+        Self((0..counters).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Counts an ask. True once in a period: when it is time for a lease.
-    pub(super) fn asked(&self, hash: u64, period: u64) -> bool {
-        let place = &self.0[hash as usize & (self.0.len() - 1)];
-        let whose = (period << 32) | (hash >> 16 & 0xffff) << 16;
-        let count = |old: u64| match old & !0xffff == whose {
-            true => whose | ((old & 0xffff) + 1).min(ASKS + 1),
-            false => whose | 1,
+    /// Counts a check. Returns true once per period: when a lease should start.
+    pub(super) fn record(&self, hash: u64, period: u64) -> bool {
+        let counter = &self.0[hash as usize & (self.0.len() - 1)];
+        let owner = (period << 32) | (hash >> 16 & 0xffff) << 16;
+        let count = |old: u64| match old & !0xffff == owner {
+            true => owner | ((old & 0xffff) + 1).min(LEASE_AFTER + 1),
+            false => owner | 1,
         };
-        let old = place.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(count(old)));
-        old.is_ok_and(|old| count(old) == whose | ASKS)
+        let old = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(count(old)));
+        old.is_ok_and(|old| count(old) == owner | LEASE_AFTER)
     }
 }
 
@@ -36,14 +37,14 @@ mod tests {
     use super::Demand;
 
     #[test]
-    fn the_fourth_ask_of_a_period_says_so_once() {
+    fn the_fourth_check_of_a_period_starts_a_lease_once() {
         let demand = Demand::new(100);
         for period in [1, 2, 9] {
-            let said: Vec<bool> = (0..10).map(|_| demand.asked(77, period)).collect();
-            assert_eq!(said.iter().position(|said| *said), Some(3));
-            assert_eq!(said.iter().filter(|said| **said).count(), 1);
+            let is_due: Vec<bool> = (0..10).map(|_| demand.record(77, period)).collect();
+            assert_eq!(is_due.iter().position(|is_due| *is_due), Some(3));
+            assert_eq!(is_due.iter().filter(|is_due| **is_due).count(), 1);
         }
-        // One of another hash in the same place begins anew.
-        assert!(!demand.asked(77, 10) && !demand.asked(77 | 1 << 20, 10) && !demand.asked(77, 10));
+        // Another hash with the same counter restarts the count.
+        assert!(!demand.record(77, 10) && !demand.record(77 | 1 << 20, 10) && !demand.record(77, 10));
     }
 }

@@ -1,5 +1,5 @@
-//! What is to be done next for which lease: arithmetic without waiting. The one
-//! writer of table and slots.
+//! Decides the next step for each lease: arithmetic that never waits. Only the ledger assigns, opens and
+//! closes slots.
 
 mod blocks;
 
@@ -7,27 +7,27 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::entry::Entry;
+use super::entry::LeaseEntry;
 use super::packed_key::PackedKey;
-use super::queue::Request;
-use super::shared::Shared;
+use super::queue::LeaseRequest;
+use super::shared::LeasesInner;
 use super::slot::Slot;
 use crate::quota::Kind;
 use crate::store::Target;
 
-/// So many keys are looked after before asks are served again.
+/// The maximum number of keys maintained before requests are served again.
 const SWEEP: usize = 512;
 
 pub(super) struct Ledger {
-    shared: Arc<Shared>,
-    /// By the number of their slot; at most as many as keys may be leased.
-    entries: HashMap<u32, Entry>,
-    /// When to look after which slot; one for each.
+    shared: Arc<LeasesInner>,
+    /// By slot number; at most `max_keys` entries.
+    entries: HashMap<u32, LeaseEntry>,
+    /// The time of the next maintenance and its slot; one per entry.
     due: BTreeSet<(u64, u32)>,
-    /// Each slot at most once: see `Entry::is_refilling`.
+    /// Contains each slot at most once: see `LeaseEntry::is_refilling`.
     refills: VecDeque<u32>,
     give_backs: VecDeque<GiveBack>,
-    /// The longest that a block can be held.
+    /// The maximum time that a block can be held.
     reach_us: u64,
 }
 
@@ -39,13 +39,12 @@ pub(super) struct Refill {
     pub(super) units: u64,
 }
 
-/// What the store answered to a refill.
+/// The store's reply to a refill.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) units: u64,
     pub(super) stamp_us: u64,
-    /// How long the window goes on in which they were charged, where that ends a
-    /// lease.
+    /// The remaining time of the window in which the units were charged, if the lease ends with the window.
     pub(super) rest_us: Option<u64>,
     pub(super) reset_after_us: u64,
 }
@@ -60,7 +59,7 @@ pub(super) struct GiveBack {
 
 /// # For the worker
 impl Ledger {
-    pub(super) fn new(shared: Arc<Shared>) -> Self {
+    pub(super) fn new(shared: Arc<LeasesInner>) -> Self {
         let window_us = match *shared.info.quota.kind() {
             Kind::FixedWindow(fixed) => fixed.window_us,
             Kind::SlidingCounter(counter) => counter.window_us,
@@ -76,29 +75,29 @@ impl Ledger {
         }
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<LeasesInner> {
         &self.shared
     }
 
-    /// When there is something to do, if nobody asks.
+    /// Returns the time of the next maintenance.
     pub(super) fn next_due_us(&self) -> Option<u64> {
         self.due.first().map(|&(due_us, _)| due_us)
     }
 
-    /// Serves what spenders asked for.
+    /// Serves the requests of spenders.
     pub(super) fn serve(&mut self, now_us: u64) {
         for request in self.shared.queue.take() {
             match request {
-                Request::Refill { slot, cost } => self.want(slot, cost, now_us),
-                Request::Begin { key, cost } => self.begin(key, cost, now_us),
+                LeaseRequest::Refill { slot, cost } => self.want(slot, cost, now_us),
+                LeaseRequest::Begin { key, cost } => self.begin(key, cost, now_us),
             }
         }
     }
 
-    /// The next blocks to take, in one call.
-    pub(super) fn next_refills(&mut self, most: usize, now_us: u64) -> Vec<Refill> {
+    /// Returns the next blocks to take in one call.
+    pub(super) fn next_refills(&mut self, max_refills: usize, now_us: u64) -> Vec<Refill> {
         let mut refills = Vec::new();
-        while refills.len() < most
+        while refills.len() < max_refills
             && let Some(number) = self.refills.pop_front()
         {
             refills.extend(self.refill(number, now_us));
@@ -106,7 +105,7 @@ impl Ledger {
         refills
     }
 
-    /// Opens the block that was taken, or waits for longer where there was none.
+    /// Opens the block that was taken. If the store granted none, increases the backoff.
     pub(super) fn arrived(&mut self, number: u32, sent_us: u64, taken: Option<Taken>, now_us: u64) {
         let Some(mut entry) = self.entries.remove(&number) else { return };
         let shared = self.shared.clone();
@@ -119,7 +118,7 @@ impl Ledger {
                 self.install(&mut entry, slot, sent_us, taken, now_us);
                 slot.no_longer_wanted();
             }
-            // Stays wanted until then, so that nobody asks for another.
+            // Leaves the refill wanted until then, so that no spender requests another one.
             None => {
                 let least = (self.reach_us / 8).max(1_000);
                 entry.backoff_us = (entry.backoff_us * 2).clamp(least, least * 32);
@@ -129,13 +128,13 @@ impl Ledger {
         self.keep(number, entry, slot, now_us);
     }
 
-    /// Closes what has ended. Whether there is more to do at once.
+    /// Maintains the leases that are due. Returns whether more are due at once.
     pub(super) fn sweep(&mut self, now_us: u64) -> bool {
         for _ in 0..SWEEP {
             match self.due.first().copied() {
                 Some((due_us, number)) if due_us <= now_us => {
                     self.due.pop_first();
-                    self.look_after(number, now_us);
+                    self.maintain(number, now_us);
                 }
                 _ => return false,
             }
@@ -143,8 +142,7 @@ impl Ledger {
         true
     }
 
-    /// Closes everything, to be given back; what is under way here follows as it
-    /// arrives.
+    /// Closes all leases and gives their units back. The units of takes in flight follow when they arrive.
     pub(super) fn close_all(&mut self) {
         let shared = self.shared.clone();
         for (number, mut entry) in std::mem::take(&mut self.entries) {
@@ -161,7 +159,7 @@ impl Ledger {
     }
 }
 
-/// # Steps of it
+/// # Steps
 impl Ledger {
     fn begin(&mut self, key: Box<[u8]>, cost: u32, now_us: u64) {
         let shared = self.shared.clone();
@@ -178,7 +176,7 @@ impl Ledger {
         }
         if let Some((number, _)) = table.insert(hash, &packed) {
             add(&shared.counters.keys, 1);
-            self.entries.insert(number, Entry::new(key, shared.terms.max_units));
+            self.entries.insert(number, LeaseEntry::new(key, shared.terms.max_units));
             self.want(number, cost, now_us);
         }
     }
@@ -195,32 +193,33 @@ impl Ledger {
         self.refills.push_back(number);
     }
 
-    /// How much to take, so that never more than the most is held.
+    /// Returns the block to take, sized so that the key never holds more than `max_units`. Returns `None` if
+    /// the lease has enough units by now.
     fn refill(&mut self, number: u32, now_us: u64) -> Option<Refill> {
         let shared = self.shared.clone();
         let slot = shared.table().slot(number);
         let mut entry = self.entries.remove(&number)?;
-        let (most, need) = (shared.terms.max_units, entry.need.max(1));
+        let (max_units, need) = (shared.terms.max_units, entry.need.max(1));
         let held = entry.live(slot.left(), now_us);
-        let mut units = entry.wish().min(most.saturating_sub(held));
+        let mut units = entry.next_size().min(max_units.saturating_sub(held));
         if units < need {
             if held >= need {
-                // It came since it was asked for.
+                // The units have arrived since this refill was requested.
                 entry.is_refilling = false;
                 slot.no_longer_wanted();
                 self.keep(number, entry, slot, now_us);
                 return None;
             }
-            // What is there is in the way of what is needed.
+            // The held units do not suffice and leave no room for the cost: gives them back first.
             self.close(&mut entry, slot, u64::MAX);
-            units = entry.wish().min(most);
+            units = entry.next_size().min(max_units);
         }
         let target = self.target(&entry.key);
         self.entries.insert(number, entry);
         Some(Refill { slot: number, target, units: units.into() })
     }
 
-    fn look_after(&mut self, number: u32, now_us: u64) {
+    fn maintain(&mut self, number: u32, now_us: u64) {
         let Some(mut entry) = self.entries.remove(&number) else { return };
         let shared = self.shared.clone();
         let slot = shared.table().slot(number);
@@ -242,21 +241,21 @@ impl Ledger {
                 }
             }
         } else if newest.units == 0 && !entry.is_refilling && entry.cools_until_us == 0 && !entry.was_spent {
-            // Nobody has asked since.
+            // No caller has requested a refill since.
             return self.release(slot);
         }
         let is_idle = entry.newest.units == 0 && !entry.is_refilling && entry.cools_until_us == 0;
-        let again = is_idle && std::mem::take(&mut entry.was_spent) && slot.want();
+        let renew = is_idle && std::mem::take(&mut entry.was_spent) && slot.want();
         self.keep(number, entry, slot, now_us);
-        if again {
-            // It will be asked for again: ahead of that.
+        if renew {
+            // The previous block was spent, so more checks are likely: refills ahead of them.
             self.want(number, 0, now_us);
         }
     }
 
-    /// Keeps it until its units end, or a wait after a refill in vain; an idle
-    /// one for as long as a block would be held.
-    fn keep(&mut self, number: u32, mut entry: Entry, slot: &Slot, now_us: u64) {
+    /// Keeps the entry until its units end, or until the backoff after an empty refill ends. Keeps an idle
+    /// entry for as long as a block can be held.
+    fn keep(&mut self, number: u32, mut entry: LeaseEntry, slot: &Slot, now_us: u64) {
         self.due.remove(&(entry.due_us, number));
         let cools = Some(entry.cools_until_us).filter(|cools_until_us| *cools_until_us > 0);
         let next = entry.ends_us(slot.left()).into_iter().chain(cools).min();
@@ -265,22 +264,22 @@ impl Ledger {
         self.entries.insert(number, entry);
     }
 
-    /// Lets a slot go. It must be closed.
+    /// Vacates a slot, which must be closed.
     fn release(&self, slot: &Slot) {
         slot.vacate();
         self.shared.counters.keys.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
-/// A worker that ends before its time (with its runtime) leaves nothing that
-/// could be spent, and what it could not give back is counted.
+/// Closes all leases if the worker ends early (with its runtime), so that their units cannot be spent. Counts
+/// units that were not given back as stranded.
 impl Drop for Ledger {
     fn drop(&mut self) {
         for entry in self.entries.values_mut() {
             entry.is_refilling = false;
         }
         self.close_all();
-        self.shared.tell_spent();
+        self.shared.report_spent();
         let lost = self.shared.counters.returning.swap(0, Ordering::Relaxed);
         if lost > 0 {
             self.shared.strand(lost);

@@ -1,18 +1,18 @@
-//! A key as words, to be hashed and compared without a copy on the heap.
+//! A key as machine words, which can be hashed and compared without a heap copy.
 
 use sha2::{Digest, Sha256};
 
-/// Longer keys are compared by their SHA-256 (192 bits of it).
+/// Longer keys are compared by 192 bits of their SHA-256.
 const LONGEST: usize = 24;
 pub(super) const WORDS: usize = LONGEST / 8;
 
-/// What stands for the length of a key that was hashed.
+/// The length field of a hashed key.
 const HASHED: u8 = u8::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PackedKey {
     pub(super) words: [u64; WORDS],
-    /// With it, keys that differ in zeros at their end differ.
+    /// Distinguishes keys that differ only in trailing zeros.
     pub(super) len: u8,
 }
 
@@ -25,9 +25,8 @@ impl PackedKey {
         Self { words: words(key), len: key.len() as u8 }
     }
 
-    /// Where to look for it. Whoever finds two keys of one hash has gained
-    /// nothing: they are told apart by their bytes, and a place that is too
-    /// crowded only means no lease.
+    /// Returns the hash for table look-ups. A client gains nothing from finding two keys with the same hash:
+    /// they are compared by their bytes, and a crowded part of the table only means no lease.
     #[inline]
     pub(super) fn hash(self, seed: [u64; 2]) -> u64 {
         let hash =
@@ -60,7 +59,7 @@ mod tests {
     use super::PackedKey;
 
     #[test]
-    fn different_keys_are_different_words() {
+    fn different_keys_have_different_words_and_hashes() {
         let long = [vec![b'a'; 24], vec![b'a'; 25], vec![b'a'; 50], vec![0; 24], vec![0; 23]];
         let short = [&b""[..], b"\0", b"\0\0", b"a", b"a\0", b"abcdefgh", b"abcdefgh\0", b"abcdefghi"];
         let all: Vec<_> = long.iter().map(Vec::as_slice).chain(short).map(PackedKey::of).collect();

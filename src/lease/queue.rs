@@ -1,47 +1,48 @@
-//! What spenders ask of the keeper, bounded.
+//! The bounded queue of spenders' requests to the worker.
 
 use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
-/// Beyond it a request is dropped; the next ask of that key makes another.
-const MOST: usize = 8_192;
+/// The maximum number of queued requests. Further requests are dropped; the next check of the key makes
+/// another.
+const MAX_REQUESTS: usize = 8_192;
 
 #[derive(Debug)]
-pub(super) enum Request {
-    /// A key without a lease is asked for often.
+pub(super) enum LeaseRequest {
+    /// A key without a lease is checked often.
     Begin { key: Box<[u8]>, cost: u32 },
-    /// A lease runs low, or had too little for an ask of this cost.
+    /// A lease runs low, or had too few units for a check of this cost.
     Refill { slot: u32, cost: u32 },
 }
 
-/// In cache lines of its own: what spenders read beside it stays in theirs.
+/// Aligned to cache lines of its own, so that writes here do not evict neighboring fields that spenders read.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Queue {
-    requests: Mutex<Vec<Request>>,
+pub(super) struct RequestQueue {
+    requests: Mutex<Vec<LeaseRequest>>,
     wake: Notify,
 }
 
-impl Queue {
-    /// Whether there was room.
-    pub(super) fn push(&self, request: Request) -> bool {
-        let was = {
+impl RequestQueue {
+    /// Returns false if the queue is full.
+    pub(super) fn push(&self, request: LeaseRequest) -> bool {
+        let queued_before = {
             let mut requests = self.lock();
-            if requests.len() >= MOST {
+            if requests.len() >= MAX_REQUESTS {
                 return false;
             }
             requests.push(request);
             requests.len() - 1
         };
-        // Who takes one takes all.
-        if was == 0 {
+        // Notifies only for the first request: the worker takes all of them at once.
+        if queued_before == 0 {
             self.wake.notify_one();
         }
         true
     }
 
-    pub(super) fn take(&self) -> Vec<Request> {
+    pub(super) fn take(&self) -> Vec<LeaseRequest> {
         std::mem::take(&mut *self.lock())
     }
 
@@ -53,7 +54,7 @@ impl Queue {
         self.wake.notified().await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Request>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<LeaseRequest>> {
         self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::time::Instant;
 
-use super::shared::{Leases, Shared};
+use super::shared::{Leases, LeasesInner};
 
 /// Weak references: gates end when they are dropped. A gate whose worker still gives units back stays listed
 /// until the worker has finished.
 #[derive(Debug, Default)]
-pub(crate) struct Registry(Mutex<Vec<Weak<Shared>>>);
+pub(crate) struct Registry(Mutex<Vec<Weak<LeasesInner>>>);
 
 impl Registry {
     pub(crate) fn add(&self, leases: &Leases) {
@@ -22,7 +22,7 @@ impl Registry {
     pub(crate) async fn end(&self, ends: Instant) {
         let gates = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
         let gates: Vec<_> = gates.iter().filter_map(Weak::upgrade).collect();
-        gates.iter().for_each(|gate| gate.begin_to_end());
+        gates.iter().for_each(|gate| gate.begin_shutdown());
         for gate in gates {
             gate.end(ends).await;
         }

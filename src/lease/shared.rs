@@ -10,9 +10,9 @@ use tokio::time::Instant;
 use super::demand::Demand;
 use super::ledger::Ledger;
 use super::packed_key::PackedKey;
-use super::queue::{Queue, Request};
+use super::queue::{LeaseRequest, RequestQueue};
 use super::slot::{Spend, Spent};
-use super::table::Table;
+use super::table::LeaseTable;
 use super::worker::{self, Upstream};
 use super::{Lease, LeaseStats, Terms};
 use crate::background::Background;
@@ -24,21 +24,21 @@ use crate::store::GateInfo;
 
 /// The leases of one gate, shared by its clones. Dropping the last clone gives all units back.
 #[derive(Debug)]
-pub(crate) struct Leases(Arc<Shared>);
+pub(crate) struct Leases(Arc<LeasesInner>);
 
-pub(super) struct Shared {
+pub(super) struct LeasesInner {
     pub(super) info: Arc<GateInfo>,
     pub(super) terms: Terms,
     pub(super) clock: Clock,
     observer: Option<Arc<dyn Observer>>,
     /// A random seed, so that clients cannot choose keys that collide.
     seed: [u64; 2],
-    /// Made at the first demand.
+    /// Created at the first demand.
     demand: OnceLock<Demand>,
-    /// Made at the first lease, since it is large.
-    table: OnceLock<Table>,
+    /// Created at the first lease, since it is large.
+    table: OnceLock<LeaseTable>,
     ended: AtomicBool,
-    pub(super) queue: Queue,
+    pub(super) queue: RequestQueue,
     pub(super) counters: Counters,
     background: Arc<Background>,
     worker: Mutex<Option<JoinHandle<()>>>,
@@ -57,7 +57,7 @@ pub(super) struct Counters {
     /// that slot counts them as spent.
     pub(super) spent: AtomicU64,
     /// The part of `spent` reported to the observer.
-    pub(super) told_spent: AtomicU64,
+    pub(super) reported_spent: AtomicU64,
     /// Units of refunds in flight.
     pub(super) returning: AtomicU64,
     pub(super) returned: AtomicU64,
@@ -76,7 +76,7 @@ impl Leases {
     ) -> Option<Self> {
         let terms = lease.terms(&info.quota)?;
         let random = RandomState::new();
-        let shared = Shared {
+        let shared = LeasesInner {
             terms,
             info: info.clone(),
             clock: clock.clone(),
@@ -85,7 +85,7 @@ impl Leases {
             demand: OnceLock::new(),
             table: OnceLock::new(),
             ended: AtomicBool::new(false),
-            queue: Queue::default(),
+            queue: RequestQueue::default(),
             counters: Counters::default(),
             background: background.clone(),
             worker: Mutex::new(None),
@@ -138,13 +138,14 @@ impl Leases {
             None => {
                 let period = shared.clock.local_us() / shared.terms.hold_us;
                 let demand = shared.demand.get_or_init(|| Demand::new(shared.terms.max_keys));
-                if !demand.asked(hash, period) || !shared.queue.push(Request::Begin { key: key.into(), cost })
+                if !demand.record(hash, period)
+                    || !shared.queue.push(LeaseRequest::Begin { key: key.into(), cost })
                 {
                     return;
                 }
             }
         }
-        shared.employ(upstream);
+        shared.ensure_worker(upstream);
     }
 
     /// Discards the units of a key that was reset: they must not be given back.
@@ -156,7 +157,7 @@ impl Leases {
             self.0.counters.returned.fetch_add(units, Ordering::Relaxed);
             self.0.counters.spent.fetch_sub(units, Ordering::Relaxed);
             if units > 0 {
-                self.0.tell(|observer, gate| observer.returned(gate, units));
+                self.0.notify(|observer, gate| observer.returned(gate, units));
             }
         }
     }
@@ -165,7 +166,7 @@ impl Leases {
     pub(crate) fn stats(&self) -> LeaseStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.0.counters;
-        let slots = self.0.table.get().map_or(&[][..], Table::slots);
+        let slots = self.0.table.get().map_or(&[][..], LeaseTable::slots);
         let left: u64 = slots.iter().map(|slot| u64::from(slot.left())).sum();
         // Units that are missing from open slots were spent, too.
         let spent = read(&counters.spent).wrapping_add(read(&counters.opened)).wrapping_sub(left);
@@ -179,7 +180,7 @@ impl Leases {
         }
     }
 
-    pub(super) fn shared(&self) -> &Arc<Shared> {
+    pub(super) fn shared(&self) -> &Arc<LeasesInner> {
         &self.0
     }
 }
@@ -187,13 +188,13 @@ impl Leases {
 impl Drop for Leases {
     /// The worker outlives this and gives all units back.
     fn drop(&mut self) {
-        self.0.begin_to_end();
+        self.0.begin_shutdown();
     }
 }
 
-impl Shared {
-    pub(super) fn table(&self) -> &Table {
-        self.table.get_or_init(|| Table::new(self.terms.max_keys))
+impl LeasesInner {
+    pub(super) fn table(&self) -> &LeaseTable {
+        self.table.get_or_init(|| LeaseTable::new(self.terms.max_keys))
     }
 
     #[inline]
@@ -206,14 +207,14 @@ impl Shared {
     }
 
     /// Ends leasing: the worker gives the held units back.
-    pub(super) fn begin_to_end(&self) {
+    pub(super) fn begin_shutdown(&self) {
         self.ended.store(true, Ordering::Release);
         self.queue.wake();
     }
 
     /// Waits until all units are given back, at most until `ends`.
     pub(super) async fn end(&self, ends: Instant) {
-        self.begin_to_end();
+        self.begin_shutdown();
         let worker = self.worker().take();
         if let Some(mut worker) = worker
             && tokio::time::timeout_at(ends, &mut worker).await.is_err()
@@ -223,37 +224,37 @@ impl Shared {
         }
     }
 
-    pub(super) fn tell(&self, what: impl FnOnce(&dyn Observer, &str)) {
+    pub(super) fn notify(&self, event: impl FnOnce(&dyn Observer, &str)) {
         if let Some(observer) = &self.observer {
-            what(&**observer, &self.info.name);
+            event(&**observer, &self.info.name);
         }
     }
 
     /// Reports the units spent since the last report. Only the worker calls it.
-    pub(super) fn tell_spent(&self) {
+    pub(super) fn report_spent(&self) {
         let spent = self.counters.spent.load(Ordering::Relaxed);
-        let units = spent.wrapping_sub(self.counters.told_spent.load(Ordering::Relaxed));
+        let units = spent.wrapping_sub(self.counters.reported_spent.load(Ordering::Relaxed));
         // Below 0 if discarded units are still to be counted as spent.
         if units.cast_signed() > 0 {
-            self.counters.told_spent.store(spent, Ordering::Relaxed);
-            self.tell(|observer, gate| observer.spent(gate, units));
+            self.counters.reported_spent.store(spent, Ordering::Relaxed);
+            self.notify(|observer, gate| observer.spent(gate, units));
         }
     }
 
     pub(super) fn strand(&self, units: u64) {
         self.counters.stranded.fetch_add(units, Ordering::Relaxed);
-        self.tell(|observer, gate| observer.stranded(gate, units));
+        self.notify(|observer, gate| observer.stranded(gate, units));
     }
 
     fn refill(&self, number: u32, cost: u32) {
-        if !self.queue.push(Request::Refill { slot: number, cost }) {
+        if !self.queue.push(LeaseRequest::Refill { slot: number, cost }) {
             // Lets a later check request the refill again.
             self.table().slot(number).no_longer_wanted();
         }
     }
 
     /// Starts the worker unless it is running.
-    fn employ<U: Upstream>(self: &Arc<Self>, upstream: &Arc<U>) {
+    fn ensure_worker<U: Upstream>(self: &Arc<Self>, upstream: &Arc<U>) {
         let mut worker = self.worker();
         if worker.as_ref().is_some_and(|worker| !worker.is_finished()) {
             return;
@@ -292,7 +293,7 @@ impl Shared {
 }
 
 /// Keys may be personal data.
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for LeasesInner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Leases")
             .field("gate", &self.info.name)

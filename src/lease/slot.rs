@@ -1,9 +1,9 @@
 //! One leased key in one cache line: its units, which all threads spend without a lock, and the key.
 //!
-//! Spenders only decrease the units; the keeper, a single task, writes everything else. The units share a
-//! word with a generation, which every change by the keeper increments. Race: a spender reads the word, then
-//! the other fields; the keeper changes the fields; the spender's compare-and-swap then fails, because the
-//! generation differs. So a unit is never spent after the keeper has taken it back, nor for another key.
+//! Spenders only decrease the units; the worker, a single task, writes everything else. The units share a
+//! word with a generation, which every change by the worker increments. Race: a spender reads the word, then
+//! the other fields; the worker changes the fields; the spender's compare-and-swap then fails, because the
+//! generation differs. So a unit is never spent after the worker has taken it back, nor for another key.
 //!
 //! The units come from up to two blocks, and the older ones are spent first. While there are more units than
 //! the newer block had, the next unit belongs to the older block and has its end.
@@ -120,8 +120,8 @@ impl Slot {
             && self.key.iter().zip(&key.words).all(|(own, word)| own.load(Ordering::Acquire) == *word)
     }
 
-    /// Returns whether the slot has `cost` units that have not ended. The fields are read without a check that
-    /// they belong together, so this only serves to decide on a refill.
+    /// Returns whether the slot has `cost` units that have not ended. The fields are read without a check
+    /// that they belong together, so this only serves to decide on a refill.
     pub(super) fn has(&self, cost: u32, now_us: u64) -> bool {
         let units = self.word.load(Ordering::Relaxed) & LOW;
         let newest = self.about.load(Ordering::Relaxed) >> 32;
@@ -157,7 +157,7 @@ impl Slot {
     }
 }
 
-/// # For the keeper
+/// # For the worker
 impl Slot {
     pub(super) fn is_vacant(&self) -> bool {
         self.about.load(Ordering::Relaxed) & WHOSE == VACANT

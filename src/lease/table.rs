@@ -1,31 +1,31 @@
-//! The leased keys of one gate: slots in open addressing, of bounded number.
-//! Read by all threads without a lock, written by the keeper alone.
+//! The leased keys of one gate: a bounded open-addressing table of slots. All threads read it without a lock;
+//! only the worker inserts and removes keys.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::packed_key::PackedKey;
 use super::slot::Slot;
 
-/// A key is in one of so many slots from where it belongs, or has no lease. The
-/// table is at most two thirds full, so that this does not happen by chance.
-const FURTHEST: usize = 64;
+/// The maximum number of slots probed from a key's first slot. A key without a vacant slot among them gets no
+/// lease. The table is at most two thirds full, so this does not happen by chance.
+const MAX_PROBES: usize = 64;
 
-pub(super) struct Table {
+pub(super) struct LeaseTable {
     slots: Box<[Slot]>,
-    /// As far as any key has ever been put from where it belongs.
+    /// The largest distance from its first slot at which any key was ever inserted.
     furthest: AtomicUsize,
 }
 
-impl Table {
+impl LeaseTable {
     pub(super) fn new(max_keys: usize) -> Self {
-        let slots = (max_keys * 3 / 2).next_power_of_two().max(2 * FURTHEST);
+        let slots = (max_keys * 3 / 2).next_power_of_two().max(2 * MAX_PROBES);
         Self { slots: (0..slots).map(|_| Slot::default()).collect(), furthest: AtomicUsize::new(0) }
     }
 
-    /// The slots that may be this key's, each with its number.
+    /// Returns the slots that may belong to this key, each with its number.
     #[inline]
     pub(super) fn candidates(&self, hash: u64) -> impl Iterator<Item = (u32, &Slot)> {
-        self.from(hash, self.furthest.load(Ordering::Acquire) + 1)
+        self.probe(hash, self.furthest.load(Ordering::Acquire) + 1)
     }
 
     pub(super) fn find(&self, hash: u64, key: &PackedKey) -> Option<(u32, &Slot)> {
@@ -34,7 +34,7 @@ impl Table {
 
     #[inline]
     pub(super) fn slot(&self, number: u32) -> &Slot {
-        // Numbers come from here.
+        // Numbers are issued by this table. The mask only removes the bounds check.
         &self.slots[number as usize & (self.slots.len() - 1)]
     }
 
@@ -42,31 +42,32 @@ impl Table {
         &self.slots
     }
 
-    /// Gives a key that has none a slot, if there is one.
+    /// Assigns a vacant slot to a key that has none. Returns `None` if all probed slots are taken.
     pub(super) fn insert(&self, hash: u64, key: &PackedKey) -> Option<(u32, &Slot)> {
-        let (step, found) = self.from(hash, FURTHEST).enumerate().find(|(_, (_, slot))| slot.is_vacant())?;
+        let (step, found) =
+            self.probe(hash, MAX_PROBES).enumerate().find(|(_, (_, slot))| slot.is_vacant())?;
         self.furthest.fetch_max(step, Ordering::AcqRel);
         found.1.assign(key);
         Some(found)
     }
 
     #[inline]
-    fn from(&self, hash: u64, steps: usize) -> impl Iterator<Item = (u32, &Slot)> {
+    fn probe(&self, hash: u64, steps: usize) -> impl Iterator<Item = (u32, &Slot)> {
         let mask = self.slots.len() - 1;
         (0..steps).map(move |step| {
-            let place = (hash as usize).wrapping_add(step) & mask;
-            (place as u32, &self.slots[place])
+            let slot = (hash as usize).wrapping_add(step) & mask;
+            (slot as u32, &self.slots[slot])
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{PackedKey, Table};
+    use super::{LeaseTable, PackedKey};
 
     #[test]
-    fn what_is_in_is_found_and_what_has_left_is_not() {
-        let table = Table::new(1_000);
+    fn inserted_keys_are_found_and_removed_keys_are_not() {
+        let table = LeaseTable::new(1_000);
         let keys: Vec<PackedKey> = (0..1_000u64).map(|key| PackedKey::of(&key.to_le_bytes())).collect();
         let mut inside = vec![None; keys.len()];
         for step in 0..20_000u64 {

@@ -18,20 +18,20 @@ use crate::quota::Kind;
 use crate::store::{Group, Item, Outcome, Target};
 
 /// The maximum number of keys in one call, limited by the time that a call may occupy the store.
-const MOST_REFILLS: usize = 128;
+const MAX_REFILLS: usize = 128;
 /// The maximum number of takes in flight.
-const MOST_TAKES: usize = 4;
+const MAX_TAKES: usize = 4;
 /// The maximum number of refunds in flight: one round trip each.
-const MOST_GIVE_BACKS: usize = 64;
+const MAX_GIVE_BACKS: usize = 64;
 /// The time limit for refunds after the end of a gate.
-const LAST: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The store, as the worker uses it.
 pub(crate) trait Upstream: Send + Sync + 'static {
     /// Returns one outcome per group.
     fn take(&self, groups: Vec<Group>) -> impl Future<Output = Vec<Result<Outcome, Error>>> + Send;
 
-    /// Sent at most once.
+    /// Sends a refund, at most once: a repeated refund could return units twice.
     fn give_back(
         &self,
         target: &Target,
@@ -58,7 +58,7 @@ pub(super) async fn run<U: Upstream>(upstream: Arc<U>, ledger: Ledger) {
     let mut worker = Worker { upstream, ledger, calls: JoinSet::new(), takes: 0, give_backs: 0 };
     worker.work().await;
     // The ledger counts the remaining units as stranded.
-    let _ = tokio::time::timeout(LAST, worker.end()).await;
+    let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, worker.end()).await;
 }
 
 impl<U: Upstream> Worker<U> {
@@ -68,15 +68,15 @@ impl<U: Upstream> Worker<U> {
             let now_us = shared.clock.local_us();
             self.ledger.serve(now_us);
             let is_more = self.ledger.sweep(now_us);
-            while self.takes < MOST_TAKES {
-                let refills = self.ledger.next_refills(MOST_REFILLS, now_us);
+            while self.takes < MAX_TAKES {
+                let refills = self.ledger.next_refills(MAX_REFILLS, now_us);
                 if refills.is_empty() {
                     break;
                 }
                 self.send_take(refills);
             }
             self.send_give_backs();
-            shared.tell_spent();
+            shared.report_spent();
             if is_more {
                 tokio::task::yield_now().await;
             } else if !self.wait().await {
@@ -150,7 +150,7 @@ impl<U: Upstream> Worker<U> {
     }
 
     fn send_give_backs(&mut self) {
-        while self.give_backs < MOST_GIVE_BACKS
+        while self.give_backs < MAX_GIVE_BACKS
             && let Some(GiveBack { target, units, stamp_us }) = self.ledger.next_give_back()
         {
             let upstream = self.upstream.clone();
@@ -182,7 +182,7 @@ impl<U: Upstream> Worker<U> {
     }
 }
 
-/// Makes a group for up to the refill's number of units, each admitted independently.
+/// Returns a group of as many checks of one unit as the refill takes, each admitted independently.
 fn group(refill: &Refill) -> Group {
     let item = Item { target: refill.target.clone(), cost: 1, max_delay_us: None };
     Group { items: SmallVec::from_buf([item]), n: refill.units }
@@ -191,7 +191,7 @@ fn group(refill: &Refill) -> Group {
 fn taken(refill: &Refill, outcome: &Outcome) -> Option<Taken> {
     let quota = &refill.target.gate.quota;
     let (before, now) = (*outcome.before.first()?, outcome.now_us);
-    let stamp_us = quota.kind().algorithm().stamp(before.seen, now);
+    let stamp_us = quota.kind().algorithm().stamp(before.raw, now);
     let rest_us = match *quota.kind() {
         Kind::FixedWindow(_) => Some(stamp_us.saturating_sub(now)),
         Kind::SlidingCounter(counter) => Some(counter.window_us - now % counter.window_us),

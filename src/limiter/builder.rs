@@ -51,7 +51,7 @@ pub struct Builder {
     deny_cache: Duration,
     instances: Option<u64>,
     breaker: bool,
-    orders: bool,
+    overrides: bool,
 }
 
 enum Backend {
@@ -65,7 +65,7 @@ enum Backend {
     Cluster(Vec<String>),
     Pool(deadpool_redis::Pool),
     Memory,
-    Double(Double),
+    Stub(Stub),
 }
 
 impl Backend {
@@ -77,11 +77,11 @@ impl Backend {
     }
 }
 
-/// The result of every check of a [`Limiter::double`], regardless of its gates' [`OnFailure`]. The variants
+/// The result of every check of a [`Limiter::stub`], regardless of its gates' [`OnFailure`]. The variants
 /// that allow or deny accept every refund, penalty, block and reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Double {
+pub enum Stub {
     /// Admits every check; the source is `open`.
     Allow,
     /// Denies every check; the source is `closed`.
@@ -108,7 +108,7 @@ impl Default for Builder {
             deny_cache: Duration::from_millis(500),
             instances: None,
             breaker: true,
-            orders: true,
+            overrides: true,
         }
     }
 }
@@ -120,8 +120,8 @@ impl Builder {
         self
     }
 
-    pub(super) fn double(mut self, double: Double) -> Self {
-        self.backend = Backend::Double(double);
+    pub(super) fn stub(mut self, stub: Stub) -> Self {
+        self.backend = Backend::Stub(stub);
         self
     }
 
@@ -185,8 +185,8 @@ impl Builder {
     /// process reads them twice a second from its first check on.
     ///
     /// Default: true.
-    pub fn follow_orders(mut self, follow: bool) -> Self {
-        self.orders = follow;
+    pub fn follow_overrides(mut self, follow: bool) -> Self {
+        self.overrides = follow;
         self
     }
 
@@ -272,10 +272,10 @@ impl Builder {
             Backend::Cluster(urls) => redis(self.connecting.by_cluster(&urls, &background)?),
             Backend::Pool(pool) => redis(Connection::of_pool(pool, background.clone())),
             Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
-            Backend::Double(Double::Allow) => Store::Always { allowed: true },
-            Backend::Double(Double::Deny) => Store::Always { allowed: false },
-            Backend::Double(Double::Fail) => Store::Failing,
-            Backend::Double(Double::Hang) => Store::Hanging,
+            Backend::Stub(Stub::Allow) => Store::Always { allowed: true },
+            Backend::Stub(Stub::Deny) => Store::Always { allowed: false },
+            Backend::Stub(Stub::Fail) => Store::Failing,
+            Backend::Stub(Stub::Hang) => Store::Hanging,
         };
         let settings = Settings {
             background,
@@ -287,14 +287,14 @@ impl Builder {
             max_keys: self.max_keys,
             instances: self.instances,
             breaker: self.breaker,
-            orders: self.orders,
+            overrides: self.overrides,
         };
         let is_redis = matches!(store, Store::Redis(_));
         self.clock.warm_up();
         let store = Arc::new(store);
         let together = match is_redis && self.batching {
             false => Together::Nothing,
-            true if is_cluster => Together::EachPlace,
+            true if is_cluster => Together::EachHashTag,
             true => Together::All,
         };
         let batch = Batch::new(store.clone(), self.clock.clone(), observer, self.deadline, together);

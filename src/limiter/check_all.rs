@@ -1,63 +1,68 @@
 //! Several checks in one atomic step: all are admitted, or none is.
 
-use super::core::{about, check_cost, undecided};
+use super::core::{check_cost, static_decision, with_context};
 use super::{Core, OnFailure};
-use crate::ask::Ask;
+use crate::check::Check;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
 use crate::store::{Group, Item};
 use crate::trace::Span;
 
 /// A group is one call, regardless of its number of keys.
-const MOST_ASKS: usize = 128;
+const MAX_CHECKS: usize = 128;
 
 impl Core {
-    pub(crate) async fn check_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
-        let n = u64::from(asks.iter().any(|ask| ask.cost > 0));
-        let span = Span::of_all(asks.len());
-        let decided = self.take_all(asks, n).await;
+    pub(crate) async fn check_all(&self, checks: Vec<Check>) -> Result<AllDecision, Error> {
+        let n = u64::from(checks.iter().any(|check| check.cost > 0));
+        let span = Span::of_all(checks.len());
+        let decided = self.take_all(checks, n).await;
         span.all_decided(&decided);
         decided
     }
 
     /// Returns the decision that [`check_all`](Self::check_all) would make, without charging.
     #[cfg(feature = "tower")]
-    pub(crate) async fn peek_all(&self, asks: Vec<Ask>) -> Result<AllDecision, Error> {
-        self.take_all(asks, 0).await
+    pub(crate) async fn peek_all(&self, checks: Vec<Check>) -> Result<AllDecision, Error> {
+        self.take_all(checks, 0).await
     }
 
-    async fn take_all(&self, asks: Vec<Ask>, n: u64) -> Result<AllDecision, Error> {
-        if asks.is_empty() {
-            return Err(Error::config("check_all was given no ask"));
+    async fn take_all(&self, checks: Vec<Check>, n: u64) -> Result<AllDecision, Error> {
+        if checks.is_empty() {
+            return Err(Error::config("check_all was given no checks"));
         }
-        if let Some(other) = asks.iter().find(|ask| !std::ptr::eq(&*ask.gate.core, self)) {
-            return Err(about(other.as_ref(), Error::config("this gate belongs to another limiter")));
+        if let Some(other) = checks.iter().find(|check| !std::ptr::eq(&*check.gate.core, self)) {
+            return Err(with_context(other.as_ref(), Error::config("this gate belongs to another limiter")));
         }
-        if asks.len() > MOST_ASKS {
+        if checks.len() > MAX_CHECKS {
             return Err(Error::config(format!(
-                "check_all was given {} asks: one atomic step holds Redis for all others, so give it at most {MOST_ASKS}",
-                asks.len()
+                "check_all was given {} checks: one atomic step holds Redis for all others, so give it at most {MAX_CHECKS}",
+                checks.len()
             )));
         }
-        if self.has_orders() {
-            return Box::pin(self.take_all_under_orders(asks, n)).await;
+        if self.has_overrides() {
+            return Box::pin(self.take_all_with_overrides(checks, n)).await;
         }
         // A check of cost 0 binds only if all costs are 0.
-        let binds: Vec<bool> = asks.iter().map(|ask| n == 0 || ask.cost > 0).collect();
-        let (allowed, decisions) = self.take_together(asks, n).await?;
+        let binds: Vec<bool> = checks.iter().map(|check| n == 0 || check.cost > 0).collect();
+        let (allowed, decisions) = self.take_together(checks, n).await?;
         Ok(all_decision(allowed, decisions, |at| binds[at]))
     }
 
     /// Takes all or nothing. Returns whether all are admitted, and one decision per check. Ignores operators'
     /// overrides.
-    pub(super) async fn take_together(&self, asks: Vec<Ask>, n: u64) -> Result<(bool, Vec<Decision>), Error> {
-        let items =
-            asks.iter().map(|ask| self.item(ask.as_ref()).map_err(|error| about(ask.as_ref(), error)));
+    pub(super) async fn take_together(
+        &self,
+        checks: Vec<Check>,
+        n: u64,
+    ) -> Result<(bool, Vec<Decision>), Error> {
+        let items = checks
+            .iter()
+            .map(|check| self.item(check.as_ref()).map_err(|error| with_context(check.as_ref(), error)));
         let items = items.collect::<Result<Vec<_>, _>>()?;
-        check_places(&asks, &items)?;
-        let (folded, index_of) = fold(&asks, items)?;
+        check_hash_tags(&checks, &items)?;
+        let (folded, index_of) = fold(&checks, items)?;
         let group = Group { items: folded.iter().cloned().collect(), n };
-        let deadline = self.deadline_of(asks.iter().filter_map(|ask| ask.deadline).min());
+        let deadline = self.deadline_of(checks.iter().filter_map(|check| check.deadline).min());
         let (allowed, decisions) = match self.take(group, deadline).await {
             Ok(share) => {
                 self.charged(&folded, &share.outcome);
@@ -76,24 +81,25 @@ impl Core {
                 // An error of one key, such as corrupt state, names that key.
                 let blamed = (!error.is_unavailable()).then(|| error.item());
                 let blamed = blamed.and_then(|item| index_of.iter().position(|&index| index == item));
-                let failed = blamed.map_or(&asks[..], |at| std::slice::from_ref(&asks[at]));
+                let failed = blamed.map_or(&checks[..], |at| std::slice::from_ref(&checks[at]));
                 // Collected before the first error returns, so that the observer is notified of each check.
                 let policies: Vec<_> =
-                    failed.iter().map(|ask| self.on_failure(ask.as_ref(), error.clone())).collect();
+                    failed.iter().map(|check| self.on_failure(check.as_ref(), error.clone())).collect();
                 let policies = policies.into_iter().collect::<Result<Vec<_>, _>>()?;
-                self.all_without_store(&asks, (&folded, &index_of), n, &policies)?
+                self.all_without_store(&checks, (&folded, &index_of), n, &policies)?
             }
         };
-        let decisions: Vec<Decision> = match decisions.len() == asks.len() {
+        let decisions: Vec<Decision> = match decisions.len() == checks.len() {
             true => decisions,
             false => index_of.iter().map(|&index| decisions[index].clone()).collect(),
         };
         if n > 0 {
             // If denied, only the gates that denied are reported: the others admitted nothing.
-            let told = asks.iter().zip(&decisions).filter(|(_, decision)| allowed || !decision.is_allowed());
-            told.for_each(|(ask, decision)| {
-                self.tell_decided(decision);
-                self.tell_denied(ask.as_ref(), decision);
+            let reported =
+                checks.iter().zip(&decisions).filter(|(_, decision)| allowed || !decision.is_allowed());
+            reported.for_each(|(check, decision)| {
+                self.notify_decided(decision);
+                self.notify_denied(check.as_ref(), decision);
             });
         }
         Ok((allowed, decisions))
@@ -105,7 +111,7 @@ impl Core {
     /// others, all or nothing.
     fn all_without_store(
         &self,
-        asks: &[Ask],
+        checks: &[Check],
         (folded, index_of): (&[Item], &[usize]),
         n: u64,
         policies: &[OnFailure],
@@ -121,14 +127,15 @@ impl Core {
             true => (true, Vec::new()),
             false => self.local(&items, n)?,
         };
-        let decisions = asks.iter().zip(policies).zip(index_of).map(|((ask, policy), index)| match policy {
-            OnFailure::Local => {
-                let at = locals.iter().position(|local| local == index).unwrap_or(0);
-                Ok(decisions[at].clone())
-            }
-            OnFailure::Open => undecided(ask.as_ref(), true, Source::Open),
-            _ => undecided(ask.as_ref(), false, Source::Closed),
-        });
+        let decisions =
+            checks.iter().zip(policies).zip(index_of).map(|((check, policy), index)| match policy {
+                OnFailure::Local => {
+                    let at = locals.iter().position(|local| local == index).unwrap_or(0);
+                    Ok(decisions[at].clone())
+                }
+                OnFailure::Open => static_decision(check.as_ref(), true, Source::Open),
+                _ => static_decision(check.as_ref(), false, Source::Closed),
+            });
         let passes = match n {
             0 => decisions.clone().all(|decision| decision.is_ok_and(|it: Decision| it.is_allowed())),
             _ => passes,
@@ -143,25 +150,25 @@ pub(super) fn all_decision(
     decisions: Vec<Decision>,
     binds: impl Fn(usize) -> bool,
 ) -> AllDecision {
-    let asked: Vec<usize> = (0..decisions.len()).filter(|&at| binds(at)).collect();
-    let retry_after = asked.iter().map(|&at| decisions[at].retry_after()).max().unwrap_or_default();
-    AllDecision { allowed, binding: binding(&asked, &decisions, allowed), retry_after, decisions }
+    let charges: Vec<usize> = (0..decisions.len()).filter(|&at| binds(at)).collect();
+    let retry_after = charges.iter().map(|&at| decisions[at].retry_after()).max().unwrap_or_default();
+    AllDecision { allowed, binding: binding(&charges, &decisions, allowed), retry_after, decisions }
 }
 
 /// Checks that all keys share a cluster slot, as a script requires.
-fn check_places(asks: &[Ask], items: &[Item]) -> Result<(), Error> {
-    let apart = items.iter().position(|item| item.target.place != items[0].target.place);
+fn check_hash_tags(checks: &[Check], items: &[Item]) -> Result<(), Error> {
+    let apart = items.iter().position(|item| item.target.hash_tag != items[0].target.hash_tag);
     apart.map_or(Ok(()), |apart| {
-        let text = "its key lies in another slot of the Redis Cluster than that of the first ask, and one atomic step cannot reach both: ask for the same key, or let one sit beside the other (Ask::beside); in a file of rules, say `charge: each`";
-        Err(about(asks[apart].as_ref(), Error::config(text)))
+        let text = "its key lies in another slot of the Redis Cluster than that of the first check, and one atomic step cannot reach both: check for the same key, or let one sit beside the other (Check::colocate_with); in a file of rules, say `charge: each`";
+        Err(with_context(checks[apart].as_ref(), Error::config(text)))
     })
 }
 
 /// Sums the costs per Redis key. Returns one item per Redis key, and the index of its item for each check.
-fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error> {
+fn fold(checks: &[Check], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error> {
     let mut folded: Vec<Item> = Vec::with_capacity(items.len());
     let mut index_of = Vec::with_capacity(items.len());
-    for (ask, item) in asks.iter().zip(items) {
+    for (check, item) in checks.iter().zip(items) {
         let same = folded.iter().position(|other| other.target.redis_key == item.target.redis_key);
         let Some(index) = same else {
             index_of.push(folded.len());
@@ -170,11 +177,12 @@ fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error
         };
         let other = &mut folded[index];
         if other.target.gate.quota != item.target.gate.quota {
-            let text = "the same key is asked for under two quotas in one check_all: give the gates names of their own";
-            return Err(about(ask.as_ref(), Error::config(text)));
+            let text = "check_all was given one key under two quotas of the same gate name: give each gate its own name";
+            return Err(with_context(check.as_ref(), Error::config(text)));
         }
         other.cost = other.cost.saturating_add(item.cost);
-        check_cost(other.cost, &item.target.gate.quota).map_err(|error| about(ask.as_ref(), error))?;
+        check_cost(other.cost, &item.target.gate.quota)
+            .map_err(|error| with_context(check.as_ref(), error))?;
         other.max_delay_us = match (other.max_delay_us, item.max_delay_us) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
@@ -186,11 +194,11 @@ fn fold(asks: &[Ask], items: Vec<Item>) -> Result<(Vec<Item>, Vec<usize>), Error
 
 /// Returns the binding decision. If denied: the longest wait. If allowed: the smallest share left. The first
 /// one among equals.
-fn binding(asked: &[usize], decisions: &[Decision], allowed: bool) -> usize {
+fn binding(charges: &[usize], decisions: &[Decision], allowed: bool) -> usize {
     let tighter = |a: &Decision, b: &Decision| match allowed {
         true => u128::from(a.remaining) * u128::from(b.limit) < u128::from(b.remaining) * u128::from(a.limit),
         false => a.retry_after_us > b.retry_after_us,
     };
     let tightest = |best, at| if tighter(&decisions[at], &decisions[best]) { at } else { best };
-    asked.iter().copied().reduce(tightest).unwrap_or(0)
+    charges.iter().copied().reduce(tightest).unwrap_or(0)
 }

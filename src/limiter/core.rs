@@ -2,9 +2,9 @@
 //! answer.
 
 mod answers;
-mod asking;
 mod leasing;
-mod ordered;
+mod overridden;
+mod sending;
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -14,23 +14,23 @@ use futures_util::future::Either;
 
 #[cfg(feature = "rules")]
 pub(crate) use self::answers::CLOSED_RETRY_US;
-pub(super) use self::answers::undecided;
+pub(super) use self::answers::static_decision;
 use super::OnFailure;
-use crate::ask::AskRef;
 use crate::background::Background;
 use crate::batch::{Batch, Share};
 use crate::breaker::{self, Breaker};
+use crate::check::CheckRef;
 use crate::clock::{Clock, Stopwatch};
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
-use crate::deny_cache::{Asked, DenyCache};
+use crate::deny_cache::{Charges, DenyCache};
 use crate::error::Error;
 use crate::fallback::{self, Fallback, Instances};
-use crate::fingerprint::Fingerprints;
 use crate::key::Keyspace;
+use crate::keyed_hash::KeyedHasher;
 use crate::lease::Registry;
 use crate::observer::Observer;
-use crate::orders::{self, Orders};
+use crate::overrides::{self, Overrides};
 use crate::quota::Quota;
 use crate::store::{GateInfo, Group, Item, Outcome, Store, Target, Write};
 use crate::trace::Span;
@@ -42,12 +42,12 @@ pub(crate) struct Core {
     /// `breaker` and `fallback` are set if the store can fail.
     breaker: Option<Arc<Breaker>>,
     fallback: Option<Fallback>,
-    orders: Orders,
+    overrides: Overrides,
     background: Arc<Background>,
     /// A peek that any working store can answer.
     probe: Group,
     keyspace: Keyspace,
-    fingerprints: Fingerprints,
+    keyed_hasher: KeyedHasher,
     deadline: Duration,
     pub(crate) on_failure: OnFailure,
     observer: Option<Arc<dyn Observer>>,
@@ -69,7 +69,7 @@ pub(super) struct Settings {
     /// `None`: the processes are counted.
     pub(super) instances: Option<u64>,
     pub(super) breaker: bool,
-    pub(super) orders: bool,
+    pub(super) overrides: bool,
 }
 
 impl Core {
@@ -80,8 +80,8 @@ impl Core {
         settings: Settings,
     ) -> Result<Self, Error> {
         let Settings { background, keyspace, deadline, on_failure, observer, clock, max_keys, .. } = settings;
-        let fingerprints = Fingerprints::default();
-        let probes = asking::probes(&keyspace, &fingerprints)?;
+        let keyed_hasher = KeyedHasher::default();
+        let probes = sending::probes(&keyspace, &keyed_hasher)?;
         let probe = probes[0].clone();
         let can_fail = matches!(*store, Store::Redis(_));
         let breaker = can_fail.then(|| {
@@ -94,15 +94,15 @@ impl Core {
                 is_enabled: settings.breaker,
             }))
         });
-        let orders = Orders::new(orders::Settings {
+        let overrides = Overrides::new(overrides::Settings {
             store: store.clone(),
             breaker: breaker.clone(),
             clock: clock.clone(),
             deadline,
             observer: observer.clone(),
-            key: keyspace.orders(),
+            key: keyspace.overrides(),
             background: background.clone(),
-            follow: settings.orders,
+            follow: settings.overrides,
         });
         let fallback = breaker.clone().map(|breaker| {
             Fallback::new(fallback::Settings {
@@ -125,11 +125,11 @@ impl Core {
             deny_cache,
             breaker,
             fallback,
-            orders,
+            overrides,
             background,
             probe,
             keyspace,
-            fingerprints,
+            keyed_hasher,
             deadline,
             on_failure,
             observer,
@@ -140,31 +140,36 @@ impl Core {
     }
 
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<GateInfo, Error> {
-        GateInfo::new(&self.keyspace, &self.fingerprints, name, quota)
+        GateInfo::new(&self.keyspace, &self.keyed_hasher, name, quota)
     }
 
-    pub(crate) async fn check(&self, ask: &AskRef<'_>) -> Result<Decision, Error> {
-        let span = Span::of_ask(ask.cost);
-        let decided = self.decide(ask).await;
-        let decided = self.told(*ask, decided);
+    pub(crate) async fn check(&self, check: &CheckRef<'_>) -> Result<Decision, Error> {
+        let span = Span::of_check(check.cost);
+        let decided = self.decide(check).await;
+        let decided = self.report(*check, decided);
         span.decided(decided.as_ref());
         decided
     }
 
     /// Does the same as [`check`](Self::check) without notifying the observer. Runs everything before the
     /// first await eagerly, which keeps the future small.
-    fn decide<'a>(&'a self, ask: &'a AskRef<'a>) -> impl Future<Output = Result<Decision, Error>> + 'a {
-        let decided = match self.prepare(*ask) {
-            Ok(Prepared::Ask(group, asked)) => match self.ensure_sendable(&group) {
-                Ok(tag) => {
-                    let (since_us, taking) = self.ask_store(group, self.deadline_of(ask.deadline));
+    fn decide<'a>(&'a self, check: &'a CheckRef<'a>) -> impl Future<Output = Result<Decision, Error>> + 'a {
+        let decided = match self.prepare(*check) {
+            Ok(Prepared::Check(group, charges)) => match self.ensure_sendable(&group) {
+                Ok(hash_tag) => {
+                    let (since_us, taking) = self.call_store(group, self.deadline_of(check.deadline));
                     return Either::Left(async move {
                         let shared = taking.await;
-                        self.store_answered(tag, &shared, since_us, ask.deadline.unwrap_or(self.deadline));
-                        self.conclude(*ask, asked, shared)
+                        self.store_answered(
+                            hash_tag,
+                            &shared,
+                            since_us,
+                            check.deadline.unwrap_or(self.deadline),
+                        );
+                        self.conclude(*check, charges, shared)
                     });
                 }
-                Err(error) => self.without_store(*ask, group.items.into_iter().next(), error),
+                Err(error) => self.fallback_decision(*check, group.items.into_iter().next(), error),
             },
             Ok(Prepared::Denied(decision)) => Ok(decision),
             Err(error) => Err(error),
@@ -177,67 +182,67 @@ impl Core {
     }
 
     /// Returns a cached denial that still holds.
-    pub(crate) fn remembered(&self, ask: AskRef<'_>) -> Option<Decision> {
+    pub(crate) fn cached_denial(&self, check: CheckRef<'_>) -> Option<Decision> {
         self.deny_cache.as_ref()?;
-        match self.prepare(ask) {
-            Ok(Prepared::Denied(decision)) => self.told_at_once(ask, Ok(decision)).ok(),
+        match self.prepare(check) {
+            Ok(Prepared::Denied(decision)) => self.report_immediate(check, Ok(decision)).ok(),
             _ => None,
         }
     }
 
     /// Returns one decision per check, each made independently.
-    pub(crate) async fn check_each(&self, asks: &[AskRef<'_>]) -> Vec<Result<Decision, Error>> {
-        let span = Span::of_many(asks.len());
-        let decided = match self.has_orders() {
-            false => self.decide_each(asks).await,
-            true => Box::pin(self.check_each_under_orders(asks)).await,
+    pub(crate) async fn check_each(&self, checks: &[CheckRef<'_>]) -> Vec<Result<Decision, Error>> {
+        let span = Span::of_many(checks.len());
+        let decided = match self.has_overrides() {
+            false => self.decide_each(checks).await,
+            true => Box::pin(self.check_each_with_overrides(checks)).await,
         };
         span.many_decided(&decided);
         decided
     }
 
     /// Does the same as [`check_each`](Self::check_each), ignoring operators' overrides.
-    async fn decide_each(&self, asks: &[AskRef<'_>]) -> Vec<Result<Decision, Error>> {
-        let (mut groups, mut asked) = (Vec::with_capacity(asks.len()), Vec::with_capacity(asks.len()));
-        let decided: Vec<_> = asks
+    async fn decide_each(&self, checks: &[CheckRef<'_>]) -> Vec<Result<Decision, Error>> {
+        let (mut groups, mut charges) = (Vec::with_capacity(checks.len()), Vec::with_capacity(checks.len()));
+        let decided: Vec<_> = checks
             .iter()
-            .map(|ask| match self.prepare(*ask) {
+            .map(|check| match self.prepare(*check) {
                 Err(error) => Some(Err(error)),
                 Ok(Prepared::Denied(decision)) => Some(Ok(decision)),
-                Ok(Prepared::Ask(group, since)) => {
+                Ok(Prepared::Check(group, since)) => {
                     groups.push(group);
-                    asked.push(since);
+                    charges.push(since);
                     None
                 }
             })
             .collect();
-        let deadline = self.deadline_of(asks.iter().filter_map(|ask| ask.deadline).min());
+        let deadline = self.deadline_of(checks.iter().filter_map(|check| check.deadline).min());
         let shares = self.take_each(groups, deadline).await;
-        let mut shares = shares.into_iter().zip(asked);
+        let mut shares = shares.into_iter().zip(charges);
         let mut next = || shares.next().unwrap_or_else(|| (Err(Error::unavailable("no reply")), None));
-        let decided = asks.iter().zip(decided);
+        let decided = checks.iter().zip(decided);
         decided
-            .map(|(ask, decided)| {
-                let conclude = |(share, asked)| self.conclude(*ask, asked, share);
-                self.told(*ask, decided.unwrap_or_else(|| conclude(next())))
+            .map(|(check, decided)| {
+                let conclude = |(share, charges)| self.conclude(*check, charges, share);
+                self.report(*check, decided.unwrap_or_else(|| conclude(next())))
             })
             .collect()
     }
 
-    pub(crate) async fn write(&self, ask: AskRef<'_>, write: Write) -> Result<(), Error> {
-        let target = Target::new(ask.gate.info()?, ask.key, ask.beside);
-        self.open()?;
-        let _forgotten = Forgotten(self.deny_cache.as_ref(), &target);
-        let deadline = self.deadline_of(ask.deadline);
+    pub(crate) async fn write(&self, check: CheckRef<'_>, write: Write) -> Result<(), Error> {
+        let target = Target::new(check.gate.info()?, check.key, check.colocate_with);
+        self.ensure_open()?;
+        let _forget = ForgetOnDrop(self.deny_cache.as_ref(), &target);
+        let deadline = self.deadline_of(check.deadline);
         self.ensure_background_jobs();
-        let written = match self.ensure_available(target.place) {
+        let written = match self.ensure_available(target.hash_tag) {
             Ok(()) => self.store.write(&target, write, deadline).await,
             Err(error) => Err(error),
         };
-        self.record(target.place, &written, deadline.after);
+        self.record(target.hash_tag, &written, deadline.after);
         written.map(drop).map_err(|error| {
-            let error = about(ask, error);
-            self.tell_failed(&target.gate.name, &error);
+            let error = with_context(check, error);
+            self.notify_failed(&target.gate.name, &error);
             error
         })
     }
@@ -264,11 +269,11 @@ impl Core {
         Deadline::new(own.unwrap_or(self.deadline))
     }
 
-    pub(super) fn item(&self, ask: AskRef<'_>) -> Result<Item, Error> {
-        let target = Target::new(ask.gate.info()?, ask.key, ask.beside);
-        check_cost(ask.cost, &target.gate.quota)?;
-        let max_delay_us = max_delay_us(ask, &target.gate.quota);
-        Ok(Item { target, cost: ask.cost, max_delay_us })
+    pub(super) fn item(&self, check: CheckRef<'_>) -> Result<Item, Error> {
+        let target = Target::new(check.gate.info()?, check.key, check.colocate_with);
+        check_cost(check.cost, &target.gate.quota)?;
+        let max_delay_us = max_delay_us(check, &target.gate.quota);
+        Ok(Item { target, cost: check.cost, max_delay_us })
     }
 
     /// Removes earlier cached denials of the charged keys. Called for charges that
@@ -281,15 +286,15 @@ impl Core {
     }
 
     /// Returns the group to send to the store, or a cached denial.
-    fn prepare(&self, ask: AskRef<'_>) -> Result<Prepared, Error> {
-        let item = self.item(ask).map_err(|error| about(ask, error))?;
+    fn prepare(&self, check: CheckRef<'_>) -> Result<Prepared, Error> {
+        let item = self.item(check).map_err(|error| with_context(check, error))?;
         let denied = match &self.deny_cache {
-            Some(deny_cache) if ask.cost > 0 && self.open().is_ok() => deny_cache.find(&item),
+            Some(deny_cache) if check.cost > 0 && self.ensure_open().is_ok() => deny_cache.find(&item),
             _ => None,
         };
         let Some((answer, now_us)) = denied else {
-            let asked = self.deny_cache.as_ref().map(|deny_cache| deny_cache.asked(&item));
-            return Ok(Prepared::Ask(Group::of_one(item), asked));
+            let charges = self.deny_cache.as_ref().map(|deny_cache| deny_cache.charges(&item));
+            return Ok(Prepared::Check(Group::of_one(item), charges));
         };
         Ok(Prepared::Denied(answers::decision(&item.target.gate, answer, Source::DenyCache, now_us)))
     }
@@ -297,14 +302,14 @@ impl Core {
     /// Returns the decision on a check of one key, and records the key's state.
     fn conclude(
         &self,
-        ask: AskRef<'_>,
-        asked: Option<Asked>,
+        check: CheckRef<'_>,
+        charges: Option<Charges>,
         shared: Result<Share, Error>,
     ) -> Result<Decision, Error> {
         match shared {
             Ok(share) => {
-                let gate = ask.gate.info()?;
-                let wanted = (ask.cost.max(1), max_delay_us(ask, &gate.quota));
+                let gate = check.gate.info()?;
+                let wanted = (check.cost.max(1), max_delay_us(check, &gate.quota));
                 let decision = self.decision(gate, wanted, 0, &share);
                 if let Some(fallback) = self.fallback.as_ref().filter(|_| share.index == 0) {
                     // One caller of a merged call records for all of them: the state after the last check.
@@ -312,48 +317,48 @@ impl Core {
                     let last = last.map(|last| self.decision(gate, wanted, 0, &last));
                     let last = last.as_ref().unwrap_or(&decision);
                     if Fallback::is_worth_noting(last) {
-                        fallback.note(&self.item(ask)?.target, last, &share.outcome.before[0]);
+                        fallback.note(&self.item(check)?.target, last, &share.outcome.before[0]);
                     }
                 }
-                if let (Some(deny_cache), Some(asked)) = (&self.deny_cache, asked)
-                    && ask.cost > 0
+                if let (Some(deny_cache), Some(charges)) = (&self.deny_cache, charges)
+                    && check.cost > 0
                 {
                     if !decision.allowed {
-                        deny_cache.remember(asked, self.item(ask)?, &share);
-                    } else if deny_cache.records_charges(asked) {
-                        deny_cache.charged(&self.item(ask)?.target, share.outcome.now_us);
+                        deny_cache.remember(charges, self.item(check)?, &share);
+                    } else if deny_cache.records_charges(charges) {
+                        deny_cache.charged(&self.item(check)?.target, share.outcome.now_us);
                     }
                 }
                 Ok(decision)
             }
-            Err(error) => self.without_store(ask, None, error),
+            Err(error) => self.fallback_decision(check, None, error),
         }
     }
 
-    /// Does the same as [`told`](Self::told) for a check that was decided without waiting.
-    pub(crate) fn told_at_once(
+    /// Does the same as [`report`](Self::report) for a check that was decided without waiting.
+    pub(crate) fn report_immediate(
         &self,
-        ask: AskRef<'_>,
+        check: CheckRef<'_>,
         decided: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
-        let decided = self.told(ask, decided);
-        Span::of_ask(ask.cost).decided(decided.as_ref());
+        let decided = self.report(check, decided);
+        Span::of_check(check.cost).decided(decided.as_ref());
         decided
     }
 
     /// Applies shadow mode and notifies the observer. Peeks are not reported.
-    pub(crate) fn told(
+    pub(crate) fn report(
         &self,
-        ask: AskRef<'_>,
+        check: CheckRef<'_>,
         mut decided: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
-        if let (Ok(decision), true) = (&mut decided, ask.gate.is_shadow) {
+        if let (Ok(decision), true) = (&mut decided, check.gate.is_shadow) {
             decision.shadow = !decision.allowed;
             decision.allowed = true;
         }
-        if let (Ok(decision), true) = (&decided, ask.cost > 0) {
-            self.tell_decided(decision);
-            self.tell_denied(ask, decision);
+        if let (Ok(decision), true) = (&decided, check.cost > 0) {
+            self.notify_decided(decision);
+            self.notify_denied(check, decision);
         }
         decided
     }
@@ -371,9 +376,9 @@ impl std::fmt::Debug for Core {
 }
 
 /// Removes cached denials of a key that was written, also if the caller drops its future.
-struct Forgotten<'a>(Option<&'a DenyCache>, &'a Target);
+struct ForgetOnDrop<'a>(Option<&'a DenyCache>, &'a Target);
 
-impl Drop for Forgotten<'_> {
+impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
         if let Some(deny_cache) = self.0 {
             deny_cache.forget(self.1);
@@ -383,7 +388,7 @@ impl Drop for Forgotten<'_> {
 
 /// The result of preparing a check before the store is called.
 enum Prepared {
-    Ask(Group, Option<Asked>),
+    Check(Group, Option<Charges>),
     Denied(Decision),
 }
 
@@ -391,8 +396,8 @@ enum Prepared {
 ///
 /// `None` where the algorithm has no delay: checks that differ in nothing else are equal, so they merge and
 /// share cached denials.
-fn max_delay_us(ask: AskRef<'_>, quota: &Quota) -> Option<u64> {
-    let delay = ask.max_delay.filter(|_| quota.has_queue())?;
+fn max_delay_us(check: CheckRef<'_>, quota: &Quota) -> Option<u64> {
+    let delay = check.max_delay.filter(|_| quota.has_queue())?;
     Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52))
 }
 
@@ -403,9 +408,9 @@ pub(super) fn check_cost(cost: u64, quota: &Quota) -> Result<(), Error> {
     }
 }
 
-pub(super) fn about(ask: AskRef<'_>, error: Error) -> Error {
-    match ask.gate.info() {
-        Ok(info) => error.about(info.name, ask.key),
+pub(super) fn with_context(check: CheckRef<'_>, error: Error) -> Error {
+    match check.gate.info() {
+        Ok(info) => error.with_context(info.name, check.key),
         Err(_) => error,
     }
 }

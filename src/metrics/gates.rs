@@ -1,5 +1,5 @@
-//! What is counted for each gate: found by its name without a lock, and counted without a word to the
-//! recorder but the first time.
+//! The counters of each gate. Finding them by the gate's name takes no lock. The recorder is called only at
+//! the first use of a counter.
 
 use std::sync::OnceLock;
 
@@ -10,35 +10,35 @@ use super::register::Register;
 use crate::decision::Decision;
 use crate::gate_name::GateName;
 
-/// A power of two. Names of gates are as many as a program or its files hold, so that nobody fills this by asking;
-/// what is beyond it is counted under [`OTHER`].
-const PLACES: usize = 1 << 14;
-/// How far a name may lie from its place.
-const NEAR: usize = 64;
+/// The number of table slots, a power of two. Gate names come from the program and its files, so clients
+/// cannot fill the table. Gates without a slot are counted under [`OTHER`].
+const SLOTS: usize = 1 << 14;
+/// The maximum number of slots probed for a name.
+const MAX_PROBES: usize = 64;
 const OTHER: &str = "other";
 
-/// Allowed, denied, denied but for shadow mode.
+/// Allowed, denied, and admitted only because of shadow mode.
 const OUTCOMES: usize = 3;
-/// At least as many as there are variants of `Source`.
+/// At least the number of variants of `Source`.
 const SOURCES: usize = 12;
 const FATES: [&str; 4] = ["taken", "spent", "returned", "stranded"];
 
 pub(super) struct Gates {
-    places: Box<[OnceLock<Box<Counts>>]>,
-    other: Counts,
+    slots: Box<[OnceLock<Box<GateCounters>>]>,
+    other: GateCounters,
 }
 
 impl Gates {
     pub(super) fn new() -> Self {
-        let places = (0..PLACES).map(|_| OnceLock::new()).collect();
-        Self { places, other: Counts::new(None) }
+        let slots = (0..SLOTS).map(|_| OnceLock::new()).collect();
+        Self { slots, other: GateCounters::new(None) }
     }
 
     #[inline]
-    pub(super) fn of(&self, gate: &GateName) -> &Counts {
-        let first = place(gate);
-        for at in first..first + NEAR {
-            let counts = self.places[at % PLACES].get_or_init(|| Box::new(Counts::new(Some(*gate))));
+    pub(super) fn of(&self, gate: &GateName) -> &GateCounters {
+        let first = slot(gate);
+        for at in first..first + MAX_PROBES {
+            let counts = self.slots[at % SLOTS].get_or_init(|| Box::new(GateCounters::new(Some(*gate))));
             if counts.gate.is_some_and(|known| known.words().eq(gate.words())) {
                 return counts;
             }
@@ -46,28 +46,28 @@ impl Gates {
         &self.other
     }
 
-    pub(super) fn named(&self, gate: &str) -> &Counts {
+    pub(super) fn named(&self, gate: &str) -> &GateCounters {
         GateName::new(gate).map_or(&self.other, |gate| self.of(&gate))
     }
 }
 
-/// One gate's. Each is made when first needed: most gates never see most sources.
-pub(super) struct Counts {
-    /// `None`: all for which there is no place.
+/// The counters of one gate. Each is created at its first use: most gates never use most sources.
+pub(super) struct GateCounters {
+    /// `None` for all gates without a slot.
     gate: Option<GateName>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     near_limit: OnceLock<Counter>,
     lease: OnceLock<Lease>,
 }
 
-/// Of a leased gate.
+/// The counters of a leased gate.
 pub(super) struct Lease {
-    /// By their places in [`FATES`].
+    /// Indexed like [`FATES`].
     pub(super) units: [Counter; FATES.len()],
     pub(super) held: Gauge,
 }
 
-impl Counts {
+impl GateCounters {
     fn new(gate: Option<GateName>) -> Self {
         Self { gate, decisions: Default::default(), near_limit: OnceLock::new(), lease: OnceLock::new() }
     }
@@ -80,8 +80,8 @@ impl Counts {
             (false, false) => 1,
         };
         let source = decision.source();
-        let place = &self.decisions[outcome][source as usize % SOURCES];
-        place.get_or_init(|| {
+        let counter = &self.decisions[outcome][source as usize % SOURCES];
+        counter.get_or_init(|| {
             let labels =
                 [("gate", self.name()), ("outcome", decision.outcome()), ("source", source.as_str())];
             register.counter(&names::DECISIONS, &labels)
@@ -105,10 +105,11 @@ impl Counts {
     }
 }
 
-/// Nobody chooses names of gates to have them meet.
+/// Returns a gate's first slot. The hash has no secret seed: clients do not choose gate names, so they cannot
+/// make them collide.
 #[inline]
-fn place(gate: &GateName) -> usize {
+fn slot(gate: &GateName) -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let hash = gate.words().fold(0_u64, |hash, word| (hash.rotate_left(23) ^ word).wrapping_mul(ODD));
-    (hash >> (64 - PLACES.ilog2())) as usize
+    (hash >> (64 - SLOTS.ilog2())) as usize
 }

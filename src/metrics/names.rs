@@ -1,42 +1,42 @@
-//! What is counted: every name, with its labels, its unit and what it says. Nothing else in this
-//! crate spells them; the dashboard, the alerts and the documents are held to them by a test.
+//! The metrics: every name with its labels, its unit and its description. No other code of this crate
+//! contains the names. A test checks the dashboard, the alerts and the documents against them.
 
 pub use metrics::Unit;
 
-/// A metric by its name.
+/// A metric: its name and properties.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Metric {
-    /// As the recorder is told it, such as `tidegate_decisions_total`.
+    /// The name passed to the recorder, such as `tidegate_decisions_total`.
     pub name: &'static str,
-    /// What it counts in.
+    /// The unit of its values.
     pub unit: Unit,
-    /// What kind of metric it is.
-    pub kind: Kind,
-    /// By what it is told apart. Never by a key.
+    /// Counter, gauge or histogram.
+    pub kind: MetricKind,
+    /// The names of its labels. No label holds a key.
     pub labels: &'static [&'static str],
-    /// One sentence, as it is given to the recorder.
+    /// The description passed to the recorder.
     pub description: &'static str,
 }
 
-/// What kind of metric it is.
+/// The kind of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Only ever grows.
+pub enum MetricKind {
+    /// Only increases.
     Counter,
-    /// Goes up and down.
+    /// Increases and decreases.
     Gauge,
-    /// How values are spread.
+    /// A distribution of values.
     Histogram,
 }
 
-/// Upper bounds for histograms in [`Unit::Seconds`]: from a tenth of a millisecond, as Redis next door
-/// answers, past the default deadline of 0.1 s.
+/// Upper bucket bounds for histograms in [`Unit::Seconds`]: from 0.1 ms, the reply time of a nearby Redis, to
+/// beyond the default deadline of 0.1 s.
 pub const SECONDS: [f64; 12] =
     [0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
 
-/// Upper bounds for histograms in [`Unit::Count`]: asks of one call.
-pub const ASKS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0, 4_096.0];
+/// Upper bucket bounds for histograms in [`Unit::Count`]: checks per call.
+pub const CHECKS: [f64; 10] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0, 4_096.0];
 
 macro_rules! metrics {
     ($($constant:ident: $kind:ident $name:literal in $unit:ident by $labels:tt, $description:literal;)*) => {
@@ -45,50 +45,50 @@ macro_rules! metrics {
             pub const $constant: Metric = Metric {
                 name: $name,
                 unit: Unit::$unit,
-                kind: Kind::$kind,
+                kind: MetricKind::$kind,
                 labels: &$labels,
                 description: $description,
             };
         )*
 
-        /// All of them.
+        /// All metrics.
         pub const ALL: &[Metric] = &[$($constant),*];
     };
 }
 
 metrics! {
     DECISIONS: Counter "tidegate_decisions_total" in Count by ["gate", "outcome", "source"],
-        "Asks that were decided.";
+        "Checks that were decided.";
     NEAR_LIMIT: Counter "tidegate_near_limit_total" in Count by ["gate"],
-        "Asks that the store admitted, with less than a fifth of the limit left after them.";
+        "Checks that the store admitted with less than a fifth of the limit left.";
     WAIT: Histogram "tidegate_wait_seconds" in Seconds by [],
-        "How long callers waited for the store, in line and for its answer; one in eight is looked at.";
+        "Time that callers waited for the store, in the queue and in flight; one wait in eight is sampled.";
     CALL: Histogram "tidegate_call_seconds" in Seconds by [],
-        "How long calls to the store took.";
-    CALL_ASKS: Histogram "tidegate_call_asks" in Count by [],
-        "How many asks went to the store in one call.";
+        "Duration of calls to the store.";
+    CALL_CHECKS: Histogram "tidegate_call_checks" in Count by [],
+        "Checks per call to the store.";
     CALL_GROUPS: Counter "tidegate_call_groups_total" in Count by [],
-        "What the store was asked after equal asks were merged; few beside the asks mean hot keys.";
+        "Requests sent to the store after coalescing. Low relative to checks means hot keys.";
     ERRORS: Counter "tidegate_errors_total" in Count by ["kind"],
-        "Asks and charges that the store did not answer, or refused.";
+        "Checks and charges that the store did not answer, or rejected.";
     BREAKER_OPEN: Gauge "tidegate_breaker_open" in Count by [],
-        "Circuit breakers that are open: 1 while Redis is not asked.";
+        "Open circuit breakers: 1 while checks are not sent to Redis.";
     BREAKER_OPENED: Counter "tidegate_breaker_opened_total" in Count by [],
-        "How often a circuit breaker opened.";
+        "Times that a circuit breaker opened.";
     LEASE_UNITS: Counter "tidegate_lease_units_total" in Count by ["gate", "fate"],
-        "Units that leases took, and what became of them.";
+        "Units that leases took, spent, returned or stranded.";
     LEASE_HELD: Gauge "tidegate_lease_units_held" in Count by ["gate"],
-        "Units that leases hold: taken, and not known to be spent, returned or stranded.";
+        "Units that leases hold: taken, and not yet reported as spent, returned or stranded.";
     INSTANCES: Gauge "tidegate_instances" in Count by [],
-        "Processes that share the quotas, as this one counted them last.";
-    ORDERS: Gauge "tidegate_orders" in Count by ["kind"],
-        "Orders of operators in force: gates that are switched, keys with another quota.";
+        "Processes that share the quotas, by the latest count of this process.";
+    OVERRIDES: Gauge "tidegate_overrides" in Count by ["kind"],
+        "Active overrides by operators: switched gates, and keys with another quota.";
     RULES: Gauge "tidegate_rules" in Count by [],
-        "Rules in force.";
+        "Active rules.";
     RULES_LOADED: Gauge "tidegate_rules_loaded_timestamp_seconds" in Seconds by [],
-        "When the rules in force were loaded, since 1970.";
+        "Unix time at which the active rules were loaded.";
     RELOADS: Counter "tidegate_rules_reloads_total" in Count by ["result"],
-        "How often files of rules were read anew.";
+        "Reloads of the rules files, by result.";
     RELOAD_GOOD: Gauge "tidegate_rules_last_reload_good" in Count by [],
-        "0 where the files hold a mistake and older rules are in force, else 1.";
+        "0 while the files contain an error and the previous rules stay active, otherwise 1.";
 }

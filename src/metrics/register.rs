@@ -1,15 +1,15 @@
-//! Where counters come from: the program's recorder, or one of its own.
+//! Registers metrics with the program's recorder, or with a given one.
 
 use metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder};
 
-use super::names::{self, Kind, Metric};
+use super::names::{self, Metric, MetricKind};
 
 pub(super) struct Register(Option<Box<dyn Recorder + Send + Sync>>);
 
 const METADATA: Metadata<'_> = Metadata::new("tidegate", Level::INFO, Some(module_path!()));
 
 impl Register {
-    /// The program's recorder.
+    /// Uses the program's recorder.
     pub(super) const fn global() -> Self {
         Self(None)
     }
@@ -22,9 +22,9 @@ impl Register {
         for Metric { name, unit, kind, description, .. } in names::ALL {
             self.with(|recorder| {
                 let describe = match kind {
-                    Kind::Counter => Recorder::describe_counter,
-                    Kind::Gauge => Recorder::describe_gauge,
-                    Kind::Histogram => Recorder::describe_histogram,
+                    MetricKind::Counter => Recorder::describe_counter,
+                    MetricKind::Gauge => Recorder::describe_gauge,
+                    MetricKind::Histogram => Recorder::describe_histogram,
                 };
                 describe(recorder, (*name).into(), Some(*unit), (*description).into());
             });
@@ -43,10 +43,10 @@ impl Register {
         self.with(|recorder| recorder.register_histogram(&key(metric, &[]), &METADATA))
     }
 
-    fn with<T>(&self, what: impl FnOnce(&dyn Recorder) -> T) -> T {
+    fn with<T>(&self, register: impl FnOnce(&dyn Recorder) -> T) -> T {
         match &self.0 {
-            Some(recorder) => what(&**recorder),
-            None => metrics::with_recorder(what),
+            Some(recorder) => register(&**recorder),
+            None => metrics::with_recorder(register),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Why numbers do not make a quota. Known at compile time where they are.
+//! The reasons why numbers do not form a valid quota. Available in `const` contexts too.
 
 use crate::error::Error;
 
@@ -49,7 +49,7 @@ impl Invalid {
     }
 }
 
-/// Each of these compiles:
+/// Each of these items compiles:
 ///
 /// ```
 /// # use std::time::Duration;
@@ -66,7 +66,7 @@ impl Invalid {
 /// const _: Quota = Quota::sliding_log(1, MINUTE).count_denied();
 /// ```
 ///
-/// And none of these:
+/// None of these items compiles:
 ///
 /// ```compile_fail,E0080
 /// # use std::time::Duration;

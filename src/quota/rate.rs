@@ -1,4 +1,4 @@
-//! How fast a bucket refills or drains: units in a period.
+//! The speed at which a bucket refills or drains: units per period.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,16 +6,16 @@ use std::time::Duration;
 use super::invalid::Invalid;
 use crate::error::Error;
 
-/// The longest period or window, ten years, in microseconds.
+/// The maximum period or window: ten years, in microseconds.
 pub(crate) const LONGEST_US: u64 = 10 * 365 * 86_400 * 1_000_000;
 
-/// The largest number of units that any quota or rate may name.
-pub(crate) const MOST_UNITS: u64 = 1 << 48;
+/// The maximum number of units of a quota or a rate.
+pub(crate) const MAX_UNITS: u64 = 1 << 48;
 
-/// Units in a period: the refill of a token bucket, the outflow of a leaky one.
+/// Units per period: the refill of a token bucket, or the outflow of a leaky bucket.
 ///
-/// The unit is yours (requests, bytes, tokens). A rate is continuous:
-/// `per_minute(60)` gives one unit each second, not 60 at the end of a minute.
+/// The caller chooses the unit (requests, bytes, tokens). A rate is continuous: `per_minute(60)` gives one
+/// unit each second, not 60 at the end of a minute.
 ///
 /// ```
 /// use std::time::Duration;
@@ -32,10 +32,9 @@ pub struct Rate {
 
 /// # Constructors
 ///
-/// All of them take 1 to 2^48 units and a period of whole microseconds from
-/// 1 µs to ten years.
+/// All constructors take 1 to 2^48 units. A period is whole microseconds from 1 µs to ten years.
 impl Rate {
-    /// `units` in each second.
+    /// Returns a rate of `units` per second.
     ///
     /// # Panics
     ///
@@ -45,7 +44,7 @@ impl Rate {
         Self::new(units, Duration::from_secs(1))
     }
 
-    /// `units` in each minute.
+    /// Returns a rate of `units` per minute.
     ///
     /// # Panics
     ///
@@ -55,7 +54,7 @@ impl Rate {
         Self::new(units, Duration::from_secs(60))
     }
 
-    /// `units` in each hour.
+    /// Returns a rate of `units` per hour.
     ///
     /// # Panics
     ///
@@ -65,7 +64,7 @@ impl Rate {
         Self::new(units, Duration::from_secs(3_600))
     }
 
-    /// `units` in each day of 24 hours.
+    /// Returns a rate of `units` per day of 24 hours.
     ///
     /// # Panics
     ///
@@ -75,12 +74,12 @@ impl Rate {
         Self::new(units, Duration::from_secs(86_400))
     }
 
-    /// `units` in each `period`.
+    /// Returns a rate of `units` per `period`.
     ///
     /// # Panics
     ///
-    /// If `units` or `period` is outside the bounds above; in a `const` that is
-    /// a compile error. [`Rate::try_new`] is for numbers known only at run time.
+    /// If `units` or `period` is outside the bounds above; in a `const` that is a compile error. Use
+    /// [`Rate::try_new`] for numbers known only at run time.
     #[must_use]
     pub const fn new(units: u64, period: Duration) -> Self {
         match Self::build(units, period) {
@@ -89,7 +88,7 @@ impl Rate {
         }
     }
 
-    /// `units` in each `period`, for numbers known only at run time.
+    /// Returns a rate of `units` per `period`, for numbers known only at run time.
     ///
     /// # Errors
     ///
@@ -99,7 +98,7 @@ impl Rate {
     }
 
     const fn build(units: u64, period: Duration) -> Result<Self, Invalid> {
-        if units == 0 || units > MOST_UNITS {
+        if units == 0 || units > MAX_UNITS {
             return Err(Invalid::RateUnits);
         }
         match whole_micros(period, 1) {
@@ -109,22 +108,22 @@ impl Rate {
     }
 }
 
-/// # What it was made of
+/// # Properties
 impl Rate {
-    /// How many units there are in each [`period`](Self::period).
+    /// Returns the number of units per [`period`](Self::period).
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.units
     }
 
-    /// The time in which [`units`](Self::units) are refilled or drained.
+    /// Returns the time in which [`units`](Self::units) are refilled or drained.
     #[must_use]
     pub const fn period(&self) -> Duration {
         Duration::from_micros(self.period_us)
     }
 }
 
-/// Such as `5/s`, `100/min`, `1/1500ms`.
+/// Displays `5/s`, `100/min` or `1/1500ms`, for example.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let period = match self.period_us {
@@ -138,17 +137,17 @@ impl fmt::Display for Rate {
     }
 }
 
-/// `duration` in µs, if it is a whole number of them from `least` to ten years.
-pub(crate) const fn whole_micros(duration: Duration, least: u64) -> Option<u64> {
+/// Returns `duration` in µs if it is a whole number of microseconds, from `min_us` to ten years.
+pub(crate) const fn whole_micros(duration: Duration, min_us: u64) -> Option<u64> {
     let us = duration.as_micros();
-    if !duration.subsec_nanos().is_multiple_of(1_000) || us > LONGEST_US as u128 || us < least as u128 {
+    if !duration.subsec_nanos().is_multiple_of(1_000) || us > LONGEST_US as u128 || us < min_us as u128 {
         return None;
     }
     Some(us as u64)
 }
 
-/// A span as it stands in Redis keys and texts: in the largest of s, ms and us
-/// that holds it exactly, so that two spans never print alike.
+/// A duration as written in Redis keys and messages: in the largest of the units s, ms and us that represents
+/// it exactly. So two different durations never print the same text.
 #[derive(Clone, Copy)]
 pub(crate) struct Micros(pub(crate) u64);
 

@@ -1,4 +1,4 @@
-//! Quotas and rates as data, checked like any other when read back.
+//! Serialization of quotas and rates. Deserialization validates them like the constructors.
 
 use std::time::Duration;
 
@@ -60,10 +60,10 @@ impl Serialize for Quota {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let data = match *self.kind() {
             Kind::TokenBucket(bucket) => {
-                QuotaData::TokenBucket { capacity: bucket.capacity, rate: bucket.said }
+                QuotaData::TokenBucket { capacity: bucket.capacity, rate: bucket.configured_rate }
             }
             Kind::LeakyBucket(LeakyBucket(bucket)) => {
-                QuotaData::LeakyBucket { queue: bucket.capacity, rate: bucket.said }
+                QuotaData::LeakyBucket { queue: bucket.capacity, rate: bucket.configured_rate }
             }
             Kind::FixedWindow(fixed) => QuotaData::FixedWindow {
                 limit: fixed.limit,

@@ -1,10 +1,10 @@
 //! One process's share of a quota, which it uses while Redis is unavailable.
 
-use super::kind::{MOST_TICKS, fraction_below};
+use super::kind::{MAX_TICKS, fraction_below};
 use super::{Kind, LeakyBucket, Quota, TokenBucket};
 
 /// A larger number of instances is clamped to this.
-const MOST_INSTANCES: u64 = 65_535;
+const MAX_INSTANCES: u64 = 65_535;
 
 /// Scales `units` of a quota to units of its share, rounded up.
 pub(crate) fn units_of_share(units: u64, limit: u64, share: &Quota) -> u64 {
@@ -16,7 +16,7 @@ impl Quota {
     /// `instances` and rounded up; a level drains at `rate / instances`. So all shares together exceed
     /// the quota by less than one unit per instance.
     pub(crate) fn share(&self, instances: u64) -> Self {
-        let instances = instances.clamp(1, MOST_INSTANCES);
+        let instances = instances.clamp(1, MAX_INSTANCES);
         let part = |limit: u64| limit.div_ceil(instances);
         let mut share = *self;
         match &mut share.kind {
@@ -33,10 +33,10 @@ impl Quota {
 
 impl TokenBucket {
     fn share(&self, capacity: u64, instances: u64) -> Self {
-        let most_per = MOST_TICKS / capacity;
-        let (rate, per) = match fraction_below(self.rate, self.per * instances, most_per) {
+        let max_per = MAX_TICKS / capacity;
+        let (rate, per) = match fraction_below(self.rate, self.per * instances, max_per) {
             // Below the slowest rate that a bucket can have.
-            (0, _) => (1, most_per),
+            (0, _) => (1, max_per),
             fraction => fraction,
         };
         Self { capacity, rate, per, ..*self }

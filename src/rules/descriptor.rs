@@ -8,11 +8,12 @@ use smallvec::SmallVec;
 use crate::as_key::AsKey;
 
 /// A key and its value.
-pub(super) type Entry<'a> = (&'a str, Cow<'a, [u8]>);
+pub(super) type DescriptorEntry<'a> = (&'a str, Cow<'a, [u8]>);
 
 /// A list of keys and values to limit: `("user", "42")`, or
-/// `("message_type", "marketing"), ("to_number", "2061234567")`. A rule matches a descriptor with exactly the same
-/// keys in the same order.
+/// `("message_type", "marketing"), ("to_number", "2061234567")`.
+///
+/// A rule matches a descriptor with exactly the same keys in the same order.
 ///
 /// ```
 /// use tidegate::rules::Descriptor;
@@ -23,7 +24,7 @@ pub(super) type Entry<'a> = (&'a str, Cow<'a, [u8]>);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Descriptor<'a> {
-    pub(super) entries: SmallVec<[Entry<'a>; 4]>,
+    pub(super) entries: SmallVec<[DescriptorEntry<'a>; 4]>,
     pub(super) hits: u64,
     pub(super) tier: Option<Cow<'a, str>>,
 }
@@ -87,13 +88,12 @@ impl<'a> Descriptor<'a> {
     }
 }
 
-/// Displays the entries: `auth_type=login,user=42`; a comma or backslash in a value is preceded by a
-/// backslash.
+/// Formats the entries as `auth_type=login,user=42`. A backslash escapes each comma and backslash in a value.
 impl fmt::Display for Descriptor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, (key, value)) in self.entries.iter().enumerate() {
+        for (index, (key, value)) in self.entries.iter().enumerate() {
             let value = String::from_utf8_lossy(value).replace('\\', "\\\\").replace(',', "\\,");
-            write!(f, "{}{key}={value}", if place > 0 { "," } else { "" })?;
+            write!(f, "{}{key}={value}", if index > 0 { "," } else { "" })?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Why a descriptor meets a rule, or none: for people.
+//! Explains to an operator why a rule matches a descriptor, or why none does.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use super::load::Rules;
 use super::rule::{Pattern, Rule};
 use super::tree::{Branch, Level};
 
-/// How many keys or values are named where several stand.
-const MOST_NAMED: usize = 8;
+/// The maximum number of keys or values that a message lists.
+const MAX_NAMED: usize = 8;
 
-/// The way of a descriptor down the rules of its domain, from [`Rules::explain`].
+/// The path of a descriptor through the rules of its domain, from [`Rules::explain`].
 ///
 /// ```
 /// use tidegate::rules::{Descriptor, Rules};
@@ -20,8 +20,8 @@ const MOST_NAMED: usize = 8;
 /// let rules = Rules::parse("auth.yaml", text)?;
 /// let explanation = rules.explain("auth", &Descriptor::from([("usr", "ada")]));
 /// assert!(explanation.rule().is_none());
-/// assert_eq!(explanation.why_not(), Some("`usr` is met by nothing here: there is `user`; did you mean `user`?"));
-/// # Ok::<(), tidegate::rules::Mistakes>(())
+/// assert_eq!(explanation.why_not(), Some("no match for the key `usr`; available: `user`; did you mean `user`?"));
+/// # Ok::<(), tidegate::rules::ConfigErrors>(())
 /// ```
 #[derive(Clone, Debug)]
 pub struct Explanation<'r> {
@@ -30,7 +30,7 @@ pub struct Explanation<'r> {
     why_not: Option<String>,
 }
 
-/// An entry of a descriptor, and what it was met by.
+/// An entry of a descriptor and the part of the rules that matches it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Met {
     entry: String,
@@ -41,19 +41,19 @@ pub struct Met {
 }
 
 impl Explanation<'_> {
-    /// The entries that were met, from the first on.
+    /// Returns the matched entries, starting with the first.
     #[must_use]
     pub fn way(&self) -> &[Met] {
         &self.way
     }
 
-    /// The rule at its end.
+    /// Returns the matching rule.
     #[must_use]
     pub const fn rule(&self) -> Option<&Rule> {
         self.rule
     }
 
-    /// What was not met, or is missing; `None` where there is a rule.
+    /// Returns why no rule matches; `None` if there is one.
     #[must_use]
     pub fn why_not(&self) -> Option<&str> {
         self.why_not.as_deref()
@@ -61,25 +61,26 @@ impl Explanation<'_> {
 }
 
 impl Met {
-    /// The entry: `auth_type=login`.
+    /// Returns the entry: `auth_type=login`.
     #[must_use]
     pub fn entry(&self) -> &str {
         &self.entry
     }
 
-    /// What met it: ``the value `login` ``, ``the beginning `api*` ``, `the key without a value`.
+    /// Returns the matching part of the rules: ``the value `login` ``, ``the prefix `api*` ``, or
+    /// `the key without a value`.
     #[must_use]
     pub fn by(&self) -> &str {
         &self.by
     }
 
-    /// The file and the line of what met it.
+    /// Returns the file and line of the matching part.
     #[must_use]
     pub fn origin(&self) -> (&str, usize) {
         (&self.file, self.line)
     }
 
-    /// What would have met it too, but is less specific.
+    /// Returns the parts of the rules that match too, but are less specific.
     #[must_use]
     pub fn passed_over(&self) -> &[String] {
         &self.passed_over
@@ -88,7 +89,7 @@ impl Met {
 
 impl fmt::Display for Met {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is met by {} ({}:{})", self.entry, self.by, self.file, self.line)?;
+        write!(f, "{} matches {} ({}:{})", self.entry, self.by, self.file, self.line)?;
         match &*self.passed_over {
             [] => Ok(()),
             passed_over => write!(f, ", which is more specific than {}", passed_over.join(", ")),
@@ -97,7 +98,7 @@ impl fmt::Display for Met {
 }
 
 impl Rules {
-    /// Which rule a descriptor meets, and by which way; or what of it is not met.
+    /// Explains which rule matches a descriptor and by which path, or which entry has no match.
     #[must_use]
     pub fn explain(&self, domain: &str, descriptor: &Descriptor<'_>) -> Explanation<'_> {
         let mut way = Vec::new();
@@ -113,66 +114,66 @@ impl Rules {
         let Some(found) = domains.get(domain) else {
             let mut known: Vec<&str> = domains.keys().map(|name| &**name).collect();
             known.sort_unstable();
-            return Err(format!("no file has the domain `{domain}`{}", there_is(domain, &known)));
+            return Err(format!("no file has the domain `{domain}`{}", available(domain, &known)));
         };
         let mut level = &found.top;
         let mut last: Option<&Branch> = None;
         for entry @ (key, value) in &descriptor.entries {
             let candidates = level.candidates(entry);
             let [(pattern, branch), passed_over @ ..] = &*candidates else {
-                return Err(unmet(level, key, &String::from_utf8_lossy(value)));
+                return Err(no_match(level, key, &String::from_utf8_lossy(value)));
             };
             way.push(Met {
                 entry: format!("{key}={}", String::from_utf8_lossy(value)),
-                by: said(pattern),
+                by: describe(pattern),
                 file: branch.file.to_string(),
                 line: branch.line,
-                passed_over: passed_over.iter().map(|(pattern, _)| said(pattern)).collect(),
+                passed_over: passed_over.iter().map(|(pattern, _)| describe(pattern)).collect(),
             });
             (level, last) = (&branch.below, Some(*branch));
         }
         let rule = last.and_then(|branch| branch.rule);
         rule.map(|index| &**self.shared(index)).ok_or_else(|| {
-            let more: Vec<&str> = level.keys().collect();
-            match (last, &*more) {
-                (None, _) => "it has no entries, and no rule is met by nothing".to_owned(),
-                (_, []) => "no `rate_limit` stands here".to_owned(),
-                (_, more) => format!("no `rate_limit` stands here; it can go on with {}", listed(more)),
+            let next_keys: Vec<&str> = level.keys().collect();
+            match (last, &*next_keys) {
+                (None, _) => "the descriptor has no entries: no rule matches an empty descriptor".to_owned(),
+                (_, []) => "no `rate_limit` at this level".to_owned(),
+                (_, keys) => format!("no `rate_limit` at this level; the next key can be {}", listed(keys)),
             }
         })
     }
 }
 
-fn said(pattern: &Pattern) -> String {
+fn describe(pattern: &Pattern) -> String {
     match pattern {
         Pattern::Exact(value) => format!("the value `{value}`"),
-        Pattern::Prefix(prefix) => format!("the beginning `{prefix}*`"),
+        Pattern::Prefix(prefix) => format!("the prefix `{prefix}*`"),
         Pattern::Any => "the key without a value".to_owned(),
     }
 }
 
-fn unmet(level: &Level, key: &str, value: &str) -> String {
+fn no_match(level: &Level, key: &str, value: &str) -> String {
     let keys: Vec<&str> = level.keys().collect();
     if keys.is_empty() {
-        return format!("`{key}` is met by nothing: nothing can follow here");
+        return format!("no match for the key `{key}`: no rule continues at this level");
     }
     if !keys.contains(&key) {
-        return format!("`{key}` is met by nothing here{}", there_is(key, &keys));
+        return format!("no match for the key `{key}`{}", available(key, &keys));
     }
     let values = level.values(key);
     let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    format!("`{key}` stands here, but not with `{value}`{}", there_is(value, &values))
+    format!("no match for the value `{value}` of `{key}`{}", available(value, &values))
 }
 
-fn there_is(wanted: &str, known: &[&str]) -> String {
+fn available(wanted: &str, known: &[&str]) -> String {
     let near = closest(wanted, known.iter().copied());
     let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    format!(": there is {}{near}", listed(known))
+    format!("; available: {}{near}", listed(known))
 }
 
 fn listed(names: &[&str]) -> String {
-    let named: Vec<String> = names.iter().take(MOST_NAMED).map(|name| format!("`{name}`")).collect();
-    match names.len().saturating_sub(MOST_NAMED) {
+    let named: Vec<String> = names.iter().take(MAX_NAMED).map(|name| format!("`{name}`")).collect();
+    match names.len().saturating_sub(MAX_NAMED) {
         0 => named.join(", "),
         more => format!("{} and {more} more", named.join(", ")),
     }

@@ -1,5 +1,4 @@
-//! What may stand in a file. The reader and the schema know fields from here
-//! alone.
+//! The fields of a rule file. The reader and the JSON Schema both take the fields from these tables.
 
 mod actions;
 
@@ -9,46 +8,47 @@ pub(super) use self::actions::{
     REQUEST_HEADERS, STRING, TIER_OF,
 };
 
-/// What a map may hold.
-pub(super) struct Table {
-    /// What it is called in messages.
-    pub(super) what: &'static str,
+/// The fields of a map.
+pub(super) struct FieldTable {
+    /// The name of the map in messages, with its article.
+    pub(super) label: &'static str,
     pub(super) fields: &'static [Field],
-    /// Those of them that have to be there.
+    /// The names of the required fields.
     pub(super) required: &'static [&'static str],
-    /// Fields of Envoy's that are not honoured, with the reason.
-    pub(super) refused: &'static [(&'static str, &'static str)],
+    /// Envoy's fields that are not supported, each with the reason.
+    pub(super) unsupported: &'static [(&'static str, &'static str)],
 }
 
 pub(super) struct Field {
     pub(super) name: &'static str,
-    pub(super) kind: Kind,
+    pub(super) kind: FieldKind,
     pub(super) help: &'static str,
 }
 
-pub(super) enum Kind {
+pub(super) enum FieldKind {
     Text,
     Flag,
-    /// A whole number, at least so much.
+    /// A whole number with this minimum.
     Count(u64),
-    /// Such as `15m`.
+    /// A duration such as `15m`.
     Duration,
     Choice(&'static [&'static str]),
-    One(&'static Table),
-    Many(&'static Table),
-    /// By names that the user gives.
-    Named(&'static Table),
+    One(&'static FieldTable),
+    Many(&'static FieldTable),
+    /// A map from names that the operator chooses.
+    Named(&'static FieldTable),
 }
 
-const fn field(name: &'static str, kind: Kind, help: &'static str) -> Field {
+const fn field(name: &'static str, kind: FieldKind, help: &'static str) -> Field {
     Field { name, kind, help }
 }
 
-/// With `all` the whole request is charged or nothing is.
+/// Values of `charge`. With `all`, a request charges all its rules or none.
 pub(super) const CHARGES: &[&str] = &["all", "each"];
 
-/// Units as Envoy's, in seconds.
+/// Envoy's units.
 pub(super) const UNITS: &[&str] = &["second", "minute", "hour", "day", "week", "month", "year"];
+/// The length of each unit in [`UNITS`], in seconds.
 pub(super) const UNIT_SECONDS: [u64; 7] = [1, 60, 3_600, 86_400, 604_800, 2_592_000, 31_536_000];
 
 pub(super) const ALGORITHMS: &[&str] =
@@ -56,105 +56,126 @@ pub(super) const ALGORITHMS: &[&str] =
 
 pub(super) const ON_FAILURES: &[&str] = &["local", "error", "open", "closed"];
 
-pub(super) static DOCUMENT: Table = Table {
-    what: "a document",
+pub(super) static DOCUMENT: FieldTable = FieldTable {
+    label: "a document",
     fields: &[
-        field("domain", Kind::Text, "Whose rules these are. A request names it."),
-        field("descriptors", Kind::Many(&DESCRIPTOR), "The rules."),
+        field("domain", FieldKind::Text, "The domain of these rules. A request names its domain."),
+        field("descriptors", FieldKind::Many(&DESCRIPTOR), "The rules."),
         field(
             "charge",
-            Kind::Choice(CHARGES),
-            "Whether all rules of a request are charged or none (all, the default), or each by itself, as Envoy's service does.",
+            FieldKind::Choice(CHARGES),
+            "all (default): a request charges all its rules or none. each: every rule is charged independently, as in Envoy's service.",
         ),
         field(
             "rate_limits",
-            Kind::Many(&RATE_LIMITS),
-            "How an HTTP request becomes descriptors, as in a route of Envoy's.",
+            FieldKind::Many(&RATE_LIMITS),
+            "How an HTTP request maps to descriptors, as in Envoy's routes.",
         ),
-        field("tier", Kind::One(&TIER_OF), "Where the tier of an HTTP request stands."),
+        field("tier", FieldKind::One(&TIER_OF), "Where to read the tier of an HTTP request."),
     ],
     required: &["domain"],
-    refused: &[("name", "it names a resource of Envoy's xDS, which is not read here: leave it out")],
+    unsupported: &[("name", "it names an xDS resource, and tidegate does not read xDS: remove it")],
 };
 
-pub(super) static DESCRIPTOR: Table = Table {
-    what: "a descriptor",
+pub(super) static DESCRIPTOR: FieldTable = FieldTable {
+    label: "a descriptor",
     fields: &[
-        field("key", Kind::Text, "The key of an entry that is met here."),
-        field("value", Kind::Text, "Its value; with `*` at the end, what begins so; without it, any value."),
-        field("rate_limit", Kind::One(&RATE_LIMIT), "The limit of what ends here."),
-        field("descriptors", Kind::Many(&DESCRIPTOR), "The rules for what follows."),
-        field("shadow_mode", Kind::Flag, "Decides and counts, and never denies."),
-        field("detailed_metric", Kind::Flag, "The metric's name holds all values of the request."),
-        field("value_to_metric", Kind::Flag, "The metric's name holds the value of this entry."),
-        field("share_threshold", Kind::Flag, "All values that a `*` stands for share one count."),
+        field("key", FieldKind::Text, "The key of the entry to match."),
+        field(
+            "value",
+            FieldKind::Text,
+            "The value to match; a prefix if it ends with `*`; any value if absent.",
+        ),
+        field("rate_limit", FieldKind::One(&RATE_LIMIT), "The limit for descriptors that end at this entry."),
+        field("descriptors", FieldKind::Many(&DESCRIPTOR), "The rules for the entries that follow."),
+        field("shadow_mode", FieldKind::Flag, "Decides and counts, but never denies."),
+        field("detailed_metric", FieldKind::Flag, "The metric name contains all values of the request."),
+        field("value_to_metric", FieldKind::Flag, "The metric name contains the value of this entry."),
+        field("share_threshold", FieldKind::Flag, "All values that match the `*` share one count."),
     ],
     required: &["key"],
-    refused: &[(
+    unsupported: &[(
         "quota_mode",
-        "it fills metadata for Envoy's filter, of which there is none here: use shadow_mode, or leave it out",
+        "it sets metadata for Envoy's filter, which tidegate does not have: use shadow_mode, or remove it",
     )],
 };
 
-pub(super) static RATE_LIMIT: Table = Table {
-    what: "a rate_limit",
+pub(super) static RATE_LIMIT: FieldTable = FieldTable {
+    label: "a rate_limit",
     fields: &[
-        field("unit", Kind::Choice(UNITS), "The length of the window. A month has 30 days, a year 365."),
-        field("unit_multiplier", Kind::Count(1), "So many units make the window."),
+        field("unit", FieldKind::Choice(UNITS), "The length of the window. A month has 30 days, a year 365."),
+        field("unit_multiplier", FieldKind::Count(1), "The number of units in the window."),
         field(
             "requests_per_unit",
-            Kind::Count(0),
-            "The units that are admitted in each window; 0 denies all.",
+            FieldKind::Count(0),
+            "The number of units admitted in each window; 0 denies all requests.",
         ),
-        field("unlimited", Kind::Flag, "Everything passes, and Redis is not asked."),
-        field("name", Kind::Text, "By which another rule can replace it."),
-        field("replaces", Kind::Many(&REPLACES), "Rules that do not count where this one is met too."),
-        field("every", Kind::Duration, "The length of the window, such as 15m, instead of a unit."),
-        field("algorithm", Kind::Choice(ALGORITHMS), "By default fixed_window, by the wall clock."),
+        field("unlimited", FieldKind::Flag, "Every request passes without a call to Redis."),
+        field("name", FieldKind::Text, "The name by which another rule can replace this one."),
+        field(
+            "replaces",
+            FieldKind::Many(&REPLACES),
+            "Rules that are neither checked nor charged if this one matches the same request.",
+        ),
+        field("every", FieldKind::Duration, "The length of the window, such as 15m, instead of a unit."),
+        field(
+            "algorithm",
+            FieldKind::Choice(ALGORITHMS),
+            "The algorithm; by default fixed_window, aligned to the wall clock.",
+        ),
         field(
             "burst",
-            Kind::Count(1),
-            "The capacity of a token bucket, or the queue of a leaky one; by default requests_per_unit.",
+            FieldKind::Count(1),
+            "The capacity of a token bucket, or the queue length of a leaky bucket; by default requests_per_unit.",
         ),
-        field("cost", Kind::Count(1), "The units that one request costs; by default 1."),
-        field("on_failure", Kind::Choice(ON_FAILURES), "What a request gets when Redis does not answer."),
-        field("lease", Kind::One(&LEASE), "Takes units in blocks and spends them without asking."),
-        field("tiers", Kind::Named(&TIER), "Other numbers for requests of a tier."),
+        field("cost", FieldKind::Count(1), "The units that one request costs; by default 1."),
+        field("on_failure", FieldKind::Choice(ON_FAILURES), "The failure policy while Redis is unavailable."),
+        field(
+            "lease",
+            FieldKind::One(&LEASE),
+            "Takes units in blocks and spends them without a call to Redis.",
+        ),
+        field("tiers", FieldKind::Named(&TIER), "Other numbers for requests of a tier."),
     ],
     required: &[],
-    refused: &[],
+    unsupported: &[],
 };
 
-pub(super) static REPLACES: Table = Table {
-    what: "a replaced rule",
-    fields: &[field("name", Kind::Text, "The `name` of its rate_limit.")],
+pub(super) static REPLACES: FieldTable = FieldTable {
+    label: "a replaced rule",
+    fields: &[field("name", FieldKind::Text, "The `name` of its rate_limit.")],
     required: &["name"],
-    refused: &[],
+    unsupported: &[],
 };
 
-pub(super) static LEASE: Table = Table {
-    what: "a lease",
+pub(super) static LEASE: FieldTable = FieldTable {
+    label: "a lease",
     fields: &[
-        field("max_units", Kind::Count(1), "The most units of one key that are held at once."),
-        field("hold", Kind::Duration, "The longest that a unit is held; by default 1s."),
+        field("max_units", FieldKind::Count(1), "The maximum units of one key that are held at once."),
+        field("hold", FieldKind::Duration, "The maximum time that a unit is held; by default 1s."),
     ],
     required: &[],
-    refused: &[],
+    unsupported: &[],
 };
 
-pub(super) static TIER: Table = Table {
-    what: "a tier",
+pub(super) static TIER: FieldTable = FieldTable {
+    label: "a tier",
     fields: &[
-        field("requests_per_unit", Kind::Count(0), "Instead of that of the rate_limit; 0 denies all."),
-        field("burst", Kind::Count(1), "Instead of that of the rate_limit."),
-        field("unlimited", Kind::Flag, "Everything of this tier passes."),
+        field(
+            "requests_per_unit",
+            FieldKind::Count(0),
+            "Replaces requests_per_unit of the rate_limit; 0 denies all requests.",
+        ),
+        field("burst", FieldKind::Count(1), "Replaces burst of the rate_limit."),
+        field("unlimited", FieldKind::Flag, "Every request of this tier passes."),
     ],
     required: &[],
-    refused: &[],
+    unsupported: &[],
 };
 
-/// All of them, to say where a field belongs that stands in the wrong one; that of a document first.
-pub(super) static TABLES: [&Table; 21] = [
+/// All tables, the table of a document first. The reader uses them to suggest where a misplaced field
+/// belongs.
+pub(super) static TABLES: [&FieldTable; 21] = [
     &DOCUMENT,
     &DESCRIPTOR,
     &RATE_LIMIT,
@@ -178,7 +199,7 @@ pub(super) static TABLES: [&Table; 21] = [
     &TIER_OF,
 ];
 
-/// The one of them that was meant, if one is like it.
+/// Returns the known name that is most similar to `word`, if it is similar enough to suggest.
 pub(super) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_lowercase();
     let near = known.into_iter().map(|name| (strsim::damerau_levenshtein(&word, name), name));

@@ -1,40 +1,40 @@
-//! From a `rate_limit` to quotas.
+//! Compiles a `rate_limit` into quotas.
 
 use std::time::Duration;
 
+use super::config_error::SourceSpan;
 use super::fields::{ALGORITHMS, LEASE, ON_FAILURES, RATE_LIMIT, REPLACES, TIER, UNIT_SECONDS, UNITS};
-use super::mistake::Place;
 use super::reader::{Fields, Reader};
-use super::rule::{Limit, Settings};
-use super::yaml::{Node, Value};
+use super::rule::{Limit, LimitSettings};
+use super::yaml::{Value, YamlNode};
 use crate::error::Error;
 use crate::lease::{Lease, check_leasable};
 use crate::limiter::OnFailure;
 use crate::quota::{LONGEST_US, Quota, Rate};
 
-/// What an unlimited rule has no use for.
-const OF_LIMITS: [&str; 9] =
+/// The fields that cannot be combined with `unlimited`.
+const LIMITED_FIELDS: [&str; 9] =
     ["unit", "unit_multiplier", "requests_per_unit", "every", "algorithm", "burst", "cost", "lease", "tiers"];
 
-const LONGEST: Duration = Duration::from_micros(LONGEST_US);
+const MAX_WINDOW: Duration = Duration::from_micros(LONGEST_US);
 
-/// A window, by which algorithm, and what one request costs.
+/// The settings that a rule's limit and its tiers share.
 struct Shape {
     window: Duration,
     algorithm: &'static str,
-    burst: Option<(u64, Place)>,
+    burst: Option<(u64, SourceSpan)>,
     cost: u64,
 }
 
-/// The settings, and where each name that they replace stands.
-pub(super) type Read = (Settings, Vec<Place>);
+/// The settings, and the position of each name in `replaces`.
+pub(super) type ParsedLimit = (LimitSettings, Vec<SourceSpan>);
 
-/// `None` where something is wrong that is noted.
-pub(super) fn read(reader: &mut Reader<'_>, node: &Node) -> Option<Read> {
-    let noted = reader.mistakes.len();
+/// Reads a `rate_limit`. Returns `None` if it has an error; the error is added to the reader's.
+pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLimit> {
+    let errors_before = reader.errors.len();
     let fields = reader.map(node, &RATE_LIMIT)?;
     let name = fields.get("name").and_then(|name| reader.text("name", name)).map(Into::into);
-    let (replaces, places) = replaces(reader, &fields, name.as_deref());
+    let (replaces, spans) = replaces(reader, &fields, name.as_deref());
     let on_failure = fields
         .get("on_failure")
         .and_then(|node| reader.choice("on_failure", ON_FAILURES, node))
@@ -42,10 +42,10 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node) -> Option<Read> {
     let is_unlimited = reader.flag("unlimited", fields.get("unlimited"));
     let (limit, tiers, cost, lease) = match is_unlimited {
         true => {
-            for name in OF_LIMITS {
+            for name in LIMITED_FIELDS {
                 if let Some(node) = fields.get(name) {
-                    let message = format!("an unlimited rule has no `{name}`");
-                    reader.mistake(node.place, message).hint("leave it out, or `unlimited`");
+                    let message = format!("`{name}` cannot be combined with `unlimited`");
+                    reader.error(node.span, message).hint("remove one of them");
                 }
             }
             (Some(Limit::Unlimited), Vec::new(), 1, None)
@@ -58,109 +58,117 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &Node) -> Option<Read> {
             (limit, tiers, shape.map_or(1, |shape| shape.cost), lease)
         }
     };
-    let settings = Settings { name, replaces, limit: limit?, tiers, cost, on_failure, lease };
-    (reader.mistakes.len() == noted).then_some((settings, places))
+    let settings = LimitSettings { name, replaces, limit: limit?, tiers, cost, on_failure, lease };
+    (reader.errors.len() == errors_before).then_some((settings, spans))
 }
 
-fn replaces(reader: &mut Reader<'_>, fields: &Fields<'_>, own: Option<&str>) -> (Vec<String>, Vec<Place>) {
-    let (mut names, mut places) = (Vec::new(), Vec::new());
+fn replaces(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+    own: Option<&str>,
+) -> (Vec<String>, Vec<SourceSpan>) {
+    let (mut names, mut spans) = (Vec::new(), Vec::new());
     for node in reader.list("replaces", fields.get("replaces")) {
         let Some(entry) = reader.map(node, &REPLACES) else { continue };
         let Some(node) = entry.get("name") else {
-            reader.mistake(node.place, "what is replaced has no `name`");
+            reader.error(node.span, "an entry of `replaces` needs a `name`");
             continue;
         };
         match reader.text("name", node) {
             None => {}
-            Some("") => drop(reader.mistake(node.place, "what is replaced has an empty `name`")),
+            Some("") => drop(reader.error(node.span, "an entry of `replaces` has an empty `name`")),
             Some(name) if Some(name) == own => {
-                reader.mistake(node.place, format!("`{name}` replaces itself"));
+                reader.error(node.span, format!("`{name}` replaces itself"));
             }
             Some(name) => {
                 names.push(name.to_owned());
-                places.push(node.place);
+                spans.push(node.span);
             }
         }
     }
-    (names, places)
+    (names, spans)
 }
 
-fn shape(reader: &mut Reader<'_>, node: &Node, fields: &Fields<'_>) -> Option<Shape> {
+fn shape(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Option<Shape> {
     let window = window(reader, node, fields);
     let algorithm = match fields.get("algorithm") {
         None => Some(0),
         Some(node) => reader.choice("algorithm", ALGORITHMS, node),
     };
-    let burst = fields.get("burst").and_then(|node| Some((reader.count("burst", 1, node)?, node.place)));
+    let burst = fields.get("burst").and_then(|node| Some((reader.count("burst", 1, node)?, node.span)));
     let algorithm = ALGORITHMS[algorithm?];
-    if let (Some((_, place)), false) = (burst, algorithm.ends_with("_bucket")) {
-        let message = format!("a {algorithm} has no `burst`: all of it can be had at once");
-        reader.mistake(place, message).hint("leave it out, or add `algorithm: token_bucket`");
+    if let (Some((_, span)), false) = (burst, algorithm.ends_with("_bucket")) {
+        let message = format!("a {algorithm} has no `burst`: the whole limit can be used at once");
+        reader.error(span, message).hint("remove it, or add `algorithm: token_bucket`");
     }
     let cost = fields.get("cost").and_then(|node| reader.count("cost", 1, node)).unwrap_or(1);
     Some(Shape { window: window?, algorithm, burst, cost })
 }
 
-fn window(reader: &mut Reader<'_>, node: &Node, fields: &Fields<'_>) -> Option<Duration> {
+fn window(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Option<Duration> {
     let multiplier = fields.get("unit_multiplier");
-    let times = multiplier.map_or(Some(1), |node| reader.count("unit_multiplier", 1, node));
+    let units = multiplier.map_or(Some(1), |node| reader.count("unit_multiplier", 1, node));
     match (fields.get("unit"), fields.get("every")) {
         (Some(_), Some(every)) => {
-            reader.mistake(every.place, "`every` stands beside `unit`").hint("leave one of them");
+            reader.error(every.span, "`every` cannot be combined with `unit`").hint("remove one of them");
             None
         }
         (None, None) => {
             let message = "a rate_limit needs a `unit` (or `every`)";
-            reader.mistake(node.place, message).hint(format!("a unit is one of {}", UNITS.join(", ")));
+            reader.error(node.span, message).hint(format!("a unit is one of {}", UNITS.join(", ")));
             None
         }
         (None, Some(every)) => {
             if let Some(node) = multiplier {
-                reader.mistake(node.place, "`unit_multiplier` stands beside `every`").hint("leave it out");
+                let message = "`unit_multiplier` cannot be combined with `every`";
+                reader.error(node.span, message).hint("remove it");
             }
             let window = reader.duration("every", every)?;
-            not_too_long(reader, window, every)
+            check_length(reader, window, every)
         }
         (Some(unit), None) => {
             let seconds = UNIT_SECONDS[reader.choice("unit", UNITS, unit)?];
-            let window = Duration::from_secs(seconds.saturating_mul(times?));
-            not_too_long(reader, window, multiplier.unwrap_or(unit))
+            let window = Duration::from_secs(seconds.saturating_mul(units?));
+            check_length(reader, window, multiplier.unwrap_or(unit))
         }
     }
 }
 
-fn not_too_long(reader: &mut Reader<'_>, window: Duration, node: &Node) -> Option<Duration> {
-    if window <= LONGEST {
+fn check_length(reader: &mut Reader<'_>, window: Duration, node: &YamlNode) -> Option<Duration> {
+    if window <= MAX_WINDOW {
         return Some(window);
     }
-    reader.mistake(node.place, "a window is at most 10 years long");
+    reader.error(node.span, "a window is at most 10 years long");
     None
 }
 
-fn limit(reader: &mut Reader<'_>, node: &Node, fields: &Fields<'_>, shape: Option<&Shape>) -> Option<Limit> {
+fn limit(
+    reader: &mut Reader<'_>,
+    node: &YamlNode,
+    fields: &Fields<'_>,
+    shape: Option<&Shape>,
+) -> Option<Limit> {
     let Some(requests) = fields.get("requests_per_unit") else {
-        let hint = "0 denies all; `unlimited: true` instead lets all pass";
-        reader.mistake(node.place, "a rate_limit needs `requests_per_unit`").hint(hint);
+        let hint = "0 denies all requests; `unlimited: true` admits all of them";
+        reader.error(node.span, "a rate_limit needs `requests_per_unit`").hint(hint);
         return None;
     };
     let number = reader.count("requests_per_unit", 0, requests)?;
     let shape = shape?;
-    of(reader, shape, number, shape.burst, requests.place)
+    limit_of(reader, shape, number, shape.burst, requests.span)
 }
 
-fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&Node>) -> Vec<(String, Limit)> {
+fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&YamlNode>) -> Vec<(String, Limit)> {
     let mut tiers: Vec<(String, Limit)> = Vec::new();
     let Some(node) = node else { return tiers };
     let Value::Map(entries) = &node.value else {
-        reader.mistake(node.place, "`tiers` is a map of tiers by their names");
+        reader.error(node.span, "`tiers` must be a map from tier names to limits");
         return tiers;
     };
     for (key, node) in entries {
         let Some(name) = reader.text("a tier's name", key) else { continue };
         if tiers.iter().any(|(tier, _)| tier == name) {
-            reader
-                .mistake(key.place, format!("the tier `{name}` stands here twice"))
-                .hint("leave one of them");
+            reader.error(key.span, format!("duplicate tier `{name}`")).hint("remove one of them");
             continue;
         }
         let Some(fields) = reader.map(node, &TIER) else { continue };
@@ -168,19 +176,19 @@ fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&Node>) ->
         let limit = match (is_unlimited, fields.get("requests_per_unit"), shape) {
             (true, None, _) => Some(Limit::Unlimited),
             (true, Some(node), _) => {
-                reader.mistake(node.place, "an unlimited tier has no `requests_per_unit`");
+                reader.error(node.span, "`requests_per_unit` cannot be combined with `unlimited`");
                 None
             }
             (false, None, _) => {
-                reader.mistake(node.place, format!("the tier `{name}` needs `requests_per_unit`"));
+                reader.error(node.span, format!("the tier `{name}` needs `requests_per_unit`"));
                 None
             }
             (false, Some(requests), shape) => {
                 let burst = fields.get("burst");
-                let burst = burst.and_then(|node| Some((reader.count("burst", 1, node)?, node.place)));
+                let burst = burst.and_then(|node| Some((reader.count("burst", 1, node)?, node.span)));
                 let number = reader.count("requests_per_unit", 0, requests);
-                let read = shape.zip(number);
-                read.and_then(|(shape, number)| of(reader, shape, number, burst, requests.place))
+                let shape = shape.zip(number);
+                shape.and_then(|(shape, number)| limit_of(reader, shape, number, burst, requests.span))
             }
         };
         tiers.extend(limit.map(|limit| (name.to_owned(), limit)));
@@ -188,24 +196,24 @@ fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&Node>) ->
     tiers
 }
 
-/// So many units in the window.
-fn of(
+/// Returns the limit of `number` units per window.
+fn limit_of(
     reader: &mut Reader<'_>,
     shape: &Shape,
     number: u64,
-    burst: Option<(u64, Place)>,
-    place: Place,
+    burst: Option<(u64, SourceSpan)>,
+    span: SourceSpan,
 ) -> Option<Limit> {
     if number == 0 {
-        return Some(Limit::Nothing(shape.window));
+        return Some(Limit::DenyAll(shape.window));
     }
     let quota = quota(shape, number, burst.map_or(number, |(burst, _)| burst));
-    let refused = match quota {
+    let message = match quota {
         Ok(quota) if shape.cost <= quota.limit() => return Some(Limit::Quota(quota)),
         Ok(quota) => format!("a cost of {} can never pass a limit of {}", shape.cost, quota.limit()),
         Err(error) => format!("{} of {number} in {:?}: {error}", shape.algorithm, shape.window),
     };
-    reader.mistake(place, refused);
+    reader.error(span, message);
     None
 }
 
@@ -221,14 +229,14 @@ fn quota(shape: &Shape, number: u64, burst: u64) -> Result<Quota, Error> {
     }
 }
 
-fn lease(reader: &mut Reader<'_>, node: &Node, limit: Option<Limit>) -> Option<Lease> {
+fn lease(reader: &mut Reader<'_>, node: &YamlNode, limit: Option<Limit>) -> Option<Lease> {
     let fields = reader.map(node, &LEASE)?;
     let units = fields.get("max_units").map(|node| reader.count("max_units", 1, node));
     let hold = fields.get("hold").map(|node| reader.duration("hold", node));
     if let Some(Limit::Quota(quota)) = limit
         && let Err(error) = check_leasable(&quota)
     {
-        reader.mistake(node.place, error.to_string());
+        reader.error(node.span, error.to_string());
     }
     let lease = units.map_or(Some(Lease::new()), |units| Some(Lease::new().max_units(units?)))?;
     hold.map_or(Some(lease), |hold| Some(lease.hold(hold?)))

@@ -1,32 +1,32 @@
-//! From files to rules.
+//! Loads rules from files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::compile::{Compiled, compile};
+use super::config_error::{ConfigError, ConfigErrors, SourceSpan};
 use super::descriptor::Descriptor;
 #[cfg(feature = "tower")]
 use super::mapping::Mapping;
-use super::mistake::{Mistake, Mistakes, Place};
 use super::rule::Rule;
-use super::ruled::RuledLimiter;
-use super::source::Source;
+use super::ruled::RulesLimiter;
+use super::source::SourceFile;
 use crate::gate_name::GateName;
 use crate::limiter::Limiter;
 
-/// Rules that were read and are right. Cheap to clone.
+/// Valid rules, loaded from files or text. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Rules(Arc<Loaded>);
 
 #[derive(Debug)]
 struct Loaded {
     compiled: Compiled,
-    /// For each rule.
+    /// The gate name of each rule, by the rule's index.
     gate_names: Vec<GateName>,
 }
 
-/// How files are read: see [`Rules::load`].
+/// Loads rules with options; [`Rules::load`] uses the defaults.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Loader {
@@ -34,83 +34,86 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// The defaults.
+    /// Creates a loader with the defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Whether several documents may have rules for one domain, as with
-    /// `MERGE_DOMAIN_CONFIG` in Envoy's service.
+    /// Sets whether several documents may define rules of the same domain, as `MERGE_DOMAIN_CONFIG` does in
+    /// Envoy's service.
     ///
-    /// Default: false. A domain that comes twice is a mistake.
+    /// Default: false. A duplicate domain is an error.
     pub const fn merge_domains(mut self, merges: bool) -> Self {
         self.merges_domains = merges;
         self
     }
 
-    /// The rules in a file, or in all files of a folder that end in `.yaml` or
-    /// `.yml`. Files that begin with a dot, and folders within it, are passed over.
+    /// Loads the rules of a file, or of all `.yaml` and `.yml` files of a folder. Ignores subfolders and
+    /// files whose names start with a dot.
     ///
     /// # Errors
     ///
-    /// All mistakes of all files. A folder without a file of rules is one.
-    pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, Mistakes> {
-        self.rules(&Read::new(path.as_ref()))
+    /// All errors of all files. A folder without a rule file is an error too.
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigErrors> {
+        self.rules(&FilesRead::new(path.as_ref()))
     }
 
-    /// The rules in texts, each with a name for messages.
+    /// Parses rules from pairs of a name and a text. Error messages show the name.
     ///
     /// # Errors
     ///
-    /// All mistakes of all texts.
-    pub fn parse<'t>(&self, texts: impl IntoIterator<Item = (&'t str, &'t str)>) -> Result<Rules, Mistakes> {
-        let source = |(name, text): (&str, &str)| Source { name: name.to_owned(), text: text.to_owned() };
+    /// All errors of all texts.
+    pub fn parse<'t>(
+        &self,
+        texts: impl IntoIterator<Item = (&'t str, &'t str)>,
+    ) -> Result<Rules, ConfigErrors> {
+        let source = |(name, text): (&str, &str)| SourceFile { name: name.to_owned(), text: text.to_owned() };
         let sources = texts.into_iter().map(source).collect();
-        self.rules(&Read { sources, mistakes: Vec::new() })
+        self.rules(&FilesRead { sources, errors: Vec::new() })
     }
 
-    pub(super) fn rules(&self, read: &Read) -> Result<Rules, Mistakes> {
-        let mut mistakes = read.mistakes.clone();
+    pub(super) fn rules(&self, read: &FilesRead) -> Result<Rules, ConfigErrors> {
+        let mut errors = read.errors.clone();
         let compiled = compile(&read.sources, self.merges_domains).unwrap_or_else(|more| {
-            mistakes.extend(more);
+            errors.extend(more);
             Compiled::default()
         });
-        Mistakes::of(mistakes).map_or(Ok(()), Err)?;
+        ConfigErrors::of(errors).map_or(Ok(()), Err)?;
         let gate_names = compiled.gate_names()?;
         Ok(Rules(Arc::new(Loaded { compiled, gate_names })))
     }
 }
 
-/// What was found, and what could not be read.
+/// The files that were read, and the errors of those that could not be.
 #[derive(PartialEq)]
-pub(super) struct Read {
-    sources: Vec<Source>,
-    mistakes: Vec<Mistake>,
+pub(super) struct FilesRead {
+    sources: Vec<SourceFile>,
+    errors: Vec<ConfigError>,
 }
 
-impl Read {
+impl FilesRead {
     pub(super) fn new(path: &Path) -> Self {
-        let (mut sources, mut mistakes) = (Vec::new(), Vec::new());
+        let (mut sources, mut errors) = (Vec::new(), Vec::new());
         let files = match files(path) {
             Ok(files) if files.is_empty() => {
-                mistakes.push(unreadable(path, "this folder holds no file that ends in .yaml or .yml"));
+                errors.push(unreadable(path, "no file in this folder ends in .yaml or .yml"));
                 files
             }
             Ok(files) => files,
             Err(error) => {
-                mistakes.push(unreadable(path, &format!("this cannot be read: {error}")));
+                errors.push(unreadable(path, &format!("cannot be read: {error}")));
                 Vec::new()
             }
         };
         for file in files {
             let name = file.display().to_string();
             match fs::read(&file).map(String::from_utf8) {
-                Ok(Ok(text)) => sources.push(Source { name, text }),
-                Ok(Err(_)) => mistakes.push(unreadable(&file, "this file is not UTF-8")),
-                Err(error) => mistakes.push(unreadable(&file, &format!("this cannot be read: {error}"))),
+                Ok(Ok(text)) => sources.push(SourceFile { name, text }),
+                Ok(Err(_)) => errors.push(unreadable(&file, "this file is not UTF-8")),
+                Err(error) => errors.push(unreadable(&file, &format!("cannot be read: {error}"))),
             }
         }
-        Self { sources, mistakes }
+        Self { sources, errors }
     }
 }
 
@@ -123,7 +126,7 @@ pub(super) fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
         let file = entry?.path();
         let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
         let is_yaml = file.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
-        // What is a link counts as what it leads to.
+        // `is_dir` follows links.
         if is_yaml && !is_hidden && !file.is_dir() {
             files.push(file);
         }
@@ -132,47 +135,47 @@ pub(super) fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn unreadable(path: &Path, why: &str) -> Mistake {
-    Mistake::new(&path.display().to_string(), Place::default(), "", why.to_owned())
+fn unreadable(path: &Path, why: &str) -> ConfigError {
+    ConfigError::new(&path.display().to_string(), SourceSpan::default(), "", why.to_owned())
 }
 
-/// # Reading them
+/// # Loading rules
 impl Rules {
-    /// The rules in a file or a folder: [`Loader::load`] with the defaults.
+    /// Loads the rules of a file or a folder: [`Loader::load`] with the defaults.
     ///
     /// # Errors
     ///
-    /// As there.
-    pub fn load(path: impl AsRef<Path>) -> Result<Self, Mistakes> {
+    /// The same as [`Loader::load`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
         Loader::new().load(path)
     }
 
-    /// The rules in one text, with a name for messages.
+    /// Parses rules from one text. Error messages show `name`.
     ///
     /// # Errors
     ///
-    /// All its mistakes.
-    pub fn parse(name: &str, text: &str) -> Result<Self, Mistakes> {
+    /// All errors of the text.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
         Loader::new().parse([(name, text)])
     }
 }
 
-/// # Using them
+/// # Using rules
 impl Rules {
-    /// Makes a gate on `limiter` for each rule and its tiers. What is asked of
-    /// the same rules by other processes counts with it.
+    /// Creates a gate on `limiter` for each rule and each of its tiers. Instances that bind the same rules
+    /// share their counts.
     #[must_use]
-    pub fn bind(&self, limiter: &Limiter) -> RuledLimiter {
-        RuledLimiter::new(limiter, self.clone())
+    pub fn bind(&self, limiter: &Limiter) -> RulesLimiter {
+        RulesLimiter::new(limiter, self.clone())
     }
 
-    /// The rule that a descriptor meets, if any.
+    /// Returns the rule that matches a descriptor, if any.
     #[must_use]
     pub fn find(&self, domain: &str, descriptor: &Descriptor<'_>) -> Option<&Rule> {
         self.find_index(domain, descriptor).map(|index| &*self.0.compiled.rules[index])
     }
 
-    /// All of them, in the order of the files.
+    /// Iterates over all rules, in the order of the files.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.0.compiled.rules.iter().map(|rule| &**rule)
     }

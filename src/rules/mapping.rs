@@ -1,34 +1,33 @@
-//! How a request becomes descriptors, as a file says it in the words of Envoy's
-//! routes.
+//! How a file maps a request to descriptors, in the vocabulary of Envoy's routes.
 
 mod read;
 
 pub(super) use self::read::{rate_limits, tier};
+use super::config_error::{ConfigError, ConfigErrors};
 use super::fields::closest;
-use super::mistake::{Mistake, Mistakes};
 
-/// Of one domain.
+/// The mapping of one domain.
 #[derive(Debug, Default)]
 pub(crate) struct Mapping {
-    /// Each list makes one descriptor, or none.
+    /// Each list of actions makes one descriptor, or none.
     pub(crate) rate_limits: Vec<Vec<Action>>,
     pub(crate) tier: Option<Source>,
 }
 
-/// What makes one entry of a descriptor.
+/// Makes one entry of a descriptor.
 #[derive(Debug)]
 pub(crate) struct Action {
     pub(crate) key: Box<str>,
     pub(crate) source: Source,
-    /// Without its value there is a descriptor all the same, without this entry.
+    /// If true and the value is absent, the descriptor omits this entry. If false, there is no descriptor.
     pub(crate) skip_if_absent: bool,
 }
 
-/// Where a value comes from.
+/// The part of the request from which an entry takes its value.
 #[derive(Debug)]
 pub(crate) enum Source {
     RemoteAddress,
-    /// With the bits that count; `None`: as many as the service counts.
+    /// The prefix lengths for IPv4 and IPv6. `None`: the prefix length that the service sets for clients.
     MaskedRemoteAddress(u8, Option<u8>),
     Header(Box<str>),
     QueryParameter(Box<str>),
@@ -40,15 +39,15 @@ pub(crate) enum Source {
     Match(Match),
 }
 
-/// What the service provides by a name.
+/// A value that the service provides under a name.
 #[derive(Debug)]
 pub(crate) struct Extension {
     pub(crate) name: Box<str>,
-    /// That no service has such a name, for the one that has not.
-    pub(crate) unknown: Box<Mistake>,
+    /// The error to report if the service does not provide the name.
+    pub(crate) unknown: Box<ConfigError>,
 }
 
-/// A value for requests that meet all conditions, or for all others.
+/// A constant value for requests that match all conditions, or, if not `expected`, for all other requests.
 #[derive(Debug)]
 pub(crate) struct Match {
     pub(crate) value: Box<str>,
@@ -58,7 +57,7 @@ pub(crate) struct Match {
 
 #[derive(Debug)]
 pub(crate) struct Condition {
-    /// A header or a query parameter.
+    /// The header or query parameter to test.
     pub(crate) of: Source,
     pub(crate) test: Test,
     pub(crate) inverted: bool,
@@ -67,11 +66,11 @@ pub(crate) struct Condition {
 #[derive(Debug)]
 pub(crate) enum Test {
     Present(bool),
-    Text { how: How, text: Box<str>, ignore_case: bool },
+    Text { how: TextMatch, text: Box<str>, ignore_case: bool },
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum How {
+pub(crate) enum TextMatch {
     Exact,
     Prefix,
     Suffix,
@@ -79,27 +78,27 @@ pub(crate) enum How {
 }
 
 impl Mapping {
-    /// Whether all that it names is provided.
+    /// Checks that the service provides every extension that the mapping names.
     ///
     /// # Errors
     ///
-    /// What is not.
-    pub(crate) fn check(&self, provided: &[&str]) -> Result<(), Mistakes> {
+    /// One error for each extension that is not provided.
+    pub(crate) fn check(&self, provided: &[&str]) -> Result<(), ConfigErrors> {
         let sources = self.rate_limits.iter().flatten().map(|action| &action.source);
         let extensions = sources.chain(&self.tier).filter_map(|source| match source {
             Source::Extension(extension) => Some(extension),
             _ => None,
         });
         let unknown = extensions.filter(|extension| !provided.contains(&&*extension.name)).map(|extension| {
-            let mut mistake = (*extension.unknown).clone();
+            let mut error = (*extension.unknown).clone();
             match closest(&extension.name, provided.iter().copied()) {
-                Some(near) => mistake.hint(format!("did you mean `{near}`?")),
-                None if provided.is_empty() => mistake.hint("it provides none: see `http::Descriptors`"),
-                None => mistake.hint(format!("it provides {}", provided.join(", "))),
+                Some(near) => error.hint(format!("did you mean `{near}`?")),
+                None if provided.is_empty() => error.hint("add it with `http::Descriptors::extension`"),
+                None => error.hint(format!("available: {}", provided.join(", "))),
             }
-            mistake
+            error
         });
-        Mistakes::of(unknown.collect()).map_or(Ok(()), Err)
+        ConfigErrors::of(unknown.collect()).map_or(Ok(()), Err)
     }
 }
 
@@ -107,7 +106,7 @@ impl Condition {
     pub(crate) fn is_met(&self, value: Option<&[u8]>) -> bool {
         match (&self.test, value) {
             (Test::Present(expected), value) => (value.is_some() == *expected) != self.inverted,
-            // As in Envoy, also where it is inverted.
+            // As in Envoy: an absent value never matches a text, not even an inverted one.
             (Test::Text { .. }, None) => false,
             (Test::Text { how, text, ignore_case }, Some(value)) => {
                 how.is_met(value, text.as_bytes(), *ignore_case) != self.inverted
@@ -116,14 +115,14 @@ impl Condition {
     }
 }
 
-impl How {
+impl TextMatch {
     fn is_met(self, value: &[u8], text: &[u8], ignore_case: bool) -> bool {
-        let is = |part: &[u8]| if ignore_case { part.eq_ignore_ascii_case(text) } else { part == text };
+        let equals = |part: &[u8]| if ignore_case { part.eq_ignore_ascii_case(text) } else { part == text };
         match self {
-            Self::Exact => is(value),
-            Self::Prefix => value.get(..text.len()).is_some_and(is),
-            Self::Suffix => value.len().checked_sub(text.len()).is_some_and(|start| is(&value[start..])),
-            Self::Contains => text.is_empty() || value.windows(text.len()).any(is),
+            Self::Exact => equals(value),
+            Self::Prefix => value.get(..text.len()).is_some_and(equals),
+            Self::Suffix => value.len().checked_sub(text.len()).is_some_and(|start| equals(&value[start..])),
+            Self::Contains => text.is_empty() || value.windows(text.len()).any(equals),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One rule: where it stands, what it limits, and what its counts are called.
+//! A rule: its position in the file, its limit, and the name and keys of its counts.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use crate::lease::Lease;
 use crate::limiter::OnFailure;
 use crate::quota::Quota;
 
-/// The longest name of a gate.
-const LONGEST: usize = 64;
+/// The maximum length of a gate name in bytes.
+const MAX_NAME_BYTES: usize = 64;
 
-/// What a file says of the descriptors that end at one place.
+/// The settings of a file for the descriptors that end at one entry.
 #[derive(Clone, Debug)]
 pub struct Rule {
     pub(super) domain: Box<str>,
     pub(super) steps: Box<[Step]>,
-    pub(super) settings: Settings,
+    pub(super) settings: LimitSettings,
     pub(super) shadow: bool,
     pub(super) detailed_metric: bool,
     pub(super) file: Arc<str>,
@@ -27,9 +27,9 @@ pub struct Rule {
     path: Arc<str>,
 }
 
-/// What stands in its `rate_limit`.
+/// The settings in a rule's `rate_limit`.
 #[derive(Clone, Debug)]
-pub(super) struct Settings {
+pub(super) struct LimitSettings {
     pub(super) name: Option<Arc<str>>,
     pub(super) replaces: Vec<String>,
     pub(super) limit: Limit,
@@ -39,16 +39,16 @@ pub(super) struct Settings {
     pub(super) lease: Option<Lease>,
 }
 
-/// How much passes.
+/// The number of requests that a rule admits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
     Unlimited,
-    /// Nothing, and who asks is told to come back after so long.
-    Nothing(Duration),
+    /// No request. The duration is the retry time to report: one window.
+    DenyAll(Duration),
     Quota(Quota),
 }
 
-/// One entry that a descriptor has to have.
+/// An entry that a descriptor must have.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
     pub(super) key: Box<str>,
@@ -60,7 +60,7 @@ pub(super) struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
     Exact(Box<str>),
-    /// What stands before the `*`.
+    /// The text before the `*`.
     Prefix(Box<str>),
     Any,
 }
@@ -74,7 +74,7 @@ impl Pattern {
         }
     }
 
-    /// As it stands in a path: `_login`, `_api*`, or nothing.
+    /// Appends the pattern as shown in a path: `_login`, `_api*`, or nothing.
     fn append(&self, out: &mut String) {
         // Writing to a String cannot fail.
         let _ = match self {
@@ -85,58 +85,59 @@ impl Pattern {
     }
 }
 
-/// # What it is
+/// # Properties
 impl Rule {
-    /// Where it stands, in the words of Envoy's service:
-    /// `auth.auth_type_login`, `messaging.message_type_marketing.to_number`.
+    /// Returns the path of the rule, in the format of Envoy's service: `auth.auth_type_login`,
+    /// `messaging.message_type_marketing.to_number`.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The `name` of its `rate_limit`, if it has one.
+    /// Returns the `name` of the `rate_limit`, if it has one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
         self.settings.name.as_deref()
     }
 
-    /// What clients read: its name, or its path.
+    /// Returns the name shown to clients: the rule's name, or its path.
     #[cfg(feature = "tower")]
     pub(crate) fn shown(&self) -> &Arc<str> {
         self.settings.name.as_ref().unwrap_or(&self.path)
     }
 
-    /// What it limits to; `None` where it is unlimited or denies all.
+    /// Returns the quota; `None` if the rule is unlimited or denies everything.
     #[must_use]
     pub const fn quota(&self) -> Option<Quota> {
         match self.settings.limit {
             Limit::Quota(quota) => Some(quota),
-            Limit::Unlimited | Limit::Nothing(_) => None,
+            Limit::Unlimited | Limit::DenyAll(_) => None,
         }
     }
 
-    /// Everything passes.
+    /// Returns whether the rule admits everything.
     #[must_use]
     pub const fn is_unlimited(&self) -> bool {
         matches!(self.settings.limit, Limit::Unlimited)
     }
 
-    /// It decides and counts, and never denies.
+    /// Returns whether the rule is in shadow mode: it decides and counts, but never denies.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
         self.shadow
     }
 
-    /// The file and the line of its `key`.
+    /// Returns the file and line of the rule's `key`.
     #[must_use]
     pub fn origin(&self) -> (&str, usize) {
         (&self.file, self.line)
     }
 
-    /// The name of the gate that counts for it: it follows from the domain and
-    /// the keys and values on the way alone, so that counts are kept when
-    /// anything else in the file changes. `auth.auth_type-login` where all of these are short and
-    /// hold no more than `a-z0-9_`, else what is legible of them and a hash.
+    /// Returns the name of the gate that counts for the rule.
+    ///
+    /// The name depends only on the domain and on the keys and values of the rule's path. Counts are kept
+    /// when anything else in the file changes. The name is plain, such as `auth.auth_type-login`, if these
+    /// parts are short and contain only `a-z0-9_`. Otherwise it is a sanitized prefix of them and a hash.
     #[must_use]
     pub fn gate_name(&self) -> String {
         let name = self.steps.iter().fold(self.domain.to_string(), |mut name, step| {
@@ -147,21 +148,21 @@ impl Rule {
                 Pattern::Any => name,
             }
         });
-        match self.is_legible() && name.len() <= LONGEST {
+        match self.is_unambiguous() && name.len() <= MAX_NAME_BYTES {
             true => name,
             false => self.hashed(&name),
         }
     }
 
-    /// Whether its parts can be told from the name: no part holds what stands
-    /// between two, and none begins as a hash does.
-    fn is_legible(&self) -> bool {
+    /// Returns whether the plain name determines the parts: no part contains the separator that follows it,
+    /// and none looks like the start of a hash.
+    fn is_unambiguous(&self) -> bool {
         let is_plain = |text: &str, more: &str| {
-            let is_letter =
+            let is_allowed =
                 |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_') || more.contains(byte as char);
-            !text.is_empty() && text.bytes().all(is_letter)
+            !text.is_empty() && text.bytes().all(is_allowed)
         };
-        let is_legible = |step: &Step| {
+        let is_plain_step = |step: &Step| {
             is_plain(&step.key, "")
                 && match &step.pattern {
                     Pattern::Exact(value) => is_plain(value, "-"),
@@ -169,10 +170,11 @@ impl Rule {
                     Pattern::Any => true,
                 }
         };
-        is_plain(&self.domain, "-") && self.steps.iter().all(is_legible)
+        is_plain(&self.domain, "-") && self.steps.iter().all(is_plain_step)
     }
 
-    /// `.-` stands in no legible name, since no key is empty.
+    /// Returns a name with a hash of all parts after `.-`. No plain name contains `.-`, because no key is
+    /// empty.
     fn hashed(&self, name: &str) -> String {
         let mut hash = Sha256::new();
         let mut add = |kind: u8, text: &str| {
@@ -191,7 +193,7 @@ impl Rule {
         }
         let mut out: String = name
             .chars()
-            .take(LONGEST - 22)
+            .take(MAX_NAME_BYTES - 22)
             .map(|letter| match letter.to_ascii_lowercase() {
                 letter @ ('a'..='z' | '0'..='9' | '_' | '-' | '.') => letter,
                 _ => '_',
@@ -205,12 +207,12 @@ impl Rule {
     }
 }
 
-/// # For one request
+/// # Per request
 impl Rule {
     pub(super) fn new(
         domain: &str,
         steps: &[Step],
-        settings: Settings,
+        settings: LimitSettings,
         (shadow, detailed_metric): (bool, bool),
         (file, line): (Arc<str>, usize),
     ) -> Self {
@@ -224,14 +226,15 @@ impl Rule {
         Self { domain, steps, settings, shadow, detailed_metric, file, line, path }
     }
 
-    /// The limit for a tier, and its place: 0 is that of all others.
+    /// Returns the limit for a tier and its index in the rule's gates. Index 0 is for requests without a
+    /// known tier.
     pub(super) fn limit(&self, tier: Option<&str>) -> (usize, Limit) {
         let found = tier.and_then(|tier| self.settings.tiers.iter().position(|(name, _)| name == tier));
         found.map_or((0, self.settings.limit), |at| (at + 1, self.settings.tiers[at].1))
     }
 
-    /// Whose count it is: the values that the rule leaves open, so that no two
-    /// descriptors with one rule have the same key unless they share a count.
+    /// Returns the key of the count: the values that the rule leaves open. Two descriptors of one rule have
+    /// the same key only if they share a count, so the key escapes the separator `|`.
     pub(super) fn key(&self, descriptor: &Descriptor<'_>) -> Vec<u8> {
         let is_open = |step: &Step| !matches!(step.pattern, Pattern::Exact(_)) && !step.share_threshold;
         let open = self.steps.iter().zip(&descriptor.entries).filter(|(step, _)| is_open(step));
@@ -255,7 +258,7 @@ impl Rule {
         key
     }
 
-    /// The name to count under, where it is not the path.
+    /// Returns the name for metrics, if it differs from the path.
     pub(super) fn metric(&self, descriptor: &Descriptor<'_>) -> Option<String> {
         let shows_value = |step: &Step| match (&step.pattern, step.share_threshold) {
             (Pattern::Exact(_), _) | (_, true) => false,

@@ -1,4 +1,4 @@
-//! Rules over a limiter: what a service asks.
+//! Rules bound to a limiter: checks requests.
 
 mod plan;
 
@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use futures_util::future::join;
 
-pub(crate) use self::plan::{Plan, Wanted};
+pub(crate) use self::plan::{Plan, PlannedCheck};
+use super::decision::RulesDecision;
 use super::descriptor::Descriptor;
 use super::load::Rules;
 use super::rule::{Limit, Rule};
-use super::ruling::Ruling;
-use crate::ask::AskRef;
+use crate::check::CheckRef;
 use crate::decision::Decision;
 use crate::error::Error;
 use crate::gate::Gate;
@@ -19,29 +19,28 @@ use crate::gate::Gate;
 use crate::limiter::Core;
 use crate::limiter::Limiter;
 
-/// Rules with their gates, from [`Rules::bind`]. Cheap to clone.
+/// Rules and their gates, from [`Rules::bind`]. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct RuledLimiter(Arc<Bound>);
+pub struct RulesLimiter(Arc<RulesLimiterInner>);
 
 #[derive(Debug)]
-struct Bound {
+struct RulesLimiterInner {
     limiter: Limiter,
     rules: Rules,
-    gates: Vec<Gates>,
+    gates: Vec<RuleGates>,
 }
 
-/// A rule's: for its limit, and for that of each of its tiers. `None` where
-/// there is nothing to count.
+/// The gates of a rule: for its limit, then for each of its tiers. `None` for a limit that counts nothing.
 #[derive(Debug)]
-struct Gates(Vec<Option<Gate>>);
+struct RuleGates(Vec<Option<Gate>>);
 
-impl RuledLimiter {
+impl RulesLimiter {
     pub(super) fn new(limiter: &Limiter, rules: Rules) -> Self {
-        let gates = rules.with_gate_names().map(|(rule, name)| Gates::new(limiter, rule, name)).collect();
-        Self(Arc::new(Bound { limiter: limiter.clone(), rules, gates }))
+        let gates = rules.with_gate_names().map(|(rule, name)| RuleGates::new(limiter, rule, name)).collect();
+        Self(Arc::new(RulesLimiterInner { limiter: limiter.clone(), rules, gates }))
     }
 
-    /// The rules.
+    /// Returns the rules.
     #[must_use]
     pub fn rules(&self) -> &Rules {
         &self.0.rules
@@ -52,56 +51,60 @@ impl RuledLimiter {
         &self.0.limiter.core
     }
 
-    /// May a request pass that has these descriptors? Each meets at most one
-    /// rule; the request passes if none of them denies it, so also if no rule
-    /// is met at all.
+    /// Checks whether a request with these descriptors may pass.
     ///
-    /// All rules are charged in one atomic step, or none is. Where the domain
-    /// says `charge: each`, each is asked by itself, and those that admit are
-    /// charged also if another denies. Rules in shadow mode are always asked
-    /// by themselves, at the same time.
+    /// At most one rule matches each descriptor. The request passes if none of them denies it, so it also
+    /// passes if no rule matches.
+    ///
+    /// All matching rules are charged in one atomic step, or none is. In a domain with `charge: each`, each
+    /// rule is checked independently. A rule that admits is then charged even if another one denies. Rules in
+    /// shadow mode are always checked independently, concurrently with the others.
     ///
     /// # Errors
     ///
-    /// As [`Limiter::check_all`]: [`Error::is_over_capacity`] if a descriptor's
-    /// hits cost more than the limit; over a Redis Cluster [`Error::is_config`]
-    /// if keys of a request lie in different slots and its domain is not charged
-    /// `each`. Errors of rules in shadow mode are not told.
-    pub async fn check(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<Ruling, Error> {
+    /// The same as [`Limiter::check_all`]:
+    ///
+    /// - [`Error::is_over_capacity`] if a descriptor's hits cost more than the limit.
+    /// - [`Error::is_config`] on a Redis Cluster if the keys of a request are in different slots and its
+    ///   domain does not use `charge: each`.
+    ///
+    /// Errors of rules in shadow mode are not returned.
+    pub async fn check(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<RulesDecision, Error> {
         let plan = self.plan(domain, descriptors);
-        let (decided, seen) = join(self.decide(&plan), self.decide_each(&plan.watched)).await;
+        let (decided, shadow_results) = join(self.decide(&plan), self.decide_each(&plan.watched)).await;
         let (passes, decisions) = decided?;
-        Ok(plan.ruling(passes, decisions, seen))
+        Ok(plan.decision(passes, decisions, shadow_results))
     }
 
-    /// Whether all pass, and a decision for each.
+    /// Returns whether all checks pass, and their decisions.
     async fn decide(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
         let decisions = match &*plan.wanted {
             [] => Vec::new(),
-            // The only way that spends from leases.
-            [ask] => vec![ask.gate.check_cost(&ask.key, ask.cost).await?],
+            // A separate case, because only a single check can spend from a lease.
+            [check] => vec![check.gate.check_cost(&check.key, check.cost).await?],
             wanted if plan.charges_each => {
                 self.decide_each(wanted).await.into_iter().collect::<Result<_, _>>()?
             }
             wanted => {
-                let asks = wanted.iter().map(|ask| ask.gate.ask(&ask.key).cost(ask.cost));
-                let all = self.0.limiter.check_all(asks).await?;
+                let checks = wanted.iter().map(|check| check.gate.key(&check.key).cost(check.cost));
+                let all = self.0.limiter.check_all(checks).await?;
                 return Ok((all.is_allowed(), all.decisions().to_vec()));
             }
         };
         Ok((decisions.iter().all(Decision::is_allowed), decisions))
     }
 
-    async fn decide_each(&self, wanted: &[Wanted<'_>]) -> Vec<Result<Decision, Error>> {
-        if wanted.is_empty() {
+    async fn decide_each(&self, checks: &[PlannedCheck<'_>]) -> Vec<Result<Decision, Error>> {
+        if checks.is_empty() {
             return Vec::new();
         }
-        let asks: Vec<_> = wanted.iter().map(|ask| AskRef::new(ask.gate, &ask.key, ask.cost)).collect();
-        self.0.limiter.core.check_each(&asks).await
+        let checks: Vec<_> =
+            checks.iter().map(|check| CheckRef::new(check.gate, &check.key, check.cost)).collect();
+        self.0.limiter.core.check_each(&checks).await
     }
 }
 
-impl Gates {
+impl RuleGates {
     fn new(limiter: &Limiter, rule: &Rule, name: &str) -> Self {
         let gate = |limit: Limit| {
             let Limit::Quota(quota) = limit else { return None };

@@ -1,12 +1,13 @@
-//! For editors: what a file may hold, as a JSON Schema.
+//! A JSON Schema of the rule files, for editors.
 
 use std::fmt::Write;
 
-use super::fields::{Field, Kind, TABLES, Table};
+use super::fields::{Field, FieldKind, FieldTable, TABLES};
 
-/// A JSON Schema (2020-12) of a document of rules, for editors and linters. It
-/// knows every field, its kind and its meaning; that rules fit together is
-/// known only by [`Rules::load`](super::Rules::load).
+/// Returns a JSON Schema (2020-12) of a document of rules, for editors and linters.
+///
+/// The schema describes the name, type and meaning of every field. Only [`Rules::load`](super::Rules::load)
+/// checks whether the rules are consistent.
 ///
 /// ```
 /// std::fs::write(std::env::temp_dir().join("tidegate-rules.schema.json"), tidegate::rules::schema())?;
@@ -29,36 +30,36 @@ pub fn schema() -> String {
     out
 }
 
-fn object(out: &mut String, table: &Table) {
+fn object(out: &mut String, table: &FieldTable) {
     out.push_str("\"type\":\"object\",\"additionalProperties\":false,");
     let _ = write!(out, "\"required\":{:?},\"properties\":{{", table.required);
     for (index, Field { name, kind, help }) in table.fields.iter().enumerate() {
         let comma = if index == 0 { "" } else { "," };
-        // No help holds what JSON escapes otherwise than Rust.
-        let _ = write!(out, "{comma}\"{name}\":{{\"description\":{help:?},{}}}", of(kind));
+        // `{:?}` is valid here: no help text contains a character that JSON and Rust escape differently.
+        let _ = write!(out, "{comma}\"{name}\":{{\"description\":{help:?},{}}}", type_of(kind));
     }
     out.push('}');
 }
 
-fn of(kind: &Kind) -> String {
+fn type_of(kind: &FieldKind) -> String {
     match kind {
-        Kind::Text => r#""type":["string","number","boolean","null"]"#.to_owned(),
-        Kind::Flag => r#""type":"boolean""#.to_owned(),
-        Kind::Count(least) => format!(r#""type":"integer","minimum":{least}"#),
-        Kind::Duration => r#""type":"string","pattern":"^([0-9]+(w|d|h|ms|m|s))+$""#.to_owned(),
-        Kind::Choice(choices) => format!(r#""enum":{choices:?}"#),
-        Kind::One(table) => format!(r##""$ref":"#/$defs/{}""##, name_of(table)),
-        Kind::Many(table) => {
+        FieldKind::Text => r#""type":["string","number","boolean","null"]"#.to_owned(),
+        FieldKind::Flag => r#""type":"boolean""#.to_owned(),
+        FieldKind::Count(min) => format!(r#""type":"integer","minimum":{min}"#),
+        FieldKind::Duration => r#""type":"string","pattern":"^([0-9]+(w|d|h|ms|m|s))+$""#.to_owned(),
+        FieldKind::Choice(choices) => format!(r#""enum":{choices:?}"#),
+        FieldKind::One(table) => format!(r##""$ref":"#/$defs/{}""##, name_of(table)),
+        FieldKind::Many(table) => {
             format!(r##""type":["array","null"],"items":{{"$ref":"#/$defs/{}"}}"##, name_of(table))
         }
-        Kind::Named(table) => {
+        FieldKind::Named(table) => {
             format!(r##""type":"object","additionalProperties":{{"$ref":"#/$defs/{}"}}"##, name_of(table))
         }
     }
 }
 
-/// `an entry of rate_limits` as `entry_of_rate_limits`.
-fn name_of(table: &Table) -> String {
-    let (_, name) = table.what.split_once(' ').unwrap_or_default();
+/// Returns the name of a table's definition: `entry_of_rate_limits` for ``an entry of `rate_limits` ``.
+fn name_of(table: &FieldTable) -> String {
+    let (_, name) = table.label.split_once(' ').unwrap_or_default();
     name.replace(' ', "_").replace('`', "")
 }

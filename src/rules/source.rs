@@ -1,17 +1,17 @@
-//! A file of rules, as it was read.
+//! The text of a rule file.
 
-use super::mistake::{Mistake, Place};
+use super::config_error::{ConfigError, SourceSpan};
 
-/// A name to show, and the text.
+/// A file's display name and its text.
 #[derive(PartialEq)]
-pub(super) struct Source {
+pub(super) struct SourceFile {
     pub(super) name: String,
     pub(super) text: String,
 }
 
-impl Source {
-    pub(super) fn mistake(&self, place: Place, message: impl Into<String>) -> Mistake {
-        let line = place.line.checked_sub(1).and_then(|above| self.text.lines().nth(above));
-        Mistake::new(&self.name, place, line.unwrap_or_default(), message.into())
+impl SourceFile {
+    pub(super) fn error(&self, span: SourceSpan, message: impl Into<String>) -> ConfigError {
+        let line = span.line.checked_sub(1).and_then(|index| self.text.lines().nth(index));
+        ConfigError::new(&self.name, span, line.unwrap_or_default(), message.into())
     }
 }

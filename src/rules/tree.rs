@@ -1,4 +1,4 @@
-//! The rules of a domain, by the keys and values that lead to them.
+//! The rules of a domain as a tree of keys and values.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Included, Unbounded};
@@ -6,27 +6,27 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::descriptor::Entry;
+use super::descriptor::DescriptorEntry;
 use super::rule::Pattern;
 
-/// Beside that to which it leads: a look elsewhere takes longer than to compare it.
-type Text = SmallVec<[u8; 16]>;
+/// A key or value, stored inline: following a pointer takes longer than comparing the bytes.
+type InlineBytes = SmallVec<[u8; 16]>;
 
-/// What can come next. Few keys stand on one level as a rule, so that comparing is quicker than hashing.
+/// The keys that can come next. A level usually has few keys, so comparing them is faster than hashing.
 #[derive(Debug, Default)]
-pub(super) struct Level(BTreeMap<Text, Values>);
+pub(super) struct Level(BTreeMap<InlineBytes, Values>);
 
 #[derive(Debug, Default)]
 struct Values {
-    exact: HashMap<Text, Branch>,
-    /// By what stands before the `*`.
-    prefixes: BTreeMap<Text, Branch>,
+    exact: HashMap<InlineBytes, Branch>,
+    /// The branches of wildcard values, by the text before the `*`.
+    prefixes: BTreeMap<InlineBytes, Branch>,
     any: Option<Box<Branch>>,
 }
 
 #[derive(Debug)]
 pub(super) struct Branch {
-    /// The rule for what ends here, by its number.
+    /// The index of the rule for descriptors that end here.
     pub(super) rule: Option<usize>,
     pub(super) below: Level,
     pub(super) file: Arc<str>,
@@ -52,9 +52,9 @@ impl Level {
         }
     }
 
-    /// The rule for exactly these entries. On each level the most specific
-    /// branch is taken, and no other is tried where that leads nowhere.
-    pub(super) fn find(&self, entries: &[Entry<'_>]) -> Option<usize> {
+    /// Returns the index of the rule for exactly these entries. Follows the most specific branch on each
+    /// level, and does not backtrack if that branch has no rule.
+    pub(super) fn find(&self, entries: &[DescriptorEntry<'_>]) -> Option<usize> {
         let (last, before) = entries.split_last()?;
         let mut level = self;
         for entry in before {
@@ -63,8 +63,8 @@ impl Level {
         level.step(last)?.rule
     }
 
-    /// All that an entry would be met by, the most specific first: what is taken, and what is passed over.
-    pub(super) fn candidates(&self, (key, value): &Entry<'_>) -> Vec<(Pattern, &Branch)> {
+    /// Returns all branches that match an entry, the most specific first. `find` follows only the first.
+    pub(super) fn candidates(&self, (key, value): &DescriptorEntry<'_>) -> Vec<(Pattern, &Branch)> {
         let Some(values) = self.0.get(key.as_bytes()) else { return Vec::new() };
         let exact = values.exact.get_key_value(&**value);
         let prefixes = values.prefixes.iter().rev().filter(|(prefix, _)| value.starts_with(prefix));
@@ -75,12 +75,13 @@ impl Level {
         exact.into_iter().chain(prefixes).chain(any).collect()
     }
 
-    /// What stands here: keys, and with one of them the values, as they are written.
+    /// Returns the keys of this level.
     pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
-        // Never anything else, since they were made from text.
+        // Every key was made from a string, so it is valid UTF-8.
         self.0.keys().map(|key| std::str::from_utf8(key).unwrap_or_default())
     }
 
+    /// Returns the values of a key as they are written in the file, sorted.
     pub(super) fn values(&self, key: &str) -> Vec<String> {
         let Some(values) = self.0.get(key.as_bytes()) else { return Vec::new() };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -90,7 +91,7 @@ impl Level {
         all
     }
 
-    fn step(&self, (key, value): &Entry<'_>) -> Option<&Branch> {
+    fn step(&self, (key, value): &DescriptorEntry<'_>) -> Option<&Branch> {
         let values = self.0.get(key.as_bytes())?;
         if let Some(branch) = values.exact.get(&**value) {
             return Some(branch);
@@ -99,9 +100,12 @@ impl Level {
     }
 }
 
-/// The prefixes of a value are what it begins with, so each that is left to find
-/// comes at or before what the value and the last one tried have in common.
-fn longest_prefix<'b>(prefixes: &'b BTreeMap<Text, Branch>, value: &[u8]) -> Option<&'b Branch> {
+/// Returns the branch of the longest prefix of `value`.
+///
+/// Every prefix of `value` that is not yet ruled out sorts at or before the common part of `value` and the
+/// last candidate. Each round shortens `rest` to that part, and the next candidate is the greatest entry up
+/// to `rest`.
+fn longest_prefix<'b>(prefixes: &'b BTreeMap<InlineBytes, Branch>, value: &[u8]) -> Option<&'b Branch> {
     let mut rest = value;
     loop {
         let (prefix, branch) = prefixes.range::<[u8], _>((Unbounded, Included(rest))).next_back()?;

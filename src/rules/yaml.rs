@@ -1,42 +1,42 @@
-//! YAML as it stands in a file: every value with its place.
+//! Parses YAML into values with their positions in the file.
 
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Spanned};
 
-use super::mistake::{Mistake, Place};
-use super::source::Source;
+use super::config_error::{ConfigError, SourceSpan};
+use super::source::SourceFile;
 
-/// A value and where it stands.
-pub(super) struct Node {
+/// A value and its position.
+pub(super) struct YamlNode {
     pub(super) value: Value,
-    pub(super) place: Place,
+    pub(super) span: SourceSpan,
 }
 
 pub(super) enum Value {
     Null,
-    /// With what was written: `yes` can be a text too.
+    /// A Boolean and its source text: `yes` can be meant as a string.
     Bool(bool, String),
-    /// A whole number that is not negative, with what was written.
+    /// A non-negative whole number and its source text.
     Number(u64, String),
-    /// Another number, as it was written.
+    /// The source text of any other number.
     Other(String),
     Text(String),
-    List(Vec<Node>),
-    /// In the order of the file, a key that stands there twice too.
-    Map(Vec<(Node, Node)>),
+    List(Vec<YamlNode>),
+    /// The entries in the order of the file, duplicate keys included.
+    Map(Vec<(YamlNode, YamlNode)>),
 }
 
-impl Node {
-    /// The documents of a file; those that hold nothing are left out.
+impl YamlNode {
+    /// Returns the documents of a file, without the empty ones.
     ///
     /// # Errors
     ///
-    /// What is no YAML. Nothing after it is read.
-    pub(super) fn documents(source: &Source) -> Result<Vec<Self>, Box<Mistake>> {
+    /// The first syntax error. The parser stops there.
+    pub(super) fn documents(source: &SourceFile) -> Result<Vec<Self>, Box<ConfigError>> {
         let options = serde_saphyr::options! {
-            // Both are wanted, to say where the first was.
+            // The reader reports the duplicate and needs the position of the first one.
             duplicate_keys: DuplicateKeyPolicy::PassThrough,
             budget: serde_saphyr::budget! {
                 max_events: 20_000_000,
@@ -50,27 +50,25 @@ impl Node {
         match documents {
             Ok(documents) => Ok(documents.into_iter().map(|raw| Self::new(raw, source)).collect()),
             Err(error) => {
-                let place = error.location().map(|at| Place {
+                let span = error.location().map(|at| SourceSpan {
                     line: at.line() as usize,
                     column: at.column() as usize,
                     length: 1,
                 });
                 let text = error.without_snippet().to_string();
                 let text = text.split(" at line ").next().unwrap_or_default();
-                Err(Box::new(
-                    source.mistake(place.unwrap_or_default(), format!("this cannot be read: {text}")),
-                ))
+                Err(Box::new(source.error(span.unwrap_or_default(), format!("invalid YAML: {text}"))))
             }
         }
     }
 
-    fn new(spanned: Spanned<Raw>, source: &Source) -> Self {
+    fn new(spanned: Spanned<Raw>, source: &SourceFile) -> Self {
         let at = spanned.defined;
         let start = at.span().byte_offset().unwrap_or(0) as usize;
         let written = source.text.get(start..start + at.span().byte_len().unwrap_or(0) as usize);
         let written = written.unwrap_or_default().trim_end();
         let length = written.lines().next().unwrap_or_default().chars().count();
-        let place = Place { line: at.line() as usize, column: at.column() as usize, length };
+        let span = SourceSpan { line: at.line() as usize, column: at.column() as usize, length };
         let value = match spanned.value {
             Raw::Null => Value::Null,
             Raw::Bool(value) => Value::Bool(value, written.to_owned()),
@@ -83,7 +81,7 @@ impl Node {
                 Value::Map(entries.into_iter().map(pair).collect())
             }
         };
-        Self { value, place }
+        Self { value, span }
     }
 }
 
@@ -99,9 +97,9 @@ enum Raw {
 
 impl<'de> Deserialize<'de> for Raw {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
+        struct RawVisitor;
 
-        impl<'de> Visitor<'de> for Any {
+        impl<'de> Visitor<'de> for RawVisitor {
             type Value = Raw;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -169,6 +167,6 @@ impl<'de> Deserialize<'de> for Raw {
             }
         }
 
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(RawVisitor)
     }
 }

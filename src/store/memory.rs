@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
 
-use super::{Group, MOST_ORDERS, OrderText, Outcome, Standing, Target, Write, too_many_orders};
+use super::{Group, MAX_OVERRIDES, Outcome, OverrideText, Standing, Target, Write, too_many_overrides};
 use crate::algorithm::{self, Record};
 use crate::clock::Clock;
 use crate::error::Error;
@@ -13,12 +13,12 @@ pub(crate) struct MemoryStore {
     clock: Clock,
     /// One lock for all keys, since a group must be decided in one step.
     keys: Mutex<Keys>,
-    orders: Mutex<Orders>,
+    overrides: Mutex<Overrides>,
 }
 
-/// The state that the script `order` writes: texts, and the number of changes.
+/// The state that the script `override` writes: texts, and the number of changes.
 #[derive(Debug, Default)]
-struct Orders {
+struct Overrides {
     changes: u64,
     texts: BTreeMap<String, (String, Option<u64>)>,
 }
@@ -42,7 +42,7 @@ impl MemoryStore {
     pub(crate) fn new(clock: Clock, max_keys: usize) -> Self {
         let max_young = (max_keys / 2).max(1);
         let keys = Mutex::new(Keys { young: HashMap::new(), old: HashMap::new(), max_young });
-        Self { clock, keys, orders: Mutex::default() }
+        Self { clock, keys, overrides: Mutex::default() }
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -72,29 +72,29 @@ impl MemoryStore {
         now
     }
 
-    pub(crate) fn orders(&self) -> Standing {
-        let orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn overrides(&self) -> Standing {
+        let overrides = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
         let written = |(text, until_us): &(String, Option<u64>)| match until_us {
             Some(until_us) => format!("{text} until {until_us}"),
             None => text.clone(),
         };
-        let fields = orders.texts.iter().map(|(field, text)| (field.clone(), written(text))).collect();
-        Standing { now_us: self.clock.now_us(), changed: orders.changes.to_string(), fields }
+        let fields = overrides.texts.iter().map(|(field, text)| (field.clone(), written(text))).collect();
+        Standing { now_us: self.clock.now_us(), changed: overrides.changes.to_string(), fields }
     }
 
-    pub(crate) fn order(&self, order: &OrderText) -> Result<(), Error> {
-        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn set_override(&self, entry: &OverrideText) -> Result<(), Error> {
+        let mut overrides = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now_us();
-        orders.texts.retain(|_, (_, until_us)| until_us.is_none_or(|until_us| until_us > now));
-        orders.texts.remove(&order.field);
-        if let Some(text) = &order.text {
-            if orders.texts.len() >= MOST_ORDERS {
-                return Err(too_many_orders());
+        overrides.texts.retain(|_, (_, until_us)| until_us.is_none_or(|until_us| until_us > now));
+        overrides.texts.remove(&entry.field);
+        if let Some(text) = &entry.text {
+            if overrides.texts.len() >= MAX_OVERRIDES {
+                return Err(too_many_overrides());
             }
-            let until_us = order.lasts_us.map(|lasts_us| now.saturating_add(lasts_us));
-            orders.texts.insert(order.field.clone(), (text.clone(), until_us));
+            let until_us = entry.lasts_us.map(|lasts_us| now.saturating_add(lasts_us));
+            overrides.texts.insert(entry.field.clone(), (text.clone(), until_us));
         }
-        orders.changes += 1;
+        overrides.changes += 1;
         Ok(())
     }
 }

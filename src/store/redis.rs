@@ -4,13 +4,13 @@ use futures_util::future::join_all;
 use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
 use super::{
-    Group, Heartbeat, Item, MOST_ORDERS, OrderText, Outcome, Standing, Target, Write, too_many_orders,
+    Group, Heartbeat, Item, MAX_OVERRIDES, Outcome, OverrideText, Standing, Target, Write, too_many_overrides,
 };
-use crate::algorithm::{Before, Seen};
-use crate::connection::{Connection, Deadline, To};
+use crate::algorithm::{Before, RawState};
+use crate::connection::{CallTarget, Connection, Deadline};
 use crate::error::Error;
 use crate::health::Server;
-use crate::key::Place;
+use crate::key::HashTag;
 use crate::quota::Quota;
 use crate::script;
 
@@ -43,13 +43,13 @@ impl RedisStore {
     /// groups of several keys in a call of `group`. All calls are in flight together.
     pub(crate) async fn take(&self, groups: &[Group], deadline: Deadline) -> Vec<Result<Outcome, Error>> {
         if let Some(quota) = uniform_quota(groups)
-            && groups.iter().all(|group| group.place() == groups[0].place())
+            && groups.iter().all(|group| group.hash_tag() == groups[0].hash_tag())
         {
             return self.call(Some(quota), &groups.iter().collect::<Vec<_>>(), deadline).await;
         }
         let mut calls: Vec<(Call<'_>, Vec<usize>)> = Vec::new();
         for (index, group) in groups.iter().enumerate() {
-            let call = (group.place(), uniform_quota(std::slice::from_ref(group)));
+            let call = (group.hash_tag(), uniform_quota(std::slice::from_ref(group)));
             match calls.iter_mut().find(|(other, _)| *other == call) {
                 Some((_, members)) => members.push(index),
                 None => calls.push((call, vec![index])),
@@ -95,7 +95,7 @@ impl RedisStore {
         groups: &[&Group],
         deadline: Deadline,
     ) -> Result<Value, Error> {
-        let to = To { place: Some(groups[0].place()), deadline, again: true };
+        let to = CallTarget { hash_tag: Some(groups[0].hash_tag()), deadline, is_repeatable: true };
         match quota {
             Some(quota) => {
                 let script = script::of(&script::TAKE, quota.kind());
@@ -110,11 +110,12 @@ impl RedisStore {
 
     pub(crate) async fn server(&self, deadline: Deadline) -> Result<Server, Error> {
         let info = self.connection.info(deadline).await?;
-        let missing_rights = match self.run_at(&self.key, &script::RIGHTS, |_| {}, deadline, true).await? {
-            Value::Array(names) => redis::from_redis_value(Value::Array(names)).unwrap_or_default(),
-            other => return Err(unexpected(&other)),
-        };
-        Ok(Server { missing_rights, ..Server::of_info(&info) })
+        let missing_permissions =
+            match self.run_at(&self.key, &script::RIGHTS, |_| {}, deadline, true).await? {
+                Value::Array(names) => redis::from_redis_value(Value::Array(names)).unwrap_or_default(),
+                other => return Err(unexpected(&other)),
+            };
+        Ok(Server { missing_permissions, ..Server::of_info(&info) })
     }
 
     pub(crate) async fn count_in(
@@ -131,11 +132,16 @@ impl RedisStore {
         }
     }
 
-    pub(crate) async fn orders(&self, key: &str, known: &str, deadline: Deadline) -> Result<Standing, Error> {
+    pub(crate) async fn overrides(
+        &self,
+        key: &str,
+        known: &str,
+        deadline: Deadline,
+    ) -> Result<Standing, Error> {
         let args = |command: &mut Cmd| {
             command.arg(known);
         };
-        let reply = self.run_at(key, &script::ORDERS, args, deadline, true).await?;
+        let reply = self.run_at(key, &script::OVERRIDES, args, deadline, true).await?;
         let Value::Array(values) = reply else { return Err(unexpected(&reply)) };
         let mut values = values.into_iter();
         let now_us = match values.next() {
@@ -157,16 +163,21 @@ impl RedisStore {
         Ok(Standing { now_us, changed, fields })
     }
 
-    pub(crate) async fn order(&self, key: &str, order: &OrderText, deadline: Deadline) -> Result<(), Error> {
+    pub(crate) async fn set_override(
+        &self,
+        key: &str,
+        entry: &OverrideText,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         let args = |command: &mut Cmd| {
-            command.arg(&order.field).arg(order.text.as_deref().unwrap_or_default());
-            command.arg(Optional(order.lasts_us)).arg(MOST_ORDERS);
+            command.arg(&entry.field).arg(entry.text.as_deref().unwrap_or_default());
+            command.arg(Optional(entry.lasts_us)).arg(MAX_OVERRIDES);
         };
         // A removal is not retried: the second call could remove an override written in between.
-        let again = order.text.is_some();
-        match self.run_at(key, &script::ORDER, args, deadline, again).await? {
+        let is_repeatable = entry.text.is_some();
+        match self.run_at(key, &script::OVERRIDE, args, deadline, is_repeatable).await? {
             Value::Int(_) => Ok(()),
-            Value::BulkString(failed) if failed == b"FULL" => Err(too_many_orders()),
+            Value::BulkString(failed) if failed == b"FULL" => Err(too_many_overrides()),
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),
         }
@@ -179,9 +190,9 @@ impl RedisStore {
         script: &script::Script,
         args: impl Fn(&mut Cmd),
         deadline: Deadline,
-        again: bool,
+        is_repeatable: bool,
     ) -> Result<Value, Error> {
-        let to = To { place: Some(Place::default()), deadline, again };
+        let to = CallTarget { hash_tag: Some(HashTag::default()), deadline, is_repeatable };
         self.connection.run(script, |command| args(command.arg(1).arg(key)), to).await
     }
 
@@ -193,7 +204,7 @@ impl RedisStore {
         deadline: Deadline,
     ) -> Result<u64, Error> {
         let kind = target.gate.quota.kind();
-        let (script, again) = match write {
+        let (script, is_repeatable) = match write {
             Write::Refund { .. } => (script::of(&script::REFUND, kind), false),
             Write::Penalize { .. } => (script::of(&script::PENALIZE, kind), true),
             // Lifting a block is not retried: the second call could lift a block set in between.
@@ -209,7 +220,11 @@ impl RedisStore {
                 Write::Reset => command,
             };
         };
-        match self.connection.run(script, args, To { place: Some(target.place), deadline, again }).await? {
+        match self
+            .connection
+            .run(script, args, CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable })
+            .await?
+        {
             Value::Int(now_us) => Ok(now_us.unsigned_abs()),
             Value::Array(values) if let [Value::Int(_), Value::Int(stamp_us)] = values[..] => {
                 Ok(stamp_us.unsigned_abs())
@@ -221,7 +236,7 @@ impl RedisStore {
 }
 
 /// The hash tag of a call, and its quota; `None` is a call of `group`.
-type Call<'a> = (Place, Option<&'a Quota>);
+type Call<'a> = (HashTag, Option<&'a Quota>);
 
 /// Returns the quota of all groups, if each is one key of the same quota.
 fn uniform_quota(groups: &[Group]) -> Option<&Quota> {
@@ -328,15 +343,15 @@ impl Reply {
     /// Parses the state before a take. `first` is its first number, if it was read already.
     fn before(&mut self, quota: &Quota, first: Option<i64>) -> Result<Before, Error> {
         let fields = quota.kind().algorithm().fields();
-        let mut seen = Seen::default();
+        let mut raw = RawState::default();
         // A negative first number means that a block follows it.
         let first = first.map_or_else(|| self.signed(), Ok)?;
-        seen[0] = if first < 0 { -1 - first } else { first }.unsigned_abs();
+        raw[0] = if first < 0 { -1 - first } else { first }.unsigned_abs();
         let blocked_until_us = if first < 0 { self.number()? } else { 0 };
-        for number in seen.iter_mut().take(fields).skip(1) {
+        for number in raw.iter_mut().take(fields).skip(1) {
             *number = self.number()?;
         }
-        Ok(Before { blocked_until_us, seen })
+        Ok(Before { blocked_until_us, raw })
     }
 
     fn number(&mut self) -> Result<u64, Error> {

@@ -1,4 +1,4 @@
-//! Events for what an operator should see.
+//! Log events for the operator.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,10 +9,10 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::observer::Observer;
 
-/// Between events of failures: while Redis is away each ask is one.
+/// The minimum time between two failure events: while Redis is unavailable, every check fails.
 const PAUSE_US: u64 = 1_000_000;
 
-/// Tells the observer, if there is one, and writes events.
+/// Returns an observer that writes events, and then notifies the given observer, if any.
 pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn Observer>> {
     Some(match observer {
         Some(observer) => Arc::new((Events::default(), observer)),
@@ -22,8 +22,9 @@ pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn
 
 #[derive(Default)]
 struct Events {
-    /// When the next failure is told, by this process's clock.
+    /// The earliest time of the next failure event, by this process's clock.
     next_us: AtomicU64,
+    /// Failures since the last failure event.
     left_out: AtomicU64,
 }
 
@@ -46,9 +47,9 @@ impl Observer for Events {
 
     fn breaker(&self, is_open: bool) {
         if is_open {
-            warn!(target: "tidegate", "the circuit breaker has opened: Redis does not answer, and is not asked");
+            warn!(target: "tidegate", "circuit breaker opened: Redis does not answer, so checks are not sent to it");
         } else {
-            info!(target: "tidegate", "the circuit breaker has closed: Redis answers again");
+            info!(target: "tidegate", "circuit breaker closed: Redis answers again");
         }
     }
 
@@ -57,14 +58,14 @@ impl Observer for Events {
     }
 
     fn loaded(&self, rules: usize) {
-        info!(target: "tidegate", rules, "rules are followed");
+        info!(target: "tidegate", rules, "loaded rules, following their files");
     }
 
     fn reloaded(&self, rules: Result<usize, &Error>) {
         match rules {
-            Ok(rules) => info!(target: "tidegate", rules, "rules are in force that were read anew"),
+            Ok(rules) => info!(target: "tidegate", rules, "reloaded rules"),
             Err(error) => {
-                warn!(target: "tidegate", error = %error, "rules hold a mistake: those before stay in force")
+                warn!(target: "tidegate", error = %error, "rules files contain an error: the previous rules stay active")
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A span for each ask, from its beginning until it is decided, or given up.
+//! A span for each check, from its first poll until it is decided or dropped.
 
 use tracing::debug_span;
 use tracing::field::Empty;
@@ -6,28 +6,29 @@ use tracing::field::Empty;
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
 
-/// Open, and never entered: nothing is traced inside it, and a future that wraps each ask would be
-/// a level more for the compiler, whose limit a caller's own levels come close to.
+/// An open span that is never entered: nothing inside a check is traced. An instrumented future would add a
+/// level of nesting to each check's future, and callers' own levels already come close to the compiler's
+/// limit.
 pub(crate) struct Span(tracing::Span);
 
 impl Span {
     #[inline]
-    pub(crate) fn of_ask(cost: u64) -> Self {
+    pub(crate) fn of_check(cost: u64) -> Self {
         Self(
-            debug_span!(target: "tidegate", "ask", cost, gate = Empty, outcome = Empty, source = Empty, error = Empty),
+            debug_span!(target: "tidegate", "check", cost, gate = Empty, outcome = Empty, source = Empty, error = Empty),
         )
     }
 
-    /// Several asks, all or nothing.
-    pub(crate) fn of_all(asks: usize) -> Self {
+    /// Opens the span of several checks that are admitted all or none.
+    pub(crate) fn of_all(checks: usize) -> Self {
         Self(
-            debug_span!(target: "tidegate", "ask_all", asks, gate = Empty, outcome = Empty, source = Empty, error = Empty),
+            debug_span!(target: "tidegate", "check_all", checks, gate = Empty, outcome = Empty, source = Empty, error = Empty),
         )
     }
 
-    /// Several asks, each by itself.
-    pub(crate) fn of_many(asks: usize) -> Self {
-        Self(debug_span!(target: "tidegate", "ask_many", asks, allowed = Empty, failed = Empty))
+    /// Opens the span of several independent checks.
+    pub(crate) fn of_many(checks: usize) -> Self {
+        Self(debug_span!(target: "tidegate", "check_many", checks, allowed = Empty, failed = Empty))
     }
 
     #[inline]
@@ -37,7 +38,7 @@ impl Span {
         }
     }
 
-    /// Gate and source are those that bound.
+    /// Records the gate and source of the binding decision.
     pub(crate) fn all_decided(self, decided: &Result<AllDecision, Error>) {
         let outcome = |all: &AllDecision| if all.is_allowed() { "allowed" } else { "denied" };
         self.record(decided.as_ref().map(|all| (all.binding(), outcome(all))));

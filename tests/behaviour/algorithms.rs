@@ -23,7 +23,7 @@ behaviours! {
         assert_eq!(passes(&gate, "one", 3).await, 2);
     }
 
-    async fn token_bucket_is_each_clients_own(world) {
+    async fn token_bucket_of_each_key_is_independent(world) {
         let gate = world.gate("a1", Quota::token_bucket(5, Rate::per_second(1)));
         assert_eq!(passes(&gate, "one", 6).await, 5);
         assert_eq!(gate.peek("two").await.unwrap().remaining(), 5);
@@ -37,12 +37,12 @@ behaviours! {
         assert_eq!(passes(&gate, "key", 10).await, 3);
     }
 
-    async fn token_bucket_does_not_count_what_it_denied(world) {
+    async fn token_bucket_does_not_charge_denied_checks(world) {
         let gate = world.gate("a1", Quota::token_bucket(3, Rate::new(1, s(2))));
         assert_eq!(passes(&gate, "key", 4).await, 3);
         let peek = gate.peek("key").await.unwrap();
         assert_eq!(peek.remaining(), 0);
-        // Three units of two seconds each, not four.
+        // Three units must refill, at two seconds each. The denied fourth check was not charged.
         assert_eq!(peek.reset_after(), s(6));
     }
 
@@ -73,19 +73,19 @@ behaviours! {
         }
     }
 
-    async fn token_bucket_tells_the_numbers_in_the_docs_of_decision(world) {
+    async fn token_bucket_reports_the_numbers_in_the_docs_of_decision(world) {
         let gate = world.gate("a1", Quota::token_bucket(5, Rate::per_second(1)));
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for _ in 0..6 {
             let decision = check(&gate, "key").await;
             let seconds = (decision.retry_after().as_secs(), decision.reset_after().as_secs());
-            told.push((decision.is_allowed(), decision.remaining(), seconds.0, seconds.1));
+            reported.push((decision.is_allowed(), decision.remaining(), seconds.0, seconds.1));
         }
         let passed = [(true, 4, 0, 1), (true, 3, 0, 2), (true, 2, 0, 3), (true, 1, 0, 4), (true, 0, 1, 5)];
-        assert_eq!(told, [&passed[..], &[(false, 0, 1, 5)]].concat());
+        assert_eq!(reported, [&passed[..], &[(false, 0, 1, 5)]].concat());
     }
 
-    async fn leaky_bucket_spaces_what_it_admits(world) {
+    async fn leaky_bucket_spaces_admitted_checks(world) {
         let gate = world.gate("a2", Quota::leaky_bucket(3, Rate::per_second(1)));
         for delay in [0, 1, 2] {
             let decision = check(&gate, "key").await;
@@ -99,16 +99,16 @@ behaviours! {
         assert_eq!(check(&gate, "key").await.delay(), s(2));
     }
 
-    async fn leaky_bucket_denies_who_would_wait_longer_than_accepted(world) {
+    async fn leaky_bucket_denies_checks_that_would_exceed_their_max_delay(world) {
         let gate = world.gate("a2", Quota::leaky_bucket(10, Rate::per_second(1)));
         assert_eq!(passes(&gate, "key", 3).await, 3);
-        let late = gate.ask("key").max_delay(s(2)).check().await.unwrap();
+        let late = gate.key("key").max_delay(s(2)).check().await.unwrap();
         assert!(!late.is_allowed());
         assert_eq!((late.retry_after(), late.remaining()), (s(1), 7));
         world.advance(s(1) - Duration::from_micros(1));
-        assert!(!gate.ask("key").max_delay(s(2)).check().await.unwrap().is_allowed());
+        assert!(!gate.key("key").max_delay(s(2)).check().await.unwrap().is_allowed());
         world.advance(Duration::from_micros(1));
-        let in_time = gate.ask("key").max_delay(s(2)).check().await.unwrap();
+        let in_time = gate.key("key").max_delay(s(2)).check().await.unwrap();
         assert_eq!((in_time.is_allowed(), in_time.delay()), (true, s(2)));
     }
 
@@ -119,7 +119,7 @@ behaviours! {
         assert_eq!(passes(&gate, "key", 4).await, 3);
     }
 
-    async fn fixed_window_by_the_clock_passes_twice_its_limit_across_an_edge(world) {
+    async fn fixed_window_aligned_to_the_clock_admits_twice_its_limit_across_a_boundary(world) {
         let gate = world.gate("a3", Quota::fixed_window(5, s(60)).aligned_to_clock());
         world.set(s(59));
         assert_eq!(passes(&gate, "key", 6).await, 5);
@@ -127,7 +127,7 @@ behaviours! {
         assert_eq!(passes(&gate, "key", 6).await, 5);
     }
 
-    async fn fixed_window_begins_with_the_first_charge_and_not_with_a_peek(world) {
+    async fn fixed_window_starts_with_the_first_charge_and_not_with_a_peek(world) {
         let gate = world.gate("a3", Quota::fixed_window(5, s(60)));
         assert!(gate.peek("key").await.unwrap().is_allowed());
         world.set(s(59));
@@ -139,7 +139,7 @@ behaviours! {
         assert_eq!(passes(&gate, "key", 6).await, 5);
     }
 
-    async fn fixed_window_of_a_week_begins_on_thursday_and_with_an_offset_on_monday(world) {
+    async fn fixed_window_of_a_week_starts_on_thursday_and_with_an_offset_on_monday(world) {
         const WEEK: Duration = Duration::from_secs(7 * 86_400);
         // 2020-01-01 was a Wednesday.
         let thursday = world.gate("thursday", Quota::fixed_window(1, WEEK).aligned_to_clock());
@@ -149,16 +149,16 @@ behaviours! {
         assert_eq!(check(&monday, "key").await.reset_after(), s(5 * 86_400));
     }
 
-    async fn sliding_log_follows_the_books_timeline(world) {
+    async fn sliding_log_matches_the_worked_timeline(world) {
         let gate = world.gate("a4", Quota::sliding_log(2, s(60)));
-        // Minutes and seconds after 1 o'clock.
+        // The times are seconds after the start of the hour.
         for (at, passes) in [(1, true), (30, true), (50, false), (100, true)] {
             world.set(s(at));
             assert_eq!(allowed(&gate, "key").await, passes, "at {at} s");
         }
     }
 
-    async fn sliding_log_forgets_what_it_denied(world) {
+    async fn sliding_log_does_not_count_denied_checks(world) {
         let gate = world.gate("a4", Quota::sliding_log(2, s(60)));
         for (at, passes) in [(1, true), (30, true), (50, false), (80, true)] {
             world.set(s(at));
@@ -166,7 +166,7 @@ behaviours! {
         }
     }
 
-    async fn sliding_log_that_counts_denied_ones_denies_longer(world) {
+    async fn sliding_log_that_counts_denied_checks_denies_longer(world) {
         let gate = world.gate("a4", Quota::sliding_log(2, s(60)).count_denied());
         for (at, passes) in [(1, true), (30, true), (50, false), (80, false)] {
             world.set(s(at));
@@ -174,7 +174,7 @@ behaviours! {
         }
     }
 
-    async fn sliding_log_that_counts_denied_ones_follows_the_books_timeline(world) {
+    async fn sliding_log_that_counts_denied_checks_matches_the_worked_timeline(world) {
         let gate = world.gate("a4", Quota::sliding_log(2, s(60)).count_denied());
         for (at, passes) in [(1, true), (30, true), (50, false), (100, true)] {
             world.set(s(at));
@@ -182,7 +182,7 @@ behaviours! {
         }
     }
 
-    async fn sliding_log_keeps_every_one_of_many_charges_in_one_microsecond(world) {
+    async fn sliding_log_counts_every_charge_in_one_microsecond(world) {
         let gate = world.gate("a4", Quota::sliding_log(50, s(1)));
         assert_eq!(passes(&gate, "key", 51).await, 50);
         world.advance(s(1));
@@ -191,7 +191,7 @@ behaviours! {
 
     async fn sliding_counter_rounds_the_overlap_down(world) {
         if world.is_leased {
-            return; // What is left of a lease counts until it is given back.
+            return; // The unspent units of a lease count as used until the limiter returns them.
         }
         let gate = world.gate("a5", Quota::sliding_counter(7, s(60)));
         assert_eq!(passes(&gate, "key", 5).await, 5);

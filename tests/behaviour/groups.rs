@@ -1,4 +1,4 @@
-//! Several limits for one request: all or nothing.
+//! Several limits for one request are charged all or nothing.
 
 use std::time::Duration;
 
@@ -24,17 +24,18 @@ fn mixed(world: &World) -> [Gate; 5] {
 }
 
 behaviours! {
-    async fn a_denial_by_one_gate_charges_none(world) {
+    async fn denial_by_one_gate_charges_no_gate(world) {
         let gates = mixed(world);
-        let asks = || gates.iter().map(|gate| gate.ask("x"));
-        assert!(world.limiter.check_all(asks()).await.unwrap().is_allowed());
+        let checks = || gates.iter().map(|gate| gate.key("x"));
+        assert!(world.limiter.check_all(checks()).await.unwrap().is_allowed());
         for _ in 0..3 {
-            let denied = world.limiter.check_all(asks()).await.unwrap();
+            let denied = world.limiter.check_all(checks()).await.unwrap();
             assert!(!denied.is_allowed());
             assert_eq!(denied.binding().gate(), "user.posts");
             assert_eq!(denied.binding().retry_after(), Duration::from_secs(1));
-            let alone: Vec<bool> = denied.decisions().iter().map(|decision| decision.is_allowed()).collect();
-            assert_eq!(alone, [false, true, true, true, true]);
+            let by_gate: Vec<bool> =
+                denied.decisions().iter().map(|decision| decision.is_allowed()).collect();
+            assert_eq!(by_gate, [false, true, true, true, true]);
         }
         let mut left = Vec::new();
         for gate in &gates {
@@ -42,90 +43,91 @@ behaviours! {
         }
         assert_eq!(left, [0, 149, 9, 4, 9_999]);
         world.advance(Duration::from_secs(1));
-        assert!(world.limiter.check_all(asks()).await.unwrap().is_allowed());
+        assert!(world.limiter.check_all(checks()).await.unwrap().is_allowed());
     }
 
-    async fn the_longest_wait_binds_a_denial_and_the_smallest_share_an_admission(world) {
+    async fn longest_wait_binds_a_denial_and_smallest_share_left_binds_an_admission(world) {
         let fast = world.gate("fast", Quota::token_bucket(1, Rate::per_second(1)));
         let slow = world.gate("slow", Quota::token_bucket(2, Rate::per_minute(1)));
-        let asks = || [fast.ask("x"), slow.ask("x").cost(2)];
-        let allowed = world.limiter.check_all(asks()).await.unwrap();
-        // Both have nothing left: the first of equals.
+        let checks = || [fast.key("x"), slow.key("x").cost(2)];
+        let allowed = world.limiter.check_all(checks()).await.unwrap();
+        // Both gates have no units left. Of equal gates, the first binds.
         assert_eq!(allowed.binding().gate(), "fast");
-        let denied = world.limiter.check_all(asks()).await.unwrap();
+        let denied = world.limiter.check_all(checks()).await.unwrap();
         assert_eq!(denied.binding().gate(), "slow");
         assert_eq!(denied.binding().retry_after(), Duration::from_secs(120));
     }
 
     async fn costs_of_the_same_key_and_gate_add_up(world) {
         let gate = world.gate("gate", Quota::sliding_log(5, DAY));
-        let asks = || [gate.ask("x").cost(2), gate.ask("y").beside("x"), gate.ask("x")];
-        let decision = world.limiter.check_all(asks()).await.unwrap();
-        assert_eq!(decision.decisions().iter().map(|it| it.remaining()).collect::<Vec<_>>(), [2, 4, 2]);
-        assert!(!world.limiter.check_all(asks()).await.unwrap().is_allowed());
+        let checks = || [gate.key("x").cost(2), gate.key("y").colocate_with("x"), gate.key("x")];
+        let decision = world.limiter.check_all(checks()).await.unwrap();
+        let remaining_units: Vec<u64> = decision.decisions().iter().map(|decision| decision.remaining()).collect();
+        assert_eq!(remaining_units, [2, 4, 2]);
+        assert!(!world.limiter.check_all(checks()).await.unwrap().is_allowed());
         assert_eq!(remaining(&gate, "x").await, 2);
-        let error = world.limiter.check_all([gate.ask("z").cost(3), gate.ask("z").cost(3)]).await.unwrap_err();
+        let error = world.limiter.check_all([gate.key("z").cost(3), gate.key("z").cost(3)]).await.unwrap_err();
         assert!(error.is_over_capacity());
     }
 
-    async fn a_cost_of_nothing_in_a_group_charges_nothing_and_denies_nothing(world) {
+    async fn cost_of_0_in_a_group_charges_nothing_and_denies_nothing(world) {
         let full = world.gate("full", Quota::fixed_window(1, DAY));
         let free = world.gate("free", Quota::fixed_window(5, DAY));
         assert_eq!(passes(&full, "x", 2).await, 1);
-        let decision = world.limiter.check_all([full.ask("x").cost(0), free.ask("x")]).await.unwrap();
+        let decision = world.limiter.check_all([full.key("x").cost(0), free.key("x")]).await.unwrap();
         assert!(decision.is_allowed());
         assert!(!decision.decisions()[0].is_allowed());
         assert_eq!(remaining(&free, "x").await, 4);
-        let peek = world.limiter.check_all([full.ask("x").cost(0), free.ask("x").cost(0)]).await.unwrap();
+        let peek = world.limiter.check_all([full.key("x").cost(0), free.key("x").cost(0)]).await.unwrap();
         assert!(!peek.is_allowed());
         assert_eq!(remaining(&free, "x").await, 4);
     }
 
-    async fn one_atomic_step_has_at_most_128_keys(world) {
+    async fn group_has_at_most_128_keys(world) {
         let gate = world.gate("gate", Quota::fixed_window(5, DAY));
-        let asks = |n: usize| (0..n).map(|key| gate.ask(key.to_string()).beside("0")).collect::<Vec<_>>();
-        assert!(world.limiter.check_all(asks(128)).await.unwrap().is_allowed());
-        assert!(world.limiter.check_all(asks(129)).await.unwrap_err().is_config());
+        let checks = |n: usize| (0..n).map(|key| gate.key(key.to_string()).colocate_with("0")).collect::<Vec<_>>();
+        assert!(world.limiter.check_all(checks(128)).await.unwrap().is_allowed());
+        assert!(world.limiter.check_all(checks(129)).await.unwrap_err().is_config());
         assert_eq!(remaining(&gate, "0").await, 4);
     }
 
-    async fn a_rate_is_the_same_however_it_was_said(world) {
+    async fn equal_rates_in_different_units_are_one_quota(world) {
         let a = world.gate("gate", Quota::token_bucket(5, Rate::per_second(1)));
         let b = world.gate("gate", Quota::token_bucket(5, Rate::per_minute(60)));
-        assert!(world.limiter.check_all([a.ask("x"), b.ask("x")]).await.unwrap().is_allowed());
+        assert!(world.limiter.check_all([a.key("x"), b.key("x")]).await.unwrap().is_allowed());
         assert_eq!(remaining(&a, "x").await, 3);
     }
 
-    async fn what_asks_nothing_does_not_bind(world) {
+    async fn check_of_cost_0_does_not_bind_a_group(world) {
         let free = world.gate("free", Quota::fixed_window(5, DAY));
         let full = world.gate("full", Quota::token_bucket(1, Rate::per_second(1)));
         free.block("x", DAY).await.unwrap();
-        let asks = || [free.ask("x").cost(0), full.ask("x")];
-        let allowed = world.limiter.check_all(asks()).await.unwrap();
+        let checks = || [free.key("x").cost(0), full.key("x")];
+        let allowed = world.limiter.check_all(checks()).await.unwrap();
         assert!(allowed.is_allowed());
         assert_eq!(allowed.binding().gate(), "full");
-        let denied = world.limiter.check_all(asks()).await.unwrap();
+        let denied = world.limiter.check_all(checks()).await.unwrap();
         assert!(!denied.is_allowed());
         assert_eq!(denied.binding().gate(), "full");
         assert_eq!(denied.retry_after(), Duration::from_secs(1));
     }
 
-    async fn denied_asks_are_logged_only_where_the_log_itself_denies(world) {
+    async fn denied_checks_are_counted_only_if_the_log_itself_denies(world) {
         let log = world.gate("log", Quota::sliding_log(2, DAY).count_denied());
         let other = world.gate("other", Quota::fixed_window(1, DAY));
-        let asks = || [log.ask("x"), other.ask("x")];
-        assert!(world.limiter.check_all(asks()).await.unwrap().is_allowed());
+        let checks = || [log.key("x"), other.key("x")];
+        assert!(world.limiter.check_all(checks()).await.unwrap().is_allowed());
         for _ in 0..5 {
-            assert!(!world.limiter.check_all(asks()).await.unwrap().is_allowed());
+            assert!(!world.limiter.check_all(checks()).await.unwrap().is_allowed());
         }
         assert_eq!(remaining(&log, "x").await, 1);
     }
 
-    async fn delays_are_told_by_the_leaky_bucket_of_a_group(world) {
+    async fn group_reports_the_delay_of_its_leaky_bucket(world) {
         let queue = world.gate("queue", Quota::leaky_bucket(5, Rate::per_second(1)));
         let bucket = world.gate("bucket", Quota::token_bucket(5, Rate::per_second(1)));
         for delay in [0, 1, 2] {
-            let decision = world.limiter.check_all([bucket.ask("x"), queue.ask("x")]).await.unwrap();
+            let decision = world.limiter.check_all([bucket.key("x"), queue.key("x")]).await.unwrap();
             assert_eq!(decision.delay(), Duration::from_secs(delay));
         }
     }

@@ -1,4 +1,4 @@
-//! The verbs beside the check, the same for every algorithm.
+//! The verbs other than `check`, which behave the same for every algorithm.
 
 use std::time::Duration;
 
@@ -9,8 +9,7 @@ use crate::support::world::{World, allowed, check, passes};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// One gate per algorithm, each of which admits 6 units and then none for a
-/// while.
+/// Returns one gate per algorithm. Each admits 6 units and then none for a while.
 fn gates(world: &World) -> [Gate; 7] {
     [
         world.gate("token", Quota::token_bucket(6, Rate::per_minute(6))),
@@ -28,7 +27,7 @@ async fn remaining(gate: &Gate, key: &str) -> u64 {
 }
 
 behaviours! {
-    async fn a_cost_passes_whole_or_not_at_all(world) {
+    async fn cost_is_admitted_whole_or_not_at_all(world) {
         for gate in gates(world).iter().filter(|gate| gate.name() != Some("strict")) {
             assert!(gate.check_cost("x", 4).await.unwrap().is_allowed(), "{gate:?}");
             assert!(!gate.check_cost("x", 3).await.unwrap().is_allowed(), "{gate:?}");
@@ -38,9 +37,9 @@ behaviours! {
         }
     }
 
-    async fn a_peek_says_what_a_check_would_and_changes_nothing(world) {
+    async fn peek_reports_the_decision_of_a_check_and_changes_nothing(world) {
         if world.is_leased {
-            return; // A peek sees what is leased as used.
+            return; // A peek reports leased units as used.
         }
         for gate in gates(world) {
             assert_eq!(passes(&gate, "x", 5).await, 5);
@@ -57,27 +56,29 @@ behaviours! {
         }
     }
 
-    async fn many_keys_are_each_decided_by_themselves_in_order(world) {
+    async fn check_many_decides_each_key_separately_and_in_order(world) {
         for gate in gates(world) {
             let keys = ["a", "b", "a", "a", "a", "a", "a", "a", "b"];
             let decisions = gate.check_many(keys).await;
-            let allowed: Vec<bool> = decisions.into_iter().map(|it| it.unwrap().is_allowed()).collect();
+            let allowed: Vec<bool> =
+                decisions.into_iter().map(|decision| decision.unwrap().is_allowed()).collect();
             assert_eq!(allowed, [true, true, true, true, true, true, true, false, true], "{gate:?}");
         }
     }
 
-    async fn more_keys_than_fit_one_call_are_all_decided(world) {
+    async fn check_many_decides_more_keys_than_fit_in_one_call(world) {
         for gate in gates(world) {
             let keys: Vec<String> = (0..1_000).map(|key| (key % 150).to_string()).collect();
             let decisions = gate.check_many(&keys).await;
-            let allowed = decisions.into_iter().filter(|it| it.as_ref().unwrap().is_allowed()).count();
+            let allowed =
+                decisions.iter().filter(|decision| decision.as_ref().unwrap().is_allowed()).count();
             assert_eq!(allowed, 150 * 6, "{gate:?}");
         }
     }
 
-    async fn a_refund_makes_room_and_never_more_than_untouched(world) {
+    async fn refund_frees_units_up_to_the_limit(world) {
         if world.is_leased {
-            return; // A peek sees what is leased as used.
+            return; // A peek reports leased units as used.
         }
         for gate in gates(world) {
             gate.refund("x", 3).await.unwrap();
@@ -90,7 +91,7 @@ behaviours! {
         }
     }
 
-    async fn a_penalty_is_a_debt_to_be_waited_for(world) {
+    async fn penalty_denies_checks_until_the_debt_has_drained(world) {
         for gate in gates(world) {
             gate.penalize("x", 9).await.unwrap();
             let denied = check(&gate, "x").await;
@@ -103,7 +104,7 @@ behaviours! {
         }
     }
 
-    async fn a_blocked_key_is_denied_until_exactly_then(world) {
+    async fn blocked_key_is_denied_until_exactly_the_end_of_the_block(world) {
         for gate in gates(world) {
             assert!(allowed(&gate, "x").await);
             gate.block("x", MINUTE * 5).await.unwrap();
@@ -118,9 +119,9 @@ behaviours! {
         }
     }
 
-    async fn a_block_that_is_lifted_leaves_what_was_used(world) {
+    async fn unblock_keeps_the_units_used(world) {
         if world.is_leased {
-            return; // A peek sees what is leased as used.
+            return; // A peek reports leased units as used.
         }
         for gate in gates(world) {
             assert_eq!(passes(&gate, "x", 4).await, 4);
@@ -128,11 +129,11 @@ behaviours! {
             assert!(!gate.peek("x").await.unwrap().is_allowed());
             gate.unblock("x").await.unwrap();
             assert_eq!(remaining(&gate, "x").await, 2, "{gate:?}");
-            gate.unblock("never seen").await.unwrap();
+            gate.unblock("unknown").await.unwrap();
         }
     }
 
-    async fn a_reset_key_is_untouched(world) {
+    async fn reset_key_is_untouched(world) {
         for gate in gates(world) {
             assert_eq!(passes(&gate, "x", 7).await, 6);
             gate.block("x", MINUTE).await.unwrap();
@@ -143,7 +144,7 @@ behaviours! {
         }
     }
 
-    async fn a_raised_limit_gives_room_at_once_and_a_lowered_one_shows_nothing_left(world) {
+    async fn raised_limit_frees_units_at_once_and_lowered_limit_reports_none_left(world) {
         let quotas = |n: u64| [
             Quota::token_bucket(n, Rate::per_minute(6)),
             Quota::leaky_bucket(n, Rate::per_minute(6)),
@@ -161,7 +162,7 @@ behaviours! {
         }
     }
 
-    async fn a_reservation_is_settled_to_what_it_cost(world) {
+    async fn reservation_is_settled_to_its_final_cost(world) {
         for gate in gates(world) {
             gate.reserve("x", 4).await.unwrap().commit(1).await.unwrap();
             assert_eq!(remaining(&gate, "x").await, 5, "{gate:?}");
@@ -174,17 +175,17 @@ behaviours! {
         }
     }
 
-    async fn what_has_expired_since_is_not_given_back_twice(world) {
+    async fn cancel_does_not_refund_expired_units(world) {
         if world.is_leased {
-            return; // A peek sees what is leased as used.
+            return; // A peek reports leased units as used.
         }
         for gate in gates(world) {
-            let held = gate.reserve("x", 6).await.unwrap();
-            assert!(held.decision().is_allowed());
-            // All of it has drained, or its window has passed, and others came.
+            let reservation = gate.reserve("x", 6).await.unwrap();
+            assert!(reservation.decision().is_allowed());
+            // The reserved units have drained, or their window has passed. Other checks use the quota now.
             world.advance(MINUTE * 2);
             assert_eq!(passes(&gate, "x", 6).await, 6, "{gate:?}");
-            held.cancel().await.unwrap();
+            reservation.cancel().await.unwrap();
             assert_eq!(remaining(&gate, "x").await, 0, "{gate:?}");
         }
     }

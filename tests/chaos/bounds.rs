@@ -78,7 +78,7 @@ pub struct Admitted {
 }
 
 impl Admitted {
-    pub fn is_held(self) -> bool {
+    pub fn is_within_bound(self) -> bool {
         self.admitted <= self.permitted
     }
 }
@@ -90,25 +90,25 @@ impl std::ops::AddAssign for Admitted {
     }
 }
 
-/// Counts what Redis admitted for one key since the server's time `start_us`.
+/// Counts the units that Redis admitted for one key since the server's time `start_us`.
 pub fn by_redis<'a>(
     quota: &Quota,
     asked: impl Iterator<Item = &'a Asked>,
     start_us: u64,
     ground: &Ground,
 ) -> Admitted {
-    let history = history(asked.filter(|asked| asked.is_redis()), |asked| ongoing(asked, ground));
+    let history = history(asked.filter(|asked| asked.is_redis()), |asked| monotonic_us(asked, ground));
     let permitted = ceiling(quota, &history, start_us) + ground.losses * quota.limit();
     Admitted { admitted: history.admitted(), permitted }
 }
 
-/// Counts what one process admitted for one key without Redis. `permitted` is the number that the share
-/// admits to a caller that checks at these instants and takes all units it can get.
-pub fn by_itself<'a>(share: &Quota, asked: impl Iterator<Item = &'a Asked>, start_us: u64) -> Admitted {
+/// Counts the units that one process admitted for one key without Redis. `permitted` is the number that the
+/// share admits to a caller that checks at these instants and takes all units it can get.
+pub fn by_fallback<'a>(share: &Quota, asked: impl Iterator<Item = &'a Asked>, start_us: u64) -> Admitted {
     let history = history(asked.filter(|asked| asked.is_local()), |asked| asked.now_us);
     let first = history.0.keys().next().copied().unwrap_or_default();
     let earliest = match *share.kind() {
-        // The fallback may have started with a window that Redis had reported.
+        // The fallback may have started from a window that Redis had reported.
         Kind::FixedWindow(FixedWindow { window_us, .. }) => start_us.max(first.saturating_sub(window_us)),
         _ => first,
     };
@@ -152,7 +152,7 @@ fn windows(quota: &Quota, start_us: u64, history: &History) -> u64 {
 
 /// Returns the server's time of a check as if its clock had never been stepped back. Units used before the
 /// step count as used after it, and no units become free in the time that the clock repeats.
-fn ongoing(asked: &Asked, ground: &Ground) -> u64 {
+fn monotonic_us(asked: &Asked, ground: &Ground) -> u64 {
     const HALF_AN_HOUR: u64 = 1_800_000_000;
     let Some((middle_us, back_us)) = ground.stepped else { return asked.now_us };
     let is_before = asked.now_us > asked.called_us + HALF_AN_HOUR
@@ -162,9 +162,9 @@ fn ongoing(asked: &Asked, ground: &Ground) -> u64 {
 
 /// Counts checks that a process admitted without Redis although Redis had reported the key as exhausted
 /// before the fault began at `broken_us`.
-pub fn of_what_is_gone(asked: &[&Asked], broken_us: u64) -> usize {
-    let told =
+pub fn admitted_though_exhausted(asked: &[&Asked], broken_us: u64) -> usize {
+    let denials =
         asked.iter().filter(|asked| asked.is_redis() && !asked.allowed && asked.returned_us < broken_us);
-    let Some(told_us) = told.map(|asked| asked.returned_us).min() else { return 0 };
-    asked.iter().filter(|asked| asked.is_local() && asked.allowed && asked.called_us > told_us).count()
+    let Some(exhausted_us) = denials.map(|asked| asked.returned_us).min() else { return 0 };
+    asked.iter().filter(|asked| asked.is_local() && asked.allowed && asked.called_us > exhausted_us).count()
 }

@@ -1,4 +1,4 @@
-//! What is broken, each by a small function. One more is a line in [`FAULTS`] and a function.
+//! The faults, each a small function. To add a fault, add a function and an entry in [`FAULTS`].
 
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -6,70 +6,70 @@ use std::time::{Duration, Instant};
 use harness::Fault as Net;
 use redis::Connection;
 
-pub use super::ground::{Ground, Way};
+pub use super::ground::{Ground, Topology};
 use super::ground::{PASSWORD, wait_until};
 use crate::support::load::now_us;
 
 pub struct Fault {
     pub name: &'static str,
-    pub way: Way,
-    /// Makes it, holds it, mends it.
-    pub happen: fn(&mut Ground),
-    /// Whether asks must fail while it lasts. Where they need not, they may.
+    pub topology: Topology,
+    /// Causes the fault, holds it, and repairs it.
+    pub inject: fn(&mut Ground),
+    /// Whether some checks must fail during the fault. If false, they may.
     pub fails: bool,
-    /// Whether Redis is away once, and not again and again.
-    pub is_one: bool,
+    /// Whether Redis is unavailable once, instead of repeatedly.
+    pub is_single_outage: bool,
 }
 
-use Way::{Clock, Direct, Proxied, Sentinels, User};
+use Topology::{Clock, Direct, Proxied, Sentinels, User};
 #[cfg(feature = "cluster")]
-use Way::{Cluster, Primaries};
+use Topology::{Cluster, Primaries};
 
 #[rustfmt::skip]
 pub const FAULTS: &[Fault] = &[
-    Fault { name: "killed, restarted empty", way: Direct, happen: killed, fails: true, is_one: true },
-    Fault { name: "paused", way: Direct, happen: paused, fails: true, is_one: true },
-    Fault { name: "black-holed", way: Proxied, happen: black_holed, fails: true, is_one: true },
-    Fault { name: "refused", way: Proxied, happen: refused, fails: true, is_one: true },
-    Fault { name: "half-closed", way: Proxied, happen: half_closed, fails: true, is_one: true },
-    Fault { name: "200 ms a reply", way: Proxied, happen: slow, fails: true, is_one: true },
-    Fault { name: "cut at random bytes", way: Proxied, happen: cut, fails: false, is_one: false },
-    Fault { name: "SCRIPT FLUSH in a loop", way: Direct, happen: scripts_flushed, fails: false, is_one: false },
-    Fault { name: "FLUSHALL, thrice", way: Direct, happen: flushed, fails: false, is_one: false },
-    Fault { name: "memory full, noeviction", way: Direct, happen: memory_full, fails: true, is_one: false },
-    Fault { name: "clock +1 h, -2 h, +1 h", way: Clock, happen: clock_stepped, fails: false, is_one: false },
-    Fault { name: "password rotated and back", way: User, happen: credentials_rotated, fails: true, is_one: true },
-    Fault { name: "reconnects in a row", way: Proxied, happen: reconnects, fails: false, is_one: false },
-    Fault { name: "all of the network's, in a row", way: Proxied, happen: in_a_row, fails: true, is_one: false },
-    Fault { name: "Sentinel: primary killed", way: Sentinels, happen: primary_killed, fails: true, is_one: false },
-    Fault { name: "Sentinel: primary demoted", way: Sentinels, happen: primary_demoted, fails: false, is_one: false },
+    Fault { name: "killed, restarted empty", topology: Direct, inject: killed, fails: true, is_single_outage: true },
+    Fault { name: "paused", topology: Direct, inject: paused, fails: true, is_single_outage: true },
+    Fault { name: "black-holed", topology: Proxied, inject: black_holed, fails: true, is_single_outage: true },
+    Fault { name: "refused", topology: Proxied, inject: refused, fails: true, is_single_outage: true },
+    Fault { name: "half-closed", topology: Proxied, inject: half_closed, fails: true, is_single_outage: true },
+    Fault { name: "200 ms a reply", topology: Proxied, inject: slow, fails: true, is_single_outage: true },
+    Fault { name: "cut at random bytes", topology: Proxied, inject: cut_off, fails: false, is_single_outage: false },
+    Fault { name: "SCRIPT FLUSH in a loop", topology: Direct, inject: scripts_flushed, fails: false, is_single_outage: false },
+    Fault { name: "FLUSHALL, three times", topology: Direct, inject: flushed, fails: false, is_single_outage: false },
+    Fault { name: "memory full, noeviction", topology: Direct, inject: memory_full, fails: true, is_single_outage: false },
+    Fault { name: "clock +1 h, -2 h, +1 h", topology: Clock, inject: clock_stepped, fails: false, is_single_outage: false },
+    Fault { name: "password rotated and back", topology: User, inject: credentials_rotated, fails: true, is_single_outage: true },
+    Fault { name: "repeated reconnects", topology: Proxied, inject: reconnects_repeated, fails: false, is_single_outage: false },
+    Fault { name: "all network faults in sequence", topology: Proxied, inject: network_faults_in_sequence, fails: true, is_single_outage: false },
+    Fault { name: "Sentinel: primary killed", topology: Sentinels, inject: primary_killed, fails: true, is_single_outage: false },
+    Fault { name: "Sentinel: primary demoted", topology: Sentinels, inject: primary_demoted, fails: false, is_single_outage: false },
     #[cfg(feature = "cluster")]
-    Fault { name: "cluster: primary killed", way: Cluster, happen: owner_killed, fails: true, is_one: false },
+    Fault { name: "cluster: primary killed", topology: Cluster, inject: owner_killed, fails: true, is_single_outage: false },
     #[cfg(feature = "cluster")]
-    Fault { name: "cluster: slots moved", way: Primaries, happen: slots_moved, fails: false, is_one: false },
+    Fault { name: "cluster: slots moved", topology: Primaries, inject: slots_moved, fails: false, is_single_outage: false },
 ];
 
 impl Ground {
     fn network(&mut self, fault: Net) {
-        self.broken();
+        self.mark_broken();
         self.proxy().set(fault);
         sleep(self.hold);
         self.proxy().set(Net::None);
-        self.mended();
+        self.mark_repaired();
     }
 
-    /// Again and again, as long as things stay broken.
-    fn repeat(&mut self, mut what: impl FnMut(&mut Self)) {
-        self.broken();
+    /// Repeats an action for the duration of the fault.
+    fn repeat(&mut self, mut action: impl FnMut(&mut Self)) {
+        self.mark_broken();
         let start = Instant::now();
         while start.elapsed() < self.hold {
-            what(self);
+            action(self);
             sleep(Duration::from_millis(1));
         }
     }
 }
 
-fn tell(redis: &mut Connection, command: &str) {
+fn execute(redis: &mut Connection, command: &str) {
     let mut words = command.split(' ');
     let mut cmd = redis::cmd(words.next().unwrap());
     words.for_each(|word| {
@@ -79,12 +79,12 @@ fn tell(redis: &mut Connection, command: &str) {
 }
 
 fn killed(ground: &mut Ground) {
-    ground.broken();
+    ground.mark_broken();
     ground.server().kill();
-    ground.lost();
+    ground.mark_lost();
     sleep(ground.hold);
     ground.server().restart().unwrap();
-    ground.mended();
+    ground.mark_repaired();
 }
 
 fn paused(ground: &mut Ground) {
@@ -94,7 +94,7 @@ fn paused(ground: &mut Ground) {
     sleep(hold);
     drop(paused);
     ground.broken_us = broken_us;
-    ground.mended();
+    ground.mark_repaired();
 }
 
 fn black_holed(ground: &mut Ground) {
@@ -113,32 +113,32 @@ fn slow(ground: &mut Ground) {
     ground.network(Net::Slow(Duration::from_millis(200)));
 }
 
-fn cut(ground: &mut Ground) {
+fn cut_off(ground: &mut Ground) {
     ground.network(Net::Cut(20_000));
 }
 
 fn scripts_flushed(ground: &mut Ground) {
     let mut redis = ground.redis();
-    ground.repeat(|_| tell(&mut redis, "SCRIPT FLUSH"));
-    ground.mended();
+    ground.repeat(|_| execute(&mut redis, "SCRIPT FLUSH"));
+    ground.mark_repaired();
 }
 
 fn flushed(ground: &mut Ground) {
     let mut redis = ground.redis();
-    ground.broken();
+    ground.mark_broken();
     for _ in 0..3 {
-        tell(&mut redis, "FLUSHALL");
-        ground.lost();
+        execute(&mut redis, "FLUSHALL");
+        ground.mark_lost();
         sleep(ground.hold / 3);
     }
-    ground.mended();
+    ground.mark_repaired();
 }
 
-/// By keys of others. What is there stays, and nothing can be added.
+/// Fills the memory with other keys. Existing keys stay, and no key can be added.
 fn memory_full(ground: &mut Ground) {
     let mut redis = ground.redis();
-    tell(&mut redis, "CONFIG SET maxmemory-policy noeviction");
-    tell(&mut redis, "CONFIG SET maxmemory 8mb");
+    execute(&mut redis, "CONFIG SET maxmemory-policy noeviction");
+    execute(&mut redis, "CONFIG SET maxmemory 8mb");
     let mut keys = 0;
     let mut fill = |bytes| {
         let filler = "x".repeat(bytes);
@@ -146,23 +146,23 @@ fn memory_full(ground: &mut Ground) {
             keys += 1;
         }
     };
-    // Large values first, so that the memory is full before the fault is over, however busy the machine.
+    // Large values come first, so that the memory fills before the fault ends, even on a busy machine.
     let mut is_first = true;
     ground.repeat(|_| {
         if std::mem::take(&mut is_first) {
             fill(500_000);
         }
-        // Also takes the memory that others returned in the meantime.
+        // Fills memory that was freed in the meantime.
         fill(10_000);
     });
-    tell(&mut redis, "CONFIG SET maxmemory 0");
-    ground.mended();
+    execute(&mut redis, "CONFIG SET maxmemory 0");
+    ground.mark_repaired();
 }
 
-/// Far enough that asks show from when they are.
+/// Steps the clock so far that the server's time of a check shows at which step it was decided.
 fn clock_stepped(ground: &mut Ground) {
     const HOUR: i64 = 3_600_000_000;
-    ground.broken();
+    ground.mark_broken();
     let hold = ground.hold / 3;
     let mut step = |micros| {
         ground.server().shift_clock(micros);
@@ -173,38 +173,38 @@ fn clock_stepped(ground: &mut Ground) {
     let middle_us = now_us();
     step(HOUR);
     ground.stepped = Some((middle_us, 2 * HOUR.unsigned_abs()));
-    ground.mended();
+    ground.mark_repaired();
 }
 
-/// Connections that there are would go on with the old one.
+/// Kills the connections, because established ones keep their login after the password changes.
 fn credentials_rotated(ground: &mut Ground) {
     let mut redis = ground.redis();
-    ground.broken();
-    tell(&mut redis, "ACL SETUSER limiter resetpass >two");
-    tell(&mut redis, "CLIENT KILL USER limiter");
+    ground.mark_broken();
+    execute(&mut redis, "ACL SETUSER limiter resetpass >two");
+    execute(&mut redis, "CLIENT KILL USER limiter");
     sleep(ground.hold);
-    tell(&mut redis, &format!("ACL SETUSER limiter resetpass >{PASSWORD}"));
-    ground.mended();
+    execute(&mut redis, &format!("ACL SETUSER limiter resetpass >{PASSWORD}"));
+    ground.mark_repaired();
 }
 
-/// Each when all processes have connected again, and been answered.
-fn reconnects(ground: &mut Ground) {
-    ground.broken();
+/// Cuts all connections once all processes have reconnected and received replies.
+fn reconnects_repeated(ground: &mut Ground) {
+    ground.mark_broken();
     let proxy = ground.proxy();
     let all = proxy.counts().open;
     for _ in 0..ground.times {
         let before = proxy.counts().connections;
         proxy.cut();
-        wait_until("all connect again", || proxy.counts().connections >= before + all);
+        wait_until("all processes have reconnected", || proxy.counts().connections >= before + all);
         let before = proxy.counts().to_client;
-        wait_until("they are answered", || proxy.counts().to_client > before + 500 * all);
+        wait_until("the processes receive replies", || proxy.counts().to_client > before + 500 * all);
     }
-    ground.mended();
+    ground.mark_repaired();
 }
 
-/// Each only as long as it takes to be noticed.
-fn in_a_row(ground: &mut Ground) {
-    ground.broken();
+/// Injects each network fault only for the 4 ms that the processes need to observe it.
+fn network_faults_in_sequence(ground: &mut Ground) {
+    ground.mark_broken();
     let slow = Net::Slow(Duration::from_millis(200));
     let faults = [Net::Refuse, Net::Cut(2_000), Net::BlackHole, Net::HalfClose, slow];
     for fault in faults.into_iter().cycle().take(ground.times as usize) {
@@ -213,29 +213,29 @@ fn in_a_row(ground: &mut Ground) {
         ground.proxy().set(Net::None);
         sleep(Duration::from_millis(4));
     }
-    ground.mended();
+    ground.mark_repaired();
 }
 
-/// What was not replicated yet is lost.
+/// Loses the writes that were not replicated yet.
 fn primary_killed(ground: &mut Ground) {
-    ground.broken();
+    ground.mark_broken();
     ground.sentinels().kill_primary();
-    ground.lost();
+    ground.mark_lost();
     wait_until_promoted(ground);
-    ground.mended();
+    ground.mark_repaired();
 }
 
-/// What it still admits as long as it is not a replica is lost.
+/// Loses the units that the old primary admits until it becomes a replica.
 fn primary_demoted(ground: &mut Ground) {
-    ground.broken();
+    ground.mark_broken();
     ground.sentinels().exchange().unwrap();
     wait_until_promoted(ground);
     let sentinels = ground.sentinels();
     let port = sentinels.replica().url().rsplit(':').next().unwrap().to_owned();
-    // The sentinels do it too, after 8 s.
+    // The sentinels would do this after 8 s.
     sentinels.primary().unwrap().cli(&["REPLICAOF", "127.0.0.1", &port]).unwrap();
-    ground.mended();
-    ground.lost();
+    ground.mark_repaired();
+    ground.mark_lost();
 }
 
 fn wait_until_promoted(ground: &mut Ground) {
@@ -247,14 +247,14 @@ fn wait_until_promoted(ground: &mut Ground) {
 
 #[cfg(feature = "cluster")]
 fn owner_killed(ground: &mut Ground) {
-    ground.broken();
+    ground.mark_broken();
     ground.nodes().kill_owner();
-    ground.mended();
-    ground.lost();
+    ground.mark_repaired();
+    ground.mark_lost();
 }
 
 #[cfg(feature = "cluster")]
 fn slots_moved(ground: &mut Ground) {
     ground.repeat(|ground| ground.nodes().move_hot_slot());
-    ground.mended();
+    ground.mark_repaired();
 }

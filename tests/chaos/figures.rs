@@ -1,4 +1,4 @@
-//! What a run comes to.
+//! The figures of one run.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +13,30 @@ use super::scenario::Run;
 pub struct Figures {
     pub fault: &'static str,
     pub fallback: Fallback,
-    pub asked: u64,
-    /// By source; errors are one.
+    /// Number of checks.
+    pub checks: u64,
+    /// Checks by source of the decision. Errors count as one source.
     pub by_source: BTreeMap<String, u64>,
     pub errors: BTreeMap<String, u64>,
-    /// As callers saw it.
-    pub seen: Latencies,
-    /// Without what the process itself was not let run.
+    /// Latencies that the callers observed.
+    pub observed: Latencies,
+    /// Latencies without the time in which the process was not scheduled.
     pub corrected: Latencies,
-    /// The most that any process was not let run within one ask, or a server at a time.
+    /// The longest time in which a process was not scheduled within one check, or a server at a time.
     pub worst_stall_us: u64,
-    /// By Redis.
+    /// Units that Redis admitted.
     pub admitted: BTreeMap<Class, Admitted>,
-    /// By processes alone.
-    pub alone: Admitted,
-    /// From the fault to the first ask that Redis did not decide.
+    /// Units that processes admitted without Redis.
+    pub by_fallback: Admitted,
+    /// Time from the fault to the first check that Redis did not decide.
     pub first_failure_us: Option<u64>,
-    /// From the repair to the first decision of Redis in the process that waited longest.
+    /// Time from the repair to the first decision by Redis, in the process that waited longest.
     pub redis_again_us: Option<u64>,
     pub connections: Option<u64>,
-    /// The process that grew most, from before the fault to the end.
+    /// Memory growth from before the fault to the end, in the process that grew most.
     pub grown_kb: u64,
-    /// What must not be, in words.
-    pub wrong: Vec<String>,
+    /// Descriptions of the assertions that failed.
+    pub violations: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -59,33 +60,33 @@ impl Latencies {
 impl Figures {
     pub fn of(run: &Run) -> Self {
         let all = || run.reports.iter().flat_map(|report| &report.asked);
-        let (broken, mended) = (run.ground.broken_us, run.ground.mended_us);
+        let (broken, repaired) = (run.ground.broken_us, run.ground.repaired_us);
         let (mut by_source, mut errors) = (BTreeMap::new(), BTreeMap::new());
         for asked in all() {
             *by_source.entry(asked.source.to_string()).or_default() += 1;
         }
         for (text, count) in run.reports.iter().flat_map(|report| &report.errors) {
-            // The gate differs, the reason is the same.
+            // Errors that differ only in the gate and key have the same reason.
             let reason = text.split_once(" bytes): ").map_or(&**text, |(_, reason)| reason);
             *errors.entry(reason.lines().next().unwrap_or_default().to_owned()).or_default() += count;
         }
         let failures = || all().filter(|asked| asked.is_failure());
         let again = |asked: &[Asked]| {
-            let asked = asked.iter().filter(|asked| asked.is_redis() && asked.returned_us >= mended);
-            asked.map(|asked| asked.returned_us - mended).min()
+            let asked = asked.iter().filter(|asked| asked.is_redis() && asked.returned_us >= repaired);
+            asked.map(|asked| asked.returned_us - repaired).min()
         };
         let again: Option<Vec<u64>> = run.reports.iter().map(|report| again(&report.asked)).collect();
         let mut figures = Self {
             fault: run.fault.name,
             fallback: run.fallback,
-            asked: all().count() as u64,
+            checks: all().count() as u64,
             by_source,
             errors,
-            seen: Latencies::of(all().map(Asked::elapsed_us)),
+            observed: Latencies::of(all().map(Asked::elapsed_us)),
             corrected: Latencies::of(all().map(Asked::latency_us)),
             worst_stall_us: all().map(|asked| asked.stalled_us).max().unwrap_or(0),
             admitted: BTreeMap::new(),
-            alone: Admitted::default(),
+            by_fallback: Admitted::default(),
             first_failure_us: failures()
                 .filter(|asked| asked.returned_us >= broken)
                 .map(|asked| asked.returned_us - broken)
@@ -93,7 +94,7 @@ impl Figures {
             redis_again_us: again.and_then(|again| again.into_iter().max()),
             connections: run.connections,
             grown_kb: run.reports.iter().map(Report::grown_kb).max().unwrap_or(0),
-            wrong: Vec::new(),
+            violations: Vec::new(),
         };
         figures.check(run);
         figures

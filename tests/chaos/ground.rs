@@ -1,4 +1,4 @@
-//! What faults happen to.
+//! The servers and networks that faults are injected into.
 
 use std::time::{Duration, Instant};
 
@@ -11,19 +11,19 @@ use crate::support::load::{To, now_us};
 #[cfg(feature = "cluster")]
 use super::clusters::Nodes;
 
-/// How the limiter gets to the server.
+/// The connection between the limiter and the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum Topology {
     Direct,
     Proxied,
-    /// Direct, as a user of its own.
+    /// Direct, as a separate ACL user.
     User,
-    /// Direct, to a server whose clock can be set.
+    /// Direct, to a server whose clock the test can shift.
     Clock,
     Sentinels,
     #[cfg(feature = "cluster")]
     Cluster,
-    /// To a cluster in which nothing but slots changes its place.
+    /// A cluster in which slots move but no primary changes its role.
     #[cfg(feature = "cluster")]
     Primaries,
 }
@@ -35,56 +35,57 @@ enum Stage {
     Cluster(Nodes),
 }
 
-/// And what they did.
+/// The target of a fault, with the times at which the fault began and ended.
 pub struct Ground {
-    way: Way,
+    topology: Topology,
     stage: Stage,
     proxy: Option<Proxy>,
-    /// For how long things stay broken.
+    /// Duration of the fault.
     pub hold: Duration,
-    /// How often, where they break again and again.
+    /// Number of repetitions, for repeated faults.
     pub times: u32,
     pub broken_us: u64,
-    pub mended_us: u64,
-    /// How often the state was lost, and when for the last time.
+    pub repaired_us: u64,
+    /// Number of times that state was lost.
     pub losses: u64,
+    /// Time of the last loss.
     pub lost_us: u64,
-    /// Where the clock was stepped: a time between the first step and the last, and by how much it was
-    /// stepped back in all.
+    /// If the clock was stepped: a time between the step back and the last step, and the microseconds of the
+    /// step back.
     pub stepped: Option<(u64, u64)>,
 }
 
 pub const PASSWORD: &str = "one";
 
 impl Ground {
-    pub fn new(way: Way, hold: Duration, times: u32) -> Self {
-        let stage = match way {
-            Way::Clock => Stage::Server(Server::with_shiftable_clock().unwrap().into()),
-            Way::Sentinels => Stage::Sentinels(Sentinels::start().unwrap().into()),
+    pub fn new(topology: Topology, hold: Duration, times: u32) -> Self {
+        let stage = match topology {
+            Topology::Clock => Stage::Server(Server::with_shiftable_clock().unwrap().into()),
+            Topology::Sentinels => Stage::Sentinels(Sentinels::start().unwrap().into()),
             #[cfg(feature = "cluster")]
-            Way::Cluster => Stage::Cluster(Nodes::start()),
+            Topology::Cluster => Stage::Cluster(Nodes::start()),
             #[cfg(feature = "cluster")]
-            Way::Primaries => Stage::Cluster(Nodes::of_primaries()),
+            Topology::Primaries => Stage::Cluster(Nodes::of_primaries()),
             _ => Stage::Server(Server::process(&[]).unwrap().into()),
         };
         let mut ground = Self {
-            way,
+            topology,
             stage,
             proxy: None,
             hold,
             times,
             broken_us: 0,
-            mended_us: 0,
+            repaired_us: 0,
             losses: 0,
             lost_us: 0,
             stepped: None,
         };
-        match way {
-            Way::User => {
+        match topology {
+            Topology::User => {
                 let user = ["ACL", "SETUSER", "limiter", "on", "~*", "&*", "+@all"];
                 ground.server().cli(&[&user[..], &[&format!(">{PASSWORD}")]].concat()).unwrap();
             }
-            Way::Proxied => ground.proxy = Some(Proxy::start(ground.server().url()).unwrap()),
+            Topology::Proxied => ground.proxy = Some(Proxy::start(ground.server().url()).unwrap()),
             _ => {}
         }
         ground
@@ -95,9 +96,9 @@ impl Ground {
             Stage::Sentinels(sentinels) => To::Sentinels(sentinels.urls(), sentinels.name().to_owned()),
             #[cfg(feature = "cluster")]
             Stage::Cluster(nodes) => To::Cluster(nodes.cluster.urls()),
-            Stage::Server(server) => To::Url(match (&self.proxy, self.way) {
+            Stage::Server(server) => To::Url(match (&self.proxy, self.topology) {
                 (Some(proxy), _) => proxy.url(),
-                (None, Way::User) => server.url().replace("//", &format!("//limiter:{PASSWORD}@")),
+                (None, Topology::User) => server.url().replace("//", &format!("//limiter:{PASSWORD}@")),
                 (None, _) => server.url().to_owned(),
             }),
         }
@@ -106,14 +107,14 @@ impl Ground {
     pub fn server(&mut self) -> &mut Server {
         match &mut self.stage {
             Stage::Server(server) => server,
-            _ => panic!("{:?} has no single server", self.way),
+            _ => panic!("{:?} has no single server", self.topology),
         }
     }
 
     pub fn sentinels(&mut self) -> &mut Sentinels {
         match &mut self.stage {
             Stage::Sentinels(sentinels) => sentinels,
-            _ => panic!("{:?} has no sentinels", self.way),
+            _ => panic!("{:?} has no sentinels", self.topology),
         }
     }
 
@@ -121,7 +122,7 @@ impl Ground {
     pub fn nodes(&mut self) -> &mut Nodes {
         match &mut self.stage {
             Stage::Cluster(nodes) => nodes,
-            _ => panic!("{:?} is no cluster", self.way),
+            _ => panic!("{:?} is not a cluster", self.topology),
         }
     }
 
@@ -133,15 +134,15 @@ impl Ground {
         connect(self.server().url())
     }
 
-    pub fn broken(&mut self) {
+    pub fn mark_broken(&mut self) {
         self.broken_us = now_us();
     }
 
-    pub fn mended(&mut self) {
-        self.mended_us = now_us();
+    pub fn mark_repaired(&mut self) {
+        self.repaired_us = now_us();
     }
 
-    pub fn lost(&mut self) {
+    pub fn mark_lost(&mut self) {
         self.losses += 1;
         self.lost_us = now_us();
     }
@@ -157,14 +158,15 @@ impl Ground {
         }
     }
 
-    /// The numbers of the processes that serve.
+    /// Returns the process ids of the servers.
     pub fn processes(&self) -> Vec<String> {
-        let number = |server: &&Server| field(server, "server", "process_id");
-        self.servers().iter().map(|server| number(server).to_string()).collect()
+        let process_id = |server: &&Server| field(server, "server", "process_id");
+        self.servers().iter().map(|server| process_id(server).to_string()).collect()
     }
 
-    /// How many connections a limiter may have when nothing goes on: one, or one that is given up beside it.
-    pub fn most_connections(&self) -> usize {
+    /// Returns the number of connections that an idle limiter may have. For each server it is one in use, and
+    /// one that is closing.
+    pub fn max_connections(&self) -> usize {
         match &self.stage {
             #[cfg(feature = "cluster")]
             Stage::Cluster(nodes) => 2 * nodes.cluster.nodes().count(),
@@ -172,7 +174,7 @@ impl Ground {
         }
     }
 
-    /// How many connections came so far; of several servers nobody counts.
+    /// Returns the number of connections accepted so far. `None` if there are several servers.
     pub fn connections(&self) -> Option<u64> {
         match (&self.proxy, &self.stage) {
             (Some(proxy), _) => Some(proxy.counts().connections),
@@ -186,18 +188,18 @@ pub fn connect(url: &str) -> Connection {
     redis::Client::open(url).unwrap().get_connection().unwrap()
 }
 
-/// A number in what the server says of itself.
+/// Reads a number from a section of `INFO`.
 fn field(server: &Server, section: &str, name: &str) -> u64 {
     let info = server.cli(&["INFO", section]).unwrap();
     let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.and_then(|number| number.trim().parse().ok()).unwrap()
 }
 
-/// Waits, without a runtime, until something is so.
-pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+/// Blocks the thread until the condition holds.
+pub fn wait_until(condition: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < 3 * PATIENCE, "not in time: {what}");
+    while !holds() {
+        assert!(start.elapsed() < 3 * PATIENCE, "timed out: {condition}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,4 +1,4 @@
-//! Figures as a table.
+//! The figures as tables, and the page `docs/reference/chaos.md`.
 
 use std::fmt::Write;
 
@@ -9,24 +9,24 @@ use crate::support::load::Fallback;
 
 const HEAD: [&str; 19] = [
     "fault",
-    "asked",
+    "checks",
     "by Redis",
     "deny cache",
-    "by itself",
+    "fallback",
     "failed",
     "p99.9 ms",
-    "less stalls",
+    "without stalls",
     "worst ms",
-    "less stalls",
+    "without stalls",
     "worst stall ms",
     "scarce: admitted / permitted",
     "hot",
     "fresh",
-    "by itself: admitted / permitted",
+    "fallback: admitted / permitted",
     "fallback after ms",
     "Redis again after ms",
     "connections",
-    "grown kB",
+    "growth kB",
 ];
 
 pub fn table<'a>(all: impl IntoIterator<Item = &'a Figures>) -> String {
@@ -41,20 +41,20 @@ pub fn table<'a>(all: impl IntoIterator<Item = &'a Figures>) -> String {
         };
         let cells = [
             figures.fault.to_owned(),
-            figures.asked.to_string(),
+            figures.checks.to_string(),
             figures.from("redis").to_string(),
             figures.from("deny_cache").to_string(),
             (figures.from("local") + figures.from("open") + figures.from("closed")).to_string(),
             figures.from("error").to_string(),
-            ms(figures.seen.p999_us),
+            ms(figures.observed.p999_us),
             ms(figures.corrected.p999_us),
-            ms(figures.seen.worst_us),
+            ms(figures.observed.worst_us),
             ms(figures.corrected.worst_us),
             ms(figures.worst_stall_us),
             of(Class::Scarce),
             of(Class::Hot),
             of(Class::Fresh),
-            format!("{} / {}", figures.alone.admitted, figures.alone.permitted),
+            format!("{} / {}", figures.by_fallback.admitted, figures.by_fallback.permitted),
             maybe(figures.first_failure_us),
             maybe(figures.redis_again_us),
             figures.connections.map_or_else(|| "-".to_owned(), |count| count.to_string()),
@@ -65,7 +65,7 @@ pub fn table<'a>(all: impl IntoIterator<Item = &'a Figures>) -> String {
     text
 }
 
-/// Each error that was told, and how often.
+/// Lists the errors of each fault, with their counts.
 pub fn errors<'a>(all: impl IntoIterator<Item = &'a Figures>) -> String {
     let mut text = String::new();
     for figures in all.into_iter().filter(|figures| !figures.errors.is_empty()) {
@@ -83,37 +83,51 @@ pub fn page(all: &[Figures], size: Size) -> String {
     let load: Vec<&str> = load.split(' ').take(3).collect();
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     format!(
-        "# What faults do
+        "# Fleet under load during faults
 
-Written by `scripts/test full`, on {cores} cores; load at its end, with its own: {load}. {processes} processes, half
-of them without batching and deny cache, ask 19 gates steadily (a pause of about 12 ms after each answer, 20 tasks
-each) with a deadline of 100 ms. After {before:?} a fault is made, held for {hold:?} where it lasts (or comes {times}
-times), and mended; {after:?} later they end. What single asks are told in each fault is in [faults.md](faults.md).
+Written by `scripts/test full` on {cores} cores. The load average at the end, including the test: {load}.
 
-- **Latencies** are as the caller saw them, and less what the process itself was not let run: p99.9 within the
-  deadline and 20 ms, none beyond it and 250 ms. The worst stall is that of a process within one ask, or of a server.
-- **Admitted / permitted** by Redis. \"Scarce\" gates give nothing back: permitted is one limit of 100 for each of
-  six, and one more for each loss of state. \"Hot\" gates give 60 units back each 500 ms: permitted is what the
-  reference admits to whoever asks for all at the same instants. Of \"fresh\" gates each key, with a limit of 40, is asked
-  for half a second.
-- **By itself**: what processes admitted without Redis, each within its share of the quota ({processes} processes have a
-  quarter each), of all these keys. Where Redis is away once, each process keeps to its share; where it comes and goes, all of them
-  and Redis together to the quota and the shares. It was charged to Redis afterwards: fresh keys are looked at in the end.
-- **Fallback after**: from the fault to the first ask that Redis did not decide. **Redis again**: from the repair (of a failover: the
-  promotion) to the first decision of Redis in the process that waited longest, at most 2 s; from then on it decides all
-  (unless somebody was not let run for 20 ms or more, so that deadlines may have passed).
-- **Connections** are those that the server, or the proxy before it, took since the fault. **Grown**: the memory of the
-  process that grew most. No task, file or connection is left over.
+- **Load**: {processes} processes check 19 gates steadily with a deadline of 100 ms. Half of the processes
+  have no batching and no deny cache. Each has 20 tasks, which pause for about 12 ms after each reply.
+- **Fault**: it begins after {before:?} and is held for {hold:?}, or repeated {times} times. The processes end
+  {after:?} after the repair.
+- [faults.md](faults.md) lists the outcome of a single check in each fault.
+
+The columns:
+
+- **p99.9, worst**: latencies that callers observed. \"Without stalls\" excludes the time in which the process
+  was not scheduled. The bounds without stalls are the deadline plus 20 ms for p99.9, and the deadline plus
+  250 ms for all checks.
+- **Worst stall**: the longest time in which a process was not scheduled within one check, or a server at a
+  time.
+- **Scarce, hot, fresh**: units that Redis admitted, and the maximum that the quotas permit.
+  - No units of a scarce gate become free. Permitted is one limit of 100 for each of six gates, and one more
+    for each loss of state.
+  - 60 units of a hot gate become free every 500 ms. Permitted is the number that the reference admits to a
+    caller that takes all units it can get at the same instants.
+  - Each key of a fresh gate has a limit of 40 and is checked for half a second.
+- **Fallback: admitted / permitted**: units of all these keys that processes admitted without Redis. The share
+  of a process is the quota divided by {processes}.
+  - In a single outage each process stays within its share.
+  - In repeated outages all processes and Redis together stay within the quota and the shares.
+  - The units are charged to Redis afterwards. The test asserts this for fresh keys at the end.
+- **Fallback after**: time from the fault to the first check that Redis did not decide.
+- **Redis again after**: time from the repair to the first decision by Redis, in the process that waited
+  longest. For a failover the repair is the promotion. The bound is 2 s. From then on Redis decides all
+  checks, except in rounds where a process or server was not scheduled for 20 ms or more, since deadlines may
+  have passed.
+- **Connections**: connections that the server, or the proxy in front of it, accepted since the fault.
+- **Growth**: memory growth of the process that grew most. No task, file or connection is left over.
 
 ## `OnFailure::Local`, the default
 
-No ask fails.
+No check returns an error.
 
 {local}
 ## `OnFailure::Error`
 
 {error}
-### Errors told
+### Errors
 
 {errors}",
         load = load.join(", "),

@@ -8,24 +8,24 @@ use crate::support::fleet::Fleet;
 use crate::support::load::{Asked, Fallback, Job, Report};
 use crate::support::stalls::Stalls;
 
-use super::ORDERS;
+use super::JOB;
 use super::bounds::{Class, Gate, gates};
 use super::faults::{Fault, Ground};
 
 pub const DEADLINE_MS: u64 = 100;
 
-/// How much of everything.
+/// Number of processes, and durations of the phases.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
     pub processes: u64,
     pub before: Duration,
     pub hold: Duration,
-    /// Of faults that come again and again.
+    /// Number of repetitions of repeated faults.
     pub times: u32,
     pub after: Duration,
 }
 
-/// What the processes told, and what happened to them.
+/// The reports of the processes, and the fault that happened to them.
 pub struct Run {
     pub fault: &'static Fault,
     pub fallback: Fallback,
@@ -33,25 +33,25 @@ pub struct Run {
     pub gates: Vec<Gate>,
     pub reports: Vec<Report>,
     pub start_us: u64,
-    /// Connections made since things broke, where somebody counts them.
+    /// Connections accepted since the fault, if a server or a proxy counts them.
     pub connections: Option<u64>,
-    /// The most that a server, or this process with its proxy, was not let run at a time: before
-    /// things broke, and since they were mended.
+    /// The longest time in which a server, or this process with its proxy, was not scheduled: before the
+    /// fault, and after the repair.
     pub stalled: [Duration; 2],
     pub charged: Vec<Charged>,
 }
 
-/// What Redis knows in the end of a fresh key, and what it should know at least: all that was admitted
-/// since state was lost.
+/// Units of a fresh key that Redis was charged in the end, and the minimum: all units admitted since the last
+/// loss of state.
 pub struct Charged {
     pub gate: usize,
     pub key: u64,
     pub charged: u64,
-    pub least: u64,
+    pub min: u64,
 }
 
 pub async fn run(fault: &'static Fault, fallback: Fallback, size: Size) -> Run {
-    let mut ground = Ground::new(fault.way, size.hold, size.times);
+    let mut ground = Ground::new(fault.topology, size.hold, size.times);
     let job = Job {
         to: ground.to(),
         namespace: namespace(),
@@ -59,23 +59,23 @@ pub async fn run(fault: &'static Fault, fallback: Fallback, size: Size) -> Run {
         one_by_one: false,
         on_failure: fallback,
         instances: size.processes,
-        connections: ground.most_connections(),
+        connections: ground.max_connections(),
         deadline_ms: DEADLINE_MS,
         pause_ms: 12,
     };
-    let mut fleet = Fleet::start("chaos::instance", ORDERS, &job).await;
+    let mut fleet = Fleet::start("chaos::instance", JOB, &job).await;
     let stalls = Stalls::watch(&watched(&ground));
     tokio::time::sleep(size.before).await;
     let stalled_before = stalls.end().worst();
     fleet.note().await;
     let before = ground.connections();
-    // It blocks; the processes do not mind.
-    (fault.happen)(&mut ground);
+    // This blocks the test's thread. The load runs in other processes.
+    (fault.inject)(&mut ground);
     let stalls = Stalls::watch(&watched(&ground));
     tokio::time::sleep(size.after).await;
     let now = ground.connections();
     let stalled = [stalled_before, stalls.end().worst()];
-    // A server that was started anew counts anew.
+    // A restarted server counts from 0.
     let since = |now: u64| if before > Some(now) { now } else { now - before.unwrap_or_default() };
     let connections = now.map(since);
     let start_us = fleet.start_us;
@@ -91,8 +91,8 @@ fn watched(ground: &Ground) -> Vec<String> {
     processes
 }
 
-/// Of all fresh keys of which a process decided by itself, when all of that has been charged, or too long
-/// afterwards.
+/// Returns the charges of all fresh keys for which a fallback decided. Waits until each key has been charged,
+/// at most [`PATIENCE`] in total.
 async fn charged(job: &Job, gates: &[Gate], ground: &Ground, reports: &[Report]) -> Vec<Charged> {
     let mut keys: BTreeMap<(usize, u64), (u64, bool)> = BTreeMap::new();
     let asked = reports.iter().flat_map(|report| &report.asked);
@@ -108,12 +108,12 @@ async fn charged(job: &Job, gates: &[Gate], ground: &Ground, reports: &[Report])
     let start = Instant::now();
     for ((index, key), (admitted, _)) in keys.into_iter().filter(|(_, (_, is_local))| *is_local) {
         let Gate { name, quota, .. } = &gates[index];
-        let (gate, least) = (limiter.gate(name, *quota), admitted.min(quota.limit()));
+        let (gate, min) = (limiter.gate(name, *quota), admitted.min(quota.limit()));
         loop {
             let peek = gate.peek(key.to_string()).await.unwrap();
             let charged = peek.limit() - peek.remaining();
-            if charged >= least || start.elapsed() > PATIENCE {
-                all.push(Charged { gate: index, key, charged, least });
+            if charged >= min || start.elapsed() > PATIENCE {
+                all.push(Charged { gate: index, key, charged, min });
                 break;
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -1,4 +1,4 @@
-//! What each command does and says.
+//! The effect and the output of each command.
 
 use std::time::Duration;
 
@@ -19,21 +19,21 @@ fn login(verb: &'static str) -> Vec<&'static str> {
 }
 
 #[tokio::test]
-async fn check_and_peek_answer_as_the_limiter_does_and_end_by_it() {
+async fn check_and_peek_return_the_decision_of_the_limiter() {
     let program = Program::shared();
     let limiter = limiter(&program);
     let gate = limiter.gate("login", Quota::token_bucket(2, Rate::per_hour(2)));
     program.run(login("peek")).assert(0, &["allowed, 2 of 2 left\n"]);
-    program.run(login("check")).assert(0, &["allowed, 1 of 2 left, as new in "]);
-    let said = program.json(0, &login("check"));
-    assert_eq!(said["remaining"], 0);
-    assert_eq!(said["redis_key"], gate.redis_key("user:42").unwrap());
+    program.run(login("check")).assert(0, &["allowed, 1 of 2 left, resets in "]);
+    let reply = program.json(0, &login("check"));
+    assert_eq!(reply["remaining"], 0);
+    assert_eq!(reply["redis_key"], gate.redis_key("user:42").unwrap());
     program.run(login("check")).assert(1, &["denied, 0 of 2 left, retry after 29m 5"]);
     program.run(login("peek")).assert(1, &["denied, 0 of 2 left, retry after 29m 5"]);
-    let said = program.json(1, &login("check"));
+    let reply = program.json(1, &login("check"));
     let decision = gate.peek("user:42").await.unwrap();
-    assert_eq!((said["allowed"].as_bool(), said["limit"].as_u64()), (Some(false), Some(2)));
-    let retry_after = Duration::from_micros(said["retry_after_us"].as_u64().unwrap());
+    assert_eq!((reply["allowed"].as_bool(), reply["limit"].as_u64()), (Some(false), Some(2)));
+    let retry_after = Duration::from_micros(reply["retry_after_us"].as_u64().unwrap());
     assert!(
         retry_after >= decision.retry_after()
             && retry_after < decision.retry_after() + Duration::from_secs(60)
@@ -42,7 +42,7 @@ async fn check_and_peek_answer_as_the_limiter_does_and_end_by_it() {
 }
 
 #[tokio::test]
-async fn each_quota_that_arguments_name_has_its_state_where_the_same_in_rust_has_it() {
+async fn quota_arguments_use_the_same_redis_key_as_the_quota_in_rust() {
     let program = Program::shared();
     let limiter = limiter(&program);
     let fixed = Quota::fixed_window(5, HOUR);
@@ -63,9 +63,9 @@ async fn each_quota_that_arguments_name_has_its_state_where_the_same_in_rust_has
         (&["--sliding-counter", "5", "--window", "1h"], Quota::sliding_counter(5, HOUR)),
     ];
     for (args, quota) in quotas {
-        let said = program.json(0, &[&["check", "x", "--gate", "g", "--cost", "2"], args].concat());
+        let reply = program.json(0, &[&["check", "x", "--gate", "g", "--cost", "2"], args].concat());
         let gate = limiter.gate("g", quota);
-        assert_eq!(said["redis_key"], gate.redis_key("x").unwrap(), "{args:?}");
+        assert_eq!(reply["redis_key"], gate.redis_key("x").unwrap(), "{args:?}");
         assert_eq!(gate.peek("x").await.unwrap().remaining(), 3, "{args:?}");
     }
     for args in [
@@ -87,21 +87,21 @@ async fn each_quota_that_arguments_name_has_its_state_where_the_same_in_rust_has
 }
 
 #[tokio::test]
-async fn inspect_tells_what_is_used_at_every_gate_without_a_quota() {
+async fn inspect_shows_the_usage_at_every_gate_without_a_quota() {
     let program = Program::shared();
     let limiter = limiter(&program);
     let quotas = quotas(10, 24 * HOUR);
     for (name, quota) in quotas {
         limiter.gate(name, quota).penalize("user:42", 4).await.unwrap();
-        // Ends alike, and is another.
+        // A different key with the same end.
         limiter.gate(name, quota).penalize("x:user:42", 1).await.unwrap();
     }
     let log = limiter.gate("log", quotas[4].1);
     log.penalize("user:42", 1).await.unwrap();
     log.block("user:42", Duration::from_secs(600)).await.unwrap();
 
-    let said = program.json(0, &["inspect", "user:42"]);
-    let states = said["states"].as_array().unwrap();
+    let reply = program.json(0, &["inspect", "user:42"]);
+    let states = reply["states"].as_array().unwrap();
     assert_eq!(states.len(), quotas.len());
     for (name, quota) in quotas {
         let gate = limiter.gate(name, quota);
@@ -124,32 +124,32 @@ async fn inspect_tells_what_is_used_at_every_gate_without_a_quota() {
     ran.assert(0, &["token_bucket 10, refilled 10/d", "fixed_window/86400s@clock", "9m 5"]);
     assert_eq!(ran.out.lines().count(), 1 + quotas.len());
     program.run(["inspect", "user:42", "--gate", "log"]).assert(0, &["sliding_log/86400s"]);
-    let said = program.json(0, &["inspect", "user:42", "--limit", "2"]);
-    assert_eq!((said["states"].as_array().unwrap().len(), &said["more"]), (2, &json!(4)));
-    program.run(["inspect", "user:43"]).assert(1, &["nothing is stored of user:43"]);
+    let reply = program.json(0, &["inspect", "user:42", "--limit", "2"]);
+    assert_eq!((reply["states"].as_array().unwrap().len(), &reply["more"]), (2, &json!(4)));
+    program.run(["inspect", "user:43"]).assert(1, &["no state of user:43"]);
 
-    let said = program.json(0, &["inspect", "--gate", "token"]);
-    assert_eq!((&said["keys"], &said["blocked"], &said["more"]), (&json!(2), &json!(0), &json!(0)));
-    assert_eq!(said["states"][0]["key"], "user:42", "the most used is the first");
-    let said = program.json(0, &["inspect"]);
-    assert_eq!((&said["keys"], said["gates"].as_array().unwrap().len()), (&json!(12), quotas.len()));
+    let reply = program.json(0, &["inspect", "--gate", "token"]);
+    assert_eq!((&reply["keys"], &reply["blocked"], &reply["more"]), (&json!(2), &json!(0), &json!(0)));
+    assert_eq!(reply["states"][0]["key"], "user:42", "the most used is the first");
+    let reply = program.json(0, &["inspect"]);
+    assert_eq!((&reply["keys"], reply["gates"].as_array().unwrap().len()), (&json!(12), quotas.len()));
     program.run(["inspect"]).assert(0, &["fixed.clock", "sliding_counter/86400s", "blocked"]);
-    let said = program.json(0, &["top", "--once", "--limit", "3"]);
-    assert_eq!(said["states"][0]["gate"], "log");
-    assert_eq!((said["states"].as_array().unwrap().len(), &said["keys"]), (3, &json!(12)));
+    let reply = program.json(0, &["top", "--once", "--limit", "3"]);
+    assert_eq!(reply["states"][0]["gate"], "log");
+    assert_eq!((reply["states"].as_array().unwrap().len(), &reply["keys"]), (3, &json!(12)));
 }
 
 #[tokio::test]
-async fn a_namespace_without_state_is_told() {
+async fn missing_state_is_reported() {
     let program = Program::shared();
-    program.run(["inspect"]).assert(1, &["nothing is stored under the namespace", "--namespace"]);
-    program.run(["inspect", "--gate", "login"]).assert(1, &["nothing is stored of the gate login"]);
+    program.run(["inspect"]).assert(1, &["no state in namespace", "--namespace"]);
+    program.run(["inspect", "--gate", "login"]).assert(1, &["no state of gate login"]);
     program.run(["top", "--once"]).assert(1, &["0 of 0 keys"]);
     assert_eq!(program.json(1, &["inspect"])["gates"], json!([]));
 }
 
 #[tokio::test]
-async fn what_is_changed_is_what_was_named_and_nothing_else() {
+async fn commands_change_only_the_named_key() {
     let program = Program::shared();
     let limiter = limiter(&program);
     let gates = [
@@ -164,7 +164,7 @@ async fn what_is_changed_is_what_was_named_and_nothing_else() {
     let left = async |key: &str| {
         [gates[0].peek(key).await.unwrap().remaining(), gates[1].peek(key).await.unwrap().remaining()]
     };
-    // Without a terminal nothing is asked, so nothing is done.
+    // Without a terminal and without --yes, nothing changes.
     for args in [
         &["reset", "user:42", "--gate", "login"][..],
         &["forget", "user:42"],
@@ -175,41 +175,41 @@ async fn what_is_changed_is_what_was_named_and_nothing_else() {
     }
     assert_eq!((left("user:42").await, left("user:43").await), ([1, 1], [1, 1]));
 
-    let said = program.json(0, &["reset", "user:42", "--gate", "login", "--yes"]);
-    assert_eq!(said, json!({ "removed": 1, "redis_keys": [gates[0].redis_key("user:42").unwrap()] }));
+    let reply = program.json(0, &["reset", "user:42", "--gate", "login", "--yes"]);
+    assert_eq!(reply, json!({ "removed": 1, "redis_keys": [gates[0].redis_key("user:42").unwrap()] }));
     assert_eq!((left("user:42").await, left("user:43").await), ([2, 1], [1, 1]));
     program
         .run(["reset", "user:42", "--gate", "login", "--yes"])
-        .assert(1, &["nothing is stored of user:42 at login"]);
+        .assert(1, &["no state of user:42 at login"]);
 
     gates[0].penalize("user:42", 1).await.unwrap();
-    let said = program.json(0, &["forget", "user:42", "--yes"]);
-    assert_eq!(said["removed"], 2);
+    let reply = program.json(0, &["forget", "user:42", "--yes"]);
+    assert_eq!(reply["removed"], 2);
     assert_eq!((left("user:42").await, left("user:43").await), ([2, 2], [1, 1]));
     assert_eq!(left("x:user:42").await, [1, 1]);
-    program.run(["forget", "user:42", "--yes"]).assert(1, &["nothing is stored of user:42"]);
+    program.run(["forget", "user:42", "--yes"]).assert(1, &["no state of user:42"]);
 }
 
 #[tokio::test]
-async fn a_block_needs_no_quota_where_the_gate_has_state() {
+async fn block_needs_no_quota_if_the_gate_has_state() {
     let program = Program::shared();
     let limiter = limiter(&program);
     let block = |key: &str, gate: &str| program.run(["block", key, "--gate", gate, "--for", "10m", "--yes"]);
     for (name, quota) in quotas(3, HOUR) {
-        block("user:42", name).assert(2, &["its algorithm is not known"]);
+        block("user:42", name).assert(2, &["its algorithm is unknown"]);
         let gate = limiter.gate(name, quota);
         gate.penalize("user:42", 1).await.unwrap();
-        // As the gate's other keys are stored; then where it has state itself.
+        // `user:43` has no state, so the form of the gate's other keys applies; `user:42` has its own.
         for key in ["user:43", "user:42"] {
-            block(key, name).assert(0, &["is denied all at", "for 10m"]);
+            block(key, name).assert(0, &["is blocked at", "for 10m"]);
             let decision = gate.peek(key).await.unwrap();
             assert!(
                 !decision.is_allowed() && decision.retry_after() > Duration::from_secs(590),
                 "{name}: {decision}"
             );
-            program.run(["unblock", key, "--gate", name, "--yes"]).assert(0, &["is not blocked at"]);
+            program.run(["unblock", key, "--gate", name, "--yes"]).assert(0, &["is no longer blocked at"]);
             let left = gate.peek(key).await.unwrap().remaining();
-            assert_eq!(left, if key == "user:42" { 2 } else { 3 }, "{name}: what was used stays");
+            assert_eq!(left, if key == "user:42" { 2 } else { 3 }, "{name}: the usage stays");
             program.run(["unblock", key, "--gate", name, "--yes"]).assert(1, &[]);
         }
     }
@@ -233,19 +233,19 @@ async fn a_block_needs_no_quota_where_the_gate_has_state() {
 }
 
 #[tokio::test]
-async fn keys_are_found_however_they_are_written() {
+async fn keys_are_found_in_every_stored_form() {
     let program = Program::shared();
     let long = "x".repeat(300);
     let hostile = "a b%*?[c]\\{d}\u{e9}:";
     for key in [&*long, hostile, ""] {
         limiter(&program).gate("g", Quota::fixed_window(3, HOUR)).penalize(key, 1).await.unwrap();
-        let said = program.json(0, &["inspect", "--", key]);
-        assert_eq!(said["states"].as_array().unwrap().len(), 1, "{key}");
-        assert_eq!(said["states"][0]["key"], if key == long { Value::Null } else { json!(key) });
-        let written = said["states"][0]["written"].as_str().unwrap();
+        let reply = program.json(0, &["inspect", "--", key]);
+        assert_eq!(reply["states"].as_array().unwrap().len(), 1, "{key}");
+        assert_eq!(reply["states"][0]["key"], if key == long { Value::Null } else { json!(key) });
+        let written = reply["states"][0]["written"].as_str().unwrap();
         let same = program.json(0, &["inspect", "--stored", "--", written]);
-        // Expiries are of another moment.
-        assert_eq!(same["states"][0]["redis_key"], said["states"][0]["redis_key"], "{key}");
+        // The remaining times differ, because the calls run at different times.
+        assert_eq!(same["states"][0]["redis_key"], reply["states"][0]["redis_key"], "{key}");
         assert_eq!(program.json(0, &["forget", "--yes", "--", key])["removed"], 1, "{key}");
     }
     program.run(["inspect", "a%20b"]).assert(1, &["add --stored"]);
@@ -256,18 +256,18 @@ async fn keys_are_found_however_they_are_written() {
     let private = builder(&program.url).namespace(&program.namespace).key_mode(KeyMode::Hmac(secret.into()));
     let gate = private.build().unwrap().gate("g", Quota::fixed_window(3, HOUR));
     gate.penalize("ada", 1).await.unwrap();
-    // From before there was a secret.
+    // Stored before the secret was set.
     limiter(&program).gate("old", Quota::fixed_window(3, HOUR)).penalize("ada", 1).await.unwrap();
     assert_eq!(program.json(0, &["inspect", "ada"])["states"].as_array().unwrap().len(), 1);
     let secret = ["--hmac-secret-file", file.to_str().unwrap()];
-    let said = program.json(0, &[&["inspect", "ada"], &secret[..]].concat());
-    assert_eq!(said["states"].as_array().unwrap().len(), 2);
-    let said = program.json(
+    let reply = program.json(0, &[&["inspect", "ada"], &secret[..]].concat());
+    assert_eq!(reply["states"].as_array().unwrap().len(), 2);
+    let reply = program.json(
         0,
         &[&["check", "ada", "--gate", "g", "--fixed-window", "3", "--window", "1h"], &secret[..]].concat(),
     );
-    assert_eq!(said["remaining"], 1, "the same key as the service's");
-    // Without the secret it can be named as it is stored.
+    assert_eq!(reply["remaining"], 1, "the same key as the service's");
+    // Without the secret, the operator can give the key in its stored form.
     let redis_key = gate.redis_key("ada").unwrap();
     let written = redis_key.rsplit(':').next().unwrap();
     let block = ["block", written, "--stored", "--gate", "g", "--for", "1h", "--yes"];
@@ -275,7 +275,7 @@ async fn keys_are_found_however_they_are_written() {
     assert!(!gate.peek("ada").await.unwrap().is_allowed());
     program
         .run(["block", "%hmac=00", "--stored", "--gate", "g", "--for", "1h", "--yes"])
-        .assert(2, &["nothing is stored"]);
+        .assert(2, &["no state of"]);
     assert_eq!(program.json(0, &[&["forget", "ada", "--yes"], &secret[..]].concat())["removed"], 2);
     std::fs::remove_file(&file).unwrap();
 }

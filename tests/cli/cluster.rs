@@ -1,4 +1,4 @@
-//! Over a Redis Cluster.
+//! Commands with a Redis Cluster.
 
 #![cfg(feature = "cluster")]
 
@@ -12,7 +12,7 @@ use super::program::Program;
 use crate::support::fixture::{HOUR, PATIENCE};
 
 #[tokio::test]
-async fn keys_of_all_nodes_are_found_and_each_once() {
+async fn keys_of_all_nodes_are_found_exactly_once() {
     let cluster = harness::shared_cluster();
     let urls = cluster.urls();
     let program = Program::at(&urls[..2].join(" "));
@@ -25,18 +25,23 @@ async fn keys_of_all_nodes_are_found_and_each_once() {
     }
     users.penalize("user:7", 5).await.unwrap();
     log.penalize("user:7", 1).await.unwrap();
-    // In the place of another key.
-    let both =
-        limiter.check_all([users.ask("tenant:1"), log.ask("user:7").beside("tenant:1")]).await.unwrap();
+    // With the hash tag of another key.
+    let both = limiter
+        .check_all([users.key("tenant:1"), log.key("user:7").colocate_with("tenant:1")])
+        .await
+        .unwrap();
     assert!(both.is_allowed());
 
-    let said = program.json(0, &["inspect", "--cluster"]);
-    assert_eq!(said["keys"], 203, "{said}");
-    let said = program.json(0, &["top", "--once", "--cluster", "--limit", "300"]);
+    let reply = program.json(0, &["inspect", "--cluster"]);
+    assert_eq!(reply["keys"], 203, "{reply}");
+    let reply = program.json(0, &["top", "--once", "--cluster", "--limit", "300"]);
     let keys: BTreeSet<String> =
-        said["states"].as_array().unwrap().iter().map(|state| state["redis_key"].to_string()).collect();
+        reply["states"].as_array().unwrap().iter().map(|state| state["redis_key"].to_string()).collect();
     assert_eq!(keys.len(), 203);
-    assert_eq!((&said["states"][0]["key"], &said["states"][0]["gate"]), (&json!("user:7"), &json!("users")));
+    assert_eq!(
+        (&reply["states"][0]["key"], &reply["states"][0]["gate"]),
+        (&json!("user:7"), &json!("users"))
+    );
 
     let block = ["block", "user:7", "--gate", "users", "--for", "1h", "--yes", "--cluster"];
     program.run(block).assert(0, &[]);
@@ -46,8 +51,8 @@ async fn keys_of_all_nodes_are_found_and_each_once() {
     assert!(users.peek("user:7").await.unwrap().is_allowed());
     assert_eq!(program.json(0, &["inspect", "--cluster"])["keys"], 200);
 
-    // A part of the keys would be taken for all.
-    let one = Program::of(&urls[0], &program.namespace);
-    one.run(["inspect"]).assert(3, &["MOVED", "add --cluster"]);
-    one.run(["forget", "user:8", "--yes"]).assert(3, &["add --cluster"]);
+    // Without --cluster, one node's keys would look like all keys.
+    let single = Program::of(&urls[0], &program.namespace);
+    single.run(["inspect"]).assert(3, &["MOVED", "add --cluster"]);
+    single.run(["forget", "user:8", "--yes"]).assert(3, &["add --cluster"]);
 }

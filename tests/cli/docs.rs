@@ -1,4 +1,4 @@
-//! What docs/cli.md and `--help` say.
+//! `docs/operate/cli.md` and `--help` agree.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 
 use super::program::Program;
 
-const DOCS: &str = include_str!("../../docs/cli.md");
+const DOCS: &str = include_str!("../../docs/operate/cli.md");
 
-/// The commands of a help text.
+/// Returns the commands of a help text.
 fn commands(help: &str) -> Vec<String> {
     let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
     lines
@@ -17,9 +17,10 @@ fn commands(help: &str) -> Vec<String> {
         .collect()
 }
 
+/// Returns the long options in a text.
 fn flags(help: &str) -> BTreeSet<String> {
-    let words = help.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '-'));
-    let is_name = |word: &str| word.starts_with(|letter: char| letter.is_ascii_alphanumeric());
+    let words = help.split(|character: char| !(character.is_ascii_alphanumeric() || character == '-'));
+    let is_name = |word: &str| word.starts_with(|character: char| character.is_ascii_alphanumeric());
     let flags = words.filter(|word| word.strip_prefix("--").is_some_and(is_name));
     flags.map(str::to_owned).filter(|flag| flag != "--help" && flag != "--version").collect()
 }
@@ -32,28 +33,28 @@ fn each_command_and_each_option_is_documented() {
         ran.assert(0, &[]);
         ran.out
     };
-    let mut wanted = flags(&help(&[]));
+    let mut expected = flags(&help(&[]));
     let mut names = Vec::new();
     for command in commands(&help(&[])) {
         let text = help(&[&command]);
-        wanted.extend(flags(&text));
+        expected.extend(flags(&text));
         for inner in commands(&text) {
-            wanted.extend(flags(&help(&[&command, &inner])));
+            expected.extend(flags(&help(&[&command, &inner])));
             names.push(format!("{command} {inner}"));
         }
         names.push(command);
     }
-    assert!(names.len() >= 13 && wanted.len() >= 30, "{names:?} {wanted:?}");
-    for word in names.iter().chain(&wanted) {
-        let is_told = DOCS.contains(&format!("`{word}`")) || DOCS.contains(&format!("`{word} "));
-        assert!(is_told, "docs/cli.md says nothing of `{word}`");
+    assert!(names.len() >= 13 && expected.len() >= 30, "{names:?} {expected:?}");
+    for word in names.iter().chain(&expected) {
+        let is_documented = DOCS.contains(&format!("`{word}`")) || DOCS.contains(&format!("`{word} "));
+        assert!(is_documented, "docs/operate/cli.md does not document `{word}`");
     }
     let known: BTreeSet<String> = flags(DOCS);
     let unknown: Vec<&String> = known
         .iter()
-        .filter(|flag| !wanted.contains(*flag) && *flag != "--features" && *flag != "--help")
+        .filter(|flag| !expected.contains(*flag) && *flag != "--features" && *flag != "--help")
         .collect();
-    assert!(unknown.is_empty(), "docs/cli.md tells of {unknown:?}, which there is not");
+    assert!(unknown.is_empty(), "docs/operate/cli.md documents {unknown:?}, which do not exist");
 }
 
 #[test]
@@ -76,7 +77,7 @@ fn exit_codes_are_the_same_in_help_and_docs() {
 }
 
 #[test]
-fn completions_are_what_the_shell_takes() {
+fn completions_are_valid_shell_code() {
     let program = Program::at("");
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let ran = program.run(["completions", shell]);

@@ -1,4 +1,4 @@
-//! Where it cannot be done, and what the message says then.
+//! Commands that fail, and their messages.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -10,11 +10,11 @@ use super::program::{Program, Ran};
 use crate::support::acl;
 use crate::support::fixture::builder;
 
-/// What an operator's user needs beside the limiter's rights.
+/// The right that an operator's Redis user needs beside the limiter's rights.
 const OPERATOR: &str = "+scan";
 
 #[test]
-fn a_redis_that_is_not_there_ends_with_3_and_says_which_was_asked() {
+fn unreachable_redis_exits_with_3_and_names_the_server() {
     let program = Program::at("redis://ada:secret@127.0.0.1:1");
     for args in [
         &["inspect"][..],
@@ -27,13 +27,13 @@ fn a_redis_that_is_not_there_ends_with_3_and_says_which_was_asked() {
         ran.assert(3, &["Connection refused", "redis://127.0.0.1:1", "--redis"]);
         assert!(!ran.err.contains("secret"), "{ran:?}");
         let ran = program.run([args, &["--json"]].concat());
-        let said: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
-        assert_eq!((ran.code, &said["error"]["exit_code"]), (Some(3), &3.into()), "{ran:?}");
+        let error: serde_json::Value = serde_json::from_str(&ran.err).unwrap();
+        assert_eq!((ran.code, &error["error"]["exit_code"]), (Some(3), &3.into()), "{ran:?}");
     }
 }
 
 #[test]
-fn a_url_that_is_none_ends_with_2() {
+fn invalid_url_exits_with_2() {
     for url in ["127.0.0.1:6379", "http://127.0.0.1", "redis://", "redis://127.0.0.1:port"] {
         Program::at(url)
             .run(["inspect"])
@@ -43,17 +43,17 @@ fn a_url_that_is_none_ends_with_2() {
 }
 
 #[test]
-fn a_redis_that_hangs_is_waited_for_no_longer_than_said() {
+fn hanging_redis_times_out_after_the_given_timeout() {
     let server = Server::process(&[]).unwrap();
     let program = Program::at(server.url());
     let _paused = server.pause().unwrap();
     let start = Instant::now();
-    program.run(["inspect", "--timeout", "300ms"]).assert(3, &["no answer within 300ms"]);
+    program.run(["inspect", "--timeout", "300ms"]).assert(3, &["timed out after 300ms"]);
     assert!(start.elapsed() < Duration::from_secs(5));
 }
 
 #[test]
-fn a_wrong_password_is_told_and_never_shown() {
+fn wrong_password_is_reported_but_never_printed() {
     let server = Server::process(&[]).unwrap();
     server.cli(&["CONFIG", "SET", "requirepass", "right-secret"]).unwrap();
     let port = server.url().rsplit_once(':').unwrap().1.to_owned();
@@ -62,28 +62,28 @@ fn a_wrong_password_is_told_and_never_shown() {
     let ran = Program::at(&url(":wrong-secret@")).run(["inspect"]);
     ran.assert(3, &["WRONGPASS", "correct the credentials"]);
     assert!(!ran.err.contains("wrong-secret"), "{ran:?}");
-    Program::at(&url(":right-secret@")).run(["inspect"]).assert(1, &["nothing is stored"]);
+    Program::at(&url(":right-secret@")).run(["inspect"]).assert(1, &["no state in namespace"]);
 
     let file = std::env::temp_dir().join(format!("tidegate-{}-password", std::process::id()));
     std::fs::write(&file, "right-secret\n").unwrap();
     let args = ["inspect", "--password-file", file.to_str().unwrap()];
-    Program::at(&url("")).run(args).assert(1, &["nothing is stored"]);
+    Program::at(&url("")).run(args).assert(1, &["no state in namespace"]);
     std::fs::remove_file(&file).unwrap();
-    Program::at(&url("")).run(args).assert(2, &["this cannot be read"]);
+    Program::at(&url("")).run(args).assert(2, &["cannot read "]);
 
-    // Seen by everyone in the list of processes.
+    // An argument is visible in the process list.
     let ran = Program::at("").run(["inspect", "--redis", &url(":right-secret@")]);
-    ran.assert(1, &["can be seen by everyone", "TIDEGATE_REDIS_URL"]);
+    ran.assert(1, &["every user of this machine can see", "TIDEGATE_REDIS_URL"]);
     assert!(!ran.err.contains("right-secret"), "{ran:?}");
 }
 
 #[tokio::test]
-async fn the_rights_in_the_docs_suffice_and_without_one_the_message_says_which() {
+async fn documented_rights_suffice_and_a_missing_right_is_named() {
     let server = Server::process(&[]).unwrap();
-    let line = acl::line() + " " + OPERATOR;
-    let docs = include_str!("../../docs/cli.md");
-    assert!(docs.lines().any(|other| other == line), "docs/cli.md has another line than {line}");
-    assert_eq!(server.cli(&line.split(' ').collect::<Vec<_>>()).unwrap(), "OK");
+    let acl_line = acl::line() + " " + OPERATOR;
+    let docs = include_str!("../../docs/operate/cli.md");
+    assert!(docs.lines().any(|line| line == acl_line), "docs/operate/cli.md does not contain {acl_line}");
+    assert_eq!(server.cli(&acl_line.split(' ').collect::<Vec<_>>()).unwrap(), "OK");
     let url = server.url().replace("://", &format!("://{}:{}@", acl::USER, acl::PASSWORD));
     let program = Program::of(&url, "tidegate");
     let limiter = builder(server.url()).namespace("tidegate").build().unwrap();
@@ -115,7 +115,7 @@ async fn the_rights_in_the_docs_suffice_and_without_one_the_message_says_which()
 }
 
 #[tokio::test]
-async fn a_reader_that_goes_away_is_no_failure() {
+async fn closed_output_pipe_is_not_a_failure() {
     let program = Program::shared();
     let limiter = builder(&program.url).namespace(&program.namespace).build().unwrap();
     let gate = limiter.gate("g", Quota::token_bucket(1, Rate::per_hour(1)));

@@ -23,8 +23,9 @@ fn limiter(program: &Program) -> Limiter {
 #[track_caller]
 fn assert_harmless(ran: &Ran) {
     for text in [&ran.out, &ran.err] {
-        let is_harmless =
-            |letter: char| letter == '\n' || !(letter.is_control() || "\u{202e}\u{200b}".contains(letter));
+        let is_harmless = |character: char| {
+            character == '\n' || !(character.is_control() || "\u{202e}\u{200b}".contains(character))
+        };
         assert!(text.chars().all(is_harmless), "{ran:?}");
     }
 }
@@ -37,7 +38,7 @@ fn set(server: &Server, words: &[&[u8]]) {
 }
 
 #[tokio::test]
-async fn nothing_that_commands_a_terminal_reaches_it() {
+async fn stored_control_characters_do_not_reach_the_terminal() {
     let server = harness::shared();
     let program = Program::at(server.url());
     let limiter = limiter(&program);
@@ -56,9 +57,9 @@ async fn nothing_that_commands_a_terminal_reaches_it() {
     )
     .unwrap();
     let rules = rules.to_str().unwrap();
-    let right = "{domain: d, descriptors: [{key: \"\\e[2J\", value: \"\\e[2J*\", rate_limit: {unit: day, requests_per_unit: 1}}]}";
-    let right_file = format!("{rules}.yaml");
-    std::fs::write(&right_file, right).unwrap();
+    let valid = "{domain: d, descriptors: [{key: \"\\e[2J\", value: \"\\e[2J*\", rate_limit: {unit: day, requests_per_unit: 1}}]}";
+    let valid_file = format!("{rules}.yaml");
+    std::fs::write(&valid_file, valid).unwrap();
     let descriptor = format!("\x1b[2J=\x1b[2J{COMMANDS}");
     let runs: Vec<Vec<&str>> = vec![
         vec!["inspect"],
@@ -79,10 +80,10 @@ async fn nothing_that_commands_a_terminal_reaches_it() {
         vec!["inspect", "--namespace", COMMANDS],
         vec!["inspect", "--hmac-secret-file", COMMANDS],
         vec!["rules", "validate", rules],
-        vec!["rules", "validate", &right_file],
-        vec!["rules", "explain", &right_file, "--domain", COMMANDS, "--descriptor", &descriptor],
-        vec!["rules", "explain", &right_file, "--domain", "d", "--descriptor", &descriptor],
-        vec!["check", "--rules", &right_file, "--domain", "d", "--descriptor", &descriptor],
+        vec!["rules", "validate", &valid_file],
+        vec!["rules", "explain", &valid_file, "--domain", COMMANDS, "--descriptor", &descriptor],
+        vec!["rules", "explain", &valid_file, "--domain", "d", "--descriptor", &descriptor],
+        vec!["check", "--rules", &valid_file, "--domain", "d", "--descriptor", &descriptor],
         vec!["reset", COMMANDS, "--gate", "g", "--yes"],
         vec!["forget", COMMANDS, "--yes"],
     ];
@@ -105,11 +106,11 @@ async fn nothing_that_commands_a_terminal_reaches_it() {
         }
     }
     std::fs::remove_file(rules).unwrap();
-    std::fs::remove_file(&right_file).unwrap();
+    std::fs::remove_file(&valid_file).unwrap();
 }
 
 #[tokio::test]
-async fn top_draws_what_was_stored_and_does_not_obey_it() {
+async fn top_escapes_stored_control_characters() {
     let program = Program::shared();
     limiter(&program).gate("g", Quota::fixed_window(3, HOUR)).penalize(COMMANDS, 1).await.unwrap();
     let mut terminal = Terminal::run(&program, &["top", "--every", "100ms"]);
@@ -120,7 +121,7 @@ async fn top_draws_what_was_stored_and_does_not_obey_it() {
 }
 
 #[test]
-fn a_server_cannot_command_the_terminal_either() {
+fn control_characters_in_server_errors_are_escaped() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let program = Program::at(&format!("redis://{}", listener.local_addr().unwrap()));
     thread::spawn(move || {
@@ -144,7 +145,7 @@ fn a_server_cannot_command_the_terminal_either() {
 }
 
 #[tokio::test]
-async fn what_tidegate_did_not_write_is_shown_as_such_and_ends_with_4() {
+async fn corrupt_state_is_reported_and_exits_with_4() {
     let server = harness::shared();
     let program = Program::at(server.url());
     let limiter = limiter(&program);
@@ -169,10 +170,10 @@ async fn what_tidegate_did_not_write_is_shown_as_such_and_ends_with_4() {
             assert!(ran.out.len() < 1_000, "{gate}: {} bytes", ran.out.len());
         }
         program.run(["inspect", "good", "--gate", gate]).assert(0, &[]);
-        let said = program.run(["inspect", "--gate", gate, "--json"]);
-        let said: serde_json::Value = serde_json::from_str(&said.out).unwrap();
-        assert_eq!((&said["keys"], &said["states"][0]["used"]), (&json!(2), &json!(null)), "{gate}");
-        assert!(said["states"][0]["error"].is_string() && said["states"][1]["error"].is_null(), "{gate}");
+        let reply = program.run(["inspect", "--gate", gate, "--json"]);
+        let reply: serde_json::Value = serde_json::from_str(&reply.out).unwrap();
+        assert_eq!((&reply["keys"], &reply["states"][0]["used"]), (&json!(2), &json!(null)), "{gate}");
+        assert!(reply["states"][0]["error"].is_string() && reply["states"][1]["error"].is_null(), "{gate}");
         // A key with invalid state can still be reset.
         program.run(["reset", "user:42", "--gate", gate, "--yes"]).assert(0, &[]);
         program.run(["inspect", "--gate", gate]).assert(0, &["1 keys"]);
@@ -180,18 +181,18 @@ async fn what_tidegate_did_not_write_is_shown_as_such_and_ends_with_4() {
 }
 
 #[tokio::test]
-async fn state_of_another_version_is_told_and_left_alone() {
+async fn state_of_another_version_is_reported_and_not_changed() {
     let server = harness::shared();
     let program = Program::at(server.url());
     limiter(&program).gate("login", Quota::fixed_window(3, HOUR)).penalize("user:42", 1).await.unwrap();
     let newer = format!("{}:3:login:fixed_window/3600s:user:42", program.namespace);
     set(&server, &[b"HSET", newer.as_bytes(), b"used", b"?"]);
-    let said = "1 key of layout 3, which another version of tidegate wrote";
-    program.run(["inspect"]).assert(0, &[said]);
-    program.run(["inspect", "user:42"]).assert(0, &[said]);
+    let note = "1 key of layout 3, written by another version of tidegate";
+    program.run(["inspect"]).assert(0, &[note]);
+    program.run(["inspect", "user:42"]).assert(0, &[note]);
     program
         .run(["forget", "user:42", "--yes"])
-        .assert(0, &[said, "removed 1 state of user:42 (gates: login)"]);
-    program.run(["inspect", "user:42"]).assert(1, &[said]);
+        .assert(0, &[note, "removed 1 state of user:42 (gates: login)"]);
+    program.run(["inspect", "user:42"]).assert(1, &[note]);
     assert_eq!(server.cli(&["EXISTS", &newer]).unwrap(), "(integer) 1");
 }

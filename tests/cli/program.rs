@@ -1,4 +1,4 @@
-//! The program, without a terminal.
+//! Runs the program without a terminal.
 
 use std::ffi::OsStr;
 use std::process::{Command, Output, Stdio};
@@ -11,15 +11,15 @@ use crate::support::fixture::namespace;
 
 pub(crate) const PATH: &str = env!("CARGO_BIN_EXE_tidegate");
 
-/// A namespace of its own on a Redis.
+/// The program with a namespace of its own on a Redis.
 pub(crate) struct Program {
     pub(crate) url: String,
     pub(crate) namespace: String,
-    /// The last to let go of it ends it.
+    /// Keeps the server running; the last reference ends it.
     _shared: Option<Arc<Server>>,
 }
 
-/// How it ended, and what it said.
+/// The exit code and the output of one run.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) code: Option<i32>,
@@ -28,7 +28,7 @@ pub(crate) struct Ran {
 }
 
 impl Program {
-    /// On the Redis that all tests share.
+    /// Uses the Redis that all tests share.
     pub(crate) fn shared() -> Self {
         let server = harness::shared();
         Self { _shared: Some(server.clone()), ..Self::at(server.url()) }
@@ -53,7 +53,7 @@ impl Program {
         Ran::of(&self.command(args).output().unwrap())
     }
 
-    /// What it says with `--json`, where it ends so.
+    /// Runs with `--json`, asserts the exit code, and returns the output.
     pub(crate) fn json(&self, code: i32, args: &[&str]) -> Value {
         let ran = self.run([&["--json"], args].concat());
         assert_eq!(ran.code, Some(code), "{args:?}: {ran:?}");
@@ -68,11 +68,11 @@ impl Ran {
         Self { code: output.status.code(), out: text(&output.stdout), err: text(&output.stderr) }
     }
 
-    /// Ends so, and says all of these.
+    /// Asserts the exit code, and that the output contains all of these texts.
     #[track_caller]
-    pub(crate) fn assert(&self, code: i32, said: &[&str]) {
+    pub(crate) fn assert(&self, code: i32, texts: &[&str]) {
         let all = format!("{}{}", self.out, self.err);
-        let is_said = said.iter().all(|text| all.contains(text));
-        assert!(self.code == Some(code) && is_said, "not {code} with {said:?}: {self:?}");
+        let has_texts = texts.iter().all(|text| all.contains(text));
+        assert!(self.code == Some(code) && has_texts, "expected exit code {code} and {texts:?}: {self:?}");
     }
 }

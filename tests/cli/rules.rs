@@ -1,4 +1,4 @@
-//! Rules on the command line.
+//! The commands `rules`, and checks with rules.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ descriptors:
     shadow_mode: true
 ";
 
-/// A file that goes with this.
+/// A temporary file, removed on drop.
 struct File(PathBuf);
 
 impl File {
@@ -45,7 +45,7 @@ impl Drop for File {
 }
 
 #[test]
-fn rules_are_valid_or_each_mistake_is_told() {
+fn validate_reports_every_error() {
     let program = Program::at("redis://127.0.0.1:1");
     let right = File::new("right", AUTH);
     program.run(["rules", "validate", right.path()]).assert(0, &["valid: 3 rules in "]);
@@ -55,31 +55,31 @@ fn rules_are_valid_or_each_mistake_is_told() {
     program
         .run(["rules", "validate", wrong.path()])
         .assert(1, &[":7:29: there is no unit `hours`", "did you mean `hour`?", "^^^^^"]);
-    let said = program.json(1, &["rules", "validate", wrong.path()]);
-    assert_eq!(said["mistakes"].as_array().unwrap().len(), 2);
-    assert_eq!((&said["mistakes"][0]["line"], &said["mistakes"][0]["column"]), (&json!(7), &json!(29)));
-    program.run(["rules", "validate", "/nowhere"]).assert(1, &["this cannot be read"]);
+    let reply = program.json(1, &["rules", "validate", wrong.path()]);
+    assert_eq!(reply["errors"].as_array().unwrap().len(), 2);
+    assert_eq!((&reply["errors"][0]["line"], &reply["errors"][0]["column"]), (&json!(7), &json!(29)));
+    program.run(["rules", "validate", "/nowhere"]).assert(1, &["cannot be read"]);
     let schema = program.run(["rules", "schema"]);
     let schema: serde_json::Value = serde_json::from_str(&schema.out).unwrap();
     assert_eq!(schema["title"], "Rules of tidegate");
 }
 
 #[test]
-fn explain_says_the_way_to_a_rule_or_what_is_not_met() {
+fn explain_shows_the_matching_rule_or_the_missing_entry() {
     let program = Program::at("redis://127.0.0.1:1");
     let file = File::new("explain", AUTH);
-    let explain = |descriptor: &str, code: i32, said: &[&str]| {
+    let explain = |descriptor: &str, code: i32, texts: &[&str]| {
         program
             .run(["rules", "explain", file.path(), "--domain", "auth", "-d", descriptor])
-            .assert(code, said);
+            .assert(code, texts);
     };
     explain(
         "auth_type=login,user=ada",
         0,
         &[
-            "auth_type=login is met by the value `login` (",
-            ":3), which is more specific than the beginning `log*`",
-            "user=ada is met by the key without a value",
+            "auth_type=login matches the value `login` (",
+            ":3), which is more specific than the prefix `log*`",
+            "user=ada matches the key without a value",
             "rule auth.auth_type_login.user: token_bucket 2, refilled 2/h",
             "gate auth.auth_type-login.user",
         ],
@@ -87,27 +87,27 @@ fn explain_says_the_way_to_a_rule_or_what_is_not_met() {
     explain(
         "auth_type=logout",
         0,
-        &["the beginning `log*`", "fixed_window 1 in 86400s by the clock, only watched"],
+        &["the prefix `log*`", "fixed_window 1 in 86400s by the clock, shadow mode"],
     );
     explain("auth_type=login,ip=10.0.0.1", 0, &["unlimited"]);
-    explain("auth_type=login", 1, &["no `rate_limit` stands here; it can go on with `ip`, `user`"]);
+    explain("auth_type=login", 1, &["no `rate_limit` at this level; the next key can be `ip`, `user`"]);
     explain(
         "auth_type=login,ip=11.0.0.1",
         1,
-        &["`ip` stands here, but not with `11.0.0.1`: there is `10.*`"],
+        &["no match for the value `11.0.0.1` of `ip`; available: `10.*`"],
     );
-    explain("auth_tipe=login", 1, &["`auth_tipe` is met by nothing here", "did you mean `auth_type`?"]);
-    explain("auth_type=logout,user=ada", 1, &["nothing can follow here"]);
+    explain("auth_tipe=login", 1, &["no match for the key `auth_tipe`", "did you mean `auth_type`?"]);
+    explain("auth_type=logout,user=ada", 1, &["no rule continues at this level"]);
     let args = ["rules", "explain", file.path(), "--domain", "auht", "-d", "a=b"];
     program.run(args).assert(1, &["no file has the domain `auht`", "did you mean `auth`?"]);
-    let said = program.json(
+    let reply = program.json(
         1,
         &["rules", "explain", file.path(), "--domain", "auth", "-d", "auth_type=login,user=ada", "-d", "x=y"],
     );
-    assert_eq!(said["descriptors"][0]["rule"]["gate"], "auth.auth_type-login.user");
-    assert_eq!(said["descriptors"][0]["way"][1]["line"], 6);
+    assert_eq!(reply["descriptors"][0]["rule"]["gate"], "auth.auth_type-login.user");
+    assert_eq!(reply["descriptors"][0]["way"][1]["line"], 6);
     assert_eq!(
-        (&said["descriptors"][1]["rule"], said["descriptors"][1]["why_not"].is_string()),
+        (&reply["descriptors"][1]["rule"], reply["descriptors"][1]["why_not"].is_string()),
         (&json!(null), true)
     );
     program.run(["rules", "explain", file.path()]).assert(2, &["--descriptor"]);
@@ -117,7 +117,7 @@ fn explain_says_the_way_to_a_rule_or_what_is_not_met() {
 }
 
 #[test]
-fn explain_makes_descriptors_of_a_request_as_the_file_says() {
+fn explain_derives_descriptors_from_a_request() {
     let program = Program::at("redis://127.0.0.1:1");
     let file = File::new(
         "request",
@@ -147,40 +147,40 @@ descriptors:
             ],
         );
     let logout = explain(&["/logout", "-H", "x-api-key: k1", "--ip", "2001:db8::1"]);
-    logout.assert(1, &["remote_address=2001:db8::/64", "`path` stands here, but not with `/logout`"]);
+    logout.assert(1, &["remote_address=2001:db8::/64", "no match for the value `/logout` of `path`"]);
     assert!(!logout.out.contains("user="), "{}", logout.out);
     explain(&["GET /"]).assert(2, &["add --ip"]);
-    explain(&["GET /", "-H", "x-api-key"]).assert(2, &["no header", "x-api-key: k1"]);
-    explain(&["GET no uri"]).assert(2, &["no request such as"]);
+    explain(&["GET /", "-H", "x-api-key"]).assert(2, &["invalid header", "x-api-key: k1"]);
+    explain(&["GET no uri"]).assert(2, &["invalid request"]);
     explain(&["GET /", "-d", "a=b"]).assert(2, &["cannot be used with"]);
 }
 
 #[test]
-fn check_asks_what_rules_say_of_a_request_or_of_a_gate() {
+fn check_applies_rules_to_a_request_or_a_gate() {
     let program = Program::shared();
     let file = File::new("check", AUTH);
     let check = |verb: &str, descriptor: &str, code: i32| {
         program.json(code, &[verb, "--rules", file.path(), "--domain", "auth", "-d", descriptor])
     };
     let login = "auth_type=login,user=ada";
-    assert_eq!(check("peek", login, 0)["verdicts"][0]["decision"]["remaining"], 2);
-    assert_eq!(check("check", login, 0)["verdicts"][0]["decision"]["remaining"], 1);
-    // The same count, by the gate's name.
+    assert_eq!(check("peek", login, 0)["outcomes"][0]["decision"]["remaining"], 2);
+    assert_eq!(check("check", login, 0)["outcomes"][0]["decision"]["remaining"], 1);
+    // The same state, by the gate's name.
     let gate = ["check", "ada", "--gate", "auth.auth_type-login.user", "--rules", file.path()];
     assert_eq!(program.json(0, &gate)["remaining"], 0);
-    let said = check("check", login, 1);
+    let reply = check("check", login, 1);
     assert_eq!(
-        (&said["allowed"], &said["verdicts"][0]["rule"]),
+        (&reply["allowed"], &reply["outcomes"][0]["rule"]),
         (&json!(false), &json!("auth.auth_type_login.user"))
     );
-    assert_eq!(check("check", "auth_type=login,ip=10.1", 0)["verdicts"][0]["outcome"], "unlimited");
-    assert_eq!(check("check", "x=y", 0)["verdicts"][0]["outcome"], "no_rule");
+    assert_eq!(check("check", "auth_type=login,ip=10.1", 0)["outcomes"][0]["outcome"], "unlimited");
+    assert_eq!(check("check", "x=y", 0)["outcomes"][0]["outcome"], "no_rule");
     check("check", "auth_type=logout", 0);
-    assert_eq!(check("check", "auth_type=logout", 0)["verdicts"][0]["decision"]["shadow"], true);
+    assert_eq!(check("check", "auth_type=logout", 0)["outcomes"][0]["decision"]["shadow"], true);
     let args = ["check", "--rules", file.path(), "--domain", "auth", "-d", login, "-d", "x=y"];
     program
         .run(args)
-        .assert(1, &["denied", login, "auth.auth_type_login.user", "retry after", "no rule meets it"]);
+        .assert(1, &["denied", login, "auth.auth_type_login.user", "retry after", "no rule matches"]);
     program
         .run(["check", "ada", "--gate", "nothing", "--rules", file.path()])
         .assert(2, &["no rule has the gate"]);

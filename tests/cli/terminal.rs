@@ -1,4 +1,4 @@
-//! The program in a terminal, as a person sees it.
+//! Runs the program in a terminal, as an operator sees it.
 
 use std::io::{Read, Write};
 use std::num::NonZero;
@@ -12,18 +12,18 @@ use tidegate::{Quota, Rate};
 use super::program::{PATH, Program};
 use crate::support::fixture::{PATIENCE, builder};
 
-/// What came out, and what that makes of a screen.
-struct Seen {
+/// The raw output, and the screen that a terminal shows for it.
+struct Display {
     raw: Vec<u8>,
     screen: vt100::Parser,
 }
 
 pub(crate) struct Terminal {
-    seen: Arc<Mutex<Seen>>,
+    display: Arc<Mutex<Display>>,
     keyboard: Box<dyn Write + Send>,
     child: Box<dyn Child + Send + Sync>,
     master: Box<dyn MasterPty + Send>,
-    /// Open, so that what was written last can still be read when the program has ended.
+    /// Kept open, so that the last output can still be read after the program has ended.
     _slave: Box<dyn SlavePty + Send>,
     settings: String,
 }
@@ -44,46 +44,49 @@ impl Terminal {
         command.env("TIDEGATE_NAMESPACE", &program.namespace);
         environment.iter().for_each(|(name, value)| command.env(name, value));
         let child = pair.slave.spawn_command(command).unwrap();
-        let seen =
-            Seen { raw: Vec::new(), screen: vt100::Parser::new(letters(size.rows), letters(size.cols), 0) };
-        let seen = Arc::new(Mutex::new(seen));
+        let screen = vt100::Parser::new(cells(size.rows), cells(size.cols), 0);
+        let display = Arc::new(Mutex::new(Display { raw: Vec::new(), screen }));
         let mut reader = pair.master.try_clone_reader().unwrap();
-        let sees = seen.clone();
+        let reader_display = display.clone();
         thread::spawn(move || {
             let mut bytes = [0; 4_096];
             while let Ok(count @ 1..) = reader.read(&mut bytes) {
-                let mut seen = sees.lock().unwrap();
-                seen.raw.extend_from_slice(&bytes[..count]);
-                seen.screen.process(&bytes[..count]);
+                let mut display = reader_display.lock().unwrap();
+                display.raw.extend_from_slice(&bytes[..count]);
+                display.screen.process(&bytes[..count]);
             }
         });
         let keyboard = pair.master.take_writer().unwrap();
-        Self { seen, keyboard, child, master: pair.master, _slave: pair.slave, settings }
+        Self { display, keyboard, child, master: pair.master, _slave: pair.slave, settings }
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
-        self.seen.lock().unwrap()
+    fn display(&self) -> MutexGuard<'_, Display> {
+        self.display.lock().unwrap()
     }
 
     pub(crate) fn screen(&self) -> String {
-        self.seen().screen.screen().contents()
+        self.display().screen.screen().contents()
     }
 
     pub(crate) fn raw(&self) -> String {
-        String::from_utf8(self.seen().raw.clone()).unwrap()
+        String::from_utf8(self.display().raw.clone()).unwrap()
     }
 
-    /// Waits until this stands on the screen.
+    /// Waits until the screen contains the text.
     #[track_caller]
     pub(crate) fn see(&self, text: &str) {
         self.until(|terminal| terminal.screen().contains(text), text);
     }
 
     #[track_caller]
-    fn until(&self, is_so: impl Fn(&Self) -> bool, what: &str) {
+    fn until(&self, condition: impl Fn(&Self) -> bool, expected: &str) {
         let start = Instant::now();
-        while !is_so(self) {
-            assert!(start.elapsed() < PATIENCE, "not seen: {what}, but:\n{}", self.screen());
+        while !condition(self) {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "not on the screen in time: {expected}, but:\n{}",
+                self.screen()
+            );
             thread::sleep(Duration::from_millis(5));
         }
     }
@@ -92,24 +95,24 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// And waits until something is drawn for the new size.
+    /// Resizes the terminal and waits until the program draws for the new size.
     pub(crate) fn resize(&self, rows: u16, cols: u16) {
-        let drawn = self.seen().raw.len();
-        self.seen().screen.screen_mut().set_size(letters(rows), letters(cols));
+        let length = self.display().raw.len();
+        self.display().screen.screen_mut().set_size(cells(rows), cells(cols));
         self.master.resize(PtySize { rows, cols, pixel_width: 0, pixel_height: 0 }).unwrap();
-        self.until(|terminal| terminal.seen().raw.len() > drawn, "anything new");
+        self.until(|terminal| terminal.display().raw.len() > length, "any new output");
     }
 
     pub(crate) fn process(&self) -> u32 {
         self.child.process_id().unwrap()
     }
 
-    /// Whether another screen than the shell's is shown.
+    /// Returns whether the alternate screen is shown.
     pub(crate) fn is_full_screen(&self) -> bool {
-        self.seen().screen.screen().alternate_screen()
+        self.display().screen.screen().alternate_screen()
     }
 
-    /// Waits until it has ended, and how. What it leaves behind is the terminal that it found.
+    /// Waits for the end, and returns the exit code. Asserts that the terminal is restored.
     #[track_caller]
     pub(crate) fn end(&mut self) -> u32 {
         let start = Instant::now();
@@ -117,11 +120,11 @@ impl Terminal {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            assert!(start.elapsed() < PATIENCE, "it does not end:\n{}", self.screen());
+            assert!(start.elapsed() < PATIENCE, "the program does not end:\n{}", self.screen());
             thread::sleep(Duration::from_millis(5));
         };
         self.until(|terminal| !terminal.is_full_screen(), "the shell's screen");
-        self.until(|terminal| !terminal.seen().screen.screen().hide_cursor(), "the cursor");
+        self.until(|terminal| !terminal.display().screen.screen().hide_cursor(), "the cursor");
         assert_eq!(settings(&*self.master), self.settings, "the terminal's settings are as they were");
         status.exit_code()
     }
@@ -134,16 +137,16 @@ impl Drop for Terminal {
     }
 }
 
-fn letters(count: u16) -> NonZero<u16> {
+fn cells(count: u16) -> NonZero<u16> {
     NonZero::new(count).unwrap()
 }
 
-/// Echo, line editing and the like.
+/// Returns the terminal's settings, such as echo and line editing.
 fn settings(master: &dyn MasterPty) -> String {
     format!("{:?}", master.get_termios().unwrap())
 }
 
-async fn used(program: &Program) -> tidegate::Gate {
+async fn exhausted_gate(program: &Program) -> tidegate::Gate {
     let limiter = builder(&program.url).namespace(&program.namespace).build().unwrap();
     let gate = limiter.gate("login", Quota::token_bucket(1, Rate::per_hour(1)));
     gate.penalize("user:42", 1).await.unwrap();
@@ -151,25 +154,19 @@ async fn used(program: &Program) -> tidegate::Gate {
 }
 
 #[tokio::test]
-async fn on_a_terminal_it_asks_before_it_changes_something() {
+async fn commands_prompt_for_confirmation_in_a_terminal() {
     let program = Program::shared();
-    let gate = used(&program).await;
+    let gate = exhausted_gate(&program).await;
     for (args, question) in [
-        (
-            &["reset", "user:42", "--gate", "login"][..],
-            "Make user:42 of login as if it had never been asked for? [y/N]",
-        ),
+        (&["reset", "user:42", "--gate", "login"][..], "Reset user:42 at login? [y/N]"),
         (&["forget", "user:42"], "Remove 1 state of user:42 (gates: login)? [y/N]"),
-        (
-            &["block", "user:42", "--gate", "login", "--for", "1h"],
-            "Deny all to user:42 at login for 1h? [y/N]",
-        ),
+        (&["block", "user:42", "--gate", "login", "--for", "1h"], "Block user:42 at login for 1h? [y/N]"),
     ] {
         for answer in ["n\n", "\n", "what\n", "\u{4}"] {
             let mut terminal = Terminal::run(&program, args);
             terminal.see(question);
             terminal.press(answer);
-            terminal.see("nothing is changed");
+            terminal.see("nothing changed");
             assert_eq!(terminal.end(), 1);
         }
     }
@@ -179,37 +176,37 @@ async fn on_a_terminal_it_asks_before_it_changes_something() {
     let mut terminal = Terminal::run(&program, &["reset", "user:42", "--gate", "login"]);
     terminal.see("[y/N]");
     terminal.press("y\n");
-    terminal.see("user:42 of login is as if it had never been asked for");
+    terminal.see("user:42 at login is reset");
     assert_eq!(terminal.end(), 0);
     assert!(gate.peek("user:42").await.unwrap().is_allowed());
 
     let mut terminal = Terminal::run(&program, &["block", "user:42", "--gate", "login", "--for", "1h"]);
-    terminal.see("its algorithm is not known");
+    terminal.see("its algorithm is unknown");
     assert_eq!(terminal.end(), 2);
     let mut terminal = Terminal::run(&program, &["reset", "user:42", "--gate", "login", "--yes"]);
-    terminal.see("nothing is stored");
+    terminal.see("no state of user:42");
     assert_eq!(terminal.end(), 1);
     assert!(!terminal.raw().contains("[y/N]"));
 }
 
 #[tokio::test]
-async fn colours_are_for_terminals_that_want_them() {
+async fn colors_are_used_only_in_terminals_that_support_them() {
     let program = Program::shared();
-    used(&program).await;
+    exhausted_gate(&program).await;
     let check = ["check", "user:42", "--gate", "login", "--token-bucket", "1", "--rate", "1/h"];
-    let said = |environment: &[(&str, &str)]| {
+    let output = |environment: &[(&str, &str)]| {
         let mut terminal = Terminal::with(&program, &check, environment);
         terminal.see("denied");
         assert_eq!(terminal.end(), 1);
         terminal.raw()
     };
-    assert!(said(&[("TERM", "xterm")]).contains("\x1b[31mdenied\x1b[0m"));
+    assert!(output(&[("TERM", "xterm")]).contains("\x1b[31mdenied\x1b[0m"));
     assert!(
-        said(&[("TERM", "xterm"), ("NO_COLOR", "")]).contains("\x1b[31mdenied"),
-        "an empty NO_COLOR says nothing"
+        output(&[("TERM", "xterm"), ("NO_COLOR", "")]).contains("\x1b[31mdenied"),
+        "an empty NO_COLOR has no effect"
     );
-    assert!(!said(&[("TERM", "xterm"), ("NO_COLOR", "1")]).contains('\x1b'));
-    assert!(!said(&[("TERM", "dumb")]).contains('\x1b'));
+    assert!(!output(&[("TERM", "xterm"), ("NO_COLOR", "1")]).contains('\x1b'));
+    assert!(!output(&[("TERM", "dumb")]).contains('\x1b'));
     assert!(!program.run(check).out.contains('\x1b'), "no terminal");
     let mut json = Terminal::run(&program, &[&check[..], &["--json"]].concat());
     json.see("\"allowed\":false");

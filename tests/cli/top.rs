@@ -17,11 +17,11 @@ fn gate(program: &Program) -> Gate {
 }
 
 #[tokio::test]
-async fn top_shows_what_is_used_as_it_is_used_and_leaves_the_terminal_as_it_was() {
+async fn top_shows_current_usage_and_restores_the_terminal() {
     let program = Program::shared();
     let gate = gate(&program);
     gate.penalize("user:1", 7).await.unwrap();
-    // However it is ended.
+    // By each key and signal that ends it.
     for end in ["q", "\u{3}", "\u{1b}", "TERM", "HUP"] {
         let mut terminal = Terminal::run(&program, &TOP);
         terminal.see("user:1");
@@ -66,14 +66,14 @@ async fn top_fits_any_terminal() {
 }
 
 #[tokio::test]
-async fn top_says_why_nothing_new_is_seen_and_still_hears_keys() {
+async fn top_shows_errors_and_still_handles_keys() {
     let server = Server::process(&[]).unwrap();
     let program = Program::at(server.url());
     gate(&program).penalize("user:1", 7).await.unwrap();
     let mut terminal = Terminal::run(&program, &[&TOP[..], &["--timeout", "300ms"]].concat());
     terminal.see("user:1");
     let paused = server.pause().unwrap();
-    terminal.see("no answer within 300ms");
+    terminal.see("timed out after 300ms");
     terminal.see("user:1");
     drop(paused);
     terminal.see("q quits");
@@ -83,7 +83,7 @@ async fn top_says_why_nothing_new_is_seen_and_still_hears_keys() {
 }
 
 #[tokio::test]
-async fn top_that_cannot_begin_draws_nothing() {
+async fn top_draws_nothing_if_the_first_read_fails() {
     let program = Program::at("redis://127.0.0.1:1");
     let mut terminal = Terminal::run(&program, &TOP);
     terminal.see("Connection refused");

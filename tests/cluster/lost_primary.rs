@@ -1,4 +1,4 @@
-//! A primary without a replica is unavailable, and the limiter has its default settings.
+//! A primary without a replica becomes unavailable. The limiter has its default settings.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -43,7 +43,7 @@ fn keys_by_node(cluster: &Cluster, gate: &Gate, count: usize) -> HashMap<String,
             return found;
         }
     }
-    unreachable!("there are keys enough")
+    unreachable!("the iterator is infinite")
 }
 
 /// Checks all keys until Redis has decided each of them.
@@ -111,7 +111,7 @@ async fn keys_of_the_other_primaries_are_decided_by_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn units_of_the_fallback_are_charged_to_a_primary_that_is_back_while_another_is_not() {
+async fn recovered_primary_is_charged_while_another_is_unavailable() {
     let cluster = Cluster::with_shiftable_clock().unwrap();
     let limiter = limiter(&cluster, &namespace());
     let gate = gate(&limiter);
@@ -121,13 +121,13 @@ async fn units_of_the_fallback_are_charged_to_a_primary_that_is_back_while_anoth
     soon("the units of warming up are charged", async || uncharged(&limiter) == 0).await;
     let nodes: Vec<&Server> = cluster.nodes().collect();
     let _lost = nodes[0].pause().unwrap();
-    let away = nodes[1].pause().unwrap();
+    let recovering = nodes[1].pause().unwrap();
     let keys = keys[nodes[0].url()].iter().chain(&keys[nodes[1].url()]);
     for decision in join_all(keys.map(|key| gate.check(key))).await {
         assert_eq!(decision.unwrap().source(), Source::Local);
     }
     assert_eq!(uncharged(&limiter), 400);
-    drop(away);
+    drop(recovering);
     soon("the units of one primary are charged", async || uncharged(&limiter) == 200).await;
 }
 

@@ -23,7 +23,7 @@ fn gate(limiter: &Limiter) -> Gate {
 }
 
 #[tokio::test]
-async fn a_user_with_the_rights_for_one_server_suffices() {
+async fn permissions_for_a_single_server_suffice() {
     let cluster = harness::shared_cluster();
     cluster.nodes().for_each(acl::create_user);
     let limiter = builder(&cluster).namespace("tidegate").credentials(USER, PASSWORD).build().unwrap();
@@ -35,17 +35,17 @@ async fn a_user_with_the_rights_for_one_server_suffices() {
 }
 
 #[tokio::test]
-async fn a_node_that_is_named_without_a_host_is_on_that_of_who_names_it() {
+async fn node_without_a_host_uses_the_host_of_the_replying_node() {
     let cluster = Cluster::start().unwrap();
     let no_host = ["CONFIG", "SET", "cluster-preferred-endpoint-type", "unknown-endpoint"];
     cluster.nodes().for_each(|node| assert_eq!(node.cli(&no_host).unwrap(), "OK"));
     let first = cluster.nodes().next().unwrap();
-    assert!(first.cli(&["GET", "foo"]).unwrap().contains(" :"), "it names a host");
+    assert!(first.cli(&["GET", "foo"]).unwrap().contains(" :"), "the node sends a host in MOVED");
     all_are_decided(&gate(&builder(&cluster).cluster([first.url()]).build().unwrap())).await;
 }
 
 #[tokio::test]
-async fn a_process_starts_while_nodes_that_it_knows_are_silent_or_gone() {
+async fn limiter_starts_with_silent_and_missing_seed_nodes() {
     let cluster = harness::shared_cluster();
     let hole = black_hole().await;
     let alive = cluster.nodes().next().unwrap().url();
@@ -55,7 +55,7 @@ async fn a_process_starts_while_nodes_that_it_knows_are_silent_or_gone() {
 }
 
 #[tokio::test]
-async fn while_no_node_is_reached_callers_are_told_at_once() {
+async fn checks_fail_at_once_while_no_node_is_reachable() {
     let limiter = Limiter::builder().cluster(["redis://127.0.0.1:1", "redis://127.0.0.1:2"]);
     let limiter = limiter.on_failure(OnFailure::Error).deadline(PATIENCE).build().unwrap();
     let gate = gate(&limiter);
@@ -68,7 +68,7 @@ async fn while_no_node_is_reached_callers_are_told_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_given_back_at_any_node_arrives_once() {
+async fn refund_through_any_node_is_applied_once() {
     let cluster = harness::shared_cluster();
     let base = builder(&cluster).namespace("same").build().unwrap();
     assert!(gate(&base).check_cost("key", 10).await.unwrap().is_allowed());

@@ -1,4 +1,4 @@
-//! Counts how often each call is sent to a node that closes the connection or refuses.
+//! Counts how often each call is sent to a node that closes the connection or replies with an error.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,21 +13,26 @@ use crate::support::fixture::{PATIENCE, soon};
 const ONCE: &str = "once";
 
 /// Starts a node that owns all slots. It closes the connection when a script is called, or replies with
-/// `answer`. Returns its URL and the calls that it received.
-async fn node(answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
+/// `reply_to_scripts`. Returns its URL and the calls that it received.
+async fn node(reply_to_scripts: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let sent = Arc::new(Mutex::new(Vec::new()));
     let log = sent.clone();
     tokio::spawn(async move {
         while let Ok((stream, _)) = listener.accept().await {
-            tokio::spawn(serve(stream, port, answer, log.clone()));
+            tokio::spawn(serve(stream, port, reply_to_scripts, log.clone()));
         }
     });
     (format!("redis://127.0.0.1:{port}"), sent)
 }
 
-async fn serve(stream: TcpStream, port: u16, answer: &str, log: Arc<Mutex<Vec<String>>>) -> Option<()> {
+async fn serve(
+    stream: TcpStream,
+    port: u16,
+    reply_to_scripts: &str,
+    log: Arc<Mutex<Vec<String>>>,
+) -> Option<()> {
     let mut stream = BufReader::new(stream);
     let mut was_called = false;
     loop {
@@ -42,11 +47,11 @@ async fn serve(stream: TcpStream, port: u16, answer: &str, log: Arc<Mutex<Vec<St
             "EVALSHA" | "EVAL" => {
                 log.lock().unwrap().push(command[0].clone());
                 let is_first = !std::mem::replace(&mut was_called, true);
-                match answer {
+                match reply_to_scripts {
                     "" => return None,
                     ONCE if is_first => "-ERR later\r\n".to_owned(),
                     ONCE => return None,
-                    _ => format!("-{answer}\r\n"),
+                    _ => format!("-{reply_to_scripts}\r\n"),
                 }
             }
             "PING" => "+PONG\r\n".to_owned(),
@@ -73,12 +78,12 @@ async fn length(stream: &mut BufReader<TcpStream>) -> Option<usize> {
 }
 
 fn limiter(url: &str) -> Limiter {
-    let builder = Limiter::builder().cluster([url]).deadline(PATIENCE).follow_orders(false);
+    let builder = Limiter::builder().cluster([url]).deadline(PATIENCE).follow_overrides(false);
     builder.on_failure(tidegate::OnFailure::Error).instances(1).build().unwrap()
 }
 
 #[tokio::test]
-async fn a_give_back_whose_answer_is_lost_is_not_sent_again_and_a_take_once() {
+async fn lost_refund_is_not_retried_and_lost_check_is_retried_at_most_once() {
     let (url, sent) = node("").await;
     let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
     let count = || std::mem::take(&mut *sent.lock().unwrap()).len();
@@ -105,7 +110,7 @@ async fn a_give_back_whose_answer_is_lost_is_not_sent_again_and_a_take_once() {
 }
 
 #[tokio::test]
-async fn what_is_lost_on_a_connection_that_was_of_use_is_sent_exactly_twice_if_it_takes() {
+async fn lost_check_on_a_used_connection_is_sent_exactly_twice() {
     let (url, sent) = node(ONCE).await;
     let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
     let count = || std::mem::take(&mut *sent.lock().unwrap()).len();
@@ -124,24 +129,24 @@ async fn what_is_lost_on_a_connection_that_was_of_use_is_sent_exactly_twice_if_i
 }
 
 #[tokio::test]
-async fn what_the_cluster_refuses_is_an_error_in_its_words() {
-    for (refusal, words) in [
-        ("CLUSTERDOWN The cluster is down", "Redis refused: CLUSTERDOWN The cluster is down"),
-        ("TRYAGAIN Multiple keys", "Redis refused: TRYAGAIN Multiple keys"),
+async fn cluster_errors_keep_their_text() {
+    for (error_reply, expected) in [
+        ("CLUSTERDOWN The cluster is down", "Redis rejected the call: CLUSTERDOWN The cluster is down"),
+        ("TRYAGAIN Multiple keys", "Redis rejected the call: TRYAGAIN Multiple keys"),
         ("MASTERDOWN Link with MASTER is down", "Link with MASTER is down"),
         ("LOADING Redis is loading", "Redis is loading"),
     ] {
-        let (url, sent) = node(refusal).await;
+        let (url, sent) = node(error_reply).await;
         let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
         let error = gate.check("key").await.unwrap_err();
         assert!(error.is_unavailable() && !error.is_timeout(), "{error}");
-        assert!(error.to_string().contains(words), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
         assert_eq!(sent.lock().unwrap().len(), 1);
     }
 }
 
 #[tokio::test]
-async fn a_slot_that_nobody_will_have_is_an_error_in_the_end() {
+async fn redirects_to_an_unreachable_node_end_in_an_error() {
     let (url, sent) = node("MOVED 1 127.0.0.1:1").await;
     let gate = limiter(&url).gate("gate", Quota::fixed_window(5, MINUTE));
     let error = gate.check("key").await.unwrap_err();

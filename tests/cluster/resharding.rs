@@ -1,4 +1,4 @@
-//! Slots that move while they are asked for.
+//! Slots that move while their keys are checked.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,7 +17,7 @@ fn id(node: &Server) -> String {
     node.cli(&["CLUSTER", "MYID"]).unwrap().trim_matches('"').to_owned()
 }
 
-/// The slot of a key, and the node's id to which it is on its way.
+/// Starts to move the slot of a key. Returns the slot and the id of the target node.
 fn begin_to_move(redis_key: &str, from: &Server, to: &Server) -> (String, String) {
     let slot = number(&from.cli(&["CLUSTER", "KEYSLOT", redis_key]).unwrap()).to_string();
     let (from_id, to_id) = (id(from), id(to));
@@ -30,25 +30,25 @@ fn key(n: usize) -> String {
     format!("user:{n}")
 }
 
-/// The first 1,100 slots of the first node, among which are those of three tags,
-/// go to a node that had none.
+/// Moves the first 1,100 slots of the first node to a node that had none. These include the slots of three
+/// hash tags.
 fn reshard(cluster: &Cluster, to: usize) {
     let nodes: Vec<&Server> = cluster.nodes().collect();
     let address = nodes[0].url().trim_start_matches("redis://");
     let (from, to) = (id(nodes[0]), id(nodes[to]));
     #[rustfmt::skip]
-    let said = cluster.cli(&[
+    let output = cluster.cli(&[
         "--cluster", "reshard", address, "--cluster-from", &from, "--cluster-to", &to,
         "--cluster-slots", "1100", "--cluster-pipeline", "1", "--cluster-yes",
     ]).unwrap();
-    assert!(!said.contains("ERR"), "{said}");
+    assert!(!output.contains("ERR"), "{output}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn slots_moved_under_load_lose_and_double_nothing() {
+async fn moving_slots_under_load_neither_loses_nor_duplicates_units() {
     let mut cluster = Cluster::start().unwrap();
     let new = cluster.add_node().unwrap();
-    // Where the load leaves a node no time to answer the others, it is not to be taken for gone.
+    // Under load a node may respond late to the others, which must not consider it failed.
     for node in cluster.nodes() {
         assert_eq!(node.cli(&["CONFIG", "SET", "cluster-node-timeout", "30000"]).unwrap(), "OK");
     }
@@ -59,26 +59,26 @@ async fn slots_moved_under_load_lose_and_double_nothing() {
         limiter.gate("bucket", Quota::fixed_window(1_000_000, 60 * MINUTE)),
     ];
     let admitted: Arc<Vec<[AtomicU64; 2]>> = Arc::new((0..KEYS).map(|_| Default::default()).collect());
-    let (is_over, apart) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (is_over, split) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
         let (alone, pair, limiter) = (alone.clone(), pair.clone(), limiter.clone());
-        let (admitted, is_over, apart) = (admitted.clone(), is_over.clone(), apart.clone());
+        let (admitted, is_over, split) = (admitted.clone(), is_over.clone(), split.clone());
         tasks.spawn(async move {
             let mut n = task;
             while !is_over.load(Ordering::Relaxed) {
                 n = (n + 7) % KEYS;
                 assert!(alone.check(key(n)).await.unwrap().is_allowed());
                 admitted[n][0].fetch_add(1, Ordering::Relaxed);
-                match limiter.check_all(pair.iter().map(|gate| gate.ask(key(n)))).await {
+                match limiter.check_all(pair.iter().map(|gate| gate.key(key(n)))).await {
                     Ok(decision) => {
                         assert!(decision.is_allowed());
                         admitted[n][1].fetch_add(1, Ordering::Relaxed);
                     }
-                    // Two keys of which the node has one, while their slot moves.
+                    // While the slot moves, a node may own only one of the two keys.
                     Err(error) => {
                         assert!(error.is_unavailable() && error.to_string().contains("TRYAGAIN"), "{error}");
-                        apart.fetch_add(1, Ordering::Relaxed);
+                        split.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             }
@@ -92,30 +92,30 @@ async fn slots_moved_under_load_lose_and_double_nothing() {
     .await
     .unwrap();
     tasks.join_all().await;
-    let at_the_new = number(&cluster.nodes().nth(new).unwrap().cli(&["DBSIZE"]).unwrap());
-    assert!(at_the_new > 60, "{at_the_new} keys have moved");
-    let mut asked = 0;
+    let keys_on_new_node = number(&cluster.nodes().nth(new).unwrap().cli(&["DBSIZE"]).unwrap());
+    assert!(keys_on_new_node > 60, "{keys_on_new_node} keys have moved");
+    let mut units = 0;
     for n in 0..KEYS {
         for (gate, of) in [(&alone, 0), (&pair[0], 1), (&pair[1], 1)] {
             let peek = gate.peek(key(n)).await.unwrap();
             let admitted = admitted[n][of].load(Ordering::Relaxed);
             assert_eq!(peek.limit() - peek.remaining(), admitted, "{gate:?} {n}");
-            asked += admitted;
+            units += admitted;
         }
     }
-    eprintln!("{asked} units while slots moved, {} groups refused", apart.load(Ordering::Relaxed));
+    eprintln!("{units} units while slots moved, {} groups rejected", split.load(Ordering::Relaxed));
 }
 
-/// A slot whose keys are on their way: some are there, some are not yet, and new
-/// ones are nowhere.
+/// Halfway through a move, some keys of the slot are on the target node, some are still on the source node,
+/// and new keys are on neither.
 #[tokio::test]
-async fn while_a_slot_moves_each_key_is_served_and_a_group_of_new_ones_waits_for_its_end() {
+async fn keys_of_a_moving_slot_are_served_and_groups_fail_until_it_has_moved() {
     let mut cluster = Cluster::start().unwrap();
     let new = cluster.add_node().unwrap();
     let limiter = builder(&cluster).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(5, 60 * MINUTE));
     let other = limiter.gate("other", Quota::fixed_window(5, 60 * MINUTE));
-    // All in one slot.
+    // All keys share one slot.
     let redis_key = gate.redis_key("user:1").unwrap();
     let tag = |key: &str| gate.redis_key(key).unwrap()[..redis_key.find('}').unwrap()].to_owned();
     let mut same = (1..).map(key).filter(|key| tag(key) == tag("user:1"));
@@ -134,23 +134,24 @@ async fn while_a_slot_moves_each_key_is_served_and_a_group_of_new_ones_waits_for
     };
     moves.iter().for_each(|key| migrate(&gate.redis_key(key).unwrap()));
 
-    // Alone, and in one call of which the node has some keys.
+    // First alone, then in one call whose keys are partly on the node.
     for left in [3, 2] {
         for key in stays.iter().chain(&moves) {
             assert_eq!(gate.check(key).await.unwrap().remaining(), left, "{key}");
         }
     }
     let all: Vec<&String> = stays.iter().chain(&moves).chain(&fresh).collect();
-    let left: Vec<u64> = gate.check_many(&all).await.into_iter().map(|it| it.unwrap().remaining()).collect();
+    let left: Vec<u64> =
+        gate.check_many(&all).await.into_iter().map(|decision| decision.unwrap().remaining()).collect();
     assert_eq!(left, [1, 1, 1, 1, 1, 1, 4, 4, 4]);
-    // A give-back too finds its key, and scripts are known nowhere yet.
+    // A refund finds its key as well, although no node has loaded its script yet.
     gate.refund(&moves[0], 1).await.unwrap();
     assert_eq!(gate.peek(&moves[0]).await.unwrap().remaining(), 2);
 
-    let pair = |key: &str| limiter.check_all([gate.ask(key), other.ask(key)]);
+    let pair = |key: &str| limiter.check_all([gate.key(key), other.key(key)]);
     for key in [&stays[0], &moves[0], "user:new"] {
-        let beside = [gate.ask(key).beside("user:1"), other.ask(key).beside("user:1")];
-        let error = limiter.check_all(beside).await.unwrap_err();
+        let colocated = [gate.key(key).colocate_with("user:1"), other.key(key).colocate_with("user:1")];
+        let error = limiter.check_all(colocated).await.unwrap_err();
         assert!(error.is_unavailable() && error.to_string().contains("TRYAGAIN"), "{key}: {error}");
     }
     for key in &stays {
@@ -164,7 +165,7 @@ async fn while_a_slot_moves_each_key_is_served_and_a_group_of_new_ones_waits_for
 }
 
 #[tokio::test]
-async fn while_a_slot_moves_one_more_right_is_needed_and_an_error_says_which() {
+async fn moving_slot_needs_the_asking_permission_which_the_error_names() {
     let cluster = Cluster::start().unwrap();
     cluster.nodes().for_each(acl::create_user);
     let builder = builder(&cluster).namespace("tidegate").credentials(USER, PASSWORD);

@@ -1,5 +1,5 @@
-//! Any bytes as a reply, as the state of a key, or as the key cause no panic, only an error that names the
-//! problem. To run longer: `TIDEGATE_FUZZ_SECONDS=3600 cargo test --all-features --test integration any_`.
+//! Arbitrary bytes as a reply, as the state of a key, or as the key itself cause no panic, only an error that
+//! names the problem. To run longer: `TIDEGATE_FUZZ_SECONDS=3600 cargo test --all-features --test integration any_`.
 
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
@@ -53,20 +53,20 @@ fn all_quotas() -> Vec<(&'static str, Quota)> {
 }
 
 /// Makes every kind of call to a gate.
-async fn ask_all(limiter: &Limiter, gate: &Gate, key: &[u8]) -> Vec<Error> {
+async fn check_all(limiter: &Limiter, gate: &Gate, key: &[u8]) -> Vec<Error> {
     let mut errors = Vec::new();
-    let mut note = |failed: Option<Error>| errors.extend(failed);
-    note(gate.check(key).await.err());
-    note(gate.check_cost(key, 1_000).await.err());
-    note(gate.peek(key).await.err());
-    note(gate.until_allowed(key, Duration::ZERO).await.err());
-    note(gate.reserve(key, 2).await.err());
-    note(gate.refund(key, 3).await.err());
-    note(gate.penalize(key, 4).await.err());
-    note(gate.block(key, Duration::from_millis(1)).await.err());
-    note(gate.unblock(key).await.err());
-    gate.check_many([key, b"other", key]).await.into_iter().for_each(|result| note(result.err()));
-    note(limiter.check_all([gate.ask(key), gate.ask("other").cost(2)]).await.err());
+    let mut record = |error: Option<Error>| errors.extend(error);
+    record(gate.check(key).await.err());
+    record(gate.check_cost(key, 1_000).await.err());
+    record(gate.peek(key).await.err());
+    record(gate.until_allowed(key, Duration::ZERO).await.err());
+    record(gate.reserve(key, 2).await.err());
+    record(gate.refund(key, 3).await.err());
+    record(gate.penalize(key, 4).await.err());
+    record(gate.block(key, Duration::from_millis(1)).await.err());
+    record(gate.unblock(key).await.err());
+    gate.check_many([key, b"other", key]).await.into_iter().for_each(|result| record(result.err()));
+    record(limiter.check_all([gate.key(key), gate.key("other").cost(2)]).await.err());
     errors
 }
 
@@ -156,7 +156,7 @@ fn any_reply() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[test]
-fn any_reply_is_an_answer_or_a_clear_error() {
+fn any_reply_is_a_decision_or_a_clear_error() {
     let scene = Scene::new(&[], Duration::from_millis(20));
     let runtime = runtime();
     for_any((any_reply(), 0..all_quotas().len(), any::<bool>()), |(reply, quota, batching)| {
@@ -168,7 +168,7 @@ fn any_reply_is_an_answer_or_a_clear_error() {
             let (name, quota) = all_quotas()[quota];
             let gate = limiter.gate(name, quota);
             scene.wire.answer(Answer::Say(reply));
-            for error in ask_all(&limiter, &gate, b"user:42:secret").await {
+            for error in check_all(&limiter, &gate, b"user:42:secret").await {
                 let text = error.to_string();
                 prop_assert!(error.is_unavailable() || error.is_corrupt_state(), "{}", text);
                 prop_assert!(text.len() > 40 && !text.contains("user:42"), "{}", text);
@@ -191,24 +191,24 @@ fn content() -> impl Strategy<Value = Vec<u8>> {
 }
 
 #[derive(Clone, Debug)]
-enum Held {
+enum StoredState {
     Text(Vec<u8>),
     Hash(Vec<(String, Vec<u8>)>),
     Log(Vec<(f64, Vec<u8>)>),
 }
 
-fn held() -> impl Strategy<Value = Held> {
+fn stored_state() -> impl Strategy<Value = StoredState> {
     let field = "used|x";
     let score = prop_oneof![-5.0..5e15, proptest::sample::select(vec![f64::INFINITY, -1e300, 1.5, 0.0])];
     let member = prop_oneof![content(), "[0-9]{16}:[0-9]{1,4}|block".prop_map(String::into_bytes)];
     prop_oneof![
-        3 => content().prop_map(Held::Text),
-        4 => proptest::collection::vec((field, content()), 1..5).prop_map(Held::Hash),
-        4 => proptest::collection::vec((score, member), 1..6).prop_map(Held::Log),
+        3 => content().prop_map(StoredState::Text),
+        4 => proptest::collection::vec((field, content()), 1..5).prop_map(StoredState::Hash),
+        4 => proptest::collection::vec((score, member), 1..6).prop_map(StoredState::Log),
     ]
 }
 
-impl Held {
+impl StoredState {
     fn put(&self, key: &str, redis: &mut redis::Connection) {
         redis::cmd("DEL").arg(key).exec(redis).unwrap();
         let mut put = redis::Cmd::new();
@@ -227,19 +227,19 @@ impl Held {
 }
 
 #[test]
-fn any_state_of_any_key_is_read_or_a_clear_error_and_reset_heals() {
+fn any_state_is_read_or_a_clear_error_and_reset_repairs_it() {
     let server = harness::Server::process(&[]).unwrap();
     let runtime = runtime();
     let limiter =
         runtime.block_on(async { builder(server.url()).deny_cache(Duration::ZERO).build().unwrap() });
     let redis = RefCell::new(crate::support::script::connect(server.url()));
     let key = proptest::collection::vec(any::<u8>(), 0..40);
-    for_any((key, held(), 0..all_quotas().len()), |(key, held, quota)| {
+    for_any((key, stored_state(), 0..all_quotas().len()), |(key, stored_state, quota)| {
         let (name, quota) = all_quotas()[quota];
         let gate = limiter.gate(name, quota);
-        held.put(&gate.redis_key(&key).unwrap(), &mut redis.borrow_mut());
+        stored_state.put(&gate.redis_key(&key).unwrap(), &mut redis.borrow_mut());
         runtime.block_on(async {
-            for error in ask_all(&limiter, &gate, &key).await {
+            for error in check_all(&limiter, &gate, &key).await {
                 prop_assert!(error.is_corrupt_state(), "{}", error);
                 prop_assert_eq!(error.key(), Some(&*key));
             }

@@ -14,20 +14,20 @@ use crate::support::fixture::soon;
 /// Formats the measurement as a row of the table.
 pub async fn row(fault: &Fault) -> Row {
     let mut scene = (fault.scene)();
-    let take = sent(fault, &mut scene, async |gate| gate.check(KEY).await.err()).await;
-    let give_back = sent(fault, &mut scene, async |gate| gate.refund(KEY, 1).await.err()).await;
-    let error = take.error.as_ref();
-    let said = error.map_or_else(|| "-".to_owned(), ToString::to_string);
-    assert!(!said.contains(KEY), "a key is told whole: {said}");
+    let check = sent(fault, &mut scene, async |gate| gate.check(KEY).await.err()).await;
+    let refund = sent(fault, &mut scene, async |gate| gate.refund(KEY, 1).await.err()).await;
+    let error = check.error.as_ref();
+    let error_text = error.map_or_else(|| "-".to_owned(), ToString::to_string);
+    assert!(!error_text.contains(KEY), "an error contains the whole key: {error_text}");
     [
         fault.name.to_owned(),
-        take.times(),
-        give_back.times(),
+        check.times(),
+        refund.times(),
         // The connection must have the same outcome in both calls.
-        if take.connection == give_back.connection { take.connection } else { "one or the other" }.to_owned(),
+        if check.connection == refund.connection { check.connection } else { "differs" }.to_owned(),
         counts_for_the_breaker(fault, &mut scene).await.to_owned(),
-        said,
-        error.map_or_else(|| "-".to_owned(), truths),
+        error_text,
+        error.map_or_else(|| "-".to_owned(), predicates),
         policy(fault, &mut scene).await.to_owned(),
     ]
 }
@@ -49,34 +49,34 @@ impl Sent {
     }
 }
 
-/// Measures one check during the fault, by a limiter that is healthy before and after it.
-async fn sent(fault: &Fault, scene: &mut Scene, ask: impl AsyncFnOnce(&Gate) -> Option<Error>) -> Sent {
+/// Makes one call during the fault, with a limiter that is healthy before and after it.
+async fn sent(fault: &Fault, scene: &mut Scene, check: impl AsyncFnOnce(&Gate) -> Option<Error>) -> Sent {
     let limiter = scene.limiter(|builder| builder.on_failure(OnFailure::Error).breaker(false));
     let gate = gate(&limiter);
-    well_before(fault, &gate).await;
+    ensure_healthy(fault, &gate).await;
     (fault.make)(scene);
     let (calls, connections) = (scene.wire.calls(), scene.wire.connections());
     let start = Instant::now();
-    let error = ask(&gate).await;
-    // No caller waits longer, under any fault.
-    let latest = scene.deadline + Duration::from_millis(250);
-    assert!(start.elapsed() < latest, "{:?}, where {latest:?} is the latest", start.elapsed());
+    let error = check(&gate).await;
+    // The bound holds under any fault.
+    let max_wait = scene.deadline + Duration::from_millis(250);
+    assert!(start.elapsed() < max_wait, "the check took {:?}, more than {max_wait:?}", start.elapsed());
     let calls = scene.wire.calls() - calls;
-    (fault.mend)(scene);
+    (fault.repair)(scene);
     soon("Redis decides again", async || gate.check(KEY).await.is_ok()).await;
     let made = scene.wire.connections() - connections;
-    soon("no other connection is left", async || scene.wire.open() == 1).await;
+    soon("one connection is left", async || scene.wire.open() == 1).await;
     let connection = match (fault.is_connected, made) {
         (false, _) => "not made",
         (true, 0) => "kept",
         (true, _) => "given up",
     };
     drop((gate, limiter));
-    soon("nor is this one", async || scene.wire.open() == 0).await;
+    soon("no connection is left", async || scene.wire.open() == 0).await;
     Sent { calls, connection, error }
 }
 
-async fn well_before(fault: &Fault, gate: &Gate) {
+async fn ensure_healthy(fault: &Fault, gate: &Gate) {
     if fault.is_connected {
         // Repeated, since a busy machine may exceed the short deadline of these limiters.
         soon("Redis decides", async || gate.check(KEY).await.is_ok()).await;
@@ -100,14 +100,14 @@ async fn counts_for_the_breaker(fault: &Fault, scene: &mut Scene) -> &'static st
     let opened = Opened::default();
     let limiter = scene.limiter(|builder| builder.on_failure(OnFailure::Error).observer(opened.clone()));
     let gate = gate(&limiter);
-    well_before(fault, &gate).await;
+    ensure_healthy(fault, &gate).await;
     (fault.make)(scene);
     for _ in 0..20 {
         let _ = gate.check(KEY).await;
     }
-    (fault.mend)(scene);
+    (fault.repair)(scene);
     soon("Redis decides again", async || gate.check(KEY).await.is_ok()).await;
-    if opened.0.load(Ordering::SeqCst) { "counts" } else { "does not" }
+    if opened.0.load(Ordering::SeqCst) { "counts" } else { "does not count" }
 }
 
 /// The decision of a check for which the failure policy replaces Redis.
@@ -120,15 +120,15 @@ async fn policy(fault: &Fault, scene: &mut Scene) -> &'static str {
     ] {
         let limiter = scene.limiter(|builder| builder.on_failure(policy).breaker(false));
         let gate = gate(&limiter);
-        well_before(fault, &gate).await;
+        ensure_healthy(fault, &gate).await;
         (fault.make)(scene);
         found.push(match gate.check(KEY).await {
             Ok(decision) if decision.source() == Source::Redis => "-",
-            Ok(decision) if decision.source() == source => "answers",
-            Ok(_) => "another answers",
-            Err(_) => "does not",
+            Ok(decision) if decision.source() == source => "applies",
+            Ok(_) => "another policy applies",
+            Err(_) => "does not apply",
         });
-        (fault.mend)(scene);
+        (fault.repair)(scene);
         soon("Redis decides again", async || {
             gate.check(KEY).await.is_ok_and(|decision| decision.source() == Source::Redis)
         })
@@ -139,8 +139,8 @@ async fn policy(fault: &Fault, scene: &mut Scene) -> &'static str {
 }
 
 /// Returns the predicates that hold for the error.
-fn truths(error: &Error) -> String {
-    let questions = [
+fn predicates(error: &Error) -> String {
+    let predicates = [
         ("is_timeout", error.is_timeout()),
         ("is_unavailable", error.is_unavailable()),
         ("is_config", error.is_config()),
@@ -148,6 +148,6 @@ fn truths(error: &Error) -> String {
         ("is_corrupt_state", error.is_corrupt_state()),
         ("is_shut_down", error.is_shut_down()),
     ];
-    let names: Vec<&str> = questions.into_iter().filter_map(|(name, is_so)| is_so.then_some(name)).collect();
+    let names: Vec<&str> = predicates.into_iter().filter_map(|(name, holds)| holds.then_some(name)).collect();
     names.join(", ")
 }

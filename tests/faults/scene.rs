@@ -1,4 +1,4 @@
-//! What faults happen to: a server, a wire and a network before it.
+//! The target of the faults: a server, behind a wire that can replace replies, behind a network proxy.
 
 use std::process::Child;
 use std::time::Duration;
@@ -18,48 +18,49 @@ pub struct Scene {
     pub wire: Wire,
     pub network: Proxy,
     pub deadline: Duration,
-    /// Who keeps the server from answering, if somebody does.
-    pub other: Option<Child>,
+    /// The redis-cli process that keeps the server busy, if any.
+    pub cli: Option<Child>,
 }
 
 impl Scene {
     pub fn new(options: &[&str], deadline: Duration) -> Self {
-        // A node of a cluster needs two ports, of which the second may be taken or beyond all ports.
+        // A cluster node needs a second port, which may be taken or above 65535. So this retries.
         let started = (0..20).find_map(|_| Server::process(options).ok());
-        let server = started.expect("no server");
+        let server = started.expect("no server started");
         let (rights, password) = (["on", "~*", "&*", "+@all"], format!(">{PASSWORD}"));
         server.cli(&[&["ACL", "SETUSER", USER], &rights[..], &[&password]].concat()).unwrap();
         let wire = Wire::to(server.url());
         let network = Proxy::start(&wire.url()).unwrap();
-        Self { server, wire, network, deadline, other: None }
+        Self { server, wire, network, deadline, cli: None }
     }
 
-    pub fn tell(&self, command: &str) -> String {
+    /// Runs a command on the server, and returns its reply.
+    pub fn execute(&self, command: &str) -> String {
         self.server.cli(&command.split(' ').collect::<Vec<_>>()).unwrap()
     }
 
-    /// Tells it until it says so.
-    pub fn until(&self, command: &str, answer: &str) {
+    /// Repeats a command until its reply contains `expected`.
+    pub fn wait_for_reply(&self, command: &str, expected: &str) {
         let start = std::time::Instant::now();
-        while !self.tell(command).contains(answer) {
-            assert!(start.elapsed() < PATIENCE, "{command} does not say {answer}");
+        while !self.execute(command).contains(expected) {
+            assert!(start.elapsed() < PATIENCE, "{command} does not reply {expected}");
             std::thread::sleep(Duration::from_millis(2));
         }
     }
 
-    /// A process of redis-cli that does not come back by itself.
-    pub fn let_another(&mut self, arguments: &[&str]) {
+    /// Starts a redis-cli process whose command does not end by itself.
+    pub fn spawn_cli(&mut self, arguments: &[&str]) {
         let cli = std::process::Command::new("redis-cli")
             .args(["-u", self.server.url()])
             .args(arguments)
             .stdout(std::process::Stdio::null())
             .spawn();
-        self.other = Some(cli.unwrap());
+        self.cli = Some(cli.unwrap());
     }
 
-    pub fn other_ends(&mut self) {
-        if let Some(mut other) = self.other.take() {
-            other.wait().unwrap();
+    pub fn wait_for_cli(&mut self) {
+        if let Some(mut cli) = self.cli.take() {
+            cli.wait().unwrap();
         }
     }
 
@@ -71,9 +72,9 @@ impl Scene {
 
 impl Drop for Scene {
     fn drop(&mut self) {
-        if let Some(other) = &mut self.other {
-            let _ = other.kill();
-            let _ = other.wait();
+        if let Some(cli) = &mut self.cli {
+            let _ = cli.kill();
+            let _ = cli.wait();
         }
     }
 }
@@ -82,7 +83,7 @@ pub fn gate(limiter: &Limiter) -> Gate {
     limiter.gate("gate", Quota::fixed_window(1_000_000, HOUR))
 }
 
-/// Where the gate's state is.
+/// Returns the Redis key of the gate's state.
 pub fn redis_key(limiter: &Limiter) -> String {
     gate(limiter).redis_key(KEY).unwrap()
 }

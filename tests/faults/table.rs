@@ -1,23 +1,24 @@
-//! The table of `docs/faults.md`.
+//! The table of `docs/reference/faults.md`.
 
-const PAGE: &str = include_str!("../../docs/faults.md");
+const PAGE: &str = include_str!("../../docs/reference/faults.md");
 
 pub const COLUMNS: [&str; 8] = [
     "fault",
-    "a take is sent",
-    "a give-back is sent",
+    "check sent",
+    "refund sent",
     "connection",
     "breaker",
-    "the error holds",
-    "true of the error",
+    "error contains",
+    "error predicates",
     "failure policy",
 ];
 
 pub type Row = [String; COLUMNS.len()];
 
-/// Which column holds words of a text that is longer.
-const WORDS: usize = 5;
+/// The column whose cells are only a part of the measured text.
+const ERROR_TEXT: usize = 5;
 
+/// Returns the rows of the table, without its head.
 pub fn rows() -> Vec<Row> {
     let lines: Vec<Row> = PAGE.lines().filter_map(cells).collect();
     assert_eq!(lines[0], COLUMNS, "the head of the table");
@@ -32,11 +33,11 @@ fn cells(line: &str) -> Option<Row> {
 
 pub fn assert_holds(written: &Row, measured: &Row) {
     for (index, column) in COLUMNS.iter().enumerate() {
-        let (written, measured) = (&written[index], &measured[index]);
-        let holds = if index == WORDS { measured.contains(&**written) } else { measured == written };
+        let (documented, cell) = (&written[index], &measured[index]);
+        let holds = if index == ERROR_TEXT { cell.contains(&**documented) } else { cell == documented };
         assert!(
             holds,
-            "{column}: `{measured}`, where docs/faults.md says `{written}`; all of it: {measured:?}"
+            "{column}: measured `{cell}`, but docs/reference/faults.md has `{documented}`; the row: {measured:?}"
         );
     }
 }

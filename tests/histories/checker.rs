@@ -1,18 +1,19 @@
-//! Whether a history of concurrent asks for one unit of one key is what the reference says, done one
-//! after the other in the order of the server's clock.
+//! Checks a history of concurrent checks of one key with cost 1. It must equal the answers of the reference
+//! to the same checks, one by one, in the order of the server's clock.
 //!
-//! Within a microsecond (a merged take, a batch) any order may be the right one: one is searched for.
-//! An ask whose answer was lost may have been charged or not, at any time since it was called; so may
-//! one that was sent twice. Such charges are assumed only where an answer cannot be explained without.
+//! Within a microsecond (a merged take, a batch) any order may be the right one, so the checker searches for
+//! one. A check whose reply was lost, or that was sent twice, may have an additional charge at any time after
+//! the call. The checker assumes such a charge only if nothing else explains an answer.
 
 use tidegate::Quota;
 use tidegate::internals::{Answer, Item, Record, Taken, take};
 
-/// Clocks of this machine are one, read within so many microseconds.
+/// All processes of this machine share one clock. Its readings differ by at most this.
 const SLACK_US: u64 = 1_000;
-/// More than this many lost answers between two that came are not looked for.
-const MOST_AT_ONCE: u64 = 512;
+/// The maximum number of charges that the checker assumes between two answers.
+const MAX_ASSUMED_AT_ONCE: u64 = 512;
 
+/// A check that was answered. Times are microseconds since 1970; `now_us` is the server's clock.
 #[derive(Clone, Debug)]
 pub struct Answered {
     pub called_us: u64,
@@ -21,19 +22,28 @@ pub struct Answered {
     pub answer: Answer,
 }
 
-/// How many charges had to be assumed that no answer tells of; `perhaps` are the times since which there
-/// may have been one each.
-pub fn check(quota: &Quota, mut history: Vec<Answered>, mut perhaps: Vec<u64>) -> Result<u64, String> {
-    history.sort_by_key(|asked| (asked.now_us, asked.called_us));
-    perhaps.sort_unstable();
-    if let Some(asked) = history.iter().find(|asked| !asked.is_within_its_call()) {
-        return Err(format!("decided before it was asked, or after it was told: {asked:?}"));
+/// Returns the number of charges that the checker assumed, which no answer reports.
+///
+/// Each of `possible_charges` is a time (us) from which one such charge may have happened.
+///
+/// # Errors
+///
+/// The first answers that the reference cannot give.
+pub fn check(
+    quota: &Quota,
+    mut history: Vec<Answered>,
+    mut possible_charges: Vec<u64>,
+) -> Result<u64, String> {
+    history.sort_by_key(|check| (check.now_us, check.called_us));
+    possible_charges.sort_unstable();
+    if let Some(check) = history.iter().find(|check| !check.is_within_its_call()) {
+        return Err(format!("decided before the call, or after its return: {check:?}"));
     }
-    let mut state = Checker { quota, record: Record::default(), since_us: 0, assumed: 0, perhaps };
-    for together in history.chunk_by(|one, next| one.now_us == next.now_us) {
-        state.step(together)?;
+    let mut checker = Checker { quota, record: Record::default(), last_us: 0, assumed: 0, possible_charges };
+    for simultaneous in history.chunk_by(|one, next| one.now_us == next.now_us) {
+        checker.step(simultaneous)?;
     }
-    Ok(state.assumed)
+    Ok(checker.assumed)
 }
 
 impl Answered {
@@ -46,80 +56,83 @@ impl Answered {
 struct Checker<'a> {
     quota: &'a Quota,
     record: Record,
-    /// The last answer.
-    since_us: u64,
+    /// The server's time of the last answer.
+    last_us: u64,
     assumed: u64,
-    perhaps: Vec<u64>,
+    possible_charges: Vec<u64>,
 }
 
 impl Checker<'_> {
-    fn step(&mut self, together: &[Answered]) -> Result<(), String> {
-        let now = together[0].now_us;
-        let found = self.explain(together).ok_or_else(|| {
-            let (_, expected) = self.ask(&self.record, 1, now);
-            let answers: Vec<&Answer> = together.iter().map(|asked| &asked.answer).collect();
-            format!("at {now} told {answers:?}, where {expected:?} would be first; {:?}", self.record)
+    fn step(&mut self, simultaneous: &[Answered]) -> Result<(), String> {
+        let now = simultaneous[0].now_us;
+        let record = self.explain(simultaneous).ok_or_else(|| {
+            let (_, expected) = self.take(&self.record, 1, now);
+            let answers: Vec<&Answer> = simultaneous.iter().map(|check| &check.answer).collect();
+            format!("at {now}: found {answers:?}, but the first must be {expected:?}; {:?}", self.record)
         })?;
-        (self.record, self.since_us) = (found, now);
+        (self.record, self.last_us) = (record, now);
         Ok(())
     }
 
-    /// The record after these, in one order or another.
-    fn explain(&mut self, together: &[Answered]) -> Option<Record> {
-        let answers: Vec<Answer> = together.iter().map(|asked| asked.answer).collect();
-        let now = together[0].now_us;
-        if let Some(found) = self.order(&self.record, answers.clone(), now) {
-            return Some(found);
+    /// Returns the record after these answers, in any order that explains them.
+    fn explain(&mut self, simultaneous: &[Answered]) -> Option<Record> {
+        let answers: Vec<Answer> = simultaneous.iter().map(|check| check.answer).collect();
+        let now = simultaneous[0].now_us;
+        if let Some(record) = self.order(&self.record, answers.clone(), now) {
+            return Some(record);
         }
-        let called = self.perhaps.partition_point(|&since| since <= now + SLACK_US) as u64;
-        for more in 1..=called.saturating_sub(self.assumed).min(MOST_AT_ONCE) {
-            if let Some(found) = self.assume(more, &answers, now) {
+        let possible = self.possible_charges.partition_point(|&since| since <= now + SLACK_US) as u64;
+        for more in 1..=possible.saturating_sub(self.assumed).min(MAX_ASSUMED_AT_ONCE) {
+            if let Some(record) = self.assume(more, &answers, now) {
                 self.assumed += more;
-                return Some(found);
+                return Some(record);
             }
         }
         None
     }
 
-    /// With so many charges since the last answer. When, the time to reset tells: the later, the longer.
+    /// Returns the record after these answers, with `more` charges since the last answer.
+    ///
+    /// A binary search finds the time of the charges: the later they are, the longer the time to reset.
     fn assume(&self, more: u64, answers: &[Answer], now: u64) -> Option<Record> {
-        let first = self.perhaps[usize::try_from(self.assumed).unwrap()];
-        let (mut from, mut to) = (self.since_us.max(first.saturating_sub(SLACK_US)), now);
-        // Who is told of most was first.
+        let first = self.possible_charges[usize::try_from(self.assumed).unwrap()];
+        let (mut from, mut to) = (self.last_us.max(first.saturating_sub(SLACK_US)), now);
+        // The answer with the most remaining units was the first.
         let earliest = answers.iter().max_by_key(|answer| (answer.allowed, answer.remaining))?;
-        let with = |at: u64| self.ask(&self.record, more, at).0;
-        if let Some(found) = self.order(&with(to), answers.to_vec(), now) {
-            return Some(found);
+        let charged_at = |at: u64| self.take(&self.record, more, at).0;
+        if let Some(record) = self.order(&charged_at(to), answers.to_vec(), now) {
+            return Some(record);
         }
         while from < to {
             let middle = from + (to - from) / 2;
-            let record = with(middle);
-            let told = self.ask(&record, 1, now).1;
-            if told.reset_after_us < earliest.reset_after_us {
+            let record = charged_at(middle);
+            let answer = self.take(&record, 1, now).1;
+            if answer.reset_after_us < earliest.reset_after_us {
                 from = middle + 1;
-            } else if told.reset_after_us > earliest.reset_after_us {
+            } else if answer.reset_after_us > earliest.reset_after_us {
                 to = middle;
             } else {
                 return self.order(&record, answers.to_vec(), now);
             }
         }
-        self.order(&with(from), answers.to_vec(), now)
+        self.order(&charged_at(from), answers.to_vec(), now)
     }
 
-    /// Searches for an order in which the reference gives these answers.
-    fn order(&self, record: &Record, mut left: Vec<Answer>, now: u64) -> Option<Record> {
-        if left.is_empty() {
+    /// Searches for an order in which the reference gives these answers. Returns the record after them.
+    fn order(&self, record: &Record, mut unexplained: Vec<Answer>, now: u64) -> Option<Record> {
+        if unexplained.is_empty() {
             return Some(record.clone());
         }
-        // All ask for the same, so the reference has one answer for whoever is next; those to whom it
-        // was given are alike.
-        let (after, told) = self.ask(record, 1, now);
-        let next = left.iter().position(|answer| *answer == told)?;
-        left.swap_remove(next);
-        self.order(&after, left, now)
+        // All checks are equal, so the reference has one answer for the next check. If several answers equal
+        // it, any of them can be the next.
+        let (after, expected) = self.take(record, 1, now);
+        let next = unexplained.iter().position(|answer| *answer == expected)?;
+        unexplained.swap_remove(next);
+        self.order(&after, unexplained, now)
     }
 
-    fn ask(&self, record: &Record, n: u64, now: u64) -> (Record, Answer) {
+    /// Returns the record after `n` checks, and the answer to the first.
+    fn take(&self, record: &Record, n: u64, now: u64) -> (Record, Answer) {
         let mut record = if record.has_expired(now) { Record::default() } else { record.clone() };
         let item = Item { quota: self.quota, record: &mut record, cost: 1, max_delay: None };
         let (k, before) = take(&mut [item], n, now);

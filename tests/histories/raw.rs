@@ -4,32 +4,31 @@ use std::sync::Barrier;
 
 use redis::{Connection, Value};
 use tidegate::Quota;
-use tidegate::internals::{Before, Seen, Taken, script};
+use tidegate::internals::{Before, RawState, Taken, script};
 
 use crate::support::load::now_us;
 
 use super::checker::Answered;
 
 const CLIENTS: usize = 4;
-const ASKS: usize = 250;
+const CHECKS_PER_CLIENT: usize = 250;
 
-/// Returns the replies that several clients received for one key.
+/// Returns the history of several clients that check one key at once.
 pub fn history(url: &str, quota: &Quota, key: &str, change: impl Fn(&str) -> String) -> Vec<Answered> {
-    let right = script::of(&script::TAKE, quota.kind());
-    let text = change(right.text);
-    let begin = Barrier::new(CLIENTS);
+    let text = change(script::of(&script::TAKE, quota.kind()).text);
+    let start = Barrier::new(CLIENTS);
     std::thread::scope(|scope| {
         let client = || {
             let mut redis = redis::Client::open(url).unwrap().get_connection().unwrap();
-            begin.wait();
-            (0..ASKS).map(|_| ask(&mut redis, &text, quota, key)).collect::<Vec<_>>()
+            start.wait();
+            (0..CHECKS_PER_CLIENT).map(|_| check(&mut redis, &text, quota, key)).collect::<Vec<_>>()
         };
         let clients: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(client)).collect();
         clients.into_iter().flat_map(|client| client.join().unwrap()).collect()
     })
 }
 
-fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered {
+fn check(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered {
     let mut eval = redis::cmd("EVAL");
     eval.arg(text).arg(1).arg(key).arg(&script::quota_args(quota.kind())).arg(1).arg(1).arg("");
     let called_us = now_us();
@@ -43,14 +42,14 @@ fn ask(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered
     // A negative number encodes how many checks were admitted. Otherwise all were.
     let mut numbers = numbers.peekable();
     let k = numbers.next_if(|number| *number < 0).map_or(1, |number| (-1 - number).unsigned_abs());
-    let mut seen = Seen::default();
-    seen.iter_mut().zip(numbers).for_each(|(field, number)| *field = u64::try_from(number).unwrap());
-    let before = Before { blocked_until_us: 0, seen };
+    let mut raw = RawState::default();
+    raw.iter_mut().zip(numbers).for_each(|(field, number)| *field = u64::try_from(number).unwrap());
+    let before = Before { blocked_until_us: 0, raw };
     let taken = Taken { quota, cost: 1, max_delay: None, n: 1, k, before, now };
     Answered { called_us, returned_us, now_us: now, answer: taken.answer(0) }
 }
 
-/// One charge in five is reported but not written. By algorithm: the original text, and its replacement.
+/// One charge in five is reported but not written. Each row: algorithm, original text, replacement.
 pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
     ("token_bucket", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
     ("leaky_bucket", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
@@ -67,10 +66,11 @@ pub const LOST_CHARGE: [(&str, &str, &str); 5] = [
     ("sliding_counter", "call('HSET', key, ", "local _ = (now % 5 == 0 and type or call)('HSET', key, "),
 ];
 
-/// One check in five reads the state from before the last write. By algorithm.
+/// Returns an original text and its replacement, with which one check in five reads the state from before the
+/// last write.
 pub fn stale_read(algorithm: &str) -> (&'static str, &'static str) {
     match algorithm {
-        // This script reads by writing, so the change is made to its reply.
+        // This script reads with INCRBY, which also writes, so the replacement changes the reply.
         "fixed_window" => (
             "try('INCRBY', key, text) + 0",
             "math.max(1, try('INCRBY', key, text) - (now % 5 == 0 and 1 or 0))",
@@ -95,6 +95,6 @@ call = through(redis.call)
 ",
 );
 
-/// The reply reports another time than the one that decided.
-pub const OTHER_CLOCK: (&str, &str) =
-    ("local reply, take_in_full = { now }", "local reply, take_in_full = { now - 5000 }");
+/// The reply reports another time than the time of the decision.
+pub const WRONG_CLOCK: (&str, &str) =
+    ("local reply, take_slow = { now }", "local reply, take_slow = { now - 5000 }");

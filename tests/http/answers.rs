@@ -1,11 +1,11 @@
-//! What is answered instead of the service.
+//! Responses of the layer when it rejects a request.
 
 use std::time::Duration;
 
 use http::{Request, Response, StatusCode};
 use serde_json::json;
 use tidegate::http::{Headers, Key, RateLimitLayer, Reason, Rule};
-use tidegate::{Double, Limiter, ManualClock, Quota, Rate};
+use tidegate::{Limiter, ManualClock, Quota, Rate, Stub};
 use tonic::Code;
 use tonic_types::StatusExt;
 
@@ -13,7 +13,7 @@ use super::fixture::{Reply, Tested, by_key, request, three_a_minute};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A limit of 1 in an hour, 0.5 s after it was used up.
+/// Returns a service with a limit of 1 per hour, 0.5 s after its only unit was used.
 async fn exhausted(layer: impl FnOnce(RateLimitLayer) -> RateLimitLayer) -> Tested {
     let clock = ManualClock::new();
     let gate = Limiter::in_memory_with(clock.clone()).gate("login", Quota::fixed_window(1, HOUR));
@@ -23,14 +23,15 @@ async fn exhausted(layer: impl FnOnce(RateLimitLayer) -> RateLimitLayer) -> Test
     tested
 }
 
-async fn accepting(tested: &Tested, accept: &'static str) -> Reply {
+/// Sends a request with this `Accept` header.
+async fn get_accepting(tested: &Tested, accept: &'static str) -> Reply {
     let mut request = request("a");
     request.headers_mut().insert("accept", accept.parse().unwrap());
     tested.send(request).await
 }
 
 #[tokio::test]
-async fn a_denial_is_a_problem_in_json_or_a_line_of_text() {
+async fn denial_body_is_problem_json_or_plain_text() {
     let tested = exhausted(|layer| layer).await;
     let problem = tested.get("a").await;
     assert_eq!(problem.status, StatusCode::TOO_MANY_REQUESTS);
@@ -48,18 +49,18 @@ async fn a_denial_is_a_problem_in_json_or_a_line_of_text() {
             "violated-policies": ["login"],
         })
     );
-    let text = accepting(&tested, "text/plain").await;
+    let text = get_accepting(&tested, "text/plain").await;
     assert_eq!(text.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(text.header("content-type"), Some("text/plain; charset=utf-8"));
     assert_eq!(
         text.body,
         "The limit \"login\" of 1 in 3600 seconds is exceeded. Try again in 3600 seconds.\n"
     );
-    assert_eq!(accepting(&tested, "application/json").await.body, problem.body);
+    assert_eq!(get_accepting(&tested, "application/json").await.body, problem.body);
 }
 
 #[tokio::test]
-async fn a_problem_names_all_limits_that_were_exceeded_and_no_other() {
+async fn problem_names_exactly_the_exceeded_limits() {
     let limiter = Limiter::in_memory();
     let rule = |name: &str, limit| Rule::new(limiter.gate(name, Quota::fixed_window(limit, HOUR)), by_key());
     let rules = [rule("one", 2), rule("two", 9), rule("three", 2).name("the \"3rd\"\n")];
@@ -71,16 +72,16 @@ async fn a_problem_names_all_limits_that_were_exceeded_and_no_other() {
 }
 
 #[tokio::test]
-async fn other_refusals_say_what_to_do() {
+async fn other_rejections_say_what_to_do() {
     let gate = three_a_minute(&Limiter::in_memory(), "api");
     let missing = Tested::new(RateLimitLayer::new(gate.clone(), by_key()));
     let costly = Tested::new(RateLimitLayer::new(gate, Key::constant("")).cost(|_| 4));
-    let failing = three_a_minute(&Limiter::double(Double::Fail), "api");
+    let failing = three_a_minute(&Limiter::stub(Stub::Fail), "api");
     let failing =
         Tested::new(RateLimitLayer::new(failing.on_failure(tidegate::OnFailure::Error), Key::constant("")));
     for (tested, status, title, words) in [
         (missing, 400, "Bad Request", "lacks"),
-        (costly, 413, "Payload Too Large", "Ask for less"),
+        (costly, 413, "Payload Too Large", "Send a smaller request"),
         (failing, 503, "Service Unavailable", "Try again"),
     ] {
         let reply = tested.send(Request::new(String::new())).await;
@@ -94,7 +95,7 @@ async fn other_refusals_say_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_handler_of_the_users_own_answers_instead() {
+async fn custom_response_replaces_the_rejection() {
     let tested = exhausted(|layer| {
         layer.answer(|parts, refusal| async move {
             tokio::task::yield_now().await;
@@ -111,28 +112,28 @@ async fn a_handler_of_the_users_own_answers_instead() {
     let cached = tested.send(cached).await;
     assert_eq!((cached.status, &*cached.body), (StatusCode::OK, "as of yesterday (login)"));
     assert_eq!(cached.header("x-ratelimit-remaining"), Some("0"));
-    assert_eq!(cached.header("retry-after"), None, "nothing is refused");
-    let refused = tested.get("a").await;
+    assert_eq!(cached.header("retry-after"), None, "the custom response is no rejection");
+    let rejected = tested.get("a").await;
     assert_eq!(
-        (refused.status, refused.header("retry-after")),
+        (rejected.status, rejected.header("retry-after")),
         (StatusCode::TOO_MANY_REQUESTS, Some("3600"))
     );
     assert_eq!(tested.calls(), 1);
 }
 
 #[tokio::test]
-async fn jitter_sends_clients_back_later_and_never_sooner() {
+async fn jitter_only_lengthens_retry_after() {
     let jitter = Headers::new().retry_jitter(Duration::from_secs(9));
     let tested = exhausted(|layer| layer.headers(jitter)).await;
-    let mut seen = std::collections::BTreeSet::new();
+    let mut waits = std::collections::BTreeSet::new();
     for _ in 0..300 {
         let reply = tested.get("a").await;
         let wait = reply.number("retry-after");
         assert_eq!([reply.number("x-ratelimit-reset"), reply.limits()[0].reset as u64], [wait; 2]);
         assert!(reply.body.contains(&format!("Try again in {wait} seconds")), "{}", reply.body);
-        seen.insert(wait);
+        waits.insert(wait);
     }
-    assert_eq!(seen, (3_600..=3_609).collect(), "all of them, in 300 tries");
+    assert_eq!(waits, (3_600..=3_609).collect(), "each value occurs within 300 tries");
 }
 
 fn grpc(key: &str, content_type: &'static str) -> Request<String> {
@@ -142,7 +143,7 @@ fn grpc(key: &str, content_type: &'static str) -> Request<String> {
 }
 
 #[tokio::test]
-async fn grpc_is_answered_with_its_status_and_when_to_retry() {
+async fn grpc_rejection_has_status_and_retry_delay() {
     let tested = exhausted(|layer| layer).await;
     for content_type in ["application/grpc", "application/grpc+proto", "application/grpc-web+proto"] {
         let reply = tested.send(grpc("a", content_type)).await;
@@ -159,9 +160,9 @@ async fn grpc_is_answered_with_its_status_and_when_to_retry() {
 }
 
 #[tokio::test]
-async fn every_refusal_has_a_status_of_grpc() {
+async fn every_rejection_has_a_grpc_status() {
     let gate = three_a_minute(&Limiter::in_memory(), "api");
-    let failing = three_a_minute(&Limiter::double(Double::Fail), "api");
+    let failing = three_a_minute(&Limiter::stub(Stub::Fail), "api");
     for (layer, code) in [
         (RateLimitLayer::new(gate.clone(), Key::header("x-other")), Code::InvalidArgument),
         (RateLimitLayer::new(gate, by_key()).cost(|_| 4), Code::OutOfRange),
@@ -175,10 +176,10 @@ async fn every_refusal_has_a_status_of_grpc() {
 }
 
 #[tokio::test]
-async fn a_limit_is_told_in_words_that_fit_its_numbers() {
+async fn rejection_text_uses_the_singular_for_one_second() {
     let gate = Limiter::in_memory().gate("api", Quota::token_bucket(1, Rate::per_second(1)));
     let tested = Tested::new(RateLimitLayer::new(gate, by_key()));
     tested.get("a").await;
-    let reply = accepting(&tested, "text/plain").await;
+    let reply = get_accepting(&tested, "text/plain").await;
     assert_eq!(reply.body, "The limit \"api\" of 1 in 1 second is exceeded. Try again in 1 second.\n");
 }

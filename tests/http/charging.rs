@@ -1,4 +1,4 @@
-//! What is charged, by what became of the request.
+//! Charges that depend on the response.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use tower::{Layer, ServiceExt, service_fn};
 use super::fixture::{Tested, by_key, request};
 use crate::support::fixture::{HOUR, limiter, quotas, soon};
 
-/// Answers with the status that the query names, and says its cost.
-fn answering(layer: RateLimitLayer) -> Tested {
+/// Returns a service that replies with the status of the query, and with its cost in `x-cost`.
+fn service_from_query(layer: RateLimitLayer) -> Tested {
     Tested::with(layer, |request: Request<String>| {
         let (status, cost) = request.uri().query().unwrap().split_once(',').unwrap();
         let response = Response::builder().status(status).header("x-cost", cost);
@@ -31,7 +31,7 @@ async fn remaining(gate: &Gate) -> u64 {
     gate.peek("a").await.unwrap().remaining()
 }
 
-/// Both stores; the server lives as long as the guard.
+/// Returns a limiter for each store. The server lives as long as the first value.
 fn limiters() -> (std::sync::Arc<Server>, [Limiter; 2]) {
     let server = harness::shared();
     let redis = limiter(&server);
@@ -39,25 +39,25 @@ fn limiters() -> (std::sync::Arc<Server>, [Limiter; 2]) {
 }
 
 #[tokio::test]
-async fn only_what_the_response_says_is_charged() {
+async fn only_matching_responses_are_charged() {
     let (_server, limiters) = limiters();
     for limiter in limiters {
         for (name, quota) in quotas(3, 100 * HOUR) {
             let gate = limiter.gate(name, quota);
             let failures = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
-            let tested = answering(
+            let tested = service_from_query(
                 RateLimitLayer::new(gate.clone(), by_key()).charge(failures).wait(Duration::ZERO, 0),
             );
             for (status, left) in [("200", 3), ("401", 2), ("200", 2), ("200", 2), ("401", 1)] {
                 let reply = get(&tested, &format!("{status},0")).await;
                 assert_eq!(reply.status.as_str(), status, "{quota}");
-                // The queue would have to be waited in.
+                // The gate admits no second request without a delay.
                 if quota.algorithm() == "leaky_bucket" {
                     gate.reset("a").await.unwrap();
                     continue;
                 }
                 assert_eq!(remaining(&gate).await, left, "{quota} after {status}");
-                assert_eq!(reply.number("x-ratelimit-remaining"), left, "told as it is in the end");
+                assert_eq!(reply.number("x-ratelimit-remaining"), left, "the headers show the final state");
                 assert_eq!(reply.limits()[0].remaining, i64::try_from(left).unwrap());
             }
         }
@@ -65,12 +65,12 @@ async fn only_what_the_response_says_is_charged() {
 }
 
 #[tokio::test]
-async fn a_login_that_failed_too_often_is_denied_until_it_may_try_again() {
+async fn login_is_denied_after_too_many_failures() {
     let (_server, limiters) = limiters();
     for limiter in limiters {
         let gate = limiter.gate("login", Quota::fixed_window(2, HOUR));
         let failures = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
-        let tested = answering(RateLimitLayer::new(gate, by_key()).charge(failures));
+        let tested = service_from_query(RateLimitLayer::new(gate, by_key()).charge(failures));
         for status in ["200", "401", "200", "401"] {
             assert_eq!(get(&tested, &format!("{status},0")).await.status.as_str(), status);
         }
@@ -80,24 +80,30 @@ async fn a_login_that_failed_too_often_is_denied_until_it_may_try_again() {
 }
 
 #[tokio::test]
-async fn as_many_units_are_charged_as_the_response_says() {
+async fn units_from_the_response_are_charged() {
     let (_server, limiters) = limiters();
     for limiter in limiters {
         let gate = limiter.gate("tokens", Quota::fixed_window(100, HOUR));
-        let said = Charge::units(|response| response.headers["x-cost"].to_str().ok()?.parse().ok());
-        let tested = answering(RateLimitLayer::new(gate.clone(), by_key()).cost(|_| 10).charge(said));
+        let reported_cost = Charge::units(|response| response.headers["x-cost"].to_str().ok()?.parse().ok());
+        let tested = service_from_query(
+            RateLimitLayer::new(gate.clone(), by_key()).cost(|_| 10).charge(reported_cost),
+        );
         for (cost, left) in [("3", 97), ("10", 87), ("27", 60), ("0", 60), ("unknown", 50), ("45", 5)] {
             let reply = get(&tested, &format!("200,{cost}")).await;
             assert_eq!(reply.number("x-ratelimit-remaining"), left, "{cost}");
             assert_eq!(remaining(&gate).await, left, "{cost}");
         }
-        assert_eq!(get(&tested, "200,1").await.status, StatusCode::TOO_MANY_REQUESTS, "10 are asked for");
+        assert_eq!(
+            get(&tested, "200,1").await.status,
+            StatusCode::TOO_MANY_REQUESTS,
+            "the check costs 10 units"
+        );
         assert_eq!(remaining(&gate).await, 5);
     }
 }
 
 #[tokio::test]
-async fn each_of_several_gates_is_charged_by_its_own_rule() {
+async fn each_gate_is_charged_by_its_own_rule() {
     let (_server, limiters) = limiters();
     for limiter in limiters {
         let gate = |name| limiter.gate(name, Quota::fixed_window(100, HOUR));
@@ -106,13 +112,14 @@ async fn each_of_several_gates_is_charged_by_its_own_rule() {
         let layer = RateLimitLayer::of([
             Rule::new(requests.clone(), by_key()).charge(Charge::always()),
             Rule::new(failures.clone(), by_key())
-                .charge(Charge::when(|it| it.status == StatusCode::UNAUTHORIZED)),
+                .charge(Charge::when(|response| response.status == StatusCode::UNAUTHORIZED)),
             Rule::new(units.clone(), by_key())
                 .cost(|_| 5)
-                .charge(Charge::units(|it| it.headers["x-cost"].to_str().ok()?.parse().ok())),
+                .charge(Charge::units(|response| response.headers["x-cost"].to_str().ok()?.parse().ok())),
             Rule::new(ours.clone(), by_key()),
         ]);
-        let tested = answering(layer.charge(Charge::when(|it| !it.status.is_server_error())));
+        let tested =
+            service_from_query(layer.charge(Charge::when(|response| !response.status.is_server_error())));
         for query in ["200,7", "401,0", "500,1"] {
             get(&tested, query).await;
         }
@@ -122,7 +129,7 @@ async fn each_of_several_gates_is_charged_by_its_own_rule() {
 }
 
 #[tokio::test]
-async fn a_service_that_fails_without_a_response_is_charged_as_its_rule_says() {
+async fn service_error_is_charged_as_configured() {
     let (_server, limiters) = limiters();
     for limiter in limiters {
         for (name, charge, left) in [
@@ -140,7 +147,7 @@ async fn a_service_that_fails_without_a_response_is_charged_as_its_rule_says() {
     }
 }
 
-/// A handler that never comes back, and is told of.
+/// Sends a request whose handler never returns, and drops it once the handler runs.
 async fn abandoned(gate: &Gate, charge: Charge) {
     static ENTERED: Notify = Notify::const_new();
     let layer =
@@ -149,14 +156,14 @@ async fn abandoned(gate: &Gate, charge: Charge) {
         ENTERED.notify_one();
         std::future::pending::<Response<String>>().await
     });
-    let under_way = tokio::spawn(async move { tested.get("a").await });
+    let request_task = tokio::spawn(async move { tested.get("a").await });
     ENTERED.notified().await;
-    under_way.abort();
-    assert!(under_way.await.unwrap_err().is_cancelled());
+    request_task.abort();
+    assert!(request_task.await.unwrap_err().is_cancelled());
 }
 
 #[tokio::test]
-async fn who_goes_away_while_the_service_works_has_paid_unless_it_is_said_otherwise() {
+async fn abandoned_request_stays_charged_unless_given_back() {
     let (_server, limiters) = limiters();
     for limiter in limiters {
         let gate = limiter.gate("api", Quota::fixed_window(10, HOUR));
@@ -165,14 +172,14 @@ async fn who_goes_away_while_the_service_works_has_paid_unless_it_is_said_otherw
         soon("both are given back", async || remaining(&gate).await + all().await == 20).await;
         abandoned(&gate, Charge::when(|_| false)).await;
         abandoned(&gate, Charge::always()).await;
-        // Whatever is given back after these is told to the store before what this asks.
+        // If these requests caused a refund, it would reach the store before the peeks below.
         tokio::task::yield_now().await;
         assert_eq!((remaining(&gate).await, all().await), (8, 8));
     }
 }
 
 #[tokio::test]
-async fn a_response_goes_out_where_what_it_gives_back_cannot_be_told_to_redis() {
+async fn response_is_sent_when_its_refund_fails() {
     let server = std::sync::Arc::new(std::sync::Mutex::new(Server::process(&[]).unwrap()));
     let url = server.lock().unwrap().url().to_owned();
     let gate = Limiter::builder().url(&url).build().unwrap().gate("api", Quota::fixed_window(10, HOUR));
@@ -183,5 +190,5 @@ async fn a_response_goes_out_where_what_it_gives_back_cannot_be_told_to_redis() 
     });
     let reply = tested.get("a").await;
     assert_eq!((reply.status, &*reply.body), (StatusCode::OK, "done"));
-    assert_eq!(reply.number("x-ratelimit-remaining"), 9, "it stays charged");
+    assert_eq!(reply.number("x-ratelimit-remaining"), 9, "the request stays charged");
 }

@@ -1,4 +1,4 @@
-//! A service behind the layer, and what its clients read.
+//! A service behind the layer, and its responses.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use tidegate::{Gate, Limiter, Quota, Rate};
 use tower::util::BoxCloneSyncService;
 use tower::{Layer, ServiceExt, service_fn};
 
-/// Answers after what the function says, and counts its calls.
+/// A service behind the layer under test. Counts the requests that reach it.
 #[derive(Clone)]
 pub(crate) struct Tested {
     service: BoxCloneSyncService<Request<String>, Response<ResponseBody<String>>, Infallible>,
@@ -27,11 +27,12 @@ pub(crate) struct Reply {
 }
 
 impl Tested {
-    /// Behind the layer a service that says hello.
+    /// Returns a service that replies with `hello`.
     pub(crate) fn new(layer: RateLimitLayer) -> Self {
         Self::with(layer, |_| std::future::ready(Response::new("hello".to_owned())))
     }
 
+    /// Returns a service that replies as `respond` does.
     pub(crate) fn with<F>(
         layer: RateLimitLayer,
         respond: impl Fn(Request<String>) -> F + Clone + Send + Sync + 'static,
@@ -49,7 +50,7 @@ impl Tested {
         Self { service: BoxCloneSyncService::new(layer.layer(inner)), calls }
     }
 
-    /// How many requests reached the service.
+    /// Returns the number of requests that reached the service.
     pub(crate) fn calls(&self) -> usize {
         self.calls.load(Ordering::SeqCst)
     }
@@ -74,12 +75,12 @@ pub(crate) fn by_key() -> Key {
     Key::header("x-api-key")
 }
 
-/// 3 units, one more each 20 s.
+/// Returns a gate with a capacity of 3 units that gains one unit every 20 s.
 pub(crate) fn three_a_minute(limiter: &Limiter, name: &str) -> Gate {
     limiter.gate(name, Quota::token_bucket(3, Rate::per_minute(3)))
 }
 
-/// One limit of draft 11, from both fields.
+/// One limit of draft 11, from `RateLimit-Policy` and `RateLimit`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Limit {
     pub(crate) name: String,
@@ -98,13 +99,13 @@ impl Reply {
         self.header(name).unwrap_or_else(|| panic!("no {name}: {self:?}")).parse().unwrap()
     }
 
-    /// All lines of a field, as one.
+    /// Returns all lines of a header, joined.
     fn field(&self, name: &str) -> String {
         let lines = self.headers.get_all(name).iter().map(|value| value.to_str().unwrap());
         lines.collect::<Vec<_>>().join(", ")
     }
 
-    /// What draft 11 says, by a parser of structured fields.
+    /// Parses the draft 11 headers with a parser for structured fields.
     pub(crate) fn limits(&self) -> Vec<Limit> {
         let policies = items(&self.field("ratelimit-policy"));
         let limits = items(&self.field("ratelimit"));
@@ -125,13 +126,13 @@ impl Reply {
         .collect()
     }
 
-    /// The policies of draft 7: units and window.
+    /// Parses the policies of draft 7: units and window.
     pub(crate) fn unnamed_policies(&self) -> Vec<(i64, i64)> {
         let items = items(&self.field("ratelimit-policy")).into_iter();
         items.map(|(units, policy)| (units.as_integer().unwrap().into(), policy("w"))).collect()
     }
 
-    /// What draft 7 says of one of them: limit, remaining, reset.
+    /// Parses the `RateLimit` header of draft 7: limit, remaining, reset.
     pub(crate) fn unnamed_limit(&self) -> [i64; 3] {
         let field = self.field("ratelimit");
         let dictionary = Parser::new(&field).parse::<Dictionary>().unwrap();

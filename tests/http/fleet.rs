@@ -1,5 +1,5 @@
-//! Three instances of the axum example behind one Redis, loaded together over connections that are kept:
-//! what is admitted is what the definition permits, and every single response says so.
+//! Three instances of the axum example with one Redis, under load over persistent connections. The fleet
+//! admits what the quotas permit, and each response is consistent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,39 +21,39 @@ use super::process::Example;
 const INSTANCES: usize = 3;
 const CONNECTIONS_EACH: usize = 16;
 
-/// Twice the 60 that each key may have.
-const ASKS_OF_A_FREE_KEY: usize = 120;
+/// Twice the limit of 60 per key.
+const REQUESTS_PER_FREE_KEY: usize = 120;
 
 struct Load {
     free_keys: usize,
     pro_keys: usize,
-    asks_of_a_pro_key: usize,
+    requests_per_pro_key: usize,
 }
 
 /// One request and its response.
-struct Asked {
+struct Exchange {
     key: String,
     sent: Instant,
-    answered: Instant,
+    received: Instant,
     reply: Reply,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_admits_20_000_requests_as_its_definitions_permit() {
-    run(&Load { free_keys: 100, pro_keys: 4, asks_of_a_pro_key: 2_000 }, 20_000).await;
+async fn fleet_keeps_its_limits_over_20_000_requests() {
+    run(&Load { free_keys: 100, pro_keys: 4, requests_per_pro_key: 2_000 }, 20_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute: scripts/test full"]
-async fn long_form_a_fleet_admits_120_000_requests_as_its_definitions_permit() {
-    run(&Load { free_keys: 600, pro_keys: 12, asks_of_a_pro_key: 4_000 }, 120_000).await;
+async fn long_form_fleet_keeps_its_limits_over_120_000_requests() {
+    run(&Load { free_keys: 600, pro_keys: 12, requests_per_pro_key: 4_000 }, 120_000).await;
 }
 
 async fn run(load: &Load, requests: usize) {
     let server = Server::process(&[]).unwrap();
     let instances: Vec<Example> = (0..INSTANCES).map(|_| Example::start("axum", server.url())).collect();
-    let free = (0..load.free_keys).flat_map(|at| vec![format!("free-{at}"); ASKS_OF_A_FREE_KEY]);
-    let pro = (0..load.pro_keys).flat_map(|at| vec![format!("pro-{at}"); load.asks_of_a_pro_key]);
+    let free = (0..load.free_keys).flat_map(|at| vec![format!("free-{at}"); REQUESTS_PER_FREE_KEY]);
+    let pro = (0..load.pro_keys).flat_map(|at| vec![format!("pro-{at}"); load.requests_per_pro_key]);
     let mut keys: Vec<String> = free.chain(pro).collect();
     keys.shuffle(&mut rand::rng());
     assert_eq!(keys.len(), requests);
@@ -66,33 +66,33 @@ async fn run(load: &Load, requests: usize) {
             let (mut connection, driver) =
                 handshake(TokioIo::new(TcpStream::connect(address).await.unwrap())).await.unwrap();
             tokio::spawn(driver);
-            let mut asked = Vec::new();
+            let mut exchanges = Vec::new();
             while let Some(key) = keys.get(next.fetch_add(1, Ordering::Relaxed)) {
-                asked.push(ask(&mut connection, key).await);
+                exchanges.push(send(&mut connection, key).await);
             }
-            asked
+            exchanges
         })
     });
-    let mut by_key = HashMap::<String, Vec<Asked>>::new();
-    for asked in futures_util::future::join_all(clients).await {
-        for asked in asked.unwrap() {
-            by_key.entry(asked.key.clone()).or_default().push(asked);
+    let mut by_key = HashMap::<String, Vec<Exchange>>::new();
+    for exchanges in futures_util::future::join_all(clients).await {
+        for exchange in exchanges.unwrap() {
+            by_key.entry(exchange.key.clone()).or_default().push(exchange);
         }
     }
     let took = start.elapsed();
 
     let (mut admitted, mut all) = (0, 0);
-    for (key, asked) in &by_key {
+    for (key, exchanges) in &by_key {
         let is_pro = key.starts_with("pro-");
-        asked.iter().for_each(|asked| read(asked, is_pro, took));
-        let passed = asked.iter().filter(|it| it.reply.status == StatusCode::OK).count();
+        exchanges.iter().for_each(|exchange| assert_consistent(exchange, is_pro, took));
+        let passed = exchanges.iter().filter(|exchange| exchange.reply.status == StatusCode::OK).count();
         if is_pro {
-            as_the_bucket_permits(asked, passed)
+            assert_within_bucket(exchanges, passed)
         } else {
-            as_the_window_permits(asked)
+            assert_window_is_exact(exchanges)
         }
         admitted += passed;
-        all += asked.len();
+        all += exchanges.len();
     }
     assert_eq!(all, requests);
     eprintln!(
@@ -101,23 +101,23 @@ async fn run(load: &Load, requests: usize) {
     );
 }
 
-async fn ask(connection: &mut SendRequest<Empty<Bytes>>, key: &str) -> Asked {
+async fn send(connection: &mut SendRequest<Empty<Bytes>>, key: &str) -> Exchange {
     let request = Request::get("/").header("host", "x").header("x-api-key", key).body(Empty::new()).unwrap();
     connection.ready().await.unwrap();
     let sent = Instant::now();
     let (head, body) = connection.send_request(request).await.unwrap().into_parts();
-    let answered = Instant::now();
+    let received = Instant::now();
     let body = String::from_utf8(body.collect().await.unwrap().to_bytes().to_vec()).unwrap();
     let reply = Reply { status: head.status, headers: head.headers, body };
-    Asked { key: key.to_owned(), sent, answered, reply }
+    Exchange { key: key.to_owned(), sent, received, reply }
 }
 
-/// Everything that one response says fits together.
-fn read(asked: &Asked, is_pro: bool, took: Duration) {
-    let reply = &asked.reply;
+/// Asserts that status, headers and body of one response agree.
+fn assert_consistent(exchange: &Exchange, is_pro: bool, took: Duration) {
+    let reply = &exchange.reply;
     let (name, quota, window) = if is_pro { ("pro", 600, 60) } else { ("free", 60, 3_600) };
     let [limit, remaining, reset] =
-        ["limit", "remaining", "reset"].map(|it| reply.number(&format!("x-ratelimit-{it}")));
+        ["limit", "remaining", "reset"].map(|name| reply.number(&format!("x-ratelimit-{name}")));
     assert_eq!(limit, quota);
     assert!(remaining < quota, "{reply:?}");
     let limits = reply.limits();
@@ -141,23 +141,24 @@ fn read(asked: &Asked, is_pro: bool, took: Duration) {
     }
 }
 
-/// 60 of them, and no two were told the same number.
-fn as_the_window_permits(asked: &[Asked]) {
-    let passed = asked.iter().filter(|it| it.reply.status == StatusCode::OK);
-    let mut remaining: Vec<u64> = passed.map(|it| it.reply.number("x-ratelimit-remaining")).collect();
+/// Asserts that 60 requests passed, each with another number of remaining units.
+fn assert_window_is_exact(exchanges: &[Exchange]) {
+    let passed = exchanges.iter().filter(|exchange| exchange.reply.status == StatusCode::OK);
+    let mut remaining: Vec<u64> =
+        passed.map(|exchange| exchange.reply.number("x-ratelimit-remaining")).collect();
     remaining.sort_unstable();
     assert_eq!(remaining, (0..60).collect::<Vec<_>>());
 }
 
-/// 600 and 10 for each second from the first decision on. When a decision was made is known to within its
-/// request.
-fn as_the_bucket_permits(asked: &[Asked], passed: usize) {
+/// Asserts that 600 requests passed, and 10 more per second since the first decision. The time of a decision
+/// lies between the times of its request and its response.
+fn assert_within_bucket(exchanges: &[Exchange], passed: usize) {
     let permitted = |since: Instant, until: Instant| 600 + (until - since).as_millis() as usize / 100;
-    let denied = asked.iter().filter(|it| it.reply.status != StatusCode::OK);
-    let first_sent = asked.iter().map(|it| it.sent).min().unwrap();
-    let first_answered = asked.iter().map(|it| it.answered).min().unwrap();
-    let last_denied = denied.map(|it| it.sent).max().expect("more is asked than there is");
-    let last_answered = asked.iter().map(|it| it.answered).max().unwrap();
-    let (least, most) = (permitted(first_answered, last_denied), permitted(first_sent, last_answered));
-    assert!((least..=most).contains(&passed), "{passed} passed, {least} to {most} were permitted");
+    let denied = exchanges.iter().filter(|exchange| exchange.reply.status != StatusCode::OK);
+    let first_sent = exchanges.iter().map(|exchange| exchange.sent).min().unwrap();
+    let first_received = exchanges.iter().map(|exchange| exchange.received).min().unwrap();
+    let last_denied = denied.map(|exchange| exchange.sent).max().expect("the load exceeds the limit");
+    let last_received = exchanges.iter().map(|exchange| exchange.received).max().unwrap();
+    let (min, max) = (permitted(first_received, last_denied), permitted(first_sent, last_received));
+    assert!((min..=max).contains(&passed), "{passed} passed, {min} to {max} were permitted");
 }

@@ -1,4 +1,4 @@
-//! What headers say, read by a parser of structured fields.
+//! Rate limit headers, read by a parser for structured fields.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn hour(limiter: &Limiter, name: &str, limit: u64) -> Rule {
 }
 
 #[tokio::test]
-async fn the_families_are_said_as_their_texts_say() {
+async fn each_header_family_has_its_format() {
     let limiter = Limiter::in_memory();
     let all = |reply: &Reply| {
         let names = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
@@ -28,7 +28,7 @@ async fn the_families_are_said_as_their_texts_say() {
     let x = ["x-ratelimit-limit: 100", "x-ratelimit-remaining: 99", "x-ratelimit-reset: 3600"];
     let seven = ["ratelimit-policy: 100;w=3600", "ratelimit: limit=100, remaining=99, reset=3600"];
     let eleven = [r#"ratelimit-policy: "api";q=100;w=3600"#, r#"ratelimit: "api";r=99;t=3600"#];
-    for (headers, said) in [
+    for (headers, expected) in [
         (Headers::new(), [&x[..], &eleven].concat()),
         (Headers::new().draft(Some(Draft::Seven)), [&x[..], &seven].concat()),
         (Headers::new().draft(None), x.to_vec()),
@@ -39,12 +39,12 @@ async fn the_families_are_said_as_their_texts_say() {
         let rule = hour(&limiter, "api", 100);
         limiter.gate("api", Quota::fixed_window(100, HOUR)).reset("a").await.unwrap();
         let reply = Tested::new(RateLimitLayer::of([rule]).headers(headers)).get("a").await;
-        assert_eq!(all(&reply), said, "{headers:?}");
+        assert_eq!(all(&reply), expected, "{headers:?}");
     }
 }
 
 #[tokio::test]
-async fn retry_after_can_be_left_out() {
+async fn retry_after_can_be_disabled() {
     let limiter = Limiter::in_memory();
     for (headers, is_sent) in [(Headers::none(), false), (Headers::none().retry_after(true), true)] {
         let tested = Tested::new(RateLimitLayer::of([hour(&limiter, "api", 1)]).headers(headers));
@@ -58,7 +58,7 @@ async fn retry_after_can_be_left_out() {
 }
 
 #[tokio::test]
-async fn each_of_several_limits_is_told() {
+async fn each_of_several_limits_is_reported() {
     let limiter = Limiter::in_memory();
     let rules = [hour(&limiter, "burst", 3), hour(&limiter, "daily", 1_000)];
     let minute = limiter.gate("minute", Quota::token_bucket(3, Rate::per_minute(3)));
@@ -80,16 +80,16 @@ async fn each_of_several_limits_is_told() {
             limit("minute", 3, 60, 2, 20)
         ]
     );
-    assert_eq!(reply.header("x-ratelimit-limit"), Some("3"), "of which least is left");
+    assert_eq!(reply.header("x-ratelimit-limit"), Some("3"), "the limit with the fewest units remaining");
 
     let seven = Tested::new(layer.headers(Headers::none().draft(Some(Draft::Seven))));
     let reply = seven.get("b").await;
-    assert_eq!(reply.unnamed_policies(), [(3, 60), (1_000, 3_600)], "no number of units twice");
-    assert_eq!(reply.unnamed_limit()[..2], [3, 1], "of which least is left");
+    assert_eq!(reply.unnamed_policies(), [(3, 60), (1_000, 3_600)], "each number of units occurs once");
+    assert_eq!(reply.unnamed_limit()[..2], [3, 1], "the limit with the fewest units remaining");
 }
 
 #[tokio::test]
-async fn the_lists_of_layers_one_in_another_are_joined_and_the_rest_is_of_what_leaves_less() {
+async fn nested_layers_merge_lists_and_report_the_tighter_limit() {
     let limiter = Limiter::in_memory();
     for (draft, inner, outer) in
         [(Draft::Eleven, 5, 9), (Draft::Eleven, 9, 5), (Draft::Seven, 5, 9), (Draft::Seven, 9, 5)]
@@ -127,7 +127,7 @@ async fn the_lists_of_layers_one_in_another_are_joined_and_the_rest_is_of_what_l
 }
 
 #[tokio::test]
-async fn limits_of_one_name_are_told_as_what_leaves_less() {
+async fn limits_with_one_name_are_reported_as_the_tighter_one() {
     let limiter = Limiter::in_memory();
     let gate = limiter.gate("api", Quota::fixed_window(5, HOUR));
     let layer = RateLimitLayer::new(gate.clone(), by_key()).and(gate.clone(), Key::constant("all"));
@@ -136,7 +136,7 @@ async fn limits_of_one_name_are_told_as_what_leaves_less() {
     assert_eq!((limits.len(), limits[0].remaining), (1, 2));
 }
 
-/// Each shape of quota, small and large, fast and slow.
+/// Generates quotas of each algorithm, with small and large limits and windows.
 fn any_quota() -> impl Strategy<Value = Quota> {
     let limit = prop_oneof![1..20_u64, Just(1_000_000), Just(1 << 48)];
     let window = prop_oneof![1..5_000_u64, Just(60_000), Just(86_400_000), Just(315_360_000_000)];
@@ -159,28 +159,31 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_name_and_any_quota_is_a_structured_field(name in any::<String>(), quota in any_quota(), asks in 1..4_u64) {
+    fn any_name_and_any_quota_is_a_structured_field(name in any::<String>(), quota in any_quota(), checks in 1..4_u64) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
         runtime.block_on(async {
             let gate = Limiter::in_memory().gate("api", quota);
-            for _ in 1..asks {
+            for _ in 1..checks {
                 let _ = gate.check("a").await;
             }
             for draft in [Draft::Seven, Draft::Eleven] {
                 let rule = Rule::new(gate.clone(), by_key()).name(&name);
                 let layer = RateLimitLayer::of([rule]).headers(Headers::new().draft(Some(draft)));
-                // Nobody waits for a leaky bucket here.
+                // Without a wait queue, a leaky bucket denies instead of delaying.
                 let reply = Tested::new(layer.wait(Duration::ZERO, 0)).get("a").await;
                 let limit = i64::try_from(quota.limit()).unwrap();
                 let remaining = i64::try_from(reply.number("x-ratelimit-remaining")).unwrap();
                 prop_assert!(remaining < limit);
                 if draft == Draft::Eleven {
-                    let said = reply.limits().remove(0);
-                    prop_assert_eq!(unescaped(&said.name), name.clone());
-                    prop_assert_eq!((said.quota, said.remaining), (limit, remaining));
-                    prop_assert_eq!(u64::try_from(said.reset).unwrap(), reply.number("x-ratelimit-reset"));
-                    let window = said.window;
-                    prop_assert!(said.reset <= window || quota.algorithm() == "sliding_counter", "{quota}: {said:?}");
+                    let reported = reply.limits().remove(0);
+                    prop_assert_eq!(unescaped(&reported.name), name.clone());
+                    prop_assert_eq!((reported.quota, reported.remaining), (limit, remaining));
+                    prop_assert_eq!(u64::try_from(reported.reset).unwrap(), reply.number("x-ratelimit-reset"));
+                    let window = reported.window;
+                    prop_assert!(
+                        reported.reset <= window || quota.algorithm() == "sliding_counter",
+                        "{quota}: {reported:?}"
+                    );
                 } else {
                     prop_assert_eq!(&reply.unnamed_limit()[..2], &[limit, remaining][..]);
                     prop_assert_eq!(reply.unnamed_policies()[0].0, limit);
@@ -195,7 +198,7 @@ proptest! {
     }
 }
 
-/// As from a URL.
+/// Decodes percent escapes.
 fn unescaped(name: &str) -> String {
     let mut parts = name.split('%');
     let mut bytes = parts.next().unwrap().as_bytes().to_vec();
@@ -207,14 +210,14 @@ fn unescaped(name: &str) -> String {
 }
 
 crate::behaviours! {
-    async fn a_client_that_obeys_is_not_denied_when_it_comes_back(world) {
-        obey(world).await;
+    async fn client_that_waits_as_reported_is_admitted(world) {
+        wait_as_reported(world).await;
     }
 }
 
-/// Asks until it is denied, waits as it was told by one header or another, and asks again.
-async fn obey(world: &World) {
-    let said: [fn(&Reply) -> u64; 3] = [
+/// Sends requests until one is denied, waits for the time in one of the headers, and sends again.
+async fn wait_as_reported(world: &World) {
+    let reported_waits: [fn(&Reply) -> u64; 3] = [
         |reply| reply.number("retry-after"),
         |reply| reply.number("x-ratelimit-reset"),
         |reply| u64::try_from(reply.limits()[0].reset).unwrap(),
@@ -222,14 +225,14 @@ async fn obey(world: &World) {
     for window in [Duration::from_millis(700), Duration::from_millis(3_333), Duration::from_secs(60)] {
         for (name, quota) in quotas(3, window) {
             let name = format!("{name}.{}", window.as_millis());
-            // The delay of a queue would have to be slept by the clock that stands still.
+            // A leaky bucket would delay requests on the manual clock, which does not advance by itself.
             let quota = if quota.algorithm() == "leaky_bucket" {
                 Quota::token_bucket(3, Rate::new(3, window))
             } else {
                 quota
             };
             let tested = Tested::new(RateLimitLayer::new(world.gate(&name, quota), by_key()));
-            for (round, wait) in said.into_iter().enumerate() {
+            for (round, wait) in reported_waits.into_iter().enumerate() {
                 world.advance(Duration::from_millis(137));
                 let key = format!("k{round}");
                 let mut last = tested.get(&key).await;
@@ -244,7 +247,7 @@ async fn obey(world: &World) {
                 for _ in 0..3 {
                     world.advance(Duration::from_secs(wait(&last)));
                     let back = tested.get(&key).await;
-                    assert_eq!(back.status, 200, "{quota}, told by {round}: {last:?}");
+                    assert_eq!(back.status, 200, "{quota}, waited as in header {round}: {last:?}");
                     last = back;
                     while last.status == 200 {
                         last = tested.get(&key).await;
@@ -256,7 +259,7 @@ async fn obey(world: &World) {
 }
 
 #[tokio::test]
-async fn who_has_nothing_left_and_waits_as_told_is_admitted() {
+async fn client_with_nothing_remaining_is_admitted_after_reset() {
     let world = World::memory();
     for (name, quota) in quotas(3, Duration::from_millis(2_500)) {
         if quota.algorithm() == "leaky_bucket" {

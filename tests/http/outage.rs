@@ -1,4 +1,4 @@
-//! Charges for requests that were admitted while Redis was unavailable.
+//! Charges for requests that the fallback admitted while Redis was unavailable.
 
 use std::time::Duration;
 
@@ -32,11 +32,11 @@ async fn a_request_admitted_during_an_outage_is_charged_as_its_response_says() {
         let reply = tested.send(request.body(String::new()).unwrap()).await;
         assert_eq!(reply.status.as_str(), status);
     }
-    assert_eq!(gate.peek("a").await.unwrap().remaining(), 18, "of this process's share");
+    assert_eq!(gate.peek("a").await.unwrap().remaining(), 18, "two failures of the share of this process");
 
-    // The state of a second key shows when Redis has been charged.
+    // The charge of a second key shows when reconciliation has run.
     assert!(gate.check("b").await.unwrap().is_allowed());
     proxy.set(Fault::None);
     soon("Redis is charged", async || in_redis.peek("b").await.unwrap().remaining() == 19).await;
-    soon("it is charged the failures", async || in_redis.peek("a").await.unwrap().remaining() == 18).await;
+    soon("Redis is charged the failures", async || in_redis.peek("a").await.unwrap().remaining() == 18).await;
 }

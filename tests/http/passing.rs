@@ -1,4 +1,4 @@
-//! What reaches the service.
+//! Requests that reach the service, and requests that do not.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::fixture::{Tested, by_key, request, three_a_minute};
 use crate::support::fixture::{builder, closed_port};
 
 #[tokio::test]
-async fn who_is_denied_does_not_reach_the_service() {
+async fn denied_request_does_not_reach_the_service() {
     let clock = ManualClock::new();
     let limiter = Limiter::in_memory_with(clock.clone());
     let tested = Tested::new(RateLimitLayer::new(three_a_minute(&limiter, "api"), by_key()));
@@ -67,17 +67,17 @@ async fn the_cost_of_a_request_is_charged() {
     assert_eq!(get("/?4").await.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(get("/").await.header("x-ratelimit-remaining"), Some("2"));
     let free = get("/?0").await;
-    assert_eq!((free.status, free.header("x-ratelimit-remaining")), (StatusCode::OK, None), "not asked");
+    assert_eq!((free.status, free.header("x-ratelimit-remaining")), (StatusCode::OK, None), "not checked");
     assert_eq!(gate.peek("a").await.unwrap().remaining(), 2);
     let calls = tested.calls();
     let too_costly = get("/?11").await;
     assert_eq!(too_costly.status, StatusCode::PAYLOAD_TOO_LARGE);
-    assert_eq!(too_costly.header("retry-after"), None, "it can never pass");
+    assert_eq!(too_costly.header("retry-after"), None, "the request can never pass");
     assert_eq!(tested.calls(), calls);
 }
 
 #[tokio::test]
-async fn a_cost_above_the_limit_passes_under_no_setting() {
+async fn cost_above_the_limit_is_always_rejected() {
     let gate = Limiter::in_memory().gate("upload", Quota::fixed_window(10, HOUR));
     let layer = RateLimitLayer::new(gate, by_key()).cost(|_| 11).on_error(OnError::Pass);
     let tested = Tested::new(layer.wait(Duration::from_secs(1), 1));
@@ -86,7 +86,7 @@ async fn a_cost_above_the_limit_passes_under_no_setting() {
 }
 
 #[tokio::test]
-async fn a_missing_key_is_refused_shared_or_skipped_as_chosen() {
+async fn missing_key_is_rejected_shared_or_skipped_as_configured() {
     let limiter = Limiter::in_memory();
     let none = || Request::new(String::new());
     for (missing_key, statuses) in [
@@ -99,11 +99,11 @@ async fn a_missing_key_is_refused_shared_or_skipped_as_chosen() {
         for status in statuses {
             assert_eq!(tested.send(none()).await.status, status, "{missing_key:?}");
         }
-        assert_eq!(tested.get("a").await.status, 200, "who has a key has a limit of its own");
+        assert_eq!(tested.get("a").await.status, 200, "a key has its own limit");
         three_a_minute(&limiter, "api").reset("a").await.unwrap();
     }
     let unset = Tested::new(RateLimitLayer::new(three_a_minute(&limiter, "unset"), by_key()));
-    assert_eq!(unset.send(none()).await.status, 400, "what is not set is never unlimited");
+    assert_eq!(unset.send(none()).await.status, 400, "a missing key is rejected by default");
 }
 
 #[tokio::test]
@@ -117,11 +117,11 @@ async fn rules_are_chosen_for_each_request() {
         _ => vec![free.clone()],
     };
     let tier = |parts: &http::request::Parts| parts.uri.query().map(str::to_owned);
-    let (sync, looked_up) = (choose.clone(), choose);
+    let (sync, lookup) = (choose.clone(), choose);
     for layer in [
         RateLimitLayer::choose(move |parts| sync(tier(parts).as_deref())),
         RateLimitLayer::lookup(move |parts| {
-            let (tier, choose) = (tier(parts), looked_up.clone());
+            let (tier, choose) = (tier(parts), lookup.clone());
             async move {
                 tokio::task::yield_now().await;
                 choose(tier.as_deref())
@@ -145,7 +145,7 @@ async fn rules_are_chosen_for_each_request() {
 }
 
 #[tokio::test]
-async fn what_is_skipped_is_not_asked_for() {
+async fn skipped_request_is_not_checked() {
     let limiter = Limiter::in_memory();
     let layer = RateLimitLayer::new(limiter.gate("api", Quota::fixed_window(1, HOUR)), by_key());
     let tested = Tested::new(layer.skip(|parts| parts.uri.path() == "/health"));
@@ -157,7 +157,7 @@ async fn what_is_skipped_is_not_asked_for() {
 }
 
 #[tokio::test]
-async fn where_redis_is_away_the_answer_is_503_or_the_services_but_never_429() {
+async fn without_redis_requests_fail_with_503_or_pass_as_configured() {
     let url = format!("redis://127.0.0.1:{}", closed_port());
     let limiter = builder(&url).build().unwrap();
     let gate = three_a_minute(&limiter, "api");
@@ -166,8 +166,8 @@ async fn where_redis_is_away_the_answer_is_503_or_the_services_but_never_429() {
         let layer = if several { layer.and(gate.clone(), Key::constant("all")) } else { layer };
         let waiting = layer.clone().wait(Duration::from_secs(1), 1);
         for layer in [layer, waiting] {
-            let refusing = Tested::new(layer.clone());
-            let reply = refusing.get("a").await;
+            let rejecting = Tested::new(layer.clone());
+            let reply = rejecting.get("a").await;
             assert_eq!(
                 (reply.status, reply.header("retry-after")),
                 (StatusCode::SERVICE_UNAVAILABLE, Some("1"))
@@ -177,7 +177,7 @@ async fn where_redis_is_away_the_answer_is_503_or_the_services_but_never_429() {
                 "no internals: {}",
                 reply.body
             );
-            assert_eq!(refusing.calls(), 0);
+            assert_eq!(rejecting.calls(), 0);
             let passing = Tested::new(layer.on_error(OnError::Pass));
             let reply = passing.get("a").await;
             assert_eq!((reply.status, reply.header("x-ratelimit-limit")), (StatusCode::OK, None));
@@ -187,12 +187,12 @@ async fn where_redis_is_away_the_answer_is_503_or_the_services_but_never_429() {
     assert_eq!(open.get("a").await.status, StatusCode::OK);
     let local = Tested::new(RateLimitLayer::new(gate.on_failure(OnFailure::Local), by_key()));
     for status in [200, 200, 200, 429] {
-        assert_eq!(local.get("a").await.status, status, "this process's own decision is a decision");
+        assert_eq!(local.get("a").await.status, status, "the local fallback admits and denies");
     }
 }
 
 #[tokio::test]
-async fn a_gate_that_is_set_up_wrongly_lets_nobody_pass() {
+async fn invalid_gate_rejects_every_request() {
     let limiter = Limiter::in_memory();
     let layer = RateLimitLayer::new(three_a_minute(&limiter, "no such name!"), by_key());
     let tested = Tested::new(layer.on_error(OnError::Pass));
@@ -201,20 +201,20 @@ async fn a_gate_that_is_set_up_wrongly_lets_nobody_pass() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "must be of one limiter")]
-async fn gates_of_two_limiters_in_one_layer_are_refused_at_once() {
+#[should_panic(expected = "must belong to one limiter")]
+async fn gates_of_two_limiters_in_one_layer_panic() {
     let gate = || three_a_minute(&Limiter::in_memory(), "api");
     let _ = RateLimitLayer::new(gate(), by_key()).and(gate(), by_key());
 }
 
 #[test]
 #[should_panic(expected = "needs a rule")]
-fn a_layer_without_a_rule_is_refused_at_once() {
+fn layer_without_a_rule_panics() {
     let _ = RateLimitLayer::of([]);
 }
 
 #[tokio::test]
-async fn the_services_own_error_comes_out_as_it_is() {
+async fn service_error_is_passed_through() {
     #[derive(Debug, PartialEq)]
     struct OutOfPaper;
     let gate = three_a_minute(&Limiter::in_memory(), "api");
@@ -223,7 +223,7 @@ async fn the_services_own_error_comes_out_as_it_is() {
     assert_eq!(service.oneshot(request("a")).await.unwrap_err(), OutOfPaper);
 }
 
-/// A service of which only a copy that was polled ready may be called.
+/// A service that panics unless the called clone itself was polled ready.
 #[derive(Debug, Default)]
 struct Strict {
     is_ready: bool,
@@ -247,29 +247,29 @@ impl Service<Request<String>> for Strict {
     }
 
     fn call(&mut self, _: Request<String>) -> Self::Future {
-        assert!(std::mem::take(&mut self.is_ready), "called without being ready");
+        assert!(std::mem::take(&mut self.is_ready), "called before poll_ready");
         self.calls.fetch_add(1, Ordering::SeqCst);
         std::future::ready(Ok(Response::new(String::new())))
     }
 }
 
 #[tokio::test]
-async fn the_service_that_was_polled_ready_is_the_one_that_is_called() {
+async fn only_the_ready_clone_of_the_service_is_called() {
     let limiter = Limiter::in_memory();
     let strict = Strict::default();
     let calls = strict.calls.clone();
     let mut service = RateLimitLayer::new(three_a_minute(&limiter, "api"), by_key()).layer(strict);
-    let mut under_way = Vec::new();
+    let mut responses = Vec::new();
     for _ in 0..5 {
-        under_way.push(service.ready().await.unwrap().call(request("a")));
+        responses.push(service.ready().await.unwrap().call(request("a")));
     }
-    let statuses = futures_util::future::join_all(under_way).await;
-    let ok = statuses.into_iter().filter(|response| response.as_ref().unwrap().status() == 200).count();
+    let responses = futures_util::future::join_all(responses).await;
+    let ok = responses.into_iter().filter(|response| response.as_ref().unwrap().status() == 200).count();
     assert_eq!((ok, calls.load(Ordering::SeqCst)), (3, 3));
 }
 
 #[tokio::test]
-async fn a_handler_of_axum_is_given_the_decision() {
+async fn axum_handler_receives_the_decision() {
     let limiter = Limiter::in_memory();
     let layer = RateLimitLayer::new(three_a_minute(&limiter, "api"), by_key())
         .skip(|parts| parts.uri.path() == "/skipped");
@@ -296,18 +296,18 @@ async fn a_handler_of_axum_is_given_the_decision() {
 
 #[cfg(feature = "cluster")]
 #[tokio::test]
-async fn in_a_cluster_a_rule_can_sit_beside_another() {
+async fn colocated_rules_work_in_a_cluster() {
     let world = crate::support::world::World::cluster_with(|builder| builder);
     let tenant = Rule::new(three_a_minute(&world.limiter, "tenant"), Key::constant("tenant:7"));
     let user = Rule::new(three_a_minute(&world.limiter, "user"), by_key());
-    let beside = user.clone().beside(Key::constant("tenant:7"));
+    let colocated = user.clone().colocate_with(Key::constant("tenant:7"));
     let apart = Tested::new(RateLimitLayer::of([tenant.clone(), user]));
-    let together = Tested::new(RateLimitLayer::of([tenant, beside]));
+    let together = Tested::new(RateLimitLayer::of([tenant, colocated]));
     let mut apart_statuses = Vec::new();
     for key in ["a", "b", "c", "d"] {
         apart_statuses.push(apart.get(key).await.status.as_u16());
     }
-    assert!(apart_statuses.contains(&503), "their keys lie on several nodes: {apart_statuses:?}");
+    assert!(apart_statuses.contains(&503), "their keys are on several nodes: {apart_statuses:?}");
     let admitted = apart_statuses.iter().filter(|status| **status == 200).count();
     for at in admitted..4 {
         let status = together.get("e").await.status.as_u16();
@@ -316,7 +316,7 @@ async fn in_a_cluster_a_rule_can_sit_beside_another() {
 }
 
 #[tokio::test]
-async fn hyper_serves_it_as_it_is() {
+async fn hyper_serves_the_layer_without_an_adapter() {
     let limiter = Limiter::in_memory();
     let inner = service_fn(|_: Request<hyper::body::Incoming>| async {
         Ok::<_, Infallible>(Response::new("hello".to_owned()))

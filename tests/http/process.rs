@@ -1,4 +1,4 @@
-//! An example as a process of its own.
+//! An example that runs as its own process.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -6,23 +6,24 @@ use std::time::{Duration, Instant};
 
 use rand::Rng;
 
-/// Ends with this, and with the test's process however that ends: it hangs on a pipe from it.
+/// A running example. The process ends when this is dropped. It also ends whenever the test's process ends,
+/// because a shell waits for the end of a pipe from the test and then kills the example.
 pub(crate) struct Example {
     pub(crate) address: SocketAddr,
     child: Child,
 }
 
-const UNTIL_THE_PIPE_ENDS: &str = r#""$0" & read -r _; kill -9 $!; wait"#;
+const RUN_UNTIL_PIPE_CLOSES: &str = r#""$0" & read -r _; kill -9 $!; wait"#;
 
 impl Example {
-    /// Runs it, and waits until it listens.
+    /// Starts the example, and waits until it listens.
     pub(crate) fn start(name: &str, redis: &str) -> Self {
         Self::start_with(name, redis, &[])
     }
 
-    /// With more variables.
+    /// Starts the example with additional environment variables.
     pub(crate) fn start_with(name: &str, redis: &str, variables: &[(&str, &str)]) -> Self {
-        // Another process may take the port that was found free.
+        // Race: another process may take the port after it was found to be free.
         let mut attempts = (0..5).filter_map(|_| Self::try_start(name, redis, variables));
         attempts.next().unwrap_or_else(|| panic!("{name} does not listen"))
     }
@@ -36,7 +37,7 @@ impl Example {
         );
         let address = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let mut command = Command::new("sh");
-        command.args(["-c", UNTIL_THE_PIPE_ENDS]).arg(example).stdin(Stdio::piped());
+        command.args(["-c", RUN_UNTIL_PIPE_CLOSES]).arg(example).stdin(Stdio::piped());
         command.env("TIDEGATE_REDIS_URL", redis).env("LISTEN", address.to_string());
         command.envs(variables.iter().copied());
         let example = Self { address, child: command.spawn().unwrap() };
@@ -51,8 +52,8 @@ impl Example {
     }
 }
 
-/// None of those that the system gives to who asks for any: whoever tries to connect to such a port while
-/// nobody listens there may be given it himself, and is then connected to himself.
+/// Returns a free port outside the ephemeral range. A client that connects to an ephemeral port with no
+/// listener may get the same port as its source port, and then connects to itself.
 fn free_port() -> u16 {
     let mut ports = std::iter::repeat_with(|| rand::rng().random_range(10_000..32_000));
     ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok()).unwrap()

@@ -1,4 +1,4 @@
-//! A layer that takes its gates from rules.
+//! Layers whose gates come from rules files.
 
 mod actions;
 mod reloading;
@@ -10,7 +10,7 @@ use tidegate::Limiter;
 use tidegate::http::RateLimitLayer;
 use tidegate::rules::Rules;
 
-/// Counts by `x-api-key` under `api_key`, and by `x-user` under `user`.
+/// Builds a descriptor `api_key` from `x-api-key`, and a descriptor `user` from `x-user`.
 const BY_HEADERS: &str = "
 domain: api
 rate_limits:

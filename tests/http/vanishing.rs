@@ -1,4 +1,4 @@
-//! Clients that hang up, over sockets.
+//! Clients that disconnect before the response, over real sockets.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,8 @@ use crate::support::fixture::{HOUR, limiter, soon};
 
 const CLIENTS: usize = 50;
 
-/// A service that never answers on `/hang`; how many are in there.
+/// Starts a service that never responds on `/hang`. Returns its address and the number of running `/hang`
+/// handlers.
 async fn serve(layer: RateLimitLayer) -> (std::net::SocketAddr, Arc<AtomicUsize>) {
     struct Inside(Arc<AtomicUsize>);
     impl Drop for Inside {
@@ -41,7 +42,8 @@ async fn serve(layer: RateLimitLayer) -> (std::net::SocketAddr, Arc<AtomicUsize>
     (address, inside)
 }
 
-async fn ask(address: std::net::SocketAddr, path: &str) -> TcpStream {
+/// Sends a request and returns without reading the response.
+async fn send_request(address: std::net::SocketAddr, path: &str) -> TcpStream {
     let mut client = TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\nx-api-key: a\r\n\r\n");
     client.write_all(request.as_bytes()).await.unwrap();
@@ -50,7 +52,7 @@ async fn ask(address: std::net::SocketAddr, path: &str) -> TcpStream {
 
 async fn status(address: std::net::SocketAddr) -> String {
     let mut reply = String::new();
-    ask(address, "/").await.read_to_string(&mut reply).await.unwrap();
+    send_request(address, "/").await.read_to_string(&mut reply).await.unwrap();
     reply.split(' ').nth(1).unwrap().to_owned()
 }
 
@@ -63,24 +65,24 @@ fn tasks() -> usize {
 }
 
 #[tokio::test]
-async fn who_hangs_up_while_waiting_leaves_no_place_no_task_and_no_charge() {
+async fn disconnect_while_waiting_leaves_no_permit_task_or_charge() {
     let server = harness::shared();
     let gate = limiter(&server).gate("api", Quota::fixed_window(1, HOUR));
     let layer = RateLimitLayer::new(gate.clone(), by_key()).wait(2 * HOUR, CLIENTS);
     let (address, _) = serve(layer).await;
     assert_eq!(status(address).await, "200");
-    // The service, the connection to Redis, the count of instances and the orders.
-    soon("the connection's task is gone", async || tasks() <= 4).await;
+    // The tasks of the service, of the Redis connection, of instance counting and of overrides.
+    soon("the task of the connection has ended", async || tasks() <= 4).await;
     let before = tasks();
     for round in 0..3 {
         let mut waiting = Vec::new();
         for _ in 0..CLIENTS {
-            waiting.push(ask(address, "/").await);
+            waiting.push(send_request(address, "/").await);
         }
-        soon("the room is full", async || status(address).await == "429").await;
+        soon("the wait queue is full", async || status(address).await == "429").await;
         drop(waiting);
-        soon("the room is empty", async || {
-            // Who finds a place waits, and hangs up again.
+        soon("the wait queue is empty", async || {
+            // A request that enters the queue waits, and disconnects at the timeout.
             let one = tokio::time::timeout(Duration::from_millis(20), status(address)).await;
             one.is_err() && tasks() <= before + 1
         })
@@ -90,27 +92,27 @@ async fn who_hangs_up_while_waiting_leaves_no_place_no_task_and_no_charge() {
     }
     gate.reset("a").await.unwrap();
     assert_eq!(remaining(&gate).await, 1);
-    assert_eq!(status(address).await, "200", "nobody is in line before it");
+    assert_eq!(status(address).await, "200", "no request waits before this one");
 }
 
 #[tokio::test]
-async fn who_hangs_up_in_a_leaky_buckets_queue_gives_his_place_back() {
+async fn disconnect_in_a_leaky_bucket_refunds_its_slot() {
     let server = harness::shared();
     let gate = limiter(&server).gate("api", Quota::leaky_bucket(1 + CLIENTS as u64, Rate::per_hour(1)));
     let (address, _) = serve(RateLimitLayer::new(gate.clone(), by_key())).await;
     assert_eq!(status(address).await, "200");
     let mut waiting = Vec::new();
     for _ in 0..CLIENTS {
-        waiting.push(ask(address, "/").await);
+        waiting.push(send_request(address, "/").await);
     }
     soon("the queue is full", async || remaining(&gate).await == 0).await;
     drop(waiting);
-    // Of each place what has drained meanwhile was not to be given back: some thousandths.
-    soon("all places are given back", async || remaining(&gate).await + 1 >= CLIENTS as u64).await;
+    // The part of each slot that drained in the meantime is not refunded: some thousandths of a unit.
+    soon("all slots are refunded", async || remaining(&gate).await + 1 >= CLIENTS as u64).await;
 }
 
 #[tokio::test]
-async fn who_hangs_up_while_the_service_works_is_charged_or_given_back_as_it_is_set() {
+async fn disconnect_during_the_handler_is_charged_or_refunded_as_configured() {
     let server = harness::shared();
     for (name, abandoned, left) in
         [("charged", Abandoned::Charged, 50), ("given.back", Abandoned::GivenBack, 100)]
@@ -118,17 +120,18 @@ async fn who_hangs_up_while_the_service_works_is_charged_or_given_back_as_it_is_
         let gate = limiter(&server).gate(name, Quota::fixed_window(100, HOUR));
         let charge = Charge::when(|response| response.status.is_success()).if_abandoned(abandoned);
         let (address, inside) = serve(RateLimitLayer::new(gate.clone(), by_key()).charge(charge)).await;
-        assert_eq!(remaining(&gate).await, 100, "from now on the limiter has its connection");
+        assert_eq!(remaining(&gate).await, 100, "the first check also opens the connection");
         let before = tasks();
         let mut clients = Vec::new();
         for _ in 0..CLIENTS {
-            clients.push(ask(address, "/hang").await);
+            clients.push(send_request(address, "/hang").await);
         }
-        soon("all are inside", async || inside.load(Ordering::SeqCst) == CLIENTS).await;
+        soon("all handlers run", async || inside.load(Ordering::SeqCst) == CLIENTS).await;
         assert_eq!(remaining(&gate).await, 50);
         drop(clients);
-        soon("all are gone", async || inside.load(Ordering::SeqCst) == 0 && tasks() <= before).await;
-        // No task is left that could change it.
+        soon("all handlers are dropped", async || inside.load(Ordering::SeqCst) == 0 && tasks() <= before)
+            .await;
+        // No task remains that could still change the count.
         assert_eq!(remaining(&gate).await, left, "{name}");
     }
 }

@@ -1,4 +1,4 @@
-//! Requests that wait for their turn.
+//! Requests in the wait queue.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex};
@@ -16,28 +16,29 @@ use crate::support::fixture::limiter;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A service by a clock that a test moves, which notes who came in, and when.
-struct Waiting {
+/// A service on a clock that the test moves. Records the name and time in ms of each request that arrives.
+struct QueuedService {
     clock: ManualClock,
     tested: Tested,
-    came: Arc<Mutex<Vec<(String, u64)>>>,
+    arrivals: Arc<Mutex<Vec<(String, u64)>>>,
 }
 
-impl Waiting {
+impl QueuedService {
     fn new(quota: Quota, layer: impl FnOnce(Gate) -> RateLimitLayer) -> Self {
         let clock = ManualClock::new();
-        let (start, came) = (clock.now(), Arc::new(Mutex::new(Vec::new())));
+        let (start, arrivals) = (clock.now(), Arc::new(Mutex::new(Vec::new())));
         let gate = Limiter::in_memory_with(clock.clone()).gate("api", quota);
-        let (noted, shown) = (came.clone(), clock.clone());
+        let (recorded, service_clock) = (arrivals.clone(), clock.clone());
         let tested = Tested::with(layer(gate), move |request: Request<String>| {
             let name = request.uri().path()[1..].to_owned();
-            noted.lock().unwrap().push((name, (shown.now() - start).as_millis() as u64));
+            let arrived_ms = (service_clock.now() - start).as_millis() as u64;
+            recorded.lock().unwrap().push((name, arrived_ms));
             std::future::ready(Response::new(String::new()))
         });
-        Self { clock, tested, came }
+        Self { clock, tested, arrivals }
     }
 
-    /// Sends a request for key `a`, and lets it come as far as it can.
+    /// Sends a request for key `a`, and runs it until it waits for the clock.
     async fn send(&self, name: &str) -> JoinHandle<Reply> {
         self.send_for("a", name).await
     }
@@ -55,12 +56,13 @@ impl Waiting {
         settle().await;
     }
 
-    fn came(&self) -> Vec<(String, u64)> {
-        self.came.lock().unwrap().clone()
+    fn arrivals(&self) -> Vec<(String, u64)> {
+        self.arrivals.lock().unwrap().clone()
     }
 }
 
-/// On one thread, and with a store that answers at once: until all wait for the clock.
+/// Yields until all requests wait for the clock. This works on one thread and with a store that replies at
+/// once.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -71,56 +73,57 @@ fn each_second(burst: u64) -> Quota {
     Quota::token_bucket(burst, Rate::per_second(1))
 }
 
-fn came(names: &[(&str, u64)]) -> Vec<(String, u64)> {
+fn arrivals(names: &[(&str, u64)]) -> Vec<(String, u64)> {
     names.iter().map(|&(name, at)| (name.to_owned(), at)).collect()
 }
 
 #[tokio::test]
-async fn requests_go_in_one_by_one_in_the_order_of_their_coming() {
-    let it = Waiting::new(each_second(2), |gate| RateLimitLayer::new(gate, by_key()).wait(10 * SECOND, 10));
+async fn waiting_requests_enter_in_arrival_order() {
+    let service =
+        QueuedService::new(each_second(2), |gate| RateLimitLayer::new(gate, by_key()).wait(10 * SECOND, 10));
     let mut sent = Vec::new();
     for name in ["1", "2", "3", "4", "5"] {
-        sent.push(it.send(name).await);
+        sent.push(service.send(name).await);
     }
-    it.advance(SECOND).await;
-    sent.push(it.send("6").await);
+    service.advance(SECOND).await;
+    sent.push(service.send("6").await);
     for _ in 0..3 {
-        it.advance(SECOND).await;
+        service.advance(SECOND).await;
     }
-    let came = came(&[("1", 0), ("2", 0), ("3", 1_000), ("4", 2_000), ("5", 3_000), ("6", 4_000)]);
-    assert_eq!(it.came(), came);
+    let expected = arrivals(&[("1", 0), ("2", 0), ("3", 1_000), ("4", 2_000), ("5", 3_000), ("6", 4_000)]);
+    assert_eq!(service.arrivals(), expected);
     for sent in sent {
         assert_eq!(sent.await.unwrap().status, StatusCode::OK);
     }
 }
 
 #[tokio::test]
-async fn who_would_wait_too_long_is_denied_at_once() {
-    let it = Waiting::new(each_second(1), |gate| {
+async fn request_that_would_wait_too_long_is_denied_at_once() {
+    let service = QueuedService::new(each_second(1), |gate| {
         RateLimitLayer::new(gate, by_key()).wait(Duration::from_millis(999), 10)
     });
-    it.send("1").await.await.unwrap();
-    let denied = it.send("2").await;
+    service.send("1").await.await.unwrap();
+    let denied = service.send("2").await;
     assert!(denied.is_finished());
     assert_eq!(denied.await.unwrap().header("retry-after"), Some("1"));
-    it.clock.advance(Duration::from_millis(1));
-    let waits = it.send("3").await;
+    service.clock.advance(Duration::from_millis(1));
+    let waits = service.send("3").await;
     assert!(!waits.is_finished());
-    it.advance(Duration::from_millis(999)).await;
+    service.advance(Duration::from_millis(999)).await;
     assert_eq!(waits.await.unwrap().status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn who_stands_in_line_too_long_is_denied_then() {
-    let it = Waiting::new(each_second(1), |gate| {
+async fn request_that_waited_too_long_is_denied() {
+    let service = QueuedService::new(each_second(1), |gate| {
         RateLimitLayer::new(gate, by_key()).wait(Duration::from_millis(2_500), 10)
     });
     let mut sent = Vec::new();
     for name in ["1", "2", "3", "4", "5"] {
-        sent.push(it.send(name).await);
+        sent.push(service.send(name).await);
     }
     for _ in 0..5 {
-        it.advance(Duration::from_millis(500)).await;
+        service.advance(Duration::from_millis(500)).await;
     }
     let mut statuses = Vec::new();
     for sent in sent {
@@ -128,126 +131,128 @@ async fn who_stands_in_line_too_long_is_denied_then() {
         statuses.push(sent.await.unwrap().status.as_u16());
     }
     assert_eq!(statuses, [200, 200, 200, 429, 429]);
-    assert_eq!(it.came(), came(&[("1", 0), ("2", 1_000), ("3", 2_000)]));
+    assert_eq!(service.arrivals(), arrivals(&[("1", 0), ("2", 1_000), ("3", 2_000)]));
 }
 
 #[tokio::test]
-async fn a_room_that_is_full_sends_away_and_one_that_was_left_takes_in() {
-    let it = Waiting::new(each_second(1), |gate| RateLimitLayer::new(gate, by_key()).wait(100 * SECOND, 2));
-    it.send("1").await.await.unwrap();
-    let (second, third) = (it.send("2").await, it.send("3").await);
-    let fourth = it.send("4").await;
+async fn full_queue_denies_and_a_freed_permit_is_reused() {
+    let service =
+        QueuedService::new(each_second(1), |gate| RateLimitLayer::new(gate, by_key()).wait(100 * SECOND, 2));
+    service.send("1").await.await.unwrap();
+    let (second, third) = (service.send("2").await, service.send("3").await);
+    let fourth = service.send("4").await;
     assert!(fourth.is_finished(), "at once");
     let fourth = fourth.await.unwrap();
     assert_eq!((fourth.status, fourth.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("1")));
-    let other = it.send_for("b", "5").await;
-    assert_eq!(other.await.unwrap().status, StatusCode::OK, "who need not wait needs no room");
+    let other = service.send_for("b", "5").await;
+    assert_eq!(other.await.unwrap().status, StatusCode::OK, "a request that does not wait needs no permit");
 
-    // The first in line goes away: the next is first, and a place is free.
+    // The first waiting request is dropped: the next one becomes the first, and a permit is free.
     second.abort();
     settle().await;
-    let sixth = it.send("6").await;
+    let sixth = service.send("6").await;
     assert!(!sixth.is_finished());
-    it.advance(SECOND).await;
-    it.advance(SECOND).await;
+    service.advance(SECOND).await;
+    service.advance(SECOND).await;
     assert!(third.is_finished() && sixth.is_finished());
-    assert_eq!(it.came(), came(&[("1", 0), ("5", 0), ("3", 1_000), ("6", 2_000)]));
+    assert_eq!(service.arrivals(), arrivals(&[("1", 0), ("5", 0), ("3", 1_000), ("6", 2_000)]));
 }
 
 #[tokio::test]
-async fn who_finds_the_room_full_is_told_when_there_is_enough_for_his_cost() {
-    let it = Waiting::new(each_second(4), |gate| {
+async fn denial_by_a_full_queue_reports_when_its_cost_is_available() {
+    let service = QueuedService::new(each_second(4), |gate| {
         RateLimitLayer::new(gate, by_key()).cost(|_| 3).wait(100 * SECOND, 1)
     });
-    it.send("1").await.await.unwrap();
-    let waits = it.send("2").await;
-    let denied = it.send("3").await.await.unwrap();
+    service.send("1").await.await.unwrap();
+    let waits = service.send("2").await;
+    let denied = service.send("3").await.await.unwrap();
     assert_eq!((denied.header("retry-after"), denied.number("x-ratelimit-remaining")), (Some("2"), 1));
     assert_eq!(denied.limits()[0].reset, 2);
-    it.advance(2 * SECOND).await;
+    service.advance(2 * SECOND).await;
     assert_eq!(waits.await.unwrap().status, StatusCode::OK);
 }
 
 #[tokio::test]
-async fn who_asks_for_less_does_not_overtake() {
+async fn cheaper_request_does_not_overtake() {
     let cost = |parts: &http::request::Parts| if parts.uri.path() == "/small" { 1 } else { 3 };
-    let it = Waiting::new(each_second(4), |gate| {
+    let service = QueuedService::new(each_second(4), |gate| {
         RateLimitLayer::new(gate, by_key()).cost(cost).wait(100 * SECOND, 9)
     });
-    it.send("1").await.await.unwrap();
-    let (large, small) = (it.send("large").await, it.send("small").await);
-    assert!(!large.is_finished() && !small.is_finished(), "though one unit is there");
-    it.advance(2 * SECOND).await;
+    service.send("1").await.await.unwrap();
+    let (large, small) = (service.send("large").await, service.send("small").await);
+    assert!(!large.is_finished() && !small.is_finished(), "although one unit is available");
+    service.advance(2 * SECOND).await;
     assert!(large.is_finished() && !small.is_finished());
-    it.advance(SECOND).await;
+    service.advance(SECOND).await;
     assert!(small.is_finished());
-    assert_eq!(it.came(), came(&[("1", 0), ("large", 2_000), ("small", 3_000)]));
+    assert_eq!(service.arrivals(), arrivals(&[("1", 0), ("large", 2_000), ("small", 3_000)]));
 }
 
 #[tokio::test]
 async fn keys_do_not_wait_for_each_other() {
-    let it = Waiting::new(each_second(1), |gate| RateLimitLayer::new(gate, by_key()).wait(100 * SECOND, 10));
+    let service =
+        QueuedService::new(each_second(1), |gate| RateLimitLayer::new(gate, by_key()).wait(100 * SECOND, 10));
     for (key, name) in [("a", "1"), ("b", "2"), ("a", "3"), ("a", "4"), ("b", "5")] {
-        it.send_for(key, name).await;
+        service.send_for(key, name).await;
     }
-    it.advance(SECOND).await;
-    it.advance(SECOND).await;
-    let mut came = it.came();
-    came.sort_by_key(|(name, at)| (*at, name.clone()));
-    let names: Vec<_> = came.iter().map(|(name, at)| (&**name, *at)).collect();
+    service.advance(SECOND).await;
+    service.advance(SECOND).await;
+    let mut arrivals = service.arrivals();
+    arrivals.sort_by_key(|(name, at)| (*at, name.clone()));
+    let names: Vec<_> = arrivals.iter().map(|(name, at)| (&**name, *at)).collect();
     assert_eq!(names, [("1", 0), ("2", 0), ("3", 1_000), ("5", 1_000), ("4", 2_000)]);
 }
 
 #[tokio::test]
-async fn the_requests_of_a_leaky_bucket_go_in_evenly_spaced() {
+async fn leaky_bucket_requests_enter_evenly_spaced() {
     let quota = Quota::leaky_bucket(4, Rate::per_second(2));
     for waiting in [false, true] {
-        let it = Waiting::new(quota, |gate| {
+        let service = QueuedService::new(quota, |gate| {
             let layer = RateLimitLayer::new(gate, by_key());
             if waiting { layer.wait(10 * SECOND, 10) } else { layer }
         });
         let mut sent = Vec::new();
         for name in ["1", "2", "3", "4", "5"] {
-            sent.push(it.send(name).await);
+            sent.push(service.send(name).await);
         }
         for _ in 0..4 {
-            it.advance(Duration::from_millis(500)).await;
+            service.advance(Duration::from_millis(500)).await;
         }
         let all = [("1", 0), ("2", 500), ("3", 1_000), ("4", 1_500), ("5", 2_000)];
-        let came = came(if waiting { &all } else { &all[..4] });
-        assert_eq!(it.came(), came, "{waiting}");
+        let expected = arrivals(if waiting { &all } else { &all[..4] });
+        assert_eq!(service.arrivals(), expected, "{waiting}");
         let last = sent.pop().unwrap().await.unwrap();
-        assert_eq!(last.status == StatusCode::OK, waiting, "the queue is full, unless one waits before it");
+        assert_eq!(last.status == StatusCode::OK, waiting, "the bucket is full, unless requests wait for it");
     }
 }
 
 #[tokio::test]
-async fn who_leaves_a_leaky_buckets_queue_gives_his_place_back() {
+async fn leaving_a_leaky_buckets_queue_refunds_the_slot() {
     let quota = Quota::leaky_bucket(2, Rate::per_second(1));
-    let it = Waiting::new(quota, |gate| {
+    let service = QueuedService::new(quota, |gate| {
         RateLimitLayer::new(gate.clone(), by_key()).and(gate, Key::constant("all"))
     });
-    it.send("1").await.await.unwrap();
-    let waits = it.send("2").await;
-    assert_eq!(it.send("3").await.await.unwrap().status, StatusCode::TOO_MANY_REQUESTS);
+    service.send("1").await.await.unwrap();
+    let waits = service.send("2").await;
+    assert_eq!(service.send("3").await.await.unwrap().status, StatusCode::TOO_MANY_REQUESTS);
     waits.abort();
     settle().await;
-    let takes_it = it.send("4").await;
-    it.advance(SECOND).await;
-    assert_eq!(takes_it.await.unwrap().status, StatusCode::OK);
-    assert_eq!(it.came(), came(&[("1", 0), ("4", 1_000)]));
+    let takes_slot = service.send("4").await;
+    service.advance(SECOND).await;
+    assert_eq!(takes_slot.await.unwrap().status, StatusCode::OK);
+    assert_eq!(service.arrivals(), arrivals(&[("1", 0), ("4", 1_000)]));
 }
 
 #[tokio::test]
-async fn no_longer_than_max_wait_is_waited_for_a_turn_in_a_queue() {
+async fn leaky_bucket_delay_is_bounded_by_max_wait() {
     let quota = Quota::leaky_bucket(100, Rate::per_second(1));
-    let it = Waiting::new(quota, |gate| RateLimitLayer::new(gate, by_key()).wait(2 * SECOND, 100));
+    let service = QueuedService::new(quota, |gate| RateLimitLayer::new(gate, by_key()).wait(2 * SECOND, 100));
     let mut statuses = Vec::new();
     let mut sent = Vec::new();
     for name in ["1", "2", "3", "4", "5"] {
-        sent.push(it.send(name).await);
+        sent.push(service.send(name).await);
     }
-    it.advance(2 * SECOND).await;
+    service.advance(2 * SECOND).await;
     for sent in sent {
         statuses.push(sent.await.unwrap().status.as_u16());
     }
@@ -255,7 +260,7 @@ async fn no_longer_than_max_wait_is_waited_for_a_turn_in_a_queue() {
 }
 
 #[tokio::test]
-async fn several_gates_are_waited_for_together() {
+async fn several_gates_are_awaited_together() {
     let clock = ManualClock::new();
     let limiter = Limiter::in_memory_with(clock.clone());
     let (user, all) = (limiter.gate("user", each_second(1)), limiter.gate("all", each_second(2)));
@@ -267,14 +272,14 @@ async fn several_gates_are_waited_for_together() {
         async move { tested.get("a").await }
     });
     settle().await;
-    assert_eq!(all.peek("all").await.unwrap().remaining(), 1, "who waits has taken nothing");
+    assert_eq!(all.peek("all").await.unwrap().remaining(), 1, "a waiting request is not charged");
     clock.advance(SECOND);
     assert_eq!(waits.await.unwrap().status, StatusCode::OK);
 }
 
-/// A place in the service is taken by who is polled ready: who waits for his turn must not hold it.
+/// `poll_ready` takes a slot of the concurrency limit, so a waiting request must not poll the service yet.
 #[tokio::test]
-async fn who_waits_keeps_no_place_in_the_service_from_others() {
+async fn waiting_request_holds_no_concurrency_slot() {
     let quotas = [each_second(1), Quota::leaky_bucket(9, Rate::per_second(1))];
     for (quota, waits) in quotas.into_iter().zip([true, false]) {
         let clock = ManualClock::new();
@@ -298,9 +303,9 @@ async fn who_waits_keeps_no_place_in_the_service_from_others() {
     }
 }
 
-/// By the real clock, over Redis, from two processes' worth of layers.
+/// Uses the real clock and Redis. The two layers stand for two instances.
 #[tokio::test]
-async fn over_redis_all_who_wait_go_in_and_no_faster_than_the_rate() {
+async fn over_redis_waiting_requests_enter_at_the_rate() {
     let server = harness::shared();
     let limiter = limiter(&server);
     let gate = limiter.gate("api", Quota::token_bucket(5, Rate::per_second(50)));

@@ -1,4 +1,4 @@
-//! examples/outgoing.rs and examples/deferred.rs, as processes.
+//! Runs `examples/outgoing.rs` and `examples/deferred.rs` as processes.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -32,13 +32,13 @@ fn two_instances_keep_the_limit_of_another_service() {
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
 
     let lines: Vec<_> = text.lines().collect();
-    assert!(lines[0].starts_with("by themselves: 60 requests, "), "{text}");
+    assert!(lines[0].starts_with("without the layer: 60 requests, "), "{text}");
     assert!(!lines[0].contains(" 0 answered 429"), "{text}");
     let took = lines[1].strip_prefix("with the layer: 60 requests, 60 answered 200, 0 answered 429, in ");
     let took: f64 = took.unwrap().strip_suffix(" s").unwrap().parse().unwrap();
     assert!(took >= 11.5, "{text}");
     let after =
-        lines[2].strip_prefix("the first was told to stay away for 2 s; the second asked again after ");
+        lines[2].strip_prefix("the first was rejected for 2 s; the second sent its next request after ");
     let seconds: f64 = after.unwrap().strip_suffix(" s").unwrap().parse().unwrap();
     assert!((1.9..30.0).contains(&seconds), "{text}");
 }
@@ -59,7 +59,11 @@ impl Deferring {
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        let line = timeout(PATIENCE, lines.next_line()).await.expect("it says nothing").unwrap().unwrap();
+        let line = timeout(PATIENCE, lines.next_line())
+            .await
+            .expect("the example prints no address")
+            .unwrap()
+            .unwrap();
         let address = line.strip_prefix("listening on ").unwrap();
         Self { url: format!("http://{address}/mails"), process }
     }
@@ -72,18 +76,18 @@ impl Deferring {
 
 fn sent(server: &Server) -> Vec<String> {
     let sent = server.cli(&["LRANGE", "example-deferred:sent", "0", "-1"]).unwrap();
-    // `1) "mail-0"`
+    // Each line has the format `1) "mail-0"`.
     sent.lines().filter_map(|line| Some(line.split('"').nth(1)?.to_owned())).collect()
 }
 
 #[tokio::test]
-async fn deferred_work_is_done_at_the_permitted_rate_also_when_an_instance_is_killed() {
+async fn deferred_work_keeps_the_rate_when_an_instance_is_killed() {
     let server = Server::process(&[]).unwrap();
     let (mut one, other) = (Deferring::start(&server).await, Deferring::start(&server).await);
     let mails: Vec<_> = (0..12).map(|i| format!("mail-{i}")).collect();
     let start = Instant::now();
     let instances = [&one, &other];
-    let posts = mails.iter().enumerate().map(|(place, mail)| instances[place % 2].post(mail.clone()));
+    let posts = mails.iter().enumerate().map(|(index, mail)| instances[index % 2].post(mail.clone()));
     let statuses = join_all(posts).await;
     let count = |status| statuses.iter().filter(|&&found| found == status).count();
     let (now, later) = (count(StatusCode::OK), count(StatusCode::ACCEPTED));
@@ -93,15 +97,17 @@ async fn deferred_work_is_done_at_the_permitted_rate_also_when_an_instance_is_ki
     let sent_in_time = || {
         let sent = sent(&server);
         let permitted = 2 + start.elapsed().as_millis() / 500;
-        assert!(sent.len() as u128 <= permitted, "{sent:?} are sent, {permitted} permitted");
+        assert!(sent.len() as u128 <= permitted, "{sent:?} were sent, {permitted} are permitted");
         sent
     };
-    soon("some is done", async || sent_in_time().len() >= 5).await;
+    soon("some mails are sent", async || sent_in_time().len() >= 5).await;
     one.process.kill().await.unwrap();
-    soon("more is done", async || sent_in_time().len() >= 8).await;
-    soon("all is done", async || sent_in_time().iter().collect::<BTreeSet<_>>() == mails.iter().collect())
-        .await;
-    // What was on its way when it was killed may be sent twice, nothing else.
+    soon("more mails are sent", async || sent_in_time().len() >= 8).await;
+    soon("all mails are sent", async || {
+        sent_in_time().iter().collect::<BTreeSet<_>>() == mails.iter().collect()
+    })
+    .await;
+    // Only the mail in flight when the instance was killed may be sent twice.
     assert!(sent(&server).len() <= mails.len() + 1);
     assert!(start.elapsed() >= Duration::from_secs(5));
     let left = server.cli(&["XLEN", "example-deferred:queue"]).unwrap();

@@ -1,4 +1,4 @@
-//! Several instances together.
+//! Several instances that share a quota for outgoing requests.
 
 use std::pin::pin;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use super::{AMPLE, Instance, instances, limiters};
 use crate::support::fixture::{builder, closed_port};
 
 #[tokio::test]
-async fn together_they_ask_as_often_as_one_may() {
+async fn instances_together_keep_one_quota() {
     let server = harness::shared();
     let third_party = ThirdParty::start().await;
     let quota = Quota::token_bucket(5, Rate::per_second(20));
@@ -27,19 +27,19 @@ async fn together_they_ask_as_often_as_one_may() {
     for response in join_all(requests).await {
         assert_eq!(response.unwrap().status(), 200);
     }
-    // 5 at once, and one each 50 ms.
+    // The first 5 requests are sent at once, then one every 50 ms.
     assert!(start.elapsed() >= Duration::from_secs(2), "{:?}", start.elapsed());
-    let asked = third_party.asked();
-    assert_eq!(asked.len(), 45);
-    // From the first on, n have come after (n - 5) / 20 s at the soonest.
-    for (place, instant) in asked.iter().enumerate().skip(5) {
-        let soonest = Duration::from_millis(50) * u32::try_from(place + 1 - 5).unwrap();
-        assert!(*instant - start >= soonest, "{place} after {:?}", *instant - start);
+    let received = third_party.received();
+    assert_eq!(received.len(), 45);
+    // The n-th request arrives at the earliest (n - 5) / 20 s after the start.
+    for (index, instant) in received.iter().enumerate().skip(5) {
+        let earliest = Duration::from_millis(50) * u32::try_from(index + 1 - 5).unwrap();
+        assert!(*instant - start >= earliest, "{index} after {:?}", *instant - start);
     }
 }
 
 #[tokio::test]
-async fn who_would_wait_too_long_is_told_at_once_and_sends_nothing() {
+async fn request_that_would_wait_too_long_fails_without_being_sent() {
     let server = harness::shared();
     let third_party = ThirdParty::start().await;
     let quota = Quota::fixed_window(1, Duration::from_secs(3_600));
@@ -50,11 +50,11 @@ async fn who_would_wait_too_long_is_told_at_once_and_sends_nothing() {
     assert!(start.elapsed() < Duration::from_secs(30));
     let OutgoingError::Limited(decision) = error else { panic!("{error}") };
     assert!(decision.retry_after() > Duration::from_secs(3_000));
-    assert_eq!(third_party.asked().len(), 1);
+    assert_eq!(third_party.received().len(), 1);
 }
 
 #[tokio::test]
-async fn hosts_are_counted_apart_unless_a_key_is_set() {
+async fn hosts_have_separate_limits_unless_a_key_is_set() {
     let server = harness::shared();
     let third_party = ThirdParty::start().await;
     let [limiter] = limiters::<1>(&server);
@@ -71,33 +71,34 @@ async fn hosts_are_counted_apart_unless_a_key_is_set() {
     assert!(matches!(get("localhost").await, Err(OutgoingError::Limited(_))));
     assert_eq!(gate.peek("localhost").await.unwrap().remaining(), 0);
 
-    let nowhere = client.clone().oneshot(Request::get("/path").body(Body::empty()).unwrap()).await;
-    assert!(matches!(nowhere, Err(OutgoingError::NoKey)));
+    let no_host = client.clone().oneshot(Request::get("/path").body(Body::empty()).unwrap()).await;
+    assert!(matches!(no_host, Err(OutgoingError::NoKey)));
 }
 
 #[tokio::test]
-async fn errors_say_whose_they_are() {
+async fn errors_distinguish_the_client_from_the_limiter() {
     let server = harness::shared();
     let [one]: [Instance; 1] = instances(&server, AMPLE, |layer| layer);
-    let nobody_listens = format!("http://127.0.0.1:{}/", closed_port());
-    let error = one.get(&nobody_listens).await.unwrap_err();
+    let unreachable_url = format!("http://127.0.0.1:{}/", closed_port());
+    let error = one.get(&unreachable_url).await.unwrap_err();
     assert!(matches!(&error, OutgoingError::Client(error) if error.is_connect()), "{error}");
 
     let third_party = ThirdParty::start().await;
-    let away = builder(&format!("redis://127.0.0.1:{}", closed_port())).on_failure(OnFailure::Error).build();
-    let one = Instance::new(away.unwrap().gate("outgoing", AMPLE), |layer| layer);
+    let unavailable =
+        builder(&format!("redis://127.0.0.1:{}", closed_port())).on_failure(OnFailure::Error).build();
+    let one = Instance::new(unavailable.unwrap().gate("outgoing", AMPLE), |layer| layer);
     let error = one.get(&third_party.url).await.unwrap_err();
     assert!(matches!(&error, OutgoingError::Undecided(error) if error.is_unavailable()), "{error}");
-    assert!(third_party.asked().is_empty());
+    assert!(third_party.received().is_empty());
 }
 
 #[tokio::test]
-async fn the_inner_client_is_made_ready_only_when_it_is_its_turn() {
+async fn inner_client_is_polled_ready_only_after_the_wait() {
     let server = harness::shared();
     let third_party = ThirdParty::start().await;
     let [limiter] = limiters::<1>(&server);
     let gate = limiter.gate("turns", Quota::fixed_window(1, Duration::from_secs(3_600)));
-    // One place for all: who waits for a turn must not hold it.
+    // The client has one concurrency slot. A request that waits for the limiter must not hold it.
     let client = ServiceBuilder::new()
         .concurrency_limit(1)
         .service(Client::builder(TokioExecutor::new()).build_http::<Body>());
@@ -113,10 +114,10 @@ async fn the_inner_client_is_made_ready_only_when_it_is_its_turn() {
 }
 
 #[tokio::test]
-async fn reqwest_is_a_client_as_well() {
+async fn reqwest_works_as_the_inner_client() {
     let server = harness::shared();
     let third_party = ThirdParty::start().await;
-    third_party.answers(429, &[("retry-after", "60")]);
+    third_party.respond_with(429, &[("retry-after", "60")]);
     let [limiter] = limiters::<1>(&server);
     let gate = limiter.gate("reqwest", AMPLE);
     let client = ServiceBuilder::new()

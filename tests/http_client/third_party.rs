@@ -1,4 +1,4 @@
-//! A service of somebody else, with limits of its own.
+//! A third-party service with its own limits.
 
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -11,19 +11,19 @@ use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
-/// Answers as it is told to, else 200; ends when dropped.
+/// A server that sends the response set by [`Self::respond_with`], or 200. Ends when dropped.
 pub(super) struct ThirdParty {
     pub(super) url: String,
     state: Arc<Mutex<State>>,
-    /// Lets an answer to `/held` go.
+    /// Releases the response to `/delayed`.
     pub(super) release: Arc<Notify>,
     server: JoinHandle<()>,
 }
 
 #[derive(Default)]
 struct State {
-    answer: Option<(u16, Vec<(String, String)>)>,
-    asked: Vec<Instant>,
+    response: Option<(u16, Vec<(String, String)>)>,
+    received: Vec<Instant>,
 }
 
 impl ThirdParty {
@@ -31,43 +31,43 @@ impl ThirdParty {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let state = Arc::<Mutex<State>>::default();
-        let now = Arc::clone(&state);
-        let later = Arc::clone(&state);
+        let direct_state = Arc::clone(&state);
+        let delayed_state = Arc::clone(&state);
         let is_released = Arc::<Notify>::default();
         let release = Arc::clone(&is_released);
         let app = Router::new()
             .route(
-                "/held",
+                "/delayed",
                 get(async move || {
-                    later.lock().unwrap().asked.push(Instant::now());
+                    delayed_state.lock().unwrap().received.push(Instant::now());
                     is_released.notified().await;
-                    answer(&later.lock().unwrap())
+                    response(&delayed_state.lock().unwrap())
                 }),
             )
             .fallback(async move || {
-                let mut state = now.lock().unwrap();
-                state.asked.push(Instant::now());
-                answer(&state)
+                let mut state = direct_state.lock().unwrap();
+                state.received.push(Instant::now());
+                response(&state)
             });
         let server = tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
         Self { url, state, release, server }
     }
 
-    /// Answers so, until told otherwise.
-    pub(super) fn answers(&self, status: u16, headers: &[(&str, &str)]) {
+    /// Sets the response to all later requests.
+    pub(super) fn respond_with(&self, status: u16, headers: &[(&str, &str)]) {
         let headers = headers.iter().map(|(name, value)| (name.to_string(), value.to_string()));
-        self.state.lock().unwrap().answer = Some((status, headers.collect()));
+        self.state.lock().unwrap().response = Some((status, headers.collect()));
     }
 
-    /// When it was asked.
-    pub(super) fn asked(&self) -> Vec<Instant> {
-        self.state.lock().unwrap().asked.clone()
+    /// Returns the time of each request.
+    pub(super) fn received(&self) -> Vec<Instant> {
+        self.state.lock().unwrap().received.clone()
     }
 }
 
-fn answer(state: &State) -> Response<Body> {
-    let mut response = Response::new(Body::from("an answer"));
-    if let Some((status, headers)) = &state.answer {
+fn response(state: &State) -> Response<Body> {
+    let mut response = Response::new(Body::from("a response"));
+    if let Some((status, headers)) = &state.response {
         *response.status_mut() = StatusCode::from_u16(*status).unwrap();
         for (name, value) in headers {
             let name: axum::http::HeaderName = name.parse().unwrap();

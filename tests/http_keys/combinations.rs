@@ -1,4 +1,4 @@
-//! Several keys as one.
+//! Keys that combine several keys.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -11,13 +11,13 @@ fn text(key: &Key) -> Vec<u8> {
     key.of(&request(None, &[])).unwrap()
 }
 
-/// Bytes of which many have a meaning in the encoding.
+/// Generates bytes, many of them special in the encoding.
 fn part() -> impl Strategy<Value = Vec<u8>> {
     let byte = prop_oneof![4 => prop_oneof![Just(b'|'), Just(b'\\'), Just(b'a')], 1 => any::<u8>()];
     vec(byte, 0..6)
 }
 
-/// What its parts are, and whether they are nested.
+/// The parts of a combined key, possibly nested.
 #[derive(Clone, Debug, PartialEq)]
 enum Shape {
     One(Vec<u8>),
@@ -33,7 +33,7 @@ impl Shape {
     }
 }
 
-/// Two parts, each of them a pair or by itself.
+/// Generates two combined keys to compare: nested pairs, or flat lists of parts.
 fn shape() -> impl Strategy<Value = (Shape, Shape)> {
     let pair = || vec(part().prop_map(Shape::One), 2);
     prop_oneof![
@@ -53,13 +53,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4 * plan::sequences()))]
 
     #[test]
-    fn two_combinations_meet_only_if_all_their_parts_do((one, other) in shape()) {
+    fn combined_keys_are_equal_only_if_all_parts_are((one, other) in shape()) {
         prop_assert_eq!(text(&one.key()) == text(&other.key()), one == other);
     }
 }
 
 #[test]
-fn usual_parts_stay_readable() {
+fn common_parts_stay_readable() {
     let key =
         Key::all([Key::constant("203.0.113.7"), Key::constant("/login"), Key::constant("2001:db8::/64")]);
     assert_eq!(text(&key), b"203.0.113.7|/login|2001:db8::/64");
@@ -68,7 +68,7 @@ fn usual_parts_stay_readable() {
 }
 
 #[test]
-fn a_part_that_is_missing_is_a_key_that_is_missing() {
+fn missing_part_makes_the_key_missing() {
     let key = Key::all([Key::constant("a"), Key::header("x-api-key")]);
     assert_eq!(key.of(&request(None, &[])), None);
 }

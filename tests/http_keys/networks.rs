@@ -16,7 +16,7 @@ fn key_behind<N: ToNetwork>(proxies: impl IntoIterator<Item = N>) -> String {
 }
 
 #[test]
-fn text_of_a_network_or_an_address_is_trusted_as_its_value_is() {
+fn text_and_value_of_a_network_are_equivalent() {
     const CLIENT: &str = "203.0.113.7";
     let address = Ipv4Addr::new(10, 0, 0, 1);
     assert_eq!(key_behind(["10.0.0.0/8"]), CLIENT);
@@ -44,14 +44,14 @@ fn a_single_address_is_a_network_of_its_own() {
 }
 
 #[test]
-fn text_that_is_no_network_is_a_config_error_that_names_it_and_what_is_wrong() {
-    for (text, mistake) in [
+fn invalid_network_text_is_a_config_error_with_the_reason() {
+    for (text, reason) in [
         ("", "the text is empty"),
         ("10.0.0.0/33", "the prefix length \"33\" is not a number from 0 to 32"),
         ("10.0.0.0/", "the prefix length \"\" is not a number from 0 to 32"),
         ("10.0.0.0/255.0.0.0", "the prefix length \"255.0.0.0\" is not a number from 0 to 32"),
         ("2001:db8::/129", "the prefix length \"129\" is not a number from 0 to 128"),
-        ("10.0.0.0/8,10.0.0.1", "give each network as an item of its own"),
+        ("10.0.0.0/8,10.0.0.1", "pass each network as a separate item"),
         (
             "localhost",
             "\"localhost\" is not an IP address: use an address such as 10.0.0.1 or a network such as 10.0.0.0/8",
@@ -63,6 +63,6 @@ fn text_that_is_no_network_is_a_config_error_that_names_it_and_what_is_wrong() {
     ] {
         let error: Error = ClientIp::behind(["10.0.0.0/8", text]).unwrap_err();
         assert!(error.is_config(), "{text}: {error}");
-        assert_eq!(error.to_string(), format!("trusted proxy {text:?}: {mistake}"));
+        assert_eq!(error.to_string(), format!("trusted proxy {text:?}: {reason}"));
     }
 }

@@ -126,17 +126,17 @@ fn passed_on(
     write: impl Fn(IpAddr) -> String,
 ) -> Vec<Line> {
     let name = HeaderName::from_static(name);
-    let mut seen = client;
+    let mut sender = client;
     for &(proxy, is_in_its_own_line) in chain {
         let last = lines.iter_mut().rfind(|line| line.0 == name);
         match last {
             Some((_, value)) if !is_in_its_own_line => {
-                let appended = [value.as_bytes(), b", ", write(seen).as_bytes()].concat();
+                let appended = [value.as_bytes(), b", ", write(sender).as_bytes()].concat();
                 *value = HeaderValue::from_bytes(&appended).unwrap();
             }
-            _ => lines.push((name.clone(), HeaderValue::from_str(&write(seen)).unwrap())),
+            _ => lines.push((name.clone(), HeaderValue::from_str(&write(sender)).unwrap())),
         }
-        seen = proxy;
+        sender = proxy;
     }
     lines
 }
@@ -155,22 +155,22 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_client_sends_behind_proxies_it_is_counted_as_itself(
+    fn client_headers_behind_proxies_do_not_change_its_key(
         client in client(),
         chain in vec((proxy(), any::<bool>()), 1..5),
         lines in lines(),
     ) {
         let peer = chain.last().unwrap().0;
-        let itself = key(&ClientIp::peer(), &request(Some(client), &[]));
+        let own_key = key(&ClientIp::peer(), &request(Some(client), &[]));
         let [x_forwarded_for, forwarded, _] = settings();
 
         let sent = passed_on("x-forwarded-for", lines.clone(), client, &chain, |address| address.to_string());
-        prop_assert_eq!(key(&x_forwarded_for, &request(Some(peer), &sent)), &*itself);
-        prop_assert_eq!(key(&ClientIp::hops(chain.len()), &request(Some(peer), &sent)), &*itself);
+        prop_assert_eq!(key(&x_forwarded_for, &request(Some(peer), &sent)), &*own_key);
+        prop_assert_eq!(key(&ClientIp::hops(chain.len()), &request(Some(peer), &sent)), &*own_key);
 
         let sent = passed_on("forwarded", lines, client, &chain, for_pair);
-        prop_assert_eq!(key(&forwarded, &request(Some(peer), &sent)), &*itself);
-        prop_assert_eq!(key(&ClientIp::hops(chain.len()).forwarded(), &request(Some(peer), &sent)), &*itself);
+        prop_assert_eq!(key(&forwarded, &request(Some(peer), &sent)), &*own_key);
+        prop_assert_eq!(key(&ClientIp::hops(chain.len()).forwarded(), &request(Some(peer), &sent)), &*own_key);
     }
 
     /// The definition for a well-formed list: the first untrusted address from the right, else the leftmost
@@ -199,7 +199,7 @@ proptest! {
 /// Sends 1 MB, far more than any server accepts. The time must grow linearly with the size, not
 /// quadratically.
 #[test]
-fn a_million_bytes_of_anything_are_read_at_once() {
+fn headers_of_a_million_bytes_are_parsed_in_linear_time() {
     let pieces = [
         "10.0.0.1,",
         "\"",

@@ -1,4 +1,4 @@
-//! Tests each row of docs/spoofing.md.
+//! Tests each row of docs/reference/spoofing.md.
 
 use std::collections::HashSet;
 
@@ -36,8 +36,8 @@ fn header_line(cell: &str) -> (HeaderName, HeaderValue) {
     if let Some((before, (inside, after))) =
         value.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
     {
-        let (what, times) = inside.rsplit_once('×').unwrap();
-        text = format!("{before}{}{after}", what.repeat(times.parse().unwrap()));
+        let (repeated, times) = inside.rsplit_once('×').unwrap();
+        text = format!("{before}{}{after}", repeated.repeat(times.parse().unwrap()));
     }
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -60,8 +60,8 @@ fn header_line(cell: &str) -> (HeaderName, HeaderValue) {
 }
 
 #[test]
-fn each_trick_yields_the_key_that_the_table_says() {
-    let table = include_str!("../../docs/spoofing.md");
+fn each_trick_yields_the_documented_key() {
+    let table = include_str!("../../docs/reference/spoofing.md");
     let mut tricks = HashSet::new();
     for row in table.lines().filter(|line| line.starts_with("| ") && !line.contains("---")) {
         let [_, text, peer, lines, expected, _, _] = row.split('|').collect::<Vec<_>>()[..] else {
@@ -77,7 +77,7 @@ fn each_trick_yields_the_key_that_the_table_says() {
         let peer = (peer != "none").then(|| peer.parse().unwrap());
         let found = key(&setting(text), &request(peer, &lines));
         assert_eq!(format!("`{found}`"), expected.trim(), "{row}");
-        assert!(tricks.insert(row.rsplit_once('`').unwrap().0), "twice: {row}");
+        assert!(tricks.insert(row.rsplit_once('`').unwrap().0), "duplicate row: {row}");
     }
     assert!(tricks.len() >= 100, "only {} rows were found", tricks.len());
 }

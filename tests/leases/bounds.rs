@@ -18,7 +18,7 @@ const INSTANCES: usize = 3;
 const WINDOW_MS: u64 = 10_000;
 const LIMIT: u64 = 60;
 /// B and ℓ of the bound.
-const MOST: u64 = 10;
+const MAX_UNITS: u64 = 10;
 const HOLD_MS: u64 = 1_000;
 
 fn ms(ms: u64) -> Duration {
@@ -31,24 +31,24 @@ type Admitted = BTreeMap<u64, u64>;
 /// Each instance is a gate with its own leases, as in separate processes.
 async fn attack(world: &World, name: &str, quota: Quota, seed: u64) -> Admitted {
     let mut random = StdRng::seed_from_u64(seed);
-    let lease = lease().max_units(MOST).hold(ms(HOLD_MS));
+    let lease = lease().max_units(MAX_UNITS).hold(ms(HOLD_MS));
     let instances: [Gate; INSTANCES] = std::array::from_fn(|_| world.limiter.gate(name, quota).leased(lease));
     let (mut now, mut admitted) = (0, Admitted::new());
     while now < 4 * WINDOW_MS {
         for gate in &instances {
             // The instance hoards, spends its leases, or takes all remaining units.
-            let asks = match random.random_range(0..8) {
+            let checks = match random.random_range(0..8) {
                 0..3 => 0,
                 3..6 => random.random_range(0..10),
                 // Only at the start of a window: an instance cannot hoard units of an exhausted limit.
                 _ if now % WINDOW_MS < WINDOW_MS / 20 => 2 * LIMIT,
                 _ => 4,
             };
-            let asks_store = random.random_bool(0.6);
-            for _ in 0..asks {
+            let uses_store = random.random_bool(0.6);
+            for _ in 0..checks {
                 let decision = match gate.try_check("x") {
                     Some(decision) => decision,
-                    None if asks_store => gate.check("x").await.unwrap(),
+                    None if uses_store => gate.check("x").await.unwrap(),
                     None => break,
                 };
                 if !decision.is_allowed() {
@@ -81,13 +81,13 @@ async fn attack(world: &World, name: &str, quota: Quota, seed: u64) -> Admitted 
 }
 
 /// Returns the maximum number of admissions in an interval of `length` ms that begins with an admission.
-fn most_within(admitted: &Admitted, length: u64) -> u64 {
+fn max_within(admitted: &Admitted, length: u64) -> u64 {
     let within = |start: u64| admitted.range(start..start + length).map(|(_, units)| units).sum();
     admitted.keys().map(|start| within(*start)).max().unwrap_or(0)
 }
 
 behaviours! {
-    async fn a_token_bucket_admits_its_capacity_its_rate_and_what_can_be_hoarded(world) {
+    async fn a_token_bucket_admits_at_most_its_capacity_its_rate_and_the_hoarded_units(world) {
         let quota = Quota::token_bucket(LIMIT, Rate::new(LIMIT, ms(WINDOW_MS)));
         for seed in seeds() {
             world.set(Duration::ZERO);
@@ -98,7 +98,7 @@ behaviours! {
                     let units: u64 = admitted.range(start..=end).map(|(_, units)| units).sum();
                     // cap + r·T + min(I·B, r·ℓ), in thousandths.
                     let rate = LIMIT * 1_000 / WINDOW_MS;
-                    let hoarded = (INSTANCES as u64 * MOST * 1_000).min(rate * HOLD_MS);
+                    let hoarded = (INSTANCES as u64 * MAX_UNITS * 1_000).min(rate * HOLD_MS);
                     let bound = LIMIT * 1_000 + rate * (end - start) + hoarded;
                     assert!(units * 1_000 <= bound, "seed {seed}: {units} from {start} to {end} ms");
                 }
@@ -107,7 +107,7 @@ behaviours! {
         }
     }
 
-    async fn a_window_admits_its_limit_and_nothing_more(world) {
+    async fn a_window_admits_at_most_its_limit(world) {
         let quota = Quota::fixed_window(LIMIT, ms(WINDOW_MS)).aligned_to_clock();
         for seed in seeds() {
             world.set(Duration::ZERO);
@@ -120,7 +120,7 @@ behaviours! {
         }
     }
 
-    async fn a_counter_admits_in_its_windows_what_its_definition_admits(world) {
+    async fn a_counter_admits_at_most_its_defined_estimate(world) {
         let quota = Quota::sliding_counter(LIMIT, ms(WINDOW_MS));
         for seed in seeds() {
             world.set(Duration::ZERO);
@@ -138,22 +138,22 @@ behaviours! {
         }
     }
 
-    async fn a_log_admits_its_limit_and_what_can_be_hoarded(world) {
+    async fn a_log_admits_at_most_its_limit_and_the_hoarded_units(world) {
         let quota = Quota::sliding_log(LIMIT, ms(WINDOW_MS));
         for seed in seeds() {
             world.set(Duration::ZERO);
             let admitted = attack(world, &format!("log{seed}"), quota, seed).await;
-            let hoarded = LIMIT.min(INSTANCES as u64 * MOST);
-            let most = most_within(&admitted, WINDOW_MS);
-            assert!(most <= LIMIT + hoarded, "seed {seed}: {most}");
+            let hoarded = LIMIT.min(INSTANCES as u64 * MAX_UNITS);
+            let max = max_within(&admitted, WINDOW_MS);
+            assert!(max <= LIMIT + hoarded, "seed {seed}: {max}");
             // Over the window minus the hold time, there is no excess.
-            let most = most_within(&admitted, WINDOW_MS - HOLD_MS);
-            assert!(most <= LIMIT, "seed {seed}: {most} in {} ms", WINDOW_MS - HOLD_MS);
+            let max = max_within(&admitted, WINDOW_MS - HOLD_MS);
+            assert!(max <= LIMIT, "seed {seed}: {max} in {} ms", WINDOW_MS - HOLD_MS);
         }
     }
 
     /// The bound is reached, so it cannot be tightened.
-    async fn a_hoarder_exceeds_a_token_bucket_by_what_it_holds_and_no_more(world) {
+    async fn a_hoarder_exceeds_a_token_bucket_by_at_most_its_held_units(world) {
         // Ten units per ms: r·ℓ is 10000, and I·B is smaller.
         let quota = Quota::token_bucket(1_000, Rate::new(10_000, ms(1_000)));
         let gate = world.limiter.gate("reached", quota).leased(lease().max_units(40).hold(ms(1_000)));
@@ -170,7 +170,7 @@ behaviours! {
             admitted += 1;
         }
         // A refill may have taken units that are not spent yet.
-        soon("more than the capacity", async || admitted + gate.lease_stats().held > 1_000).await;
+        soon("admissions exceed the capacity", async || admitted + gate.lease_stats().held > 1_000).await;
         assert!(held >= 24);
         assert!(admitted <= 1_000 + 40, "{admitted}");
         soon("refills are done", async || {

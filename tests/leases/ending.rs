@@ -1,4 +1,4 @@
-//! How leases end, and where their unspent units go.
+//! Tests how leases end, and where their unspent units go.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::support::fixture::{builder, limiter, namespace, soon};
 const MS: Duration = Duration::from_millis(1);
 
 behaviours! {
-    async fn a_lease_ends_with_its_hold_and_is_given_back(world) {
+    async fn a_lease_ends_after_its_hold_and_is_given_back(world) {
         for gate in gates(&world.limiter, 1_000, lease().hold(HOLD).max_units(4)) {
             let used = get_lease(&gate, "x").await;
             world.advance(HOLD - MS);
@@ -26,7 +26,7 @@ behaviours! {
             assert!(left.is_none_or(|left| left < taken - 2), "{left:?} of {taken}: {gate:?}");
             // A refill that was on its way is valid for a further hold.
             let mut ended = 0;
-            soon("all has ended", async || {
+            soon("all leases have ended", async || {
                 let taken = gate.lease_stats().taken;
                 if taken > ended {
                     ended = taken;
@@ -35,7 +35,7 @@ behaviours! {
                 gate.lease_stats().keys == 0
             })
             .await;
-            soon("all is given back", async || gate.lease_stats().held == 0).await;
+            soon("all units are given back", async || gate.lease_stats().held == 0).await;
             let stats = gate.lease_stats();
             assert_eq!(stats.stranded, 0);
             assert!(stats.returned > 0);
@@ -49,12 +49,12 @@ behaviours! {
         }
     }
 
-    async fn an_unused_lease_costs_nothing_once_it_has_ended(world) {
+    async fn an_unused_lease_charges_nothing_after_its_end(world) {
         for gate in gates(&world.limiter, 1_000, lease().hold(HOLD).max_units(2)) {
             let used = get_lease(&gate, "x").await;
             world.advance(HOLD);
             assert!(gate.try_check("x").is_none());
-            soon("it is given back", async || gate.lease_stats().returned == 2).await;
+            soon("the lease is given back", async || gate.lease_stats().returned == 2).await;
             let peek = gate.peek("x").await.unwrap();
             // The bucket drains 16.7 units per second, so it is empty.
             let used = if gate.name() == Some("token") { 0 } else { used };
@@ -75,13 +75,13 @@ behaviours! {
             assert!(gate.try_check("x").is_some(), "{gate:?}");
             world.set(end);
             assert!(gate.try_check("x").is_none(), "{gate:?}");
-            soon("what was left is given back", async || gate.lease_stats().returned > 0).await;
+            soon("the remaining units are given back", async || gate.lease_stats().returned > 0).await;
             assert_adds_up(&gate);
             gate.reset("x").await.unwrap();
         }
     }
 
-    async fn in_a_window_never_more_than_the_limit_is_spent(world) {
+    async fn a_leased_window_never_admits_more_than_its_limit(world) {
         let [_, fixed, clock, ..] = gates(&world.limiter, 50, lease().hold(MINUTE * 10).max_units(20));
         for gate in [fixed, clock] {
             for minute in 0..4 {
@@ -101,16 +101,16 @@ behaviours! {
         }
     }
 
-    async fn the_last_gate_gives_all_back(world) {
+    async fn dropping_the_last_clone_gives_all_units_back(world) {
         for gate in gates(&world.limiter, 1_000, lease().max_units(100)) {
             let spent = grow(&gate, "x", 20).await;
             let unleased = world.limiter.gate(gate.name().unwrap(), *quota_of(&gate));
             let clone = gate.clone();
             drop(gate);
             tokio::task::yield_now().await;
-            assert!(clone.try_check("x").is_some(), "another clone has it still");
+            assert!(clone.try_check("x").is_some(), "another clone still has the lease");
             drop(clone);
-            soon("all is given back", async || {
+            soon("all units are given back", async || {
                 unleased.peek("x").await.unwrap().remaining() == 1_000 - spent - 1
             })
             .await;
@@ -133,7 +133,7 @@ fn quota_of(gate: &tidegate::Gate) -> &'static Quota {
 }
 
 #[tokio::test]
-async fn a_shutdown_gives_all_back_before_it_returns() {
+async fn a_shutdown_gives_all_units_back_before_it_returns() {
     let (server, namespace) = (harness::shared(), namespace());
     let open = || builder(server.url()).namespace(&namespace).build().unwrap();
     let (one, other) = (open(), open());
@@ -156,7 +156,7 @@ async fn a_shutdown_gives_all_back_before_it_returns() {
 }
 
 #[tokio::test]
-async fn a_gate_dropped_just_before_a_shutdown_gives_back_too() {
+async fn a_gate_dropped_just_before_a_shutdown_gives_its_units_back() {
     let (server, namespace) = (harness::shared(), namespace());
     let open = || builder(server.url()).namespace(&namespace).build().unwrap();
     let (one, quota) = (open(), Quota::sliding_log(1_000, MINUTE * 60));
@@ -184,7 +184,7 @@ async fn while_redis_is_down_leases_are_spent_until_they_end() {
     }
     clock.advance(HOLD);
     assert_eq!(gate.check("x").await.unwrap().source(), Source::Closed);
-    soon("what was left is stranded", async || {
+    soon("the remaining units are stranded", async || {
         clock.advance(MS);
         let stats = gate.lease_stats();
         stats.held == 0 && stats.stranded > 0
@@ -213,13 +213,13 @@ fn a_lease_outlives_the_runtime_of_its_callers() {
 
 /// The background jobs of this limiter run on the runtime of the caller.
 #[test]
-fn with_a_manual_clock_a_lease_ends_with_its_runtime_and_another_runtime_begins_anew() {
+fn with_a_manual_clock_a_lease_ends_with_its_runtime_and_another_runtime_starts_a_new_one() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let limiter = Limiter::in_memory_with(ManualClock::new());
     let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(lease());
     let first = runtime();
     first.block_on(get_lease(&gate, "x"));
-    assert!(gate.try_check("x").is_some(), "without a runtime at hand");
+    assert!(gate.try_check("x").is_some(), "outside a runtime");
     drop(first);
     assert!(gate.try_check("x").is_none());
     let stats = gate.lease_stats();
@@ -240,7 +240,7 @@ fn with_a_manual_clock_a_lease_ends_with_its_runtime_and_another_runtime_begins_
 }
 
 #[tokio::test]
-async fn a_check_that_is_dropped_under_way_harms_no_lease() {
+async fn a_check_dropped_in_flight_does_not_affect_leases() {
     let server = harness::shared();
     let limiter = limiter(&server);
     let gate = limiter.gate("gate", Quota::fixed_window(100_000, MINUTE * 60)).leased(lease().max_units(50));

@@ -1,4 +1,4 @@
-//! Leases of several processes, of which one hoards, and one is killed.
+//! Tests leases of several processes: one hoards units, and one is killed.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use crate::support::fixture::{HOUR, PATIENCE, namespace, soon};
 use crate::support::instance::Instance;
 
-/// What an instance is told: url, namespace, gate and job, separated by spaces.
-const ORDERS: &str = "TIDEGATE_TEST_LEASING_INSTANCE";
+/// The environment variable with an instance's arguments: URL, namespace, gate and job, separated by spaces.
+const ARGUMENTS: &str = "TIDEGATE_TEST_LEASING_INSTANCE";
 const WINDOW: Duration = Duration::from_millis(500);
 const HOLD: Duration = Duration::from_millis(150);
 const LIMIT: u64 = 100;
-const MOST: u64 = 12;
+const MAX_UNITS: u64 = 12;
 const HONEST: usize = 3;
 
 fn quotas() -> [(&'static str, Quota); 4] {
@@ -36,7 +36,7 @@ fn gate(url: &str, namespace: &str, name: &str) -> Gate {
 }
 
 fn lease() -> Lease {
-    Lease::new().max_units(MOST).hold(HOLD)
+    Lease::new().max_units(MAX_UNITS).hold(HOLD)
 }
 
 #[tokio::test]
@@ -44,7 +44,7 @@ async fn a_fleet_with_a_hoarder_stays_within_the_bound_of_each_algorithm() {
     let (server, namespace) = (harness::shared(), namespace());
     for (name, quota) in quotas() {
         let mut fleet = vec![spawn(server.url(), &namespace, name, "hoard")];
-        fleet.extend((0..HONEST).map(|_| spawn(server.url(), &namespace, name, "ask")));
+        fleet.extend((0..HONEST).map(|_| spawn(server.url(), &namespace, name, "check")));
         for instance in &mut fleet {
             instance.says().await;
         }
@@ -53,19 +53,19 @@ async fn a_fleet_with_a_hoarder_stays_within_the_bound_of_each_algorithm() {
         }
         let (mut admitted, mut error_us, mut leased) = (BTreeMap::<u64, u64>::new(), 0, 0);
         for instance in &mut fleet {
-            let says = instance.says().await;
-            error_us = error_us.max(says["error_us"].as_u64().unwrap());
-            leased += says["leased"].as_u64().unwrap();
-            for time in says["admitted"].as_array().unwrap() {
+            let result = instance.says().await;
+            error_us = error_us.max(result["error_us"].as_u64().unwrap());
+            leased += result["leased"].as_u64().unwrap();
+            for time in result["admitted"].as_array().unwrap() {
                 *admitted.entry(time.as_u64().unwrap()).or_default() += 1;
             }
         }
         let total: u64 = admitted.values().sum();
         eprintln!("{quota}: {total} admitted, {leased} from leases, times within {error_us} us");
         assert!(leased * 50 >= total, "{quota}: only {leased} of {total} were leased");
-        assert!(total >= LIMIT, "{quota}: {total} admitted are no load");
+        assert!(total >= LIMIT, "{quota}: only {total} admitted");
         for (start, end, units) in intervals(&admitted) {
-            // Both ends may be off by as much.
+            // Each end of the interval may be off by `error_us`.
             let length = end - start + 2 * error_us;
             let excess = bound(&quota, length).map_or(0, |bound| units.saturating_sub(bound));
             assert_eq!(excess, 0, "{quota}: {units} in {length} us");
@@ -73,20 +73,20 @@ async fn a_fleet_with_a_hoarder_stays_within_the_bound_of_each_algorithm() {
     }
 }
 
-/// Units that may be admitted in an interval (µs); `None` if that depends on
-/// where it lies.
+/// Returns how many units may be admitted in an interval (µs), or `None` if that depends on the position of
+/// the interval.
 fn bound(quota: &Quota, length: u64) -> Option<u64> {
     let (window, hold) = (WINDOW.as_micros() as u64, HOLD.as_micros() as u64);
-    let held = (HONEST as u64 + 1) * MOST;
+    let held = (HONEST as u64 + 1) * MAX_UNITS;
     match quota.algorithm() {
         "token_bucket" => Some(LIMIT + LIMIT * length / window + held.min((LIMIT * hold).div_ceil(window))),
         "sliding_log" => (length <= window).then_some(LIMIT + held.min(LIMIT)),
-        // So many windows by the clock can lie in it, or reach into it.
+        // The number of clock windows that can overlap the interval.
         _ => Some(LIMIT * (length / window + 2)),
     }
 }
 
-/// Every interval that begins and ends with an admission.
+/// Returns every interval that begins and ends with an admission: start, end and admitted units.
 fn intervals(admitted: &BTreeMap<u64, u64>) -> Vec<(u64, u64, u64)> {
     let mut sum = 0;
     let sums: Vec<(u64, u64, u64)> = admitted
@@ -104,14 +104,14 @@ fn intervals(admitted: &BTreeMap<u64, u64>) -> Vec<(u64, u64, u64)> {
 }
 
 #[tokio::test]
-async fn a_killed_process_loses_what_it_held_and_invents_nothing() {
+async fn a_killed_process_loses_its_held_units_and_creates_none() {
     let (server, namespace) = (harness::shared(), namespace());
     let mut victim = spawn(server.url(), &namespace, SCARCE.0, "hold");
     victim.says().await;
     victim.start().await;
-    let says = victim.says().await;
-    let (admitted, held) = (says["admitted"].as_u64().unwrap(), says["held"].as_u64().unwrap());
-    assert!(held > 0 && held <= MOST, "{says}");
+    let result = victim.says().await;
+    let (admitted, held) = (result["admitted"].as_u64().unwrap(), result["held"].as_u64().unwrap());
+    assert!(held > 0 && held <= MAX_UNITS, "{result}");
     victim.process.kill().await.unwrap();
 
     let gate = gate(server.url(), &namespace, SCARCE.0);
@@ -120,22 +120,24 @@ async fn a_killed_process_loses_what_it_held_and_invents_nothing() {
         others += 1;
     }
     let limit = SCARCE.1.limit();
-    // What it had just asked for belongs to the most that it held, too.
-    let all = admitted + others;
-    assert!(all <= limit, "{admitted} by the victim and {others} by others");
-    assert!(all >= limit - MOST, "{all} of {limit}, and the victim held {held}");
+    // The units of the victim's take in flight count towards its maximum, too.
+    let total = admitted + others;
+    assert!(total <= limit, "{admitted} by the victim and {others} by others");
+    assert!(total >= limit - MAX_UNITS, "{total} of {limit}, and the victim held {held}");
 }
 
 fn spawn(url: &str, namespace: &str, gate: &str, job: &str) -> Instance {
-    Instance::spawn("leases::fleet::leasing_instance", ORDERS, &[url, namespace, gate, job])
+    Instance::spawn("leases::fleet::leasing_instance", ARGUMENTS, &[url, namespace, gate, job])
 }
 
-/// Not a test of its own: what the processes of the tests above run.
+/// Not a test of its own: the processes of the tests above run it.
 #[tokio::test]
-#[ignore = "run by the others"]
+#[ignore = "run by the other tests"]
 async fn leasing_instance() {
-    let Ok(orders) = std::env::var(ORDERS) else { return };
-    let [url, namespace, name, job] = *orders.split(' ').collect::<Vec<_>>() else { panic!("{orders}") };
+    let Ok(arguments) = std::env::var(ARGUMENTS) else { return };
+    let [url, namespace, name, job] = *arguments.split(' ').collect::<Vec<_>>() else {
+        panic!("{arguments}")
+    };
     let gate = gate(url, namespace, name);
     let _ = gate.peek("hot").await.unwrap();
     say(&json!({"ready": true}));
@@ -150,7 +152,7 @@ async fn leasing_instance() {
     let _ = input.next_line().await;
 }
 
-#[expect(clippy::print_stdout, reason = "how an instance answers")]
+#[expect(clippy::print_stdout, reason = "the test reads results from stdout")]
 fn say(line: &Value) {
     println!("\n{line}");
 }
@@ -159,7 +161,7 @@ async fn work(gate: &Gate, job: &str) -> Value {
     if job == "hold" {
         return hold(&gate.clone().leased(lease().hold(HOUR))).await;
     }
-    // The server's time by this process's: of three attempts the closest.
+    // Maps this process's clock to the server's, by the most exact of three attempts.
     let mut origin: Option<(Instant, u64, u64)> = None;
     for _ in 0..3 {
         let sent = Instant::now();
@@ -172,11 +174,12 @@ async fn work(gate: &Gate, job: &str) -> Value {
     let (sent, now_us, error_us) = origin.unwrap();
     let gate = gate.clone().leased(lease());
     let (mut admitted, mut leased) = (Vec::new(), 0);
-    let mut note = |decision: &tidegate::Decision, before: Instant| {
+    let mut record = |decision: &tidegate::Decision, before: Instant| {
         if decision.is_allowed() {
             let is_leased = decision.source() == Source::Lease;
             leased += u64::from(is_leased);
-            // A lease's end is looked at after it was asked.
+            // The gate compares the lease's end with a time after `before`. So `before` is the earliest
+            // possible time of the admission.
             let local = now_us + (before - sent).as_micros() as u64;
             admitted.push(if is_leased { local } else { decision.server_now_us() });
         }
@@ -184,15 +187,15 @@ async fn work(gate: &Gate, job: &str) -> Value {
     };
     while sent.elapsed() < 4 * WINDOW {
         if job == "hoard" {
-            // Gets a lease, lets it lie, and spends it in its last moments.
+            // Takes a lease, holds it, and spends it just before it ends.
             let held_since = Instant::now();
-            while gate.lease_stats().held < MOST / 2 && held_since.elapsed() < HOLD {
+            while gate.lease_stats().held < MAX_UNITS / 2 && held_since.elapsed() < HOLD {
                 let before = Instant::now();
-                note(&gate.check("hot").await.unwrap(), before);
+                record(&gate.check("hot").await.unwrap(), before);
                 tokio::task::yield_now().await;
             }
             let until = Instant::now() + HOLD * 9 / 10;
-            soon("the last moment", async || Instant::now() >= until).await;
+            soon("the lease is about to end", async || Instant::now() >= until).await;
         }
         loop {
             let before = Instant::now();
@@ -201,7 +204,7 @@ async fn work(gate: &Gate, job: &str) -> Value {
                 None if job == "hoard" => break,
                 None => gate.check("hot").await.unwrap(),
             };
-            if !note(&decision, before) || sent.elapsed() >= 4 * WINDOW {
+            if !record(&decision, before) || sent.elapsed() >= 4 * WINDOW {
                 break;
             }
             // Lets the refill arrive: the instance has one thread.
@@ -212,12 +215,12 @@ async fn work(gate: &Gate, job: &str) -> Value {
     json!({"admitted": admitted, "leased": leased, "error_us": error_us})
 }
 
-/// Spends until much is held, and says so.
+/// Spends until the lease holds at least half of `MAX_UNITS`, and returns the counts.
 async fn hold(gate: &Gate) -> Value {
     let mut admitted = 0;
-    soon("much is held", async || {
+    soon("enough units are held", async || {
         admitted += u64::from(gate.check("hot").await.unwrap().is_allowed());
-        gate.lease_stats().held >= MOST / 2
+        gate.lease_stats().held >= MAX_UNITS / 2
     })
     .await;
     json!({"admitted": admitted, "held": gate.lease_stats().held})

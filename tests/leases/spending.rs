@@ -1,4 +1,4 @@
-//! What a lease answers, and when it has to be asked elsewhere.
+//! Tests which checks a lease decides, and which go to the store.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,7 +12,7 @@ use crate::behaviours;
 use crate::support::fixture::{builder, soon};
 
 behaviours! {
-    async fn without_a_lease_nothing_is_known_without_asking(world) {
+    async fn try_check_returns_none_without_a_lease(world) {
         let unleased = world.limiter.gate("unleased", Quota::fixed_window(9, MINUTE));
         for _ in 0..9 {
             assert!(unleased.try_check("x").is_none());
@@ -23,11 +23,11 @@ behaviours! {
                 assert!(gate.try_check("x").is_none());
                 assert_ne!(gate.check("x").await.unwrap().source(), Source::Lease);
             }
-            assert_eq!(gate.lease_stats().keys, 0, "three asks are too few");
+            assert_eq!(gate.lease_stats().keys, 0, "three checks are too few");
         }
     }
 
-    async fn what_is_asked_often_is_spent_from_a_lease(world) {
+    async fn frequent_checks_are_spent_from_a_lease(world) {
         for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             let used = get_lease(&gate, "x").await;
             let before = gate.peek("x").await.unwrap();
@@ -39,7 +39,7 @@ behaviours! {
             assert_eq!(first.retry_after(), Duration::ZERO);
             assert_eq!(first.reset_after(), before.reset_after(), "{gate:?}");
             assert_eq!(first.server_now_us(), before.server_now_us());
-            assert!(gate.try_check("y").is_none(), "another key's");
+            assert!(gate.try_check("y").is_none(), "the lease belongs to another key");
             assert_adds_up(&gate);
         }
     }
@@ -52,7 +52,7 @@ behaviours! {
         }
     }
 
-    async fn never_more_is_held_than_the_most(world) {
+    async fn a_lease_never_holds_more_than_max_units(world) {
         for gate in gates(&world.limiter, 1_000, lease().max_units(10)) {
             let (mut from_lease, mut from_store) = (0, 0);
             for _ in 0..300 {
@@ -65,7 +65,7 @@ behaviours! {
             }
             assert!(from_lease > 0, "{gate:?}");
             assert_eq!(gate.lease_stats().spent, from_lease);
-            soon("all is counted in the store", async || {
+            soon("the store has counted all units", async || {
                 let taken = gate.lease_stats().taken;
                 gate.peek("x").await.unwrap().remaining() == 1_000 - from_store - taken
             })
@@ -74,35 +74,35 @@ behaviours! {
         }
     }
 
-    async fn a_block_grows_with_the_demand_up_to_the_most(world) {
+    async fn a_block_grows_with_the_demand_up_to_max_units(world) {
         for gate in gates(&world.limiter, 10_000, lease().max_units(64)) {
             grow(&gate, "x", 40).await;
             assert!(gate.try_check_cost("x", 20).is_some(), "{:?}", gate.lease_stats());
         }
     }
 
-    async fn a_cost_that_the_lease_has_not_is_asked_of_the_store(world) {
+    async fn a_cost_above_the_units_left_goes_to_the_store(world) {
         for gate in gates(&world.limiter, 1_000, lease().max_units(8)) {
             get_lease(&gate, "x").await;
             assert!(gate.try_check_cost("x", 0).is_none(), "a peek");
-            assert!(gate.try_check_cost("x", 3).is_none(), "two are there");
+            assert!(gate.try_check_cost("x", 3).is_none(), "the lease holds only two units");
             assert!(gate.try_check_cost("x", u64::MAX).is_none());
-            let asked = gate.check_cost("x", 3).await.unwrap();
-            assert!(asked.is_allowed() && asked.source() != Source::Lease);
-            // It makes the next block large enough.
-            soon("a block for that cost", async || gate.lease_stats().held >= 6).await;
+            let decision = gate.check_cost("x", 3).await.unwrap();
+            assert!(decision.is_allowed() && decision.source() != Source::Lease);
+            // This check makes the next block large enough.
+            soon("a block large enough for that cost", async || gate.lease_stats().held >= 6).await;
             assert_eq!(gate.try_check_cost("x", 3).unwrap().source(), Source::Lease);
             assert!(gate.lease_stats().held <= 8);
             for _ in 0..6 {
                 let large = gate.check_cost("x", 9).await.unwrap();
-                assert!(large.is_allowed() && large.source() != Source::Lease, "above the most");
+                assert!(large.is_allowed() && large.source() != Source::Lease, "a cost above max_units");
             }
             assert!(gate.check_cost("x", 1_001).await.unwrap_err().is_over_capacity());
             assert_adds_up(&gate);
         }
     }
 
-    async fn with_nothing_to_lease_it_is_as_without_leases(world) {
+    async fn settings_that_disable_leasing_behave_like_no_lease(world) {
         let none = [lease().max_units(0), lease().hold(Duration::ZERO), Lease::new().max_keys(0)];
         for gate in none.into_iter().flat_map(|lease| gates(&world.limiter, 1_000, lease)) {
             for _ in 0..10 {
@@ -113,7 +113,7 @@ behaviours! {
         }
     }
 
-    async fn what_cannot_be_leased_says_so_at_every_ask(world) {
+    async fn every_check_of_a_quota_that_cannot_be_leased_is_a_config_error(world) {
         let quotas = [Quota::leaky_bucket(5, Rate::per_second(1)), Quota::sliding_log(5, MINUTE).count_denied()];
         for quota in quotas {
             let gate = world.limiter.gate("gate", quota).leased(lease());
@@ -124,7 +124,7 @@ behaviours! {
         }
     }
 
-    async fn hostile_keys_have_leases_of_their_own(world) {
+    async fn hostile_keys_have_separate_leases(world) {
         let long = [vec![0; 24], vec![0; 25], vec![b'k'; 300], vec![b'k'; 301]];
         let keys: Vec<&[u8]> = [&b""[..], b"\0", b"{x}", b"*", b"a\r\nb", b"\xff\xfe"]
             .into_iter()
@@ -132,7 +132,7 @@ behaviours! {
             .collect();
         for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             for key in &keys {
-                assert!(gate.try_check(key).is_none(), "{key:?} has another's lease");
+                assert!(gate.try_check(key).is_none(), "{key:?} has the lease of another key");
                 for _ in 0..4 {
                     assert!(gate.check(key).await.unwrap().is_allowed());
                 }
@@ -142,7 +142,7 @@ behaviours! {
         }
     }
 
-    async fn leases_are_bounded_by_their_number_of_keys(world) {
+    async fn the_number_of_leased_keys_is_bounded(world) {
         for gate in gates(&world.limiter, 1_000, Lease::new().max_keys(8).max_units(2)) {
             for key in 0..60 {
                 for _ in 0..5 {
@@ -152,8 +152,8 @@ behaviours! {
             }
             soon("leases", async || gate.lease_stats().keys == 8).await;
             assert!(gate.lease_stats().held <= 16);
-            // Unused, they make place for others.
-            soon("they end", async || {
+            // Unused leases end and make room for other keys.
+            soon("the leases end", async || {
                 world.advance(HOLD);
                 gate.lease_stats().keys == 0
             })
@@ -163,15 +163,15 @@ behaviours! {
         }
     }
 
-    async fn an_exhausted_limit_is_not_exceeded_and_not_asked_for_in_vain(world) {
+    async fn leases_do_not_exceed_an_exhausted_limit(world) {
         for gate in gates(&world.limiter, 40, lease().max_units(8)) {
             let mut admitted = 0;
             for _ in 0..200 {
                 admitted += u64::from(gate.check("x").await.unwrap().is_allowed());
                 tokio::task::yield_now().await;
             }
-            soon("what is leased is spent", async || {
-                admitted += u64::from(gate.try_check("x").is_some_and(|it| it.is_allowed()));
+            soon("the leased units are spent", async || {
+                admitted += u64::from(gate.try_check("x").is_some_and(|decision| decision.is_allowed()));
                 gate.lease_stats().held == 0
             })
             .await;
@@ -185,10 +185,10 @@ behaviours! {
         for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             get_lease(&gate, "x").await;
             let before = gate.peek("x").await.unwrap().remaining();
-            let held = gate.reserve("x", 2).await.unwrap();
-            assert_eq!(held.decision().source(), Source::Lease);
-            held.commit(1).await.unwrap();
-            soon("what is not leased anew is back", async || {
+            let reservation = gate.reserve("x", 2).await.unwrap();
+            assert_eq!(reservation.decision().source(), Source::Lease);
+            reservation.commit(1).await.unwrap();
+            soon("the units that are not leased again are back", async || {
                 let stats = gate.lease_stats();
                 gate.peek("x").await.unwrap().remaining() == before + 1 + 2 - stats.taken
             })
@@ -196,7 +196,7 @@ behaviours! {
         }
     }
 
-    async fn what_is_leased_outlives_a_block_and_not_a_reset(world) {
+    async fn leased_units_survive_a_block_but_not_a_reset(world) {
         for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             get_lease(&gate, "x").await;
             get_lease(&gate, "y").await;
@@ -209,7 +209,7 @@ behaviours! {
         }
     }
 
-    async fn until_allowed_takes_what_is_leased(world) {
+    async fn until_allowed_spends_leased_units(world) {
         for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             get_lease(&gate, "x").await;
             let decision = gate.until_allowed("x", Duration::ZERO).await.unwrap();
@@ -219,14 +219,14 @@ behaviours! {
 }
 
 #[derive(Clone, Default)]
-struct Heard {
+struct Events {
     decided: Arc<AtomicUsize>,
     called: Arc<AtomicUsize>,
     leased: Arc<AtomicUsize>,
     returned: Arc<AtomicUsize>,
 }
 
-impl Observer for Heard {
+impl Observer for Events {
     fn decided(&self, decision: &tidegate::Decision) {
         self.decided.fetch_add(usize::from(decision.source() == Source::Lease), Ordering::Relaxed);
     }
@@ -246,37 +246,37 @@ impl Observer for Heard {
 }
 
 #[tokio::test]
-async fn an_observer_is_told_of_every_unit() {
-    let heard = Heard::default();
-    let limiter = Limiter::builder().in_memory().observer(heard.clone()).build().unwrap();
+async fn an_observer_is_notified_of_every_unit() {
+    let events = Events::default();
+    let limiter = Limiter::builder().in_memory().observer(events.clone()).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(lease().max_units(2));
     get_lease(&gate, "x").await;
     assert!(gate.try_check("x").is_some());
     limiter.shutdown().await;
     let stats = gate.lease_stats();
-    assert_eq!(heard.decided.load(Ordering::Relaxed), 1);
-    assert_eq!(heard.leased.load(Ordering::Relaxed) as u64, stats.taken);
-    assert_eq!(heard.returned.load(Ordering::Relaxed) as u64, stats.returned);
+    assert_eq!(events.decided.load(Ordering::Relaxed), 1);
+    assert_eq!(events.leased.load(Ordering::Relaxed) as u64, stats.taken);
+    assert_eq!(events.returned.load(Ordering::Relaxed) as u64, stats.returned);
     assert_eq!((stats.spent, stats.held, stats.returned), (1, 0, stats.taken - 1));
 }
 
 #[tokio::test]
-async fn a_denied_key_is_no_load() {
-    let heard = Heard::default();
-    let limiter = Limiter::builder().in_memory().observer(heard.clone()).build().unwrap();
+async fn a_denied_key_causes_no_extra_calls() {
+    let events = Events::default();
+    let limiter = Limiter::builder().in_memory().observer(events.clone()).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(20, MINUTE * 60)).leased(lease());
     for _ in 0..50 {
         let _ = gate.check("x").await.unwrap();
         tokio::task::yield_now().await;
     }
-    let calls = heard.called.swap(0, Ordering::Relaxed);
+    let calls = events.called.swap(0, Ordering::Relaxed);
     assert!(calls < 60, "{calls}");
     for _ in 0..1_000 {
         assert!(!gate.check("x").await.unwrap().is_allowed());
         tokio::task::yield_now().await;
     }
-    let calls = heard.called.load(Ordering::Relaxed);
-    assert!(calls < 1_020, "{calls} calls for 1000 asks");
+    let calls = events.called.load(Ordering::Relaxed);
+    assert!(calls < 1_020, "{calls} calls for 1000 checks");
 }
 
 /// A check that was sent before a refill arrived is answered after it, and must not request another refill.

@@ -1,4 +1,4 @@
-//! Each alert fires when its cause is there, waits as long as it says, and has its page.
+//! Tests that each alert fires for its cause, after its configured time, and has a section in the runbook.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,30 +13,30 @@ use super::server::{Scraping, soon};
 use super::service::{Followed, Load, Service};
 use crate::support::fixture::{HOUR, namespace};
 
-const ALERTS: &str = include_str!("../../docs/alerts.yml");
-const RUNBOOK: &str = include_str!("../../docs/runbook.md");
+const ALERTS: &str = include_str!("../../docs/operate/alerts.yml");
+const RUNBOOK: &str = include_str!("../../docs/operate/runbook.md");
 
 fn docs() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/operate")
 }
 
-/// The words after `mark`, one for each line that begins with it.
+/// Returns the text after `mark` of each line that begins with `mark`.
 fn after<'t>(text: &'t str, mark: &str) -> BTreeSet<&'t str> {
     text.lines().filter_map(|line| line.trim_start().strip_prefix(mark)).map(str::trim).collect()
 }
 
 fn is_accepted(folder: &Path, arguments: &[&str]) {
     let output = promtool(folder, arguments).unwrap();
-    let said = [output.stdout, output.stderr].concat();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&said));
+    let text = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&text));
 }
 
 #[test]
-fn each_alert_has_its_section_in_the_runbook_and_each_section_its_alert() {
+fn each_alert_has_a_runbook_section_and_each_section_an_alert() {
     let alerts = after(ALERTS, "- alert:");
     assert_eq!(after(RUNBOOK, "## Tidegate"), alerts.iter().map(|name| &name["Tidegate".len()..]).collect());
     let links: BTreeSet<_> =
-        alerts.iter().map(|name| format!("docs/runbook.md#{}", name.to_lowercase())).collect();
+        alerts.iter().map(|name| format!("docs/operate/runbook.md#{}", name.to_lowercase())).collect();
     assert_eq!(after(ALERTS, "runbook:").into_iter().map(str::to_owned).collect::<BTreeSet<_>>(), links);
     for section in RUNBOOK.split("\n## Tidegate").skip(1) {
         for part in ["**It means**", "**Users feel**", "**Look at**", "**Do**"] {
@@ -46,7 +46,7 @@ fn each_alert_has_its_section_in_the_runbook_and_each_section_its_alert() {
 }
 
 #[test]
-fn promtool_accepts_them_and_they_wait_as_long_as_they_say() {
+fn promtool_accepts_the_alerts_and_each_fires_after_its_configured_time() {
     is_accepted(&docs(), &["check", "rules", "alerts.yml"]);
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/prometheus");
     is_accepted(&tests, &["test", "rules", "alerts.test.yml"]);
@@ -54,7 +54,7 @@ fn promtool_accepts_them_and_they_wait_as_long_as_they_say() {
     assert_eq!(tested, after(ALERTS, "- alert:"));
 }
 
-/// The same alerts, which see the last seconds and wait for nothing.
+/// The same alerts with ranges of seconds and without waiting times.
 struct Quick(PathBuf);
 
 impl Quick {
@@ -74,19 +74,20 @@ impl Drop for Quick {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_fires_when_its_cause_is_made() {
+async fn each_alert_fires_when_its_cause_occurs() {
     let mut server = Server::process(&[]).unwrap();
     let proxy = Proxy::start(server.url()).unwrap();
     let (service, other) = (Service::start().await, Service::start().await);
     let quick = Quick::new();
-    let scraping = Scraping::of(&[service.address, other.address].map(|it| it.to_string()), Some(&quick.0));
+    let scraping =
+        Scraping::of(&[service.address, other.address].map(|address| address.to_string()), Some(&quick.0));
     let mut fired = BTreeSet::new();
     let mut fires = async |alert: &'static str| {
         scraping.fires(alert).await;
         assert!(fired.insert(alert));
     };
 
-    // Nobody has asked yet.
+    // There were no checks yet.
     fires("TidegateNoDecisions").await;
 
     let rules = [&service, &other].map(|service| Followed::new(service, server.url(), 2));
@@ -120,10 +121,10 @@ async fn each_fires_when_its_cause_is_made() {
     let full = service.builder(server.url()).deadline(HOUR).on_failure(OnFailure::Error).breaker(false);
     let full = full.build().unwrap().gate("full", large);
     {
-        // More than may wait in line, and another in the same line: all by this thread.
+        // One thread sends more checks than the queue holds, and then another check in the same queue.
         let burst = join_all((0..20_000).map(|key| full.check(format!("user:{key}"))));
-        let is_full = soon("who comes now finds no room", async || {
-            let late = full.ask("late").deadline(Duration::from_millis(50)).check().await;
+        let is_full = soon("a further check finds the queue full", async || {
+            let late = full.key("late").deadline(Duration::from_millis(50)).check().await;
             late.is_err_and(|error| error.kind() == "queue_full")
         });
         select(pin!(burst), pin!(is_full)).await;
@@ -131,7 +132,7 @@ async fn each_fires_when_its_cause_is_made() {
     drop(paused);
     fires("TidegateQueueFull").await;
 
-    // A lease that is given back when it ends, and then cannot be.
+    // The leased units are to be given back when the lease ends, but Redis is stopped by then.
     let leasing = service.builder(server.url()).build().unwrap();
     let leased = leasing.gate("leased", Quota::token_bucket(1_000, Rate::per_hour(1)));
     let leased = leased.leased(Lease::new().max_units(100).hold(Duration::from_secs(2)));
@@ -150,21 +151,21 @@ async fn each_fires_when_its_cause_is_made() {
     assert_eq!(fired.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), written);
 }
 
-/// So that what a test above makes is not what any service makes.
+/// Shows that the alerts above fire because of their causes, not for every service.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn none_fires_where_all_is_well() {
+async fn no_alert_fires_for_a_healthy_service() {
     let service = Service::start().await;
     let quick = Quick::new();
     let server = harness::shared();
     let limiter: Limiter = service.builder(server.url()).namespace(&namespace()).build().unwrap();
     let _load = Load::on(limiter.gate("steady", Quota::token_bucket(1_000_000, Rate::per_second(1_000_000))));
     let scraping = Scraping::of(&[service.address.to_string()], Some(&quick.0));
-    soon("it is scraped for as long as alerts look back", async || {
+    soon("the scrapes cover the range of the alerts", async || {
         let scraped = scraping.query("count_over_time(tidegate_breaker_open[1m])").await;
         scraped.first().is_some_and(|(_, scrapes)| *scrapes > 25.0)
     })
     .await;
-    // How fast Redis answers is the machine's affair.
+    // The latency of Redis depends on the machine, so this alert may fire.
     let firing = scraping.query("ALERTS{alertname!='TidegateNearDeadline'}").await;
     assert!(firing.is_empty(), "{firing:?}");
 }

@@ -1,5 +1,5 @@
-//! The example under its load, scraped: the numbers are those that the load counted, and the
-//! dashboard shows them.
+//! Tests the dashboard with scrapes of the example under load: Prometheus has the counts of the load
+//! generator, and each panel shows data.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use serde_json::Value;
 use super::server::{Scraping, now, soon};
 use crate::http::process::Example;
 
-const DASHBOARD: &str = include_str!("../../docs/dashboard.json");
+const DASHBOARD: &str = include_str!("../../docs/operate/dashboard.json");
 
 fn panels() -> Vec<Value> {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     dashboard["panels"].as_array().unwrap().clone()
 }
 
-/// Its title and the query, as Grafana would send it.
+/// Returns each panel's title and its queries as Grafana sends them.
 fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
     for panel in panels() {
@@ -30,7 +30,7 @@ fn queries() -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_dashboard_is_one_that_grafana_can_read() {
+fn grafana_can_read_the_dashboard() {
     let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
     assert!(dashboard["schemaVersion"].as_u64().unwrap() >= 36);
     assert!(!dashboard["uid"].as_str().unwrap().is_empty() && dashboard.get("id").is_none());
@@ -38,12 +38,12 @@ fn the_dashboard_is_one_that_grafana_can_read() {
     let names: Vec<_> = variables.iter().map(|variable| variable["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["datasource", "job", "gate"]);
     assert_eq!((&variables[0]["type"], &variables[0]["query"]), (&"datasource".into(), &"prometheus".into()));
-    let (mut ids, mut places) = (Vec::new(), Vec::new());
+    let (mut ids, mut areas) = (Vec::new(), Vec::new());
     for panel in panels() {
         ids.push(panel["id"].as_u64().unwrap());
         let [x, y, w, h] = ["x", "y", "w", "h"].map(|side| panel["gridPos"][side].as_u64().unwrap());
         assert!(x + w <= 24 && w > 0 && h > 0, "{}", panel["title"]);
-        places.push([x, y, x + w, y + h]);
+        areas.push([x, y, x + w, y + h]);
         if panel["type"] == "row" {
             continue;
         }
@@ -54,17 +54,17 @@ fn the_dashboard_is_one_that_grafana_can_read() {
             assert!(target["refId"].is_string() && target["legendFormat"].is_string());
         }
     }
-    for (at, a) in places.iter().enumerate() {
-        let meets = |b: &[u64; 4]| a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
-        assert!(!places[at + 1..].iter().any(meets), "panels lie on each other");
+    for (at, a) in areas.iter().enumerate() {
+        let overlaps = |b: &[u64; 4]| a[0] < b[2] && b[0] < a[2] && a[1] < b[3] && b[1] < a[3];
+        assert!(!areas[at + 1..].iter().any(overlaps), "panels overlap");
     }
     ids.sort_unstable();
     ids.dedup();
-    assert_eq!(ids.len(), places.len());
+    assert_eq!(ids.len(), areas.len());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prometheus_shows_what_the_load_counted_and_each_query_of_the_dashboard_returns_data() {
+async fn prometheus_has_the_counts_of_the_load_and_each_dashboard_query_returns_data() {
     let server = harness::shared();
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/prometheus.yaml");
     let load = [("RULES", rules), ("RATE", "1000")];
@@ -81,14 +81,15 @@ async fn prometheus_shows_what_the_load_counted_and_each_query_of_the_dashboard_
         ["gate", "outcome", "source"].map(|label| series[label].as_str().unwrap().to_owned())
     };
     let counted = counted.as_array().unwrap().iter();
-    let counted: BTreeMap<_, _> = counted.map(|it| (labels(it), it["count"].as_f64().unwrap())).collect();
-    let asked: f64 = counted.values().sum();
-    assert!(asked > 1_000.0, "{counted:?}");
+    let counted: BTreeMap<_, _> =
+        counted.map(|series| (labels(series), series["count"].as_f64().unwrap())).collect();
+    let checks: f64 = counted.values().sum();
+    assert!(checks > 1_000.0, "{counted:?}");
     let mut shown = BTreeMap::new();
-    soon("what was counted last is scraped", async || {
+    soon("the latest counts are scraped", async || {
         let series = scraping.query("tidegate_decisions_total").await;
         shown = series.iter().map(|(series, count)| (labels(series), *count)).collect();
-        shown.values().sum::<f64>() >= asked
+        shown.values().sum::<f64>() >= checks
     })
     .await;
     assert_eq!(shown, counted);

@@ -1,61 +1,63 @@
-//! Each name that is spelled anywhere is one that is counted, and each that is counted is shown.
+//! Tests that each metric name in the documents exists, and that the dashboard shows each metric.
 
 use std::collections::BTreeSet;
 
-use tidegate::metrics::names::{ALL, Kind, Metric, Unit};
+use tidegate::metrics::names::{ALL, Metric, MetricKind, Unit};
 
-const DASHBOARD: &str = include_str!("../../docs/dashboard.json");
-const ALERTS: &str = include_str!("../../docs/alerts.yml");
-const RUNBOOK: &str = include_str!("../../docs/runbook.md");
-const CAPACITY: &str = include_str!("../../docs/capacity.md");
-const README: &str = include_str!("../../README.md");
+const DASHBOARD: &str = include_str!("../../docs/operate/dashboard.json");
+const ALERTS: &str = include_str!("../../docs/operate/alerts.yml");
+const RUNBOOK: &str = include_str!("../../docs/operate/runbook.md");
+const CAPACITY: &str = include_str!("../../docs/operate/capacity.md");
+const METRICS: &str = include_str!("../../docs/operate/metrics.md");
 
-const BEGINS: &str = "tidegate_";
+const PREFIX: &str = "tidegate_";
 
-/// What is shown of it: a histogram as its parts.
+/// Returns the series names of a metric. A histogram has several.
 fn series(metric: &Metric) -> Vec<String> {
     match metric.kind {
-        Kind::Histogram => ["_bucket", "_sum", "_count"].map(|part| format!("{}{part}", metric.name)).into(),
+        MetricKind::Histogram => {
+            ["_bucket", "_sum", "_count"].map(|part| format!("{}{part}", metric.name)).into()
+        }
         _ => vec![metric.name.to_owned()],
     }
 }
 
-/// All that begins as our names do.
-fn spelled(text: &str) -> BTreeSet<&str> {
-    let is_of_a_name = |letter: char| letter.is_ascii_lowercase() || letter == '_';
-    let words = text.split(|letter: char| !is_of_a_name(letter));
-    words.filter(|word| word.len() > BEGINS.len() && word.starts_with(BEGINS)).collect()
+/// Returns all words that begin with `PREFIX`.
+fn metric_names(text: &str) -> BTreeSet<&str> {
+    let is_name_char = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+    let words = text.split(|letter: char| !is_name_char(letter));
+    words.filter(|word| word.len() > PREFIX.len() && word.starts_with(PREFIX)).collect()
 }
 
 #[test]
-fn each_name_that_is_spelled_is_counted() {
+fn each_metric_name_in_the_documents_exists() {
     let known: BTreeSet<_> = ALL.iter().flat_map(series).collect();
     for (file, text) in [
-        ("docs/dashboard.json", DASHBOARD),
-        ("docs/alerts.yml", ALERTS),
-        ("docs/runbook.md", RUNBOOK),
-        ("docs/capacity.md", CAPACITY),
-        ("README.md", README),
+        ("docs/operate/dashboard.json", DASHBOARD),
+        ("docs/operate/alerts.yml", ALERTS),
+        ("docs/operate/runbook.md", RUNBOOK),
+        ("docs/operate/capacity.md", CAPACITY),
+        ("docs/operate/metrics.md", METRICS),
     ] {
-        for word in spelled(text) {
+        for word in metric_names(text) {
             let is_whole = ALL.iter().any(|metric| metric.name == word);
-            assert!(is_whole || known.contains(word), "{file}: {word} is not counted");
+            assert!(is_whole || known.contains(word), "{file}: {word} is not a metric");
         }
     }
 }
 
 #[test]
-fn each_that_is_counted_is_on_the_dashboard() {
-    let shown = spelled(DASHBOARD);
+fn each_metric_is_on_the_dashboard() {
+    let shown = metric_names(DASHBOARD);
     for metric in ALL {
         assert!(series(metric).iter().any(|series| shown.contains(&**series)), "{}", metric.name);
     }
 }
 
 #[test]
-fn names_are_as_prometheus_wants_them_and_labels_are_bounded() {
+fn names_follow_prometheus_conventions_and_labels_are_bounded() {
     for metric in ALL {
-        assert_eq!(metric.name.ends_with("_total"), metric.kind == Kind::Counter, "{}", metric.name);
+        assert_eq!(metric.name.ends_with("_total"), metric.kind == MetricKind::Counter, "{}", metric.name);
         let is_time = metric.unit == Unit::Seconds;
         assert_eq!(metric.name.ends_with("_seconds"), is_time, "{}", metric.name);
         assert!(
@@ -71,7 +73,7 @@ fn names_are_as_prometheus_wants_them_and_labels_are_bounded() {
 }
 
 #[test]
-fn the_names_are_spelled_in_one_file() {
+fn metric_names_occur_in_one_source_file() {
     fn sources(folder: &std::path::Path, found: &mut Vec<std::path::PathBuf>) {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -84,8 +86,8 @@ fn the_names_are_spelled_in_one_file() {
         let text = std::fs::read_to_string(file).unwrap();
         let code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
         for line in code {
-            let spelled = ALL.iter().find(|metric| line.contains(metric.name));
-            assert!(spelled.is_none(), "{}: {line}", file.display());
+            let named = ALL.iter().find(|metric| line.contains(metric.name));
+            assert!(named.is_none(), "{}: {line}", file.display());
         }
     }
 }

@@ -1,11 +1,11 @@
-//! A Prometheus, and what it is asked.
+//! A Prometheus process and its queries.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use harness::Prometheus;
 use serde_json::Value;
 
-/// However busy the machine is.
+/// Long enough for a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Scraping {
@@ -14,7 +14,7 @@ pub(super) struct Scraping {
 }
 
 impl Scraping {
-    /// Of these targets, five times a second; with a file of alerts, if any.
+    /// Starts a Prometheus that scrapes these targets five times a second, with an optional file of alerts.
     pub(super) fn of(targets: &[String], rule_file: Option<&std::path::Path>) -> Self {
         let targets: Vec<_> = targets.iter().map(|target| format!("'{target}'")).collect();
         let config = format!(
@@ -31,19 +31,19 @@ impl Scraping {
         let mut url = reqwest::Url::parse(&self.prometheus.url()).unwrap().join(path).unwrap();
         url.query_pairs_mut().extend_pairs(query);
         let text = self.http.get(url).send().await.unwrap().text().await.unwrap();
-        let answer: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{path}: {text}"));
-        assert_eq!(answer["status"], "success", "{query:?}: {text}");
-        answer["data"].clone()
+        let reply: Value = serde_json::from_str(&text).unwrap_or_else(|_| panic!("{path}: {text}"));
+        assert_eq!(reply["status"], "success", "{query:?}: {text}");
+        reply["data"].clone()
     }
 
-    /// The series of the moment, each with its labels and its value.
+    /// Returns the current series, each with its labels and its value.
     pub(super) async fn query(&self, query: &str) -> Vec<(Value, f64)> {
         let found = self.get("/api/v1/query", &[("query", query)]).await;
         let series = found["result"].as_array().unwrap().iter();
         series.map(|series| (series["metric"].clone(), number(&series["value"][1]))).collect()
     }
 
-    /// Whether this gave any number since then.
+    /// Returns whether the query has returned a finite number since `since`.
     pub(super) async fn has_data(&self, query: &str, since: SystemTime) -> bool {
         let [start, end] =
             [since, now()].map(|at| at.duration_since(UNIX_EPOCH).unwrap().as_secs_f64().to_string());
@@ -53,10 +53,10 @@ impl Scraping {
         series
             .iter()
             .flat_map(|series| series["values"].as_array().unwrap())
-            .any(|it| number(&it[1]).is_finite())
+            .any(|sample| number(&sample[1]).is_finite())
     }
 
-    /// The names of the alerts in its files.
+    /// Returns the names of the alerts in its rule files.
     pub(super) async fn alerts(&self) -> Vec<String> {
         let groups = self.get("/api/v1/rules", &[("type", "alert")]).await;
         let rules =
@@ -64,26 +64,27 @@ impl Scraping {
         rules.map(|rule| rule["name"].as_str().unwrap().to_owned()).collect()
     }
 
-    /// Waits until it fires.
+    /// Waits until the alert fires.
     pub(super) async fn fires(&self, alert: &str) {
         soon(alert, async || {
             let alerts = self.get("/api/v1/alerts", &[]).await;
-            let is_it = |it: &Value| it["labels"]["alertname"] == alert && it["state"] == "firing";
-            alerts["alerts"].as_array().unwrap().iter().any(is_it)
+            let is_firing =
+                |entry: &Value| entry["labels"]["alertname"] == alert && entry["state"] == "firing";
+            alerts["alerts"].as_array().unwrap().iter().any(is_firing)
         })
         .await;
     }
 }
 
-pub(super) async fn soon(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+pub(super) async fn soon(condition: &str, mut is_met: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
-    while !is_so().await {
-        assert!(start.elapsed() < PATIENCE, "not in time: {what}");
+    while !is_met().await {
+        assert!(start.elapsed() < PATIENCE, "not in time: {condition}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "Prometheus goes by this machine's clock")]
+#[expect(clippy::disallowed_methods, reason = "Prometheus uses this machine's clock")]
 pub(super) fn now() -> SystemTime {
     SystemTime::now()
 }

@@ -1,4 +1,4 @@
-//! A service whose limits are scraped, in this process: its gates can be brought into any trouble.
+//! A service in this process whose metrics are scraped. Tests can bring its gates into any failure.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::routing::get;
 use tidegate::metrics::Metrics;
-use tidegate::rules::{Loader, Watched};
+use tidegate::rules::{Loader, ReloadingRules};
 use tidegate::{Builder, Gate};
 use tokio::task::JoinHandle;
 
@@ -30,7 +30,7 @@ impl Service {
         Self { address, metrics, serving }
     }
 
-    /// That is counted here.
+    /// Returns a builder whose limiter reports to this service's metrics.
     pub(super) fn builder(&self, url: &str) -> Builder {
         Builder::default().url(url).namespace(&namespace()).observer(self.metrics.clone())
     }
@@ -42,7 +42,7 @@ impl Drop for Service {
     }
 }
 
-/// Asks a gate for one of ten keys every few ms, until it is dropped.
+/// Checks one of ten keys of a gate every few ms, until it is dropped.
 pub(super) struct Load(JoinHandle<()>);
 
 impl Load {
@@ -62,14 +62,14 @@ impl Drop for Load {
     }
 }
 
-/// A file of rules, followed.
+/// A rules file that a loader follows.
 pub(super) struct Followed {
     file: PathBuf,
-    _watched: Watched,
+    _watched: ReloadingRules,
 }
 
 impl Followed {
-    /// With so many rules.
+    /// Follows a file with `rules` rules.
     pub(super) fn new(service: &Service, url: &str, rules: usize) -> Self {
         let name = format!("tidegate-alerts-{}-{}.yaml", std::process::id(), service.address.port());
         let file = std::env::temp_dir().join(name);

@@ -1,16 +1,16 @@
-//! What files can say beyond Envoy's, and what counts are called.
+//! Settings that Envoy's format does not have, and the names of counts.
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::rules::{Descriptor, Outcome, RuledLimiter, Rules};
-use tidegate::{Double, Limiter, ManualClock, OnFailure, Source};
+use tidegate::rules::{Descriptor, Outcome, Rules, RulesLimiter};
+use tidegate::{Limiter, ManualClock, OnFailure, Source, Stub};
 
 use crate::support::fixture::builder_as_is;
 use crate::support::world::{START, World};
 
-/// Rules of the domain `d`, for the key `k`, with this in their `rate_limit`.
+/// Returns rules of the domain `d` for the key `k`, with these fields in the `rate_limit`.
 fn rules(rate_limit: &str) -> Rules {
     Rules::parse(
         "d.yaml",
@@ -23,7 +23,7 @@ fn quota(rate_limit: &str) -> String {
     rules(rate_limit).iter().next().unwrap().quota().unwrap().to_string()
 }
 
-async fn passes(limits: &RuledLimiter, descriptor: &Descriptor<'_>, checks: usize) -> usize {
+async fn passes(limits: &RulesLimiter, descriptor: &Descriptor<'_>, checks: usize) -> usize {
     let mut allowed = 0;
     for _ in 0..checks {
         allowed +=
@@ -33,7 +33,7 @@ async fn passes(limits: &RuledLimiter, descriptor: &Descriptor<'_>, checks: usiz
 }
 
 #[test]
-fn each_algorithm_can_be_chosen() {
+fn rule_can_select_each_algorithm() {
     for (rate_limit, expected) in [
         ("unit: minute, requests_per_unit: 5", "fixed_window 5 in 60s by the clock"),
         ("every: 15m, requests_per_unit: 5", "fixed_window 5 in 900s by the clock"),
@@ -54,19 +54,19 @@ fn each_algorithm_can_be_chosen() {
 }
 
 #[tokio::test]
-async fn a_cost_is_charged_for_each_hit() {
+async fn cost_is_charged_for_each_hit() {
     let limits = rules("unit: hour, requests_per_unit: 10, cost: 3").bind(&Limiter::in_memory());
-    let ruling = limits.check("d", &[Descriptor::from([("k", "v")]).hits(2)]).await.unwrap();
-    assert_eq!(ruling.binding().unwrap().decision().unwrap().remaining(), 4);
-    let ruling = limits.check("d", &[Descriptor::from([("k", "v")]).hits(0)]).await.unwrap();
-    assert_eq!(ruling.binding().unwrap().decision().unwrap().remaining(), 4);
+    let decision = limits.check("d", &[Descriptor::from([("k", "v")]).hits(2)]).await.unwrap();
+    assert_eq!(decision.binding().unwrap().decision().unwrap().remaining(), 4);
+    let decision = limits.check("d", &[Descriptor::from([("k", "v")]).hits(0)]).await.unwrap();
+    assert_eq!(decision.binding().unwrap().decision().unwrap().remaining(), 4);
     assert!(
         limits.check("d", &[Descriptor::from([("k", "v")]).hits(4)]).await.unwrap_err().is_over_capacity()
     );
 }
 
 #[tokio::test]
-async fn who_changes_the_tier_keeps_the_count() {
+async fn changing_the_tier_keeps_the_count() {
     let limits = rules(
         "unit: hour, requests_per_unit: 2, tiers: { pro: { requests_per_unit: 5 }, staff: { unlimited: true }, none: { requests_per_unit: 0 } }",
     );
@@ -80,46 +80,46 @@ async fn who_changes_the_tier_keeps_the_count() {
 }
 
 #[tokio::test]
-async fn a_rule_has_a_failure_policy_of_its_own() {
+async fn rule_can_set_its_own_failure_policy() {
     let limiter = builder_as_is("redis://127.0.0.1:1").on_failure(OnFailure::Error).build().unwrap();
     for (policy, expected) in
         [("open", Some((true, Source::Open))), ("closed", Some((false, Source::Closed))), ("error", None)]
     {
         let limits = rules(&format!("unit: hour, requests_per_unit: 2, on_failure: {policy}")).bind(&limiter);
-        let ruling = limits.check("d", &[Descriptor::from([("k", "v")])]).await;
-        let told = ruling.ok().map(|ruling| {
-            let decision = ruling.verdicts()[0].decision().unwrap();
+        let decision = limits.check("d", &[Descriptor::from([("k", "v")])]).await;
+        let actual = decision.ok().map(|decision| {
+            let decision = decision.outcomes()[0].decision().unwrap();
             (decision.is_allowed(), decision.source())
         });
-        assert_eq!(told, expected, "{policy}");
+        assert_eq!(actual, expected, "{policy}");
     }
 }
 
 #[tokio::test]
-async fn a_rule_in_shadow_mode_never_fails_a_request() {
+async fn rule_in_shadow_mode_never_fails_a_request() {
     let text = "domain: d\ndescriptors: [{ key: k, shadow_mode: true, rate_limit: { unit: hour, requests_per_unit: 2 } }]";
-    let limits = Rules::parse("d.yaml", text).unwrap().bind(&Limiter::double(Double::Fail));
-    let ruling = limits.check("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
-    assert!(ruling.is_allowed());
-    assert_eq!(*ruling.verdicts()[0].outcome(), Outcome::Unanswered);
-    assert!(ruling.binding().is_none());
+    let limits = Rules::parse("d.yaml", text).unwrap().bind(&Limiter::stub(Stub::Fail));
+    let decision = limits.check("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
+    assert!(decision.is_allowed());
+    assert_eq!(*decision.outcomes()[0].outcome(), Outcome::Unanswered);
+    assert!(decision.binding().is_none());
 }
 
 #[tokio::test]
-async fn a_rule_can_lease() {
+async fn rule_can_lease() {
     let limits = rules("unit: hour, requests_per_unit: 1000, lease: { max_units: 100, hold: 1m }");
     let world = World::redis();
     let limits = limits.bind(&world.limiter);
     let mut is_leased = false;
     for _ in 0..900 {
-        let ruling = limits.check("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
-        is_leased |= ruling.binding().unwrap().decision().unwrap().source() == Source::Lease;
+        let decision = limits.check("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
+        is_leased |= decision.binding().unwrap().decision().unwrap().source() == Source::Lease;
     }
     assert!(is_leased);
 }
 
 #[tokio::test]
-async fn a_group_that_is_denied_charges_nothing_and_names_the_rule_that_bound() {
+async fn denied_request_charges_no_rule_and_reports_the_binding_rule() {
     let text = "
 domain: d
 descriptors:
@@ -131,16 +131,16 @@ descriptors:
     let both = [Descriptor::from([("user", "ada")]), Descriptor::from([("all", "")])];
     assert!(limits.check("d", &both).await.unwrap().is_allowed());
     for _ in 0..5 {
-        let ruling = limits.check("d", &both).await.unwrap();
-        assert!(!ruling.is_allowed());
-        assert_eq!(ruling.retry_after(), Duration::from_secs(60));
-        assert_eq!(ruling.binding().unwrap().rule().unwrap().path(), "d.all");
+        let decision = limits.check("d", &both).await.unwrap();
+        assert!(!decision.is_allowed());
+        assert_eq!(decision.retry_after(), Duration::from_secs(60));
+        assert_eq!(decision.binding().unwrap().rule().unwrap().path(), "d.all");
     }
     assert_eq!(passes(&limits, &both[0], 9).await, 2);
 }
 
 #[test]
-fn gates_are_named_by_what_leads_to_them() {
+fn gate_name_follows_from_the_path_to_its_rule() {
     let text = "
 domain: auth
 descriptors:
@@ -152,15 +152,15 @@ descriptors:
       - { key: user, value: 'Ada*', rate_limit: { unit: day, requests_per_unit: 1 } }
 ";
     let rules = Rules::parse("auth.yaml", text).unwrap();
-    let told: Vec<_> = rules.iter().map(|rule| (rule.path().to_owned(), rule.gate_name())).collect();
-    assert_eq!(told[0], ("auth.auth_type_login".to_owned(), "auth.auth_type-login".to_owned()));
-    assert_eq!(told[1], ("auth.auth_type_login.user".to_owned(), "auth.auth_type-login.user".to_owned()));
-    assert_eq!(told[2].0, "auth.auth_type_login.user_Ada*");
-    assert!(told[2].1.starts_with("auth.auth_type-login.user-ada.-"), "{}", told[2].1);
+    let names: Vec<_> = rules.iter().map(|rule| (rule.path().to_owned(), rule.gate_name())).collect();
+    assert_eq!(names[0], ("auth.auth_type_login".to_owned(), "auth.auth_type-login".to_owned()));
+    assert_eq!(names[1], ("auth.auth_type_login.user".to_owned(), "auth.auth_type-login.user".to_owned()));
+    assert_eq!(names[2].0, "auth.auth_type_login.user_Ada*");
+    assert!(names[2].1.starts_with("auth.auth_type-login.user-ada.-"), "{}", names[2].1);
 }
 
 #[test]
-fn no_two_rules_have_one_gate_however_they_are_spelled() {
+fn different_rules_have_different_gate_names() {
     let parts = ["a", "b", "a-b", "a_b", "a.b", "A", "ä", "a*", "-", ".", "a.-b", ".-", "_", "b-"];
     let long = "l".repeat(70);
     let mut names = HashSet::new();
@@ -201,7 +201,7 @@ fn no_two_rules_have_one_gate_however_they_are_spelled() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// With a limit of 1, the second passes just if its key is another.
+    /// With a limit of 1, the second check passes only if its key differs from the first.
     #[test]
     fn descriptors_share_a_count_only_if_they_are_equal(
         a in proptest::collection::vec(proptest::collection::vec(proptest::sample::select(vec![b'|', b'\\', b'a', 0, 0xff]), 0..4), 3),
@@ -214,12 +214,12 @@ proptest! {
             [x, y, z]
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
-        let ask = |values: &[Vec<u8>]| {
+        let check = |values: &[Vec<u8>]| {
             let [x, y, z] = descriptor(values);
             let descriptor = Descriptor::new().entry("x", &x).entry("y", &y).entry("z", &z);
             runtime.block_on(limits.check("d", &[descriptor])).unwrap().is_allowed()
         };
-        prop_assert!(ask(&a));
-        prop_assert_eq!(ask(&b), a != b);
+        prop_assert!(check(&a));
+        prop_assert_eq!(check(&b), a != b);
     }
 }

@@ -1,4 +1,4 @@
-//! Rules over a Redis Cluster.
+//! Rules on a Redis Cluster.
 
 use harness::Cluster;
 use tidegate::rules::{Descriptor, Rules};
@@ -6,7 +6,8 @@ use tidegate::{Limiter, OnFailure};
 
 use crate::support::fixture::{PATIENCE, namespace};
 
-/// 2 of a user and 3 of a key, whose counts lie on different nodes as a rule.
+/// Returns rules that admit 2 requests per user and 3 per API key. The two counts are usually on different
+/// nodes.
 fn rules(charge: &str) -> Rules {
     let text = format!(
         "domain: d
@@ -26,31 +27,31 @@ fn limiter(cluster: &Cluster) -> Limiter {
 }
 
 #[tokio::test]
-async fn rules_that_charge_each_reach_all_nodes_in_one_request() {
+async fn request_with_charge_each_can_use_several_nodes() {
     let cluster = harness::shared_cluster();
     let limits = rules("each").bind(&limiter(&cluster));
     for user in 0..20 {
         let user = format!("u{user}");
-        let request = [("user", &*user), ("api_key", &*format!("k{user}")), ("all", "")];
-        let request = request.map(|entry| Descriptor::from([entry]));
-        for (is_allowed, left) in [(true, [1, 2]), (true, [0, 1]), (false, [0, 0]), (false, [0, 0])] {
-            let ruling = limits.check("d", &request).await.unwrap();
-            assert_eq!(ruling.is_allowed(), is_allowed);
-            let remaining = |at: usize| ruling.verdicts()[at].decision().unwrap().remaining();
-            assert_eq!([remaining(0), remaining(1)], left);
+        let descriptors = [("user", &*user), ("api_key", &*format!("k{user}")), ("all", "")];
+        let descriptors = descriptors.map(|entry| Descriptor::from([entry]));
+        for (is_allowed, expected) in [(true, [1, 2]), (true, [0, 1]), (false, [0, 0]), (false, [0, 0])] {
+            let decision = limits.check("d", &descriptors).await.unwrap();
+            assert_eq!(decision.is_allowed(), is_allowed);
+            let remaining = |at: usize| decision.outcomes()[at].decision().unwrap().remaining();
+            assert_eq!([remaining(0), remaining(1)], expected);
         }
     }
 }
 
 #[tokio::test]
-async fn all_or_nothing_over_several_slots_says_what_to_do() {
-    // Nobody listens there: what is sent would be an error of another kind.
+async fn all_or_nothing_across_slots_is_a_config_error() {
+    // No server listens at this address. If the limiter sent the check, the error would be of another kind.
     let builder = Limiter::builder().cluster(["redis://127.0.0.1:1"]);
     let limits = rules("all").bind(&builder.on_failure(OnFailure::Error).build().unwrap());
-    let request = [("user", "ann"), ("api_key", "k1")].map(|entry| Descriptor::from([entry]));
-    let error = limits.check("d", &request).await.unwrap_err();
+    let descriptors = [("user", "ann"), ("api_key", "k1")].map(|entry| Descriptor::from([entry]));
+    let error = limits.check("d", &descriptors).await.unwrap_err();
     assert!(error.is_config() && error.to_string().contains("`charge: each`"), "{error}");
-    // Of one value all rules lie in one slot.
-    let same = [("user", "ann"), ("api_key", "ann")].map(|entry| Descriptor::from([entry]));
-    assert!(limits.check("d", &same).await.unwrap_err().is_unavailable());
+    // With equal values, all keys are in one slot.
+    let same_slot = [("user", "ann"), ("api_key", "ann")].map(|entry| Descriptor::from([entry]));
+    assert!(limits.check("d", &same_slot).await.unwrap_err().is_unavailable());
 }

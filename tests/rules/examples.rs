@@ -1,15 +1,15 @@
-//! What the examples of envoyproxy/ratelimit's README say, decision by decision.
+//! The examples in the README of envoyproxy/ratelimit, decision by decision.
 
 use std::path::Path;
 use std::time::Duration;
 
-use tidegate::rules::{Descriptor, Outcome, RuledLimiter, Rules, Ruling};
+use tidegate::rules::{Descriptor, Outcome, Rules, RulesDecision, RulesLimiter};
 
 use crate::support::world::World;
 
-/// The fixture, its domain, and what is asked. `500 x a=b, c=d + e=f -> …` asks 500
-/// times with two descriptors and expects of each ruling the text that
-/// [`told`] makes of it; `wait 1s` moves the clock.
+/// The fixture, its domain, and the checks to make. `500 x a=b, c=d + e=f -> …` makes 500 checks with two
+/// descriptors, and expects [`describe`] to return the text after the arrow for each decision. `wait 1s`
+/// advances the clock.
 const EXAMPLES: &[(&str, &str, &str)] = &[
     (
         "1-two-values",
@@ -37,7 +37,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         1 x to_number=2062222222 -> allowed: passes messaging.to_number
         ",
     ),
-    // As Envoy's service: what admits is charged even where another denies.
+    // As in Envoy's service, a rule that admits is charged even if another one denies.
     (
         "2-nested-each",
         "messaging_each",
@@ -58,7 +58,7 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         3 x remote_address=50.0.0.5 -> denied: denies edge_proxy_per_ip.remote_address_50.0.0.5
         wait 1s
         1 x remote_address=50.0.0.5 -> denied: denies edge_proxy_per_ip.remote_address_50.0.0.5
-        1 x remote_address=50.0.0.3 + remote_address=50.0.0.5 -> denied: not asked edge_proxy_per_ip.remote_address, denies edge_proxy_per_ip.remote_address_50.0.0.5
+        1 x remote_address=50.0.0.3 + remote_address=50.0.0.5 -> denied: not checked edge_proxy_per_ip.remote_address, denies edge_proxy_per_ip.remote_address_50.0.0.5
         10 x remote_address=50.0.0.3 -> allowed: passes edge_proxy_per_ip.remote_address
         ",
     ),
@@ -180,25 +180,25 @@ fn descriptor(text: &str) -> Descriptor<'_> {
     entries.fold(Descriptor::new(), |descriptor, (key, value)| descriptor.entry(key, value))
 }
 
-fn told(ruling: &Ruling) -> String {
-    let verdicts = ruling.verdicts().iter().map(|verdict| {
-        let what = match verdict.outcome() {
+fn describe(decision: &RulesDecision) -> String {
+    let outcomes = decision.outcomes().iter().map(|outcome| {
+        let verb = match outcome.outcome() {
             Outcome::NoRule => return "no rule".to_owned(),
             Outcome::Unlimited => "unlimited",
             Outcome::Replaced => "replaced",
-            Outcome::NotAsked => "not asked",
+            Outcome::NotChecked => "not checked",
             Outcome::Decided(decision) if decision.is_shadow() => "watches",
             Outcome::Decided(decision) if decision.is_allowed() => "passes",
             Outcome::Decided(_) => "denies",
             _ => "nothing known",
         };
-        format!("{what} {}", verdict.metric().unwrap())
+        format!("{verb} {}", outcome.metric().unwrap())
     });
-    let allowed = if ruling.is_allowed() { "allowed" } else { "denied" };
-    format!("{allowed}: {}", verdicts.collect::<Vec<_>>().join(", "))
+    let allowed = if decision.is_allowed() { "allowed" } else { "denied" };
+    format!("{allowed}: {}", outcomes.collect::<Vec<_>>().join(", "))
 }
 
-async fn holds(world: &World, limits: &RuledLimiter, domain: &str, line: &str) {
+async fn assert_step(world: &World, limits: &RulesLimiter, domain: &str, line: &str) {
     if let Some(seconds) = line.strip_prefix("wait ").and_then(|wait| wait.strip_suffix('s')) {
         world.advance(Duration::from_secs(seconds.parse().unwrap()));
         return;
@@ -206,34 +206,34 @@ async fn holds(world: &World, limits: &RuledLimiter, domain: &str, line: &str) {
     let (times, rest) = line.split_once(" x ").unwrap();
     let (descriptors, expected) = rest.split_once(" -> ").unwrap();
     let descriptors: Vec<_> = descriptors.split(" + ").map(descriptor).collect();
-    for time in 1..=times.parse().unwrap() {
-        let ruling = limits.check(domain, &descriptors).await.unwrap();
-        assert_eq!(told(&ruling), expected, "{domain}, time {time}: {line}");
+    for check in 1..=times.parse().unwrap() {
+        let decision = limits.check(domain, &descriptors).await.unwrap();
+        assert_eq!(describe(&decision), expected, "{domain}, check {check}: {line}");
     }
 }
 
-async fn all_hold(world: impl Fn() -> World) {
-    for (fixture, domain, asks) in EXAMPLES {
+async fn assert_examples(world: impl Fn() -> World) {
+    for (fixture, domain, steps) in EXAMPLES {
         let world = world();
         let limits = rules(fixture).bind(&world.limiter);
-        for line in asks.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            holds(&world, &limits, domain, line).await;
+        for line in steps.lines().map(str::trim).filter(|line| !line.is_empty()) {
+            assert_step(&world, &limits, domain, line).await;
         }
     }
 }
 
 #[tokio::test]
-async fn each_decision_is_as_the_readme_says_in_memory() {
-    all_hold(World::memory).await;
+async fn decisions_match_envoys_readme_in_memory() {
+    assert_examples(World::memory).await;
 }
 
 #[tokio::test]
-async fn each_decision_is_as_the_readme_says_over_redis() {
-    all_hold(World::redis).await;
+async fn decisions_match_envoys_readme_with_redis() {
+    assert_examples(World::redis).await;
 }
 
 #[tokio::test]
-async fn each_unit_is_as_long_as_envoys() {
+async fn units_have_the_length_of_envoys() {
     let world = World::memory();
     let limits = rules("12-units").bind(&world.limiter);
     let day = 86_400;

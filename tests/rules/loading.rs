@@ -1,4 +1,4 @@
-//! Files and folders.
+//! Loading rules from files and folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 use tidegate::rules::{Descriptor, Rules, schema};
 
-/// A folder of its own, removed at the end.
+/// A temporary folder, removed on drop.
 pub(super) struct Folder(pub(super) PathBuf);
 
 impl Folder {
@@ -33,15 +33,15 @@ fn domain(name: &str) -> String {
     )
 }
 
-fn only_message(path: &Path) -> (usize, String) {
-    let mistakes = Rules::load(path).unwrap_err();
-    let told: Vec<_> = mistakes.iter().map(|it| (it.line(), it.message().to_owned())).collect();
-    assert_eq!(told.len(), 1, "{mistakes}");
-    told.into_iter().next().unwrap()
+fn only_error(path: &Path) -> (usize, String) {
+    let errors = Rules::load(path).unwrap_err();
+    let found: Vec<_> = errors.iter().map(|error| (error.line(), error.message().to_owned())).collect();
+    assert_eq!(found.len(), 1, "{errors}");
+    found.into_iter().next().unwrap()
 }
 
 #[test]
-fn all_documents_of_all_yaml_files_of_a_folder_are_read() {
+fn all_documents_of_all_yaml_files_in_a_folder_are_loaded() {
     let folder = Folder::new("all");
     folder.write("a.yaml", domain("a") + "---\n" + &domain("b") + "---\n# nothing\n");
     folder.write("c.yml", domain("c"));
@@ -59,7 +59,7 @@ fn all_documents_of_all_yaml_files_of_a_folder_are_read() {
 
 #[cfg(unix)]
 #[test]
-fn links_are_followed_as_kubernetes_makes_them() {
+fn links_of_a_kubernetes_config_map_are_followed() {
     let folder = Folder::new("links");
     let version = folder.0.join("..2026_01_01");
     fs::create_dir(&version).unwrap();
@@ -70,19 +70,18 @@ fn links_are_followed_as_kubernetes_makes_them() {
 }
 
 #[test]
-fn what_cannot_be_read_is_a_mistake() {
+fn unreadable_file_is_an_error() {
     let folder = Folder::new("unreadable");
-    assert_eq!(only_message(&folder.0).1, "this folder holds no file that ends in .yaml or .yml");
+    assert_eq!(only_error(&folder.0).1, "no file in this folder ends in .yaml or .yml");
     folder.write("a.yaml", [0xff, 0xfe]);
-    assert_eq!(only_message(&folder.0), (0, "this file is not UTF-8".to_owned()));
-    let (line, message) = only_message(&folder.0.join("absent.yaml"));
+    assert_eq!(only_error(&folder.0), (0, "this file is not UTF-8".to_owned()));
+    let (line, message) = only_error(&folder.0.join("absent.yaml"));
     assert_eq!(line, 0);
-    assert!(message.starts_with("this cannot be read: "), "{message}");
+    assert!(message.starts_with("cannot be read: "), "{message}");
 }
 
-/// Of what stands in fixtures that are right, the schema knows every field.
 #[test]
-fn the_schema_knows_every_field_of_the_examples() {
+fn schema_describes_every_field_of_the_example_fixtures() {
     let schema: Value = serde_json::from_str(&schema()).unwrap();
     let names = |table: &Value| table["properties"].as_object().unwrap().keys().cloned().collect::<Vec<_>>();
     let mut known = names(&schema);

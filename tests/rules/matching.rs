@@ -32,11 +32,11 @@ fn nodes() -> impl Strategy<Value = Vec<Node>> {
 }
 
 fn unique(nodes: Vec<Node>) -> Vec<Node> {
-    let mut seen = std::collections::HashSet::new();
-    nodes.into_iter().filter(|node| seen.insert((node.key, node.value))).collect()
+    let mut pairs = std::collections::HashSet::new();
+    nodes.into_iter().filter(|node| pairs.insert((node.key, node.value))).collect()
 }
 
-/// Each limit is the index of its rule, in the order of the file.
+/// Writes the rules as YAML. Each limit is the number of its rule in the order of the file, starting at 1.
 fn write(nodes: &[Node], depth: usize, count: &mut u64, out: &mut String) {
     let indent = "  ".repeat(depth);
     for node in nodes {
@@ -55,7 +55,7 @@ fn write(nodes: &[Node], depth: usize, count: &mut u64, out: &mut String) {
     }
 }
 
-/// The examples of the documentation, with the indexes of the rules.
+/// Finds the rule by the documented order of precedence, and returns its number.
 fn naive(nodes: &[Node], entries: &[(&str, &str)], before: u64) -> Option<u64> {
     let ((key, value), rest) = entries.split_first()?;
     let mut numbered = Vec::new();
@@ -87,7 +87,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: plan::sequences() / 5, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_rule_found_is_that_of_a_naive_search(
+    fn matcher_finds_the_same_rule_as_a_naive_search(
         nodes in nodes(),
         descriptors in vec(
             vec((select(vec!["a", "b", "c", "d"]), "[xyz]{0,3}"), 0..6),

@@ -1,5 +1,5 @@
-//! Rule files change ten times a second, by every method that writers use, while four processes check requests
-//! with these rules.
+//! Rule files change ten times a second, by every method that writers use, while four processes check
+//! requests with these rules.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tidegate::rules::{Descriptor, Loader, RuledLimiter};
+use tidegate::rules::{Descriptor, Loader, RulesLimiter};
 use tidegate::{Error, Limiter, Observer};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
@@ -21,16 +21,16 @@ use crate::support::load::{Holdings, now_us};
 
 const PROCESSES: usize = 4;
 const TASKS: usize = 2;
-const ORDERS: &str = "TIDEGATE_TEST_RULES";
+const JOB: &str = "TIDEGATE_TEST_RULES";
 const PAUSE: Duration = Duration::from_millis(100);
-/// Upper bound, in µs, for a written set of rules to take effect, provided that the files do not change again.
+/// Maximum time in µs until a written set of rules takes effect, provided that the files do not change again.
 const LIVE_US: u64 = 1_000_000;
 /// Enough rules that a partly written file is detectable.
 const RULES: usize = 50;
 /// Base of the limits; larger than the number of checks.
-const LEAST: u64 = 1_000_000_000;
-/// Upper bound for the growth of a process's memory from the middle of the run to its end, in KiB.
-const GROWTH: u64 = 6 * 1024;
+const BASE_LIMIT: u64 = 1_000_000_000;
+/// Maximum growth of a process's memory from the middle of the run to its end, in KiB.
+const MAX_GROWTH_KIB: u64 = 6 * 1024;
 
 /// The limits of the two files of one set.
 type Limits = (u64, u64);
@@ -46,8 +46,8 @@ struct ConfigMap {
 #[derive(Serialize, Deserialize)]
 struct Report {
     checks: u64,
-    /// The limits that were effective, each with the time in µs from which they were.
-    seen: Vec<(u64, Limits)>,
+    /// The limits that became active, each with the time in µs of its first observation.
+    observed: Vec<(u64, Limits)>,
     reloads: u64,
     refusals: u64,
     /// Resident memory in the middle and at the end, in KiB.
@@ -69,7 +69,7 @@ async fn run(name: &str, reloads: u64) {
     let (server, namespace) = (harness::shared(), namespace());
     let mut map = ConfigMap::new(name);
     let path = map.folder.0.display().to_string();
-    let spawn = || Instance::spawn("rules::under_load::instance", ORDERS, &[server.url(), &namespace, &path]);
+    let spawn = || Instance::spawn("rules::under_load::instance", JOB, &[server.url(), &namespace, &path]);
     let mut fleet: Vec<_> = (0..PROCESSES).map(|_| spawn()).collect();
     for instance in &mut fleet {
         assert_eq!(instance.says().await, json!({"ready": true}));
@@ -83,17 +83,17 @@ async fn run(name: &str, reloads: u64) {
             1 | 5 => map.rename(),
             2 => map.swap(),
             3 => {
-                map.spoil();
+                map.write_invalid();
                 map.swap();
             }
             _ => {
-                map.spoil();
+                map.write_invalid();
                 map.edit();
             }
         }
         if round == reloads / 2 {
             // Long enough that every process attempts a reload.
-            map.spoil();
+            map.write_invalid();
             for _ in 0..3 {
                 ticks.tick().await;
             }
@@ -116,27 +116,28 @@ async fn run(name: &str, reloads: u64) {
         assert!(report.reloads >= reloads / 4, "{} reloads", report.reloads);
         assert!(report.refusals > 0 && report.checks > 100 * reloads / 10);
         let [middle, end] = report.memory;
-        assert!(end <= middle + GROWTH, "{middle} KiB, then {end} KiB");
+        assert!(end <= middle + MAX_GROWTH_KIB, "{middle} KiB, then {end} KiB");
     }
     let checks: u64 = reports.iter().map(|report| report.checks).sum();
     // Every check was charged, and no reload dropped a charge.
     let limits = Loader::new().load(map.folder.0.join("..spare")).unwrap();
     let limits = limits.bind(&limiter(server.url(), &namespace));
     for domain in ["a", "b"] {
-        let ruling = limits.check(domain, &[Descriptor::from([("k", "0")]).hits(0)]).await.unwrap();
-        let decision = ruling.binding().unwrap().decision().unwrap();
+        let decision = limits.check(domain, &[Descriptor::from([("k", "0")]).hits(0)]).await.unwrap();
+        let decision = decision.binding().unwrap().decision().unwrap();
         assert_eq!(decision.limit() - decision.remaining(), checks);
     }
     lags.sort_unstable();
-    let told = |what: fn(&Report) -> String| reports.iter().map(what).collect::<Vec<_>>().join(", ");
+    let per_process =
+        |column: fn(&Report) -> String| reports.iter().map(column).collect::<Vec<_>>().join(", ");
     eprintln!(
-        "{reloads} changes in {:?}: {checks} checks; live after {} ms (median), {} ms (at most); reloads {}; refused {}; KiB {}",
+        "{reloads} changes in {:?}: {checks} checks; effective after {} ms (median), {} ms (maximum); reloads {}; rejected {}; KiB {}",
         PAUSE * u32::try_from(reloads).unwrap(),
         lags[lags.len() / 2] / 1_000,
         lags[lags.len() - 1] / 1_000,
-        told(|report| report.reloads.to_string()),
-        told(|report| report.refusals.to_string()),
-        told(|report| format!("{:?}", report.memory)),
+        per_process(|report| report.reloads.to_string()),
+        per_process(|report| report.refusals.to_string()),
+        per_process(|report| format!("{:?}", report.memory)),
     );
 }
 
@@ -155,7 +156,8 @@ impl ConfigMap {
             symlink(format!("..data/{name}"), map.at(name)).unwrap();
         }
         fs::create_dir(map.at("..spare")).unwrap();
-        fs::write(map.at("..spare/a.yaml"), file("a", LEAST) + "---\n" + &file("b", LEAST)).unwrap();
+        fs::write(map.at("..spare/a.yaml"), file("a", BASE_LIMIT) + "---\n" + &file("b", BASE_LIMIT))
+            .unwrap();
         map
     }
 
@@ -163,35 +165,36 @@ impl ConfigMap {
         self.folder.0.join(name)
     }
 
-    fn next(&mut self) -> u64 {
+    fn next_limit(&mut self) -> u64 {
         self.version += 1;
-        LEAST + self.version
+        BASE_LIMIT + self.version
     }
 
-    fn wrote(&mut self, limits: Limits) {
+    fn record_write(&mut self, limits: Limits) {
         self.written.push((now_us(), limits));
     }
 
-    fn other(&self) -> u64 {
+    /// Returns the current limit of `b.yaml`.
+    fn limit_of_b(&self) -> u64 {
         self.written.last().unwrap().1.1
     }
 
     fn edit(&mut self) {
-        let limit = self.next();
+        let limit = self.next_limit();
         fs::write(self.at("..data/a.yaml"), file("a", limit)).unwrap();
-        self.wrote((limit, self.other()));
+        self.record_write((limit, self.limit_of_b()));
     }
 
     fn rename(&mut self) {
-        let limit = self.next();
+        let limit = self.next_limit();
         fs::write(self.at("..data/a.new"), file("a", limit)).unwrap();
         fs::rename(self.at("..data/a.new"), self.at("..data/a.yaml")).unwrap();
-        self.wrote((limit, self.other()));
+        self.record_write((limit, self.limit_of_b()));
     }
 
     /// Replaces both files atomically.
     fn swap(&mut self) {
-        let limit = self.next();
+        let limit = self.next_limit();
         let before = fs::read_link(self.at("..data")).ok();
         let version = format!("..{limit}");
         fs::create_dir(self.at(&version)).unwrap();
@@ -200,35 +203,39 @@ impl ConfigMap {
         }
         symlink(&version, self.at("..data_tmp")).unwrap();
         fs::rename(self.at("..data_tmp"), self.at("..data")).unwrap();
-        self.wrote((limit, limit));
+        self.record_write((limit, limit));
         if let Some(before) = before {
             fs::remove_dir_all(self.at(before.to_str().unwrap())).unwrap();
         }
     }
 
-    /// Writes an invalid file. The previous set must stay effective.
-    fn spoil(&self) {
+    /// Writes an invalid file. The previous set must stay active.
+    fn write_invalid(&self) {
         let text = file("a", 7).replace("value: '49'", "valeu: '49'");
         fs::write(self.at("..data/a.yaml"), text).unwrap();
     }
 
-    /// Returns, for each set that a process used, how long in µs it stayed effective after the files were
+    /// Returns, for each set that a process used, the time in µs that it stayed active after the files were
     /// replaced.
     fn lags(&self, report: &Report, ended: u64) -> Vec<u64> {
-        let until = |seen: &[(u64, Limits)]| seen.get(1).map_or(ended, |next| next.0);
+        let until = |observed: &[(u64, Limits)]| observed.get(1).map_or(ended, |next| next.0);
         let lag = |at: usize| {
-            let (since, limits) = report.seen[at];
+            let (since, limits) = report.observed[at];
             let written = self.written.iter().position(|(_, written)| *written == limits);
             let written = written.unwrap_or_else(|| panic!("{limits:?} was never written"));
-            assert!(since + 1_000 >= self.written[written].0, "before it was there");
+            assert!(since + 1_000 >= self.written[written].0, "observed before it was written");
             let replaced = self.written.get(written + 1).map_or(ended, |(at, _)| *at);
-            until(&report.seen[at..]).saturating_sub(replaced)
+            until(&report.observed[at..]).saturating_sub(replaced)
         };
-        let lags: Vec<u64> = (0..report.seen.len()).map(lag).collect();
+        let lags: Vec<u64> = (0..report.observed.len()).map(lag).collect();
         for lag in &lags {
-            assert!(*lag <= LIVE_US, "{lag} us later the set before was still in force");
+            assert!(*lag <= LIVE_US, "the previous set was still active after {lag} us");
         }
-        assert_eq!(report.seen.last().unwrap().1, self.written.last().unwrap().1, "what is there in the end");
+        assert_eq!(
+            report.observed.last().unwrap().1,
+            self.written.last().unwrap().1,
+            "the last set written is active"
+        );
         lags
     }
 }
@@ -247,9 +254,9 @@ fn limiter(url: &str, namespace: &str) -> Limiter {
 }
 
 /// Returns the limits, after asserting that the set is complete.
-fn limits_of(limits: &RuledLimiter) -> Limits {
+fn limits_of(limits: &RulesLimiter) -> Limits {
     let all: Vec<u64> = limits.rules().iter().map(|rule| rule.quota().unwrap().limit()).collect();
-    assert_eq!(all.len(), 2 * RULES, "half a set");
+    assert_eq!(all.len(), 2 * RULES, "incomplete set");
     let (a, b) = all.split_at(RULES);
     assert!(a.iter().all(|limit| *limit == a[0]) && b.iter().all(|limit| *limit == b[0]), "{all:?}");
     (a[0], b[0])
@@ -257,44 +264,44 @@ fn limits_of(limits: &RuledLimiter) -> Limits {
 
 /// Not a test: the entry point of the processes that the tests above start.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run by the others"]
-#[expect(clippy::print_stdout, reason = "how an instance answers")]
+#[ignore = "started by the tests above"]
+#[expect(clippy::print_stdout, reason = "the instance reports on stdout")]
 async fn instance() {
-    let Ok(orders) = std::env::var(ORDERS) else { return };
-    let [url, namespace, folder] = orders.split(' ').collect::<Vec<_>>().try_into().unwrap();
+    let Ok(job) = std::env::var(JOB) else { return };
+    let [url, namespace, folder] = job.split(' ').collect::<Vec<_>>().try_into().unwrap();
     let counted = Counted::default();
     let limiter = builder_as_is(url).namespace(namespace).deadline(PATIENCE).observer(counted.clone());
     let watched = Arc::new(Loader::new().watch(folder, &limiter.build().unwrap()).unwrap());
-    let mut orders = BufReader::new(tokio::io::stdin()).lines();
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
     println!("{}", json!({"ready": true}));
-    orders.next_line().await.unwrap().unwrap();
+    commands.next_line().await.unwrap().unwrap();
 
-    let (is_over, seen) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-    let looking = tokio::spawn({
-        let (watched, is_over, seen) = (watched.clone(), is_over.clone(), seen.clone());
+    let (is_over, observed) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
+    let sampler = tokio::spawn({
+        let (watched, is_over, observed) = (watched.clone(), is_over.clone(), observed.clone());
         async move {
             let mut last = None;
             while !is_over.load(Ordering::Relaxed) {
                 let limits = limits_of(&watched.limits());
                 if last.replace(limits) != Some(limits) {
-                    seen.lock().unwrap().push((now_us(), limits));
+                    observed.lock().unwrap().push((now_us(), limits));
                 }
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         }
     });
-    let checking: Vec<_> = (0..TASKS)
+    let checkers: Vec<_> = (0..TASKS)
         .map(|_| {
             let (watched, is_over) = (watched.clone(), is_over.clone());
             tokio::spawn(async move {
                 let mut checks = 0;
                 while !is_over.load(Ordering::Relaxed) {
-                    // One version decides a request, even if a reload happens meanwhile.
+                    // One version decides the whole request, even if a reload happens in between.
                     let limits = watched.limits();
                     let expected = limits_of(&limits);
                     for (domain, expected) in [("a", expected.0), ("b", expected.1)] {
-                        let ruling = limits.check(domain, &[Descriptor::from([("k", "0")])]).await.unwrap();
-                        let decision = ruling.binding().unwrap().decision().unwrap();
+                        let decision = limits.check(domain, &[Descriptor::from([("k", "0")])]).await.unwrap();
+                        let decision = decision.binding().unwrap().decision().unwrap();
                         assert!(decision.is_allowed());
                         assert_eq!(decision.limit(), expected);
                     }
@@ -304,17 +311,17 @@ async fn instance() {
             })
         })
         .collect();
-    orders.next_line().await.unwrap().unwrap();
+    commands.next_line().await.unwrap().unwrap();
     let middle = Holdings::now().memory_kb;
-    orders.next_line().await.unwrap().unwrap();
+    commands.next_line().await.unwrap().unwrap();
     let memory = [middle, Holdings::now().memory_kb];
     is_over.store(true, Ordering::Relaxed);
-    looking.await.unwrap();
+    sampler.await.unwrap();
     let mut checks = 0;
-    for task in checking {
+    for task in checkers {
         checks += task.await.unwrap();
     }
     let [reloads, refusals] = [0, 1].map(|at| counted.0[at].load(Ordering::Relaxed));
-    let seen = std::mem::take(&mut *seen.lock().unwrap());
-    println!("{}", json!(Report { checks, seen, reloads, refusals, memory }));
+    let observed = std::mem::take(&mut *observed.lock().unwrap());
+    println!("{}", json!(Report { checks, observed, reloads, refusals, memory }));
 }

@@ -1,4 +1,4 @@
-//! A server that takes connections and never says a word.
+//! A server that accepts connections and never sends a reply.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,7 +11,7 @@ pub(crate) struct BlackHole {
 }
 
 impl BlackHole {
-    /// How many connections it took.
+    /// Returns the number of accepted connections.
     pub(crate) fn taken(&self) -> usize {
         self.taken.load(Ordering::SeqCst)
     }

@@ -1,4 +1,4 @@
-//! An address whose server can change, as that of a name in the DNS does.
+//! A TCP proxy whose server can change, as the address of a DNS name can.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinHandle};
 
-/// Passes each connection on to the server of the moment, and counts them.
+/// Forwards each connection to the current server, and counts the connections.
 pub(crate) struct Door {
     pub(crate) port: u16,
     shared: Arc<Shared>,
@@ -16,7 +16,7 @@ pub(crate) struct Door {
 #[derive(Default)]
 struct Shared {
     taken: AtomicUsize,
-    /// Without one, whoever comes in is shown out.
+    /// The port of the current server. Without one, each connection is closed at once.
     port: Mutex<Option<u16>>,
     open: Mutex<Vec<AbortHandle>>,
 }
@@ -34,12 +34,12 @@ impl Door {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Where connections go from now on.
+    /// Sets the server of later connections.
     pub(crate) fn lead_to(&self, port: u16) {
         *self.shared.port.lock().unwrap() = Some(port);
     }
 
-    /// How many connections came.
+    /// Returns the number of accepted connections.
     pub(crate) fn taken(&self) -> usize {
         self.shared.taken.load(Ordering::SeqCst)
     }
@@ -63,7 +63,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
         let Some(port) = *shared.port.lock().unwrap() else { continue };
         let open = tokio::spawn(async move {
             if let Ok(mut to) = TcpStream::connect(("127.0.0.1", port)).await {
-                // Its end is that of both.
+                // Returns when both directions have ended. The drops then close both connections.
                 let _ = tokio::io::copy_bidirectional(&mut from, &mut to).await;
             }
         });
@@ -71,7 +71,7 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Of `redis://127.0.0.1:PORT`.
+/// Returns the port of `redis://127.0.0.1:PORT`.
 pub(crate) fn port(url: &str) -> u16 {
     url.rsplit_once(':').unwrap().1.parse().unwrap()
 }

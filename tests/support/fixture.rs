@@ -1,4 +1,4 @@
-//! What several files of tests need.
+//! Settings, quotas, waits and histories that several test files share.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -8,12 +8,12 @@ use harness::Server;
 use tidegate::internals::{Item, Record, take};
 use tidegate::{Builder, Decision, Limiter, OnFailure, Quota, Rate};
 
-/// Long enough that only a hang makes a test miss it, however busy the machine.
+/// Long enough that only a hang makes a test miss it, also on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
 
-/// A namespace that nobody else uses: the server is shared by all tests.
+/// Returns an unused namespace, because all tests share one server.
 pub(crate) fn namespace() -> String {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     format!("test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
@@ -23,7 +23,7 @@ pub(crate) fn builder(url: &str) -> Builder {
     builder_as_is(url).on_failure(OnFailure::Error).breaker(false)
 }
 
-/// With the defaults for a Redis that does not answer.
+/// Returns settings with the default failure policy and circuit breaker.
 pub(crate) fn builder_as_is(url: &str) -> Builder {
     Limiter::builder().url(url).namespace(&namespace()).deadline(PATIENCE)
 }
@@ -32,7 +32,7 @@ pub(crate) fn limiter(server: &Server) -> Limiter {
     builder(server.url()).build().unwrap()
 }
 
-/// Each algorithm, with a limit of `limit` in each `window`.
+/// Returns a quota of each algorithm that admits `limit` units per `window`.
 pub(crate) fn quotas(limit: u64, window: Duration) -> [(&'static str, Quota); 6] {
     let rate = Rate::new(limit, window);
     [
@@ -45,67 +45,66 @@ pub(crate) fn quotas(limit: u64, window: Duration) -> [(&'static str, Quota); 6]
     ]
 }
 
-/// Waits until something is so.
-pub(crate) async fn soon(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+/// Waits until `holds` returns true. Panics with the name of the condition after [`PATIENCE`].
+pub(crate) async fn soon(condition: &str, mut holds: impl AsyncFnMut() -> bool) {
     let start = Instant::now();
-    while !is_so().await {
-        assert!(start.elapsed() < PATIENCE, "not in time: {what}");
+    while !holds().await {
+        assert!(start.elapsed() < PATIENCE, "not in time: {condition}");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
 
-/// How often the server was asked each command.
+/// Returns how many times the server has executed a command.
 pub(crate) fn calls(server: &Server, command: &str) -> u64 {
     let stats = server.cli(&["INFO", "commandstats"]).unwrap();
     let line = stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-/// A port of this machine on which nobody listens: none that was free a moment
-/// ago, since the next server that a test starts may be given that one.
+/// Returns a port of this machine on which no server listens. It is fixed: a free port could be assigned to
+/// the next server that a test starts.
 pub(crate) const fn closed_port() -> u16 {
     1
 }
 
-/// Decisions on asks for one unit of one key: by the server's instant, how many
-/// asked and how many were admitted.
+/// The decisions of checks for one unit of one key. For each time of the server: the number of checks, and
+/// the number of them that were admitted.
 #[derive(Debug, Default)]
 pub(crate) struct History(pub(crate) BTreeMap<u64, (u64, u64)>);
 
 impl History {
     pub(crate) fn add(&mut self, decision: &Decision) {
-        let (asked, admitted) = self.0.entry(decision.server_now_us()).or_default();
-        *asked += 1;
+        let (checks, admitted) = self.0.entry(decision.server_now_us()).or_default();
+        *checks += 1;
         *admitted += u64::from(decision.is_allowed());
     }
 
     pub(crate) fn merge(&mut self, other: &Self) {
-        for (&instant, &(asked, admitted)) in &other.0 {
+        for (&instant, &(checks, admitted)) in &other.0 {
             let sum = self.0.entry(instant).or_default();
-            *sum = (sum.0 + asked, sum.1 + admitted);
+            *sum = (sum.0 + checks, sum.1 + admitted);
         }
     }
 
     pub(crate) fn asked(&self) -> u64 {
-        self.0.values().map(|(asked, _)| asked).sum()
+        self.0.values().map(|(checks, _)| checks).sum()
     }
 
     pub(crate) fn admitted(&self) -> u64 {
         self.0.values().map(|(_, admitted)| admitted).sum()
     }
 
-    /// Whether the reference, asked at the same instants, admits exactly as
-    /// many at each of them.
+    /// Asserts that the reference admits the same number of checks at each of these times.
     pub(crate) fn assert_exact(&self, quota: &Quota) {
         let mut record = Record::default();
-        for (&instant, &(asked, admitted)) in &self.0 {
-            let permitted = take_at(&mut record, quota, asked, instant);
-            assert_eq!(admitted, permitted, "{quota}: {asked} asked at {instant}");
+        for (&instant, &(checks, admitted)) in &self.0 {
+            let permitted = take_at(&mut record, quota, checks, instant);
+            assert_eq!(admitted, permitted, "{quota}: {checks} checks at {instant}");
         }
     }
 
-    /// What the reference admits to a caller who, at each of these instants,
-    /// takes all that there is.
+    /// Returns the number of units that the reference admits if, at each of these times, a caller takes as
+    /// many as possible.
     pub(crate) fn ceiling(&self, quota: &Quota) -> u64 {
         let mut record = Record::default();
         self.0.keys().map(|&instant| take_at(&mut record, quota, quota.limit(), instant)).sum()
@@ -116,7 +115,7 @@ fn take_at(record: &mut Record, quota: &Quota, n: u64, instant: u64) -> u64 {
     take(&mut [Item { quota, record, cost: 1, max_delay: None }], n, instant).0
 }
 
-/// Scripts wait until it is dropped.
+/// Pauses all writes, and therefore all scripts, of a server until it is dropped.
 pub(crate) struct Paused<'a>(&'a Server);
 
 impl<'a> Paused<'a> {

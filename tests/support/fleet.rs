@@ -1,4 +1,4 @@
-//! Several processes under steady load.
+//! Several processes under a steady load.
 
 use serde_json::json;
 
@@ -7,37 +7,38 @@ use crate::support::load::{Job, Report, now_us};
 
 pub struct Fleet {
     instances: Vec<Instance>,
-    /// As long as nobody has asked, no window has begun.
+    /// The time before the first check. No window has started before it.
     pub start_us: u64,
 }
 
 impl Fleet {
-    /// Processes that run the ignored test `test` with `job` in the environment; every second asks one by
-    /// one.
+    /// Starts processes that run the ignored test `test` with `job` in an environment variable. Every second
+    /// process runs without batching.
     pub async fn start(test: &str, variable: &str, job: &Job) -> Self {
-        let orders = |job: &Job| serde_json::to_string(job).unwrap();
+        let encode = |job: &Job| serde_json::to_string(job).unwrap();
         let mut instances: Vec<Instance> = (0..job.instances)
             .map(|process| {
                 let job = Job { one_by_one: process % 2 == 1, ..job.clone() };
-                Instance::spawn(test, variable, &[&orders(&job)])
+                Instance::spawn(test, variable, &[&encode(&job)])
             })
             .collect();
         for instance in &mut instances {
             assert_eq!(instance.says().await, json!({"ready": true}));
         }
         let mut fleet = Self { instances, start_us: now_us() };
-        fleet.go_on().await;
+        fleet.send_line().await;
         fleet
     }
 
-    /// They note what they have.
+    /// Makes each process record its resources.
     pub async fn note(&mut self) {
-        self.go_on().await;
+        self.send_line().await;
     }
 
-    /// They ask no more, and tell. They are there as long as what is returned with it.
+    /// Stops the checks and returns the report of each process. The processes run until the returned fleet is
+    /// dropped.
     pub async fn end(mut self) -> (Vec<Report>, Self) {
-        self.go_on().await;
+        self.send_line().await;
         let mut reports = Vec::new();
         for instance in &mut self.instances {
             reports.push(serde_json::from_value(instance.says().await).unwrap());
@@ -45,7 +46,7 @@ impl Fleet {
         (reports, self)
     }
 
-    async fn go_on(&mut self) {
+    async fn send_line(&mut self) {
         for instance in &mut self.instances {
             instance.start().await;
         }

@@ -1,4 +1,4 @@
-//! A process that runs one of these tests, seen from outside.
+//! A process that runs one ignored test of this binary, and the pipes to it.
 
 use std::process::Stdio;
 
@@ -10,32 +10,34 @@ use crate::support::fixture::PATIENCE;
 
 pub struct Instance {
     pub process: Child,
-    /// It ends when this is closed, however this process ends.
-    orders: ChildStdin,
+    /// The process ends when this pipe closes, which happens however the parent ends.
+    stdin: ChildStdin,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Instance {
-    /// Runs the ignored test `test`, with `orders` in an environment variable.
-    pub fn spawn(test: &str, variable: &str, orders: &[&str]) -> Self {
+    /// Runs the ignored test `test`, with `settings` in an environment variable, separated by spaces.
+    pub fn spawn(test: &str, variable: &str, settings: &[&str]) -> Self {
         let mut process = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", test, "--ignored", "--nocapture"])
-            .env(variable, orders.join(" "))
+            .env(variable, settings.join(" "))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
             .unwrap();
-        let orders = process.stdin.take().unwrap();
+        let stdin = process.stdin.take().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines();
-        Self { process, orders, lines }
+        Self { process, stdin, lines }
     }
 
+    /// Sends the next line to the process.
     pub async fn start(&mut self) {
-        self.orders.write_all(b"go\n").await.unwrap();
+        self.stdin.write_all(b"go\n").await.unwrap();
     }
 
-    /// The next line of JSON among what the test runner prints.
+    /// Returns the next line of JSON from the output of the process, which also contains output of the test
+    /// runner.
     pub async fn says(&mut self) -> Value {
         let next = async {
             loop {

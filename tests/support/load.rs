@@ -79,7 +79,7 @@ impl Fallback {
 pub struct Asked {
     /// Index into the job's gates.
     pub gate: usize,
-    /// The number of its key: 0, or for fresh keys the time since 1970 in units of [`FRESH`].
+    /// The number of the key: 0, or for fresh keys the time since 1970 in units of [`FRESH`].
     pub key: u64,
     pub called_us: u64,
     pub returned_us: u64,
@@ -130,7 +130,7 @@ impl Asked {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     pub asked: Vec<Asked>,
-    /// How often each error occurred.
+    /// The number of occurrences of each error text.
     pub errors: BTreeMap<String, u64>,
     /// Before the first check.
     pub first: Holdings,
@@ -144,9 +144,9 @@ impl Report {
     /// Returns whether the process holds only a few more tasks and files than before its first check. Allowed
     /// are `connections` more, and the background thread, which starts with the first check.
     pub fn is_little_left(&self, connections: usize) -> bool {
-        let most = |before| before + connections;
-        self.after.tasks <= most(self.first.tasks)
-            && self.after.files <= most(self.first.files) + BACKGROUND_FILES
+        let allowed = |before| before + connections;
+        self.after.tasks <= allowed(self.first.tasks)
+            && self.after.files <= allowed(self.first.files) + BACKGROUND_FILES
     }
 
     /// Returns the memory growth since the test sent its second line.
@@ -220,8 +220,8 @@ impl Job {
             .on_failure(self.on_failure.setting());
         let builder = if self.one_by_one { builder.batching(false) } else { builder };
         // A recorded history must contain decisions of Redis only.
-        let remembers = self.gates == "chaos" && !self.one_by_one;
-        let builder = if remembers { builder } else { builder.deny_cache(Duration::ZERO) };
+        let has_deny_cache = self.gates == "chaos" && !self.one_by_one;
+        let builder = if has_deny_cache { builder } else { builder.deny_cache(Duration::ZERO) };
         builder.build().unwrap()
     }
 
@@ -232,36 +232,36 @@ impl Job {
         let anchor = Anchor::new();
         let stalls = Stalls::watch(&["self".to_owned()]);
         let mut report = Report { first: Holdings::now(), ..Report::default() };
-        say(&serde_json::json!({"ready": true}));
-        let mut orders = BufReader::new(tokio::io::stdin()).lines();
-        if orders.next_line().await.unwrap().is_none() {
+        send(&serde_json::json!({"ready": true}));
+        let mut commands = BufReader::new(tokio::io::stdin()).lines();
+        if commands.next_line().await.unwrap().is_none() {
             return;
         }
         let is_over = Arc::new(AtomicBool::new(false));
         let mut tasks = Vec::new();
         for (index, (name, quota, count)) in gates.iter().enumerate() {
             for _ in 0..*count {
-                let asking = Asking {
+                let task = CheckTask {
                     index,
                     gate: limiter.gate(name.as_ref(), *quota),
                     is_fresh: name.as_ref().starts_with("fresh"),
                     pause: Duration::from_millis(self.pause_ms),
                     anchor,
                 };
-                tasks.push(tokio::spawn(asking.until(is_over.clone())));
+                tasks.push(tokio::spawn(task.run_until(is_over.clone())));
             }
         }
-        if orders.next_line().await.unwrap().is_none() {
+        if commands.next_line().await.unwrap().is_none() {
             return;
         }
         report.before = Holdings::now();
-        if orders.next_line().await.unwrap().is_none() {
+        if commands.next_line().await.unwrap().is_none() {
             return;
         }
         is_over.store(true, Ordering::SeqCst);
         for task in tasks {
-            let (asked, errors) = task.await.unwrap();
-            report.asked.extend(asked);
+            let (checks, errors) = task.await.unwrap();
+            report.asked.extend(checks);
             for (text, count) in errors {
                 *report.errors.entry(text).or_default() += count;
             }
@@ -276,27 +276,27 @@ impl Job {
             }
         }
         let stalls = stalls.end();
-        for asked in &mut report.asked {
-            asked.stalled_us = stalls.within(asked.called_us, asked.returned_us, |at| anchor.at(at));
+        for check in &mut report.asked {
+            check.stalled_us = stalls.within(check.called_us, check.returned_us, |at| anchor.at(at));
         }
-        say(&serde_json::to_value(&report).unwrap());
-        let _ = orders.next_line().await;
+        send(&serde_json::to_value(&report).unwrap());
+        let _ = commands.next_line().await;
     }
 }
 
-#[expect(clippy::print_stdout, reason = "how a process answers")]
-fn say(line: &serde_json::Value) {
-    println!("\n{line}");
+#[expect(clippy::print_stdout, reason = "a process reports on its standard output")]
+fn send(value: &serde_json::Value) {
+    println!("\n{value}");
 }
 
 /// How long one fresh key is checked.
 pub const FRESH: Duration = Duration::from_millis(500);
 
 /// Checks per task that are recorded without allocating more memory than at the start.
-const ROOM: usize = 4_000;
+const CAPACITY: usize = 4_000;
 
 /// The work of one task.
-struct Asking {
+struct CheckTask {
     index: usize,
     gate: Gate,
     is_fresh: bool,
@@ -304,10 +304,10 @@ struct Asking {
     anchor: Anchor,
 }
 
-impl Asking {
-    async fn until(self, is_over: Arc<AtomicBool>) -> (Vec<Asked>, BTreeMap<String, u64>) {
-        let mut asked = vec![Asked::default(); ROOM];
-        asked.clear();
+impl CheckTask {
+    async fn run_until(self, is_over: Arc<AtomicBool>) -> (Vec<Asked>, BTreeMap<String, u64>) {
+        let mut checks = vec![Asked::default(); CAPACITY];
+        checks.clear();
         let mut errors = BTreeMap::new();
         while !is_over.load(Ordering::SeqCst) {
             let called = Instant::now();
@@ -318,25 +318,25 @@ impl Asking {
             if let Err(error) = &result {
                 *errors.entry(error.to_string()).or_default() += 1;
             }
-            let told = record(&result);
-            asked.push(Asked { gate: self.index, key, called_us, returned_us, ..told });
+            let check = record(&result);
+            checks.push(Asked { gate: self.index, key, called_us, returned_us, ..check });
             // Jitter keeps the tasks from checking at the same time.
             let pause = self.pause.mul_f64(rand::rng().random_range(0.5..1.5));
             tokio::time::sleep(pause).await;
         }
-        (asked, errors)
+        (checks, errors)
     }
 }
 
 fn record(result: &Result<Decision, Error>) -> Asked {
     let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap();
-    let told = result.as_ref().ok();
-    let time = |of: fn(&Decision) -> Duration| told.map_or(0, |decision| micros(of(decision)));
+    let decision = result.as_ref().ok();
+    let time = |of: fn(&Decision) -> Duration| decision.map_or(0, |decision| micros(of(decision)));
     Asked {
-        source: told.map_or("error", |decision| decision.source().as_str()).into(),
-        allowed: told.is_some_and(Decision::is_allowed),
-        now_us: told.map_or(0, Decision::server_now_us),
-        remaining: told.map_or(0, Decision::remaining),
+        source: decision.map_or("error", |decision| decision.source().as_str()).into(),
+        allowed: decision.is_some_and(Decision::is_allowed),
+        now_us: decision.map_or(0, Decision::server_now_us),
+        remaining: decision.map_or(0, Decision::remaining),
         retry_after_us: time(Decision::retry_after),
         reset_after_us: time(Decision::reset_after),
         delay_us: time(Decision::delay),

@@ -48,7 +48,7 @@ fn window_end(fixed: &FixedWindow, now: u64) -> u64 {
 }
 
 /// Returns the largest debt: 2^49 ticks or 2^52 units.
-fn most(quota: &Quota) -> Exact {
+fn max_debt(quota: &Quota) -> Exact {
     match quota.kind() {
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
             Exact::new(1 << 49, bucket.per.into())
@@ -150,7 +150,7 @@ impl Oracle {
         let state = self.at(quota, now);
         self.blocked_until <= now
             && state.units(quota, now) + exact(cost) <= exact(quota.limit())
-            && max_delay.is_none_or(|most| state.delay(quota, now) <= exact(most))
+            && max_delay.is_none_or(|max_delay| state.delay(quota, now) <= exact(max_delay))
     }
 
     fn is_untouched(&self, quota: &Quota, now: u64) -> bool {
@@ -161,16 +161,16 @@ impl Oracle {
         *self = self.at(quota, now);
         let used = self.units(quota, now);
         match &mut self.used {
-            Used::Level(level, _) => *level = (*level + exact(units)).min(most(quota)),
+            Used::Level(level, _) => *level = (*level + exact(units)).min(max_debt(quota)),
             Used::Window(charges, _) => {
-                let room = (most(quota) - used).to_integer() as u64;
+                let room = (max_debt(quota) - used).to_integer() as u64;
                 charges.push(units.min(room));
             }
             Used::Counter(current, ..) => {
-                *current = (exact(*current + units)).min(most(quota)).to_integer() as u64;
+                *current = (exact(*current + units)).min(max_debt(quota)).to_integer() as u64;
             }
             Used::Log(charges) => {
-                let room = (most(quota) - used).to_integer() as u64;
+                let room = (max_debt(quota) - used).to_integer() as u64;
                 charges.push((now, units.min(room)));
             }
         }
@@ -214,25 +214,25 @@ impl Oracle {
         while k < n && self.fits(quota, cost, max_delay, now) {
             let delay = self.delay(quota, now);
             self.add(quota, cost, now);
-            let told = answer(k);
-            if !told.allowed || exact(told.delay_us) != delay.ceil() {
-                return Err(format!("caller {k} passes after {delay}, not {told:?}"));
+            let given = answer(k);
+            if !given.allowed || exact(given.delay_us) != delay.ceil() {
+                return Err(format!("caller {k} passes after {delay}, not {given:?}"));
             }
             k += 1;
             // If denied checks count, those of later callers change the wait of this one.
             if !counts_denied || k == n {
-                self.confirm(quota, cost, max_delay, now, &told)?;
+                self.confirm(quota, cost, max_delay, now, &given)?;
             }
         }
         if k < n {
-            let told = answer(k);
-            if told.allowed || told.delay_us > 0 {
-                return Err(format!("caller {k} does not pass, not {told:?}"));
+            let given = answer(k);
+            if given.allowed || given.delay_us > 0 {
+                return Err(format!("caller {k} does not pass, not {given:?}"));
             }
             if counts_denied {
                 self.add(quota, ((n - k) * cost).min(quota.limit()), now);
             }
-            self.confirm(quota, cost, max_delay, now, &told)?;
+            self.confirm(quota, cost, max_delay, now, &given)?;
         }
         if k > 0 || counts_denied {
             self.forget(quota, entries_before, now);
@@ -250,26 +250,26 @@ impl Oracle {
         cost: u64,
         max_delay: Option<u64>,
         now: u64,
-        told: &Answer,
+        given: &Answer,
     ) -> Result<(), String> {
         let left = (exact(quota.limit()) - self.units(quota, now)).floor().max(exact(0));
         let left = if self.blocked_until > now { exact(0) } else { left };
         let fits = |after: u64| self.fits(quota, cost, max_delay, now + after);
         let is_untouched = |after: u64| self.is_untouched(quota, now + after);
-        let wrong = if exact(told.remaining) != left {
-            format!("{left} are left")
-        } else if !fits(told.retry_after_us) {
-            "it does not pass after retry_after".to_owned()
-        } else if told.retry_after_us > 0 && fits(told.retry_after_us - 1) {
-            "it passes before retry_after".to_owned()
-        } else if !is_untouched(told.reset_after_us) {
-            "it is not untouched after reset_after".to_owned()
-        } else if told.reset_after_us > 0 && is_untouched(told.reset_after_us - 1) {
-            "it is untouched before reset_after".to_owned()
+        let wrong = if exact(given.remaining) != left {
+            format!("{left} units are left")
+        } else if !fits(given.retry_after_us) {
+            "the check does not pass after retry_after".to_owned()
+        } else if given.retry_after_us > 0 && fits(given.retry_after_us - 1) {
+            "the check passes before retry_after".to_owned()
+        } else if !is_untouched(given.reset_after_us) {
+            "the key is not untouched after reset_after".to_owned()
+        } else if given.reset_after_us > 0 && is_untouched(given.reset_after_us - 1) {
+            "the key is untouched before reset_after".to_owned()
         } else {
             return Ok(());
         };
-        Err(format!("{wrong}, not {told:?}, of {self:?}"))
+        Err(format!("{wrong}, not {given:?}, for {self:?}"))
     }
 
     pub(crate) fn penalize(&mut self, quota: &Quota, units: u64, now: u64) {
@@ -319,12 +319,12 @@ impl Oracle {
                 if now - stamp >= log.window_us || units == 0 {
                     return;
                 }
-                // Oldest first.
+                // Refunds the oldest charges first.
                 let mut units = units;
-                for (_, of_it) in charges.iter_mut().filter(|(at, _)| now - at < log.window_us) {
-                    let gone = units.min(*of_it);
-                    *of_it -= gone;
-                    units -= gone;
+                for (_, charged) in charges.iter_mut().filter(|(at, _)| now - at < log.window_us) {
+                    let refunded = units.min(*charged);
+                    *charged -= refunded;
+                    units -= refunded;
                 }
             }
             other => panic!("{other:?}"),
@@ -332,24 +332,24 @@ impl Oracle {
         *self = state;
     }
 
-    /// Blocks until this time; 0 lifts a block. Like any write, it re-dates future entries if it changes
-    /// anything.
+    /// Blocks the key until this time. 0 lifts a block. Like any write, it re-dates future entries if it
+    /// changes anything.
     pub(crate) fn block(&mut self, quota: &Quota, until: u64, now: u64) {
         if until > 0 || self.blocked_until > 0 {
             *self = Self { blocked_until: until, ..self.at(quota, now) };
         }
     }
 
-    /// The server removed the key, which is correct only if the key was untouched.
+    /// Records that the server removed the key, which is correct only if the key was untouched.
     pub(crate) fn expire(&mut self, quota: &Quota, now: u64) -> Result<(), String> {
         if !self.is_untouched(quota, now) {
-            return Err(format!("it expired while it counts: {self:?}"));
+            return Err(format!("the key expired although it holds units or a block: {self:?}"));
         }
         *self = Self::new(quota);
         Ok(())
     }
 
-    /// The server removed a block, if it has ended.
+    /// Records that the server removed the block, if it has ended.
     pub(crate) fn forget_block(&mut self, now: u64) {
         if self.blocked_until <= now {
             self.blocked_until = 0;

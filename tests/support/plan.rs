@@ -2,7 +2,7 @@
 //! with the reference's answers, so that a pause can last exactly as long as a denial reported.
 
 use proptest::prelude::*;
-use tidegate::internals::{self, Before, Kind, LeakyBucket, MOST_DEBT, Record, Taken};
+use tidegate::internals::{self, Before, Kind, LeakyBucket, MAX_DEBT, Record, Taken};
 use tidegate::{Quota, Rate};
 
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub(crate) fn sequences() -> u32 {
     std::env::var("TIDEGATE_SEQUENCES").map_or(500, |count| count.parse().unwrap())
 }
 
-/// Returns whether this is a long run, as of `scripts/test full`.
+/// Returns whether this is a long run, as in `scripts/test full`.
 pub(crate) fn is_long_run() -> bool {
     sequences() >= 5_000
 }
@@ -170,23 +170,23 @@ pub(crate) struct Step {
 #[derive(Clone, Debug)]
 pub(crate) enum Action {
     Take(Vec<(u64, Vec<Item>)>),
-    Penalize(Place, Units),
-    /// With the stamp of an earlier take, or none.
-    Refund(Place, Units, Option<u8>),
-    Block(Place, u16),
-    Unblock(Place),
-    Reset(Place),
+    Penalize(TargetIndex, Units),
+    /// The stamp is that of an earlier take on the key, counted from the newest, or `None`.
+    Refund(TargetIndex, Units, Option<u8>),
+    Block(TargetIndex, u16),
+    Unblock(TargetIndex),
+    Reset(TargetIndex),
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct TargetIndex {
     key: u8,
     limit: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Item {
-    place: Place,
+    target: TargetIndex,
     units: Units,
     is_free: bool,
     max_delay: Option<u16>,
@@ -201,9 +201,9 @@ pub(crate) fn uniform(family: Family) -> impl Strategy<Value = Plan> {
 /// must be bounded to stay exact.
 pub(crate) fn indebted(families: &'static [Family]) -> impl Strategy<Value = Plan> {
     let plans = prop::sample::select(families).prop_flat_map(uniform);
-    (plans, MOST_DEBT / 2..=MOST_DEBT).prop_map(|(mut plan, debt)| {
+    (plans, MAX_DEBT / 2..=MAX_DEBT).prop_map(|(mut plan, debt)| {
         for step in plan.steps.iter_mut().step_by(2) {
-            step.action = Action::Penalize(Place { key: 0, limit: 0 }, Units::Huge(debt));
+            step.action = Action::Penalize(TargetIndex { key: 0, limit: 0 }, Units::Huge(debt));
         }
         for step in &mut plan.steps[..40] {
             step.pause = Pause::Micros(1);
@@ -218,16 +218,16 @@ pub(crate) fn mixed() -> impl Strategy<Value = Plan> {
     plan(prop::collection::vec(limits, 1..=4), 4)
 }
 
-fn plan(keys: impl Strategy<Value = Vec<Vec<Quota>>>, most_items: usize) -> impl Strategy<Value = Plan> {
+fn plan(keys: impl Strategy<Value = Vec<Vec<Quota>>>, max_items: usize) -> impl Strategy<Value = Plan> {
     let start = 1_577_836_800_000_000..1_893_456_000_000_000u64;
-    (keys, start, prop::collection::vec(step(most_items), STEPS)).prop_map(|(keys, start_us, steps)| Plan {
+    (keys, start, prop::collection::vec(step(max_items), STEPS)).prop_map(|(keys, start_us, steps)| Plan {
         keys,
         start_us,
         steps,
     })
 }
 
-fn step(most_items: usize) -> impl Strategy<Value = Step> {
+fn step(max_items: usize) -> impl Strategy<Value = Step> {
     let off_by_one = || -1..=1i64;
     let pause = prop_oneof![
         6 => Just(Pause::None),
@@ -240,17 +240,17 @@ fn step(most_items: usize) -> impl Strategy<Value = Step> {
         1 => any::<u16>().prop_map(Pause::StepBack),
     ];
     let n = prop_oneof![6 => Just(1), 1 => Just(0), 3 => 2..=50u64];
-    let groups = (n, prop::collection::vec(item(), 1..=most_items));
-    let few = |key| Place { key, limit: 0 };
-    let written = (any::<u8>(), any::<u8>()).prop_map(|(key, limit)| Place { key, limit });
+    let groups = (n, prop::collection::vec(item(), 1..=max_items));
+    let first_limit = |key| TargetIndex { key, limit: 0 };
+    let index = (any::<u8>(), any::<u8>()).prop_map(|(key, limit)| TargetIndex { key, limit });
     let action = prop_oneof![
         30 => prop::collection::vec(groups, 1..=2).prop_map(Action::Take),
-        3 => (written.clone(), spent()).prop_map(|(at, units)| Action::Penalize(at, units)),
-        5 => (written.clone(), refunded(), prop::option::weighted(0.8, 0..8u8))
+        3 => (index.clone(), penalties()).prop_map(|(at, units)| Action::Penalize(at, units)),
+        5 => (index.clone(), refunds(), prop::option::weighted(0.8, 0..8u8))
             .prop_map(|(at, units, stamp)| Action::Refund(at, units, stamp)),
-        1 => (written.clone(), any::<u16>()).prop_map(|(at, long)| Action::Block(at, long)),
-        1 => written.prop_map(Action::Unblock),
-        1 => any::<u8>().prop_map(move |key| Action::Reset(few(key))),
+        1 => (index.clone(), any::<u16>()).prop_map(|(at, long)| Action::Block(at, long)),
+        1 => index.prop_map(Action::Unblock),
+        1 => any::<u8>().prop_map(move |key| Action::Reset(first_limit(key))),
     ];
     (pause, action).prop_map(|(pause, action)| Step { pause, action })
 }
@@ -260,7 +260,7 @@ fn item() -> impl Strategy<Value = Item> {
     let max_delay = prop_oneof![4 => Just(None), 1 => Just(Some(0)), 3 => any::<u16>().prop_map(Some)];
     (any::<u8>(), limit, units(), prop::bool::weighted(0.1), max_delay).prop_map(
         |(key, limit, units, is_free, max_delay)| Item {
-            place: Place { key, limit },
+            target: TargetIndex { key, limit },
             units,
             is_free,
             max_delay,
@@ -277,12 +277,12 @@ fn units() -> impl Strategy<Value = Units> {
 }
 
 /// Generates units to refund, including 0.
-fn refunded() -> impl Strategy<Value = Units> {
+fn refunds() -> impl Strategy<Value = Units> {
     prop_oneof![9 => units(), 1 => Just(Units::Few(0))]
 }
 
-fn spent() -> impl Strategy<Value = Units> {
-    prop_oneof![9 => units(), 1 => (1..=MOST_DEBT).prop_map(Units::Huge)]
+fn penalties() -> impl Strategy<Value = Units> {
+    prop_oneof![9 => units(), 1 => (1..=MAX_DEBT).prop_map(Units::Huge)]
 }
 
 impl Units {
@@ -413,22 +413,26 @@ pub(crate) struct Played {
 
 /// Formats a failure: the last call, and the earlier calls on the same keys.
 pub(crate) fn told(played: &[Played]) -> String {
-    let last: Vec<usize> = played[played.len() - 1].call.targets().iter().map(|target| target.key).collect();
-    let on_same = |it: &&Played| it.call.targets().iter().any(|target| last.contains(&target.key));
-    played.iter().filter(on_same).map(|it| format!("{:?} -> {:?}\n", it.call, it.outcomes)).collect()
+    let keys: Vec<usize> = played[played.len() - 1].call.targets().iter().map(|target| target.key).collect();
+    let on_same = |played: &&Played| played.call.targets().iter().any(|target| keys.contains(&target.key));
+    played
+        .iter()
+        .filter(on_same)
+        .map(|played| format!("{:?} -> {:?}\n", played.call, played.outcomes))
+        .collect()
 }
 
 impl Plan {
     pub(crate) fn play(&self) -> Vec<Played> {
         let mut reference = Reference::new(self.keys.len());
-        let mut player = Player { plan: self, now: self.start_us, stamps: Vec::new(), told: (0, 0) };
+        let mut player = Player { plan: self, now: self.start_us, stamps: Vec::new(), waits: (0, 0) };
         self.steps
             .iter()
             .map(|step| {
                 player.pause(step.pause);
                 let call = Call { now_us: player.now, verb: player.verb(&step.action) };
                 let outcomes = reference.call(&call);
-                player.hear(&call, &outcomes);
+                player.record(&call, &outcomes);
                 let targets = call.targets();
                 let records = targets.iter().map(|target| reference.records[target.key].clone()).collect();
                 Played { call, outcomes, records }
@@ -443,13 +447,13 @@ struct Player<'a> {
     /// The stamps of takes with their keys, newest last.
     stamps: Vec<(usize, u64)>,
     /// The last reported `retry_after` and `reset_after`.
-    told: (u64, u64),
+    waits: (u64, u64),
 }
 
 impl Player<'_> {
     fn pause(&mut self, pause: Pause) {
         let quota = &self.plan.keys[0][0];
-        let (retry_after, reset_after) = self.told;
+        let (retry_after, reset_after) = self.waits;
         let by = match pause {
             Pause::None => 0,
             Pause::Micros(us) => us as i64,
@@ -463,10 +467,10 @@ impl Player<'_> {
         self.now = self.now.saturating_add_signed(by).clamp(TIMES_US.start, TIMES_US.end);
     }
 
-    fn target(&self, place: Place) -> Target {
-        let key = usize::from(place.key) % self.plan.keys.len();
+    fn target(&self, index: TargetIndex) -> Target {
+        let key = usize::from(index.key) % self.plan.keys.len();
         let limits = &self.plan.keys[key];
-        Target { key, quota: limits[usize::from(place.limit) % limits.len()] }
+        Target { key, quota: limits[usize::from(index.limit) % limits.len()] }
     }
 
     fn verb(&self, action: &Action) -> Verb {
@@ -474,22 +478,22 @@ impl Player<'_> {
             Action::Take(groups) => {
                 Verb::Take(groups.iter().map(|(n, items)| self.group(*n, items)).collect())
             }
-            Action::Penalize(place, units) => {
-                let target = self.target(*place);
+            Action::Penalize(index, units) => {
+                let target = self.target(*index);
                 Verb::Penalize(target, units.of(target.quota.limit()))
             }
-            Action::Refund(place, units, back) => {
-                let target = self.target(*place);
+            Action::Refund(index, units, back) => {
+                let target = self.target(*index);
                 let mut stamps = self.stamps.iter().rev().filter(|(key, _)| *key == target.key);
                 let stamp = back.and_then(|back| stamps.nth(usize::from(back))).map(|(_, stamp)| *stamp);
                 Verb::Refund(target, units.of(target.quota.limit()), stamp)
             }
-            Action::Block(place, part) => {
-                let target = self.target(*place);
+            Action::Block(index, part) => {
+                let target = self.target(*index);
                 Verb::Block(target, share(time_scale(&target.quota), *part).max(1))
             }
-            Action::Unblock(place) => Verb::Block(self.target(*place), 0),
-            Action::Reset(place) => Verb::Reset(self.target(*place)),
+            Action::Unblock(index) => Verb::Block(self.target(*index), 0),
+            Action::Reset(index) => Verb::Reset(self.target(*index)),
         }
     }
 
@@ -498,7 +502,7 @@ impl Player<'_> {
         let is_single = items.len() == 1;
         let mut parts: Vec<Part> = Vec::new();
         for item in items {
-            let target = self.target(item.place);
+            let target = self.target(item.target);
             if parts.iter().all(|part| part.target.key != target.key) {
                 parts.push(Part {
                     target,
@@ -510,15 +514,16 @@ impl Player<'_> {
         Group { n, items: parts }
     }
 
-    fn hear(&mut self, call: &Call, outcomes: &[Outcome]) {
+    fn record(&mut self, call: &Call, outcomes: &[Outcome]) {
         let Verb::Take(groups) = &call.verb else { return };
-        self.told = (0, 0);
+        self.waits = (0, 0);
         for (group, (k, before)) in groups.iter().zip(outcomes) {
             for (item, before) in group.items.iter().zip(before) {
-                let stamp = item.target.quota.kind().algorithm().stamp(before.seen, self.now);
+                let stamp = item.target.quota.kind().algorithm().stamp(before.raw, self.now);
                 self.stamps.push((item.target.key, stamp));
                 let answer = taken(group, item, *k, *before, self.now).answer(group.n.saturating_sub(1));
-                self.told = (self.told.0.max(answer.retry_after_us), self.told.1.max(answer.reset_after_us));
+                self.waits =
+                    (self.waits.0.max(answer.retry_after_us), self.waits.1.max(answer.reset_after_us));
             }
         }
     }
@@ -555,7 +560,7 @@ macro_rules! held_for_each_family {
         $crate::held_for_each_family!($hold:
             token_bucket TokenBucket, leaky_bucket LeakyBucket,
             fixed_window_from_the_first_hit FixedWindow, fixed_window_by_the_clock ClockWindow,
-            sliding_log SlidingLog, sliding_log_that_counts_denied_asks CountingLog,
+            sliding_log SlidingLog, sliding_log_that_counts_denied_checks CountingLog,
             sliding_counter SlidingCounter);
     };
     ($hold:ident: $($name:ident $family:ident),+) => {

@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use redis::{Connection, ConnectionLike, Value};
 use tidegate::Quota;
 use tidegate::internals::script::{self, Script};
-use tidegate::internals::{Before, Entry, Kind, LeakyBucket, Record, Seen, State};
+use tidegate::internals::{Before, Kind, LeakyBucket, LogEntry, RawState, Record, State};
 
 use super::plan::{Call, Group, Outcome, Verb};
 
@@ -118,7 +118,7 @@ pub(crate) struct Left {
 pub(crate) enum Held {
     State(State),
     /// The entries in the window.
-    Log(Vec<Entry>),
+    Log(Vec<LogEntry>),
 }
 
 impl TestScripts {
@@ -179,17 +179,17 @@ pub(crate) fn arguments<'k>(call: &Call, keys: &'k [String]) -> (&'static Script
             if !is_uniform {
                 return (&script::GROUP, named, group_arguments(groups));
             }
-            let mut wanted: Vec<_> = groups
+            let mut requests: Vec<_> = groups
                 .iter()
                 .map(|group| {
                     let item = &group.items[0];
                     [group.n.to_string(), item.cost.to_string(), text(item.max_delay)]
                 })
                 .collect();
-            if wanted.iter().all(|other| *other == wanted[0]) {
-                wanted.truncate(1);
+            if requests.iter().all(|other| *other == requests[0]) {
+                requests.truncate(1);
             }
-            args.extend(wanted.into_iter().flatten());
+            args.extend(requests.into_iter().flatten());
             script::of(&script::TAKE, quota.kind())
         }
         Verb::Penalize(_, units) => {
@@ -256,7 +256,7 @@ fn observed(call: &Call, reply: Value) -> Result<Observed, String> {
             let fields: Vec<String> = redis::from_redis_value(next()?).map_err(|error| error.to_string())?;
             let expires: String = redis::from_redis_value(next()?).map_err(|error| error.to_string())?;
             left(&target.quota, &fields, expires.parse().ok(), call.now_us)
-                .map_err(|why| format!("{why}, which expires at {expires}"))
+                .map_err(|error| format!("{error}, which expires at {expires}"))
         })
         .collect::<Result<_, String>>()?;
     Ok(Observed { outcomes, left })
@@ -283,15 +283,15 @@ pub(crate) fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<
         };
         let mut before = Vec::new();
         for item in &group.items {
-            let mut seen = Seen::default();
+            let mut raw = RawState::default();
             let first = first.take().map_or_else(&mut signed, Ok)?;
             let is_blocked = first < 0;
-            seen[0] = unsigned(if is_blocked { -1 - first } else { first })?;
+            raw[0] = unsigned(if is_blocked { -1 - first } else { first })?;
             let blocked_until_us = if is_blocked { unsigned(signed()?)? } else { 0 };
-            for number in seen.iter_mut().take(item.target.quota.kind().algorithm().fields()).skip(1) {
+            for number in raw.iter_mut().take(item.target.quota.kind().algorithm().fields()).skip(1) {
                 *number = unsigned(signed()?)?;
             }
-            before.push(Before { blocked_until_us, seen });
+            before.push(Before { blocked_until_us, raw });
         }
         outcomes.push((k, before));
     }
@@ -364,7 +364,7 @@ pub(crate) fn left(
             let entry = |pair: &[String]| {
                 let (total, units) = pair[0].split_once(':')?;
                 let at_us = pair[1].parse().ok()?;
-                Some(Entry { at_us, total: total.parse().ok()?, units: units.parse().ok()? })
+                Some(LogEntry { at_us, total: total.parse().ok()?, units: units.parse().ok()? })
             };
             let entries = fields.chunks(2).filter(|pair| pair[0] != "block").map(entry);
             let entries = entries.collect::<Option<Vec<_>>>().ok_or_else(garbage)?;

@@ -1,5 +1,5 @@
-//! When processes were not let run, by a thread that sleeps 1 ms at a time and notes by how much it
-//! overslept, and what the system says of how long each thread stood in line for a processor.
+//! Records when processes were not scheduled. A thread sleeps 1 ms at a time and measures how much longer
+//! each sleep took. It also reads how long the system kept each thread waiting for a processor.
 
 use std::collections::HashMap;
 use std::fs;
@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const STEP: Duration = Duration::from_millis(1);
-/// Shorter ones are any system's.
+/// Shorter stalls occur on every system and are ignored.
 const SHORTEST: Duration = Duration::from_micros(100);
 
 pub struct Watch {
@@ -18,11 +18,11 @@ pub struct Watch {
     thread: JoinHandle<Vec<(Instant, Instant)>>,
 }
 
-/// In the order of their ends.
+/// The start and end of each stall, in the order of the ends.
 pub struct Stalls(Vec<(Instant, Instant)>);
 
 impl Stalls {
-    /// Of this process, which is called "self", and of others by their numbers.
+    /// Starts to watch processes, by their ids. "self" is this process.
     pub fn watch(processes: &[String]) -> Watch {
         let processes: Vec<String> =
             processes.iter().map(|process| format!("/proc/{process}/task")).collect();
@@ -37,7 +37,8 @@ impl Stalls {
                 let overslept = before.elapsed().saturating_sub(STEP);
                 let stall = overslept.max(longest_wait(&processes, &mut waited));
                 if stall >= SHORTEST {
-                    // A wait is told when it is over, so it may have begun before this step.
+                    // The system reports a wait when it is over, so the wait may have started before this
+                    // step.
                     let end = Instant::now();
                     stalls.push((end - stall.max(before.elapsed()), end));
                 }
@@ -47,16 +48,17 @@ impl Stalls {
         Watch { is_over, thread }
     }
 
-    /// The longest.
+    /// Returns the length of the longest stall.
     pub fn worst(&self) -> Duration {
         self.0.iter().map(|(start, end)| *end - *start).max().unwrap_or_default()
     }
 
-    /// How many microseconds between two times were lost, each counted once.
+    /// Returns the number of microseconds between two times that were lost to stalls. Overlapping stalls
+    /// count once.
     pub fn within(&self, from: u64, to: u64, clock: impl Fn(Instant) -> u64) -> u64 {
         let first = self.0.partition_point(|&(_, end)| clock(end) <= from);
         let (mut lost, mut since) = (0, from);
-        // What ends later may have begun earlier: a long wait of one thread.
+        // A stall that ends later may have started earlier, as with a long wait of one thread.
         for &(start, end) in &self.0[first..] {
             let (start, end) = (clock(start).max(since), clock(end).min(to));
             if end > start {
@@ -78,8 +80,8 @@ impl Watch {
     }
 }
 
-/// The longest that any thread of these has stood in line since the last call; nothing where the
-/// system does not say.
+/// Returns the longest time that any thread of these processes has waited for a processor since the last
+/// call. Returns zero if the system does not report it.
 fn longest_wait(processes: &[String], waited: &mut HashMap<PathBuf, u64>) -> Duration {
     let mut longest = 0;
     for task in processes.iter().filter_map(|process| fs::read_dir(process).ok()).flatten().flatten() {

@@ -1,4 +1,4 @@
-//! A wire to a server, in which the answers to script calls can be replaced by any bytes.
+//! A TCP proxy to a server that can replace the replies to script calls with any bytes.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,20 +9,20 @@ use std::time::Duration;
 
 use redis::{Parser, Value};
 
-/// What a script call gets. All other commands are the server's to answer.
+/// The reply to a script call. The server replies to all other commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     OfServer,
     Say(Vec<u8>),
-    /// The first, then the second again and again.
+    /// Sends the first bytes once, then the second bytes repeatedly.
     Endless(&'static [u8], &'static [u8]),
     HangUp,
-    /// The client reads an end; what it sends is still taken.
+    /// Ends the direction to the client. The proxy still reads from the client.
     HalfClose,
     Silence,
 }
 
-/// Runs on threads of its own: whoever asks may stand still. For one call at a time.
+/// A proxy on its own threads, because the runtime of the caller may be blocked. Supports one call at a time.
 pub struct Wire {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -38,7 +38,7 @@ struct Shared {
 }
 
 impl Wire {
-    /// To the server at `redis://127.0.0.1:PORT`.
+    /// Starts a proxy to the server at `redis://127.0.0.1:PORT`.
     pub fn to(url: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
@@ -59,7 +59,7 @@ impl Wire {
                 let (client, shared) = (client.unwrap(), accepting.clone());
                 shared.connections.fetch_add(1, Ordering::SeqCst);
                 thread::spawn(move || {
-                    // However it ends.
+                    // An error only ends the connection.
                     let _ = shared.serve(&client);
                     let _ = client.shutdown(Shutdown::Both);
                     shared.ended.fetch_add(1, Ordering::SeqCst);
@@ -77,17 +77,17 @@ impl Wire {
         *self.shared.answer.lock().unwrap() = answer;
     }
 
-    /// How many calls of a script were sent.
+    /// Returns the number of script calls that clients sent.
     pub fn calls(&self) -> u64 {
         self.shared.calls.load(Ordering::SeqCst)
     }
 
-    /// How many connections came.
+    /// Returns the number of accepted connections.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::SeqCst)
     }
 
-    /// How many of them have not ended.
+    /// Returns the number of connections that have not ended.
     pub fn open(&self) -> u64 {
         let ended = self.shared.ended.load(Ordering::SeqCst);
         self.connections() - ended
@@ -105,23 +105,23 @@ impl Shared {
     fn serve(&self, mut client: &TcpStream) -> redis::RedisResult<()> {
         client.set_nodelay(true)?;
         let mut server = TcpStream::connect(&self.server)?;
-        let (mut answers, to_client) = (server.try_clone()?, client.try_clone()?);
+        let (mut replies, to_client) = (server.try_clone()?, client.try_clone()?);
         thread::spawn(move || {
-            let _ = io::copy(&mut answers, &mut &to_client);
+            let _ = io::copy(&mut replies, &mut &to_client);
             let _ = to_client.shutdown(Shutdown::Both);
         });
-        // The server's end is that of the client, and the other way round.
-        let served = self.pass_on(&mut client, &mut server);
+        // If the server or the client ends its connection, the proxy ends the other one.
+        let served = self.forward(&mut client, &mut server);
         let _ = server.shutdown(Shutdown::Both);
         served
     }
 
-    fn pass_on(&self, client: &mut &TcpStream, server: &mut TcpStream) -> redis::RedisResult<()> {
+    fn forward(&self, client: &mut &TcpStream, server: &mut TcpStream) -> redis::RedisResult<()> {
         let mut commands = Parser::new();
         loop {
             let words = match commands.parse_value(&mut *client)? {
                 Value::Array(words) => words,
-                other => panic!("no command: {other:?}"),
+                other => panic!("not a command: {other:?}"),
             };
             let words: Vec<Vec<u8>> =
                 words.into_iter().map(redis::from_redis_value).collect::<Result<_, _>>()?;
@@ -139,7 +139,7 @@ impl Shared {
                     client.write_all(first)?;
                     loop {
                         client.write_all(again)?;
-                        // As a line does that is not fast.
+                        // Imitates a slow network, so the reply does not fill the memory at once.
                         thread::sleep(Duration::from_micros(100));
                     }
                 }

@@ -1,5 +1,5 @@
-//! A limiter whose time a test moves: in memory with a clock of its own, or on a real Redis with the
-//! production scripts, whose wall clock stands still until the test moves it.
+//! A limiter whose clock the test controls: in memory with a manual clock, or on a real Redis with the
+//! production scripts, whose wall clock is frozen until the test moves it.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ pub const START: Duration = Duration::from_secs(1_577_836_800);
 pub struct World {
     pub limiter: Limiter,
     clock: Clock,
-    /// Whether every gate is leased that can be.
+    /// Whether every gate that supports leases is leased.
     pub is_leased: bool,
 }
 
 enum Clock {
     Memory(ManualClock),
-    // The server's clock and this process's clock show the same time.
+    // The clock of the server and the clock of this process show the same time.
     Redis {
         server: Pooled<Server>,
         here: ManualClock,
@@ -34,7 +34,7 @@ enum Clock {
     },
 }
 
-/// More tests than these at a time wait for one of these servers to be returned.
+/// If all servers of the pool are in use, further tests wait until one is returned.
 static SERVERS: Pool<Server> = Pool::new(8);
 #[cfg(feature = "cluster")]
 static CLUSTERS: Pool<Cluster> = Pool::new(2);
@@ -62,7 +62,7 @@ impl World {
         let server = SERVERS.get(start).unwrap();
         server.flush().unwrap();
         let here = ManualClock::at(START);
-        // With the permissions that the README lists, so that a missing one is found here.
+        // Uses the permissions that the README lists, so a missing permission fails these tests.
         let builder = Limiter::builder().url(server.url()).credentials(acl::USER, acl::PASSWORD);
         let builder = builder.deadline(Duration::from_secs(10));
         let limiter = settings(builder.manual_clock(here.clone())).build().unwrap();
@@ -71,7 +71,7 @@ impl World {
         world
     }
 
-    /// On three primaries whose clocks stand still.
+    /// Returns a world on three primaries whose clocks are frozen.
     #[cfg(feature = "cluster")]
     pub fn cluster_with(settings: impl FnOnce(Builder) -> Builder) -> Self {
         let cluster = CLUSTERS.get(Cluster::with_shiftable_clock).unwrap();
@@ -94,7 +94,7 @@ impl World {
         if self.is_leased && is_leasable { gate.leased(Lease::new().max_keys(100)) } else { gate }
     }
 
-    /// Sets the clock to so long after [`START`].
+    /// Sets the clock to [`START`] plus `since_start`.
     pub fn set(&self, since_start: Duration) {
         match &self.clock {
             Clock::Memory(clock) => clock.set(START + since_start),
@@ -113,7 +113,7 @@ impl World {
     /// Removes a key from Redis, as another process would.
     pub fn delete(&self, key: &str) {
         match &self.clock {
-            Clock::Memory(_) => panic!("nobody else has this memory"),
+            Clock::Memory(_) => panic!("no other process can change this memory"),
             Clock::Redis { server, .. } => assert_eq!(server.cli(&["DEL", key]).unwrap(), "(integer) 1"),
             #[cfg(feature = "cluster")]
             Clock::Cluster { cluster, .. } => {
@@ -134,7 +134,7 @@ impl World {
     }
 }
 
-/// How many of so many checks pass.
+/// Makes `checks` checks and returns how many are allowed.
 pub async fn passes(gate: &Gate, key: &str, checks: usize) -> usize {
     let mut allowed = 0;
     for _ in 0..checks {
@@ -151,8 +151,8 @@ pub async fn allowed(gate: &Gate, key: &str) -> bool {
     check(gate, key).await.is_allowed()
 }
 
-/// Each behaviour, once for each store, over Redis with each layer before it on
-/// and off.
+/// Defines a test of each behavior on each store. On Redis, also with batching and the deny cache on and off,
+/// and with leases.
 #[macro_export]
 macro_rules! behaviours {
     ($($(#[$meta:meta])* async fn $name:ident($world:ident) $body:block)+) => {

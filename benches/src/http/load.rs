@@ -1,4 +1,4 @@
-//! Connections that ask one request after the other.
+//! The load generator: connections that each send one request after the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use super::serve::{HEADER, Pattern};
 use crate::{Failure, Length};
 
-/// Of all connections.
+/// The results of all connections in one round.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) passed: u64,
@@ -50,9 +50,9 @@ pub(super) async fn round(
     for _ in 0..connections {
         let stream = TcpStream::connect(("127.0.0.1", port)).await?;
         stream.set_nodelay(true)?;
-        let (asking, connection) = handshake(TokioIo::new(stream)).await?;
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
         tokio::spawn(connection);
-        tasks.push(tokio::spawn(ask(asking, pattern, phase.clone())));
+        tasks.push(tokio::spawn(send_requests(sender, pattern, phase.clone())));
     }
     tokio::time::sleep(length.warm).await;
     let begun = Instant::now();
@@ -73,11 +73,11 @@ pub(super) async fn round(
     Ok(round)
 }
 
-/// How many 200, 429 and others there were; what each of them took.
+/// The number of responses with 200, 429 and any other status, and the time of each response in nanoseconds.
 type Tally = ([u64; 3], Vec<u64>);
 
-async fn ask(
-    mut asking: SendRequest<Empty<Bytes>>,
+async fn send_requests(
+    mut sender: SendRequest<Empty<Bytes>>,
     pattern: Pattern,
     phase: Arc<AtomicU8>,
 ) -> Result<Tally, Failure> {
@@ -86,8 +86,8 @@ async fn ask(
         let key = pattern.key();
         let request = Request::get("/").header("host", "bench").header(HEADER, key).body(Empty::new())?;
         let begun = Instant::now();
-        asking.ready().await?;
-        let response = asking.send_request(request).await?;
+        sender.ready().await?;
+        let response = sender.send_request(request).await?;
         let status = response.status();
         response.into_body().collect().await?;
         match phase.load(Ordering::Relaxed) {

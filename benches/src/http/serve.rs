@@ -59,9 +59,9 @@ impl Service {
                 "token bucket in Redis; headers of all families, a problem document with each 429"
             }
             Self::TowerGovernor => {
-                "GCRA of this process alone, which shares nothing; no headers on what passes"
+                "GCRA in this process only, nothing shared; no headers on allowed requests"
             }
-            Self::TowerRateLimitRedis => "GCRA in Redis; no headers on what passes, no body with a 429",
+            Self::TowerRateLimitRedis => "GCRA in Redis; no headers on allowed requests, no body with a 429",
             Self::TowerRateLimiter => "fixed window in Redis by its script; draft -11 headers",
         }
     }
@@ -134,7 +134,7 @@ async fn with_limit(
             let mut builder = GovernorConfigBuilder::default();
             builder.period(period).burst_size(burst.into());
             let config =
-                builder.key_extractor(ByHeader).finish().ok_or("tower_governor refuses the limit")?;
+                builder.key_extractor(ByHeader).finish().ok_or("tower_governor rejects the limit")?;
             hello.layer(GovernorLayer::new(config))
         }
         Service::TowerRateLimitRedis => {
@@ -151,7 +151,7 @@ async fn with_limit(
         }
         Service::TowerRateLimiter => {
             use tower_rate_limiter::{RateLimitLayer, RedisStore};
-            // The window is as long as the bucket takes to fill.
+            // The window is as long as the bucket takes to refill.
             let (limit, window) = match pattern {
                 Pattern::Unlike => (u64::from(burst), Duration::from_secs(60)),
                 Pattern::Hot => (100, Duration::from_secs(100)),

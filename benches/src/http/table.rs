@@ -1,4 +1,4 @@
-//! The cases as Markdown.
+//! The results of `scripts/bench http` as Markdown.
 
 use std::fmt::Write;
 
@@ -11,14 +11,14 @@ use crate::rounds::median;
 pub(crate) fn table(cases: &[Case]) -> String {
     let mut text = String::new();
     for case in cases {
-        let asked = match case.pattern {
-            Pattern::Unlike => "100,000 keys, all pass",
+        let load = match case.pattern {
+            Pattern::Unlike => "100,000 keys, all allowed",
             Pattern::Hot => "one hot key, mostly denied",
         };
         let _ = write!(
             text,
-            "### {asked}, {} connections\n\n\
-             | service | requests/s | p50 us | p99 us | added p50 us | added p99 us | what it does |\n\
+            "### {load}, {} connections\n\n\
+             | service | requests/s | p50 us | p99 us | added p50 us | added p99 us | behavior |\n\
              | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",
             case.connections
         );

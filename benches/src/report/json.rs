@@ -1,4 +1,4 @@
-//! The report for programs.
+//! The report as JSON.
 
 use serde_json::{Map, Value, json};
 
@@ -39,8 +39,8 @@ pub(crate) fn json(report: &Report) -> Value {
         "bytes_per_key": bytes,
         "script_alone": report.scripts.as_ref().map(|scripts| {
             let rate = |rates: &[crate::script_alone::Rate]| json!({
-                "keys_per_s": median(rates.iter().map(|it| it.keys_per_s).collect()).round(),
-                "keys_per_redis_cpu_s": median(rates.iter().map(|it| it.keys_per_cpu_s).collect()).round(),
+                "keys_per_s": median(rates.iter().map(|r| r.keys_per_s).collect()).round(),
+                "keys_per_redis_cpu_s": median(rates.iter().map(|r| r.keys_per_cpu_s).collect()).round(),
             });
             json!({ "tidegate": rate(&scripts.ours), "bare": rate(&scripts.bare) })
         }),
@@ -63,7 +63,7 @@ fn row(row: &Row) -> Value {
         json["checks_per_s"] = json!(row.per_second().round());
         json["p50_us"] = json!(rounded(row.us(0.5)));
         json["p99_us"] = json!(rounded(row.us(0.99)));
-        json["asked"] = json!(sum(|round| round.asked));
+        json["asked"] = json!(sum(|round| round.checks));
         json["allowed"] = json!(sum(|round| round.allowed));
         json["waited_for_redis"] = json!(sum(|round| round.fell_back));
         json["rounds_checks_per_s"] =

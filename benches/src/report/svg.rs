@@ -1,6 +1,6 @@
-//! A chart: for each case the subjects' checks per second as bars, as long as their share of the
-//! case's fastest. Readable on light and dark ground. Only what is compared at a glance: not who is
-//! bound by the wait for one answer, not denials, and ours once, on the first server.
+//! A chart: one bar per subject and case, in proportion to the fastest subject of the case.
+//! Readable on light and dark backgrounds. It has only the cases that compare rates: not those bound by the
+//! wait for one reply, and not denials. tidegate is shown once, on the first server.
 
 use std::fmt::Write;
 
@@ -47,12 +47,12 @@ pub(crate) fn svg(report: &Report) -> String {
         let of_case = report.rows.iter().filter(|row| row.case == case);
         let mut rows: Vec<&Row> = of_case.filter(is_shown).collect();
         rows.sort_by(|a, b| b.per_second().total_cmp(&a.per_second()));
-        let Some(most) = rows.first().map(|row| row.per_second()) else { continue };
+        let Some(highest) = rows.first().map(|row| row.per_second()) else { continue };
         y += LINE / 2;
         let _ = writeln!(body, r#"<text x="8" y="{y}" class="title">{}</text>"#, escaped(case.title()));
         for row in rows {
             y += LINE;
-            body += &bar(row, most, y);
+            body += &bar(row, highest, y);
         }
         y += LINE;
     }
@@ -63,7 +63,7 @@ pub(crate) fn svg(report: &Report) -> String {
     )
 }
 
-fn bar(row: &Row, most: f64, y: usize) -> String {
+fn bar(row: &Row, highest: f64, y: usize) -> String {
     let class = match row.info.kind {
         Kind::Ours => "ours",
         Kind::ByHand => "by-hand",
@@ -74,7 +74,7 @@ fn bar(row: &Row, most: f64, y: usize) -> String {
         None => row.info.title,
     };
     let server = if row.is_main { String::new() } else { format!(" ({})", row.server) };
-    let width = (BARS as f64 * row.per_second() / most).max(1.0);
+    let width = (BARS as f64 * row.per_second() / highest).max(1.0);
     let label = LABELS - 8;
     let value = LABELS as f64 + width + 6.0;
     format!(

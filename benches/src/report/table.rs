@@ -21,11 +21,10 @@ pub(crate) fn table(report: &Report) -> String {
         let rate = |row: &Row| if row.is_usable() { row.per_second() } else { -1.0 };
         rows.sort_by(|a, b| b.is_main.cmp(&a.is_main).then(rate(b).total_cmp(&rate(a))));
         let _ = write!(text, "\n### `{}`: {}\n\n", case.name(), case.title());
-        text +=
-            "| subject | checks/s | p50 us | p99 us | Redis us/check | longest call us | what differs |\n";
+        text += "| subject | checks/s | p50 us | p99 us | Redis us/check | longest call us | difference |\n";
         text += "| --- | ---: | ---: | ---: | ---: | ---: | --- |\n";
         for row in rows {
-            text += &line(row);
+            text += &table_row(row);
         }
     }
     if let Some(scripts) = &report.scripts {
@@ -35,7 +34,8 @@ pub(crate) fn table(report: &Report) -> String {
         text += "\n### the script alone: calls of 64 keys of 100,000, pipelined by 4 connections\n\n";
         text += "| script | keys/s | keys per second of Redis's CPU |\n| --- | ---: | ---: |\n";
         for (title, rates) in [("take:token_bucket", &scripts.ours), ("GET + SET PX", &scripts.bare)] {
-            let (wall, cpu) = (median(&|it| it.keys_per_s, rates), median(&|it| it.keys_per_cpu_s, rates));
+            let wall = median(&|rate| rate.keys_per_s, rates);
+            let cpu = median(&|rate| rate.keys_per_cpu_s, rates);
             let _ = writeln!(text, "| {title} | {wall} | {cpu} |");
         }
     }
@@ -49,39 +49,40 @@ pub(crate) fn table(report: &Report) -> String {
     text += "| ratio | is | floor | aim | |\n| --- | ---: | ---: | ---: | --- |\n";
     for ratio in &report.ratios {
         let number = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
-        let verdict = match (ratio.value, ratio.floor, ratio.aim) {
-            (Some(is), _, Some(aim)) if is >= aim => "as aimed at",
+        let outcome = match (ratio.value, ratio.floor, ratio.aim) {
+            (Some(is), _, Some(aim)) if is >= aim => "reaches the aim",
             (Some(is), Some(floor), _) if is >= floor => "above the floor",
             (Some(_), Some(_), _) => "**below the floor**",
             _ => "",
         };
-        let verdict: Vec<&str> = [Some(verdict), ratio.note.as_deref()]
+        let notes: Vec<&str> = [Some(outcome), ratio.note.as_deref()]
             .into_iter()
             .flatten()
-            .filter(|it| !it.is_empty())
+            .filter(|note| !note.is_empty())
             .collect();
-        let verdict = verdict.join("; ");
+        let notes = notes.join("; ");
         let is = number(ratio.value);
         let (floor, aim) = (number(ratio.floor), number(ratio.aim));
-        let _ = writeln!(text, "| `{}`: {} | {is} | {floor} | {aim} | {verdict} |", ratio.name, ratio.what);
+        let _ =
+            writeln!(text, "| `{}`: {} | {is} | {floor} | {aim} | {notes} |", ratio.name, ratio.description);
     }
     text
 }
 
-fn line(row: &Row) -> String {
+fn table_row(row: &Row) -> String {
     let server = if row.is_main { String::new() } else { format!(" (on {})", row.server) };
     let title = format!("{}{server}", row.info.title);
     if let Some(reason) = &row.absent {
-        return format!("| {title} | - | - | - | - | - | took no part: {reason} |\n");
+        return format!("| {title} | - | - | - | - | - | not run: {reason} |\n");
     }
     if let Some(reason) = &row.failed {
         return format!("| {title} | - | - | - | - | - | **failed**: {} |\n", reason.replace('|', "/"));
     }
     let known = |us: Option<f64>| us.map_or_else(|| "-".to_owned(), short);
     let mut note = row.info.note.to_owned();
-    let fell_back = row.median(|round| round.fell_back as f64 / round.asked as f64);
+    let fell_back = row.median(|round| round.fell_back as f64 / round.checks as f64);
     if fell_back > 0.0 {
-        note += &format!("; {:.4} % had to wait for Redis", fell_back * 100.0);
+        note += &format!("; {:.4} % of the checks waited for Redis", fell_back * 100.0);
     }
     if row.case == Case::HotDenied {
         note += &format!("; {} admitted in a round", row.median(|round| round.allowed as f64));

@@ -21,7 +21,7 @@ impl Subject for ActixExtensible {
         title: "actix-extensible-rate-limit",
         note: "fixed window of an hour; denials count; a transaction per check on a connection manager",
         kind: Kind::Peer,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {

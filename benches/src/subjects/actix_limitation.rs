@@ -18,7 +18,7 @@ impl Subject for ActixLimitation {
         title: "actix-limitation",
         note: "fixed window of an hour; denials count; a new connection for each check",
         kind: Kind::Peer,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {

@@ -1,11 +1,11 @@
-//! governor, keyed: limits of this process alone, which no other one shares.
+//! governor, keyed: limits of one process, not shared.
 
 use std::num::NonZeroU32;
 
 use governor::{DefaultKeyedRateLimiter, Quota, RateLimiter};
 use tokio::runtime::Handle;
 
-use super::{Info, Kind, Local, Verdict};
+use super::{Info, Kind, Local, LocalDecision};
 use crate::Failure;
 use crate::case::Case;
 
@@ -17,15 +17,15 @@ impl Local for Keyed {
     const INFO: Info = Info {
         name: "governor",
         title: "governor, keyed",
-        note: "of this process alone: shares nothing with others; its default DashMap",
+        note: "one process, nothing shared; its default DashMap",
         kind: Kind::Peer,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     type Key = String;
 
     fn open(_: &str, _: Case, _: &Handle) -> Result<Self, Failure> {
-        // One back each nanosecond: the shortest interval that it knows.
+        // One unit per nanosecond: the shortest interval that it supports.
         let rate = NonZeroU32::new(1_000_000_000).ok_or("zero")?;
         Ok(Self { limiter: RateLimiter::keyed(Quota::per_second(rate)) })
     }
@@ -35,7 +35,7 @@ impl Local for Keyed {
     }
 
     #[inline]
-    fn check(&self, key: &String) -> Result<Verdict, Failure> {
-        Ok(Verdict { allowed: self.limiter.check_key(key).is_ok(), fell_back: false })
+    fn check(&self, key: &String) -> Result<LocalDecision, Failure> {
+        Ok(LocalDecision { allowed: self.limiter.check_key(key).is_ok(), fell_back: false })
     }
 }

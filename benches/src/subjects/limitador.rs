@@ -1,4 +1,4 @@
-//! limitador: its asynchronous limiter on Redis. Behind a feature, since it takes so long to build.
+//! limitador: its asynchronous limiter on Redis. Behind a feature, since it takes a long time to build.
 
 use std::collections::HashMap;
 
@@ -21,7 +21,7 @@ impl Subject for Limitador {
         title: "limitador",
         note: "fixed window of an hour",
         kind: Kind::Peer,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {
@@ -31,7 +31,7 @@ impl Subject for Limitador {
         let by_key = vec!["key".try_into()?];
         limiter.add_limit(Limit::new(namespace.as_str(), case.limit().capacity, 3600, vec![], by_key));
         let opened = Self { limiter, namespace: namespace.as_str().into() };
-        // Where no limit applies, it says yes and asks nobody.
+        // If no limit applies, limitador allows the check without a call to Redis.
         opened.check("first").await?;
         let counters = opened.limiter.get_counters(&opened.namespace).await;
         if counters.map_err(|error| error.to_string())?.is_empty() {

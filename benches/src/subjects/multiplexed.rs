@@ -1,4 +1,4 @@
-//! By hand, with one connection that all share: a script for each check.
+//! By hand, with one connection that all tasks share: a script call per check.
 
 use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
@@ -16,9 +16,9 @@ impl Subject for Multiplexed {
     const INFO: Info = Info {
         name: "multiplexed",
         title: "by hand: one multiplexed connection, script per check",
-        note: "flat script on a hash, floating point, no checks",
+        note: "flat script on a hash, floating point, no validation",
         kind: Kind::ByHand,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {

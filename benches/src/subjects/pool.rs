@@ -1,4 +1,4 @@
-//! By hand, with the pool that most services have: a checkout for each check.
+//! By hand, with a connection pool, as in most services: a checkout per check.
 
 use deadpool_redis::{Config, Pool, PoolConfig, Runtime};
 
@@ -15,9 +15,9 @@ impl Subject for Pooled {
     const INFO: Info = Info {
         name: "pool",
         title: "by hand: pool of 16, checkout and script per check",
-        note: "flat script on a hash, floating point, no checks",
+        note: "flat script on a hash, floating point, no validation",
         kind: Kind::ByHand,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {

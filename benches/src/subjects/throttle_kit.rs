@@ -1,4 +1,4 @@
-//! throttle-kit: its limiter on its Redis back-end.
+//! throttle-kit: its limiter on its Redis backend.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ impl Subject for ThrottleKit {
     const INFO: Info = Info {
         name: "throttle-kit",
         title: "throttle-kit",
-        note: "GCRA in milliseconds by the client's clock; failures pass",
+        note: "GCRA in milliseconds by the client's clock; fails open",
         kind: Kind::Peer,
-        most: u32::MAX as u64,
+        max_capacity: u32::MAX as u64,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {
@@ -29,9 +29,9 @@ impl Subject for ThrottleKit {
 
     async fn check(&self, key: &str) -> Result<bool, Failure> {
         let result = self.limiter.check(key).await;
-        // What remains is told as what was used: 0 only where Redis did not decide.
+        // `remaining` contains the used units, so it is 0 only if Redis did not decide.
         if result.allowed && result.remaining == 0 {
-            return Err("Redis failed, and it let the ask pass".into());
+            return Err("Redis failed, and it let the check pass".into());
         }
         Ok(result.allowed)
     }

@@ -1,4 +1,4 @@
-//! This crate, with its defaults.
+//! tidegate with its defaults.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl Subject for Tidegate {
         title: "tidegate",
         note: "exact token bucket by Redis's clock",
         kind: Kind::Ours,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {
@@ -27,7 +27,7 @@ impl Subject for Tidegate {
         Ok(Self { gate: limiter.gate(case.family(), quota(case.limit())) })
     }
 
-    /// It has namespace and gate before it.
+    /// The key has no prefix: tidegate adds the namespace and the gate.
     fn key(_: Case, number: usize) -> String {
         format!("user:{number}")
     }
@@ -37,7 +37,7 @@ impl Subject for Tidegate {
     }
 }
 
-/// All defaults, but for the deadline, which is not to decide anything here.
+/// Builds a limiter with all defaults except the deadline, which must not decide anything here.
 pub(crate) fn limiter(url: &str) -> Result<Limiter, Failure> {
     Ok(Limiter::builder().url(url).namespace(&RUN).deadline(DEADLINE).build()?)
 }

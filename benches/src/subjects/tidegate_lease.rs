@@ -1,11 +1,11 @@
-//! This crate's leased gates: units are taken from Redis beforehand and spent in this process.
+//! Leased gates of tidegate: units are taken from Redis in advance and spent in process.
 
 use std::time::Duration;
 
 use tidegate::{Gate, Lease};
 use tokio::runtime::Handle;
 
-use super::{Info, Kind, Local, Verdict};
+use super::{Info, Kind, Local, LocalDecision};
 use crate::Failure;
 use crate::case::Case;
 
@@ -20,13 +20,13 @@ impl Local for Leased {
         title: "tidegate, leased",
         note: "within its stated bound; leases of at most 10,000 units, held for a minute",
         kind: Kind::Ours,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     type Key = String;
 
-    /// So that it is worth a lease.
-    const OFTEN: usize = 8;
+    /// Enough checks that the gate leases units for the key.
+    const WARMUP_CHECKS_PER_KEY: usize = 8;
 
     fn open(url: &str, case: Case, runtime: &Handle) -> Result<Self, Failure> {
         let _entered = runtime.enter();
@@ -42,11 +42,11 @@ impl Local for Leased {
     }
 
     #[inline]
-    fn check(&self, key: &String) -> Result<Verdict, Failure> {
+    fn check(&self, key: &String) -> Result<LocalDecision, Failure> {
         let (decision, fell_back) = match self.gate.try_check(key) {
             Some(decision) => (decision, false),
             None => (self.runtime.block_on(self.gate.check(key))?, true),
         };
-        Ok(Verdict { allowed: decision.is_allowed(), fell_back })
+        Ok(LocalDecision { allowed: decision.is_allowed(), fell_back })
     }
 }

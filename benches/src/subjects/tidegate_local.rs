@@ -1,4 +1,4 @@
-//! This crate while no Redis answers: what its circuit breaker and its fallback cost.
+//! tidegate while Redis is unreachable: the cost of the open circuit breaker and of the fallback.
 
 use ::tidegate::{Gate, Limiter};
 
@@ -6,8 +6,8 @@ use super::{Info, Kind, RUN, Subject, tidegate_quota};
 use crate::Failure;
 use crate::case::Case;
 
-/// Nobody listens there.
-const NOWHERE: &str = "redis://127.0.0.1:1";
+/// An address without a listener.
+const UNREACHABLE: &str = "redis://127.0.0.1:1";
 
 pub(crate) struct Local {
     gate: Gate,
@@ -17,13 +17,13 @@ impl Subject for Local {
     const INFO: Info = Info {
         name: "tidegate_local",
         title: "tidegate, circuit breaker open",
-        note: "decided in this process within its share, since no Redis answers",
+        note: "decided in process within its share, since Redis is unreachable",
         kind: Kind::Ours,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(_: &str, case: Case) -> Result<Self, Failure> {
-        let limiter = Limiter::builder().url(NOWHERE).namespace(&RUN).instances(1).build()?;
+        let limiter = Limiter::builder().url(UNREACHABLE).namespace(&RUN).instances(1).build()?;
         let gate = limiter.gate(case.family(), tidegate_quota(case.limit()));
         while limiter.health().await.breaker_open_for().is_none() {
             let _ = gate.check("first").await?;

@@ -1,4 +1,4 @@
-//! This crate with a fixed window, as those peers have that count by native commands.
+//! tidegate with a fixed window, for comparison with the peers that count with native commands.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ impl Subject for Window {
     const INFO: Info = Info {
         name: "tidegate_window",
         title: "tidegate, fixed window",
-        note: "fixed window of an hour from the first ask",
+        note: "fixed window of an hour from the first check",
         kind: Kind::Ours,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {
@@ -28,7 +28,7 @@ impl Subject for Window {
         Ok(Self { gate: limiter.gate(case.family(), quota) })
     }
 
-    /// It has namespace, gate and algorithm before it.
+    /// The key has no prefix: tidegate adds the namespace, the gate and the algorithm.
     fn key(_: Case, number: usize) -> String {
         format!("user:{number}")
     }

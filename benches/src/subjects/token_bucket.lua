@@ -1,4 +1,4 @@
--- A token bucket as it is mostly written by hand: a hash, floating point, no checks.
+-- A typical token bucket written by hand: a hash, floating point, no validation.
 -- KEYS: the bucket; ARGV: capacity, tokens per second.
 local capacity = tonumber(ARGV[1])
 local rate = tonumber(ARGV[2])

@@ -1,4 +1,4 @@
-//! tower-rate-limit-redis: its tower service around one that answers at once.
+//! tower-rate-limit-redis: its tower service around a service that responds at once.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -32,7 +32,7 @@ impl KeyResolver for ByHeader {
     }
 }
 
-fn answer(_: Request<()>) -> Ready<Result<Response<()>, Infallible>> {
+fn respond(_: Request<()>) -> Ready<Result<Response<()>, Infallible>> {
     ready(Ok(Response::new(())))
 }
 
@@ -40,9 +40,9 @@ impl Subject for TowerRateLimitRedis {
     const INFO: Info = Info {
         name: "tower-rate-limit-redis",
         title: "tower-rate-limit-redis",
-        note: "GCRA in milliseconds; capacity is a u16, so the hot key is another one each 59,000 asks",
+        note: "GCRA in milliseconds; capacity is a u16, so the hot key changes every 59,000 checks",
         kind: Kind::Peer,
-        most: u16::MAX as u64,
+        max_capacity: u16::MAX as u64,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {
@@ -60,11 +60,11 @@ impl Subject for TowerRateLimitRedis {
 
     async fn check(&self, key: &str) -> Result<bool, Failure> {
         let request = Request::builder().header(HEADER, key).body(())?;
-        let service = self.layer.layer(tower::service_fn(answer));
+        let service = self.layer.layer(tower::service_fn(respond));
         match service.oneshot(request).await?.status() {
             StatusCode::OK => Ok(true),
             StatusCode::TOO_MANY_REQUESTS => Ok(false),
-            other => Err(format!("it answered {other}").into()),
+            other => Err(format!("the service responded with {other}").into()),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! tower-redis-cell: its tower service around one that answers at once. Redis needs the module.
+//! tower-redis-cell: its tower service around a service that responds at once. Redis needs the module.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -17,7 +17,7 @@ pub(crate) const NEEDS: &str =
     "the server has no CL.THROTTLE: set TIDEGATE_REDIS_CELL to the path of the module libredis_cell.so";
 
 pub(crate) struct TowerRedisCell {
-    layer: RateLimitLayer<ByKey, String, Answer, Answer, ConnectionManager>,
+    layer: RateLimitLayer<ByKey, String, Outcome, Outcome, ConnectionManager>,
 }
 
 #[derive(Clone)]
@@ -29,20 +29,20 @@ impl ProvideRule<String> for ByKey {
     }
 }
 
-enum Answer {
-    Passed,
+enum Outcome {
+    Allowed,
     Denied,
     Failed(String),
 }
 
-fn answer(_: String) -> Ready<Result<Answer, Infallible>> {
-    ready(Ok(Answer::Passed))
+fn respond(_: String) -> Ready<Result<Outcome, Infallible>> {
+    ready(Ok(Outcome::Allowed))
 }
 
-fn on_error(error: Error<'_>, _: &String) -> Answer {
+fn on_error(error: Error<'_>, _: &String) -> Outcome {
     match error {
-        Error::RateLimit(_) => Answer::Denied,
-        error => Answer::Failed(error.to_string()),
+        Error::RateLimit(_) => Outcome::Denied,
+        error => Outcome::Failed(error.to_string()),
     }
 }
 
@@ -52,7 +52,7 @@ impl Subject for TowerRedisCell {
         title: "tower-redis-cell with the module redis-cell",
         note: "GCRA in a native module that has to be loaded into Redis",
         kind: Kind::Peer,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {
@@ -64,11 +64,11 @@ impl Subject for TowerRedisCell {
     }
 
     async fn check(&self, key: &str) -> Result<bool, Failure> {
-        let service = self.layer.layer(tower::service_fn(answer));
+        let service = self.layer.layer(tower::service_fn(respond));
         match service.oneshot(key.to_owned()).await? {
-            Answer::Passed => Ok(true),
-            Answer::Denied => Ok(false),
-            Answer::Failed(error) => Err(error.into()),
+            Outcome::Allowed => Ok(true),
+            Outcome::Denied => Ok(false),
+            Outcome::Failed(error) => Err(error.into()),
         }
     }
 }

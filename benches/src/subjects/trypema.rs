@@ -9,9 +9,9 @@ use super::{Info, Kind, RUN, Subject};
 use crate::Failure;
 use crate::case::Case;
 
-pub(crate) const NEEDS: &str = "it needs Redis 7.2 or Valkey, which is not there";
+pub(crate) const NEEDS: &str = "it needs Redis 7.2 or Valkey: set TIDEGATE_BENCH_VALKEY to a server's path";
 
-/// The window of its README, and of its own benchmarks.
+/// The window that its README and its own benchmarks use.
 const WINDOW_S: u64 = 60;
 
 pub(crate) struct Trypema {
@@ -25,7 +25,7 @@ impl Subject for Trypema {
         title: "trypema, Redis provider",
         note: "sliding window of a minute in buckets of 10 ms; no colons in keys; may overshoot",
         kind: Kind::Peer,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     async fn open(url: &str, case: Case) -> Result<Self, Failure> {
@@ -49,7 +49,7 @@ impl Subject for Trypema {
     }
 }
 
-/// So that as much passes in a window as the bucket holds.
+/// Returns the rate that admits as much per window as the bucket holds.
 pub(super) fn rate(case: Case) -> Result<RateLimit, Failure> {
     Ok(RateLimit::per_second(case.limit().capacity as f64 / WINDOW_S as f64)?)
 }

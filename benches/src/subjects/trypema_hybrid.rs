@@ -1,4 +1,4 @@
-//! trypema: the absolute strategy of its hybrid provider, for those who decide in their process.
+//! trypema: the absolute strategy of its hybrid provider, in the cases decided in process.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use trypema::hybrid::{HybridRateLimiterProvider, SyncInterval};
 use trypema::redis::RedisKey;
 use trypema::{BucketSize, RateLimit, RateLimitDecision, RateLimiterBuilder, WindowSize};
 
-use super::{Info, Kind, Local, RUN, Verdict};
+use super::{Info, Kind, Local, LocalDecision, RUN};
 use crate::Failure;
 use crate::case::Case;
 
@@ -21,17 +21,17 @@ impl Local for Hybrid {
     const INFO: Info = Info {
         name: "trypema-hybrid",
         title: "trypema, hybrid provider",
-        note: "counts here and tells Redis every 10 ms, so that several processes overshoot; \
+        note: "counts locally and reports to Redis every 10 ms, so several processes overshoot; \
                sliding window of a minute",
         kind: Kind::Peer,
-        most: u64::MAX,
+        max_capacity: u64::MAX,
     };
 
     type Key = RedisKey;
 
     fn open(url: &str, case: Case, runtime: &Handle) -> Result<Self, Failure> {
         let client = redis::Client::open(url)?;
-        // It starts tasks.
+        // The builder spawns tasks.
         let _entered = runtime.enter();
         let provider = HybridRateLimiterProvider::builder(runtime.block_on(client.get_connection_manager())?)
             .prefix(RedisKey::try_from(format!("{}-{}", *RUN, case.name()))?)
@@ -47,12 +47,12 @@ impl Local for Hybrid {
     }
 
     #[inline]
-    fn check(&self, key: &RedisKey) -> Result<Verdict, Failure> {
+    fn check(&self, key: &RedisKey) -> Result<LocalDecision, Failure> {
         let limiter = self.provider.absolute();
         let (decision, fell_back) = match limiter.try_inc(key.as_key_ref(), 1)? {
             Some(decision) => (decision, false),
             None => (self.runtime.block_on(limiter.inc(key, &self.rate, 1))?, true),
         };
-        Ok(Verdict { allowed: matches!(decision, RateLimitDecision::Allowed), fell_back })
+        Ok(LocalDecision { allowed: matches!(decision, RateLimitDecision::Allowed), fell_back })
     }
 }

@@ -14,64 +14,64 @@ use tokio::{
     time::Instant,
 };
 
-use super::{Fault, Order, counters::Counters};
+use super::{Fault, State, counters::Counters};
 
-/// What both directions of a connection know.
-struct Line<'a> {
-    orders: watch::Receiver<Order>,
-    /// Bytes were lost: no more may follow.
-    is_dumb: AtomicBool,
-    /// Bytes so far, in both directions.
-    passed: AtomicU64,
-    /// With [`Fault::Cut`], which part of the most may pass.
-    share: u64,
+/// The state that both directions of a connection share.
+struct Link<'a> {
+    states: watch::Receiver<State>,
+    /// Bytes were discarded, so all later bytes are discarded too.
+    is_discarding: AtomicBool,
+    /// Bytes transferred, in both directions.
+    transferred: AtomicU64,
+    /// With [`Fault::Cut`], a random number that determines where the connection ends.
+    random: u64,
     counters: &'a Counters,
 }
 
 pub(super) async fn run(
     client: TcpStream,
     server: String,
-    orders: watch::Receiver<Order>,
+    states: watch::Receiver<State>,
     counters: &'static Counters,
 ) {
     let _open = counters.open();
     let _ = client.set_nodelay(true);
-    let line = Line {
-        is_dumb: AtomicBool::new(false),
-        passed: AtomicU64::new(0),
-        share: RandomState::new().build_hasher().finish(),
-        orders,
+    let link = Link {
+        is_discarding: AtomicBool::new(false),
+        transferred: AtomicU64::new(0),
+        random: RandomState::new().build_hasher().finish(),
+        states,
         counters,
     };
-    // Where the server takes none, the client's ends at once, as if it had been refused late.
-    let _ = connect(client, &server, &line).await;
+    // If the server accepts no connection, the client's connection ends at once, like a late rejection.
+    let _ = connect(client, &server, &link).await;
 }
 
-async fn connect(client: TcpStream, server: &str, line: &Line<'_>) -> io::Result<()> {
+async fn connect(client: TcpStream, server: &str, link: &Link<'_>) -> io::Result<()> {
     let (from_client, mut to_client) = client.into_split();
-    if matches!(line.fault(), Fault::BlackHole | Fault::HalfClose) {
-        // The server never hears of this one.
-        line.is_dumb.store(true, Ordering::SeqCst);
-        if line.fault() == Fault::HalfClose {
+    if matches!(link.fault(), Fault::BlackHole | Fault::HalfClose) {
+        // The proxy does not connect to the server.
+        link.is_discarding.store(true, Ordering::SeqCst);
+        if link.fault() == Fault::HalfClose {
             to_client.shutdown().await?;
         }
-        return forward(from_client, None, line).await;
+        return forward(from_client, None, link).await;
     }
     let server = TcpStream::connect(server).await?;
     server.set_nodelay(true)?;
     let (from_server, to_server) = server.into_split();
-    // The first end of a direction is the end of both.
+    // When one direction ends, the connection ends.
     tokio::select! {
-        done = forward(from_client, Some(to_server), line) => done,
-        done = answer(from_server, to_client, line) => done,
+        done = forward(from_client, Some(to_server), link) => done,
+        done = backward(from_server, to_client, link) => done,
     }
 }
 
-/// From the client to the server.
+/// Transfers from the client to the server.
 async fn forward(
     mut client: tcp::OwnedReadHalf,
     mut server: Option<tcp::OwnedWriteHalf>,
-    line: &Line<'_>,
+    link: &Link<'_>,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 65_536];
     loop {
@@ -79,8 +79,8 @@ async fn forward(
         if read == 0 {
             return Ok(());
         }
-        line.counters.to_server.fetch_add(read as u64, Ordering::SeqCst);
-        let passing = line.pass(read);
+        link.counters.to_server.fetch_add(read as u64, Ordering::SeqCst);
+        let passing = link.pass(read);
         if let (Some(server), Some(passing)) = (&mut server, passing) {
             server.write_all(&buffer[..passing]).await?;
             if passing < read {
@@ -90,13 +90,13 @@ async fn forward(
     }
 }
 
-/// From the server to the client.
-async fn answer(
+/// Transfers from the server to the client.
+async fn backward(
     mut server: tcp::OwnedReadHalf,
     mut client: tcp::OwnedWriteHalf,
-    line: &Line<'_>,
+    link: &Link<'_>,
 ) -> io::Result<()> {
-    // What is late holds up nothing that comes after it: each has a time of its own.
+    // Each chunk has its own due time, so that a delayed chunk does not delay the next one further.
     let (late, mut due) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
     let read = async move {
         let mut buffer = vec![0; 65_536];
@@ -105,8 +105,8 @@ async fn answer(
             if read == 0 {
                 return io::Result::Ok(());
             }
-            line.counters.to_client.fetch_add(read as u64, Ordering::SeqCst);
-            let delay = match line.fault() {
+            link.counters.to_client.fetch_add(read as u64, Ordering::SeqCst);
+            let delay = match link.fault() {
                 Fault::Slow(delay) => delay,
                 _ => Duration::ZERO,
             };
@@ -115,21 +115,21 @@ async fn answer(
             }
         }
     };
-    let mut orders = line.orders.clone();
+    let mut states = link.states.clone();
     let write = async {
         loop {
             let next = tokio::select! {
                 next = due.recv() => next,
-                // The client is told the end when it comes, not with the next bytes.
-                () = half_closed(&mut orders) => {
-                    line.is_dumb.store(true, Ordering::SeqCst);
+                // Sends the end of the stream when the fault begins, not with the next bytes.
+                () = half_closed(&mut states) => {
+                    link.is_discarding.store(true, Ordering::SeqCst);
                     client.shutdown().await?;
                     return std::future::pending().await;
                 }
             };
             let Some((at, bytes)) = next else { return io::Result::Ok(()) };
             tokio::time::sleep_until(at).await;
-            if let Some(passing) = line.pass(bytes.len()) {
+            if let Some(passing) = link.pass(bytes.len()) {
                 client.write_all(&bytes[..passing]).await?;
                 if passing < bytes.len() {
                     return Ok(());
@@ -137,7 +137,7 @@ async fn answer(
             }
         }
     };
-    // The server's end reaches the client after all that it sent; what ends here ends at once.
+    // The end of the server's stream reaches the client after all its bytes. A cut takes effect at once.
     let read = async {
         let _ended = read.await;
         std::future::pending().await
@@ -148,28 +148,28 @@ async fn answer(
     }
 }
 
-async fn half_closed(orders: &mut watch::Receiver<Order>) {
-    let _ = orders.wait_for(|order| order.fault == Fault::HalfClose).await;
+async fn half_closed(states: &mut watch::Receiver<State>) {
+    let _ = states.wait_for(|state| state.fault == Fault::HalfClose).await;
 }
 
-impl Line<'_> {
+impl Link<'_> {
     fn fault(&self) -> Fault {
-        self.orders.borrow().fault
+        self.states.borrow().fault
     }
 
-    /// How many of so many bytes go on, `None` if they are swallowed. Where fewer go on than there are,
-    /// the connection ends.
+    /// Returns how many of these bytes to transfer, or `None` to discard them. If the number is smaller than
+    /// `bytes`, the connection ends.
     fn pass(&self, bytes: usize) -> Option<usize> {
         if matches!(self.fault(), Fault::BlackHole | Fault::HalfClose) {
-            self.is_dumb.store(true, Ordering::SeqCst);
+            self.is_discarding.store(true, Ordering::SeqCst);
         }
-        if self.is_dumb.load(Ordering::SeqCst) {
+        if self.is_discarding.load(Ordering::SeqCst) {
             return None;
         }
-        let before = self.passed.fetch_add(bytes as u64, Ordering::SeqCst);
+        let before = self.transferred.fetch_add(bytes as u64, Ordering::SeqCst);
         match self.fault() {
-            Fault::Cut(most) => {
-                let left = (1 + self.share % most.max(1)).saturating_sub(before);
+            Fault::Cut(max_bytes) => {
+                let left = (1 + self.random % max_bytes.max(1)).saturating_sub(before);
                 Some(usize::try_from(left).unwrap_or(bytes).min(bytes))
             }
             _ => Some(bytes),

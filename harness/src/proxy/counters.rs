@@ -1,16 +1,16 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What went through a proxy.
+/// The counters of a proxy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counts {
     /// Connections that clients made.
     pub connections: u64,
-    /// Of them, those that have not ended yet.
+    /// Connections that are still open.
     pub open: u64,
-    /// Bytes that clients sent, also those that got no further.
+    /// Bytes that clients sent, including discarded ones.
     pub to_server: u64,
-    /// Bytes that the server sent, also those that got no further.
+    /// Bytes that the server sent, including discarded ones.
     pub to_client: u64,
 }
 
@@ -35,7 +35,7 @@ impl Counters {
         }
     }
 
-    /// Counts a connection as open, until it is dropped.
+    /// Counts a connection as open until the returned value is dropped.
     pub(super) fn open(&self) -> Open<'_> {
         self.connections.fetch_add(1, Ordering::SeqCst);
         Open(self)

@@ -1,4 +1,4 @@
-//! What can be said on the command line.
+//! The arguments of the command line.
 
 use std::ffi::OsString;
 use std::net::IpAddr;
@@ -11,19 +11,18 @@ use clap_complete::Shell;
 use crate::quota::QuotaArgs;
 use crate::units;
 
-/// How to end, for scripts.
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; allowed; found
-  1  the answer is no: denied, nothing found, no rule met, mistakes in rules, not confirmed
-  2  it cannot be done as it was said: see the message
-  3  Redis cannot be reached, does not answer, or refuses
-  4  a key holds what tidegate does not write
+  1  negative result: denied, nothing found, no rule matched, errors in rules, not confirmed
+  2  usage error
+  3  Redis is unreachable, does not answer, or rejects the command
+  4  corrupt state: a key holds data that tidegate did not write
 
-The URL may hold a password, which everyone on this machine sees if it is an argument: put it into
-TIDEGATE_REDIS_URL, or into a file for --password-file.";
+Every user of this machine can see a password in an argument. Put the URL into TIDEGATE_REDIS_URL,
+or the password into a file for --password-file.";
 
-/// Look into rate limits that live in Redis, and change them.
+/// Inspect and change the rate limits in a Redis
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, after_help = EXIT_CODES, disable_help_subcommand = true)]
 pub(crate) struct Cli {
@@ -31,41 +30,41 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
     #[command(flatten)]
     pub(crate) redis: Redis,
-    /// Say it as one JSON object
+    /// Print one JSON object
     #[arg(long, global = true)]
     pub(crate) json: bool,
 }
 
-/// Which Redis, and how keys are called there.
+/// The Redis server, the credentials, and the format of its keys.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Redis")]
 pub(crate) struct Redis {
-    /// redis://[user:password@]host[:port][/database]; again for each sentinel or node of a cluster
-    /// [default: redis://127.0.0.1:6379] [env: TIDEGATE_REDIS_URL, several with spaces between]
+    /// redis://[user:password@]host[:port][/database]; repeat for each sentinel or cluster node
+    /// [default: redis://127.0.0.1:6379] [env: TIDEGATE_REDIS_URL, separated by spaces]
     #[arg(long = "redis", value_name = "URL", global = true)]
     pub(crate) urls: Vec<String>,
-    /// As this user of Redis, in the place of the URL's
+    /// The Redis user, instead of the user in the URL
     #[arg(long, value_name = "NAME", global = true, requires = "password_file")]
     pub(crate) user: Option<String>,
-    /// Its password is what this file holds
+    /// Read the password from this file
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) password_file: Option<PathBuf>,
-    /// The URLs are of sentinels, who know the Redis by this name
+    /// The URLs are of sentinels, which know the Redis under this name
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) sentinel: Option<String>,
-    /// The URLs are of nodes of a Redis Cluster
+    /// The URLs are of Redis Cluster nodes
     #[cfg(feature = "cluster")]
     #[arg(long, global = true, conflicts_with = "sentinel")]
     pub(crate) cluster: bool,
-    /// Who may vouch for a rediss:// server, in PEM [default: whom this system trusts]
+    /// The trusted CA certificates for a rediss:// server, in PEM [default: the system's]
     #[cfg(feature = "tls")]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) tls_ca: Option<PathBuf>,
-    /// What to show to a rediss:// server that wants to know who this is, in PEM
+    /// The client certificate for a rediss:// server, in PEM
     #[cfg(feature = "tls")]
     #[arg(long, value_name = "FILE", global = true, requires = "tls_key")]
     pub(crate) tls_certificate: Option<PathBuf>,
-    /// The key of that certificate, in PEM
+    /// The private key of the client certificate, in PEM
     #[cfg(feature = "tls")]
     #[arg(long, value_name = "FILE", global = true, requires = "tls_certificate")]
     pub(crate) tls_key: Option<PathBuf>,
@@ -79,52 +78,52 @@ pub(crate) struct Redis {
         default_value = "tidegate"
     )]
     pub(crate) namespace: String,
-    /// Keys stand in Redis under the secret that this file holds (KeyMode::Hmac), byte for byte
+    /// The file with the limiters' HMAC secret (KeyMode::Hmac), byte for byte
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) hmac_secret_file: Option<PathBuf>,
-    /// How long to wait for Redis
+    /// The timeout of one call to Redis
     #[arg(long, value_name = "TIME", global = true, default_value = "5s", value_parser = units::duration)]
     pub(crate) timeout: Duration,
 }
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// May it pass? Charges it if so
-    Check(Ask),
-    /// What a check would say; charges nothing
-    Peek(Ask),
-    /// What is stored: of a key, of a gate, or of the namespace
+    /// Check a key or a request, and charge it if it is allowed
+    Check(Check),
+    /// Show the decision of a check without charging
+    Peek(Check),
+    /// Show the stored state of a key, a gate or the namespace
     Inspect(Inspect),
-    /// The most used keys, live
+    /// Show the most used keys, live
     Top(Top),
-    /// Make a key of a gate as if it had never been asked for
+    /// Remove the state of a key at a gate
     Reset(Reset),
-    /// Deny all to a key of a gate, for a time
+    /// Deny every check of a key at a gate, for a time
     Block(Block),
-    /// Lift that
+    /// Lift the block of a key at a gate
     Unblock(Reset),
-    /// Remove all state of a key, of all gates
+    /// Remove the state of a key at all gates, and its overrides
     Forget(Forget),
-    /// Open, close or watch a gate, in the whole fleet at once
+    /// Open or close a gate, or set it to shadow mode, in the whole fleet
     Switch(Switch),
-    /// Give a key of a gate another quota for a time, in the whole fleet at once
+    /// Give a key of a gate another quota for a time, in the whole fleet
     Override(Override),
-    /// The switches and overrides that are in force
-    Orders,
-    /// Rules in files
+    /// List the active switches and overrides
+    Overrides,
+    /// Validate and explain rule files
     #[command(subcommand)]
     Rules(Rules),
-    /// What a shell needs to complete this program's arguments
+    /// Print completions for a shell
     Completions {
-        /// Whose
+        /// The shell
         shell: Shell,
     },
 }
 
-/// `check` and `peek`: a key of a gate, or what rules say of a request.
+/// The arguments of `check` and `peek`: a key of a gate, or the descriptors of a request.
 #[derive(Args, Debug)]
-pub(crate) struct Ask {
-    /// Whom it is for: any bytes
+pub(crate) struct Check {
+    /// The key: any bytes
     #[arg(required_unless_present = "descriptor", conflicts_with = "descriptor")]
     pub(crate) key: Option<OsString>,
     /// The gate
@@ -134,97 +133,99 @@ pub(crate) struct Ask {
     pub(crate) quota: QuotaArgs,
     #[command(flatten)]
     pub(crate) request: Request,
-    /// How many units, or for a descriptor how many requests
+    /// The units to charge; with descriptors, the number of requests
     #[arg(long, value_name = "UNITS", default_value_t = 1, help_heading = "Options")]
     pub(crate) cost: u64,
 }
 
-/// A request as rules see it.
+/// A request, as descriptors for rules.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Request")]
 pub(crate) struct Request {
     /// The domain of the rules
     #[arg(long, value_name = "NAME")]
     pub(crate) domain: Option<String>,
-    /// In the place of a key: what a request says of itself, `auth_type=login,user=ada`; a comma in a
-    /// value is `\,`. Again for each further one
+    /// A descriptor of the request, instead of a key: `auth_type=login,user=ada`; a comma in a value is
+    /// `\,`. Repeat for each further descriptor
     #[arg(long, short, value_name = "KEY=VALUE,…", requires = "domain")]
     pub(crate) descriptor: Vec<String>,
-    /// Its tier, where rules have tiers
+    /// The tier of the request, if the rules have tiers
     #[arg(long, value_name = "NAME", requires = "descriptor")]
     pub(crate) tier: Option<String>,
 }
 
-/// A request of HTTP, of which the `rate_limits` of the domain's file make descriptors.
+/// An HTTP request. The `rate_limits` of the domain's file derive its descriptors.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Request of HTTP")]
+#[command(next_help_heading = "HTTP request")]
 pub(crate) struct HttpRequest {
-    /// Instead of a descriptor: `GET /login?next=%2F`
+    /// The request line, instead of a descriptor: `GET /login?next=%2F`
     #[arg(long, value_name = "METHOD TARGET", requires = "domain", conflicts_with = "descriptor")]
     pub(crate) request: Option<String>,
-    /// One of its headers. Again for each further one
+    /// A header of the request. Repeat for each further header
     #[arg(long, short = 'H', value_name = "NAME: VALUE", requires = "request")]
     pub(crate) header: Vec<String>,
     /// The client's address
     #[arg(long, value_name = "ADDRESS", requires = "request")]
     pub(crate) ip: Option<IpAddr>,
-    /// What the service knows of it, such as the user, by the name that the file calls it. Again for each
-    /// further one
+    /// A value that the service adds, such as the user, under the name that the file uses. Repeat for each
+    /// further value
     #[arg(long, value_name = "NAME=VALUE", requires = "request")]
     pub(crate) extension: Vec<String>,
 }
 
-/// How a key is named where it is looked for.
+/// The format of the given key.
 #[derive(Args, Debug)]
 pub(crate) struct AsStored {
-    /// The key is given as it is written in Redis: `%hmac=…`, `a%20b`
+    /// The key is in its stored form, as in Redis: `%hmac=…`, `a%20b`
     #[arg(long)]
     pub(crate) stored: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Inspect {
-    /// Whose state; without it that of all keys, the most used first
+    /// The key; without it, all keys are listed, the most used first
     pub(crate) key: Option<OsString>,
-    /// Only of this gate
+    /// Show only this gate
     #[arg(long)]
     pub(crate) gate: Option<String>,
     #[command(flatten)]
     pub(crate) as_stored: AsStored,
-    /// How many lines at most
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    /// The maximum number of lines
+    #[arg(long, value_name = "N", default_value_t = 20,
+        value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) limit: u16,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Top {
-    /// Only of this gate
+    /// Show only this gate
     #[arg(long)]
     pub(crate) gate: Option<String>,
-    /// Look once, at all keys, and print it; so it is where there is no terminal
+    /// Read all keys once and print the result; the default without a terminal
     #[arg(long)]
     pub(crate) once: bool,
-    /// How many keys at most
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=10_000))]
+    /// The maximum number of keys
+    #[arg(long, value_name = "N", default_value_t = 20,
+        value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(crate) limit: u16,
-    /// How often to look
+    /// The refresh interval
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
     pub(crate) every: Duration,
 }
 
-/// That it is meant.
+/// The confirmation of a command that affects other clients.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct Confirm {
-    /// Do not ask; needed where there is no terminal to ask on
+    /// Confirm in advance; required without a terminal
     #[arg(long, short)]
     pub(crate) yes: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Reset {
-    /// Whose state
+    /// The key
     pub(crate) key: OsString,
-    /// Of which gate
+    /// The gate
     #[arg(long)]
     pub(crate) gate: String,
     #[command(flatten)]
@@ -235,15 +236,15 @@ pub(crate) struct Reset {
 
 #[derive(Args, Debug)]
 pub(crate) struct Block {
-    /// Whom
+    /// The key
     pub(crate) key: OsString,
-    /// At which gate
+    /// The gate
     #[arg(long)]
     pub(crate) gate: String,
-    /// For how long
+    /// The duration of the block
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
-    pub(crate) lasts: Duration,
-    /// Without a quota, the one by which the gate's other keys are stored
+    pub(crate) duration: Duration,
+    /// Without a quota, the form of the key's state or of the gate's other keys applies.
     #[command(flatten)]
     pub(crate) quota: QuotaArgs,
     #[command(flatten)]
@@ -254,7 +255,7 @@ pub(crate) struct Block {
 
 #[derive(Args, Debug)]
 pub(crate) struct Forget {
-    /// Whose state
+    /// The key
     pub(crate) key: OsString,
     #[command(flatten)]
     pub(crate) as_stored: AsStored,
@@ -264,12 +265,12 @@ pub(crate) struct Forget {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Rules {
-    /// Say whether files of rules are right, and what is not
+    /// Report errors in rule files
     Validate {
         /// A file or a folder
         path: PathBuf,
     },
-    /// Say which rule a request meets, and why
+    /// Show which rule matches a request, and why
     Explain {
         /// A file or a folder
         path: PathBuf,
@@ -278,47 +279,47 @@ pub(crate) enum Rules {
         #[command(flatten)]
         http: HttpRequest,
     },
-    /// Print a JSON Schema of files of rules, for editors
+    /// Print a JSON Schema of rule files, for editors
     Schema,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Switch {
-    /// Which gate; it need not have been asked yet
+    /// The gate; it may have no state yet
     pub(crate) gate: String,
-    /// What its asks get
+    /// The mode of the gate
     pub(crate) to: SwitchTo,
-    /// For how long [default: until it is taken back]
+    /// The duration of the switch [default: until `off`]
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
-    pub(crate) lasts: Option<Duration>,
+    pub(crate) duration: Option<Duration>,
     #[command(flatten)]
     pub(crate) confirm: Confirm,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SwitchTo {
-    /// Everything passes, and is charged nothing
+    /// Allow every check, and charge nothing
     Open,
-    /// Nothing passes
+    /// Deny every check
     Closed,
-    /// It is decided and charged as ever, and everything passes
+    /// Decide and charge as usual, but allow every check
     Shadow,
-    /// What its quota says: takes a switch back
+    /// End the switch: the gate's quota decides again
     Off,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Override {
-    /// Whom
+    /// The key
     pub(crate) key: OsString,
-    /// At which gate
+    /// The gate
     #[arg(long)]
     pub(crate) gate: String,
-    /// For how long
+    /// The duration of the override
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration, required_unless_present = "end")]
-    pub(crate) lasts: Option<Duration>,
-    /// Give it the gate's own quota again
-    #[arg(long, conflicts_with_all = ["lasts", "algorithm"])]
+    pub(crate) duration: Option<Duration>,
+    /// End the override: the gate's own quota applies again
+    #[arg(long, conflicts_with_all = ["duration", "algorithm"])]
     pub(crate) end: bool,
     #[command(flatten)]
     pub(crate) quota: QuotaArgs,
@@ -331,7 +332,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn arguments_go_together() {
+    fn argument_definitions_are_consistent() {
         super::Cli::command().debug_assert();
     }
 }

@@ -1,4 +1,4 @@
-//! Asks before something is changed.
+//! Prompts for confirmation before a command changes state.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -7,19 +7,19 @@ use crate::failure::Failure;
 use crate::output::safe;
 
 impl Confirm {
-    /// Fails where nobody could be asked, before anything is done.
-    pub(crate) fn can_ask(self) -> Result<(), Failure> {
+    /// Fails if confirmation is not possible. Called before any other work.
+    pub(crate) fn can_confirm(self) -> Result<(), Failure> {
         if self.yes || (io::stdin().is_terminal() && io::stderr().is_terminal()) {
             return Ok(());
         }
         Err(Failure::usage(
-            "this changes what others are answered, and there is no terminal to ask on: add --yes",
+            "this command affects other clients, and without a terminal it cannot be confirmed: add --yes",
         ))
     }
 
-    /// Whether it is meant.
-    pub(crate) fn ask(self, question: &str) -> Result<bool, Failure> {
-        self.can_ask()?;
+    /// Prompts for a yes or no, except with `--yes`. Returns whether the user confirmed.
+    pub(crate) fn prompt(self, question: &str) -> Result<bool, Failure> {
+        self.can_confirm()?;
         if self.yes {
             return Ok(true);
         }
@@ -28,10 +28,10 @@ impl Confirm {
         err.flush()?;
         let mut answer = String::new();
         io::stdin().lock().read_line(&mut answer)?;
-        let is_meant = matches!(answer.trim(), "y" | "Y" | "yes" | "Yes");
-        if !is_meant {
-            writeln!(err, "nothing is changed")?;
+        let is_confirmed = matches!(answer.trim(), "y" | "Y" | "yes" | "Yes");
+        if !is_confirmed {
+            writeln!(err, "not confirmed: nothing changed")?;
         }
-        Ok(is_meant)
+        Ok(is_confirmed)
     }
 }

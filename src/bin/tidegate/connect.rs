@@ -1,4 +1,4 @@
-//! From arguments to a limiter.
+//! Builds a limiter from the arguments.
 
 use std::env;
 use std::fs;
@@ -16,7 +16,7 @@ const VARIABLE: &str = "TIDEGATE_REDIS_URL";
 const DEFAULT: &str = "redis://127.0.0.1:6379";
 
 impl Redis {
-    /// A limiter that says what happened where Redis does not answer, and remembers nothing.
+    /// Returns a limiter without a fallback, breaker or deny cache, so that errors of Redis are reported.
     pub(crate) fn limiter(&self, json: bool) -> Result<Limiter, Failure> {
         let urls = self.urls(json);
         let first = urls.first().map_or(DEFAULT, String::as_str);
@@ -26,15 +26,15 @@ impl Redis {
             .on_failure(OnFailure::Error)
             .breaker(false)
             .deny_cache(Duration::ZERO)
-            // This is none of the service's processes, and ends before anything changes.
+            // The program is not an instance of the service, and exits before an override could change.
             .instances(1)
-            .follow_orders(false);
+            .follow_overrides(false);
         builder = match &self.sentinel {
             Some(name) => builder.sentinel(urls.iter().map(String::as_str), name),
             #[cfg(feature = "cluster")]
             None if self.cluster => builder.cluster(&urls),
             None if urls.len() > 1 => {
-                return Err(Failure::usage("several URLs are for --sentinel or --cluster: say which"));
+                return Err(Failure::usage("several URLs require --sentinel or --cluster: add one of them"));
             }
             None => builder.url(first),
         };
@@ -62,29 +62,32 @@ impl Redis {
         Ok(Inspector::new(&self.limiter(json)?)?)
     }
 
-    /// Which was asked, without passwords, and how to ask another.
-    pub(crate) fn asked(&self) -> String {
-        let urls: Vec<String> = self.given().iter().map(|url| without_login(url)).collect();
-        format!("\nasked was {}; --redis or {VARIABLE} says which", urls.join(" "))
+    /// Returns the tried URLs, without passwords, and how to use another server.
+    pub(crate) fn tried_servers(&self) -> String {
+        let urls: Vec<String> = self.given_urls().iter().map(|url| without_login(url)).collect();
+        format!("\ntried {}; set --redis or {VARIABLE} to use another server", urls.join(" "))
     }
 
-    fn given(&self) -> Vec<String> {
+    /// Returns the URLs of the arguments, else of the environment, else the default.
+    fn given_urls(&self) -> Vec<String> {
         if !self.urls.is_empty() {
             return self.urls.clone();
         }
-        let said = env::var(VARIABLE).unwrap_or_default();
-        let urls: Vec<String> = said.split_whitespace().map(str::to_owned).collect();
+        let variable = env::var(VARIABLE).unwrap_or_default();
+        let urls: Vec<String> = variable.split_whitespace().map(str::to_owned).collect();
         if urls.is_empty() { vec![DEFAULT.to_owned()] } else { urls }
     }
 
+    /// Returns the URLs. Warns about a password in the arguments.
     fn urls(&self, json: bool) -> Vec<String> {
         let shows_password = |url: &String| parts(url).1.is_some_and(|login| login.contains(':'));
         if !json && self.urls.iter().any(shows_password) {
             output::warn(&format!(
-                "the password in --redis can be seen by everyone on this machine (`ps`): put the URL into {VARIABLE}, or the password into a file for --password-file"
+                "every user of this machine can see the password in --redis (`ps`): put the URL into \
+                 {VARIABLE}, or the password into a file for --password-file"
             ));
         }
-        self.given()
+        self.given_urls()
     }
 }
 
@@ -93,7 +96,7 @@ fn without_login(url: &str) -> String {
     format!("{scheme}{rest}")
 }
 
-/// Scheme, user and password, and the rest of a URL.
+/// Splits a URL into the scheme, the user and password, and the rest.
 fn parts(url: &str) -> (&str, Option<&str>, &str) {
     let at = url.find("://").map_or(0, |at| at + 3);
     let (scheme, rest) = url.split_at(at);

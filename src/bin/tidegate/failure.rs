@@ -1,20 +1,20 @@
-//! Why a command did not do what it was told.
+//! The errors of commands and their exit codes.
 
 use std::fmt;
 use std::io;
 use std::path::Path;
 
 use tidegate::Error;
-use tidegate::rules::Mistakes;
+use tidegate::rules::ConfigErrors;
 
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It cannot be done as it was said.
+    /// An error in the arguments, or in a file that they name.
     Usage(String),
-    /// In files of rules.
-    Mistakes(Mistakes),
+    /// Errors in rule files.
+    ConfigErrors(ConfigErrors),
     Limiter(Error),
-    /// What was to be written could not be; a reader that has gone is none.
+    /// A failed write. A closed pipe is not a failure: it exits with 0.
     Output(io::Error),
 }
 
@@ -24,13 +24,13 @@ impl Failure {
     }
 
     pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Self {
-        Self::usage(format!("{}: this cannot be read: {error}", path.display()))
+        Self::usage(format!("cannot read {}: {error}", path.display()))
     }
 
-    /// As `--help` tells them.
+    /// Returns the exit code, as documented in `--help`.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::Mistakes(_) => 1,
+            Self::ConfigErrors(_) => 1,
             Self::Limiter(error) if error.is_corrupt_state() => 4,
             Self::Limiter(error) if !error.is_config() && !error.is_over_capacity() => 3,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
@@ -55,17 +55,17 @@ impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Usage(text) => f.write_str(text),
-            Self::Mistakes(mistakes) => write!(f, "{mistakes}"),
+            Self::ConfigErrors(errors) => write!(f, "{errors}"),
             Self::Limiter(error) => {
                 write!(f, "{error}")?;
-                let said = error.to_string();
-                // A cluster says so whoever asks for a key of another node.
-                match said.contains("MOVED ") {
-                    true => f.write_str("; this is a node of a cluster: add --cluster (feature `cluster`)"),
+                let message = error.to_string();
+                // A cluster node replies MOVED to a call for a key of another node.
+                match message.contains("MOVED ") {
+                    true => f.write_str("; this server is a cluster node: add --cluster (feature `cluster`)"),
                     false => Ok(()),
                 }
             }
-            Self::Output(error) => write!(f, "the output cannot be written: {error}"),
+            Self::Output(error) => write!(f, "cannot write the output: {error}"),
         }
     }
 }

@@ -1,13 +1,13 @@
-//! The command line of tidegate: `docs/cli.md`.
+//! The command line of tidegate, documented in `docs/operate/cli.md`.
 
 mod args;
-mod ask;
 mod change;
+mod check;
 mod confirm;
 mod connect;
 mod failure;
-mod orders;
 mod output;
+mod overrides;
 mod quota;
 mod request;
 mod rules;
@@ -27,7 +27,7 @@ use crate::output::Output;
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return told(&error),
+        Err(error) => return report_arguments(&error),
     };
     let out = Output::new(cli.json);
     match run(&cli, out) {
@@ -36,18 +36,18 @@ fn main() -> ExitCode {
         Err(failure) => {
             let code = failure.exit_code();
             if code > 0 {
-                let asked = if code == 3 { cli.redis.asked() } else { String::new() };
-                output::fail(cli.json, code, &format!("{failure}{asked}"));
+                let hint = if code == 3 { cli.redis.tried_servers() } else { String::new() };
+                output::fail(cli.json, code, &format!("{failure}{hint}"));
             }
             ExitCode::from(code)
         }
     }
 }
 
-/// Help, or what is wrong with the arguments, which may hold anything.
-fn told(error: &clap::Error) -> ExitCode {
+/// Prints the help text, or an error in the arguments. The message may contain arbitrary argument text.
+fn report_arguments(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
-        // Where nobody reads it, nothing is lost.
+        // A failed write loses only the help text, which does not affect the exit code.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
@@ -55,16 +55,16 @@ fn told(error: &clap::Error) -> ExitCode {
     ExitCode::from(2)
 }
 
-/// Whether the answer is yes.
+/// Runs the command. Returns false for a negative result, which exits with 1.
 fn run(cli: &Cli, out: Output) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (redis, json) = (&cli.redis, cli.json);
     match &cli.command {
-        Command::Check(ask) => {
-            runtime.block_on(async { ask::run(ask, true, &redis.limiter(json)?, out).await })
+        Command::Check(check) => {
+            runtime.block_on(async { check::run(check, true, &redis.limiter(json)?, out).await })
         }
-        Command::Peek(ask) => {
-            runtime.block_on(async { ask::run(ask, false, &redis.limiter(json)?, out).await })
+        Command::Peek(check) => {
+            runtime.block_on(async { check::run(check, false, &redis.limiter(json)?, out).await })
         }
         Command::Inspect(inspect) => {
             runtime.block_on(async { state::run(inspect, &redis.inspector(json)?, out).await })
@@ -84,12 +84,12 @@ fn run(cli: &Cli, out: Output) -> Result<bool, Failure> {
             runtime.block_on(async { change::forget(forget, &redis.inspector(json)?, out).await })
         }
         Command::Switch(switch) => {
-            runtime.block_on(async { orders::switch(switch, &redis.limiter(json)?, out).await })
+            runtime.block_on(async { overrides::switch(switch, &redis.limiter(json)?, out).await })
         }
-        Command::Override(order) => {
-            runtime.block_on(async { orders::set_override(order, &redis.limiter(json)?, out).await })
+        Command::Override(args) => {
+            runtime.block_on(async { overrides::set_override(args, &redis.limiter(json)?, out).await })
         }
-        Command::Orders => runtime.block_on(async { orders::list(&redis.limiter(json)?, out).await }),
+        Command::Overrides => runtime.block_on(async { overrides::list(&redis.limiter(json)?, out).await }),
         Command::Rules(rules) => rules::run(rules, out),
         Command::Completions { shell } => {
             let mut text = Vec::new();

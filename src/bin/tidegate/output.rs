@@ -1,5 +1,5 @@
-//! All that is written to the terminal, to files and to pipes goes through here, so that nothing
-//! that was stored by somebody else can command a terminal.
+//! All output, to terminals, files and pipes. Escapes control characters, so that stored data cannot control
+//! a terminal.
 
 use std::borrow::Cow;
 use std::env;
@@ -11,7 +11,7 @@ use serde_json::ser::Formatter;
 
 use crate::failure::Failure;
 
-/// How a text is meant.
+/// The color of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
     #[default]
@@ -22,7 +22,7 @@ pub(crate) enum Tone {
     Faint,
 }
 
-/// A piece of a line.
+/// A part of a line, in one color.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Text(pub(crate) Tone, pub(crate) String);
 
@@ -32,30 +32,30 @@ impl<T: Into<String>> From<T> for Text {
     }
 }
 
-/// Where answers go.
+/// Standard output.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
-    /// For programs, not for people.
+    /// Prints JSON instead of text.
     pub(crate) json: bool,
-    is_coloured: bool,
+    is_colored: bool,
 }
 
 impl Output {
     pub(crate) fn new(json: bool) -> Self {
-        Self { json, is_coloured: wants_colour(&io::stdout()) }
+        Self { json, is_colored: wants_color(&io::stdout()) }
     }
 
-    pub(crate) const fn is_coloured(self) -> bool {
-        self.is_coloured
+    pub(crate) const fn is_colored(self) -> bool {
+        self.is_colored
     }
 
-    /// Whether there is a screen to draw on.
+    /// Returns whether a live view can be drawn.
     pub(crate) fn is_screen(self) -> bool {
         !self.json && io::stdout().is_terminal() && io::stdin().is_terminal()
     }
 
-    /// An answer: the one in JSON, or the other.
-    pub(crate) fn say(self, json: &serde_json::Value, lines: &[Vec<Text>]) -> Result<(), Failure> {
+    /// Prints a result: with `--json` the object, otherwise the lines.
+    pub(crate) fn print(self, json: &serde_json::Value, lines: &[Vec<Text>]) -> Result<(), Failure> {
         let mut out = BufWriter::new(io::stdout().lock());
         if self.json {
             let mut json_out = serde_json::Serializer::with_formatter(&mut out, Ascii);
@@ -69,7 +69,7 @@ impl Output {
         Ok(out.flush()?)
     }
 
-    /// Text of our own, as it is.
+    /// Prints generated text without escaping.
     pub(crate) fn verbatim(self, text: &[u8]) -> Result<(), Failure> {
         let mut out = io::stdout().lock();
         out.write_all(text)?;
@@ -79,7 +79,7 @@ impl Output {
     fn line(self, line: &[Text]) -> String {
         let mut out = String::new();
         for Text(tone, text) in line {
-            let style = if self.is_coloured { tone.style() } else { Style::new() };
+            let style = if self.is_colored { tone.style() } else { Style::new() };
             // Writing to a String cannot fail.
             let _ = write!(out, "{style}{}{style:#}", safe(text));
         }
@@ -88,7 +88,7 @@ impl Output {
     }
 }
 
-/// Columns, the first row in a tone of its own. Numbers are not told from words: all begin at the left.
+/// Aligns rows into columns under a header. All cells are left-aligned, numbers too.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<Text>>) -> Vec<Vec<Text>> {
     let header = header.iter().map(|name| Text(Tone::Faint, (*name).to_owned())).collect();
     let mut lines: Vec<Vec<Text>> = std::iter::once(header).chain(rows).collect();
@@ -106,55 +106,54 @@ pub(crate) fn table(header: &[&str], rows: Vec<Vec<Text>>) -> Vec<Vec<Text>> {
     lines
 }
 
-/// What went wrong.
+/// Prints an error to standard error.
 pub(crate) fn fail(json: bool, code: u8, message: &str) {
     match json {
         true => {
             let error = serde_json::json!({ "error": { "exit_code": code, "message": message } });
-            complain(&ascii(&error), None);
+            print_error(&ascii(&error), None);
         }
-        false => complain(message, Some(Tone::Bad)),
+        false => print_error(message, Some(Tone::Bad)),
     }
 }
 
-/// What has to be known beside the answer.
+/// Prints a warning to standard error.
 pub(crate) fn warn(message: &str) {
-    complain(message, Some(Tone::Warn));
+    print_error(message, Some(Tone::Warn));
 }
 
-fn complain(message: &str, tone: Option<Tone>) {
+fn print_error(message: &str, tone: Option<Tone>) {
     let mut err = io::stderr().lock();
     let message: Vec<Cow<'_, str>> = message.lines().map(safe).collect();
     let message = message.join("\n");
-    let style = tone.filter(|_| wants_colour(&io::stderr())).map(Tone::style).unwrap_or_default();
-    // Where that cannot be written either, the exit code says it.
+    let style = tone.filter(|_| wants_color(&io::stderr())).map(Tone::style).unwrap_or_default();
+    // If standard error cannot be written either, the exit code still reports the failure.
     let _ = match tone {
         Some(_) => writeln!(err, "{style}tidegate:{style:#} {message}"),
         None => writeln!(err, "{message}"),
     };
 }
 
-/// What stays of a text that may hold anything: what commands a terminal, cannot be seen, or turns the
-/// direction of writing, is escaped.
+/// Escapes characters that control a terminal, are invisible, or change the text direction.
 pub(crate) fn safe(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
     }
     let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if is_unsafe(letter) { out.extend(letter.escape_unicode()) } else { out.push(letter) }
+    for character in text.chars() {
+        if is_unsafe(character) { out.extend(character.escape_unicode()) } else { out.push(character) }
     }
     Cow::Owned(out)
 }
 
-fn is_unsafe(letter: char) -> bool {
-    letter.is_control()
-        || matches!(letter,
+fn is_unsafe(character: char) -> bool {
+    character.is_control()
+        || matches!(character,
             '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
             | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
-fn wants_colour(stream: &impl IsTerminal) -> bool {
+fn wants_color(stream: &impl IsTerminal) -> bool {
     let is_set = |name: &str| env::var_os(name).is_some_and(|value| !value.is_empty());
     stream.is_terminal() && !is_set("NO_COLOR") && env::var_os("TERM").is_none_or(|term| term != "dumb")
 }
@@ -179,8 +178,8 @@ fn ascii(json: &serde_json::Value) -> String {
     String::from_utf8_lossy(&out).into_owned()
 }
 
-/// JSON in which every letter beyond ASCII, and DEL, is escaped: as JSON they may stand as they are, and
-/// some of them command terminals.
+/// A JSON formatter that escapes DEL and all characters beyond ASCII. JSON allows them unescaped, but some of
+/// them control terminals.
 struct Ascii;
 
 impl Formatter for Ascii {
@@ -206,7 +205,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_commands_a_terminal_is_escaped() {
+    fn terminal_control_characters_are_escaped() {
         for (text, expected) in [
             ("user:42", "user:42"),
             ("josé 🦀", "josé 🦀"),
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn json_is_ascii_and_means_the_same() {
+    fn json_is_ascii_and_round_trips() {
         let value = serde_json::json!({ "k\u{9b}": "\x1b[0m\u{7f}\u{85}\u{202e}é🦀\"\\\n" });
         let text = ascii(&value);
         assert!(text.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{text}");
@@ -229,10 +228,10 @@ mod tests {
     }
 
     #[test]
-    fn columns_are_as_wide_as_what_is_shown() {
+    fn column_widths_include_escapes() {
         let rows = vec![vec!["a".into(), "b".into()], vec!["\x1b".into(), "c".into()]];
         let lines = table(&["k", "v"], rows);
-        let plain = Output { json: false, is_coloured: false };
+        let plain = Output { json: false, is_colored: false };
         let lines: Vec<String> = lines.iter().map(|line| plain.line(line)).collect();
         assert_eq!(lines, ["k       v", "a       b", "\\u{1b}  c"]);
     }

@@ -1,4 +1,4 @@
-//! A quota, from arguments or from a file of rules.
+//! A quota, from arguments or from a rule file.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use tidegate::{Quota, Rate};
 use crate::failure::Failure;
 use crate::units;
 
-/// One algorithm with its numbers, or rules that have the gate.
+/// The arguments of a quota: an algorithm with its numbers, or rules that contain the gate.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Quota")]
 #[group(skip)]
 pub(crate) struct QuotaArgs {
-    /// A bucket of so many units, refilled at --rate
+    /// A bucket of this many units, refilled at --rate
     #[arg(long, value_name = "CAPACITY", requires = "rate", group = "algorithm")]
     token_bucket: Option<u64>,
-    /// A queue of so many places, drained at --rate
+    /// A queue of this many units, drained at --rate
     #[arg(long, value_name = "QUEUE", requires = "rate", group = "algorithm")]
     leaky_bucket: Option<u64>,
-    /// So many units in each --window, from the first on
+    /// The units per --window, which begins with its first unit
     #[arg(long, value_name = "LIMIT", requires = "window", group = "algorithm")]
     fixed_window: Option<u64>,
-    /// So many units in any --window
+    /// The units in any period of --window
     #[arg(long, value_name = "LIMIT", requires = "window", group = "algorithm")]
     sliding_log: Option<u64>,
-    /// About so many units in any --window
+    /// The approximate units in any period of --window
     #[arg(long, value_name = "LIMIT", requires = "window", group = "algorithm")]
     sliding_counter: Option<u64>,
-    /// The gate's, in this file or folder of rules
+    /// The quota of the gate in this rule file or folder
     #[arg(long, value_name = "PATH", group = "algorithm")]
     pub(crate) rules: Option<PathBuf>,
     /// Such as 5/s, 100/m, 1/1500ms
@@ -39,22 +39,22 @@ pub(crate) struct QuotaArgs {
     /// Such as 90s, 1h30m, 7d
     #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "algorithm")]
     window: Option<Duration>,
-    /// Fixed windows begin by the clock, so much later than 00:00 UTC
+    /// Align fixed windows to the clock, with this offset from 00:00 UTC
     #[arg(long, value_name = "OFFSET", value_parser = units::duration, requires = "fixed_window",
         num_args = 0..=1, default_missing_value = "0s")]
     by_clock: Option<Duration>,
-    /// A log counts denied asks too
+    /// Count denied checks in a sliding log too
     #[arg(long, requires = "sliding_log")]
     count_denied: bool,
 }
 
 impl QuotaArgs {
-    /// The quota for a gate, if one was given.
+    /// Returns the quota for a gate, or `None` if the arguments contain none.
     pub(crate) fn quota(&self, gate: &str) -> Result<Option<Quota>, Failure> {
         if let Some(path) = &self.rules {
-            return of_rules(&Rules::load(path).map_err(Failure::Mistakes)?, gate).map(Some);
+            return quota_in_rules(&Rules::load(path).map_err(Failure::ConfigErrors)?, gate).map(Some);
         }
-        // Each of these is there where the other is.
+        // clap requires these options with the algorithms that use them.
         let rate = || self.rate.ok_or_else(|| Failure::usage("--rate is missing"));
         let window = || self.window.ok_or_else(|| Failure::usage("--window is missing"));
         Ok(Some(if let Some(capacity) = self.token_bucket {
@@ -77,18 +77,23 @@ impl QuotaArgs {
         }))
     }
 
-    /// As [`quota`](Self::quota), where there has to be one.
+    /// Returns [`quota`](Self::quota), or an error if the arguments contain none.
     pub(crate) fn required(&self, gate: &str) -> Result<Quota, Failure> {
         let how =
-            "say the gate's quota, such as `--token-bucket 5 --rate 5/m`, or where it stands: --rules PATH";
+            "specify the gate's quota, such as `--token-bucket 5 --rate 5/m`, or its rules: --rules PATH";
         self.quota(gate)?.ok_or_else(|| Failure::usage(how))
     }
 }
 
-fn of_rules(rules: &Rules, gate: &str) -> Result<Quota, Failure> {
+fn quota_in_rules(rules: &Rules, gate: &str) -> Result<Quota, Failure> {
     let Some(rule) = rules.iter().find(|rule| rule.gate_name() == gate) else {
         let names: Vec<String> = rules.iter().take(10).map(|rule| rule.gate_name()).collect();
-        return Err(Failure::usage(format!("no rule has the gate `{gate}`: there are {}", names.join(", "))));
+        return Err(Failure::usage(format!(
+            "no rule has the gate `{gate}`; gates in the rules: {}",
+            names.join(", ")
+        )));
     };
-    rule.quota().ok_or_else(|| Failure::usage(format!("the rule of `{gate}` has nothing to count")))
+    rule.quota().ok_or_else(|| {
+        Failure::usage(format!("the rule of gate `{gate}` has no quota: it allows or denies every request"))
+    })
 }

@@ -1,4 +1,4 @@
-//! An HTTP request as it is described on the command line.
+//! Builds an HTTP request from the arguments.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,7 @@ use crate::args::HttpRequest;
 use crate::failure::Failure;
 
 impl HttpRequest {
-    /// As a service would get it.
+    /// Returns the request as a service would receive it.
     pub(crate) fn parts(&self) -> Result<Parts, Failure> {
         let line = self.request.as_deref().unwrap_or_default();
         let (method, target) = line.split_once(' ').unwrap_or(("GET", line));
@@ -22,12 +22,12 @@ impl HttpRequest {
         if let Some(ip) = self.ip {
             request = request.extension(PeerAddr(SocketAddr::new(ip, 0)));
         }
-        let no_request =
-            |error| Failure::usage(format!("`{line}` is no request such as `GET /login`: {error}"));
-        Ok(request.body(()).map_err(no_request)?.into_parts().0)
+        let invalid_request =
+            |error| Failure::usage(format!("invalid request `{line}`: {error}; write such as `GET /login`"));
+        Ok(request.body(()).map_err(invalid_request)?.into_parts().0)
     }
 
-    /// With what the service would know of it.
+    /// Returns the descriptors' source, with the values that a service would add.
     pub(crate) fn descriptors(&self, domain: &str) -> Result<Descriptors, Failure> {
         self.extension.iter().try_fold(Descriptors::of(domain), |descriptors, extension| {
             let (name, value) = split(extension, '=', "extension", "user=42")?;
@@ -36,9 +36,14 @@ impl HttpRequest {
     }
 }
 
-fn split<'t>(text: &'t str, at: char, what: &str, such_as: &str) -> Result<(&'t str, &'t str), Failure> {
-    let parts = text.split_once(at).filter(|(name, _)| !name.is_empty());
+fn split<'t>(
+    text: &'t str,
+    separator: char,
+    noun: &str,
+    example: &str,
+) -> Result<(&'t str, &'t str), Failure> {
+    let parts = text.split_once(separator).filter(|(name, _)| !name.is_empty());
     let (name, value) =
-        parts.ok_or_else(|| Failure::usage(format!("`{text}` is no {what}: write `{such_as}`")))?;
+        parts.ok_or_else(|| Failure::usage(format!("invalid {noun} `{text}`: write such as `{example}`")))?;
     Ok((name, value.trim_start()))
 }

@@ -1,22 +1,22 @@
 //! `rules validate`, `rules explain` and `rules schema`.
 
 use serde_json::{Value, json};
-use tidegate::rules::{Descriptor, Explanation, Mistake, Rule, Rules as Loaded, schema};
+use tidegate::rules::{ConfigError, Descriptor, Explanation, Rule, Rules as Loaded, schema};
 
 use crate::args::Rules;
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone};
 
-/// Whether the rules are right, or each descriptor meets one.
+/// Runs a `rules` command. Returns whether the rules are valid, or whether a rule matches each descriptor.
 pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
     match rules {
         Rules::Validate { path } => match Loaded::load(path) {
-            Err(mistakes) if out.json => {
-                let mistakes: Vec<Value> = mistakes.iter().map(told_mistake).collect();
-                out.say(&json!({ "valid": false, "mistakes": mistakes }), &[])?;
+            Err(errors) if out.json => {
+                let errors: Vec<Value> = errors.iter().map(error_json).collect();
+                out.print(&json!({ "valid": false, "errors": errors }), &[])?;
                 Ok(false)
             }
-            Err(mistakes) => Err(Failure::Mistakes(mistakes)),
+            Err(errors) => Err(Failure::ConfigErrors(errors)),
             Ok(rules) => {
                 let count = rules.iter().count();
                 let (path, plural) = (path.display(), if count == 1 { "" } else { "s" });
@@ -24,24 +24,23 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
                     Text(Tone::Good, "valid".to_owned()),
                     format!(": {count} rule{plural} in {path}").into(),
                 ];
-                out.say(&json!({ "valid": true, "rules": count, "mistakes": [] }), &[line])?;
+                out.print(&json!({ "valid": true, "rules": count, "errors": [] }), &[line])?;
                 Ok(true)
             }
         },
         Rules::Explain { path, request, http } => {
-            let rules = Loaded::load(path).map_err(Failure::Mistakes)?;
+            let rules = Loaded::load(path).map_err(Failure::ConfigErrors)?;
             if http.request.is_some() {
-                let (parts, making) = (http.parts()?, http.descriptors(request.domain())?);
-                return match making.read(&rules, &parts) {
+                let (parts, descriptors) = (http.parts()?, http.descriptors(request.domain())?);
+                return match descriptors.read(&rules, &parts) {
                     Some(descriptors) => explain(&rules, request.domain(), &descriptors, out),
-                    None => {
-                        Err(Failure::usage("the file's rate_limits ask for the client's address: add --ip"))
-                    }
+                    None => Err(Failure::usage("the file's rate_limits need the client's address: add --ip")),
                 };
             }
             if request.descriptor.is_empty() {
                 return Err(Failure::usage(
-                    "say what to explain: --domain auth --descriptor auth_type=login,user=ada, or --request 'GET /login'",
+                    "specify a request: --domain auth --descriptor auth_type=login,user=ada, or --request \
+                     'GET /login'",
                 ));
             }
             let entries = request.entries()?;
@@ -54,23 +53,25 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
     }
 }
 
-/// Whether each meets a rule.
+/// Explains each descriptor. Returns whether a rule matches every descriptor.
 fn explain(
     rules: &Loaded,
     domain: &str,
     descriptors: &[Descriptor<'_>],
     out: Output,
 ) -> Result<bool, Failure> {
-    let explained: Vec<_> =
-        descriptors.iter().map(|it| (it.to_string(), rules.explain(domain, it))).collect();
+    let explained: Vec<_> = descriptors
+        .iter()
+        .map(|descriptor| (descriptor.to_string(), rules.explain(domain, descriptor)))
+        .collect();
     let mut text: Vec<Vec<Text>> =
         explained.iter().flat_map(|(descriptor, explained)| lines(descriptor, explained)).collect();
     if descriptors.is_empty() {
-        text.push(vec!["of this request no descriptor is made: it passes".into()]);
+        text.push(vec!["the request has no descriptor: it is allowed".into()]);
     }
-    let told: Vec<Value> =
-        explained.iter().map(|(descriptor, explained)| told(descriptor, explained)).collect();
-    out.say(&json!({ "domain": domain, "descriptors": told }), &text)?;
+    let json: Vec<Value> =
+        explained.iter().map(|(descriptor, explained)| explanation_json(descriptor, explained)).collect();
+    out.print(&json!({ "domain": domain, "descriptors": json }), &text)?;
     Ok(!explained.is_empty() && explained.iter().all(|(_, explained)| explained.rule().is_some()))
 }
 
@@ -100,15 +101,21 @@ fn limit(rule: &Rule) -> String {
     let limit = match rule.quota() {
         Some(quota) => quota.to_string(),
         None if rule.is_unlimited() => "unlimited".to_owned(),
-        None => "denies all".to_owned(),
+        None => "denies every request".to_owned(),
     };
-    if rule.is_shadow() { limit + ", only watched (shadow_mode)" } else { limit }
+    if rule.is_shadow() { limit + ", shadow mode (denies nothing)" } else { limit }
 }
 
-fn told(descriptor: &str, explained: &Explanation<'_>) -> Value {
+fn explanation_json(descriptor: &str, explained: &Explanation<'_>) -> Value {
     let way = explained.way().iter().map(|met| {
         let (file, line) = met.origin();
-        json!({ "entry": met.entry(), "met_by": met.by(), "file": file, "line": line, "passed_over": met.passed_over() })
+        json!({
+            "entry": met.entry(),
+            "met_by": met.by(),
+            "file": file,
+            "line": line,
+            "passed_over": met.passed_over(),
+        })
     });
     let rule = explained.rule().map(|rule| {
         let (file, line) = rule.origin();
@@ -122,15 +129,20 @@ fn told(descriptor: &str, explained: &Explanation<'_>) -> Value {
             "line": line,
         })
     });
-    json!({ "descriptor": descriptor, "way": way.collect::<Vec<_>>(), "rule": rule, "why_not": explained.why_not() })
+    json!({
+        "descriptor": descriptor,
+        "way": way.collect::<Vec<_>>(),
+        "rule": rule,
+        "why_not": explained.why_not(),
+    })
 }
 
-fn told_mistake(mistake: &Mistake) -> Value {
+fn error_json(error: &ConfigError) -> Value {
     json!({
-        "file": mistake.file(),
-        "line": mistake.line(),
-        "column": mistake.column(),
-        "message": mistake.message(),
-        "suggestion": mistake.suggestion(),
+        "file": error.file(),
+        "line": error.line(),
+        "column": error.column(),
+        "message": error.message(),
+        "suggestion": error.suggestion(),
     })
 }

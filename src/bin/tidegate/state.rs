@@ -1,4 +1,4 @@
-//! `inspect`, and how a key's state is said.
+//! `inspect`, and the display of a key's state.
 
 use std::ffi::OsStr;
 
@@ -8,29 +8,29 @@ use tidegate::internals::{Found, Inspector, Name};
 
 use crate::args::{AsStored, Inspect};
 use crate::failure::Failure;
-use crate::orders;
 use crate::output::{Output, Text, Tone, table};
+use crate::overrides;
 use crate::survey::Survey;
 use crate::units::{human, units};
 
-/// More states than this of one key are not looked at: gates are few.
-pub(crate) const MOST_STATES: usize = 10_000;
+/// The maximum states of one key. A namespace has far fewer gates.
+pub(crate) const MAX_STATES: usize = 10_000;
 
-/// Whether something was found.
+/// Shows the state of a key, a gate or the namespace. Returns whether there is any.
 pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let (gate, limit) = (inspect.gate.as_deref(), usize::from(inspect.limit));
-    let orders = inspector.orders().await?;
+    let overrides = inspector.overrides().await?;
     let Some(key) = &inspect.key else {
         let mut survey = Survey::of(inspector, gate, limit).await?;
-        survey.orders = orders::note(&orders, gate, None);
+        survey.overrides = overrides::note(&overrides, gate, None);
         return match gate {
-            Some(gate) => of_gate(gate, &survey, inspector, out),
-            None => of_namespace(&survey, limit, inspector, out),
+            Some(gate) => show_gate(gate, &survey, inspector, out),
+            None => show_namespace(&survey, limit, inspector, out),
         };
     };
-    let Sought { found, mut survey } = find(inspector, gate, key, &inspect.as_stored).await?;
+    let KeySearch { found, mut survey } = find(inspector, gate, key, &inspect.as_stored).await?;
     let written = written(inspector, key, &inspect.as_stored)?;
-    survey.orders = orders::note(&orders, gate, Some(&written));
+    survey.overrides = overrides::note(&overrides, gate, Some(&written));
     let shown = &found[..found.len().min(limit)];
     let rows = shown.iter().map(|found| {
         let (gate, stored) =
@@ -38,60 +38,60 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
         [vec![gate], cells(found), vec![stored]].concat()
     });
     let mut lines = table(
-        &["gate", "quota", "used", "as new in", "blocked for", "expires in", "redis key"],
+        &["gate", "quota", "used", "resets in", "blocked for", "expires in", "redis key"],
         rows.collect(),
     );
     if found.is_empty() {
-        lines = vec![vec![nothing(inspector, gate, key, &inspect.as_stored).into()]];
+        lines = vec![vec![no_state_message(inspector, gate, key, &inspect.as_stored).into()]];
     }
-    lines.extend(said(more(found.len(), shown.len()).into_iter().chain(survey.notes())));
+    lines.extend(note_lines(more(found.len(), shown.len()).into_iter().chain(survey.notes())));
     let json = json!({
         "namespace": inspector.namespace(),
-        "states": shown.iter().map(told).collect::<Vec<_>>(),
+        "states": shown.iter().map(state_json).collect::<Vec<_>>(),
         "more": found.len() - shown.len(),
         "notes": survey.notes(),
     });
-    out.say(&json, &lines)?;
-    is_good(&found, !found.is_empty())
+    out.print(&json, &lines)?;
+    ensure_readable(&found, !found.is_empty())
 }
 
-/// Fails where something cannot be read, which has been shown by then.
-fn is_good(shown: &[Found], is_found: bool) -> Result<bool, Failure> {
+/// Returns `is_found`, or the first error of an unreadable state. Called after the states are printed.
+fn ensure_readable(shown: &[Found], is_found: bool) -> Result<bool, Failure> {
     match shown.iter().find_map(|found| found.usage.as_ref().err()) {
         Some(error) => Err(error.clone().into()),
         None => Ok(is_found),
     }
 }
 
-/// What was found of one key.
-pub(crate) struct Sought {
+/// The states of one key.
+pub(crate) struct KeySearch {
     pub(crate) found: Vec<Found>,
-    /// For what else there was.
+    /// Counts keys of other versions and foreign keys.
     pub(crate) survey: Survey,
 }
 
-/// The state of a key at one gate or at all, found by going through all keys.
+/// Finds the states of a key at one gate or at all gates, by scanning all keys.
 pub(crate) async fn find(
     inspector: &Inspector,
     gate: Option<&str>,
     key: &OsStr,
     as_stored: &AsStored,
-) -> Result<Sought, Failure> {
+) -> Result<KeySearch, Failure> {
     let mut names: Vec<Name> = Vec::new();
     let mut survey = Survey::new(0);
     for written in written(inspector, key, as_stored)? {
         let mut scan = inspector.of_key(gate, &written);
         while let Some(page) = scan.next().await? {
             survey.count_others(&page);
-            // A longer key may end alike.
+            // The pattern also matches longer keys with the same end.
             names.extend(
                 page.names
                     .into_iter()
                     .filter(|name| name.written == written && gate.is_none_or(|gate| name.gate == gate)),
             );
-            if names.len() > MOST_STATES {
+            if names.len() > MAX_STATES {
                 return Err(Failure::usage(format!(
-                    "this key has more than {MOST_STATES} states: say --gate"
+                    "this key has more than {MAX_STATES} states: add --gate"
                 )));
             }
         }
@@ -100,10 +100,10 @@ pub(crate) async fn find(
     names.dedup();
     let mut found = inspector.read(&names).await?;
     found.sort_by(|a, b| a.name.redis_key.cmp(&b.name.redis_key));
-    Ok(Sought { found, survey })
+    Ok(KeySearch { found, survey })
 }
 
-/// How it may stand in Redis.
+/// Returns the possible stored forms of the key.
 pub(crate) fn written(
     inspector: &Inspector,
     key: &OsStr,
@@ -112,57 +112,57 @@ pub(crate) fn written(
     match (as_stored.stored, key.to_str()) {
         (false, _) => Ok(inspector.written(key.as_encoded_bytes())),
         (true, Some(key)) if key.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(vec![key.to_owned()]),
-        (true, _) => {
-            Err(Failure::usage("no key is stored so: what is not printable is written as % and two digits"))
-        }
+        (true, _) => Err(Failure::usage(
+            "invalid stored key: a byte that is not printable is stored as % and two hexadecimal digits",
+        )),
     }
 }
 
-/// That nothing was found, and why that may be.
-pub(crate) fn nothing(
+/// Returns the message for a key without state, with a hint if the key looks like a stored form.
+pub(crate) fn no_state_message(
     inspector: &Inspector,
     gate: Option<&str>,
     key: &OsStr,
     as_stored: &AsStored,
 ) -> String {
     let at = gate.map(|gate| format!(" at {gate}")).unwrap_or_default();
-    let is_written = !as_stored.stored && key.as_encoded_bytes().contains(&b'%');
-    let hint = if is_written { "; if that is how it is written in Redis, add --stored" } else { "" };
-    format!(
-        "nothing is stored of {}{at} under the namespace {}: it is as if it had never been asked for{hint}",
-        key.display(),
-        inspector.namespace(),
-    )
+    let is_maybe_stored = !as_stored.stored && key.as_encoded_bytes().contains(&b'%');
+    let hint = if is_maybe_stored { "; if the key is in its stored form, add --stored" } else { "" };
+    format!("no state of {}{at} in namespace {}{hint}", key.display(), inspector.namespace())
 }
 
-fn of_gate(gate: &str, survey: &Survey, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
+fn show_gate(gate: &str, survey: &Survey, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let shown = survey.ranking.best();
     let keys = survey.keys;
     let blocked: u64 = survey.groups.values().map(|group| group.blocked).sum();
-    let mut lines = listed(shown);
+    let mut lines = state_table(shown);
     if keys == 0 {
-        let text =
-            format!("nothing is stored of the gate {gate} under the namespace {}", inspector.namespace());
+        let text = format!("no state of gate {gate} in namespace {}", inspector.namespace());
         lines = vec![vec![text.into()]];
     } else {
         lines.insert(0, vec![format!("{gate}: {keys} keys, {blocked} blocked").into()]);
     }
-    lines.extend(said(survey.notes()));
+    lines.extend(note_lines(survey.notes()));
     let json = json!({
         "namespace": inspector.namespace(),
         "gate": gate,
         "keys": keys,
         "blocked": blocked,
-        "states": shown.iter().map(told).collect::<Vec<_>>(),
+        "states": shown.iter().map(state_json).collect::<Vec<_>>(),
         "more": keys.saturating_sub(shown.len() as u64),
         "notes": survey.notes(),
     });
-    out.say(&json, &lines)?;
-    // What cannot be read is first in the ranking.
-    is_good(survey.ranking.best(), survey.keys > 0)
+    out.print(&json, &lines)?;
+    // Unreadable states are first in the ranking.
+    ensure_readable(survey.ranking.best(), survey.keys > 0)
 }
 
-fn of_namespace(survey: &Survey, limit: usize, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
+fn show_namespace(
+    survey: &Survey,
+    limit: usize,
+    inspector: &Inspector,
+    out: Output,
+) -> Result<bool, Failure> {
     let groups = || survey.groups.iter().take(limit);
     let rows = groups().map(|((gate, shape), group)| {
         vec![
@@ -183,11 +183,10 @@ fn of_namespace(survey: &Survey, limit: usize, inspector: &Inspector, out: Outpu
     let mut lines = table(&["gate", "stored as", "keys", "blocked", "most used"], rows.collect());
     let namespace = inspector.namespace();
     if survey.groups.is_empty() {
-        let text =
-            format!("nothing is stored under the namespace {namespace}: is it the limiter's (--namespace)?");
+        let text = format!("no state in namespace {namespace}: check that --namespace is the limiter's");
         lines = vec![vec![text.into()]];
     }
-    lines.extend(said(more(survey.groups.len(), limit).into_iter().chain(survey.notes())));
+    lines.extend(note_lines(more(survey.groups.len(), limit).into_iter().chain(survey.notes())));
     let gates = groups().map(|((gate, shape), group)| {
         json!({
             "gate": gate,
@@ -205,13 +204,13 @@ fn of_namespace(survey: &Survey, limit: usize, inspector: &Inspector, out: Outpu
         "more": survey.groups.len().saturating_sub(limit),
         "notes": survey.notes(),
     });
-    out.say(&json, &lines)?;
-    // What cannot be read is first in the ranking.
-    is_good(survey.ranking.best(), survey.keys > 0)
+    out.print(&json, &lines)?;
+    // Unreadable states are first in the ranking.
+    ensure_readable(survey.ranking.best(), survey.keys > 0)
 }
 
-/// Keys of several gates, one in each line.
-pub(crate) fn listed(shown: &[Found]) -> Vec<Vec<Text>> {
+/// Returns a table of states, one per row.
+pub(crate) fn state_table(shown: &[Found]) -> Vec<Vec<Text>> {
     let rows = shown.iter().map(|found| {
         let name = &found.name;
         [vec![name.written.as_str().into(), name.gate.as_str().into()], cells(found)].concat()
@@ -220,17 +219,17 @@ pub(crate) fn listed(shown: &[Found]) -> Vec<Vec<Text>> {
 }
 
 pub(crate) const HEADER: [&str; 7] =
-    ["key", "gate", "quota", "used", "as new in", "blocked for", "expires in"];
+    ["key", "gate", "quota", "used", "resets in", "blocked for", "expires in"];
 
-/// What of a key is told in columns.
+/// Returns the cells of a state, from the column `quota` on.
 pub(crate) fn cells(found: &Found) -> Vec<Text> {
     let expires =
         found.expires_in.map_or_else(|| Text(Tone::Warn, "never".to_owned()), |left| human(left).into());
     let usage = match &found.usage {
         Ok(usage) => usage,
         Err(error) => {
-            let why = Text(Tone::Bad, format!("not readable: {error}"));
-            return vec![found.name.shape.to_string().into(), why];
+            let message = Text(Tone::Bad, format!("not readable: {error}"));
+            return vec![found.name.shape.to_string().into(), message];
         }
     };
     let limit = usage.quota.as_ref().map(Quota::limit);
@@ -248,8 +247,8 @@ pub(crate) fn cells(found: &Found) -> Vec<Text> {
     ]
 }
 
-/// A state in JSON.
-pub(crate) fn told(found: &Found) -> Value {
+/// Returns a state as JSON.
+pub(crate) fn state_json(found: &Found) -> Value {
     let Name { gate, shape, written, redis_key, .. } = &found.name;
     let usage = found.usage.as_ref().ok();
     let us = |duration: std::time::Duration| duration.as_micros() as u64;
@@ -270,9 +269,9 @@ pub(crate) fn told(found: &Found) -> Value {
 }
 
 fn more(all: usize, shown: usize) -> Option<String> {
-    (all > shown).then(|| format!("and {} more: --limit shows more", all - shown))
+    (all > shown).then(|| format!("and {} more: increase --limit", all - shown))
 }
 
-fn said(notes: impl IntoIterator<Item = String>) -> impl Iterator<Item = Vec<Text>> {
+fn note_lines(notes: impl IntoIterator<Item = String>) -> impl Iterator<Item = Vec<Text>> {
     notes.into_iter().map(|note| vec![Text(Tone::Warn, note)])
 }

@@ -1,4 +1,4 @@
-//! What many keys hold, gone through page by page: what is kept is bounded, however many there are.
+//! Statistics of many keys, read page by page. Memory is bounded, regardless of the number of keys.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
@@ -7,57 +7,58 @@ use tidegate::internals::{Found, Inspector, NotState, Page, Shape};
 
 use crate::failure::Failure;
 
-/// Of so many gates and shapes it is said what they hold.
-const MOST_GROUPS: usize = 10_000;
+/// The maximum combinations of gate and shape with statistics of their own.
+const MAX_GROUPS: usize = 10_000;
 
-/// The keys that have used most, in this order; what cannot be read comes first.
+/// The most used keys, in descending order. Unreadable keys come first.
 #[derive(Debug)]
 pub(crate) struct Ranking {
     limit: usize,
     best: Vec<Found>,
-    known: HashSet<String>,
+    /// The Redis keys of `best`.
+    redis_keys: HashSet<String>,
 }
 
-/// All keys of a gate that are stored in one way.
+/// Statistics of the keys of a gate with one shape.
 #[derive(Debug, Default)]
-pub(crate) struct Group {
+pub(crate) struct KeyGroup {
     pub(crate) keys: u64,
     pub(crate) blocked: u64,
     pub(crate) unreadable: u64,
     pub(crate) most_used: f64,
 }
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug)]
 pub(crate) struct Survey {
-    /// Of all groups, also of those that are too many to be told.
+    /// All keys, including those of groups beyond the maximum.
     pub(crate) keys: u64,
-    pub(crate) groups: BTreeMap<(String, Shape), Group>,
+    pub(crate) groups: BTreeMap<(String, Shape), KeyGroup>,
     pub(crate) ranking: Ranking,
-    /// That was written by other versions of tidegate, by their layout.
+    /// The number of keys of other versions of tidegate, by layout.
     pub(crate) layouts: BTreeMap<u32, u64>,
     pub(crate) foreign: u64,
-    /// What has to be said of orders.
-    pub(crate) orders: Option<String>,
+    /// A note on the overrides of these keys.
+    pub(crate) overrides: Option<String>,
 }
 
 impl Ranking {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, best: Vec::new(), known: HashSet::new() }
+        Self { limit, best: Vec::new(), redis_keys: HashSet::new() }
     }
 
     pub(crate) fn add(&mut self, found: Found) {
-        // SCAN may tell it twice.
-        if self.known.remove(&found.name.redis_key) {
+        // SCAN can return a key twice. The later reading replaces the earlier one.
+        if self.redis_keys.remove(&found.name.redis_key) {
             self.best.retain(|other| other.name != found.name);
         }
         let at = self.best.partition_point(|other| rank(other) <= rank(&found));
         if at < self.limit {
-            self.known.insert(found.name.redis_key.clone());
+            self.redis_keys.insert(found.name.redis_key.clone());
             self.best.insert(at, found);
         }
-        for lost in self.best.drain(self.limit.min(self.best.len())..) {
-            self.known.remove(&lost.name.redis_key);
+        for dropped in self.best.drain(self.limit.min(self.best.len())..) {
+            self.redis_keys.remove(&dropped.name.redis_key);
         }
     }
 
@@ -66,9 +67,9 @@ impl Ranking {
     }
 }
 
-/// What is first in order comes first.
+/// Returns the sort key of the ranking.
 fn rank(found: &Found) -> (Reverse<u64>, &str) {
-    // Not negative, so that the order of the bits is that of the numbers.
+    // For non-negative numbers, the order of the bits is the order of the numbers.
     let used = found.usage.as_ref().map_or(f64::INFINITY, |usage| usage.used);
     (Reverse(used.to_bits()), &found.name.redis_key)
 }
@@ -76,10 +77,10 @@ fn rank(found: &Found) -> (Reverse<u64>, &str) {
 impl Survey {
     pub(crate) fn new(limit: usize) -> Self {
         let (groups, layouts) = Default::default();
-        Self { keys: 0, groups, ranking: Ranking::new(limit), layouts, foreign: 0, orders: None }
+        Self { keys: 0, groups, ranking: Ranking::new(limit), layouts, foreign: 0, overrides: None }
     }
 
-    /// Goes through all keys of the namespace, or of one of its gates.
+    /// Scans all keys of the namespace, or of one gate.
     pub(crate) async fn of(inspector: &Inspector, gate: Option<&str>, limit: usize) -> Result<Self, Failure> {
         let mut survey = Self::new(limit);
         let mut scan = inspector.all(gate);
@@ -100,7 +101,7 @@ impl Survey {
         for found in inspector.read(&page.names).await? {
             self.keys += 1;
             let group = (found.name.gate.clone(), found.name.shape);
-            if self.groups.len() < MOST_GROUPS || self.groups.contains_key(&group) {
+            if self.groups.len() < MAX_GROUPS || self.groups.contains_key(&group) {
                 self.groups.entry(group).or_default().add(&found);
             }
             self.ranking.add(found);
@@ -118,23 +119,24 @@ impl Survey {
         }
     }
 
-    /// What has to be said beside it.
+    /// Returns notes on keys that the survey does not contain, and on overrides.
     pub(crate) fn notes(&self) -> Vec<String> {
         let plural = |count: u64| if count == 1 { "key" } else { "keys" };
         let layouts = self.layouts.iter().map(|(layout, count)| {
             format!(
-                "{count} {} of layout {layout}, which another version of tidegate wrote: look into {} with that",
+                "{count} {} of layout {layout}, written by another version of tidegate: inspect {} with that \
+                 version",
                 plural(*count),
                 if *count == 1 { "it" } else { "them" },
             )
         });
         let foreign = (self.foreign > 0)
-            .then(|| format!("{} {} that tidegate does not write", self.foreign, plural(self.foreign)));
-        layouts.chain(foreign).chain(self.orders.clone()).collect()
+            .then(|| format!("{} {} not written by tidegate", self.foreign, plural(self.foreign)));
+        layouts.chain(foreign).chain(self.overrides.clone()).collect()
     }
 }
 
-impl Group {
+impl KeyGroup {
     fn add(&mut self, found: &Found) {
         self.keys += 1;
         match &found.usage {

@@ -1,5 +1,5 @@
-//! `top`: the most used keys. Live it looks at a part of the keys each time, and again at those that
-//! have used most, so that a look costs Redis the same however many keys there are.
+//! `top`: the most used keys. Each live refresh reads a part of the keys, and again the current most used keys.
+//! Therefore a refresh costs Redis the same, regardless of the number of keys.
 
 mod screen;
 
@@ -14,72 +14,74 @@ use crate::survey::{Ranking, Survey};
 
 pub(crate) use self::screen::show;
 
-/// How many keys are looked at each time, and how often SCAN is called for them.
-const KEYS_A_LOOK: usize = 10_000;
-const CALLS_A_LOOK: usize = 50;
+/// The maximum keys and SCAN calls per refresh.
+const KEYS_PER_REFRESH: usize = 10_000;
+const SCANS_PER_REFRESH: usize = 50;
 
-/// All keys, once.
+/// Reads all keys once and prints the most used.
 pub(crate) async fn once(top: &Top, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let survey = Survey::of(inspector, top.gate.as_deref(), usize::from(top.limit)).await?;
     let shown = survey.ranking.best();
-    let mut lines = state::listed(shown);
+    let mut lines = state::state_table(shown);
     lines.push(vec![Text(Tone::Faint, format!("{} of {} keys", shown.len(), survey.keys))]);
     lines.extend(survey.notes().into_iter().map(|note| vec![Text(Tone::Warn, note)]));
     let json = json!({
         "namespace": inspector.namespace(),
         "keys": survey.keys,
-        "states": shown.iter().map(state::told).collect::<Vec<_>>(),
+        "states": shown.iter().map(state::state_json).collect::<Vec<_>>(),
         "notes": survey.notes(),
     });
-    out.say(&json, &lines)?;
+    out.print(&json, &lines)?;
     Ok(survey.keys > 0)
 }
 
-/// Looks again and again.
+/// The ranking of the live view, refreshed repeatedly.
 #[derive(Debug)]
-struct Watch {
+struct LiveView {
     inspector: Inspector,
     gate: Option<String>,
     limit: usize,
     scan: Scan,
     ranking: Ranking,
-    /// In this round, and in the last that was whole.
-    looked_at: u64,
+    /// The keys read in this round of the scan.
+    keys_read: u64,
+    /// The keys read in the last complete round.
     last_round: Option<u64>,
 }
 
-impl Watch {
+impl LiveView {
     fn new(inspector: Inspector, gate: Option<String>, limit: usize) -> Self {
         let scan = inspector.all(gate.as_deref());
-        Self { inspector, gate, limit, scan, ranking: Ranking::new(limit), looked_at: 0, last_round: None }
+        Self { inspector, gate, limit, scan, ranking: Ranking::new(limit), keys_read: 0, last_round: None }
     }
 
-    async fn look(&mut self) -> Result<(), Failure> {
+    /// Reads the current most used keys again, and the next pages of the scan.
+    async fn refresh(&mut self) -> Result<(), Failure> {
         let names: Vec<Name> = self.ranking.best().iter().map(|found| found.name.clone()).collect();
         let mut ranking = Ranking::new(self.limit);
-        let again = self.inspector.read(&names).await?;
-        again.into_iter().for_each(|found| ranking.add(found));
-        let mut looked_at = 0;
-        for _ in 0..CALLS_A_LOOK {
-            if looked_at >= KEYS_A_LOOK {
+        let current = self.inspector.read(&names).await?;
+        current.into_iter().for_each(|found| ranking.add(found));
+        let mut keys_read = 0;
+        for _ in 0..SCANS_PER_REFRESH {
+            if keys_read >= KEYS_PER_REFRESH {
                 break;
             }
             let page = match self.scan.next().await {
                 Ok(page) => page,
                 Err(error) => {
-                    // A cursor is of no use to another connection's server.
+                    // After a reconnect the server can be another one, where the cursor is invalid.
                     self.begin_round();
                     return Err(error.into());
                 }
             };
             let Some(mut page) = page else {
-                self.last_round = Some(self.looked_at);
+                self.last_round = Some(self.keys_read);
                 self.begin_round();
                 break;
             };
             page.names.retain(|name| self.gate.as_ref().is_none_or(|gate| name.gate == *gate));
-            looked_at += page.names.len();
-            self.looked_at += page.names.len() as u64;
+            keys_read += page.names.len();
+            self.keys_read += page.names.len() as u64;
             for found in self.inspector.read(&page.names).await? {
                 ranking.add(found);
             }
@@ -90,7 +92,7 @@ impl Watch {
 
     fn begin_round(&mut self) {
         self.scan = self.inspector.all(self.gate.as_deref());
-        self.looked_at = 0;
+        self.keys_read = 0;
     }
 
     fn shown(&self) -> &[Found] {

@@ -1,28 +1,28 @@
-//! Times and rates, as people read and write them.
+//! Parses and formats durations, rates and units.
 
 use std::time::Duration;
 
 use tidegate::Rate;
 
-/// `90s`, `1h30m`, `500ms`.
+/// Parses a duration such as `90s`, `1h30m` or `500ms`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let duration = humantime::parse_duration(text);
     duration.map_err(|error| format!("{error}: write such as 500ms, 90s, 15m, 1h30m or 7d"))
 }
 
-/// `5/s`, `100/m`, `1/1500ms`.
+/// Parses a rate such as `5/s`, `100/m` or `1/1500ms`.
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
-    let wrong = || "write such as 5/s, 100/m, 1000/h or 1/1500ms".to_owned();
-    let (units, period) = text.split_once('/').ok_or_else(wrong)?;
-    let units = units.trim().parse().map_err(|_| wrong())?;
+    let invalid = || "write such as 5/s, 100/m, 1000/h or 1/1500ms".to_owned();
+    let (units, period) = text.split_once('/').ok_or_else(invalid)?;
+    let units = units.trim().parse().map_err(|_| invalid())?;
     let period = period.trim();
     let one = if period.starts_with(|first: char| first.is_ascii_digit()) { "" } else { "1" };
-    let period = duration(&format!("{one}{period}")).map_err(|_| wrong())?;
+    let period = duration(&format!("{one}{period}")).map_err(|_| invalid())?;
     Rate::try_new(units, period).map_err(|error| error.to_string())
 }
 
-/// The two largest units of it, rounded down but for what is shorter than one of the smallest: `2d 3h`,
-/// `1m 5s`, `12s`, `1.5s`, `250ms`, `17us`.
+/// Formats a duration by its two largest units, rounded down: `2d 3h`, `1m 5s`, `12s`. Below 10 s, uses one
+/// unit: `1.5s`, `250ms`, `17us`.
 pub(crate) fn human(duration: Duration) -> String {
     const UNITS: [(u64, &str); 4] = [(86_400, "d"), (3_600, "h"), (60, "m"), (1, "s")];
     let seconds = duration.as_secs();
@@ -44,7 +44,7 @@ pub(crate) fn human(duration: Duration) -> String {
     parts.map(|(count, name)| format!("{count}{name}")).collect::<Vec<_>>().join(" ")
 }
 
-/// Units, which a level has in parts: `3`, `2.5`, `0.001`; less than that is told as such.
+/// Formats units with up to three decimals, because levels have fractions: `3`, `2.5`, `0.001`, `<0.001`.
 pub(crate) fn units(used: f64) -> String {
     if used > 0.0 && used < 0.001 {
         return "<0.001".to_owned();
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_duration_is_said_by_its_two_largest_units() {
+    fn duration_is_formatted_by_its_two_largest_units() {
         let us = Duration::from_micros;
         let s = Duration::from_secs;
         for (duration, expected) in [
@@ -85,12 +85,12 @@ mod tests {
         ] {
             assert_eq!(human(duration), expected, "{duration:?}");
         }
-        // Whatever a reply could say.
+        // A reply can contain any duration.
         assert!(human(Duration::MAX).ends_with('h'));
     }
 
     #[test]
-    fn units_are_whole_or_have_three_places() {
+    fn units_have_at_most_three_decimals() {
         for (used, expected) in [
             (0.0, "0"),
             (0.000_1, "<0.001"),
@@ -106,17 +106,17 @@ mod tests {
     }
 
     #[test]
-    fn durations_and_rates_are_read_or_refused() {
+    fn invalid_durations_and_rates_are_rejected() {
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5_400)));
         assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        for (text, said) in [
+        for (text, expected) in [
             ("5/s", "5/s"),
             ("100/m", "100/min"),
             ("7/min", "7/min"),
             ("1/1500ms", "1/1500ms"),
             ("2/d", "2/d"),
         ] {
-            assert_eq!(rate(text).unwrap().to_string(), said, "{text}");
+            assert_eq!(rate(text).unwrap().to_string(), expected, "{text}");
         }
         for text in
             ["", "5", "/s", "5/", "5/x", "-5/s", "0/s", "5/0s", "5.5/s", "99999999999999999999/s", "1/99999y"]

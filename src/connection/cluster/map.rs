@@ -7,21 +7,21 @@ use redis::{ConnectionAddr, ConnectionInfo};
 
 use super::redirect::Address;
 use crate::background::Background;
-use crate::connection::from::{From, like};
 use crate::connection::login::Login;
 use crate::connection::node::Node;
+use crate::connection::source::{ConnectionSource, with_address};
 use crate::error::Error;
-use crate::key::{PLACES, Place};
+use crate::key::{HASH_TAGS, HashTag};
 
 /// Keeps at most one node per hash tag, besides nodes that callers currently use.
 pub(super) struct Map {
     /// The settings to connect to each node, except its address.
-    like: ConnectionInfo,
+    template: ConnectionInfo,
     login: Login,
     background: Arc<Background>,
     seeds: Vec<Address>,
     members: BTreeMap<Address, Arc<Member>>,
-    owners: [Option<Arc<Member>>; PLACES],
+    owners: [Option<Arc<Member>>; HASH_TAGS],
     /// Rotates the first node to try.
     turn: usize,
     is_closed: bool,
@@ -41,66 +41,64 @@ impl Map {
     ) -> Result<Self, Error> {
         let Some(first) = nodes.first() else {
             return Err(Error::config(
-                "no node of the cluster: give the builder at least one URL, better several",
+                "no cluster node: pass the builder at least one URL, preferably several",
             ));
         };
         let seeds = nodes.iter().map(|node| match node.addr() {
             ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
                 Ok((host.clone(), *port))
             }
-            _ => {
-                Err(Error::config("a node of a cluster is reached by host and port, not by a socket's path"))
-            }
+            _ => Err(Error::config("a cluster node needs a host and a port, not a socket path")),
         });
         let seeds = seeds.collect::<Result<_, _>>()?;
         let is_tls = |node: &ConnectionInfo| matches!(node.addr(), ConnectionAddr::TcpTls { .. });
-        let as_whom = |node: &ConnectionInfo| {
+        let credentials = |node: &ConnectionInfo| {
             let settings = node.redis_settings();
             (settings.username().map(str::to_owned), settings.password().map(str::to_owned))
         };
-        if nodes.iter().any(|node| is_tls(node) != is_tls(first) || as_whom(node) != as_whom(first)) {
+        if nodes.iter().any(|node| is_tls(node) != is_tls(first) || credentials(node) != credentials(first)) {
             return Err(Error::config(
-                "the nodes of a cluster are given with different users, passwords or schemes: they must be the same",
+                "the URLs of the cluster nodes have different users, passwords or schemes: they must be the same",
             ));
         }
         if nodes.iter().any(|node| node.redis_settings().db() != 0) {
-            return Err(Error::config("a cluster has no database but 0: leave it out of the URLs"));
+            return Err(Error::config("a cluster has only database 0: remove the database from the URLs"));
         }
         Ok(Self {
-            like: first.clone(),
+            template: first.clone(),
             login,
             background,
             seeds,
             members: BTreeMap::new(),
-            owners: [const { None }; PLACES],
+            owners: [const { None }; HASH_TAGS],
             turn: 0,
             is_closed: false,
         })
     }
 
     /// Returns the node that serves a hash tag, if known.
-    pub(super) fn owner(&self, place: Option<Place>) -> Result<Option<Arc<Member>>, Error> {
+    pub(super) fn owner(&self, hash_tag: Option<HashTag>) -> Result<Option<Arc<Member>>, Error> {
         if self.is_closed {
             return Err(Error::shut_down());
         }
-        Ok(place.and_then(|place| self.owners[place.index()].clone()))
+        Ok(hash_tag.and_then(|hash_tag| self.owners[hash_tag.index()].clone()))
     }
 
     /// Records that a node has answered for a hash tag.
-    pub(super) fn learn(&mut self, place: Option<Place>, member: Arc<Member>) {
-        if let Some(place) = place
+    pub(super) fn learn(&mut self, hash_tag: Option<HashTag>, member: Arc<Member>) {
+        if let Some(hash_tag) = hash_tag
             && !self.is_closed
         {
             self.members.insert(member.address.clone(), member.clone());
-            self.owners[place.index()] = Some(member);
+            self.owners[hash_tag.index()] = Some(member);
             self.forget();
         }
     }
 
     /// Records a redirect by another node.
-    pub(super) fn moved(&mut self, place: Option<Place>, address: Address) -> Result<(), Error> {
+    pub(super) fn moved(&mut self, hash_tag: Option<HashTag>, address: Address) -> Result<(), Error> {
         let member = self.member(address)?;
-        self.learn(place, member);
+        self.learn(hash_tag, member);
         Ok(())
     }
 
@@ -113,9 +111,10 @@ impl Map {
         }
         self.forget();
         let (host, port) = address.clone();
-        let from = From::Server(Box::new(like(&self.like, host, port)), self.login.clone());
+        let source =
+            ConnectionSource::Server(Box::new(with_address(&self.template, host, port)), self.login.clone());
         let member =
-            Arc::new(Member { address: address.clone(), node: Node::new(from, self.background.clone()) });
+            Arc::new(Member { address: address.clone(), node: Node::new(source, self.background.clone()) });
         self.members.insert(address, member.clone());
         Ok(member)
     }
@@ -148,7 +147,7 @@ impl Map {
         self.is_closed = true;
         self.members.values().for_each(|member| member.node.close());
         self.members.clear();
-        self.owners = [const { None }; PLACES];
+        self.owners = [const { None }; HASH_TAGS];
     }
 
     pub(super) fn is_connected(&self) -> bool {
@@ -172,38 +171,38 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_serves_no_place_any_more_is_forgotten() {
+    fn a_node_without_hash_tags_is_removed() {
         let mut map = map();
-        for place in Place::all() {
-            map.moved(Some(place), at(1)).unwrap();
+        for hash_tag in HashTag::all() {
+            map.moved(Some(hash_tag), at(1)).unwrap();
         }
         assert_eq!(map.members.keys().collect::<Vec<_>>(), [&at(1)]);
-        for place in Place::all() {
+        for hash_tag in HashTag::all() {
             assert!(map.members.contains_key(&at(1)));
-            map.moved(Some(place), at(2)).unwrap();
+            map.moved(Some(hash_tag), at(2)).unwrap();
         }
         assert_eq!(map.members.keys().collect::<Vec<_>>(), [&at(2)]);
     }
 
     #[test]
-    fn no_more_nodes_are_kept_than_there_are_places_however_many_are_named() {
+    fn the_number_of_nodes_is_bounded_by_the_number_of_hash_tags() {
         let mut map = map();
         for port in 1..10_000 {
-            map.moved(Place::all().nth(usize::from(port) % PLACES), at(port)).unwrap();
+            map.moved(HashTag::all().nth(usize::from(port) % HASH_TAGS), at(port)).unwrap();
             // Adds a node, as `ASK` does.
             map.member(at(20_000 + port)).unwrap();
             map.members(None).unwrap();
-            assert!(map.members.len() <= PLACES + 3, "{}", map.members.len());
+            assert!(map.members.len() <= HASH_TAGS + 3, "{}", map.members.len());
         }
     }
 
     #[test]
-    fn after_the_end_nothing_is_asked_or_learned() {
+    fn a_closed_map_returns_errors_and_records_no_nodes() {
         let mut map = map();
-        map.moved(Some(Place::default()), at(1)).unwrap();
+        map.moved(Some(HashTag::default()), at(1)).unwrap();
         map.close();
-        assert!(map.owner(Some(Place::default())).is_err_and(|error| error.is_shut_down()));
-        assert!(map.moved(Some(Place::default()), at(1)).is_err_and(|error| error.is_shut_down()));
+        assert!(map.owner(Some(HashTag::default())).is_err_and(|error| error.is_shut_down()));
+        assert!(map.moved(Some(HashTag::default()), at(1)).is_err_and(|error| error.is_shut_down()));
         assert!(map.members(None).is_err_and(|error| error.is_shut_down()));
         assert!(map.members.is_empty());
     }

@@ -1,4 +1,4 @@
-//! What a node says of a slot that is not its own.
+//! Redirects: the replies of a node for a slot that it does not serve.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
@@ -7,14 +7,14 @@ pub(super) type Address = (String, u16);
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
-    /// The slot is that node's.
+    /// That node serves the slot.
     Moved(Address),
-    /// It is moving there, and what was asked for is gone already.
+    /// The slot is moving to that node, and the requested keys have moved already.
     Ask(Address),
 }
 
 impl Redirect {
-    /// A node that names no host means the one by which it was reached itself.
+    /// Parses a redirect. If the reply has no host, the host by which the replying node was reached applies.
     pub(super) fn of(error: &RedisError, by: &Address) -> Option<Self> {
         let (address, _) = error.redirect_node()?;
         let (host, port) = address.rsplit_once(':')?;
@@ -32,18 +32,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_a_node_and_without_a_host_one_beside_itself() {
+    fn a_redirect_without_a_host_means_the_host_of_the_replying_node() {
         let by = ("10.0.0.1".to_owned(), 6379);
-        let of = |said: &str| {
-            let said = redis::parse_redis_value(format!("-{said}\r\n").as_bytes()).unwrap();
-            Redirect::of(&said.extract_error().unwrap_err(), &by)
+        let redirect = |reply: &str| {
+            let reply = redis::parse_redis_value(format!("-{reply}\r\n").as_bytes()).unwrap();
+            Redirect::of(&reply.extract_error().unwrap_err(), &by)
         };
         let at = |host: &str, port| (host.to_owned(), port);
-        assert_eq!(of("MOVED 3999 10.0.0.2:6381"), Some(Redirect::Moved(at("10.0.0.2", 6381))));
-        assert_eq!(of("MOVED 3999 :6381"), Some(Redirect::Moved(at("10.0.0.1", 6381))));
-        assert_eq!(of("ASK 3999 ::1:6381"), Some(Redirect::Ask(at("::1", 6381))));
-        for said in ["MOVED 3999 10.0.0.2", "MOVED 3999 10.0.0.2:none", "MOVED", "ERR 1 10.0.0.2:6381"] {
-            assert_eq!(of(said), None, "{said}");
+        assert_eq!(redirect("MOVED 3999 10.0.0.2:6381"), Some(Redirect::Moved(at("10.0.0.2", 6381))));
+        assert_eq!(redirect("MOVED 3999 :6381"), Some(Redirect::Moved(at("10.0.0.1", 6381))));
+        assert_eq!(redirect("ASK 3999 ::1:6381"), Some(Redirect::Ask(at("::1", 6381))));
+        for reply in ["MOVED 3999 10.0.0.2", "MOVED 3999 10.0.0.2:none", "MOVED", "ERR 1 10.0.0.2:6381"] {
+            assert_eq!(redirect(reply), None, "{reply}");
         }
     }
 }

@@ -1,28 +1,27 @@
-//! Why there is no response.
+//! The error of an outgoing request.
 
 use std::fmt;
 
 use crate::decision::Decision;
 use crate::error::Error;
 
-/// Why a request that an [`OutgoingLayer`](super::OutgoingLayer) let wait has no response.
+/// The reason why a request through an [`OutgoingLayer`](super::OutgoingLayer) has no response.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum OutgoingError<E> {
-    /// It would have had to wait longer than it may. Nothing was sent; `retry_after` of the decision says
-    /// when it can.
+    /// The request would have to wait longer than [`max_wait`](super::OutgoingLayer::max_wait). It was not
+    /// sent. The decision's `retry_after` is the time until it can be admitted.
     Limited(Decision),
-    /// There is no decision: see [`OnFailure`](crate::OnFailure). Nothing was sent.
+    /// The limiter could not decide: see [`OnFailure`](crate::OnFailure). The request was not sent.
     Undecided(Error),
-    /// The request has no key: its URL names no host, or the key that was set yields none. Nothing was
-    /// sent.
+    /// The request has no key: its URL names no host, or the configured key yields none. It was not sent.
     NoKey,
-    /// The client's own error.
+    /// The inner client failed.
     Client(E),
 }
 
 impl OutgoingError<std::convert::Infallible> {
-    pub(super) fn widened<E>(self) -> OutgoingError<E> {
+    pub(super) fn with_client_error<E>(self) -> OutgoingError<E> {
         match self {
             Self::Limited(decision) => OutgoingError::Limited(decision),
             Self::Undecided(error) => OutgoingError::Undecided(error),
@@ -37,12 +36,14 @@ impl<E: fmt::Display> fmt::Display for OutgoingError<E> {
         match self {
             Self::Limited(decision) => write!(
                 f,
-                "not sent: the limit \"{}\" would let it pass in {:?}, which is longer than it may wait",
+                "not sent: the limit \"{}\" would admit the request in {:?}, which is longer than max_wait",
                 decision.gate(),
                 decision.retry_after()
             ),
             Self::Undecided(error) => write!(f, "not sent: {error}"),
-            Self::NoKey => f.write_str("not sent: the request names no host to count it for; set a key"),
+            Self::NoKey => f.write_str(
+                "not sent: the request has no key: name a host in its URL, or set OutgoingLayer::key",
+            ),
             Self::Client(error) => error.fmt(f),
         }
     }

@@ -1,4 +1,4 @@
-//! For how long a response says to stay away.
+//! The pause that a response requests from its client.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -6,16 +6,18 @@ use http::header::{DATE, HeaderMap, RETRY_AFTER};
 use http::status::StatusCode;
 use sfv::{BareItem, Dictionary, List, ListEntry, Parameters, Parser};
 
-/// Numbers from here on are seconds since 1970 and no longer seconds to go: 2001, or 31 years.
+/// The smallest number that counts as seconds since 1970 (in 2001). Smaller numbers are seconds from now;
+/// this one would be 31 years.
 const FIRST_INSTANT: f64 = 1e9;
 
-/// And from here on milliseconds since 1970, as some services say: also 2001.
+/// The smallest number that counts as milliseconds since 1970 (also in 2001), which some services send.
 const FIRST_INSTANT_MS: f64 = 1e12;
 
-/// Zero where it does not say so. `Retry-After` counts before the others: it is about this very request.
-pub(super) fn of(status: StatusCode, headers: &HeaderMap) -> Duration {
-    let is_refusal = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
-    let retry_after = || if is_refusal { retry_after(headers) } else { None };
+/// Returns the pause that the response requests, or zero. `Retry-After` takes precedence, since it applies to
+/// this request.
+pub(super) fn requested_by(status: StatusCode, headers: &HeaderMap) -> Duration {
+    let is_rejection = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+    let retry_after = || if is_rejection { retry_after(headers) } else { None };
     retry_after().or_else(|| rate_limit(headers)).or_else(|| x_rate_limit(headers)).unwrap_or_default()
 }
 
@@ -27,11 +29,12 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// Of all limits of which nothing remains, the one that takes longest.
+/// Returns the longest reset of the limits with nothing remaining.
 fn rate_limit(headers: &HeaderMap) -> Option<Duration> {
-    let lines = headers.get_all("ratelimit").iter().map(|line| line.to_str().ok());
-    let text = lines.collect::<Option<Vec<_>>>()?.join(", ");
-    // Since draft -08 a list of named limits; before, a dictionary of one limit's numbers, which is no list.
+    let values = headers.get_all("ratelimit").iter().map(|value| value.to_str().ok());
+    let text = values.collect::<Option<Vec<_>>>()?.join(", ");
+    // Since draft -08 the value is a list of named limits. Before, it was a dictionary of one limit's
+    // numbers, which does not parse as a list.
     match Parser::new(&text).parse::<List>() {
         Ok(limits) => limits.iter().filter_map(exhausted).max(),
         Err(_) => {
@@ -58,7 +61,7 @@ fn seconds(item: &BareItem) -> Option<Duration> {
     u64::try_from(i64::from(item.as_integer()?)).ok().map(Duration::from_secs)
 }
 
-/// The older fields, of which every service has its own reading.
+/// Reads the older fields, which each service defines in its own way.
 fn x_rate_limit(headers: &HeaderMap) -> Option<Duration> {
     let number = |name| text(headers, name)?.parse::<f64>().ok().filter(|number| *number >= 0.0);
     if number("x-ratelimit-remaining")? > 0.0 {
@@ -72,7 +75,7 @@ fn x_rate_limit(headers: &HeaderMap) -> Option<Duration> {
     until(UNIX_EPOCH.checked_add(Duration::try_from_secs_f64(since_1970).ok()?)?, headers)
 }
 
-/// By the clock of who says it.
+/// Returns the time until `end` by the remote service's clock.
 fn until(end: SystemTime, headers: &HeaderMap) -> Option<Duration> {
     let now = httpdate::parse_http_date(text(headers, DATE.as_str())?).ok()?;
     Some(end.duration_since(now).unwrap_or_default())

@@ -13,13 +13,13 @@ use crate::error::Error;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// The maximum number of entries read from a list (no chain of proxies is as long).
-const MOST_ENTRIES: usize = 32;
+/// The maximum number of entries read from a list. No real chain of proxies is as long.
+const MAX_ENTRIES: usize = 32;
 
 /// Determines the IP address of a client.
 ///
-/// Any client can send any header. So no header is read unless proxies are declared. Then only the declared header is
-/// read, from its end: the nearest proxy wrote the last entry of a list.
+/// Any client can send any header. Therefore no header is read unless proxies are declared. Then only the
+/// declared header is read, from its end: the nearest proxy wrote the last entry of a list.
 ///
 /// | | trusts |
 /// | --- | --- |
@@ -27,15 +27,15 @@ const MOST_ENTRIES: usize = 32;
 /// | [`behind`](Self::behind) | proxies in these networks |
 /// | [`hops`](Self::hops) | a number of proxies, wherever they are |
 ///
-/// An entry that is not an address (garbage, `unknown`, `_hidden`, empty) and the end of the header stop the search. The
-/// client is then the last address that is certain: that of the proxy that passed the request on. So a client that its
-/// proxy hides shares a key with all others behind that proxy, and a malformed header yields no new key.
-/// [docs/spoofing.md](https://docs.rs/crate/tidegate/latest/source/docs/spoofing.md) lists such tricks and the key that
-/// each yields.
+/// An entry that is not an address (garbage, `unknown`, `_hidden`, empty) and the end of the header stop the
+/// search. The client is then the last address that is certain: that of the proxy that forwarded the request.
+/// Thus a client that its proxy hides shares a key with all others behind that proxy, and a malformed header
+/// yields no new key. [spoofing.md](https://docs.rs/crate/tidegate/latest/source/docs/reference/spoofing.md)
+/// lists such tricks and the key that each yields.
 ///
-/// As a [key](crate::http::Key::client_ip), each IPv4 address counts by itself, and an IPv6 address counts as its
-/// [/64 network](Self::ipv6_prefix), since one customer usually has all of it. IPv4 addresses inside IPv6 addresses
-/// (`::ffff:0:0/96`, NAT64's `64:ff9b::/96`, 6to4's `2002::/16`) count as IPv4 addresses.
+/// As a [key](crate::http::Key::client_ip), each IPv4 address counts separately. An IPv6 address counts as
+/// its [/64 network](Self::ipv6_prefix), since one customer usually has all of it. IPv4 addresses inside IPv6
+/// addresses (`::ffff:0:0/96`, NAT64's `64:ff9b::/96`, 6to4's `2002::/16`) count as IPv4 addresses.
 ///
 /// ```
 /// use tidegate::http::{ClientIp, Key};
@@ -47,7 +47,7 @@ const MOST_ENTRIES: usize = 32;
 #[derive(Clone, Debug)]
 pub struct ClientIp {
     trusted: Trusted,
-    source: Source,
+    source: ProxyHeader,
     ipv6_prefix: u8,
 }
 
@@ -59,13 +59,13 @@ enum Trusted {
 
 /// The header in which proxies name the client.
 #[derive(Clone, Debug)]
-enum Source {
+enum ProxyHeader {
     XForwardedFor,
     Forwarded,
     Single(HeaderName),
 }
 
-/// Splits a line into the part before its last entry, if there is one, and the address in that entry.
+/// Splits a header value into the part before its last entry, if there is one, and the address in that entry.
 type SplitLast = fn(&[u8]) -> (Option<&[u8]>, Option<IpAddr>);
 
 /// # Trust
@@ -76,12 +76,13 @@ impl ClientIp {
         Self::trusting(Trusted::Networks(Vec::new()))
     }
 
-    /// Trusts proxies whose addresses are in these networks. If the peer is one of them, `X-Forwarded-For` is read from
-    /// its end for as long as its entries are trusted. The first entry that is not trusted is the client; if all are,
-    /// the first entry of the list is. At most 32 entries are read.
+    /// Trusts proxies whose addresses are in these networks. If the peer is one of them, `X-Forwarded-For` is
+    /// read from its end for as long as its entries are trusted. The first entry that is not trusted is the
+    /// client. If all entries are trusted, the client is the first entry of the list. At most 32 entries are
+    /// read.
     ///
-    /// Name the proxies, not all private networks: a client that can connect from a trusted address can claim any
-    /// address.
+    /// Name the proxies, not all private networks: a client that can connect from a trusted address can claim
+    /// any address.
     ///
     /// # Errors
     ///
@@ -94,15 +95,16 @@ impl ClientIp {
     /// Trusts exactly `proxies` proxies, regardless of their addresses. The client is the entry that the
     /// outermost proxy wrote: the `proxies`-th from the end of `X-Forwarded-For`. With 0, it is the peer.
     ///
-    /// Use this only if no client can bypass a proxy. A client that can, or a number that is too large, lets clients
-    /// claim any address. The address of the peer is not needed, so this works for proxies on a Unix socket.
+    /// Use this only if no client can bypass a proxy. If a client can, or if the number is too large, clients
+    /// can claim any address. The address of the peer is not needed, so this works for proxies on a Unix
+    /// socket.
     #[must_use]
     pub fn hops(proxies: usize) -> Self {
         Self::trusting(Trusted::Hops(proxies))
     }
 
     fn trusting(trusted: Trusted) -> Self {
-        Self { trusted, source: Source::XForwardedFor, ipv6_prefix: 64 }
+        Self { trusted, source: ProxyHeader::XForwardedFor, ipv6_prefix: 64 }
     }
 }
 
@@ -111,26 +113,28 @@ impl ClientIp {
     /// Reads `Forwarded` (RFC 7239) instead of `X-Forwarded-For`.
     #[must_use]
     pub fn forwarded(mut self) -> Self {
-        self.source = Source::Forwarded;
+        self.source = ProxyHeader::Forwarded;
         self
     }
 
     /// Reads this header, which holds one address, instead of `X-Forwarded-For`: for example `X-Real-IP` or
-    /// `CF-Connecting-IP`. Use it only if the nearest proxy overwrites it in each request; otherwise clients choose its
-    /// value. It is read only if the peer is trusted. If it occurs twice or holds anything but one address, the client is
-    /// the peer.
+    /// `CF-Connecting-IP`. Use it only if the nearest proxy overwrites it in each request; otherwise clients
+    /// choose its value. It is read only if the peer is trusted. If it occurs twice or holds anything but one
+    /// address, the client is the peer.
     ///
     /// # Panics
     ///
     /// If `name` is not a valid header name.
     #[must_use]
     pub fn header(mut self, name: impl TryInto<HeaderName>) -> Self {
-        self.source = Source::Single(header_name(name));
+        self.source = ProxyHeader::Single(header_name(name));
         self
     }
 
-    /// Sets how many bits of an IPv6 address distinguish clients. Default: 64. Many providers give each customer a /56
-    /// or a /48: such a customer has 256 or 65,536 keys.
+    /// Sets how many bits of an IPv6 address distinguish clients. Many providers give each customer a /56 or
+    /// a /48: such a customer has 256 or 65,536 keys.
+    ///
+    /// Default: 64.
     ///
     /// # Panics
     ///
@@ -145,8 +149,9 @@ impl ClientIp {
 
 /// # Results
 impl ClientIp {
-    /// Returns the client's address, or `None` if the address of the peer is not known. IPv4 in IPv6 (`::ffff:0:0/96`) is
-    /// unwrapped. NAT64 and 6to4 are not, since the owner of an IPv6 network chooses those bits.
+    /// Returns the client's address, or `None` if the address of the peer is not known. IPv4 in IPv6
+    /// (`::ffff:0:0/96`) is unwrapped. NAT64 and 6to4 are not, since the owner of an IPv6 network chooses
+    /// those bits.
     #[must_use]
     pub fn of(&self, parts: &Parts) -> Option<IpAddr> {
         let peer = peer_of(&parts.extensions);
@@ -154,14 +159,14 @@ impl ClientIp {
             return peer;
         }
         match &self.source {
-            Source::Single(name) => self.only_entry(parts, name).or(peer),
-            Source::XForwardedFor => self.walk(peer, parts, &X_FORWARDED_FOR, x_forwarded_for),
-            Source::Forwarded => self.walk(peer, parts, &FORWARDED, forwarded),
+            ProxyHeader::Single(name) => self.only_entry(parts, name).or(peer),
+            ProxyHeader::XForwardedFor => self.walk(peer, parts, &X_FORWARDED_FOR, x_forwarded_for),
+            ProxyHeader::Forwarded => self.walk(peer, parts, &FORWARDED, forwarded),
         }
     }
 
-    /// Returns whether the client's address is in one of these networks, for rules that skip some clients. `false` if
-    /// the address is not known.
+    /// Returns whether the client's address is in one of these networks, for rules that skip some clients.
+    /// Returns `false` if the address is not known.
     ///
     /// ```
     /// use tidegate::http::{ClientIp, IpNet, PeerAddr};
@@ -179,11 +184,11 @@ impl ClientIp {
     }
 
     pub(in crate::http) fn key(&self, parts: &Parts) -> Option<Vec<u8>> {
-        self.of(parts).map(|client| address::counted_as(client, self.ipv6_prefix).into_bytes())
+        self.of(parts).map(|client| address::key_text(client, self.ipv6_prefix).into_bytes())
     }
 
-    /// Returns the client's network. Without `ipv6_prefix`, an IPv6 network has the [bits](Self::ipv6_prefix) that
-    /// distinguish clients.
+    /// Returns the client's network. Without `ipv6_prefix`, an IPv6 network has the [bits](Self::ipv6_prefix)
+    /// that distinguish clients.
     #[cfg(feature = "rules")]
     pub(in crate::http) fn network(
         &self,
@@ -195,23 +200,24 @@ impl ClientIp {
         self.of(parts).map(|client| address::masked(client, ipv4_prefix, ipv6_prefix))
     }
 
-    /// Returns whether `address` is a trusted proxy, after `passed` others.
+    /// Returns whether `address` is a trusted proxy, after `passed` other proxies.
     fn is_trusted(&self, address: Option<IpAddr>, passed: usize) -> bool {
         match &self.trusted {
             Trusted::Hops(proxies) => passed < *proxies,
             Trusted::Networks(networks) => {
-                passed < MOST_ENTRIES && address.is_some_and(|address| contains(networks, address))
+                passed < MAX_ENTRIES && address.is_some_and(|address| contains(networks, address))
             }
         }
     }
 
     fn only_entry(&self, parts: &Parts, name: &HeaderName) -> Option<IpAddr> {
-        let mut lines = parts.headers.get_all(name).iter();
-        let (Some(line), None) = (lines.next(), lines.next()) else { return None };
-        Some(address::bare_or_with_port(line.as_bytes().trim_ascii())?.to_canonical())
+        let mut values = parts.headers.get_all(name).iter();
+        let (Some(value), None) = (values.next(), values.next()) else { return None };
+        Some(address::bare_or_with_port(value.as_bytes().trim_ascii())?.to_canonical())
     }
 
-    /// Follows the entries from the end, for as long as trusted proxies wrote them.
+    /// Follows the entries from the end, for as long as trusted proxies wrote them. Returns the last address
+    /// that is certain.
     fn walk(
         &self,
         peer: Option<IpAddr>,
@@ -219,20 +225,20 @@ impl ClientIp {
         name: &HeaderName,
         split_last: SplitLast,
     ) -> Option<IpAddr> {
-        let mut known = peer;
-        let mut lines = parts.headers.get_all(name).iter().rev().map(HeaderValue::as_bytes);
-        let mut rest = lines.next();
+        let mut client = peer;
+        let mut values = parts.headers.get_all(name).iter().rev().map(HeaderValue::as_bytes);
+        let mut rest = values.next();
         let mut passed = 0;
-        while let Some(line) = rest
-            && self.is_trusted(known, passed)
+        while let Some(value) = rest
+            && self.is_trusted(client, passed)
         {
-            let (left, last) = split_last(line);
+            let (before, last) = split_last(value);
             let Some(address) = last else { break };
-            known = Some(address.to_canonical());
+            client = Some(address.to_canonical());
             passed += 1;
-            rest = left.or_else(|| lines.next());
+            rest = before.or_else(|| values.next());
         }
-        known
+        client
     }
 }
 
@@ -240,15 +246,15 @@ fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
 }
 
-fn x_forwarded_for(line: &[u8]) -> (Option<&[u8]>, Option<IpAddr>) {
-    let (left, last) = match line.iter().rposition(|&byte| byte == b',') {
-        Some(comma) => (Some(&line[..comma]), &line[comma + 1..]),
-        None => (None, line),
+fn x_forwarded_for(value: &[u8]) -> (Option<&[u8]>, Option<IpAddr>) {
+    let (before, last) = match value.iter().rposition(|&byte| byte == b',') {
+        Some(comma) => (Some(&value[..comma]), &value[comma + 1..]),
+        None => (None, value),
     };
-    (left, address::bare_or_with_port(last.trim_ascii()))
+    (before, address::bare_or_with_port(last.trim_ascii()))
 }
 
-fn forwarded(line: &[u8]) -> (Option<&[u8]>, Option<IpAddr>) {
-    let (left, last) = forwarded::split_last(line);
-    (left, forwarded::address_of(last))
+fn forwarded(value: &[u8]) -> (Option<&[u8]>, Option<IpAddr>) {
+    let (before, last) = forwarded::split_last(value);
+    (before, forwarded::address_of(last))
 }

@@ -38,17 +38,17 @@ impl ToNetwork for str {
     fn to_network(&self) -> Result<IpNet, Error> {
         let text = self.trim();
         let network = text.parse().or_else(|_| text.parse().map(IpAddr::into));
-        network.map_err(|_| Error::config(format!("trusted proxy {self:?}: {}", mistake(text))))
+        network.map_err(|_| Error::config(format!("trusted proxy {self:?}: {}", explain(text))))
     }
 }
 
-/// Returns the problem with a text that is no network.
-fn mistake(text: &str) -> String {
+/// Explains why a text is not a network.
+fn explain(text: &str) -> String {
     if text.is_empty() {
         return "the text is empty".to_owned();
     }
     if text.contains([',', ';', ' ']) {
-        return "give each network as an item of its own".to_owned();
+        return "pass each network as a separate item".to_owned();
     }
     let (address, prefix) = text.split_once('/').unwrap_or((text, ""));
     let bits = match address.parse() {
@@ -56,7 +56,8 @@ fn mistake(text: &str) -> String {
         Ok(IpAddr::V6(_)) => 128,
         Err(_) => {
             return format!(
-                "{address:?} is not an IP address: use an address such as 10.0.0.1 or a network such as 10.0.0.0/8"
+                "{address:?} is not an IP address: use an address such as 10.0.0.1 \
+                 or a network such as 10.0.0.0/8"
             );
         }
     };

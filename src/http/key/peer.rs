@@ -1,16 +1,16 @@
-//! Who is at the other end of the connection.
+//! The address of a connection's peer.
 
 use std::net::{IpAddr, SocketAddr};
 
 use http::Extensions;
 
-/// The address at the other end of a request's connection, as an extension of the request: for servers
-/// that do not say it by themselves (hyper, TLS acceptors of one's own).
+/// A request extension with the address of the connection's peer, for servers that do not provide the address
+/// (hyper, custom TLS acceptors).
 ///
-/// With feature `axum`, `ConnectInfo<SocketAddr>` is found as well (serve with
-/// `into_make_service_with_connect_info::<SocketAddr>()`), and with `tonic` its `TcpConnectInfo`; where
-/// there are several, this one counts. tonic with TLS puts its information elsewhere: a layer has to put a
-/// `PeerAddr` there.
+/// With the feature `axum`, `ConnectInfo<SocketAddr>` is read as well: serve with
+/// `into_make_service_with_connect_info::<SocketAddr>()`. With the feature `tonic`, `TcpConnectInfo` is read.
+/// If a request has several of these extensions, `PeerAddr` takes precedence. tonic with TLS uses another
+/// extension, which is not read: add a layer that inserts a `PeerAddr`.
 ///
 /// ```
 /// use std::net::SocketAddr;
@@ -22,14 +22,14 @@ use http::Extensions;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddr(pub SocketAddr);
 
-/// In canonical form: on a socket for both, IPv4 clients have IPv6 addresses.
+/// Returns the peer's address in canonical form: on a dual-stack socket, IPv4 clients have IPv6 addresses.
 pub(super) fn peer_of(extensions: &Extensions) -> Option<IpAddr> {
-    let said = extensions.get::<PeerAddr>().map(|peer| peer.0);
+    let peer = extensions.get::<PeerAddr>().map(|peer| peer.0);
     #[cfg(feature = "axum")]
-    let said = said.or_else(|| extensions.get::<axum::extract::ConnectInfo<SocketAddr>>().map(|peer| peer.0));
+    let peer = peer.or_else(|| extensions.get::<axum::extract::ConnectInfo<SocketAddr>>().map(|peer| peer.0));
     #[cfg(feature = "tonic")]
-    let said = said.or_else(|| {
+    let peer = peer.or_else(|| {
         extensions.get::<tonic::transport::server::TcpConnectInfo>().and_then(|peer| peer.remote_addr())
     });
-    said.map(|address| address.ip().to_canonical())
+    peer.map(|address| address.ip().to_canonical())
 }

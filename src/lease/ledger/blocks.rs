@@ -1,8 +1,8 @@
-//! Opening blocks, closing them, and counting what becomes of their units.
+//! Opens and closes blocks, and counts the fate of their units.
 
 use std::sync::atomic::Ordering;
 
-use super::super::entry::{Block, Entry};
+use super::super::entry::{LeaseBlock, LeaseEntry};
 use super::super::slot::{Slot, Term};
 use super::{GiveBack, Ledger, Taken, add};
 use crate::store::Target;
@@ -13,19 +13,19 @@ impl Ledger {
         self.give_backs.pop_front()
     }
 
-    /// What became of a give-back.
-    pub(in crate::lease) fn gave_back(&self, units: u64, is_done: bool) {
+    /// Records the result of a refund.
+    pub(in crate::lease) fn gave_back(&self, units: u64, was_returned: bool) {
         let counters = &self.shared.counters;
         counters.returning.fetch_sub(units, Ordering::Relaxed);
-        if is_done {
+        if was_returned {
             add(&counters.returned, units);
-            self.shared.tell(|observer, gate| observer.returned(gate, units));
+            self.shared.notify(|observer, gate| observer.returned(gate, units));
         } else {
             self.shared.strand(units);
         }
     }
 
-    /// What was not sent yet cannot be given back.
+    /// Counts the units of all refunds that are not sent yet as stranded.
     pub(in crate::lease) fn strand_the_rest(&mut self) {
         while let Some(give_back) = self.next_give_back() {
             self.gave_back(give_back.units, false);
@@ -35,10 +35,10 @@ impl Ledger {
 
 /// # Opening and closing
 impl Ledger {
-    /// The newest block becomes the older one.
+    /// Opens a taken block. The previous newest block becomes the older one.
     pub(super) fn install(
         &mut self,
-        entry: &mut Entry,
+        entry: &mut LeaseEntry,
         slot: &Slot,
         sent_us: u64,
         taken: Taken,
@@ -46,9 +46,9 @@ impl Ledger {
     ) {
         let shared = self.shared.clone();
         add(&shared.counters.taken, taken.units);
-        shared.tell(|observer, gate| observer.leased(gate, taken.units));
+        shared.notify(|observer, gate| observer.leased(gate, taken.units));
         let hold_us = shared.terms.hold_us;
-        let block = Block {
+        let block = LeaseBlock {
             units: u32::try_from(taken.units).unwrap_or(u32::MAX),
             since_us: sent_us,
             ends_us: sent_us + taken.rest_us.map_or(hold_us, |rest_us| rest_us.min(hold_us)),
@@ -68,22 +68,22 @@ impl Ledger {
             self.give_back(&entry.key, newest, entry.newest.stamp_us);
             newest = 0;
         }
-        entry.older = Block { units: newest, ..entry.newest };
+        entry.older = LeaseBlock { units: newest, ..entry.newest };
         entry.newest = block;
         self.open(entry, slot, newest + block.units);
     }
 
-    /// Closes the slot, gives back what has ended, opens it with the rest. What
-    /// was left before.
-    pub(super) fn close(&mut self, entry: &mut Entry, slot: &Slot, now_us: u64) -> u32 {
+    /// Closes the slot, gives back the units that have ended, and reopens it with the rest. Always gives back
+    /// the older block. Returns the units that were left before.
+    pub(super) fn close(&mut self, entry: &mut LeaseEntry, slot: &Slot, now_us: u64) -> u32 {
         let left = slot.close();
         self.account(entry, left);
         let [older, newest] = entry.parts(left);
         self.give_back(&entry.key, older, entry.older.stamp_us);
-        entry.older = Block::default();
+        entry.older = LeaseBlock::default();
         if entry.newest.ends_us <= now_us || newest == 0 {
             self.give_back(&entry.key, newest, entry.newest.stamp_us);
-            entry.newest = Block::default();
+            entry.newest = LeaseBlock::default();
         } else {
             entry.newest.units = newest;
             self.open(entry, slot, newest);
@@ -91,7 +91,7 @@ impl Ledger {
         left
     }
 
-    fn open(&mut self, entry: &mut Entry, slot: &Slot, units: u32) {
+    fn open(&mut self, entry: &mut LeaseEntry, slot: &Slot, units: u32) {
         let (older, newest) = (entry.older, entry.newest);
         let oldest = if older.units > 0 { older } else { newest };
         let term = Term {
@@ -106,8 +106,8 @@ impl Ledger {
         slot.open(units, term);
     }
 
-    /// Of what was open, so much is left.
-    fn account(&mut self, entry: &mut Entry, left: u32) {
+    /// Counts the units spent since the slot was opened, given the number left.
+    fn account(&mut self, entry: &mut LeaseEntry, left: u32) {
         let counters = &self.shared.counters;
         let opened = std::mem::take(&mut entry.opened);
         counters.opened.fetch_sub(opened.into(), Ordering::Relaxed);
@@ -119,8 +119,8 @@ impl Ledger {
         if units == 0 {
             return;
         }
-        // Two for each key; more can only pile up while the store takes without
-        // taking back.
+        // Each key has at most two blocks. More refunds accumulate only while the store grants takes but does
+        // not answer refunds.
         if self.give_backs.len() >= self.shared.terms.max_keys.saturating_mul(2) {
             self.shared.strand(units.into());
             return;

@@ -15,7 +15,7 @@ impl Builder {
     ///
     /// Keys have other names than with a single Redis: a `{tag}` precedes each key and spreads them over 48
     /// slots, and so over up to 48 primaries. All gates of one key share a slot. The keys of one
-    /// [`check_all`](crate::Limiter::check_all) must share one too ([`Ask::beside`](crate::Ask::beside)).
+    /// [`check_all`](crate::Limiter::check_all) must share one too ([`Check::colocate_with`](crate::Check::colocate_with)).
     pub fn cluster<S: AsRef<str>>(mut self, urls: impl IntoIterator<Item = S>) -> Self {
         self.backend = Backend::Cluster(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
         self

@@ -61,7 +61,7 @@ impl Builder {
         F: Future<Output = Result<(String, String), E>> + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        self.connecting.login = Login::asked(provider);
+        self.connecting.login = Login::provided(provider);
         self
     }
 

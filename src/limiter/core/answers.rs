@@ -3,10 +3,10 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::{Core, about};
+use super::{Core, with_context};
 use crate::algorithm::{Answer, Taken};
-use crate::ask::AskRef;
 use crate::batch::Share;
+use crate::check::CheckRef;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::fallback::{ChargeStamp, LocalOutcome};
@@ -33,45 +33,49 @@ impl Core {
         let is_alone = outcome.before.len() == 1;
         answer.allowed = if *n > 0 && is_alone { *index < k } else { taken.affords(*index) };
         let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
-        let stamp_us = quota.kind().algorithm().stamp(before.seen, now);
+        let stamp_us = quota.kind().algorithm().stamp(before.raw, now);
         Decision { stamp_us, ..decision(gate, answer, source, now) }
     }
 
     /// Returns the decision of the failure policy on a check that the store did not answer. `item` saves
     /// making the check's item again.
-    pub(in crate::limiter) fn without_store(
+    pub(in crate::limiter) fn fallback_decision(
         &self,
-        ask: AskRef<'_>,
+        check: CheckRef<'_>,
         item: Option<Item>,
         error: Error,
     ) -> Result<Decision, Error> {
-        match self.on_failure(ask, error)? {
+        match self.on_failure(check, error)? {
             OnFailure::Local => {
-                let item = item.map_or_else(|| self.item(ask), Ok)?;
-                let n = u64::from(ask.cost > 0);
+                let item = item.map_or_else(|| self.item(check), Ok)?;
+                let n = u64::from(check.cost > 0);
                 Ok(self.local(&[Item { cost: item.cost.max(1), ..item }], n)?.1.remove(0))
             }
-            OnFailure::Open => undecided(ask, true, Source::Open),
-            _ => undecided(ask, false, Source::Closed),
+            OnFailure::Open => static_decision(check, true, Source::Open),
+            _ => static_decision(check, false, Source::Closed),
         }
     }
 
     /// Returns the failure policy to apply, or the error if none applies.
-    pub(in crate::limiter) fn on_failure(&self, ask: AskRef<'_>, error: Error) -> Result<OnFailure, Error> {
+    pub(in crate::limiter) fn on_failure(
+        &self,
+        check: CheckRef<'_>,
+        error: Error,
+    ) -> Result<OnFailure, Error> {
         let is_double = matches!(*self.store, Store::Always { .. });
         if self.observer.is_some() && !is_double {
-            self.tell_failed(&ask.gate.info()?.name, &about(ask, error.clone()));
+            self.notify_failed(&check.gate.info()?.name, &with_context(check, error.clone()));
         }
         let on_failure = match *self.store {
             Store::Always { allowed } if allowed => OnFailure::Open,
             Store::Always { .. } => OnFailure::Closed,
-            _ => ask.gate.on_failure,
+            _ => check.gate.on_failure,
         };
         match on_failure {
-            OnFailure::Error => Err(about(ask, error)),
-            OnFailure::Local if self.fallback.is_none() => Err(about(ask, error)),
+            OnFailure::Error => Err(with_context(check, error)),
+            OnFailure::Local if self.fallback.is_none() => Err(with_context(check, error)),
             on_failure if error.is_unavailable() => Ok(on_failure),
-            _ => Err(about(ask, error)),
+            _ => Err(with_context(check, error)),
         }
     }
 
@@ -89,8 +93,8 @@ impl Core {
     }
 
     /// Returns the stamp by which units that the fallback just admitted can be given back.
-    pub(crate) fn local_stamp(&self, ask: AskRef<'_>) -> Option<ChargeStamp> {
-        let target = Target::new(ask.gate.info().ok()?, ask.key, ask.beside);
+    pub(crate) fn local_stamp(&self, check: CheckRef<'_>) -> Option<ChargeStamp> {
+        let target = Target::new(check.gate.info().ok()?, check.key, check.colocate_with);
         self.fallback.as_ref()?.stamp(&target)
     }
 
@@ -98,46 +102,46 @@ impl Core {
     /// Redis's charge for them, if it was charged: then they have to be given back there.
     pub(crate) fn give_back_locally(
         &self,
-        ask: AskRef<'_>,
+        check: CheckRef<'_>,
         stamp: Option<&ChargeStamp>,
         units: u64,
         admitted_us: u64,
     ) -> Option<u64> {
-        let target = Target::new(ask.gate.info().ok()?, ask.key, ask.beside);
+        let target = Target::new(check.gate.info().ok()?, check.key, check.colocate_with);
         self.fallback.as_ref()?.give_back(&target, stamp?, units, admitted_us)
     }
 
-    pub(crate) fn tell_decided(&self, decision: &Decision) {
+    pub(crate) fn notify_decided(&self, decision: &Decision) {
         if let Some(observer) = &self.observer {
             observer.decided(decision);
         }
     }
 
     /// Reports a denied key, also if only shadow mode admitted the check.
-    pub(in crate::limiter) fn tell_denied(&self, ask: AskRef<'_>, decision: &Decision) {
-        if let (Some(observer), Ok(info)) = (&self.observer, ask.gate.info())
+    pub(in crate::limiter) fn notify_denied(&self, check: CheckRef<'_>, decision: &Decision) {
+        if let (Some(observer), Ok(info)) = (&self.observer, check.gate.info())
             && (decision.shadow || !decision.allowed)
             && decision.source != Source::Switch
         {
-            observer.denied(&info.name, &InRedis(info, ask));
+            observer.denied(&info.name, &InRedis(info, check));
         }
     }
 
     #[cfg(feature = "rules")]
-    pub(crate) fn tell_loaded(&self, rules: usize) {
+    pub(crate) fn notify_loaded(&self, rules: usize) {
         if let Some(observer) = &self.observer {
             observer.loaded(rules);
         }
     }
 
     #[cfg(feature = "rules")]
-    pub(crate) fn tell_reloaded(&self, reloaded: Result<usize, &Error>) {
+    pub(crate) fn notify_reloaded(&self, reloaded: Result<usize, &Error>) {
         if let Some(observer) = &self.observer {
             observer.reloaded(reloaded);
         }
     }
 
-    pub(super) fn tell_failed(&self, gate: &str, error: &Error) {
+    pub(super) fn notify_failed(&self, gate: &str, error: &Error) {
         if let Some(observer) = &self.observer {
             observer.failed(gate, error);
         }
@@ -145,12 +149,12 @@ impl Core {
 }
 
 /// Returns a decision that does not depend on the units used.
-pub(in crate::limiter) fn undecided(
-    ask: AskRef<'_>,
+pub(in crate::limiter) fn static_decision(
+    check: CheckRef<'_>,
     allowed: bool,
     source: Source,
 ) -> Result<Decision, Error> {
-    let info = ask.gate.info()?;
+    let info = check.gate.info()?;
     let wait_us = if allowed { 0 } else { CLOSED_RETRY_US };
     Ok(Decision {
         gate: info.name,
@@ -168,11 +172,11 @@ pub(in crate::limiter) fn undecided(
 }
 
 /// A key as it is written in Redis, formatted only when it is displayed.
-struct InRedis<'a>(&'a Arc<GateInfo>, AskRef<'a>);
+struct InRedis<'a>(&'a Arc<GateInfo>, CheckRef<'a>);
 
 impl fmt::Display for InRedis<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&Target::new(self.0, self.1.key, self.1.beside).redis_key)
+        f.write_str(&Target::new(self.0, self.1.key, self.1.colocate_with).redis_key)
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::{Core, Forgotten};
-use crate::ask::AskRef;
+use super::{Core, ForgetOnDrop};
+use crate::check::CheckRef;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
@@ -22,8 +22,8 @@ impl Core {
     #[inline]
     pub(crate) fn spend(&self, leases: &Leases, key: &[u8], cost: u64) -> Option<Decision> {
         let decision = leases.spend(key, cost)?;
-        self.tell_decided(&decision);
-        Span::of_ask(cost).decided(Ok(&decision));
+        self.notify_decided(&decision);
+        Span::of_check(cost).decided(Ok(&decision));
         Some(decision)
     }
 
@@ -32,29 +32,29 @@ impl Core {
     pub(crate) async fn check_leased(
         self: &Arc<Self>,
         leases: &Arc<Leases>,
-        ask: &AskRef<'_>,
+        check: &CheckRef<'_>,
     ) -> Result<Decision, Error> {
-        if let Some(decision) = self.spend(leases, ask.key, ask.cost) {
+        if let Some(decision) = self.spend(leases, check.key, check.cost) {
             // Lets other tasks run if a caller checks in a loop.
             tokio::task::coop::consume_budget().await;
             return Ok(decision);
         }
-        let span = Span::of_ask(ask.cost);
-        let decided = self.decide(ask).await;
+        let span = Span::of_check(check.cost);
+        let decided = self.decide(check).await;
         if let Ok(decision) = &decided {
             if !decision.is_allowed() {
                 // A refill may have taken the missing units meanwhile.
-                if let Some(decision) = leases.spend(ask.key, ask.cost) {
-                    self.tell_decided(&decision);
+                if let Some(decision) = leases.spend(check.key, check.cost) {
+                    self.notify_decided(&decision);
                     span.decided(Ok(&decision));
                     return Ok(decision);
                 }
             } else if matches!(decision.source(), Source::Redis | Source::Memory) {
                 // A denied key has no units to lease.
-                leases.note(self, ask.key, ask.cost);
+                leases.note(self, check.key, check.cost);
             }
         }
-        let decided = self.told(*ask, decided);
+        let decided = self.report(*check, decided);
         span.decided(decided.as_ref());
         decided
     }
@@ -75,8 +75,8 @@ impl Upstream for Core {
     /// Also works while the limiter shuts down.
     async fn give_back(&self, target: &Target, units: u64, stamp_us: u64) -> Result<(), Error> {
         let refund = Write::Refund { units, stamp_us: Some(stamp_us) };
-        let _forgotten = Forgotten(self.deny_cache.as_ref(), target);
-        self.ensure_available(target.place)?;
+        let _forget = ForgetOnDrop(self.deny_cache.as_ref(), target);
+        self.ensure_available(target.hash_tag)?;
         self.store.write(target, refund, Deadline::new(self.deadline)).await.map(drop)
     }
 }

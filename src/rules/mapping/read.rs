@@ -1,45 +1,45 @@
-//! From `rate_limits` to actions.
+//! Compiles `rate_limits` into actions.
 
-use super::{Action, Condition, Extension, How, Mapping, Match, Source, Test};
+use super::{Action, Condition, Extension, Mapping, Match, Source, Test, TextMatch};
+use crate::rules::config_error::SourceSpan;
 use crate::rules::fields::{
-    ACTION, EXTENSION, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
+    ACTION, EXTENSION, FieldTable, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
     QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
-    REQUEST_HEADERS, STRING, TIER_OF, Table, closest,
+    REQUEST_HEADERS, STRING, TIER_OF, closest,
 };
-use crate::rules::mistake::Place;
 use crate::rules::reader::{Fields, Reader};
-use crate::rules::yaml::Node;
+use crate::rules::yaml::YamlNode;
 
-/// What Envoy calls parts of a request that are no headers.
+/// Names that Envoy gives to parts of a request that are not headers.
 const PSEUDO_HEADERS: [&str; 3] = [":authority", ":method", ":path"];
 
-/// Adds what this document says to what others said of the domain.
-pub(in crate::rules) fn rate_limits(reader: &mut Reader<'_>, node: Option<&Node>, mapping: &mut Mapping) {
+/// Adds the entries of this document to those that earlier documents defined for the domain.
+pub(in crate::rules) fn rate_limits(reader: &mut Reader<'_>, node: Option<&YamlNode>, mapping: &mut Mapping) {
     for node in reader.list("rate_limits", node) {
         let Some(fields) = reader.map(node, &RATE_LIMITS) else { continue };
         let actions = reader.list("actions", fields.get("actions"));
         if actions.is_empty() {
             let message = "an entry of `rate_limits` needs `actions`";
-            reader.mistake(node.place, message).hint("begin each action with `- `");
+            reader.error(node.span, message).hint("begin each action with `- `");
         }
         mapping.rate_limits.push(actions.iter().filter_map(|node| action(reader, node)).collect());
     }
 }
 
-pub(in crate::rules) fn tier(reader: &mut Reader<'_>, node: &Node) -> Option<Source> {
+pub(in crate::rules) fn tier(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Source> {
     let fields = reader.map(node, &TIER_OF)?;
-    let (name, node) = only(reader, &fields, &TIER_OF, &["header_name", "extension"], node.place)?;
+    let (name, node) = exactly_one(reader, &fields, &TIER_OF, &["header_name", "extension"], node.span)?;
     let text = reader.text(name, node)?;
     match name {
-        "header_name" => header_name(reader, text, node.place),
-        _ => Some(Source::Extension(extension(reader, text, node.place))),
+        "header_name" => header_name(reader, text, node.span),
+        _ => Some(Source::Extension(extension(reader, text, node.span))),
     }
 }
 
-fn action(reader: &mut Reader<'_>, node: &Node) -> Option<Action> {
+fn action(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Action> {
     let fields = reader.map(node, &ACTION)?;
     let names: Vec<_> = ACTION.fields.iter().map(|field| field.name).collect();
-    let (name, node) = only(reader, &fields, &ACTION, &names, node.place)?;
+    let (name, node) = exactly_one(reader, &fields, &ACTION, &names, node.span)?;
     let table = match name {
         "remote_address" => &REMOTE_ADDRESS,
         "masked_remote_address" => &MASKED_REMOTE_ADDRESS,
@@ -60,8 +60,8 @@ fn action(reader: &mut Reader<'_>, node: &Node) -> Option<Action> {
             (Some(Source::MaskedRemoteAddress(v4, v6)), Some(name))
         }
         "request_headers" => {
-            let (header, place) = reader.required("header_name", &fields, node, table);
-            (header_name(reader, header, place), None)
+            let (header, span) = reader.required("header_name", &fields, node, table);
+            (header_name(reader, header, span), None)
         }
         "query_parameters" => {
             let (parameter, _) = reader.required("query_parameter_name", &fields, node, table);
@@ -79,16 +79,16 @@ fn action(reader: &mut Reader<'_>, node: &Node) -> Option<Action> {
             (matches(reader, node, table, &fields, conditions), Some("query_match"))
         }
         "extension" => {
-            let (named, place) = reader.required("name", &fields, node, table);
-            (Some(Source::Extension(extension(reader, named, place))), Some(named))
+            let (named, span) = reader.required("name", &fields, node, table);
+            (Some(Source::Extension(extension(reader, named, span))), Some(named))
         }
         "method" => (Some(Source::Method), Some(name)),
         "path" => (Some(Source::Path), Some(name)),
         _ => {
-            // Where there is a layer, but none of axum's: all requests would pass by such a rule.
+            // Without axum no request has a template, so the rule would never limit anything.
             if cfg!(all(feature = "tower", not(feature = "axum"))) {
-                let message = "`path_template` needs a service of axum, and tidegate's feature `axum`";
-                reader.mistake(node.place, message).hint("use `path`");
+                let message = "`path_template` needs an axum service and tidegate's feature `axum`";
+                reader.error(node.span, message).hint("enable the feature, or use `path`");
             }
             (Some(Source::PathTemplate), Some(name))
         }
@@ -101,20 +101,20 @@ fn action(reader: &mut Reader<'_>, node: &Node) -> Option<Action> {
     Some(Action { key: key.into(), source: source?, skip_if_absent })
 }
 
-/// The one of these fields that is there.
-fn only<'n>(
+/// Returns the one field of `names` that is present. Reports an error if there are none or several.
+fn exactly_one<'n>(
     reader: &mut Reader<'_>,
     fields: &Fields<'n>,
-    table: &Table,
+    table: &FieldTable,
     names: &[&'static str],
-    place: Place,
-) -> Option<(&'static str, &'n Node)> {
+    span: SourceSpan,
+) -> Option<(&'static str, &'n YamlNode)> {
     let mut found = names.iter().filter_map(|name| Some((*name, fields.get(name)?)));
     match (found.next(), found.next()) {
         (Some(only), None) => Some(only),
         (Some((first, _)), Some((second, node))) => {
-            let message = format!("`{second}` stands beside `{first}`: {} is one of them", table.what);
-            reader.mistake(node.place, message).hint("leave one of them");
+            let message = format!("`{second}` cannot be combined with `{first}` in {}", table.label);
+            reader.error(node.span, message).hint("remove one of them");
             None
         }
         (None, _) if fields.has_unknown => None,
@@ -122,74 +122,74 @@ fn only<'n>(
             let empty = names.iter().find(|name| fields.is_null(name));
             let hint = match empty {
                 Some(name) => format!("write `{name}: {{}}`"),
-                None => format!("it is one of {}", names.join(", ")),
+                None => format!("add one of {}", names.join(", ")),
             };
-            reader.mistake(place, format!("{} says nothing", table.what)).hint(hint);
+            reader.error(span, format!("{} is incomplete", table.label)).hint(hint);
             None
         }
     }
 }
 
-fn prefix(reader: &mut Reader<'_>, fields: &Fields<'_>, name: &str, most: u8) -> Option<u8> {
+fn prefix(reader: &mut Reader<'_>, fields: &Fields<'_>, name: &str, max: u8) -> Option<u8> {
     let node = fields.get(name)?;
     let bits = reader.count(name, 0, node)?;
-    if bits > most.into() {
-        reader.mistake(node.place, format!("`{name}` is at most {most}"));
+    if bits > max.into() {
+        reader.error(node.span, format!("`{name}` must be at most {max}"));
     }
     u8::try_from(bits).ok()
 }
 
-/// Also what Envoy calls a header; nothing else can begin with a colon.
-fn header_name(reader: &mut Reader<'_>, name: &str, place: Place) -> Option<Source> {
+/// Checks a header name. Accepts Envoy's pseudo-headers too; no other name can begin with a colon.
+fn header_name(reader: &mut Reader<'_>, name: &str, span: SourceSpan) -> Option<Source> {
     let name = name.to_ascii_lowercase();
-    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
+    let is_token_byte = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     if name.is_empty() {
         return None;
     }
-    if !PSEUDO_HEADERS.contains(&name.as_str()) && !name.bytes().all(is_letter) {
+    if !PSEUDO_HEADERS.contains(&name.as_str()) && !name.bytes().all(is_token_byte) {
         let hint = match closest(&name, PSEUDO_HEADERS) {
             Some(near) if name.starts_with(':') => format!("did you mean `{near}`?"),
-            _ => format!("it is a token of HTTP, or one of {}", PSEUDO_HEADERS.join(", ")),
+            _ => format!("use an HTTP token, or one of {}", PSEUDO_HEADERS.join(", ")),
         };
-        reader.mistake(place, format!("no header can have the name `{name}`")).hint(hint);
+        reader.error(span, format!("`{name}` is not a valid header name")).hint(hint);
         return None;
     }
     Some(Source::Header(name.into()))
 }
 
-fn extension(reader: &Reader<'_>, name: &str, place: Place) -> Extension {
-    let unknown = reader.source.mistake(place, format!("this service provides no extension `{name}`"));
+fn extension(reader: &Reader<'_>, name: &str, span: SourceSpan) -> Extension {
+    let unknown = reader.source.error(span, format!("this service provides no extension `{name}`"));
     Extension { name: name.into(), unknown: Box::new(unknown) }
 }
 
 fn matches(
     reader: &mut Reader<'_>,
-    node: &Node,
-    table: &Table,
+    node: &YamlNode,
+    table: &FieldTable,
     fields: &Fields<'_>,
-    (list, condition_table): (&str, &Table),
+    (list_name, condition_table): (&str, &FieldTable),
 ) -> Option<Source> {
     let (value, _) = reader.required("descriptor_value", fields, node, table);
     let expected = fields.get("expect_match").is_none_or(|node| reader.flag("expect_match", Some(node)));
-    let nodes = reader.list(list, fields.get(list));
+    let nodes = reader.list(list_name, fields.get(list_name));
     if nodes.is_empty() {
-        reader.mistake(node.place, format!("{} needs `{list}`", table.what));
+        reader.error(node.span, format!("{} needs `{list_name}`", table.label));
     }
     let conditions = nodes.iter().filter_map(|node| condition(reader, node, condition_table)).collect();
     Some(Source::Match(Match { value: value.into(), expected, conditions }))
 }
 
-fn condition(reader: &mut Reader<'_>, node: &Node, table: &Table) -> Option<Condition> {
+fn condition(reader: &mut Reader<'_>, node: &YamlNode, table: &FieldTable) -> Option<Condition> {
     let fields = reader.map(node, table)?;
-    let (name, place) = reader.required("name", &fields, node, table);
-    let of = match table.what == HEADER.what {
-        true => header_name(reader, name, place)?,
+    let (name, span) = reader.required("name", &fields, node, table);
+    let of = match table.label == HEADER.label {
+        true => header_name(reader, name, span)?,
         false => Source::QueryParameter(name.into()),
     };
     let test = match (fields.get("string_match"), fields.get("present_match")) {
         (Some(_), Some(node)) => {
-            let message = "`present_match` stands beside `string_match`";
-            reader.mistake(node.place, message).hint("leave one of them");
+            let message = "`present_match` cannot be combined with `string_match`";
+            reader.error(node.span, message).hint("remove one of them");
             return None;
         }
         (Some(node), None) => string_match(reader, node)?,
@@ -200,20 +200,20 @@ fn condition(reader: &mut Reader<'_>, node: &Node, table: &Table) -> Option<Cond
     Some(Condition { of, test, inverted })
 }
 
-fn string_match(reader: &mut Reader<'_>, node: &Node) -> Option<Test> {
-    const HOWS: [(&str, How); 4] = [
-        ("exact", How::Exact),
-        ("prefix", How::Prefix),
-        ("suffix", How::Suffix),
-        ("contains", How::Contains),
+fn string_match(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Test> {
+    const MATCHES: [(&str, TextMatch); 4] = [
+        ("exact", TextMatch::Exact),
+        ("prefix", TextMatch::Prefix),
+        ("suffix", TextMatch::Suffix),
+        ("contains", TextMatch::Contains),
     ];
     let fields = reader.map(node, &STRING)?;
     let ignore_case = reader.flag("ignore_case", fields.get("ignore_case"));
-    let (name, node) = only(reader, &fields, &STRING, &HOWS.map(|(name, _)| name), node.place)?;
+    let (name, node) = exactly_one(reader, &fields, &STRING, &MATCHES.map(|(name, _)| name), node.span)?;
     let text = reader.text(name, node)?;
-    let (_, how) = HOWS.into_iter().find(|(other, _)| *other == name)?;
-    if text.is_empty() && !matches!(how, How::Exact) {
-        reader.mistake(node.place, format!("an empty `{name}` is met by all")).hint("use `present_match`");
+    let (_, how) = MATCHES.into_iter().find(|(other, _)| *other == name)?;
+    if text.is_empty() && !matches!(how, TextMatch::Exact) {
+        reader.error(node.span, format!("an empty `{name}` matches every value")).hint("use `present_match`");
     }
     Some(Test::Text { how, text: text.into(), ignore_case })
 }

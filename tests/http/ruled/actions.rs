@@ -30,16 +30,17 @@ fn rules(actions: &str) -> Rules {
 
 /// Asserts that the actions build these keys and values, or none.
 #[track_caller]
-fn makes(actions: &str, headers: &[(&str, &str)], expected: &[(&str, &str)]) {
+fn assert_descriptors(actions: &str, headers: &[(&str, &str)], expected: &[(&str, &str)]) {
     let (rules, parts, descriptors) = (rules(actions), parts(headers), descriptors());
     let read = descriptors.read(&rules, &parts).unwrap();
-    let expected = expected.iter().fold(Descriptor::new(), |it, (key, value)| it.entry(key, *value));
+    let expected =
+        expected.iter().fold(Descriptor::new(), |descriptor, (key, value)| descriptor.entry(key, *value));
     let expected = if expected == Descriptor::new() { vec![] } else { vec![expected] };
     assert_eq!(read, expected, "{actions} of {headers:?}");
 }
 
 #[test]
-fn each_action_makes_its_entry() {
+fn each_action_builds_its_entry() {
     let headers = [("x-key", "k1"), ("x-key", "k2"), ("x-empty", "")];
     for (action, key, value) in [
         ("remote_address: {}", "remote_address", "203.0.113.7"),
@@ -62,7 +63,7 @@ fn each_action_makes_its_entry() {
         ("extension: { name: user }", "user", "ada"),
         ("extension: { name: user, descriptor_key: who }", "who", "ada"),
     ] {
-        makes(&format!("[{{ {action} }}]"), &headers, &[(key, value)]);
+        assert_descriptors(&format!("[{{ {action} }}]"), &headers, &[(key, value)]);
     }
 }
 
@@ -82,7 +83,7 @@ fn ipv6_is_counted_by_its_network() {
 }
 
 #[test]
-fn only_proxies_that_code_trusts_are_believed() {
+fn only_trusted_proxies_are_believed() {
     let rules = rules("[{ remote_address: {} }]");
     let parts = parts(&[("x-forwarded-for", "198.51.100.1, 198.51.100.2")]);
     let read = |client_ip| {
@@ -91,10 +92,10 @@ fn only_proxies_that_code_trusts_are_believed() {
         format!("{read:?}")
     };
     let networks: [IpNet; 1] = ["203.0.113.0/24".parse().unwrap()];
-    let told = [ClientIp::peer(), ClientIp::behind(networks).unwrap(), ClientIp::hops(2)].map(read);
+    let descriptors = [ClientIp::peer(), ClientIp::behind(networks).unwrap(), ClientIp::hops(2)].map(read);
     let expected = ["203.0.113.7", "198.51.100.2", "198.51.100.1"]
         .map(|address| format!("{:?}", [Descriptor::from([("remote_address", address)])]));
-    assert_eq!(told, expected);
+    assert_eq!(descriptors, expected);
 }
 
 #[test]
@@ -102,21 +103,21 @@ fn an_action_that_yields_nothing_yields_no_descriptor() {
     let absent = "request_headers: { header_name: x-absent, descriptor_key: a }";
     let kept = "generic_key: { descriptor_value: v }";
     let skipped = "request_headers: { header_name: x-absent, descriptor_key: a, skip_if_absent: true }";
-    makes(&format!("[{{ {kept} }}, {{ {absent} }}]"), &[], &[]);
-    makes(&format!("[{{ {kept} }}, {{ {skipped} }}]"), &[], &[("generic_key", "v")]);
-    makes(
+    assert_descriptors(&format!("[{{ {kept} }}, {{ {absent} }}]"), &[], &[]);
+    assert_descriptors(&format!("[{{ {kept} }}, {{ {skipped} }}]"), &[], &[("generic_key", "v")]);
+    assert_descriptors(
         &format!("[{{ {kept} }}, {{ {skipped} }}]"),
         &[("x-absent", "x")],
         &[("generic_key", "v"), ("a", "x")],
     );
-    makes(&format!("[{{ {skipped} }}]"), &[], &[]);
+    assert_descriptors(&format!("[{{ {skipped} }}]"), &[], &[]);
     // An empty header value yields no descriptor.
-    makes(&format!("[{{ {kept} }}, {{ {absent} }}]"), &[("x-absent", "")], &[]);
+    assert_descriptors(&format!("[{{ {kept} }}, {{ {absent} }}]"), &[("x-absent", "")], &[]);
     let parameter =
         |more: &str| format!("query_parameters: {{ query_parameter_name: {more}, descriptor_key: q }}");
-    makes(&format!("[{{ {} }}]", parameter("absent")), &[], &[]);
-    makes(&format!("[{{ {} }}]", parameter("empty")), &[], &[]);
-    makes(
+    assert_descriptors(&format!("[{{ {} }}]", parameter("absent")), &[], &[]);
+    assert_descriptors(&format!("[{{ {} }}]", parameter("empty")), &[], &[]);
+    assert_descriptors(
         &format!("[{{ {kept} }}, {{ {} }}]", parameter("absent, skip_if_absent: true")),
         &[],
         &[("generic_key", "v")],
@@ -151,16 +152,16 @@ fn headers_and_parameters_are_matched_as_envoy_does() {
                     "[{{ header_value_match: {{ descriptor_value: v, headers: [{{ {condition} }}]{more} }} }}]"
                 )
             };
-            let made: &[(&str, &str)] = if expected { &[("header_match", "v")] } else { &[] };
-            makes(&action(""), headers, made);
-            let made: &[(&str, &str)] = if expected { &[] } else { &[("k", "v")] };
-            makes(&action(", expect_match: false, descriptor_key: k"), headers, made);
+            let entries: &[(&str, &str)] = if expected { &[("header_match", "v")] } else { &[] };
+            assert_descriptors(&action(""), headers, entries);
+            let entries: &[(&str, &str)] = if expected { &[] } else { &[("k", "v")] };
+            assert_descriptors(&action(", expect_match: false, descriptor_key: k"), headers, entries);
         }
     }
     let both =
         "[{ header_value_match: { descriptor_value: v, headers: [{ name: x-beta }, { name: x-other }] } }]";
-    makes(both, &beta, &[]);
-    makes(both, &[("x-beta", "1"), ("x-other", "1")], &[("header_match", "v")]);
+    assert_descriptors(both, &beta, &[]);
+    assert_descriptors(both, &[("x-beta", "1"), ("x-other", "1")], &[("header_match", "v")]);
     for (condition, matches) in [
         ("name: plan, string_match: { exact: 'a b' }", true),
         ("name: plan, string_match: { exact: c }", false),
@@ -170,12 +171,12 @@ fn headers_and_parameters_are_matched_as_envoy_does() {
         let action = format!(
             "[{{ query_parameter_value_match: {{ descriptor_value: v, query_parameters: [{{ {condition} }}] }} }}]"
         );
-        makes(&action, &[], if matches { &[("query_match", "v")] } else { &[] });
+        assert_descriptors(&action, &[], if matches { &[("query_match", "v")] } else { &[] });
     }
 }
 
 #[test]
-fn a_client_whose_address_is_not_known_has_no_descriptors_and_is_not_let_by() {
+fn unknown_client_address_yields_none_instead_of_no_descriptors() {
     let (rules, descriptors) = (rules("[{ remote_address: {} }]"), descriptors());
     let mut parts = parts(&[]);
     parts.extensions.remove::<PeerAddr>();

@@ -1,4 +1,4 @@
-//! A layer follows the files of its rules, and does not take what it cannot ask.
+//! A layer reloads its rules files, and rejects rules that it cannot use.
 
 use std::fs;
 use std::path::PathBuf;
@@ -15,9 +15,9 @@ use crate::http::fixture::{Tested, three_a_minute};
 use crate::support::fixture::{limiter, soon};
 
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<String>>>);
+struct Reloads(Arc<Mutex<Vec<String>>>);
 
-impl Observer for Told {
+impl Observer for Reloads {
     fn reloaded(&self, rules: Result<usize, &Error>) {
         self.0.lock().unwrap().push(rules.map_or_else(Error::to_string, |count| count.to_string()));
     }
@@ -50,22 +50,22 @@ fn limit_of(limit: u64) -> String {
 }
 
 #[tokio::test]
-async fn a_layer_follows_the_files_and_counts_are_kept() {
+async fn reload_applies_new_limits_and_keeps_counts() {
     let file = File::new("follows");
     file.write(&limit_of(10));
     let server = harness::shared();
     let limiter = limiter(&server);
-    // The layer keeps what it needs of it.
+    // The layer keeps the watcher alive.
     let layer = RateLimitLayer::ruled(Loader::new().watch(&file.0, &limiter).unwrap(), "api").unwrap();
     let tested = Tested::new(layer);
     assert_eq!(tested.get("k").await.number("x-ratelimit-remaining"), 9);
     file.write(&limit_of(20));
-    let mut asked = 1;
+    let mut checks = 1;
     soon("the new limit", async || {
-        asked += 1;
+        checks += 1;
         let reply = tested.get("k").await;
         let limit = reply.number("x-ratelimit-limit");
-        assert_eq!(reply.number("x-ratelimit-remaining"), limit.saturating_sub(asked), "of {limit}");
+        assert_eq!(reply.number("x-ratelimit-remaining"), limit.saturating_sub(checks), "of {limit}");
         tokio::time::sleep(Duration::from_millis(100)).await;
         limit == 20
     })
@@ -73,41 +73,41 @@ async fn a_layer_follows_the_files_and_counts_are_kept() {
 }
 
 #[tokio::test]
-async fn rules_that_a_layer_cannot_ask_are_not_taken() {
+async fn rules_that_a_layer_cannot_use_are_rejected_on_reload() {
     let file = File::new("needs");
     file.write(&limit_of(1));
-    let told = Told::default();
-    let limiter = Limiter::builder().in_memory().observer(told.clone()).build().unwrap();
+    let reloads = Reloads::default();
+    let limiter = Limiter::builder().in_memory().observer(reloads.clone()).build().unwrap();
     let watched = Loader::new().watch(&file.0, &limiter).unwrap();
     let descriptors = Descriptors::of("api").extension("user", Key::constant("ada"));
     let tested = Tested::new(RateLimitLayer::ruled(&watched, descriptors).unwrap());
     let user = "rate_limits: [{ actions: [{ extension: { name: usr } }] }]\ndescriptors: [{ key: user }]\n";
     for (text, expected) in [
-        (format!("domain: other\n{user}"), "the rules have no domain `api`, which a layer asks for"),
+        (format!("domain: other\n{user}"), "the rules lack the domain `api`, which a layer uses"),
         ("domain: api\ndescriptors: [{ key: a }]\n".to_owned(), "the domain `api` has no `rate_limits`"),
         (format!("domain: api\n{user}"), ":2:48: this service provides no extension `usr`"),
     ] {
-        let before = told.0.lock().unwrap().len();
+        let before = reloads.0.lock().unwrap().len();
         file.write(&text);
-        soon("it is told", async || told.0.lock().unwrap().len() > before).await;
-        let said = told.0.lock().unwrap()[before].clone();
-        assert!(said.contains(expected), "{said}");
+        soon("the reload is reported", async || reloads.0.lock().unwrap().len() > before).await;
+        let report = reloads.0.lock().unwrap()[before].clone();
+        assert!(report.contains(expected), "{report}");
         assert_eq!(watched.limits().rules().iter().count(), 1);
     }
-    assert!(told.0.lock().unwrap()[2].contains("did you mean `user`?"));
+    assert!(reloads.0.lock().unwrap()[2].contains("did you mean `user`?"));
     assert_eq!(tested.get("k").await.status, StatusCode::OK);
     assert_eq!(tested.get("k").await.status, StatusCode::TOO_MANY_REQUESTS);
     drop(tested);
-    // Nobody needs it any more.
+    // No layer needs the domain anymore.
     file.write("domain: other\ndescriptors: [{ key: a }]\n");
-    soon("it is taken", async || watched.limits().rules().iter().count() == 0).await;
+    soon("the rules are accepted", async || watched.limits().rules().iter().count() == 0).await;
 }
 
 #[test]
-fn a_layer_is_not_made_of_rules_that_it_cannot_ask() {
+fn layer_construction_rejects_rules_that_it_cannot_use() {
     let bind = |text: &str| Rules::parse("api.yaml", text).unwrap().bind(&Limiter::in_memory());
     for (text, expected) in [
-        ("domain: other", "no domain `api`"),
+        ("domain: other", "lack the domain `api`"),
         ("domain: api", "no `rate_limits`"),
         (
             "domain: api\nrate_limits: [{ actions: [{ extension: { name: user } }] }]",
@@ -126,14 +126,14 @@ fn a_layer_is_not_made_of_rules_that_it_cannot_ask() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "of one limiter")]
+#[should_panic(expected = "must belong to one limiter")]
 async fn gates_of_another_limiter_cannot_be_added() {
     let gate = three_a_minute(&Limiter::in_memory(), "api");
     let _ = layer(&Limiter::in_memory(), "descriptors: []").and(gate, Key::constant(""));
 }
 
 #[tokio::test]
-async fn a_request_is_decided_under_the_rules_with_which_it_came() {
+async fn request_is_decided_by_the_rules_at_its_arrival() {
     let file = File::new("begun");
     file.write(&limit_of(1).replace("unit: day", "algorithm: token_bucket, every: 1h"));
     let clock = ManualClock::new();

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use serde_json::json;
 use tidegate::http::{Charge, Descriptors, Key, MissingKey, RateLimitLayer, Reason};
-use tidegate::rules::{Descriptor, Outcome, Rules, Ruling};
+use tidegate::rules::{Descriptor, Outcome, Rules, RulesDecision};
 use tidegate::{AllDecision, Decision, Limiter, ManualClock, Quota, Source};
 use tonic::Code;
 use tonic_types::StatusExt;
@@ -28,7 +28,7 @@ descriptors:
 ";
 
 #[tokio::test]
-async fn a_request_beyond_its_limit_is_refused_in_the_name_of_the_rule() {
+async fn rejection_names_the_rule() {
     let server = harness::shared();
     let tested = Tested::new(layer(&limiter(&server), TWO_AN_HOUR));
     for left in [1, 0] {
@@ -55,12 +55,12 @@ async fn a_request_beyond_its_limit_is_refused_in_the_name_of_the_rule() {
 }
 
 #[tokio::test]
-async fn all_rules_of_a_request_are_asked_in_one_step_and_the_one_that_binds_is_told() {
+async fn all_rules_are_checked_in_one_call_and_the_binding_one_is_reported() {
     let server = harness::Server::process(&[]).unwrap();
     let tested = Tested::new(layer(&limiter(&server), SEVERAL));
     let both = |key| request(&[("x-api-key", key), ("x-user", "ada")]);
     let first = tested.send(both("k1")).await;
-    let names: Vec<_> = first.limits().into_iter().map(|it| (it.name, it.remaining)).collect();
+    let names: Vec<_> = first.limits().into_iter().map(|limit| (limit.name, limit.remaining)).collect();
     assert_eq!(names, [("per key".to_owned(), 1), ("api.user".to_owned(), 2)]);
     let before = calls(&server, "evalsha") + calls(&server, "eval");
     tested.send(both("k1")).await;
@@ -75,11 +75,11 @@ async fn all_rules_of_a_request_are_asked_in_one_step_and_the_one_that_binds_is_
 }
 
 #[tokio::test]
-async fn each_kind_of_rule_does_what_it_says() {
+async fn each_kind_of_rule_has_its_outcome() {
     let server = harness::shared();
     let tested = Tested::with(layer(&limiter(&server), SEVERAL), |request| {
-        let ruling = request.extensions().get::<Ruling>().unwrap();
-        let told = ruling.verdicts().iter().map(|verdict| match verdict.outcome() {
+        let rules_decision = request.extensions().get::<RulesDecision>().unwrap();
+        let outcomes = rules_decision.outcomes().iter().map(|rule| match rule.outcome() {
             Outcome::Decided(decision) if decision.is_shadow() => "shadow",
             Outcome::Decided(_) => "decided",
             Outcome::Unlimited => "unlimited",
@@ -87,11 +87,11 @@ async fn each_kind_of_rule_does_what_it_says() {
             Outcome::NoRule => "no rule",
             other => panic!("{other:?}"),
         });
-        let told = told.collect::<Vec<_>>().join(", ");
+        let outcomes = outcomes.collect::<Vec<_>>().join(", ");
         let has_decision = request.extensions().get::<Decision>().is_some();
-        assert_eq!(has_decision, ruling.binding().is_some());
+        assert_eq!(has_decision, rules_decision.binding().is_some());
         assert_eq!(request.extensions().get::<AllDecision>().is_some(), has_decision);
-        std::future::ready(Response::new(told))
+        std::future::ready(Response::new(outcomes))
     });
     for (headers, expected) in [
         (&[][..], "200 "),
@@ -105,18 +105,18 @@ async fn each_kind_of_rule_does_what_it_says() {
         (&[("x-api-key", "none")], "429 api.api_key_none"),
     ] {
         let reply = tested.send(request(headers)).await;
-        let told = match reply.status {
+        let text = match reply.status {
             StatusCode::OK => reply.body.clone(),
             _ => serde_json::from_str::<serde_json::Value>(&reply.body).unwrap()["violated-policies"][0]
                 .as_str()
                 .unwrap()
                 .to_owned(),
         };
-        assert_eq!(format!("{} {told}", reply.status.as_u16()), expected, "{headers:?}");
-        let is_told = reply.header("x-ratelimit-limit").is_some();
+        assert_eq!(format!("{} {text}", reply.status.as_u16()), expected, "{headers:?}");
+        let has_headers = reply.header("x-ratelimit-limit").is_some();
         assert_eq!(
-            is_told,
-            told.contains("decided,") || told.starts_with("replaced") || told.starts_with("api.")
+            has_headers,
+            text.contains("decided,") || text.starts_with("replaced") || text.starts_with("api.")
         );
     }
 }
@@ -136,7 +136,7 @@ async fn a_rule_that_denies_all_charges_none_of_the_others() {
 }
 
 #[tokio::test]
-async fn where_each_is_charged_what_admits_is_charged_though_another_denies() {
+async fn charge_each_charges_admitting_rules_though_another_denies() {
     let server = harness::shared();
     let rules = Rules::parse("api.yaml", &format!("{BY_HEADERS}charge: each\n{SEVERAL}")).unwrap();
     let layer = RateLimitLayer::ruled(rules.bind(&limiter(&server)), "api").unwrap();
@@ -155,7 +155,7 @@ async fn where_each_is_charged_what_admits_is_charged_though_another_denies() {
 }
 
 #[tokio::test]
-async fn the_response_says_what_is_charged_also_by_rules_that_only_watch() {
+async fn response_decides_the_charge_of_shadow_rules_too() {
     let server = harness::shared();
     let charge = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
     let layer = layer(&limiter(&server), SEVERAL).charge(charge);
@@ -178,7 +178,7 @@ async fn the_response_says_what_is_charged_also_by_rules_that_only_watch() {
 }
 
 #[tokio::test]
-async fn a_request_waits_for_its_turn_by_rules_too() {
+async fn request_waits_for_the_limits_of_rules() {
     for charge in ["all", "each"] {
         let clock = ManualClock::new();
         let limiter = Limiter::in_memory_with(clock.clone());
@@ -216,7 +216,7 @@ descriptors:
 }
 
 #[tokio::test]
-async fn one_rule_alone_is_spent_from_its_lease() {
+async fn single_rule_spends_its_lease() {
     let server = harness::shared();
     let text = "descriptors: [{ key: api_key, rate_limit: { algorithm: token_bucket, unit: minute, requests_per_unit: 600, lease: { max_units: 100, hold: 1m } } }]";
     let tested = Tested::with(layer(&limiter(&server), text), |request| {
@@ -231,7 +231,7 @@ async fn one_rule_alone_is_spent_from_its_lease() {
 }
 
 #[tokio::test]
-async fn the_tier_is_what_the_file_or_the_service_says() {
+async fn tier_comes_from_the_file_or_the_service() {
     let tiers = "descriptors: [{ key: api_key, rate_limit: { unit: hour, requests_per_unit: 1, tiers: { pro: { requests_per_unit: 5 } } } }]";
     let with_header = format!("tier: {{ header_name: x-plan }}\n{tiers}");
     let limit = async |layer: RateLimitLayer, plan: Option<&str>| {
@@ -255,7 +255,7 @@ async fn the_tier_is_what_the_file_or_the_service_says() {
 }
 
 #[tokio::test]
-async fn descriptors_can_be_made_by_a_closure_and_cost_what_the_layer_says() {
+async fn closure_builds_descriptors_and_the_layer_sets_the_cost() {
     let rules = Rules::parse(
         "api.yaml",
         "domain: api\ndescriptors: [{ key: path, rate_limit: { unit: hour, requests_per_unit: 9 } }]",
@@ -265,7 +265,7 @@ async fn descriptors_can_be_made_by_a_closure_and_cost_what_the_layer_says() {
     });
     let layer = RateLimitLayer::ruled(rules.unwrap().bind(&Limiter::in_memory()), descriptors).unwrap();
     let cost = |parts: &http::request::Parts| {
-        parts.headers.get("x-cost").map_or(0, |it| it.to_str().unwrap().parse().unwrap())
+        parts.headers.get("x-cost").map_or(0, |cost| cost.to_str().unwrap().parse().unwrap())
     };
     let tested = Tested::new(layer.cost(cost));
     let send = async |path: &str, cost: u64| {
@@ -281,13 +281,13 @@ async fn descriptors_can_be_made_by_a_closure_and_cost_what_the_layer_says() {
 }
 
 #[tokio::test]
-async fn gates_in_code_are_asked_with_those_of_rules() {
+async fn gates_in_code_are_checked_together_with_rules() {
     let server = harness::shared();
     let limiter = limiter(&server);
     let all = limiter.gate("all", Quota::fixed_window(3, HOUR));
     let tested = Tested::new(layer(&limiter, TWO_AN_HOUR).and(all, Key::constant("")));
     let reply = tested.get("k1").await;
-    let names: Vec<_> = reply.limits().into_iter().map(|it| it.name).collect();
+    let names: Vec<_> = reply.limits().into_iter().map(|limit| limit.name).collect();
     assert_eq!(names, ["api.api_key", "all"]);
     tested.get("k1").await;
     assert!(tested.get("k1").await.body.contains("api.api_key"));
@@ -296,10 +296,10 @@ async fn gates_in_code_are_asked_with_those_of_rules() {
 }
 
 #[tokio::test]
-async fn an_answer_of_the_users_own_can_name_the_rule() {
+async fn custom_response_can_name_the_rule() {
     let layer = layer(&Limiter::in_memory(), TWO_AN_HOUR).answer(|_, refusal| async move {
         assert!(matches!(refusal.reason(), Reason::Denied(_)));
-        let rule = refusal.ruling().unwrap().binding().unwrap().rule().unwrap();
+        let rule = refusal.decision().unwrap().binding().unwrap().rule().unwrap();
         Response::new(format!("{} in line {}", rule.path(), rule.origin().1))
     });
     let tested = Tested::new(layer);
@@ -309,7 +309,7 @@ async fn an_answer_of_the_users_own_can_name_the_rule() {
 }
 
 #[tokio::test]
-async fn a_client_without_an_address_is_dealt_with_as_the_layer_says() {
+async fn client_without_an_address_is_handled_as_a_missing_key() {
     let text = "domain: api\nrate_limits: [{ actions: [{ remote_address: {} }] }]\ndescriptors: [{ key: remote_address, rate_limit: { unit: hour, requests_per_unit: 1 } }]";
     for (missing_key, statuses) in
         [(MissingKey::Refuse, [400, 400]), (MissingKey::Share, [200, 429]), (MissingKey::Skip, [200, 200])]

@@ -60,25 +60,25 @@ const BUCKET_AND_LAST_UNIT_OF_AN_HOUR: &str = "
 
 #[tokio::test]
 async fn a_limit_that_has_admitted_a_request_does_not_prolong_its_wait() {
-    let it = Each::new(BUCKET_AND_LAST_UNIT_OF_AN_HOUR);
-    assert_eq!(it.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
-    // The user's limit admits the request with its last unit of the hour. The API key's limit denies it for 1
-    // s.
-    let waits = it.send("k", "bob").await;
+    let service = Each::new(BUCKET_AND_LAST_UNIT_OF_AN_HOUR);
+    assert_eq!(service.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
+    // The user's limit admits the request with its last unit of the hour.
+    // The API key's limit denies it for 1 s.
+    let waits = service.send("k", "bob").await;
     assert!(!waits.is_finished(), "the wait of 1 s fits into {MAX_WAIT:?}");
-    it.advance(SECOND - Duration::from_micros(1)).await;
+    service.advance(SECOND - Duration::from_micros(1)).await;
     assert!(!waits.is_finished());
-    it.advance(Duration::from_micros(1)).await;
+    service.advance(Duration::from_micros(1)).await;
     assert!(waits.is_finished(), "the request waits no longer than for the limit that denied");
     assert_eq!(waits.await.unwrap().status, StatusCode::OK);
 }
 
 #[tokio::test]
 async fn a_limit_that_denies_for_longer_than_max_wait_ends_the_wait_at_once() {
-    let it = Each::new(BUCKET_AND_LAST_UNIT_OF_AN_HOUR);
-    assert_eq!(it.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
-    it.advance(SECOND).await;
-    let denied = it.send("k", "ada").await;
+    let service = Each::new(BUCKET_AND_LAST_UNIT_OF_AN_HOUR);
+    assert_eq!(service.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
+    service.advance(SECOND).await;
+    let denied = service.send("k", "ada").await;
     assert!(denied.is_finished());
     let denied = denied.await.unwrap();
     assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS);
@@ -87,17 +87,17 @@ async fn a_limit_that_denies_for_longer_than_max_wait_ends_the_wait_at_once() {
 
 #[tokio::test]
 async fn the_delay_of_a_queue_passes_while_another_limit_is_waited_for() {
-    let it = Each::new(
+    let service = Each::new(
         "
   - { key: api_key, rate_limit: { algorithm: leaky_bucket, every: 1s, requests_per_unit: 1, burst: 3 } }
   - { key: user, rate_limit: { algorithm: token_bucket, every: 1s, requests_per_unit: 1 } }
 ",
     );
-    assert_eq!(it.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
+    assert_eq!(service.send("k", "ada").await.await.unwrap().status, StatusCode::OK);
     // The queue admits the request with a delay of 1 s. The user's limit denies it for 1 s.
-    let waits = it.send("k", "ada").await;
+    let waits = service.send("k", "ada").await;
     assert!(!waits.is_finished());
-    it.advance(SECOND).await;
+    service.advance(SECOND).await;
     assert!(waits.is_finished(), "both waits run at the same time");
     assert_eq!(waits.await.unwrap().status, StatusCode::OK);
 }

@@ -1,4 +1,4 @@
-//! The terminal view. Looking is another thread's work, so that keys are heard whatever Redis does.
+//! The terminal view. Another thread reads from Redis, so that key presses work while Redis is slow.
 
 use std::pin::pin;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -15,42 +15,42 @@ use ratatui::widgets::{Paragraph, Row, Table};
 use tidegate::Limiter;
 use tidegate::internals::Inspector;
 
-use super::Watch;
+use super::LiveView;
 use crate::args::Top;
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone, safe};
 use crate::state::{HEADER, cells};
 use crate::units::human;
 
-/// How soon a key that is pressed is heard.
-const SOON: Duration = Duration::from_millis(50);
+/// The pause between polls for key presses; also the shortest refresh interval.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What there is to see.
+/// The content of the screen.
 struct View {
     rows: Vec<Vec<Text>>,
-    looked_at: u64,
+    keys_read: u64,
     last_round: Option<u64>,
-    /// Why nothing new is seen.
+    /// The error of the last refresh.
     error: Option<String>,
 }
 
-enum Said {
+enum Message {
     View(View),
-    /// By a signal.
+    /// The process received a signal to end.
     End,
 }
 
-/// Draws until it is told to stop. Fails at once where Redis cannot be looked into.
+/// Draws until a key press or a signal ends it. Fails before drawing if the first read fails.
 pub(crate) fn show(top: &Top, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
     let inspector = Inspector::new(limiter)?;
-    let mut watch = Watch::new(inspector, top.gate.clone(), usize::from(top.limit));
+    let mut live = LiveView::new(inspector, top.gate.clone(), usize::from(top.limit));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(watch.look())?;
-    let first = View::new(&watch, None);
+    runtime.block_on(live.refresh())?;
+    let first = View::new(&live, None);
     let (sender, receiver) = mpsc::channel();
-    let every = top.every.max(SOON);
+    let every = top.every.max(POLL_INTERVAL);
     thread::Builder::new().name("tidegate-top".to_owned()).spawn(move || {
-        runtime.block_on(look(watch, every, &sender));
+        runtime.block_on(refresh_loop(live, every, &sender));
     })?;
     let title = format!("tidegate top, every {}", human(every));
     ratatui::run(|terminal| {
@@ -58,30 +58,31 @@ pub(crate) fn show(top: &Top, limiter: &Limiter, out: Output) -> Result<bool, Fa
         loop {
             terminal.draw(|frame| view.draw(frame, &title, out))?;
             match wait(&receiver)? {
-                Some(Said::View(new)) => view = view.followed_by(new),
-                Some(Said::End) => return Ok(true),
+                Some(Message::View(new)) => view = view.updated(new),
+                Some(Message::End) => return Ok(true),
                 None => {}
             }
         }
     })
 }
 
-/// The next view, or the end; `None` where the terminal has changed.
-fn wait(receiver: &Receiver<Said>) -> Result<Option<Said>, Failure> {
+/// Waits for the next view or the end. Returns `None` if the terminal was resized.
+fn wait(receiver: &Receiver<Message>) -> Result<Option<Message>, Failure> {
     loop {
         match receiver.try_recv() {
-            Ok(said) => return Ok(Some(said)),
-            Err(mpsc::TryRecvError::Disconnected) => return Ok(Some(Said::End)),
+            Ok(message) => return Ok(Some(message)),
+            Err(mpsc::TryRecvError::Disconnected) => return Ok(Some(Message::End)),
             Err(mpsc::TryRecvError::Empty) => {}
         }
-        if !event::poll(SOON)? {
+        if !event::poll(POLL_INTERVAL)? {
             continue;
         }
         match event::read()? {
             Event::Key(key) if key.kind == KeyEventKind::Press => {
-                let is_stop = key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c');
-                if is_stop || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
-                    return Ok(Some(Said::End));
+                let is_interrupt =
+                    key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c');
+                if is_interrupt || matches!(key.code, KeyCode::Char('q') | KeyCode::Esc) {
+                    return Ok(Some(Message::End));
                 }
             }
             Event::Resize(..) => return Ok(None),
@@ -90,53 +91,55 @@ fn wait(receiver: &Receiver<Said>) -> Result<Option<Said>, Failure> {
     }
 }
 
-async fn look(mut watch: Watch, every: Duration, sender: &Sender<Said>) {
-    let mut end = pin!(ended());
+/// Refreshes and sends views until a signal arrives or the receiver is gone.
+async fn refresh_loop(mut live: LiveView, every: Duration, sender: &Sender<Message>) {
+    let mut end = pin!(end_signal());
     loop {
         let next = async {
             tokio::time::sleep(every).await;
-            let error = watch.look().await.err();
-            View::new(&watch, error.map(|error| error.to_string()))
+            let error = live.refresh().await.err();
+            View::new(&live, error.map(|error| error.to_string()))
         };
-        let said = match select(pin!(next), end.as_mut()).await {
-            Either::Left((view, _)) => Said::View(view),
-            Either::Right(_) => Said::End,
+        let message = match select(pin!(next), end.as_mut()).await {
+            Either::Left((view, _)) => Message::View(view),
+            Either::Right(_) => Message::End,
         };
-        let is_end = matches!(said, Said::End);
-        // Nobody listens where it was ended by a key.
-        if sender.send(said).is_err() || is_end {
+        let is_end = matches!(message, Message::End);
+        // After a key press ends the view, the receiver is gone.
+        if sender.send(message).is_err() || is_end {
             return;
         }
     }
 }
 
-/// Until this is asked to end, so that the terminal is left as it was.
+/// Waits for SIGTERM or SIGHUP, so that the terminal is restored before the process exits.
 #[cfg(unix)]
-async fn ended() {
+async fn end_signal() {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut end), Ok(mut hang_up)) = (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
+    let (Ok(mut terminate), Ok(mut hang_up)) =
+        (signal(SignalKind::terminate()), signal(SignalKind::hangup()))
     else {
         return std::future::pending().await;
     };
-    select(pin!(end.recv()), pin!(hang_up.recv())).await;
+    select(pin!(terminate.recv()), pin!(hang_up.recv())).await;
 }
 
 #[cfg(not(unix))]
-async fn ended() {
+async fn end_signal() {
     std::future::pending().await
 }
 
 impl View {
-    fn new(watch: &Watch, error: Option<String>) -> Self {
-        let rows = watch.shown().iter().map(|found| {
+    fn new(live: &LiveView, error: Option<String>) -> Self {
+        let rows = live.shown().iter().map(|found| {
             let name = &found.name;
             [vec![name.written.as_str().into(), name.gate.as_str().into()], cells(found)].concat()
         });
-        Self { rows: rows.collect(), looked_at: watch.looked_at, last_round: watch.last_round, error }
+        Self { rows: rows.collect(), keys_read: live.keys_read, last_round: live.last_round, error }
     }
 
-    /// What was seen last stays where nothing new is.
-    fn followed_by(self, new: Self) -> Self {
+    /// Returns the new view. If its refresh failed, keeps the rows of this view.
+    fn updated(self, new: Self) -> Self {
         match new.error {
             Some(_) => Self { error: new.error, ..self },
             None => new,
@@ -144,13 +147,13 @@ impl View {
     }
 
     fn draw(&self, frame: &mut Frame<'_>, title: &str, out: Output) {
-        let style = |tone: Tone| if out.is_coloured() { style(tone) } else { Style::new() };
+        let style = |tone: Tone| if out.is_colored() { style(tone) } else { Style::new() };
         let [head, body, foot] =
             Layout::vertical([Constraint::Length(1), Constraint::Fill(1), Constraint::Length(1)])
                 .areas(frame.area());
         let counted = match self.last_round {
             Some(keys) => format!("{keys} keys"),
-            None => format!("{} keys so far", self.looked_at),
+            None => format!("{} keys so far", self.keys_read),
         };
         let head_line = Line::from(vec![
             Span::raw(title.to_owned()),
@@ -168,7 +171,7 @@ impl View {
             let cells = shown.iter().filter_map(|row| Some(row.get(column)?.1.chars().count()));
             let widest = cells.chain([HEADER[column].len()]).max().unwrap_or(0);
             let width = u16::try_from(widest).unwrap_or(u16::MAX);
-            // A long key gives way to the rest.
+            // A long key is shortened before the other columns.
             if column == 0 { Constraint::Max(width) } else { Constraint::Length(width) }
         });
         let rows = shown.iter().map(|row| {

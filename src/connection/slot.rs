@@ -1,0 +1,176 @@
+//! The connection, or the attempt to connect that all callers wait for.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::backoff::Backoff;
+use super::link::Link;
+use super::source::{CONNECT_TIMEOUT, ConnectionSource};
+use super::{CONNECTION, Deadline};
+use crate::background::Background;
+use crate::error::Error;
+
+/// An attempt ends after [`CONNECT_TIMEOUT`], unless its runtime does not run it because its workers are
+/// blocked. From then on it is ignored.
+const ABANDONED_AFTER: Duration = CONNECT_TIMEOUT.saturating_add(Duration::from_millis(250));
+
+/// The connection slot: at most one attempt, and a pause between two.
+#[derive(Default)]
+pub(super) struct ConnectionSlot(Mutex<SlotState>);
+
+#[derive(Default)]
+struct SlotState {
+    attempt: Option<Arc<Attempt>>,
+    pause: Backoff,
+    /// The reason why there is no connection: the error of calls during a pause.
+    why: Option<Error>,
+    /// Whether the last attempt could not reach the server, or the server stopped answering.
+    is_in_doubt: bool,
+    is_closed: bool,
+}
+
+/// A connection, or an attempt in progress.
+pub(super) struct Attempt {
+    started: Instant,
+    /// `None` while it is in progress.
+    result: watch::Receiver<Option<Result<Link, Error>>>,
+    /// The number of answers that have arrived.
+    answers: AtomicU64,
+}
+
+impl ConnectionSlot {
+    /// Returns the current attempt, or starts a new one if that has failed. The attempt is a task of its own,
+    /// so that callers with a shorter deadline do not restart it, and all waiting callers share one attempt.
+    ///
+    /// During a pause, returns the error of the last attempt at once: waiting would not improve the result
+    /// for a caller without Redis.
+    pub(super) fn attempt(
+        &self,
+        source: &ConnectionSource,
+        background: &Background,
+    ) -> Result<Arc<Attempt>, Error> {
+        let mut guard = self.lock();
+        let state = &mut *guard;
+        if state.is_closed {
+            return Err(Error::shut_down());
+        }
+        let mut was_abandoned = false;
+        if let Some(attempt) = &state.attempt {
+            match &*attempt.result.borrow() {
+                Some(Err(error)) => (state.why, state.is_in_doubt) = (Some(error.clone()), true),
+                Some(Ok(_)) => {
+                    state.is_in_doubt = false;
+                    return Ok(attempt.clone());
+                }
+                None if attempt.is_running() => return Ok(attempt.clone()),
+                // Its runtime has ended or does not run it, which does not mean that the server failed.
+                None => {
+                    state.pause.reset();
+                    was_abandoned = true;
+                }
+            }
+        }
+        match &state.why {
+            Some(why) if state.pause.is_on() => Err(why.clone()),
+            _ => {
+                state.pause.begin();
+                let attempt = Arc::new(Attempt::begin(source.clone(), background, was_abandoned));
+                state.attempt = Some(attempt.clone());
+                Ok(attempt)
+            }
+        }
+    }
+
+    /// Drops a lost or unusable connection: the next call reconnects, without a pause if answers had arrived
+    /// on it.
+    pub(super) fn give_up(&self, attempt: &Arc<Attempt>, why: Error, was_working: bool) {
+        let mut state = self.lock();
+        if !state.attempt.as_ref().is_some_and(|current| Arc::ptr_eq(current, attempt)) {
+            return;
+        }
+        state.attempt = None;
+        // If a working connection timed out, a new connection will probably not get an answer either.
+        state.is_in_doubt = !was_working || why.is_timeout();
+        state.why = Some(why);
+        if was_working {
+            state.pause.reset();
+        }
+    }
+
+    /// Closes the slot permanently.
+    pub(super) fn close(&self) {
+        *self.lock() = SlotState { is_closed: true, ..SlotState::default() };
+    }
+
+    pub(super) fn is_connected(&self) -> bool {
+        self.lock().attempt.as_ref().is_some_and(|attempt| matches!(&*attempt.result.borrow(), Some(Ok(_))))
+    }
+
+    #[cfg(feature = "cluster")]
+    pub(super) fn is_in_doubt(&self) -> bool {
+        let state = self.lock();
+        match state.attempt.as_ref().and_then(|attempt| attempt.result.borrow().as_ref().map(Result::is_err))
+        {
+            Some(has_failed) => has_failed,
+            None => state.is_in_doubt,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, SlotState> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Attempt {
+    /// Starts an attempt. After an attempt that its runtime did not run, uses the background thread.
+    fn begin(source: ConnectionSource, background: &Background, was_abandoned: bool) -> Self {
+        let (sender, result) = watch::channel(None);
+        let started = Instant::now();
+        let connecting = async move {
+            // Covers all steps: a server can also fall silent after the handshake.
+            let connected = tokio::time::timeout(CONNECT_TIMEOUT, source.connect()).await;
+            let connected = connected.unwrap_or_else(|_| Err(Error::unavailable(source.silence())));
+            // Fails if the limiter was dropped.
+            let _ = sender.send(Some(connected));
+        };
+        match was_abandoned {
+            true => drop(background.spawn(connecting)),
+            false => background.spawn_connection(connecting),
+        }
+        Self { started, result, answers: AtomicU64::new(0) }
+    }
+
+    fn is_running(&self) -> bool {
+        self.result.has_changed().is_ok() && self.started.elapsed() < ABANDONED_AFTER
+    }
+
+    /// Waits for the result. Returns `None` if its runtime does not run the attempt: the caller then starts
+    /// another.
+    pub(super) async fn connected(&self, deadline: Deadline) -> Option<Result<Link, Error>> {
+        if let Some(result) = &*self.result.borrow() {
+            return Some(result.clone());
+        }
+        let mut result = self.result.clone();
+        let abandoned_at = self.started + ABANDONED_AFTER;
+        let ends = deadline.at.min(abandoned_at);
+        match tokio::time::timeout_at(ends, result.wait_for(Option::is_some)).await {
+            Ok(Ok(result)) => Some(result.clone().unwrap_or_else(|| Err(Error::runtime_ended()))),
+            Ok(Err(_)) => Some(Err(Error::runtime_ended())),
+            Err(_) if deadline.at <= abandoned_at => Some(Err(deadline.passed(CONNECTION))),
+            Err(_) => None,
+        }
+    }
+
+    /// Returns the number of answers that have arrived.
+    pub(super) fn answers(&self) -> u64 {
+        self.answers.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn count_answer(&self) {
+        self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+}

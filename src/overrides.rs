@@ -1,0 +1,292 @@
+//! Operators' overrides for the whole fleet: a gate's mode, and the quota of a single key. The store keeps
+//! them. Each process reads them twice a second and decides by the last reading, so that no check waits for
+//! it.
+
+mod known;
+mod snapshot;
+mod text;
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+
+use self::known::{Known, OverrideCounts};
+use self::snapshot::Snapshot;
+use self::text::OverrideEntry;
+use crate::background::{Background, Job, JobSlot};
+use crate::breaker::Breaker;
+use crate::clock::Clock;
+use crate::connection::Deadline;
+use crate::error::Error;
+use crate::key::HashTag;
+use crate::observer::Observer;
+use crate::quota::Quota;
+use crate::sharded_arc::ShardedArc;
+use crate::store::{GateInfo, OverrideText, Store};
+
+/// The pause between two readings, shortened by up to 10 % at random.
+const PAUSE: Duration = Duration::from_millis(500);
+/// The maximum pause while the store rejects reads.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// The mode of a gate, which replaces or overlays its quota: an operator's override for the whole fleet, set
+/// by [`Control::switch`](crate::Control::switch).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Switch {
+    /// Admits every check without charging it or calling the store.
+    Open,
+    /// Denies every check with a retry time of one second, without calling the store.
+    Closed,
+    /// Decides and charges every check as usual, and admits it even if denied:
+    /// [`Decision::is_shadow`](crate::Decision::is_shadow) tells which checks would have been denied. A check
+    /// that the gate cannot decide is admitted too ([`Source::Open`](crate::Source::Open)).
+    Shadow,
+}
+
+impl Switch {
+    const ALL: [Self; 3] = [Self::Open, Self::Closed, Self::Shadow];
+
+    /// Returns the label used in Redis and texts, such as `open`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Shadow => "shadow",
+        }
+    }
+}
+
+impl std::fmt::Display for Switch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl std::str::FromStr for Switch {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let found = Self::ALL.into_iter().find(|switch| switch.as_str() == text);
+        found.ok_or_else(|| Error::config(format!("no switch is {text:?}: use `open`, `closed` or `shadow`")))
+    }
+}
+
+/// An active override, from [`Control::overrides`](crate::Control::overrides).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
+#[non_exhaustive]
+pub enum Override {
+    /// Applies to all keys of a gate.
+    #[non_exhaustive]
+    Switch {
+        /// The gate's name.
+        gate: String,
+        /// The mode of the gate.
+        switch: Switch,
+        /// `None`: until it is removed.
+        ends_in: Option<Duration>,
+    },
+    /// Applies to one key of a gate.
+    #[non_exhaustive]
+    Quota {
+        /// The gate's name.
+        gate: String,
+        /// The key as written in Redis: see [`KeyMode`](crate::KeyMode).
+        key: String,
+        /// The quota that decides instead of the gate's.
+        quota: Quota,
+        /// `None`: until it is removed.
+        ends_in: Option<Duration>,
+    },
+}
+
+/// The overrides of one limiter. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct Overrides(Arc<OverridesInner>);
+
+struct OverridesInner {
+    store: Arc<Store>,
+    /// `None` if the store cannot fail, and only this process writes to it.
+    breaker: Option<Arc<Breaker>>,
+    clock: Clock,
+    deadline: Duration,
+    observer: Option<Arc<dyn Observer>>,
+    /// Their key in the store.
+    key: String,
+    /// The last reading.
+    snapshot: Snapshot<Known>,
+    /// Serializes readings, so that an older one does not replace a newer one. Holds the counts reported
+    /// last.
+    reading: Mutex<OverrideCounts>,
+    background: Arc<Background>,
+    is_followed: bool,
+    following: JobSlot,
+}
+
+/// What they are made with.
+pub(crate) struct Settings {
+    pub(crate) store: Arc<Store>,
+    pub(crate) breaker: Option<Arc<Breaker>>,
+    pub(crate) clock: Clock,
+    pub(crate) deadline: Duration,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) key: String,
+    pub(crate) background: Arc<Background>,
+    /// Whether to follow the overrides in the store.
+    pub(crate) follow: bool,
+}
+
+impl Overrides {
+    pub(crate) fn new(settings: Settings) -> Self {
+        let Settings { store, breaker, clock, deadline, observer, key, background, follow } = settings;
+        Self(Arc::new(OverridesInner {
+            is_followed: follow && breaker.is_some(),
+            following: JobSlot::default(),
+            background,
+            store,
+            breaker,
+            clock,
+            deadline,
+            observer,
+            key,
+            snapshot: Snapshot::default(),
+            reading: Mutex::default(),
+        }))
+    }
+
+    /// Starts the job that reads the overrides twice a second, unless it is running.
+    #[inline]
+    pub(crate) fn ensure_followed(&self) {
+        if self.0.is_followed {
+            let following = || Following(Arc::downgrade(&self.0));
+            self.0.following.ensure_running(&self.0.background, following);
+        }
+    }
+
+    /// Returns whether any override is active. Almost always false, which is the fast path.
+    #[inline]
+    pub(crate) fn is_any(&self) -> bool {
+        self.0.snapshot.is_any()
+    }
+
+    /// Returns the mode that a gate is switched to.
+    pub(crate) fn switch(&self, gate: &str) -> Option<Switch> {
+        self.0.snapshot.known().switch(gate, self.0.clock.local_us())
+    }
+
+    /// Returns the gate whose quota decides this key instead; `info` makes it when first needed.
+    pub(crate) fn overriding(
+        &self,
+        gate: &GateInfo,
+        key: &[u8],
+        info: impl Fn(Quota) -> Result<GateInfo, Error>,
+    ) -> Option<Arc<ShardedArc<GateInfo>>> {
+        let known = self.0.snapshot.known();
+        let instead = known.overriding(&gate.name, || gate.prefix.encoded(key), self.0.clock.local_us())?;
+        instead.gate_info(info)
+    }
+
+    /// Sets the switch of a gate; `None` removes it.
+    pub(crate) async fn set_switch(
+        &self,
+        gate: &str,
+        switch: Option<Switch>,
+        lasts: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.0.set(text::of_switch(gate), switch.map(|switch| switch.to_string()), lasts).await
+    }
+
+    /// Sets the quota of a key, given as written in the store; `None` removes it.
+    pub(crate) async fn set_override(
+        &self,
+        gate: &str,
+        key: &str,
+        quota: Option<Quota>,
+        lasts: Option<Duration>,
+    ) -> Result<(), Error> {
+        self.0.set(text::of_override(gate, key), quota.map(|quota| text::quota(&quota)), lasts).await
+    }
+
+    /// Applies the overrides in the store now, even if this process does not follow them.
+    #[cfg(feature = "cli")]
+    pub(crate) async fn read(&self) -> Result<(), Error> {
+        self.0.read().await
+    }
+
+    /// Returns the overrides in the store: overrides by gate and key, then switches by gate.
+    pub(crate) async fn all(&self) -> Result<Vec<Override>, Error> {
+        let mut standing = self.0.store.overrides(&self.0.key, "", Deadline::new(self.0.deadline)).await?;
+        standing.fields.sort();
+        let entries = standing.fields.iter().filter_map(|(field, text)| OverrideEntry::parse(field, text));
+        Ok(entries.filter_map(|entry| entry.active(standing.now_us)).collect())
+    }
+}
+
+impl OverridesInner {
+    /// Writes an override, or removes it if `text` is `None`. Succeeds once the store has done so.
+    async fn set(&self, field: String, text: Option<String>, lasts: Option<Duration>) -> Result<(), Error> {
+        let lasts_us = lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX).max(1));
+        let entry = OverrideText { field, text, lasts_us };
+        self.store.set_override(&self.key, &entry, Deadline::new(self.deadline)).await?;
+        // Lets this process decide by it at once. If the read fails, the follower reads it later.
+        let _ = self.read().await;
+        Ok(())
+    }
+
+    /// Reads the overrides and applies changes.
+    async fn read(&self) -> Result<(), Error> {
+        let mut reported = self.reading.lock().await;
+        let known = self.snapshot.known();
+        let standing = self.store.overrides(&self.key, known.changed(), Deadline::new(self.deadline)).await?;
+        let now_us = self.clock.local_us();
+        let new = (standing.changed != known.changed()).then(|| Arc::new(Known::of(&standing, now_us)));
+        let counts = new.as_ref().unwrap_or(&known).counts(now_us);
+        self.snapshot.apply(new, counts != OverrideCounts::default());
+        if let Some(observer) = self.observer.as_ref().filter(|_| counts != *reported) {
+            observer.overrides_changed(counts.switches, counts.overrides);
+        }
+        *reported = counts;
+        Ok(())
+    }
+}
+
+/// Reads the overrides until the limiter is dropped or shut down.
+struct Following(Weak<OverridesInner>);
+
+impl Following {
+    fn shared(&self) -> Option<Arc<OverridesInner>> {
+        self.0.upgrade().filter(|shared| !shared.breaker.as_ref().is_some_and(|it| it.is_shut_down()))
+    }
+}
+
+impl Job for Following {
+    async fn run(&self) {
+        let mut pause = PAUSE;
+        while let Some(shared) = self.shared() {
+            // On a cluster the key is in the first hash tag.
+            let is_away = shared.breaker.as_ref().is_some_and(|breaker| breaker.is_open(HashTag::default()));
+            // A failure changes nothing: the last reading stays valid.
+            let read = if is_away { Ok(()) } else { shared.read().await };
+            pause = match read {
+                Err(error) if !error.is_unanswered() => (pause * 2).min(MAX_PAUSE),
+                _ => PAUSE,
+            };
+            drop(shared);
+            tokio::time::sleep(pause.mul_f64(1.0 - fastrand::f64() / 10.0)).await;
+        }
+    }
+
+    fn is_needed(&self) -> bool {
+        false
+    }
+}
+
+impl std::fmt::Debug for Overrides {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Overrides").field("is_any", &self.is_any()).finish_non_exhaustive()
+    }
+}
