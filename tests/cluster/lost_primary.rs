@@ -1,11 +1,13 @@
 //! A primary without a replica becomes unavailable. The limiter has its default settings.
 
 use std::collections::HashMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
 use harness::{Cluster, Server};
+use hdrhistogram::Histogram;
 use tidegate::{Gate, Limiter, Quota, Source};
 use tokio::task::JoinSet;
 
@@ -68,6 +70,8 @@ async fn keys_of_the_other_primaries_are_decided_by_redis() {
 
     let counts: [&'static AtomicUsize; 2] = std::array::from_fn(|_| &*Box::leak(Box::default()));
     let is_over: &'static AtomicBool = Box::leak(Box::default());
+    let latencies: &'static Mutex<Histogram<u64>> =
+        Box::leak(Box::new(Mutex::new(Histogram::new(3).unwrap())));
     let mut tasks = JoinSet::new();
     let all: Vec<String> = keys.values().flatten().cloned().collect();
     for task in 0..TASKS {
@@ -76,8 +80,10 @@ async fn keys_of_the_other_primaries_are_decided_by_redis() {
             let mut at = task;
             while !is_over.load(Ordering::Relaxed) {
                 at = (at + 7) % all.len();
+                let start = Instant::now();
                 let decision = gate.check(&all[at]).await.unwrap();
                 if !lost_keys.contains(&all[at]) {
+                    latencies.lock().unwrap().saturating_record(start.elapsed().as_micros() as u64);
                     counts[usize::from(decision.source() == Source::Redis)].fetch_add(1, Ordering::Relaxed);
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
@@ -92,7 +98,11 @@ async fn keys_of_the_other_primaries_are_decided_by_redis() {
         counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         tokio::time::sleep(Duration::from_secs(3)).await;
         let [local, redis] = counts.map(|count| count.load(Ordering::Relaxed));
-        eprintln!("keys of the other primaries: {redis} decisions by Redis, {local} by the fallback");
+        let latencies = std::mem::replace(&mut *latencies.lock().unwrap(), Histogram::new(3).unwrap());
+        let [p50, p99] = [0.5, 0.99].map(|quantile| latencies.value_at_quantile(quantile));
+        eprintln!(
+            "keys of the other primaries: {redis} decisions by Redis, {local} by the fallback, p50 {p50} us, p99 {p99} us"
+        );
         intervals.push((redis, local));
         if intervals.iter().any(is_good) {
             break;
