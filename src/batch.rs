@@ -32,7 +32,7 @@ use self::queue::{Caller, Reply, keyed_hash};
 use self::reaper::{Reaper, Thread};
 use crate::clock::Clock;
 use crate::connection::Deadline;
-use crate::error::{Error, ITS_TURN};
+use crate::error::{Error, QUEUE_ROOM};
 use crate::key::HASH_TAGS;
 use crate::observer::Observer;
 use crate::sharded_arc;
@@ -233,7 +233,7 @@ impl BatchInner {
         group: Group,
         deadline: Deadline,
     ) -> Reply {
-        let full = || Error::timeout(ITS_TURN, deadline.after);
+        let full = || Error::timeout(QUEUE_ROOM, deadline.after);
         // Releases room for thousands of callers at once. Under tokio's budget each turn of a task would poll
         // all of its woken callers, and let only 128 of them continue.
         let room = unconstrained(self.destinations[destination].shards[shard].room.acquire());

@@ -10,7 +10,7 @@ use crate::gate::Gate;
 
 /// One check of a gate: a key, a cost, and options. Made by [`Gate::key`]; decided alone by
 /// [`check`](Check::check), or together with others by [`Limiter::check_all`](crate::Limiter::check_all).
-#[must_use = "a check does nothing until it is awaited or passed to `check_all`"]
+#[must_use = "a check is not made until `check` is called or it is passed to `check_all`"]
 #[derive(Clone)]
 pub struct Check {
     pub(crate) gate: Gate,
@@ -89,13 +89,13 @@ impl Check {
     /// [`check_all`](crate::Limiter::check_all) can decide both. The keys of one atomic step must be in one
     /// slot; all gates of one key are. With a single Redis, or in memory, this changes nothing.
     ///
-    /// A key beside another has its own state: it does not share a limit with the key alone, or with the key
-    /// beside a third. Check the key in the same way each time, beside an owner that never changes:
+    /// A colocated key has its own state. It does not share a limit with the same key without `colocate_with`,
+    /// or colocated with a third key. Always pass the same owner, which must never change:
     /// `users.key("user:42").colocate_with("tenant:7")`. Other operations (a refund, a block, a reset) and
-    /// [leases](crate::Lease) apply to the key alone.
+    /// [leases](crate::Lease) apply to the key in its own slot.
     ///
-    /// One node decides all keys beside the same key. A global limit in one step with each user's limit
-    /// therefore moves all users to one node.
+    /// One node decides all keys that are colocated with one key. A global limit in one step with each user's
+    /// limit therefore moves all users to one node.
     ///
     /// Default: the key's own slot.
     pub fn colocate_with(mut self, key: impl AsKey) -> Self {

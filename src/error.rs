@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::gate_name::GateName;
 
 /// The event that a caller waits for while the queue is full.
-pub(crate) const ITS_TURN: &str = "room in the queue: more checks arrive than Redis can answer";
+pub(crate) const QUEUE_ROOM: &str = "room in the queue: more checks arrive than Redis can answer";
 
 /// The reason why there is no decision. Opaque: its methods tell the kinds apart.
 ///
@@ -108,7 +108,7 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.0.kind {
-            ErrorKind::Timeout { waited_for, .. } if *waited_for == ITS_TURN => "queue_full",
+            ErrorKind::Timeout { waited_for, .. } if *waited_for == QUEUE_ROOM => "queue_full",
             ErrorKind::Timeout { .. } => "timeout",
             ErrorKind::Unavailable(_) => "unavailable",
             ErrorKind::BreakerOpen => "breaker_open",

@@ -36,7 +36,7 @@ fn advice(message: &str) -> Option<String> {
         },
         "NOAUTH" | "WRONGPASS" => "correct the credentials in the URL, or those given separately".to_owned(),
         "OOM" => "the memory of Redis is full, and charges need memory: raise `maxmemory`, or find the keys \
-                  that fill it; keep `noeviction`, since an evicted key is unlimited again"
+                  that fill it; keep `noeviction`, since an evicted key starts at its full limit again"
             .to_owned(),
         _ => return None,
     })
