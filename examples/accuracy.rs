@@ -8,7 +8,7 @@ use std::io::Write as _;
 use std::time::Duration;
 
 use tidegate::Quota;
-use tidegate::internals::{Item, Record, take};
+use tidegate::reference::{Item, Record, take};
 
 const SEED: u64 = 42;
 const WINDOW_US: u64 = 3_600_000_000;
@@ -131,7 +131,7 @@ fn compare(arrivals: Arrivals, limit: u64, load: f64) -> Wrong {
 }
 
 fn admits(quota: &Quota, record: &mut Record, now: u64) -> bool {
-    take(&mut [Item { quota, record, cost: 1, max_delay: None }], 1, now).0 == 1
+    take(&mut [Item::new(quota, record, 1, None)], 1, now) == 1
 }
 
 /// SplitMix64: the same seed produces the same numbers, independent of crate versions.

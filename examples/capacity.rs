@@ -16,9 +16,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::Server;
 use rand::Rng;
 use tidegate::{Gate, Lease, Limiter, Quota, Rate};
+use tidegate_testkit::Server;
 
 const CALLERS: usize = 512;
 const KEYS: usize = 100_000;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::Cluster;
 use tidegate::{Gate, Limiter, Quota, Rate};
+use tidegate_testkit::Cluster;
 
 const CALLERS: usize = 512;
 const KEYS: u64 = 100_000;

@@ -8,8 +8,8 @@
 
 use std::time::Duration;
 
-use harness::Server;
 use tidegate::{Limiter, Quota, Rate};
+use tidegate_testkit::Server;
 
 type Failure = Box<dyn std::error::Error>;
 

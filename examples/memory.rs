@@ -9,8 +9,8 @@
 
 use std::time::Duration;
 
-use harness::Server;
 use tidegate::{Gate, Limiter, Quota, Rate};
+use tidegate_testkit::Server;
 
 type Failure = Box<dyn std::error::Error>;
 

@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::Server;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tidegate::metrics::{Metrics, names};
 use tidegate::{Gate, Lease, Limiter, MostDenied, Observer, Quota, Rate};
+use tidegate_testkit::Server;
 
 const CALLERS: usize = 512;
 const ROUND: Duration = Duration::from_millis(500);

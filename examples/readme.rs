@@ -4,7 +4,7 @@
 //!     cargo run --all-features --example readme
 //!     cargo run --all-features --example readme -- --check
 //!
-//! A block between `<!-- output: NAME -->` and `<!-- end -->` is the output of `cargo run --example NAME`. A
+//! A block between `<!-- output: NAME -->` and `<!-- end -->` is the output of the example with this name. A
 //! block that begins with `<!-- source: NAME -->` is the example's source, without its leading comment. With
 //! `--check`, the program writes nothing, and a block that differs is an error. In a block marked
 //! `<!-- output: NAME, within 20 % -->`, numbers may differ by that much, since bytes depend on Redis's
@@ -21,6 +21,7 @@ type Failure = Box<dyn std::error::Error>;
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 const FOLDERS: [&str; 2] = ["docs/guide", "docs/operate"];
+const EXAMPLES: [&str; 2] = ["examples", "crates/tidegate-http/examples"];
 const UPDATE: &str = "cargo run --all-features --example readme";
 const BEGINS: [&str; 2] = ["<!-- output: ", "<!-- source: "];
 const END: &str = "<!-- end -->";
@@ -106,23 +107,26 @@ fn parse(mark: &str) -> Result<(&str, f64), Failure> {
 }
 
 fn source_of(example: &str) -> Result<String, Failure> {
-    let path = format!("{ROOT}/examples/{example}.rs");
-    let source = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let mut paths = EXAMPLES.iter().map(|folder| format!("{ROOT}/{folder}/{example}.rs"));
+    let path = paths.find(|path| Path::new(path).exists()).ok_or_else(|| format!("no example {example}"))?;
+    let source = fs::read_to_string(path)?;
     let code = source.lines().skip_while(|line| line.starts_with("//!")).collect::<Vec<_>>().join("\n");
     // `ignore`, since the source is already compiled as an example, and a doctest would need its features.
     Ok(format!("```rust,ignore\n{code}\n```\n"))
 }
 
 fn output_of(example: &str) -> Result<String, Failure> {
-    // One of the examples runs the program `tidegate`. Building both together keeps the features of the
-    // dependencies that the examples have; otherwise cargo would compile the dependencies again.
-    cargo(&["build", "--quiet", "--all-features", "--bins", "--examples"])?;
-    cargo(&["run", "--quiet", "--all-features", "--example", example])
+    // One of the examples runs the program `tidegate`. Building the whole workspace keeps the features that its
+    // dependencies have; otherwise cargo would compile the dependencies again.
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    output(&cargo, &["build", "--quiet", "--workspace", "--all-features", "--bins", "--examples"])?;
+    // This program is an example, too.
+    let program = std::env::current_exe()?.with_file_name(example);
+    output(&program.to_string_lossy(), &[])
 }
 
-fn cargo(args: &[&str]) -> Result<String, Failure> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let mut command = Command::new(cargo);
+fn output(program: &str, args: &[&str]) -> Result<String, Failure> {
+    let mut command = Command::new(program);
     command
         .args(args)
         .current_dir(ROOT)
@@ -138,7 +142,9 @@ fn cargo(args: &[&str]) -> Result<String, Failure> {
     }
     let output = command.output()?;
     if !output.status.success() {
-        return Err(format!("cargo {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr)).into());
+        return Err(
+            format!("{program} {}: {}", args.join(" "), String::from_utf8_lossy(&output.stderr)).into()
+        );
     }
     Ok(String::from_utf8(output.stdout)?)
 }

@@ -13,14 +13,9 @@
            number of the item that failed (from 1), and the error. The other
            groups are processed
   Writes   see the algorithms; a group reads all its items before it writes one
+
+  The table `algorithms` before this file holds their functions by name.
 ]]
-local algorithms = {
-  token_bucket = token_bucket,
-  leaky_bucket = leaky_bucket,
-  fixed_window = fixed_window,
-  sliding_log = sliding_log,
-  sliding_counter = sliding_counter,
-}
 local reply, key, arg = { now }, 0, 2
 local affords, charges = {}, {}
 for q = 1, ARGV[1] + 0 do

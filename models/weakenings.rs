@@ -155,7 +155,7 @@ const PARTS: &[Part] = &[
     },
     Part {
         name: "dispatchers",
-        files: &["batch/lateness.rs", "batch/limits.rs", "batch/dispatchers.rs"],
+        files: &["batch/lateness.rs", "batch/dispatchers.rs"],
         reductions: &[],
         models: &[
             "no_enqueued_check_is_left_without_a_dispatcher",
@@ -175,7 +175,7 @@ const PARTS: &[Part] = &[
             Weakening {
                 name: "exiting_dispatcher_takes_again_before_it_is_forgotten",
                 replacements: &[
-                    ("        self.forget(id);\n        // Race: see above.\n", ""),
+                    ("        self.forget(id);\n", ""),
                     (
                         "        self.has_landed(in_flight);\n        None",
                         "        self.forget(id);\n        self.has_landed(in_flight);\n        None",
@@ -227,7 +227,7 @@ const PARTS: &[Part] = &[
         reductions: &[("const SLOTS: usize = 4_096;", "const SLOTS: usize = 2;")],
         models: &[
             "no_denial_is_found_after_its_key_was_forgotten",
-            "no_denial_is_found_after_a_later_charge",
+            "no_denial_is_found_after_a_later_admission",
             "a_denial_that_is_not_out_of_date_is_found",
         ],
         weakenings: &[
@@ -237,15 +237,23 @@ const PARTS: &[Part] = &[
                 caught_by: "no_denial_is_found_after_its_key_was_forgotten",
             },
             Weakening {
-                name: "unconfirmed_denial_is_found_after_a_charge",
+                name: "unconfirmed_denial_is_found_after_an_admission",
                 replacements: &[(".filter(|denied| denied.is_confirmed)", "")],
-                caught_by: "no_denial_is_found_after_a_later_charge",
+                caught_by: "no_denial_is_found_after_a_later_admission",
+            },
+            Weakening {
+                name: "denial_is_confirmed_without_reading_the_counters_again",
+                replacements: &[(
+                    "denied.is_confirmed = self.is_up_to_date(denied.snapshot, denied.server_now_us);",
+                    "denied.is_confirmed = true;",
+                )],
+                caught_by: "no_denial_is_found_after_its_key_was_forgotten",
             },
             Weakening {
                 name: "denial_is_confirmed_before_it_is_inserted",
                 replacements: &[(
-                    "server_now_us, charges, is_confirmed: false }",
-                    "server_now_us, charges, is_confirmed: self.is_up_to_date(charges, server_now_us) }",
+                    "server_now_us, snapshot, is_confirmed: false }",
+                    "server_now_us, snapshot, is_confirmed: self.is_up_to_date(snapshot, server_now_us) }",
                 )],
                 caught_by: "no_denial_is_found_after_its_key_was_forgotten",
             },
@@ -267,36 +275,36 @@ const PARTS: &[Part] = &[
                     "fetch_max(until_us, Ordering::SeqCst)",
                     "fetch_max(until_us, Ordering::Release)",
                 )],
-                caught_by: "no_denial_is_found_after_a_later_charge",
+                caught_by: "no_denial_is_found_after_a_later_admission",
             },
             Weakening {
-                name: "charge_reads_until_by_acquire",
+                name: "admission_reads_until_by_acquire",
                 replacements: &[(
                     "self.until_us[slot].load(Ordering::SeqCst)",
                     "self.until_us[slot].load(Ordering::Acquire)",
                 )],
-                caught_by: "no_denial_is_found_after_a_later_charge",
+                caught_by: "no_denial_is_found_after_a_later_admission",
             },
             Weakening {
-                name: "charge_is_recorded_by_release",
+                name: "admission_is_recorded_by_release",
                 replacements: &[(
                     "fetch_max(now_us, Ordering::SeqCst)",
                     "fetch_max(now_us, Ordering::Release)",
                 )],
-                caught_by: "no_denial_is_found_after_a_later_charge",
+                caught_by: "no_denial_is_found_after_a_later_admission",
             },
             Weakening {
-                name: "charge_is_read_by_acquire",
+                name: "admission_is_read_by_acquire",
                 replacements: &[(
-                    "self.charged_us[charges.slot].load(Ordering::SeqCst)",
-                    "self.charged_us[charges.slot].load(Ordering::Acquire)",
+                    "self.latest_admission_us[snapshot.slot].load(Ordering::SeqCst)",
+                    "self.latest_admission_us[snapshot.slot].load(Ordering::Acquire)",
                 )],
-                caught_by: "no_denial_is_found_after_a_later_charge",
+                caught_by: "no_denial_is_found_after_a_later_admission",
             },
             Weakening {
-                name: "charge_of_the_same_time_is_ignored",
-                replacements: &[("charged_us >= server_now_us", "charged_us > server_now_us")],
-                caught_by: "no_denial_is_found_after_a_later_charge",
+                name: "admission_of_the_same_time_is_ignored",
+                replacements: &[("latest_us >= server_now_us", "latest_us > server_now_us")],
+                caught_by: "no_denial_is_found_after_a_later_admission",
             },
         ],
     },
@@ -380,9 +388,8 @@ const PARTS: &[Part] = &[
                 replacements: &[
                     ("impl<T> Snapshot<T> {", "impl<T: Default> Snapshot<T> {"),
                     (
-                        "*self.known.write().unwrap_or_else(PoisonError::into_inner) = new;",
-                        "*self.known.write().unwrap_or_else(PoisonError::into_inner) = Arc::default(); \
-                         *self.known.write().unwrap_or_else(PoisonError::into_inner) = new;",
+                        "*write(&self.known) = new;",
+                        "*write(&self.known) = Arc::default(); *write(&self.known) = new;",
                     ),
                 ],
                 caught_by: "a_check_uses_one_reading",

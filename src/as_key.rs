@@ -165,10 +165,10 @@ bytes! {
     [const N: usize] [u8; N];
     [] Vec<u8>;
     [] KeyBytes<'_>;
-    #[cfg(feature = "tower")] [] bytes::Bytes;
-    #[cfg(feature = "tower")] [] bytes::BytesMut;
-    #[cfg(feature = "tower")] [] http::HeaderName;
-    #[cfg(feature = "tower")] [] http::HeaderValue;
+    #[cfg(feature = "http")] [] bytes::Bytes;
+    #[cfg(feature = "http")] [] bytes::BytesMut;
+    #[cfg(feature = "http")] [] http::HeaderName;
+    #[cfg(feature = "http")] [] http::HeaderValue;
 }
 
 macro_rules! pointers {

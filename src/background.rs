@@ -7,7 +7,7 @@
 
 mod job_slot;
 
-use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::mpsc;
 use std::{io, thread};
 
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 pub(crate) use self::job_slot::JobSlot;
+use crate::sync::{Mutex, lock};
 
 /// Starts its thread when the first job is spawned. Dropping it ends the thread and all its jobs,
 /// without waiting for them.
@@ -60,8 +61,8 @@ impl Background {
         let current = Handle::try_current().ok();
         let is_multi_thread = |runtime: &Handle| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread;
         let callers = match current.filter(is_multi_thread) {
-            Some(callers) => Some(self.lock().callers.insert(callers).clone()),
-            None => self.lock().callers.clone(),
+            Some(callers) => Some(lock(&self.runtimes).callers.insert(callers).clone()),
+            None => lock(&self.runtimes).callers.clone(),
         };
         match callers {
             Some(callers) => drop(callers.spawn(job)),
@@ -73,15 +74,11 @@ impl Background {
         if self.uses_callers_runtime {
             return None;
         }
-        let mut runtimes = self.lock();
+        let mut runtimes = lock(&self.runtimes);
         if runtimes.thread.is_none() {
             runtimes.thread = Runtime::start().ok();
         }
         runtimes.thread.as_ref().map(|thread| thread.handle.clone())
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Runtimes> {
-        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,61 +1,38 @@
 //! One check with its options, decided alone or together with others.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::as_key::AsKey;
 use crate::decision::Decision;
 use crate::error::Error;
-use crate::gate::Gate;
+use crate::pipeline::Pipeline;
+use crate::quota::Quota;
+use crate::request::Request;
 
-/// One check of a gate: a key, a cost, and options. Made by [`Gate::key`]; decided alone by
+/// One check of a gate: a key, a cost, and options. Made by [`Gate::key`](crate::Gate::key); decided alone by
 /// [`check`](Check::check), or together with others by [`Limiter::check_all`](crate::Limiter::check_all).
 #[must_use = "a check is not made until `check` is called or it is passed to `check_all`"]
 #[derive(Clone)]
 pub struct Check {
-    pub(crate) gate: Gate,
-    pub(crate) key: Vec<u8>,
-    pub(crate) cost: u64,
-    pub(crate) max_delay: Option<Duration>,
-    pub(crate) deadline: Option<Duration>,
-    colocate_with: Option<Vec<u8>>,
-}
-
-/// A check that borrows its gate and key.
-#[derive(Clone, Copy)]
-pub(crate) struct CheckRef<'a> {
-    pub(crate) gate: &'a Gate,
-    pub(crate) key: &'a [u8],
-    pub(crate) cost: u64,
-    pub(crate) max_delay: Option<Duration>,
-    pub(crate) deadline: Option<Duration>,
-    pub(crate) colocate_with: Option<&'a [u8]>,
-}
-
-impl<'a> CheckRef<'a> {
-    pub(crate) fn new(gate: &'a Gate, key: &'a [u8], cost: u64) -> Self {
-        Self { gate, key, cost, max_delay: None, deadline: None, colocate_with: None }
-    }
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) request: Request<'static>,
 }
 
 impl Check {
-    pub(crate) fn new(gate: &Gate, key: &[u8]) -> Self {
-        let key = key.to_vec();
-        Self { gate: gate.clone(), key, cost: 1, max_delay: None, deadline: None, colocate_with: None }
+    pub(crate) fn new(pipeline: &Arc<Pipeline>, request: Request<'static>) -> Self {
+        Self { pipeline: pipeline.clone(), request }
     }
 
-    /// Replaces the gate by the one that now decides this key.
-    pub(crate) fn effective_gate(mut self) -> Self {
-        if let Cow::Owned(gate) = self.gate.effective_gate(&self.key) {
-            self.gate = gate;
+    /// Replaces the gate's settings by those that decide this key now: an operator's
+    /// [override](crate::Control::set_override), if there is one. A later refund then reaches the state that
+    /// was charged, also if the override has ended.
+    pub fn effective(mut self) -> Self {
+        if let Cow::Owned(gate) = self.pipeline.effective(&self.request.gate, &self.request.key) {
+            self.request.gate = Cow::Owned(gate);
         }
         self
-    }
-
-    pub(crate) fn as_ref(&self) -> CheckRef<'_> {
-        let Self { gate, key, cost, max_delay, deadline, colocate_with } = self;
-        let colocate_with = colocate_with.as_deref();
-        CheckRef { gate, key, cost: *cost, max_delay: *max_delay, deadline: *deadline, colocate_with }
     }
 
     /// Sets the units that the check consumes. 0 makes it a peek, which charges nothing and never denies
@@ -63,7 +40,7 @@ impl Check {
     ///
     /// Default: 1.
     pub const fn cost(mut self, units: u64) -> Self {
-        self.cost = units;
+        self.request.cost = units;
         self
     }
 
@@ -72,7 +49,7 @@ impl Check {
     ///
     /// Default: any.
     pub const fn max_delay(mut self, delay: Duration) -> Self {
-        self.max_delay = Some(delay);
+        self.request.max_delay = Some(delay);
         self
     }
 
@@ -81,7 +58,7 @@ impl Check {
     ///
     /// Default: the limiter's.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
+        self.request.deadline = Some(deadline);
         self
     }
 
@@ -99,26 +76,50 @@ impl Check {
     ///
     /// Default: the key's own slot.
     pub fn colocate_with(mut self, key: impl AsKey) -> Self {
-        self.colocate_with = Some(key.as_key().to_vec());
+        self.request.colocate_with = Some(Cow::Owned(key.as_key().to_vec()));
         self
+    }
+
+    /// Returns the name of the gate, or `None` if it is invalid.
+    #[must_use]
+    pub fn gate(&self) -> Option<&str> {
+        self.request.gate.info().ok().map(|info| &*info.name)
+    }
+
+    /// Returns the quota that decides, or `None` if the gate's name is invalid.
+    #[must_use]
+    pub fn quota(&self) -> Option<Quota> {
+        self.request.gate.info().ok().map(|info| info.quota)
+    }
+
+    /// Returns the key.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.request.key
+    }
+
+    /// Returns whether the gate is in shadow mode: a check that is denied or undecided is admitted.
+    #[must_use]
+    pub fn is_shadow(&self) -> bool {
+        self.request.gate.is_shadow
     }
 
     /// Decides the check.
     ///
     /// # Errors
     ///
-    /// As [`Gate::check`].
+    /// As [`Gate::check`](crate::Gate::check).
     pub async fn check(self) -> Result<Decision, Error> {
-        self.gate.decide(&self.as_ref()).await
+        self.pipeline.check(&self.request).await
     }
 }
 
 impl std::fmt::Debug for Check {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Check")
-            .field("gate", &self.gate)
-            .field("key", &format_args!("{}", crate::error::Redacted(&self.key)))
-            .field("cost", &self.cost)
+            .field("gate", &self.request.gate)
+            .field("key", &format_args!("{}", crate::error::Redacted(&self.request.key)))
+            .field("cost", &self.request.cost)
             .finish_non_exhaustive()
     }
 }

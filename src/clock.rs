@@ -3,11 +3,13 @@
 //!
 //! With Redis the server's clock decides.
 
-use std::sync::{Arc, LazyLock, Mutex, PoisonError};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+use crate::sync::{Mutex, lock};
 
 /// A clock that stays fixed until a test moves it.
 ///
@@ -61,18 +63,18 @@ impl ManualClock {
 
     /// Sets the clock to `since_1970`, also backwards.
     pub fn set(&self, since_1970: Duration) {
-        *self.lock() = micros(since_1970);
+        *lock(&self.0.now_us) = micros(since_1970);
         self.0.moved.notify_waiters();
     }
 
     /// Returns the clock's time since 1970.
     #[must_use]
     pub fn now(&self) -> Duration {
-        Duration::from_micros(*self.lock())
+        Duration::from_micros(self.now_us())
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, u64> {
-        self.0.now_us.lock().unwrap_or_else(PoisonError::into_inner)
+    fn now_us(&self) -> u64 {
+        *lock(&self.0.now_us)
     }
 }
 
@@ -82,8 +84,27 @@ impl Default for ManualClock {
     }
 }
 
-/// Returns the time since it was made.
-pub(crate) type Stopwatch = Box<dyn Fn() -> Duration + Send + Sync>;
+/// Measures time on the clock of a limiter, from [`Limiter::stopwatch`](crate::Limiter::stopwatch). Never runs
+/// backwards, except if a test moves the clock.
+#[derive(Debug)]
+pub struct Stopwatch(Start);
+
+#[derive(Debug)]
+enum Start {
+    System(Instant),
+    Manual(ManualClock, Duration),
+}
+
+impl Stopwatch {
+    /// Returns the time since it was made.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        match &self.0 {
+            Start::System(start) => start.elapsed(),
+            Start::Manual(clock, start) => clock.now().saturating_sub(*start),
+        }
+    }
+}
 
 /// The clock of a store.
 #[derive(Clone, Debug)]
@@ -97,7 +118,7 @@ impl Clock {
     pub(crate) fn now_us(&self) -> u64 {
         match self {
             Self::System => system_now_us(),
-            Self::Manual(clock) => *clock.lock(),
+            Self::Manual(clock) => clock.now_us(),
         }
     }
 
@@ -114,7 +135,7 @@ impl Clock {
                 let since = START.elapsed();
                 since.as_secs() * 1_000_000 + u64::from(since.subsec_micros())
             }
-            Self::Manual(clock) => *clock.lock(),
+            Self::Manual(clock) => clock.now_us(),
         }
     }
 
@@ -124,18 +145,11 @@ impl Clock {
         self.local_us();
     }
 
-    /// Starts a stopwatch, which never runs backwards, except when a test moves the clock.
     pub(crate) fn stopwatch(&self) -> Stopwatch {
-        match self {
-            Self::System => {
-                let start = Instant::now();
-                Box::new(move || start.elapsed())
-            }
-            Self::Manual(clock) => {
-                let (clock, start) = (clock.clone(), clock.now());
-                Box::new(move || clock.now().saturating_sub(start))
-            }
-        }
+        Stopwatch(match self {
+            Self::System => Start::System(Instant::now()),
+            Self::Manual(clock) => Start::Manual(clock.clone(), clock.now()),
+        })
     }
 
     pub(crate) async fn sleep(&self, duration: Duration) {

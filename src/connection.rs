@@ -3,14 +3,21 @@
 //!
 //! A pool checkout per check would cost two round trips more. Redis answers a multiplexed connection in
 //! order, so several connections would gain nothing.
+//!
+//! The path of a call: `Connection::run`, then `send_to`, or `Cluster::send` in a cluster. Both get the
+//! connection by `Node::connected` (from the `ConnectionSlot`), send by `Node::exchange` (through a `Link`),
+//! and retry within the `RetryBudget`: all retries are listed in `retry.rs`.
 
 mod backoff;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod connect;
+mod deadline;
 mod link;
 mod login;
 mod node;
 mod reply;
+mod retry;
 mod sentinel;
 mod slot;
 mod source;
@@ -18,16 +25,17 @@ mod source;
 mod tls;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::{Cmd, ConnectionInfo, RedisError, RedisResult, Value};
-use tokio::time::Instant;
 
 #[cfg(feature = "cluster")]
 pub(crate) use self::cluster::Cluster;
+pub(crate) use self::deadline::Deadline;
+use self::deadline::{ANSWER, CONNECTION};
 pub(crate) use self::login::Login;
 use self::node::{Exchanged, Node};
 pub(crate) use self::reply::words;
+use self::retry::RetryBudget;
 pub(crate) use self::sentinel::Sentinels;
 use self::source::ConnectionSource;
 #[cfg(feature = "tls")]
@@ -36,10 +44,6 @@ use crate::background::Background;
 use crate::error::Error;
 use crate::key::HashTag;
 use crate::script::Script;
-
-/// The events that a timed-out call was waiting for.
-const ANSWER: &str = "Redis to answer";
-const CONNECTION: &str = "a connection";
 
 pub(crate) struct Connection(Servers);
 
@@ -58,49 +62,8 @@ pub(crate) struct CallTarget {
     pub(crate) deadline: Deadline,
     /// Whether a call on a lost connection is sent once more on a new one. It may then run twice: for a take
     /// this over-charges at worst; for a refund it would be wrong. A call that a replica rejected is sent
-    /// once more in either case.
+    /// once more in either case, except in a cluster.
     pub(crate) is_repeatable: bool,
-}
-
-/// The time limit of a call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Deadline {
-    pub(crate) at: Instant,
-    pub(crate) after: Duration,
-}
-
-impl Deadline {
-    pub(crate) fn new(after: Duration) -> Self {
-        let now = Instant::now();
-        let at = now.checked_add(after).unwrap_or_else(|| now + Duration::from_secs(86_400 * 365));
-        Self { at, after }
-    }
-
-    /// Returns the earlier of this deadline and a pause from now.
-    #[cfg(feature = "cluster")]
-    fn within(self, pause: Duration) -> Self {
-        Self { at: self.at.min(Instant::now() + pause), ..self }
-    }
-
-    fn passed(self, waited_for: &'static str) -> Error {
-        Error::timeout(waited_for, self.after)
-    }
-}
-
-/// The retry budget: how often a call may be sent again on a new connection.
-struct RetryBudget {
-    /// After a lost connection: the call may have run.
-    after_loss: u32,
-    /// After the server replied that it did nothing.
-    after_rejection: u32,
-}
-
-impl RetryBudget {
-    /// Returns the error if the budget is used up.
-    fn take_after_loss(&mut self, error: Error) -> Result<(), Error> {
-        self.after_loss = self.after_loss.checked_sub(1).ok_or(error)?;
-        Ok(())
-    }
 }
 
 impl Connection {
@@ -125,6 +88,38 @@ impl Connection {
         Self(Servers::One(Node::new(source, background)))
     }
 
+    /// Returns the node that answered last for a hash tag; the same value for all if there is one server.
+    #[cfg(feature = "admin")]
+    pub(crate) fn node_of(&self, _hash_tag: HashTag) -> Option<(String, u16)> {
+        match &self.0 {
+            Servers::One(_) => Some(Default::default()),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(cluster) => cluster.node_of(_hash_tag),
+        }
+    }
+
+    /// Closes the connection permanently.
+    pub(crate) fn close(&self) {
+        match &self.0 {
+            Servers::One(node) => node.close(),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(cluster) => cluster.close(),
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        match &self.0 {
+            Servers::One(node) => node.is_connected(),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(cluster) => cluster.is_connected(),
+        }
+    }
+
+    /// Names the event that unanswered callers wait for.
+    pub(crate) fn waited_for(&self) -> &'static str {
+        if self.is_connected() { ANSWER } else { CONNECTION }
+    }
+
     /// Runs a script by its digest, or by its text if the server does not know it. `args` adds the number of
     /// keys, keys and arguments.
     pub(crate) async fn run(
@@ -133,7 +128,7 @@ impl Connection {
         args: impl Fn(&mut Cmd),
         to: CallTarget,
     ) -> Result<Value, Error> {
-        let mut retries = RetryBudget { after_loss: u32::from(to.is_repeatable), after_rejection: 1 };
+        let mut retries = RetryBudget::new(to.is_repeatable);
         let command = |verb, script: &str| {
             // Large enough for a call with one key, so that it does not reallocate.
             let mut command = Cmd::with_capacity(8, 128 + script.len());
@@ -155,43 +150,20 @@ impl Connection {
         let mut info = redis::cmd("INFO");
         info.arg("server").arg("memory");
         let to = CallTarget { hash_tag: None, deadline, is_repeatable: true };
-        let reply = self
-            .send(&info, to, &mut RetryBudget { after_loss: 1, after_rejection: 1 })
-            .await?
-            .map_err(script_error)?;
+        let reply =
+            self.send(&info, to, &mut RetryBudget::new(to.is_repeatable)).await?.map_err(script_error)?;
         redis::from_redis_value(reply)
             .map_err(|_| Error::unavailable("INFO returned no text: is this a Redis?"))
     }
 
     /// Returns one page of a SCAN at `cursor`, from the node of a hash tag. A cursor is valid only on the
     /// server that returned it, so a later page is not retried on a new connection.
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "admin")]
     pub(crate) async fn scan(&self, cursor: u64, pattern: &str, to: CallTarget) -> Result<Value, Error> {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1_000);
-        let retries = u32::from(cursor == 0);
-        self.send(&scan, to, &mut RetryBudget { after_loss: retries, after_rejection: retries })
-            .await?
-            .map_err(script_error)
-    }
-
-    /// Returns the node that answered last for a hash tag; the same value for all if there is one server.
-    #[cfg(feature = "cli")]
-    pub(crate) fn node_of(&self, _hash_tag: HashTag) -> Option<(String, u16)> {
-        match &self.0 {
-            Servers::One(_) => Some(Default::default()),
-            #[cfg(feature = "cluster")]
-            Servers::Cluster(cluster) => cluster.node_of(_hash_tag),
-        }
-    }
-
-    /// Closes the connection permanently.
-    pub(crate) fn close(&self) {
-        match &self.0 {
-            Servers::One(node) => node.close(),
-            #[cfg(feature = "cluster")]
-            Servers::Cluster(cluster) => cluster.close(),
-        }
+        let mut retries = if cursor == 0 { RetryBudget::new(true) } else { RetryBudget::none() };
+        self.send(&scan, to, &mut retries).await?.map_err(script_error)
     }
 
     /// Sends a command. The outer error means that no answer arrived; the inner one is the server's error.
@@ -205,21 +177,10 @@ impl Connection {
             Servers::One(node) => send_to(node, command, to.deadline, retries).await,
             #[cfg(feature = "cluster")]
             // Boxed, which keeps the callers' futures small.
-            Servers::Cluster(cluster) => Box::pin(cluster.send(command, to, retries)).await,
+            Servers::Cluster(cluster) => {
+                Box::pin(cluster.send(command, to.hash_tag, to.deadline, retries)).await
+            }
         }
-    }
-
-    fn is_connected(&self) -> bool {
-        match &self.0 {
-            Servers::One(node) => node.is_connected(),
-            #[cfg(feature = "cluster")]
-            Servers::Cluster(cluster) => cluster.is_connected(),
-        }
-    }
-
-    /// Names the event that unanswered callers wait for.
-    pub(crate) fn waited_for(&self) -> &'static str {
-        if self.is_connected() { ANSWER } else { CONNECTION }
     }
 }
 
@@ -232,11 +193,10 @@ async fn send_to(
     loop {
         let live = node.connected(deadline).await?;
         match node.exchange(live, command, false, deadline).await {
-            Exchanged::Reply(reply) => return Ok(reply),
-            Exchanged::Rejected(reply) if retries.after_rejection == 0 => return Ok(reply),
-            Exchanged::Rejected(_) => retries.after_rejection -= 1,
-            Exchanged::Lost(error) => retries.take_after_loss(error)?,
-            Exchanged::TimedOut(error) => return Err(error),
+            Exchanged::Rejected(_) if retries.take_after_rejection() => {}
+            Exchanged::Lost(_) if retries.take_after_loss() => {}
+            Exchanged::Reply(reply) | Exchanged::Rejected(reply) => return Ok(reply),
+            Exchanged::Lost(error) | Exchanged::TimedOut(error) => return Err(error),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::as_key::AsKey;
 use crate::error::Error;
-use crate::limiter::Core;
 use crate::overrides::{Override, Switch};
+use crate::pipeline::Pipeline;
 use crate::quota::Quota;
 
 /// Opens, closes or shadows a gate, and gives a single key another quota, for all processes of the namespace.
@@ -36,11 +36,11 @@ use crate::quota::Quota;
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct Control(Arc<Core>);
+pub struct Control(Arc<Pipeline>);
 
 impl Control {
-    pub(crate) fn new(core: &Arc<Core>) -> Self {
-        Self(core.clone())
+    pub(crate) fn new(pipeline: &Arc<Pipeline>) -> Self {
+        Self(pipeline.clone())
     }
 
     /// Switches the gate of this name for all its keys, until the switch is removed or, with `lasts`, for
@@ -66,6 +66,12 @@ impl Control {
     /// As [`switch`](Self::switch), but sent at most once.
     pub async fn end_switch(&self, gate: &str) -> Result<(), Error> {
         self.0.overrides_for(gate)?.set_switch(gate, None, None).await
+    }
+
+    /// Returns the switch of a gate, by the overrides that this process has read last. Does not call Redis.
+    #[must_use]
+    pub fn current_switch(&self, gate: &str) -> Option<Switch> {
+        self.0.switch(gate)
     }
 
     /// Decides this key of the gate by another quota for `lasts` (at most ten years). With the same algorithm

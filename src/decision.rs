@@ -23,7 +23,7 @@ pub enum Source {
     /// [`OnFailure::Local`](crate::OnFailure::Local).
     Local,
     /// Redis was unavailable, and [`OnFailure::Open`](crate::OnFailure::Open) admitted the check; or a gate
-    /// in [shadow](crate::Switch::Shadow) could not decide.
+    /// in [shadow mode](crate::Gate::shadow) could not decide, or its limit is below the cost.
     Open,
     /// Redis was unavailable, and [`OnFailure::Closed`](crate::OnFailure::Closed) denied the check.
     Closed,
@@ -87,7 +87,50 @@ pub struct Decision {
     pub(crate) stamp_us: u64,
 }
 
+/// The wait of a denial that does not depend on the units used.
+const FIXED_RETRY_US: u64 = 1_000_000;
+
 impl Decision {
+    /// The [`retry_after`](Self::retry_after) of a denial that does not depend on the units used: one second.
+    pub const FIXED_RETRY: Duration = Duration::from_micros(FIXED_RETRY_US);
+
+    /// Makes the decision of a limit that counts nothing, such as a rule that denies every request: a denial
+    /// with this wait, or an admission if the wait is zero. In shadow mode, a denial
+    /// [is reported](Self::is_shadow), and the check is admitted.
+    ///
+    /// # Panics
+    ///
+    /// If the gate's name is longer than 64 bytes.
+    pub fn uncounted(gate: &str, wait: Duration, source: Source, in_shadow: bool) -> Self {
+        let name = GateName::new(gate).expect("a gate's name has at most 64 bytes");
+        let wait_us = u64::try_from(wait.as_micros()).unwrap_or(u64::MAX);
+        let shadow = wait_us > 0 && in_shadow;
+        Self {
+            retry_after_us: wait_us,
+            reset_after_us: wait_us,
+            shadow,
+            ..Self::fixed(name, 0, shadow || wait_us == 0, source)
+        }
+    }
+
+    /// Makes a decision that does not depend on the units used.
+    pub(crate) fn fixed(gate: GateName, limit: u64, allowed: bool, source: Source) -> Self {
+        let wait_us = if allowed { 0 } else { FIXED_RETRY_US };
+        Self {
+            gate,
+            allowed,
+            limit,
+            remaining: if allowed { limit } else { 0 },
+            retry_after_us: wait_us,
+            reset_after_us: wait_us,
+            delay_us: 0,
+            source,
+            shadow: false,
+            now_us: 0,
+            stamp_us: 0,
+        }
+    }
+
     /// Returns whether the check is admitted. For a peek: whether one unit would be admitted now.
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
@@ -158,8 +201,8 @@ impl Decision {
 
     /// Returns whether this decision, of several independent ones, has the longer wait or the smaller
     /// remainder.
-    #[cfg(any(feature = "tower", feature = "rules"))]
-    pub(crate) fn is_tighter_than(&self, other: &Self) -> bool {
+    #[must_use]
+    pub fn is_tighter_than(&self, other: &Self) -> bool {
         let share = |of: &Self, limit: &Self| u128::from(of.remaining) * u128::from(limit.limit);
         match (self.allowed, other.allowed) {
             (true, true) => share(self, other) < share(other, self),
@@ -169,8 +212,7 @@ impl Decision {
     }
 
     /// Returns the decision with its times counted from `age` after it was made.
-    #[cfg(feature = "tower")]
-    pub(crate) fn aged(mut self, age: Duration) -> Self {
+    pub fn aged(mut self, age: Duration) -> Self {
         let age_us = u64::try_from(age.as_micros()).unwrap_or(u64::MAX);
         for time_us in [&mut self.retry_after_us, &mut self.reset_after_us, &mut self.delay_us] {
             *time_us = time_us.saturating_sub(age_us);
@@ -178,8 +220,16 @@ impl Decision {
         self
     }
 
-    /// Returns the server's clock when it decided, in µs since 1970.
-    #[doc(hidden)]
+    /// Returns the server's time of this decision, in µs since the Unix epoch, for audits and tests. The times of
+    /// `Redis` and `Memory` order the decisions on one key across the fleet.
+    ///
+    /// | [`source`](Self::source) | time |
+    /// | --- | --- |
+    /// | `Redis`, `Memory` | when the store decided |
+    /// | `DenyCache` | when the cached denial was made, plus the time since it was received |
+    /// | `Lease` | when the store charged the leased units |
+    /// | `Local` | this process's clock |
+    /// | all others | 0 |
     #[must_use]
     pub const fn server_now_us(&self) -> u64 {
         self.now_us
@@ -233,9 +283,13 @@ pub struct AllDecision {
 }
 
 impl AllDecision {
-    /// Combines independent decisions, at least one.
-    #[cfg(feature = "tower")]
-    pub(crate) fn of_each(decisions: Vec<Decision>) -> Self {
+    /// Combines the decisions of independent checks: allowed if each is.
+    ///
+    /// # Panics
+    ///
+    /// If there is no decision.
+    pub fn of_each(decisions: Vec<Decision>) -> Self {
+        assert!(!decisions.is_empty(), "decisions of independent checks need at least one");
         let tightest = |best, at: usize| match decisions[at].is_tighter_than(&decisions[best]) {
             true => at,
             false => best,
@@ -260,6 +314,12 @@ impl AllDecision {
         &self.decisions[self.binding]
     }
 
+    /// Returns the index of [`binding`](Self::binding) among the [`decisions`](Self::decisions).
+    #[must_use]
+    pub const fn binding_index(&self) -> usize {
+        self.binding
+    }
+
     /// Returns one decision per check, in the given order. If the whole was denied,
     /// [`is_allowed`](Decision::is_allowed) of each tells whether that gate alone would have admitted it.
     pub fn decisions(&self) -> &[Decision] {
@@ -271,6 +331,27 @@ impl AllDecision {
     #[must_use]
     pub const fn retry_after(&self) -> Duration {
         self.retry_after
+    }
+
+    /// Returns the decisions.
+    #[must_use]
+    pub fn into_decisions(self) -> Vec<Decision> {
+        self.decisions
+    }
+
+    /// Replaces one of the decisions, for example by a later state of its key. Whether all are admitted, the
+    /// wait, and which decision binds stay.
+    ///
+    /// # Panics
+    ///
+    /// If there is no decision at this index.
+    pub fn replace(&mut self, index: usize, decision: Decision) {
+        self.decisions[index] = decision;
+    }
+
+    /// Turns this into a denial, regardless of the decisions.
+    pub fn denied(self) -> Self {
+        Self { allowed: false, ..self }
     }
 
     /// Returns the longest delay of the checks.

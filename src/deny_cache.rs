@@ -10,12 +10,13 @@ mod denials;
 
 use std::time::Duration;
 
-pub(crate) use self::denials::Charges;
 use self::denials::Denials;
-use crate::algorithm::{Answer, Before, State, Taken};
+pub(crate) use self::denials::SlotSnapshot;
+use crate::algorithm::State;
 use crate::batch::Share;
 use crate::clock::Clock;
-use crate::quota::{Kind, Quota};
+use crate::quota::Quota;
+use crate::reference::{Answer, Before, Taken};
 use crate::store::{Item, Target};
 
 const MAX_KEYS: usize = 65_536;
@@ -45,8 +46,8 @@ impl DenyCache {
     }
 
     /// Called before a check is sent.
-    pub(crate) fn charges(&self, item: &Item) -> Charges {
-        self.denials.charges(&item.target, can_others_pass(item))
+    pub(crate) fn snapshot(&self, item: &Item) -> SlotSnapshot {
+        self.denials.snapshot(&item.target, can_others_pass(item))
     }
 
     /// Returns the answer to a check that is still denied, and the server's time by now.
@@ -70,11 +71,10 @@ impl DenyCache {
     }
 
     /// Caches a denial: from when its check was sent until it could pass, at most for the cap.
-    pub(crate) fn remember(&self, charges: Charges, item: Item, share: &Share) {
+    pub(crate) fn remember(&self, snapshot: SlotSnapshot, item: Item, share: &Share) {
         let quota = item.target.gate.quota;
-        let counts_denied = matches!(quota.kind(), Kind::SlidingLog(log) if log.count_denied);
         let Some(before) = share.outcome.before.first() else { return };
-        if counts_denied {
+        if quota.kind().counts_denied() {
             return;
         }
         let (k, now) = (share.outcome.k, share.outcome.now_us);
@@ -90,7 +90,7 @@ impl DenyCache {
         };
         denial.until_us = share.sent_us + denial.answer(&item, now).retry_after_us.min(self.cap_us);
         let until_us = denial.until_us;
-        self.denials.remember(charges, &item.target, denial, now, until_us);
+        self.denials.remember(snapshot, &item.target, denial, now, until_us);
     }
 
     /// Called after this process has given units back, or written the key otherwise.
@@ -98,16 +98,16 @@ impl DenyCache {
         self.denials.forget(target);
     }
 
-    /// Returns whether [`charged`](Self::charged) has anything to do for an admitted check.
+    /// Returns whether [`record_admission`](Self::record_admission) has anything to do for an admitted check.
     #[inline]
-    pub(crate) fn records_charges(&self, charges: Charges) -> bool {
-        self.denials.records_charges(charges)
+    pub(crate) fn records_admissions(&self, snapshot: SlotSnapshot) -> bool {
+        self.denials.records_admissions(snapshot)
     }
 
-    /// Called after this process was charged units of a key at the server's time `now_us`: an earlier denial
-    /// of a larger cost would report a wait that is too short.
-    pub(crate) fn charged(&self, target: &Target, now_us: u64) {
-        self.denials.charged(target, now_us);
+    /// Called after the store admitted a check of this process at the server's time `now_us`: an earlier
+    /// denial of a larger cost would report a wait that is too short.
+    pub(crate) fn record_admission(&self, target: &Target, now_us: u64) {
+        self.denials.record_admission(target, now_us);
     }
 }
 
@@ -121,10 +121,10 @@ impl Denial {
     /// Returns whether this denial also denies `item`: it wants no fewer units and accepts no longer delay.
     fn denies(&self, item: &Item) -> bool {
         let accepts = |delay: Option<u64>| delay.unwrap_or(u64::MAX);
-        let wants_no_less = match self.quota.kind() {
+        let wants_no_less = match self.quota.kind().predicts() {
+            true => item.cost >= self.cost,
             // A log reports the wait for one cost alone.
-            Kind::SlidingLog(_) => item.cost == self.cost,
-            _ => item.cost >= self.cost,
+            false => item.cost == self.cost,
         };
         wants_no_less
             && accepts(item.max_delay_us) <= accepts(self.max_delay_us)
@@ -134,15 +134,13 @@ impl Denial {
     /// Returns the answer to `item` at the server's time `now`.
     fn answer(&self, item: &Item, now: u64) -> Answer {
         let algorithm = self.quota.kind().algorithm();
-        let raw = match self.quota.kind() {
-            // Which units leave a log when is not known here.
-            Kind::SlidingLog(_) => self.state.raw,
-            _ => {
-                let mut state = State::default();
-                algorithm.charge(&mut state, self.state.raw, 0, self.server_now_us);
-                algorithm.settle(&state, now)
-            }
-        };
+        let mut raw = self.state.raw;
+        // Which units leave a log when is not known here.
+        if self.quota.kind().predicts() {
+            let mut state = State::default();
+            algorithm.charge(&mut state, raw, 0, self.server_now_us);
+            raw = algorithm.settle(&state, now);
+        }
         let taken = Taken {
             quota: &self.quota,
             cost: item.cost,

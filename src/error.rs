@@ -150,7 +150,9 @@ impl Error {
         Self::of(ErrorKind::BreakerOpen)
     }
 
-    pub(crate) fn config(text: impl Into<String>) -> Self {
+    /// Makes a configuration error with this text, for crates that extend tidegate. The text says what is
+    /// wrong and what to do.
+    pub fn config(text: impl Into<String>) -> Self {
         Self::of(ErrorKind::Config(text.into()))
     }
 

@@ -1,10 +1,13 @@
 //! Decides while the store is unavailable: within this process's share of the quota, starting from the last
-//! known state. Charges the store afterwards for the units that it admitted.
+//! known state. Reconciles afterwards: sends the units that it admitted to the store.
 //!
 //! So a fleet of I instances admits at most I shares more than the quota for each outage.
 
+mod heartbeat;
+mod inner;
 mod instances;
 mod last_known;
+mod on_failure;
 mod part;
 mod reconcile;
 mod table;
@@ -13,38 +16,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use self::inner::FallbackInner;
 pub(crate) use self::instances::Instances;
 use self::last_known::LastKnown;
+pub use self::on_failure::OnFailure;
 use self::part::Part;
-pub(crate) use self::table::ChargeStamp;
 use self::table::LocalTable;
-use crate::algorithm::{Answer, Before, Record};
-use crate::background::Background;
+pub(crate) use self::table::ReconcileStamp;
+use crate::background::{Background, JobSlot};
 use crate::breaker::Breaker;
 use crate::clock::Clock;
-use crate::connection::Deadline;
 use crate::decision::Decision;
 use crate::observer::Observer;
 use crate::quota::Quota;
-use crate::store::{Item, Store, Target, Write};
+use crate::reference::{Answer, Before};
+use crate::store::{Item, Store, Target};
 
 #[derive(Clone)]
 pub(crate) struct Fallback(Arc<FallbackInner>);
-
-struct FallbackInner {
-    store: Arc<Store>,
-    breaker: Arc<Breaker>,
-    clock: Clock,
-    deadline: Duration,
-    observer: Option<Arc<dyn Observer>>,
-    instances: Instances,
-    last_known: LastKnown,
-    table: LocalTable,
-    background: Arc<Background>,
-    reconciliation: reconcile::Reconciliation,
-}
 
 /// The settings of a fallback.
 pub(crate) struct Settings {
@@ -72,17 +64,19 @@ impl Fallback {
             last_known: LastKnown::new(max_keys),
             table: LocalTable::new(max_keys),
             background,
-            reconciliation: reconcile::Reconciliation::default(),
+            heartbeats: JobSlot::default(),
+            reconciling: JobSlot::default(),
+            round: Mutex::default(),
         }))
     }
 
     /// Starts the heartbeats by which instances count each other, unless they are running.
     #[inline]
     pub(crate) fn ensure_counted(&self) {
-        instances::ensure_counted(&self.0);
+        heartbeat::ensure_running(&self.0);
     }
 
-    /// Charges the store for units admitted here, before a shutdown.
+    /// Reconciles the units admitted here, before a shutdown.
     pub(crate) async fn reconcile_before_shutdown(&self, ends: Instant) {
         self.0.reconcile_before_shutdown(ends).await;
     }
@@ -115,7 +109,7 @@ impl Fallback {
         let outcome = shared.table.take(&parts, n, now_us, warm);
         let passes = n > 0 && outcome.k > 0;
         if passes {
-            reconcile::ensure_started(shared);
+            reconcile::ensure_running(shared);
         }
         let answer =
             |(at, part): (usize, &Part<'_>)| (part.answer(n, at, &outcome), part.stamp_us(at, &outcome));
@@ -127,35 +121,20 @@ impl Fallback {
 /// # Reservations that the fallback admitted
 impl Fallback {
     /// Returns the stamp by which units that were just admitted can be given back.
-    pub(crate) fn stamp(&self, target: &Target) -> Option<ChargeStamp> {
+    pub(crate) fn stamp(&self, target: &Target) -> Option<ReconcileStamp> {
         self.0.table.stamp(target)
     }
 
-    /// Gives back units that were admitted here with the stamp `admitted_us`. Returns the stamp of the
-    /// store's charge for them, if it was charged: then they have to be given back there.
+    /// Gives back units that were admitted here with the stamp `admitted_us`. Returns the store's stamp for
+    /// them, if they were reconciled: then they have to be given back there.
     pub(crate) fn give_back(
         &self,
         target: &Target,
-        stamp: &ChargeStamp,
+        stamp: &ReconcileStamp,
         units: u64,
         admitted_us: u64,
     ) -> Option<u64> {
         self.0.table.give_back(target, stamp, units, admitted_us, self.0.clock.now_us())
-    }
-}
-
-impl FallbackInner {
-    /// Called when the store was charged `units` with the stamp `charged_us`, or will never take the
-    /// charge (`None`).
-    async fn settle(&self, target: &Target, units: u64, charged_us: Option<u64>) {
-        let note =
-            |share: &Quota, record: &Record| self.last_known.note_record(target, share, record, &self.clock);
-        let excess = self.table.settle(target, units, charged_us, self.clock.now_us(), note);
-        if excess > 0 {
-            let give_back = Write::Refund { units: excess, stamp_us: charged_us };
-            // A lost refund admits too few.
-            let _ = self.store.write(target, give_back, Deadline::new(self.deadline)).await;
-        }
     }
 }
 

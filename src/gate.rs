@@ -1,21 +1,22 @@
 //! The gate: a named quota, and the calls that charge it, refund it and read it.
 
-mod effective;
-
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::MAX_DEBT;
 use crate::as_key::AsKey;
-use crate::check::{Check, CheckRef};
+use crate::check::Check;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::lease::{self, Lease, LeaseStats, Leases};
-use crate::limiter::{Core, OnFailure};
+use crate::fallback::OnFailure;
+use crate::lease::{Lease, LeaseStats};
+use crate::pipeline::Pipeline;
 use crate::quota::Quota;
+use crate::request::{GateSpec, Request};
 use crate::reservation::Reservation;
 use crate::sharded_arc::ShardedArc;
-use crate::store::{GateInfo, Target, Write};
+use crate::store::{GateInfo, Write};
 
 /// A named quota on a limiter: the object that a service keeps and calls. Returned by
 /// [`Limiter::gate`](crate::Limiter::gate). Cheap to clone.
@@ -29,24 +30,21 @@ use crate::store::{GateInfo, Target, Write};
 /// charged.
 #[derive(Clone)]
 pub struct Gate {
-    pub(crate) core: Arc<Core>,
-    info: Result<Arc<ShardedArc<GateInfo>>, Error>,
-    pub(crate) on_failure: OnFailure,
-    /// Shadow mode: decides and charges as usual, but a denied check is admitted.
-    pub(crate) is_shadow: bool,
-    leases: Option<Arc<Leases>>,
+    pub(crate) pipeline: Arc<Pipeline>,
+    pub(crate) spec: GateSpec,
 }
 
 /// # Checks
 impl Gate {
-    pub(crate) fn new(core: &Arc<Core>, name: &str, quota: Quota) -> Self {
-        Self {
-            core: core.clone(),
-            info: core.gate_info(name, quota).map(|info| Arc::new(ShardedArc::new(|| info.clone()))),
-            on_failure: core.on_failure,
+    pub(crate) fn new(pipeline: &Arc<Pipeline>, name: &str, quota: Quota) -> Self {
+        let info = pipeline.gate_info(name, quota);
+        let spec = GateSpec {
+            info: info.map(|info| Arc::new(ShardedArc::new(info))),
+            on_failure: pipeline.on_failure,
             is_shadow: false,
             leases: None,
-        }
+        };
+        Self { pipeline: pipeline.clone(), spec }
     }
 
     /// Checks one unit for this key. Charges it if admitted; a denial charges nothing.
@@ -66,9 +64,9 @@ impl Gate {
     /// # Errors
     ///
     /// As [`check`](Self::check); [`Error::is_over_capacity`] if the cost is above the quota's limit, so that
-    /// the check can never be admitted.
+    /// the check can never be admitted, and the gate is not in [shadow mode](Self::shadow).
     pub async fn check_cost(&self, key: impl AsKey, cost: u64) -> Result<Decision, Error> {
-        self.decide(&CheckRef::new(self, &key.as_key(), cost)).await
+        self.pipeline.check(&Request::new(&self.spec, &key.as_key(), cost)).await
     }
 
     /// Checks one unit for this key with the state that this process has. Never waits and needs no runtime.
@@ -84,17 +82,7 @@ impl Gate {
     /// Does the same as [`try_check`](Self::try_check) for `cost` units. Returns `None` for a cost of 0.
     #[inline]
     pub fn try_check_cost(&self, key: impl AsKey, cost: u64) -> Option<Decision> {
-        let key = &key.as_key();
-        if self.core.has_overrides() {
-            return self.try_with_overrides(key, cost);
-        }
-        self.try_by_itself(key, cost)
-    }
-
-    #[inline]
-    fn try_by_itself(&self, key: &[u8], cost: u64) -> Option<Decision> {
-        let leased = self.leases.as_ref().and_then(|leases| self.core.spend(leases, key, cost));
-        leased.or_else(|| self.core.cached_denial(CheckRef::new(self, key, cost)))
+        self.pipeline.try_check(&self.spec, &key.as_key(), cost)
     }
 
     /// Checks one unit for each of these keys, in order and independently of each other.
@@ -107,8 +95,8 @@ impl Gate {
     ) -> Vec<Result<Decision, Error>> {
         let keys: Vec<K> = keys.into_iter().collect();
         let keys: Vec<_> = keys.iter().map(AsKey::as_key).collect();
-        let checks: Vec<_> = keys.iter().map(|key| CheckRef::new(self, key, 1)).collect();
-        self.core.check_each(&checks).await
+        let requests = keys.iter().map(|key| Request::new(&self.spec, key, 1)).collect();
+        self.pipeline.check_each(requests).await
     }
 
     /// Returns the decision that [`check`](Self::check) would make, without charging. Starts no window and
@@ -135,16 +123,16 @@ impl Gate {
     /// Dropping the future before the turn has come gives the place in the queue back.
     pub async fn until_allowed(&self, key: impl AsKey, max_wait: Duration) -> Result<Decision, Error> {
         let key = &key.as_key();
-        let waited = self.core.stopwatch();
+        let waited = self.pipeline.stopwatch();
         loop {
-            let left = max_wait.saturating_sub(waited());
-            let gate = self.effective_gate(key);
-            let check = CheckRef { max_delay: Some(left), ..CheckRef::new(&gate, key, 1) };
-            let decision = gate.decide(&check).await?;
+            let left = max_wait.saturating_sub(waited.elapsed());
+            let gate = self.effective(key);
+            let request = Request { max_delay: Some(left), ..Request::new(&gate, key, 1) };
+            let decision = self.pipeline.check(&request).await?;
             if decision.is_allowed() {
                 if decision.delay() > Duration::ZERO {
-                    let slot = QueueSlot::new(&gate, key, &decision);
-                    self.core.sleep(decision.delay()).await;
+                    let slot = QueueSlot::new(&self.pipeline, Request::new(&gate, key, 1), &decision);
+                    self.pipeline.sleep(decision.delay()).await;
                     slot.reached();
                 }
                 return Ok(decision);
@@ -159,7 +147,7 @@ impl Gate {
             if until_allowed > left || left.is_zero() {
                 return Ok(decision);
             }
-            self.core.sleep(until_retry).await;
+            self.pipeline.sleep(until_retry).await;
         }
     }
 
@@ -170,15 +158,19 @@ impl Gate {
     ///
     /// As [`check_cost`](Self::check_cost).
     pub async fn reserve(&self, key: impl AsKey, cost: u64) -> Result<Reservation, Error> {
-        let key = &key.as_key();
-        let check = self.effective_gate(key).key(key).cost(cost);
+        let check = self.key(key).cost(cost).effective();
         let decision = check.clone().check().await?;
         Ok(Reservation::new(check, decision))
     }
 
     /// Returns a check with options to set, or to pass to [`check_all`](crate::Limiter::check_all).
     pub fn key(&self, key: impl AsKey) -> Check {
-        Check::new(self, &key.as_key())
+        Check::new(&self.pipeline, Request::new(&self.spec, &key.as_key(), 1).into_owned())
+    }
+
+    /// Returns the settings that decide this key now.
+    fn effective(&self, key: &[u8]) -> Cow<'_, GateSpec> {
+        self.pipeline.effective(&self.spec, key)
     }
 }
 
@@ -194,7 +186,9 @@ impl Gate {
     /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn refund(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
         let units = units.min(MAX_DEBT);
-        self.write_effective(&key.as_key(), Write::Refund { units, stamp_us: None }).await
+        self.pipeline
+            .write_effective(&self.spec, &key.as_key(), Write::Refund { units, stamp_us: None })
+            .await
     }
 
     /// Charges `units` without a check. Units beyond the limit are stored as debt (up to 2^49 ticks or 2^52
@@ -205,7 +199,7 @@ impl Gate {
     /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn penalize(&self, key: impl AsKey, units: u64) -> Result<(), Error> {
         let units = units.min(MAX_DEBT);
-        self.write_effective(&key.as_key(), Write::Penalize { units }).await
+        self.pipeline.write_effective(&self.spec, &key.as_key(), Write::Penalize { units }).await
     }
 
     /// Denies every check of this key for `duration` (at most 17 years), regardless of its usage. Units that
@@ -216,7 +210,7 @@ impl Gate {
     /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn block(&self, key: impl AsKey, duration: Duration) -> Result<(), Error> {
         let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).clamp(1, MAX_DEBT);
-        self.write_wherever(&key.as_key(), Write::Block { for_us }).await
+        self.pipeline.write_all_states(&self.spec, &key.as_key(), Write::Block { for_us }).await
     }
 
     /// Lifts a block. The usage stays.
@@ -225,7 +219,7 @@ impl Gate {
     ///
     /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn unblock(&self, key: impl AsKey) -> Result<(), Error> {
-        self.write_wherever(&key.as_key(), Write::Block { for_us: 0 }).await
+        self.pipeline.write_all_states(&self.spec, &key.as_key(), Write::Block { for_us: 0 }).await
     }
 
     /// Removes the state of the key, including a block.
@@ -235,10 +229,10 @@ impl Gate {
     /// As [`check`](Self::check), regardless of [`OnFailure`].
     pub async fn reset(&self, key: impl AsKey) -> Result<(), Error> {
         let key = &key.as_key();
-        if let Some(leases) = &self.leases {
+        if let Some(leases) = &self.spec.leases {
             leases.forget(key);
         }
-        self.write_wherever(key, Write::Reset).await
+        self.pipeline.write_all_states(&self.spec, key, Write::Reset).await
     }
 }
 
@@ -249,13 +243,22 @@ impl Gate {
     /// Default: the limiter's.
     #[must_use]
     pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
-        self.on_failure = on_failure;
+        self.spec.on_failure = on_failure;
         self
     }
 
-    #[cfg(feature = "rules")]
-    pub(crate) fn shadow(mut self, is_shadow: bool) -> Self {
-        self.is_shadow = is_shadow;
+    /// Sets shadow mode: decides and charges every check as usual, and admits it even if denied
+    /// ([`Decision::is_shadow`]). A check that the gate cannot decide is admitted too
+    /// ([`Source::Open`](crate::Source::Open)). Errors remain only for a limiter that was shut down and for an
+    /// invalid configuration.
+    ///
+    /// An operator can [switch](crate::Control::switch) any gate to the same mode. A gate that is switched
+    /// closed denies, also if it is in shadow mode.
+    ///
+    /// Default: false.
+    #[must_use]
+    pub fn shadow(mut self, is_shadow: bool) -> Self {
+        self.spec.is_shadow = is_shadow;
         self
     }
 
@@ -269,10 +272,10 @@ impl Gate {
     /// quotas that count denied checks cannot be leased: every check is then an error ([`Error::is_config`]).
     #[must_use]
     pub fn leased(mut self, lease: Lease) -> Self {
-        let leasable = self.info().and_then(|info| lease::check_leasable(&info.quota));
+        let leasable = self.info().and_then(|info| Lease::check_quota(&info.quota));
         match leasable {
-            Ok(()) => self.leases = self.info().ok().and_then(|info| self.core.lease(lease, info)),
-            Err(error) => self.info = Err(error),
+            Ok(()) => self.spec.leases = self.info().ok().and_then(|info| self.pipeline.lease(lease, info)),
+            Err(error) => self.spec.info = Err(error),
         }
         self
     }
@@ -281,7 +284,7 @@ impl Gate {
     /// lease, so call it for metrics, not for each check.
     #[must_use]
     pub fn lease_stats(&self) -> LeaseStats {
-        self.leases.as_ref().map(|leases| leases.stats()).unwrap_or_default()
+        self.spec.leases.as_ref().map(|leases| leases.stats()).unwrap_or_default()
     }
 
     /// Returns the gate's name, or `None` if the given name is invalid.
@@ -290,72 +293,57 @@ impl Gate {
         self.info().ok().map(|info| &*info.name)
     }
 
+    /// Returns the gate's own quota, or `None` if the given name is invalid.
+    #[must_use]
+    pub fn quota(&self) -> Option<Quota> {
+        self.info().ok().map(|info| info.quota)
+    }
+
     /// Returns the Redis key of a key's state, for use with `redis-cli`.
     ///
     /// # Errors
     ///
     /// [`Error::is_config`] if the gate's name is invalid.
     pub fn redis_key(&self, key: impl AsKey) -> Result<String, Error> {
-        Ok(Target::new(self.info()?, &key.as_key(), None).redis_key)
+        Ok(Request::new(&self.spec, &key.as_key(), 0).target()?.redis_key)
     }
 
     pub(crate) fn info(&self) -> Result<&Arc<GateInfo>, Error> {
-        match &self.info {
-            Ok(infos) => Ok(infos.mine()),
-            Err(error) => Err(error.clone()),
-        }
-    }
-
-    pub(crate) async fn decide(&self, check: &CheckRef<'_>) -> Result<Decision, Error> {
-        if self.core.has_overrides() {
-            return Box::pin(self.decide_with_overrides(check)).await;
-        }
-        self.decide_by_itself(check).await
-    }
-
-    async fn decide_by_itself(&self, check: &CheckRef<'_>) -> Result<Decision, Error> {
-        match &self.leases {
-            Some(leases) if self.info()?.prefix.is_under_its_own_hash_tag(check.key, check.colocate_with) => {
-                self.core.check_leased(leases, check).await
-            }
-            _ => self.core.check(check).await,
-        }
+        self.spec.info()
     }
 }
 
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.info() {
-            Ok(info) => write!(f, "Gate({:?}, {})", info.name, info.quota),
-            Err(error) => write!(f, "Gate({error})"),
-        }
+        self.spec.fmt(f)
     }
 }
 
 /// A place in a leaky bucket's queue, returned when the caller drops its future.
-struct QueueSlot {
-    check: Option<Check>,
+struct QueueSlot<'a> {
+    pipeline: &'a Arc<Pipeline>,
+    request: Option<Request<'a>>,
     stamp_us: u64,
 }
 
-impl QueueSlot {
-    fn new(gate: &Gate, key: &[u8], decision: &Decision) -> Self {
+impl<'a> QueueSlot<'a> {
+    fn new(pipeline: &'a Arc<Pipeline>, request: Request<'a>, decision: &Decision) -> Self {
         let is_held = matches!(decision.source(), Source::Redis | Source::Memory);
-        Self { check: is_held.then(|| gate.key(key)), stamp_us: decision.stamp_us }
+        Self { pipeline, request: is_held.then_some(request), stamp_us: decision.stamp_us }
     }
 
     fn reached(mut self) {
-        self.check = None;
+        self.request = None;
     }
 }
 
-impl Drop for QueueSlot {
+impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
         // Drop cannot await, so a background job gives the place back.
-        if let Some(check) = self.check.take() {
-            let core = check.gate.core.clone();
+        if let Some(request) = self.request.take() {
+            let (pipeline, request) = (self.pipeline.clone(), request.into_owned());
             let give_back = Write::Refund { units: 1, stamp_us: Some(self.stamp_us) };
-            core.spawn(async move { drop(check.gate.core.write(check.as_ref(), give_back).await) });
+            self.pipeline.spawn(async move { drop(pipeline.write(&request, give_back).await) });
         }
     }
 }

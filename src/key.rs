@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 
 pub(crate) use self::hash_tag::{HASH_TAGS, HashTag};
 use crate::error::Error;
-use crate::quota::{Kind, Micros, Quota};
+use crate::quota::Quota;
 
 /// The format version of a key's state. Every change of the format increments it, so that two versions of
 /// tidegate never read each other's state during a rollout.
@@ -189,14 +189,14 @@ impl Keyspace {
         }
     }
 
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "admin")]
     pub(crate) fn namespace(&self) -> &str {
         &self.namespace
     }
 
-    /// Returns a key with any hash tag and as few parts.
-    #[cfg(feature = "cli")]
-    pub(crate) fn somewhere(&self, hash_tag: HashTag) -> String {
+    /// Returns a key that is never written, with this hash tag: a call for it finds the node of the tag.
+    #[cfg(feature = "admin")]
+    pub(crate) fn probe_key(&self, hash_tag: HashTag) -> String {
         format!("{}:{LAYOUT}:{{{}}}", self.namespace, hash_tag.tag())
     }
 
@@ -215,8 +215,8 @@ impl Keyspace {
     }
 
     /// Returns the forms that a key can have in Redis: states from before a secret was set are in the clear.
-    #[cfg(feature = "cli")]
-    pub(crate) fn written(&self, key: &[u8]) -> Vec<String> {
+    #[cfg(feature = "admin")]
+    pub(crate) fn stored_forms(&self, key: &[u8]) -> Vec<String> {
         let clear = KeyMode::Clear.encoded(key);
         match &self.mode {
             KeyMode::Clear => vec![clear],
@@ -229,16 +229,9 @@ impl Keyspace {
         Self::check_gate_name(gate)?;
         let algorithm = quota.algorithm();
         let mut text = format!("{}:{LAYOUT}:{gate}:{algorithm}", self.namespace);
-        let _ = match *quota.kind() {
-            Kind::TokenBucket(_) | Kind::LeakyBucket(_) => Ok(()),
-            Kind::FixedWindow(fixed) => match fixed.aligned_us {
-                None => write!(text, "/{}", Micros(fixed.window_us)),
-                Some(0) => write!(text, "/{}@clock", Micros(fixed.window_us)),
-                Some(offset) => write!(text, "/{}@clock+{}", Micros(fixed.window_us), Micros(offset)),
-            },
-            Kind::SlidingLog(log) => write!(text, "/{}", Micros(log.window_us)),
-            Kind::SlidingCounter(counter) => write!(text, "/{}", Micros(counter.window_us)),
-        };
+        if let Some(window) = quota.kind().algorithm().window() {
+            let _ = write!(text, "/{window}");
+        }
         text.push(':');
         Ok(Prefix { text, mode: self.mode.clone(), is_spread: self.is_spread })
     }

@@ -1,18 +1,71 @@
-#![doc = include_str!("../README.md")]
-//! # Guide
+#![cfg_attr(docsrs, feature(doc_cfg))]
+//! Rate limits that a whole fleet shares. State lives in Redis, and every decision is one atomic step.
 //!
-//! The module [`guide`] holds the pages of the guide.
+//! ```
+//! use tidegate::{Error, Limiter, Quota, Rate};
+//!
+//! const LOGIN: Quota = Quota::token_bucket(5, Rate::per_minute(5)); // an invalid quota does not compile
+//!
+//! #[tokio::main]
+//! async fn main() -> Result<(), Error> {
+//!     let limiter = Limiter::in_memory(); // in a fleet: Limiter::open("redis://…")?
+//!     let login = limiter.gate("login", LOGIN);
+//!
+//!     let decision = login.check("user:42").await?;
+//!     assert!(decision.is_allowed());
+//!     assert_eq!(decision.remaining(), 4);
+//!     Ok(())
+//! }
+//! ```
+//!
+//! A [`Limiter`] owns the connection to Redis and the work in the background. A [`Gate`] is a named limit:
+//! all processes share its counts. A [`Quota`] is an algorithm with its numbers. A [`Decision`] tells whether
+//! the check was admitted, how many units are left, and when to try again.
+//!
+//! The module [`guide`] has a page per subject, from [the first service](guide::getting_started) to
+//! [what happens when Redis fails](guide::failures). The crate `tidegate-http` is a layer in front of tower
+//! services, `tidegate-rules` reads limits from files, and `tidegate-cli` is the operators' program.
+//!
+//! # Features
+//!
+//! None is on by default.
+//!
+//! | feature | adds |
+//! | --- | --- |
+//! | `admin` | `admin`: inspects and changes the state in Redis, for operators' tools |
+//! | `cluster` | `Builder::cluster`: Redis Cluster |
+//! | `http` | keys of the types of the crates `http` and `bytes`, such as `HeaderValue` |
+//! | `metrics` | `metrics`: metrics for any recorder of the `metrics` facade |
+//! | `serde` | `Serialize` and `Deserialize` for [`Quota`] and [`Rate`], `Serialize` for [`Decision`] |
+//! | `tls` | `rediss://` with rustls and ring |
+//! | `tracing` | a span for each check, and events |
+//!
+//! # For crates that extend tidegate
+//!
+//! | module | contents |
+//! | --- | --- |
+//! | [`algorithm`] | the numbers of a quota, the state of a key, and the arithmetic between them |
+//! | [`reference`](mod@reference) | the decisions of the scripts as integer arithmetic without I/O, for replays and conformance tests |
+//! | [`script`] | the Lua scripts |
+//! | `admin` (feature `admin`) | finds, reads and changes the state in Redis |
+//!
+//! Layers in front of services need [`Limiter::check_each`], [`Reservation`], [`AllDecision::of_each`] and
+//! [`Decision::uncounted`], as `tidegate-http` and `tidegate-rules` do.
 //!
 //! # Layout
 //!
-//! Modules import only from the lines below them:
+//! Modules import only from their own line and the lines below:
 //!
 //! ```text
 //! guide                                  the pages of docs/guide
 //!         |
-//! http, rules, inspect                   in front of services and clients; limits from files; for operators
+//! builder, admin                         opening a limiter; for operators
 //!         |
-//! limiter, control, gate, check, reservation    the objects and checks of a service
+//! limiter, control, gate, check, reservation    the objects of a service
+//!         |
+//! pipeline                               the path of a check, in call order
+//!         |
+//! request                                a check on that path
 //!         |
 //! lease                                  units that this process has taken in advance
 //!         |
@@ -26,23 +79,25 @@
 //!         |
 //! batch                                  many callers, one call
 //!         |
-//! store (redis | memory)                 where state lives
+//! store (redis | memory | stub)          where state lives
 //!         |
-//! algorithm, script, connection          arithmetic, scripts, transport
+//! connection                             transport
 //!         |
 //! metrics, most_denied, trace            observability
 //!         |
-//! quota, decision, health, key, as_key, error, keyed_hash, gate_name, sharded_arc, clock, observer, background, sync
+//! reference, algorithm, script, quota, decision, health, key, as_key, error, keyed_hash, gate_name, sharded_arc, generations, clock, observer, background, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
 
-#[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
-mod algorithm;
+#[cfg(feature = "admin")]
+pub mod admin;
+pub mod algorithm;
 mod as_key;
 mod background;
 mod batch;
 mod breaker;
+mod builder;
 mod check;
 mod clock;
 mod connection;
@@ -53,13 +108,9 @@ mod error;
 mod fallback;
 mod gate;
 mod gate_name;
+mod generations;
 pub mod guide;
 mod health;
-#[cfg(feature = "tower")]
-pub mod http;
-#[cfg(feature = "cli")]
-#[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
-mod inspect;
 mod key;
 mod keyed_hash;
 mod lease;
@@ -69,12 +120,12 @@ pub mod metrics;
 mod most_denied;
 mod observer;
 mod overrides;
+mod pipeline;
 pub mod quota;
+pub mod reference;
+mod request;
 mod reservation;
-#[cfg(feature = "rules")]
-pub mod rules;
-#[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
-mod script;
+pub mod script;
 mod sharded_arc;
 mod store;
 mod sync;
@@ -84,31 +135,21 @@ mod trace;
 pub use deadpool_redis;
 
 pub use self::as_key::{AsKey, KeyBytes};
+pub use self::builder::Builder;
 pub use self::check::Check;
-pub use self::clock::ManualClock;
+pub use self::clock::{ManualClock, Stopwatch};
 pub use self::control::Control;
 pub use self::decision::{AllDecision, Decision, Source};
 pub use self::error::Error;
+pub use self::fallback::OnFailure;
 pub use self::gate::Gate;
 pub use self::health::Health;
 pub use self::key::KeyMode;
 pub use self::lease::{Lease, LeaseStats};
-pub use self::limiter::{Builder, Limiter, OnFailure, Stub};
+pub use self::limiter::Limiter;
 pub use self::most_denied::{DeniedKey, MostDenied};
 pub use self::observer::Observer;
 pub use self::overrides::{Override, Switch};
 pub use self::quota::{Quota, Rate};
 pub use self::reservation::Reservation;
-
-/// Internals for the tests, demo, benches and command line of this repository. Not public: may change in any
-/// release.
-#[doc(hidden)]
-pub mod internals {
-    pub use crate::algorithm::*;
-    #[cfg(feature = "cli")]
-    pub use crate::inspect::*;
-    pub use crate::quota::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
-    pub mod script {
-        pub use crate::script::*;
-    }
-}
+pub use self::store::Stub;

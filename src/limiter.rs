@@ -1,49 +1,20 @@
 //! The limiter: one store, and the settings that its gates share.
 
-mod builder;
-mod check_all;
-mod core;
-
+use std::borrow::Borrow;
 use std::sync::Arc;
+use std::time::Duration;
 
-pub use self::builder::{Builder, Stub};
-#[cfg(feature = "rules")]
-pub(crate) use self::core::CLOSED_RETRY_US;
-pub(crate) use self::core::Core;
 use crate::check::Check;
-use crate::clock::{Clock, ManualClock};
+use crate::clock::Stopwatch;
 use crate::control::Control;
-use crate::decision::AllDecision;
+use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
 use crate::gate::Gate;
 use crate::health::Health;
+use crate::observer::Observer;
+use crate::pipeline::Pipeline;
 use crate::quota::Quota;
-
-/// The failure policy: the result of a check that Redis does not answer in time.
-///
-/// Default: [`OnFailure::Local`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnFailure {
-    /// This process decides alone, within its share of the quota. Of I [instances](Builder::instances), each
-    /// has an I-th of the capacity and of the rate, or an I-th of the window's limit, rounded up.
-    /// [`source`](crate::Decision::source) is `local`.
-    ///
-    /// It starts from the last known state, and charges Redis afterwards for the units that it admitted. So a
-    /// fleet admits at most I shares more than the quota for each outage: about one limit.
-    ///
-    /// A cost above the share is denied, since only Redis can admit it. Its
-    /// [`retry_after`](crate::Decision::retry_after) is when the whole quota would have room for it if every
-    /// process had used as large a part of its share, and at least one second: Redis is probed that often.
-    #[default]
-    Local,
-    /// Returns the error. The caller decides.
-    Error,
-    /// Admits the check; [`source`](crate::Decision::source) is `open`.
-    Open,
-    /// Denies the check, with a retry time of one second; `source` is `closed`.
-    Closed,
-}
+use crate::request::Request;
 
 /// Rate limits over one store. Cheap to clone; clones share everything.
 ///
@@ -52,68 +23,18 @@ pub enum OnFailure {
 /// The connection is made when first needed and shared by all callers. It lives on a multi-thread tokio
 /// runtime of the callers, where a round trip costs no switch of threads. If they have none, it lives on a
 /// background thread of the limiter. When a multi-thread runtime ends or all its workers are blocked, the
-/// connection counts as lost: after the [deadline](Builder::deadline) if it was in use, after 1.25 s if it
+/// connection counts as lost: after the [deadline](crate::Builder::deadline) if it was in use, after 1.25 s if it
 /// was being made. The next call reconnects. Checks that waited for it get the failure policy.
 ///
 /// The background thread starts with the first check and ends with the limiter. It probes an unavailable
-/// Redis, follows operators' overrides, sends heartbeats, keeps [leases](crate::Gate::leased), and charges
-/// Redis for units admitted during an outage. So a process may use several runtimes, one for each call, or
+/// Redis, follows operators' overrides, sends heartbeats, keeps [leases](crate::Gate::leased), and
+/// reconciles units admitted during an outage. So a process may use several runtimes, one for each call, or
 /// one that is polled only inside `block_on`: at most 2 s after Redis is back or an operator's change, all
 /// decisions follow it. A multi-thread runtime that lives as long as the process is the fastest choice. An
-/// [observer](Builder::observer) that blocks holds up the background thread.
+/// [observer](crate::Builder::observer) that blocks holds up the background thread.
 #[derive(Clone, Debug)]
 pub struct Limiter {
-    pub(crate) core: Arc<Core>,
-}
-
-/// # Opening a limiter
-impl Limiter {
-    /// Returns a limiter on the Redis at `url`, such as `redis://127.0.0.1:6379` or
-    /// `redis://user:password@host:6379/0`. Does not connect yet, and does not fail if Redis is down: use
-    /// [`ready`](Self::ready) for that.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_config`] if the URL is invalid.
-    pub fn open(url: &str) -> Result<Self, Error> {
-        Self::builder().url(url).build()
-    }
-
-    /// Returns a limiter on the Redis of an existing pool. It removes one connection from the pool
-    /// permanently, when first needed.
-    #[must_use]
-    pub fn from_pool(pool: deadpool_redis::Pool) -> Self {
-        Self::expect_defaults(Self::builder().pool(pool))
-    }
-
-    /// Returns a limiter in this process's memory, for up to 100,000 keys. It has the same semantics, shares
-    /// nothing with other processes, and needs no server.
-    #[must_use]
-    pub fn in_memory() -> Self {
-        Self::expect_defaults(Self::builder().in_memory())
-    }
-
-    /// Returns an [`in_memory`](Self::in_memory) limiter with a clock that a test moves.
-    #[must_use]
-    pub fn in_memory_with(clock: ManualClock) -> Self {
-        Self::expect_defaults(Self::builder().in_memory().clock(Clock::Manual(clock)))
-    }
-
-    /// Returns a limiter that gives every check the same result, for tests of surrounding code.
-    #[must_use]
-    pub fn stub(stub: Stub) -> Self {
-        Self::expect_defaults(Self::builder().stub(stub))
-    }
-
-    /// Returns a builder with all settings.
-    pub fn builder() -> Builder {
-        Builder::default()
-    }
-
-    fn expect_defaults(builder: Builder) -> Self {
-        #[expect(clippy::expect_used, reason = "only settings of the user's can be wrong")]
-        builder.build().expect("the defaults are right")
-    }
+    pub(crate) pipeline: Arc<Pipeline>,
 }
 
 /// # Using a limiter
@@ -125,7 +46,7 @@ impl Limiter {
     /// error. [`try_gate`](Self::try_gate) returns that error here.
     #[must_use]
     pub fn gate(&self, name: &str, quota: Quota) -> Gate {
-        Gate::new(&self.core, name, quota)
+        Gate::new(&self.pipeline, name, quota)
     }
 
     /// Returns a [`gate`](Self::gate) whose name is known only at run time.
@@ -139,7 +60,8 @@ impl Limiter {
     }
 
     /// Decides several checks in one atomic step: all are admitted and charged, or none is. Two checks of the
-    /// same key and gate count as one check with the sum of their costs.
+    /// same key and gate count as one check with the sum of their costs. A gate in shadow mode denies nothing:
+    /// it is checked on its own at the same time, and charged even if another gate denies.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -161,15 +83,56 @@ impl Limiter {
     /// As [`Gate::check`]; [`Error::is_config`] if there is no check or more than 128, if a gate belongs to
     /// another limiter, if two gates of one name have different quotas, or if keys are in different slots of
     /// a Redis Cluster ([`Check::colocate_with`]).
-    pub async fn check_all(&self, checks: impl IntoIterator<Item = Check>) -> Result<AllDecision, Error> {
-        self.core.check_all(checks.into_iter().collect()).await
+    pub async fn check_all<C: Borrow<Check>>(
+        &self,
+        checks: impl IntoIterator<Item = C>,
+    ) -> Result<AllDecision, Error> {
+        let checks: Vec<C> = checks.into_iter().collect();
+        self.pipeline.check_all(self.requests(&checks)?).await
+    }
+
+    /// Returns the decision that [`check_all`](Self::check_all) would make, without charging.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_all`](Self::check_all).
+    pub async fn peek_all<C: Borrow<Check>>(
+        &self,
+        checks: impl IntoIterator<Item = C>,
+    ) -> Result<AllDecision, Error> {
+        let checks: Vec<C> = checks.into_iter().collect();
+        self.pipeline.peek_all(self.requests(&checks)?).await
+    }
+
+    /// Decides several checks in as few round trips as possible, in order and independently of each other. Spends
+    /// no [leased](Gate::leased) units. A check that fails does not fail the others; but if a gate belongs to
+    /// another limiter, no check is made, and each result is that error.
+    pub async fn check_each<C: Borrow<Check>>(
+        &self,
+        checks: impl IntoIterator<Item = C>,
+    ) -> Vec<Result<Decision, Error>> {
+        let checks: Vec<C> = checks.into_iter().collect();
+        match self.requests(&checks) {
+            Ok(requests) => self.pipeline.check_each(requests).await,
+            Err(error) => checks.iter().map(|_| Err(error.clone())).collect(),
+        }
+    }
+
+    /// Returns the requests of checks that belong to this limiter.
+    fn requests<'a, C: Borrow<Check>>(&self, checks: &'a [C]) -> Result<Vec<Request<'a>>, Error> {
+        let checks = checks.iter().map(Borrow::borrow);
+        let request = |check: &'a Check| match Arc::ptr_eq(&check.pipeline, &self.pipeline) {
+            true => Ok(check.request.borrowed()),
+            false => Err(check.request.with_context(Error::config("this gate belongs to another limiter"))),
+        };
+        checks.map(request).collect()
     }
 
     /// Returns the operators' interface: a gate's switch and a key's quota, for all processes of the
     /// namespace.
     #[must_use]
     pub fn control(&self) -> Control {
-        Control::new(&self.core)
+        Control::new(&self.pipeline)
     }
 
     /// Tests Redis once with a peek: it responds, accepts the credentials, and permits scripts and reads.
@@ -179,7 +142,7 @@ impl Limiter {
     ///
     /// [`Error::is_unavailable`] if the peek fails.
     pub async fn ready(&self) -> Result<(), Error> {
-        self.core.ready().await
+        self.pipeline.ready().await
     }
 
     /// Returns the state of the circuit breaker, the number of processes, the server's version, and warnings:
@@ -188,14 +151,58 @@ impl Limiter {
     /// Sends INFO (permission `+info`) and a script, also while the breaker is open. Waits for the deadline
     /// at most.
     pub async fn health(&self) -> Health {
-        self.core.health().await
+        self.pipeline.health().await
     }
 
-    /// Gives leases back, charges Redis for units admitted during an outage, then closes the connection.
-    /// Takes at most 6 s, and about 1 s if Redis does not answer; units that could not be charged are
-    /// reported to the [observer](Builder::observer) as a failure of their gate. Checks in flight get their
-    /// answer or an error. Later checks get an error ([`Error::is_shut_down`]), regardless of [`OnFailure`].
+    /// Gives leases back, reconciles units admitted during an outage, then closes the connection. Takes at
+    /// most 6 s, and about 1 s if Redis does not answer; units that could not be reconciled are reported to
+    /// the [observer](crate::Builder::observer) as a failure of their gate. Checks in flight get their answer
+    /// or an error. Later checks get an error ([`Error::is_shut_down`]), regardless of
+    /// [`OnFailure`](crate::OnFailure).
     pub async fn shutdown(&self) {
-        self.core.shutdown().await;
+        self.pipeline.shutdown().await;
+    }
+}
+
+/// # For layers in front of services
+impl Limiter {
+    /// Returns whether both are clones of one limiter.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.pipeline, &other.pipeline)
+    }
+
+    /// Returns the observer of the limiter, to notify it of events outside of the limiter.
+    #[must_use]
+    pub fn observer(&self) -> Option<&dyn Observer> {
+        self.pipeline.observer()
+    }
+
+    /// Sleeps on the limiter's clock: with an in-memory limiter of a [`ManualClock`](crate::ManualClock), until
+    /// a test has moved it.
+    pub async fn sleep(&self, duration: Duration) {
+        self.pipeline.sleep(duration).await;
+    }
+
+    /// Returns a stopwatch on the clock of [`sleep`](Self::sleep).
+    #[must_use]
+    pub fn stopwatch(&self) -> Stopwatch {
+        self.pipeline.stopwatch()
+    }
+}
+
+impl Gate {
+    /// Returns the gate's limiter.
+    #[must_use]
+    pub fn limiter(&self) -> Limiter {
+        Limiter { pipeline: self.pipeline.clone() }
+    }
+}
+
+impl Check {
+    /// Returns the limiter of the check's gate.
+    #[must_use]
+    pub fn limiter(&self) -> Limiter {
+        Limiter { pipeline: self.pipeline.clone() }
     }
 }

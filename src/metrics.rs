@@ -16,7 +16,7 @@
 //!
 //! | label | values |
 //! | --- | --- |
-//! | `gate` | the name of the gate, or of the rule with [rules](crate::rules). Beyond some 16,000 names: `other` |
+//! | `gate` | the name of the gate, or of the rule with `tidegate-rules`. Beyond some 16,000 names: `other` |
 //! | `outcome` | `allowed`, `denied`; `shadow_denied`: admitted only because of shadow mode |
 //! | `source` | the component that decided: [`Source`] |
 //! | `kind` | of an error: [`Error::kind`]; of an operator's override: `switch`, `override` |
@@ -27,7 +27,7 @@
 //! All limiters of a process share the same series.
 //!
 //! Configure the histogram buckets of a Prometheus recorder: [`names::SECONDS`] and [`names::CHECKS`], as
-//! `examples/prometheus.rs` does.
+//! the example `prometheus` of `tidegate-http` does.
 
 mod gates;
 pub mod names;

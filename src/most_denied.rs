@@ -3,12 +3,14 @@
 mod space_saving;
 
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+pub use self::space_saving::DeniedKey;
 use self::space_saving::SpaceSaving;
 use crate::clock::Clock;
 use crate::observer::Observer;
+use crate::sync::{Mutex, lock};
 
 /// Finds the keys that are denied most. It is an observer; keep a clone to read the result.
 ///
@@ -48,18 +50,6 @@ struct TopKeys {
     halved_us: u64,
 }
 
-/// A key that is denied often, from [`MostDenied::top`]. Displayed as its denials and the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeniedKey {
-    /// The key as written in Redis, with the gate's name.
-    pub key: String,
-    /// The approximate number of recent denials.
-    pub denials: u64,
-    /// The maximum overcount in `denials`: the count of the keys that this one replaced.
-    pub error: u64,
-}
-
 /// More keys would make each sample slow.
 const MAX_KEYS: usize = 1_000;
 /// The number of keys written as events.
@@ -93,7 +83,7 @@ impl MostDenied {
     /// Returns at most `max_keys` keys, most denied first.
     #[must_use]
     pub fn top(&self, max_keys: usize) -> Vec<DeniedKey> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).keys.top(max_keys)
+        lock(&self.state).keys.top(max_keys)
     }
 
     fn sample(&self, key: &dyn fmt::Display) {
@@ -117,12 +107,6 @@ impl Observer for MostDenied {
         if fastrand::u32(..self.one_in) == 0 {
             self.sample(key);
         }
-    }
-}
-
-impl fmt::Display for DeniedKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.denials, self.key)
     }
 }
 

@@ -2,6 +2,7 @@
 //! them. Each process reads them twice a second and decides by the last reading, so that no check waits for
 //! it.
 
+mod kinds;
 mod known;
 mod snapshot;
 mod text;
@@ -11,6 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 
+pub use self::kinds::{Override, Switch};
 use self::known::{Known, OverrideCounts};
 use self::snapshot::Snapshot;
 use self::text::OverrideEntry;
@@ -30,78 +32,12 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The maximum pause while the store rejects reads.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// The mode of a gate, which replaces or overlays its quota: an operator's override for the whole fleet, set
-/// by [`Control::switch`](crate::Control::switch).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum Switch {
-    /// Admits every check without charging it or calling the store.
-    Open,
-    /// Denies every check with a retry time of one second, without calling the store.
-    Closed,
-    /// Decides and charges every check as usual, and admits it even if denied:
-    /// [`Decision::is_shadow`](crate::Decision::is_shadow) tells which checks would have been denied. A check
-    /// that the gate cannot decide is admitted too ([`Source::Open`](crate::Source::Open)).
-    Shadow,
-}
-
-impl Switch {
-    const ALL: [Self; 3] = [Self::Open, Self::Closed, Self::Shadow];
-
-    /// Returns the label used in Redis and texts, such as `open`.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Open => "open",
-            Self::Closed => "closed",
-            Self::Shadow => "shadow",
-        }
-    }
-}
-
-impl std::fmt::Display for Switch {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
-impl std::str::FromStr for Switch {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let found = Self::ALL.into_iter().find(|switch| switch.as_str() == text);
-        found.ok_or_else(|| Error::config(format!("no switch is {text:?}: use `open`, `closed` or `shadow`")))
-    }
-}
-
-/// An active override, from [`Control::overrides`](crate::Control::overrides).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
-#[non_exhaustive]
-pub enum Override {
-    /// Applies to all keys of a gate.
-    #[non_exhaustive]
-    Switch {
-        /// The gate's name.
-        gate: String,
-        /// The mode of the gate.
-        switch: Switch,
-        /// `None`: until it is removed.
-        ends_in: Option<Duration>,
-    },
-    /// Applies to one key of a gate.
-    #[non_exhaustive]
-    Quota {
-        /// The gate's name.
-        gate: String,
-        /// The key as written in Redis: see [`KeyMode`](crate::KeyMode).
-        key: String,
-        /// The quota that decides instead of the gate's.
-        quota: Quota,
-        /// `None`: until it is removed.
-        ends_in: Option<Duration>,
-    },
+/// The overrides that apply to one key.
+pub(crate) struct KeyOverrides {
+    /// The mode that its gate is switched to.
+    pub(crate) switch: Option<Switch>,
+    /// The gate whose quota decides instead.
+    pub(crate) gate: Option<Arc<ShardedArc<GateInfo>>>,
 }
 
 /// The overrides of one limiter. Cheap to clone.
@@ -178,16 +114,20 @@ impl Overrides {
         self.0.snapshot.known().switch(gate, self.0.clock.local_us())
     }
 
-    /// Returns the gate whose quota decides this key instead; `info` makes it when first needed.
-    pub(crate) fn overriding(
+    /// Returns the overrides of one key, all from the same reading; `info` makes the gate that decides
+    /// instead when first needed.
+    pub(crate) fn of_key(
         &self,
         gate: &GateInfo,
         key: &[u8],
         info: impl Fn(Quota) -> Result<GateInfo, Error>,
-    ) -> Option<Arc<ShardedArc<GateInfo>>> {
-        let known = self.0.snapshot.known();
-        let instead = known.overriding(&gate.name, || gate.prefix.encoded(key), self.0.clock.local_us())?;
-        instead.gate_info(info)
+    ) -> KeyOverrides {
+        let (known, now_us) = (self.0.snapshot.known(), self.0.clock.local_us());
+        let instead = known.overriding(&gate.name, || gate.prefix.encoded(key), now_us);
+        KeyOverrides {
+            switch: known.switch(&gate.name, now_us),
+            gate: instead.and_then(|instead| instead.gate_info(info)),
+        }
     }
 
     /// Sets the switch of a gate; `None` removes it.
@@ -212,7 +152,7 @@ impl Overrides {
     }
 
     /// Applies the overrides in the store now, even if this process does not follow them.
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "admin")]
     pub(crate) async fn read(&self) -> Result<(), Error> {
         self.0.read().await
     }

@@ -15,27 +15,29 @@
 //! ```
 
 mod invalid;
-#[allow(missing_docs, clippy::must_use_candidate, reason = "public to `internals` alone")]
-mod kind;
 mod rate;
 #[cfg(feature = "serde")]
 mod serde;
-mod share;
+mod window;
 
 use std::fmt;
 use std::time::Duration;
 
-use self::invalid::Invalid;
-pub use self::kind::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
-#[cfg(feature = "rules")]
-pub(crate) use self::rate::LONGEST_US;
-pub(crate) use self::rate::Micros;
+pub(crate) use self::invalid::Invalid;
 pub use self::rate::Rate;
-pub(crate) use self::share::units_of_share;
+pub(crate) use self::rate::{LONGEST_US, MAX_UNITS, Micros, whole_micros};
+pub use self::window::Window;
+pub(crate) use self::window::limit_and_window;
+use crate::algorithm::Definition;
+use crate::algorithm::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use crate::error::Error;
+
+/// A larger number of instances is clamped to this.
+const MAX_INSTANCES: u64 = 65_535;
 
 /// An algorithm with its numbers. See the [module docs](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(::serde::Serialize, ::serde::Deserialize), serde(transparent))]
 pub struct Quota {
     kind: Kind,
 }
@@ -237,57 +239,91 @@ impl Quota {
 
     const fn align(self, offset: Duration) -> Result<Self, Invalid> {
         let Kind::FixedWindow(fixed) = self.kind else {
-            return Err(Invalid::NotFixedWindow);
+            return Err(Invalid(
+                "only a fixed window can be aligned to the clock (a sliding counter always is)",
+            ));
         };
-        match rate::whole_micros(offset, 0) {
-            Some(offset_us) if offset_us < fixed.window_us => {
-                let fixed = FixedWindow { aligned_us: Some(offset_us), ..fixed };
-                Ok(Self { kind: Kind::FixedWindow(fixed) })
-            }
-            _ => Err(Invalid::Offset),
+        match fixed.aligned_at(offset) {
+            Ok(fixed) => Ok(Self { kind: Kind::FixedWindow(fixed) }),
+            Err(invalid) => Err(invalid),
         }
     }
 
     const fn counting(self) -> Result<Self, Invalid> {
         let Kind::SlidingLog(log) = self.kind else {
-            return Err(Invalid::NotSlidingLog);
+            return Err(Invalid("only a sliding log can count denied requests"));
         };
         Ok(Self { kind: Kind::SlidingLog(SlidingLog { count_denied: true, ..log }) })
     }
 }
 
+/// # Quotas of any algorithm
+impl Quota {
+    /// Makes a quota from the numbers of [`Kind::args`].
+    pub(crate) fn of_args(algorithm: &Definition, args: [u64; 4]) -> Result<Self, Error> {
+        Kind::of_args(algorithm, args).map(|kind| Self { kind })
+    }
+
+    /// Makes a quota of an algorithm with [`Parameters::Rate`](crate::algorithm::Parameters), such as one
+    /// that a configuration file names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] as for [`Quota::try_token_bucket`], or if the algorithm has other parameters.
+    pub fn with_rate(algorithm: &Definition, capacity: u64, rate: Rate) -> Result<Self, Error> {
+        Self::of_args(algorithm, [capacity, rate.units(), rate.period().as_micros() as u64, 0])
+    }
+
+    /// Makes a quota of an algorithm with [`Parameters::Window`](crate::algorithm::Parameters), such as one
+    /// that a configuration file names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] as for [`Quota::try_fixed_window`], or if the algorithm has other parameters.
+    pub fn with_window(algorithm: &Definition, limit: u64, window: Duration) -> Result<Self, Error> {
+        // Zero is as invalid as a fraction of a microsecond.
+        Self::of_args(algorithm, [limit, whole_micros(window, 1).unwrap_or(0), 0, 0])
+    }
+}
+
 /// # Properties
 impl Quota {
+    /// The longest window: ten years.
+    pub const MAX_WINDOW: Duration = Duration::from_micros(LONGEST_US);
+
     /// Returns the number to show to a client: capacity, queue, or units per window. A single check with a
     /// cost above it is never admitted.
     #[must_use]
     pub const fn limit(&self) -> u64 {
-        match self.kind {
-            Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => bucket.capacity,
-            Kind::FixedWindow(fixed) => fixed.limit,
-            Kind::SlidingLog(log) => log.limit,
-            Kind::SlidingCounter(counter) => counter.limit,
-        }
+        self.kind.args()[0]
     }
 
     /// Returns the algorithm's name in Redis keys, rules and metrics, such as `token_bucket`.
     #[must_use]
     pub const fn algorithm(&self) -> &'static str {
-        match self.kind {
-            Kind::TokenBucket(_) => "token_bucket",
-            Kind::LeakyBucket(_) => "leaky_bucket",
-            Kind::FixedWindow(_) => "fixed_window",
-            Kind::SlidingLog(_) => "sliding_log",
-            Kind::SlidingCounter(_) => "sliding_counter",
-        }
+        self.kind.definition().name
+    }
+
+    /// Returns the length of the window; of a bucket, the time in which it fills.
+    #[must_use]
+    pub fn window(&self) -> Duration {
+        Duration::from_micros(self.kind.algorithm().window_us())
     }
 
     /// Returns whether admitted checks can have a [`delay`](crate::Decision::delay).
-    pub(crate) const fn has_queue(&self) -> bool {
-        matches!(self.kind, Kind::LeakyBucket(_))
+    #[must_use]
+    pub fn has_queue(&self) -> bool {
+        self.kind.algorithm().has_queue()
     }
 
-    #[doc(hidden)]
+    /// Returns the share of one of `instances` processes, which it uses while Redis is unavailable. The limit
+    /// or capacity is divided by `instances` and rounded up; a level drains at `rate / instances`. So all
+    /// shares together exceed the quota by less than one unit per instance.
+    pub(crate) fn share(&self, instances: u64) -> Self {
+        Self { kind: self.kind.share(instances.clamp(1, MAX_INSTANCES)) }
+    }
+
+    /// Returns the algorithm with its numbers, for the [reference](crate::reference).
     #[must_use]
     pub const fn kind(&self) -> &Kind {
         &self.kind
@@ -298,22 +334,35 @@ impl Quota {
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.algorithm(), self.limit())?;
-        match self.kind {
-            Kind::TokenBucket(bucket) => write!(f, ", refilled {}", bucket.configured_rate),
-            Kind::LeakyBucket(LeakyBucket(bucket)) => write!(f, ", drained {}", bucket.configured_rate),
-            Kind::FixedWindow(FixedWindow { window_us, aligned_us, .. }) => {
-                write!(f, " in {}", Micros(window_us))?;
-                match aligned_us {
-                    None => Ok(()),
-                    Some(0) => write!(f, " by the clock"),
-                    Some(offset) => write!(f, " by the clock + {}", Micros(offset)),
+        self.kind.algorithm().describe(f)
+    }
+}
+
+/// Scales `units` of a quota to units of its share, rounded up.
+pub(crate) fn units_of_share(units: u64, limit: u64, share: &Quota) -> u64 {
+    (u128::from(units) * u128::from(share.limit())).div_ceil(u128::from(limit.max(1))) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_shares_together_exceed_the_quota_by_less_than_a_unit_each() {
+        for limit in [1, 2, 3, 10, 999, 1_000_000] {
+            for instances in [1, 2, 3, 7, 64, 65_535] {
+                let bucket = Quota::token_bucket(limit, Rate::new(limit, Duration::from_secs(60)));
+                let window = Quota::fixed_window(limit, Duration::from_secs(60));
+                for quota in [bucket, window] {
+                    let share = quota.share(instances);
+                    assert!(share.limit() >= 1, "{quota} {instances}");
+                    assert!(share.limit() * instances < limit + instances, "{quota} {instances}");
                 }
+                let Kind::TokenBucket(whole) = *bucket.kind() else { unreachable!() };
+                let Kind::TokenBucket(part) = *bucket.share(instances).kind() else { unreachable!() };
+                let over = u128::from(part.rate) * u128::from(whole.per) * u128::from(instances);
+                assert!(over <= u128::from(whole.rate) * u128::from(part.per), "{bucket} {instances}");
             }
-            Kind::SlidingLog(SlidingLog { window_us, count_denied, .. }) => {
-                write!(f, " in {}", Micros(window_us))?;
-                if count_denied { write!(f, ", denied ones counted") } else { Ok(()) }
-            }
-            Kind::SlidingCounter(counter) => write!(f, " in {}", Micros(counter.window_us)),
         }
     }
 }

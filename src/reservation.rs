@@ -4,7 +4,7 @@ use crate::algorithm::MAX_DEBT;
 use crate::check::Check;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::fallback::ChargeStamp;
+use crate::fallback::ReconcileStamp;
 use crate::store::Write;
 
 /// Units taken by [`Gate::reserve`](crate::Gate::reserve), to be settled when their final number is known.
@@ -12,7 +12,7 @@ use crate::store::Write;
 /// Dropped without a commit or a cancel, they stay charged.
 ///
 /// Units that this process admitted while Redis was unavailable ([`Source::Local`]) are settled like all
-/// others: in this process until Redis is charged for them, then in Redis.
+/// others: in this process until they are reconciled with Redis, then in Redis.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -30,19 +30,28 @@ use crate::store::Write;
 #[must_use = "dropped without commit or cancel, the units stay charged"]
 #[derive(Debug)]
 pub struct Reservation {
-    pub(crate) check: Check,
+    /// With the settings that decided, also if an operator overrides them since.
+    check: Check,
     decision: Decision,
     /// Set for units that the fallback admitted.
-    stamp: Option<ChargeStamp>,
+    stamp: Option<ReconcileStamp>,
 }
 
 impl Reservation {
-    pub(crate) fn new(check: Check, decision: Decision) -> Self {
+    /// Takes over the units that this decision on the check charged. Call
+    /// [`Check::effective`](crate::Check::effective) before the check is decided.
+    pub fn new(check: Check, decision: Decision) -> Self {
         let mut reservation = Self { check, decision, stamp: None };
-        if reservation.decision.source() == Source::Local && reservation.held() > 0 {
-            reservation.stamp = reservation.check.gate.core.local_stamp(reservation.check.as_ref());
+        if reservation.decision.source() == Source::Local && reservation.charged_units() > 0 {
+            let Check { pipeline, request } = &reservation.check;
+            reservation.stamp = pipeline.local_stamp(request);
         }
         reservation
+    }
+
+    /// Returns the check that was decided.
+    pub const fn check(&self) -> &Check {
+        &self.check
     }
 
     /// Returns the decision. If it is a denial, no units are held.
@@ -58,15 +67,15 @@ impl Reservation {
     ///
     /// As [`Gate::refund`](crate::Gate::refund): then the reserved units stay charged.
     pub async fn commit(self, actual: u64) -> Result<(), Error> {
-        let held = self.held();
+        let charged = self.charged_units();
         if self.decision.source() == Source::Switch {
             return Ok(());
         }
-        if actual > held {
-            let units = (actual - held).min(MAX_DEBT);
-            self.check.gate.core.write(self.check.as_ref(), Write::Penalize { units }).await
+        if actual > charged {
+            let units = (actual - charged).min(MAX_DEBT);
+            self.check.pipeline.write(&self.check.request, Write::Penalize { units }).await
         } else {
-            self.give_back(held - actual).await
+            self.give_back(charged - actual).await
         }
     }
 
@@ -76,28 +85,29 @@ impl Reservation {
     ///
     /// As [`Gate::refund`](crate::Gate::refund): then the units stay charged.
     pub async fn cancel(self) -> Result<(), Error> {
-        self.give_back(self.held()).await
+        self.give_back(self.charged_units()).await
     }
 
-    /// Returns the units that were charged for it, or that the fallback will charge.
-    pub(crate) fn held(&self) -> u64 {
+    /// Returns the units that were charged for it, by the store or by the fallback.
+    #[must_use]
+    pub fn charged_units(&self) -> u64 {
         let source = self.decision.source();
         let is_charged = matches!(source, Source::Redis | Source::Memory | Source::Lease | Source::Local);
         // A gate in shadow also admits checks that it would deny.
         let is_admitted = self.decision.is_allowed() && !self.decision.is_shadow();
-        if is_charged && is_admitted { self.check.cost } else { 0 }
+        if is_charged && is_admitted { self.check.request.cost } else { 0 }
     }
 
     async fn give_back(&self, units: u64) -> Result<(), Error> {
-        let (core, check) = (&self.check.gate.core, self.check.as_ref());
+        let Check { pipeline, request } = &self.check;
         let taken_us = self.decision.stamp_us;
         let stamp_us = match self.decision.source() {
-            Source::Local => core.give_back_locally(check, self.stamp.as_ref(), units, taken_us),
+            Source::Local => pipeline.give_back_locally(request, self.stamp.as_ref(), units, taken_us),
             _ => Some(taken_us),
         };
         match stamp_us {
             Some(stamp_us) if units > 0 => {
-                core.write(check, Write::Refund { units, stamp_us: Some(stamp_us) }).await
+                pipeline.write(request, Write::Refund { units, stamp_us: Some(stamp_us) }).await
             }
             _ => Ok(()),
         }

@@ -1,8 +1,8 @@
 //! Several copies of a value that all threads read. Each check holds a reference while it waits. With a
 //! single copy, the cache line of its reference count would move between cores for every check.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use tokio::runtime::{Handle, RuntimeFlavor};
 
@@ -10,16 +10,21 @@ use tokio::runtime::{Handle, RuntimeFlavor};
 const COPIES: usize = 16;
 
 #[derive(Debug)]
-pub(crate) struct ShardedArc<T>([Arc<T>; COPIES]);
+pub(crate) struct ShardedArc<T> {
+    value: T,
+    /// Each created when one of its threads first needs it: most values are used by few threads.
+    copies: [OnceLock<Arc<T>>; COPIES],
+}
 
-impl<T> ShardedArc<T> {
-    pub(crate) fn new(copy: impl Fn() -> T) -> Self {
-        Self(std::array::from_fn(|_| Arc::new(copy())))
+impl<T: Clone> ShardedArc<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self { value, copies: Default::default() }
     }
 
     /// Returns the copy of this thread.
+    #[inline]
     pub(crate) fn mine(&self) -> &Arc<T> {
-        &self.0[number() % COPIES]
+        self.copies[number() % COPIES].get_or_init(|| Arc::new(self.value.clone()))
     }
 }
 

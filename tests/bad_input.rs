@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use harness::Server;
+use tidegate::algorithm::Storage;
 use tidegate::{Error, Gate, KeyMode, Limiter, Quota, Rate};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, builder, closed_port, limiter, quotas};
 
@@ -180,7 +181,7 @@ fn invalid_url_is_rejected_without_repeating_it() {
 
 #[tokio::test]
 async fn check_that_can_never_pass_is_an_error_and_charges_nothing() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         for (name, quota) in quotas(5, 24 * HOUR) {
             let gate = limiter.gate(name, quota);
@@ -211,7 +212,7 @@ async fn check_that_can_never_pass_is_an_error_and_charges_nothing() {
 
 #[tokio::test]
 async fn incompatible_checks_are_an_error_and_charge_nothing() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         let gate = limiter.gate("a", Quota::fixed_window(5, HOUR));
         let same_key = limiter.gate("a", Quota::fixed_window(6, HOUR));
@@ -253,7 +254,7 @@ async fn incompatible_checks_are_an_error_and_charge_nothing() {
 
 #[tokio::test]
 async fn out_of_range_numbers_are_clamped() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         for (name, quota) in quotas(5, 24 * HOUR) {
             let gate = limiter.gate(name, quota);
@@ -307,14 +308,15 @@ async fn errors_of_all_verbs(limiter: &Limiter, gate: &Gate) -> Vec<Error> {
 
 #[tokio::test]
 async fn key_of_another_redis_type_fails_alone() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = limiter(&server);
     for (name, quota) in quotas(1_000, 24 * HOUR) {
         let gate = limiter.gate(name, quota);
         let key = gate.redis_key(KEY).unwrap();
-        let other = if name == "log" { ["HSET", &key, "used", "1"] } else { ["ZADD", &key, "1", "used"] };
-        let is_plain_count = quota.algorithm() == "fixed_window";
-        let text = if is_plain_count { &["HSET", &key, "used", "1"][..] } else { &["SET", &key, "text"] };
+        let storage = quota.kind().definition().storage;
+        let hash = ["HSET", &key, "used", "1"];
+        let other = if storage == Storage::Log { hash } else { ["ZADD", &key, "1", "used"] };
+        let text = if storage == Storage::Count { &hash[..] } else { &["SET", &key, "text"] };
         for command in [text, &["SADD", &key, "member"], &other] {
             server.cli(command).unwrap();
             let before = server.cli(&["DUMP", &key]).unwrap();
@@ -334,12 +336,13 @@ async fn key_of_another_redis_type_fails_alone() {
 
 #[tokio::test]
 async fn corrupt_field_is_an_error_that_names_the_field() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = limiter(&server);
     for (name, quota) in quotas(1_000, 24 * HOUR) {
         let gate = limiter.gate(name, quota);
         let key = gate.redis_key(KEY).unwrap();
-        if name == "log" {
+        let storage = quota.kind().definition().storage;
+        if storage == Storage::Log {
             continue;
         }
         for value in [
@@ -356,8 +359,7 @@ async fn corrupt_field_is_an_error_that_names_the_field() {
             "1/9007199254740994 of 1, 1/us at 1",
         ] {
             assert!(gate.check(KEY).await.unwrap().is_allowed());
-            let is_plain_count = quota.algorithm() == "fixed_window";
-            let (command, field) = match is_plain_count {
+            let (command, field) = match storage == Storage::Count {
                 true => (&["SET", &key, value][..], "value"),
                 false => (&["HSET", &key, "used", value][..], "used"),
             };
@@ -369,7 +371,7 @@ async fn corrupt_field_is_an_error_that_names_the_field() {
 
 #[tokio::test]
 async fn corrupt_log_entry_is_an_error_that_names_its_part() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = limiter(&server);
     let gate = limiter.gate("log", Quota::sliding_log(1_000, 24 * HOUR));
     let key = gate.redis_key(KEY).unwrap();

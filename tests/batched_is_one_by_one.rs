@@ -5,10 +5,10 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use harness::Server;
 use rand::Rng;
-use tidegate::internals::{Item, Record, Taken, take};
+use tidegate::reference::{Item, Record, Taken, take};
 use tidegate::{Decision, Gate, Quota};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{builder, quotas};
 
@@ -56,9 +56,9 @@ fn assert_one_by_one(quota: &Quota, decisions: Decisions) {
         together
             .sort_by_key(|(cost, decision)| (Reverse(decision.remaining()), !decision.is_allowed(), *cost));
         for (cost, batched) in together {
-            let mut items = [Item { quota, record: &mut record, cost, max_delay: None }];
-            let (k, before) = take(&mut items, 1, now);
-            let taken = Taken { quota, cost, max_delay: None, n: 1, k, before: before[0], now };
+            let mut items = [Item::new(quota, &mut record, cost, None)];
+            let k = take(&mut items, 1, now);
+            let taken = Taken { quota, cost, max_delay: None, n: 1, k, before: items[0].before, now };
             let single = taken.answer(0);
             let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap();
             assert_eq!(

@@ -6,10 +6,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::future::{join, join_all};
-use harness::Server;
 use tidegate::{Decision, Error, Gate, Limiter, ManualClock, Quota};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, PATIENCE, Paused, builder, calls, quotas, soon};
+use crate::support::stalls::{LostTime, process_id};
 
 /// Number of callers that send their own check before others enqueue.
 const DIRECT_SENDS: usize = 4;
@@ -269,7 +270,8 @@ async fn waiting_checks_time_out_at_their_deadline() {
     let server = Server::process(&[]).unwrap();
     let limiter = builder(server.url()).deadline(DEADLINE).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1_000, HOUR));
-    limiter.ready().await.unwrap();
+    // Repeated, since a busy machine may exceed the short deadlines of these limiters.
+    soon("Redis answers", async || limiter.ready().await.is_ok()).await;
     let paused = Paused::new(&server);
     let mut tasks = Vec::new();
     for number in 0..300 {
@@ -305,7 +307,7 @@ fn blocked_runtime_delays_only_its_own_callers() {
         let limiter = builder(server.url()).deadline(Duration::from_millis(200)).build().unwrap();
         let gate = limiter.gate("gate", Quota::fixed_window(100_000, HOUR));
         // The connection belongs to the runtime that is polled.
-        polled.block_on(limiter.ready()).unwrap();
+        polled.block_on(soon("Redis answers", async || limiter.ready().await.is_ok()));
         let lost = blocked.block_on(async {
             let checks: Vec<_> = (0..50)
                 .map(|_| {
@@ -339,14 +341,39 @@ fn blocked_runtime_delays_only_its_own_callers() {
 #[test]
 fn blocked_thread_times_out_only_the_checks_it_has_dequeued() {
     const TASKS: usize = 16;
+    const DEADLINE: Duration = Duration::from_millis(400);
     let server = Server::process(&[]).unwrap();
-    let current_thread = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     // The connection belongs to a runtime that is polled.
     let polled = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let limiter = builder(server.url()).deadline(Duration::from_millis(400)).breaker(false).build().unwrap();
+    let limiter = builder(server.url()).deadline(DEADLINE).breaker(false).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1 << 40, HOUR));
-    polled.block_on(limiter.ready()).unwrap();
+    polled.block_on(soon("Redis answers", async || limiter.ready().await.is_ok()));
 
+    let is_good = |others: &[(usize, usize)]| {
+        let late: usize = others.iter().map(|(_, late)| late).sum();
+        late <= 3 * TASKS && others.iter().all(|(decided, _)| *decided > 100)
+    };
+    let processes = ["self".to_owned(), process_id(&server)];
+    for run in 1.. {
+        let lost = LostTime::start(&processes);
+        let others = run_beside_a_blocked_thread(&gate, TASKS);
+        let stalled = lost.end();
+        if is_good(&others) {
+            break;
+        }
+        // Stalls may have used up the deadlines of many checks.
+        let may_repeat = stalled >= DEADLINE / 2 && run < 4;
+        assert!(
+            may_repeat,
+            "run {run}, stalled for {stalled:?}: decisions and timeouts of each task: {others:?}"
+        );
+    }
+}
+
+/// Runs tasks on nine threads, one of which is blocked meanwhile. Returns the numbers of decisions and of
+/// timeouts for each task of the other threads.
+fn run_beside_a_blocked_thread(gate: &Gate, tasks: usize) -> Vec<(usize, usize)> {
+    let current_thread = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let start = Instant::now();
     let check = async |gate: Gate| {
         let (mut decided, mut late) = (0, 0);
@@ -358,10 +385,10 @@ fn blocked_thread_times_out_only_the_checks_it_has_dequeued() {
         }
         (decided, late)
     };
-    let others: Vec<(usize, usize)> = thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             current_thread().block_on(async {
-                let checks = join_all((0..TASKS).map(|_| check(gate.clone())));
+                let checks = join_all((0..tasks).map(|_| check(gate.clone())));
                 let blocks = async {
                     tokio::time::sleep(Duration::from_millis(500)).await;
                     thread::sleep(Duration::from_secs(2));
@@ -369,13 +396,10 @@ fn blocked_thread_times_out_only_the_checks_it_has_dequeued() {
                 join(checks, blocks).await;
             });
         });
-        let check_all = || current_thread().block_on(join_all((0..TASKS).map(|_| check(gate.clone()))));
+        let check_all = || current_thread().block_on(join_all((0..tasks).map(|_| check(gate.clone()))));
         let others: Vec<_> = (0..8).map(|_| scope.spawn(check_all)).collect();
         others.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    });
-    let late: usize = others.iter().map(|(_, late)| late).sum();
-    assert!(late <= 3 * TASKS, "{late} checks timed out");
-    assert!(others.iter().all(|(decided, _)| *decided > 100), "{others:?}");
+    })
 }
 
 /// The queue is bounded: waiting callers hold no memory besides their own futures.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{TestError, TestRunner};
-use tidegate::internals::{Answer, Kind};
+use tidegate::reference::Answer;
 use tidegate::{Decision, Error, Gate, Limiter, ManualClock};
 
 use crate::support::plan::{self, Call, Family, Group, Part, Plan, Reference, Target, Verb, taken};
@@ -34,7 +34,7 @@ fn check_property(family: Family, property: impl Fn(&Plan, u64) -> Result<(), Te
 /// is admitted. Then checks at each time that the answers report.
 #[test]
 fn decision_times_are_exact_in_the_scripts() {
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     let scripts = RefCell::new(TestScripts::load(server.url()));
     for family in Family::ALL {
         check_property(family, |plan, cost| check_scripts(plan, cost, &mut scripts.borrow_mut()));
@@ -134,7 +134,7 @@ async fn check_in_memory(plan: &Plan, cost: u64) -> Result<Result<(), TestCaseEr
     let mut now = clock.now();
     if !denied.is_allowed() {
         // Where denied checks count, only a peek leaves the state unchanged; a peek has a cost of one unit.
-        let counts_denied = matches!(quota.kind(), Kind::SlidingLog(log) if log.count_denied);
+        let counts_denied = quota.kind().algorithm().counts_denied();
         if !counts_denied || cost == 1 {
             let early = at(now + denied.retry_after() - US, if counts_denied { 0 } else { cost }).await?;
             if early.is_allowed() {

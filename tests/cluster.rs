@@ -10,8 +10,8 @@ mod resharding;
 
 use std::time::Duration;
 
-use harness::{Cluster, Server};
 use tidegate::{Builder, Limiter};
+use tidegate_testkit::{Cluster, Server};
 
 use crate::support::fixture::{PATIENCE, namespace};
 

@@ -53,7 +53,7 @@ async fn connection_is_replaced_if_the_server_goes_silent_after_the_handshake() 
 #[tokio::test]
 async fn credentials_outside_the_url_need_no_encoding() {
     const PASSWORD: &str = "p@ss:w/or%d#?";
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     server.cli(&["CONFIG", "SET", "requirepass", PASSWORD]).unwrap();
     let builder = || Limiter::builder().url(server.url()).deadline(Duration::from_secs(10));
     builder().credentials("default", PASSWORD).build().unwrap().ready().await.unwrap();
@@ -66,7 +66,7 @@ async fn credentials_outside_the_url_need_no_encoding() {
 
 #[tokio::test]
 async fn check_over_the_limit_is_denied_although_redis_rejects_writes() {
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     let limiter = builder(server.url()).build().unwrap();
     let day = Duration::from_secs(86_400);
     let fast = limiter.gate("bucket", Quota::token_bucket(1, Rate::per_second(1)));
@@ -94,7 +94,7 @@ async fn limiter_does_not_connect_before_the_first_check() {
 
 #[test]
 fn limiter_that_outlives_a_runtime_connects_on_the_next() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = Limiter::builder().url(server.url()).namespace("connecting").build().unwrap();
     let gate = limiter.gate("gate", Quota::token_bucket(5, Rate::per_day(1)));
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

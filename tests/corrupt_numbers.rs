@@ -1,8 +1,8 @@
 //! Lua parses `0x10`, `1e3` and ` 16` as numbers. tidegate never writes them, so both the fast path and the
 //! slow path report them as corrupt state.
 
-use harness::Server;
 use tidegate::{Gate, Quota, Rate};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, limiter};
 
@@ -27,7 +27,7 @@ async fn assert_corrupt(server: &Server, gate: &Gate, redis_key: &str, text: &st
 
 #[tokio::test]
 async fn used_number_in_a_foreign_format_is_corrupt_state() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     for gate in gates(&server) {
         assert!(gate.check(KEY).await.unwrap().is_allowed());
         let redis_key = gate.redis_key(KEY).unwrap();
@@ -49,7 +49,7 @@ async fn used_number_in_a_foreign_format_is_corrupt_state() {
 
 #[tokio::test]
 async fn time_in_a_foreign_format_is_corrupt_state() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     for gate in gates(&server) {
         let now = gate.check(KEY).await.unwrap().server_now_us();
         let redis_key = gate.redis_key(KEY).unwrap();

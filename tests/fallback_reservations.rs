@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use harness::{Fault, Proxy, Server};
 use tidegate::{Gate, Limiter, Quota, Reservation, Source};
+use tidegate_testkit::{Fault, Proxy, Server};
 
 use crate::support::fixture::{builder, builder_as_is, namespace, quotas, soon};
 

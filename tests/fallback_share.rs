@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use harness::{Fault, Proxy};
 use tidegate::{Decision, Gate, Limiter, ManualClock, Quota, Source};
+use tidegate_testkit::{Fault, Proxy};
 
 use crate::support::fixture::{HOUR, builder_as_is, closed_port, quotas};
 
@@ -114,7 +114,7 @@ async fn a_cost_above_the_share_waits_as_the_whole_quota_does_and_at_least_a_sec
 
 #[tokio::test]
 async fn a_blocked_key_denies_a_cost_above_the_share_until_the_block_ends() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let proxy = Proxy::start(server.url()).unwrap();
     let limiter = builder_as_is(&proxy.url()).instances(4).deny_cache(Duration::ZERO).build().unwrap();
     for (name, quota) in quotas(20, DAY) {

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use harness::{Fault, Proxy};
 use tidegate::{Observer, Source};
+use tidegate_testkit::{Fault, Proxy};
 
 use crate::support::fixture::{builder_as_is, quotas, soon};
 
@@ -26,7 +26,7 @@ impl Observer for Merged {
 
 #[tokio::test]
 async fn fallback_starts_from_the_state_after_the_last_merged_check() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let proxy = Proxy::start(server.url()).unwrap();
     // The share of a limit of 20 is 10. Of 15 units used, the share's part is 8, rounded up.
     for (checks, passes) in [(15, 2), (25, 0)] {

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use harness::Server;
-use tidegate::internals::script::{self, TAKE};
 use tidegate::{Gate, Limiter, OnFailure, Quota};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, builder, limiter, soon};
 use crate::support::world::START;
@@ -63,7 +62,7 @@ fn micros(since_start: Duration) -> u64 {
 
 #[tokio::test]
 async fn get_shows_the_count_and_the_expiry_is_the_end_of_the_window() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = limiter(&server);
     for (name, quota) in quotas(YEAR) {
         let gate = limiter.gate(name, quota);
@@ -78,7 +77,7 @@ async fn get_shows_the_count_and_the_expiry_is_the_end_of_the_window() {
 
 #[tokio::test]
 async fn a_denied_check_leaves_the_count_and_the_expiry_as_they_were() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = limiter(&server);
     for (name, quota) in quotas(YEAR) {
         let gate = limiter.gate(name, quota);
@@ -160,7 +159,7 @@ async fn a_blocked_key_carries_both_ends_and_expires_with_the_later_one() {
 
 #[tokio::test]
 async fn a_count_that_lost_its_expiry_is_kept_and_expires_again() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = limiter(&server);
     for (name, quota) in quotas(YEAR) {
         let gate = limiter.gate(name, quota);
@@ -228,16 +227,13 @@ async fn without_memory_and_on_a_replica_a_check_over_the_limit_is_a_denial_and_
 #[test]
 fn a_take_of_more_than_2_52_units_admits_and_charges_exactly() {
     const LIMIT: u64 = (1 << 48) - 1;
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let quota = Quota::fixed_window(LIMIT, HOUR);
     let mut redis = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     let key = redis_key(&limiter(&server).gate("huge", quota));
     let mut take = |n: u64, cost: u64| -> Vec<i64> {
         let mut eval = redis::cmd("EVAL");
-        eval.arg(script::of(&TAKE, quota.kind()).text)
-            .arg(1)
-            .arg(&key)
-            .arg(&script::quota_args(quota.kind()));
+        eval.arg(quota.kind().definition().scripts.take.text).arg(1).arg(&key).arg(&quota.kind().args());
         eval.arg(n).arg(cost).arg("").query(&mut redis).unwrap()
     };
     let _: Vec<i64> = take(1, 3);
@@ -253,14 +249,14 @@ fn a_take_of_more_than_2_52_units_admits_and_charges_exactly() {
 /// PEXPIREAT with a past time removes the key. DECRBY would then create it again.
 #[test]
 fn a_window_that_ends_during_its_first_take_leaves_no_count_behind() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let quota = Quota::fixed_window(1, Duration::from_millis(1)).aligned_to_clock();
     let key = redis_key(&limiter(&server).gate("short", quota));
     let mut redis = redis::Client::open(server.url()).unwrap().get_connection().unwrap();
     for take in 0..3_000 {
         let mut eval = redis::cmd("EVAL");
-        eval.arg(script::of(&TAKE, quota.kind()).text).arg(1).arg(&key);
-        eval.arg(&script::quota_args(quota.kind())).arg(42).arg(1).arg("");
+        eval.arg(quota.kind().definition().scripts.take.text).arg(1).arg(&key);
+        eval.arg(&quota.kind().args()).arg(42).arg(1).arg("");
         let _: Vec<i64> = eval.query(&mut redis).unwrap();
         let expires_ms: i64 = redis::cmd("PEXPIRETIME").arg(&key).query(&mut redis).unwrap();
         assert_ne!(expires_ms, -1, "take {take}: the key never expires");

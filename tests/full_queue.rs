@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use harness::Server;
 use tidegate::{Decision, Error, Gate, Limiter, Quota};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, PATIENCE, Paused, builder};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use harness::Server;
 use tidegate::{Gate, Limiter};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, builder, quotas};
 use crate::support::world::START;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use harness::Server;
 use tidegate::{Limiter, Quota};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, Paused, builder_as_is, closed_port, soon};
 

@@ -6,14 +6,14 @@ mod raw;
 
 use std::time::Duration;
 
-use harness::{Fault, Proxy, Server};
-use tidegate::internals::{Item, Record, Taken, take};
+use tidegate::reference::{Item, Record, Taken, take};
 use tidegate::{Quota, Rate};
+use tidegate_testkit::{Fault, Proxy, Server};
 
 use self::checker::{Answered, check};
 use crate::support::fixture::{HOUR, namespace, quotas};
 use crate::support::fleet::Fleet;
-use crate::support::load::{Asked, Fallback, Job, Report, To};
+use crate::support::load::{Checked, Fallback, Job, Report, To};
 
 /// The environment variable that holds a process's job as JSON.
 const JOB: &str = "TIDEGATE_TEST_HISTORY";
@@ -60,18 +60,18 @@ async fn record(url: &str, gates: &str, deadline_ms: u64, work: impl AsyncFnOnce
     fleet.end().await.0
 }
 
-fn checks_of(reports: &[Report], gate: usize) -> impl Iterator<Item = &Asked> {
-    reports.iter().flat_map(|report| &report.asked).filter(move |check| check.gate == gate)
+fn checks_of(reports: &[Report], gate: usize) -> impl Iterator<Item = &Checked> {
+    reports.iter().flat_map(|report| &report.checks).filter(move |check| check.gate == gate)
 }
 
-fn answered(check: &Asked) -> Answered {
-    let &Asked { called_us, returned_us, now_us, .. } = check;
+fn answered(check: &Checked) -> Answered {
+    let &Checked { called_us, returned_us, now_us, .. } = check;
     Answered { called_us, returned_us, now_us, answer: check.answer() }
 }
 
 #[tokio::test]
 async fn history_of_a_fleet_is_linearizable() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let reports = record(server.url(), "sound", 10_000, async || {
         tokio::time::sleep(Duration::from_secs(2)).await;
     })
@@ -81,7 +81,7 @@ async fn history_of_a_fleet_is_linearizable() {
         let admitted = history.iter().filter(|answered| answered.answer.allowed).count();
         eprintln!("{name}: {} checks, {admitted} admitted", history.len());
         assert!((20..history.len()).contains(&admitted), "{quota}: {admitted} of {}", history.len());
-        assert!(checks_of(&reports, index).all(Asked::is_redis), "{quota}: {:?}", reports[0].errors);
+        assert!(checks_of(&reports, index).all(Checked::is_redis), "{quota}: {:?}", reports[0].errors);
         assert_eq!(check(&quota, history, Vec::new()), Ok(0), "{quota}");
     }
 }
@@ -146,9 +146,9 @@ fn lost_charge_stale_read_and_wrong_clock_are_detected() {
 fn reference_history(quota: &Quota, times: &[(u64, u64)]) -> Vec<Answered> {
     let (mut record, mut history) = (Record::default(), Vec::new());
     for &(now, n) in times {
-        let item = Item { quota, record: &mut record, cost: 1, max_delay: None };
-        let (k, before) = take(&mut [item], n, now);
-        let taken = Taken { quota, cost: 1, max_delay: None, n, k, before: before[0], now };
+        let mut items = [Item::new(quota, &mut record, 1, None)];
+        let k = take(&mut items, n, now);
+        let taken = Taken { quota, cost: 1, max_delay: None, n, k, before: items[0].before, now };
         history.extend((0..n).map(|index| Answered {
             called_us: now - 10,
             returned_us: now + 10,
@@ -193,6 +193,18 @@ fn charge_is_assumed_only_if_a_reply_was_lost() {
         let mut history = reference_history(&quota, &[(START, 1), (START + 40_000, 1), (START + 90_000, 1)]);
         let lost = history.remove(0);
         assert_eq!(check(&quota, history, vec![lost.called_us]), Ok(1), "{quota}");
+    }
+}
+
+/// The lost checks were called while the window was full, and charged when the next one had begun.
+#[test]
+fn charge_is_assumed_after_a_full_window_has_ended() {
+    for (called, next) in [(100_000, 500_100), (100_000, 501_480), (499_900, 503_200)] {
+        let fixed = Quota::fixed_window(LIMIT, WINDOW);
+        let times = [(START, LIMIT), (START + 90_000, 1), (START + next - 100, 3), (START + next + 900, 1)];
+        let mut history = reference_history(&fixed, &times);
+        let lost: Vec<u64> = history.drain(21..24).map(|_| START + called).collect();
+        assert_eq!(check(&fixed, history, lost), Ok(3), "called at {called}, charged before {next}");
     }
 }
 

@@ -23,7 +23,7 @@ async fn remaining(gate: &Gate, key: impl AsKey) -> u64 {
 #[tokio::test]
 async fn integer_and_its_decimal_text_are_one_key_in_every_method() {
     let gate = gate();
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let redis = limiter(&server).gate("api", Quota::token_bucket(100, Rate::per_day(1)));
     for gate in [&gate, &redis] {
         assert!(gate.check(42_u64).await.unwrap().is_allowed());
@@ -55,7 +55,7 @@ async fn integer_and_its_decimal_text_are_one_key_in_every_method() {
 
 #[tokio::test]
 async fn override_of_an_integer_key_applies_to_its_decimal_text() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = limiter(&server);
     let control = limiter.control();
     control.set_override("api", 42, Quota::fixed_window(7, HOUR), HOUR).await.unwrap();
@@ -65,34 +65,6 @@ async fn override_of_an_integer_key_applies_to_its_decimal_text() {
     assert_eq!(gate.check("42").await.unwrap().limit(), 7);
     control.end_override("api", 42).await.unwrap();
     assert_eq!(control.overrides().await.unwrap(), []);
-}
-
-#[cfg(feature = "tower")]
-#[test]
-fn key_of_a_request_can_be_an_integer() {
-    use tidegate::http::Key;
-
-    #[derive(Clone)]
-    struct User {
-        id: u64,
-    }
-
-    let (mut parts, ()) = http::Request::new(()).into_parts();
-    parts.extensions.insert(User { id: 42 });
-    let key = Key::all([Key::constant(7), Key::extension(|user: &User| user.id), Key::constant("shop")]);
-    assert_eq!(key.of(&parts).as_deref(), Some(&b"7|42|shop"[..]));
-    let header = http::HeaderValue::from_static("abc");
-    assert_eq!(&*header.as_key(), b"abc");
-}
-
-#[cfg(feature = "rules")]
-#[test]
-fn value_of_a_descriptor_can_be_an_integer() {
-    use tidegate::rules::Descriptor;
-
-    let by_id = Descriptor::new().entry("user", &42);
-    assert_eq!(by_id, Descriptor::new().entry("user", "42"));
-    assert_eq!(by_id.to_string(), "user=42");
 }
 
 struct UserId(u64);

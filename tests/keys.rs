@@ -238,7 +238,7 @@ proptest! {
 
 #[tokio::test]
 async fn hostile_keys_never_share_a_count() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let hmac = builder(server.url()).key_mode(KeyMode::Hmac(SECRET.to_vec())).build().unwrap();
     for limiter in [Limiter::in_memory(), limiter(&server), hmac] {
         for (name, quota) in quotas(1, 24 * HOUR) {
@@ -260,7 +260,7 @@ async fn hostile_keys_never_share_a_count() {
 
 #[tokio::test]
 async fn private_key_appears_in_no_output() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let private = "ann@example.org";
     let namespace = crate::support::fixture::namespace();
     let builder = || Limiter::builder().url(server.url()).namespace(&namespace).deadline(HOUR);

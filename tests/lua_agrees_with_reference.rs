@@ -79,7 +79,7 @@ fn config() -> Config {
 
 /// Each test has its own server, so that tests do not wait for one another.
 fn assert_agreement(plans: impl Strategy<Value = Plan>) {
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     let scripts = TestScripts::load(server.url());
     match check(plans, scripts, config()) {
         Ok(()) => {}
@@ -88,7 +88,7 @@ fn assert_agreement(plans: impl Strategy<Value = Plan>) {
     }
 }
 
-crate::held_for_each_family!(assert_agreement);
+crate::support::held_for_each_family!(assert_agreement);
 
 #[test]
 fn debts_above_every_limit() {

@@ -11,9 +11,6 @@ mod behaviour;
 mod boundary;
 mod breaker;
 mod chaos;
-#[cfg(feature = "cli")]
-mod cli;
-#[cfg(feature = "cluster")]
 mod cluster;
 mod connecting;
 mod corrupt_numbers;
@@ -31,12 +28,6 @@ mod full_queue;
 mod give_backs_of_nothing;
 mod health;
 mod histories;
-#[cfg(all(feature = "axum", feature = "tonic"))]
-mod http;
-#[cfg(feature = "client")]
-mod http_client;
-#[cfg(feature = "tower")]
-mod http_keys;
 mod integer_keys;
 mod keys;
 mod large_debts;
@@ -54,14 +45,10 @@ mod overrides;
 mod plain_errors;
 mod planted_mistakes;
 mod processes;
-#[cfg(all(feature = "axum", feature = "metrics", feature = "rules", feature = "tonic"))]
-mod prometheus;
 mod reconnecting;
 #[cfg(target_os = "linux")] // reads /proc
 mod reconnects;
 mod reference_agrees_with_oracle;
-#[cfg(feature = "rules")]
-mod rules;
 mod runtimes;
 mod runtimes_batching;
 mod scripts;
@@ -71,9 +58,10 @@ mod shadow_errors;
 mod show;
 mod shutdown_after_outage;
 mod stubs;
-mod support;
 #[cfg(feature = "tls")]
 mod tls;
 #[cfg(feature = "tracing")]
 mod trace;
 mod waiting;
+
+use tidegate_test_support as support;

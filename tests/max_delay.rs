@@ -23,8 +23,8 @@ impl Observer for Requests {
 #[tokio::test]
 async fn equal_checks_merge_although_their_callers_wait_for_different_times() {
     const CALLERS: usize = 64;
-    let server = harness::shared();
-    for (name, quota) in quotas(1_000, HOUR).into_iter().filter(|(name, _)| *name != "leaky") {
+    let server = tidegate_testkit::shared();
+    for (name, quota) in quotas(1_000, HOUR).into_iter().filter(|(_, quota)| !quota.has_queue()) {
         let requests = Arc::new(Requests::default());
         let limiter = builder(server.url()).observer(requests.clone()).build().unwrap();
         let gate = limiter.gate(name, quota);
@@ -41,9 +41,9 @@ async fn equal_checks_merge_although_their_callers_wait_for_different_times() {
 
 #[tokio::test]
 async fn a_denied_wait_answers_later_checks_from_the_deny_cache() {
-    let server = harness::shared();
-    let limiter = builder(server.url()).build().unwrap();
-    for (name, quota) in quotas(1, HOUR).into_iter().filter(|(name, _)| *name != "leaky") {
+    let server = tidegate_testkit::shared();
+    let limiter = builder(server.url()).deny_cache(HOUR).build().unwrap();
+    for (name, quota) in quotas(1, HOUR).into_iter().filter(|(_, quota)| !quota.has_queue()) {
         let gate = limiter.gate(name, quota);
         assert!(gate.check("key").await.unwrap().is_allowed());
         let denied = gate.until_allowed("key", Duration::from_millis(1)).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_denied_wait_answers_later_checks_from_the_deny_cache() {
 
 #[tokio::test]
 async fn a_shorter_accepted_delay_still_denies_at_a_leaky_bucket() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = builder(server.url()).build().unwrap();
     let queue = limiter.gate("queue", Quota::leaky_bucket(10, tidegate::Rate::per_hour(10)));
     assert!(queue.check("key").await.unwrap().is_allowed());
@@ -65,25 +65,4 @@ async fn a_shorter_accepted_delay_still_denies_at_a_leaky_bucket() {
     assert!(!impatient.is_allowed());
     let patient = queue.key("key").check().await.unwrap();
     assert!(patient.is_allowed() && patient.delay() > Duration::from_secs(300));
-}
-
-#[cfg(feature = "tower")]
-#[tokio::test]
-async fn a_request_that_is_denied_after_waiting_fills_the_deny_cache() {
-    use http::{Request, Response, StatusCode};
-    use tidegate::http::{Key, RateLimitLayer};
-    use tower::{Layer, ServiceExt, service_fn};
-
-    let server = harness::shared();
-    let gate = builder(server.url()).build().unwrap().gate("api", Quota::fixed_window(1, HOUR));
-    let layer = RateLimitLayer::new(gate.clone(), Key::constant("key")).wait(Duration::from_millis(1), 10);
-    let inner = service_fn(|_: Request<String>| async {
-        Ok::<_, std::convert::Infallible>(Response::new(String::new()))
-    });
-    let service = layer.layer(inner);
-    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
-        let response = service.clone().oneshot(Request::new(String::new())).await.unwrap();
-        assert_eq!(response.status(), status);
-    }
-    assert_eq!(gate.check("key").await.unwrap().source(), Source::DenyCache);
 }

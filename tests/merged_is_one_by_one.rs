@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
-use tidegate::internals::{Answer, Kind};
+use tidegate::reference::Answer;
 
 use crate::support::plan::{self, Action, Call, Family, Group, Plan, Target, Verb, taken};
 use crate::support::script::{Held, Left, Observed, TestScripts};
@@ -104,7 +104,7 @@ fn final_states(call: &Call, observed: &Observed) -> Vec<FinalState> {
 }
 
 fn assert_equal(plans: impl Strategy<Value = Plan>, counts_denied: bool) {
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     let scripts = RefCell::new(TestScripts::load(server.url()));
     let config = Config {
         cases: (plan::sequences() / 5).max(1),
@@ -132,7 +132,7 @@ fn for_each_algorithm() {
 fn for_groups() {
     let counts_denied = |plan: &Plan| {
         let mut limits = plan.keys.iter().flatten();
-        limits.any(|quota| matches!(quota.kind(), Kind::SlidingLog(log) if log.count_denied))
+        limits.any(|quota| quota.kind().algorithm().counts_denied())
     };
     let plans = plan::mixed().prop_filter("a log counts denied checks", move |plan| !counts_denied(plan));
     assert_equal(plans, false);

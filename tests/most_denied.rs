@@ -10,7 +10,7 @@ const QUOTA: Quota = Quota::fixed_window(1, HOUR);
 
 #[tokio::test]
 async fn most_denied_keys_are_sorted_by_denials_and_named_as_in_redis() {
-    let (server, most_denied) = (harness::shared(), MostDenied::new(10).one_in(1));
+    let (server, most_denied) = (tidegate_testkit::shared(), MostDenied::new(10).one_in(1));
     let limiter = builder(server.url()).observer(most_denied.clone()).build().unwrap();
     let [a, b] = ["a", "b"].map(|name| limiter.gate(name, QUOTA));
     for (key, checks) in [("often", 6), ("now and then", 3), ("never", 1)] {
@@ -29,7 +29,7 @@ async fn most_denied_keys_are_sorted_by_denials_and_named_as_in_redis() {
 
 #[tokio::test]
 async fn private_keys_are_reported_as_their_hashes() {
-    let (server, most_denied) = (harness::shared(), MostDenied::new(10).one_in(1));
+    let (server, most_denied) = (tidegate_testkit::shared(), MostDenied::new(10).one_in(1));
     let secret = KeyMode::Hmac(b"a secret of 32 bytes, at the least".to_vec());
     let limiter = builder(server.url()).key_mode(secret).observer(most_denied.clone()).build().unwrap();
     let gate = limiter.gate("gate", QUOTA);
@@ -43,7 +43,7 @@ async fn private_keys_are_reported_as_their_hashes() {
 
 #[tokio::test]
 async fn sampled_counts_are_scaled_and_fade() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let most_denied = MostDenied::new(10).one_in(8).period(Duration::from_millis(200));
     let limiter = builder(server.url()).observer(most_denied.clone()).build().unwrap();
     let gate = limiter.gate("gate", QUOTA);

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use harness::Server;
 use rand::Rng;
 use tidegate::{Limiter, Quota, Rate};
+use tidegate_testkit::Server;
 
-use crate::support::fixture::{HOUR, History, builder, limiter, quotas, soon};
+use crate::support::fixture::{HOUR, History, PATIENCE, builder, limiter, quotas, soon};
+use crate::support::stalls::{LostTime, extended};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_are_exact_while_scripts_are_flushed_every_millisecond() {
@@ -33,7 +34,11 @@ async fn decisions_are_exact_while_scripts_are_flushed_every_millisecond() {
             let gate = limiter.gate(name, quota);
             let task = tokio::spawn(async move {
                 let mut history = History::default();
-                while start.elapsed() < Duration::from_secs(1) {
+                // On a busy machine the first denial may come late.
+                let is_denied = |history: &History| history.admitted() < history.checks();
+                while start.elapsed() < Duration::from_secs(1)
+                    || (!is_denied(&history) && start.elapsed() < PATIENCE)
+                {
                     history.add(&gate.check("hot").await.unwrap());
                 }
                 history
@@ -52,7 +57,7 @@ async fn decisions_are_exact_while_scripts_are_flushed_every_millisecond() {
     is_over.store(true, Ordering::Relaxed);
     flushing.await.unwrap();
     for (quota, history) in histories {
-        assert!(history.admitted() < history.asked(), "{quota}: no load");
+        assert!(history.admitted() < history.checks(), "{quota}: no load");
         history.assert_exact(&quota);
     }
     let stats = server.cli(&["INFO", "errorstats"]).unwrap();
@@ -112,9 +117,10 @@ async fn limiter_recovers_from_a_restart_of_redis() {
         .await
         .unwrap();
         // Reconnects back off for at most one second.
-        let restarted = Instant::now();
+        let (lost, restarted) = (LostTime::start(&["self".to_owned()]), Instant::now());
         soon("Redis decides again", async || gate.check("hot").await.is_ok()).await;
-        assert!(restarted.elapsed() < Duration::from_secs(2), "{:?}", restarted.elapsed());
+        let (took, stalled) = (restarted.elapsed(), lost.end());
+        assert!(took < extended(Duration::from_secs(2), stalled), "{took:?}, stalled for {stalled:?}");
     }
     is_over.store(true, Ordering::Relaxed);
     for task in tasks {
@@ -124,7 +130,7 @@ async fn limiter_recovers_from_a_restart_of_redis() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropped_check_does_not_affect_later_checks() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         let gate = limiter.gate("step", Quota::token_bucket(1_000, Rate::per_day(1)));
         let dropped = limiter.gate("dropped", Quota::fixed_window(1_000_000, HOUR));

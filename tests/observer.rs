@@ -48,7 +48,7 @@ fn gates(limiter: &Limiter) -> [Gate; 2] {
 
 #[tokio::test]
 async fn each_decision_is_notified_once() {
-    let (server, recorder) = (harness::shared(), Recorder::default());
+    let (server, recorder) = (tidegate_testkit::shared(), Recorder::default());
     let redis = builder(server.url()).deny_cache(Duration::ZERO).observer(recorder.clone()).build().unwrap();
     let memory = Limiter::builder().in_memory().observer(recorder.clone()).build().unwrap();
     for (limiter, by) in [(redis, "redis"), (memory, "memory")] {
@@ -67,6 +67,8 @@ async fn each_decision_is_notified_once() {
         assert_eq!(recorder.take(), ["called for 1".to_owned(), format!("a denied by {by}")]);
         let _ = a.peek("x").await.unwrap();
         assert_eq!(recorder.take(), ["called for 1"], "a peek is not a decision");
+        let _ = limiter.check_all([a.key("x").cost(0), b.key("x")]).await.unwrap();
+        assert_eq!(recorder.take(), ["called for 1".to_owned(), format!("b allowed by {by}")]);
         a.reserve("r", 1).await.unwrap().cancel().await.unwrap();
         assert_eq!(recorder.take(), ["called for 1".to_owned(), format!("a allowed by {by}")]);
         let _ = a.until_allowed("x", Duration::ZERO).await.unwrap();
@@ -109,7 +111,7 @@ async fn each_failure_and_the_decision_made_instead_are_notified_once() {
 
 #[tokio::test]
 async fn corrupt_key_is_a_failure_of_its_gate_only() {
-    let (server, recorder) = (harness::shared(), Recorder::default());
+    let (server, recorder) = (tidegate_testkit::shared(), Recorder::default());
     let limiter = builder(server.url()).observer(recorder.clone()).build().unwrap();
     let [a, b] = gates(&limiter);
     server.cli(&["SET", &b.redis_key("x").unwrap(), "text"]).unwrap();
@@ -124,7 +126,7 @@ async fn corrupt_key_is_a_failure_of_its_gate_only() {
 
 #[tokio::test]
 async fn merged_checks_are_reported_as_one_group() {
-    let (server, recorder) = (harness::shared(), Recorder::default());
+    let (server, recorder) = (tidegate_testkit::shared(), Recorder::default());
     let limiter = builder(server.url()).observer(recorder.clone()).build().unwrap();
     let gate = limiter.gate("a", Quota::fixed_window(100, HOUR));
     let checks = (0..40).map(|number| gate.check(if number < 30 { "hot" } else { "cold" }));
@@ -140,8 +142,8 @@ async fn merged_checks_are_reported_as_one_group() {
 
 #[tokio::test]
 async fn cached_denial_makes_no_call() {
-    let (server, recorder) = (harness::shared(), Recorder::default());
-    let limiter = builder(server.url()).observer(recorder.clone()).build().unwrap();
+    let (server, recorder) = (tidegate_testkit::shared(), Recorder::default());
+    let limiter = builder(server.url()).deny_cache(HOUR).observer(recorder.clone()).build().unwrap();
     let [a, _] = gates(&limiter);
     for _ in 0..3 {
         let _ = a.check("x").await.unwrap();

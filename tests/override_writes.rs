@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use harness::Server;
 use tidegate::{Limiter, Override, Quota, Switch};
+use tidegate_testkit::Server;
 
 use crate::support::acl::{self, PASSWORD, USER};
 use crate::support::fixture::{HOUR, builder, soon};

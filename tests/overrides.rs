@@ -4,8 +4,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use harness::{Proxy, Server};
 use tidegate::{Builder, Decision, Gate, KeyMode, Lease, Limiter, Observer, Quota, Source, Switch};
+use tidegate_testkit::{Proxy, Server};
 
 use crate::support::fixture::{
     HOUR, Paused, builder, builder_as_is, calls, closed_port, limiter, namespace, soon,
@@ -26,7 +26,7 @@ async fn is_switched(gate: &Gate) -> bool {
 
 #[tokio::test]
 async fn every_instance_observes_an_override_and_its_end_within_a_second() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let [operator, service] = two(&server, |builder| builder);
     let gates: Vec<Gate> = ["a", "b"].map(|name| service.gate(name, QUOTA)).into();
     assert!(!is_switched(&gates[0]).await);
@@ -68,7 +68,7 @@ async fn overrides_add_no_command_per_check() {
 
 #[tokio::test]
 async fn limiter_that_does_not_follow_overrides_reads_and_applies_none() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let proxy = Proxy::start(server.url()).unwrap();
     let namespace = namespace();
     let limiter = |url: &str, follows| {
@@ -92,7 +92,9 @@ async fn overrides_outlast_an_outage_and_a_process_started_during_it_has_none() 
     let proxy = Proxy::start(server.url()).unwrap();
     let limiter = builder_as_is(&proxy.url()).deadline(Duration::from_millis(50)).build().unwrap();
     let gate = limiter.gate("gate", QUOTA);
-    limiter.control().switch("gate", Switch::Closed, None).await.unwrap();
+    // Repeated, since a busy machine may exceed the short deadline.
+    let control = limiter.control();
+    soon("the gate is closed", async || control.switch("gate", Switch::Closed, None).await.is_ok()).await;
     let paused = Paused::new(&server);
     let url = format!("redis://127.0.0.1:{}", closed_port());
     let late = builder_as_is(&url).deadline(Duration::from_millis(50)).build().unwrap();
@@ -127,7 +129,9 @@ async fn shadow_gate_denies_nothing_while_redis_does_not_reply() {
     let limiter = builder(server.url()).deadline(Duration::from_millis(300)).observer(sources.clone());
     let limiter = limiter.follow_overrides(false).build().unwrap();
     let (gate, other) = (limiter.gate("gate", QUOTA), limiter.gate("other", QUOTA));
-    limiter.control().switch("gate", Switch::Shadow, None).await.unwrap();
+    // Repeated, since a busy machine may exceed the short deadline.
+    let control = limiter.control();
+    soon("the gate is a shadow", async || control.switch("gate", Switch::Shadow, None).await.is_ok()).await;
     let _paused = Paused::new(&server);
     let is_open = |decision: &Decision| decision.is_allowed() && decision.source() == Source::Open;
     assert!(is_open(&gate.check("x").await.unwrap()));
@@ -154,7 +158,7 @@ async fn overrides_that_redis_lost_are_not_active() {
 
 #[tokio::test]
 async fn unknown_entries_are_ignored_and_kept() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let namespace = namespace();
     let build = || builder(server.url()).namespace(&namespace).build().unwrap();
     let (limiter, key) = (build(), format!("{namespace}:1:overrides"));
@@ -179,7 +183,7 @@ async fn unknown_entries_are_ignored_and_kept() {
 
 #[tokio::test]
 async fn number_of_overrides_is_bounded_and_ended_ones_make_room() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let namespace = namespace();
     let limiter = builder(server.url()).namespace(&namespace).build().unwrap();
     let (control, key) = (limiter.control(), format!("{namespace}:1:overrides"));
@@ -199,7 +203,7 @@ async fn number_of_overrides_is_bounded_and_ended_ones_make_room() {
 
 #[tokio::test]
 async fn key_of_the_overrides_expires_after_the_last_of_them() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let namespace = namespace();
     let limiter = builder(server.url()).namespace(&namespace).build().unwrap();
     let key = format!("{namespace}:1:overrides");
@@ -225,7 +229,7 @@ async fn key_of_the_overrides_expires_after_the_last_of_them() {
 
 #[tokio::test]
 async fn override_applies_to_its_key_only_for_any_bytes_and_private_keys() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let long = vec![b'k'; 500];
     let keys: [&[u8]; 7] = [b"", b" ", b"a:b", b"{x}%", b"\0\xff\n until 1", b"*", &long];
     for mode in [KeyMode::Clear, KeyMode::Hmac(vec![7; 32])] {
@@ -252,7 +256,7 @@ async fn override_applies_to_its_key_only_for_any_bytes_and_private_keys() {
 
 #[tokio::test]
 async fn lease_is_not_spent_after_its_key_is_overridden() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = builder(server.url()).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(100_000, HOUR)).leased(Lease::new());
     soon("units are leased", async || {
@@ -271,7 +275,7 @@ async fn lease_is_not_spent_after_its_key_is_overridden() {
 
 #[tokio::test]
 async fn raised_limit_applies_despite_a_cached_denial() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = builder(server.url()).deny_cache(HOUR).build().unwrap();
     let gate = limiter.gate("gate", QUOTA);
     assert_eq!(passes(&gate, "x", 3).await, 1);

@@ -49,7 +49,7 @@ async fn pool_error(url: &str) -> Error {
 
 #[tokio::test]
 async fn connect_error_is_the_same_with_and_without_a_pool() {
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     server.cli(&["CONFIG", "SET", "requirepass", "secret"]).unwrap();
     let port = server.url().rsplit(':').next().unwrap().trim_end_matches('/').to_owned();
     for url in [

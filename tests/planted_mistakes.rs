@@ -3,7 +3,7 @@
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
-use tidegate::internals::script;
+use tidegate::algorithm::all_scripts;
 
 use crate::lua_agrees_with_reference::agree;
 use crate::support::plan::{self, Family, Plan};
@@ -19,7 +19,7 @@ const SEQUENCES: u32 = 2_000;
 const SAMPLE: usize = 5;
 
 fn assert_all_found(plans: impl Strategy<Value = Plan>, mistakes: &[Mistake]) {
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     assert!(first_failure(&plans, server.url(), &[], SEQUENCES / 10).is_none(), "unmodified scripts fail");
     for &mistake in mistakes.iter().step_by(if plan::is_long_run() { 1 } else { SAMPLE }) {
         let failure = first_failure(&plans, server.url(), &[mistake], SEQUENCES);
@@ -35,7 +35,7 @@ fn first_failure(
     sequences: u32,
 ) -> Option<String> {
     for (right, _) in mistakes {
-        assert!(script::all().any(|script| script.text.contains(right)), "no script contains `{right}`");
+        assert!(all_scripts().any(|script| script.text.contains(right)), "no script contains `{right}`");
     }
     let plant = |text: String, (right, wrong): &Mistake| text.replace(right, wrong);
     let change = |text: String| mistakes.iter().fold(text, plant);
@@ -277,7 +277,7 @@ fn debts_above_every_limit() {
 /// are equal.
 #[test]
 fn scripts_agree_with_reference_on_32_bit_redis() {
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     let as_on_32_bit = [("stamp + 0 == now", "false"), ("#stamp ~= 16", "true")];
     for plans in [plan::mixed().boxed(), plan::indebted(&Family::ALL).boxed()] {
         assert_eq!(first_failure(&plans, server.url(), &as_on_32_bit, plan::sequences()), None);

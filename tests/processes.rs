@@ -18,7 +18,7 @@ const JOB: &str = "TIDEGATE_TEST_INSTANCE";
 
 #[tokio::test]
 async fn fleet_is_admitted_exactly_the_units_of_the_definition() {
-    let (server, namespace) = (harness::shared(), namespace());
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
     let fleet = spawn(server.url(), &namespace, "race", PROCESSES).await;
     // Starts early in a window. If an aligned window ended before all instances have started, they would make
     // fewer checks than its limit.
@@ -34,10 +34,10 @@ async fn fleet_is_admitted_exactly_the_units_of_the_definition() {
         for result in &results {
             let instance = History(serde_json::from_value(result[gate].clone()).unwrap());
             assert!(instance.admitted() > 0, "{quota}: an instance was never admitted");
-            assert!(instance.admitted() < instance.asked(), "{quota}: an instance was never denied");
+            assert!(instance.admitted() < instance.checks(), "{quota}: an instance was never denied");
             fleet.merge(&instance);
         }
-        let (checks, admitted, ceiling) = (fleet.asked(), fleet.admitted(), fleet.ceiling(&quota));
+        let (checks, admitted, ceiling) = (fleet.checks(), fleet.admitted(), fleet.ceiling(&quota));
         eprintln!("{quota}: {checks} checks, {admitted} admitted, ceiling {ceiling}");
         assert!(checks >= 3 * ceiling, "{quota}: {checks} checks are no load for a ceiling of {ceiling}");
         assert!(admitted <= ceiling, "{quota}: {admitted} admitted, above {ceiling}");
@@ -59,7 +59,7 @@ async fn fleet_is_admitted_exactly_the_units_of_the_definition() {
 
 #[tokio::test]
 async fn no_gate_of_a_group_is_charged_if_another_denies() {
-    let (server, namespace) = (harness::shared(), namespace());
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
     let results = run(spawn(server.url(), &namespace, "groups", PROCESSES).await).await;
     let limiter = connect(server.url(), &namespace);
     for (gate, quota) in scarce_quotas() {
@@ -76,17 +76,28 @@ async fn no_gate_of_a_group_is_charged_if_another_denies() {
 
 #[tokio::test]
 async fn killed_process_does_not_affect_the_others() {
-    let (server, namespace) = (harness::shared(), namespace());
+    // On a busy machine, the quota may be used up before the victim is killed.
+    for _ in 0..5 {
+        if kill_one_of_four().await {
+            return;
+        }
+    }
+    panic!("the quota is used up before the victim is killed");
+}
+
+/// Kills one of four processes that share a quota. Returns whether units were left shortly before.
+async fn kill_one_of_four() -> bool {
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
     let gate = connect(server.url(), &namespace).gate(PLENTY.0, PLENTY.1);
     let mut fleet = spawn(server.url(), &namespace, "plenty", 4).await;
     for instance in &mut fleet {
         instance.start().await;
     }
     let mut victim = fleet.pop().unwrap();
+    let mut left = 0;
     soon("the victim makes checks", async || {
-        let peek = gate.peek("hot").await.unwrap();
-        assert!(peek.remaining() > 0, "the quota is used up before the victim is killed");
-        peek.remaining() < PLENTY.1.limit() * 9 / 10
+        left = gate.peek("hot").await.unwrap().remaining();
+        left < PLENTY.1.limit() * 9 / 10
     })
     .await;
     victim.process.kill().await.unwrap();
@@ -97,13 +108,14 @@ async fn killed_process_does_not_affect_the_others() {
         survivors.merge(&History(serde_json::from_value(result[PLENTY.0].clone()).unwrap()));
     }
     assert!(survivors.admitted() <= PLENTY.1.limit());
-    assert!(survivors.admitted() < survivors.asked(), "the survivors did not use the whole quota");
+    assert!(survivors.admitted() < survivors.checks(), "the survivors did not use the whole quota");
     assert_eq!(gate.peek("hot").await.unwrap().remaining(), 0);
+    left > 0
 }
 
 #[tokio::test]
 async fn namespaces_on_one_redis_are_independent() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let (one, other) = (connect(server.url(), &namespace()), connect(server.url(), &namespace()));
     for (gate, quota) in quotas(1, HOUR) {
         assert!(one.gate(gate, quota).check("user:42").await.unwrap().is_allowed());
@@ -181,11 +193,11 @@ async fn instance() {
         match job {
             "race" => {
                 race(&limiter, &hot_quotas(), |history, time| {
-                    history.asked() >= 60 && history.admitted() > 0 && time >= Duration::from_millis(1_200)
+                    history.checks() >= 60 && history.admitted() > 0 && time >= Duration::from_millis(1_200)
                 })
                 .await
             }
-            "plenty" => race(&limiter, &[PLENTY], |history, _| history.asked() >= 1_000).await,
+            "plenty" => race(&limiter, &[PLENTY], |history, _| history.checks() >= 1_000).await,
             "groups" => groups(&limiter).await,
             _ => panic!("no such job: {job}"),
         }

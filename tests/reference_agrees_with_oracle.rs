@@ -3,9 +3,10 @@
 
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
-use tidegate::internals::Kind;
-use tidegate::internals::LeakyBucket;
-use tidegate::{Quota, internals};
+use tidegate::Quota;
+use tidegate::algorithm::Kind;
+use tidegate::algorithm::LeakyBucket;
+use tidegate::algorithm::TokenBucket;
 
 use crate::support::oracle::Oracle;
 use crate::support::plan::{self, Action, Family, Pause, Plan, Reference, Verb, taken};
@@ -91,7 +92,7 @@ fn without_undefined_cases(mut plan: Plan) -> Plan {
 fn rate(quota: &Quota) -> Option<(u64, u64)> {
     match quota.kind() {
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
-            let internals::TokenBucket { rate, per, .. } = *bucket;
+            let TokenBucket { rate, per, .. } = *bucket;
             Some((rate, per))
         }
         _ => None,
@@ -112,4 +113,4 @@ fn debts_above_every_limit() {
     assert_agreement(plan::indebted(&FAMILIES));
 }
 
-crate::held_for_each_family!(assert_agreement);
+crate::support::held_for_each_family!(assert_agreement);

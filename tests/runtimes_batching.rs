@@ -4,21 +4,25 @@
 //! runtime within its deadline.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, mpsc};
 use std::task::{Context, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use harness::Server;
 use tidegate::{Decision, Error, Gate, Limiter, Quota, Source};
+use tidegate_testkit::Server;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::support::fixture::{HOUR, Paused, builder};
+use crate::support::stalls::{LostTime, extended, process_id};
 
-/// Dispatchers that are not polled are replaced within half of it, and within one second.
-const DEADLINE: Duration = Duration::from_secs(2);
+/// Dispatchers that are not polled are replaced within half of it, and within one second. The remaining time is
+/// for a busy machine.
+const DEADLINE: Duration = Duration::from_secs(4);
+/// The time in which each check is decided, but for stalls.
+const MAX_TIME: Duration = Duration::from_secs(2);
 const CALLERS: usize = 60;
 const THREADS: usize = 12;
 /// Callers that send their own check before others enqueue.
@@ -40,6 +44,36 @@ struct Setting {
     polled: Runtime,
     _limiter: Limiter,
     gate: Gate,
+    checks: Checks,
+    lost: LostTime,
+}
+
+/// Makes checks that Redis must decide, and records the longest.
+#[derive(Clone)]
+struct Checks {
+    gate: Gate,
+    longest_us: Arc<AtomicU64>,
+}
+
+impl Checks {
+    async fn check(&self, key: &str) {
+        let start = Instant::now();
+        assert_right(self.gate.check(key).await);
+        self.record(start);
+    }
+
+    fn record(&self, start: Instant) {
+        self.longest_us.fetch_max(u64::try_from(start.elapsed().as_micros()).unwrap(), Ordering::SeqCst);
+    }
+}
+
+impl Setting {
+    #[track_caller]
+    fn assert_in_time(self) {
+        let longest = Duration::from_micros(self.checks.longest_us.load(Ordering::SeqCst));
+        let stalled = self.lost.end();
+        assert!(longest < extended(MAX_TIME, stalled), "a check took {longest:?}, stalled for {stalled:?}");
+    }
 }
 
 fn setting() -> Setting {
@@ -48,7 +82,9 @@ fn setting() -> Setting {
     let limiter = builder(server.url()).deadline(DEADLINE).deny_cache(Duration::ZERO).build().unwrap();
     polled.block_on(limiter.ready()).unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1 << 40, HOUR));
-    Setting { server, polled, _limiter: limiter, gate }
+    let checks = Checks { gate: gate.clone(), longest_us: Arc::default() };
+    let lost = LostTime::start(&["self".to_owned(), process_id(&server)]);
+    Setting { server, polled, _limiter: limiter, gate, checks, lost }
 }
 
 #[track_caller]
@@ -70,35 +106,38 @@ fn start_many<'a>(gate: &'a Gate, name: &str, count: usize) -> Vec<Checking<'a>>
 
 /// Several threads each run checks on a series of new runtimes.
 fn check_on_new_runtimes(runtime: fn() -> Runtime) {
-    let Setting { gate, .. } = &setting();
+    let setting = setting();
+    let checks = &setting.checks;
     thread::scope(|scope| {
         for _ in 0..THREADS {
-            scope.spawn(move || (0..40).for_each(|_| check_together(&runtime(), gate)));
+            scope.spawn(move || (0..40).for_each(|_| check_together(&runtime(), checks)));
         }
     });
+    setting.assert_in_time();
 }
 
-fn check_together(runtime: &Runtime, gate: &Gate) {
+fn check_together(runtime: &Runtime, checks: &Checks) {
     let keys: Vec<String> = (0..CALLERS / THREADS).map(|number| format!("user:{number}")).collect();
-    let decided = runtime.block_on(join_all(keys.iter().map(|key| gate.check(key))));
-    decided.into_iter().for_each(assert_right);
+    runtime.block_on(join_all(keys.iter().map(|key| checks.check(key))));
 }
 
 #[test]
 fn checks_are_decided_where_runtimes_are_only_polled_inside_block_on() {
-    let Setting { gate, .. } = &setting();
+    let setting = setting();
+    let checks = &setting.checks;
     thread::scope(|scope| {
         for number in 0..THREADS {
             scope.spawn(move || {
                 let runtime = current_thread();
                 for round in 0..40 {
-                    check_together(&runtime, gate);
+                    check_together(&runtime, checks);
                     // The runtime is not polled meanwhile. The pause differs between threads.
                     thread::sleep(Duration::from_millis(((number + round) % 8) as u64 * 5));
                 }
             });
         }
     });
+    setting.assert_in_time();
 }
 
 #[test]
@@ -114,7 +153,8 @@ fn checks_are_decided_where_each_call_has_its_own_multi_thread_runtime() {
 /// Other runtimes end while their callers wait.
 #[test]
 fn checks_are_decided_where_other_runtimes_end_under_load() {
-    let Setting { gate, polled, .. } = &setting();
+    let setting = setting();
+    let Setting { gate, polled, checks, .. } = &setting;
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -128,10 +168,10 @@ fn checks_are_decided_where_other_runtimes_end_under_load() {
             }
         });
         let callers = (0..CALLERS).map(|number| {
-            let gate = gate.clone();
+            let checks = checks.clone();
             polled.spawn(async move {
                 for _ in 0..100 {
-                    assert_right(gate.check(format!("user:{number}")).await);
+                    checks.check(&format!("user:{number}")).await;
                 }
             })
         });
@@ -139,6 +179,7 @@ fn checks_are_decided_where_other_runtimes_end_under_load() {
         is_over.store(true, Ordering::SeqCst);
         ended.into_iter().for_each(Result::unwrap);
     });
+    setting.assert_in_time();
 }
 
 /// The fate of a runtime whose dispatcher has checks of another runtime in flight.
@@ -151,7 +192,8 @@ enum Then {
 fn checks_of_a_living_runtime_are_decided_if_the_other(then: &Then) {
     /// Too few for a second dispatcher.
     const FEW: usize = 10;
-    let Setting { server, polled, gate, .. } = &setting();
+    let setting = setting();
+    let Setting { server, polled, gate, checks, .. } = &setting;
     let other = multi_thread();
     let paused = Paused::new(server);
     let (report, reached) = mpsc::channel();
@@ -181,9 +223,12 @@ fn checks_of_a_living_runtime_are_decided_if_the_other(then: &Then) {
         }
     };
     drop(paused);
+    let resumed = Instant::now();
     let decided = polled.block_on(join_all(dequeued.into_iter().chain(behind)));
+    checks.record(resumed);
     decided.into_iter().for_each(assert_right);
     drop(release);
+    setting.assert_in_time();
 }
 
 #[test]
@@ -199,7 +244,8 @@ fn checks_in_flight_and_behind_are_decided_if_the_runtime_of_their_dispatcher_en
 /// 60 callers run on two multi-thread runtimes, one of which is blocked repeatedly.
 #[test]
 fn checks_are_decided_where_another_multi_thread_runtime_is_blocked_under_load() {
-    let Setting { gate, polled, .. } = &setting();
+    let setting = setting();
+    let Setting { gate, polled, checks, .. } = &setting;
     for _ in 0..5 {
         let blocked = multi_thread();
         for number in 0..CALLERS / 2 {
@@ -208,10 +254,10 @@ fn checks_are_decided_where_another_multi_thread_runtime_is_blocked_under_load()
         }
         let callers: Vec<_> = (0..CALLERS / 2)
             .map(|number| {
-                let gate = gate.clone();
+                let checks = checks.clone();
                 polled.spawn(async move {
                     for _ in 0..200 {
-                        assert_right(gate.check(format!("user:{number}")).await);
+                        checks.check(&format!("user:{number}")).await;
                     }
                 })
             })
@@ -222,4 +268,5 @@ fn checks_are_decided_where_another_multi_thread_runtime_is_blocked_under_load()
         drop(release);
         blocked.shutdown_background();
     }
+    setting.assert_in_time();
 }

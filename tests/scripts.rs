@@ -11,7 +11,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use redis::{Connection, Value};
-use tidegate::internals::script::{self as scripts, Script};
+use tidegate::algorithm::{NAMES, Storage, all_scripts};
+use tidegate::script::Script;
 use tidegate::{Quota, Rate};
 
 use crate::support::acl;
@@ -40,7 +41,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("block:fixed_window", "8cea7567f8a3a6693bf9d776370a5b385efe49ed"),
     ("block:sliding_log", "9a33b70f974d0d0f505ddd5ae8414f93cdd29149"),
     ("block:sliding_counter", "fa6f098345af38e9ddff05b83577c0bdfa09a122"),
-    ("group", "3bcfa1d9e107728bfc94d2a4c961c5e98ca31250"),
+    ("group", "a696276276c29fb8e70cec5dd152c801fdc641fb"),
     ("reset", "50d0b6896e7753deb964a64935a156ec3478f0e4"),
     ("heartbeat", "9aab087af92944096f8676b42f58e38cc723b34a"),
     ("overrides", "f643c81dc003d92f653d8a23a296c7989c8d8161"),
@@ -49,7 +50,7 @@ const DIGESTS: &[(&str, &str)] = &[
 
 #[test]
 fn digests_are_pinned() {
-    let digests: Vec<(&str, &str)> = scripts::all().map(|script| (script.name, script.digest())).collect();
+    let digests: Vec<(&str, &str)> = all_scripts().map(|script| (script.name, script.digest())).collect();
     assert_eq!(digests, DIGESTS, "a script changed: review it, then pin the digests on the left");
 }
 
@@ -71,8 +72,6 @@ fn files() -> Vec<(String, String)> {
 
 #[test]
 fn each_file_has_a_complete_header_and_no_globals() {
-    const ALGORITHMS: [&str; 5] =
-        ["token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter"];
     for (name, text) in files() {
         let header = text.strip_prefix("--[[\n").and_then(|rest| rest.split_once("]]\n"));
         let (header, body) = header.unwrap_or_else(|| panic!("{name}.lua does not begin with a header"));
@@ -80,7 +79,7 @@ fn each_file_has_a_complete_header_and_no_globals() {
         let sections: &[&str] = match &*name {
             "now" | "prelude" | "hash_state" | "slow_path" => &["Defines"],
             _ if name.starts_with("fast_") => &["Defines"],
-            _ if ALGORITHMS.contains(&&*name) => &["KEYS", "ARGV", "State", "Writes"],
+            _ if NAMES.contains(&&*name) => &["KEYS", "ARGV", "State", "Writes"],
             _ => &["KEYS", "ARGV", "Returns", "Writes"],
         };
         for section in sections {
@@ -138,7 +137,7 @@ fn scripts_call_only_listed_commands_and_only_on_their_keys() {
 /// Results of the test build apply to the scripts only if nothing else differs.
 #[test]
 fn test_build_differs_only_in_time_and_expiry() {
-    for script in scripts::all() {
+    for script in all_scripts() {
         let (text, replaced) = test_build(script.text);
         let has = |function: &str| script.text.contains(&format!("local function {function}("));
         let expected = [
@@ -279,7 +278,8 @@ const NO_COUNTERS: [&str; 11] = [
 /// Returns commands that store invalid state at a key, each with the error that a script must return.
 fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
     let mut found = vec![(vec!["RPUSH", "an", "item"], "WRONGTYPE")];
-    let (is_log, is_count) = (quota.algorithm() == "sliding_log", quota.algorithm() == "fixed_window");
+    let storage = quota.kind().definition().storage;
+    let (is_log, is_count) = (storage == Storage::Log, storage == Storage::Count);
     found.push((if is_count { vec!["HSET", "used", "1"] } else { vec!["SET", "text"] }, "WRONGTYPE"));
     let text = |text: &'static str| match is_count {
         true => (vec!["SET", text], "STATE value"),
@@ -297,7 +297,7 @@ fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
         "token_bucket" | "leaky_bucket" => texts(&NO_LEVELS),
         "fixed_window" => texts(&NO_WINDOWS),
         "sliding_counter" => texts(&NO_COUNTERS),
-        _ => vec![
+        "sliding_log" => vec![
             (vec!["ZADD", "-1", "0000000000000001:1"], "STATE score"),
             (vec!["ZADD", "1.5", "0000000000000001:1"], "STATE score"),
             (vec!["ZADD", "inf", "block"], "STATE block"),
@@ -308,6 +308,7 @@ fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
                 "STATE member",
             ),
         ],
+        other => panic!("add invalid texts of {other}"),
     };
     found.extend(more);
     if is_log { found } else { [found, vec![(vec!["ZADD", "1", "member"], "WRONGTYPE")]].concat() }
@@ -316,7 +317,7 @@ fn garbage(quota: &Quota) -> Vec<(Vec<&'static str>, &'static str)> {
 /// The invalid key is in a batch, and in a group of several items, before and after valid keys.
 #[test]
 fn corrupt_key_fails_only_its_group() {
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     let mut connection = connect(server.url());
     let good = Quota::token_bucket(9, Rate::per_hour(9));
     for (name, quota) in quotas() {
@@ -369,7 +370,7 @@ fn corrupt_key_fails_only_its_group() {
 #[test]
 fn out_of_memory_fails_only_writes() {
     let options = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
-    let server = harness::Server::process(&options).unwrap();
+    let server = tidegate_testkit::Server::process(&options).unwrap();
     let mut connection = connect(server.url());
     let names: Vec<String> = quotas().iter().map(|(name, _)| (*name).to_owned()).collect();
     let full: Vec<String> = names.iter().map(|name| format!("{name}:full")).collect();
@@ -393,7 +394,7 @@ fn out_of_memory_fails_only_writes() {
         let peek = Group { n: 0, ..one(index, quota) };
         let denied = Group { n: 0, ..one(names.len() + index, quota) };
         let reply = take(&mut connection, vec![peek, one(index, quota), denied], &keys);
-        let fields = quota.kind().algorithm().fields();
+        let fields = quota.kind().definition().fields;
         let failed = &reply[fields];
         let Value::BulkString(error) = failed else { panic!("{name}: {reply:?}") };
         assert!(error.starts_with(b"OOM"), "{name}: {reply:?}");
@@ -425,7 +426,7 @@ fn commands_called(connection: &mut Connection) -> u64 {
 #[test]
 fn log_of_100_000_entries_is_checked_with_few_commands() {
     const ENTRIES: u64 = 100_000;
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     let mut connection = connect(server.url());
     let hour_us = 3_600_000_000u64;
     let (seconds, _): (u64, u64) = redis::cmd("TIME").query(&mut connection).unwrap();

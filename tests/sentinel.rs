@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use harness::Sentinels;
 use tidegate::{Limiter, Quota};
+use tidegate_testkit::Sentinels;
 
 use crate::support::fixture::{HOUR, PATIENCE, calls, soon};
 
@@ -20,7 +20,7 @@ fn limiter(sentinels: &Sentinels, name: &str) -> Limiter {
 async fn limiter_follows_the_failover_after_its_primary_dies() {
     let mut sentinels = Sentinels::start().unwrap();
     let gate = limiter(&sentinels, sentinels.name()).gate("gate", PLENTY);
-    assert!(gate.check("key").await.unwrap().is_allowed());
+    assert!(gate.key("key").deadline(PATIENCE).check().await.unwrap().is_allowed());
     sentinels.kill_primary();
     soon("Redis decides again", async || gate.check("key").await.is_ok()).await;
     assert_eq!(sentinels.replica().cli(&["ROLE"]).unwrap().lines().next(), Some("1) \"master\""));
@@ -30,7 +30,7 @@ async fn limiter_follows_the_failover_after_its_primary_dies() {
 async fn limiter_leaves_a_primary_that_is_demoted_alive() {
     let sentinels = Sentinels::start().unwrap();
     let gate = limiter(&sentinels, sentinels.name()).gate("gate", PLENTY);
-    assert!(gate.check("key").await.unwrap().is_allowed());
+    assert!(gate.key("key").deadline(PATIENCE).check().await.unwrap().is_allowed());
     sentinels.exchange().unwrap();
     let (old, new) = (sentinels.primary().unwrap(), sentinels.replica());
     // A server that is promoted closes its client connections.

@@ -5,9 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use harness::Server;
 use redis::{Parser, Value};
 use tidegate::{Limiter, OnFailure, Quota};
+use tidegate_testkit::Server;
 
 use crate::support::black_hole::black_hole;
 use crate::support::fixture::{HOUR, namespace, soon};
@@ -57,7 +57,8 @@ async fn sentinel_that_names_a_dead_primary_does_not_hide_the_others() {
     let right = sentinel(server.url(), Duration::from_millis(50));
     let gate = limiter(&[wrong, right]).gate("gate", Quota::fixed_window(1_000, HOUR));
     soon("the live primary decides", async || gate.check("key").await.is_ok()).await;
-    assert!(hole.taken() > 0, "the dead primary was not tried");
+    // The task that accepts connections may run late.
+    soon("the dead primary was tried", async || hole.taken() > 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

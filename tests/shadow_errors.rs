@@ -1,7 +1,7 @@
 //! A gate in shadow mode allows every check, even if the limiter cannot decide the check.
 
-use harness::Server;
 use tidegate::{Decision, Gate, Limiter, Quota, Source, Switch};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, builder};
 
@@ -36,7 +36,7 @@ async fn an_error_of_a_gate_in_shadow_does_not_fail_the_group() {
 
 #[tokio::test]
 async fn a_cost_above_the_limit_of_a_gate_in_shadow_does_not_fail_the_group() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = builder(server.url()).build().unwrap();
     let (shadow, other) = (limiter.gate("shadow", QUOTA), limiter.gate("other", QUOTA));
     limiter.control().switch("shadow", Switch::Shadow, None).await.unwrap();
@@ -52,4 +52,37 @@ async fn an_error_of_a_gate_in_shadow_fails_no_check_of_it_alone() {
     assert!(is_open(&shadow.check("x").await.unwrap()));
     assert!(is_open(&shadow.check_many(["x"]).await[0].clone().unwrap()));
     assert!(is_open(&shadow.peek("x").await.unwrap()));
+}
+
+#[tokio::test]
+async fn a_gate_that_is_set_to_shadow_admits_a_check_that_it_cannot_decide() {
+    let limiter = Limiter::in_memory();
+    let (shadow, other) = (limiter.gate("shadow", QUOTA).shadow(true), limiter.gate("other", QUOTA));
+    let all = limiter.check_all([other.key("x"), shadow.key("x").cost(3)]).await.unwrap();
+    assert!(all.is_allowed() && is_open(&all.decisions()[1]));
+    assert_eq!(other.peek("x").await.unwrap().remaining(), 1);
+    let alone = shadow.check_cost("x", 3).await.unwrap();
+    assert!(is_open(&alone) && alone.is_shadow(), "marked as a denial");
+}
+
+#[tokio::test]
+async fn a_gate_in_shadow_that_is_switched_closed_denies_alone_and_in_a_group() {
+    let limiter = Limiter::in_memory();
+    let (shadow, other) = (limiter.gate("shadow", QUOTA).shadow(true), limiter.gate("other", QUOTA));
+    limiter.control().switch("shadow", Switch::Closed, None).await.unwrap();
+    let alone = shadow.check("x").await.unwrap();
+    assert!(!alone.is_allowed() && alone.source() == Source::Switch);
+    assert!(!shadow.check_many(["x"]).await[0].clone().unwrap().is_allowed());
+    let all = limiter.check_all([other.key("x"), shadow.key("x")]).await.unwrap();
+    assert_eq!((all.is_allowed(), all.binding().gate()), (false, "shadow"));
+    assert_eq!(other.peek("x").await.unwrap().remaining(), 2);
+}
+
+#[tokio::test]
+async fn a_gate_in_shadow_with_an_invalid_name_fails_a_group_before_it_is_charged() {
+    let limiter = Limiter::in_memory();
+    let (shadow, other) = (limiter.gate("No Name", QUOTA).shadow(true), limiter.gate("other", QUOTA));
+    let error = limiter.check_all([other.key("x"), shadow.key("x")]).await.unwrap_err();
+    assert!(error.is_config());
+    assert_eq!(other.peek("x").await.unwrap().remaining(), 2);
 }

@@ -3,8 +3,9 @@
 use std::process::Command;
 use std::time::Duration;
 
-use harness::Server;
+use tidegate::algorithm::Storage;
 use tidegate::{Limiter, Quota, Rate, Switch};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, builder};
 use crate::support::world::START;
@@ -13,7 +14,7 @@ const SHOW: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/lua/show.lua");
 const KEY: &str = "user:42";
 const MINUTE: Duration = Duration::from_secs(60);
 const ENDING: &str = "; tidegate did not write this: find the other writer, then delete the key";
-/// The commands that the script calls: a subset of the README's list.
+/// The commands that the script calls: a subset of the list in docs/operate/redis-user.md.
 const RIGHTS: [&str; 10] = [
     "+eval",
     "+time",
@@ -143,16 +144,17 @@ async fn corrupt_keys_are_described_without_control_characters() {
         assert_eq!(show(&server, &redis_key), format!("corrupt: a value of another type{ENDING}"));
         server.cli(&["DEL", &redis_key]).unwrap();
         let text = "\x1b[31m\r\n1";
-        let put = match quota.algorithm() {
-            "fixed_window" => vec!["SET", &redis_key, text],
-            "sliding_log" => vec!["ZADD", &redis_key, "9000000000000000", text],
-            _ => vec!["HSET", &redis_key, "used", text],
+        let storage = quota.kind().definition().storage;
+        let put = match storage {
+            Storage::Text => vec!["HSET", &redis_key, "used", text],
+            Storage::Count => vec!["SET", &redis_key, text],
+            Storage::Log => vec!["ZADD", &redis_key, "9000000000000000", text],
         };
         server.cli(&put).unwrap();
-        let content = if name == "log" { "members" } else { "\"?[31m??1\"" };
+        let content = if storage == Storage::Log { "members" } else { "\"?[31m??1\"" };
         assert_eq!(show(&server, &redis_key), format!("corrupt: {content}{ENDING}"));
         server.cli(&["DEL", &redis_key]).unwrap();
-        if !["fixed_window", "sliding_log"].contains(&quota.algorithm()) {
+        if storage == Storage::Text {
             server.cli(&["HSET", &redis_key, "other", "1"]).unwrap();
             assert_eq!(show(&server, &redis_key), format!("corrupt: no field `used`{ENDING}"));
         }

@@ -4,10 +4,10 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use harness::Server;
 use tidegate::{Error, Gate, Limiter, Observer, Quota, Source};
+use tidegate_testkit::Server;
 
-use crate::support::fixture::{HOUR, builder_as_is, soon};
+use crate::support::fixture::{HOUR, PATIENCE, builder_as_is, soon};
 
 const LIMIT: u64 = 1_000;
 
@@ -44,7 +44,7 @@ async fn outage(server: &mut Server, reports: &Reports, deadline: Duration) -> (
 async fn units_of_the_fallback_are_charged_before_a_shutdown_ends() {
     let mut server = Server::process(&[]).unwrap();
     let reports = Reports::default();
-    let (limiter, _gate) = outage(&mut server, &reports, Duration::from_secs(2)).await;
+    let (limiter, _gate) = outage(&mut server, &reports, PATIENCE).await;
     server.restart().unwrap();
     // The circuit breaker has not closed yet.
     limiter.shutdown().await;

@@ -156,7 +156,7 @@ async fn each_gate_of_a_group_uses_its_own_failure_policy() {
 
 #[tokio::test]
 async fn units_admitted_without_redis_are_not_refunded_to_it() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let mut reservations = Vec::new();
     for (url, policy) in [
         (server.url().to_owned(), OnFailure::Error),

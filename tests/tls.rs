@@ -4,9 +4,9 @@ use std::net::TcpListener;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use harness::{Sentinels, Server};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd};
 use tidegate::{Builder, Limiter, OnFailure, Quota};
+use tidegate_testkit::{Sentinels, Server};
 
 use crate::support::fixture::{HOUR, PATIENCE, calls, namespace, soon};
 
@@ -181,7 +181,8 @@ async fn sentinels_and_their_servers_are_reached_over_tls_after_a_failover() {
 async fn nodes_of_a_cluster_are_reached_over_tls_after_a_failover() {
     let (_files, options, builder) = by_address();
     let options: Vec<&str> = options.iter().map(String::as_str).collect();
-    let mut cluster = harness::Cluster::start_with_tls(&options).unwrap();
+    let mut cluster = tidegate_testkit::Cluster::start_with_tls(&options).unwrap();
+    cluster.prevent_failover().unwrap();
     let limiter = builder.cluster(&cluster.tls_urls().unwrap()[..1]).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1_000, HOUR));
     let keys: Vec<String> = (0..300).map(|n| format!("user:{n}")).collect();
@@ -192,6 +193,7 @@ async fn nodes_of_a_cluster_are_reached_over_tls_after_a_failover() {
         assert!(calls(node, "evalsha") > 0, "not all primaries got calls");
     }
     let victim = cluster.nodes().next().unwrap().url().to_owned();
+    cluster.allow_failover().unwrap();
     cluster.kill(&victim);
     soon("all decide again", async || gate.check_many(&keys).await.iter().all(Result::is_ok)).await;
 }

@@ -80,9 +80,9 @@ impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Recorder {
 
 #[tokio::test]
 async fn each_check_is_a_span_with_cost_gate_outcome_and_source() {
-    let (server, recorder) = (harness::shared(), Recorder::default());
+    let (server, recorder) = (tidegate_testkit::shared(), Recorder::default());
     let _subscribed = recorder.subscribe(Level::DEBUG);
-    let limiter = builder(server.url()).build().unwrap();
+    let limiter = builder(server.url()).deny_cache(HOUR).build().unwrap();
     let [a, b] = ["a", "b"].map(|name| limiter.gate(name, QUOTA));
     let _ = a.check_cost("secret", 2).await.unwrap();
     assert_eq!(recorder.take(), ["DEBUG check cost=2 gate=a outcome=allowed source=redis"]);
@@ -133,19 +133,16 @@ async fn failures_are_logged_once_a_second_and_the_breaker_when_it_opens() {
     .await;
 }
 
-#[cfg(feature = "rules")]
-#[tokio::test]
-async fn followed_rules_are_logged() {
+#[test]
+fn rules_that_are_loaded_or_reloaded_are_logged() {
     let recorder = Recorder::default();
     let _subscribed = recorder.subscribe(Level::INFO);
     let limiter = Limiter::in_memory();
-    let file = std::env::temp_dir().join(format!("tidegate-trace-{}.yaml", std::process::id()));
-    let text = "domain: d\ndescriptors: [{ key: k, rate_limit: { unit: day, requests_per_unit: 1 } }]\n";
-    std::fs::write(&file, text).unwrap();
-    let watched = tidegate::rules::Loader::new().watch(&file, &limiter);
-    std::fs::remove_file(&file).unwrap();
-    drop(watched.unwrap());
+    let observer = limiter.observer().unwrap();
+    observer.loaded(1);
     assert_eq!(recorder.take(), ["INFO  message=loaded rules, following their files rules=1"]);
+    observer.reloaded(Ok(2));
+    assert_eq!(recorder.take(), ["INFO  message=reloaded rules rules=2"]);
 }
 
 #[tokio::test]

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use harness::Server;
 use tidegate::{Decision, Gate, Limiter, ManualClock, Quota, Rate};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, PATIENCE, builder, calls, limiter, quotas, soon};
+use crate::support::stalls::{LostTime, extended};
 
 const SECOND: Duration = Duration::from_secs(1);
 const MS: Duration = Duration::from_millis(1);
@@ -155,7 +156,7 @@ async fn wait_ends_exactly_when_a_unit_becomes_available() {
         let (decision, took) = advance_until(&clock, us * 100, gate.until_allowed("x", HOUR)).await;
         assert!(decision.unwrap().is_allowed(), "{quota}");
         // In a leaky bucket, a check waits for a free slot and then for its turn.
-        let wait = if name == "leaky" { SECOND } else { wait };
+        let wait = if quota.has_queue() { SECOND } else { wait };
         assert!(took >= wait && took < wait + us * 100, "{quota}: {took:?} instead of {wait:?}");
     }
 }
@@ -164,13 +165,16 @@ async fn wait_ends_exactly_when_a_unit_becomes_available() {
 async fn wait_that_cannot_succeed_is_denied_at_once() {
     let us = Duration::from_micros(1);
     for world in World::both() {
+        // No aligned window must begin meanwhile. The clock of the server runs, so the longest wait that is too
+        // short leaves time for a busy machine.
+        world.advance_to_start_of(HOUR).await;
         for (name, quota) in quotas(2, HOUR) {
             let gate = world.limiter().gate(name, quota);
             assert!(gate.check_cost("x", 2).await.unwrap().is_allowed());
             let wait = gate.peek("x").await.unwrap();
             // If the queue of a leaky bucket is full, the turn comes when all checks before it have drained.
-            let wait = if name == "leaky" { wait.reset_after() } else { wait.retry_after() };
-            for too_short in [Duration::ZERO, us, wait / 2, wait - SECOND] {
+            let wait = if quota.has_queue() { wait.reset_after() } else { wait.retry_after() };
+            for too_short in [Duration::ZERO, us, wait / 2, wait - PATIENCE] {
                 let start = Instant::now();
                 let decision = gate.until_allowed("x", too_short).await.unwrap();
                 assert!(!decision.is_allowed(), "{quota}");
@@ -180,7 +184,7 @@ async fn wait_that_cannot_succeed_is_denied_at_once() {
         // The queue has room, but the turn would come too late.
         let gate = world.limiter().gate("queue", Quota::leaky_bucket(10, Rate::per_hour(1)));
         assert!(gate.check_cost("x", 3).await.unwrap().is_allowed());
-        for too_short in [Duration::ZERO, HOUR, 2 * HOUR, 3 * HOUR - SECOND] {
+        for too_short in [Duration::ZERO, HOUR, 2 * HOUR, 3 * HOUR - PATIENCE] {
             let start = Instant::now();
             assert!(!gate.until_allowed("x", too_short).await.unwrap().is_allowed());
             assert!(start.elapsed() < PATIENCE);
@@ -191,29 +195,32 @@ async fn wait_that_cannot_succeed_is_denied_at_once() {
 
 #[tokio::test]
 async fn wait_is_bounded_although_other_callers_overtake_it() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let gate = limiter(&server).gate("hot", Quota::token_bucket(1, Rate::per_second(1_000)));
-    let start = Instant::now();
+    let (lost, start) = (LostTime::start(&["self".to_owned()]), Instant::now());
     let max_wait = 200 * MS;
     let waits: Vec<_> = (0..300)
         .map(|_| {
             let gate = gate.clone();
             tokio::spawn(async move {
-                let mut admitted = 0_u64;
+                let (mut admitted, mut longest) = (0_u64, Duration::ZERO);
                 while start.elapsed() < 400 * MS {
                     let begun = Instant::now();
                     admitted += u64::from(gate.until_allowed("x", max_wait).await.unwrap().is_allowed());
-                    let took = begun.elapsed();
-                    assert!(took < max_wait + SECOND, "{took:?} for a wait of at most {max_wait:?}");
+                    longest = longest.max(begun.elapsed());
                 }
-                admitted
+                (admitted, longest)
             })
         })
         .collect();
-    let mut admitted = 0;
+    let (mut admitted, mut longest) = (0, Duration::ZERO);
     for wait in waits {
-        admitted += wait.await.unwrap();
+        let (more, took) = wait.await.unwrap();
+        admitted += more;
+        longest = longest.max(took);
     }
+    let bound = extended(max_wait + SECOND, lost.end());
+    assert!(longest < bound, "{longest:?} for a wait of at most {max_wait:?}, more than {bound:?}");
     let permitted = 1 + u64::try_from(start.elapsed().as_millis()).unwrap();
     assert!(admitted > 0 && admitted <= permitted, "{admitted} of {permitted}");
 }
@@ -264,7 +271,7 @@ async fn wait_that_is_admitted_at_once_keeps_its_slot() {
 
 #[tokio::test]
 async fn wait_at_redis_ends_by_the_clock_of_redis() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     for (name, quota) in quotas(10, 200 * MS) {
         let gate = limiter(&server).gate(name, quota);
         gate.penalize("x", 10).await.unwrap();
@@ -298,7 +305,7 @@ async fn check_many_decides_each_key_separately_and_in_order() {
 
 #[tokio::test]
 async fn corrupt_key_in_check_many_fails_alone() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let gate = limiter(&server).gate("many", Quota::sliding_log(1, HOUR));
     let keys: Vec<String> = (0..300).map(|index| format!("key {index}")).collect();
     for bad in [0, 127, 128, 299] {
@@ -318,7 +325,7 @@ async fn corrupt_key_in_check_many_fails_alone() {
 
 #[tokio::test]
 async fn limiter_is_ready_until_it_is_shut_down() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     for limiter in [limiter(&server), Limiter::in_memory()] {
         let gate = limiter.gate("login", Quota::fixed_window(5, HOUR));
         let clone = limiter.clone();

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use harness::Server;
 use serde_json::json;
+use tidegate_testkit::Server;
 use tokio::runtime::Runtime;
 
 use crate::case::Case;

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use redis::{RedisResult, Value};
-use tidegate::internals::script::{self, TAKE};
 
 use crate::case::{Case, KEYS};
 use crate::rounds::median;
@@ -59,7 +58,7 @@ impl Scripts {
 pub(crate) fn run(target: &Target, rounds: usize, length: Length) -> Result<Scripts, Failure> {
     let mut scripts = Scripts::default();
     make_unlike(target)?;
-    let (ours, bare) = (calls(target, TAKE[0].text, ours)?, calls(target, BARE, bare)?);
+    let (ours, bare) = (calls(target, take_text(), ours)?, calls(target, BARE, bare)?);
     for round in 0..rounds {
         for turn in 0..2 {
             progress(&format!("script alone: round {} of {rounds}", round + 1));
@@ -74,13 +73,21 @@ pub(crate) fn run(target: &Target, rounds: usize, length: Length) -> Result<Scri
     Ok(scripts)
 }
 
+fn quota() -> tidegate::Quota {
+    crate::subjects::tidegate_quota(Case::Unlike.limit())
+}
+
+fn take_text() -> &'static str {
+    quota().kind().definition().scripts.take.text
+}
+
 /// Charges a different amount to each key, since the script formats equal levels only once.
 fn make_unlike(target: &Target) -> Result<(), Failure> {
     let mut connection = redis::Client::open(target.url())?.get_connection()?;
     let keys: Vec<usize> = (0..KEYS).collect();
     for keys in keys.chunks(WIDTH) {
         let mut call = redis::cmd("EVAL");
-        call.arg(TAKE[0].text).arg(keys.len());
+        call.arg(take_text()).arg(keys.len());
         keys_and_quota(&mut call, keys);
         for _ in keys {
             call.arg(1).arg(fastrand::u32(1..10_000)).arg("");
@@ -97,11 +104,10 @@ fn ours(call: &mut redis::Cmd, keys: &[usize]) {
 }
 
 fn keys_and_quota(call: &mut redis::Cmd, keys: &[usize]) {
-    let quota = crate::subjects::tidegate_quota(Case::Unlike.limit());
     for key in keys {
         call.arg(format!("{}:2:script:token_bucket:user:{key}", *RUN));
     }
-    for number in script::quota_args(quota.kind()) {
+    for number in quota().kind().args() {
         call.arg(number);
     }
 }

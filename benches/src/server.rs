@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use harness::Server;
 use redis::Connection;
+use tidegate_testkit::Server;
 
 use crate::Failure;
 use crate::subjects::RUN;

@@ -1,7 +1,7 @@
 //! The number of checks that the definition of an algorithm permits.
 
 use tidegate::Quota;
-use tidegate::internals::{Item, Record, take};
+use tidegate::reference::{Item, Record, take};
 
 /// Returns the maximum number of checks that could have been admitted for one key, given the instants of the
 /// server's clock at which it was checked. At each instant the reference admits as many as it can. The
@@ -10,9 +10,6 @@ pub(crate) fn ceiling(quota: &Quota, mut instants: Vec<u64>) -> u64 {
     instants.sort_unstable();
     instants.dedup();
     let mut record = Record::default();
-    let admit = |now| {
-        let item = Item { quota, record: &mut record, cost: 1, max_delay: None };
-        take(&mut [item], quota.limit(), now).0
-    };
+    let admit = |now| take(&mut [Item::new(quota, &mut record, 1, None)], quota.limit(), now);
     instants.into_iter().map(admit).sum()
 }

@@ -21,9 +21,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use harness::Server;
 use serde_json::json;
 use tidegate::Gate;
+use tidegate_testkit::Server;
 
 use crate::fleet::Fleet;
 use crate::scenario::{KEYS, LIMIT, SCENARIOS, Scenario, WINDOW};

@@ -5,23 +5,22 @@ use std::time::Duration;
 
 use loom::thread;
 
-use super::dispatchers::{DispatcherId, Dispatchers};
+use super::dispatchers::{DispatcherId, Dispatchers, Limits};
 use super::lateness::Lateness;
-use super::limits::Limits;
 use crate::check::{Model, Preemptions};
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, lock};
 
 const BOUNDED: Preemptions = Preemptions { quick: Some(2), full: Some(3) };
 const ONE: Limits = Limits { shards: 1, direct_sends: 0, dispatchers: 1, second_call: 0, capacity: 8 };
 
 /// The shards with their queued checks, and the checks that were sent.
-struct HashTag {
+struct Destination {
     dispatchers: Dispatchers<()>,
     shards: Vec<Mutex<Vec<u8>>>,
     sent: Mutex<Vec<u8>>,
 }
 
-impl HashTag {
+impl Destination {
     fn new(limits: Limits) -> Arc<Self> {
         Arc::new(Self {
             dispatchers: Dispatchers::new(limits),
@@ -30,7 +29,7 @@ impl HashTag {
         })
     }
 
-    /// Does the same as `Shared::join` in `src/batch.rs`.
+    /// Does the same as `Batch::join` in `src/batch.rs`.
     fn join(&self, shard: usize, check: u8, lateness: Lateness) {
         let mut queue = lock(&self.shards[shard]);
         if queue.is_empty()
@@ -80,28 +79,29 @@ impl HashTag {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Returns the lateness of a caller at this time: calls are late after 10 µs and overdue after 200 µs.
 fn at(now_us: u64) -> Lateness {
     Lateness::at(now_us, Duration::ZERO, Duration::from_micros(100))
 }
 
-fn caller(hash_tag: &Arc<HashTag>, shard: usize, check: u8, lateness: Lateness) -> thread::JoinHandle<()> {
-    let hash_tag = hash_tag.clone();
-    thread::spawn(move || hash_tag.join(shard, check, lateness))
+fn caller(
+    destination: &Arc<Destination>,
+    shard: usize,
+    check: u8,
+    lateness: Lateness,
+) -> thread::JoinHandle<()> {
+    let destination = destination.clone();
+    thread::spawn(move || destination.join(shard, check, lateness))
 }
 
 /// Three callers share one shard, and at most one dispatcher runs.
 pub(crate) fn no_enqueued_check_is_left_without_a_dispatcher() -> Model {
     let execution = || {
-        let hash_tag = HashTag::new(ONE);
-        let callers = [caller(&hash_tag, 0, 0, at(0)), caller(&hash_tag, 0, 1, at(0))];
-        hash_tag.join(0, 2, at(0));
+        let destination = Destination::new(ONE);
+        let callers = [caller(&destination, 0, 0, at(0)), caller(&destination, 0, 1, at(0))];
+        destination.join(0, 2, at(0));
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        hash_tag.assert_all_sent(3, at(0));
+        destination.assert_all_sent(3, at(0));
     };
     Model { preemptions: BOUNDED, execution }
 }
@@ -109,11 +109,11 @@ pub(crate) fn no_enqueued_check_is_left_without_a_dispatcher() -> Model {
 /// Callers use two shards, and one caller may send its own check.
 pub(crate) fn no_check_of_any_shard_is_left_beside_direct_sends() -> Model {
     let execution = || {
-        let hash_tag = HashTag::new(Limits { shards: 2, direct_sends: 1, ..ONE });
-        let callers = [caller(&hash_tag, 0, 0, at(0)), caller(&hash_tag, 1, 1, at(0))];
-        hash_tag.join(0, 2, at(0));
+        let destination = Destination::new(Limits { shards: 2, direct_sends: 1, ..ONE });
+        let callers = [caller(&destination, 0, 0, at(0)), caller(&destination, 1, 1, at(0))];
+        destination.join(0, 2, at(0));
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        hash_tag.assert_all_sent(3, at(0));
+        destination.assert_all_sent(3, at(0));
     };
     Model { preemptions: BOUNDED, execution }
 }
@@ -121,11 +121,11 @@ pub(crate) fn no_check_of_any_shard_is_left_beside_direct_sends() -> Model {
 /// Each caller starts a dispatcher, up to two.
 pub(crate) fn no_check_is_left_by_two_dispatchers() -> Model {
     let execution = || {
-        let hash_tag = HashTag::new(Limits { dispatchers: 2, ..ONE });
-        let callers = [caller(&hash_tag, 0, 0, at(0)), caller(&hash_tag, 0, 1, at(0))];
-        hash_tag.join(0, 2, at(0));
+        let destination = Destination::new(Limits { dispatchers: 2, ..ONE });
+        let callers = [caller(&destination, 0, 0, at(0)), caller(&destination, 0, 1, at(0))];
+        destination.join(0, 2, at(0));
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        hash_tag.assert_all_sent(3, at(0));
+        destination.assert_all_sent(3, at(0));
     };
     Model { preemptions: BOUNDED, execution }
 }
@@ -133,11 +133,11 @@ pub(crate) fn no_check_is_left_by_two_dispatchers() -> Model {
 /// For the last caller, the other dispatchers are overdue: it does not count them, but they still run.
 pub(crate) fn no_check_is_left_by_an_overdue_dispatcher() -> Model {
     let execution = || {
-        let hash_tag = HashTag::new(ONE);
-        let callers = [caller(&hash_tag, 0, 0, at(0)), caller(&hash_tag, 0, 1, at(0))];
-        hash_tag.join(0, 2, at(1_000));
+        let destination = Destination::new(ONE);
+        let callers = [caller(&destination, 0, 0, at(0)), caller(&destination, 0, 1, at(0))];
+        destination.join(0, 2, at(1_000));
         callers.into_iter().for_each(|caller| caller.join().unwrap());
-        hash_tag.assert_all_sent(3, at(1_000));
+        destination.assert_all_sent(3, at(1_000));
     };
     Model { preemptions: BOUNDED, execution }
 }

@@ -6,7 +6,7 @@ use loom::thread;
 use super::snapshot::Snapshot;
 use crate::check::{Model, Preemptions};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use crate::sync::{Arc, Mutex, lock};
 
 const ALL: Preemptions = Preemptions { quick: None, full: None };
 
@@ -27,16 +27,12 @@ impl Overrides {
         self.applied.store(number, Ordering::Release);
     }
 
-    /// Does the same as `Shared::read` in `src/overrides.rs`.
+    /// Does the same as `OverridesInner::read` in `src/overrides.rs`.
     fn read(&self) {
         let _reading = lock(&self.reading);
         let number = self.store.load(Ordering::Acquire);
         self.apply(number);
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A check that observes an applied reading uses it. The first reading contains an override, the second one

@@ -1,6 +1,6 @@
 //! Stands for `src/store.rs`: a cache of one target.
 
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, lock};
 
 pub(crate) struct KeyedHash(pub(crate) u64);
 
@@ -17,32 +17,28 @@ impl<V: Clone> TargetCache<V> {
     }
 
     pub(crate) fn get(&self, _target: &Target) -> Option<V> {
-        self.lock().clone()
+        lock(&self.0).clone()
     }
 
     pub(crate) fn insert(&self, _target: &Target, value: V) {
-        *self.lock() = Some(value);
+        *lock(&self.0) = Some(value);
     }
 
     pub(crate) fn remove(&self, _target: &Target) {
-        *self.lock() = None;
+        *lock(&self.0) = None;
     }
 
     pub(crate) fn remove_if(&self, _target: &Target, is_so: impl FnOnce(&V) -> bool) {
-        let mut entry = self.lock();
+        let mut entry = lock(&self.0);
         if entry.as_ref().is_some_and(is_so) {
             *entry = None;
         }
     }
 
     pub(crate) fn retain(&self, _target: &Target, change: impl FnOnce(&mut V) -> bool) {
-        let mut entry = self.lock();
+        let mut entry = lock(&self.0);
         if entry.as_mut().is_some_and(|value| !change(value)) {
             *entry = None;
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<V>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

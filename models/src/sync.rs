@@ -3,6 +3,19 @@
 pub(crate) use std::sync::PoisonError;
 
 pub(crate) use loom::sync::{Arc, Mutex, MutexGuard, RwLock};
+use loom::sync::{RwLockReadGuard, RwLockWriteGuard};
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn read<T>(value: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    value.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+pub(crate) fn write<T>(value: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    value.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 pub(crate) mod atomic {
     use std::ops::Deref;

@@ -1,13 +1,93 @@
-//! Fixed window: a count that restarts with each window. `RawState` is `[used, end_ms, _]`; with nothing
-//! used, `end_ms` is that of the window that a charge would begin.
+//! Fixed window: a count that restarts with each window.
 
-use super::{Algorithm, EXACT, RawState, State};
-use crate::quota::FixedWindow;
+use std::time::Duration;
+
+use super::definition::{
+    Algorithm, Definition, EXACT, Parameters, RawState, State, Storage, deserialize, exact_number,
+};
+use crate::error::Error;
+use crate::quota::{Invalid, Window, limit_and_window, whole_micros};
+use crate::script::scripts;
+
+pub(super) static DEFINITION: Definition = Definition {
+    name: "fixed_window",
+    scripts: scripts!("fixed_window", "fast_fixed_window", "hash_state", "fixed_window"),
+    storage: Storage::Count,
+    fields: 2,
+    work: 2,
+    parameters: Parameters::Window,
+    limit_name: "LIMIT",
+    help: "The units per --window, which begins with its first unit",
+};
 
 /// The maximum count, so that debt stays exact in a double.
 const MAX_UNITS: u64 = 1 << 52;
 
+/// The numbers of a [fixed window](crate::Quota::fixed_window).
+///
+/// Its [`RawState`] is `[used, end_ms, 0]`: the used units, and the end of the window in ms since 1970. If no
+/// units are used, `end_ms` is the end of the window that a charge would begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct FixedWindow {
+    /// The units per window, from 1 to 2^48.
+    pub limit: u64,
+    /// The length of a window, in µs, from 1 ms to ten years.
+    pub window_us: u64,
+    /// `Some(offset)`: windows begin at multiples of their length since 1970, plus `offset` µs, which is less
+    /// than `window_us`. `None`: a window begins with its first charge.
+    #[cfg_attr(
+        feature = "serde",
+        serde(rename = "aligned_to_clock_at_us", skip_serializing_if = "Option::is_none")
+    )]
+    pub aligned_us: Option<u64>,
+}
+
+deserialize!(FixedWindow { limit: u64, window_us: u64, aligned_to_clock_at_us: Option<u64> } {
+    let fixed = Self::build(limit, Duration::from_micros(window_us));
+    match aligned_to_clock_at_us {
+        Some(offset) => fixed.and_then(|fixed| fixed.aligned_at(Duration::from_micros(offset))),
+        None => fixed,
+    }
+});
+
 impl FixedWindow {
+    pub(crate) const fn build(limit: u64, window: Duration) -> Result<Self, Invalid> {
+        match limit_and_window(limit, window) {
+            Ok(window_us) => Ok(Self { limit, window_us, aligned_us: None }),
+            Err(invalid) => Err(invalid),
+        }
+    }
+
+    pub(crate) const fn aligned_at(self, offset: Duration) -> Result<Self, Invalid> {
+        match whole_micros(offset, 0) {
+            Some(offset_us) if offset_us < self.window_us => Ok(Self { aligned_us: Some(offset_us), ..self }),
+            _ => Err(Invalid("an offset must be whole microseconds and shorter than the window")),
+        }
+    }
+
+    /// Makes the quota from its [`args`](Self::args).
+    pub(super) fn of_args(args: [u64; 4]) -> Result<Self, Error> {
+        let [limit, window_us, is_aligned, offset_us] = args;
+        let fixed = Self::build(limit, Duration::from_micros(window_us)).map_err(Invalid::into_error)?;
+        match is_aligned {
+            0 => Ok(fixed),
+            _ => fixed.aligned_at(Duration::from_micros(offset_us)).map_err(Invalid::into_error),
+        }
+    }
+
+    pub(super) fn share(&self, instances: u64) -> Self {
+        Self { limit: self.limit.div_ceil(instances), ..*self }
+    }
+
+    /// Returns the arguments of the scripts: see [`Kind::args`](super::Kind::args).
+    pub(super) const fn args(&self) -> [u64; 4] {
+        match self.aligned_us {
+            None => [self.limit, self.window_us, 0, 0],
+            Some(offset_us) => [self.limit, self.window_us, 1, offset_us],
+        }
+    }
+
     /// Returns the end of the window that a charge would begin. Windows begin and end with a millisecond,
     /// since Redis expires keys by the millisecond.
     fn end_ms(&self, now: u64) -> u64 {
@@ -29,10 +109,6 @@ impl FixedWindow {
 }
 
 impl Algorithm for FixedWindow {
-    fn fields(&self) -> usize {
-        2
-    }
-
     fn is_possible(&self, [used, end_ms, _]: RawState, now: u64) -> bool {
         used <= EXACT && self.contains(end_ms, now)
     }
@@ -90,5 +166,22 @@ impl Algorithm for FixedWindow {
 
     fn reset_after(&self, [used, end_ms, _]: RawState, now: u64) -> u64 {
         if used > 0 { end_ms * 1_000 - now } else { 0 }
+    }
+
+    fn window(&self) -> Option<Window> {
+        Some(Window { us: self.window_us, aligned_us: self.aligned_us })
+    }
+
+    fn leased_until(&self, stamp: u64) -> Option<u64> {
+        Some(stamp)
+    }
+
+    fn is_stamp_the_end(&self) -> bool {
+        true
+    }
+
+    fn parse(&self, text: &str) -> Option<(State, Option<[u64; 4]>)> {
+        let (used, end) = text.split_once(" until ")?;
+        Some((State::Window { used: exact_number(used)?, end_ms: exact_number(end)? / 1_000 }, None))
     }
 }

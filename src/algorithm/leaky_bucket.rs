@@ -1,14 +1,64 @@
 //! Leaky bucket: a token bucket used as a queue. The level is the queued work, so an admitted check waits
-//! until the work before it has drained. `RawState` is `[ticks, _, _]`.
+//! until the work before it has drained.
 
-use super::{Algorithm, RawState, State};
-use crate::quota::LeakyBucket;
+use std::fmt;
 
-impl Algorithm for LeakyBucket {
-    fn fields(&self) -> usize {
-        self.0.fields()
+use super::definition::{Algorithm, Definition, Parameters, RawState, State, Storage, deserialize};
+use super::token_bucket::TokenBucket;
+use crate::error::Error;
+#[cfg(feature = "serde")]
+use crate::quota::Rate;
+use crate::script::scripts;
+
+pub(super) static DEFINITION: Definition = Definition {
+    name: "leaky_bucket",
+    scripts: scripts!("leaky_bucket", "fast_token_bucket", "hash_state", "token_bucket", "leaky_bucket"),
+    storage: Storage::Text,
+    fields: 1,
+    work: 2,
+    parameters: Parameters::Rate,
+    limit_name: "QUEUE",
+    help: "A queue of this many units, drained at --rate",
+};
+
+/// The numbers of a [leaky bucket](crate::Quota::leaky_bucket): a token bucket whose capacity is the length
+/// of the queue, in units.
+///
+/// Its [`RawState`] is `[ticks, 0, 0]`: the queued ticks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LeakyBucket(pub TokenBucket);
+
+deserialize!(LeakyBucket { queue: u64, rate: Rate } TokenBucket::build(queue, rate).map(Self));
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for LeakyBucket {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        #[derive(serde::Serialize)]
+        struct Data {
+            queue: u64,
+            rate: Rate,
+        }
+        Data { queue: self.0.capacity, rate: self.0.configured_rate }.serialize(serializer)
+    }
+}
+
+impl LeakyBucket {
+    /// Makes the quota from its [`args`](Self::args).
+    pub(super) fn of_args(args: [u64; 4]) -> Result<Self, Error> {
+        TokenBucket::of_args(args).map(Self)
     }
 
+    pub(super) fn share(&self, instances: u64) -> Self {
+        Self(self.0.divided(instances))
+    }
+
+    /// Returns the arguments of the scripts: see [`Kind::args`](super::Kind::args).
+    pub(super) const fn args(&self) -> [u64; 4] {
+        [self.0.capacity, self.0.rate, self.0.per, 1]
+    }
+}
+
+impl Algorithm for LeakyBucket {
     fn is_possible(&self, raw: RawState, now: u64) -> bool {
         self.0.is_possible(raw, now)
     }
@@ -76,5 +126,31 @@ impl Algorithm for LeakyBucket {
 
     fn lengthens(&self) -> bool {
         self.0.lengthens()
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, ", drained {}", self.0.configured_rate)
+    }
+
+    fn window_us(&self) -> u64 {
+        self.0.window_us()
+    }
+
+    fn has_queue(&self) -> bool {
+        true
+    }
+
+    fn unleasable(&self) -> Option<&'static str> {
+        Some(
+            "a leaky bucket cannot be leased, since each check has a place in its queue: use it without `leased`, or a token bucket",
+        )
+    }
+
+    fn used(&self, raw: RawState, now: u64) -> f64 {
+        self.0.used(raw, now)
+    }
+
+    fn parse(&self, text: &str) -> Option<(State, Option<[u64; 4]>)> {
+        TokenBucket::parse_level(text).map(|(state, args)| (state, Some(args)))
     }
 }

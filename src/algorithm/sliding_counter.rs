@@ -1,13 +1,74 @@
 //! Sliding counter: this window's count, plus the overlapping share of the previous window's count, rounded
-//! down. `RawState` is `[current, previous, _]`, in the clock's current window.
+//! down.
 
-use super::{Algorithm, RawState, State};
-use crate::quota::SlidingCounter;
+use std::time::Duration;
+
+use super::definition::{
+    Algorithm, Definition, Parameters, RawState, State, Storage, deserialize, exact_number,
+};
+use crate::error::Error;
+use crate::quota::{Invalid, Window, limit_and_window};
+use crate::script::scripts;
+
+pub(super) static DEFINITION: Definition = Definition {
+    name: "sliding_counter",
+    scripts: scripts!("sliding_counter", "fast_sliding_counter", "hash_state", "sliding_counter"),
+    storage: Storage::Text,
+    fields: 2,
+    work: 3,
+    parameters: Parameters::Window,
+    limit_name: "LIMIT",
+    help: "The approximate units in any period of --window",
+};
 
 /// The maximum count, so that debt stays exact in a double.
 const MAX_UNITS: u64 = 1 << 52;
+/// The maximum product of limit and window, so that the product is exact in a double.
+const MAX_UNIT_MICROS: u64 = 1 << 52;
+
+/// The numbers of a [sliding counter](crate::Quota::sliding_counter).
+///
+/// Its [`RawState`] is `[current, previous, 0]`: the used units in the current window of the clock, and in
+/// the window before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct SlidingCounter {
+    /// The units per window, from 1 to 2^48. `limit * window_us` is at most 2^52.
+    pub limit: u64,
+    /// The length of a window, in µs, from 1 ms to ten years.
+    pub window_us: u64,
+}
+
+deserialize!(SlidingCounter { limit: u64, window_us: u64 } {
+    Self::build(limit, Duration::from_micros(window_us))
+});
 
 impl SlidingCounter {
+    pub(crate) const fn build(limit: u64, window: Duration) -> Result<Self, Invalid> {
+        match limit_and_window(limit, window) {
+            Ok(window_us) if limit > MAX_UNIT_MICROS / window_us => Err(Invalid(
+                "a sliding counter's limit times its window in microseconds must be at most 2^52: shorten the window or use another algorithm",
+            )),
+            Ok(window_us) => Ok(Self { limit, window_us }),
+            Err(invalid) => Err(invalid),
+        }
+    }
+
+    /// Makes the quota from its [`args`](Self::args).
+    pub(super) fn of_args(args: [u64; 4]) -> Result<Self, Error> {
+        let [limit, window_us, ..] = args;
+        Self::build(limit, Duration::from_micros(window_us)).map_err(Invalid::into_error)
+    }
+
+    pub(super) fn share(&self, instances: u64) -> Self {
+        Self { limit: self.limit.div_ceil(instances), ..*self }
+    }
+
+    /// Returns the arguments of the scripts: see [`Kind::args`](super::Kind::args).
+    pub(super) const fn args(&self) -> [u64; 4] {
+        [self.limit, self.window_us, 0, 0]
+    }
+
     fn start_at(&self, now: u64) -> u64 {
         now - now % self.window_us
     }
@@ -34,10 +95,6 @@ impl SlidingCounter {
 }
 
 impl Algorithm for SlidingCounter {
-    fn fields(&self) -> usize {
-        2
-    }
-
     fn is_possible(&self, [current, previous, _]: RawState, _: u64) -> bool {
         current.max(previous) <= MAX_UNITS
     }
@@ -109,5 +166,24 @@ impl Algorithm for SlidingCounter {
             (_, 1..) => end,
             _ => now,
         }
+    }
+
+    fn window(&self) -> Option<Window> {
+        Some(Window { us: self.window_us, aligned_us: None })
+    }
+
+    fn leased_until(&self, stamp: u64) -> Option<u64> {
+        Some(self.start_at(stamp) + self.window_us)
+    }
+
+    fn used(&self, raw: RawState, now: u64) -> f64 {
+        self.estimate(raw, now) as f64
+    }
+
+    fn parse(&self, text: &str) -> Option<(State, Option<[u64; 4]>)> {
+        let (counts, start) = text.split_once(" since ")?;
+        let (current, previous) = counts.split_once('+')?;
+        let (current, previous) = (exact_number(current)?, exact_number(previous)?);
+        Some((State::Counter { current, previous, start_us: exact_number(start)? }, None))
     }
 }

@@ -1,101 +1,71 @@
 //! Sliding log: every charge with its time, so that no window of the length holds more than the limit.
-//!
-//! `RawState` is `[used, newest_us, retry_at_us]`: the units in the window, the time of the newest charge,
-//! and the time of the charge that must leave the window before another check of this cost is admitted (0 if
-//! none must).
 
-use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
 
-use super::{Algorithm, EXACT, RawState, State};
-use crate::quota::SlidingLog;
+use super::definition::{Algorithm, Definition, EXACT, Parameters, RawState, State, Storage, deserialize};
+use super::log::{Log, MAX_TOTAL};
+use crate::error::Error;
+use crate::quota::{Invalid, Micros, Window, limit_and_window};
+use crate::script::scripts;
 
-/// The maximum number of entries that one charge removes, so that no call is long.
-const TRIM: usize = 256;
-/// The maximum usage, so that debt stays exact in a double; at this value the running total restarts.
-const MAX_TOTAL: u64 = 1 << 52;
+pub(super) static DEFINITION: Definition = Definition {
+    name: "sliding_log",
+    scripts: scripts!("sliding_log", "fast_nothing", "sliding_log"),
+    storage: Storage::Log,
+    fields: 3,
+    work: 5,
+    parameters: Parameters::Window,
+    limit_name: "LIMIT",
+    help: "The units in any period of --window",
+};
 
-/// Entries in order of time, one for each take of any cost.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log(VecDeque<LogEntry>);
-
-/// The time of a charge, and the running total after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LogEntry {
-    pub at_us: u64,
-    pub total: u64,
-    pub units: u64,
+/// The numbers of a [sliding log](crate::Quota::sliding_log).
+///
+/// Its [`RawState`] is `[used, newest_us, retry_at_us]`: the units in the window, the time of the newest
+/// charge, and the time of the charge that must leave the window before another check of this cost is
+/// admitted (0 if none must). Times are in µs since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct SlidingLog {
+    /// The units in any period of the window's length, from 1 to 2^48.
+    pub limit: u64,
+    /// The length of the window, in µs, from 1 ms to ten years.
+    pub window_us: u64,
+    /// Whether denied checks are charged too: see [`Quota::count_denied`](crate::Quota::count_denied).
+    pub count_denied: bool,
 }
 
-impl Log {
-    /// Returns the entries that count at `now`, oldest first.
-    pub fn live(&self, window_us: u64, now: u64) -> impl Iterator<Item = LogEntry> + '_ {
-        self.0.range(self.stale(window_us, now)..).copied()
-    }
+deserialize!(SlidingLog { limit: u64, window_us: u64, #[serde(default)] count_denied: bool } {
+    Self::build(limit, Duration::from_micros(window_us)).map(|log| Self { count_denied, ..log })
+});
 
-    /// Returns the number of entries that have left the window.
-    fn stale(&self, window_us: u64, now: u64) -> usize {
-        self.0.partition_point(|entry| entry.at_us + window_us <= now)
-    }
-
-    fn total(&self) -> u64 {
-        self.0.back().map_or(0, |entry| entry.total)
-    }
-
-    /// Returns the total before the entry at `index`.
-    fn total_before(&self, index: usize) -> u64 {
-        match index.checked_sub(1) {
-            Some(before) => self.0[before].total,
-            None => self.0.front().map_or(0, |entry| entry.total - entry.units),
+impl SlidingLog {
+    pub(crate) const fn build(limit: u64, window: Duration) -> Result<Self, Invalid> {
+        match limit_and_window(limit, window) {
+            Ok(window_us) => Ok(Self { limit, window_us, count_denied: false }),
+            Err(invalid) => Err(invalid),
         }
     }
 
-    /// Merges entries dated in the future into one entry dated `now`.
-    fn redate(&mut self, now: u64) {
-        let first = self.0.partition_point(|entry| entry.at_us <= now);
-        if first < self.0.len() {
-            let total = self.total();
-            let units = total - self.total_before(first);
-            self.0.truncate(first);
-            self.0.push_back(LogEntry { at_us: now, total, units });
-        }
+    /// Makes the quota from its [`args`](Self::args).
+    pub(super) fn of_args(args: [u64; 4]) -> Result<Self, Error> {
+        let [limit, window_us, count_denied, _] = args;
+        let log = Self::build(limit, Duration::from_micros(window_us)).map_err(Invalid::into_error)?;
+        Ok(Self { count_denied: count_denied != 0, ..log })
     }
 
-    fn push(&mut self, units: u64, used: u64, now: u64) {
-        if self.total() + units > MAX_TOTAL {
-            let newest = self.0.back().map_or(now, |entry| entry.at_us);
-            self.0.clear();
-            if used > 0 {
-                self.0.push_back(LogEntry { at_us: newest, total: used, units: used });
-            }
-        }
-        self.0.push_back(LogEntry { at_us: now, total: self.total() + units, units });
+    pub(super) fn share(&self, instances: u64) -> Self {
+        Self { limit: self.limit.div_ceil(instances), ..*self }
     }
 
-    /// Makes `base` the running total before the entries that count. There is at least one after the first
-    /// `stale` entries. Stale entries stay: they count again if the clock is stepped back.
-    fn forget_up_to(&mut self, base: u64, stale: usize) {
-        if base == self.total() {
-            return self.0.clear();
-        }
-        let stays = self.0.partition_point(|entry| entry.total <= base);
-        self.0[stays].units = self.0[stays].total - base;
-        if let Some(newest) = stale.checked_sub(1) {
-            let LogEntry { at_us, total, units } = self.0[newest];
-            self.0[newest] = LogEntry { at_us, total: base, units: units + base - total };
-        }
-        self.0.drain(stale..stays);
-    }
-
-    fn trim(&mut self, gone: usize) {
-        self.0.drain(..gone.min(TRIM));
+    /// Returns the arguments of the scripts: see [`Kind::args`](super::Kind::args).
+    pub(super) const fn args(&self) -> [u64; 4] {
+        [self.limit, self.window_us, self.count_denied as u64, 0]
     }
 }
 
 impl Algorithm for SlidingLog {
-    fn fields(&self) -> usize {
-        3
-    }
-
     fn is_possible(&self, [used, newest_us, retry_at_us]: RawState, now: u64) -> bool {
         let is_live = used == 0 || (newest_us <= now && now - newest_us < self.window_us);
         used.max(retry_at_us) <= EXACT && is_live
@@ -185,5 +155,29 @@ impl Algorithm for SlidingLog {
 
     fn reset_after(&self, [used, newest_us, _]: RawState, now: u64) -> u64 {
         if used > 0 { newest_us + self.window_us - now } else { 0 }
+    }
+
+    fn window(&self) -> Option<Window> {
+        Some(Window { us: self.window_us, aligned_us: None })
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " in {}", Micros(self.window_us))?;
+        if self.count_denied { write!(f, ", denied ones counted") } else { Ok(()) }
+    }
+
+    fn counts_denied(&self) -> bool {
+        self.count_denied
+    }
+
+    /// Returns false, since `raw` holds the time of only one entry.
+    fn predicts(&self) -> bool {
+        false
+    }
+
+    fn unleasable(&self) -> Option<&'static str> {
+        self.count_denied.then_some(
+            "a sliding log that counts denied checks cannot be leased, since Redis must see every check: leave out `count_denied` or `leased`",
+        )
     }
 }

@@ -1,14 +1,63 @@
-//! The shards of one destination, and the dispatchers that send their checks.
+//! The destinations of a batch: the shards of each, and the dispatchers that send their checks.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Semaphore;
 
-use super::dispatcher::InFlight;
-use super::dispatchers::Dispatchers;
-use super::limits::Limits;
+use super::dispatchers::{Dispatchers, Limits};
+use super::in_flight::InFlight;
 use super::queue::ShardQueue;
+use crate::key::HASH_TAGS;
+use crate::sharded_arc;
+use crate::store::Group;
+
+/// Redis runs one call after the other. A second call in flight is there when Redis has finished the
+/// first; more calls would only be smaller. More shards than cores that contend would gain nothing
+/// either.
+const OF_ONE_REDIS: Limits =
+    Limits { shards: 4, direct_sends: 4, dispatchers: 2, second_call: 16, capacity: 65_536 / 4 };
+/// The same for threads that each drive a runtime. Such a runtime is not polled while its owner does other
+/// work, which delays its dispatcher's checks. So these should be only the checks of its own thread.
+const OF_A_THREAD: Limits = Limits { shards: 1, ..OF_ONE_REDIS };
+const THREADS: usize = 4;
+/// The same for each hash tag of a cluster, which has separate calls.
+const OF_A_HASH_TAG: Limits =
+    Limits { shards: 1, direct_sends: 1, dispatchers: 1, second_call: 0, capacity: 65_536 / HASH_TAGS };
+
+/// Which checks travel together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Together {
+    Nothing,
+    All,
+    /// Those of one hash tag of a cluster.
+    EachHashTag,
+}
+
+impl Together {
+    /// Returns the destinations: in a cluster one for each hash tag, so that a lost node delays its own
+    /// checks alone. Otherwise one for threads that share a runtime, and the rest for threads that each drive
+    /// one.
+    pub(super) fn destinations(self) -> Vec<Destination> {
+        match self {
+            Self::Nothing => Vec::new(),
+            Self::All => {
+                let of_threads = (0..THREADS).map(|_| Destination::new(OF_A_THREAD));
+                std::iter::once(Destination::new(OF_ONE_REDIS)).chain(of_threads).collect()
+            }
+            Self::EachHashTag => (0..HASH_TAGS).map(|_| Destination::new(OF_A_HASH_TAG)).collect(),
+        }
+    }
+
+    /// Returns the index of the destination for a check of this thread.
+    pub(super) fn destination_of(self, group: &Group, thread: usize) -> usize {
+        match self {
+            Self::EachHashTag => group.hash_tag().index(),
+            _ if sharded_arc::drives_a_runtime() => 1 + thread % THREADS,
+            _ => 0,
+        }
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct Destination {
@@ -29,7 +78,7 @@ pub(super) struct Shard {
 }
 
 impl Destination {
-    pub(super) fn new(limits: Limits) -> Self {
+    fn new(limits: Limits) -> Self {
         Self {
             shards: (0..limits.shards).map(|_| Shard::new(limits.capacity)).collect(),
             dispatchers: Dispatchers::new(limits),

@@ -1,12 +1,24 @@
 //! Counts the dispatchers of one destination, so that enqueued checks always have one.
-//!
-//! Race: a caller enqueues, then reads the number of dispatchers. An exiting dispatcher decrements that number,
-//! then takes from the queues again. One of them always observes the other, since both lock the queue.
 
 use super::lateness::Lateness;
-use super::limits::Limits;
 use crate::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use crate::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How many checks, callers and dispatchers one destination has at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// Threads that check at the same time each find a shard of their own.
+    pub(super) shards: usize,
+    /// Callers that send their own check at a time.
+    pub(super) direct_sends: usize,
+    pub(super) dispatchers: usize,
+    /// The number of checks in a shard that is worth a second call while one is in flight. Fewer wait
+    /// for that call to return, and travel with the checks that come until then.
+    pub(super) second_call: usize,
+    /// Callers that one shard holds. Beyond that callers wait for room, which keeps nothing but the
+    /// caller.
+    pub(super) capacity: usize,
+}
 
 /// `F` is the batch that a dispatcher has in flight.
 #[derive(Debug)]
@@ -93,8 +105,11 @@ impl<F: Default> Dispatchers<F> {
             self.begins_a_call(id, now_us());
             return Some(batch);
         }
+        // Race: a caller enqueues under its shard's lock, then reads the number of dispatchers in `start`. An
+        // exiting dispatcher decrements that number, then locks each shard to take from it again. The lock
+        // orders the two. Therefore either the dispatcher finds the check, or the caller reads the
+        // decremented number and starts another dispatcher. Modelled in `models/src/dispatchers.rs`.
         self.forget(id);
-        // Race: see above.
         if let Some(batch) = take() {
             self.remember(id, now_us());
             return Some(batch);

@@ -5,15 +5,11 @@ use std::collections::{HashMap, VecDeque};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::Share;
+use super::reply::{Reply, Share};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::keyed_hash::{IdentityHasher, KeyedHash};
-use crate::quota::Kind;
 use crate::store::{Group, MAX_WORK, Outcome};
-
-/// The result that a caller receives.
-pub(super) type Reply = Result<Share, Error>;
 
 /// A caller that waits.
 #[derive(Debug)]
@@ -187,8 +183,7 @@ impl Merged {
 /// Returns `None` for checks that are never merged: a take of several units at once, and gates that
 /// count denied checks, since their decisions depend on the checks before.
 pub(super) fn keyed_hash(group: &Group) -> Option<KeyedHash> {
-    let counts_denied = |kind: &Kind| matches!(kind, Kind::SlidingLog(log) if log.count_denied);
-    if group.n > 1 || group.items.iter().any(|item| counts_denied(item.target.gate.quota.kind())) {
+    if group.n > 1 || group.items.iter().any(|item| item.target.gate.quota.kind().counts_denied()) {
         return None;
     }
     let items = group.items.iter().map(|item| item.target.keyed_hash.with(item.cost));
@@ -346,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn unlike_checks_are_not_merged_whatever_their_fingerprints() {
+    fn unlike_checks_are_not_merged_although_their_hashes_are_equal() {
         let (mut queue, quota) = (ShardQueue::default(), Quota::leaky_bucket(5, Rate::per_second(1)));
         let like = |change: &dyn Fn(&mut Group)| {
             let mut group = group(quota, "key");

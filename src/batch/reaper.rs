@@ -1,12 +1,11 @@
-//! The reaper: a thread that notifies callers whose deadline has passed, and takes over from dispatchers that
-//! their runtimes do not poll.
+//! The reaper's thread, and when it runs its next round, which is [`reap`](super::timeout).
 //!
 //! It has its own runtime, so it also works while the service's runtimes are blocked or have ended. A timer
 //! for each caller would cost a fifth of a merged check. The reaper runs when the first known deadline passes
 //! and at least once per stall time, and sleeps while nothing waits.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::task::{Wake, Waker};
 use std::time::Duration;
 
@@ -14,10 +13,9 @@ use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::BatchInner;
-use super::dispatcher::InFlight;
-use super::lateness::Lateness;
-
+/// At the latest after this time, the reaper takes over from a dispatcher that has not finished its
+/// call: its runtime may be blocked.
+const LONGEST_STALL: Duration = Duration::from_millis(500);
 /// Nothing waits: the next caller to enqueue wakes the thread.
 const NEVER: u64 = u64::MAX;
 
@@ -43,14 +41,20 @@ pub(super) struct Thread {
 struct Alarm(Notify);
 
 impl Reaper {
-    pub(super) fn new(stall: Duration) -> Self {
-        Self { start: Instant::now(), stall, thread: OnceLock::new(), looks_at_us: AtomicU64::new(NEVER) }
+    /// `longest` is the limiter's deadline.
+    pub(super) fn new(longest: Duration) -> Self {
+        Self {
+            start: Instant::now(),
+            stall: (longest / 4).min(LONGEST_STALL),
+            thread: OnceLock::new(),
+            looks_at_us: AtomicU64::new(NEVER),
+        }
     }
 
-    /// Ensures that a caller that has just enqueued is notified at its deadline. Returns false if
-    /// there is no thread.
-    pub(super) fn watch(&self, shared: &Arc<BatchInner>, due_us: u64) -> bool {
-        let Some(thread) = self.thread.get_or_init(|| begin(Arc::downgrade(shared))) else { return false };
+    /// Ensures that a round runs at this time, for a caller that has just enqueued. The first call starts the
+    /// thread with `start`. Returns false if there is no thread.
+    pub(super) fn watch(&self, due_us: u64, start: impl FnOnce() -> Option<Thread>) -> bool {
+        let Some(thread) = self.thread.get_or_init(start) else { return false };
         if due_us < self.looks_at_us.load(Ordering::Relaxed) {
             thread.alarm.0.notify_one();
         }
@@ -65,8 +69,9 @@ impl Reaper {
         at.saturating_duration_since(self.start).as_micros() as u64
     }
 
-    /// Runs one round. Returns when the next is due; `None` if nothing waits.
-    fn look(&self, shared: &Arc<BatchInner>, thread: &Thread) -> Option<Instant> {
+    /// Runs one round. `reap` is given the time and the latest time of the next round, and returns when the
+    /// next is due; `None` if nothing waits.
+    pub(super) fn look(&self, reap: impl Fn(Instant, Instant) -> Option<Instant>) -> Option<Instant> {
         loop {
             let now = Instant::now();
             let next_round = now + self.stall;
@@ -74,26 +79,52 @@ impl Reaper {
             // time. The locks of the queues order the two. So either the reaper finds the check, or its
             // caller finds the time and wakes the reaper if it is due earlier.
             self.looks_at_us.store(self.micros(next_round), Ordering::Relaxed);
-            if let Some(due) = shared.reap(now, next_round, thread) {
+            if let Some(due) = reap(now, next_round) {
                 return Some(due);
             }
             self.looks_at_us.store(NEVER, Ordering::Relaxed);
-            shared.reap(now, next_round, thread)?;
+            reap(now, next_round)?;
         }
     }
 }
 
 impl Thread {
+    /// Starts the thread, which ends with its task. Returns `None` where the system provides no thread.
+    pub(super) fn start<Task: Future>(task: impl FnOnce(Self) -> Task + Send + 'static) -> Option<Self> {
+        let alarm = Arc::<Alarm>::default();
+        // Starts the thread first: a runtime that no thread takes could not be dropped here, inside another
+        // runtime.
+        let (give, take) = mpsc::channel::<Runtime>();
+        let woken = alarm.clone();
+        let run = move || {
+            let Ok(runtime) = take.recv() else { return };
+            let thread = Self { runtime: runtime.handle().clone(), alarm: woken };
+            runtime.block_on(task(thread));
+        };
+        std::thread::Builder::new().name("tidegate-batch".to_owned()).spawn(run).ok()?;
+        let runtime = Builder::new_current_thread().enable_all().build().ok()?;
+        let thread = Self { runtime: runtime.handle().clone(), alarm };
+        give.send(runtime).ok()?;
+        Some(thread)
+    }
+
     /// Runs a task on the reaper's runtime.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         self.runtime.spawn(task);
     }
 
-    /// Polls a call that its dispatcher does not finish, now and whenever it makes progress. In a task,
-    /// since a panic of an observer must not end this thread.
-    pub(super) fn help(&self, in_flight: Arc<InFlight>, late: Lateness) {
-        let waker = Waker::from(self.alarm.clone());
-        self.spawn(async move { in_flight.help(late, &waker) });
+    /// Returns a waker that starts the next round.
+    pub(super) fn waker(&self) -> Waker {
+        self.alarm.clone().into()
+    }
+
+    /// Sleeps until then, or until the thread is woken.
+    pub(super) async fn sleep(&self, until: Option<Instant>) {
+        let woken = self.alarm.0.notified();
+        match until {
+            Some(until) => drop(tokio::time::timeout_at(until, woken).await),
+            None => woken.await,
+        }
     }
 }
 
@@ -108,34 +139,6 @@ impl Drop for Reaper {
     fn drop(&mut self) {
         if let Some(thread) = self.thread() {
             thread.alarm.0.notify_one();
-        }
-    }
-}
-
-fn begin(shared: Weak<BatchInner>) -> Option<Thread> {
-    let alarm = Arc::<Alarm>::default();
-    // Starts the thread first: a runtime that no thread takes could not be dropped here, inside another
-    // runtime.
-    let (give, take) = mpsc::channel::<Runtime>();
-    let woken = alarm.clone();
-    let run = move || {
-        let Ok(runtime) = take.recv() else { return };
-        let thread = Thread { runtime: runtime.handle().clone(), alarm: woken };
-        runtime.block_on(reap(&shared, &thread));
-    };
-    std::thread::Builder::new().name("tidegate-batch".to_owned()).spawn(run).ok()?;
-    let runtime = Builder::new_current_thread().enable_all().build().ok()?;
-    let thread = Thread { runtime: runtime.handle().clone(), alarm };
-    give.send(runtime).ok()?;
-    Some(thread)
-}
-
-async fn reap(shared: &Weak<BatchInner>, thread: &Thread) {
-    while let Some(due) = shared.upgrade().map(|shared| shared.reaper.look(&shared, thread)) {
-        let woken = thread.alarm.0.notified();
-        match due {
-            Some(due) => drop(tokio::time::timeout_at(due, woken).await),
-            None => woken.await,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use tokio::time::Instant;
 
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use crate::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::{Mutex, lock};
 
 /// The failure count that opens a circuit: unanswered checks less answered ones. Five in a row reach it, or
 /// more than half for a while.
@@ -97,8 +97,4 @@ impl Circuit {
             let _ = self.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,6 +2,27 @@
 //!
 //! A node replies `MOVED` to a call for a slot that another node serves. The client sends no other query for
 //! the topology, so it needs the same permissions as for a single server.
+//!
+//! # Why not the cluster client of redis-rs
+//!
+//! It serves no node while it looks up slots or waits for a connection. Measured with redis-rs 1.8.1, its
+//! retries off: after one of three primaries was stopped, the other two decided nothing for 2.1 s
+//! (`docs/decisions/0020-cluster-client.md`). Upstream, in redis-rs:
+//!
+//! - Issue #2092, closed: a bad node blocks the calls to all nodes for seconds.
+//! - Pull request #2120, its fix in 1.4.0: calls continue while the connection to a replica is repaired, if
+//!   there are nodes to fall back to. The measured version contains it.
+//! - Issue #2277, open in August 2026, a regression from #2120: calls fail if enough connections are stale at
+//!   once. They use up their retries before the reconnects in the background run.
+//!
+//! Delete this module when the client of redis-rs passes `tests/cluster`, above all these tests:
+//!
+//! - `paused_primary_does_not_delay_the_others_and_is_disconnected`
+//! - `lost_refund_is_not_retried_and_lost_check_is_retried_at_most_once`
+//! - `permissions_for_a_single_server_suffice`: no `CLUSTER SLOTS`
+//!
+//! It must also send `ASKING` and its command in one write, as `Link` does: 1.8.1 sends them apart on a shared
+//! connection.
 
 use std::iter::repeat_with;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,9 +33,10 @@ use tokio::time::Instant;
 
 use self::map::{Map, Member};
 use self::redirect::Redirect;
+use super::deadline::{Deadline, NODE};
 use super::login::Login;
 use super::node::{Exchanged, Live};
-use super::{CallTarget, Deadline, RetryBudget};
+use super::retry::{REDIRECT_PAUSES, RetryBudget};
 use crate::background::Background;
 use crate::error::Error;
 use crate::key::{HASH_TAGS, HashTag};
@@ -22,19 +44,8 @@ use crate::key::{HASH_TAGS, HashTag};
 mod map;
 mod redirect;
 
-/// The third cause of a timeout, besides an answer and a connection.
-const NODE: &str = "the cluster to name a node that answers";
-
-/// The pauses before a redirected call is sent again. After a node has failed, the other nodes redirect to it
-/// until a replica is promoted.
-const PAUSES: [Duration; 7] = [ms(0), ms(5), ms(10), ms(20), ms(40), ms(80), ms(160)];
-
 /// The minimum time between two searches for the node of one hash tag, for all callers together.
-const SEARCH_INTERVAL: Duration = ms(10);
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
+const SEARCH_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(crate) struct Cluster {
     map: Mutex<Map>,
@@ -64,15 +75,16 @@ impl Cluster {
         Ok(Self { map: Mutex::new(Map::new(nodes, login, background)?), searches })
     }
 
-    /// Sends a command as [`Connection::send`](super::Connection::send) does. A redirect (`MOVED`, `ASK`)
-    /// means that the node did nothing, so any redirected command can be sent again.
+    /// Sends a command. The outer error means that no answer arrived; the inner one is the server's error. A
+    /// redirect (`MOVED`, `ASK`) means that the node did nothing, so any redirected command can be sent again.
     pub(super) async fn send(
         &self,
         command: &Cmd,
-        CallTarget { hash_tag, deadline, .. }: CallTarget,
+        hash_tag: Option<HashTag>,
+        deadline: Deadline,
         retries: &mut RetryBudget,
     ) -> Result<RedisResult<Value>, Error> {
-        let mut pauses = PAUSES.into_iter();
+        let mut pauses = REDIRECT_PAUSES.into_iter();
         let mut search = None;
         loop {
             let ChosenNode { member, live, is_owner } =
@@ -91,11 +103,8 @@ impl Cluster {
             let reply = match exchanged {
                 Exchanged::Reply(reply) => reply,
                 Exchanged::Rejected(reply) => return Ok(reply),
-                Exchanged::Lost(error) => {
-                    retries.take_after_loss(error)?;
-                    continue;
-                }
-                Exchanged::TimedOut(error) => return Err(error),
+                Exchanged::Lost(_) if retries.take_after_loss() => continue,
+                Exchanged::Lost(error) | Exchanged::TimedOut(error) => return Err(error),
             };
             match reply.as_ref().map_err(|error| Redirect::of(error, &member.address)) {
                 Ok(_) if is_owner || is_importing => return Ok(reply),
@@ -193,7 +202,7 @@ impl Cluster {
         if pause.at < deadline.at { Ok(()) } else { Err(deadline.passed(NODE)) }
     }
 
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "admin")]
     pub(super) fn node_of(&self, hash_tag: HashTag) -> Option<(String, u16)> {
         self.map().owner(Some(hash_tag)).ok().flatten().map(|owner| owner.address.clone())
     }

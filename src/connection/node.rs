@@ -5,10 +5,11 @@ use std::sync::Arc;
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::time::Instant;
 
+use super::deadline::{ANSWER, Deadline};
 use super::link::Link;
+use super::reply;
 use super::slot::{Attempt, ConnectionSlot};
 use super::source::ConnectionSource;
-use super::{ANSWER, Deadline, reply};
 use crate::background::Background;
 use crate::error::Error;
 

@@ -8,9 +8,10 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::backoff::Backoff;
+use super::connect::CONNECT_TIMEOUT;
+use super::deadline::{CONNECTION, Deadline};
 use super::link::Link;
-use super::source::{CONNECT_TIMEOUT, ConnectionSource};
-use super::{CONNECTION, Deadline};
+use super::source::ConnectionSource;
 use crate::background::Background;
 use crate::error::Error;
 

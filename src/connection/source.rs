@@ -1,14 +1,11 @@
 //! The source of connections.
 
-use std::time::Duration;
-
 use deadpool_redis::{HookError, PoolError};
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value};
+use redis::{ConnectionAddr, ConnectionInfo};
 
+use super::connect::{connect_error, connect_to};
 use super::link::Link;
 use super::login::Login;
-use super::reply;
 use super::sentinel::Sentinels;
 use crate::error::Error;
 
@@ -18,11 +15,6 @@ pub(super) enum ConnectionSource {
     Sentinels(Box<Sentinels>, Login),
     Pool(deadpool_redis::Pool),
 }
-
-/// The time limit of an attempt to connect. It is longer than most deadlines of a decision: after the first
-/// caller has timed out, the attempt continues for later callers. It is not longer, because an attempt
-/// without any reply blocks the next one.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl ConnectionSource {
     /// Returns the error message for an attempt that timed out without an error.
@@ -49,44 +41,6 @@ impl ConnectionSource {
     }
 }
 
-/// Returns the same settings for another host and port.
-pub(super) fn with_address(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
-    let addr = match info.addr().clone() {
-        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
-            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
-        }
-        _ => ConnectionAddr::Tcp(host, port),
-    };
-    info.clone().set_addr(addr)
-}
-
-/// Connects to a server and sends a PING.
-pub(super) async fn connect_to(info: ConnectionInfo) -> Result<MultiplexedConnection, Error> {
-    #[cfg(feature = "tls")]
-    if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
-        super::tls::choose_crypto();
-    }
-    let client = Client::open(without_client_setinfo(info)).map_err(connect_error)?;
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(None) // bounded by the attempt, with all that follows it
-        .set_response_timeout(None); // bounded by each call's deadline
-    let connected = client.get_multiplexed_async_connection_with_config(&config).await;
-    let mut connection = connected.map_err(connect_error)?;
-    // Sends a PING first. If a password is required, Redis replies to a script call only that it is too long,
-    // and disconnects.
-    match connection.send_packed_command(&redis::cmd("PING")).await {
-        Ok(Value::ServerError(error)) if reply::is_unusable(&error) => Err(connect_error(error.into())),
-        Ok(_) => Ok(connection),
-        Err(error) => Err(connect_error(error)),
-    }
-}
-
-/// Skips CLIENT SETINFO: saves a round trip and an ACL permission.
-pub(super) fn without_client_setinfo(info: ConnectionInfo) -> ConnectionInfo {
-    let settings = info.redis_settings().clone().set_skip_set_lib_name();
-    info.set_redis_settings(settings)
-}
-
 /// Returns the error of a pool. A failed connection has the same error as one without a pool.
 fn pool_error(error: PoolError) -> Error {
     match error {
@@ -94,18 +48,5 @@ fn pool_error(error: PoolError) -> Error {
             connect_error(error)
         }
         error => Error::unavailable(error.to_string()),
-    }
-}
-
-/// Returns the error of an attempt to connect, with advice if the cause is known.
-pub(super) fn connect_error(error: RedisError) -> Error {
-    #[cfg(feature = "tls")]
-    if let Some(advice) = super::tls::advice(&error.to_string()) {
-        return Error::unavailable(format!("{}: {advice}", reply::words(&error)));
-    }
-    match error.kind() {
-        // redis-rs does not expose the server's message.
-        ErrorKind::AuthenticationFailed => Error::unavailable_since("WRONGPASS invalid user or password"),
-        _ => Error::unavailable_since(&reply::words(&error)),
     }
 }

@@ -15,47 +15,47 @@ pub(super) struct Denials<D> {
     /// By slot, how often keys were forgotten. A denial is not cached if its check began before a key
     /// was forgotten.
     forgotten: Box<[AtomicU64]>,
-    /// By slot, the server's time of the latest take that was charged. A denial by an earlier take is
+    /// By slot, the server's time of the latest take that admitted a check. A denial by an earlier take is
     /// not cached. 0 until a check is sent for which that matters: until then, admitted checks write
     /// nothing here.
-    charged_us: Box<[AtomicU64]>,
+    latest_admission_us: Box<[AtomicU64]>,
 }
 
 #[derive(Clone)]
 struct Denied<D> {
     denial: D,
     server_now_us: u64,
-    /// The check that was denied.
-    charges: Charges,
+    /// Of the check that was denied.
+    snapshot: SlotSnapshot,
     /// Whether the counters were read after the insertion. Not found before.
     is_confirmed: bool,
 }
 
-/// A check that is sent: its slot, and the slot's counters by then.
+/// The counters of a key's slot when its check was sent.
 #[derive(Clone, Copy)]
-pub(crate) struct Charges {
+pub(crate) struct SlotSnapshot {
     slot: usize,
     forgotten: u64,
-    charged_us: u64,
+    latest_admission_us: u64,
 }
 
 impl<D: Clone> Denials<D> {
     pub(super) fn new(max_keys: usize) -> Self {
         let slots = || (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
         let target_cache = TargetCache::new(max_keys);
-        Self { target_cache, until_us: slots(), forgotten: slots(), charged_us: slots() }
+        Self { target_cache, until_us: slots(), forgotten: slots(), latest_admission_us: slots() }
     }
 
     /// Called before a check is sent. `can_others_pass`: whether another check of the key can be admitted
     /// while this one is denied.
-    pub(super) fn charges(&self, target: &Target, can_others_pass: bool) -> Charges {
+    pub(super) fn snapshot(&self, target: &Target, can_others_pass: bool) -> SlotSnapshot {
         let slot = slot(target);
-        let mut charged_us = self.charged_us[slot].load(Ordering::Acquire);
-        if charged_us == 0 && can_others_pass {
-            // From here on charges are recorded, which may be younger than this check's denial.
-            charged_us = self.charged_us[slot].fetch_max(1, Ordering::SeqCst).max(1);
+        let mut latest_admission_us = self.latest_admission_us[slot].load(Ordering::Acquire);
+        if latest_admission_us == 0 && can_others_pass {
+            // From here on admissions are recorded, which may be younger than this check's denial.
+            latest_admission_us = self.latest_admission_us[slot].fetch_max(1, Ordering::SeqCst).max(1);
         }
-        Charges { slot, forgotten: self.forgotten[slot].load(Ordering::Acquire), charged_us }
+        SlotSnapshot { slot, forgotten: self.forgotten[slot].load(Ordering::Acquire), latest_admission_us }
     }
 
     /// Returns the time until which any denial is cached in this slot. 0 in the common case: nothing was
@@ -72,28 +72,28 @@ impl<D: Clone> Denials<D> {
     /// Caches a denial at the server's time `server_now_us`, unless it is out of date.
     pub(super) fn remember(
         &self,
-        charges: Charges,
+        snapshot: SlotSnapshot,
         target: &Target,
         denial: D,
         server_now_us: u64,
         until_us: u64,
     ) {
-        self.until_us[charges.slot].fetch_max(until_us, Ordering::SeqCst);
-        self.target_cache.insert(target, Denied { denial, server_now_us, charges, is_confirmed: false });
-        // Race: `forget` and `charged` write the counters and then remove the denial; this inserts the denial
-        // and then reads the counters, while the denial is locked. So a denial that is out of date is removed
-        // by one of the two. The other checks do not find it in between, since it is not confirmed.
+        self.until_us[snapshot.slot].fetch_max(until_us, Ordering::SeqCst);
+        self.target_cache.insert(target, Denied { denial, server_now_us, snapshot, is_confirmed: false });
+        // Race: `forget` and `record_admission` write the counters and then remove the denial; this inserts
+        // the denial and then reads the counters, while the denial is locked. So a denial that is out of date
+        // is removed by one of the two. Other checks do not find it in between, since it is not confirmed.
         self.target_cache.retain(target, |denied| {
-            denied.is_confirmed = self.is_up_to_date(denied.charges, denied.server_now_us);
+            denied.is_confirmed = self.is_up_to_date(denied.snapshot, denied.server_now_us);
             denied.is_confirmed
         });
     }
 
-    fn is_up_to_date(&self, charges: Charges, server_now_us: u64) -> bool {
-        let charged_us = self.charged_us[charges.slot].load(Ordering::SeqCst);
-        // Takes of one call have one time, so at the same time the charge may be the later one.
-        let is_charged = charged_us != charges.charged_us && charged_us >= server_now_us;
-        !is_charged && self.forgotten[charges.slot].load(Ordering::SeqCst) == charges.forgotten
+    fn is_up_to_date(&self, snapshot: SlotSnapshot, server_now_us: u64) -> bool {
+        let latest_us = self.latest_admission_us[snapshot.slot].load(Ordering::SeqCst);
+        // Takes of one call have one time, so at the same time the admission may be the later one.
+        let is_admitted_since = latest_us != snapshot.latest_admission_us && latest_us >= server_now_us;
+        !is_admitted_since && self.forgotten[snapshot.slot].load(Ordering::SeqCst) == snapshot.forgotten
     }
 
     /// Called after this process has given units back, or written the key otherwise. A check that starts after
@@ -103,20 +103,20 @@ impl<D: Clone> Denials<D> {
         self.target_cache.remove(target);
     }
 
-    /// Returns whether [`charged`](Self::charged) has anything to do for an admitted check.
+    /// Returns whether [`record_admission`](Self::record_admission) has anything to do for an admitted check.
     #[inline]
-    pub(super) fn records_charges(&self, charges: Charges) -> bool {
-        self.charged_us[charges.slot].load(Ordering::Relaxed) > 0
+    pub(super) fn records_admissions(&self, snapshot: SlotSnapshot) -> bool {
+        self.latest_admission_us[snapshot.slot].load(Ordering::Relaxed) > 0
     }
 
-    /// Called after this process was charged units of a key at the server's time `now_us`. A check that starts
-    /// after this has returned does not find an earlier denial.
-    pub(super) fn charged(&self, target: &Target, now_us: u64) {
+    /// Called after the store admitted a check of this process at the server's time `now_us`. A check that
+    /// starts after this has returned does not find an earlier denial.
+    pub(super) fn record_admission(&self, target: &Target, now_us: u64) {
         let slot = slot(target);
-        if self.charged_us[slot].load(Ordering::Relaxed) == 0 {
+        if self.latest_admission_us[slot].load(Ordering::Relaxed) == 0 {
             return;
         }
-        self.charged_us[slot].fetch_max(now_us, Ordering::SeqCst);
+        self.latest_admission_us[slot].fetch_max(now_us, Ordering::SeqCst);
         if self.until_us[slot].load(Ordering::SeqCst) > 0 {
             self.target_cache.remove_if(target, |denied| denied.server_now_us <= now_us);
         }

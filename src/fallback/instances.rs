@@ -1,31 +1,17 @@
 //! The number of instances that share the quotas: configured, or counted by their heartbeats in the store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-
-use super::FallbackInner;
-use crate::background::{Job, JobSlot};
-use crate::connection::Deadline;
-use crate::key::HashTag;
-use crate::store::Heartbeat;
-
-/// The pause between two heartbeats, shortened by up to 10 % jitter.
-const BEAT: Duration = Duration::from_secs(5);
-/// An instance without a heartbeat for this long is not counted.
-pub(crate) const LIFETIME: Duration = Duration::from_secs(15);
 
 pub(crate) struct Instances {
     /// 1 before the first count.
-    known: AtomicU64,
+    pub(super) known: AtomicU64,
     /// The key in the store, and this instance's name there; `None` if the number is configured.
-    counted_at: Option<(String, String)>,
-    beating: JobSlot,
+    pub(super) counted_at: Option<(String, String)>,
 }
 
 impl Instances {
     pub(crate) fn given(instances: u64) -> Self {
-        Self { known: AtomicU64::new(instances.max(1)), counted_at: None, beating: JobSlot::default() }
+        Self { known: AtomicU64::new(instances.max(1)), counted_at: None }
     }
 
     /// Counts the instances at this key of the store.
@@ -36,55 +22,5 @@ impl Instances {
 
     pub(super) fn known(&self) -> u64 {
         self.known.load(Ordering::Relaxed)
-    }
-}
-
-/// Starts the heartbeats, unless they are running or the number is configured.
-#[inline]
-pub(super) fn ensure_counted(shared: &Arc<FallbackInner>) {
-    if shared.instances.counted_at.is_some() {
-        let beating = || Beating(Arc::downgrade(shared));
-        shared.instances.beating.ensure_running(&shared.background, beating);
-    }
-}
-
-/// Sends heartbeats until the limiter is dropped or shut down.
-struct Beating(Weak<FallbackInner>);
-
-impl Job for Beating {
-    async fn run(&self) {
-        // Shorter at first: instances that start together soon count each other.
-        let mut pause = BEAT / 10;
-        loop {
-            let Some(shared) = self.0.upgrade().filter(|shared| !shared.breaker.is_shut_down()) else {
-                return;
-            };
-            shared.count().await;
-            drop(shared);
-            tokio::time::sleep(pause.mul_f64(1.0 - fastrand::f64() / 10.0)).await;
-            pause = (pause * 2).min(BEAT);
-        }
-    }
-
-    fn is_needed(&self) -> bool {
-        false
-    }
-}
-
-impl FallbackInner {
-    async fn count(&self) {
-        let Some((key, name)) = &self.instances.counted_at else { return };
-        // On a cluster the key is in the first hash tag.
-        if self.breaker.is_open(HashTag::default()) {
-            return;
-        }
-        // A failure changes nothing: the last count stays valid.
-        let beat = Heartbeat { key, name, lifetime: LIFETIME };
-        if let Ok(count) = self.store.count_in(beat, Deadline::new(self.deadline)).await {
-            self.instances.known.store(count.max(1), Ordering::Relaxed);
-            if let Some(observer) = &self.observer {
-                observer.counted(count.max(1));
-            }
-        }
     }
 }

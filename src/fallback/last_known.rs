@@ -1,10 +1,10 @@
 //! The last known state of keys: the state that the store reported last, so that the fallback does not start
 //! from unused keys.
 
-use crate::algorithm::{Before, Record};
 use crate::clock::Clock;
 use crate::decision::Decision;
 use crate::quota::{Quota, units_of_share};
+use crate::reference::{Before, Record};
 use crate::store::{Target, TargetCache};
 
 /// Keys with less than an eighth of the limit used are not noted. Noting them would cost every check a write,
@@ -40,7 +40,7 @@ impl LastKnown {
         self.0.insert(target, KnownState { used, limit, blocked_us, at_us: clock.now_us() });
     }
 
-    /// Notes the fallback's own state after it was charged to the store, whose usage is at least that.
+    /// Notes the fallback's own state after it was reconciled: the store's usage is at least that.
     pub(super) fn note_record(&self, target: &Target, share: &Quota, record: &Record, clock: &Clock) {
         let (limit, at_us) = (share.limit(), clock.now_us());
         if !record.has_expired(at_us) {

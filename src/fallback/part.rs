@@ -1,7 +1,7 @@
 //! One item of a group, within this process's share of its quota.
 
-use crate::algorithm::{Answer, Taken};
 use crate::quota::{Quota, units_of_share};
+use crate::reference::{Answer, Taken};
 use crate::store::{Item, Outcome, Target};
 
 /// The shortest wait for a cost above the share. Only Redis can admit it, and the breaker probes

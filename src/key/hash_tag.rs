@@ -34,8 +34,9 @@ impl HashTag {
         usize::from(self.0)
     }
 
-    #[cfg(feature = "cli")]
-    pub(crate) fn of_tag(tag: &str) -> Option<Self> {
+    /// Parses the text between the braces of a Redis key. Returns `None` if it is no hash tag of this layout.
+    #[cfg(feature = "admin")]
+    pub(crate) fn parse(tag: &str) -> Option<Self> {
         TAGS.iter().position(|&other| other == tag).map(|index| Self(index as u8))
     }
 

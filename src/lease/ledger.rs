@@ -1,18 +1,17 @@
-//! Decides the next step for each lease: arithmetic that never waits. Only the ledger assigns, opens and
-//! closes slots.
-
-mod blocks;
+//! Decides the next step for each lease: arithmetic that never waits. Only the ledger, with its blocks,
+//! assigns, opens and closes slots.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
+use super::blocks::{Blocks, Taken};
+use super::counters::add;
 use super::entry::LeaseEntry;
 use super::packed_key::PackedKey;
 use super::queue::LeaseRequest;
 use super::shared::LeasesInner;
 use super::slot::Slot;
-use crate::quota::Kind;
 use crate::store::Target;
 
 /// The maximum number of keys maintained before requests are served again.
@@ -26,7 +25,7 @@ pub(super) struct Ledger {
     due: BTreeSet<(u64, u32)>,
     /// Contains each slot at most once: see `LeaseEntry::is_refilling`.
     refills: VecDeque<u32>,
-    give_backs: VecDeque<GiveBack>,
+    pub(super) blocks: Blocks,
     /// The maximum time that a block can be held.
     reach_us: u64,
 }
@@ -39,39 +38,19 @@ pub(super) struct Refill {
     pub(super) units: u64,
 }
 
-/// The store's reply to a refill.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Taken {
-    pub(super) units: u64,
-    pub(super) stamp_us: u64,
-    /// The remaining time of the window in which the units were charged, if the lease ends with the window.
-    pub(super) rest_us: Option<u64>,
-    pub(super) reset_after_us: u64,
-}
-
-/// Units to be given back.
-#[derive(Debug)]
-pub(super) struct GiveBack {
-    pub(super) target: Target,
-    pub(super) units: u64,
-    pub(super) stamp_us: u64,
-}
-
 /// # For the worker
 impl Ledger {
     pub(super) fn new(shared: Arc<LeasesInner>) -> Self {
-        let window_us = match *shared.info.quota.kind() {
-            Kind::FixedWindow(fixed) => fixed.window_us,
-            Kind::SlidingCounter(counter) => counter.window_us,
-            _ => u64::MAX,
-        };
+        let algorithm = shared.info.quota.kind().algorithm();
+        // Units that end with their window are held for at most its length.
+        let window_us = algorithm.leased_until(0).map_or(u64::MAX, |_| algorithm.window_us());
         Self {
             reach_us: shared.terms.hold_us.min(window_us),
+            blocks: Blocks::new(shared.clone()),
             shared,
             entries: HashMap::new(),
             due: BTreeSet::new(),
             refills: VecDeque::new(),
-            give_backs: VecDeque::new(),
         }
     }
 
@@ -115,7 +94,7 @@ impl Ledger {
             Some(taken) => {
                 entry.backoff_us = 0;
                 entry.need = 0;
-                self.install(&mut entry, slot, sent_us, taken, now_us);
+                self.blocks.install(&mut entry, slot, sent_us, taken, now_us);
                 slot.no_longer_wanted();
             }
             // Leaves the refill wanted until then, so that no spender requests another one.
@@ -147,7 +126,7 @@ impl Ledger {
         let shared = self.shared.clone();
         for (number, mut entry) in std::mem::take(&mut self.entries) {
             let slot = shared.table().slot(number);
-            self.close(&mut entry, slot, u64::MAX);
+            self.blocks.close(&mut entry, slot, u64::MAX);
             if entry.is_refilling {
                 self.entries.insert(number, entry);
             } else {
@@ -211,10 +190,10 @@ impl Ledger {
                 return None;
             }
             // The held units do not suffice and leave no room for the cost: gives them back first.
-            self.close(&mut entry, slot, u64::MAX);
+            self.blocks.close(&mut entry, slot, u64::MAX);
             units = entry.next_size().min(max_units);
         }
-        let target = self.target(&entry.key);
+        let target = shared.target(&entry.key);
         self.entries.insert(number, entry);
         Some(Refill { slot: number, target, units: units.into() })
     }
@@ -229,7 +208,7 @@ impl Ledger {
         }
         let (opened, newest) = (entry.opened, entry.newest);
         if newest.units > 0 && entry.ends_us(slot.left()).is_some_and(|ends_us| ends_us <= now_us) {
-            let left = self.close(&mut entry, slot, now_us);
+            let left = self.blocks.close(&mut entry, slot, now_us);
             if entry.newest.units == 0 {
                 entry.was_spent |= left <= newest.units / 2;
                 let is_untouched = left == opened && !entry.was_spent;
@@ -285,8 +264,4 @@ impl Drop for Ledger {
             self.shared.strand(lost);
         }
     }
-}
-
-fn add(counter: &AtomicU64, units: u64) {
-    counter.fetch_add(units, Ordering::Relaxed);
 }

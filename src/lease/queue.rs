@@ -1,8 +1,8 @@
 //! The bounded queue of spenders' requests to the worker.
 
-use std::sync::{Mutex, PoisonError};
-
 use tokio::sync::Notify;
+
+use crate::sync::{Mutex, lock};
 
 /// The maximum number of queued requests. Further requests are dropped; the next check of the key makes
 /// another.
@@ -28,7 +28,7 @@ impl RequestQueue {
     /// Returns false if the queue is full.
     pub(super) fn push(&self, request: LeaseRequest) -> bool {
         let queued_before = {
-            let mut requests = self.lock();
+            let mut requests = lock(&self.requests);
             if requests.len() >= MAX_REQUESTS {
                 return false;
             }
@@ -43,7 +43,7 @@ impl RequestQueue {
     }
 
     pub(super) fn take(&self) -> Vec<LeaseRequest> {
-        std::mem::take(&mut *self.lock())
+        std::mem::take(&mut *lock(&self.requests))
     }
 
     pub(super) fn wake(&self) {
@@ -52,9 +52,5 @@ impl RequestQueue {
 
     pub(super) async fn woken(&self) {
         self.wake.notified().await;
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<LeaseRequest>> {
-        self.requests.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,14 +7,13 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::task::JoinSet;
 
-use super::ledger::{GiveBack, Ledger, Refill, Taken};
-use smallvec::SmallVec;
-
-use crate::algorithm;
+use super::blocks::{GiveBack, Taken};
+use super::ledger::{Ledger, Refill};
 use crate::error::Error;
-use crate::quota::Kind;
+use crate::reference;
 use crate::store::{Group, Item, Outcome, Target};
 
 /// The maximum number of keys in one call, limited by the time that a call may occupy the store.
@@ -130,7 +129,7 @@ impl<U: Upstream> Worker<U> {
                 && error.is_unavailable()
             {
                 // The remaining refunds would time out as well.
-                self.ledger.strand_the_rest();
+                self.ledger.blocks.strand_the_rest();
             }
             self.done(done);
             self.send_give_backs();
@@ -151,7 +150,7 @@ impl<U: Upstream> Worker<U> {
 
     fn send_give_backs(&mut self) {
         while self.give_backs < MAX_GIVE_BACKS
-            && let Some(GiveBack { target, units, stamp_us }) = self.ledger.next_give_back()
+            && let Some(GiveBack { target, units, stamp_us }) = self.ledger.blocks.next_give_back()
         {
             let upstream = self.upstream.clone();
             self.give_backs += 1;
@@ -176,7 +175,7 @@ impl<U: Upstream> Worker<U> {
             }
             Done::GaveBack { units, result } => {
                 self.give_backs -= 1;
-                self.ledger.gave_back(units, result.is_ok());
+                self.ledger.blocks.gave_back(units, result.is_ok());
             }
         }
     }
@@ -191,14 +190,11 @@ fn group(refill: &Refill) -> Group {
 fn taken(refill: &Refill, outcome: &Outcome) -> Option<Taken> {
     let quota = &refill.target.gate.quota;
     let (before, now) = (*outcome.before.first()?, outcome.now_us);
-    let stamp_us = quota.kind().algorithm().stamp(before.raw, now);
-    let rest_us = match *quota.kind() {
-        Kind::FixedWindow(_) => Some(stamp_us.saturating_sub(now)),
-        Kind::SlidingCounter(counter) => Some(counter.window_us - now % counter.window_us),
-        Kind::TokenBucket(_) | Kind::LeakyBucket(_) | Kind::SlidingLog(_) => None,
-    };
+    let algorithm = quota.kind().algorithm();
+    let stamp_us = algorithm.stamp(before.raw, now);
+    let rest_us = algorithm.leased_until(stamp_us).map(|until_us| until_us.saturating_sub(now));
     let (n, k) = (refill.units, outcome.k);
-    let take = algorithm::Taken { quota, cost: 1, max_delay: None, n, k, before, now };
+    let take = reference::Taken { quota, cost: 1, max_delay: None, n, k, before, now };
     let reset_after_us = take.answer(k.saturating_sub(1)).reset_after_us;
     Some(Taken { units: k, stamp_us, rest_us, reset_after_us })
 }

@@ -5,7 +5,20 @@
 //! each is too high by at most the count that it took over. With a capacity of k, every key with more than a
 //! k-th of all occurrences is present.
 
-use super::DeniedKey;
+use std::fmt;
+
+/// A key that is denied often, from [`MostDenied::top`](crate::MostDenied::top). Displayed as its denials and
+/// the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DeniedKey {
+    /// The key as written in Redis, with the gate's name.
+    pub key: String,
+    /// The approximate number of recent denials.
+    pub denials: u64,
+    /// The maximum overcount in `denials`: the count of the keys that this one replaced.
+    pub error: u64,
+}
 
 pub(super) struct SpaceSaving {
     /// Searched linearly: there are few keys, and one sample stands for many denials.
@@ -41,6 +54,12 @@ impl SpaceSaving {
         let mut keys: Vec<_> = self.keys.iter().collect();
         keys.sort_by(|a, b| b.denials.cmp(&a.denials).then_with(|| a.key.cmp(&b.key)));
         keys.into_iter().take(max_keys).cloned().collect()
+    }
+}
+
+impl fmt::Display for DeniedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.denials, self.key)
     }
 }
 

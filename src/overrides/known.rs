@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-use super::Switch;
+use super::kinds::Switch;
 use super::text::{OverrideEntry, What};
 use crate::error::Error;
 use crate::quota::Quota;
@@ -110,6 +110,6 @@ impl KeyOverride {
         }
         // Cannot fail: a gate of that name exists.
         let info = make(self.quota).ok()?;
-        Some(self.info.get_or_init(|| Arc::new(ShardedArc::new(|| info.clone()))).clone())
+        Some(self.info.get_or_init(|| Arc::new(ShardedArc::new(info))).clone())
     }
 }

@@ -1,7 +1,7 @@
 //! The last reading of the overrides, which all checks share.
 
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Arc, PoisonError, RwLock};
+use crate::sync::{Arc, RwLock, read, write};
 
 #[derive(Default)]
 pub(super) struct Snapshot<T> {
@@ -18,7 +18,7 @@ impl<T> Snapshot<T> {
     /// [`Relaxed`](Ordering::Relaxed), and orders nothing.
     pub(super) fn apply(&self, new: Option<Arc<T>>, is_any: bool) {
         if let Some(new) = new {
-            *self.known.write().unwrap_or_else(PoisonError::into_inner) = new;
+            *write(&self.known) = new;
         }
         self.is_any.store(is_any, Ordering::Relaxed);
     }
@@ -29,6 +29,6 @@ impl<T> Snapshot<T> {
     }
 
     pub(super) fn known(&self) -> Arc<T> {
-        self.known.read().unwrap_or_else(PoisonError::into_inner).clone()
+        read(&self.known).clone()
     }
 }

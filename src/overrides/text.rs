@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use super::{Override, Switch};
-use crate::quota::{Quota, Rate};
-use crate::script;
+use super::kinds::{Override, Switch};
+use crate::algorithm::Definition;
+use crate::quota::Quota;
 
 /// One override, as it was read.
 pub(super) struct OverrideEntry<'t> {
@@ -31,7 +31,7 @@ pub(super) fn of_override(gate: &str, key: &str) -> String {
 }
 
 pub(super) fn quota(quota: &Quota) -> String {
-    let [a, b, c, d] = script::quota_args(quota.kind());
+    let [a, b, c, d] = quota.kind().args();
     format!("{} {a} {b} {c} {d}", quota.algorithm())
 }
 
@@ -70,24 +70,13 @@ impl<'t> OverrideEntry<'t> {
 
 fn parse_quota(text: &str) -> Option<Quota> {
     let mut words = text.split(' ');
-    let algorithm = words.next()?;
+    let definition = Definition::of_name(words.next()?)?;
     let mut number = || words.next()?.parse::<u64>().ok();
-    let [a, b, c, d] = [number()?, number()?, number()?, number()?];
-    if words.next().is_some() {
-        return None;
+    let args = [number()?, number()?, number()?, number()?];
+    match words.next() {
+        Some(_) => None,
+        None => Quota::of_args(definition, args).ok(),
     }
-    let micros = Duration::from_micros;
-    let made = match algorithm {
-        "token_bucket" => Quota::try_token_bucket(a, Rate::try_new(b, micros(c)).ok()?),
-        "leaky_bucket" => Quota::try_leaky_bucket(a, Rate::try_new(b, micros(c)).ok()?),
-        "fixed_window" if c == 0 => Quota::try_fixed_window(a, micros(b)),
-        "fixed_window" => Quota::try_fixed_window(a, micros(b)).ok()?.try_aligned_to_clock_at(micros(d)),
-        "sliding_log" if c == 0 => Quota::try_sliding_log(a, micros(b)),
-        "sliding_log" => Quota::try_sliding_log(a, micros(b)).ok()?.try_count_denied(),
-        "sliding_counter" => Quota::try_sliding_counter(a, micros(b)),
-        _ => return None,
-    };
-    made.ok()
 }
 
 #[cfg(test)]
@@ -95,6 +84,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::quota::Rate;
 
     fn quotas() -> impl Strategy<Value = Quota> {
         let window = || (1_u64..1 << 40).prop_map(|ms| Duration::from_micros(ms.max(1_000)));

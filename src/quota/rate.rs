@@ -99,11 +99,13 @@ impl Rate {
 
     const fn build(units: u64, period: Duration) -> Result<Self, Invalid> {
         if units == 0 || units > MAX_UNITS {
-            return Err(Invalid::RateUnits);
+            return Err(Invalid(
+                "a rate needs 1 to 2^48 units; to refuse everything use OnFailure or a block, not a rate of 0",
+            ));
         }
         match whole_micros(period, 1) {
             Some(period_us) => Ok(Self { units, period_us }),
-            None => Err(Invalid::Period),
+            None => Err(Invalid("a rate's period must be whole microseconds, from 1 us to 10 years")),
         }
     }
 }

@@ -1,12 +1,16 @@
 //! The in-memory store: the reference algorithms on a map. For tests and single processes.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
 
-use super::{Group, MAX_OVERRIDES, Outcome, OverrideText, Standing, Target, Write, too_many_overrides};
-use crate::algorithm::{self, Record};
+use super::command::{MAX_OVERRIDES, OverrideText, Standing, Write, too_many_overrides};
+use super::take::{Group, Outcome};
+use super::target::Target;
 use crate::clock::Clock;
 use crate::error::Error;
+use crate::generations::Generations;
+use crate::reference::{self, Record};
+use crate::sync::{Mutex, lock};
 
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
@@ -23,25 +27,19 @@ struct Overrides {
     texts: BTreeMap<String, (String, Option<u64>)>,
 }
 
-/// A bounded map in two generations. When the young one is full it becomes the old one, and the old one is
-/// dropped: a key is lost only after `max_keys / 2` other keys have been used since its last use.
-struct Keys {
-    young: HashMap<String, Record>,
-    old: HashMap<String, Record>,
-    max_young: usize,
-}
+/// A key is lost only after `max_keys / 2` other keys have been used since its last use.
+struct Keys(Generations<String, Record, RandomState>);
 
 /// Keys may be personal data or secrets.
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keys").field("keys", &(self.young.len() + self.old.len())).finish_non_exhaustive()
+        f.debug_struct("Keys").field("keys", &self.0.len()).finish_non_exhaustive()
     }
 }
 
 impl MemoryStore {
     pub(crate) fn new(clock: Clock, max_keys: usize) -> Self {
-        let max_young = (max_keys / 2).max(1);
-        let keys = Mutex::new(Keys { young: HashMap::new(), old: HashMap::new(), max_young });
+        let keys = Mutex::new(Keys(Generations::new(max_keys / 2)));
         Self { clock, keys, overrides: Mutex::default() }
     }
 
@@ -50,14 +48,14 @@ impl MemoryStore {
     }
 
     pub(crate) fn take(&self, groups: &[Group]) -> Vec<Result<Outcome, Error>> {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = lock(&self.keys);
         let now = self.clock.now_us();
         groups.iter().map(|group| Ok(keys.take(group, now))).collect()
     }
 
     /// Writes as [`Store::write`](super::Store::write) does.
     pub(crate) fn write(&self, target: &Target, write: Write) -> u64 {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut keys = lock(&self.keys);
         let now = self.clock.now_us();
         let mut record = keys.remove(&target.redis_key, now);
         let quota = &target.gate.quota;
@@ -68,12 +66,12 @@ impl MemoryStore {
             Write::Block { for_us } => record.block(quota, now.saturating_add(for_us), now),
             Write::Reset => return 0,
         }
-        keys.insert(target.redis_key.clone(), record);
+        keys.0.insert(target.redis_key.clone(), record);
         now
     }
 
     pub(crate) fn overrides(&self) -> Standing {
-        let overrides = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
+        let overrides = lock(&self.overrides);
         let written = |(text, until_us): &(String, Option<u64>)| match until_us {
             Some(until_us) => format!("{text} until {until_us}"),
             None => text.clone(),
@@ -83,7 +81,7 @@ impl MemoryStore {
     }
 
     pub(crate) fn set_override(&self, entry: &OverrideText) -> Result<(), Error> {
-        let mut overrides = self.overrides.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut overrides = lock(&self.overrides);
         let now = self.clock.now_us();
         overrides.texts.retain(|_, (_, until_us)| until_us.is_none_or(|until_us| until_us > now));
         overrides.texts.remove(&entry.field);
@@ -103,22 +101,20 @@ impl Keys {
     fn take(&mut self, group: &Group, now: u64) -> Outcome {
         let mut records: Vec<Record> =
             group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
-        let mut items: Vec<algorithm::Item<'_>> = group
+        let mut items: Vec<reference::Item<'_>> = group
             .items
             .iter()
             .zip(&mut records)
-            .map(|(item, record)| algorithm::Item {
-                quota: &item.target.gate.quota,
-                record,
-                cost: item.cost,
-                max_delay: item.max_delay_us,
+            .map(|(item, record)| {
+                reference::Item::new(&item.target.gate.quota, record, item.cost, item.max_delay_us)
             })
             .collect();
-        let (k, before) = algorithm::take(&mut items, group.n, now);
+        let k = reference::take(&mut items, group.n, now);
+        let before = items.iter().map(|item| item.before).collect();
         for (item, record) in group.items.iter().zip(records) {
             // A peek at an unused key stores nothing.
             if record != Record::default() {
-                self.insert(item.target.redis_key.clone(), record);
+                self.0.insert(item.target.redis_key.clone(), record);
             }
         }
         Outcome { k, before, now_us: now }
@@ -126,16 +122,9 @@ impl Keys {
 
     /// Removes a key's record, to be changed and inserted again.
     fn remove(&mut self, key: &str, now: u64) -> Record {
-        match self.young.remove(key).or_else(|| self.old.remove(key)) {
-            Some(record) if !record.has_expired(now) => record,
+        match self.0.remove_entry(key) {
+            Some((_, record)) if !record.has_expired(now) => record,
             _ => Record::default(),
         }
-    }
-
-    fn insert(&mut self, key: String, record: Record) {
-        if self.young.len() >= self.max_young {
-            self.old = std::mem::take(&mut self.young);
-        }
-        self.young.insert(key, record);
     }
 }

@@ -3,15 +3,16 @@
 use futures_util::future::join_all;
 use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
-use super::{
-    Group, Heartbeat, Item, MAX_OVERRIDES, Outcome, OverrideText, Standing, Target, Write, too_many_overrides,
-};
-use crate::algorithm::{Before, RawState};
+use super::command::{Heartbeat, MAX_OVERRIDES, OverrideText, Standing, Write, too_many_overrides};
+use super::take::{Group, Item, Outcome};
+use super::target::Target;
+use crate::algorithm::{Definition, GROUP, RawState, Storage};
 use crate::connection::{CallTarget, Connection, Deadline};
 use crate::error::Error;
 use crate::health::Server;
 use crate::key::HashTag;
 use crate::quota::Quota;
+use crate::reference::Before;
 use crate::script;
 
 #[derive(Debug)]
@@ -26,7 +27,7 @@ impl RedisStore {
         Self { connection, key }
     }
 
-    #[cfg(feature = "cli")]
+    #[cfg(feature = "admin")]
     pub(crate) const fn connection(&self) -> &Connection {
         &self.connection
     }
@@ -98,12 +99,12 @@ impl RedisStore {
         let to = CallTarget { hash_tag: Some(groups[0].hash_tag()), deadline, is_repeatable: true };
         match quota {
             Some(quota) => {
-                let script = script::of(&script::TAKE, quota.kind());
+                let script = &quota.kind().definition().scripts.take;
                 self.connection.run(script, |command| take_args(quota, groups, command), to).await
             }
             None => {
                 let args = |command: &mut Cmd| group_args(groups, command);
-                self.connection.run(&script::GROUP, args, to).await
+                self.connection.run(&GROUP, args, to).await
             }
         }
     }
@@ -204,19 +205,20 @@ impl RedisStore {
         deadline: Deadline,
     ) -> Result<u64, Error> {
         let kind = target.gate.quota.kind();
+        let Definition { scripts, storage, .. } = kind.definition();
         let (script, is_repeatable) = match write {
-            Write::Refund { .. } => (script::of(&script::REFUND, kind), false),
-            Write::Penalize { .. } => (script::of(&script::PENALIZE, kind), true),
+            Write::Refund { .. } => (&scripts.refund, false),
+            Write::Penalize { .. } => (&scripts.penalize, true),
             // Lifting a block is not retried: the second call could lift a block set in between.
-            Write::Block { for_us } => (script::of(&script::BLOCK, kind), for_us > 0),
+            Write::Block { for_us } => (&scripts.block, for_us > 0),
             Write::Reset => (&script::RESET, false),
         };
         let args = |command: &mut Cmd| {
-            command.arg(1).arg(&target.redis_key).arg(&script::quota_args(kind));
+            command.arg(1).arg(&target.redis_key).arg(&kind.args());
             match write {
                 Write::Refund { units, stamp_us } => command.arg(units).arg(Optional(stamp_us)),
                 Write::Penalize { units } => command.arg(units),
-                Write::Block { for_us } => command.arg(for_us).arg(u8::from(script::is_block_a_member(kind))),
+                Write::Block { for_us } => command.arg(for_us).arg(u8::from(*storage == Storage::Log)),
                 Write::Reset => command,
             };
         };
@@ -266,7 +268,7 @@ fn take_args(quota: &Quota, groups: &[&Group], command: &mut Cmd) {
     for item in items() {
         command.arg(&item.target.redis_key);
     }
-    command.arg(&script::quota_args(quota.kind()));
+    command.arg(&quota.kind().args());
     let wanted = groups
         .iter()
         .flat_map(|group| group.items.iter().map(|item| (group.n, item.cost, item.max_delay_us)));
@@ -295,7 +297,7 @@ fn group_args(groups: &[&Group], command: &mut Cmd) {
     }
     command.arg(quotas.len());
     for quota in &quotas {
-        command.arg(quota.algorithm()).arg(&script::quota_args(quota.kind()));
+        command.arg(quota.algorithm()).arg(&quota.kind().args());
     }
     for group in groups {
         command.arg(group.n).arg(group.items.len());
@@ -342,7 +344,7 @@ impl Reply {
 
     /// Parses the state before a take. `first` is its first number, if it was read already.
     fn before(&mut self, quota: &Quota, first: Option<i64>) -> Result<Before, Error> {
-        let fields = quota.kind().algorithm().fields();
+        let fields = quota.kind().definition().fields;
         let mut raw = RawState::default();
         // A negative first number means that a block follows it.
         let first = first.map_or_else(|| self.signed(), Ok)?;

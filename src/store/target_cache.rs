@@ -5,7 +5,7 @@ use std::time::Duration;
 use quick_cache::UnitWeighter;
 use quick_cache::sync::{Cache, DefaultLifecycle, EntryAction};
 
-use super::Target;
+use super::target::Target;
 use crate::keyed_hash::IdentityHasher;
 
 /// If it is full, entries without recent lookups are evicted first.
@@ -48,12 +48,12 @@ impl<V: Clone> TargetCache<V> {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::target::GateInfo;
     use super::*;
     use crate::gate_name::GateName;
     use crate::key::{KeyMode, Keyspace};
     use crate::keyed_hash::KeyedHasher;
     use crate::quota::{Quota, Rate};
-    use crate::store::GateInfo;
 
     fn target() -> Target {
         let (name, quota) = ("gate", Quota::token_bucket(5, Rate::per_second(1)));

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tidegate::algorithm::Storage;
 use tidegate::{Quota, Rate};
 
-use crate::behaviours;
+use crate::support::behaviours;
+use crate::support::fixture::quotas;
 use crate::support::world::{allowed, check, passes};
 
 const fn ms(ms: u64) -> Duration {
@@ -201,4 +203,42 @@ behaviours! {
         assert_eq!(gate.peek("key").await.unwrap().remaining(), 1);
         assert_eq!(passes(&gate, "key", 2).await, 1);
     }
+}
+
+/// Other tests look up these properties of a quota to select what they expect.
+#[test]
+fn each_algorithm_has_the_properties_of_its_definition() {
+    let window = s(60);
+    let counting = [("log.counts_denied", Quota::sliding_log(60, window).count_denied())];
+    let properties: Vec<_> = quotas(60, window)
+        .into_iter()
+        .chain(counting)
+        .map(|(name, quota)| {
+            assert_eq!((quota.limit(), quota.window()), (60, window), "{name}");
+            let algorithm = quota.kind().algorithm();
+            assert_eq!(algorithm.has_queue(), quota.has_queue(), "{name}");
+            let properties = [
+                ("predicts", algorithm.predicts()),
+                ("counts denied", algorithm.counts_denied()),
+                ("is leasable", algorithm.unleasable().is_none()),
+                ("has a queue", algorithm.has_queue()),
+                ("is stamped with the end", algorithm.is_stamp_the_end()),
+            ];
+            let held = properties.into_iter().filter(|(_, holds)| *holds).map(|(property, _)| property);
+            (name, quota.algorithm(), quota.kind().definition().storage, held.collect::<Vec<_>>().join(", "))
+        })
+        .collect();
+    let window_properties = "predicts, is leasable, is stamped with the end";
+    let expected = [
+        ("token", "token_bucket", Storage::Text, "predicts, is leasable"),
+        ("leaky", "leaky_bucket", Storage::Text, "predicts, has a queue"),
+        ("fixed", "fixed_window", Storage::Count, window_properties),
+        ("fixed.clock", "fixed_window", Storage::Count, window_properties),
+        ("log", "sliding_log", Storage::Log, "is leasable"),
+        ("counter", "sliding_counter", Storage::Text, "predicts, is leasable"),
+        ("log.counts_denied", "sliding_log", Storage::Log, "counts denied"),
+    ];
+    let expected =
+        expected.map(|(name, algorithm, storage, held)| (name, algorithm, storage, held.to_owned()));
+    assert_eq!(properties, expected);
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::{Override, Quota, Rate, Source, Switch};
 
-use crate::behaviours;
+use crate::support::behaviours;
 use crate::support::world::passes;
 
 const HOUR: Duration = Duration::from_secs(3_600);

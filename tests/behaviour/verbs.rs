@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::{Gate, Quota, Rate};
 
-use crate::behaviours;
+use crate::support::behaviours;
 use crate::support::world::{World, allowed, check, passes};
 
 const MINUTE: Duration = Duration::from_secs(60);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate::internals::{FixedWindow, Kind};
+use tidegate::algorithm::{FixedWindow, Kind};
 use tidegate::{Quota, Rate};
 
 use crate::support::fixture::{History, quotas};
-use crate::support::load::Asked;
+use crate::support::load::Checked;
 
 use super::faults::Ground;
 
@@ -93,19 +93,19 @@ impl std::ops::AddAssign for Admitted {
 /// Counts the units that Redis admitted for one key since the server's time `start_us`.
 pub fn by_redis<'a>(
     quota: &Quota,
-    asked: impl Iterator<Item = &'a Asked>,
+    checks: impl Iterator<Item = &'a Checked>,
     start_us: u64,
     ground: &Ground,
 ) -> Admitted {
-    let history = history(asked.filter(|asked| asked.is_redis()), |asked| monotonic_us(asked, ground));
+    let history = history(checks.filter(|check| check.is_redis()), |check| monotonic_us(check, ground));
     let permitted = ceiling(quota, &history, start_us) + ground.losses * quota.limit();
     Admitted { admitted: history.admitted(), permitted }
 }
 
 /// Counts the units that one process admitted for one key without Redis. `permitted` is the number that the
 /// share admits to a caller that checks at these instants and takes all units it can get.
-pub fn by_fallback<'a>(share: &Quota, asked: impl Iterator<Item = &'a Asked>, start_us: u64) -> Admitted {
-    let history = history(asked.filter(|asked| asked.is_local()), |asked| asked.now_us);
+pub fn by_fallback<'a>(share: &Quota, checks: impl Iterator<Item = &'a Checked>, start_us: u64) -> Admitted {
+    let history = history(checks.filter(|check| check.is_local()), |check| check.now_us);
     let first = history.0.keys().next().copied().unwrap_or_default();
     let earliest = match *share.kind() {
         // The fallback may have started from a window that Redis had reported.
@@ -115,12 +115,12 @@ pub fn by_fallback<'a>(share: &Quota, asked: impl Iterator<Item = &'a Asked>, st
     Admitted { admitted: history.admitted(), permitted: ceiling(share, &history, earliest) }
 }
 
-fn history<'a>(asked: impl Iterator<Item = &'a Asked>, instant: impl Fn(&Asked) -> u64) -> History {
+fn history<'a>(checks: impl Iterator<Item = &'a Checked>, instant: impl Fn(&Checked) -> u64) -> History {
     let mut history = History::default();
-    for asked in asked {
-        let (all, admitted) = history.0.entry(instant(asked)).or_default();
+    for check in checks {
+        let (all, admitted) = history.0.entry(instant(check)).or_default();
         *all += 1;
-        *admitted += u64::from(asked.allowed);
+        *admitted += u64::from(check.allowed);
     }
     history
 }
@@ -152,19 +152,19 @@ fn windows(quota: &Quota, start_us: u64, history: &History) -> u64 {
 
 /// Returns the server's time of a check as if its clock had never been stepped back. Units used before the
 /// step count as used after it, and no units become free in the time that the clock repeats.
-fn monotonic_us(asked: &Asked, ground: &Ground) -> u64 {
+fn monotonic_us(check: &Checked, ground: &Ground) -> u64 {
     const HALF_AN_HOUR: u64 = 1_800_000_000;
-    let Some((middle_us, back_us)) = ground.stepped else { return asked.now_us };
-    let is_before = asked.now_us > asked.called_us + HALF_AN_HOUR
-        || (asked.now_us + HALF_AN_HOUR > asked.called_us && asked.called_us < middle_us);
-    asked.now_us + if is_before { 0 } else { back_us }
+    let Some((middle_us, back_us)) = ground.stepped else { return check.now_us };
+    let is_before = check.now_us > check.called_us + HALF_AN_HOUR
+        || (check.now_us + HALF_AN_HOUR > check.called_us && check.called_us < middle_us);
+    check.now_us + if is_before { 0 } else { back_us }
 }
 
 /// Counts checks that a process admitted without Redis although Redis had reported the key as exhausted
 /// before the fault began at `broken_us`.
-pub fn admitted_though_exhausted(asked: &[&Asked], broken_us: u64) -> usize {
+pub fn admitted_though_exhausted(checks: &[&Checked], broken_us: u64) -> usize {
     let denials =
-        asked.iter().filter(|asked| asked.is_redis() && !asked.allowed && asked.returned_us < broken_us);
-    let Some(exhausted_us) = denials.map(|asked| asked.returned_us).min() else { return 0 };
-    asked.iter().filter(|asked| asked.is_local() && asked.allowed && asked.called_us > exhausted_us).count()
+        checks.iter().filter(|check| check.is_redis() && !check.allowed && check.returned_us < broken_us);
+    let Some(exhausted_us) = denials.map(|check| check.returned_us).min() else { return 0 };
+    checks.iter().filter(|check| check.is_local() && check.allowed && check.called_us > exhausted_us).count()
 }

@@ -1,8 +1,10 @@
 //! Assertions that hold under every fault.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use crate::support::load::{Asked, Fallback};
+use crate::support::load::{Checked, Fallback};
+use crate::support::stalls::extended;
 
 use super::bounds::{Admitted, Class, admitted_though_exhausted, by_fallback, by_redis};
 use super::figures::Figures;
@@ -10,7 +12,7 @@ use super::scenario::{Charged, DEADLINE_MS, Run};
 
 const MS: u64 = 1_000;
 /// The longest time from the repair until Redis decides again.
-const MAX_RECOVERY_US: u64 = 2_000 * MS;
+const MAX_RECOVERY: Duration = Duration::from_secs(2);
 /// A process that was descheduled for this long may have missed a deadline.
 const LONG_STALL_US: u64 = 20 * MS;
 /// A connection or a task that leaked on each repetition would take more.
@@ -35,12 +37,12 @@ impl Figures {
 
     fn check_admitted(&mut self, run: &Run) {
         for (index, gate) in run.gates.iter().enumerate().filter(|(_, gate)| gate.class != Class::Plenty) {
-            let mut keys: BTreeMap<u64, Vec<Vec<&Asked>>> = BTreeMap::new();
+            let mut keys: BTreeMap<u64, Vec<Vec<&Checked>>> = BTreeMap::new();
             for (process, report) in run.reports.iter().enumerate() {
-                for asked in report.asked.iter().filter(|asked| asked.gate == index) {
+                for check in report.checks.iter().filter(|check| check.gate == index) {
                     let processes =
-                        keys.entry(asked.key).or_insert_with(|| vec![Vec::new(); run.reports.len()]);
-                    processes[process].push(asked);
+                        keys.entry(check.key).or_insert_with(|| vec![Vec::new(); run.reports.len()]);
+                    processes[process].push(check);
                 }
             }
             let mut of_gate = Admitted::default();
@@ -55,13 +57,13 @@ impl Figures {
                     self.must(permitted == exact, || format!("{name}: {permitted} permitted, not {exact}"));
                 }
                 let mut fallback = Admitted::default();
-                for asked in processes {
-                    let exceeded = admitted_though_exhausted(&asked, run.ground.broken_us);
+                for checks in processes {
+                    let exceeded = admitted_though_exhausted(&checks, run.ground.broken_us);
                     let may_be_free_again = gate.class != Class::Scarce || run.ground.losses > 0;
                     self.must(exceeded == 0 || may_be_free_again, || {
                         format!("{name}: {exceeded} admitted though exhausted")
                     });
-                    let own = by_fallback(&gate.share, asked.into_iter(), run.start_us);
+                    let own = by_fallback(&gate.share, checks.into_iter(), run.start_us);
                     // Between two outages Redis may have reported free units, which a process may use again.
                     self.must(own.is_within_bound() || !run.fault.is_single_outage, || {
                         format!("{name}: {own:?} by one process")
@@ -92,8 +94,8 @@ impl Figures {
     fn check_decisions(&mut self, run: &Run) {
         let failed = self.from("error");
         self.must(run.fallback == Fallback::Error || failed == 0, || format!("{failed} checks failed"));
-        let passed = run.reports.iter().flat_map(|report| &report.asked);
-        let passed = passed.filter(|asked| asked.is_failure() && asked.allowed).count();
+        let passed = run.reports.iter().flat_map(|report| &report.checks);
+        let passed = passed.filter(|check| check.is_failure() && check.allowed).count();
         let may_pass = matches!(run.fallback, Fallback::Local | Fallback::Open);
         self.must(may_pass || passed == 0, || format!("the fallback admitted {passed} checks"));
         if run.fault.fails {
@@ -109,27 +111,30 @@ impl Figures {
     }
 
     /// Asserts that Redis decided all checks before the fault. After the repair it decides again in time, and
-    /// then decides all checks.
+    /// then decides all checks. The run lasts long enough that there are such checks.
     fn check_recovery(&mut self, run: &Run) {
         let again = self.redis_again_us;
-        let max_us = MAX_RECOVERY_US + self.worst_stall_us;
+        let max = extended(MAX_RECOVERY, run.stalled[1].max(run.fleet_lost));
+        let max_us = u64::try_from(max.as_micros()).unwrap();
         self.must(again.is_some_and(|time| time <= max_us), || {
-            format!("Redis decides again after {again:?} us")
+            let health: Vec<&str> = run.reports.iter().map(|report| &*report.health).collect();
+            format!("Redis decides again after {again:?} us; at the end: {health:#?}")
         });
-        let all = || run.reports.iter().flat_map(|report| &report.asked);
-        let early: Vec<&Asked> = all().filter(|asked| asked.returned_us < run.ground.broken_us).collect();
-        let late: Vec<&Asked> =
-            all().filter(|asked| asked.called_us > run.ground.repaired_us + max_us).collect();
-        for (when, asked, stalled) in
+        let all = || run.reports.iter().flat_map(|report| &report.checks);
+        let early: Vec<&Checked> = all().filter(|check| check.returned_us < run.ground.broken_us).collect();
+        let late: Vec<&Checked> =
+            all().filter(|check| check.called_us > run.ground.repaired_us + max_us).collect();
+        self.must(!late.is_empty(), || format!("no check was made later than {max_us} us after the repair"));
+        for (when, checks, stalled) in
             [("before the fault", early, run.stalled[0]), ("after it", late, run.stalled[1])]
         {
-            let failed = asked.iter().filter(|asked| asked.is_failure()).count();
-            let own = asked.iter().map(|asked| asked.stalled_us).max().unwrap_or(0);
+            let failed = checks.iter().filter(|check| check.is_failure()).count();
+            let own = checks.iter().map(|check| check.stalled_us).max().unwrap_or(0);
             let stalled_us = own.max(u64::try_from(stalled.as_micros()).unwrap());
             self.worst_stall_us = self.worst_stall_us.max(stalled_us);
             // Stalls this long let deadlines pass and may open the breaker.
             self.must(failed == 0 || stalled_us >= LONG_STALL_US, || {
-                format!("Redis did not decide {failed} of {} checks {when}", asked.len())
+                format!("Redis did not decide {failed} of {} checks {when}", checks.len())
             });
         }
     }

@@ -1,7 +1,7 @@
 //! A cluster in which tests kill primaries and move slots.
 
-use harness::Cluster;
 use redis::Connection;
+use tidegate_testkit::Cluster;
 
 use super::ground::{connect, wait_until};
 
@@ -16,9 +16,12 @@ type Primary = (String, Connection);
 const HOT: &str = "0";
 
 impl Nodes {
-    /// Starts three primaries with one replica each.
+    /// Starts three primaries with one replica each. No primary fails over before
+    /// [`kill_owner`](Self::kill_owner).
     pub fn start() -> Self {
-        Self { cluster: Cluster::start().unwrap() }
+        let cluster = Cluster::start().unwrap();
+        cluster.prevent_failover().unwrap();
+        Self { cluster }
     }
 
     /// Starts three primaries without replicas. No node ever considers another one failed.
@@ -48,6 +51,7 @@ impl Nodes {
     /// Kills the primary of the hot keys, and waits until its replica serves them.
     pub fn kill_owner(&mut self) {
         let ((owner, _), _) = self.owner();
+        self.cluster.allow_failover().unwrap();
         self.cluster.kill(&owner);
         self.owner();
     }

@@ -3,8 +3,8 @@
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use harness::Fault as Net;
 use redis::Connection;
+use tidegate_testkit::Fault as Net;
 
 pub use super::ground::{Ground, Topology};
 use super::ground::{PASSWORD, wait_until};
@@ -89,11 +89,11 @@ fn killed(ground: &mut Ground) {
 
 fn paused(ground: &mut Ground) {
     let hold = ground.hold;
+    // Before the pause: checks can time out before this process continues.
+    ground.mark_broken();
     let paused = ground.server().pause().unwrap();
-    let broken_us = now_us();
     sleep(hold);
     drop(paused);
-    ground.broken_us = broken_us;
     ground.mark_repaired();
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
-use crate::support::load::{Asked, Fallback, Report};
+use crate::support::load::{Checked, Fallback, Report};
 
 use super::bounds::{Admitted, Class};
 use super::scenario::Run;
@@ -59,37 +59,37 @@ impl Latencies {
 
 impl Figures {
     pub fn of(run: &Run) -> Self {
-        let all = || run.reports.iter().flat_map(|report| &report.asked);
+        let all = || run.reports.iter().flat_map(|report| &report.checks);
         let (broken, repaired) = (run.ground.broken_us, run.ground.repaired_us);
         let (mut by_source, mut errors) = (BTreeMap::new(), BTreeMap::new());
-        for asked in all() {
-            *by_source.entry(asked.source.to_string()).or_default() += 1;
+        for check in all() {
+            *by_source.entry(check.source.to_string()).or_default() += 1;
         }
         for (text, count) in run.reports.iter().flat_map(|report| &report.errors) {
             // Errors that differ only in the gate and key have the same reason.
             let reason = text.split_once(" bytes): ").map_or(&**text, |(_, reason)| reason);
             *errors.entry(reason.lines().next().unwrap_or_default().to_owned()).or_default() += count;
         }
-        let failures = || all().filter(|asked| asked.is_failure());
-        let again = |asked: &[Asked]| {
-            let asked = asked.iter().filter(|asked| asked.is_redis() && asked.returned_us >= repaired);
-            asked.map(|asked| asked.returned_us - repaired).min()
+        let failures = || all().filter(|check| check.is_failure());
+        let again = |checks: &[Checked]| {
+            let checks = checks.iter().filter(|check| check.is_redis() && check.returned_us >= repaired);
+            checks.map(|check| check.returned_us - repaired).min()
         };
-        let again: Option<Vec<u64>> = run.reports.iter().map(|report| again(&report.asked)).collect();
+        let again: Option<Vec<u64>> = run.reports.iter().map(|report| again(&report.checks)).collect();
         let mut figures = Self {
             fault: run.fault.name,
             fallback: run.fallback,
             checks: all().count() as u64,
             by_source,
             errors,
-            observed: Latencies::of(all().map(Asked::elapsed_us)),
-            corrected: Latencies::of(all().map(Asked::latency_us)),
-            worst_stall_us: all().map(|asked| asked.stalled_us).max().unwrap_or(0),
+            observed: Latencies::of(all().map(Checked::elapsed_us)),
+            corrected: Latencies::of(all().map(Checked::latency_us)),
+            worst_stall_us: all().map(|check| check.stalled_us).max().unwrap_or(0),
             admitted: BTreeMap::new(),
             by_fallback: Admitted::default(),
             first_failure_us: failures()
-                .filter(|asked| asked.returned_us >= broken)
-                .map(|asked| asked.returned_us - broken)
+                .filter(|check| check.returned_us >= broken)
+                .map(|check| check.returned_us - broken)
                 .min(),
             redis_again_us: again.and_then(|again| again.into_iter().max()),
             connections: run.connections,

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Proxy, Sentinels, Server};
 use redis::Connection;
+use tidegate_testkit::{Proxy, Sentinels, Server};
 
 use crate::support::fixture::PATIENCE;
 use crate::support::load::{To, now_us};

@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use crate::support::fixture::{PATIENCE, namespace};
 use crate::support::fleet::Fleet;
-use crate::support::load::{Asked, Fallback, Job, Report};
-use crate::support::stalls::Stalls;
+use crate::support::load::{Checked, Fallback, Job, Report};
+use crate::support::stalls::{LostTime, Stalls, extended};
 
 use super::JOB;
 use super::bounds::{Class, Gate, gates};
@@ -38,6 +38,8 @@ pub struct Run {
     /// The longest time in which a server, or this process with its proxy, was not scheduled: before the
     /// fault, and after the repair.
     pub stalled: [Duration; 2],
+    /// The time after the repair in which the processes of the fleet were not scheduled.
+    pub fleet_lost: Duration,
     pub charged: Vec<Charged>,
 }
 
@@ -63,18 +65,19 @@ pub async fn run(fault: &'static Fault, fallback: Fallback, size: Size) -> Run {
         deadline_ms: DEADLINE_MS,
         pause_ms: 12,
     };
+    let processes = watched(&ground);
     let mut fleet = Fleet::start("chaos::instance", JOB, &job).await;
-    let stalls = Stalls::watch(&watched(&ground));
+    let stalls = Stalls::watch(&processes);
     tokio::time::sleep(size.before).await;
-    let stalled_before = stalls.end().worst();
     fleet.note().await;
     let before = ground.connections();
+    let stalled_before = stalls.end().worst();
     // This blocks the test's thread. The load runs in other processes.
     (fault.inject)(&mut ground);
-    let stalls = Stalls::watch(&watched(&ground));
-    tokio::time::sleep(size.after).await;
+    let processes = watched(&ground);
+    let (stalled_after, fleet_lost) = wait_with_stalls(&processes, &fleet.processes(), size.after).await;
     let now = ground.connections();
-    let stalled = [stalled_before, stalls.end().worst()];
+    let stalled = [stalled_before, stalled_after];
     // A restarted server counts from 0.
     let since = |now: u64| if before > Some(now) { now } else { now - before.unwrap_or_default() };
     let connections = now.map(since);
@@ -82,7 +85,24 @@ pub async fn run(fault: &'static Fault, fallback: Fallback, size: Size) -> Run {
     let (reports, _fleet) = fleet.end().await;
     let gates = gates(size.processes);
     let charged = charged(&job, &gates, &ground, &reports).await;
-    Run { fault, fallback, ground, gates, reports, start_us, connections, stalled, charged }
+    Run { fault, fallback, ground, gates, reports, start_us, connections, stalled, fleet_lost, charged }
+}
+
+/// Waits for this time, and for as much longer as a recovery may take because of stalls meanwhile. Returns the
+/// longest stall of a server, and the time that the fleet lost.
+async fn wait_with_stalls(servers: &[String], fleet: &[String], time: Duration) -> (Duration, Duration) {
+    let start = Instant::now();
+    let (mut stalled, mut fleet_lost) = (Duration::ZERO, Duration::ZERO);
+    loop {
+        let rest = extended(time, stalled.max(fleet_lost)).saturating_sub(start.elapsed());
+        if rest.is_zero() {
+            return (stalled, fleet_lost);
+        }
+        let (stalls, lost) = (Stalls::watch(servers), LostTime::start(fleet));
+        tokio::time::sleep(rest).await;
+        stalled = stalled.max(stalls.end().worst());
+        fleet_lost += lost.end();
+    }
 }
 
 fn watched(ground: &Ground) -> Vec<String> {
@@ -95,13 +115,13 @@ fn watched(ground: &Ground) -> Vec<String> {
 /// at most [`PATIENCE`] in total.
 async fn charged(job: &Job, gates: &[Gate], ground: &Ground, reports: &[Report]) -> Vec<Charged> {
     let mut keys: BTreeMap<(usize, u64), (u64, bool)> = BTreeMap::new();
-    let asked = reports.iter().flat_map(|report| &report.asked);
+    let checks = reports.iter().flat_map(|report| &report.checks);
     let is_fresh =
-        |asked: &&Asked| gates[asked.gate].class == Class::Fresh && asked.called_us > ground.lost_us;
-    for asked in asked.filter(is_fresh).filter(|asked| asked.allowed) {
-        let (admitted, is_local) = keys.entry((asked.gate, asked.key)).or_default();
-        *admitted += u64::from(asked.is_local() || asked.is_redis());
-        *is_local |= asked.is_local();
+        |check: &&Checked| gates[check.gate].class == Class::Fresh && check.called_us > ground.lost_us;
+    for check in checks.filter(is_fresh).filter(|check| check.allowed) {
+        let (admitted, is_local) = keys.entry((check.gate, check.key)).or_default();
+        *admitted += u64::from(check.is_local() || check.is_redis());
+        *is_local |= check.is_local();
     }
     let limiter = Job { on_failure: Fallback::Error, deadline_ms: 10_000, ..job.clone() }.limiter();
     let mut all = Vec::new();

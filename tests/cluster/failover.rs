@@ -2,11 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use harness::{Cluster, Server};
 use tidegate::{Builder, Gate, OnFailure, Quota, Source};
+use tidegate_testkit::{Cluster, Server};
 
 use super::{MINUTE, builder, owner};
 use crate::support::fixture::{PATIENCE, soon};
+use crate::support::stalls::{Stalls, extended, process_id};
 
 const LIMIT: u64 = 50;
 
@@ -39,27 +40,21 @@ fn promoted(cluster: &Cluster, victim: &str) -> impl Future<Output = Instant> + 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_primary_admits_at_most_one_more_limit_and_recovers_within_two_seconds() {
-    let elsewhere = outage(Cluster::kill).await;
+    let elsewhere = outage("-KILL").await;
     assert!(elsewhere > 0, "the other primaries were not checked");
 }
 
 /// The connections of a stopped process stay open, and it never replies `MOVED`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_primary_keeps_the_same_bounds() {
-    outage(|cluster, victim| {
-        let node = cluster.nodes().find(|node| node.url() == victim).unwrap();
-        let info = node.cli(&["INFO", "server"]).unwrap();
-        let process = info.lines().find_map(|line| line.trim().strip_prefix("process_id:")).unwrap();
-        let stopped = std::process::Command::new("kill").args(["-STOP", process]).status().unwrap();
-        assert!(stopped.success());
-    })
-    .await;
+    outage("-STOP").await;
 }
 
-/// Runs checks through an outage and the promotion. Returns the number of decisions by the other primaries in
-/// the meantime.
-async fn outage(begin: impl FnOnce(&mut Cluster, &str)) -> usize {
-    let mut cluster = Cluster::start().unwrap();
+/// Sends a signal to a primary, and runs checks through the outage and the promotion. Returns the number of
+/// decisions by the other primaries in the meantime.
+async fn outage(signal: &str) -> usize {
+    let cluster = Cluster::start().unwrap();
+    cluster.prevent_failover().unwrap();
     let limiter = settings(builder(&cluster)).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(LIMIT, 60 * MINUTE));
     let (mut admitted, hit) = (0, "user:42");
@@ -68,18 +63,21 @@ async fn outage(begin: impl FnOnce(&mut Cluster, &str)) -> usize {
     for _ in 0..LIMIT / 2 {
         admitted += u64::from(patient().await.unwrap().is_allowed());
     }
-    let victim = owner(&cluster, &gate.redis_key(hit).unwrap()).url().to_owned();
+    let node = owner(&cluster, &gate.redis_key(hit).unwrap());
+    let (victim, process) = (node.url().to_owned(), process_id(node));
     let is_elsewhere = |key: &String| owner(&cluster, &gate.redis_key(key).unwrap()).url() != victim;
     let elsewhere = (0..).map(|n| format!("user:{n}")).find(is_elsewhere).unwrap();
-    assert!(gate.check(&elsewhere).await.unwrap().is_allowed());
+    assert!(gate.key(&elsewhere).deadline(PATIENCE).check().await.unwrap().is_allowed());
 
-    begin(&mut cluster, &victim);
+    cluster.allow_failover().unwrap();
+    let stalls = Stalls::watch(&["self".to_owned()]);
+    assert!(std::process::Command::new("kill").args([signal, &process]).status().unwrap().success());
     let (started, promoted) = (Instant::now(), promoted(&cluster, &victim));
-    let (mut by_failure_policy, mut decided_elsewhere, mut longest) = (0, 0, Duration::ZERO);
+    let (mut by_failure_policy, mut decided_elsewhere, mut checks) = (0, 0, Vec::new());
     let decided = loop {
         let called = Instant::now();
         let decision = gate.check(hit).await.unwrap();
-        longest = longest.max(called.elapsed());
+        checks.push((called, Instant::now()));
         if decision.source() == Source::Redis {
             admitted += u64::from(decision.is_allowed());
             break Instant::now();
@@ -90,13 +88,19 @@ async fn outage(begin: impl FnOnce(&mut Cluster, &str)) -> usize {
         assert!(started.elapsed() < PATIENCE, "never decided by Redis again");
     };
     let promoted = promoted.await;
+    let stalls = stalls.end();
     let late = decided.saturating_duration_since(promoted);
+    let without_stalls =
+        |(from, to): (Instant, Instant)| (to - from).saturating_sub(stalls.between(from, to));
+    let longest = checks.into_iter().map(without_stalls).max().unwrap();
     eprintln!(
         "promoted after {:?}, decided {late:?} later; {decided_elsewhere} decisions by other primaries; \
          slowest check {longest:?}",
         promoted - started
     );
-    assert!(late < Duration::from_secs(2), "{late:?} after the promotion");
+    let stalled = stalls.between(promoted, decided);
+    let bound = extended(Duration::from_secs(2), stalled);
+    assert!(late < bound, "{late:?} after the promotion, stalled for {stalled:?}");
     assert!(longest < Duration::from_millis(350), "{longest:?}");
     for _ in 0..3 * LIMIT {
         let decision = patient().await.unwrap();
@@ -128,6 +132,7 @@ fn clients(node: &Server) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn paused_primary_does_not_delay_the_others_and_is_disconnected() {
     let cluster = Cluster::start().unwrap();
+    cluster.prevent_failover().unwrap();
     for node in cluster.nodes() {
         // Otherwise the other nodes reject everything until a replica is promoted.
         assert_eq!(node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).unwrap(), "OK");
@@ -147,22 +152,24 @@ async fn paused_primary_does_not_delay_the_others_and_is_disconnected() {
         assert!(gate.key(key).deadline(PATIENCE).check().await.unwrap().is_allowed());
     }
 
+    let others = cluster.nodes().take(3).filter(|node| node.url() != victim.url());
+    let processes: Vec<String> = others.map(process_id).chain(["self".to_owned()]).collect();
+    cluster.allow_failover().unwrap();
+    let stalls = Stalls::watch(&processes);
     let paused = victim.pause().unwrap();
     let (started, promoted) = (Instant::now(), promoted(&cluster, victim.url()));
     let load = {
         let gate = gate.clone();
         tokio::spawn(async move {
-            let (mut checks, mut longest) = (0, Duration::ZERO);
+            let mut checks = Vec::new();
             while started.elapsed() < Duration::from_secs(4) {
                 for key in &other_keys {
-                    let start = Instant::now();
-                    let decision = gate.check(key).await.unwrap();
-                    assert_eq!(decision.source(), Source::Redis);
-                    longest = longest.max(start.elapsed());
-                    checks += 1;
+                    let called = Instant::now();
+                    let source = gate.check(key).await.map(|decision| decision.source());
+                    checks.push((called, Instant::now(), source));
                 }
             }
-            (checks, longest)
+            checks
         })
     };
     let mut failed = 0;
@@ -175,14 +182,25 @@ async fn paused_primary_does_not_delay_the_others_and_is_disconnected() {
     };
     let (decided, promoted) = tokio::join!(all_decided, promoted);
     let late = decided.saturating_duration_since(promoted);
-    let (checks, longest) = load.await.unwrap();
+    let (checks, stalls) = (load.await.unwrap(), stalls.end());
+    let mut longest = Duration::ZERO;
+    for (called, returned, source) in &checks {
+        let (took, stalled) = (*returned - *called, stalls.between(*called, *returned));
+        longest = longest.max(took.saturating_sub(stalled));
+        // A stall of a primary or of this process may use up the deadline.
+        let is_by_redis = matches!(source, Ok(Source::Redis));
+        assert!(is_by_redis || stalled > deadline / 2, "{source:?} after {took:?}, stalled for {stalled:?}");
+    }
     eprintln!(
         "promoted after {:?}, all keys decided {late:?} later after {failed} failed attempts; \
-         {checks} checks of other primaries, slowest {longest:?}",
-        promoted - started
+         {} checks of other primaries, slowest {longest:?}",
+        promoted - started,
+        checks.len()
     );
     assert!(failed > 0, "no check failed during the outage");
-    assert!(late < Duration::from_secs(2), "{late:?} after the promotion");
+    let stalled = stalls.between(promoted, decided);
+    let bound = extended(Duration::from_secs(2), stalled);
+    assert!(late < bound, "{late:?} after the promotion, stalled for {stalled:?}");
     assert!(longest < deadline + Duration::from_millis(20), "{longest:?}");
 
     drop(paused);
@@ -203,6 +221,8 @@ fn moved(node: &Server) -> u64 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lookups_of_a_lost_slot_are_limited() {
     let cluster = Cluster::start().unwrap();
+    // The other nodes must not consider the victim failed during the load.
+    cluster.prevent_failover().unwrap();
     let deadline = Duration::from_millis(50);
     let limiter = builder(&cluster).deadline(deadline).batching(false).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1_000_000, 60 * MINUTE));
@@ -215,7 +235,6 @@ async fn lookups_of_a_lost_slot_are_limited() {
     let before = count();
     let _paused = victim.pause().unwrap();
     let started = Instant::now();
-    // This load ends before the other nodes consider the victim failed.
     let callers = (0..500).map(|_| {
         let (gate, key) = (gate.clone(), victim_keys[0].clone());
         tokio::spawn(async move {
@@ -230,9 +249,10 @@ async fn lookups_of_a_lost_slot_are_limited() {
     for caller in callers.collect::<Vec<_>>() {
         failed += caller.await.unwrap();
     }
-    let lookups = count() - before;
-    eprintln!("{failed} checks failed, {lookups} lookups of another node");
+    let (lookups, took) = (count() - before, started.elapsed());
+    // At most one lookup every 10 ms. On a busy machine, the load takes longer than 550 ms.
+    let max_lookups = 2 + u64::try_from(took.as_millis()).unwrap() / 10;
+    eprintln!("{failed} checks failed, {lookups} lookups of another node in {took:?}");
     assert!(failed > 1_000, "{failed} checks failed");
-    // At most one lookup every 10 ms.
-    assert!((1..=60).contains(&lookups), "{lookups}");
+    assert!((1..=max_lookups).contains(&lookups), "{lookups} in {took:?}");
 }

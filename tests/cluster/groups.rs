@@ -13,7 +13,7 @@ fn gates(limiter: &Limiter) -> (Gate, Gate) {
 
 #[tokio::test]
 async fn keys_in_one_slot_are_decided_in_one_step() {
-    let cluster = harness::shared_cluster();
+    let cluster = tidegate_testkit::shared_cluster();
     let limiter = builder(&cluster).build().unwrap();
     let (tenants, users) = gates(&limiter);
     let user = |user: &str| users.key(user).colocate_with("tenant:7");
@@ -43,7 +43,7 @@ async fn keys_in_different_slots_are_rejected_before_sending() {
 
 #[tokio::test]
 async fn colocation_has_no_effect_without_a_cluster() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     for limiter in [crate::support::fixture::limiter(&server), Limiter::in_memory()] {
         let (_, users) = gates(&limiter);
         assert!(users.key("ann").colocate_with("tenant:7").check().await.unwrap().is_allowed());

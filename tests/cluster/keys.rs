@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 
-use harness::Server;
 use tidegate::{KeyMode, Quota, Rate};
+use tidegate_testkit::Server;
 
 use super::{MINUTE, builder, on_owner};
 use crate::support::fixture::namespace;
@@ -14,7 +14,7 @@ fn hash_tag(redis_key: &str) -> &str {
 
 #[tokio::test]
 async fn gates_of_one_key_share_a_slot_and_hostile_keys_cannot_choose_it() {
-    let cluster = harness::shared_cluster();
+    let cluster = tidegate_testkit::shared_cluster();
     let hostile: [&[u8]; 8] =
         [b"", b"{", b"{cr}", b"}{cr}", b":{cr}:", b"a\r\nb \x00\xff", &[b'{'; 300], b"%7Bcr%7D"];
     for mode in [KeyMode::Clear, KeyMode::Hmac(vec![7; 32])] {
@@ -38,7 +38,7 @@ async fn gates_of_one_key_share_a_slot_and_hostile_keys_cannot_choose_it() {
 
 #[tokio::test]
 async fn many_keys_are_spread_over_all_primaries() {
-    let (cluster, namespace) = (harness::shared_cluster(), namespace());
+    let (cluster, namespace) = (tidegate_testkit::shared_cluster(), namespace());
     let limiter = builder(&cluster).namespace(&namespace).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1, MINUTE));
     let keys: Vec<String> = (0..1_000).map(|key| format!("user:{key}")).collect();

@@ -6,16 +6,19 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use harness::{Cluster, Server};
 use hdrhistogram::Histogram;
 use tidegate::{Gate, Limiter, Quota, Source};
+use tidegate_testkit::{Cluster, Server};
 use tokio::task::JoinSet;
 
 use super::MINUTE;
 use crate::support::fixture::{namespace, soon};
+use crate::support::stalls::{LostTime, process_id};
 
 const LIMIT: u64 = 1_000_000;
 const TASKS: usize = 60;
+/// The default deadline of a limiter.
+const DEADLINE: Duration = Duration::from_millis(100);
 
 fn gate(limiter: &Limiter) -> Gate {
     limiter.gate("gate", Quota::fixed_window(LIMIT, 60 * MINUTE))
@@ -66,6 +69,8 @@ async fn keys_of_the_other_primaries_are_decided_by_redis() {
     warm_up(&gate, &keys).await;
     let lost = cluster.nodes().next().unwrap();
     let lost_keys: Vec<String> = keys[lost.url()].clone();
+    let others = cluster.nodes().filter(|node| node.url() != lost.url());
+    let processes: Vec<String> = others.map(process_id).chain(["self".to_owned()]).collect();
     let paused = lost.pause().unwrap();
 
     let counts: [&'static AtomicUsize; 2] = std::array::from_fn(|_| &*Box::leak(Box::default()));
@@ -90,27 +95,30 @@ async fn keys_of_the_other_primaries_are_decided_by_redis() {
             }
         });
     }
-    // The load continues while the primary is unavailable. A machine that stalls for longer than the
-    // deadline spoils an interval, so one good interval is enough.
-    let is_good = |&(redis, local): &(usize, usize)| redis > 300 && redis >= 99 * local;
+    // The load continues while the primary is unavailable. Only an interval in which stalls may have used up
+    // deadlines is repeated.
     let mut intervals = Vec::new();
-    for _ in 0..4 {
+    let is_good = loop {
+        let lost = LostTime::start(&processes);
         counts.iter().for_each(|count| count.store(0, Ordering::Relaxed));
         tokio::time::sleep(Duration::from_secs(3)).await;
         let [local, redis] = counts.map(|count| count.load(Ordering::Relaxed));
+        let stalled = lost.end();
         let latencies = std::mem::replace(&mut *latencies.lock().unwrap(), Histogram::new(3).unwrap());
         let [p50, p99] = [0.5, 0.99].map(|quantile| latencies.value_at_quantile(quantile));
         eprintln!(
-            "keys of the other primaries: {redis} decisions by Redis, {local} by the fallback, p50 {p50} us, p99 {p99} us"
+            "keys of the other primaries: {redis} decisions by Redis, {local} by the fallback, p50 {p50} us, p99 {p99} us, stalled for {stalled:?}"
         );
-        intervals.push((redis, local));
-        if intervals.iter().any(is_good) {
-            break;
+        intervals.push((redis, local, stalled));
+        let is_good = redis > 300 && redis >= 99 * local;
+        let may_repeat = stalled >= DEADLINE / 2 && intervals.len() < 8;
+        if is_good || !may_repeat {
+            break is_good;
         }
-    }
+    };
     is_over.store(true, Ordering::Relaxed);
     tasks.join_all().await;
-    assert!(intervals.iter().any(is_good), "decisions by Redis and by the fallback: {intervals:?}");
+    assert!(is_good, "decisions by Redis, by the fallback, and stalls: {intervals:?}");
 
     drop(paused);
     let recovered = Instant::now();
@@ -121,14 +129,14 @@ async fn keys_of_the_other_primaries_are_decided_by_redis() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn recovered_primary_is_charged_while_another_is_unavailable() {
+async fn recovered_primary_is_reconciled_while_another_is_unavailable() {
     let cluster = Cluster::with_shiftable_clock().unwrap();
     let limiter = limiter(&cluster, &namespace());
     let gate = gate(&limiter);
     let keys = keys_by_node(&cluster, &gate, 200);
     warm_up(&limiter.gate("warm.up", Quota::fixed_window(LIMIT, 60 * MINUTE)), &keys).await;
     // A slow machine may have let the fallback decide some of the first checks.
-    soon("the units of warming up are charged", async || uncharged(&limiter) == 0).await;
+    soon("the units of warming up are reconciled", async || unreconciled(&limiter) == 0).await;
     let nodes: Vec<&Server> = cluster.nodes().collect();
     let _lost = nodes[0].pause().unwrap();
     let recovering = nodes[1].pause().unwrap();
@@ -136,13 +144,13 @@ async fn recovered_primary_is_charged_while_another_is_unavailable() {
     for decision in join_all(keys.map(|key| gate.check(key))).await {
         assert_eq!(decision.unwrap().source(), Source::Local);
     }
-    assert_eq!(uncharged(&limiter), 400);
+    assert_eq!(unreconciled(&limiter), 400);
     drop(recovering);
-    soon("the units of one primary are charged", async || uncharged(&limiter) == 200).await;
+    soon("the units of one primary are reconciled", async || unreconciled(&limiter) == 200).await;
 }
 
-/// Returns the number of keys for which the fallback admitted units that Redis was not charged for yet.
-fn uncharged(limiter: &Limiter) -> usize {
+/// Returns the number of keys for which the fallback admitted units that are not reconciled yet.
+fn unreconciled(limiter: &Limiter) -> usize {
     let text = format!("{limiter:?}");
     let count = text.split("keys: ").nth(1).unwrap().split([' ', ',']).next().unwrap();
     count.parse().unwrap_or_else(|_| panic!("{text}"))

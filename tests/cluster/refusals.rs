@@ -156,7 +156,7 @@ async fn redirects_to_an_unreachable_node_end_in_an_error() {
 
 #[test]
 fn a_limiter_that_outlives_a_runtime_connects_in_the_next() {
-    let cluster = harness::shared_cluster();
+    let cluster = tidegate_testkit::shared_cluster();
     let gate = super::builder(&cluster).build().unwrap().gate("gate", Quota::fixed_window(5, MINUTE));
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for left in [4, 3, 2] {

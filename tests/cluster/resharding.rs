@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use harness::{Cluster, Server};
 use tidegate::Quota;
+use tidegate_testkit::{Cluster, Server};
 use tokio::task::JoinSet;
 
 use super::{MINUTE, builder, number, owner};
@@ -48,10 +48,7 @@ fn reshard(cluster: &Cluster, to: usize) {
 async fn moving_slots_under_load_neither_loses_nor_duplicates_units() {
     let mut cluster = Cluster::start().unwrap();
     let new = cluster.add_node().unwrap();
-    // Under load a node may respond late to the others, which must not consider it failed.
-    for node in cluster.nodes() {
-        assert_eq!(node.cli(&["CONFIG", "SET", "cluster-node-timeout", "30000"]).unwrap(), "OK");
-    }
+    cluster.prevent_failover().unwrap();
     let limiter = builder(&cluster).build().unwrap();
     let alone = limiter.gate("alone", Quota::fixed_window(1_000_000, 60 * MINUTE));
     let pair = [
@@ -112,6 +109,7 @@ async fn moving_slots_under_load_neither_loses_nor_duplicates_units() {
 async fn keys_of_a_moving_slot_are_served_and_groups_fail_until_it_has_moved() {
     let mut cluster = Cluster::start().unwrap();
     let new = cluster.add_node().unwrap();
+    cluster.prevent_failover().unwrap();
     let limiter = builder(&cluster).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(5, 60 * MINUTE));
     let other = limiter.gate("other", Quota::fixed_window(5, 60 * MINUTE));
@@ -167,6 +165,7 @@ async fn keys_of_a_moving_slot_are_served_and_groups_fail_until_it_has_moved() {
 #[tokio::test]
 async fn moving_slot_needs_the_asking_permission_which_the_error_names() {
     let cluster = Cluster::start().unwrap();
+    cluster.prevent_failover().unwrap();
     cluster.nodes().for_each(acl::create_user);
     let builder = builder(&cluster).namespace("tidegate").credentials(USER, PASSWORD);
     let gate = builder.build().unwrap().gate("gate", Quota::fixed_window(5, 60 * MINUTE));

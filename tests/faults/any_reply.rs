@@ -228,7 +228,7 @@ impl StoredState {
 
 #[test]
 fn any_state_is_read_or_a_clear_error_and_reset_repairs_it() {
-    let server = harness::Server::process(&[]).unwrap();
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
     let runtime = runtime();
     let limiter =
         runtime.block_on(async { builder(server.url()).deny_cache(Duration::ZERO).build().unwrap() });

@@ -3,8 +3,8 @@
 use std::process::Child;
 use std::time::Duration;
 
-use harness::{Proxy, Server};
 use tidegate::{Builder, Gate, Limiter, Quota};
+use tidegate_testkit::{Proxy, Server};
 
 use crate::support::fixture::{HOUR, PATIENCE, builder_as_is};
 use crate::support::wire::Wire;

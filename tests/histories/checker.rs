@@ -6,7 +6,7 @@
 //! the call. The checker assumes such a charge only if nothing else explains an answer.
 
 use tidegate::Quota;
-use tidegate::internals::{Answer, Item, Record, Taken, take};
+use tidegate::reference::{Answer, Item, Record, Taken, take};
 
 /// All processes of this machine share one clock. Its readings differ by at most this.
 const SLACK_US: u64 = 1_000;
@@ -91,12 +91,27 @@ impl Checker<'_> {
         None
     }
 
-    /// Returns the record after these answers, with `more` charges since the last answer.
+    /// Returns the record after these answers, with `more` charges since the last answer: while the record was
+    /// valid, or after it expired.
     ///
-    /// A binary search finds the time of the charges: the later they are, the longer the time to reset.
+    /// A full window denies charges until it expires. So only among the times after it does a later charge
+    /// always leave a longer time to reset.
     fn assume(&self, more: u64, answers: &[Answer], now: u64) -> Option<Record> {
         let first = self.possible_charges[usize::try_from(self.assumed).unwrap()];
-        let (mut from, mut to) = (self.last_us.max(first.saturating_sub(SLACK_US)), now);
+        let from = self.last_us.max(first.saturating_sub(SLACK_US));
+        let expired = self.record.expires_ms.saturating_mul(1_000).clamp(from, now);
+        self.assume_between(more, answers, now, (from, expired))
+            .or_else(|| self.assume_between(more, answers, now, (expired, now)))
+    }
+
+    /// A binary search finds the time of the charges: the later they are, the longer the time to reset.
+    fn assume_between(
+        &self,
+        more: u64,
+        answers: &[Answer],
+        now: u64,
+        (mut from, mut to): (u64, u64),
+    ) -> Option<Record> {
         // The answer with the most remaining units was the first.
         let earliest = answers.iter().max_by_key(|answer| (answer.allowed, answer.remaining))?;
         let charged_at = |at: u64| self.take(&self.record, more, at).0;
@@ -134,9 +149,9 @@ impl Checker<'_> {
     /// Returns the record after `n` checks, and the answer to the first.
     fn take(&self, record: &Record, n: u64, now: u64) -> (Record, Answer) {
         let mut record = if record.has_expired(now) { Record::default() } else { record.clone() };
-        let item = Item { quota: self.quota, record: &mut record, cost: 1, max_delay: None };
-        let (k, before) = take(&mut [item], n, now);
-        let taken = Taken { quota: self.quota, cost: 1, max_delay: None, n, k, before: before[0], now };
+        let mut items = [Item::new(self.quota, &mut record, 1, None)];
+        let k = take(&mut items, n, now);
+        let taken = Taken { quota: self.quota, cost: 1, max_delay: None, n, k, before: items[0].before, now };
         let answer = taken.answer(0);
         (record, answer)
     }

@@ -4,7 +4,8 @@ use std::sync::Barrier;
 
 use redis::{Connection, Value};
 use tidegate::Quota;
-use tidegate::internals::{Before, RawState, Taken, script};
+use tidegate::algorithm::RawState;
+use tidegate::reference::{Before, Taken};
 
 use crate::support::load::now_us;
 
@@ -15,7 +16,7 @@ const CHECKS_PER_CLIENT: usize = 250;
 
 /// Returns the history of several clients that check one key at once.
 pub fn history(url: &str, quota: &Quota, key: &str, change: impl Fn(&str) -> String) -> Vec<Answered> {
-    let text = change(script::of(&script::TAKE, quota.kind()).text);
+    let text = change(quota.kind().definition().scripts.take.text);
     let start = Barrier::new(CLIENTS);
     std::thread::scope(|scope| {
         let client = || {
@@ -30,7 +31,7 @@ pub fn history(url: &str, quota: &Quota, key: &str, change: impl Fn(&str) -> Str
 
 fn check(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered {
     let mut eval = redis::cmd("EVAL");
-    eval.arg(text).arg(1).arg(key).arg(&script::quota_args(quota.kind())).arg(1).arg(1).arg("");
+    eval.arg(text).arg(1).arg(key).arg(&quota.kind().args()).arg(1).arg(1).arg("");
     let called_us = now_us();
     let reply: Vec<Value> = eval.query(redis).unwrap();
     let returned_us = now_us();

@@ -9,7 +9,7 @@ use rand::{Rng, SeedableRng};
 use tidegate::{Gate, Quota, Rate};
 
 use super::lease;
-use crate::behaviours;
+use crate::support::behaviours;
 use crate::support::fixture::soon;
 use crate::support::plan;
 use crate::support::world::World;

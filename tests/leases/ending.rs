@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use harness::Server;
 use tidegate::{Limiter, ManualClock, OnFailure, Quota, Source};
+use tidegate_testkit::Server;
 
 use super::{HOLD, MINUTE, assert_adds_up, gates, get_lease, grow, lease};
-use crate::behaviours;
+use crate::support::behaviours;
 use crate::support::fixture::{builder, limiter, namespace, soon};
 
 const MS: Duration = Duration::from_millis(1);
@@ -134,7 +134,7 @@ fn quota_of(gate: &tidegate::Gate) -> &'static Quota {
 
 #[tokio::test]
 async fn a_shutdown_gives_all_units_back_before_it_returns() {
-    let (server, namespace) = (harness::shared(), namespace());
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
     let open = || builder(server.url()).namespace(&namespace).build().unwrap();
     let (one, other) = (open(), open());
     // A bucket would have drained a little, and the lower sum could hide a missing unit.
@@ -157,7 +157,7 @@ async fn a_shutdown_gives_all_units_back_before_it_returns() {
 
 #[tokio::test]
 async fn a_gate_dropped_just_before_a_shutdown_gives_its_units_back() {
-    let (server, namespace) = (harness::shared(), namespace());
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
     let open = || builder(server.url()).namespace(&namespace).build().unwrap();
     let (one, quota) = (open(), Quota::sliding_log(1_000, MINUTE * 60));
     let gate = one.gate("gate", quota).leased(lease().hold(MINUTE));
@@ -241,7 +241,7 @@ fn with_a_manual_clock_a_lease_ends_with_its_runtime_and_another_runtime_starts_
 
 #[tokio::test]
 async fn a_check_dropped_in_flight_does_not_affect_leases() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let limiter = limiter(&server);
     let gate = limiter.gate("gate", Quota::fixed_window(100_000, MINUTE * 60)).leased(lease().max_units(50));
     for round in 0..200u32 {

@@ -27,6 +27,8 @@ fn quotas() -> [(&'static str, Quota); 4] {
     ]
 }
 
+/// The fleet runs this often at most, until it has used leases.
+const MAX_ROUNDS: usize = 5;
 const SCARCE: (&str, Quota) = ("scarce", Quota::token_bucket(2_000, Rate::new(1, HOUR)));
 
 fn gate(url: &str, namespace: &str, name: &str) -> Gate {
@@ -41,36 +43,45 @@ fn lease() -> Lease {
 
 #[tokio::test]
 async fn a_fleet_with_a_hoarder_stays_within_the_bound_of_each_algorithm() {
-    let (server, namespace) = (harness::shared(), namespace());
     for (name, quota) in quotas() {
-        let mut fleet = vec![spawn(server.url(), &namespace, name, "hoard")];
-        fleet.extend((0..HONEST).map(|_| spawn(server.url(), &namespace, name, "check")));
-        for instance in &mut fleet {
-            instance.says().await;
-        }
-        for instance in &mut fleet {
-            instance.start().await;
-        }
-        let (mut admitted, mut error_us, mut leased) = (BTreeMap::<u64, u64>::new(), 0, 0);
-        for instance in &mut fleet {
-            let result = instance.says().await;
-            error_us = error_us.max(result["error_us"].as_u64().unwrap());
-            leased += result["leased"].as_u64().unwrap();
-            for time in result["admitted"].as_array().unwrap() {
-                *admitted.entry(time.as_u64().unwrap()).or_default() += 1;
-            }
-        }
-        let total: u64 = admitted.values().sum();
-        eprintln!("{quota}: {total} admitted, {leased} from leases, times within {error_us} us");
-        assert!(leased * 50 >= total, "{quota}: only {leased} of {total} were leased");
-        assert!(total >= LIMIT, "{quota}: only {total} admitted");
-        for (start, end, units) in intervals(&admitted) {
-            // Each end of the interval may be off by `error_us`.
-            let length = end - start + 2 * error_us;
-            let excess = bound(&quota, length).map_or(0, |bound| units.saturating_sub(bound));
-            assert_eq!(excess, 0, "{quota}: {units} in {length} us");
+        // On a busy machine a fleet may get too little of a processor to use leases at all.
+        let mut rounds = Vec::new();
+        while !rounds.iter().any(|&(admitted, leased)| admitted >= LIMIT && leased * 50 >= admitted) {
+            assert!(rounds.len() < MAX_ROUNDS, "{quota}: admitted and leased units: {rounds:?}");
+            rounds.push(stays_within_the_bound(name, &quota).await);
         }
     }
+}
+
+/// Runs a fleet, and returns how many units it admitted, and how many of them from leases.
+async fn stays_within_the_bound(name: &str, quota: &Quota) -> (u64, u64) {
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
+    let mut fleet = vec![spawn(server.url(), &namespace, name, "hoard")];
+    fleet.extend((0..HONEST).map(|_| spawn(server.url(), &namespace, name, "check")));
+    for instance in &mut fleet {
+        instance.says().await;
+    }
+    for instance in &mut fleet {
+        instance.start().await;
+    }
+    let (mut admitted, mut error_us, mut leased) = (BTreeMap::<u64, u64>::new(), 0, 0);
+    for instance in &mut fleet {
+        let result = instance.says().await;
+        error_us = error_us.max(result["error_us"].as_u64().unwrap());
+        leased += result["leased"].as_u64().unwrap();
+        for time in result["admitted"].as_array().unwrap() {
+            *admitted.entry(time.as_u64().unwrap()).or_default() += 1;
+        }
+    }
+    let total = admitted.values().sum();
+    eprintln!("{quota}: {total} admitted, {leased} from leases, times within {error_us} us");
+    for (start, end, units) in intervals(&admitted) {
+        // Each end of the interval may be off by `error_us`.
+        let length = end - start + 2 * error_us;
+        let excess = bound(quota, length).map_or(0, |bound| units.saturating_sub(bound));
+        assert_eq!(excess, 0, "{quota}: {units} in {length} us");
+    }
+    (total, leased)
 }
 
 /// Returns how many units may be admitted in an interval (µs), or `None` if that depends on the position of
@@ -105,7 +116,7 @@ fn intervals(admitted: &BTreeMap<u64, u64>) -> Vec<(u64, u64, u64)> {
 
 #[tokio::test]
 async fn a_killed_process_loses_its_held_units_and_creates_none() {
-    let (server, namespace) = (harness::shared(), namespace());
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
     let mut victim = spawn(server.url(), &namespace, SCARCE.0, "hold");
     victim.says().await;
     victim.start().await;

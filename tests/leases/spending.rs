@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use harness::{Fault, Proxy};
 use tidegate::{Lease, Limiter, Observer, Quota, Rate, Source};
+use tidegate_testkit::{Fault, Proxy};
 
 use super::{HOLD, MINUTE, assert_adds_up, gates, get_lease, grow, lease};
-use crate::behaviours;
+use crate::support::behaviours;
 use crate::support::fixture::{builder, soon};
 
 behaviours! {
@@ -249,7 +249,8 @@ impl Observer for Events {
 async fn an_observer_is_notified_of_every_unit() {
     let events = Events::default();
     let limiter = Limiter::builder().in_memory().observer(events.clone()).build().unwrap();
-    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(lease().max_units(2));
+    let lease = lease().max_units(2).hold(MINUTE);
+    let gate = limiter.gate("gate", Quota::fixed_window(1_000, MINUTE)).leased(lease);
     get_lease(&gate, "x").await;
     assert!(gate.try_check("x").is_some());
     limiter.shutdown().await;
@@ -282,7 +283,7 @@ async fn a_denied_key_causes_no_extra_calls() {
 /// A check that was sent before a refill arrived is answered after it, and must not request another refill.
 #[tokio::test]
 async fn a_block_grows_with_the_demand_while_replies_are_slow() {
-    let server = harness::shared();
+    let server = tidegate_testkit::shared();
     let proxy = Proxy::start(server.url()).unwrap();
     let limiter = builder(&proxy.url()).build().unwrap();
     proxy.set(Fault::Slow(Duration::from_millis(3)));

@@ -123,8 +123,8 @@ async fn with_limit(
     let app = match service {
         Service::Unlimited => hello,
         Service::Tidegate => {
-            use tidegate::http::{Key, RateLimitLayer};
             use tidegate::{Limiter, Quota, Rate};
+            use tidegate_http::{Key, RateLimitLayer};
             let quota = Quota::token_bucket(burst.into(), Rate::new(1, period));
             hello.layer(RateLimitLayer::new(Limiter::open(redis)?.gate("http", quota), Key::header(HEADER)))
         }

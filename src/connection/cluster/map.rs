@@ -7,9 +7,10 @@ use redis::{ConnectionAddr, ConnectionInfo};
 
 use super::redirect::Address;
 use crate::background::Background;
+use crate::connection::connect::with_address;
 use crate::connection::login::Login;
 use crate::connection::node::Node;
-use crate::connection::source::{ConnectionSource, with_address};
+use crate::connection::source::ConnectionSource;
 use crate::error::Error;
 use crate::key::{HASH_TAGS, HashTag};
 

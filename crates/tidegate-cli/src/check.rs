@@ -1,0 +1,213 @@
+//! `check` and `peek`.
+
+use std::ffi::OsStr;
+
+use serde_json::{Value, json};
+use tidegate::{Decision, Limiter, Source, admin::Inspector};
+use tidegate_rules::{Descriptor, RuleOutcome, RuleResult, Rules};
+
+use crate::args::{Check, Request};
+use crate::failure::Failure;
+use crate::output::{Output, Text, Tone, table};
+use crate::units::human;
+
+/// Checks a key or a request; without `charges`, peeks. Returns whether it is allowed.
+pub(crate) async fn run(
+    check: &Check,
+    charges: bool,
+    limiter: &Limiter,
+    out: Output,
+) -> Result<bool, Failure> {
+    let cost = if charges { check.cost } else { 0 };
+    match (&check.key, &check.gate) {
+        (Some(key), Some(gate)) => check_gate(check, gate, key, cost, limiter, out).await,
+        _ => check_rules(check, cost, limiter, out).await,
+    }
+}
+
+async fn check_gate(
+    check: &Check,
+    gate: &str,
+    key: &OsStr,
+    cost: u64,
+    limiter: &Limiter,
+    out: Output,
+) -> Result<bool, Failure> {
+    let gate = limiter.try_gate(gate, check.quota.required(gate)?)?;
+    let key = key.as_encoded_bytes();
+    // The first call to Redis: an invalid argument is reported without one.
+    Inspector::new(limiter)?.read_overrides().await?;
+    let decision = gate.check_cost(key, cost).await?;
+    let mut json = decision_json(&decision);
+    json["redis_key"] = gate.redis_key(key)?.into();
+    out.print(&json, &[decision_text(&decision)])?;
+    Ok(decision.is_allowed())
+}
+
+async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
+    let Some(path) = &check.quota.rules else {
+        return Err(Failure::usage("no rules given: add --rules PATH"));
+    };
+    let limits = Rules::load(path).map_err(Failure::ConfigErrors)?.bind(limiter);
+    let entries = check.request.entries()?;
+    let descriptors: Vec<Descriptor<'_>> =
+        check.request.descriptors(&entries).into_iter().map(|descriptor| descriptor.hits(cost)).collect();
+    Inspector::new(limiter)?.read_overrides().await?;
+    let decision = limits.check(check.request.domain(), &descriptors).await?;
+    let outcomes: Vec<Value> = decision.outcomes().iter().map(outcome_json).collect();
+    let rows = check.request.descriptor.iter().zip(decision.outcomes()).map(|(descriptor, outcome)| {
+        let rule = outcome.rule().map_or("-", |rule| rule.path());
+        [vec![descriptor.as_str().into(), rule.into()], outcome_text(outcome)].concat()
+    });
+    let (tone, word) = allowed_word(decision.is_allowed());
+    let mut lines = vec![vec![Text(tone, word.to_owned())]];
+    lines.extend(table(&["descriptor", "rule", ""], rows.collect()));
+    let retry_after_us = decision.retry_after().as_micros() as u64;
+    let json =
+        json!({ "allowed": decision.is_allowed(), "retry_after_us": retry_after_us, "outcomes": outcomes });
+    out.print(&json, &lines)?;
+    Ok(decision.is_allowed())
+}
+
+const fn allowed_word(is_allowed: bool) -> (Tone, &'static str) {
+    if is_allowed { (Tone::Good, "allowed") } else { (Tone::Bad, "denied") }
+}
+
+fn decision_text(decision: &Decision) -> Vec<Text> {
+    let (tone, word) = allowed_word(decision.is_allowed());
+    let mut line = vec![Text(tone, word.to_owned())];
+    if decision.source() == Source::Switch {
+        line.push(Text(Tone::Warn, format!(": {} is switched, see `tidegate overrides`", decision.gate())));
+        return line;
+    }
+    if decision.is_shadow() {
+        line.push(Text(Tone::Warn, " (shadow mode: it would be denied)".to_owned()));
+    }
+    if decision.source() == Source::Open {
+        line.push(Text(Tone::Warn, ": not decided".to_owned()));
+        return line;
+    }
+    let mut rest = format!(", {} of {} left", decision.remaining(), decision.limit());
+    if !decision.delay().is_zero() {
+        rest += &format!(", delay {}", human(decision.delay()));
+    }
+    if !decision.is_allowed() {
+        rest += &format!(", retry after {}", human(decision.retry_after()));
+    }
+    if !decision.reset_after().is_zero() {
+        rest += &format!(", resets in {}", human(decision.reset_after()));
+    }
+    line.push(rest.into());
+    line
+}
+
+fn outcome_text(outcome: &RuleOutcome) -> Vec<Text> {
+    match outcome.result() {
+        // A table cell is a single `Text`.
+        RuleResult::Decided(decision) => {
+            let tone = allowed_word(decision.is_allowed()).0;
+            vec![Text(tone, decision_text(decision).into_iter().map(|text| text.1).collect())]
+        }
+        RuleResult::NoRule => vec!["no rule matches".into()],
+        RuleResult::Unlimited => vec!["unlimited".into()],
+        RuleResult::Replaced => vec!["replaced by another rule".into()],
+        RuleResult::NotChecked => vec!["not checked".into()],
+        _ => vec!["not decided".into()],
+    }
+}
+
+fn decision_json(decision: &Decision) -> Value {
+    json!({
+        "gate": decision.gate(),
+        "allowed": decision.is_allowed(),
+        "limit": decision.limit(),
+        "remaining": decision.remaining(),
+        "retry_after_us": decision.retry_after().as_micros() as u64,
+        "reset_after_us": decision.reset_after().as_micros() as u64,
+        "delay_us": decision.delay().as_micros() as u64,
+        "shadow": decision.is_shadow(),
+        "source": decision.source().as_str(),
+    })
+}
+
+fn outcome_json(outcome: &RuleOutcome) -> Value {
+    let kind = match outcome.result() {
+        RuleResult::Decided(_) => "decided",
+        RuleResult::NoRule => "no_rule",
+        RuleResult::Unlimited => "unlimited",
+        RuleResult::Replaced => "replaced",
+        RuleResult::NotChecked => "not_checked",
+        _ => "unanswered",
+    };
+    json!({
+        "rule": outcome.rule().map(|rule| rule.path()),
+        "outcome": kind,
+        "decision": outcome.decision().map(decision_json),
+    })
+}
+
+/// The keys and values of a descriptor.
+pub(crate) type Entries = Vec<(String, String)>;
+
+impl Request {
+    pub(crate) fn domain(&self) -> &str {
+        self.domain.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn entries(&self) -> Result<Vec<Entries>, Failure> {
+        self.descriptor.iter().map(|text| entries(text)).collect()
+    }
+
+    pub(crate) fn descriptors<'a>(&'a self, entries: &'a [Entries]) -> Vec<Descriptor<'a>> {
+        let descriptor = |entries: &'a Entries| {
+            let descriptor = entries
+                .iter()
+                .fold(Descriptor::new(), |descriptor, (key, value)| descriptor.entry(key, value));
+            match &self.tier {
+                Some(tier) => descriptor.tier(tier),
+                None => descriptor,
+            }
+        };
+        entries.iter().map(descriptor).collect()
+    }
+}
+
+/// Parses `a=b,c=d`. A backslash escapes the next character.
+fn entries(text: &str) -> Result<Entries, Failure> {
+    let mut parts = vec![String::new()];
+    let mut letters = text.chars();
+    while let Some(letter) = letters.next() {
+        let last = parts.len() - 1;
+        match letter {
+            ',' => parts.push(String::new()),
+            '\\' => parts[last].extend(letters.next()),
+            _ => parts[last].push(letter),
+        }
+    }
+    let entry = |part: String| match part.split_once('=') {
+        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+        _ => Err(Failure::usage(format!("invalid descriptor entry `{part}`: write key=value,key=value"))),
+    };
+    parts.into_iter().map(entry).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptor_entries_are_separated_by_commas() {
+        let read = |text: &str| entries(text).ok();
+        let pairs = |pairs: &[(&str, &str)]| {
+            Some(
+                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(read("a=b"), pairs(&[("a", "b")]));
+        assert_eq!(read("a=b,c="), pairs(&[("a", "b"), ("c", "")]));
+        assert_eq!(read(r"a=b\,c=d=e\\"), pairs(&[("a", r"b,c=d=e\")]));
+        for text in ["", "a", "=b", "a=b,", ","] {
+            assert_eq!(read(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The errors of commands and their exit codes.
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+use tidegate::Error;
+use tidegate_rules::ConfigErrors;
+
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// An error in the arguments, or in a file that they name.
+    Usage(String),
+    /// Errors in rule files.
+    ConfigErrors(ConfigErrors),
+    Limiter(Error),
+    /// A failed write. A closed pipe is not a failure: it exits with 0.
+    Output(io::Error),
+}
+
+impl Failure {
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self::Usage(text.into())
+    }
+
+    pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Self {
+        Self::usage(format!("cannot read {}: {error}", path.display()))
+    }
+
+    /// Returns the exit code, as documented in `--help`.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match self {
+            Self::ConfigErrors(_) => 1,
+            Self::Limiter(error) if error.is_corrupt_state() => 4,
+            Self::Limiter(error) if !error.is_config() && !error.is_over_capacity() => 3,
+            Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
+            Self::Usage(_) | Self::Limiter(_) | Self::Output(_) => 2,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Limiter(error)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Output(error)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage(text) => f.write_str(text),
+            Self::ConfigErrors(errors) => write!(f, "{errors}"),
+            Self::Limiter(error) => {
+                write!(f, "{error}")?;
+                let message = error.to_string();
+                // A cluster node replies MOVED to a call for a key of another node.
+                match message.contains("MOVED ") {
+                    true => f.write_str("; this server is a cluster node: add --cluster (feature `cluster`)"),
+                    false => Ok(()),
+                }
+            }
+            Self::Output(error) => write!(f, "cannot write the output: {error}"),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! `rules validate`, `rules explain` and `rules schema`.
+
+use serde_json::{Value, json};
+use tidegate_rules::{ConfigError, Descriptor, Explanation, Limit, Rule, Rules as Loaded, schema};
+
+use crate::args::Rules;
+use crate::failure::Failure;
+use crate::output::{Output, Text, Tone};
+
+/// Runs a `rules` command. Returns whether the rules are valid, or whether a rule matches each descriptor.
+pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
+    match rules {
+        Rules::Validate { path } => match Loaded::load(path) {
+            Err(errors) if out.json => {
+                let errors: Vec<Value> = errors.iter().map(error_json).collect();
+                out.print(&json!({ "valid": false, "errors": errors }), &[])?;
+                Ok(false)
+            }
+            Err(errors) => Err(Failure::ConfigErrors(errors)),
+            Ok(rules) => {
+                let count = rules.iter().count();
+                let (path, plural) = (path.display(), if count == 1 { "" } else { "s" });
+                let line = vec![
+                    Text(Tone::Good, "valid".to_owned()),
+                    format!(": {count} rule{plural} in {path}").into(),
+                ];
+                out.print(&json!({ "valid": true, "rules": count, "errors": [] }), &[line])?;
+                Ok(true)
+            }
+        },
+        Rules::Explain { path, request, http } => {
+            let rules = Loaded::load(path).map_err(Failure::ConfigErrors)?;
+            if http.request.is_some() {
+                let (parts, descriptors) = (http.parts()?, http.descriptors(request.domain())?);
+                return match descriptors.read(&rules, &parts) {
+                    Some(descriptors) => explain(&rules, request.domain(), &descriptors, out),
+                    None => Err(Failure::usage("the file's rate_limits need the client's address: add --ip")),
+                };
+            }
+            if request.descriptor.is_empty() {
+                return Err(Failure::usage(
+                    "specify a request: --domain auth --descriptor auth_type=login,user=ada, or --request \
+                     'GET /login'",
+                ));
+            }
+            let entries = request.entries()?;
+            explain(&rules, request.domain(), &request.descriptors(&entries), out)
+        }
+        Rules::Schema => {
+            out.verbatim((schema() + "\n").as_bytes())?;
+            Ok(true)
+        }
+    }
+}
+
+/// Explains each descriptor. Returns whether a rule matches every descriptor.
+fn explain(
+    rules: &Loaded,
+    domain: &str,
+    descriptors: &[Descriptor<'_>],
+    out: Output,
+) -> Result<bool, Failure> {
+    let explained: Vec<_> = descriptors
+        .iter()
+        .map(|descriptor| (descriptor.to_string(), rules.explain(domain, descriptor)))
+        .collect();
+    let mut text: Vec<Vec<Text>> =
+        explained.iter().flat_map(|(descriptor, explained)| lines(descriptor, explained)).collect();
+    if descriptors.is_empty() {
+        text.push(vec!["the request has no descriptor: it is allowed".into()]);
+    }
+    let json: Vec<Value> =
+        explained.iter().map(|(descriptor, explained)| explanation_json(descriptor, explained)).collect();
+    out.print(&json!({ "domain": domain, "descriptors": json }), &text)?;
+    Ok(!explained.is_empty() && explained.iter().all(|(_, explained)| explained.rule().is_some()))
+}
+
+fn lines(descriptor: &str, explained: &Explanation<'_>) -> Vec<Vec<Text>> {
+    let mut lines = vec![vec![descriptor.into()]];
+    lines.extend(
+        explained
+            .matched()
+            .iter()
+            .map(|entry| vec![Text(Tone::Faint, "  ".to_owned()), entry.to_string().into()]),
+    );
+    lines.push(match (explained.rule(), explained.why_not()) {
+        (Some(rule), _) => {
+            let limit = limit(explained).unwrap_or_default();
+            vec![Text(Tone::Good, "  rule ".to_owned()), format!("{}: {limit}", rule.path()).into()]
+        }
+        (None, why_not) => {
+            vec![
+                Text(Tone::Warn, "  no rule".to_owned()),
+                format!(": {}", why_not.unwrap_or_default()).into(),
+            ]
+        }
+    });
+    if let Some(rule) = explained.rule() {
+        lines.push(vec![Text(Tone::Faint, "  gate ".to_owned()), rule.gate_name().into()]);
+    }
+    lines
+}
+
+fn limit(explained: &Explanation<'_>) -> Option<String> {
+    let limit = match explained.limit()? {
+        Limit::Quota(quota) => quota.to_string(),
+        Limit::Unlimited => "unlimited".to_owned(),
+        Limit::DenyAll(_) => "denies every request".to_owned(),
+    };
+    let is_shadow = explained.rule().is_some_and(Rule::is_shadow);
+    Some(if is_shadow { limit + ", shadow mode (denies nothing)" } else { limit })
+}
+
+fn explanation_json(descriptor: &str, explained: &Explanation<'_>) -> Value {
+    let matched = explained.matched().iter().map(|entry| {
+        let (file, line) = entry.origin();
+        json!({
+            "entry": entry.entry(),
+            "matched_by": entry.by(),
+            "file": file,
+            "line": line,
+            "passed_over": entry.passed_over(),
+        })
+    });
+    let rule = explained.rule().map(|rule| {
+        let ((file, line), limit) = (rule.origin(), explained.limit());
+        json!({
+            "path": rule.path(),
+            "gate": rule.gate_name(),
+            "quota": if let Some(Limit::Quota(quota)) = limit { Some(quota.to_string()) } else { None },
+            "unlimited": limit == Some(Limit::Unlimited),
+            "shadow": rule.is_shadow(),
+            "file": file,
+            "line": line,
+        })
+    });
+    json!({
+        "descriptor": descriptor,
+        "matched": matched.collect::<Vec<_>>(),
+        "rule": rule,
+        "why_not": explained.why_not(),
+    })
+}
+
+fn error_json(error: &ConfigError) -> Value {
+    json!({
+        "file": error.file(),
+        "line": error.line(),
+        "column": error.column(),
+        "message": error.message(),
+        "suggestion": error.suggestion(),
+    })
+}

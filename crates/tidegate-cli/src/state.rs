@@ -1,0 +1,277 @@
+//! `inspect`, and the display of a key's state.
+
+use std::ffi::OsStr;
+
+use serde_json::{Value, json};
+use tidegate::Quota;
+use tidegate::admin::{Found, Inspector, Name};
+
+use crate::args::{AsStored, Inspect};
+use crate::failure::Failure;
+use crate::output::{Output, Text, Tone, table};
+use crate::overrides;
+use crate::survey::Survey;
+use crate::units::{human, units};
+
+/// The maximum states of one key. A namespace has far fewer gates.
+pub(crate) const MAX_STATES: usize = 10_000;
+
+/// Shows the state of a key, a gate or the namespace. Returns whether there is any.
+pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
+    let (gate, limit) = (inspect.gate.as_deref(), usize::from(inspect.limit));
+    let overrides = inspector.overrides().await?;
+    let Some(key) = &inspect.key else {
+        let mut survey = Survey::of(inspector, gate, limit).await?;
+        survey.overrides = overrides::note(&overrides, gate, None);
+        return match gate {
+            Some(gate) => show_gate(gate, &survey, inspector, out),
+            None => show_namespace(&survey, limit, inspector, out),
+        };
+    };
+    let KeySearch { found, mut survey } = find(inspector, gate, key, &inspect.as_stored).await?;
+    let written = stored_forms(inspector, key, &inspect.as_stored)?;
+    survey.overrides = overrides::note(&overrides, gate, Some(&written));
+    let shown = &found[..found.len().min(limit)];
+    let rows = shown.iter().map(|found| {
+        let (gate, stored) =
+            (found.name.gate.as_str().into(), Text(Tone::Faint, found.name.redis_key.clone()));
+        [vec![gate], cells(found), vec![stored]].concat()
+    });
+    let mut lines = table(
+        &["gate", "quota", "used", "resets in", "blocked for", "expires in", "redis key"],
+        rows.collect(),
+    );
+    if found.is_empty() {
+        lines = vec![vec![no_state_message(inspector, gate, key, &inspect.as_stored).into()]];
+    }
+    lines.extend(note_lines(more(found.len(), shown.len()).into_iter().chain(survey.notes())));
+    let json = json!({
+        "namespace": inspector.namespace(),
+        "states": shown.iter().map(state_json).collect::<Vec<_>>(),
+        "more": found.len() - shown.len(),
+        "notes": survey.notes(),
+    });
+    out.print(&json, &lines)?;
+    ensure_readable(&found, !found.is_empty())
+}
+
+/// Returns `is_found`, or the first error of an unreadable state. Called after the states are printed.
+fn ensure_readable(shown: &[Found], is_found: bool) -> Result<bool, Failure> {
+    match shown.iter().find_map(|found| found.usage.as_ref().err()) {
+        Some(error) => Err(error.clone().into()),
+        None => Ok(is_found),
+    }
+}
+
+/// The states of one key.
+pub(crate) struct KeySearch {
+    pub(crate) found: Vec<Found>,
+    /// Counts keys of other versions and foreign keys.
+    pub(crate) survey: Survey,
+}
+
+/// Finds the states of a key at one gate or at all gates, by scanning all keys.
+pub(crate) async fn find(
+    inspector: &Inspector,
+    gate: Option<&str>,
+    key: &OsStr,
+    as_stored: &AsStored,
+) -> Result<KeySearch, Failure> {
+    let mut names: Vec<Name> = Vec::new();
+    let mut survey = Survey::new(0);
+    for written in stored_forms(inspector, key, as_stored)? {
+        let mut scan = inspector.scan_key(gate, &written);
+        while let Some(page) = scan.next().await? {
+            survey.count_others(&page);
+            // The pattern also matches longer keys with the same end.
+            names.extend(
+                page.names
+                    .into_iter()
+                    .filter(|name| name.written == written && gate.is_none_or(|gate| name.gate == gate)),
+            );
+            if names.len() > MAX_STATES {
+                return Err(Failure::usage(format!(
+                    "this key has more than {MAX_STATES} states: add --gate"
+                )));
+            }
+        }
+    }
+    names.sort_by(|a, b| a.redis_key.cmp(&b.redis_key));
+    names.dedup();
+    let mut found = inspector.read(&names).await?;
+    found.sort_by(|a, b| a.name.redis_key.cmp(&b.name.redis_key));
+    Ok(KeySearch { found, survey })
+}
+
+/// Returns the possible stored forms of the key.
+pub(crate) fn stored_forms(
+    inspector: &Inspector,
+    key: &OsStr,
+    as_stored: &AsStored,
+) -> Result<Vec<String>, Failure> {
+    match (as_stored.stored, key.to_str()) {
+        (false, _) => Ok(inspector.stored_forms(key.as_encoded_bytes())),
+        (true, Some(key)) if key.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(vec![key.to_owned()]),
+        (true, _) => Err(Failure::usage(
+            "invalid stored key: a byte that is not printable is stored as % and two hexadecimal digits",
+        )),
+    }
+}
+
+/// Returns the message for a key without state, with a hint if the key looks like a stored form.
+pub(crate) fn no_state_message(
+    inspector: &Inspector,
+    gate: Option<&str>,
+    key: &OsStr,
+    as_stored: &AsStored,
+) -> String {
+    let at = gate.map(|gate| format!(" at {gate}")).unwrap_or_default();
+    let is_maybe_stored = !as_stored.stored && key.as_encoded_bytes().contains(&b'%');
+    let hint = if is_maybe_stored { "; if the key is in its stored form, add --stored" } else { "" };
+    format!("no state of {}{at} in namespace {}{hint}", key.display(), inspector.namespace())
+}
+
+fn show_gate(gate: &str, survey: &Survey, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
+    let shown = survey.ranking.best();
+    let keys = survey.keys;
+    let blocked: u64 = survey.groups.values().map(|group| group.blocked).sum();
+    let mut lines = state_table(shown);
+    if keys == 0 {
+        let text = format!("no state of gate {gate} in namespace {}", inspector.namespace());
+        lines = vec![vec![text.into()]];
+    } else {
+        lines.insert(0, vec![format!("{gate}: {keys} keys, {blocked} blocked").into()]);
+    }
+    lines.extend(note_lines(survey.notes()));
+    let json = json!({
+        "namespace": inspector.namespace(),
+        "gate": gate,
+        "keys": keys,
+        "blocked": blocked,
+        "states": shown.iter().map(state_json).collect::<Vec<_>>(),
+        "more": keys.saturating_sub(shown.len() as u64),
+        "notes": survey.notes(),
+    });
+    out.print(&json, &lines)?;
+    // Unreadable states are first in the ranking.
+    ensure_readable(survey.ranking.best(), survey.keys > 0)
+}
+
+fn show_namespace(
+    survey: &Survey,
+    limit: usize,
+    inspector: &Inspector,
+    out: Output,
+) -> Result<bool, Failure> {
+    let groups = || survey.groups.iter().take(limit);
+    let rows = groups().map(|((gate, shape), group)| {
+        vec![
+            gate.as_str().into(),
+            shape.to_string().into(),
+            group.keys.to_string().into(),
+            match group.blocked {
+                0 => "-".into(),
+                blocked => Text(Tone::Warn, blocked.to_string()),
+            },
+            units(group.most_used).into(),
+            match group.unreadable {
+                0 => Text::default(),
+                count => Text(Tone::Bad, format!("{count} not readable")),
+            },
+        ]
+    });
+    let mut lines = table(&["gate", "stored as", "keys", "blocked", "most used"], rows.collect());
+    let namespace = inspector.namespace();
+    if survey.groups.is_empty() {
+        let text = format!("no state in namespace {namespace}: check that --namespace is the limiter's");
+        lines = vec![vec![text.into()]];
+    }
+    lines.extend(note_lines(more(survey.groups.len(), limit).into_iter().chain(survey.notes())));
+    let gates = groups().map(|((gate, shape), group)| {
+        json!({
+            "gate": gate,
+            "stored_as": shape.to_string(),
+            "keys": group.keys,
+            "blocked": group.blocked,
+            "unreadable": group.unreadable,
+            "most_used": group.most_used,
+        })
+    });
+    let json = json!({
+        "namespace": namespace,
+        "keys": survey.keys,
+        "gates": gates.collect::<Vec<_>>(),
+        "more": survey.groups.len().saturating_sub(limit),
+        "notes": survey.notes(),
+    });
+    out.print(&json, &lines)?;
+    // Unreadable states are first in the ranking.
+    ensure_readable(survey.ranking.best(), survey.keys > 0)
+}
+
+/// Returns a table of states, one per row.
+pub(crate) fn state_table(shown: &[Found]) -> Vec<Vec<Text>> {
+    let rows = shown.iter().map(|found| {
+        let name = &found.name;
+        [vec![name.written.as_str().into(), name.gate.as_str().into()], cells(found)].concat()
+    });
+    table(&HEADER, rows.collect())
+}
+
+pub(crate) const HEADER: [&str; 7] =
+    ["key", "gate", "quota", "used", "resets in", "blocked for", "expires in"];
+
+/// Returns the cells of a state, from the column `quota` on.
+pub(crate) fn cells(found: &Found) -> Vec<Text> {
+    let expires =
+        found.expires_in.map_or_else(|| Text(Tone::Warn, "never".to_owned()), |left| human(left).into());
+    let usage = match &found.usage {
+        Ok(usage) => usage,
+        Err(error) => {
+            let message = Text(Tone::Bad, format!("not readable: {error}"));
+            return vec![found.name.shape.to_string().into(), message];
+        }
+    };
+    let limit = usage.quota.as_ref().map(Quota::limit);
+    let is_full = limit.is_some_and(|limit| usage.used > limit as f64 - 1.0);
+    let used = match limit {
+        Some(limit) => format!("{} of {limit}", units(usage.used)),
+        None => units(usage.used),
+    };
+    vec![
+        usage.quota.map_or_else(|| found.name.shape.to_string(), |quota| quota.to_string()).into(),
+        Text(if is_full { Tone::Bad } else { Tone::Plain }, used),
+        human(usage.reset_after).into(),
+        usage.blocked_for.map_or_else(|| "-".into(), |left| Text(Tone::Warn, human(left))),
+        expires,
+    ]
+}
+
+/// Returns a state as JSON.
+pub(crate) fn state_json(found: &Found) -> Value {
+    let Name { gate, shape, written, redis_key, .. } = &found.name;
+    let usage = found.usage.as_ref().ok();
+    let us = |duration: std::time::Duration| duration.as_micros() as u64;
+    json!({
+        "gate": gate,
+        "stored_as": shape.to_string(),
+        "key": found.name.key().and_then(|key| String::from_utf8(key).ok()),
+        "written": written,
+        "redis_key": redis_key,
+        "used": usage.map(|usage| usage.used),
+        "limit": usage.and_then(|usage| Some(usage.quota?.limit())),
+        "quota": usage.and_then(|usage| Some(usage.quota?.to_string())),
+        "reset_after_us": usage.map(|usage| us(usage.reset_after)),
+        "blocked_for_us": usage.and_then(|usage| usage.blocked_for).map(us),
+        "expires_in_us": found.expires_in.map(us),
+        "error": found.usage.as_ref().err().map(ToString::to_string),
+    })
+}
+
+fn more(all: usize, shown: usize) -> Option<String> {
+    (all > shown).then(|| format!("and {} more: increase --limit", all - shown))
+}
+
+fn note_lines(notes: impl IntoIterator<Item = String>) -> impl Iterator<Item = Vec<Text>> {
+    notes.into_iter().map(|note| vec![Text(Tone::Warn, note)])
+}

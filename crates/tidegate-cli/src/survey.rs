@@ -1,0 +1,150 @@
+//! Statistics of many keys, read page by page. Memory is bounded, regardless of the number of keys.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
+
+use tidegate::admin::{Found, Inspector, NotState, Page, Shape};
+
+use crate::failure::Failure;
+
+/// The maximum combinations of gate and shape with statistics of their own.
+const MAX_GROUPS: usize = 10_000;
+
+/// The most used keys, in descending order. Unreadable keys come first.
+#[derive(Debug)]
+pub(crate) struct Ranking {
+    limit: usize,
+    best: Vec<Found>,
+    /// The Redis keys of `best`.
+    redis_keys: HashSet<String>,
+}
+
+/// Statistics of the keys of a gate with one shape.
+#[derive(Debug, Default)]
+pub(crate) struct KeyGroup {
+    pub(crate) keys: u64,
+    pub(crate) blocked: u64,
+    pub(crate) unreadable: u64,
+    pub(crate) most_used: f64,
+}
+
+/// The result of a scan.
+#[derive(Debug)]
+pub(crate) struct Survey {
+    /// All keys, including those of groups beyond the maximum.
+    pub(crate) keys: u64,
+    pub(crate) groups: BTreeMap<(String, Shape), KeyGroup>,
+    pub(crate) ranking: Ranking,
+    /// The number of keys of other versions of tidegate, by layout.
+    pub(crate) layouts: BTreeMap<u32, u64>,
+    pub(crate) foreign: u64,
+    /// A note on the overrides of these keys.
+    pub(crate) overrides: Option<String>,
+}
+
+impl Ranking {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { limit, best: Vec::new(), redis_keys: HashSet::new() }
+    }
+
+    pub(crate) fn add(&mut self, found: Found) {
+        // SCAN can return a key twice. The later reading replaces the earlier one.
+        if self.redis_keys.remove(&found.name.redis_key) {
+            self.best.retain(|other| other.name != found.name);
+        }
+        let at = self.best.partition_point(|other| rank(other) <= rank(&found));
+        if at < self.limit {
+            self.redis_keys.insert(found.name.redis_key.clone());
+            self.best.insert(at, found);
+        }
+        for dropped in self.best.drain(self.limit.min(self.best.len())..) {
+            self.redis_keys.remove(&dropped.name.redis_key);
+        }
+    }
+
+    pub(crate) fn best(&self) -> &[Found] {
+        &self.best
+    }
+}
+
+/// Returns the sort key of the ranking.
+fn rank(found: &Found) -> (Reverse<u64>, &str) {
+    // For non-negative numbers, the order of the bits is the order of the numbers.
+    let used = found.usage.as_ref().map_or(f64::INFINITY, |usage| usage.used);
+    (Reverse(used.to_bits()), &found.name.redis_key)
+}
+
+impl Survey {
+    pub(crate) fn new(limit: usize) -> Self {
+        let (groups, layouts) = Default::default();
+        Self { keys: 0, groups, ranking: Ranking::new(limit), layouts, foreign: 0, overrides: None }
+    }
+
+    /// Scans all keys of the namespace, or of one gate.
+    pub(crate) async fn of(inspector: &Inspector, gate: Option<&str>, limit: usize) -> Result<Self, Failure> {
+        let mut survey = Self::new(limit);
+        let mut scan = inspector.scan(gate);
+        while let Some(page) = scan.next().await? {
+            survey.add(inspector, gate, page).await?;
+        }
+        Ok(survey)
+    }
+
+    pub(crate) async fn add(
+        &mut self,
+        inspector: &Inspector,
+        gate: Option<&str>,
+        mut page: Page,
+    ) -> Result<(), Failure> {
+        page.names.retain(|name| gate.is_none_or(|gate| name.gate == gate));
+        self.count_others(&page);
+        for found in inspector.read(&page.names).await? {
+            self.keys += 1;
+            let group = (found.name.gate.clone(), found.name.shape);
+            if self.groups.len() < MAX_GROUPS || self.groups.contains_key(&group) {
+                self.groups.entry(group).or_default().add(&found);
+            }
+            self.ranking.add(found);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn count_others(&mut self, page: &Page) {
+        for other in &page.others {
+            match other {
+                NotState::Shared => {}
+                NotState::Layout(layout) => *self.layouts.entry(*layout).or_default() += 1,
+                NotState::Foreign => self.foreign += 1,
+            }
+        }
+    }
+
+    /// Returns notes on keys that the survey does not contain, and on overrides.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let plural = |count: u64| if count == 1 { "key" } else { "keys" };
+        let layouts = self.layouts.iter().map(|(layout, count)| {
+            format!(
+                "{count} {} of layout {layout}, written by another version of tidegate: inspect {} with that \
+                 version",
+                plural(*count),
+                if *count == 1 { "it" } else { "them" },
+            )
+        });
+        let foreign = (self.foreign > 0)
+            .then(|| format!("{} {} not written by tidegate", self.foreign, plural(self.foreign)));
+        layouts.chain(foreign).chain(self.overrides.clone()).collect()
+    }
+}
+
+impl KeyGroup {
+    fn add(&mut self, found: &Found) {
+        self.keys += 1;
+        match &found.usage {
+            Err(_) => self.unreadable += 1,
+            Ok(usage) => {
+                self.blocked += u64::from(usage.blocked_for.is_some());
+                self.most_used = self.most_used.max(usage.used);
+            }
+        }
+    }
+}

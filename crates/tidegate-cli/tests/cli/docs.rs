@@ -1,0 +1,90 @@
+//! `docs/operate/cli.md` and `--help` agree.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use super::program::Program;
+
+const DOCS: &str = include_str!("../../../../docs/operate/cli.md");
+
+/// Returns the commands of a help text.
+fn commands(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    lines
+        .take_while(|line| !line.is_empty())
+        .filter_map(|line| Some(line.split_whitespace().next()?.to_owned()))
+        .collect()
+}
+
+/// Returns the long options in a text.
+fn flags(help: &str) -> BTreeSet<String> {
+    let words = help.split(|character: char| !(character.is_ascii_alphanumeric() || character == '-'));
+    let is_name = |word: &str| word.starts_with(|character: char| character.is_ascii_alphanumeric());
+    let flags = words.filter(|word| word.strip_prefix("--").is_some_and(is_name));
+    flags.map(str::to_owned).filter(|flag| flag != "--help" && flag != "--version").collect()
+}
+
+#[test]
+fn each_command_and_each_option_is_documented() {
+    let program = Program::at("");
+    let help = |args: &[&str]| {
+        let ran = program.run([args, &["--help"]].concat());
+        ran.assert(0, &[]);
+        ran.out
+    };
+    let mut expected = flags(&help(&[]));
+    let mut names = Vec::new();
+    for command in commands(&help(&[])) {
+        let text = help(&[&command]);
+        expected.extend(flags(&text));
+        for inner in commands(&text) {
+            expected.extend(flags(&help(&[&command, &inner])));
+            names.push(format!("{command} {inner}"));
+        }
+        names.push(command);
+    }
+    assert!(names.len() >= 13 && expected.len() >= 30, "{names:?} {expected:?}");
+    for word in names.iter().chain(&expected) {
+        let is_documented = DOCS.contains(&format!("`{word}`")) || DOCS.contains(&format!("`{word} "));
+        assert!(is_documented, "docs/operate/cli.md does not document `{word}`");
+    }
+    let own_lines: Vec<&str> =
+        DOCS.lines().filter(|line| !line.trim_start().starts_with("cargo install ")).collect();
+    let known = flags(&own_lines.join("\n"));
+    let unknown: Vec<&String> = known.difference(&expected).collect();
+    assert!(unknown.is_empty(), "docs/operate/cli.md documents {unknown:?}, which do not exist");
+}
+
+#[test]
+fn exit_codes_are_the_same_in_help_and_docs() {
+    let help = Program::at("").run(["--help"]).out;
+    let codes = |line: &str| {
+        let (code, meaning) = line.trim_start().split_once("  ")?;
+        Some((code.parse::<u8>().ok()?, meaning.to_owned()))
+    };
+    let in_help: Vec<(u8, String)> =
+        help.lines().skip_while(|line| *line != "Exit codes:").filter_map(codes).collect();
+    let row = |line: &str| {
+        let mut cells = line.trim_matches('|').split('|').map(str::trim);
+        Some((cells.next()?.parse::<u8>().ok()?, cells.next()?.to_owned()))
+    };
+    let in_docs: Vec<(u8, String)> =
+        DOCS.lines().filter(|line| line.starts_with('|')).filter_map(row).collect();
+    assert_eq!(in_help.len(), 5);
+    assert_eq!(in_docs, in_help);
+}
+
+#[test]
+fn completions_are_valid_shell_code() {
+    let program = Program::at("");
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = program.run(["completions", shell]);
+        ran.assert(0, &["tidegate", "inspect"]);
+    }
+    let script = program.run(["completions", "bash"]).out;
+    let mut bash = Command::new("bash").args(["-n", "/dev/stdin"]).stdin(Stdio::piped()).spawn().unwrap();
+    bash.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    assert!(bash.wait().unwrap().success());
+    program.run(["completions", "csh"]).assert(2, &["possible values"]);
+}

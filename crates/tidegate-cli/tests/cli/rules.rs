@@ -1,0 +1,194 @@
+//! The commands `rules`, and checks with rules.
+
+use std::path::PathBuf;
+
+use serde_json::json;
+
+use super::program::Program;
+
+const AUTH: &str = "\
+domain: auth
+descriptors:
+  - key: auth_type
+    value: login
+    descriptors:
+      - key: user
+        rate_limit: { unit: hour, requests_per_unit: 2, algorithm: token_bucket }
+      - key: ip
+        value: 10.*
+        rate_limit: { unlimited: true }
+  - key: auth_type
+    value: log*
+    rate_limit: { unit: day, requests_per_unit: 1 }
+    shadow_mode: true
+";
+
+/// A temporary file, removed on drop.
+struct File(PathBuf);
+
+impl File {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("tidegate-{}-{name}.yaml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn validate_reports_every_error() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let right = File::new("right", AUTH);
+    program.run(["rules", "validate", right.path()]).assert(0, &["valid: 3 rules in "]);
+    assert_eq!(program.json(0, &["rules", "validate", right.path()])["rules"], 3);
+    let wrong =
+        File::new("wrong", &AUTH.replace("unit: hour", "unit: hours").replace("ip\n", "ip\n        x: 1\n"));
+    program
+        .run(["rules", "validate", wrong.path()])
+        .assert(1, &[":7:29: there is no unit `hours`", "did you mean `hour`?", "^^^^^"]);
+    let reply = program.json(1, &["rules", "validate", wrong.path()]);
+    assert_eq!(reply["errors"].as_array().unwrap().len(), 2);
+    assert_eq!((&reply["errors"][0]["line"], &reply["errors"][0]["column"]), (&json!(7), &json!(29)));
+    program.run(["rules", "validate", "/nowhere"]).assert(1, &["cannot be read"]);
+    let schema = program.run(["rules", "schema"]);
+    let schema: serde_json::Value = serde_json::from_str(&schema.out).unwrap();
+    assert_eq!(schema["title"], "Rules of tidegate");
+}
+
+#[test]
+fn explain_shows_the_matching_rule_or_the_missing_entry() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let file = File::new("explain", AUTH);
+    let explain = |descriptor: &str, code: i32, texts: &[&str]| {
+        program
+            .run(["rules", "explain", file.path(), "--domain", "auth", "-d", descriptor])
+            .assert(code, texts);
+    };
+    explain(
+        "auth_type=login,user=ada",
+        0,
+        &[
+            "auth_type=login matches the value `login` (",
+            ":3), which is more specific than the prefix `log*`",
+            "user=ada matches the key without a value",
+            "rule auth.auth_type_login.user: token_bucket 2, refilled 2/h",
+            "gate auth.auth_type-login.user",
+        ],
+    );
+    explain(
+        "auth_type=logout",
+        0,
+        &["the prefix `log*`", "fixed_window 1 in 86400s by the clock, shadow mode"],
+    );
+    explain("auth_type=login,ip=10.0.0.1", 0, &["unlimited"]);
+    let tiers = "domain: d\ndescriptors:\n  - { key: k, rate_limit: { unit: day, requests_per_unit: 1, tiers: { pro: { requests_per_unit: 9 }, vip: { unlimited: true } } } }\n";
+    let tiers = File::new("tiers", tiers);
+    for (tier, limit) in [("free", "fixed_window 1 in"), ("pro", "fixed_window 9 in"), ("vip", "unlimited")] {
+        let args = ["rules", "explain", tiers.path(), "--domain", "d", "-d", "k=v", "--tier", tier];
+        program.run(args).assert(0, &[limit]);
+    }
+    explain("auth_type=login", 1, &["no `rate_limit` at this level; the next key can be `ip`, `user`"]);
+    explain(
+        "auth_type=login,ip=11.0.0.1",
+        1,
+        &["no match for the value `11.0.0.1` of `ip`; available: `10.*`"],
+    );
+    explain("auth_tipe=login", 1, &["no match for the key `auth_tipe`", "did you mean `auth_type`?"]);
+    explain("auth_type=logout,user=ada", 1, &["no rule continues at this level"]);
+    let args = ["rules", "explain", file.path(), "--domain", "auht", "-d", "a=b"];
+    program.run(args).assert(1, &["no file has the domain `auht`", "did you mean `auth`?"]);
+    let reply = program.json(
+        1,
+        &["rules", "explain", file.path(), "--domain", "auth", "-d", "auth_type=login,user=ada", "-d", "x=y"],
+    );
+    assert_eq!(reply["descriptors"][0]["rule"]["gate"], "auth.auth_type-login.user");
+    assert_eq!(reply["descriptors"][0]["matched"][1]["line"], 6);
+    assert_eq!(
+        (&reply["descriptors"][1]["rule"], reply["descriptors"][1]["why_not"].is_string()),
+        (&json!(null), true)
+    );
+    program.run(["rules", "explain", file.path()]).assert(2, &["--descriptor"]);
+    program
+        .run(["rules", "explain", file.path(), "--domain", "auth", "-d", "login"])
+        .assert(2, &["key=value"]);
+}
+
+#[test]
+fn explain_derives_descriptors_from_a_request() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let file = File::new(
+        "request",
+        "\
+domain: api
+rate_limits:
+  - actions: [{ remote_address: {} }]
+  - actions: [{ request_headers: { header_name: x-api-key, descriptor_key: api_key } }, { path: {} }]
+  - actions: [{ extension: { name: user } }]
+descriptors:
+  - { key: remote_address, rate_limit: { unit: second, requests_per_unit: 9 } }
+  - { key: api_key, descriptors: [{ key: path, value: /login, rate_limit: { unit: minute, requests_per_unit: 5 } }] }
+  - { key: user, rate_limit: { unlimited: true } }
+",
+    );
+    let explain = |more: &[&str]| {
+        program.run([&["rules", "explain", file.path(), "--domain", "api", "--request"], more].concat())
+    };
+    explain(&["POST /login?next=%2F", "-H", "x-api-key: k,1", "--ip", "10.0.0.1", "--extension", "user=ada"])
+        .assert(
+            0,
+            &[
+                "remote_address=10.0.0.1",
+                "api_key=k\\,1,path=/login",
+                "rule api.api_key.path_/login",
+                "user=ada",
+            ],
+        );
+    let logout = explain(&["/logout", "-H", "x-api-key: k1", "--ip", "2001:db8::1"]);
+    logout.assert(1, &["remote_address=2001:db8::/64", "no match for the value `/logout` of `path`"]);
+    assert!(!logout.out.contains("user="), "{}", logout.out);
+    explain(&["GET /"]).assert(2, &["add --ip"]);
+    explain(&["GET /", "-H", "x-api-key"]).assert(2, &["invalid header", "x-api-key: k1"]);
+    explain(&["GET no uri"]).assert(2, &["invalid request"]);
+    explain(&["GET /", "-d", "a=b"]).assert(2, &["cannot be used with"]);
+}
+
+#[test]
+fn check_applies_rules_to_a_request_or_a_gate() {
+    let program = Program::shared();
+    let file = File::new("check", AUTH);
+    let check = |verb: &str, descriptor: &str, code: i32| {
+        program.json(code, &[verb, "--rules", file.path(), "--domain", "auth", "-d", descriptor])
+    };
+    let login = "auth_type=login,user=ada";
+    assert_eq!(check("peek", login, 0)["outcomes"][0]["decision"]["remaining"], 2);
+    assert_eq!(check("check", login, 0)["outcomes"][0]["decision"]["remaining"], 1);
+    // The same state, by the gate's name.
+    let gate = ["check", "ada", "--gate", "auth.auth_type-login.user", "--rules", file.path()];
+    assert_eq!(program.json(0, &gate)["remaining"], 0);
+    let reply = check("check", login, 1);
+    assert_eq!(
+        (&reply["allowed"], &reply["outcomes"][0]["rule"]),
+        (&json!(false), &json!("auth.auth_type_login.user"))
+    );
+    assert_eq!(check("check", "auth_type=login,ip=10.1", 0)["outcomes"][0]["outcome"], "unlimited");
+    assert_eq!(check("check", "x=y", 0)["outcomes"][0]["outcome"], "no_rule");
+    check("check", "auth_type=logout", 0);
+    assert_eq!(check("check", "auth_type=logout", 0)["outcomes"][0]["decision"]["shadow"], true);
+    let args = ["check", "--rules", file.path(), "--domain", "auth", "-d", login, "-d", "x=y"];
+    program
+        .run(args)
+        .assert(1, &["denied", login, "auth.auth_type_login.user", "retry after", "no rule matches"]);
+    program
+        .run(["check", "ada", "--gate", "nothing", "--rules", file.path()])
+        .assert(2, &["no rule has the gate"]);
+    program.run(["check", "--domain", "auth", "-d", login]).assert(2, &["--rules PATH"]);
+}

@@ -1,0 +1,136 @@
+//! A service that exports its limits to Prometheus, under a load that it generates and counts itself. Its
+//! rules are in a file, which it reloads on changes, and its limits in a Redis.
+//!
+//! ```console
+//! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run -p tidegate-http --features axum,rules --example prometheus
+//! $ curl -s http://127.0.0.1:3000/metrics | grep decisions
+//! $ curl -s http://127.0.0.1:3000/most-denied
+//! $ curl -s -X POST http://127.0.0.1:3000/stop      # stops the load, and returns its counts
+//! ```
+//!
+//! | variable | meaning |
+//! | --- | --- |
+//! | `RULES` | the file or folder of rules; `examples/prometheus.yaml` |
+//! | `RATE` | checks per second; 500 |
+//!
+//! A minimal `prometheus.yml`:
+//!
+//! ```yaml
+//! rule_files: [docs/operate/alerts.yml]
+//! scrape_configs: [{ job_name: tidegate, static_configs: [{ targets: ["127.0.0.1:3000"] }] }]
+//! ```
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use axum::Router;
+use axum::routing::{get, post};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use serde_json::json;
+use tidegate::metrics::{Metrics, names};
+use tidegate::{Limiter, MostDenied};
+use tidegate_rules::{Descriptor, Loader, ReloadingRules, RuleOutcome};
+use tokio::net::TcpListener;
+
+type Failure = Box<dyn Error>;
+
+#[tokio::main]
+async fn main() -> Result<(), Failure> {
+    // The recorder is installed first: counts before that are lost.
+    let recorder = recorder()?;
+    let most_denied = MostDenied::new(100);
+    let limiter = Limiter::builder()
+        .url(&std::env::var("TIDEGATE_REDIS_URL")?)
+        .namespace("example-prometheus")
+        .observer((Metrics::new(), most_denied.clone()))
+        .build()?;
+    let path = std::env::var("RULES")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/examples/prometheus.yaml").to_owned());
+    let rules = Loader::new().watch(path, &limiter)?;
+
+    let load = Arc::new(Load::default());
+    let rate = std::env::var("RATE").map_or(Ok(500), |rate| rate.parse())?;
+    tokio::spawn(load.clone().run(rules, rate));
+
+    let app = Router::new()
+        .route("/metrics", get(async move || recorder.render()))
+        .route("/stop", post(async move || load.stop().await))
+        .route("/most-denied", get(async move || list(&most_denied)));
+    axum::serve(TcpListener::bind(std::env::var("LISTEN")?).await?, app).await?;
+    Ok(())
+}
+
+fn recorder() -> Result<PrometheusHandle, Failure> {
+    let recorder = PrometheusBuilder::new()
+        .set_buckets(&names::SECONDS)?
+        .set_buckets_for_metric(Matcher::Full(names::CALL_CHECKS.name.to_owned()), &names::CHECKS)?
+        .install_recorder()?;
+    // Without upkeep, histograms keep every recorded value.
+    let upkeep = recorder.clone();
+    tokio::spawn(async move {
+        loop {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            upkeep.run_upkeep();
+        }
+    });
+    Ok(recorder)
+}
+
+fn list(most_denied: &MostDenied) -> String {
+    most_denied.top(10).iter().map(|key| format!("{key}\n")).collect()
+}
+
+/// Runs checks, and counts their decisions.
+#[derive(Default)]
+struct Load {
+    /// By gate, outcome and source.
+    decisions: Mutex<BTreeMap<[String; 3], u64>>,
+    is_over: AtomicBool,
+    /// Held while the load runs.
+    running: tokio::sync::Mutex<()>,
+}
+
+/// Interval between batches of checks.
+const TICK: Duration = Duration::from_millis(20);
+
+impl Load {
+    async fn run(self: Arc<Self>, rules: ReloadingRules, rate: u64) {
+        let _running = self.running.lock().await;
+        let mut ticks = tokio::time::interval(TICK);
+        let per_tick = (rate * TICK.as_millis() as u64).div_ceil(1_000).max(1);
+        let mut checks = 0..per_tick;
+        while !self.is_over.load(Ordering::Acquire) {
+            ticks.tick().await;
+            // Concurrently, so that some of the checks share a call to Redis.
+            futures_util::future::join_all(checks.clone().map(|index| self.check(&rules, index))).await;
+            checks = checks.end..checks.end + per_tick;
+        }
+    }
+
+    async fn check(&self, rules: &ReloadingRules, index: u64) {
+        let rules_and_keys = [("api", 1), ("search", 1_000), ("login", 20), ("export", 5)];
+        let (rule, keys) = rules_and_keys[(index % 4) as usize];
+        let key = format!("user:{}", index / 4 % keys);
+        let decision = rules.limits().check("shop", &[Descriptor::new().entry(rule, &key)]).await;
+        let Ok(decision) = decision else { return };
+        for decision in decision.outcomes().iter().filter_map(RuleOutcome::decision) {
+            let labels = [decision.gate(), decision.outcome(), decision.source().as_str()];
+            let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+            *decisions.entry(labels.map(str::to_owned)).or_default() += 1;
+        }
+    }
+
+    /// Stops the load. Returns the counts, including the last check.
+    async fn stop(&self) -> String {
+        self.is_over.store(true, Ordering::Release);
+        let _stopped = self.running.lock().await;
+        let decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        let decisions = decisions.iter().map(|([gate, outcome, source], count)| {
+            json!({ "gate": gate, "outcome": outcome, "source": source, "count": count })
+        });
+        format!("{:#}\n", json!(decisions.collect::<Vec<_>>()))
+    }
+}

@@ -1,0 +1,80 @@
+//! Admission: determines from the decisions on a request's checks whether it enters the service.
+
+use tidegate::{AllDecision, Check, Decision, Error, Limiter};
+#[cfg(feature = "rules")]
+use tidegate_rules::RulesDecision;
+
+use super::charge::PendingCharge;
+use super::check_group::CheckGroup;
+use super::policy::Policy;
+use super::rejection::Rejection;
+use super::request_checks::RequestChecks;
+use super::settings::{LayerSettings, OnError};
+use super::wait_queue::{GroupResult, WaitPermit};
+
+/// The result of admission.
+pub(super) enum Admission {
+    /// The request enters without a decision: it is skipped, no rule applies, or the limiter failed under
+    /// [`OnError::Admit`].
+    Undecided,
+    Admitted(Admitted),
+    Rejected(Rejection),
+}
+
+/// An admitted request.
+pub(super) struct Admitted {
+    /// `None` if no check can deny the request.
+    pub(super) decision: Option<AllDecision>,
+    pub(super) policies: Vec<Policy>,
+    pub(super) pending_charge: PendingCharge,
+    /// The request's permit to wait, held until the decision's delay is over.
+    pub(super) permit: Option<WaitPermit>,
+    pub(super) limiter: Option<Limiter>,
+    #[cfg(feature = "rules")]
+    pub(super) rules_decision: Option<RulesDecision>,
+}
+
+impl Admission {
+    /// Builds the admission from the decision on `group` and the decisions on the checks in shadow mode.
+    pub(super) fn new(
+        settings: &LayerSettings,
+        checks: RequestChecks,
+        group: Option<CheckGroup>,
+        result: GroupResult,
+        shadow_decisions: &[Result<Decision, Error>],
+    ) -> Self {
+        let RequestChecks { mut policies, charges, static_denials, shadow_checks, .. } = checks;
+        policies.extend(static_denials.into_iter().map(|(_, policy)| policy));
+        let (decision, permit) = match result {
+            Ok((Some(decision), _)) if !decision.is_allowed() => {
+                return Self::Rejected(Rejection::denied(decision, policies, &settings.headers));
+            }
+            Ok(admitted) => admitted,
+            // Admits a request only if the store is unavailable. Other errors, such as a cost above the
+            // capacity or a misconfigured gate, must not bypass the limit.
+            Err(error) if settings.on_error == OnError::Admit && error.is_unavailable() => {
+                return Self::Undecided;
+            }
+            Err(error) => return Self::Rejected(Rejection::error(error, &settings.headers)),
+        };
+        let checks = group.map_or(Vec::new(), |group| group.checks);
+        let limiter = checks.first().map(Check::limiter);
+        let decisions = decision.iter().flat_map(AllDecision::decisions).cloned();
+        let taken = checks.into_iter().zip(decisions).zip(charges);
+        let shadow_taken = shadow_checks
+            .into_iter()
+            .zip(shadow_decisions)
+            .filter_map(|(check, decision)| Some((check, decision.clone().ok()?)));
+        let shadow_taken = shadow_taken.map(|taken| (taken, settings.charge.clone()));
+        let pending_charge = PendingCharge::new(taken.chain(shadow_taken));
+        Self::Admitted(Admitted {
+            decision,
+            policies,
+            pending_charge,
+            permit,
+            limiter,
+            #[cfg(feature = "rules")]
+            rules_decision: None,
+        })
+    }
+}

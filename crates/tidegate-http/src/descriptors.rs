@@ -1,0 +1,266 @@
+//! Maps a request to descriptors.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+use http::HeaderValue;
+use http::header::HOST;
+use http::request::Parts;
+use tidegate::Error;
+use tidegate_rules::mapping::{Action, Condition, Mapping, Match, Source};
+use tidegate_rules::{Descriptor, Rules};
+
+use super::key::{ClientIp, Key, path, uri};
+use super::missing_key::{MissingKey, NO_KEY};
+
+/// Maps a request to the descriptors of a domain, for
+/// [`RateLimitLayer::with_rules`](super::RateLimitLayer::with_rules). Uses the `rate_limits` in the domain's
+/// file together with values from the service, or a closure instead.
+///
+/// ```
+/// use tidegate_http::{ClientIp, Descriptors, Key};
+///
+/// struct User { id: u64, plan: String }
+///
+/// # fn main() -> Result<(), tidegate::Error> {
+/// let descriptors = Descriptors::of("api")
+///     .client_ip(ClientIp::behind(["10.0.0.0/8"])?)                   // for `remote_address`
+///     .extension("user", Key::extension(|user: &User| user.id))       // for `extension: { name: user }`
+///     .tier(|parts| Some(&parts.extensions.get::<User>()?.plan));     // for rules with `tiers`
+/// # let _ = descriptors; Ok(()) }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct Descriptors {
+    domain: Box<str>,
+    closure: Option<Arc<DescriptorFn>>,
+    client_ip: ClientIp,
+    extensions: Vec<(Box<str>, Key)>,
+    tier: Option<Arc<TierFn>>,
+}
+
+type DescriptorFn = dyn for<'p> Fn(&'p Parts) -> Vec<Descriptor<'p>> + Send + Sync;
+type TierFn = dyn for<'p> Fn(&'p Parts) -> Option<&'p str> + Send + Sync;
+
+impl Descriptors {
+    /// Builds the descriptors that the `rate_limits` of this domain define.
+    pub fn of(domain: &str) -> Self {
+        let (domain, client_ip) = (domain.into(), ClientIp::peer());
+        Self { domain, closure: None, client_ip, extensions: Vec::new(), tier: None }
+    }
+
+    /// Uses the descriptors that `f` returns, and ignores those that the file defines.
+    ///
+    /// ```
+    /// use tidegate_http::Descriptors;
+    /// use tidegate_rules::Descriptor;
+    ///
+    /// let descriptors = Descriptors::from_fn("shop", |parts| {
+    ///     let path = Descriptor::new().entry("path", parts.uri.path());
+    ///     let user = parts.headers.get("x-user").map(|user| Descriptor::new().entry("user", user));
+    ///     std::iter::once(path).chain(user).collect()
+    /// });
+    /// ```
+    pub fn from_fn(
+        domain: &str,
+        f: impl for<'p> Fn(&'p Parts) -> Vec<Descriptor<'p>> + Send + Sync + 'static,
+    ) -> Self {
+        Self { closure: Some(Arc::new(f)), ..Self::of(domain) }
+    }
+
+    /// Sets how to determine the client's address for `remote_address` and `masked_remote_address`. A file
+    /// cannot declare trusted proxies.
+    ///
+    /// Default: [`ClientIp::peer`].
+    pub fn client_ip(mut self, client_ip: ClientIp) -> Self {
+        self.client_ip = client_ip;
+        self
+    }
+
+    /// Provides a value for `extension: { name: … }` in files, such as the user that an earlier layer found.
+    pub fn extension(mut self, name: &str, key: Key) -> Self {
+        self.extensions.retain(|(other, _)| **other != *name);
+        self.extensions.push((name.into(), key));
+        self
+    }
+
+    /// Sets the tier of a request, for rules with `tiers`. Use only properties that clients cannot choose:
+    /// otherwise they would choose the highest tier.
+    ///
+    /// Default: the file's `tier`, else none.
+    pub fn tier(mut self, f: impl for<'p> Fn(&'p Parts) -> Option<&'p str> + Send + Sync + 'static) -> Self {
+        self.tier = Some(Arc::new(f));
+        self
+    }
+
+    /// Returns the descriptors of this request, to test a file. Returns `None` if the client's address is
+    /// needed and not known.
+    #[must_use]
+    pub fn read<'p>(&'p self, rules: &'p Rules, parts: &'p Parts) -> Option<Vec<Descriptor<'p>>> {
+        self.for_request(rules, parts, MissingKey::Reject)
+    }
+}
+
+/// A descriptor needs the client's address, and the address is not known.
+struct NoAddress;
+
+impl Descriptors {
+    pub(super) fn domain(&self) -> &str {
+        &self.domain
+    }
+
+    /// Checks that the rules have this domain and that their extensions are provided.
+    pub(super) fn check(&self, rules: &Rules) -> Result<(), Error> {
+        let domain = &self.domain;
+        let Some(mapping) = rules.mapping(domain) else {
+            return Err(Error::config(format!("the rules lack the domain `{domain}`, which a layer uses")));
+        };
+        if self.closure.is_some() {
+            return Ok(());
+        }
+        if mapping.rate_limits.is_empty() {
+            return Err(Error::config(format!(
+                "the domain `{domain}` has no `rate_limits` to map requests to descriptors: add them \
+                 to the file, or build the descriptors in code (Descriptors::from_fn)"
+            )));
+        }
+        let provided: Vec<&str> = self.extensions.iter().map(|(name, _)| &**name).collect();
+        Ok(mapping.check(&provided, cfg!(feature = "axum"))?)
+    }
+
+    pub(super) fn for_request<'p>(
+        &'p self,
+        rules: &'p Rules,
+        parts: &'p Parts,
+        missing_key: MissingKey,
+    ) -> Option<Vec<Descriptor<'p>>> {
+        let mapping = rules.mapping(&self.domain);
+        let mut descriptors = match (&self.closure, mapping) {
+            (Some(descriptors_of), _) => descriptors_of(parts),
+            (None, Some(mapping)) => {
+                let built = mapping
+                    .rate_limits
+                    .iter()
+                    .map(|actions| self.build_descriptor(actions, parts, missing_key));
+                built.filter_map(Result::transpose).collect::<Result<_, NoAddress>>().ok()?
+            }
+            (None, None) => Vec::new(),
+        };
+        if let Some(tier) = self.tier_of(mapping, parts) {
+            descriptors =
+                descriptors.into_iter().map(|descriptor| descriptor.or_tier(tier.clone())).collect();
+        }
+        Some(descriptors)
+    }
+
+    /// Builds one descriptor from its actions. Returns `None` if a required action yields no entry.
+    fn build_descriptor<'p>(
+        &'p self,
+        actions: &'p [Action],
+        parts: &'p Parts,
+        missing_key: MissingKey,
+    ) -> Result<Option<Descriptor<'p>>, NoAddress> {
+        let mut descriptor = Descriptor::new();
+        for Action { key, source, skip_if_absent } in actions {
+            let is_address = matches!(source, Source::RemoteAddress | Source::MaskedRemoteAddress(..));
+            let value = self.value(source, parts).filter(|value| !value.is_empty());
+            descriptor = match (value, missing_key) {
+                (Some(value), _) => descriptor.with(key, value),
+                (None, MissingKey::Reject) if is_address => return Err(NoAddress),
+                (None, MissingKey::Share) if is_address => descriptor.entry(key, NO_KEY),
+                (None, _) if *skip_if_absent => continue,
+                (None, _) => return Ok(None),
+            };
+        }
+        Ok((!descriptor.is_empty()).then_some(descriptor))
+    }
+
+    fn value<'p>(&'p self, source: &'p Source, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
+        let borrowed = |text: &'p str| Some(Cow::Borrowed(text.as_bytes()));
+        let owned = |text: String| Cow::Owned(text.into_bytes());
+        match source {
+            Source::RemoteAddress => self.client_ip.key(parts).map(Cow::Owned),
+            Source::MaskedRemoteAddress(ipv4, ipv6) => self.client_ip.network(parts, *ipv4, *ipv6).map(owned),
+            Source::Header(name) => header(name, parts),
+            Source::QueryParameter(name) => {
+                let mut pairs = form_urlencoded::parse(uri(parts).query()?.as_bytes());
+                let (_, value) = pairs.find(|(key, _)| **key == **name)?;
+                Some(Cow::Owned(value.into_owned().into_bytes()))
+            }
+            Source::Method => borrowed(parts.method.as_str()),
+            Source::Path => borrowed(path(parts)),
+            #[cfg(feature = "axum")]
+            Source::PathTemplate(_) => {
+                borrowed(parts.extensions.get::<axum::extract::MatchedPath>()?.as_str())
+            }
+            // Rejected when the layer is built.
+            #[cfg(not(feature = "axum"))]
+            Source::PathTemplate(_) => None,
+            Source::Extension(extension) => {
+                let (_, key) = self.extensions.iter().find(|(name, _)| *name == extension.name)?;
+                key.of(parts).map(Cow::Owned)
+            }
+            Source::Constant(value) => borrowed(value),
+            Source::Match(Match { value, expected, conditions }) => {
+                let is_met = |condition: &Condition| match &condition.of {
+                    Source::Header(name) => condition.is_met(joined_header(name, parts).as_deref()),
+                    of => condition.is_met(self.value(of, parts).as_deref()),
+                };
+                (conditions.iter().all(is_met) == *expected).then_some(Cow::Borrowed(value.as_bytes()))
+            }
+        }
+    }
+
+    fn tier_of<'p>(&'p self, mapping: Option<&'p Mapping>, parts: &'p Parts) -> Option<Cow<'p, str>> {
+        if let Some(tier) = &self.tier {
+            return tier(parts).map(Cow::Borrowed);
+        }
+        let tier = self.value(mapping?.tier.as_ref()?, parts)?;
+        // The names of tiers in a file are UTF-8, so any other value matches none.
+        String::from_utf8(tier.into_owned()).ok().map(Cow::Owned)
+    }
+}
+
+/// Returns the first value of a header or of one of Envoy's pseudo-headers.
+fn header<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
+    let uri = uri(parts);
+    let value = match name {
+        ":method" => parts.method.as_str().as_bytes(),
+        ":path" => uri.path_and_query().map_or("/", |path| path.as_str()).as_bytes(),
+        ":authority" => match uri.authority() {
+            Some(authority) => authority.as_str().as_bytes(),
+            None => parts.headers.get(HOST)?.as_bytes(),
+        },
+        name => parts.headers.get(name)?.as_bytes(),
+    };
+    Some(Cow::Borrowed(value))
+}
+
+/// Returns all values of a header, joined for comparison as in Envoy.
+fn joined_header<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
+    let mut values = parts.headers.get_all(name).iter().map(HeaderValue::as_bytes);
+    match (values.next(), values.next()) {
+        (Some(first), Some(second)) => {
+            let all: Vec<&[u8]> = [first, second].into_iter().chain(values).collect();
+            Some(Cow::Owned(all.join(&b',')))
+        }
+        _ => header(name, parts),
+    }
+}
+
+impl From<&str> for Descriptors {
+    fn from(domain: &str) -> Self {
+        Self::of(domain)
+    }
+}
+
+impl fmt::Debug for Descriptors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Descriptors")
+            .field("domain", &self.domain)
+            .field("client_ip", &self.client_ip)
+            .field("extensions", &self.extensions)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,264 @@
+//! Response headers that report the limits to the client.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use tidegate::{AllDecision, Decision};
+
+use super::policy::Policy;
+
+const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// Selects the headers that report the limits, on the response to each request that was checked. Limits in
+/// shadow mode are not reported.
+///
+/// | family | example |
+/// | --- | --- |
+/// | [`x_ratelimit`](Self::x_ratelimit) | `X-RateLimit-Limit: 100`, `X-RateLimit-Remaining: 99`, `X-RateLimit-Reset: 60` |
+/// | [`Draft::Eleven`] | `RateLimit-Policy: "api";q=100;w=60`, `RateLimit: "api";r=99;t=60` |
+/// | [`Draft::Seven`] | `RateLimit-Policy: 100;w=60`, `RateLimit: limit=100, remaining=99, reset=60` |
+/// | [`retry_after`](Self::retry_after) | `Retry-After: 12`, on rejections |
+///
+/// All times are seconds from now, rounded up, so that a client that retries then is not too early.
+///
+/// - `X-RateLimit-Reset`, `reset` and `t` are the time until the limit is entirely available again. If no
+///   unit remains, they are the time until a unit is available, which equals `Retry-After` on a denial.
+/// - `w` is the quota's window, or the time in which a bucket fills. A window of less than a second is
+///   reported as one second.
+///
+/// Of several limits, draft 11 reports each one. Draft 7 lists all policies, but like X-RateLimit it reports
+/// the remaining units of one limit: on a denial the limit to wait for, otherwise the one with the fewest
+/// units. A limit in shadow mode is not reported, since it denies nothing.
+///
+/// With nested layers, list headers are merged; for single-valued headers the tighter limit wins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Headers {
+    x_ratelimit: bool,
+    draft: Option<Draft>,
+    pub(super) retry_after: bool,
+    jitter_s: u64,
+}
+
+/// Drafts of `draft-ietf-httpapi-ratelimit-headers`, which define the same header names differently.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Draft {
+    /// Draft 7 of 2023: one dictionary.
+    Seven,
+    /// Draft 11 of 2026, the newest: lists of named policies.
+    Eleven,
+}
+
+impl Headers {
+    /// Sends X-RateLimit, draft 11 and Retry-After.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { x_ratelimit: true, draft: Some(Draft::Eleven), retry_after: true, jitter_s: 0 }
+    }
+
+    /// Sends no header.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self { x_ratelimit: false, draft: None, retry_after: false, jitter_s: 0 }
+    }
+
+    /// Sets whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+    #[must_use]
+    pub const fn x_ratelimit(mut self, is_sent: bool) -> Self {
+        self.x_ratelimit = is_sent;
+        self
+    }
+
+    /// Sets the draft whose `RateLimit` and `RateLimit-Policy` are sent; `None` sends neither.
+    #[must_use]
+    pub const fn draft(mut self, draft: Option<Draft>) -> Self {
+        self.draft = draft;
+        self
+    }
+
+    /// Sets whether rejections carry `Retry-After`.
+    #[must_use]
+    pub const fn retry_after(mut self, is_sent: bool) -> Self {
+        self.retry_after = is_sent;
+        self
+    }
+
+    /// Adds a random number of whole seconds, at most `max`, to each retry time, so that rejected clients do
+    /// not all retry at the same moment.
+    ///
+    /// Default: none.
+    #[must_use]
+    pub const fn retry_jitter(mut self, max: Duration) -> Self {
+        self.jitter_s = max.as_secs();
+        self
+    }
+
+    /// Returns the retry time to report: whole seconds, at least 1, plus jitter.
+    pub(super) fn jittered_wait(&self, retry_after: Duration) -> Duration {
+        Duration::from_secs(ceil_seconds(retry_after).max(1).saturating_add(fastrand::u64(0..=self.jitter_s)))
+    }
+
+    pub(super) fn write(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
+        let Some(reported) = values.reported_limit() else { return };
+        let decision = &values.decision.decisions()[reported];
+        let (limit, remaining) = (decision.limit(), decision.remaining());
+        let reset = values.reset(reported);
+        if self.x_ratelimit && is_tighter(headers, &X_REMAINING, remaining, |value| value.parse().ok()) {
+            headers.insert(X_LIMIT, limit.into());
+            headers.insert(X_REMAINING, remaining.into());
+            headers.insert(X_RESET, reset.into());
+        }
+        match self.draft {
+            Some(Draft::Seven) => {
+                append(headers, RATELIMIT_POLICY, values.unnamed_policies(reported));
+                let parse_remaining =
+                    |value: &str| value.split_once("remaining=")?.1.split(',').next()?.parse().ok();
+                if is_tighter(headers, &RATELIMIT, remaining, parse_remaining) {
+                    headers.remove(RATELIMIT);
+                    append(
+                        headers,
+                        RATELIMIT,
+                        format!("limit={limit}, remaining={remaining}, reset={reset}"),
+                    );
+                }
+            }
+            Some(Draft::Eleven) => {
+                let (policies, limits) = values.named();
+                append(headers, RATELIMIT_POLICY, policies);
+                append(headers, RATELIMIT, limits);
+            }
+            None => {}
+        }
+    }
+}
+
+impl Default for Headers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Returns whether `remaining` is below the value that an inner layer has already written, if any.
+fn is_tighter(
+    headers: &HeaderMap,
+    name: &HeaderName,
+    remaining: u64,
+    parse_remaining: impl Fn(&str) -> Option<u64>,
+) -> bool {
+    let existing = headers.get(name).and_then(|value| parse_remaining(value.to_str().ok()?));
+    existing.is_none_or(|existing| remaining < existing)
+}
+
+fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    // Numbers and escaped names are always valid header values.
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.append(name, value);
+    }
+}
+
+/// The values to report to a client.
+pub(super) struct HeaderValues<'a> {
+    pub(super) decision: &'a AllDecision,
+    pub(super) policies: &'a [Policy],
+    /// The retry time of a denied request; `None` for an admitted one.
+    pub(super) wait: Option<Duration>,
+}
+
+impl HeaderValues<'_> {
+    /// Returns the indices of the limits to report: all that can deny. A client must not slow down for a
+    /// limit in shadow mode.
+    fn reported(&self) -> impl Iterator<Item = usize> {
+        (0..self.policies.len()).filter(move |&at| !self.policies[at].is_shadow)
+    }
+
+    /// Returns the index of the limit to report where only one can be reported. `None` if no limit can deny.
+    fn reported_limit(&self) -> Option<usize> {
+        let binding = self.decision.binding_index();
+        match self.wait {
+            Some(_) if !self.policies[binding].is_shadow => Some(binding),
+            _ => self.reported().min_by_key(|&at| self.decision.decisions()[at].remaining()),
+        }
+    }
+
+    /// Returns the reset time of a limit in seconds. If no unit is available, it is the time until one is.
+    fn reset(&self, at: usize) -> u64 {
+        let decision = &self.decision.decisions()[at];
+        match self.wait {
+            Some(wait) if at == self.decision.binding_index() => wait.as_secs(),
+            Some(_) if !decision.is_allowed() => ceil_seconds(decision.retry_after()).max(1),
+            _ if decision.remaining() == 0 => ceil_seconds(decision.retry_after()).max(1),
+            _ => ceil_seconds(decision.reset_after()),
+        }
+    }
+
+    /// Returns the policies of draft 7, such as `100;w=60, 1000;w=3600`, the reported limit first. Each number of
+    /// units may occur only once.
+    fn unnamed_policies(&self, reported: usize) -> String {
+        let mut policies = String::new();
+        let mut listed = Vec::new();
+        for at in std::iter::once(reported).chain(self.reported().filter(|at| *at != reported)) {
+            let (limit, window_s) = (self.decision.decisions()[at].limit(), self.policies[at].window_s);
+            if !listed.contains(&limit) {
+                let comma = if listed.is_empty() { "" } else { ", " };
+                let _ = write!(policies, "{comma}{limit};w={window_s}");
+                listed.push(limit);
+            }
+        }
+        policies
+    }
+
+    /// Returns the policies and limits of draft 11, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of
+    /// several limits with one name, lists the binding one, or else the one with the fewest remaining units.
+    fn named(&self) -> (String, String) {
+        let (mut policies, mut limits) = (String::new(), String::new());
+        let names: Vec<&str> = (0..self.policies.len())
+            .map(|at| self.policies[at].name(&self.decision.decisions()[at]))
+            .collect();
+        let decisions = self.decision.decisions();
+        for at in self.reported() {
+            let decision = &decisions[at];
+            let rank = |at: usize| (at != self.decision.binding_index(), decisions[at].remaining(), at);
+            if self.reported().any(|other| names[other] == names[at] && rank(other) < rank(at)) {
+                continue;
+            }
+            let comma = if policies.is_empty() { "" } else { ", " };
+            let name = quoted(names[at]);
+            let _ = write!(policies, "{comma}{name};q={};w={}", decision.limit(), self.policies[at].window_s);
+            let _ = write!(limits, "{comma}{name};r={};t={}", decision.remaining(), self.reset(at));
+        }
+        (policies, limits)
+    }
+}
+
+impl Policy {
+    pub(super) fn name<'a>(&'a self, decision: &'a Decision) -> &'a str {
+        self.name.as_deref().unwrap_or_else(|| decision.gate())
+    }
+}
+
+fn ceil_seconds(duration: Duration) -> u64 {
+    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// Returns a string of RFC 9651, which is ASCII. Other bytes, and `%` itself, are percent-encoded.
+fn quoted(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for byte in text.bytes() {
+        match byte {
+            b'"' | b'\\' => quoted.extend(['\\', char::from(byte)]),
+            b' '..=b'~' if byte != b'%' => quoted.push(char::from(byte)),
+            _ => {
+                let _ = write!(quoted, "%{byte:02X}");
+            }
+        }
+    }
+    quoted.push('"');
+    quoted
+}

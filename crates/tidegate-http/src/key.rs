@@ -1,0 +1,203 @@
+//! The key that a request is counted for.
+
+mod address;
+mod client_ip;
+mod forwarded;
+mod header_name;
+mod network;
+mod peer;
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::header::HeaderName;
+use http::request::Parts;
+use tidegate::AsKey;
+
+pub use self::client_ip::ClientIp;
+use self::header_name::header_name;
+pub use self::network::ToNetwork;
+pub use self::peer::PeerAddr;
+
+/// The key that a request is counted for: a client's address, a header, a path, or several of these together.
+///
+/// A request without the property has no key; [`MissingKey`](super::MissingKey) decides how the layer handles
+/// it.
+///
+/// ```
+/// use tidegate_http::{ClientIp, Key};
+///
+/// struct User { id: u64 }
+///
+/// let key = Key::all([
+///     Key::client_ip(ClientIp::peer()),
+///     Key::extension(|user: &User| user.id),
+/// ]);
+/// ```
+#[derive(Clone)]
+pub struct Key(KeySource);
+
+type Closure = dyn Fn(&Parts) -> Option<Vec<u8>> + Send + Sync;
+
+#[derive(Clone)]
+enum KeySource {
+    ClientIp(Arc<ClientIp>),
+    Header(HeaderName),
+    Path,
+    #[cfg(feature = "axum")]
+    PathTemplate,
+    Constant(Arc<[u8]>),
+    Closure(Arc<Closure>),
+    All(Arc<[Key]>),
+}
+
+impl Key {
+    /// Uses the client's address: `203.0.113.7`, or an IPv6 network, `2001:db8:1:2::/64`. None if the
+    /// [peer](PeerAddr) is not known.
+    #[must_use]
+    pub fn client_ip(ip: ClientIp) -> Self {
+        Self(KeySource::ClientIp(Arc::new(ip)))
+    }
+
+    /// Uses the value of a header, such as an API key. None if the header is missing or empty. If it occurs
+    /// more than once, the first value counts, as for `HeaderMap::get`.
+    ///
+    /// Clients can send any header. Use only headers that an earlier layer has verified: otherwise each
+    /// invented value counts as a client.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is not a valid header name.
+    #[must_use]
+    pub fn header(name: impl TryInto<HeaderName>) -> Self {
+        Self(KeySource::Header(header_name(name)))
+    }
+
+    /// Uses the path of the request as sent, without the query: `/users/42`. For gRPC this is the method,
+    /// `/package.Service/Method`.
+    ///
+    /// Several paths can reach one handler (`/a`, `/a/`, `/%61`), and each is a separate key: use templates
+    /// where they exist.
+    #[must_use]
+    pub fn path() -> Self {
+        Self(KeySource::Path)
+    }
+
+    /// Uses the route that axum matched: `/users/{id}`. None if no route has been matched yet: add the layer
+    /// to the `Router` (or a route of it), not around it.
+    #[cfg(feature = "axum")]
+    #[must_use]
+    pub fn path_template() -> Self {
+        Self(KeySource::PathTemplate)
+    }
+
+    /// Uses the key that `f` takes from the extension `T` of the request, such as the user that an earlier
+    /// layer found. None if there is no such extension.
+    #[must_use]
+    pub fn extension<T, K>(f: impl Fn(&T) -> K + Send + Sync + 'static) -> Self
+    where
+        T: Send + Sync + 'static,
+        K: AsKey,
+    {
+        Self::from_fn(move |parts| Some(f(parts.extensions.get::<T>()?).as_key().to_vec()))
+    }
+
+    /// Uses the key that `f` returns.
+    ///
+    /// ```
+    /// use tidegate_http::Key;
+    ///
+    /// let by_host = Key::from_fn(|parts| Some(parts.uri.host()?.to_lowercase().into_bytes()));
+    /// ```
+    #[must_use]
+    pub fn from_fn(f: impl Fn(&Parts) -> Option<Vec<u8>> + Send + Sync + 'static) -> Self {
+        Self(KeySource::Closure(Arc::new(f)))
+    }
+
+    /// Joins several keys by `|`: `203.0.113.7|/login`. Two requests share the key only if they share each
+    /// part. Parts can hold any bytes: in a part, `|` and `\` are escaped by `\`. None if any part is none.
+    #[must_use]
+    pub fn all(keys: impl IntoIterator<Item = Self>) -> Self {
+        Self(KeySource::All(keys.into_iter().collect()))
+    }
+
+    /// Uses the same key for all requests: for a limit that all share, or to distinguish keys that share a
+    /// gate.
+    #[must_use]
+    pub fn constant(key: impl AsKey) -> Self {
+        Self(KeySource::Constant((*key.as_key()).into()))
+    }
+
+    /// Returns the key of this request, or `None` if it has none; useful to test a setting.
+    ///
+    /// ```
+    /// use tidegate_http::Key;
+    ///
+    /// let (parts, ()) = http::Request::get("/login?next=%2F").body(()).unwrap().into_parts();
+    /// let key = Key::all([Key::constant("shop"), Key::path()]);
+    /// assert_eq!(key.of(&parts).as_deref(), Some(&b"shop|/login"[..]));
+    /// ```
+    #[must_use]
+    pub fn of(&self, parts: &Parts) -> Option<Vec<u8>> {
+        match &self.0 {
+            KeySource::ClientIp(ip) => ip.key(parts),
+            KeySource::Header(name) => {
+                let value = parts.headers.get(name)?.as_bytes();
+                (!value.is_empty()).then(|| value.to_vec())
+            }
+            KeySource::Path => Some(path(parts).as_bytes().to_vec()),
+            #[cfg(feature = "axum")]
+            KeySource::PathTemplate => {
+                let path = parts.extensions.get::<axum::extract::MatchedPath>()?;
+                Some(path.as_str().as_bytes().to_vec())
+            }
+            KeySource::Constant(key) => Some(key.to_vec()),
+            KeySource::Closure(f) => f(parts),
+            KeySource::All(keys) => joined(keys, parts),
+        }
+    }
+}
+
+pub(super) fn path(parts: &Parts) -> &str {
+    uri(parts).path()
+}
+
+/// Returns the URI as sent. Inside a nested router, axum removes the matched prefix from the path.
+pub(super) fn uri(parts: &Parts) -> &http::Uri {
+    #[cfg(feature = "axum")]
+    if let Some(original) = parts.extensions.get::<axum::extract::OriginalUri>() {
+        return &original.0;
+    }
+    &parts.uri
+}
+
+fn joined(keys: &[Key], parts: &Parts) -> Option<Vec<u8>> {
+    let mut all = Vec::new();
+    for (index, key) in keys.iter().enumerate() {
+        if index > 0 {
+            all.push(b'|');
+        }
+        for byte in key.of(parts)? {
+            if matches!(byte, b'|' | b'\\') {
+                all.push(b'\\');
+            }
+            all.push(byte);
+        }
+    }
+    Some(all)
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            KeySource::ClientIp(ip) => ip.fmt(f),
+            KeySource::Header(name) => write!(f, "header({name})"),
+            KeySource::Path => f.write_str("path"),
+            #[cfg(feature = "axum")]
+            KeySource::PathTemplate => f.write_str("path_template"),
+            KeySource::Constant(key) => write!(f, "constant(\"{}\")", key.escape_ascii()),
+            KeySource::Closure(_) => f.write_str("from_fn(…)"),
+            KeySource::All(keys) => f.debug_tuple("all").field(keys).finish(),
+        }
+    }
+}

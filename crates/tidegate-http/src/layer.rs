@@ -1,0 +1,300 @@
+//! The layer and its builder methods.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+use http::request::Parts;
+use http_body::Body;
+#[cfg(feature = "rules")]
+use tidegate::Error;
+use tidegate::Gate;
+#[cfg(feature = "rules")]
+use tidegate_rules::{Need, ReloadingRules};
+use tower_layer::Layer;
+
+use super::body::{self, BoxError};
+use super::charge::Charge;
+#[cfg(feature = "rules")]
+use super::descriptors::Descriptors;
+use super::gate_rule::GateRule;
+use super::headers::Headers;
+use super::key::Key;
+use super::missing_key::MissingKey;
+use super::rejection::Rejection;
+use super::service::RateLimit;
+#[cfg(feature = "rules")]
+use super::settings::FileRules;
+use super::settings::{LayerSettings, OnError};
+use super::wait_queue::WaitQueue;
+
+/// Checks gates before a request enters the service. See the [module docs](super).
+///
+/// Cheap to clone. Clones, and all services that they make, share the wait queue.
+#[derive(Clone)]
+pub struct RateLimitLayer {
+    settings: Arc<LayerSettings>,
+}
+
+/// # Rules
+impl RateLimitLayer {
+    /// Checks one gate for one unit per request.
+    #[must_use]
+    pub fn new(gate: Gate, key: Key) -> Self {
+        Self::of([GateRule::new(gate, key)])
+    }
+
+    /// Checks several rules, all or nothing in one atomic step. Their gates must belong to the same limiter.
+    ///
+    /// # Panics
+    ///
+    /// If the gates belong to different limiters, or if there is no rule: such a layer would limit nothing.
+    #[must_use]
+    pub fn of(rules: impl IntoIterator<Item = GateRule>) -> Self {
+        let layer = rules.into_iter().fold(Self::without_rules(), Self::and_rule);
+        assert!(!layer.settings.rules.is_empty(), "a RateLimitLayer needs a rule");
+        layer
+    }
+
+    /// Checks rules chosen for each request, such as by the tier of its user. Without a rule, the request is
+    /// admitted.
+    ///
+    /// ```
+    /// use tidegate_http::{GateRule, Key, RateLimitLayer};
+    /// use tidegate::{Limiter, Quota, Rate};
+    ///
+    /// let limiter = Limiter::in_memory();
+    /// let free = limiter.gate("free", Quota::token_bucket(60, Rate::per_minute(60)));
+    /// let free = GateRule::new(free, Key::header("x-api-key"));
+    /// let pro = limiter.gate("pro", Quota::token_bucket(600, Rate::per_minute(600)));
+    /// let pro = GateRule::new(pro, Key::header("x-api-key"));
+    /// let layer = RateLimitLayer::choose(move |parts| {
+    ///     let key = parts.headers.get("x-api-key");
+    ///     let is_pro = key.is_some_and(|key| key.as_bytes().starts_with(b"pro-"));
+    ///     [if is_pro { pro.clone() } else { free.clone() }]
+    /// });
+    /// ```
+    #[must_use]
+    pub fn choose<R>(choose: impl Fn(&Parts) -> R + Send + Sync + 'static) -> Self
+    where
+        R: IntoIterator<Item = GateRule>,
+    {
+        Self::lookup(move |parts| std::future::ready(choose(parts).into_iter().collect::<Vec<_>>()))
+    }
+
+    /// Does the same as [`choose`](Self::choose) with an asynchronous function. The function takes its inputs
+    /// from the request, and its future finds the rules. The future should have a timeout.
+    #[must_use]
+    pub fn lookup<R, F>(lookup: impl Fn(&Parts) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = R> + Send + 'static,
+        R: IntoIterator<Item = GateRule>,
+    {
+        Self::without_rules().set(|settings| {
+            settings.chooser = Some(Arc::new(move |parts| {
+                let rules = lookup(parts);
+                Box::pin(async move { rules.await.into_iter().collect() })
+            }));
+        })
+    }
+
+    /// Checks rules from files that match the request's [descriptors](Descriptors). With
+    /// [reloading](ReloadingRules) rules, each request is decided entirely under the rules that are active
+    /// when it arrives.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tidegate::Limiter;
+    /// use tidegate_http::RateLimitLayer;
+    /// use tidegate_rules::Rules;
+    ///
+    /// let rules = Rules::parse("api.yaml", "
+    /// domain: api
+    /// rate_limits:
+    ///   - actions: [{ request_headers: { header_name: x-api-key, descriptor_key: api_key } }]
+    /// descriptors:
+    ///   - { key: api_key, rate_limit: { unit: minute, requests_per_unit: 60 } }
+    /// ")?;
+    /// let layer = RateLimitLayer::with_rules(rules.bind(&Limiter::in_memory()), "api")?;
+    /// # let _ = layer; Ok(()) }
+    /// ```
+    ///
+    /// [Added](Self::and) gates are checked in the same step. The layer's [cost](Self::cost) sets the
+    /// [hits](tidegate_rules::Descriptor::hits) of each descriptor. Under `charge: each`, a request that
+    /// [waits](Self::wait) is charged by each limit once, when that limit admits it. It then waits for the
+    /// other limits only; the limits that have admitted it do not prolong the wait. Rules in shadow mode are
+    /// checked once. The service finds the [`RulesDecision`](tidegate_rules::RulesDecision) in the request's
+    /// extensions.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the rules have no such domain, if the domain does not define how requests
+    /// become descriptors, or if it names an extension that is not provided. A later version of reloading
+    /// rules with such an error is rejected: the previous rules stay active.
+    #[cfg(feature = "rules")]
+    pub fn with_rules(
+        rules: impl Into<ReloadingRules>,
+        descriptors: impl Into<Descriptors>,
+    ) -> Result<Self, Error> {
+        let rules: ReloadingRules = rules.into();
+        let descriptors: Arc<Descriptors> = Arc::new(descriptors.into());
+        let required = descriptors.clone();
+        let need: Arc<Need> = Arc::new(move |rules| required.check(rules));
+        rules.require(&need)?;
+        let limiter = rules.limits().limiter().clone();
+        let file_rules = FileRules { rules, descriptors, _need: need, limiter };
+        Ok(Self::without_rules().set(|settings| settings.file_rules = Some(file_rules)))
+    }
+
+    /// Checks this gate too: either all gates admit a request, or none is charged.
+    ///
+    /// # Panics
+    ///
+    /// If the gate belongs to a different limiter than the other gates.
+    #[must_use]
+    pub fn and(self, gate: Gate, key: Key) -> Self {
+        self.and_rule(GateRule::new(gate, key))
+    }
+
+    /// Does the same as [`and`](Self::and), with the options of a rule.
+    ///
+    /// # Panics
+    ///
+    /// As [`and`](Self::and).
+    #[must_use]
+    pub fn and_rule(self, rule: GateRule) -> Self {
+        self.set(|settings| {
+            let others = settings.rules.first().map(|other| other.gate.limiter());
+            #[cfg(feature = "rules")]
+            let others = others.or(settings.file_rules.as_ref().map(|file_rules| file_rules.limiter.clone()));
+            assert!(
+                others.is_none_or(|limiter| limiter.is_same(&rule.gate.limiter())),
+                "gates of one RateLimitLayer must belong to one limiter: use one layer per limiter"
+            );
+            settings.rules.push(rule);
+        })
+    }
+
+    /// Sets the cost of a request for each rule without a cost of its own. See [`GateRule::cost`].
+    ///
+    /// Default: 1.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.cost = Some(Arc::new(cost)))
+    }
+
+    /// Admits some requests without a check, such as health checks. Test only properties that clients cannot
+    /// choose: otherwise any client can bypass the limit.
+    ///
+    /// Default: none.
+    #[must_use]
+    pub fn skip(self, skip: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.skip = Some(Arc::new(skip)))
+    }
+
+    /// Sets how to handle a request that lacks the key of a rule.
+    ///
+    /// Default: [`MissingKey::Reject`].
+    #[must_use]
+    pub fn missing_key(self, missing_key: MissingKey) -> Self {
+        self.set(|settings| settings.missing_key = missing_key)
+    }
+
+    /// Sets how to handle a request that the limiter failed to decide.
+    ///
+    /// Default: [`OnError::Reject`].
+    #[must_use]
+    pub fn on_error(self, on_error: OnError) -> Self {
+        self.set(|settings| settings.on_error = on_error)
+    }
+}
+
+/// # Charges, headers and responses
+impl RateLimitLayer {
+    /// Sets how the response changes the charge.
+    ///
+    /// Default: [`Charge::always`].
+    #[must_use]
+    pub fn charge(self, charge: Charge) -> Self {
+        self.set(|settings| settings.charge = charge)
+    }
+
+    /// Sets the headers that report the limits to the client.
+    ///
+    /// Default: [`Headers::new`].
+    #[must_use]
+    pub fn headers(self, headers: Headers) -> Self {
+        self.set(|settings| settings.headers = headers)
+    }
+
+    /// Holds a request that would be denied until it is admitted, for at most `max_wait`. At most
+    /// `max_waiting` requests wait in this process. A request that would have to wait longer is denied at
+    /// once. So is a request that finds the wait queue full.
+    ///
+    /// Requests with the same keys are admitted in the order of their arrival at this process. A client that
+    /// disconnects frees its permit at once. `max_wait` also bounds the [`delay`](tidegate::Decision::delay) of
+    /// leaky buckets.
+    ///
+    /// Default: requests wait for that delay only.
+    #[must_use]
+    pub fn wait(self, max_wait: Duration, max_waiting: usize) -> Self {
+        self.set(|settings| settings.wait_queue = Some(WaitQueue::new(max_wait, max_waiting)))
+    }
+
+    /// Sets the response to rejected requests, such as a cached or smaller response, or another error. The
+    /// layer adds its headers to this response as to every other.
+    ///
+    /// ```
+    /// use http::Response;
+    /// use tidegate_http::{Key, RateLimitLayer, Reason};
+    /// use tidegate::{Limiter, Quota, Rate};
+    ///
+    /// let gate = Limiter::in_memory().gate("search", Quota::token_bucket(5, Rate::per_second(5)));
+    /// let layer = RateLimitLayer::new(gate, Key::header("x-api-key"));
+    /// let layer = layer.on_rejection(|parts, rejection| async move {
+    ///     match rejection.reason() {
+    ///         Reason::Denied(_) => Response::new("the most popular results".to_owned()),
+    ///         _ => rejection.response(&parts),
+    ///     }
+    /// });
+    /// ```
+    #[must_use]
+    pub fn on_rejection<F, B>(self, respond: impl Fn(Parts, Rejection) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Response<B>> + Send + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        self.set(|settings| {
+            settings.responder = Some(Arc::new(move |parts, rejection| {
+                let response = respond(parts, rejection);
+                Box::pin(async move { response.await.map(body::boxed) })
+            }));
+        })
+    }
+
+    fn without_rules() -> Self {
+        Self { settings: Arc::default() }
+    }
+
+    fn set(mut self, set: impl FnOnce(&mut LayerSettings)) -> Self {
+        set(Arc::make_mut(&mut self.settings));
+        self
+    }
+}
+
+impl<S> Layer<S> for RateLimitLayer {
+    type Service = RateLimit<S>;
+
+    fn layer(&self, inner: S) -> RateLimit<S> {
+        RateLimit::new(self.settings.clone(), inner)
+    }
+}
+
+impl fmt::Debug for RateLimitLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").field("rules", &self.settings.rules).finish_non_exhaustive()
+    }
+}

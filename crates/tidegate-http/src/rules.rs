@@ -1,0 +1,112 @@
+//! Admission under rules from files.
+
+use futures_util::future::{BoxFuture, join};
+use http::request::Parts;
+use tidegate::{AllDecision, Check, Decision, Error};
+use tidegate_rules::Plan;
+
+use super::admission::Admission;
+use super::check_group::CheckGroup;
+use super::policy::Policy;
+use super::rejection::{Reason, Rejection};
+use super::request_checks::RequestChecks;
+use super::settings::{FileRules, LayerSettings};
+use super::wait_queue::GroupResult;
+
+/// Checks the rules that match the request. The future is boxed so that it does not enlarge the types of
+/// the services around the layer.
+pub(super) fn decide<'a>(
+    file_rules: &'a FileRules,
+    settings: &'a LayerSettings,
+    parts: &'a Parts,
+) -> BoxFuture<'a, Admission> {
+    Box::pin(decide_now(file_rules, settings, parts))
+}
+
+async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Parts) -> Admission {
+    // A reload during this request does not affect it: one version decides it entirely.
+    let limits = file_rules.rules.limits();
+    let hits = settings.cost.as_ref().map_or(1, |cost| cost(parts));
+    let descriptors = match hits {
+        0 => Some(Vec::new()),
+        _ => file_rules.descriptors.for_request(limits.rules(), parts, settings.missing_key),
+    };
+    let Some(descriptors) = descriptors else {
+        return Admission::Rejected(Rejection::missing_key());
+    };
+    let descriptors: Vec<_> = match settings.cost {
+        Some(_) => descriptors.into_iter().map(|descriptor| descriptor.hits(hits)).collect(),
+        None => descriptors,
+    };
+    let plan = limits.plan(file_rules.descriptors.domain(), &descriptors);
+    let mut checks = RequestChecks::default();
+    checks.add_plan(&plan, settings);
+    if checks.add_rules(settings, parts).await.is_none() {
+        return Admission::Rejected(Rejection::missing_key());
+    }
+    let mut group = checks.group();
+    let result = decide_group(settings, group.as_mut(), &checks.static_denials);
+    let (result, shadow_decisions) = join(result, decide_shadow(&checks.shadow_checks)).await;
+    let mut admission = Admission::new(settings, checks, group, result, &shadow_decisions);
+    match &mut admission {
+        Admission::Admitted(admitted) => {
+            let decisions = admitted.decision.iter().flat_map(AllDecision::decisions).cloned();
+            admitted.rules_decision = Some(plan.decision(true, decisions, shadow_decisions));
+        }
+        Admission::Rejected(rejection) => {
+            if let Reason::Denied(decision) = rejection.reason() {
+                let decisions = decision.decisions().to_vec();
+                rejection.rules_decision = Some(Box::new(plan.decision(false, decisions, shadow_decisions)));
+            }
+        }
+        Admission::Undecided => {}
+    }
+    admission
+}
+
+impl RequestChecks {
+    fn add_plan(&mut self, plan: &Plan<'_>, settings: &LayerSettings) {
+        self.charges_each = plan.charges_each();
+        for check in plan.checks() {
+            let name = plan.rule(check).map(|rule| rule.shown().clone());
+            self.checks.push(check.check());
+            self.policies.push(Policy::new(check.gate(), name));
+            self.charges.push(settings.charge.clone());
+        }
+        self.shadow_checks.extend(plan.shadow_checks().iter().map(|check| check.check()));
+        self.static_denials.extend(plan.static_denials().map(|(rule, decision)| {
+            let policy = Policy::for_zero_limit(rule.shown().clone(), decision.retry_after());
+            (decision.clone(), policy)
+        }));
+    }
+}
+
+/// Decides the group, and adds the denials that need no check.
+async fn decide_group(
+    settings: &LayerSettings,
+    group: Option<&mut CheckGroup>,
+    static_denials: &[(Decision, Policy)],
+) -> GroupResult {
+    let decided = match (group, &settings.wait_queue) {
+        (None, _) => None,
+        (Some(group), Some(wait_queue)) if static_denials.is_empty() => {
+            return wait_queue.decide(group).await;
+        }
+        // The request is denied in any case, so it does not wait.
+        (Some(group), _) => Some(group.decide().await?),
+    };
+    if static_denials.is_empty() {
+        return Ok((decided, None));
+    }
+    let checked = decided.map_or(Vec::new(), AllDecision::into_decisions);
+    let denials = static_denials.iter().map(|(decision, _)| decision.clone());
+    Ok((Some(AllDecision::of_each(checked.into_iter().chain(denials).collect())), None))
+}
+
+/// Makes the checks in shadow mode, which do not affect whether the request is admitted.
+async fn decide_shadow(checks: &[Check]) -> Vec<Result<Decision, Error>> {
+    match checks.first() {
+        Some(first) => first.limiter().check_each(checks).await,
+        None => Vec::new(),
+    }
+}

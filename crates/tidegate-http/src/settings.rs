@@ -1,0 +1,71 @@
+//! The settings of a layer: data without behavior.
+
+use std::sync::Arc;
+
+use futures_util::future::BoxFuture;
+use http::Response;
+use http::request::Parts;
+#[cfg(feature = "rules")]
+use tidegate::Limiter;
+#[cfg(feature = "rules")]
+use tidegate_rules::{Need, ReloadingRules};
+
+use super::body::RejectionBody;
+use super::charge::Charge;
+#[cfg(feature = "rules")]
+use super::descriptors::Descriptors;
+use super::gate_rule::{Cost, GateRule};
+use super::headers::Headers;
+use super::missing_key::MissingKey;
+use super::rejection::Rejection;
+use super::wait_queue::WaitQueue;
+
+pub(super) type Chooser = Arc<dyn Fn(&Parts) -> BoxFuture<'static, Vec<GateRule>> + Send + Sync>;
+pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+pub(super) type Responder =
+    Arc<dyn Fn(Parts, Rejection) -> BoxFuture<'static, Response<RejectionBody>> + Send + Sync>;
+
+/// How the layer handles a request that the limiter cannot decide, because Redis is unavailable
+/// ([`Error::is_unavailable`](tidegate::Error::is_unavailable)) and the gate's failure policy is
+/// [`OnFailure::Error`](tidegate::OnFailure::Error).
+///
+/// Other errors, such as a misconfigured gate, yield 503 in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnError {
+    /// Rejects the request with 503.
+    #[default]
+    Reject,
+    /// Admits the request without a decision.
+    Admit,
+}
+
+#[derive(Clone, Default)]
+pub(super) struct LayerSettings {
+    pub(super) rules: Vec<GateRule>,
+    /// Chooses more rules for each request.
+    pub(super) chooser: Option<Chooser>,
+    /// Maps each request to rules from files.
+    #[cfg(feature = "rules")]
+    pub(super) file_rules: Option<FileRules>,
+    pub(super) cost: Option<Cost>,
+    pub(super) skip: Option<Predicate>,
+    pub(super) missing_key: MissingKey,
+    pub(super) on_error: OnError,
+    pub(super) charge: Charge,
+    pub(super) headers: Headers,
+    pub(super) responder: Option<Responder>,
+    pub(super) wait_queue: Option<WaitQueue>,
+}
+
+/// Rules from files, and the mapping of a request to their descriptors.
+#[cfg(feature = "rules")]
+#[derive(Clone)]
+pub(super) struct FileRules {
+    pub(super) rules: ReloadingRules,
+    pub(super) descriptors: Arc<Descriptors>,
+    /// Rejects a reload that lacks the domain or its extensions. The rules hold only a weak reference to it.
+    pub(super) _need: Arc<Need>,
+    /// The limiter of the gates, the same for all versions of the rules.
+    pub(super) limiter: Limiter,
+}

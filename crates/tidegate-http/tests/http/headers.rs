@@ -1,0 +1,295 @@
+//! Rate limit headers, read by a parser for structured fields.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use proptest::prelude::*;
+use tidegate::{Limiter, Quota, Rate};
+use tidegate_http::{Draft, GateRule, Headers, Key, RateLimitLayer};
+
+use super::fixture::{Limit, Reply, Tested, by_key};
+use crate::support::fixture::quotas;
+use crate::support::world::World;
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+fn hour(limiter: &Limiter, name: &str, limit: u64) -> GateRule {
+    GateRule::new(limiter.gate(name, Quota::fixed_window(limit, HOUR)), by_key())
+}
+
+#[tokio::test]
+async fn each_header_family_has_its_format() {
+    let limiter = Limiter::in_memory();
+    let all = |reply: &Reply| {
+        let names = ["x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset"];
+        let names = names.into_iter().chain(["ratelimit-policy", "ratelimit", "retry-after"]);
+        names.filter_map(|name| Some(format!("{name}: {}", reply.header(name)?))).collect::<Vec<_>>()
+    };
+    let x = ["x-ratelimit-limit: 100", "x-ratelimit-remaining: 99", "x-ratelimit-reset: 3600"];
+    let seven = ["ratelimit-policy: 100;w=3600", "ratelimit: limit=100, remaining=99, reset=3600"];
+    let eleven = [r#"ratelimit-policy: "api";q=100;w=3600"#, r#"ratelimit: "api";r=99;t=3600"#];
+    for (headers, expected) in [
+        (Headers::new(), [&x[..], &eleven].concat()),
+        (Headers::new().draft(Some(Draft::Seven)), [&x[..], &seven].concat()),
+        (Headers::new().draft(None), x.to_vec()),
+        (Headers::none().draft(Some(Draft::Eleven)), eleven.to_vec()),
+        (Headers::none().x_ratelimit(true), x.to_vec()),
+        (Headers::none(), vec![]),
+    ] {
+        let rule = hour(&limiter, "api", 100);
+        limiter.gate("api", Quota::fixed_window(100, HOUR)).reset("a").await.unwrap();
+        let reply = Tested::new(RateLimitLayer::of([rule]).headers(headers)).get("a").await;
+        assert_eq!(all(&reply), expected, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn retry_after_can_be_disabled() {
+    let limiter = Limiter::in_memory();
+    for (headers, is_sent) in [(Headers::none(), false), (Headers::none().retry_after(true), true)] {
+        let tested = Tested::new(RateLimitLayer::of([hour(&limiter, "api", 1)]).headers(headers));
+        tested.get("a").await;
+        let reply = tested.get("a").await;
+        assert_eq!(
+            (reply.status, reply.header("retry-after").is_some()),
+            (StatusCode::TOO_MANY_REQUESTS, is_sent)
+        );
+    }
+}
+
+#[tokio::test]
+async fn each_of_several_limits_is_reported() {
+    let limiter = Limiter::in_memory();
+    let rules = [hour(&limiter, "burst", 3), hour(&limiter, "daily", 1_000)];
+    let minute = limiter.gate("minute", Quota::token_bucket(3, Rate::per_minute(3)));
+    let layer = RateLimitLayer::of(rules).and(minute, Key::constant("all"));
+    let tested = Tested::new(layer.clone());
+    let limit = |name: &str, quota, window, remaining, reset| Limit {
+        name: name.to_owned(),
+        quota,
+        window,
+        remaining,
+        reset,
+    };
+    let reply = tested.get("a").await;
+    assert_eq!(
+        reply.limits(),
+        [
+            limit("burst", 3, 3_600, 2, 3_600),
+            limit("daily", 1_000, 3_600, 999, 3_600),
+            limit("minute", 3, 60, 2, 20)
+        ]
+    );
+    assert_eq!(reply.header("x-ratelimit-limit"), Some("3"), "the limit with the fewest units remaining");
+
+    let seven = Tested::new(layer.headers(Headers::none().draft(Some(Draft::Seven))));
+    let reply = seven.get("b").await;
+    assert_eq!(reply.unnamed_policies(), [(3, 60), (1_000, 3_600)], "each number of units occurs once");
+    assert_eq!(reply.unnamed_limit()[..2], [3, 1], "the limit with the fewest units remaining");
+}
+
+#[tokio::test]
+async fn nested_layers_merge_lists_and_report_the_tighter_limit() {
+    let limiter = Limiter::in_memory();
+    for (draft, inner, outer) in
+        [(Draft::Eleven, 5, 9), (Draft::Eleven, 9, 5), (Draft::Seven, 5, 9), (Draft::Seven, 9, 5)]
+    {
+        let key = format!("{draft:?}{inner}");
+        let headers = Headers::new().draft(Some(draft));
+        let layer = |name, limit| RateLimitLayer::of([hour(&limiter, name, limit)]).headers(headers);
+        let tested = Tested::with(layer("outer", outer), {
+            let service = Tested::new(layer("inner", inner));
+            move |request| {
+                let service = service.clone();
+                async move {
+                    let reply = service.send(request).await;
+                    let mut response = http::Response::new(reply.body);
+                    *response.headers_mut() = reply.headers;
+                    response
+                }
+            }
+        });
+        let reply = tested.get(&key).await;
+        assert_eq!(reply.number("x-ratelimit-remaining"), 4, "{draft:?}");
+        match draft {
+            Draft::Eleven => {
+                let names: Vec<_> = reply.limits().into_iter().map(|limit| limit.name).collect();
+                assert_eq!(names, ["inner", "outer"]);
+            }
+            _ => {
+                let mut policies = reply.unnamed_policies();
+                policies.sort_unstable();
+                assert_eq!(policies, [(5, 3_600), (9, 3_600)]);
+                assert_eq!(reply.unnamed_limit()[..2], [5, 4]);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn limits_with_one_name_are_reported_as_the_tighter_one() {
+    let limiter = Limiter::in_memory();
+    let gate = limiter.gate("api", Quota::fixed_window(5, HOUR));
+    let layer = RateLimitLayer::new(gate.clone(), by_key()).and(gate.clone(), Key::constant("all"));
+    assert!(gate.check_cost("all", 2).await.unwrap().is_allowed());
+    let limits = Tested::new(layer).get("a").await.limits();
+    assert_eq!((limits.len(), limits[0].remaining), (1, 2));
+}
+
+#[tokio::test]
+async fn limit_in_shadow_mode_is_not_reported() {
+    let limiter = Limiter::in_memory();
+    let trial = limiter.gate("trial", Quota::fixed_window(1, HOUR)).shadow(true);
+    let api = hour(&limiter, "api", 9);
+    let tested = Tested::new(RateLimitLayer::of([GateRule::new(trial.clone(), by_key()), api]));
+    for left in ["8", "7", "6"] {
+        let reply = tested.get("a").await;
+        assert_eq!((reply.status, reply.header("x-ratelimit-remaining")), (StatusCode::OK, Some(left)));
+        assert_eq!(reply.limits().iter().map(|limit| &*limit.name).collect::<Vec<_>>(), ["api"]);
+    }
+    for draft in [Draft::Seven, Draft::Eleven] {
+        let headers = Headers::new().draft(Some(draft));
+        let tested = Tested::new(RateLimitLayer::new(trial.clone(), by_key()).headers(headers));
+        let reply = tested.get("a").await;
+        assert_eq!(reply.status, StatusCode::OK);
+        for name in ["x-ratelimit-limit", "ratelimit", "ratelimit-policy"] {
+            assert_eq!(reply.header(name), None, "{draft:?}");
+        }
+    }
+}
+
+/// Generates quotas of each algorithm, with small and large limits and windows.
+fn any_quota() -> impl Strategy<Value = Quota> {
+    let limit = prop_oneof![1..20_u64, Just(1_000_000), Just(1 << 48)];
+    let window = prop_oneof![1..5_000_u64, Just(60_000), Just(86_400_000), Just(315_360_000_000)];
+    (limit, window, 0..6_usize).prop_filter_map("not a quota", |(limit, window, which)| {
+        let window = Duration::from_millis(window);
+        let rate = Rate::new(limit, window);
+        match which {
+            0 => Quota::try_token_bucket(limit, rate),
+            1 => Quota::try_leaky_bucket(limit, rate),
+            2 => Quota::try_fixed_window(limit, window),
+            3 => Quota::try_fixed_window(limit, window).map(Quota::aligned_to_clock),
+            4 => Quota::try_sliding_log(limit, window),
+            _ => Quota::try_sliding_counter(limit, window),
+        }
+        .ok()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_name_and_any_quota_is_a_structured_field(name in any::<String>(), quota in any_quota(), checks in 1..4_u64) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let gate = Limiter::in_memory().gate("api", quota);
+            for _ in 1..checks {
+                let _ = gate.check("a").await;
+            }
+            for draft in [Draft::Seven, Draft::Eleven] {
+                let rule = GateRule::new(gate.clone(), by_key()).name(&name);
+                let layer = RateLimitLayer::of([rule]).headers(Headers::new().draft(Some(draft)));
+                // Without a wait queue, a leaky bucket denies instead of delaying.
+                let reply = Tested::new(layer.wait(Duration::ZERO, 0)).get("a").await;
+                let limit = i64::try_from(quota.limit()).unwrap();
+                let remaining = i64::try_from(reply.number("x-ratelimit-remaining")).unwrap();
+                prop_assert!(remaining < limit);
+                if draft == Draft::Eleven {
+                    let reported = reply.limits().remove(0);
+                    prop_assert_eq!(unescaped(&reported.name), name.clone());
+                    prop_assert_eq!((reported.quota, reported.remaining), (limit, remaining));
+                    prop_assert_eq!(u64::try_from(reported.reset).unwrap(), reply.number("x-ratelimit-reset"));
+                    let window = reported.window;
+                    prop_assert!(
+                        reported.reset <= window || quota.algorithm() == "sliding_counter",
+                        "{quota}: {reported:?}"
+                    );
+                } else {
+                    prop_assert_eq!(&reply.unnamed_limit()[..2], &[limit, remaining][..]);
+                    prop_assert_eq!(reply.unnamed_policies()[0].0, limit);
+                }
+                if reply.status == StatusCode::TOO_MANY_REQUESTS {
+                    let body: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
+                    prop_assert_eq!(body["violated-policies"][0].as_str().unwrap(), &name);
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
+
+/// Decodes percent escapes.
+fn unescaped(name: &str) -> String {
+    let mut parts = name.split('%');
+    let mut bytes = parts.next().unwrap().as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(&part[..2], 16).unwrap());
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+crate::support::behaviours! {
+    async fn client_that_waits_as_reported_is_admitted(world) {
+        wait_as_reported(world).await;
+    }
+}
+
+/// Sends requests until one is denied, waits for the time in one of the headers, and sends again.
+async fn wait_as_reported(world: &World) {
+    let reported_waits: [fn(&Reply) -> u64; 3] = [
+        |reply| reply.number("retry-after"),
+        |reply| reply.number("x-ratelimit-reset"),
+        |reply| u64::try_from(reply.limits()[0].reset).unwrap(),
+    ];
+    for window in [Duration::from_millis(700), Duration::from_millis(3_333), Duration::from_secs(60)] {
+        for (name, quota) in quotas(3, window) {
+            let name = format!("{name}.{}", window.as_millis());
+            // A leaky bucket would delay requests on the manual clock, which does not advance by itself.
+            let quota = if quota.has_queue() { Quota::token_bucket(3, Rate::new(3, window)) } else { quota };
+            let tested = Tested::new(RateLimitLayer::new(world.gate(&name, quota), by_key()));
+            for (round, wait) in reported_waits.into_iter().enumerate() {
+                world.advance(Duration::from_millis(137));
+                let key = format!("k{round}");
+                let mut last = tested.get(&key).await;
+                for _ in 0..4 {
+                    assert_eq!(last.status == 429, last.header("retry-after").is_some());
+                    if last.status == 429 {
+                        break;
+                    }
+                    last = tested.get(&key).await;
+                }
+                assert_eq!(last.status, 429, "{quota}");
+                for _ in 0..3 {
+                    world.advance(Duration::from_secs(wait(&last)));
+                    let back = tested.get(&key).await;
+                    assert_eq!(back.status, 200, "{quota}, waited as in header {round}: {last:?}");
+                    last = back;
+                    while last.status == 200 {
+                        last = tested.get(&key).await;
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn client_with_nothing_remaining_is_admitted_after_reset() {
+    let world = World::memory();
+    for (name, quota) in quotas(3, Duration::from_millis(2_500)) {
+        if quota.has_queue() {
+            continue;
+        }
+        let tested = Tested::new(RateLimitLayer::new(world.gate(name, quota), by_key()));
+        for _ in 0..20 {
+            let reply = tested.get("a").await;
+            assert_eq!(reply.status, 200, "{quota}");
+            if reply.number("x-ratelimit-remaining") == 0 {
+                world.advance(Duration::from_secs(reply.number("x-ratelimit-reset")));
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The properties of a request that rules match.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use smallvec::SmallVec;
+use tidegate::AsKey;
+
+/// A key and its value.
+pub(super) type DescriptorEntry<'a> = (&'a str, Cow<'a, [u8]>);
+
+/// A list of keys and values to limit: `("user", "42")`, or
+/// `("message_type", "marketing"), ("to_number", "2061234567")`.
+///
+/// A rule matches a descriptor with exactly the same keys in the same order.
+///
+/// ```
+/// use tidegate_rules::Descriptor;
+///
+/// let login = Descriptor::new().entry("auth_type", "login").entry("user", "42");
+/// assert_eq!(login, Descriptor::from([("auth_type", "login"), ("user", "42")]));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Descriptor<'a> {
+    pub(super) entries: SmallVec<[DescriptorEntry<'a>; 4]>,
+    pub(super) hits: u64,
+    pub(super) tier: Option<Cow<'a, str>>,
+}
+
+impl Default for Descriptor<'_> {
+    fn default() -> Self {
+        Self { entries: SmallVec::new(), hits: 1, tier: None }
+    }
+}
+
+impl<'a> Descriptor<'a> {
+    /// Makes a descriptor without entries, which no rule matches.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an entry. Its value is text, bytes or an integer: see [`AsKey`].
+    pub fn entry(mut self, key: &'a str, value: &'a (impl AsKey + ?Sized)) -> Self {
+        self.entries.push((key, value.as_key().into()));
+        self
+    }
+
+    /// Does the same as [`entry`](Self::entry) with an owned value.
+    pub fn entry_owned(mut self, key: &'a str, value: impl Into<Vec<u8>>) -> Self {
+        self.entries.push((key, Cow::Owned(value.into())));
+        self
+    }
+
+    /// Sets how many requests the descriptor stands for; each has the rule's cost. 0 makes it a peek.
+    ///
+    /// Default: 1.
+    pub const fn hits(mut self, hits: u64) -> Self {
+        self.hits = hits;
+        self
+    }
+
+    /// Sets the client's tier, for rules with `tiers`.
+    ///
+    /// Default: no tier that a rule names.
+    pub fn tier(mut self, tier: impl Into<Cow<'a, str>>) -> Self {
+        self.tier = Some(tier.into());
+        self
+    }
+
+    /// Returns whether there are no entries. No rule matches an empty descriptor.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Adds an entry with this value, without [`AsKey`].
+    pub fn with(mut self, key: &'a str, value: Cow<'a, [u8]>) -> Self {
+        self.entries.push((key, value));
+        self
+    }
+
+    /// Sets the tier if it is not set yet.
+    pub fn or_tier(mut self, tier: Cow<'a, str>) -> Self {
+        self.tier = self.tier.or(Some(tier));
+        self
+    }
+}
+
+/// Formats the entries as `auth_type=login,user=42`. A backslash escapes each comma and backslash in a value.
+impl fmt::Display for Descriptor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, (key, value)) in self.entries.iter().enumerate() {
+            let value = String::from_utf8_lossy(value).replace('\\', "\\\\").replace(',', "\\,");
+            write!(f, "{}{key}={value}", if index > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl<'a, const N: usize> From<[(&'a str, &'a str); N]> for Descriptor<'a> {
+    fn from(entries: [(&'a str, &'a str); N]) -> Self {
+        entries.into_iter().fold(Self::new(), |descriptor, (key, value)| descriptor.entry(key, value))
+    }
+}

@@ -1,0 +1,193 @@
+//! Explains to an operator why a rule matches a descriptor, or why none does.
+
+use std::fmt;
+
+use super::descriptor::Descriptor;
+use super::fields::closest;
+use super::load::Rules;
+use super::rule::{Limit, Pattern, Rule};
+use super::tree::{Branch, Level};
+
+/// The maximum number of keys or values that a message lists.
+const MAX_NAMED: usize = 8;
+
+/// The path of a descriptor through the rules of its domain, from [`Rules::explain`].
+///
+/// ```
+/// use tidegate_rules::{Descriptor, Rules};
+///
+/// let text = "{domain: auth, descriptors: [{key: user, rate_limit: {unit: day, requests_per_unit: 9}}]}";
+/// let rules = Rules::parse("auth.yaml", text)?;
+/// let explanation = rules.explain("auth", &Descriptor::from([("usr", "ada")]));
+/// assert!(explanation.rule().is_none());
+/// assert_eq!(explanation.why_not(), Some("no match for the key `usr`; available: `user`; did you mean `user`?"));
+/// # Ok::<(), tidegate_rules::ConfigErrors>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Explanation<'r> {
+    matched: Vec<MatchedEntry>,
+    rule: Option<&'r Rule>,
+    limit: Option<Limit>,
+    why_not: Option<String>,
+}
+
+/// An entry of a descriptor and the part of the rules that matches it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MatchedEntry {
+    entry: String,
+    by: String,
+    file: String,
+    line: usize,
+    passed_over: Vec<String>,
+}
+
+impl Explanation<'_> {
+    /// Returns the matched entries, starting with the first.
+    #[must_use]
+    pub fn matched(&self) -> &[MatchedEntry] {
+        &self.matched
+    }
+
+    /// Returns the matching rule.
+    #[must_use]
+    pub const fn rule(&self) -> Option<&Rule> {
+        self.rule
+    }
+
+    /// Returns the limit that the matching rule has for the descriptor's tier.
+    #[must_use]
+    pub const fn limit(&self) -> Option<Limit> {
+        self.limit
+    }
+
+    /// Returns why no rule matches; `None` if there is one.
+    #[must_use]
+    pub fn why_not(&self) -> Option<&str> {
+        self.why_not.as_deref()
+    }
+}
+
+impl MatchedEntry {
+    /// Returns the entry: `auth_type=login`.
+    #[must_use]
+    pub fn entry(&self) -> &str {
+        &self.entry
+    }
+
+    /// Returns the matching part of the rules: ``the value `login` ``, ``the prefix `api*` ``, or
+    /// `the key without a value`.
+    #[must_use]
+    pub fn by(&self) -> &str {
+        &self.by
+    }
+
+    /// Returns the file and line of the matching part.
+    #[must_use]
+    pub fn origin(&self) -> (&str, usize) {
+        (&self.file, self.line)
+    }
+
+    /// Returns the parts of the rules that match too, but are less specific.
+    #[must_use]
+    pub fn passed_over(&self) -> &[String] {
+        &self.passed_over
+    }
+}
+
+impl fmt::Display for MatchedEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} matches {} ({}:{})", self.entry, self.by, self.file, self.line)?;
+        match &*self.passed_over {
+            [] => Ok(()),
+            passed_over => write!(f, ", which is more specific than {}", passed_over.join(", ")),
+        }
+    }
+}
+
+impl Rules {
+    /// Explains which rule matches a descriptor and by which path, or which entry has no match.
+    #[must_use]
+    pub fn explain(&self, domain: &str, descriptor: &Descriptor<'_>) -> Explanation<'_> {
+        let mut matched = Vec::new();
+        let (rule, why_not) = match self.walk(domain, descriptor, &mut matched) {
+            Ok(rule) => (Some(rule), None),
+            Err(why_not) => (None, Some(why_not)),
+        };
+        let limit = rule.map(|rule| rule.limit(descriptor.tier.as_deref()));
+        Explanation { matched, rule, limit, why_not }
+    }
+
+    fn walk(
+        &self,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+        matched: &mut Vec<MatchedEntry>,
+    ) -> Result<&Rule, String> {
+        let domains = &self.compiled().domains;
+        let Some(found) = domains.get(domain) else {
+            let mut known: Vec<&str> = domains.keys().map(|name| &**name).collect();
+            known.sort_unstable();
+            return Err(format!("no file has the domain `{domain}`{}", available(domain, &known)));
+        };
+        let mut level = &found.top;
+        let mut last: Option<&Branch> = None;
+        for entry @ (key, value) in &descriptor.entries {
+            let candidates = level.candidates(entry);
+            let [(pattern, branch), passed_over @ ..] = &*candidates else {
+                return Err(no_match(level, key, &String::from_utf8_lossy(value)));
+            };
+            matched.push(MatchedEntry {
+                entry: format!("{key}={}", String::from_utf8_lossy(value)),
+                by: describe(pattern),
+                file: branch.file.to_string(),
+                line: branch.line,
+                passed_over: passed_over.iter().map(|(pattern, _)| describe(pattern)).collect(),
+            });
+            (level, last) = (&branch.below, Some(*branch));
+        }
+        let rule = last.and_then(|branch| branch.rule);
+        rule.map(|index| &**self.shared(index)).ok_or_else(|| {
+            let next_keys: Vec<&str> = level.keys().collect();
+            match (last, &*next_keys) {
+                (None, _) => "the descriptor has no entries: no rule matches an empty descriptor".to_owned(),
+                (_, []) => "no `rate_limit` at this level".to_owned(),
+                (_, keys) => format!("no `rate_limit` at this level; the next key can be {}", listed(keys)),
+            }
+        })
+    }
+}
+
+fn describe(pattern: &Pattern) -> String {
+    match pattern {
+        Pattern::Exact(value) => format!("the value `{value}`"),
+        Pattern::Prefix(prefix) => format!("the prefix `{prefix}*`"),
+        Pattern::Any => "the key without a value".to_owned(),
+    }
+}
+
+fn no_match(level: &Level, key: &str, value: &str) -> String {
+    let keys: Vec<&str> = level.keys().collect();
+    if keys.is_empty() {
+        return format!("no match for the key `{key}`: no rule continues at this level");
+    }
+    if !keys.contains(&key) {
+        return format!("no match for the key `{key}`{}", available(key, &keys));
+    }
+    let values = level.values(key);
+    let values: Vec<&str> = values.iter().map(String::as_str).collect();
+    format!("no match for the value `{value}` of `{key}`{}", available(value, &values))
+}
+
+fn available(wanted: &str, known: &[&str]) -> String {
+    let near = closest(wanted, known.iter().copied());
+    let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+    format!("; available: {}{near}", listed(known))
+}
+
+fn listed(names: &[&str]) -> String {
+    let named: Vec<String> = names.iter().take(MAX_NAMED).map(|name| format!("`{name}`")).collect();
+    match names.len().saturating_sub(MAX_NAMED) {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}

@@ -1,0 +1,188 @@
+//! The fields of a rule file. The reader and the JSON Schema both take the fields from these tables.
+
+mod actions;
+
+pub(super) use self::actions::{
+    ACTION, EXTENSION, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
+    QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
+    REQUEST_HEADERS, STRING, TIER_OF,
+};
+use tidegate::algorithm::NAMES;
+
+use super::field_table::{FieldKind, FieldTable, field};
+
+/// Values of `charge`. With `all`, a request charges all its rules or none.
+pub(super) const CHARGES: &[&str] = &["all", "each"];
+
+/// Envoy's units.
+pub(super) const UNITS: &[&str] = &["second", "minute", "hour", "day", "week", "month", "year"];
+/// The length of each unit in [`UNITS`], in seconds.
+pub(super) const UNIT_SECONDS: [u64; 7] = [1, 60, 3_600, 86_400, 604_800, 2_592_000, 31_536_000];
+
+/// The names of all algorithms. The first is the default.
+pub(super) const ALGORITHMS: &[&str] = &default_first();
+
+const fn default_first() -> [&'static str; NAMES.len()] {
+    let mut names = NAMES;
+    let mut at = names.len() - 1;
+    while at > 0 {
+        if matches!(names[at].as_bytes(), b"fixed_window") {
+            names.swap(at, at - 1);
+        }
+        at -= 1;
+    }
+    names
+}
+
+pub(super) const ON_FAILURES: &[&str] = &["local", "error", "open", "closed"];
+
+pub(super) static DOCUMENT: FieldTable = FieldTable {
+    label: "a document",
+    fields: &[
+        field("domain", FieldKind::Text, "The domain of these rules. A request names its domain."),
+        field("descriptors", FieldKind::Many(&DESCRIPTOR), "The rules."),
+        field(
+            "charge",
+            FieldKind::Choice(CHARGES),
+            "all (default): a request charges all its rules or none. each: every rule is charged independently, as in Envoy's service.",
+        ),
+        field(
+            "rate_limits",
+            FieldKind::Many(&RATE_LIMITS),
+            "How an HTTP request maps to descriptors, as in Envoy's routes.",
+        ),
+        field("tier", FieldKind::One(&TIER_OF), "Where to read the tier of an HTTP request."),
+    ],
+    required: &["domain"],
+    unsupported: &[("name", "it names an xDS resource, and tidegate does not read xDS: remove it")],
+};
+
+pub(super) static DESCRIPTOR: FieldTable = FieldTable {
+    label: "a descriptor",
+    fields: &[
+        field("key", FieldKind::Text, "The key of the entry to match."),
+        field(
+            "value",
+            FieldKind::Text,
+            "The value to match; a prefix if it ends with `*`; any value if absent.",
+        ),
+        field("rate_limit", FieldKind::One(&RATE_LIMIT), "The limit for descriptors that end at this entry."),
+        field("descriptors", FieldKind::Many(&DESCRIPTOR), "The rules for the entries that follow."),
+        field("shadow_mode", FieldKind::Flag, "Decides and counts, but never denies."),
+        field("detailed_metric", FieldKind::Flag, "The metric name contains all values of the request."),
+        field("value_to_metric", FieldKind::Flag, "The metric name contains the value of this entry."),
+        field("share_threshold", FieldKind::Flag, "All values that match the `*` share one count."),
+    ],
+    required: &["key"],
+    unsupported: &[(
+        "quota_mode",
+        "it sets metadata for Envoy's filter, which tidegate does not have: use shadow_mode, or remove it",
+    )],
+};
+
+pub(super) static RATE_LIMIT: FieldTable = FieldTable {
+    label: "a rate_limit",
+    fields: &[
+        field("unit", FieldKind::Choice(UNITS), "The length of the window. A month has 30 days, a year 365."),
+        field("unit_multiplier", FieldKind::Count(1), "The number of units in the window."),
+        field(
+            "requests_per_unit",
+            FieldKind::Count(0),
+            "The number of units admitted in each window; 0 denies all requests.",
+        ),
+        field("unlimited", FieldKind::Flag, "Every request passes without a call to Redis."),
+        field("name", FieldKind::Text, "The name by which another rule can replace this one."),
+        field(
+            "replaces",
+            FieldKind::Many(&REPLACES),
+            "Rules that are neither checked nor charged if this one matches the same request.",
+        ),
+        field("every", FieldKind::Duration, "The length of the window, such as 15m, instead of a unit."),
+        field(
+            "algorithm",
+            FieldKind::Choice(ALGORITHMS),
+            "The algorithm; by default fixed_window, aligned to the wall clock.",
+        ),
+        field(
+            "burst",
+            FieldKind::Count(1),
+            "The capacity of a token bucket, or the queue length of a leaky bucket; by default requests_per_unit.",
+        ),
+        field("cost", FieldKind::Count(1), "The units that one request costs; by default 1."),
+        field("on_failure", FieldKind::Choice(ON_FAILURES), "The failure policy while Redis is unavailable."),
+        field(
+            "lease",
+            FieldKind::One(&LEASE),
+            "Takes units in blocks and spends them without a call to Redis.",
+        ),
+        field("tiers", FieldKind::Named(&TIER), "Other numbers for requests of a tier."),
+    ],
+    required: &[],
+    unsupported: &[],
+};
+
+pub(super) static REPLACES: FieldTable = FieldTable {
+    label: "a replaced rule",
+    fields: &[field("name", FieldKind::Text, "The `name` of its rate_limit.")],
+    required: &["name"],
+    unsupported: &[],
+};
+
+pub(super) static LEASE: FieldTable = FieldTable {
+    label: "a lease",
+    fields: &[
+        field("max_units", FieldKind::Count(1), "The maximum units of one key that are held at once."),
+        field("hold", FieldKind::Duration, "The maximum time that a unit is held; by default 1s."),
+    ],
+    required: &[],
+    unsupported: &[],
+};
+
+pub(super) static TIER: FieldTable = FieldTable {
+    label: "a tier",
+    fields: &[
+        field(
+            "requests_per_unit",
+            FieldKind::Count(0),
+            "Replaces requests_per_unit of the rate_limit; 0 denies all requests.",
+        ),
+        field("burst", FieldKind::Count(1), "Replaces burst of the rate_limit."),
+        field("unlimited", FieldKind::Flag, "Every request of this tier passes."),
+    ],
+    required: &[],
+    unsupported: &[],
+};
+
+/// All tables, the table of a document first. The reader uses them to suggest where a misplaced field
+/// belongs.
+pub(super) static TABLES: [&FieldTable; 21] = [
+    &DOCUMENT,
+    &DESCRIPTOR,
+    &RATE_LIMIT,
+    &REPLACES,
+    &LEASE,
+    &TIER,
+    &RATE_LIMITS,
+    &ACTION,
+    &REMOTE_ADDRESS,
+    &MASKED_REMOTE_ADDRESS,
+    &REQUEST_HEADERS,
+    &QUERY_PARAMETERS,
+    &GENERIC_KEY,
+    &HEADER_VALUE_MATCH,
+    &QUERY_PARAMETER_VALUE_MATCH,
+    &HEADER,
+    &QUERY_PARAMETER,
+    &STRING,
+    &KEYED,
+    &EXTENSION,
+    &TIER_OF,
+];
+
+/// Returns the known name that is most similar to `word`, if it is similar enough to suggest.
+pub(super) fn closest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    let word = word.to_lowercase();
+    let near = known.into_iter().map(|name| (strsim::damerau_levenshtein(&word, name), name));
+    let (distance, name) = near.min_by_key(|(distance, _)| *distance)?;
+    (distance <= 1 + name.len() / 4).then_some(name)
+}

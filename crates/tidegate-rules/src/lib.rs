@@ -1,0 +1,41 @@
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// The first definition of a label applies: here, links of the README lead to items.
+//! [tidegate]: tidegate
+//! [rules.md]: crate::guide::rules
+//! [format.md]: crate#file-format
+#![doc = include_str!("../README.md")]
+//! # Guide
+//!
+//! The module [`guide`] holds the page of the guide.
+#![doc = include_str!("format.md")]
+
+mod compile;
+mod config_error;
+mod decision;
+mod descriptor;
+mod explain;
+mod field_table;
+mod fields;
+pub mod guide;
+mod limit;
+mod limiter;
+mod load;
+pub mod mapping;
+mod mapping_reader;
+mod reader;
+mod reloading;
+mod rule;
+mod schema;
+mod source;
+mod tree;
+mod yaml;
+
+pub use self::config_error::{ConfigError, ConfigErrors};
+pub use self::decision::{RuleOutcome, RuleResult, RulesDecision};
+pub use self::descriptor::Descriptor;
+pub use self::explain::{Explanation, MatchedEntry};
+pub use self::limiter::{Plan, PlannedCheck, RulesLimiter};
+pub use self::load::{Loader, Rules};
+pub use self::reloading::{Need, ReloadingRules};
+pub use self::rule::{Limit, Rule};
+pub use self::schema::schema;

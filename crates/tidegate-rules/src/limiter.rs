@@ -1,0 +1,115 @@
+//! Rules bound to a limiter: checks requests.
+
+mod gates;
+mod plan;
+
+use std::sync::Arc;
+
+use futures_util::future::join;
+use tidegate::{Decision, Error, Limiter};
+
+use self::gates::RuleGates;
+pub use self::plan::{Plan, PlannedCheck};
+use super::decision::RulesDecision;
+use super::descriptor::Descriptor;
+use super::load::Rules;
+
+/// Rules and their gates, from [`Rules::bind`]. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct RulesLimiter(Arc<RulesLimiterInner>);
+
+#[derive(Debug)]
+struct RulesLimiterInner {
+    limiter: Limiter,
+    rules: Rules,
+    gates: Vec<RuleGates>,
+}
+
+/// # Checking requests
+impl Rules {
+    /// Creates a gate on `limiter` for each rule and each of its tiers. Instances that bind the same rules
+    /// share their counts.
+    #[must_use]
+    pub fn bind(&self, limiter: &Limiter) -> RulesLimiter {
+        RulesLimiter::new(limiter, self, RuleGates::of_rules(self, limiter, None))
+    }
+}
+
+impl RulesLimiter {
+    fn new(limiter: &Limiter, rules: &Rules, gates: Vec<RuleGates>) -> Self {
+        let (limiter, rules) = (limiter.clone(), rules.clone());
+        Self(Arc::new(RulesLimiterInner { limiter, rules, gates }))
+    }
+
+    /// Binds the next version of the rules. Unchanged rules keep their gates, so their leases too.
+    pub(super) fn rebind(&self, rules: &Rules) -> Self {
+        let RulesLimiterInner { limiter, rules: previous, gates } = &*self.0;
+        Self::new(limiter, rules, RuleGates::of_rules(rules, limiter, Some((previous, gates))))
+    }
+
+    /// Returns the rules.
+    #[must_use]
+    pub fn rules(&self) -> &Rules {
+        &self.0.rules
+    }
+
+    /// Returns the limiter of the rules' gates.
+    #[must_use]
+    pub fn limiter(&self) -> &Limiter {
+        &self.0.limiter
+    }
+
+    /// Checks whether a request with these descriptors may pass.
+    ///
+    /// At most one rule matches each descriptor. The request passes if none of them denies it, so it also
+    /// passes if no rule matches.
+    ///
+    /// All matching rules are charged in one atomic step, or none is. In a domain with `charge: each`, each
+    /// rule is checked independently. A rule that admits is then charged even if another one denies. Rules in
+    /// shadow mode are always checked independently, concurrently with the others.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Limiter::check_all`]:
+    ///
+    /// - [`Error::is_over_capacity`] if a descriptor's hits cost more than the limit.
+    /// - [`Error::is_config`] on a Redis Cluster if the keys of a request are in different slots and its
+    ///   domain does not use `charge: each`.
+    ///
+    /// Errors of rules in shadow mode are not returned.
+    pub async fn check(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<RulesDecision, Error> {
+        let plan = self.plan(domain, descriptors);
+        let shadow_results = self.decide_each(plan.shadow_checks());
+        let (decided, shadow_results) = join(self.decide(&plan), shadow_results).await;
+        let (passes, decisions) = decided?;
+        Ok(plan.decision(passes, decisions, shadow_results))
+    }
+
+    /// Plans the checks of a request. Notifies the observer of rules that deny without a check.
+    #[must_use]
+    pub fn plan(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Plan<'_> {
+        Plan::new(&self.0.rules, &self.0.gates, &self.0.limiter, domain, descriptors)
+    }
+
+    /// Returns whether all checks pass, and their decisions.
+    async fn decide(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
+        let decisions = match plan.checks() {
+            [] => Vec::new(),
+            // A separate case, because only a single check can spend from a lease.
+            [check] => vec![check.gate().check_cost(check.key(), check.cost()).await?],
+            checks if plan.charges_each() => {
+                self.decide_each(checks).await.into_iter().collect::<Result<_, _>>()?
+            }
+            checks => {
+                let checks = checks.iter().map(PlannedCheck::check);
+                let all = self.0.limiter.check_all(checks).await?;
+                return Ok((all.is_allowed(), all.decisions().to_vec()));
+            }
+        };
+        Ok((decisions.iter().all(Decision::is_allowed), decisions))
+    }
+
+    async fn decide_each(&self, checks: &[PlannedCheck<'_>]) -> Vec<Result<Decision, Error>> {
+        self.0.limiter.check_each(checks.iter().map(PlannedCheck::check)).await
+    }
+}

@@ -1,0 +1,78 @@
+//! The gates of the rules.
+
+use std::collections::HashMap;
+use std::iter;
+
+use tidegate::{Gate, Lease, Limiter, OnFailure, Quota};
+
+use crate::load::Rules;
+use crate::rule::{Limit, Rule};
+
+/// The gates of a rule: for its limit, then for each of its tiers. `None` for a limit that counts nothing.
+#[derive(Debug)]
+pub(super) struct RuleGates(Vec<Option<Gate>>);
+
+/// All settings of a rule that its gate holds, except the name.
+#[derive(PartialEq)]
+struct GateSettings {
+    quota: Quota,
+    is_shadow: bool,
+    on_failure: Option<OnFailure>,
+    lease: Option<Lease>,
+}
+
+impl RuleGates {
+    /// Returns the gates of all rules. Takes over each previous gate with the same name, tier and settings: a
+    /// clone shares its leases.
+    pub(super) fn of_rules(
+        rules: &Rules,
+        limiter: &Limiter,
+        previous: Option<(&Rules, &[Self])>,
+    ) -> Vec<Self> {
+        let previous = previous.into_iter().flat_map(|(rules, gates)| rules.with_gate_names().zip(gates));
+        let previous: HashMap<_, _> = previous
+            .flat_map(|((rule, name), gates)| {
+                let gates = GateSettings::of_rule(rule).zip(&gates.0);
+                gates.map(move |((tier, settings), gate)| ((name, tier), (settings, gate)))
+            })
+            .collect();
+        let gates = rules.with_gate_names().map(|(rule, name)| {
+            let gates =
+                GateSettings::of_rule(rule).map(|(tier, settings)| match previous.get(&(name, tier)) {
+                    Some((previous, gate)) if *previous == settings => (*gate).clone(),
+                    _ => settings.map(|settings| settings.gate(limiter, name)),
+                });
+            Self(gates.collect())
+        });
+        gates.collect()
+    }
+
+    /// Returns the gate at an index of [`Rule::limit`].
+    pub(super) fn get(&self, index: usize) -> Option<&Gate> {
+        self.0[index].as_ref()
+    }
+}
+
+impl GateSettings {
+    /// Returns the settings for the limit of a rule, then for each of its tiers, by the tier's name.
+    fn of_rule(rule: &Rule) -> impl Iterator<Item = (Option<&str>, Option<Self>)> {
+        let tiers = rule.settings.tiers.iter().map(|(tier, limit)| (Some(tier.as_str()), *limit));
+        iter::once((None, rule.settings.limit)).chain(tiers).map(move |(tier, limit)| {
+            let Limit::Quota(quota) = limit else { return (tier, None) };
+            let (on_failure, lease) = (rule.settings.on_failure, rule.settings.lease);
+            (tier, Some(Self { quota, is_shadow: rule.shadow, on_failure, lease }))
+        })
+    }
+
+    /// Creates the gate from these settings alone, so that equal settings make equal gates.
+    fn gate(self, limiter: &Limiter, name: &str) -> Gate {
+        let mut gate = limiter.gate(name, self.quota).shadow(self.is_shadow);
+        if let Some(on_failure) = self.on_failure {
+            gate = gate.on_failure(on_failure);
+        }
+        match self.lease {
+            Some(lease) => gate.leased(lease),
+            None => gate,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The checks that a request needs under one version of the rules.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::{Check, Decision, Error, Gate, Limiter, Source, Switch};
+
+use super::gates::RuleGates;
+use crate::decision::{RuleOutcome, RuleResult, RulesDecision};
+use crate::descriptor::Descriptor;
+use crate::load::Rules;
+use crate::rule::{Limit, Rule};
+
+/// The checks of a request under one version of the rules, and the outcomes that need no check. For services
+/// that combine them with other checks; [`RulesLimiter::check`](super::RulesLimiter::check) makes them alone.
+#[derive(Debug)]
+pub struct Plan<'r> {
+    outcomes: Vec<RuleOutcome>,
+    checks: Vec<PlannedCheck<'r>>,
+    shadow_checks: Vec<PlannedCheck<'r>>,
+    charges_each: bool,
+}
+
+/// A check to make.
+#[derive(Debug)]
+pub struct PlannedCheck<'r> {
+    /// The descriptor's index.
+    at: usize,
+    gate: &'r Gate,
+    key: Vec<u8>,
+    cost: u64,
+}
+
+impl<'r> PlannedCheck<'r> {
+    /// Returns the gate of the rule.
+    #[must_use]
+    pub const fn gate(&self) -> &'r Gate {
+        self.gate
+    }
+
+    /// Returns the key, from the descriptor's values.
+    #[must_use]
+    pub fn key(&self) -> &[u8] {
+        &self.key
+    }
+
+    /// Returns the units: the descriptor's hits times the rule's cost.
+    #[must_use]
+    pub const fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Returns the check.
+    pub fn check(&self) -> Check {
+        self.gate.key(&self.key).cost(self.cost)
+    }
+}
+
+/// A descriptor and its matching rule.
+struct Matched<'r> {
+    index: usize,
+    rule: &'r Arc<Rule>,
+    limit: Limit,
+    gate: Option<&'r Gate>,
+}
+
+impl<'r> Matched<'r> {
+    fn new(
+        rules: &'r Rules,
+        gates: &'r [RuleGates],
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+    ) -> Option<Self> {
+        let index = rules.find_index(domain, descriptor)?;
+        let rule = rules.shared(index);
+        let (tier, limit) = rule.limit_with_index(descriptor.tier.as_deref());
+        Some(Self { index, rule, limit, gate: gates[index].get(tier) })
+    }
+}
+
+impl<'r> Plan<'r> {
+    /// Plans the checks of a request. Notifies the observer of rules that deny without a check.
+    pub(super) fn new(
+        rules: &'r Rules,
+        gates: &'r [RuleGates],
+        limiter: &Limiter,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) -> Self {
+        let matches: Vec<_> =
+            descriptors.iter().map(|descriptor| Matched::new(rules, gates, domain, descriptor)).collect();
+        let replaced: Vec<&str> = matches
+            .iter()
+            .flatten()
+            .flat_map(|matched| matched.rule.settings.replaces.iter().map(String::as_str))
+            .collect();
+        let charges_each = rules.charges_each(domain);
+        let (checks, shadow_checks) = (Vec::with_capacity(matches.len()), Vec::new());
+        let outcomes = Vec::with_capacity(matches.len());
+        let mut plan = Self { outcomes, checks, shadow_checks, charges_each };
+        let control = limiter.control();
+        let mut is_denied = false;
+        for (at, (matched, descriptor)) in matches.into_iter().zip(descriptors).enumerate() {
+            let Some(Matched { index, rule, limit, gate }) = matched else {
+                plan.outcomes.push(RuleOutcome { rule: None, result: RuleResult::NoRule, metric: None });
+                continue;
+            };
+            let name = rules.gate_name(index);
+            let switch = control.current_switch(name);
+            let result = match limit {
+                Limit::Unlimited if switch != Some(Switch::Closed) => RuleResult::Unlimited,
+                _ if rule.name().is_some_and(|name| replaced.contains(&name)) => RuleResult::Replaced,
+                Limit::Unlimited | Limit::DenyAll(_) => {
+                    let decision = decide_without_check(name, limit, switch, rule.shadow);
+                    if let Some(observer) = limiter.observer().filter(|_| descriptor.hits > 0) {
+                        observer.decided(&decision);
+                    }
+                    is_denied |= !decision.is_allowed();
+                    RuleResult::Decided(decision)
+                }
+                Limit::Quota(_) => {
+                    let (checks, result) = match rule.shadow {
+                        true => (&mut plan.shadow_checks, RuleResult::Unanswered),
+                        false => (&mut plan.checks, RuleResult::NotChecked),
+                    };
+                    let cost = descriptor.hits.saturating_mul(rule.settings.cost);
+                    checks.extend(gate.map(|gate| PlannedCheck {
+                        at,
+                        gate,
+                        key: rule.key(descriptor),
+                        cost,
+                    }));
+                    result
+                }
+            };
+            let (metric, rule) = (rule.metric(descriptor), Some(rule.clone()));
+            plan.outcomes.push(RuleOutcome { rule, result, metric });
+        }
+        if is_denied && !charges_each {
+            // The request is denied, so nothing is charged.
+            plan.checks.clear();
+        }
+        plan
+    }
+
+    /// Returns the checks of rules that can deny.
+    #[must_use]
+    pub fn checks(&self) -> &[PlannedCheck<'r>] {
+        &self.checks
+    }
+
+    /// Returns the checks of rules in shadow mode, each independent of all others.
+    #[must_use]
+    pub fn shadow_checks(&self) -> &[PlannedCheck<'r>] {
+        &self.shadow_checks
+    }
+
+    /// Returns whether the [`checks`](Self::checks) are independent of each other too.
+    #[must_use]
+    pub const fn charges_each(&self) -> bool {
+        self.charges_each
+    }
+
+    /// Returns the rule of a check.
+    #[must_use]
+    pub fn rule(&self, check: &PlannedCheck<'_>) -> Option<&Rule> {
+        self.outcomes[check.at].rule()
+    }
+
+    /// Returns the rules that deny without a check.
+    pub fn static_denials(&self) -> impl Iterator<Item = (&Rule, &Decision)> {
+        let denied = self.outcomes.iter().filter(|outcome| !outcome.is_allowed());
+        denied.filter_map(|outcome| Some((outcome.rule()?, outcome.decision()?)))
+    }
+
+    /// Combines the plan with the decisions of the [`checks`](Self::checks), if they were made, and the
+    /// results of the [`shadow_checks`](Self::shadow_checks).
+    pub fn decision(
+        mut self,
+        passes: bool,
+        decisions: impl IntoIterator<Item = Decision>,
+        shadow_results: impl IntoIterator<Item = Result<Decision, Error>>,
+    ) -> RulesDecision {
+        let shadow = self.shadow_checks.iter().zip(shadow_results);
+        let shadow = shadow.filter_map(|(check, result)| Some((check.at, result.ok()?)));
+        for (at, decision) in self.checks.iter().map(|check| check.at).zip(decisions).chain(shadow) {
+            self.outcomes[at].result = RuleResult::Decided(decision);
+        }
+        RulesDecision::new(passes, self.outcomes)
+    }
+}
+
+/// Returns the decision of a rule that denies every request or none. Only a switch of its gate can change the
+/// decision, so no check is needed.
+fn decide_without_check(gate: &str, limit: Limit, switch: Option<Switch>, is_shadow: bool) -> Decision {
+    let (source, wait) = match (limit, switch) {
+        // The retry time is one window of the rule.
+        (Limit::DenyAll(window), None | Some(Switch::Shadow)) => (Source::Rule, window),
+        (_, Some(Switch::Open)) => (Source::Switch, Duration::ZERO),
+        _ => (Source::Switch, Decision::FIXED_RETRY),
+    };
+    Decision::uncounted(gate, wait, source, is_shadow || switch == Some(Switch::Shadow))
+}

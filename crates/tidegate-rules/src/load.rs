@@ -1,0 +1,201 @@
+//! Loads rules from files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::compile::{Compiled, compile};
+use super::config_error::{ConfigError, ConfigErrors, SourceSpan};
+use super::descriptor::Descriptor;
+use super::mapping::Mapping;
+use super::rule::Rule;
+use super::source::SourceFile;
+
+/// Valid rules, loaded from files or text. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Rules(Arc<Loaded>);
+
+#[derive(Debug)]
+struct Loaded {
+    compiled: Compiled,
+    /// The gate name of each rule, by the rule's index.
+    gate_names: Vec<Box<str>>,
+}
+
+/// Loads rules with options; [`Rules::load`] uses the defaults.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct Loader {
+    merges_domains: bool,
+}
+
+impl Loader {
+    /// Creates a loader with the defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets whether several documents may define rules of the same domain, as `MERGE_DOMAIN_CONFIG` does in
+    /// Envoy's service.
+    ///
+    /// Default: false. A duplicate domain is an error.
+    pub const fn merge_domains(mut self, merges: bool) -> Self {
+        self.merges_domains = merges;
+        self
+    }
+
+    /// Loads the rules of a file, or of all `.yaml` and `.yml` files of a folder. Ignores subfolders and
+    /// files whose names start with a dot.
+    ///
+    /// # Errors
+    ///
+    /// All errors of all files. A folder without a rule file is an error too.
+    pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigErrors> {
+        self.rules(&FilesRead::new(path.as_ref()))
+    }
+
+    /// Parses rules from pairs of a name and a text. Error messages show the name.
+    ///
+    /// # Errors
+    ///
+    /// All errors of all texts.
+    pub fn parse<'t>(
+        &self,
+        texts: impl IntoIterator<Item = (&'t str, &'t str)>,
+    ) -> Result<Rules, ConfigErrors> {
+        let source = |(name, text): (&str, &str)| SourceFile { name: name.to_owned(), text: text.to_owned() };
+        let sources = texts.into_iter().map(source).collect();
+        self.rules(&FilesRead { sources, errors: Vec::new() })
+    }
+
+    pub(super) fn rules(&self, read: &FilesRead) -> Result<Rules, ConfigErrors> {
+        let mut errors = read.errors.clone();
+        let compiled = compile(&read.sources, self.merges_domains).unwrap_or_else(|more| {
+            errors.extend(more);
+            Compiled::default()
+        });
+        ConfigErrors::of(errors).map_or(Ok(()), Err)?;
+        let gate_names = compiled.gate_names()?;
+        Ok(Rules(Arc::new(Loaded { compiled, gate_names })))
+    }
+}
+
+/// The files that were read, and the errors of those that could not be.
+#[derive(Clone, PartialEq)]
+pub(super) struct FilesRead {
+    sources: Vec<SourceFile>,
+    errors: Vec<ConfigError>,
+}
+
+impl FilesRead {
+    pub(super) fn new(path: &Path) -> Self {
+        let (mut sources, mut errors) = (Vec::new(), Vec::new());
+        let files = match files(path) {
+            Ok(files) if files.is_empty() => {
+                errors.push(unreadable(path, "no file in this folder ends in .yaml or .yml"));
+                files
+            }
+            Ok(files) => files,
+            Err(error) => {
+                errors.push(unreadable(path, &format!("cannot be read: {error}")));
+                Vec::new()
+            }
+        };
+        for file in files {
+            let name = file.display().to_string();
+            match fs::read(&file).map(String::from_utf8) {
+                Ok(Ok(text)) => sources.push(SourceFile { name, text }),
+                Ok(Err(_)) => errors.push(unreadable(&file, "this file is not UTF-8")),
+                Err(error) => errors.push(unreadable(&file, &format!("cannot be read: {error}"))),
+            }
+        }
+        Self { sources, errors }
+    }
+}
+
+fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
+    if !fs::metadata(path)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let file = entry?.path();
+        let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let is_yaml = file.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+        // `is_dir` follows links.
+        if is_yaml && !is_hidden && !file.is_dir() {
+            files.push(file);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+fn unreadable(path: &Path, why: &str) -> ConfigError {
+    ConfigError::new(&path.display().to_string(), SourceSpan::default(), "", why.to_owned())
+}
+
+/// # Loading rules
+impl Rules {
+    /// Loads the rules of a file or a folder: [`Loader::load`] with the defaults.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Loader::load`].
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
+        Loader::new().load(path)
+    }
+
+    /// Parses rules from one text. Error messages show `name`.
+    ///
+    /// # Errors
+    ///
+    /// All errors of the text.
+    pub fn parse(name: &str, text: &str) -> Result<Self, ConfigErrors> {
+        Loader::new().parse([(name, text)])
+    }
+}
+
+/// # Using rules
+impl Rules {
+    /// Returns the rule that matches a descriptor, if any.
+    #[must_use]
+    pub fn find(&self, domain: &str, descriptor: &Descriptor<'_>) -> Option<&Rule> {
+        self.find_index(domain, descriptor).map(|index| &*self.0.compiled.rules[index])
+    }
+
+    /// Iterates over all rules, in the order of the files.
+    pub fn iter(&self) -> impl Iterator<Item = &Rule> {
+        self.0.compiled.rules.iter().map(|rule| &**rule)
+    }
+
+    pub(super) fn compiled(&self) -> &Compiled {
+        &self.0.compiled
+    }
+
+    pub(super) fn find_index(&self, domain: &str, descriptor: &Descriptor<'_>) -> Option<usize> {
+        self.0.compiled.domains.get(domain)?.top.find(&descriptor.entries)
+    }
+
+    pub(super) fn charges_each(&self, domain: &str) -> bool {
+        self.0.compiled.domains.get(domain).is_some_and(|domain| domain.charges_each)
+    }
+
+    /// Returns how the domain maps a request to descriptors, or `None` if no file has the domain.
+    #[must_use]
+    pub fn mapping(&self, domain: &str) -> Option<&Mapping> {
+        self.0.compiled.domains.get(domain).map(|domain| &domain.mapping)
+    }
+
+    pub(super) fn shared(&self, index: usize) -> &Arc<Rule> {
+        &self.0.compiled.rules[index]
+    }
+
+    pub(super) fn gate_name(&self, index: usize) -> &str {
+        &self.0.gate_names[index]
+    }
+
+    pub(super) fn with_gate_names(&self) -> impl Iterator<Item = (&Rule, &str)> {
+        self.iter().zip(self.0.gate_names.iter().map(|name| &**name))
+    }
+}

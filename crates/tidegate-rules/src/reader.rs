@@ -1,0 +1,235 @@
+//! Reads typed values from YAML nodes. The reader collects errors and continues, so one run reports all of
+//! them.
+
+use std::time::Duration;
+
+use super::config_error::{ConfigError, SourceSpan};
+use super::field_table::FieldTable;
+use super::fields::{TABLES, closest};
+use super::source::SourceFile;
+use super::yaml::{Value, YamlNode};
+
+/// The largest number in a quota.
+const MAX_NUMBER: u64 = 1 << 48;
+
+pub(super) struct Reader<'s> {
+    pub(super) source: &'s SourceFile,
+    pub(super) errors: Vec<ConfigError>,
+}
+
+/// The known fields of a map.
+pub(super) struct Fields<'n> {
+    known: Vec<(&'n str, &'n YamlNode)>,
+    /// Whether the map had other fields too, which are reported as errors.
+    pub(super) has_unknown: bool,
+}
+
+impl<'n> Fields<'n> {
+    /// Returns a field's value. A null value counts as absent.
+    pub(super) fn get(&self, name: &str) -> Option<&'n YamlNode> {
+        let (_, node) = self.known.iter().find(|(field, _)| *field == name)?;
+        (!matches!(node.value, Value::Null)).then_some(*node)
+    }
+
+    pub(super) fn is_null(&self, name: &str) -> bool {
+        self.known.iter().any(|(field, node)| *field == name && matches!(node.value, Value::Null))
+    }
+}
+
+impl Reader<'_> {
+    pub(super) fn error(&mut self, span: SourceSpan, message: impl Into<String>) -> &mut ConfigError {
+        self.errors.push(self.source.error(span, message));
+        let last = self.errors.len() - 1;
+        &mut self.errors[last]
+    }
+
+    /// Returns the fields that `table` lists. Reports all other fields as errors.
+    pub(super) fn map<'n>(&mut self, node: &'n YamlNode, table: &FieldTable) -> Option<Fields<'n>> {
+        let Value::Map(entries) = &node.value else {
+            let fields: Vec<_> = table.fields.iter().map(|field| field.name).collect();
+            let (label, fields) = (table.label, fields.join(", "));
+            let message = format!("{label} must be a map with the fields {fields}, not {}", kind_of(node));
+            self.error(node.span, message);
+            return None;
+        };
+        let mut fields: Vec<(&str, &YamlNode)> = Vec::with_capacity(entries.len());
+        let mut spans: Vec<SourceSpan> = Vec::with_capacity(entries.len());
+        let errors_before = self.errors.len();
+        for (key, value) in entries {
+            let Value::Text(name) = &key.value else {
+                self.error(key.span, format!("a field name must be a string, not {}", kind_of(key)));
+                continue;
+            };
+            if let Some(first) = fields.iter().position(|(field, _)| field == name) {
+                let message = format!("duplicate field `{name}`: the first is on line {}", spans[first].line);
+                self.error(key.span, message).hint("remove one of them");
+            } else if table.fields.iter().any(|field| field.name == name) {
+                fields.push((name, value));
+                spans.push(key.span);
+            } else {
+                self.unknown(name, key.span, table);
+            }
+        }
+        Some(Fields { known: fields, has_unknown: self.errors.len() > errors_before })
+    }
+
+    fn unknown(&mut self, name: &str, span: SourceSpan, table: &FieldTable) {
+        if let Some((_, reason)) = table.unsupported.iter().find(|(field, _)| *field == name) {
+            self.error(span, format!("`{name}` is not supported: {reason}"));
+            return;
+        }
+        let has_field = |other: &&&FieldTable| other.fields.iter().any(|field| field.name == name);
+        let own = table.fields.iter().map(|field| field.name);
+        let hint = match (closest(name, own.clone()), TABLES.iter().find(has_field)) {
+            (_, Some(other)) => format!("it belongs in {}", other.label),
+            (Some(near), None) => format!("did you mean `{near}`?"),
+            (None, None) => format!("known fields: {}", own.collect::<Vec<_>>().join(", ")),
+        };
+        self.error(span, format!("{} has no field `{name}`", table.label)).hint(hint);
+    }
+
+    /// Reads a string. Accepts a number or a Boolean too, as written.
+    pub(super) fn text<'n>(&mut self, name: &str, node: &'n YamlNode) -> Option<&'n str> {
+        match &node.value {
+            Value::Text(text) => Some(text),
+            Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => Some(written),
+            Value::Null | Value::List(_) | Value::Map(_) => {
+                self.error(node.span, format!("`{name}` must be a string, not {}", kind_of(node)));
+                None
+            }
+        }
+    }
+
+    /// Reads a required string and returns it with its position. Reports an error and returns an empty string
+    /// if it is absent.
+    pub(super) fn required<'n>(
+        &mut self,
+        name: &str,
+        fields: &Fields<'n>,
+        map: &YamlNode,
+        table: &FieldTable,
+    ) -> (&'n str, SourceSpan) {
+        let Some(node) = fields.get(name) else {
+            self.error(map.span, format!("{} needs a `{name}`", table.label));
+            return ("", map.span);
+        };
+        let text = self.text(name, node);
+        if text == Some("") {
+            self.error(node.span, format!("the `{name}` is empty"));
+        }
+        (text.unwrap_or_default(), node.span)
+    }
+
+    pub(super) fn flag(&mut self, name: &str, node: Option<&YamlNode>) -> bool {
+        match node.map(|node| (&node.value, node)) {
+            None => false,
+            Some((Value::Bool(flag, _), _)) => *flag,
+            Some((_, node)) => {
+                self.error(node.span, format!("`{name}` must be true or false, not {}", kind_of(node)));
+                false
+            }
+        }
+    }
+
+    /// Reads a whole number from `min` to 2^48.
+    pub(super) fn count(&mut self, name: &str, min: u64, node: &YamlNode) -> Option<u64> {
+        let message = match &node.value {
+            Value::Number(number, _) if (min..=MAX_NUMBER).contains(number) => return Some(*number),
+            Value::Number(number, _) if *number < min => format!("`{name}` must be at least {min}"),
+            Value::Number(..) => format!("`{name}` must be at most 2^48"),
+            Value::Other(written) if written.starts_with('-') => {
+                format!("`{name}` must be at least {min}, not {written}")
+            }
+            _ => format!("`{name}` must be a whole number, not {}", kind_of(node)),
+        };
+        self.error(node.span, message);
+        None
+    }
+
+    /// Reads one of `choices` and returns its index. Ignores case, as Envoy does.
+    pub(super) fn choice(&mut self, name: &str, choices: &[&str], node: &YamlNode) -> Option<usize> {
+        let word = self.text(name, node)?;
+        let found = choices.iter().position(|choice| choice.eq_ignore_ascii_case(word));
+        if found.is_none() {
+            let hint = match closest(word, choices.iter().copied()) {
+                Some(near) => format!("did you mean `{near}`?"),
+                None => format!("expected one of {}", choices.join(", ")),
+            };
+            self.error(node.span, format!("there is no {name} `{word}`")).hint(hint);
+        }
+        found
+    }
+
+    pub(super) fn duration(&mut self, name: &str, node: &YamlNode) -> Option<Duration> {
+        let text = self.text(name, node)?;
+        let duration = parse_duration(text);
+        if duration.is_none() {
+            let hint = "write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w";
+            self.error(node.span, format!("`{name}` must be a duration, not `{text}`")).hint(hint);
+        }
+        duration
+    }
+
+    pub(super) fn list<'n>(&mut self, name: &str, node: Option<&'n YamlNode>) -> &'n [YamlNode] {
+        match node.map(|node| (&node.value, node)) {
+            None => &[],
+            Some((Value::List(items), _)) => items,
+            Some((_, node)) => {
+                let message = format!("`{name}` must be a list, not {}", kind_of(node));
+                self.error(node.span, message).hint("begin each item with `- `");
+                &[]
+            }
+        }
+    }
+}
+
+/// Parses numbers with units, such as `1h30m`. Each unit may occur once, the longest first.
+fn parse_duration(text: &str) -> Option<Duration> {
+    const UNITS: [(&str, u64); 6] =
+        [("w", 604_800_000), ("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1)];
+    let (mut rest, mut millis, mut previous_unit) = (text, 0_u64, u64::MAX);
+    while !rest.is_empty() {
+        let digits = rest.find(|letter: char| !letter.is_ascii_digit())?;
+        let number: u64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let letters = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
+        let (_, unit) = UNITS.into_iter().find(|(name, _)| *name == &rest[..letters])?;
+        if unit >= previous_unit {
+            return None;
+        }
+        previous_unit = unit;
+        millis = millis.checked_add(number.checked_mul(unit)?)?;
+        rest = &rest[letters..];
+    }
+    (millis > 0).then(|| Duration::from_millis(millis))
+}
+
+fn kind_of(node: &YamlNode) -> String {
+    match &node.value {
+        Value::Null => "an empty value".to_owned(),
+        Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => {
+            format!("`{written}`")
+        }
+        Value::Text(text) => format!("the string `{text}`"),
+        Value::List(_) => "a list".to_owned(),
+        Value::Map(_) => "a map".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_numbers_with_units() {
+        let ms = Duration::from_millis;
+        for (text, expected) in [("500ms", ms(500)), ("90s", ms(90_000)), ("15m", ms(900_000))] {
+            assert_eq!(parse_duration(text), Some(expected));
+        }
+        assert_eq!(parse_duration("1h30m"), Some(ms(5_400_000)));
+        assert_eq!(parse_duration("1w2d"), Some(ms(777_600_000)));
+        for text in ["", "0s", "15", "m", "1m1h", "1m1m", "1.5h", "-1s", "1 m", "99999999999999999999s"] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Hot reload of rule files.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use tidegate::{Error, Limiter};
+
+use super::limiter::RulesLimiter;
+use super::load::{FilesRead, Loader, Rules};
+
+/// The time between two readings of the files. A change takes effect once two readings in a row are equal, so
+/// that a partly written file, or two versions of files that are swapped together, rarely or never does.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Rules on a limiter that reload when their files change, from [`Loader::watch`].
+///
+/// Cheap to clone. Watching ends when the last clone is dropped. A [`RulesLimiter`] converts to this type;
+/// its rules never change.
+///
+/// A change takes effect within a second, by whichever method it is made: an edit, a rename, or a replaced
+/// link (Kubernetes swaps the files of a ConfigMap this way). If any file has an error, all rules stay as
+/// they were, and the limiter's [`Observer::reloaded`](tidegate::Observer::reloaded) is notified. Counts, and
+/// the leases of unchanged rules, are kept: see the [module](super#counts-when-rules-change).
+///
+/// A file that is written in place and slowly can be read partly written. To avoid this, write a new file and
+/// rename it.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), tidegate::Error> {
+/// use tidegate::Limiter;
+/// use tidegate_rules::{Descriptor, Loader};
+///
+/// let limiter = Limiter::open("redis://127.0.0.1:6379")?;
+/// let watched = Loader::new().watch("/etc/tidegate/rules", &limiter)?;
+///
+/// // For each request:
+/// let decision = watched.limits().check("auth", &[Descriptor::from([("user", "ada")])]).await?;
+/// # let _ = decision; Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct ReloadingRules {
+    shared: Arc<ReloadInner>,
+    _watcher: Option<Arc<WatcherThread>>,
+}
+
+struct ReloadInner {
+    limits: ArcSwap<RulesLimiter>,
+    /// The conditions of the rules' users. Locked while new rules are applied, so that no condition is added
+    /// between the validation and the swap.
+    needs: Mutex<Vec<Weak<Need>>>,
+}
+
+/// A condition that new rules must satisfy, set by a user of the rules such as an HTTP layer.
+pub type Need = dyn Fn(&Rules) -> Result<(), Error> + Send + Sync;
+
+/// The thread that watches the files. Drop wakes it, so that it can exit.
+#[derive(Debug)]
+struct WatcherThread {
+    thread: Thread,
+}
+
+impl ReloadingRules {
+    /// Returns the current rules. Call this once per request. A check in progress is decided by the rules it
+    /// started with.
+    #[must_use]
+    pub fn limits(&self) -> RulesLimiter {
+        RulesLimiter::clone(&self.shared.limits.load())
+    }
+
+    /// Adds a condition: reloads apply only rules that satisfy it. It ends when the last `Arc` of it is
+    /// dropped.
+    ///
+    /// # Errors
+    ///
+    /// If the current rules do not satisfy the condition.
+    pub fn require(&self, need: &Arc<Need>) -> Result<(), Error> {
+        let mut needs = self.shared.lock_needs();
+        need(self.shared.limits.load().rules())?;
+        needs.push(Arc::downgrade(need));
+        Ok(())
+    }
+}
+
+impl From<&Self> for ReloadingRules {
+    fn from(watched: &Self) -> Self {
+        watched.clone()
+    }
+}
+
+impl From<RulesLimiter> for ReloadingRules {
+    fn from(limits: RulesLimiter) -> Self {
+        Self { shared: Arc::new(ReloadInner::new(limits)), _watcher: None }
+    }
+}
+
+impl ReloadInner {
+    /// Locks the conditions. Ignores poisoning: a condition that panics must not make later reloads panic.
+    fn lock_needs(&self) -> MutexGuard<'_, Vec<Weak<Need>>> {
+        self.needs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new(limits: RulesLimiter) -> Self {
+        Self { limits: ArcSwap::from_pointee(limits), needs: Mutex::default() }
+    }
+
+    /// Applies the rules if they satisfy all conditions, and returns their number.
+    fn apply(&self, rules: &Rules) -> Result<usize, Error> {
+        let mut needs = self.lock_needs();
+        needs.retain(|need| need.strong_count() > 0);
+        needs.iter().filter_map(Weak::upgrade).try_for_each(|need| need(rules))?;
+        let limits = self.limits.load().rebind(rules);
+        self.limits.store(Arc::new(limits));
+        Ok(rules.iter().count())
+    }
+}
+
+impl std::fmt::Debug for ReloadInner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReloadInner").field("limits", &self.limits).finish_non_exhaustive()
+    }
+}
+
+impl Drop for WatcherThread {
+    fn drop(&mut self) {
+        self.thread.unpark();
+    }
+}
+
+impl Loader {
+    /// Loads the rules of a file or a folder, as [`load`](Self::load) does, and watches it for changes.
+    ///
+    /// A thread reads the files 20 times a second. It does not depend on change notifications, which some file
+    /// systems do not send, nor on modification times, which some record in whole seconds.
+    ///
+    /// # Errors
+    ///
+    /// All errors of all files, as one error for which [`Error::is_config`] is true. Also if the thread
+    /// cannot be started.
+    pub fn watch(&self, path: impl AsRef<Path>, limiter: &Limiter) -> Result<ReloadingRules, Error> {
+        let path = path.as_ref().to_owned();
+        let loaded = FilesRead::new(&path);
+        let limits = self.rules(&loaded)?.bind(limiter);
+        if let Some(observer) = limiter.observer() {
+            observer.loaded(limits.rules().iter().count());
+        }
+        let shared = Arc::new(ReloadInner::new(limits));
+        let watcher =
+            Watcher { loader: self.clone(), path, limiter: limiter.clone(), shared: Arc::downgrade(&shared) };
+        let thread = thread::Builder::new().name("tidegate-rules".to_owned());
+        let thread = thread
+            .spawn(move || watcher.run(loaded))
+            .map_err(|error| Error::config(format!("cannot start the rules watcher thread: {error}")))?;
+        let watcher = WatcherThread { thread: thread.thread().clone() };
+        Ok(ReloadingRules { shared, _watcher: Some(Arc::new(watcher)) })
+    }
+}
+
+struct Watcher {
+    loader: Loader,
+    path: PathBuf,
+    limiter: Limiter,
+    /// Fails to upgrade once the last `ReloadingRules` is dropped.
+    shared: Weak<ReloadInner>,
+}
+
+impl Watcher {
+    fn run(self, mut loaded: FilesRead) {
+        let mut last = FilesRead::new(&self.path);
+        while self.shared.strong_count() > 0 {
+            thread::park_timeout(POLL_INTERVAL);
+            let now = FilesRead::new(&self.path);
+            if now == last && now != loaded {
+                self.reload(&now);
+                loaded = FilesRead::clone(&now);
+            }
+            last = now;
+        }
+    }
+
+    fn reload(&self, read: &FilesRead) {
+        let Some(shared) = self.shared.upgrade() else { return };
+        let rules = self.loader.rules(read).map_err(Error::from);
+        let applied = rules.and_then(|rules| shared.apply(&rules));
+        if let Some(observer) = self.limiter.observer() {
+            observer.reloaded(applied.as_ref().copied());
+        }
+    }
+}

@@ -1,0 +1,291 @@
+//! A rule: its position in the file, its limit, and the name and keys of its counts.
+
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sha2::{Digest, Sha256};
+use tidegate::{Lease, OnFailure, Quota};
+
+use super::descriptor::Descriptor;
+
+/// The maximum length of a gate name in bytes.
+const MAX_NAME_BYTES: usize = 64;
+
+/// The settings of a file for the descriptors that end at one entry.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    pub(super) domain: Box<str>,
+    pub(super) steps: Box<[Step]>,
+    pub(super) settings: LimitSettings,
+    pub(super) shadow: bool,
+    pub(super) detailed_metric: bool,
+    pub(super) file: Arc<str>,
+    pub(super) line: usize,
+    path: Arc<str>,
+}
+
+/// The settings in a rule's `rate_limit`.
+#[derive(Clone, Debug)]
+pub(super) struct LimitSettings {
+    pub(super) name: Option<Arc<str>>,
+    pub(super) replaces: Vec<String>,
+    pub(super) limit: Limit,
+    pub(super) tiers: Vec<(String, Limit)>,
+    pub(super) cost: u64,
+    pub(super) on_failure: Option<OnFailure>,
+    pub(super) lease: Option<Lease>,
+}
+
+/// The number of requests that a rule admits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Every request.
+    Unlimited,
+    /// No request. The duration is the retry time to report: one window.
+    DenyAll(Duration),
+    /// As many as this quota.
+    Quota(Quota),
+}
+
+/// An entry that a descriptor must have.
+#[derive(Clone, Debug)]
+pub(super) struct Step {
+    pub(super) key: Box<str>,
+    pub(super) pattern: Pattern,
+    pub(super) value_to_metric: bool,
+    pub(super) share_threshold: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Pattern {
+    Exact(Box<str>),
+    /// The text before the `*`.
+    Prefix(Box<str>),
+    Any,
+}
+
+impl Pattern {
+    pub(super) fn new(value: &str) -> Self {
+        match value.strip_suffix('*') {
+            _ if value.is_empty() => Self::Any,
+            Some(prefix) => Self::Prefix(prefix.into()),
+            None => Self::Exact(value.into()),
+        }
+    }
+
+    /// Appends the pattern as shown in a path: `_login`, `_api*`, or nothing.
+    fn append(&self, out: &mut String) {
+        // Writing to a String cannot fail.
+        let _ = match self {
+            Self::Exact(value) => write!(out, "_{value}"),
+            Self::Prefix(prefix) => write!(out, "_{prefix}*"),
+            Self::Any => Ok(()),
+        };
+    }
+}
+
+/// # Properties
+impl Rule {
+    /// Returns the path of the rule, in the format of Envoy's service: `auth.auth_type_login`,
+    /// `messaging.message_type_marketing.to_number`.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Returns the `name` of the `rate_limit`, if it has one.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.settings.name.as_deref()
+    }
+
+    /// Returns the name shown to clients: the rule's name, or its path.
+    #[must_use]
+    pub fn shown(&self) -> &Arc<str> {
+        self.settings.name.as_ref().unwrap_or(&self.path)
+    }
+
+    /// Returns the limit of a tier. For a tier that the rule does not name, and for `None`, it is the limit of
+    /// all others.
+    #[must_use]
+    pub fn limit(&self, tier: Option<&str>) -> Limit {
+        self.limit_with_index(tier).1
+    }
+
+    /// Returns the quota of requests without a tier; `None` if the rule is unlimited or denies everything.
+    #[must_use]
+    pub const fn quota(&self) -> Option<Quota> {
+        match self.settings.limit {
+            Limit::Quota(quota) => Some(quota),
+            Limit::Unlimited | Limit::DenyAll(_) => None,
+        }
+    }
+
+    /// Returns whether the rule admits everything.
+    #[must_use]
+    pub const fn is_unlimited(&self) -> bool {
+        matches!(self.settings.limit, Limit::Unlimited)
+    }
+
+    /// Returns whether the rule is in shadow mode: it decides and counts, but never denies.
+    #[must_use]
+    pub const fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    /// Returns the file and line of the rule's `key`.
+    #[must_use]
+    pub fn origin(&self) -> (&str, usize) {
+        (&self.file, self.line)
+    }
+
+    /// Returns the name of the gate that counts for the rule.
+    ///
+    /// The name depends only on the domain and on the keys and values of the rule's path. Counts are kept
+    /// when anything else in the file changes. The name is plain, such as `auth.auth_type-login`, if these
+    /// parts are short and contain only `a-z0-9_`. Otherwise it is a sanitized prefix of them and a hash.
+    #[must_use]
+    pub fn gate_name(&self) -> String {
+        let name = self.steps.iter().fold(self.domain.to_string(), |mut name, step| {
+            name = name + "." + &step.key;
+            match &step.pattern {
+                Pattern::Exact(value) => name + "-" + value,
+                Pattern::Prefix(prefix) => name + "-" + prefix,
+                Pattern::Any => name,
+            }
+        });
+        match self.is_unambiguous() && name.len() <= MAX_NAME_BYTES {
+            true => name,
+            false => self.hashed(&name),
+        }
+    }
+
+    /// Returns whether the plain name determines the parts: no part contains the separator that follows it,
+    /// and none looks like the start of a hash.
+    fn is_unambiguous(&self) -> bool {
+        let is_plain = |text: &str, more: &str| {
+            let is_allowed =
+                |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_') || more.contains(byte as char);
+            !text.is_empty() && text.bytes().all(is_allowed)
+        };
+        let is_plain_step = |step: &Step| {
+            is_plain(&step.key, "")
+                && match &step.pattern {
+                    Pattern::Exact(value) => is_plain(value, "-"),
+                    Pattern::Prefix(_) => false,
+                    Pattern::Any => true,
+                }
+        };
+        is_plain(&self.domain, "-") && self.steps.iter().all(is_plain_step)
+    }
+
+    /// Returns a name with a hash of all parts after `.-`. No plain name contains `.-`, because no key is
+    /// empty.
+    fn hashed(&self, name: &str) -> String {
+        let mut hash = Sha256::new();
+        let mut add = |kind: u8, text: &str| {
+            hash.update([kind]);
+            hash.update((text.len() as u64).to_le_bytes());
+            hash.update(text);
+        };
+        add(0, &self.domain);
+        for step in &self.steps {
+            add(1, &step.key);
+            match &step.pattern {
+                Pattern::Exact(value) => add(2, value),
+                Pattern::Prefix(prefix) => add(3, prefix),
+                Pattern::Any => {}
+            }
+        }
+        let mut out: String = name
+            .chars()
+            .take(MAX_NAME_BYTES - 22)
+            .map(|letter| match letter.to_ascii_lowercase() {
+                letter @ ('a'..='z' | '0'..='9' | '_' | '-' | '.') => letter,
+                _ => '_',
+            })
+            .collect();
+        out.push_str(".-");
+        for byte in &hash.finalize()[..10] {
+            let _ = write!(out, "{byte:02x}");
+        }
+        out
+    }
+}
+
+/// # Per request
+impl Rule {
+    pub(super) fn new(
+        domain: &str,
+        steps: &[Step],
+        settings: LimitSettings,
+        (shadow, detailed_metric): (bool, bool),
+        (file, line): (Arc<str>, usize),
+    ) -> Self {
+        let mut path = domain.to_owned();
+        for step in steps {
+            path.push('.');
+            path.push_str(&step.key);
+            step.pattern.append(&mut path);
+        }
+        let (domain, steps, path) = (domain.into(), steps.into(), path.into());
+        Self { domain, steps, settings, shadow, detailed_metric, file, line, path }
+    }
+
+    /// Returns the limit for a tier and its index in the rule's gates. Index 0 is for requests without a
+    /// known tier.
+    pub(super) fn limit_with_index(&self, tier: Option<&str>) -> (usize, Limit) {
+        let found = tier.and_then(|tier| self.settings.tiers.iter().position(|(name, _)| name == tier));
+        found.map_or((0, self.settings.limit), |at| (at + 1, self.settings.tiers[at].1))
+    }
+
+    /// Returns the key of the count: the values that the rule leaves open. Two descriptors of one rule have
+    /// the same key only if they share a count, so the key escapes the separator `|`.
+    pub(super) fn key(&self, descriptor: &Descriptor<'_>) -> Vec<u8> {
+        let is_open = |step: &Step| !matches!(step.pattern, Pattern::Exact(_)) && !step.share_threshold;
+        let open = self.steps.iter().zip(&descriptor.entries).filter(|(step, _)| is_open(step));
+        let mut values = open.map(|(_, (_, value))| &**value);
+        let Some(first) = values.next() else { return Vec::new() };
+        let Some(second) = values.next() else { return first.to_vec() };
+        let mut key = Vec::new();
+        let mut append = |value: &[u8]| {
+            for &byte in value {
+                if matches!(byte, b'|' | b'\\') {
+                    key.push(b'\\');
+                }
+                key.push(byte);
+            }
+            key.push(b'|');
+        };
+        append(first);
+        append(second);
+        values.for_each(append);
+        key.pop();
+        key
+    }
+
+    /// Returns the name for metrics, if it differs from the path.
+    pub(super) fn metric(&self, descriptor: &Descriptor<'_>) -> Option<String> {
+        let shows_value = |step: &Step| match (&step.pattern, step.share_threshold) {
+            (Pattern::Exact(_), _) | (_, true) => false,
+            (_, false) => self.detailed_metric || step.value_to_metric,
+        };
+        if !self.steps.iter().any(shows_value) {
+            return None;
+        }
+        let mut name = self.domain.to_string();
+        for (step, (_, value)) in self.steps.iter().zip(&descriptor.entries) {
+            name.push('.');
+            name.push_str(&step.key);
+            match shows_value(step) {
+                true if value.is_empty() => {}
+                true => {
+                    let _ = write!(name, "_{}", String::from_utf8_lossy(value));
+                }
+                false => step.pattern.append(&mut name),
+            }
+        }
+        Some(name)
+    }
+}

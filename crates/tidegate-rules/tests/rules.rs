@@ -1,0 +1,13 @@
+//! Rules loaded from files.
+
+mod beyond;
+
+mod cluster;
+mod config_errors;
+mod examples;
+mod loading;
+mod matching;
+mod reloaded_gates;
+mod reloading;
+#[cfg(target_os = "linux")] // reads /proc
+mod under_load;

@@ -1,0 +1,230 @@
+//! Settings that Envoy's format does not have, and the names of counts.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use tidegate::{Limiter, ManualClock, OnFailure, Source, Stub};
+use tidegate_rules::{Descriptor, RuleResult, Rules, RulesLimiter};
+
+use crate::support::fixture::builder_as_is;
+use crate::support::world::{START, World};
+
+/// Returns rules of the domain `d` for the key `k`, with these fields in the `rate_limit`.
+fn rules(rate_limit: &str) -> Rules {
+    Rules::parse(
+        "d.yaml",
+        &format!("domain: d\ndescriptors:\n  - key: k\n    rate_limit: {{ {rate_limit} }}\n"),
+    )
+    .unwrap()
+}
+
+fn quota(rate_limit: &str) -> String {
+    rules(rate_limit).iter().next().unwrap().quota().unwrap().to_string()
+}
+
+async fn passes(limits: &RulesLimiter, descriptor: &Descriptor<'_>, checks: usize) -> usize {
+    let mut allowed = 0;
+    for _ in 0..checks {
+        allowed +=
+            usize::from(limits.check("d", std::slice::from_ref(descriptor)).await.unwrap().is_allowed());
+    }
+    allowed
+}
+
+#[test]
+fn rule_can_select_each_algorithm() {
+    for (rate_limit, expected) in [
+        ("unit: minute, requests_per_unit: 5", "fixed_window 5 in 60s by the clock"),
+        ("every: 15m, requests_per_unit: 5", "fixed_window 5 in 900s by the clock"),
+        ("every: 1s, requests_per_unit: 5, algorithm: token_bucket", "token_bucket 5, refilled 5/s"),
+        (
+            "unit: second, requests_per_unit: 5, algorithm: token_bucket, burst: 9",
+            "token_bucket 9, refilled 5/s",
+        ),
+        (
+            "unit: minute, requests_per_unit: 5, algorithm: leaky_bucket, burst: 2",
+            "leaky_bucket 2, drained 5/min",
+        ),
+        ("unit: hour, requests_per_unit: 5, algorithm: sliding_log", "sliding_log 5 in 3600s"),
+        ("unit: hour, requests_per_unit: 5, algorithm: sliding_counter", "sliding_counter 5 in 3600s"),
+    ] {
+        assert_eq!(quota(rate_limit), expected);
+    }
+}
+
+#[tokio::test]
+async fn cost_is_charged_for_each_hit() {
+    let limits = rules("unit: hour, requests_per_unit: 10, cost: 3").bind(&Limiter::in_memory());
+    let decision = limits.check("d", &[Descriptor::from([("k", "v")]).hits(2)]).await.unwrap();
+    assert_eq!(decision.binding().unwrap().decision().unwrap().remaining(), 4);
+    let decision = limits.check("d", &[Descriptor::from([("k", "v")]).hits(0)]).await.unwrap();
+    assert_eq!(decision.binding().unwrap().decision().unwrap().remaining(), 4);
+    assert!(
+        limits.check("d", &[Descriptor::from([("k", "v")]).hits(4)]).await.unwrap_err().is_over_capacity()
+    );
+}
+
+#[tokio::test]
+async fn changing_the_tier_keeps_the_count() {
+    let limits = rules(
+        "unit: hour, requests_per_unit: 2, tiers: { pro: { requests_per_unit: 5 }, staff: { unlimited: true }, none: { requests_per_unit: 0 } }",
+    );
+    let limits = limits.bind(&Limiter::in_memory_with(ManualClock::at(START)));
+    let ada = Descriptor::from([("k", "ada")]);
+    assert_eq!(passes(&limits, &ada, 3).await, 2);
+    assert_eq!(passes(&limits, &ada.clone().tier("pro"), 9).await, 3);
+    assert_eq!(passes(&limits, &ada.clone().tier("staff"), 9).await, 9);
+    assert_eq!(passes(&limits, &ada.clone().tier("none"), 9).await, 0);
+    assert_eq!(passes(&limits, &ada.tier("another"), 9).await, 0);
+}
+
+#[tokio::test]
+async fn rule_can_set_its_own_failure_policy() {
+    let limiter = builder_as_is("redis://127.0.0.1:1").on_failure(OnFailure::Error).build().unwrap();
+    for (policy, expected) in
+        [("open", Some((true, Source::Open))), ("closed", Some((false, Source::Closed))), ("error", None)]
+    {
+        let limits = rules(&format!("unit: hour, requests_per_unit: 2, on_failure: {policy}")).bind(&limiter);
+        let decision = limits.check("d", &[Descriptor::from([("k", "v")])]).await;
+        let actual = decision.ok().map(|decision| {
+            let decision = decision.outcomes()[0].decision().unwrap();
+            (decision.is_allowed(), decision.source())
+        });
+        assert_eq!(actual, expected, "{policy}");
+    }
+}
+
+#[tokio::test]
+async fn rule_in_shadow_mode_never_fails_a_request() {
+    let text = "domain: d\ndescriptors: [{ key: k, shadow_mode: true, rate_limit: { unit: hour, requests_per_unit: 2 } }]";
+    let limiter = Limiter::stub(Stub::Fail);
+    let limits = Rules::parse("d.yaml", text).unwrap().bind(&limiter);
+    let decision = limits.check("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
+    assert!(decision.is_allowed() && decision.binding().is_none());
+    assert_eq!(decision.outcomes()[0].decision().unwrap().source(), Source::Open);
+
+    limiter.shutdown().await;
+    let decision = limits.check("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
+    assert!(decision.is_allowed() && decision.binding().is_none());
+    assert_eq!(*decision.outcomes()[0].result(), RuleResult::Unanswered);
+}
+
+#[tokio::test]
+async fn rule_can_lease() {
+    let limits = rules("unit: hour, requests_per_unit: 1000, lease: { max_units: 100, hold: 1m }");
+    let world = World::redis();
+    let limits = limits.bind(&world.limiter);
+    let mut is_leased = false;
+    for _ in 0..900 {
+        let decision = limits.check("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
+        is_leased |= decision.binding().unwrap().decision().unwrap().source() == Source::Lease;
+    }
+    assert!(is_leased);
+}
+
+#[tokio::test]
+async fn denied_request_charges_no_rule_and_reports_the_binding_rule() {
+    let text = "
+domain: d
+descriptors:
+  - { key: user, rate_limit: { unit: hour, requests_per_unit: 3 } }
+  - { key: all, rate_limit: { unit: minute, requests_per_unit: 1 } }
+";
+    let world = World::redis();
+    let limits = Rules::parse("d.yaml", text).unwrap().bind(&world.limiter);
+    let both = [Descriptor::from([("user", "ada")]), Descriptor::from([("all", "")])];
+    assert!(limits.check("d", &both).await.unwrap().is_allowed());
+    for _ in 0..5 {
+        let decision = limits.check("d", &both).await.unwrap();
+        assert!(!decision.is_allowed());
+        assert_eq!(decision.retry_after(), Duration::from_secs(60));
+        assert_eq!(decision.binding().unwrap().rule().unwrap().path(), "d.all");
+    }
+    assert_eq!(passes(&limits, &both[0], 9).await, 2);
+}
+
+#[test]
+fn gate_name_follows_from_the_path_to_its_rule() {
+    let text = "
+domain: auth
+descriptors:
+  - key: auth_type
+    value: login
+    rate_limit: { unit: day, requests_per_unit: 1 }
+    descriptors:
+      - { key: user, rate_limit: { unit: day, requests_per_unit: 1 } }
+      - { key: user, value: 'Ada*', rate_limit: { unit: day, requests_per_unit: 1 } }
+";
+    let rules = Rules::parse("auth.yaml", text).unwrap();
+    let names: Vec<_> = rules.iter().map(|rule| (rule.path().to_owned(), rule.gate_name())).collect();
+    assert_eq!(names[0], ("auth.auth_type_login".to_owned(), "auth.auth_type-login".to_owned()));
+    assert_eq!(names[1], ("auth.auth_type_login.user".to_owned(), "auth.auth_type-login.user".to_owned()));
+    assert_eq!(names[2].0, "auth.auth_type_login.user_Ada*");
+    assert!(names[2].1.starts_with("auth.auth_type-login.user-ada.-"), "{}", names[2].1);
+}
+
+#[test]
+fn different_rules_have_different_gate_names() {
+    let parts = ["a", "b", "a-b", "a_b", "a.b", "A", "ä", "a*", "-", ".", "a.-b", ".-", "_", "b-"];
+    let long = "l".repeat(70);
+    let mut names = HashSet::new();
+    let mut count = 0;
+    for domain in ["a", "a-b", "a.b", "a_b", &long] {
+        for key in parts {
+            for value in parts.iter().copied().chain(["", "*", &long]) {
+                if key.ends_with('*') && value.is_empty() {
+                    continue;
+                }
+                for below in
+                    ["", "\n    descriptors: [{ key: x, rate_limit: { unit: day, requests_per_unit: 1 } }]"]
+                {
+                    let limit = if below.is_empty() {
+                        "\n    rate_limit: { unit: day, requests_per_unit: 1 }"
+                    } else {
+                        ""
+                    };
+                    let text = format!(
+                        "domain: '{domain}'\ndescriptors:\n  - key: '{key}'\n    value: '{value}'{limit}{below}\n"
+                    );
+                    for rule in Rules::parse("x", &text).unwrap().iter() {
+                        let name = rule.gate_name();
+                        assert!(
+                            Limiter::in_memory().try_gate(&name, rule.quota().unwrap()).is_ok(),
+                            "{name}"
+                        );
+                        assert!(names.insert(name.clone()), "{name}: {text}");
+                        count += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(count > 2_000, "{count}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// With a limit of 1, the second check passes only if its key differs from the first.
+    #[test]
+    fn descriptors_share_a_count_only_if_they_are_equal(
+        a in proptest::collection::vec(proptest::collection::vec(proptest::sample::select(vec![b'|', b'\\', b'a', 0, 0xff]), 0..4), 3),
+        b in proptest::collection::vec(proptest::collection::vec(proptest::sample::select(vec![b'|', b'\\', b'a', 0, 0xff]), 0..4), 3),
+    ) {
+        let text = "domain: d\ndescriptors: [{ key: x, descriptors: [{ key: y, descriptors: [{ key: z, rate_limit: { unit: day, requests_per_unit: 1 } }] }] }]";
+        let limits = Rules::parse("d.yaml", text).unwrap().bind(&Limiter::in_memory_with(ManualClock::at(START)));
+        let descriptor = |values: &[Vec<u8>]| {
+            let [x, y, z] = [0, 1, 2].map(|at| values[at].clone());
+            [x, y, z]
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+        let check = |values: &[Vec<u8>]| {
+            let [x, y, z] = descriptor(values);
+            let descriptor = Descriptor::new().entry("x", &x).entry("y", &y).entry("z", &z);
+            runtime.block_on(limits.check("d", &[descriptor])).unwrap().is_allowed()
+        };
+        prop_assert!(check(&a));
+        prop_assert_eq!(check(&b), a != b);
+    }
+}

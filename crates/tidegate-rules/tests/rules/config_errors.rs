@@ -1,0 +1,405 @@
+//! Errors in rule files are all reported, each with its position.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+
+use tidegate::Error;
+use tidegate_rules::{ConfigError, ConfigErrors, Loader, Rules};
+
+/// Each file in `fixtures/mistakes` and its errors: line, column and message, and after ` = ` the hint.
+const EXPECTED: &[(&str, &[&str])] = &[
+    ("broken-number", &["6:26 `requests_per_unit` must be a whole number, not `1.5`"]),
+    (
+        "bucket-too-slow",
+        &[
+            "6:26 token_bucket of 1 in 31536000s: this rate needs more than 2^48 us (8.9 years) to fill the capacity: raise the rate or lower the capacity",
+        ],
+    ),
+    (
+        "burst-of-a-window",
+        &[
+            "7:14 a fixed_window has no `burst`: the whole limit can be used at once = remove it, or add `algorithm: token_bucket`",
+        ],
+    ),
+    ("cost-above-the-limit", &["6:26 a cost of 6 can never pass a limit of 5"]),
+    (
+        "descriptors-that-are-no-list",
+        &["3:3 `descriptors` must be a list, not a map = begin each item with `- `"],
+    ),
+    (
+        "domain-twice",
+        &[
+            "3:9 duplicate domain `auth`: first defined at domain-twice.yaml:1 = put all its rules into one document",
+        ],
+    ),
+    ("duplicate-field", &["7:7 duplicate field `unit`: the first is on line 5 = remove one of them"]),
+    (
+        "duration-that-is-none",
+        &[
+            "5:14 `every` must be a duration, not `15 minutes` = write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w",
+        ],
+    ),
+    ("empty-domain", &["1:9 the `domain` is empty"]),
+    ("empty-key", &["3:10 the `key` is empty"]),
+    ("empty", &["0:0 this file contains no rules"]),
+    ("every-beside-unit", &["6:14 `every` cannot be combined with `unit` = remove one of them"]),
+    ("field-in-the-wrong-map", &["7:7 a rate_limit has no field `shadow_mode` = it belongs in a descriptor"]),
+    (
+        "field-that-nobody-knows",
+        &[
+            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, algorithm, burst, cost, on_failure, lease, tiers",
+        ],
+    ),
+    ("flag-that-is-no-flag", &["4:18 `shadow_mode` must be true or false, not the string `perhaps`"]),
+    (
+        "lease-of-a-leaky-bucket",
+        &[
+            "8:14 a leaky bucket cannot be leased, since each check has a place in its queue: use it without `leased`, or a token bucket",
+        ],
+    ),
+    ("letters-that-are-not-ascii", &["5:25 there is no unit `minüte` = did you mean `minute`?"]),
+    (
+        "many-mistakes",
+        &[
+            "2:9 there is no charge `maybe` = expected one of all, each",
+            "5:25 there is no unit `minutes` = did you mean `minute`?",
+            "5:53 `requests_per_unit` must be at least 0, not -1",
+            "7:9 a descriptor needs a `key`",
+            "9:21 a rate_limit needs `requests_per_unit` = 0 denies all requests; `unlimited: true` admits all of them",
+            "10:5 a descriptor has no field `kee` = did you mean `key`?",
+            "10:5 a descriptor needs a `key`",
+        ],
+    ),
+    (
+        "descriptor-beside-its-action",
+        &[
+            "4:9 an action has no field `header_name` = it belongs in a request_headers",
+            "5:9 an action has no field `descriptor_key` = it belongs in a request_headers",
+            "7:5 a descriptor has no field `actions` = it belongs in an entry of `rate_limits`",
+            "7:5 a descriptor needs a `key`",
+        ],
+    ),
+    (
+        "mapping-envoy-fields",
+        &[
+            "3:5 `stage` is not supported: tidegate has no filter stages: remove it",
+            "4:5 `disable_key` is not supported: tidegate does not read Envoy's runtime: remove the entry from the file instead",
+            "5:5 `limit` is not supported: define limits in `descriptors` only",
+            "6:5 `hits_addend` is not supported: set the cost of a request with the layer's `cost` or the rule's `cost`",
+            "7:5 `apply_on_stream_done` is not supported: use the layer's `charge` to charge by the response",
+            "9:9 `source_cluster` is not supported: tidegate does not know Envoy's clusters: use generic_key",
+            "10:9 `destination_cluster` is not supported: tidegate does not know Envoy's clusters: use generic_key",
+            "11:9 `metadata` is not supported: tidegate does not read Envoy's metadata: use extension",
+            "12:9 `dynamic_metadata` is not supported: tidegate does not read Envoy's metadata: use extension",
+            "13:34 `typed_config` is not supported: tidegate does not load Envoy's extensions: the service provides values by name",
+        ],
+    ),
+    (
+        "mapping-generic-key-without-a-value",
+        &[
+            "4:22 a generic_key needs a `descriptor_value`",
+            "5:24 a generic_key has no field `value` = it belongs in a descriptor",
+            "5:52 the `descriptor_value` is empty",
+        ],
+    ),
+    (
+        "mapping-header-names",
+        &[
+            "4:41 `:scheme` is not a valid header name = use an HTTP token, or one of :authority, :method, :path",
+            "5:41 `:methd` is not a valid header name = did you mean `:method`?",
+            "6:41 `x key` is not a valid header name = use an HTTP token, or one of :authority, :method, :path",
+            "7:26 a request_headers needs a `descriptor_key`",
+            "8:26 a request_headers needs a `header_name`",
+            "9:22 `a/b` is not a valid header name = use an HTTP token, or one of :authority, :method, :path",
+        ],
+    ),
+    (
+        "mapping-matchers",
+        &[
+            "4:29 a header_value_match needs `headers`",
+            "8:26 `exact_match` is not supported: Envoy has deprecated it: write `string_match: { exact: … }`",
+            "9:26 `safe_regex_match` is not supported: tidegate has no regular expressions: use prefix, suffix or contains",
+            "10:42 `safe_regex` is not supported: tidegate has no regular expressions: use prefix, suffix or contains",
+            "11:60 `prefix` cannot be combined with `exact` in a string_match = remove one of them",
+            "12:40 a string_match is incomplete = add one of exact, prefix, suffix, contains",
+            "13:52 an empty `contains` matches every value = use `present_match`",
+            "14:69 `present_match` cannot be combined with `string_match` = remove one of them",
+            "15:15 a header to match needs a `name`",
+        ],
+    ),
+    (
+        "mapping-no-actions",
+        &[
+            "3:5 an entry of `rate_limits` needs `actions` = begin each action with `- `",
+            "4:5 an entry of `rate_limits` needs `actions` = begin each action with `- `",
+        ],
+    ),
+    (
+        "mapping-prefix-too-long",
+        &["4:54 `v4_prefix_mask_len` must be at most 32", "4:78 `v6_prefix_mask_len` must be at most 128"],
+    ),
+    (
+        "mapping-unknown-action",
+        &[
+            "4:9 an action has no field `remote_adress` = did you mean `remote_address`?",
+            "5:9 an action is incomplete = write `remote_address: {}`",
+            "6:9 an action is incomplete = add one of remote_address, masked_remote_address, request_headers, query_parameters, generic_key, header_value_match, query_parameter_value_match, method, path, path_template, extension",
+            "8:17 `method` cannot be combined with `remote_address` in an action = remove one of them",
+            "9:9 an action must be a map with the fields remote_address, masked_remote_address, request_headers, query_parameters, generic_key, header_value_match, query_parameter_value_match, method, path, path_template, extension, not the string `path`",
+        ],
+    ),
+    (
+        "tier-of-a-request",
+        &[
+            "2:41 `extension` cannot be combined with `header_name` in the tier of a request = remove one of them",
+            "5:7 the tier of a request must be a map with the fields header_name, extension, not the string `pro`",
+            "8:9 the tier of a request has no field `header` = known fields: header_name, extension",
+        ],
+    ),
+    ("multiplier-of-zero", &["6:24 `unit_multiplier` must be at least 1"]),
+    (
+        "name-of-xds",
+        &["1:1 `name` is not supported: it names an xDS resource, and tidegate does not read xDS: remove it"],
+    ),
+    ("negative-number", &["6:26 `requests_per_unit` must be at least 0, not -5"]),
+    ("no-domain", &["1:1 a document needs a `domain`"]),
+    ("no-key", &["3:5 a descriptor needs a `key`"]),
+    (
+        "no-requests-per-unit",
+        &[
+            "5:7 a rate_limit needs `requests_per_unit` = 0 denies all requests; `unlimited: true` admits all of them",
+        ],
+    ),
+    (
+        "no-unit",
+        &[
+            "5:7 a rate_limit needs a `unit` (or `every`) = a unit is one of second, minute, hour, day, week, month, year",
+        ],
+    ),
+    ("no-yaml", &["2:14 invalid YAML: unclosed bracket '['"]),
+    ("number-in-quotes", &["6:26 `requests_per_unit` must be a whole number, not the string `5`"]),
+    ("number-too-large", &["6:26 `requests_per_unit` must be at most 2^48"]),
+    (
+        "quota-mode",
+        &[
+            "4:5 `quota_mode` is not supported: it sets metadata for Envoy's filter, which tidegate does not have: use shadow_mode, or remove it",
+        ],
+    ),
+    (
+        "rate-limit-beside-its-map",
+        &[
+            "4:5 a descriptor has no field `unit` = it belongs in a rate_limit",
+            "5:5 a descriptor has no field `requests_per_unit` = it belongs in a rate_limit",
+        ],
+    ),
+    (
+        "rate-limit-that-is-empty",
+        &[
+            "3:10 the `rate_limit` of this descriptor is empty = remove it, or indent its fields further",
+            "5:5 a descriptor has no field `unit` = it belongs in a rate_limit",
+        ],
+    ),
+    (
+        "replaces-a-name-that-is-not-there",
+        &["10:17 no rule of `auth` has the name `specfic` = did you mean `specific`?"],
+    ),
+    ("replaces-itself", &["8:26 `slow` replaces itself"]),
+    (
+        "replaces-that-is-no-list",
+        &["7:17 `replaces` must be a list, not the string `slow` = begin each item with `- `"],
+    ),
+    (
+        "replaces-without-a-name",
+        &["7:26 an entry of `replaces` has an empty `name`", "7:32 an entry of `replaces` needs a `name`"],
+    ),
+    (
+        "same-key-twice",
+        &[
+            "5:10 duplicate descriptor: the key `user` without a value is already defined at same-key-twice.yaml:3 = merge both into one descriptor",
+        ],
+    ),
+    (
+        "same-value-twice",
+        &[
+            "7:12 duplicate descriptor: the key `user` with this value is already defined at same-value-twice.yaml:3 = merge both into one descriptor",
+        ],
+    ),
+    (
+        "same-wildcard-twice-below",
+        &[
+            "6:29 duplicate descriptor: the key `path` with this value is already defined at same-wildcard-twice-below.yaml:5 = merge both into one descriptor",
+        ],
+    ),
+    (
+        "share-threshold-without-wildcard",
+        &[
+            "5:22 `share_threshold` needs a `value` that ends with `*` = remove it, or end the `value` with `*`",
+        ],
+    ),
+    ("tab", &["3:2 invalid YAML: tabs disallowed within this context (block indentation)"]),
+    ("tier-without-a-number", &["7:21 the tier `pro` needs `requests_per_unit`"]),
+    (
+        "unit-that-nobody-knows",
+        &["5:13 there is no unit `fortnight` = expected one of second, minute, hour, day, week, month, year"],
+    ),
+    ("unknown-algorithm", &["7:18 there is no algorithm `token_buket` = did you mean `token_bucket`?"]),
+    ("unknown-charge", &["2:9 there is no charge `both` = expected one of all, each"]),
+    (
+        "unknown-field-of-a-descriptor",
+        &["4:5 a descriptor has no field `ratelimit` = did you mean `rate_limit`?"],
+    ),
+    (
+        "unknown-field-of-a-document",
+        &["2:1 a document has no field `descriptor` = did you mean `descriptors`?"],
+    ),
+    (
+        "unknown-field-of-a-rate-limit",
+        &[
+            "5:7 a rate_limit needs `requests_per_unit` = 0 denies all requests; `unlimited: true` admits all of them",
+            "6:7 a rate_limit has no field `request_per_unit` = did you mean `requests_per_unit`?",
+        ],
+    ),
+    ("unknown-on-failure", &["7:19 there is no on_failure `opened` = did you mean `open`?"]),
+    ("unknown-unit", &["5:13 there is no unit `minutes` = did you mean `minute`?"]),
+    ("unlimited-with-a-unit", &["6:13 `unit` cannot be combined with `unlimited` = remove one of them"]),
+    (
+        "wildcard-in-a-key",
+        &["3:10 a `key` is matched literally and cannot end with `*` = put the `*` at the end of a `value`"],
+    ),
+    ("window-too-long", &["6:24 a window is at most 10 years long"]),
+];
+
+fn folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/rules/fixtures/mistakes")
+}
+
+fn describe(error: &ConfigError) -> String {
+    let hint = error.suggestion().map(|hint| format!(" = {hint}")).unwrap_or_default();
+    let message = error.message().replace(&format!("{}/", folder().display()), "");
+    format!("{}:{} {message}{hint}", error.line(), error.column())
+}
+
+fn errors(name: &str) -> ConfigErrors {
+    Rules::load(folder().join(format!("{name}.yaml"))).unwrap_err()
+}
+
+#[test]
+fn each_error_is_reported_with_its_line_and_column() {
+    for (name, expected) in EXPECTED {
+        let errors: Vec<String> = errors(name).iter().map(describe).collect();
+        assert_eq!(errors, *expected, "{name}");
+    }
+}
+
+#[test]
+fn every_fixture_has_expected_errors() {
+    let files = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
+    let files: BTreeSet<String> =
+        files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    let listed: BTreeSet<String> = EXPECTED.iter().map(|(name, _)| (*name).to_owned()).collect();
+    assert_eq!(files, listed);
+}
+
+#[test]
+fn error_shows_the_line_and_marks_the_word() {
+    let text = errors("unknown-unit").to_string();
+    let (_, text) = text.split_once("unknown-unit.yaml:").unwrap();
+    assert_eq!(
+        text,
+        "5:13: there is no unit `minutes`\n  |\n5 |       unit: minutes\n  |             ^^^^^^^\n  |\n  = did you mean `minute`?"
+    );
+}
+
+#[test]
+fn errors_of_a_folder_are_reported_in_the_order_of_its_files() {
+    let errors = Rules::load(folder()).unwrap_err();
+    let files: Vec<&str> = errors.iter().map(ConfigError::file).collect();
+    assert!(files.is_sorted());
+    for (name, expected) in EXPECTED {
+        let errors_of_file = errors.iter().filter(|error| error.file().ends_with(&format!("/{name}.yaml")));
+        // Several of these files define the same domain, so a folder has additional errors.
+        assert!(errors_of_file.count() >= expected.len(), "{name}");
+    }
+    let error = Error::from(errors);
+    assert!(error.is_config());
+    assert!(error.to_string().contains("did you mean `minute`?"));
+}
+
+#[test]
+fn duplicate_domain_is_an_error_unless_domains_are_merged() {
+    let user = "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 1 } }]";
+    let group = user.replace("user", "group");
+    let errors = Loader::new().parse([("a.yaml", user), ("b.yaml", &group)]).unwrap_err();
+    assert_eq!(
+        errors.iter().map(describe).collect::<Vec<_>>(),
+        ["1:9 duplicate domain `d`: first defined at a.yaml:1 = put all its rules into one document"]
+    );
+    let merging = Loader::new().merge_domains(true);
+    assert_eq!(merging.parse([("a.yaml", user), ("b.yaml", &group)]).unwrap().iter().count(), 2);
+    let errors = merging.parse([("a.yaml", user), ("b.yaml", user)]).unwrap_err();
+    assert_eq!(
+        errors.iter().map(describe).collect::<Vec<_>>(),
+        [
+            "2:22 duplicate descriptor: the key `user` without a value is already defined at a.yaml:2 = merge both into one descriptor"
+        ]
+    );
+}
+
+#[test]
+fn long_line_is_shown_in_part() {
+    let descriptors: String = (0..1_000).map(|at| format!("{{ key: a{at} }}, ")).collect();
+    let text = format!("domain: d\ndescriptors: [{descriptors}{{ key: b, kee: 1 }}]");
+    let text = Rules::parse("a.yaml", &text).unwrap_err().to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    let at = lines[3].find('^').unwrap();
+    assert_eq!(&lines[2][at..at + 3], "kee");
+    assert!(lines[2].len() < 200);
+}
+
+#[test]
+fn marker_is_below_its_word_after_a_tab_and_wide_characters() {
+    let before = "descriptors: [{ key: \"日本\t\", ";
+    let text = format!("domain: d\n{before}kee: 1 }}]");
+    let text = Rules::parse("a.yaml", &text).unwrap_err().to_string();
+    let lines: Vec<&str> = text.lines().collect();
+    assert!(lines[0].starts_with("a.yaml:2:29: "), "{text}");
+    assert!(lines[2].ends_with("\"日本    \", kee: 1 }]"), "{text}");
+    // Two characters are 2 columns wide, and the tab is 4.
+    let width = before.chars().count() + 2 + 3;
+    assert_eq!(lines[3], format!("  | {}^^^", " ".repeat(width)), "{text}");
+}
+
+#[test]
+fn control_characters_do_not_reach_the_text() {
+    let assert_harmless = |text: &str| {
+        let controls = |letter: char| letter.is_control() && letter != '\n';
+        assert!(!text.contains(controls) && !text.contains('\u{202e}'), "{text:?}");
+    };
+    let rules = "domain: d\ndescriptors: [{ key: a, rate_limit: { unit: \"\\e]0;x\\a\\x9b2J\\n\\u202evalid\", requests_per_unit: 1 } }]";
+    let error = Rules::parse("a\x1b\u{9b}\n.yaml", rules).unwrap_err();
+    assert!(error.iter().next().unwrap().message().contains("\x1b]0;x\x07\u{9b}2J\n\u{202e}valid"));
+    let text = error.to_string();
+    assert_harmless(&text);
+    // The position, a separator, the line, the marker, a separator and the hint.
+    assert_eq!(text.lines().count(), 6, "{text:?}");
+
+    for letter in ['\x1b', '\x07', '\r', '\x08', '\x7f', '\u{85}', '\u{9b}', '\u{2028}', '\u{202e}', '\0'] {
+        let rules = format!("domain: d\ndescriptors: [{{ key: a, kee: 1 }}] # {letter}[2J");
+        assert_harmless(&Rules::parse("a.yaml", &rules).unwrap_err().to_string());
+    }
+}
+
+#[test]
+fn hint_from_a_file_is_harmless() {
+    let name = "\\e[2J\\x9b\\nslow";
+    let limit = |fields: &str| format!("rate_limit: {{ unit: day, requests_per_unit: 1, {fields} }}");
+    let rules = format!(
+        "domain: d\ndescriptors:\n  - {{ key: a, {} }}\n  - {{ key: b, {} }}",
+        limit(&format!("name: \"{name}\"")),
+        limit(&format!("name: b, replaces: [{{ name: \"{name}x\" }}]")),
+    );
+    let text = Rules::parse("a.yaml", &rules).unwrap_err().to_string();
+    assert!(text.ends_with("  = did you mean `␛[2J\u{fffd}␊slow`?"), "{text:?}");
+    assert_eq!(text.lines().count(), 6, "{text:?}");
+}

@@ -1,0 +1,116 @@
+//! The matcher finds the same rule as a naive search.
+
+use std::fmt::Write;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use tidegate_rules::{Descriptor, Rules};
+
+use crate::support::plan;
+
+/// Number of descriptors tried with each set of rules.
+const DESCRIPTORS: usize = 200;
+
+#[derive(Clone, Debug)]
+struct Node {
+    key: &'static str,
+    value: &'static str,
+    is_limited: bool,
+    below: Vec<Self>,
+}
+
+fn nodes() -> impl Strategy<Value = Vec<Node>> {
+    let values = ["", "*", "x", "x*", "xy", "xy*", "xyz*", "xz*", "y", "y*", "ya*", "yz"];
+    let leaf = (select(vec!["a", "b", "c"]), select(values.to_vec()), any::<bool>())
+        .prop_map(|(key, value, is_limited)| Node { key, value, is_limited, below: Vec::new() });
+    let tree = leaf.prop_recursive(4, 60, 8, move |inner| {
+        (select(vec!["a", "b", "c"]), select(values.to_vec()), any::<bool>(), vec(inner, 0..8))
+            .prop_map(|(key, value, is_limited, below)| Node { key, value, is_limited, below: unique(below) })
+    });
+    vec(tree, 1..12).prop_map(unique)
+}
+
+fn unique(nodes: Vec<Node>) -> Vec<Node> {
+    let mut pairs = std::collections::HashSet::new();
+    nodes.into_iter().filter(|node| pairs.insert((node.key, node.value))).collect()
+}
+
+/// Writes the rules as YAML. Each limit is the number of its rule in the order of the file, starting at 1.
+fn write(nodes: &[Node], depth: usize, count: &mut u64, out: &mut String) {
+    let indent = "  ".repeat(depth);
+    for node in nodes {
+        writeln!(out, "{indent}- key: {}", node.key).unwrap();
+        if !node.value.is_empty() {
+            writeln!(out, "{indent}  value: \"{}\"", node.value).unwrap();
+        }
+        if node.is_limited {
+            *count += 1;
+            writeln!(out, "{indent}  rate_limit: {{ unit: day, requests_per_unit: {count} }}").unwrap();
+        }
+        if !node.below.is_empty() {
+            writeln!(out, "{indent}  descriptors:").unwrap();
+            write(&node.below, depth + 1, count, out);
+        }
+    }
+}
+
+/// Finds the rule by the documented order of precedence, and returns its number.
+fn naive(nodes: &[Node], entries: &[(&str, &str)], before: u64) -> Option<u64> {
+    let ((key, value), rest) = entries.split_first()?;
+    let mut numbered = Vec::new();
+    let mut number = before;
+    for node in nodes {
+        numbered.push((number, node));
+        number += limits(node);
+    }
+    numbered.retain(|(_, node)| node.key == *key);
+    let exact = numbered.iter().find(|(_, node)| node.value == *value && !node.value.is_empty());
+    let wild = numbered
+        .iter()
+        .filter(|(_, node)| node.value.strip_suffix('*').is_some_and(|prefix| value.starts_with(prefix)));
+    let longest = wild.max_by_key(|(_, node)| node.value.len());
+    let any = numbered.iter().find(|(_, node)| node.value.is_empty());
+    let (before, node) = exact.or(longest).or(any)?;
+    let own = before + u64::from(node.is_limited);
+    match rest {
+        [] => node.is_limited.then_some(own),
+        _ => naive(&node.below, rest, own),
+    }
+}
+
+fn limits(node: &Node) -> u64 {
+    u64::from(node.is_limited) + node.below.iter().map(limits).sum::<u64>()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: plan::sequences() / 5, ..ProptestConfig::default() })]
+
+    #[test]
+    fn matcher_finds_the_same_rule_as_a_naive_search(
+        nodes in nodes(),
+        descriptors in vec(
+            vec((select(vec!["a", "b", "c", "d"]), "[xyz]{0,3}"), 0..6),
+            DESCRIPTORS,
+        ),
+    ) {
+        let mut text = "domain: d\ndescriptors:\n".to_owned();
+        write(&nodes, 1, &mut 0, &mut text);
+        let rules = Rules::parse("random.yaml", &text).unwrap();
+        for entries in &descriptors {
+            let entries: Vec<(&str, &str)> = entries.iter().map(|(key, value)| (*key, value.as_str())).collect();
+            let descriptor = entries
+                .iter()
+                .fold(Descriptor::new(), |descriptor, (key, value)| descriptor.entry(key, *value));
+            let found = rules.find("d", &descriptor).map(|rule| rule.quota().unwrap().limit());
+            prop_assert_eq!(found, naive(&nodes, &entries, 0), "{:?} in\n{}", entries, text);
+        }
+    }
+}
+
+#[test]
+fn value_of_a_descriptor_can_be_an_integer() {
+    let by_id = Descriptor::new().entry("user", &42);
+    assert_eq!(by_id, Descriptor::new().entry("user", "42"));
+    assert_eq!(by_id.to_string(), "user=42");
+}

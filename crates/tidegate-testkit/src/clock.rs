@@ -1,0 +1,56 @@
+use std::{
+    fs::{self, File},
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    sync::{Mutex, PoisonError},
+};
+
+use crate::Error;
+
+/// Controls a server's wall clock: writes the file that `clock.c`, preloaded into the server, reads.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    file: File,
+    offset: Mutex<i64>,
+}
+
+/// Options of every server. Without the last one, a thread of the allocator sleeps until a time of the server's
+/// clock: where that is stopped in the past, the thread never sleeps and takes a processor.
+pub(crate) const OPTIONS: [&str; 6] = ["--save", "", "--appendonly", "no", "--jemalloc-bg-thread", "no"];
+
+/// The length of the file: two numbers, the offset and the time at which the clock is stopped.
+const LENGTH: usize = 16;
+
+/// Returns the library that `build.rs` builds.
+pub(crate) fn library() -> Result<&'static Path, Error> {
+    option_env!("CLOCK_LIBRARY").map(Path::new).ok_or(Error::NoClock)
+}
+
+/// Creates a folder with the library and its file, so that a container needs only one mount.
+pub(crate) fn folder(run: &str, name: u64) -> Result<PathBuf, Error> {
+    let folder = std::env::temp_dir().join(format!("tidegate-{run}-{name:x}"));
+    let failed = |error| Error::io(&folder, error);
+    fs::create_dir(&folder).map_err(failed)?;
+    fs::copy(library()?, folder.join("clock.so")).map_err(failed)?;
+    fs::write(folder.join("clock"), [0; LENGTH]).map_err(failed)?;
+    Ok(folder)
+}
+
+impl Clock {
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let file = File::options().write(true).open(path).map_err(|error| Error::io(path, error))?;
+        Ok(Self { file, offset: Mutex::new(0) })
+    }
+
+    // The server maps the file, and observes a write the next time it reads the clock.
+
+    pub(crate) fn shift(&self, micros: i64) -> bool {
+        let mut offset = self.offset.lock().unwrap_or_else(PoisonError::into_inner);
+        *offset += micros;
+        self.file.write_all_at(&offset.to_ne_bytes(), 0).is_ok()
+    }
+
+    pub(crate) fn freeze(&self, micros: u64) -> bool {
+        self.file.write_all_at(&micros.to_ne_bytes(), 8).is_ok()
+    }
+}

@@ -1,0 +1,313 @@
+//! Reads and changes the state in Redis, for operators. Needs no quotas of services: the Redis keys and their
+//! content name the algorithm.
+//!
+//! An [`Inspector`] finds keys with SCAN, one [`Page`] at a time, on each node of a cluster. The command line
+//! uses it.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), tidegate::Error> {
+//! use tidegate::Limiter;
+//! use tidegate::admin::Inspector;
+//!
+//! let inspector = Inspector::new(&Limiter::open("redis://127.0.0.1")?)?;
+//! let mut scan = inspector.scan(Some("login"));
+//! while let Some(page) = scan.next().await? {
+//!     for found in inspector.read(&page.names).await? {
+//!         println!("{}: {} used", found.name.redis_key, found.usage?.used);
+//!     }
+//! }
+//! # Ok(()) }
+//! ```
+
+mod access;
+mod name;
+mod scan;
+mod usage;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{Cmd, Value};
+use smallvec::SmallVec;
+
+use self::access::{RedisAccess, StoredRow, unexpected_reply};
+pub use self::name::{Name, NotState, Shape};
+pub use self::scan::{Page, Scan};
+pub use self::usage::Usage;
+use crate::algorithm::{MAX_DEBT, Storage};
+use crate::error::Error;
+use crate::key::HashTag;
+use crate::keyed_hash::KeyedHash;
+use crate::limiter::Limiter;
+use crate::overrides::Override;
+use crate::quota::Quota;
+use crate::script;
+use crate::store::{Group, Item, Target, Write};
+
+/// The maximum keys and logs per call, so that Redis is not blocked for long.
+const KEYS_PER_CALL: usize = 128;
+const LOGS_PER_CALL: usize = 51;
+
+/// A key with its content.
+#[derive(Debug)]
+pub struct Found {
+    /// The parsed Redis key.
+    pub name: Name,
+    /// The usage. An error with [`is_corrupt_state`](Error::is_corrupt_state) if tidegate did not write the
+    /// content, another error if Redis rejected the read of this key.
+    pub usage: Result<Usage, Error>,
+    /// The time until Redis removes the key. `None` if the key never expires, as keys that tidegate did not
+    /// write, or if Redis rejected the read.
+    pub expires_in: Option<Duration>,
+}
+
+impl Found {
+    /// Returns a quota with the Redis key of this state: the quota that wrote it, if the state contains it.
+    /// Else a quota with the algorithm and window of the Redis key, and limit 1.
+    ///
+    /// # Errors
+    ///
+    /// The error of [`usage`](Self::usage), if there is one.
+    pub fn quota(&self) -> Result<Quota, Error> {
+        let written_by = self.usage.as_ref().map_err(Error::clone)?.quota;
+        written_by.map_or_else(|| self.name.shape.quota(1), Ok)
+    }
+}
+
+/// Reads and changes the state in a limiter's Redis, within the limiter's namespace.
+///
+/// Each call to Redis has the limiter's [deadline](crate::Builder::deadline). Failure policies, the circuit
+/// breaker and the deny cache do not apply.
+#[derive(Clone, Debug)]
+pub struct Inspector(RedisAccess);
+
+impl Inspector {
+    /// Makes an inspector for the Redis of this limiter.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the limiter has no Redis: it is in memory or a stub.
+    pub fn new(limiter: &Limiter) -> Result<Self, Error> {
+        RedisAccess::new(limiter.pipeline.clone()).map(Self)
+    }
+
+    /// Returns the limiter's namespace, with which all its Redis keys begin.
+    #[must_use]
+    pub fn namespace(&self) -> &str {
+        self.0.namespace()
+    }
+
+    /// Returns a scan of all keys of the namespace, or of one gate. The scan of a gate can also find keys of
+    /// other gates: compare [`Name::gate`].
+    #[must_use]
+    pub fn scan(&self, gate: Option<&str>) -> Scan {
+        let pattern = match gate {
+            None => format!("{}:*", self.namespace()),
+            Some(gate) => format!("{}:*:{gate}:*", self.namespace()),
+        };
+        Scan::new(&self.0, pattern)
+    }
+
+    /// Returns the possible forms of a key in Redis, for [`scan_key`](Self::scan_key): under
+    /// [`KeyMode::Hmac`](crate::KeyMode::Hmac) the HMAC, and in every mode the form of
+    /// [`KeyMode::Clear`](crate::KeyMode::Clear).
+    #[must_use]
+    pub fn stored_forms(&self, key: &[u8]) -> Vec<String> {
+        self.0.pipeline.keyspace().stored_forms(key)
+    }
+
+    /// Returns a scan for the states of one key, in all gates or in one. `written` is the key as written in
+    /// Redis: one of its [`stored_forms`](Self::stored_forms). The scan can also find other keys: compare
+    /// [`Name::written`] and [`Name::gate`].
+    #[must_use]
+    pub fn scan_key(&self, gate: Option<&str>, written: &str) -> Scan {
+        let mut pattern = format!("{}:*:{}:*:", self.namespace(), gate.unwrap_or("*"));
+        for character in written.chars() {
+            if matches!(character, '*' | '?' | '[' | ']' | '\\' | '^') {
+                pattern.push('\\');
+            }
+            pattern.push(character);
+        }
+        Scan::new(&self.0, pattern)
+    }
+
+    /// Reads these keys, in one call per 128 keys (or 51 sliding logs) and hash tag. Skips keys that have
+    /// expired since. The result is not in the order of `names`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] if Redis did not answer. A key that tidegate did not write is no error of
+    /// the call: see [`Found::usage`].
+    pub async fn read(&self, names: &[Name]) -> Result<Vec<Found>, Error> {
+        let mut found = Vec::with_capacity(names.len());
+        for ((hash_tag, log), part) in call_parts(names) {
+            let rows = self.stored_rows(hash_tag, &part).await?;
+            let usages: Vec<Result<Usage, Error>> = match log {
+                Some(shape) => self.log_usages(hash_tag, shape, &part).await?,
+                None => part.iter().zip(&rows).map(|(name, row)| Usage::of_row(name.shape, row)).collect(),
+            };
+            for ((name, row), usage) in part.into_iter().zip(rows).zip(usages) {
+                let (usage, ttl_ms) = match row {
+                    Ok(StoredRow { ttl_ms: -2, .. }) => continue,
+                    Ok(row) => (usage, row.ttl_ms),
+                    Err(error) => (Err(error), -1),
+                };
+                let expires_in = u64::try_from(ttl_ms).ok().map(Duration::from_millis);
+                found.push(Found { name: name.clone(), usage, expires_in });
+            }
+        }
+        Ok(found)
+    }
+
+    /// Removes the state of these keys, and so lifts their blocks. Returns the number of keys that existed. A
+    /// call is repeated if its connection is lost; the number can then be too low.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] if Redis did not answer. Some of the keys may have been removed.
+    pub async fn remove(&self, names: &[Name]) -> Result<u64, Error> {
+        let mut removed = 0;
+        for ((hash_tag, ..), part) in call_parts(names) {
+            let args = |command: &mut Cmd| {
+                command.arg(part.len());
+                for name in &part {
+                    command.arg(&name.redis_key);
+                }
+            };
+            match self.0.connection()?.run(&script::RESET, args, self.0.call_target(hash_tag)).await? {
+                Value::Int(count) => removed += count.unsigned_abs(),
+                _ => return Err(unexpected_reply()),
+            }
+        }
+        Ok(removed)
+    }
+
+    /// Denies every check of a key for `duration`, in whole µs, at most 2^49 µs (17.8 years). Zero lifts the
+    /// block. The usage stays.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::is_corrupt_state`] if tidegate did not write the content of the key.
+    /// - [`Error::is_unavailable`] if Redis did not answer. Lifting a block is sent at most once.
+    pub async fn block(&self, found: &Found, duration: Duration) -> Result<(), Error> {
+        let Name { gate, redis_key, hash_tag, .. } = &found.name;
+        let gate = Arc::new(self.0.pipeline.gate_info(gate, found.quota()?)?);
+        let (redis_key, hash_tag) = (redis_key.clone(), *hash_tag);
+        let target = Target { gate, redis_key, keyed_hash: KeyedHash(0), hash_tag };
+        let for_us = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX).min(MAX_DEBT);
+        let deadline = self.0.call_target(hash_tag).deadline;
+        self.0.pipeline.store().write(&target, Write::Block { for_us }, deadline).await.map(drop)
+    }
+
+    /// Reads the operators' overrides into the limiter, which then applies them without a delay.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] if Redis did not answer.
+    pub async fn read_overrides(&self) -> Result<(), Error> {
+        self.0.pipeline.read_overrides().await
+    }
+
+    /// Returns the active overrides, as [`Control::overrides`](crate::Control::overrides) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`Control::overrides`](crate::Control::overrides).
+    pub async fn overrides(&self) -> Result<Vec<Override>, Error> {
+        self.0.pipeline.all_overrides().await
+    }
+
+    /// Removes the override of a key in one of its [stored forms](Self::stored_forms). Succeeds if there is
+    /// none.
+    ///
+    /// # Errors
+    ///
+    /// As [`Control::end_override`](crate::Control::end_override).
+    pub async fn end_override(&self, gate: &str, written: &str) -> Result<(), Error> {
+        self.0.pipeline.overrides_for(gate)?.set_override(gate, written, None, None).await
+    }
+
+    /// Reads the rows of these keys. The outer error fails the call, an inner one a single key.
+    async fn stored_rows(
+        &self,
+        hash_tag: HashTag,
+        names: &[&Name],
+    ) -> Result<Vec<Result<StoredRow, Error>>, Error> {
+        let args = |command: &mut Cmd| {
+            command.arg(names.len());
+            for name in names {
+                command.arg(&name.redis_key);
+            }
+            for name in names {
+                command.arg(match name.shape.definition().storage {
+                    Storage::Text => "text",
+                    Storage::Count => "count",
+                    Storage::Log => "log",
+                });
+            }
+        };
+        let target = self.0.call_target(hash_tag);
+        let Value::Array(reply) = self.0.connection()?.run(&script::INSPECT, args, target).await? else {
+            return Err(unexpected_reply());
+        };
+        let mut reply = reply.into_iter();
+        let Some(Value::Int(now)) = reply.next() else { return Err(unexpected_reply()) };
+        let rows = names.iter().map(|_| match reply.next() {
+            Some(Value::Int(ttl_ms)) => match reply.next() {
+                Some(Value::BulkString(content)) => {
+                    let content = String::from_utf8_lossy(&content).into_owned();
+                    Ok(Ok(StoredRow { now_us: now.unsigned_abs(), ttl_ms, content }))
+                }
+                _ => Err(unexpected_reply()),
+            },
+            Some(Value::BulkString(error)) => Ok(Err(Error::from_script(&String::from_utf8_lossy(&error)))),
+            _ => Err(unexpected_reply()),
+        });
+        rows.collect()
+    }
+
+    /// Reads logs with the script that decides on them, which reads only the entries it needs.
+    async fn log_usages(
+        &self,
+        hash_tag: HashTag,
+        shape: Shape,
+        names: &[&Name],
+    ) -> Result<Vec<Result<Usage, Error>>, Error> {
+        let Some(first) = names.first() else { return Ok(Vec::new()) };
+        let quota = shape.quota(1)?;
+        let gate = Arc::new(self.0.pipeline.gate_info(&first.gate, quota)?);
+        let peek = |name: &&Name| {
+            let (gate, redis_key) = (gate.clone(), name.redis_key.clone());
+            let target = Target { gate, redis_key, keyed_hash: KeyedHash(0), hash_tag };
+            Group { items: SmallVec::from_buf([Item { target, cost: 1, max_delay_us: None }]), n: 0 }
+        };
+        let groups: Vec<Group> = names.iter().map(peek).collect();
+        let outcomes = self.0.pipeline.store().take(&groups, self.0.call_target(hash_tag).deadline).await;
+        let usages = outcomes.into_iter().map(|outcome| match outcome {
+            Err(error) if !error.is_corrupt_state() => Err(error),
+            Err(error) => Ok(Err(error)),
+            Ok(outcome) => Ok(Ok(Usage::of_log(&quota, &outcome.before[0], outcome.now_us))),
+        });
+        usages.collect()
+    }
+}
+
+/// The hash tag, and the shape of a log. Keys with the same value can be read in one call: the same script
+/// reads all states stored as text.
+type Part = (HashTag, Option<Shape>);
+
+/// Splits the keys into parts, each for one call.
+fn call_parts(names: &[Name]) -> Vec<(Part, Vec<&Name>)> {
+    let mut parts: Vec<(Part, Vec<&Name>)> = Vec::new();
+    for name in names {
+        let (part_key, max_keys) = match name.shape.definition().storage {
+            Storage::Log => ((name.hash_tag, Some(name.shape)), LOGS_PER_CALL),
+            Storage::Text | Storage::Count => ((name.hash_tag, None), KEYS_PER_CALL),
+        };
+        match parts.iter_mut().rev().find(|(other, part)| *other == part_key && part.len() < max_keys) {
+            Some((_, part)) => part.push(name),
+            None => parts.push((part_key, vec![name])),
+        }
+    }
+    parts
+}

@@ -1,0 +1,202 @@
+//! Parses the Redis keys that `src/key.rs` makes.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::algorithm::{ALGORITHMS, Definition, Parameters};
+use crate::error::Error;
+use crate::key::{HashTag, Keyspace, LAYOUT, SHARED_LAYOUT};
+use crate::quota::{Quota, Rate, Window};
+
+/// The parsed Redis key of a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Name {
+    /// The whole Redis key.
+    pub redis_key: String,
+    /// The name of the gate.
+    pub gate: String,
+    /// The algorithm and the window.
+    pub shape: Shape,
+    /// The limited key as written in Redis: see [`KeyMode`](crate::KeyMode).
+    pub written: String,
+    pub(crate) hash_tag: HashTag,
+}
+
+/// The parts of a quota that a Redis key contains: the algorithm, and the window if it has one. Displays as
+/// in Redis keys: `token_bucket` or `fixed_window/60s@clock`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Shape {
+    /// The position in [`ALGORITHMS`].
+    algorithm: usize,
+    window: Option<Window>,
+}
+
+/// A key under the namespace that is not a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NotState {
+    /// A key for all gates: the instances, or the operators' overrides.
+    Shared,
+    /// A state in the format of another version of tidegate. Contains the number of that format.
+    Layout(u32),
+    /// Not written by tidegate.
+    Foreign,
+}
+
+impl Name {
+    /// Parses a Redis key of this namespace.
+    pub(crate) fn parse(namespace: &str, redis_key: &[u8]) -> Result<Self, NotState> {
+        let text = std::str::from_utf8(redis_key).map_err(|_| NotState::Foreign)?;
+        // tidegate writes only printable characters.
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(NotState::Foreign);
+        }
+        let rest = text.strip_prefix(namespace).and_then(|rest| rest.strip_prefix(':'));
+        let (layout, rest) = rest.and_then(|rest| rest.split_once(':')).ok_or(NotState::Foreign)?;
+        let layout: u32 = layout.parse().map_err(|_| NotState::Foreign)?;
+        let mut parts = rest.splitn(3, ':');
+        let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
+            let last = rest.rsplit(':').next().unwrap_or_default();
+            let is_shared = layout == SHARED_LAYOUT && matches!(last, "instances" | "overrides");
+            return Err(if is_shared { NotState::Shared } else { NotState::Foreign });
+        };
+        if layout != LAYOUT {
+            return Err(NotState::Layout(layout));
+        }
+        Keyspace::check_gate_name(gate).map_err(|_| NotState::Foreign)?;
+        let shape = Shape::parse(shape).ok_or(NotState::Foreign)?;
+        let (hash_tag, written) = match key.strip_prefix('{').and_then(|key| key.split_once("}:")) {
+            Some((tag, key)) => (HashTag::parse(tag).ok_or(NotState::Foreign)?, key),
+            None => (HashTag::default(), key),
+        };
+        let (gate, written) = (gate.to_owned(), written.to_owned());
+        Ok(Self { redis_key: text.to_owned(), gate, shape, written, hash_tag })
+    }
+
+    /// Returns the limited key; `None` if only its hash or HMAC is stored.
+    #[must_use]
+    pub fn key(&self) -> Option<Vec<u8>> {
+        let mut key = Vec::with_capacity(self.written.len());
+        let mut rest = self.written.as_bytes();
+        let digit = |byte: u8| char::from(byte).to_digit(16);
+        loop {
+            (rest, _) = match rest {
+                [] => return Some(key),
+                [b'%', high, low, more @ ..] => (more, key.push((digit(*high)? << 4 | digit(*low)?) as u8)),
+                [b'%', ..] => return None,
+                [byte, more @ ..] => (more, key.push(*byte)),
+            };
+        }
+    }
+}
+
+impl Shape {
+    fn parse(text: &str) -> Option<Self> {
+        let (name, window) = match text.split_once('/') {
+            Some((name, window)) => (name, Some(Window::parse(window)?)),
+            None => (text, None),
+        };
+        let algorithm = ALGORITHMS.iter().position(|definition| definition.name == name)?;
+        let shape = Self { algorithm, window };
+        // Not every algorithm has a window, or one that can be aligned to the clock.
+        (shape.quota(1).ok()?.kind().algorithm().window() == window).then_some(shape)
+    }
+
+    pub(super) fn definition(self) -> &'static Definition {
+        ALGORITHMS[self.algorithm]
+    }
+
+    /// Returns a quota with this limit, in units, and the same Redis keys. The rate of a bucket, which its
+    /// Redis keys do not contain, is `limit` per second.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if there is no such quota with this limit.
+    pub fn quota(self, limit: u64) -> Result<Quota, Error> {
+        let us = Duration::from_micros;
+        let quota = match self.definition().parameters {
+            Parameters::Rate => {
+                Quota::with_rate(self.definition(), limit, Rate::try_new(limit, Duration::from_secs(1))?)
+            }
+            Parameters::Window => {
+                Quota::with_window(self.definition(), limit, us(self.window.map_or(0, |window| window.us)))
+            }
+        }?;
+        match self.window.and_then(|window| window.aligned_us) {
+            Some(offset) => quota.try_aligned_to_clock_at(us(offset)),
+            None => Ok(quota),
+        }
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.definition().name)?;
+        self.window.map_or(Ok(()), |window| write!(f, "/{window}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::KeyMode;
+
+    #[test]
+    fn redis_key_parses_into_its_parts() {
+        let second = Duration::from_secs(1);
+        let fixed = Quota::fixed_window(3, 60 * second);
+        let quotas = [
+            Quota::token_bucket(3, Rate::per_hour(3)),
+            Quota::leaky_bucket(3, Rate::per_hour(3)),
+            fixed,
+            fixed.aligned_to_clock(),
+            fixed.aligned_to_clock_at(Duration::from_micros(1_500)),
+            Quota::sliding_log(3, Duration::from_micros(1_001)),
+            Quota::sliding_counter(3, Duration::from_millis(1_500)),
+        ];
+        let keys: [&[u8]; 8] =
+            [b"user:42", b"", b"a b%{}:*[", b"\0\x1b[31m\xff", &[b'x'; 200], &[b'x'; 201], b"{cr}:x", b":"];
+        for is_spread in [false, true] {
+            let keyspace = Keyspace::new("ns", KeyMode::Clear).unwrap().spread_over_a_cluster(is_spread);
+            for quota in quotas {
+                for key in keys {
+                    let prefix = keyspace.prefix("login.v2", &quota).unwrap();
+                    let hash_tag = prefix.hash_tag(key);
+                    let redis_key = prefix.key(key, hash_tag);
+                    let name = Name::parse("ns", redis_key.as_bytes()).unwrap();
+                    assert_eq!((&*name.gate, name.hash_tag), ("login.v2", hash_tag), "{redis_key}");
+                    assert_eq!(name.key().is_none(), key.len() > 200, "{redis_key}");
+                    assert!(name.key().is_none_or(|found| found == key), "{redis_key}");
+                    assert_eq!(vec![name.written], keyspace.stored_forms(key), "{redis_key}");
+                    let same = keyspace.prefix("login.v2", &name.shape.quota(1).unwrap()).unwrap();
+                    assert_eq!(same.key(key, hash_tag), redis_key);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn keys_that_are_not_states_are_classified() {
+        for (redis_key, expected) in [
+            ("ns:1:instances", NotState::Shared),
+            ("ns:1:{cr}:instances", NotState::Shared),
+            ("ns:1:overrides", NotState::Shared),
+            ("ns:1:login:token_bucket:x", NotState::Layout(1)),
+            ("ns:3:login:token_bucket:x", NotState::Layout(3)),
+            ("ns:3:instances", NotState::Foreign),
+            ("ns:2:Login:sliding_log/60s:x", NotState::Foreign),
+            ("ns:2:login:token_bucket", NotState::Foreign),
+            ("ns:2:login:token_bucket/60s:x", NotState::Foreign),
+            ("ns:2:login:fixed_window:x", NotState::Foreign),
+            ("ns:2:login:fixed_window/60m:x", NotState::Foreign),
+            ("ns:2:login:fixed_window/99999999999999999999s:x", NotState::Foreign),
+            ("ns:2:login:sliding_log/60s@clock:x", NotState::Foreign),
+            ("ns:2:login:token_bucket:{zz}:x", NotState::Foreign),
+            ("ns:2:login:token_bucket:a b", NotState::Foreign),
+            ("ns:x", NotState::Foreign),
+            ("ns2:2:login:token_bucket:x", NotState::Foreign),
+        ] {
+            assert_eq!(Name::parse("ns", redis_key.as_bytes()), Err(expected), "{redis_key}");
+        }
+        assert_eq!(Name::parse("ns", b"ns:2:login:token_bucket:\xff"), Err(NotState::Foreign));
+    }
+}

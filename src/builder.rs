@@ -1,0 +1,446 @@
+//! Opening a limiter, with its settings.
+
+mod connecting;
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use self::connecting::Connecting;
+use crate::background::Background;
+use crate::batch::{Batch, Together};
+use crate::clock::{Clock, ManualClock};
+use crate::connection::{Connection, Login};
+use crate::deny_cache::DenyCache;
+use crate::error::Error;
+use crate::fallback::OnFailure;
+use crate::key::{KeyMode, Keyspace};
+use crate::limiter::Limiter;
+use crate::observer::Observer;
+use crate::pipeline::{Pipeline, Settings};
+use crate::store::{Store, Stub};
+use crate::trace;
+
+/// # Opening a limiter
+impl Limiter {
+    /// Returns a limiter on the Redis at `url`, such as `redis://127.0.0.1:6379` or
+    /// `redis://user:password@host:6379/0`. Does not connect yet, and does not fail if Redis is down: use
+    /// [`ready`](Self::ready) for that.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the URL is invalid.
+    pub fn open(url: &str) -> Result<Self, Error> {
+        Self::builder().url(url).build()
+    }
+
+    /// Returns a limiter on the Redis of an existing pool. It removes one connection from the pool
+    /// permanently, when first needed.
+    #[must_use]
+    pub fn from_pool(pool: deadpool_redis::Pool) -> Self {
+        Self::expect_defaults(Self::builder().pool(pool))
+    }
+
+    /// Returns a limiter in this process's memory, for up to 100,000 keys. It has the same semantics, shares
+    /// nothing with other processes, and needs no server.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::expect_defaults(Self::builder().in_memory())
+    }
+
+    /// Returns an [`in_memory`](Self::in_memory) limiter with a clock that a test moves.
+    #[must_use]
+    pub fn in_memory_with(clock: ManualClock) -> Self {
+        Self::expect_defaults(Self::builder().in_memory().clock(Clock::Manual(clock)))
+    }
+
+    /// Returns a limiter that gives every check the same result, for tests of surrounding code.
+    #[must_use]
+    pub fn stub(stub: Stub) -> Self {
+        Self::expect_defaults(Self::builder().stub(stub))
+    }
+
+    /// Returns a builder with all settings.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn expect_defaults(builder: Builder) -> Self {
+        #[expect(clippy::expect_used, reason = "only settings of the user's can be wrong")]
+        builder.build().expect("the defaults are right")
+    }
+}
+
+/// Settings of a limiter, from [`Limiter::builder`].
+///
+/// ```
+/// use std::time::Duration;
+/// use tidegate::{Limiter, OnFailure};
+///
+/// # fn main() -> Result<(), tidegate::Error> {
+/// let limiter = Limiter::builder()
+///     .url("redis://127.0.0.1:6379")
+///     .namespace("shop-production")
+///     .deadline(Duration::from_millis(50))
+///     .on_failure(OnFailure::Open)
+///     .build()?;
+/// # Ok(()) }
+/// ```
+#[must_use = "a builder builds nothing until `build`"]
+pub struct Builder {
+    backend: Backend,
+    connecting: Connecting,
+    namespace: String,
+    key_mode: KeyMode,
+    deadline: Duration,
+    on_failure: OnFailure,
+    clock: Clock,
+    max_keys: usize,
+    observer: Option<Arc<dyn Observer>>,
+    batching: bool,
+    deny_cache: Duration,
+    instances: Option<u64>,
+    breaker: bool,
+    overrides: bool,
+}
+
+enum Backend {
+    None,
+    Url(String),
+    Sentinels {
+        urls: Vec<String>,
+        name: String,
+    },
+    #[cfg(feature = "cluster")]
+    Cluster(Vec<String>),
+    Pool(deadpool_redis::Pool),
+    Memory,
+    Stub(Stub),
+}
+
+impl Backend {
+    const fn is_cluster(&self) -> bool {
+        #[cfg(feature = "cluster")]
+        return matches!(self, Self::Cluster(_));
+        #[cfg(not(feature = "cluster"))]
+        false
+    }
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            backend: Backend::None,
+            connecting: Connecting::default(),
+            namespace: "tidegate".to_owned(),
+            key_mode: KeyMode::default(),
+            deadline: Duration::from_millis(100),
+            on_failure: OnFailure::default(),
+            clock: Clock::System,
+            max_keys: 100_000,
+            observer: None,
+            batching: true,
+            deny_cache: Duration::from_millis(500),
+            instances: None,
+            breaker: true,
+            overrides: true,
+        }
+    }
+}
+
+impl Builder {
+    /// Uses this process's memory as the store: see [`Limiter::in_memory`].
+    pub fn in_memory(mut self) -> Self {
+        self.backend = Backend::Memory;
+        self
+    }
+
+    pub(super) fn stub(mut self, stub: Stub) -> Self {
+        self.backend = Backend::Stub(stub);
+        self
+    }
+
+    /// Sets the first part of every Redis key: 1 to 64 letters, digits, `_`, `.` or `-`. Use one per
+    /// application and environment, so that those on the same Redis do not collide.
+    ///
+    /// Default: `tidegate`.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = namespace.to_owned();
+        self
+    }
+
+    /// Sets how keys are written in Redis.
+    ///
+    /// Default: [`KeyMode::Clear`].
+    pub fn key_mode(mut self, mode: KeyMode) -> Self {
+        self.key_mode = mode;
+        self
+    }
+
+    /// Sets the longest time that a decision may take, including all waiting.
+    ///
+    /// Default: 100 ms.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Sets the failure policy: the result of a check that Redis does not answer in time.
+    /// [`Gate::on_failure`](crate::Gate::on_failure) sets it for one gate.
+    ///
+    /// Default: [`OnFailure::Local`].
+    pub fn on_failure(mut self, on_failure: OnFailure) -> Self {
+        self.on_failure = on_failure;
+        self
+    }
+
+    /// Enables the circuit breaker: checks are no longer sent to Redis when they stay unanswered (five in a
+    /// row, or more than half for a while). Then [`on_failure`](Self::on_failure) decides at once, and Redis
+    /// is probed, at first after 50 ms and at least twice a second, until it answers. Errors that Redis
+    /// replies do not count. On a cluster each hash tag is handled separately, so a lost primary does not
+    /// affect the keys of the others.
+    ///
+    /// Default: true.
+    pub fn breaker(mut self, breaker: bool) -> Self {
+        self.breaker = breaker;
+        self
+    }
+
+    /// Sets how many processes share the quotas. Each process computes its share from this number while Redis
+    /// does not answer: [`OnFailure::Local`].
+    ///
+    /// Default: the processes count themselves, in a key of the namespace, every 5 s. A process that starts
+    /// while Redis is unavailable counts only itself, and so takes the whole quota as its share.
+    pub fn instances(mut self, instances: u64) -> Self {
+        self.instances = Some(instances);
+        self
+    }
+
+    /// Enables following the operators' overrides for the whole fleet: [`Control`](crate::Control). The
+    /// process reads them twice a second from its first check on.
+    ///
+    /// Default: true.
+    pub fn follow_overrides(mut self, follow: bool) -> Self {
+        self.overrides = follow;
+        self
+    }
+
+    /// Sets the maximum number of keys that an in-memory limiter keeps, or that the fallback of a Redis
+    /// limiter keeps while Redis does not answer. Beyond it, the least recently used keys are evicted and
+    /// count as unused.
+    ///
+    /// Default: 100,000.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// Sets the clock of an in-memory limiter, and of this process's [leases](crate::Lease) and cached
+    /// denials. With Redis, the server's clock decides everything else.
+    ///
+    /// Default: this machine's.
+    pub fn manual_clock(self, clock: ManualClock) -> Self {
+        self.clock(Clock::Manual(clock))
+    }
+
+    pub(super) fn clock(mut self, clock: Clock) -> Self {
+        self.clock = clock;
+        self
+    }
+
+    /// Sets the observer of the limiter's events; combine several as a pair.
+    ///
+    /// Default: none.
+    pub fn observer(mut self, observer: impl Observer) -> Self {
+        self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// Enables batching: checks made while calls are in flight are sent together, equal checks merged into
+    /// one. A check with no call in flight is sent at once. Over Redis only.
+    ///
+    /// Default: true.
+    pub fn batching(mut self, batching: bool) -> Self {
+        self.batching = batching;
+        self
+    }
+
+    /// Sets how long at most this process caches a denial, and denies the same key without a call to Redis;
+    /// never longer than the denial's [`retry_after`](crate::Decision::retry_after).
+    ///
+    /// A cached answer is the answer that Redis would give if other processes had left the key alone since
+    /// the denial: their charges, resets, refunds and unblocks are observed up to this much later. Those by
+    /// callers of this process are observed at once, unless a caller gives up before the answer. For a
+    /// sliding log, [`remaining`](crate::Decision::remaining) is the value at the denial.
+    ///
+    /// Zero disables the cache. Over Redis only.
+    ///
+    /// Default: 500 ms.
+    pub fn deny_cache(mut self, longest: Duration) -> Self {
+        self.deny_cache = longest;
+        self
+    }
+}
+
+/// # Connection
+impl Builder {
+    /// Uses the Redis at this URL: `redis://[user:password@]host[:port][/database]` or `unix:///path`; with
+    /// the feature `tls` also `rediss://…`.
+    pub fn url(mut self, url: &str) -> Self {
+        self.backend = Backend::Url(url.to_owned());
+        self
+    }
+
+    /// Sets user and password as plain text; in a URL they would have to be percent-encoded. The user of a
+    /// Redis without users is `default`.
+    ///
+    /// Default: those in the URL.
+    pub fn credentials(mut self, user: &str, password: &str) -> Self {
+        self.connecting.login = Login::Fixed((user.to_owned(), password.to_owned()));
+        self
+    }
+
+    /// Sets a function that returns user and password for each new connection, for passwords that change.
+    /// Replaces [`credentials`](Self::credentials). Redis keeps a connection open after its password has
+    /// changed. The next connection needs the new one.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), tidegate::Error> {
+    /// let limiter = tidegate::Limiter::builder()
+    ///     .url("redis://127.0.0.1:6379")
+    ///     .credentials_provider(|| async {
+    ///         let password = tokio::fs::read_to_string("/run/secrets/redis").await?;
+    ///         Ok::<_, std::io::Error>(("limits".to_owned(), password.trim().to_owned()))
+    ///     })
+    ///     .build()?;
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// The error of a check that needs a connection contains the provider's error, so it must not hold a
+    /// secret. The provider is called for each attempt to connect, at most once a second in the long run.
+    pub fn credentials_provider<F, E>(mut self, provider: impl Fn() -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<(String, String), E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.connecting.login = Login::provided(provider);
+        self
+    }
+
+    /// Uses the primary that these sentinels know as `name`. Each new connection queries them, so it follows
+    /// a failover. The limiter leaves a demoted primary when it rejects a write, or when the sentinels
+    /// disconnect its clients. Sentinels take about 8 s to demote a primary that is still running (set
+    /// `min-replicas-to-write` for those).
+    ///
+    /// User and password in the URLs (`redis://user:password@host:26379`) are for the sentinels; those for
+    /// Redis are [`credentials`](Self::credentials). A database in the first URL applies to Redis. If the
+    /// first URL is `rediss://`, Redis is reached over TLS too. An ACL should permit `ROLE`.
+    pub fn sentinel<'a>(mut self, urls: impl IntoIterator<Item = &'a str>, name: &str) -> Self {
+        let urls = urls.into_iter().map(str::to_owned).collect();
+        self.backend = Backend::Sentinels { urls, name: name.to_owned() };
+        self
+    }
+
+    /// Uses the Redis Cluster of these nodes, such as `redis://10.0.0.1:6379`. Any of them leads to the other
+    /// nodes. Give several, so that a process can start while one is down. All have the same user and
+    /// password.
+    ///
+    /// Keys have other names than with a single Redis: a `{tag}` precedes each key and spreads them over 48
+    /// slots, and so over up to 48 primaries. All gates of one key share a slot. The keys of one
+    /// [`check_all`](crate::Limiter::check_all) must share one too ([`Check::colocate_with`](crate::Check::colocate_with)).
+    #[cfg(feature = "cluster")]
+    pub fn cluster<S: AsRef<str>>(mut self, urls: impl IntoIterator<Item = S>) -> Self {
+        self.backend = Backend::Cluster(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
+        self
+    }
+
+    /// Sets the CA certificates, in PEM, for a `rediss://` server. Replaces the CAs that this system trusts.
+    #[cfg(feature = "tls")]
+    pub fn tls_ca(mut self, pem: &[u8]) -> Self {
+        self.connecting.tls.ca = Some(pem.to_owned());
+        self
+    }
+
+    /// Sets the certificate for a `rediss://` server that requires one: the client's certificate with its
+    /// intermediate certificates, and its key, in PEM.
+    #[cfg(feature = "tls")]
+    pub fn tls_client_certificate(mut self, certificate: &[u8], key: &[u8]) -> Self {
+        self.connecting.tls.client = Some((certificate.to_owned(), key.to_owned()));
+        self
+    }
+
+    /// Uses the Redis of this pool: see [`Limiter::from_pool`](crate::Limiter::from_pool). The pool has its
+    /// own credentials.
+    pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
+        self.backend = Backend::Pool(pool);
+        self
+    }
+}
+
+impl Builder {
+    /// Builds the limiter. Does not connect yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if no store was chosen, or if the URL, namespace or secret is invalid.
+    pub fn build(self) -> Result<Limiter, Error> {
+        let observer = trace::with_events(self.observer);
+        let is_cluster = self.backend.is_cluster();
+        let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
+        let background = Arc::new(match self.clock {
+            Clock::System => Background::default(),
+            Clock::Manual(_) => Background::on_callers_runtime(),
+        });
+        let redis = |connection| Store::redis(connection, keyspace.instances());
+        let store = match self.backend {
+            Backend::None => {
+                return Err(Error::config("no store: give the builder a `url`, a `pool`, or `in_memory()`"));
+            }
+            Backend::Url(url) => redis(self.connecting.by_url(&url, &background)?),
+            Backend::Sentinels { urls, name } => {
+                redis(self.connecting.by_sentinels(&urls, name, &background)?)
+            }
+            #[cfg(feature = "cluster")]
+            Backend::Cluster(urls) => redis(self.connecting.by_cluster(&urls, &background)?),
+            Backend::Pool(pool) => redis(Connection::of_pool(pool, background.clone())),
+            Backend::Memory => Store::memory(self.clock.clone(), self.max_keys),
+            Backend::Stub(stub) => Store::Stub(stub),
+        };
+        let settings = Settings {
+            background,
+            keyspace,
+            deadline: self.deadline,
+            on_failure: self.on_failure,
+            observer: observer.clone(),
+            clock: self.clock.clone(),
+            max_keys: self.max_keys,
+            instances: self.instances,
+            breaker: self.breaker,
+            overrides: self.overrides,
+        };
+        let is_redis = matches!(store, Store::Redis(_));
+        self.clock.warm_up();
+        let store = Arc::new(store);
+        let together = match is_redis && self.batching {
+            false => Together::Nothing,
+            true if is_cluster => Together::EachHashTag,
+            true => Together::All,
+        };
+        let batch = Batch::new(store.clone(), self.clock.clone(), observer, self.deadline, together);
+        let remembers = is_redis && !self.deny_cache.is_zero();
+        let deny_cache = remembers.then(|| DenyCache::new(self.clock, self.deny_cache));
+        let pipeline = Pipeline::new(store, batch, deny_cache, settings)?;
+        Ok(Limiter { pipeline: Arc::new(pipeline) })
+    }
+}
+
+impl std::fmt::Debug for Builder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Builder")
+            .field("namespace", &self.namespace)
+            .field("key_mode", &self.key_mode)
+            .field("deadline", &self.deadline)
+            .field("on_failure", &self.on_failure)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,65 @@
+//! Connecting to one server: its time limit, settings and errors.
+
+use std::time::Duration;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind, RedisError, Value};
+
+use super::reply;
+use crate::error::Error;
+
+/// The time limit of an attempt to connect. It is longer than most deadlines of a decision: after the first
+/// caller has timed out, the attempt continues for later callers. It is not longer, because an attempt
+/// without any reply blocks the next one.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Connects to a server and sends a PING.
+pub(super) async fn connect_to(info: ConnectionInfo) -> Result<MultiplexedConnection, Error> {
+    #[cfg(feature = "tls")]
+    if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        super::tls::choose_crypto();
+    }
+    let client = Client::open(without_client_setinfo(info)).map_err(connect_error)?;
+    let config = AsyncConnectionConfig::new()
+        .set_connection_timeout(None) // bounded by the attempt, with all that follows it
+        .set_response_timeout(None); // bounded by each call's deadline
+    let connected = client.get_multiplexed_async_connection_with_config(&config).await;
+    let mut connection = connected.map_err(connect_error)?;
+    // Sends a PING first. If a password is required, Redis replies to a script call only that it is too long,
+    // and disconnects.
+    match connection.send_packed_command(&redis::cmd("PING")).await {
+        Ok(Value::ServerError(error)) if reply::is_unusable(&error) => Err(connect_error(error.into())),
+        Ok(_) => Ok(connection),
+        Err(error) => Err(connect_error(error)),
+    }
+}
+
+/// Skips CLIENT SETINFO: saves a round trip and an ACL permission.
+pub(super) fn without_client_setinfo(info: ConnectionInfo) -> ConnectionInfo {
+    let settings = info.redis_settings().clone().set_skip_set_lib_name();
+    info.set_redis_settings(settings)
+}
+
+/// Returns the same settings for another host and port.
+pub(super) fn with_address(info: &ConnectionInfo, host: String, port: u16) -> ConnectionInfo {
+    let addr = match info.addr().clone() {
+        ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
+            ConnectionAddr::TcpTls { host, port, insecure, tls_params }
+        }
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(addr)
+}
+
+/// Returns the error of an attempt to connect, with advice if the cause is known.
+pub(super) fn connect_error(error: RedisError) -> Error {
+    #[cfg(feature = "tls")]
+    if let Some(advice) = super::tls::advice(&error.to_string()) {
+        return Error::unavailable(format!("{}: {advice}", reply::words(&error)));
+    }
+    match error.kind() {
+        // redis-rs does not expose the server's message.
+        ErrorKind::AuthenticationFailed => Error::unavailable_since("WRONGPASS invalid user or password"),
+        _ => Error::unavailable_since(&reply::words(&error)),
+    }
+}

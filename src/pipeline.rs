@@ -1,0 +1,256 @@
+//! The path of a check, from a gate to its decision. The stages, in call order:
+//!
+//! 1. **overrides**: an operator may have switched the gate, or given the key another quota.
+//! 2. **lease**: this process may hold units of the key.
+//! 3. **deny cache**: the key may just have been denied.
+//! 4. **breaker**: while Redis is unavailable, nothing is sent.
+//! 5. **batch**: the check joins others, and equal checks are merged.
+//! 6. **store**: a script decides and charges.
+//! 7. **fallback**: without a reply, the failure policy decides.
+//! 8. **report**: shadow mode, then the observer.
+//!
+//! A single check ([`Pipeline::check`]) passes all of them. Many independent checks
+//! ([`Pipeline::check_each`]) skip the leases and travel in calls of their own. Several checks in one atomic
+//! step ([`Pipeline::check_all`]) skip the leases and, except for gates in shadow mode, the deny cache.
+
+mod admin;
+mod all;
+mod failure;
+mod leasing;
+mod lifecycle;
+mod overrides;
+mod parts;
+mod reply;
+mod report;
+mod send;
+mod write;
+
+use std::sync::Arc;
+
+use futures_util::future::{Either, join};
+use smallvec::SmallVec;
+
+use self::overrides::Resolved;
+pub(crate) use self::parts::{Pipeline, Settings};
+use self::send::without_waiting;
+use crate::decision::{AllDecision, Decision};
+use crate::deny_cache::SlotSnapshot;
+use crate::error::Error;
+use crate::request::{GateSpec, Request};
+use crate::store::Group;
+use crate::trace::Span;
+
+/// # One check
+impl Pipeline {
+    pub(crate) async fn check(self: &Arc<Self>, request: &Request<'_>) -> Result<Decision, Error> {
+        match self.overrides.is_any() {
+            true => Box::pin(self.check_overridden(request)).await,
+            false => self.check_resolved(request).await,
+        }
+    }
+
+    async fn check_overridden(self: &Arc<Self>, request: &Request<'_>) -> Result<Decision, Error> {
+        match self.resolve(request.borrowed()) {
+            Resolved::Check(request) => self.check_resolved(&request).await,
+            Resolved::Switched(request, decided) => {
+                self.report_immediate(&request, without_waiting(decided).await)
+            }
+        }
+    }
+
+    /// Stages 2 to 8.
+    async fn check_resolved(self: &Arc<Self>, request: &Request<'_>) -> Result<Decision, Error> {
+        if let Some(decision) = self.spend_lease(request) {
+            return self.report_immediate(request, without_waiting(Ok(decision)).await);
+        }
+        let span = Span::of_check(request.cost);
+        let mut decided = self.decide(request).await;
+        if request.gate.leases.is_some() {
+            decided = self.record_demand(request, decided);
+        }
+        let decided = self.report(request, decided);
+        span.decided(decided.as_ref());
+        decided
+    }
+
+    /// Decides with the state that this process has: stages 1 to 3.
+    #[inline]
+    pub(crate) fn try_check(&self, gate: &GateSpec, key: &[u8], cost: u64) -> Option<Decision> {
+        // Makes no request: a check that spends from a lease takes 100 ns.
+        if let Some(decision) = self.try_lease(gate, key, cost) {
+            return Some(decision);
+        }
+        let (request, decided) = match self.resolve(Request::new(gate, key, cost)) {
+            Resolved::Switched(request, decided) => (request, decided),
+            Resolved::Check(request) => {
+                let decision = self.spend_lease(&request).or_else(|| self.cached_denial(&request))?;
+                (request, Ok(decision))
+            }
+        };
+        self.report_immediate(&request, decided).ok().filter(|_| cost > 0)
+    }
+
+    /// Stages 3 to 7. Runs everything before the first await eagerly, which keeps the future small.
+    fn decide<'a>(&'a self, request: &'a Request<'a>) -> impl Future<Output = Result<Decision, Error>> + 'a {
+        let decided = match self.prepare(request) {
+            Prepared::Decided(decided) => decided,
+            Prepared::Group(group, snapshot) => match self.ensure_sendable(&group) {
+                Ok(hash_tag) => {
+                    let sent = self.send(hash_tag, group, self.deadline_of(request.deadline));
+                    return Either::Left(async move { self.conclude(request, snapshot, sent.await) });
+                }
+                Err(error) => self.fall_back(request, group.items.into_iter().next(), error),
+            },
+        };
+        Either::Right(without_waiting(decided))
+    }
+
+    /// Stage 3: returns a cached denial or an error, or else the group to send.
+    fn prepare(&self, request: &Request<'_>) -> Prepared {
+        let item = match request.item() {
+            Ok(item) => item,
+            Err(error) => return Prepared::Decided(Err(request.with_context(error))),
+        };
+        if request.cost > 0
+            && let Some(decision) = self.find_denial(&item)
+        {
+            return Prepared::Decided(Ok(decision));
+        }
+        let snapshot = self.deny_cache.as_ref().map(|deny_cache| deny_cache.snapshot(&item));
+        Prepared::Group(Group::of_one(item), snapshot)
+    }
+}
+
+enum Prepared {
+    Decided(Result<Decision, Error>),
+    /// The snapshot tells later whether the denial is out of date.
+    Group(Group, Option<SlotSnapshot>),
+}
+
+/// # Many checks, each decided independently
+impl Pipeline {
+    pub(crate) async fn check_each(&self, requests: Vec<Request<'_>>) -> Vec<Result<Decision, Error>> {
+        if requests.is_empty() {
+            return Vec::new();
+        }
+        let span = Span::of_many(requests.len());
+        let decided = self.decide_each(requests).await;
+        span.many_decided(&decided);
+        decided
+    }
+
+    async fn decide_each(&self, requests: Vec<Request<'_>>) -> Vec<Result<Decision, Error>> {
+        let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
+        let (mut groups, mut snapshots) = (Vec::new(), Vec::new());
+        let prepare = |request| match self.resolve(request) {
+            Resolved::Switched(request, decided) => (request, Some(decided)),
+            Resolved::Check(request) => match self.prepare(&request) {
+                Prepared::Decided(decided) => (request, Some(decided)),
+                Prepared::Group(group, snapshot) => {
+                    groups.push(group);
+                    snapshots.push(snapshot);
+                    (request, None)
+                }
+            },
+        };
+        let prepared: Vec<_> = requests.into_iter().map(prepare).collect();
+        let mut replies = self.send_each(groups, deadline).await.into_iter().zip(snapshots);
+        let mut reply = || replies.next().unwrap_or_else(|| (Err(Error::unavailable("no reply")), None));
+        let decide = |(request, decided): (Request<'_>, Option<Result<Decision, Error>>)| {
+            let decided = decided.unwrap_or_else(|| {
+                let (share, snapshot) = reply();
+                self.conclude(&request, snapshot, share)
+            });
+            self.report(&request, decided)
+        };
+        prepared.into_iter().map(decide).collect()
+    }
+}
+
+/// # Several checks, all or nothing
+impl Pipeline {
+    pub(crate) async fn check_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
+        let n = u64::from(requests.iter().any(|request| request.cost > 0));
+        let span = Span::of_all(requests.len());
+        let decided = self.decide_all(requests, n).await;
+        span.all_decided(&decided);
+        decided
+    }
+
+    /// Returns the decision that [`check_all`](Self::check_all) would make, without charging.
+    pub(crate) async fn peek_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
+        self.decide_all(requests, 0).await
+    }
+
+    /// Takes all or nothing of the gates that are neither switched nor in shadow. Each gate in shadow is
+    /// checked separately at the same time. It cannot fail the others, which may already be charged, unless the
+    /// limiter was shut down.
+    async fn decide_all(&self, requests: Vec<Request<'_>>, n: u64) -> Result<AllDecision, Error> {
+        all::check_number(requests.len())?;
+        let (requests, mut decisions) = self.resolve_all(requests, n)?;
+        // A group that a closed gate denies charges nothing.
+        let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
+        let n = if is_denied { 0 } else { n };
+        let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
+        let (shadow, together): (Vec<_>, Vec<_>) = undecided.partition(|&at| requests[at].gate.is_shadow);
+        for &at in &shadow {
+            // A configuration error fails the group before anything is charged.
+            requests[at].gate.info()?;
+        }
+        let group: Vec<_> = together.iter().map(|&at| &requests[at]).collect();
+        let shadow_requests = shadow.iter().map(|&at| {
+            let cost = if n > 0 { requests[at].cost } else { 0 };
+            Request { cost, ..requests[at].borrowed() }
+        });
+        let shadow_requests = shadow_requests.collect();
+        let (taken, shadow_decisions) =
+            join(self.take_all(&group, n), self.decide_each(shadow_requests)).await;
+        let (is_taken, taken) = taken?;
+        for (at, decision) in together.into_iter().zip(taken) {
+            decisions[at] = Some(decision);
+        }
+        for (at, decided) in shadow.into_iter().zip(shadow_decisions) {
+            decisions[at] = Some(decided?);
+        }
+        // A check of cost 0 binds only if all costs are 0.
+        let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
+        Ok(all::decision(is_taken && !is_denied, decisions.into_iter().flatten().collect(), binds))
+    }
+
+    /// Stage 1 of each check of a group. Returns the decision where a switch decides.
+    fn resolve_all<'a>(
+        &self,
+        requests: Vec<Request<'a>>,
+        n: u64,
+    ) -> Result<(Vec<Request<'a>>, Vec<Option<Decision>>), Error> {
+        let resolve = |request| match self.resolve(request) {
+            Resolved::Switched(request, decided) => Ok((request, Some(decided?))),
+            Resolved::Check(request) => Ok((request, None)),
+        };
+        let resolved = requests.into_iter().map(resolve).collect::<Result<Vec<_>, Error>>()?;
+        let switched = resolved.iter().filter(|(request, _)| n > 0 && request.cost > 0);
+        switched.filter_map(|(_, decision)| decision.as_ref()).for_each(|it| self.notify_decided(it));
+        Ok(resolved.into_iter().unzip())
+    }
+
+    /// Stages 4 to 8 of a group. Returns whether all checks are admitted, and one decision per check.
+    async fn take_all(&self, requests: &[&Request<'_>], n: u64) -> Result<(bool, Vec<Decision>), Error> {
+        if requests.is_empty() {
+            return Ok((true, Vec::new()));
+        }
+        let group = all::Folded::new(requests)?;
+        let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
+        let items: SmallVec<_> = group.items.iter().cloned().collect();
+        let (is_allowed, decisions) = match self.take(Group { items, n }, deadline).await {
+            Ok(share) => self.conclude_all(&group, n, &share),
+            Err(error) => self.fall_back_all(requests, &group, n, &error)?,
+        };
+        if n > 0 {
+            // If denied, only the gates that denied are reported: the others admitted nothing. A cost of 0 peeks.
+            let charged = requests.iter().zip(&decisions).filter(|(request, _)| request.cost > 0);
+            let reported = charged.filter(|(_, decision)| is_allowed || !decision.is_allowed());
+            reported.for_each(|(request, decision)| self.notify(request, decision));
+        }
+        Ok((is_allowed, decisions))
+    }
+}

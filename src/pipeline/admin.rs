@@ -1,0 +1,42 @@
+//! Access for operators: overrides, the store, and the format of keys. Writes no state of keys.
+
+use super::parts::Pipeline;
+use crate::error::Error;
+use crate::key::Keyspace;
+use crate::overrides::{Override, Overrides};
+#[cfg(feature = "admin")]
+use crate::store::Store;
+
+impl Pipeline {
+    /// Returns the overrides, to write one for this gate.
+    pub(crate) fn overrides_for(&self, gate: &str) -> Result<&Overrides, Error> {
+        self.ensure_open()?;
+        Keyspace::check_gate_name(gate)?;
+        Ok(&self.overrides)
+    }
+
+    pub(crate) async fn all_overrides(&self) -> Result<Vec<Override>, Error> {
+        self.ensure_open()?;
+        self.overrides.all().await
+    }
+
+    /// Returns a key as written in the store.
+    pub(crate) fn encoded(&self, key: &[u8]) -> String {
+        self.keyspace.encoded(key)
+    }
+
+    #[cfg(feature = "admin")]
+    pub(crate) async fn read_overrides(&self) -> Result<(), Error> {
+        self.overrides.read().await
+    }
+
+    #[cfg(feature = "admin")]
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    #[cfg(feature = "admin")]
+    pub(crate) const fn keyspace(&self) -> &Keyspace {
+        &self.keyspace
+    }
+}

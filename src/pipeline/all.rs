@@ -1,0 +1,108 @@
+//! Several checks in one atomic step: the group that the store decides, and the decision on all.
+
+use crate::decision::{AllDecision, Decision};
+use crate::error::Error;
+use crate::request::{Request, check_cost};
+use crate::store::Item;
+
+/// A group is one call, regardless of its number of keys.
+const MAX_CHECKS: usize = 128;
+
+/// Returns an error for no checks, and for more than one atomic step may have.
+pub(super) fn check_number(checks: usize) -> Result<(), Error> {
+    match checks {
+        0 => Err(Error::config("check_all was given no checks")),
+        1..=MAX_CHECKS => Ok(()),
+        _ => Err(Error::config(format!(
+            "check_all was given {checks} checks: one atomic step holds Redis for all others, so give it at most {MAX_CHECKS}"
+        ))),
+    }
+}
+
+/// Checks with their costs summed per Redis key.
+pub(super) struct Folded {
+    /// One for each Redis key.
+    pub(super) items: Vec<Item>,
+    /// For each check the index of its item.
+    pub(super) index_of: Vec<usize>,
+}
+
+impl Folded {
+    pub(super) fn new(requests: &[&Request<'_>]) -> Result<Self, Error> {
+        let items =
+            requests.iter().map(|request| request.item().map_err(|error| request.with_context(error)));
+        let items = items.collect::<Result<Vec<_>, _>>()?;
+        check_hash_tags(requests, &items)?;
+        let mut folded =
+            Self { items: Vec::with_capacity(items.len()), index_of: Vec::with_capacity(items.len()) };
+        for (request, item) in requests.iter().zip(items) {
+            folded.add(item).map_err(|error| request.with_context(error))?;
+        }
+        Ok(folded)
+    }
+
+    fn add(&mut self, item: Item) -> Result<(), Error> {
+        let Some(index) = self.items.iter().position(|other| other.target == item.target) else {
+            self.index_of.push(self.items.len());
+            self.items.push(item);
+            return Ok(());
+        };
+        let other = &mut self.items[index];
+        if other.target.gate.quota != item.target.gate.quota {
+            return Err(Error::config(
+                "check_all was given one key under two quotas of the same gate name: give each gate its own name",
+            ));
+        }
+        other.cost = other.cost.saturating_add(item.cost);
+        check_cost(other.cost, &item.target.gate.quota)?;
+        other.max_delay_us = match (other.max_delay_us, item.max_delay_us) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        self.index_of.push(index);
+        Ok(())
+    }
+
+    pub(super) fn first_check_of(&self, item: usize) -> Option<usize> {
+        self.index_of.iter().position(|&index| index == item)
+    }
+
+    /// Returns one decision per check from one per item.
+    pub(super) fn of_each_check(&self, decisions: Vec<Decision>) -> Vec<Decision> {
+        match self.items.len() == self.index_of.len() {
+            true => decisions,
+            false => self.index_of.iter().map(|&index| decisions[index].clone()).collect(),
+        }
+    }
+}
+
+/// Checks that all keys share a cluster slot, as a script requires.
+fn check_hash_tags(requests: &[&Request<'_>], items: &[Item]) -> Result<(), Error> {
+    let apart = items.iter().position(|item| item.target.hash_tag != items[0].target.hash_tag);
+    apart.map_or(Ok(()), |apart| {
+        let text = "its key lies in another slot of the Redis Cluster than that of the first check, and one atomic step cannot reach both: check for the same key, or let one sit beside the other (Check::colocate_with); in a file of rules, say `charge: each`";
+        Err(requests[apart].with_context(Error::config(text)))
+    })
+}
+
+/// Combines decisions; `binds` selects those that can bind.
+pub(super) fn decision(
+    allowed: bool,
+    decisions: Vec<Decision>,
+    binds: impl Fn(usize) -> bool,
+) -> AllDecision {
+    let charges: Vec<usize> = (0..decisions.len()).filter(|&at| binds(at)).collect();
+    let retry_after = charges.iter().map(|&at| decisions[at].retry_after()).max().unwrap_or_default();
+    AllDecision { allowed, binding: binding(&charges, &decisions, allowed), retry_after, decisions }
+}
+
+/// Returns the binding decision. If denied: the longest wait. If allowed: the smallest share left. The first
+/// one among equals.
+fn binding(charges: &[usize], decisions: &[Decision], allowed: bool) -> usize {
+    let tighter = |a: &Decision, b: &Decision| match allowed {
+        true => u128::from(a.remaining) * u128::from(b.limit) < u128::from(b.remaining) * u128::from(a.limit),
+        false => a.retry_after_us > b.retry_after_us,
+    };
+    let tightest = |best, at| if tighter(&decisions[at], &decisions[best]) { at } else { best };
+    charges.iter().copied().reduce(tightest).unwrap_or(0)
+}

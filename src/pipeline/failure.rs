@@ -1,0 +1,118 @@
+//! Stage 7: without a reply of the store, the gate's failure policy decides.
+
+use super::all::Folded;
+use super::parts::Pipeline;
+use super::reply::decision;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::fallback::{LocalOutcome, OnFailure, ReconcileStamp};
+use crate::request::Request;
+use crate::store::Item;
+
+impl Pipeline {
+    /// Returns the decision of the failure policy on one check. `item` saves making the check's item again.
+    pub(super) fn fall_back(
+        &self,
+        request: &Request<'_>,
+        item: Option<Item>,
+        error: Error,
+    ) -> Result<Decision, Error> {
+        match self.policy(request, error)? {
+            OnFailure::Local => {
+                let item = item.map_or_else(|| request.item(), Ok)?;
+                let n = u64::from(request.cost > 0);
+                Ok(self.decide_locally(&[Item { cost: item.cost.max(1), ..item }], n)?.1.remove(0))
+            }
+            OnFailure::Open => request.fixed_decision(true, Source::Open),
+            _ => request.fixed_decision(false, Source::Closed),
+        }
+    }
+
+    /// Decides a group. Failure policies admit or deny some checks; this process decides the others, all or
+    /// nothing. Returns whether the group is admitted, and one decision per check.
+    pub(super) fn fall_back_all(
+        &self,
+        requests: &[&Request<'_>],
+        group: &Folded,
+        n: u64,
+        error: &Error,
+    ) -> Result<(bool, Vec<Decision>), Error> {
+        // An error of one key, such as corrupt state, names that key.
+        let blamed = (!error.is_unavailable()).then(|| group.first_check_of(error.item())).flatten();
+        let failed = blamed.map_or(requests, |at| std::slice::from_ref(&requests[at]));
+        // Collected before the first error returns, so that the observer is notified of each check.
+        let policies: Vec<_> = failed.iter().map(|request| self.policy(request, error.clone())).collect();
+        let policies = policies.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let is_local = |item: &usize| policies[group.first_check_of(*item).unwrap_or(0)] == OnFailure::Local;
+        let locals: Vec<usize> = (0..group.items.len()).filter(is_local).collect();
+        let items: Vec<Item> = locals.iter().map(|&item| group.items[item].clone()).collect();
+        // If a policy denies, the group is denied, so it charges nothing.
+        let is_denied = policies.contains(&OnFailure::Closed);
+        let n = if is_denied { 0 } else { n };
+        let (passes, local) = match items.is_empty() {
+            true => (true, Vec::new()),
+            false => self.decide_locally(&items, n)?,
+        };
+        let mut decisions = Vec::with_capacity(requests.len());
+        for ((request, policy), index) in requests.iter().zip(policies).zip(&group.index_of) {
+            decisions.push(match policy {
+                OnFailure::Local => {
+                    local[locals.iter().position(|local| local == index).unwrap_or(0)].clone()
+                }
+                OnFailure::Open => request.fixed_decision(true, Source::Open)?,
+                _ => request.fixed_decision(false, Source::Closed)?,
+            });
+        }
+        let passes = if n == 0 { decisions.iter().all(Decision::is_allowed) } else { passes };
+        Ok((passes, decisions))
+    }
+
+    /// Returns the failure policy to apply, or the error if none applies.
+    fn policy(&self, request: &Request<'_>, error: Error) -> Result<OnFailure, Error> {
+        let fixed = self.store.fixed_decision();
+        if self.observer.is_some() && fixed.is_none() {
+            self.notify_failed(&request.gate.info()?.name, &request.with_context(error.clone()));
+        }
+        let on_failure = match fixed {
+            Some(true) => OnFailure::Open,
+            Some(false) => OnFailure::Closed,
+            None => request.gate.on_failure,
+        };
+        match on_failure {
+            OnFailure::Error => Err(request.with_context(error)),
+            OnFailure::Local if self.fallback.is_none() => Err(request.with_context(error)),
+            on_failure if error.is_unavailable() => Ok(on_failure),
+            _ => Err(request.with_context(error)),
+        }
+    }
+
+    /// Decides a group within this process's shares, all or nothing. Returns whether all passed, and one
+    /// decision for each item.
+    fn decide_locally(&self, items: &[Item], n: u64) -> Result<(bool, Vec<Decision>), Error> {
+        let Some(fallback) = &self.fallback else { return Err(Error::unavailable("there is no fallback")) };
+        let LocalOutcome { passes, answers, now_us } = fallback.take(items, n);
+        let answered = items.iter().zip(answers);
+        let decisions = answered.map(|(item, (answer, stamp_us))| Decision {
+            stamp_us,
+            ..decision(&item.target.gate, answer, Source::Local, now_us)
+        });
+        Ok((passes, decisions.collect()))
+    }
+
+    /// Returns the stamp by which units that the fallback just admitted can be given back.
+    pub(crate) fn local_stamp(&self, request: &Request<'_>) -> Option<ReconcileStamp> {
+        self.fallback.as_ref()?.stamp(&request.target().ok()?)
+    }
+
+    /// Gives back units that the fallback admitted with the stamp `admitted_us`. Returns the store's stamp
+    /// for them, if they were reconciled: then they have to be given back there.
+    pub(crate) fn give_back_locally(
+        &self,
+        request: &Request<'_>,
+        stamp: Option<&ReconcileStamp>,
+        units: u64,
+        admitted_us: u64,
+    ) -> Option<u64> {
+        self.fallback.as_ref()?.give_back(&request.target().ok()?, stamp?, units, admitted_us)
+    }
+}

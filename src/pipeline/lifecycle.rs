@@ -1,0 +1,50 @@
+//! Readiness, health and shutdown.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::parts::Pipeline;
+use crate::connection::Deadline;
+use crate::error::Error;
+use crate::fallback::Fallback;
+use crate::health::Health;
+
+/// The time limit of a shutdown for giving back leases and reconciling the fallback's units.
+const SHUTDOWN: Duration = Duration::from_secs(6);
+
+impl Pipeline {
+    pub(crate) async fn ready(&self) -> Result<(), Error> {
+        if self.store.fixed_decision().is_some() {
+            return self.ensure_open();
+        }
+        self.take(self.probe.clone(), Deadline::new(self.deadline)).await.map(drop)
+    }
+
+    /// Calls the server even if the breaker is open: a health check may wait.
+    pub(crate) async fn health(&self) -> Health {
+        let server = match self.ensure_open() {
+            Ok(()) => self.store.server(Deadline::new(self.deadline)).await,
+            Err(error) => Err(error),
+        };
+        Health {
+            breaker_open_for: self.breaker.as_ref().and_then(|breaker| breaker.open_for()),
+            instances: self.fallback.as_ref().map_or(1, Fallback::instances),
+            server,
+        }
+    }
+
+    pub(crate) async fn shutdown(&self) {
+        let ends = Instant::now() + SHUTDOWN;
+        self.is_shut_down.store(true, Ordering::Release);
+        self.leases.end(ends).await;
+        if let Some(fallback) = &self.fallback {
+            fallback.reconcile_before_shutdown(ends).await;
+        }
+        if let Some(breaker) = &self.breaker {
+            breaker.shut_down();
+        }
+        self.store.close();
+    }
+}

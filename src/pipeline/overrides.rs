@@ -1,0 +1,84 @@
+//! Stage 1: operators' overrides. An override of a key replaces the gate's quota for that key, and a switch
+//! replaces the gate's mode, also shadow mode.
+
+use std::borrow::Cow;
+
+use super::parts::Pipeline;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::overrides::{KeyOverrides, Switch};
+use crate::request::{GateSpec, Request};
+
+pub(super) enum Resolved<'a> {
+    /// The next stages decide, with the settings that are in force for this key.
+    Check(Request<'a>),
+    /// The gate is switched open or closed, which decides.
+    Switched(Request<'a>, Result<Decision, Error>),
+}
+
+impl Pipeline {
+    #[inline]
+    pub(super) fn resolve<'a>(&self, request: Request<'a>) -> Resolved<'a> {
+        // Almost always false.
+        match self.overrides.is_any() {
+            true => self.resolve_overridden(request),
+            false => Resolved::Check(request),
+        }
+    }
+
+    #[cold]
+    fn resolve_overridden<'a>(&self, request: Request<'a>) -> Resolved<'a> {
+        let Some(found) = self.find_overrides(&request.gate, &request.key) else {
+            return Resolved::Check(request);
+        };
+        let switch = found.switch;
+        let gate = match request.gate {
+            Cow::Borrowed(gate) => apply(gate, found),
+            Cow::Owned(gate) => Cow::Owned(apply(&gate, found).into_owned()),
+        };
+        let request = Request { gate, ..request };
+        let is_allowed = match switch {
+            Some(Switch::Open) => true,
+            Some(Switch::Closed) => false,
+            Some(Switch::Shadow) | None => return Resolved::Check(request),
+        };
+        // This check does not reach the store, whose calls start these jobs otherwise.
+        self.ensure_background_jobs();
+        let decided = match self.ensure_open() {
+            Ok(()) => request.fixed_decision(is_allowed, Source::Switch),
+            Err(error) => Err(request.with_context(error)),
+        };
+        Resolved::Switched(request, decided)
+    }
+
+    /// Returns the settings that decide this key: the gate's own unless it is overridden.
+    pub(crate) fn effective<'a>(&self, gate: &'a GateSpec, key: &[u8]) -> Cow<'a, GateSpec> {
+        match self.overrides.is_any() {
+            true => self.find_overrides(gate, key).map_or(Cow::Borrowed(gate), |found| apply(gate, found)),
+            false => Cow::Borrowed(gate),
+        }
+    }
+
+    pub(crate) fn switch(&self, gate: &str) -> Option<Switch> {
+        self.overrides.switch(gate)
+    }
+
+    fn find_overrides(&self, gate: &GateSpec, key: &[u8]) -> Option<KeyOverrides> {
+        let info = gate.info().ok()?;
+        Some(self.overrides.of_key(info, key, |quota| self.gate_info(&info.name, quota)))
+    }
+}
+
+fn apply(gate: &GateSpec, found: KeyOverrides) -> Cow<'_, GateSpec> {
+    let is_shadow = found.switch.map_or(gate.is_shadow, |switch| switch == Switch::Shadow);
+    if found.gate.is_none() && is_shadow == gate.is_shadow {
+        return Cow::Borrowed(gate);
+    }
+    Cow::Owned(GateSpec {
+        // Leases were taken under the gate's own quota.
+        leases: gate.leases.clone().filter(|_| found.gate.is_none()),
+        info: found.gate.map_or_else(|| gate.info.clone(), Ok),
+        on_failure: gate.on_failure,
+        is_shadow,
+    })
+}

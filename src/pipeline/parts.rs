@@ -1,0 +1,173 @@
+//! The components of a limiter, which the stages use.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use crate::background::Background;
+use crate::batch::Batch;
+use crate::breaker::{self, Breaker};
+use crate::clock::{Clock, Stopwatch};
+use crate::connection::Deadline;
+use crate::deny_cache::DenyCache;
+use crate::error::Error;
+use crate::fallback::{self, Fallback, Instances, OnFailure};
+use crate::key::Keyspace;
+use crate::keyed_hash::KeyedHasher;
+use crate::lease::Registry;
+use crate::observer::Observer;
+use crate::overrides::{self, Overrides};
+use crate::quota::{Quota, Rate};
+use crate::store::{GateInfo, Group, Item, Store, Target};
+
+pub(crate) struct Pipeline {
+    pub(super) overrides: Overrides,
+    pub(super) leases: Registry,
+    pub(super) deny_cache: Option<DenyCache>,
+    /// `breaker` and `fallback` are set if the store can fail.
+    pub(super) breaker: Option<Arc<Breaker>>,
+    pub(super) batch: Batch,
+    pub(super) store: Arc<Store>,
+    pub(super) fallback: Option<Fallback>,
+    pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(super) background: Arc<Background>,
+    pub(super) keyspace: Keyspace,
+    keyed_hasher: KeyedHasher,
+    /// A peek that any working store can answer.
+    pub(super) probe: Group,
+    pub(super) deadline: Duration,
+    pub(crate) on_failure: OnFailure,
+    /// The clock of leases; with Redis its own clock decides.
+    pub(super) clock: Clock,
+    pub(super) is_shut_down: AtomicBool,
+}
+
+/// The settings of a limiter that do not depend on the store.
+pub(crate) struct Settings {
+    pub(crate) background: Arc<Background>,
+    pub(crate) keyspace: Keyspace,
+    pub(crate) deadline: Duration,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) clock: Clock,
+    pub(crate) max_keys: usize,
+    /// `None`: the processes are counted.
+    pub(crate) instances: Option<u64>,
+    pub(crate) breaker: bool,
+    pub(crate) overrides: bool,
+}
+
+impl Pipeline {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        batch: Batch,
+        deny_cache: Option<DenyCache>,
+        settings: Settings,
+    ) -> Result<Self, Error> {
+        let Settings { background, keyspace, deadline, on_failure, observer, clock, max_keys, .. } = settings;
+        let keyed_hasher = KeyedHasher::default();
+        let probes = probes(&keyspace, &keyed_hasher)?;
+        let probe = probes[0].clone();
+        let can_fail = matches!(*store, Store::Redis(_));
+        let breaker = can_fail.then(|| {
+            Arc::new(Breaker::new(breaker::Settings {
+                store: store.clone(),
+                probes,
+                deadline,
+                observer: observer.clone(),
+                background: background.clone(),
+                is_enabled: settings.breaker,
+            }))
+        });
+        let overrides = Overrides::new(overrides::Settings {
+            store: store.clone(),
+            breaker: breaker.clone(),
+            clock: clock.clone(),
+            deadline,
+            observer: observer.clone(),
+            key: keyspace.overrides(),
+            background: background.clone(),
+            follow: settings.overrides,
+        });
+        let fallback = breaker.clone().map(|breaker| {
+            Fallback::new(fallback::Settings {
+                store: store.clone(),
+                breaker,
+                clock: clock.clone(),
+                deadline,
+                observer: observer.clone(),
+                instances: match settings.instances {
+                    Some(instances) => Instances::given(instances),
+                    None => Instances::counted(keyspace.instances()),
+                },
+                max_keys,
+                background: background.clone(),
+            })
+        });
+        Ok(Self {
+            overrides,
+            leases: Registry::default(),
+            deny_cache,
+            breaker,
+            batch,
+            store,
+            fallback,
+            observer,
+            background,
+            keyspace,
+            keyed_hasher,
+            probe,
+            deadline,
+            on_failure,
+            clock,
+            is_shut_down: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<GateInfo, Error> {
+        GateInfo::new(&self.keyspace, &self.keyed_hasher, name, quota)
+    }
+
+    pub(crate) fn observer(&self) -> Option<&dyn Observer> {
+        self.observer.as_deref()
+    }
+
+    pub(crate) fn deadline_of(&self, own: Option<Duration>) -> Deadline {
+        Deadline::new(own.unwrap_or(self.deadline))
+    }
+
+    pub(crate) fn stopwatch(&self) -> Stopwatch {
+        self.store.stopwatch()
+    }
+
+    pub(crate) async fn sleep(&self, duration: Duration) {
+        self.store.sleep(duration).await;
+    }
+
+    /// Runs a job in the background, independent of the caller's runtime.
+    pub(crate) fn spawn(&self, job: impl Future<Output = ()> + Send + 'static) {
+        self.background.spawn(job);
+    }
+}
+
+/// Returns peeks, which write nothing: one for each hash tag of a cluster, otherwise one.
+fn probes(keyspace: &Keyspace, keyed_hasher: &KeyedHasher) -> Result<Vec<Group>, Error> {
+    let quota = Quota::token_bucket(1, Rate::per_second(1));
+    let gate = Arc::new(GateInfo::new(keyspace, keyed_hasher, "ready", quota)?);
+    let probe = |hash_tag| {
+        let target = Target::at(&gate, b"", hash_tag);
+        Group::of_one(Item { target, cost: 0, max_delay_us: None })
+    };
+    Ok(keyspace.hash_tags().map(probe).collect())
+}
+
+impl std::fmt::Debug for Pipeline {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pipeline")
+            .field("store", &self.store)
+            .field("keyspace", &self.keyspace)
+            .field("breaker", &self.breaker)
+            .field("fallback", &self.fallback)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,123 @@
+//! From the store's reply, or from a cached denial, to the decision; and what a reply leaves for later checks:
+//! cached denials, and the last known state.
+
+use super::all::Folded;
+use super::parts::Pipeline;
+use crate::batch::Share;
+use crate::decision::{Decision, Source};
+use crate::deny_cache::SlotSnapshot;
+use crate::error::Error;
+use crate::fallback::Fallback;
+use crate::reference::{Answer, Taken};
+use crate::request::Request;
+use crate::store::{GateInfo, Item, Outcome, Store};
+
+impl Pipeline {
+    /// Returns a cached denial that still holds.
+    pub(super) fn cached_denial(&self, request: &Request<'_>) -> Option<Decision> {
+        self.deny_cache.as_ref().filter(|_| request.cost > 0)?;
+        self.find_denial(&request.item().ok()?)
+    }
+
+    #[inline]
+    pub(super) fn find_denial(&self, item: &Item) -> Option<Decision> {
+        let deny_cache = self.deny_cache.as_ref().filter(|_| self.ensure_open().is_ok())?;
+        let (answer, now_us) = deny_cache.find(item)?;
+        Some(decision(&item.target.gate, answer, Source::DenyCache, now_us))
+    }
+
+    /// Returns the decision on a check of one key, and records the key's state.
+    pub(super) fn conclude(
+        &self,
+        request: &Request<'_>,
+        snapshot: Option<SlotSnapshot>,
+        share: Result<Share, Error>,
+    ) -> Result<Decision, Error> {
+        let share = match share {
+            Ok(share) => share,
+            Err(error) => return self.fall_back(request, None, error),
+        };
+        let gate = request.gate.info()?;
+        let wanted = (request.cost.max(1), request.max_delay_us(&gate.quota));
+        let decision = self.decision(gate, wanted, 0, &share);
+        if let Some(fallback) = self.fallback.as_ref().filter(|_| share.index == 0) {
+            // One caller of a merged call records for all of them: the state after the last check.
+            let last = (share.n > 1).then(|| Share { index: share.n - 1, ..share.clone() });
+            let last = last.map(|last| self.decision(gate, wanted, 0, &last));
+            let last = last.as_ref().unwrap_or(&decision);
+            if Fallback::is_worth_noting(last) {
+                fallback.note(&request.target()?, last, &share.outcome.before[0]);
+            }
+        }
+        if let (Some(deny_cache), Some(snapshot)) = (&self.deny_cache, snapshot)
+            && request.cost > 0
+        {
+            if !decision.allowed {
+                deny_cache.remember(snapshot, request.item()?, &share);
+            } else if deny_cache.records_admissions(snapshot) {
+                deny_cache.record_admission(&request.target()?, share.outcome.now_us);
+            }
+        }
+        Ok(decision)
+    }
+
+    /// Returns whether a group is admitted, and one decision per check.
+    pub(super) fn conclude_all(&self, group: &Folded, n: u64, share: &Share) -> (bool, Vec<Decision>) {
+        self.record_admissions(&group.items, &share.outcome);
+        let decisions =
+            group.items.iter().enumerate().map(|(at, item)| {
+                self.decision(&item.target.gate, (item.cost, item.max_delay_us), at, share)
+            });
+        let decisions: Vec<_> = decisions.collect();
+        let is_allowed = match n {
+            0 => decisions.iter().all(Decision::is_allowed),
+            _ => share.index < share.outcome.k,
+        };
+        (is_allowed, group.of_each_check(decisions))
+    }
+
+    /// Removes earlier cached denials of the admitted keys. Called for admissions that
+    /// [`conclude`](Self::conclude) does not process.
+    pub(super) fn record_admissions(&self, items: &[Item], outcome: &Outcome) {
+        if let Some(deny_cache) = self.deny_cache.as_ref().filter(|_| outcome.k > 0) {
+            let charged = items.iter().filter(|item| item.cost > 0);
+            charged.for_each(|item| deny_cache.record_admission(&item.target, outcome.now_us));
+        }
+    }
+
+    /// Returns a caller's decision by the group's item at index `at`, of which `cost` units were wanted. For
+    /// a single item, the store's count of admitted checks decides, since it charged those.
+    fn decision(
+        &self,
+        gate: &GateInfo,
+        (cost, max_delay): (u64, Option<u64>),
+        at: usize,
+        share: &Share,
+    ) -> Decision {
+        let Share { outcome, n, index, .. } = share;
+        let (quota, k, before, now) = (&gate.quota, outcome.k, outcome.before[at], outcome.now_us);
+        let taken = Taken { quota, cost, max_delay, n: *n, k, before, now };
+        let mut answer = taken.answer(*index);
+        let is_alone = outcome.before.len() == 1;
+        answer.allowed = if *n > 0 && is_alone { *index < k } else { taken.affords(*index) };
+        let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
+        let stamp_us = quota.kind().algorithm().stamp(before.raw, now);
+        Decision { stamp_us, ..decision(gate, answer, source, now) }
+    }
+}
+
+pub(super) fn decision(gate: &GateInfo, answer: Answer, source: Source, now_us: u64) -> Decision {
+    Decision {
+        gate: gate.name,
+        allowed: answer.allowed,
+        limit: gate.quota.limit(),
+        remaining: answer.remaining,
+        retry_after_us: answer.retry_after_us,
+        reset_after_us: answer.reset_after_us,
+        delay_us: answer.delay_us,
+        source,
+        shadow: false,
+        now_us,
+        stamp_us: now_us,
+    }
+}

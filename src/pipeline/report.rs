@@ -1,0 +1,93 @@
+//! Stage 8: shadow mode, then the observer.
+
+use std::fmt;
+
+use super::parts::Pipeline;
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::request::Request;
+use crate::trace::Span;
+
+impl Pipeline {
+    /// Does the same as [`report`](Self::report) for a check that was decided without waiting.
+    pub(super) fn report_immediate(
+        &self,
+        request: &Request<'_>,
+        decided: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
+        let decided = self.report(request, decided);
+        Span::of_check(request.cost).decided(decided.as_ref());
+        decided
+    }
+
+    /// Applies shadow mode and notifies the observer. Peeks are not reported.
+    #[inline]
+    pub(super) fn report(
+        &self,
+        request: &Request<'_>,
+        mut decided: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
+        if request.gate.is_shadow {
+            decided = Self::admit_undecided(request, decided);
+        }
+        if let Ok(decision) = &mut decided {
+            if request.gate.is_shadow {
+                decision.shadow = !decision.allowed;
+                decision.allowed = true;
+            }
+            if request.cost > 0 {
+                self.notify(request, decision);
+            }
+        }
+        decided
+    }
+
+    /// Replaces the error of a check that could not be decided, because Redis is unavailable or the key's state
+    /// is corrupt, by an admission. A cost above the limit is a denial. A limiter that was shut down and a wrong
+    /// configuration stay errors.
+    fn admit_undecided(request: &Request<'_>, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+        match decided {
+            Err(error) if !error.is_shut_down() && !error.is_config() => {
+                request.fixed_decision(!error.is_over_capacity(), Source::Open)
+            }
+            decided => decided,
+        }
+    }
+
+    /// Reports a decision and a denied key, also if only shadow mode admitted the check.
+    #[inline]
+    pub(super) fn notify(&self, request: &Request<'_>, decision: &Decision) {
+        self.notify_decided(decision);
+        if let (Some(observer), Ok(info)) = (&self.observer, request.gate.info())
+            && (decision.shadow || !decision.allowed)
+            && decision.source != Source::Switch
+        {
+            observer.denied(&info.name, &InRedis(request));
+        }
+    }
+
+    #[inline]
+    pub(super) fn notify_decided(&self, decision: &Decision) {
+        if let Some(observer) = &self.observer {
+            observer.decided(decision);
+        }
+    }
+
+    pub(super) fn notify_failed(&self, gate: &str, error: &Error) {
+        if let Some(observer) = &self.observer {
+            observer.failed(gate, error);
+        }
+    }
+}
+
+/// A key as it is written in Redis, formatted only when it is displayed.
+struct InRedis<'a>(&'a Request<'a>);
+
+impl fmt::Display for InRedis<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.target() {
+            Ok(target) => f.write_str(&target.redis_key),
+            Err(_) => Ok(()),
+        }
+    }
+}

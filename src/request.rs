@@ -1,0 +1,136 @@
+//! A check on its way through the pipeline: the gate's settings, the key, the cost, and the options.
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::decision::{Decision, Source};
+use crate::error::Error;
+use crate::fallback::OnFailure;
+use crate::lease::Leases;
+use crate::quota::Quota;
+use crate::sharded_arc::ShardedArc;
+use crate::store::{GateInfo, Item, Target};
+
+/// The settings of a gate that decide its checks. Operators' overrides and switches replace them.
+#[derive(Clone)]
+pub(crate) struct GateSpec {
+    pub(crate) info: Result<Arc<ShardedArc<GateInfo>>, Error>,
+    pub(crate) on_failure: OnFailure,
+    /// Whether checks that are denied, or that cannot be decided, are admitted.
+    pub(crate) is_shadow: bool,
+    pub(crate) leases: Option<Arc<Leases>>,
+}
+
+/// One check.
+#[derive(Clone)]
+pub(crate) struct Request<'a> {
+    pub(crate) gate: Cow<'a, GateSpec>,
+    pub(crate) key: Cow<'a, [u8]>,
+    /// 0 peeks.
+    pub(crate) cost: u64,
+    pub(crate) max_delay: Option<Duration>,
+    pub(crate) deadline: Option<Duration>,
+    pub(crate) colocate_with: Option<Cow<'a, [u8]>>,
+}
+
+impl GateSpec {
+    #[inline]
+    pub(crate) fn info(&self) -> Result<&Arc<GateInfo>, Error> {
+        match &self.info {
+            Ok(infos) => Ok(infos.mine()),
+            Err(error) => Err(error.clone()),
+        }
+    }
+}
+
+impl std::fmt::Debug for GateSpec {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.info() {
+            Ok(info) => write!(f, "Gate({:?}, {})", info.name, info.quota),
+            Err(error) => write!(f, "Gate({error})"),
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    #[inline]
+    pub(crate) fn new(gate: &'a GateSpec, key: &'a [u8], cost: u64) -> Self {
+        let (gate, key) = (Cow::Borrowed(gate), Cow::Borrowed(key));
+        Self { gate, key, cost, max_delay: None, deadline: None, colocate_with: None }
+    }
+
+    pub(crate) fn borrowed(&self) -> Request<'_> {
+        Request {
+            gate: Cow::Borrowed(&*self.gate),
+            key: Cow::Borrowed(&*self.key),
+            colocate_with: self.colocate_with.as_deref().map(Cow::Borrowed),
+            ..*self
+        }
+    }
+
+    pub(crate) fn into_owned(self) -> Request<'static> {
+        Request {
+            gate: Cow::Owned(self.gate.into_owned()),
+            key: Cow::Owned(self.key.into_owned()),
+            colocate_with: self.colocate_with.map(|key| Cow::Owned(key.into_owned())),
+            cost: self.cost,
+            max_delay: self.max_delay,
+            deadline: self.deadline,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn target(&self) -> Result<Target, Error> {
+        Ok(Target::new(self.gate.info()?, &self.key, self.colocate_with.as_deref()))
+    }
+
+    #[inline]
+    pub(crate) fn item(&self) -> Result<Item, Error> {
+        let target = self.target()?;
+        check_cost(self.cost, &target.gate.quota)?;
+        let max_delay_us = self.max_delay_us(&target.gate.quota);
+        Ok(Item { target, cost: self.cost, max_delay_us })
+    }
+
+    /// Returns the longest accepted delay, capped at 2^52 µs, which is beyond any clock.
+    ///
+    /// `None` where the algorithm has no delay: checks that differ in nothing else are equal, so they merge
+    /// and share cached denials.
+    #[inline]
+    pub(crate) fn max_delay_us(&self, quota: &Quota) -> Option<u64> {
+        let delay = self.max_delay.filter(|_| quota.has_queue())?;
+        Some(u64::try_from(delay.as_micros()).unwrap_or(u64::MAX).min(1 << 52))
+    }
+
+    /// Returns the gate's leases if they can hold units of this key: those of a colocated key are counted
+    /// elsewhere.
+    #[inline]
+    pub(crate) fn leases(&self) -> Option<&Arc<Leases>> {
+        let leases = self.gate.leases.as_ref()?;
+        let prefix = &self.gate.info().ok()?.prefix;
+        prefix.is_under_its_own_hash_tag(&self.key, self.colocate_with.as_deref()).then_some(leases)
+    }
+
+    /// Returns a decision that does not depend on the units used.
+    pub(crate) fn fixed_decision(&self, is_allowed: bool, source: Source) -> Result<Decision, Error> {
+        let info = self.gate.info()?;
+        Ok(Decision::fixed(info.name, info.quota.limit(), is_allowed, source))
+    }
+
+    /// Adds the gate and the key to an error.
+    pub(crate) fn with_context(&self, error: Error) -> Error {
+        match self.gate.info() {
+            Ok(info) => error.with_context(info.name, &self.key),
+            Err(_) => error,
+        }
+    }
+}
+
+#[inline]
+pub(crate) fn check_cost(cost: u64, quota: &Quota) -> Result<(), Error> {
+    match cost > quota.limit() {
+        true => Err(Error::over_capacity(cost, quota.limit())),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,59 @@
+//! The operations of a store other than takes: small writes, heartbeats and overrides.
+
+use std::time::Duration;
+
+use crate::error::Error;
+
+/// Small writes other than a take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Write {
+    /// Returns units. With the stamp of the take that charged them, returns only those that still count.
+    Refund { units: u64, stamp_us: Option<u64> },
+    /// Charges units without a check.
+    Penalize { units: u64 },
+    /// Denies everything for `for_us`; 0 lifts the block.
+    Block { for_us: u64 },
+    /// Removes the state.
+    Reset,
+}
+
+/// The sign of life of one process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heartbeat<'a> {
+    /// The key in which the processes that share the quotas are counted.
+    pub(crate) key: &'a str,
+    pub(crate) name: &'a str,
+    /// How long the process counts after this heartbeat.
+    pub(crate) lifetime: Duration,
+}
+
+/// An operator's override to write: [`crate::overrides`].
+#[derive(Debug)]
+pub(crate) struct OverrideText {
+    pub(crate) field: String,
+    /// `None` removes the override.
+    pub(crate) text: Option<String>,
+    /// `None`: until it is removed.
+    pub(crate) lasts_us: Option<u64>,
+}
+
+/// The operators' overrides in the store.
+#[derive(Debug, Default)]
+pub(crate) struct Standing {
+    /// The clock that decides when they end.
+    pub(crate) now_us: u64,
+    /// When they were last changed; empty if never.
+    pub(crate) changed: String,
+    /// Fields and texts; empty if nothing has changed since the caller's version.
+    pub(crate) fields: Vec<(String, String)>,
+}
+
+/// The maximum number of overrides in a namespace: each process keeps all of them, and reads all when one has
+/// changed.
+pub(super) const MAX_OVERRIDES: usize = 4_096;
+
+pub(super) fn too_many_overrides() -> Error {
+    Error::config(format!(
+        "there are {MAX_OVERRIDES} overrides, as many as there can be: take one back, or give whole groups of keys a gate with a quota of its own"
+    ))
+}

@@ -1,0 +1,71 @@
+//! A key as the store names it, and the gate it belongs to.
+
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::gate_name::GateName;
+use crate::key::{HashTag, Keyspace, Prefix};
+use crate::keyed_hash::{KeyedHash, KeyedHasher};
+use crate::quota::Quota;
+
+/// The part that all checks of one gate share.
+#[derive(Clone, Debug)]
+pub(crate) struct GateInfo {
+    pub(crate) name: GateName,
+    pub(crate) quota: Quota,
+    pub(crate) prefix: Prefix,
+    pub(crate) keyed_hasher: KeyedHasher,
+}
+
+impl GateInfo {
+    pub(crate) fn new(
+        keyspace: &Keyspace,
+        keyed_hasher: &KeyedHasher,
+        name: &str,
+        quota: Quota,
+    ) -> Result<Self, Error> {
+        let prefix = keyspace.prefix(name, &quota)?;
+        // The name is part of the prefix, so its length was checked.
+        let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
+        Ok(Self { name, quota, prefix, keyed_hasher: keyed_hasher.clone() })
+    }
+}
+
+/// One key of one gate, as the store names it.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) gate: Arc<GateInfo>,
+    pub(crate) redis_key: String,
+    /// The keyed_hash of `redis_key`.
+    pub(crate) keyed_hash: KeyedHash,
+    /// Keys with different hash tags need separate calls.
+    pub(crate) hash_tag: HashTag,
+}
+
+impl Target {
+    /// Uses the hash tag of `colocate_with` if given, else of the key.
+    pub(crate) fn new(gate: &Arc<GateInfo>, key: &[u8], colocate_with: Option<&[u8]>) -> Self {
+        Self::at(gate, key, gate.prefix.hash_tag(colocate_with.unwrap_or(key)))
+    }
+
+    /// Uses this hash tag for any key.
+    pub(crate) fn at(gate: &Arc<GateInfo>, key: &[u8], hash_tag: HashTag) -> Self {
+        let redis_key = gate.prefix.key(key, hash_tag);
+        Self { keyed_hash: gate.keyed_hasher.of(&redis_key), redis_key, hash_tag, gate: gate.clone() }
+    }
+}
+
+impl Hash for Target {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.keyed_hash.hash(state);
+    }
+}
+
+impl PartialEq for Target {
+    fn eq(&self, other: &Self) -> bool {
+        self.redis_key == other.redis_key
+    }
+}
+
+impl Eq for Target {}

@@ -1,0 +1,23 @@
+//! What the tests of several crates share: limiters on a test server, random plans, an oracle, and fleets under
+//! load.
+#![allow(missing_docs, missing_debug_implementations, reason = "not published")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::must_use_candidate,
+    reason = "a test that cannot continue should panic"
+)]
+
+pub mod acl;
+pub mod black_hole;
+pub mod door;
+pub mod fixture;
+pub mod fleet;
+pub mod hear;
+pub mod instance;
+pub mod load;
+pub mod oracle;
+pub mod plan;
+pub mod script;
+pub mod stalls;
+pub mod wire;
+pub mod world;
