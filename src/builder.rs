@@ -20,6 +20,7 @@ use crate::observer::Observer;
 use crate::pipeline::{Pipeline, Settings};
 use crate::store::{Store, Stub};
 use crate::trace;
+use crate::warning::Warnings;
 
 /// # Opening a limiter
 impl Limiter {
@@ -97,6 +98,7 @@ pub struct Builder {
     clock: Clock,
     max_keys: usize,
     observer: Option<Arc<dyn Observer>>,
+    stderr_warnings: bool,
     batching: bool,
     deny_cache: Duration,
     instances: Option<u64>,
@@ -139,6 +141,7 @@ impl Default for Builder {
             clock: Clock::System,
             max_keys: 100_000,
             observer: None,
+            stderr_warnings: true,
             batching: true,
             deny_cache: Duration::from_millis(500),
             instances: None,
@@ -253,6 +256,16 @@ impl Builder {
     /// Default: none.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
+        self
+    }
+
+    /// Enables one line on standard error for each [warning](crate::Warning) if there is neither an
+    /// [`observer`](Self::observer) nor a `tracing` subscriber: a wrong Redis address, for example, would
+    /// otherwise show only as limits that are not shared.
+    ///
+    /// Default: true.
+    pub fn stderr_warnings(mut self, enabled: bool) -> Self {
+        self.stderr_warnings = enabled;
         self
     }
 
@@ -384,7 +397,9 @@ impl Builder {
     ///
     /// [`Error::is_config`] if no store was chosen, or if the URL, namespace or secret is invalid.
     pub fn build(self) -> Result<Limiter, Error> {
+        let to_stderr = self.stderr_warnings && self.observer.is_none();
         let observer = trace::with_events(self.observer);
+        let warnings = Warnings::new(observer.clone(), to_stderr, self.clock.clone());
         let is_cluster = self.backend.is_cluster();
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
         let background = Arc::new(match self.clock {
@@ -412,6 +427,7 @@ impl Builder {
             deadline: self.deadline,
             on_failure: self.on_failure,
             observer: observer.clone(),
+            warnings,
             clock: self.clock.clone(),
             max_keys: self.max_keys,
             instances: self.instances,

@@ -83,7 +83,7 @@
 //!         |
 //! connection                             transport
 //!         |
-//! metrics, most_denied, trace            observability
+//! metrics, most_denied, warning, trace   observability
 //!         |
 //! reference, algorithm, script, quota, decision, health, key, as_key, error, keyed_hash, gate_name, sharded_arc, generations, clock, observer, background, sync
 //! ```
@@ -130,6 +130,7 @@ mod sharded_arc;
 mod store;
 mod sync;
 mod trace;
+mod warning;
 
 // The public API contains its `Pool`, so callers need the same version.
 pub use deadpool_redis;
@@ -153,3 +154,4 @@ pub use self::overrides::{Override, Switch};
 pub use self::quota::{Quota, Rate};
 pub use self::reservation::Reservation;
 pub use self::store::Stub;
+pub use self::warning::{RepeatedWarning, Warning};

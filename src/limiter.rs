@@ -15,6 +15,7 @@ use crate::observer::Observer;
 use crate::pipeline::Pipeline;
 use crate::quota::Quota;
 use crate::request::Request;
+use crate::warning::RepeatedWarning;
 
 /// Rate limits over one store. Cheap to clone; clones share everything.
 ///
@@ -176,6 +177,12 @@ impl Limiter {
     #[must_use]
     pub fn observer(&self) -> Option<&dyn Observer> {
         self.pipeline.observer()
+    }
+
+    /// Reports a mistake in the setup of the process to the observer, `tracing` and, if there is neither, to
+    /// standard error: at once, then at most once a second with the number of occurrences.
+    pub fn warn(&self, warning: &RepeatedWarning, message: impl FnOnce() -> String) {
+        self.pipeline.warnings.warn(warning, message);
     }
 
     /// Sleeps on the limiter's clock: with an in-memory limiter of a [`ManualClock`](crate::ManualClock), until

@@ -22,8 +22,10 @@
 //! | `kind` | of an error: [`Error::kind`]; of an operator's override: `switch`, `override` |
 //! | `fate` | `taken`, `spent`, `returned`, `stranded` |
 //! | `result` | `good`, `bad` |
+//! | `code` | of a warning: [`Warning::code`](crate::Warning::code) |
 //!
-//! The series of a gate appear with its first decision and its first lease; all others exist from the start.
+//! The series of a gate appear with its first decision and its first lease, that of a warning with its first
+//! report; all others exist from the start.
 //! All limiters of a process share the same series.
 //!
 //! Configure the histogram buckets of a Prometheus recorder: [`names::SECONDS`] and [`names::CHECKS`], as
@@ -44,6 +46,7 @@ use crate::clock::Clock;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::observer::Observer;
+use crate::warning::Warning;
 
 /// One wait in this number is recorded. A recorder stores each value until it is scraped, and callers of one
 /// key would contend for the histogram.
@@ -168,6 +171,11 @@ impl Observer for Metrics {
         if let Some((_, counter)) = self.errors.iter().find(|(known, _)| *known == kind) {
             counter.increment(1);
         }
+    }
+
+    fn warned(&self, warning: &Warning) {
+        let counter = self.register.counter(&names::WARNINGS, &[("code", warning.code())]);
+        counter.increment(warning.occurrences());
     }
 
     fn breaker(&self, is_open: bool) {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::warning::Warning;
 
 /// Receives events of a limiter. Every method does nothing by default. Methods run on the path of each
 /// decision, so they must be quick and must not block.
@@ -53,6 +54,12 @@ pub trait Observer: Send + Sync + 'static {
     /// Called when the store made no decision. A decision by [`OnFailure`](crate::OnFailure) may follow.
     fn failed(&self, gate: &str, error: &Error) {
         let _ = (gate, error);
+    }
+
+    /// Called when this process has noticed a mistake in its setup: at once, then at most once a second for
+    /// each [code](Warning::code).
+    fn warned(&self, warning: &Warning) {
+        let _ = warning;
     }
 
     /// Called when the circuit breaker opens: checks are no longer sent to Redis, which is probed. Also
@@ -136,6 +143,7 @@ forward_events! {
     denied(gate: &str, key: &dyn fmt::Display);
     waited(took: Duration);
     failed(gate: &str, error: &Error);
+    warned(warning: &Warning);
     breaker(is_open: bool);
     called(checks: usize, groups: usize, took: Duration);
     leased(gate: &str, units: u64);

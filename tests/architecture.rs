@@ -218,3 +218,18 @@ fn licenses_and_guide_pages_of_crates_equal_their_originals() {
         assert!(is_equal && root.join(copy).exists(), "run: cp {original} {copy}");
     }
 }
+
+#[test]
+fn each_warning_code_has_one_entry_in_troubleshooting_md() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let sources = crates().iter().flat_map(|folder| sources(folder)).collect::<Vec<_>>();
+    let texts = sources.iter().map(|path| fs::read_to_string(path).unwrap()).collect::<Vec<_>>();
+    let production = texts.iter().map(|text| text.split("#[cfg(test)]").next().unwrap());
+    let mut codes: Vec<&str> =
+        production.flat_map(|text| between(text, "RepeatedWarning::new(\"", "\")")).collect();
+    let page = fs::read_to_string(root.join("docs/operate/troubleshooting.md")).unwrap();
+    let mut entries = between(&page, "\n## `", "`\n");
+    codes.sort_unstable();
+    entries.sort_unstable();
+    assert_eq!(entries, codes);
+}

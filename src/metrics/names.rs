@@ -71,6 +71,8 @@ metrics! {
         "Requests sent to the store after coalescing. Low relative to checks means hot keys.";
     ERRORS: Counter "tidegate_errors_total" in Count by ["kind"],
         "Checks and charges that the store did not answer, or rejected.";
+    WARNINGS: Counter "tidegate_warnings_total" in Count by ["code"],
+        "Mistakes in the setup of the process, by their code.";
     BREAKER_OPEN: Gauge "tidegate_breaker_open" in Count by [],
         "Open circuit breakers: 1 while checks are not sent to Redis.";
     BREAKER_OPENED: Counter "tidegate_breaker_opened_total" in Count by [],

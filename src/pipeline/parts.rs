@@ -19,6 +19,7 @@ use crate::observer::Observer;
 use crate::overrides::{self, Overrides};
 use crate::quota::{Quota, Rate};
 use crate::store::{GateInfo, Group, Item, Store, Target};
+use crate::warning::Warnings;
 
 pub(crate) struct Pipeline {
     pub(super) overrides: Overrides,
@@ -30,6 +31,7 @@ pub(crate) struct Pipeline {
     pub(super) store: Arc<Store>,
     pub(super) fallback: Option<Fallback>,
     pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(crate) warnings: Warnings,
     pub(super) background: Arc<Background>,
     pub(super) keyspace: Keyspace,
     keyed_hasher: KeyedHasher,
@@ -49,6 +51,7 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     pub(crate) on_failure: OnFailure,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) warnings: Warnings,
     pub(crate) clock: Clock,
     pub(crate) max_keys: usize,
     /// `None`: the processes are counted.
@@ -64,7 +67,9 @@ impl Pipeline {
         deny_cache: Option<DenyCache>,
         settings: Settings,
     ) -> Result<Self, Error> {
-        let Settings { background, keyspace, deadline, on_failure, observer, clock, max_keys, .. } = settings;
+        let Settings {
+            background, keyspace, deadline, on_failure, observer, warnings, clock, max_keys, ..
+        } = settings;
         let keyed_hasher = KeyedHasher::default();
         let probes = probes(&keyspace, &keyed_hasher)?;
         let probe = probes[0].clone();
@@ -113,6 +118,7 @@ impl Pipeline {
             store,
             fallback,
             observer,
+            warnings,
             background,
             keyspace,
             keyed_hasher,

@@ -8,6 +8,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::observer::Observer;
+use crate::warning::Warning;
 
 /// The minimum time between two failure events: while Redis is unavailable, every check fails.
 const PAUSE_US: u64 = 1_000_000;
@@ -18,6 +19,11 @@ pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn
         Some(observer) => Arc::new((Events::default(), observer)),
         None => Arc::new(Events::default()),
     })
+}
+
+/// Returns whether the program has set a subscriber, for all threads or for this one.
+pub(crate) fn has_subscriber() -> bool {
+    tracing::dispatcher::has_been_set()
 }
 
 #[derive(Default)]
@@ -43,6 +49,11 @@ impl Observer for Events {
         } else {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    fn warned(&self, warning: &Warning) {
+        let (code, occurrences) = (warning.code(), warning.occurrences());
+        warn!(target: "tidegate", code, occurrences, "{}", warning.message());
     }
 
     fn breaker(&self, is_open: bool) {
