@@ -12,7 +12,8 @@
            the window before a check of this cost is admitted (0: none must)
   Writes   a charge: ZADD, PEXPIREAT, and at most 256 stale entries removed.
            A denial: nothing, except that entries dated in the future become one
-           dated now. If denied checks are logged: the same as a charge.
+           dated now; if there are more than 256, all entries do. If denied checks
+           are logged: the same as a charge.
 ]]
 
 -- The maximum of used units, so that debt stays exact. Beyond it the running total
@@ -120,31 +121,40 @@ local function sliding_log(arg)
     return own, blocked, ahead, used, at, total, first_at, first_total
   end
 
-  -- Adds before it removes: without memory the first write fails, and no entry is
-  -- lost.
-  local function redate(key, total, blocked)
-    local base = base_ahead(key)
-    if not base then return end
-    add(key, total, total - base)
-    call('ZREMRANGEBYSCORE', key, '(' .. stamp, '+inf')
-    if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
-  end
-
   -- Merges the units in the window into one entry, which leaves the window late,
-  -- never early.
-  local function restart_total(key, used, at, units, blocked)
+  -- never early. UNLINK frees the others in the background.
+  local function merge_window(key, used, at, blocked)
     call('UNLINK', key)
     if used > 0 then call('ZADD', key, format(WHOLE, at), format(ENTRY, used, used)) end
     if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
-    add(key, used + units, units)
-    return used + units
+  end
+
+  -- Merges the entries dated in the future into one dated now. Removing many would
+  -- hold the server up, so then the whole window is merged. Returns the total, and
+  -- the time and total of the oldest entry.
+  -- Adds before it removes: without memory the first write fails, and no entry is
+  -- lost.
+  local function redate(key, used, total, blocked, first_at, first_total)
+    local base = base_ahead(key)
+    if not base then return total, first_at, first_total end
+    local ahead = call('ZCOUNT', key, '(' .. stamp, '+inf')
+    if ahead > (blocked > now and TRIM + 1 or TRIM) then
+      merge_window(key, used, now, blocked)
+      return used, now, used
+    end
+    add(key, total, total - base)
+    call('ZREMRANGEBYSCORE', key, '(' .. stamp, '+inf')
+    if blocked > now then call('ZADD', key, format(WHOLE, blocked), 'block') end
+    return total, first_at, first_total
   end
 
   local function charge(key, n, own, k, cost, blocked, ahead, used, at, total, first_at, first_total)
     local units = k * cost
     if count_denied then units = units + math.min((n - own) * cost, limit) end
     if n > 0 and cost > 0 and (units > 0 or ahead) then
-      if ahead then redate(key, total, blocked) end
+      if ahead then
+        total, first_at, first_total = redate(key, used, total, blocked, first_at, first_total)
+      end
       units = math.min(units, math.max(0, MAX_TOTAL - used))
       if units > 0 then
         add(key, total + units, units)
@@ -152,7 +162,9 @@ local function sliding_log(arg)
         -- Without stale entries, the total equals the units in the window.
         local has_stale = total > used + units
         if total > MAX_TOTAL then
-          total, first_at, first_total = restart_total(key, used, at, units, blocked), at, used
+          merge_window(key, used, at, blocked)
+          total, first_at, first_total = used + units, at, used
+          add(key, total, units)
         end
         if used == 0 then first_at, first_total = now, total end
         used, at = used + units, now
@@ -177,7 +189,7 @@ local function sliding_log(arg)
   -- grows with the entries returned, not with the stale entries.
   local function give_back(key, units, stamp, blocked, ahead, used, at, total)
     if math.min(units, used) == 0 or (stamp or now) + window <= now then return end
-    if ahead then redate(key, total, blocked) end
+    if ahead then total = redate(key, used, total, blocked) end
     if blocked > 0 and blocked <= now then call('ZREM', key, 'block') end
     local base = total - used + math.min(units, used)
     if base == total then

@@ -20,7 +20,7 @@ use crate::observer::Observer;
 use crate::pipeline::{Pipeline, Settings};
 use crate::store::{Store, Stub};
 use crate::trace;
-use crate::warning::Warnings;
+use crate::warning_sink::WarningSink;
 
 /// # Opening a limiter
 impl Limiter {
@@ -399,7 +399,7 @@ impl Builder {
     pub fn build(self) -> Result<Limiter, Error> {
         let to_stderr = self.stderr_warnings && self.observer.is_none();
         let observer = trace::with_events(self.observer);
-        let warnings = Warnings::new(observer.clone(), to_stderr, self.clock.clone());
+        let warnings = WarningSink::new(observer.clone(), to_stderr, self.clock.clone());
         let is_cluster = self.backend.is_cluster();
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
         let background = Arc::new(match self.clock {

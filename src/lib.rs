@@ -83,9 +83,11 @@
 //!         |
 //! connection                             transport
 //!         |
-//! metrics, most_denied, warning, trace   observability
+//! warning_sink                           the destination of warnings
 //!         |
-//! reference, algorithm, script, quota, decision, health, key, as_key, error, keyed_hash, gate_name, sharded_arc, generations, clock, observer, background, sync
+//! metrics, most_denied, trace            observability
+//!         |
+//! reference, algorithm, script, quota, decision, health, key, as_key, error, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
@@ -131,6 +133,7 @@ mod store;
 mod sync;
 mod trace;
 mod warning;
+mod warning_sink;
 
 // The public API contains its `Pool`, so callers need the same version.
 pub use deadpool_redis;

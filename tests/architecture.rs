@@ -233,3 +233,32 @@ fn each_warning_code_has_one_entry_in_troubleshooting_md() {
     entries.sort_unstable();
     assert_eq!(entries, codes);
 }
+
+#[test]
+fn default_build_has_the_number_of_crates_that_dependencies_md_states() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let tree = std::process::Command::new(env!("CARGO"))
+        .args([
+            "tree",
+            "-e",
+            "normal",
+            "--prefix",
+            "none",
+            "--no-dedupe",
+            "--locked",
+            "--offline",
+            "-p",
+            "tidegate",
+        ])
+        .args(["--target", "x86_64-unknown-linux-gnu", "--format", "{p}"])
+        .current_dir(root)
+        .output()
+        .unwrap();
+    let tree = String::from_utf8(tree.stdout).unwrap();
+    let crates: HashSet<&str> = tree.lines().map(|line| line.split(" (").next().unwrap()).collect();
+    for page in ["docs/reference/dependencies.md", "SECURITY.md"] {
+        let text = fs::read_to_string(root.join(page)).unwrap();
+        let stated = between(&text, "A default build", "crates")[0];
+        assert_eq!(stated.split_whitespace().last().unwrap(), crates.len().to_string(), "{page}");
+    }
+}

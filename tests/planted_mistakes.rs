@@ -206,7 +206,8 @@ fn sliding_log() {
             ("first_at, first_total = now, total", "first_at, first_total = at, total"),
             // Units are lost when entries with a future date are merged, or those entries are not merged.
             ("return total and units and integer(total - units)", "return total"),
-            ("if ahead then redate(key, total, blocked) end", ""),
+            ("if ahead then total = redate(key, used, total, blocked) end", ""),
+            ("total, first_at, first_total = redate(key, used, total, blocked, first_at, first_total)", ""),
             // One entry too many is removed.
             ("math.min(excess, TRIM) - 1", "math.min(excess, TRIM)"),
             ("expire(key, used > 0 and at + window or 0, blocked)", ""),

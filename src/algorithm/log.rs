@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-/// The maximum number of entries that one charge removes, so that no call is long.
+/// The maximum number of entries that one charge removes or re-dates one by one, so that no call is long.
 const TRIM: usize = 256;
 /// The maximum usage, so that debt stays exact in a double; at this value the running total restarts.
 pub(super) const MAX_TOTAL: u64 = 1 << 52;
@@ -46,10 +46,14 @@ impl Log {
         }
     }
 
-    /// Merges entries dated in the future into one entry dated `now`.
-    pub(super) fn redate(&mut self, now: u64) {
+    /// Merges entries dated in the future into one entry dated `now`. If there are many, merges all entries
+    /// in the window, whose units are `used`.
+    pub(super) fn redate(&mut self, used: u64, now: u64) {
         let first = self.0.partition_point(|entry| entry.at_us <= now);
-        if first < self.0.len() {
+        let ahead = self.0.len() - first;
+        if ahead > TRIM {
+            self.merge(used, now);
+        } else if ahead > 0 {
             let total = self.total();
             let units = total - self.total_before(first);
             self.0.truncate(first);
@@ -57,13 +61,18 @@ impl Log {
         }
     }
 
+    /// Merges the entries in the window into one entry of `used` units, which leaves the window late, never
+    /// early. The running total restarts.
+    fn merge(&mut self, used: u64, at_us: u64) {
+        self.0.clear();
+        if used > 0 {
+            self.0.push_back(LogEntry { at_us, total: used, units: used });
+        }
+    }
+
     pub(super) fn push(&mut self, units: u64, used: u64, now: u64) {
         if self.total() + units > MAX_TOTAL {
-            let newest = self.0.back().map_or(now, |entry| entry.at_us);
-            self.0.clear();
-            if used > 0 {
-                self.0.push_back(LogEntry { at_us: newest, total: used, units: used });
-            }
+            self.merge(used, self.0.back().map_or(now, |entry| entry.at_us));
         }
         self.0.push_back(LogEntry { at_us: now, total: self.total() + units, units });
     }

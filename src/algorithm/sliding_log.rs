@@ -94,7 +94,7 @@ impl Algorithm for SlidingLog {
             *state = State::Log(Log::default());
         }
         let State::Log(log) = state else { return };
-        log.redate(now);
+        log.redate(used, now);
         let units = units.min(MAX_TOTAL.saturating_sub(used));
         if units == 0 {
             return;
@@ -121,7 +121,7 @@ impl Algorithm for SlidingLog {
         if units.min(used) == 0 || stamp.is_some_and(|stamp| stamp + self.window_us <= now) {
             return false;
         }
-        log.redate(now);
+        log.redate(used, now);
         log.forget_up_to(log.total() - used + units.min(used), log.stale(self.window_us, now));
         true
     }

@@ -191,6 +191,34 @@ behaviours! {
         assert_eq!(passes(&gate, "key", 51).await, 50);
     }
 
+    async fn sliding_log_keeps_its_count_after_a_step_back_of_the_clock(world) {
+        if world.is_leased {
+            return; // A lease charges blocks of units, so that the log has few entries.
+        }
+        // Up to 256 entries are re-dated and older ones keep their time. Beyond that, all leave together.
+        for (charges, oldest_leaves) in [(255, s(50)), (256, s(50)), (257, s(60))] {
+            let key = &format!("key {charges}");
+            let start = s(10_000 + 1_000 * charges);
+            let gate = world.gate("a4", Quota::sliding_log(charges + 2, s(60)));
+            world.set(start - s(10));
+            assert_eq!(passes(&gate, key, 1).await, 1);
+            world.set(start);
+            for _ in 0..charges {
+                world.advance(Duration::from_micros(1));
+                assert_eq!(passes(&gate, key, 1).await, 1);
+            }
+            world.set(start);
+            assert_eq!(passes(&gate, key, 2).await, 1, "{charges} charges in the future still count");
+            let denied = gate.check(key).await.unwrap();
+            assert_eq!((denied.is_allowed(), denied.retry_after()), (false, oldest_leaves));
+            world.set(start + s(60) - Duration::from_micros(1));
+            let left = usize::from(oldest_leaves < s(60));
+            assert_eq!(passes(&gate, key, 2).await, left);
+            world.set(start + s(60));
+            assert_eq!(passes(&gate, key, charges as usize + 3).await, charges as usize + 2 - left);
+        }
+    }
+
     async fn sliding_counter_rounds_the_overlap_down(world) {
         if world.is_leased {
             return; // The unspent units of a lease count as used until the limiter returns them.
