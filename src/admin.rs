@@ -32,7 +32,7 @@ use smallvec::SmallVec;
 
 use self::access::{RedisAccess, StoredRow, unexpected_reply};
 pub use self::name::{Name, NotState, Shape};
-pub use self::scan::{Page, Scan};
+pub use self::scan::{OtherKey, Page, Scan};
 pub use self::usage::Usage;
 use crate::algorithm::{MAX_DEBT, Storage};
 use crate::error::Error;

@@ -12,7 +12,8 @@ use crate::quota::Quota;
 /// Opens, closes or shadows a gate, and gives a single key another quota, for all processes of the namespace.
 /// Returned by [`Limiter::control`](crate::Limiter::control).
 ///
-/// Redis keeps at most 4,096 overrides, in one hash, `tidegate:1:overrides`. Each process reads it twice a
+/// Redis keeps at most 4,096 overrides, in one hash, `tidegate:1:overrides`. If other programs have written more
+/// to it, or more than 1,024 bytes for one, processes leave them out and warn. Each process reads it twice a
 /// second, in a call of its own, and decides by the overrides it read last. So every process applies an
 /// override within a second, and no check takes longer for it. The process that sets an override reads it at
 /// once; if that read fails, its next read applies the override. A process that cannot reach Redis keeps the

@@ -25,7 +25,8 @@ use crate::key::HashTag;
 use crate::observer::Observer;
 use crate::quota::Quota;
 use crate::sharded_arc::ShardedArc;
-use crate::store::{GateInfo, OverrideText, Store};
+use crate::store::{GateInfo, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Store};
+use crate::warning::{RepeatedWarning, Warnings};
 
 /// The pause between two readings, shortened by up to 10 % at random.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -51,6 +52,8 @@ struct OverridesInner {
     clock: Clock,
     deadline: Duration,
     observer: Option<Arc<dyn Observer>>,
+    warnings: Warnings,
+    left_out: RepeatedWarning,
     /// Their key in the store.
     key: String,
     /// The last reading.
@@ -70,6 +73,7 @@ pub(crate) struct Settings {
     pub(crate) clock: Clock,
     pub(crate) deadline: Duration,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) warnings: Warnings,
     pub(crate) key: String,
     pub(crate) background: Arc<Background>,
     /// Whether to follow the overrides in the store.
@@ -78,7 +82,8 @@ pub(crate) struct Settings {
 
 impl Overrides {
     pub(crate) fn new(settings: Settings) -> Self {
-        let Settings { store, breaker, clock, deadline, observer, key, background, follow } = settings;
+        let Settings { store, breaker, clock, deadline, observer, warnings, key, background, follow } =
+            settings;
         Self(Arc::new(OverridesInner {
             is_followed: follow && breaker.is_some(),
             following: JobSlot::default(),
@@ -88,6 +93,8 @@ impl Overrides {
             clock,
             deadline,
             observer,
+            warnings,
+            left_out: RepeatedWarning::new("overrides-left-out"),
             key,
             snapshot: Snapshot::default(),
             reading: Mutex::default(),
@@ -182,6 +189,15 @@ impl OverridesInner {
         let mut reported = self.reading.lock().await;
         let known = self.snapshot.known();
         let standing = self.store.overrides(&self.key, known.changed(), Deadline::new(self.deadline)).await?;
+        if standing.left_out > 0 {
+            self.warnings.warn(&self.left_out, || {
+                format!(
+                    "{} overrides in {} are not followed: a process reads at most {MAX_OVERRIDES} overrides of \
+                     at most {MAX_OVERRIDE_BYTES} bytes: remove the fields that tidegate did not write",
+                    standing.left_out, self.key
+                )
+            });
+        }
         let now_us = self.clock.local_us();
         let new = (standing.changed != known.changed()).then(|| Arc::new(Known::of(&standing, now_us)));
         let counts = new.as_ref().unwrap_or(&known).counts(now_us);

@@ -10,7 +10,7 @@ mod target_cache;
 
 use std::time::Duration;
 
-pub(crate) use self::command::{Heartbeat, OverrideText, Standing, Write};
+pub(crate) use self::command::{Heartbeat, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Standing, Write};
 use self::memory::MemoryStore;
 use self::redis::RedisStore;
 pub use self::stub::Stub;

@@ -42,6 +42,7 @@ mod noscript;
 mod observer;
 mod override_writes;
 mod overrides;
+mod overrides_bounds;
 mod plain_errors;
 mod planted_mistakes;
 mod processes;

@@ -44,7 +44,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("group", "3778e489dcb7abc1f9f03ae4b25979f633edbb80"),
     ("reset", "50d0b6896e7753deb964a64935a156ec3478f0e4"),
     ("heartbeat", "9aab087af92944096f8676b42f58e38cc723b34a"),
-    ("overrides", "f643c81dc003d92f653d8a23a296c7989c8d8161"),
+    ("overrides", "e08d3e20131cec113a763ec2f5d7ec9bef32fab8"),
     ("override", "812e63ce2aa1919a16dc0d1fb30903c43c22ef88"),
 ];
 

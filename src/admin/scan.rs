@@ -1,12 +1,20 @@
 //! Finds keys with SCAN, one page at a time, node by node.
 
+use std::time::Duration;
+
 use redis::{Cmd, Value};
+use tokio::time::Instant;
 
 use super::access::{RedisAccess, unexpected_reply};
 use super::name::{Name, NotState};
 use crate::error::Error;
 use crate::key::HashTag;
 use crate::script;
+
+/// The maximum calls to one node: at 1,000 keys per call, as many keys as a Redis can hold.
+const MAX_CALLS: u64 = 1 << 22;
+/// The maximum duration of the scan of one node.
+const MAX_DURATION: Duration = Duration::from_secs(3_600);
 
 /// A scan of the keys that match a pattern, node by node. [`Inspector::scan`](super::Inspector::scan)
 /// and [`Inspector::scan_key`](super::Inspector::scan_key) return it; [`next`](Self::next) returns the keys.
@@ -23,7 +31,26 @@ pub struct Scan {
 struct ScanNode {
     hash_tag: HashTag,
     address: (String, u16),
+    progress: Progress,
+}
+
+/// Ends a scan that the server never ends.
+#[derive(Debug)]
+struct Progress {
     cursor: u64,
+    /// A cursor of an earlier call: the last at a power of two. So a cycle of any length is detected (Brent).
+    earlier: u64,
+    calls: u64,
+    started: Instant,
+}
+
+/// A key under the namespace that is not a state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OtherKey {
+    /// The whole Redis key: any bytes, of any length.
+    pub redis_key: Vec<u8>,
+    /// The kind of the key.
+    pub kind: NotState,
 }
 
 /// The keys found by one SCAN call; may be empty. Redis can return a key twice while it resizes its tables. A
@@ -32,8 +59,8 @@ struct ScanNode {
 pub struct Page {
     /// The keys of states, in no order.
     pub names: Vec<Name>,
-    /// The kind of each other key under the namespace.
-    pub others: Vec<NotState>,
+    /// Each other key under the namespace.
+    pub others: Vec<OtherKey>,
 }
 
 impl Scan {
@@ -46,7 +73,8 @@ impl Scan {
     /// # Errors
     ///
     /// [`Error::is_unavailable`] if Redis did not answer, or if the cluster changed during the scan: then
-    /// start a new scan. After another error, the next call repeats the failed one.
+    /// start a new scan. Also if the server never ends the scan: it repeats a cursor, or the scan of a node takes
+    /// more than 2^22 calls or an hour. After another error, the next call repeats the failed one.
     ///
     /// # Cancel safety
     ///
@@ -57,13 +85,14 @@ impl Scan {
         }
         let Some(node) = self.nodes.as_mut().and_then(|nodes| nodes.last_mut()) else { return Ok(None) };
         let connection = self.access.connection()?;
-        let reply =
-            connection.scan(node.cursor, &self.pattern, self.access.call_target(node.hash_tag)).await?;
+        let reply = connection
+            .scan(node.progress.cursor, &self.pattern, self.access.call_target(node.hash_tag))
+            .await?;
         let (cursor, keys) = parse(reply).ok_or_else(unexpected_reply)?;
         if connection.node_of(node.hash_tag).is_none_or(|address| address != node.address) {
             return Err(Error::unavailable("the cluster changed during the scan: repeat the scan"));
         }
-        node.cursor = cursor;
+        node.progress.advance(cursor, Instant::now())?;
         if cursor == 0 {
             self.nodes.as_mut().and_then(Vec::pop);
         }
@@ -71,10 +100,36 @@ impl Scan {
         for key in keys {
             match Name::parse(self.access.namespace(), &key) {
                 Ok(name) => page.names.push(name),
-                Err(other) => page.others.push(other),
+                Err(kind) => page.others.push(OtherKey { redis_key: key, kind }),
             }
         }
         Ok(Some(page))
+    }
+}
+
+impl Progress {
+    const fn new(now: Instant) -> Self {
+        Self { cursor: 0, earlier: 0, calls: 0, started: now }
+    }
+
+    /// Continues at the cursor that the server returned.
+    fn advance(&mut self, cursor: u64, now: Instant) -> Result<(), Error> {
+        let fix = "check that the server is a Redis, and the proxy before it";
+        if cursor != 0 && cursor == self.earlier {
+            return Err(Error::unavailable(format!(
+                "SCAN repeats the cursor {cursor} and never ends: {fix}"
+            )));
+        }
+        self.calls += 1;
+        if self.calls > MAX_CALLS || now.duration_since(self.started) > MAX_DURATION {
+            let calls = self.calls;
+            return Err(Error::unavailable(format!("SCAN has not ended after {calls} calls: {fix}")));
+        }
+        if self.calls.is_power_of_two() {
+            self.earlier = cursor;
+        }
+        self.cursor = cursor;
+        Ok(())
     }
 }
 
@@ -91,7 +146,7 @@ async fn nodes(access: &RedisAccess) -> Result<Vec<ScanNode>, Error> {
         connection.run(&script::INSPECT, args, access.call_target(hash_tag)).await?;
         let address = connection.node_of(hash_tag).ok_or_else(unexpected_reply)?;
         if !nodes.iter().any(|node| node.address == address) {
-            nodes.push(ScanNode { hash_tag, address, cursor: 0 });
+            nodes.push(ScanNode { hash_tag, address, progress: Progress::new(Instant::now()) });
         }
     }
     Ok(nodes)
@@ -109,4 +164,49 @@ fn parse(reply: Value) -> Option<(u64, Vec<Vec<u8>>)> {
         _ => None,
     });
     Some((cursor, keys.collect::<Option<_>>()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the calls after which the scan ends with an error, and the error.
+    fn calls_of(cursors: impl Iterator<Item = u64>, pause: Duration) -> Option<(u64, String)> {
+        let mut now = Instant::now();
+        let mut progress = Progress::new(now);
+        for (calls, cursor) in (1..).zip(cursors) {
+            now += pause;
+            if let Err(error) = progress.advance(cursor, now) {
+                return Some((calls, error.to_string()));
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn scan_of_a_server_that_repeats_cursors_ends() {
+        for length in [1, 2, 3, 10, 1_000] {
+            // The cycle starts after some calls without repetition.
+            let cursors = (1..=10).chain((11..11 + length).cycle());
+            let (calls, error) = calls_of(cursors, Duration::ZERO).unwrap();
+            assert!(calls <= 3 * (10 + length), "{length}: {calls}");
+            assert!(error.contains("SCAN repeats the cursor "), "{error}");
+        }
+    }
+
+    #[test]
+    fn scan_of_a_server_that_never_returns_cursor_0_ends_by_calls_and_by_time() {
+        let (calls, error) = calls_of(1.., Duration::ZERO).unwrap();
+        assert_eq!(calls, MAX_CALLS + 1, "{error}");
+        let (calls, error) = calls_of(1.., Duration::from_secs(1)).unwrap();
+        assert_eq!(calls, MAX_DURATION.as_secs() + 1);
+        assert!(error.contains("SCAN has not ended after 3601 calls"), "{error}");
+    }
+
+    #[test]
+    fn scan_of_a_redis_never_repeats_a_cursor() {
+        // Redis increments the reversed bits of the cursor.
+        let cursors = (1..1_u64 << 16).map(|step| step.reverse_bits() >> 48);
+        assert_eq!(calls_of(cursors.chain([0]), Duration::ZERO), None);
+    }
 }

@@ -90,6 +90,7 @@ impl Pipeline {
             clock: clock.clone(),
             deadline,
             observer: observer.clone(),
+            warnings: warnings.clone(),
             key: keyspace.overrides(),
             background: background.clone(),
             follow: settings.overrides,

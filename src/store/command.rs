@@ -46,11 +46,16 @@ pub(crate) struct Standing {
     pub(crate) changed: String,
     /// Fields and texts; empty if nothing has changed since the caller's version.
     pub(crate) fields: Vec<(String, String)>,
+    /// The number of overrides that are not in `fields`: they exceed [`MAX_OVERRIDES`] or
+    /// [`MAX_OVERRIDE_BYTES`].
+    pub(crate) left_out: u64,
 }
 
 /// The maximum number of overrides in a namespace: each process keeps all of them, and reads all when one has
 /// changed.
-pub(super) const MAX_OVERRIDES: usize = 4_096;
+pub(crate) const MAX_OVERRIDES: usize = 4_096;
+/// The maximum bytes of an override that a process reads. The longest that tidegate writes are shorter.
+pub(crate) const MAX_OVERRIDE_BYTES: usize = 1_024;
 
 pub(super) fn too_many_overrides() -> Error {
     Error::config(format!(

@@ -77,7 +77,7 @@ impl MemoryStore {
             None => text.clone(),
         };
         let fields = overrides.texts.iter().map(|(field, text)| (field.clone(), written(text))).collect();
-        Standing { now_us: self.clock.now_us(), changed: overrides.changes.to_string(), fields }
+        Standing { now_us: self.clock.now_us(), changed: overrides.changes.to_string(), fields, left_out: 0 }
     }
 
     pub(crate) fn set_override(&self, entry: &OverrideText) -> Result<(), Error> {

@@ -3,7 +3,9 @@
 use futures_util::future::join_all;
 use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
 
-use super::command::{Heartbeat, MAX_OVERRIDES, OverrideText, Standing, Write, too_many_overrides};
+use super::command::{
+    Heartbeat, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Standing, Write, too_many_overrides,
+};
 use super::take::{Group, Item, Outcome};
 use super::target::Target;
 use crate::algorithm::{Definition, GROUP, RawState, Storage};
@@ -140,7 +142,7 @@ impl RedisStore {
         deadline: Deadline,
     ) -> Result<Standing, Error> {
         let args = |command: &mut Cmd| {
-            command.arg(known);
+            command.arg(known).arg(MAX_OVERRIDES).arg(MAX_OVERRIDE_BYTES);
         };
         let reply = self.run_at(key, &script::OVERRIDES, args, deadline, true).await?;
         let Value::Array(values) = reply else { return Err(unexpected(&reply)) };
@@ -149,19 +151,20 @@ impl RedisStore {
             Some(Value::Int(now_us @ 0..)) => now_us.unsigned_abs(),
             other => return Err(unexpected(&other.unwrap_or(Value::Nil))),
         };
-        let mut texts = values.map(|value| match value {
+        let text = |value| match value {
             Value::BulkString(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
             other => Err(unexpected(&other)),
-        });
-        let mut next = || texts.next().transpose();
-        let changed = next()?.unwrap_or_default();
+        };
+        let changed = text(values.next().unwrap_or(Value::Nil))?;
+        let left_out = match values.next() {
+            Some(Value::Int(left_out @ 0..)) => left_out.unsigned_abs(),
+            other => return Err(unexpected(&other.unwrap_or(Value::Nil))),
+        };
         let mut fields = Vec::new();
-        while let (Some(field), Some(text)) = (next()?, next()?) {
-            if field != "changed" {
-                fields.push((field, text));
-            }
+        while let (Some(field), Some(value)) = (values.next(), values.next()) {
+            fields.push((text(field)?, text(value)?));
         }
-        Ok(Standing { now_us, changed, fields })
+        Ok(Standing { now_us, changed, fields, left_out })
     }
 
     pub(crate) async fn set_override(

@@ -11,6 +11,9 @@ use serde_json::ser::Formatter;
 
 use crate::failure::Failure;
 
+/// The maximum width of a table cell, in characters. JSON shows the whole text.
+const MAX_CELL_CHARS: usize = 120;
+
 /// The color of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Tone {
@@ -88,22 +91,34 @@ impl Output {
     }
 }
 
-/// Aligns rows into columns under a header. All cells are left-aligned, numbers too.
+/// Aligns rows into columns under a header. All cells are left-aligned, numbers too, and cut to their maximum
+/// width.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<Text>>) -> Vec<Vec<Text>> {
     let header = header.iter().map(|name| Text(Tone::Faint, (*name).to_owned())).collect();
     let mut lines: Vec<Vec<Text>> = std::iter::once(header).chain(rows).collect();
+    lines.iter_mut().flatten().for_each(|text| text.1 = cell(&text.1));
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     for column in 0..columns {
-        let width = |line: &Vec<Text>| line.get(column).map_or(0, |text| safe(&text.1).chars().count());
+        let width = |line: &Vec<Text>| line.get(column).map_or(0, |text| text.1.chars().count());
         let widest = lines.iter().map(width).max().unwrap_or(0);
         for line in &mut lines {
             let missing = widest + 2 - width(line);
             if let Some(text) = line.get_mut(column) {
-                text.1 = safe(&text.1).into_owned() + &" ".repeat(missing);
+                text.1 += &" ".repeat(missing);
             }
         }
     }
     lines
+}
+
+/// Escapes the text of a table cell, and cuts it to the maximum width.
+pub(crate) fn cell(text: &str) -> String {
+    let text = safe(text);
+    let mut ends = text.char_indices().map(|(start, _)| start).skip(MAX_CELL_CHARS - 1);
+    match (ends.next(), ends.next()) {
+        (Some(end), Some(_)) => format!("{}…", &text[..end]),
+        _ => text.into_owned(),
+    }
 }
 
 /// Prints an error to standard error.
@@ -134,7 +149,8 @@ fn print_error(message: &str, tone: Option<Tone>) {
     };
 }
 
-/// Escapes characters that control a terminal, are invisible, or change the text direction.
+/// Escapes characters that control a terminal, are invisible, or change the text direction. All output passes
+/// through this function, or is ASCII.
 pub(crate) fn safe(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_unsafe) {
         return Cow::Borrowed(text);
@@ -147,10 +163,18 @@ pub(crate) fn safe(text: &str) -> Cow<'_, str> {
 }
 
 fn is_unsafe(character: char) -> bool {
+    // Spaces of other widths look like a space, or like nothing.
     character.is_control()
+        || (character.is_whitespace() && character != ' ')
         || matches!(character,
-            '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
-            | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+            // Format and bidi characters.
+            '\u{ad}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{8e2}' | '\u{180b}'..='\u{180f}'
+            | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+            | '\u{fff0}'..='\u{fffb}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
+            | '\u{e0000}'..='\u{e0fff}'
+            // Letters without a shape: fillers, joiners and variation selectors.
+            | '\u{34f}' | '\u{115f}' | '\u{1160}' | '\u{17b4}' | '\u{17b5}' | '\u{2800}' | '\u{3164}' | '\u{ffa0}'
+            | '\u{fe00}'..='\u{fe0f}')
 }
 
 fn wants_color(stream: &impl IsTerminal) -> bool {
@@ -217,6 +241,25 @@ mod tests {
         ] {
             assert_eq!(safe(text), expected);
         }
+    }
+
+    #[test]
+    fn invisible_and_bidi_letters_are_escaped() {
+        let unsafe_letters = "\u{ad}\u{61c}\u{34f}\u{115f}\u{17b4}\u{180b}\u{200b}\u{200d}\u{200e}\u{2028}\u{202a}\u{202e}\
+                              \u{2060}\u{2066}\u{2069}\u{2800}\u{3164}\u{fe0f}\u{feff}\u{ffa0}\u{fff9}\u{e0001}\u{e0100}\
+                              \u{a0}\u{2003}\u{3000}";
+        for letter in unsafe_letters.chars() {
+            assert_eq!(safe(&letter.to_string()), letter.escape_unicode().to_string());
+        }
+    }
+
+    #[test]
+    fn long_cell_is_cut_to_the_maximum_width() {
+        let widest = "x".repeat(MAX_CELL_CHARS);
+        assert_eq!(cell(&widest), widest);
+        let cut = cell(&(widest + "é"));
+        assert_eq!((cut.chars().count(), cut.ends_with("x…")), (MAX_CELL_CHARS, true));
+        assert_eq!(cell(&"\u{202e}".repeat(1_000)).chars().count(), MAX_CELL_CHARS);
     }
 
     #[test]

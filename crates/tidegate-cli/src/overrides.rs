@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tidegate::admin::Inspector;
 use tidegate::{Limiter, Override, Switch as Mode};
 
 use crate::args::{self, Switch, SwitchTo};
@@ -85,8 +86,17 @@ pub(crate) async fn list(limiter: &Limiter, out: Output) -> Result<bool, Failure
 }
 
 /// Returns a note with the number of active overrides: of a gate or of all gates, and of keys in their stored
-/// form or of all keys. `None` if there are none.
-pub(crate) fn note(overrides: &[Override], gate: Option<&str>, keys: Option<&[String]>) -> Option<String> {
+/// form or of all keys. `None` if there are none. If they cannot be read, the note tells so: another program can
+/// have written their key, and the states are still shown.
+pub(crate) async fn note(
+    inspector: &Inspector,
+    gate: Option<&str>,
+    keys: Option<&[String]>,
+) -> Option<String> {
+    let overrides = match inspector.overrides().await {
+        Ok(overrides) => overrides,
+        Err(error) => return Some(format!("overrides not readable: {error}")),
+    };
     let is_selected = |entry: &&Override| match entry {
         Override::Switch { gate: of, .. } => gate.is_none_or(|gate| gate == of),
         Override::Quota { gate: of, key, .. } => {

@@ -12,8 +12,9 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
     match rules {
         Rules::Validate { path } => match Loaded::load(path) {
             Err(errors) if out.json => {
-                let errors: Vec<Value> = errors.iter().map(error_json).collect();
-                out.print(&json!({ "valid": false, "errors": errors }), &[])?;
+                let kept: Vec<Value> = errors.iter().map(error_json).collect();
+                let more = errors.total() - kept.len();
+                out.print(&json!({ "valid": false, "errors": kept, "more": more }), &[])?;
                 Ok(false)
             }
             Err(errors) => Err(Failure::ConfigErrors(errors)),
@@ -24,7 +25,7 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
                     Text(Tone::Good, "valid".to_owned()),
                     format!(": {count} rule{plural} in {path}").into(),
                 ];
-                out.print(&json!({ "valid": true, "rules": count, "errors": [] }), &[line])?;
+                out.print(&json!({ "valid": true, "rules": count, "errors": [], "more": 0 }), &[line])?;
                 Ok(true)
             }
         },

@@ -19,10 +19,9 @@ pub(crate) const MAX_STATES: usize = 10_000;
 /// Shows the state of a key, a gate or the namespace. Returns whether there is any.
 pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let (gate, limit) = (inspect.gate.as_deref(), usize::from(inspect.limit));
-    let overrides = inspector.overrides().await?;
     let Some(key) = &inspect.key else {
         let mut survey = Survey::of(inspector, gate, limit).await?;
-        survey.overrides = overrides::note(&overrides, gate, None);
+        survey.overrides = overrides::note(inspector, gate, None).await;
         return match gate {
             Some(gate) => show_gate(gate, &survey, inspector, out),
             None => show_namespace(&survey, limit, inspector, out),
@@ -30,7 +29,7 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
     };
     let KeySearch { found, mut survey } = find(inspector, gate, key, &inspect.as_stored).await?;
     let written = stored_forms(inspector, key, &inspect.as_stored)?;
-    survey.overrides = overrides::note(&overrides, gate, Some(&written));
+    survey.overrides = overrides::note(inspector, gate, Some(&written)).await;
     let shown = &found[..found.len().min(limit)];
     let rows = shown.iter().map(|found| {
         let (gate, stored) =

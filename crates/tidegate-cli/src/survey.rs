@@ -3,12 +3,15 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashSet};
 
-use tidegate::admin::{Found, Inspector, NotState, Page, Shape};
+use tidegate::admin::{Found, Inspector, NotState, OtherKey, Page, Shape};
 
 use crate::failure::Failure;
 
 /// The maximum combinations of gate and shape with statistics of their own.
 const MAX_GROUPS: usize = 10_000;
+/// The maximum foreign keys that a note names, and the characters of each.
+const MAX_NAMED: usize = 3;
+const MAX_NAME_CHARS: usize = 80;
 
 /// The most used keys, in descending order. Unreadable keys come first.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub(crate) struct Survey {
     /// The number of keys of other versions of tidegate, by layout.
     pub(crate) layouts: BTreeMap<u32, u64>,
     pub(crate) foreign: u64,
+    /// Some of the foreign keys, cut.
+    foreign_names: Vec<String>,
     /// A note on the overrides of these keys.
     pub(crate) overrides: Option<String>,
 }
@@ -76,8 +81,9 @@ fn rank(found: &Found) -> (Reverse<u64>, &str) {
 
 impl Survey {
     pub(crate) fn new(limit: usize) -> Self {
-        let (groups, layouts) = Default::default();
-        Self { keys: 0, groups, ranking: Ranking::new(limit), layouts, foreign: 0, overrides: None }
+        let (groups, layouts, foreign_names) = Default::default();
+        let ranking = Ranking::new(limit);
+        Self { keys: 0, groups, ranking, layouts, foreign: 0, foreign_names, overrides: None }
     }
 
     /// Scans all keys of the namespace, or of one gate.
@@ -110,12 +116,30 @@ impl Survey {
     }
 
     pub(crate) fn count_others(&mut self, page: &Page) {
-        for other in &page.others {
-            match other {
+        for OtherKey { redis_key, kind } in &page.others {
+            match kind {
                 NotState::Shared => {}
                 NotState::Layout(layout) => *self.layouts.entry(*layout).or_default() += 1,
-                NotState::Foreign => self.foreign += 1,
+                NotState::Foreign => {
+                    self.foreign += 1;
+                    self.name_foreign(redis_key);
+                }
             }
+        }
+    }
+
+    fn name_foreign(&mut self, redis_key: &[u8]) {
+        if self.foreign_names.len() == MAX_NAMED {
+            return;
+        }
+        // A character has at most 4 bytes.
+        let start = &redis_key[..redis_key.len().min(4 * (MAX_NAME_CHARS + 1))];
+        let mut name = String::from_utf8_lossy(start).into_owned();
+        if let Some((end, _)) = name.char_indices().nth(MAX_NAME_CHARS) {
+            name.replace_range(end.., "…");
+        }
+        if !self.foreign_names.contains(&name) {
+            self.foreign_names.push(name);
         }
     }
 
@@ -130,8 +154,11 @@ impl Survey {
                 if *count == 1 { "it" } else { "them" },
             )
         });
-        let foreign = (self.foreign > 0)
-            .then(|| format!("{} {} not written by tidegate", self.foreign, plural(self.foreign)));
+        let foreign = (self.foreign > 0).then(|| {
+            let (count, names) = (self.foreign, self.foreign_names.join(", "));
+            let such_as = if count > self.foreign_names.len() as u64 { ", such as" } else { ":" };
+            format!("{count} {} not written by tidegate{such_as} {names}", plural(count))
+        });
         layouts.chain(foreign).chain(self.overrides.clone()).collect()
     }
 }

@@ -5,7 +5,10 @@ mod cluster;
 mod docs;
 mod failing;
 mod hostile;
+mod malformed;
 mod many;
+#[cfg(target_os = "linux")] // reads /proc
+mod memory;
 mod overrides;
 mod program;
 mod rules;

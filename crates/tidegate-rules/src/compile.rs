@@ -3,8 +3,8 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::config_error::{ConfigError, ConfigErrors, SourceSpan};
-use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT, closest};
+use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
+use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT};
 use super::mapping::Mapping;
 use super::reader::Reader;
 use super::rule::{Pattern, Rule, Step};
@@ -28,27 +28,52 @@ pub(super) struct Domain {
     line: usize,
 }
 
-pub(super) fn compile(sources: &[SourceFile], merges_domains: bool) -> Result<Compiled, Vec<ConfigError>> {
-    let (mut compiled, mut errors, mut replaced) = (Compiled::default(), Vec::new(), Vec::new());
+/// Rules contain the keys and values of the descriptors above them. Their size is limited to this multiple of the
+/// files' size, plus [`SPARE_PATH_BYTES`]: otherwise one long key over many rules would fill the memory.
+const MAX_PATH_FACTOR: usize = 2;
+const SPARE_PATH_BYTES: usize = 1 << 20;
+
+/// Compiles the files. `errors` are those of files that could not be read.
+pub(super) fn compile(
+    sources: &[SourceFile],
+    merges_domains: bool,
+    mut errors: ErrorList,
+) -> Result<Compiled, ConfigErrors> {
+    let (mut compiled, mut replaced) = (Compiled::default(), Vec::new());
+    let bytes: usize = sources.iter().map(|source| source.text.len()).sum();
+    let mut path_bytes_left = MAX_PATH_FACTOR * bytes + SPARE_PATH_BYTES;
     for source in sources {
         let documents = match YamlNode::documents(source) {
+            Ok(documents) if documents.is_empty() => {
+                errors.push(source.error(SourceSpan::default(), "this file contains no rules"));
+                continue;
+            }
+            _ if !source.is_rule_file() => {
+                let message =
+                    "not a rule file: it has none of the fields domain, descriptors and rate_limits";
+                errors.push(source.error(SourceSpan::default(), message));
+                continue;
+            }
             Ok(documents) => documents,
             Err(error) => {
                 errors.push(*error);
                 continue;
             }
         };
-        if documents.is_empty() {
-            errors.push(source.error(SourceSpan::default(), "this file contains no rules"));
-        }
-        let reader = Reader { source, errors: Vec::new() };
-        let (file, steps) = (source.name.as_str().into(), Vec::new());
-        let mut compiler =
-            FileCompiler { reader, file, compiled: &mut compiled, replaced: Vec::new(), steps, domain: "" };
+        let mut compiler = FileCompiler {
+            reader: Reader { source, errors },
+            file: source.name.as_str().into(),
+            compiled: &mut compiled,
+            replaced: Vec::new(),
+            domain: "",
+            steps: Vec::new(),
+            path_bytes_left,
+        };
         documents.iter().for_each(|document| compiler.document(document, merges_domains));
+        path_bytes_left = compiler.path_bytes_left;
         let names = compiler.replaced.into_iter();
         replaced.extend(names.map(|(domain, name, span)| (domain, name, source, span)));
-        errors.append(&mut compiler.reader.errors);
+        errors = compiler.reader.errors;
     }
     let mut names: HashMap<&str, HashSet<&str>> = HashMap::new();
     for rule in &compiled.rules {
@@ -59,13 +84,15 @@ pub(super) fn compile(sources: &[SourceFile], merges_domains: bool) -> Result<Co
         if known.is_some_and(|known| known.contains(name.as_str())) {
             continue;
         }
-        let mut error = source.error(span, format!("no rule of `{domain}` has the name `{name}`"));
-        if let Some(near) = closest(&name, known.into_iter().flatten().copied()) {
+        let mut reader = Reader { source, errors };
+        let near = reader.closest(&name, known.into_iter().flatten().copied()).map(str::to_owned);
+        let error = reader.error(span, format!("no rule of `{domain}` has the name `{name}`"));
+        if let Some(near) = near {
             error.hint(format!("did you mean `{near}`?"));
         }
-        errors.push(error);
+        errors = reader.errors;
     }
-    if errors.is_empty() { Ok(compiled) } else { Err(errors) }
+    errors.into_result().map(|()| compiled)
 }
 
 /// Compiles the documents of one file.
@@ -79,17 +106,19 @@ struct FileCompiler<'s, 'n, 'c> {
     domain: &'n str,
     /// The path to the current descriptor.
     steps: Vec<Step>,
+    /// The bytes that the paths of further rules may have.
+    path_bytes_left: usize,
 }
 
 impl<'n> FileCompiler<'_, 'n, '_> {
-    fn document(&mut self, node: &'n YamlNode, merges_domains: bool) {
+    fn document(&mut self, node: &'n YamlNode<'n>, merges_domains: bool) {
         let Some(fields) = self.reader.map(node, &DOCUMENT) else { return };
         let charge = fields.get("charge");
         let charge = charge.and_then(|node| self.reader.choice("charge", CHARGES, node));
         let charges_each = charge == Some(1);
         let (name, span) = self.reader.required("domain", &fields, node, &DOCUMENT);
         let (top, mapping) = (Level::default(), Mapping::default());
-        let new = Domain { top, charges_each, mapping, file: self.file.clone(), line: span.line };
+        let new = Domain { top, charges_each, mapping, file: self.file.clone(), line: span.line as usize };
         let mut scratch = None;
         let mut domain = match self.compiled.domains.remove(name) {
             None => new,
@@ -120,13 +149,13 @@ impl<'n> FileCompiler<'_, 'n, '_> {
         self.compiled.domains.insert(name.into(), domain);
     }
 
-    fn descriptors(&mut self, nodes: &'n [YamlNode], level: &mut Level) {
+    fn descriptors(&mut self, nodes: &'n [YamlNode<'n>], level: &mut Level) {
         for node in nodes {
             self.descriptor(node, level);
         }
     }
 
-    fn descriptor(&mut self, node: &'n YamlNode, level: &mut Level) {
+    fn descriptor(&mut self, node: &'n YamlNode<'n>, level: &mut Level) {
         let Some(fields) = self.reader.map(node, &DESCRIPTOR) else { return };
         let (key, span) = self.reader.required("key", &fields, node, &DESCRIPTOR);
         let value = fields.get("value").map(|node| (self.reader.text("value", node), node.span));
@@ -167,19 +196,35 @@ impl<'n> FileCompiler<'_, 'n, '_> {
         let step = Step { key: key.into(), pattern: pattern.clone(), value_to_metric, share_threshold };
         self.steps.push(step);
         let rule = fields.get("rate_limit").and_then(|node| limit::read(&mut self.reader, node));
+        let rule = rule.filter(|_| self.has_room_for_path(span));
         let rule = rule.map(|(settings, spans)| {
             let names = settings.replaces.iter().zip(spans);
             self.replaced.extend(names.map(|(name, at)| (self.domain.to_owned(), name.clone(), at)));
-            let origin = (self.file.clone(), span.line);
+            let origin = (self.file.clone(), span.line as usize);
             let metric = (shadow, detailed_metric);
             self.compiled.rules.push(Arc::new(Rule::new(self.domain, &self.steps, settings, metric, origin)));
             self.compiled.rules.len() - 1
         });
-        let mut branch = Branch { rule, below: Level::default(), file: self.file.clone(), line: span.line };
+        let mut branch =
+            Branch { rule, below: Level::default(), file: self.file.clone(), line: span.line as usize };
         let below = self.reader.list("descriptors", fields.get("descriptors"));
         self.descriptors(below, &mut branch.below);
         self.steps.pop();
         level.insert(key, &pattern, branch);
+    }
+}
+
+impl FileCompiler<'_, '_, '_> {
+    /// Returns whether the rule at the current path fits into memory, and reports an error if not.
+    fn has_room_for_path(&mut self, span: SourceSpan) -> bool {
+        let path_bytes = self.domain.len() + self.steps.iter().map(Step::text_bytes).sum::<usize>();
+        if let Some(left) = self.path_bytes_left.checked_sub(path_bytes) {
+            self.path_bytes_left = left;
+            return true;
+        }
+        let message = "the keys and values above the rules are too long: each rule contains those above it";
+        self.reader.error(span, message).hint("shorten the keys and values that have descriptors below them");
+        false
     }
 }
 
@@ -196,11 +241,15 @@ impl Compiled {
             .iter()
             .zip(&self.rules)
             .find_map(|(name, rule)| first_uses.insert(&**name, rule).map(|first| (first, rule)));
-        let error = collision.map(|(first, rule)| {
-            let span = SourceSpan { line: rule.line, column: 1, length: 1 };
-            let message = format!("this rule would share its counts with {}: rename its key", first.path());
-            ConfigError::new(&rule.file, span, "", message)
-        });
-        ConfigErrors::of(error.into_iter().collect()).map_or(Ok(names), Err)
+        match collision {
+            None => Ok(names),
+            Some((first, rule)) => {
+                let span = SourceSpan { line: rule.line as u32, column: 1, length: 1, offset: 0 };
+                let message =
+                    format!("this rule would share its counts with {}: rename its key", first.path());
+                let error = ConfigError::new(&rule.file, span, String::new(), 0..0, message);
+                ErrorList::from_iter([error]).into_result().map(|()| names)
+            }
+        }
     }
 }

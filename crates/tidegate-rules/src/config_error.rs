@@ -7,18 +7,26 @@ use annotate_snippets::renderer::DEFAULT_TERM_WIDTH;
 use annotate_snippets::{AnnotationKind, Level, Renderer, Snippet, normalize_untrusted_str};
 use tidegate::Error;
 
-/// The maximum number of errors that the message lists; it only counts the others.
+/// The maximum number of errors that are kept; the others are only counted.
+const MAX_ERRORS: usize = 1_000;
+/// The maximum number of errors that the message lists.
 const MAX_SHOWN: usize = 100;
+/// The number of errors with a suggestion. The search for a similar name takes far longer than the error.
+const MAX_SUGGESTIONS: usize = 100;
 /// The maximum number of characters kept on each side of the start of an error: the renderer shows fewer.
-const MAX_CONTEXT_CHARS: usize = DEFAULT_TERM_WIDTH;
+pub(super) const MAX_CONTEXT_CHARS: usize = DEFAULT_TERM_WIDTH;
+/// The maximum number of characters of a message and of a hint, which can quote names from a file.
+const MAX_MESSAGE_CHARS: usize = 1_000;
 
 /// A position in a file. Lines and columns start at 1; 0 means the whole file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SourceSpan {
-    pub(super) line: usize,
-    pub(super) column: usize,
+    pub(super) line: u32,
+    pub(super) column: u32,
     /// In characters, within this line.
-    pub(super) length: usize,
+    pub(super) length: u32,
+    /// The bytes of the file before the span.
+    pub(super) offset: u32,
 }
 
 /// An error in a rule file. `Display` formats it for a terminal, and replaces control characters:
@@ -43,18 +51,26 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    pub(super) fn new(file: &str, span: SourceSpan, line: &str, message: String) -> Self {
-        // A line can be very long: generated YAML may put the whole file on one line.
-        let start = span.column.saturating_sub(1);
-        let hidden = start.saturating_sub(MAX_CONTEXT_CHARS);
-        let snippet: String = line.chars().skip(hidden).take(start - hidden + MAX_CONTEXT_CHARS).collect();
-        let byte_at = |at| snippet.char_indices().nth(at).map_or(snippet.len(), |(byte, _)| byte);
-        let marked = byte_at(start - hidden)..byte_at(start - hidden + span.length);
-        Self { file: file.to_owned(), span, snippet, marked, message, hint: None }
+    /// `marked` are the bytes of the snippet that the span covers.
+    pub(super) fn new(
+        file: &str,
+        span: SourceSpan,
+        snippet: String,
+        marked: Range<usize>,
+        message: String,
+    ) -> Self {
+        Self {
+            file: file.to_owned(),
+            span,
+            snippet,
+            marked,
+            message: cut(message, MAX_MESSAGE_CHARS),
+            hint: None,
+        }
     }
 
     pub(super) fn hint(&mut self, hint: impl Into<String>) {
-        self.hint = Some(hint.into());
+        self.hint = Some(cut(hint.into(), MAX_MESSAGE_CHARS));
     }
 
     /// Returns the name under which the file was loaded.
@@ -66,13 +82,13 @@ impl ConfigError {
     /// Returns the line, starting at 1; 0 if the error concerns the whole file.
     #[must_use]
     pub const fn line(&self) -> usize {
-        self.span.line
+        self.span.line as usize
     }
 
     /// Returns the column in characters, starting at 1; 0 if the error concerns the whole file.
     #[must_use]
     pub const fn column(&self) -> usize {
-        self.span.column
+        self.span.column as usize
     }
 
     /// Returns the description of the error.
@@ -97,7 +113,7 @@ impl fmt::Display for ConfigError {
         };
         let snippet = (line > 0).then(|| {
             let marked = AnnotationKind::Primary.span(self.marked.clone());
-            Snippet::source(&self.snippet).line_start(line).annotation(marked)
+            Snippet::source(&self.snippet).line_start(line as usize).annotation(marked)
         });
         let hint = self.hint.as_deref().map(|hint| Level::HELP.no_name().message(on_one_line(hint)));
         let title = Level::ERROR.no_name().primary_title(on_one_line(&title));
@@ -114,32 +130,94 @@ fn on_one_line(text: &str) -> String {
 
 impl std::error::Error for ConfigError {}
 
-/// All errors found in the files, at least one, ordered by file, line and column.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConfigErrors(Vec<ConfigError>);
+/// Collects errors. Keeps the first 1,000 and counts the others, so that a file of errors costs little memory.
+#[derive(Default)]
+pub(super) struct ErrorList {
+    kept: Vec<ConfigError>,
+    total: usize,
+}
 
-impl ConfigErrors {
-    /// Returns `None` if `errors` is empty.
-    pub(super) fn of(mut errors: Vec<ConfigError>) -> Option<Self> {
-        errors.sort_by(|a, b| (&a.file, a.line(), a.column()).cmp(&(&b.file, b.line(), b.column())));
-        (!errors.is_empty()).then_some(Self(errors))
+impl ErrorList {
+    pub(super) fn push(&mut self, error: ConfigError) -> &mut ConfigError {
+        self.total += 1;
+        // The caller can still add a hint to an error that is not kept.
+        self.kept.truncate(MAX_ERRORS);
+        self.kept.push(error);
+        let last = self.kept.len() - 1;
+        &mut self.kept[last]
     }
 
-    /// Iterates over the errors.
+    /// Returns the number of errors, including those that are not kept.
+    pub(super) const fn total(&self) -> usize {
+        self.total
+    }
+
+    /// Returns whether to search a similar name to suggest.
+    pub(super) const fn wants_suggestion(&self) -> bool {
+        self.total < MAX_SUGGESTIONS
+    }
+
+    /// Returns `Ok` if there is no error.
+    pub(super) fn into_result(self) -> Result<(), ConfigErrors> {
+        let Self { mut kept, total } = self;
+        kept.truncate(MAX_ERRORS);
+        kept.sort_by(|a, b| (&a.file, a.line(), a.column()).cmp(&(&b.file, b.line(), b.column())));
+        if total == 0 { Ok(()) } else { Err(ConfigErrors { kept, total }) }
+    }
+}
+
+impl FromIterator<ConfigError> for ErrorList {
+    fn from_iter<I: IntoIterator<Item = ConfigError>>(errors: I) -> Self {
+        let mut list = Self::default();
+        for error in errors {
+            list.push(error);
+        }
+        list
+    }
+}
+
+/// Shortens a text that can contain text of a file.
+pub(super) fn cut(mut text: String, max_chars: usize) -> String {
+    if let Some((end, _)) = text.char_indices().nth(max_chars) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// The errors found in the files, at least one. Keeps the first 1,000, ordered by file, line and column, and the
+/// number of all. `Display` shows the first 100.
+///
+/// An error contains a part of one line of its file, but only if the file has a field of a rule file: `domain`,
+/// `descriptors` or `rate_limits`. Names that it quotes are cut. So a link to a secret file does not reveal it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigErrors {
+    kept: Vec<ConfigError>,
+    total: usize,
+}
+
+impl ConfigErrors {
+    /// Iterates over the errors that are kept.
     pub fn iter(&self) -> impl Iterator<Item = &ConfigError> {
-        self.0.iter()
+        self.kept.iter()
+    }
+
+    /// Returns the number of all errors, including those that are not kept.
+    #[must_use]
+    pub const fn total(&self) -> usize {
+        self.total
     }
 }
 
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, error) in self.0.iter().take(MAX_SHOWN).enumerate() {
+        for (index, error) in self.kept.iter().take(MAX_SHOWN).enumerate() {
             let between = if index == 0 { "" } else { "\n\n" };
             write!(f, "{between}{error}")?;
         }
-        match self.0.len().saturating_sub(MAX_SHOWN) {
+        match self.total.saturating_sub(MAX_SHOWN) {
             0 => Ok(()),
-            more => write!(f, "\n\nand {more} more"),
+            more => write!(f, "\n\n... and {more} more"),
         }
     }
 }

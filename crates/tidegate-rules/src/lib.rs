@@ -16,6 +16,7 @@ mod descriptor;
 mod explain;
 mod field_table;
 mod fields;
+mod files;
 pub mod guide;
 mod limit;
 mod limiter;

@@ -27,7 +27,7 @@ pub(super) type ParsedLimit = (LimitSettings, Vec<SourceSpan>);
 
 /// Reads a `rate_limit`. Returns `None` if it has an error; the error is added to the reader's.
 pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLimit> {
-    let errors_before = reader.errors.len();
+    let errors_before = reader.errors.total();
     let fields = reader.map(node, &RATE_LIMIT)?;
     let name = fields.get("name").and_then(|name| reader.text("name", name)).map(Into::into);
     let (replaces, spans) = replaces(reader, &fields, name.as_deref());
@@ -55,7 +55,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
         }
     };
     let settings = LimitSettings { name, replaces, limit: limit?, tiers, cost, on_failure, lease };
-    (reader.errors.len() == errors_before).then_some((settings, spans))
+    (reader.errors.total() == errors_before).then_some((settings, spans))
 }
 
 fn replaces(

@@ -1,12 +1,12 @@
 //! Loads rules from files.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use super::compile::{Compiled, compile};
-use super::config_error::{ConfigError, ConfigErrors, SourceSpan};
+use super::config_error::ConfigErrors;
 use super::descriptor::Descriptor;
+use super::files::FilesRead;
 use super::mapping::Mapping;
 use super::rule::Rule;
 use super::source::SourceFile;
@@ -45,16 +45,22 @@ impl Loader {
     }
 
     /// Loads the rules of a file, or of all `.yaml` and `.yml` files of a folder. Ignores subfolders and
-    /// files whose names start with a dot.
+    /// files whose names start with a dot. Follows links.
     ///
     /// # Errors
     ///
-    /// All errors of all files. A folder without a rule file is an error too.
+    /// The errors of all files: see [`ConfigErrors`]. These are errors too:
+    ///
+    /// - a folder without a rule file, or with more than 1,000 of them;
+    /// - a file that is not a regular file: a FIFO, a socket or a device is never opened;
+    /// - files that hold more than 16 MiB together;
+    /// - a file whose YAML takes far more memory than its text, such as nested aliases.
     pub fn load(&self, path: impl AsRef<Path>) -> Result<Rules, ConfigErrors> {
         self.rules(&FilesRead::new(path.as_ref()))
     }
 
-    /// Parses rules from pairs of a name and a text. Error messages show the name.
+    /// Parses rules from pairs of a name and a text. Error messages show the name. The size of the texts is not
+    /// limited.
     ///
     /// # Errors
     ///
@@ -69,70 +75,11 @@ impl Loader {
     }
 
     pub(super) fn rules(&self, read: &FilesRead) -> Result<Rules, ConfigErrors> {
-        let mut errors = read.errors.clone();
-        let compiled = compile(&read.sources, self.merges_domains).unwrap_or_else(|more| {
-            errors.extend(more);
-            Compiled::default()
-        });
-        ConfigErrors::of(errors).map_or(Ok(()), Err)?;
+        let errors = read.errors.iter().cloned().collect();
+        let compiled = compile(&read.sources, self.merges_domains, errors)?;
         let gate_names = compiled.gate_names()?;
         Ok(Rules(Arc::new(Loaded { compiled, gate_names })))
     }
-}
-
-/// The files that were read, and the errors of those that could not be.
-#[derive(Clone, PartialEq)]
-pub(super) struct FilesRead {
-    sources: Vec<SourceFile>,
-    errors: Vec<ConfigError>,
-}
-
-impl FilesRead {
-    pub(super) fn new(path: &Path) -> Self {
-        let (mut sources, mut errors) = (Vec::new(), Vec::new());
-        let files = match files(path) {
-            Ok(files) if files.is_empty() => {
-                errors.push(unreadable(path, "no file in this folder ends in .yaml or .yml"));
-                files
-            }
-            Ok(files) => files,
-            Err(error) => {
-                errors.push(unreadable(path, &format!("cannot be read: {error}")));
-                Vec::new()
-            }
-        };
-        for file in files {
-            let name = file.display().to_string();
-            match fs::read(&file).map(String::from_utf8) {
-                Ok(Ok(text)) => sources.push(SourceFile { name, text }),
-                Ok(Err(_)) => errors.push(unreadable(&file, "this file is not UTF-8")),
-                Err(error) => errors.push(unreadable(&file, &format!("cannot be read: {error}"))),
-            }
-        }
-        Self { sources, errors }
-    }
-}
-
-fn files(path: &Path) -> std::io::Result<Vec<PathBuf>> {
-    if !fs::metadata(path)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path)? {
-        let file = entry?.path();
-        let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
-        let is_yaml = file.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
-        // `is_dir` follows links.
-        if is_yaml && !is_hidden && !file.is_dir() {
-            files.push(file);
-        }
-    }
-    files.sort();
-    Ok(files)
-}
-
-fn unreadable(path: &Path, why: &str) -> ConfigError {
-    ConfigError::new(&path.display().to_string(), SourceSpan::default(), "", why.to_owned())
 }
 
 /// # Loading rules

@@ -1,7 +1,7 @@
 //! How a file maps a request to descriptors, in the vocabulary of Envoy's routes. A server evaluates it on its
 //! own type of request, as `tidegate-http` does.
 
-use super::config_error::{ConfigError, ConfigErrors};
+use super::config_error::{ConfigError, ConfigErrors, ErrorList};
 use super::fields::closest;
 
 /// The mapping of one domain.
@@ -107,7 +107,7 @@ impl Mapping {
             Source::PathTemplate(unsupported) if !has_path_templates => Some((**unsupported).clone()),
             _ => None,
         });
-        ConfigErrors::of(unknown.collect()).map_or(Ok(()), Err)
+        unknown.collect::<ErrorList>().into_result()
     }
 }
 

@@ -5,7 +5,7 @@ use super::field_table::FieldTable;
 use super::fields::{
     ACTION, EXTENSION, GENERIC_KEY, HEADER, HEADER_VALUE_MATCH, KEYED, MASKED_REMOTE_ADDRESS,
     QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
-    REQUEST_HEADERS, STRING, TIER_OF, closest,
+    REQUEST_HEADERS, STRING, TIER_OF,
 };
 use super::mapping::{Action, Condition, Extension, Mapping, Match, Source, Test, TextMatch};
 use super::reader::{Fields, Reader};
@@ -108,7 +108,7 @@ fn exactly_one<'n>(
     table: &FieldTable,
     names: &[&'static str],
     span: SourceSpan,
-) -> Option<(&'static str, &'n YamlNode)> {
+) -> Option<(&'static str, &'n YamlNode<'n>)> {
     let mut found = names.iter().filter_map(|name| Some((*name, fields.get(name)?)));
     match (found.next(), found.next()) {
         (Some(only), None) => Some(only),
@@ -147,7 +147,7 @@ fn header_name(reader: &mut Reader<'_>, name: &str, span: SourceSpan) -> Option<
         return None;
     }
     if !PSEUDO_HEADERS.contains(&name.as_str()) && !name.bytes().all(is_token_byte) {
-        let hint = match closest(&name, PSEUDO_HEADERS) {
+        let hint = match reader.closest(&name, PSEUDO_HEADERS) {
             Some(near) if name.starts_with(':') => format!("did you mean `{near}`?"),
             _ => format!("use an HTTP token, or one of {}", PSEUDO_HEADERS.join(", ")),
         };

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::config_error::{ConfigError, SourceSpan};
+use super::config_error::{ConfigError, ErrorList, SourceSpan, cut};
 use super::field_table::FieldTable;
 use super::fields::{TABLES, closest};
 use super::source::SourceFile;
@@ -11,22 +11,24 @@ use super::yaml::{Value, YamlNode};
 
 /// The largest number in a quota.
 const MAX_NUMBER: u64 = 1 << 48;
+/// The maximum number of characters of a value that a message quotes.
+const MAX_QUOTED_CHARS: usize = 60;
 
 pub(super) struct Reader<'s> {
     pub(super) source: &'s SourceFile,
-    pub(super) errors: Vec<ConfigError>,
+    pub(super) errors: ErrorList,
 }
 
 /// The known fields of a map.
 pub(super) struct Fields<'n> {
-    known: Vec<(&'n str, &'n YamlNode)>,
+    known: Vec<(&'n str, &'n YamlNode<'n>)>,
     /// Whether the map had other fields too, which are reported as errors.
     pub(super) has_unknown: bool,
 }
 
 impl<'n> Fields<'n> {
     /// Returns a field's value. A null value counts as absent.
-    pub(super) fn get(&self, name: &str) -> Option<&'n YamlNode> {
+    pub(super) fn get(&self, name: &str) -> Option<&'n YamlNode<'n>> {
         let (_, node) = self.known.iter().find(|(field, _)| *field == name)?;
         (!matches!(node.value, Value::Null)).then_some(*node)
     }
@@ -38,13 +40,20 @@ impl<'n> Fields<'n> {
 
 impl Reader<'_> {
     pub(super) fn error(&mut self, span: SourceSpan, message: impl Into<String>) -> &mut ConfigError {
-        self.errors.push(self.source.error(span, message));
-        let last = self.errors.len() - 1;
-        &mut self.errors[last]
+        self.errors.push(self.source.error(span, message))
+    }
+
+    /// Returns the name to suggest instead of `word`. After many errors, returns `None`.
+    pub(super) fn closest<'a>(
+        &self,
+        word: &str,
+        known: impl IntoIterator<Item = &'a str>,
+    ) -> Option<&'a str> {
+        self.errors.wants_suggestion().then(|| closest(word, known)).flatten()
     }
 
     /// Returns the fields that `table` lists. Reports all other fields as errors.
-    pub(super) fn map<'n>(&mut self, node: &'n YamlNode, table: &FieldTable) -> Option<Fields<'n>> {
+    pub(super) fn map<'n>(&mut self, node: &'n YamlNode<'n>, table: &FieldTable) -> Option<Fields<'n>> {
         let Value::Map(entries) = &node.value else {
             let fields: Vec<_> = table.fields.iter().map(|field| field.name).collect();
             let (label, fields) = (table.label, fields.join(", "));
@@ -52,9 +61,9 @@ impl Reader<'_> {
             self.error(node.span, message);
             return None;
         };
-        let mut fields: Vec<(&str, &YamlNode)> = Vec::with_capacity(entries.len());
+        let mut fields: Vec<(&'n str, &'n YamlNode<'n>)> = Vec::with_capacity(entries.len());
         let mut spans: Vec<SourceSpan> = Vec::with_capacity(entries.len());
-        let errors_before = self.errors.len();
+        let errors_before = self.errors.total();
         for (key, value) in entries {
             let Value::Text(name) = &key.value else {
                 self.error(key.span, format!("a field name must be a string, not {}", kind_of(key)));
@@ -70,7 +79,7 @@ impl Reader<'_> {
                 self.unknown(name, key.span, table);
             }
         }
-        Some(Fields { known: fields, has_unknown: self.errors.len() > errors_before })
+        Some(Fields { known: fields, has_unknown: self.errors.total() > errors_before })
     }
 
     fn unknown(&mut self, name: &str, span: SourceSpan, table: &FieldTable) {
@@ -80,16 +89,16 @@ impl Reader<'_> {
         }
         let has_field = |other: &&&FieldTable| other.fields.iter().any(|field| field.name == name);
         let own = table.fields.iter().map(|field| field.name);
-        let hint = match (closest(name, own.clone()), TABLES.iter().find(has_field)) {
+        let hint = match (self.closest(name, own.clone()), TABLES.iter().find(has_field)) {
             (_, Some(other)) => format!("it belongs in {}", other.label),
             (Some(near), None) => format!("did you mean `{near}`?"),
             (None, None) => format!("known fields: {}", own.collect::<Vec<_>>().join(", ")),
         };
-        self.error(span, format!("{} has no field `{name}`", table.label)).hint(hint);
+        self.error(span, format!("{} has no field `{}`", table.label, quoted(name))).hint(hint);
     }
 
     /// Reads a string. Accepts a number or a Boolean too, as written.
-    pub(super) fn text<'n>(&mut self, name: &str, node: &'n YamlNode) -> Option<&'n str> {
+    pub(super) fn text<'n>(&mut self, name: &str, node: &'n YamlNode<'n>) -> Option<&'n str> {
         match &node.value {
             Value::Text(text) => Some(text),
             Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => Some(written),
@@ -138,7 +147,7 @@ impl Reader<'_> {
             Value::Number(number, _) if *number < min => format!("`{name}` must be at least {min}"),
             Value::Number(..) => format!("`{name}` must be at most 2^48"),
             Value::Other(written) if written.starts_with('-') => {
-                format!("`{name}` must be at least {min}, not {written}")
+                format!("`{name}` must be at least {min}, not {}", quoted(written))
             }
             _ => format!("`{name}` must be a whole number, not {}", kind_of(node)),
         };
@@ -151,11 +160,11 @@ impl Reader<'_> {
         let word = self.text(name, node)?;
         let found = choices.iter().position(|choice| choice.eq_ignore_ascii_case(word));
         if found.is_none() {
-            let hint = match closest(word, choices.iter().copied()) {
+            let hint = match self.closest(word, choices.iter().copied()) {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("expected one of {}", choices.join(", ")),
             };
-            self.error(node.span, format!("there is no {name} `{word}`")).hint(hint);
+            self.error(node.span, format!("there is no {name} `{}`", quoted(word))).hint(hint);
         }
         found
     }
@@ -165,12 +174,12 @@ impl Reader<'_> {
         let duration = parse_duration(text);
         if duration.is_none() {
             let hint = "write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w";
-            self.error(node.span, format!("`{name}` must be a duration, not `{text}`")).hint(hint);
+            self.error(node.span, format!("`{name}` must be a duration, not `{}`", quoted(text))).hint(hint);
         }
         duration
     }
 
-    pub(super) fn list<'n>(&mut self, name: &str, node: Option<&'n YamlNode>) -> &'n [YamlNode] {
+    pub(super) fn list<'n>(&mut self, name: &str, node: Option<&'n YamlNode<'n>>) -> &'n [YamlNode<'n>] {
         match node.map(|node| (&node.value, node)) {
             None => &[],
             Some((Value::List(items), _)) => items,
@@ -204,13 +213,19 @@ fn parse_duration(text: &str) -> Option<Duration> {
     (millis > 0).then(|| Duration::from_millis(millis))
 }
 
+/// Returns the first line of a value, shortened.
+fn quoted(text: &str) -> String {
+    let line: String = text.chars().take(MAX_QUOTED_CHARS + 1).take_while(|letter| *letter != '\n').collect();
+    cut(line, MAX_QUOTED_CHARS)
+}
+
 fn kind_of(node: &YamlNode) -> String {
     match &node.value {
         Value::Null => "an empty value".to_owned(),
         Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => {
-            format!("`{written}`")
+            format!("`{}`", quoted(written))
         }
-        Value::Text(text) => format!("the string `{text}`"),
+        Value::Text(text) => format!("the string `{}`", quoted(text)),
         Value::List(_) => "a list".to_owned(),
         Value::Map(_) => "a map".to_owned(),
     }

@@ -8,8 +8,9 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use tidegate::{Error, Limiter};
 
+use super::files::FilesRead;
 use super::limiter::RulesLimiter;
-use super::load::{FilesRead, Loader, Rules};
+use super::load::{Loader, Rules};
 
 /// The time between two readings of the files. A change takes effect once two readings in a row are equal, so
 /// that a partly written file, or two versions of files that are swapped together, rarely or never does.
@@ -133,7 +134,8 @@ impl Loader {
     /// Loads the rules of a file or a folder, as [`load`](Self::load) does, and watches it for changes.
     ///
     /// A thread reads the files 20 times a second. It does not depend on change notifications, which some file
-    /// systems do not send, nor on modification times, which some record in whole seconds.
+    /// systems do not send, nor on modification times, which some record in whole seconds. It keeps their text.
+    /// A file that [`load`](Self::load) rejects never blocks the thread.
     ///
     /// # Errors
     ///
@@ -167,16 +169,21 @@ struct Watcher {
 }
 
 impl Watcher {
-    fn run(self, mut loaded: FilesRead) {
-        let mut last = FilesRead::new(&self.path);
+    fn run(self, loaded: FilesRead) {
+        let mut loaded = Arc::new(loaded);
+        // Shared if they are equal, so that the text of the files is held once.
+        let mut last = loaded.clone();
         while self.shared.strong_count() > 0 {
             thread::park_timeout(POLL_INTERVAL);
             let now = FilesRead::new(&self.path);
-            if now == last && now != loaded {
-                self.reload(&now);
-                loaded = FilesRead::clone(&now);
+            if now != *last {
+                last = Arc::new(now);
+            } else if !Arc::ptr_eq(&last, &loaded) {
+                if last != loaded {
+                    self.reload(&last);
+                }
+                loaded = last.clone();
             }
-            last = now;
         }
     }
 

@@ -85,6 +85,16 @@ impl Pattern {
     }
 }
 
+impl Step {
+    pub(super) fn text_bytes(&self) -> usize {
+        let value = match &self.pattern {
+            Pattern::Exact(text) | Pattern::Prefix(text) => text.len(),
+            Pattern::Any => 0,
+        };
+        self.key.len() + value
+    }
+}
+
 /// # Properties
 impl Rule {
     /// Returns the path of the rule, in the format of Envoy's service: `auth.auth_type_login`,

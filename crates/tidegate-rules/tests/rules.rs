@@ -5,6 +5,9 @@ mod beyond;
 mod cluster;
 mod config_errors;
 mod examples;
+#[cfg(unix)] // FIFOs, devices, sockets and links
+mod hostile_files;
+mod hostile_text;
 mod loading;
 mod matching;
 mod reloaded_gates;

@@ -17,7 +17,7 @@ use tidegate::{Limiter, admin::Inspector};
 use super::live_view::LiveView;
 use crate::args::Top;
 use crate::failure::Failure;
-use crate::output::{Output, Text, Tone, safe};
+use crate::output::{Output, Text, Tone, cell, safe};
 use crate::state::{HEADER, cells};
 use crate::units::human;
 
@@ -164,7 +164,7 @@ impl View {
             .rows
             .iter()
             .take(usize::from(body.height.saturating_sub(1)))
-            .map(|row| row.iter().map(|Text(tone, text)| (*tone, safe(text).into_owned())).collect())
+            .map(|row| row.iter().map(|Text(tone, text)| (*tone, cell(text))).collect())
             .collect();
         let widths = (0..HEADER.len()).map(|column| {
             let cells = shown.iter().filter_map(|row| Some(row.get(column)?.1.chars().count()));

@@ -30,20 +30,20 @@ impl Reloads {
     }
 }
 
-fn rules_with_limit(limit: u64) -> String {
+pub(super) fn rules_with_limit(limit: u64) -> String {
     format!(
         "domain: d\ndescriptors: [{{ key: k, rate_limit: {{ unit: day, requests_per_unit: {limit} }} }}]\n"
     )
 }
 
 /// Makes one check, and returns the limit and the remaining units.
-async fn check(watched: &ReloadingRules) -> (u64, u64) {
+pub(super) async fn check(watched: &ReloadingRules) -> (u64, u64) {
     let decision = watched.limits().check("d", &[Descriptor::from([("k", "v")])]).await.unwrap();
     let decision = decision.binding().unwrap().decision().unwrap();
     (decision.limit(), decision.remaining())
 }
 
-async fn wait_for_limit(watched: &ReloadingRules, limit: u64) {
+pub(super) async fn wait_for_limit(watched: &ReloadingRules, limit: u64) {
     soon("the new limit is active", async || {
         let rule = watched.limits().rules().iter().next().unwrap().quota().unwrap();
         rule.limit() == limit
@@ -51,7 +51,7 @@ async fn wait_for_limit(watched: &ReloadingRules, limit: u64) {
     .await;
 }
 
-fn watch(folder: &Folder) -> (ReloadingRules, Reloads) {
+pub(super) fn watch(folder: &Folder) -> (ReloadingRules, Reloads) {
     let reloads = Reloads::default();
     let limiter = Limiter::builder().in_memory().observer(reloads.clone()).build().unwrap();
     (Loader::new().watch(&folder.0, &limiter).unwrap(), reloads)

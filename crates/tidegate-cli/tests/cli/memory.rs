@@ -1,0 +1,85 @@
+//! The memory of hostile rule files, as a multiple of their size.
+
+use std::fmt::Write;
+use std::fs;
+use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
+
+use super::program::Program;
+
+/// The maximum resident memory per byte of a file, beyond that of a file with one rule.
+const MAX_FACTOR: u64 = 10;
+
+/// Returns the highest resident memory observed while the program validates this text, in bytes.
+fn peak_bytes(name: &str, text: &str) -> u64 {
+    let path = std::env::temp_dir().join(format!("tidegate-{}-{name}.yaml", std::process::id()));
+    fs::write(&path, text).unwrap();
+    let program = Program::at("redis://127.0.0.1:1");
+    let mut command = program.command(["rules", "validate", path.to_str().unwrap()]);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let status = format!("/proc/{}/status", child.id());
+    let mut peak_kb = 0;
+    while child.try_wait().unwrap().is_none() {
+        let text = fs::read_to_string(&status).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+        let kb: Option<u64> = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+        peak_kb = kb.unwrap_or(0).max(peak_kb);
+        thread::sleep(Duration::from_millis(1));
+    }
+    fs::remove_file(path).unwrap();
+    peak_kb * 1_024
+}
+
+fn rules(head: &str, rule: impl Fn(usize) -> String, tail: &str) -> String {
+    let mut text = head.to_owned();
+    for at in 0.. {
+        if text.len() > 8 << 20 {
+            break;
+        }
+        text.push_str(&rule(at));
+    }
+    text + tail
+}
+
+#[test]
+fn memory_of_a_rule_file_is_below_ten_times_its_size() {
+    let head = "domain: d\ndescriptors:\n";
+    let block = |at| {
+        format!(
+            "  - key: user\n    value: user-{at:06}\n    rate_limit:\n      unit: minute\n      requests_per_unit: 100\n"
+        )
+    };
+    let shared = |at| match at {
+        0 => "  - { key: k, rate_limit: &shared { unit: day, requests_per_unit: 5 } }\n".to_owned(),
+        _ => format!("  - {{ key: user, value: user-{at:06}, rate_limit: *shared }}\n"),
+    };
+    let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+    for level in 1..9 {
+        let below = format!("*a{}, ", level - 1).repeat(10);
+        writeln!(laughs, "a{level}: &a{level} [{below}]").unwrap();
+    }
+    let least = peak_bytes("least", &(head.to_owned() + &block(0)));
+    let mut report = String::new();
+    let mut is_exceeded = false;
+    for (name, text) in [
+        ("block", rules(head, block, "")),
+        ("shared", rules(head, shared, "")),
+        ("mistakes", rules(head, |_| "  - { key: a, rate_limit: { unit: dya } }\n".to_owned(), "")),
+        ("numbers", rules("domain: d\ndescriptors: [", |_| "1,".to_owned(), "]")),
+        ("lists", rules("domain: d\ndescriptors: [", |_| "[],".to_owned(), "]")),
+        ("maps", rules("domain: d\ndescriptors: [", |_| "{a: 1},".to_owned(), "]")),
+        ("laughs", rules(&laughs, |_| "# filler filler filler filler\n".to_owned(), "domain: d\n")),
+        ("anchors", rules("domain: d\nx: [", |at| format!("&a{at} [1],"), "]")),
+        ("aliases", rules("domain: d\nx: [&a [1,2,3,4,5,6,7,8],", |_| "*a,".to_owned(), "]")),
+        ("comments", rules("domain: d\n", |_| "#\n".to_owned(), "")),
+        ("documents", rules("domain: d\n", |_| "---\n".to_owned(), "")),
+    ] {
+        let size = text.len() as u64;
+        let more = peak_bytes(name, &text).saturating_sub(least);
+        writeln!(report, "{name}: {:.1} times", more as f64 / size as f64).unwrap();
+        is_exceeded |= more > MAX_FACTOR * size;
+    }
+    eprintln!("{report}");
+    assert!(!is_exceeded, "{report}");
+}
