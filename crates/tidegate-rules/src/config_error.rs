@@ -21,7 +21,7 @@ pub(super) struct SourceSpan {
     pub(super) length: usize,
 }
 
-/// An error in a rule file. `Display` formats it for a terminal, and replaces control characters:
+/// A mistake in a rule file: an error, or one of [`Rules::warnings`](super::Rules::warnings). `Display` formats it for a terminal, and replaces control characters:
 ///
 /// ```text
 /// auth.yaml:5:13: there is no unit `minutes`
@@ -55,6 +55,11 @@ impl ConfigError {
 
     pub(super) fn hint(&mut self, hint: impl Into<String>) {
         self.hint = Some(hint.into());
+    }
+
+    /// Returns the file, line and column, by which errors are ordered.
+    pub(super) fn position(&self) -> (&str, usize, usize) {
+        (&self.file, self.span.line, self.span.column)
     }
 
     /// Returns the name under which the file was loaded.
@@ -121,7 +126,7 @@ pub struct ConfigErrors(Vec<ConfigError>);
 impl ConfigErrors {
     /// Returns `None` if `errors` is empty.
     pub(super) fn of(mut errors: Vec<ConfigError>) -> Option<Self> {
-        errors.sort_by(|a, b| (&a.file, a.line(), a.column()).cmp(&(&b.file, b.line(), b.column())));
+        errors.sort_by(|a, b| a.position().cmp(&b.position()));
         (!errors.is_empty()).then_some(Self(errors))
     }
 

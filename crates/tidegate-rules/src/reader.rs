@@ -12,9 +12,14 @@ use super::yaml::{Value, YamlNode};
 /// The largest number in a quota.
 const MAX_NUMBER: u64 = 1 << 48;
 
+/// The maximum number of warnings that are kept: finding the line of each reads its file.
+pub(super) const MAX_WARNINGS: usize = 100;
+
 pub(super) struct Reader<'s> {
     pub(super) source: &'s SourceFile,
     pub(super) errors: Vec<ConfigError>,
+    /// The first [`MAX_WARNINGS`].
+    pub(super) warnings: Vec<ConfigError>,
 }
 
 /// The known fields of a map.
@@ -41,6 +46,15 @@ impl Reader<'_> {
         self.errors.push(self.source.error(span, message));
         let last = self.errors.len() - 1;
         &mut self.errors[last]
+    }
+
+    /// Reports something that is valid, but probably a mistake.
+    pub(super) fn warning(&mut self, span: SourceSpan, message: impl Into<String>, hint: impl Into<String>) {
+        if self.warnings.len() < MAX_WARNINGS {
+            let mut warning = self.source.error(span, message);
+            warning.hint(hint);
+            self.warnings.push(warning);
+        }
     }
 
     /// Returns the fields that `table` lists. Reports all other fields as errors.

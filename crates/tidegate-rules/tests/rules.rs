@@ -4,10 +4,13 @@ mod beyond;
 
 mod cluster;
 mod config_errors;
+mod descriptor_limits;
 mod examples;
 mod loading;
 mod matching;
+mod quotas;
 mod reloaded_gates;
 mod reloading;
 #[cfg(target_os = "linux")] // reads /proc
 mod under_load;
+mod warnings;
