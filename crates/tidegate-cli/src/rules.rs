@@ -1,11 +1,11 @@
 //! `rules validate`, `rules explain` and `rules schema`.
 
 use serde_json::{Value, json};
-use tidegate_rules::{ConfigError, Descriptor, Explanation, Limit, Rule, Rules as Loaded, schema};
+use tidegate_rules::{ConfigError, Descriptor, Explanation, Limit, Rules as Loaded, schema};
 
 use crate::args::Rules;
 use crate::failure::Failure;
-use crate::output::{Output, Text, Tone};
+use crate::output::{Output, Text, Tone, warn};
 
 /// Runs a `rules` command. Returns whether the rules are valid, or whether a rule matches each descriptor.
 pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
@@ -14,7 +14,7 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
             Err(errors) if out.json => {
                 let kept: Vec<Value> = errors.iter().map(error_json).collect();
                 let more = errors.total() - kept.len();
-                out.print(&json!({ "valid": false, "errors": kept, "more": more }), &[])?;
+                out.print(&json!({ "valid": false, "errors": kept, "more": more, "warnings": [] }), &[])?;
                 Ok(false)
             }
             Err(errors) => Err(Failure::ConfigErrors(errors)),
@@ -25,7 +25,13 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
                     Text(Tone::Good, "valid".to_owned()),
                     format!(": {count} rule{plural} in {path}").into(),
                 ];
-                out.print(&json!({ "valid": true, "rules": count, "errors": [], "more": 0 }), &[line])?;
+                let warnings: Vec<Value> = rules.warnings().iter().map(error_json).collect();
+                if !out.json {
+                    rules.warnings().iter().for_each(|warning| warn(&format!("warning: {warning}\n")));
+                }
+                let json =
+                    json!({ "valid": true, "rules": count, "errors": [], "more": 0, "warnings": warnings });
+                out.print(&json, &[line])?;
                 Ok(true)
             }
         },
@@ -108,8 +114,11 @@ fn limit(explained: &Explanation<'_>) -> Option<String> {
         Limit::Unlimited => "unlimited".to_owned(),
         Limit::DenyAll(_) => "denies every request".to_owned(),
     };
-    let is_shadow = explained.rule().is_some_and(Rule::is_shadow);
-    Some(if is_shadow { limit + ", shadow mode (denies nothing)" } else { limit })
+    Some(match explained.rule() {
+        Some(rule) if rule.is_shadow() => limit + ", shadow mode (denies nothing)",
+        Some(rule) if rule.is_quota() => limit + ", quota mode (denies if all quotas deny)",
+        _ => limit,
+    })
 }
 
 fn explanation_json(descriptor: &str, explained: &Explanation<'_>) -> Value {
@@ -131,6 +140,8 @@ fn explanation_json(descriptor: &str, explained: &Explanation<'_>) -> Value {
             "quota": if let Some(Limit::Quota(quota)) = limit { Some(quota.to_string()) } else { None },
             "unlimited": limit == Some(Limit::Unlimited),
             "shadow": rule.is_shadow(),
+            "quota_mode": rule.is_quota(),
+            "metadata": rule.metadata(),
             "file": file,
             "line": line,
         })

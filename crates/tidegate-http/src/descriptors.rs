@@ -116,6 +116,13 @@ impl Descriptors {
         let Some(mapping) = rules.mapping(domain) else {
             return Err(Error::config(format!("the rules lack the domain `{domain}`, which a layer uses")));
         };
+        if let Some(rule) = rules.iter().find(|rule| rule.domain() == &**domain && rule.is_quota()) {
+            let (file, line) = rule.origin();
+            return Err(Error::config(format!(
+                "{file}:{line}: a layer does not support `quota_mode`, which it would apply as a plain limit: \
+                 remove it, or decide these rules in the service (RulesLimiter::check)"
+            )));
+        }
         if self.closure.is_some() {
             return Ok(());
         }

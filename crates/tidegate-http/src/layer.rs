@@ -131,8 +131,8 @@ impl RateLimitLayer {
     /// # Errors
     ///
     /// [`Error::is_config`] if the rules have no such domain, if the domain does not define how requests
-    /// become descriptors, or if it names an extension that is not provided. A later version of reloading
-    /// rules with such an error is rejected: the previous rules stay active.
+    /// become descriptors, if it names an extension that is not provided, or if it has rules in quota mode. A
+    /// later version of reloading rules with such an error is rejected: the previous rules stay active.
     #[cfg(feature = "rules")]
     pub fn with_rules(
         rules: impl Into<ReloadingRules>,

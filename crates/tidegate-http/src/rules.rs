@@ -75,7 +75,8 @@ impl RequestChecks {
         }
         self.shadow_checks.extend(plan.shadow_checks().iter().map(|check| check.check()));
         self.static_denials.extend(plan.static_denials().map(|(rule, decision)| {
-            let policy = Policy::for_zero_limit(rule.shown().clone(), decision.retry_after());
+            let name = rule.map_or_else(|| decision.gate().into(), |rule| rule.shown().clone());
+            let policy = Policy::for_zero_limit(name, decision.retry_after());
             (decision.clone(), policy)
         }));
     }

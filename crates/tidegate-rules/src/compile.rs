@@ -6,17 +6,26 @@ use std::sync::Arc;
 use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
 use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT};
 use super::mapping::Mapping;
-use super::reader::Reader;
-use super::rule::{Pattern, Rule, Step};
+use super::reader::{Fields, MAX_WARNINGS, Reader};
+use super::regex_like::{as_wildcard, is_regex_like};
+use super::rule::{Pattern, Rule, RuleMarks, Step};
 use super::source::SourceFile;
 use super::tree::{Branch, Level};
+use super::unmatched::unmatched;
 use super::yaml::YamlNode;
-use super::{limit, mapping_reader};
+use super::{limit_reader, mapping_reader, metadata};
+
+/// The maximum number of values of one key on one level with a `*` before their end: a request tries each.
+const MAX_WILDCARDS: usize = 1_000;
+/// The maximum number of branches visited to find actions that no rule matches.
+const MAX_VISITS: usize = 1_000_000;
 
 #[derive(Debug, Default)]
 pub(super) struct Compiled {
     pub(super) rules: Vec<Arc<Rule>>,
     pub(super) domains: HashMap<Box<str>, Domain>,
+    /// Ordered by file, line and column.
+    pub(super) warnings: Vec<ConfigError>,
 }
 
 #[derive(Debug)]
@@ -39,12 +48,12 @@ pub(super) fn compile(
     merges_domains: bool,
     mut errors: ErrorList,
 ) -> Result<Compiled, ConfigErrors> {
-    let (mut compiled, mut replaced) = (Compiled::default(), Vec::new());
+    let (mut compiled, mut replaced, mut documents) = (Compiled::default(), Vec::new(), Vec::new());
     let bytes: usize = sources.iter().map(|source| source.text.len()).sum();
     let mut path_bytes_left = MAX_PATH_FACTOR * bytes + SPARE_PATH_BYTES;
     for source in sources {
-        let documents = match YamlNode::documents(source) {
-            Ok(documents) if documents.is_empty() => {
+        let nodes = match YamlNode::documents(source) {
+            Ok(nodes) if nodes.is_empty() => {
                 errors.push(source.error(SourceSpan::default(), "this file contains no rules"));
                 continue;
             }
@@ -54,26 +63,33 @@ pub(super) fn compile(
                 errors.push(source.error(SourceSpan::default(), message));
                 continue;
             }
-            Ok(documents) => documents,
+            Ok(nodes) => nodes,
             Err(error) => {
                 errors.push(*error);
                 continue;
             }
         };
         let mut compiler = FileCompiler {
-            reader: Reader { source, errors },
+            reader: Reader { source, errors, warnings: Vec::new() },
             file: source.name.as_str().into(),
             compiled: &mut compiled,
             replaced: Vec::new(),
-            domain: "",
+            documents: Vec::new(),
             steps: Vec::new(),
+            unlimited: Vec::new(),
+            domain: "",
+            charges_each: false,
             path_bytes_left,
         };
-        documents.iter().for_each(|document| compiler.document(document, merges_domains));
+        nodes.iter().for_each(|node| compiler.document(node, merges_domains));
         path_bytes_left = compiler.path_bytes_left;
+        documents.extend(compiler.documents.into_iter().map(|document| (source, document)));
         let names = compiler.replaced.into_iter();
         replaced.extend(names.map(|(domain, name, span)| (domain, name, source, span)));
         errors = compiler.reader.errors;
+        let warnings = compiler.reader.warnings;
+        compiled.warnings.extend(warnings);
+        compiled.warnings.truncate(MAX_WARNINGS);
     }
     let mut names: HashMap<&str, HashSet<&str>> = HashMap::new();
     for rule in &compiled.rules {
@@ -92,7 +108,17 @@ pub(super) fn compile(
         }
         errors = reader.errors;
     }
-    errors.into_result().map(|()| compiled)
+    errors.into_result()?;
+    compiled.warn_of_unmatched(&documents);
+    Ok(compiled)
+}
+
+/// A document's domain and mapping, whose warnings need the rules of all files.
+struct Document {
+    domain: String,
+    span: SourceSpan,
+    /// The index of its first entry of `rate_limits`, and the positions of the actions of each.
+    entries: (usize, Vec<Vec<SourceSpan>>),
 }
 
 /// Compiles the documents of one file.
@@ -103,9 +129,13 @@ struct FileCompiler<'s, 'n, 'c> {
     /// The entries of `replaces`: the domain, the replaced name and its position. They are checked after all
     /// files are compiled, because a later document can define the name.
     replaced: Vec<(String, String, SourceSpan)>,
+    documents: Vec<Document>,
     domain: &'n str,
+    charges_each: bool,
     /// The path to the current descriptor.
     steps: Vec<Step>,
+    /// The keys of descriptors with no limit at or below them. Holds only the outermost.
+    unlimited: Vec<SourceSpan>,
     /// The bytes that the paths of further rules may have.
     path_bytes_left: usize,
 }
@@ -135,8 +165,11 @@ impl<'n> FileCompiler<'_, 'n, '_> {
                 first
             }
         };
-        self.domain = name;
-        mapping_reader::rate_limits(&mut self.reader, fields.get("rate_limits"), &mut domain.mapping);
+        (self.domain, self.charges_each) = (name, domain.charges_each);
+        let first = domain.mapping.rate_limits.len();
+        let actions =
+            mapping_reader::rate_limits(&mut self.reader, fields.get("rate_limits"), &mut domain.mapping);
+        self.documents.push(Document { domain: name.to_owned(), span, entries: (first, actions) });
         if let Some(node) = fields.get("tier") {
             let tier = mapping_reader::tier(&mut self.reader, node);
             if let (Some(_), Some(_)) = (&tier, &domain.mapping.tier) {
@@ -147,6 +180,11 @@ impl<'n> FileCompiler<'_, 'n, '_> {
         let descriptors = self.reader.list("descriptors", fields.get("descriptors"));
         self.descriptors(descriptors, scratch.as_mut().unwrap_or(&mut domain.top));
         self.compiled.domains.insert(name.into(), domain);
+        for span in std::mem::take(&mut self.unlimited) {
+            let hint = "add a `rate_limit`, or to admit them on purpose `rate_limit: { unlimited: true }`";
+            let message = "no limit at or below this descriptor: requests that match it pass";
+            self.reader.warning(span, message, hint);
+        }
     }
 
     fn descriptors(&mut self, nodes: &'n [YamlNode<'n>], level: &mut Level) {
@@ -160,23 +198,29 @@ impl<'n> FileCompiler<'_, 'n, '_> {
         let (key, span) = self.reader.required("key", &fields, node, &DESCRIPTOR);
         let value = fields.get("value").map(|node| (self.reader.text("value", node), node.span));
         let value_text = value.and_then(|(text, _)| text).unwrap_or_default();
-        if key.ends_with('*') && value_text.is_empty() {
-            let hint = "put the `*` at the end of a `value`";
-            self.reader.error(span, "a `key` is matched literally and cannot end with `*`").hint(hint);
+        if key.contains('*') {
+            let hint = "put the `*` into a `value`";
+            self.reader.error(span, "a `key` is matched literally and cannot contain `*`").hint(hint);
         }
-        let pattern = Pattern::new(value_text);
+        let pattern = self.pattern(value_text, value.map_or(span, |(_, span)| span));
         let mut flag = |name| self.reader.flag(name, fields.get(name));
-        let [shadow, detailed_metric, value_to_metric, share_threshold] =
-            ["shadow_mode", "detailed_metric", "value_to_metric", "share_threshold"].map(&mut flag);
-        if share_threshold && !matches!(pattern, Pattern::Prefix(_)) {
+        let [value_to_metric, share_threshold] = ["value_to_metric", "share_threshold"].map(&mut flag);
+        if share_threshold && !pattern.has_star() {
             let node = fields.get("share_threshold").unwrap_or(node);
-            let hint = "remove it, or end the `value` with `*`";
-            let message = "`share_threshold` needs a `value` that ends with `*`";
+            let hint = "remove it, or put a `*` into the `value`";
+            let message = "`share_threshold` needs a `value` with `*`";
             self.reader.error(node.span, message).hint(hint);
         }
+        let marks = self.marks(&fields);
         if fields.is_null("rate_limit") {
             let hint = "remove it, or indent its fields further";
             self.reader.error(span, "the `rate_limit` of this descriptor is empty").hint(hint);
+        }
+        if matches!(pattern, Pattern::Wildcard(_)) && level.wildcards(key) == MAX_WILDCARDS {
+            let message = format!(
+                "the key `{key}` has more than {MAX_WILDCARDS} values with a `*` before their end, and each request tries all of them"
+            );
+            self.reader.error(span, message).hint("end the values with `*`, or match another key first");
         }
         let mut scratch = Level::default();
         let level = match level.get(key, &pattern) {
@@ -195,22 +239,71 @@ impl<'n> FileCompiler<'_, 'n, '_> {
         };
         let step = Step { key: key.into(), pattern: pattern.clone(), value_to_metric, share_threshold };
         self.steps.push(step);
-        let rule = fields.get("rate_limit").and_then(|node| limit::read(&mut self.reader, node));
+        let (rules_before, unlimited_before) = (self.compiled.rules.len(), self.unlimited.len());
+        let rule = fields.get("rate_limit").and_then(|node| limit_reader::read(&mut self.reader, node));
         let rule = rule.filter(|_| self.has_room_for_path(span));
         let rule = rule.map(|(settings, spans)| {
             let names = settings.replaces.iter().zip(spans);
             self.replaced.extend(names.map(|(name, at)| (self.domain.to_owned(), name.clone(), at)));
             let origin = (self.file.clone(), span.line as usize);
-            let metric = (shadow, detailed_metric);
-            self.compiled.rules.push(Arc::new(Rule::new(self.domain, &self.steps, settings, metric, origin)));
+            self.compiled.rules.push(Arc::new(Rule::new(self.domain, &self.steps, settings, marks, origin)));
             self.compiled.rules.len() - 1
         });
-        let mut branch =
-            Branch { rule, below: Level::default(), file: self.file.clone(), line: span.line as usize };
+        let (below, file) = (Level::default(), self.file.clone());
+        let mut branch = Branch { rule, below, order: 0, file, line: span.line as usize };
         let below = self.reader.list("descriptors", fields.get("descriptors"));
         self.descriptors(below, &mut branch.below);
         self.steps.pop();
+        if self.compiled.rules.len() == rules_before {
+            self.unlimited.truncate(unlimited_before);
+            self.unlimited.push(span);
+        }
         level.insert(key, &pattern, branch);
+    }
+
+    fn pattern(&mut self, value: &str, span: SourceSpan) -> Pattern {
+        if value.contains("**") {
+            let message = "`**` is not supported: one `*` matches any characters, also `/`";
+            self.reader.error(span, message).hint("write `*`");
+        }
+        if is_regex_like(value) {
+            let message =
+                format!("`{value}` looks like a regular expression, but is matched literally except `*`");
+            let hint = match as_wildcard(value) {
+                Some(wildcard) => format!("did you mean `{wildcard}`?"),
+                None => "write `*` for any characters, and one descriptor for each alternative".to_owned(),
+            };
+            self.reader.warning(span, message, hint);
+        }
+        Pattern::new(value)
+    }
+
+    /// Reads the fields of a descriptor that apply only to its own limit.
+    fn marks(&mut self, fields: &Fields<'_>) -> RuleMarks {
+        let mut flag = |name| self.reader.flag(name, fields.get(name));
+        let [shadow, quota, detailed_metric] =
+            ["shadow_mode", "quota_mode", "detailed_metric"].map(&mut flag);
+        let metadata = fields.get("metadata").and_then(|node| metadata::read(&mut self.reader, node));
+        if fields.get("rate_limit").is_none() {
+            for name in ["shadow_mode", "quota_mode", "detailed_metric", "metadata"] {
+                if let Some(node) = fields.get(name) {
+                    let message = format!("`{name}` has no effect: this descriptor has no `rate_limit`");
+                    self.reader.warning(node.span, message, "move it to the descriptors that have one");
+                }
+            }
+        }
+        if let Some(node) = fields.get("quota_mode").filter(|_| quota) {
+            if shadow {
+                let message = "`quota_mode` cannot be combined with `shadow_mode`, which denies nothing";
+                self.reader.error(node.span, message).hint("remove one of them");
+            }
+            if !self.charges_each {
+                let message = "`quota_mode` needs `charge: each`: rules that admit are charged, even if \
+                               another one denies";
+                self.reader.error(node.span, message).hint("add `charge: each` to the document");
+            }
+        }
+        RuleMarks { shadow, quota, detailed_metric, metadata }
     }
 }
 
@@ -229,6 +322,40 @@ impl FileCompiler<'_, '_, '_> {
 }
 
 impl Compiled {
+    /// Adds the warnings that need the rules of all files: domains without rules, and actions that no rule
+    /// matches.
+    fn warn_of_unmatched(&mut self, documents: &[(&SourceFile, Document)]) {
+        let (mut budget, mut empty) = (MAX_VISITS, HashSet::new());
+        for (source, document) in documents {
+            if self.warnings.len() >= MAX_WARNINGS {
+                break;
+            }
+            let name = document.domain.as_str();
+            let Some(domain) = self.domains.get(name) else { continue };
+            let mut reader = Reader { source, errors: Vec::new(), warnings: Vec::new() };
+            if domain.top.keys().next().is_none() {
+                if empty.insert(name) {
+                    let message = format!("the domain `{name}` has no `descriptors`: every request passes");
+                    reader.warning(document.span, message, "add its rules");
+                }
+            } else {
+                let (first, spans) = &document.entries;
+                for (actions, spans) in domain.mapping.rate_limits[*first..].iter().zip(spans) {
+                    if reader.warnings.len() == MAX_WARNINGS {
+                        break;
+                    }
+                    if let Some((at, reason)) = unmatched(&domain.top, actions, &mut budget) {
+                        let message = format!("no rule matches the descriptors of these actions: {reason}");
+                        reader.warning(spans[at], message, "add a rule for them, or remove the actions");
+                    }
+                }
+            }
+            self.warnings.append(&mut reader.warnings);
+        }
+        self.warnings.truncate(MAX_WARNINGS);
+        self.warnings.sort_by(|a, b| a.position().cmp(&b.position()));
+    }
+
     /// Returns the name of each rule's gate.
     ///
     /// # Errors

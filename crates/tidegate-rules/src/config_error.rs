@@ -29,7 +29,7 @@ pub(super) struct SourceSpan {
     pub(super) offset: u32,
 }
 
-/// An error in a rule file. `Display` formats it for a terminal, and replaces control characters:
+/// A mistake in a rule file: an error, or one of [`Rules::warnings`](super::Rules::warnings). `Display` formats it for a terminal, and replaces control characters:
 ///
 /// ```text
 /// auth.yaml:5:13: there is no unit `minutes`
@@ -71,6 +71,11 @@ impl ConfigError {
 
     pub(super) fn hint(&mut self, hint: impl Into<String>) {
         self.hint = Some(cut(hint.into(), MAX_MESSAGE_CHARS));
+    }
+
+    /// Returns the file, line and column, by which errors are ordered.
+    pub(super) fn position(&self) -> (&str, u32, u32) {
+        (&self.file, self.span.line, self.span.column)
     }
 
     /// Returns the name under which the file was loaded.
@@ -161,7 +166,7 @@ impl ErrorList {
     pub(super) fn into_result(self) -> Result<(), ConfigErrors> {
         let Self { mut kept, total } = self;
         kept.truncate(MAX_ERRORS);
-        kept.sort_by(|a, b| (&a.file, a.line(), a.column()).cmp(&(&b.file, b.line(), b.column())));
+        kept.sort_by(|a, b| a.position().cmp(&b.position()));
         if total == 0 { Ok(()) } else { Err(ConfigErrors { kept, total }) }
     }
 }

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::{Map, Value};
 use tidegate::Decision;
 
+use super::metadata;
 use super::rule::Rule;
 
 /// The result of [`RulesLimiter::check`](super::RulesLimiter::check).
@@ -14,6 +16,9 @@ pub struct RulesDecision {
     passes: bool,
     outcomes: Vec<RuleOutcome>,
     binding: Option<usize>,
+    is_domain_known: bool,
+    /// Whether there are rules in quota mode and all of them deny.
+    denies_all_quotas: bool,
 }
 
 /// The result for one descriptor.
@@ -28,7 +33,7 @@ pub struct RuleOutcome {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RuleResult {
-    /// No rule matches the descriptor: it passes.
+    /// No rule matches the descriptor, and it has no limit of its own: it passes.
     NoRule,
     /// The matching rule is unlimited: it admits everything.
     Unlimited,
@@ -39,15 +44,36 @@ pub enum RuleResult {
     /// The matching rule is in shadow mode, and its check failed: the limiter was shut down, or its
     /// configuration is wrong.
     Unanswered,
-    /// The gate decided, or the rule itself, which denies everything.
+    /// The gate decided, or the rule itself, which denies everything. Without a rule: the descriptor's own
+    /// limit.
     Decided(Decision),
 }
 
 impl RulesDecision {
-    /// Returns whether the request may pass: no rule denies it.
+    /// Returns whether the request may pass: no rule denies it, except that a rule in quota mode denies only
+    /// together with all others in quota mode.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
-        self.passes && self.outcomes.iter().all(RuleOutcome::is_allowed)
+        self.passes && !self.outcomes.iter().any(|outcome| self.is_denial(outcome))
+    }
+
+    /// Returns whether the files define the request's domain. No rule matches a request of another domain, so
+    /// it passes, and the limiter reports the warning `rules-domain-unknown`.
+    #[must_use]
+    pub const fn is_domain_known(&self) -> bool {
+        self.is_domain_known
+    }
+
+    /// Returns the `metadata` of all rules that decided and let the request pass, merged in the order of the
+    /// descriptors as Envoy's service does: maps are merged, and of two other values of one name the first is
+    /// kept. A service can use it to select what serves the request.
+    #[must_use]
+    pub fn metadata(&self) -> Map<String, Value> {
+        let mut merged = Map::new();
+        let passed =
+            self.outcomes.iter().filter(|outcome| outcome.decision().is_some_and(Decision::is_allowed));
+        passed.filter_map(RuleOutcome::metadata).for_each(|more| metadata::merge(&mut merged, more));
+        merged
     }
 
     /// Returns the outcome of each descriptor, in the order in which the caller passed them.
@@ -59,7 +85,8 @@ impl RulesDecision {
     /// Returns the outcome that binds, among those with a decision. Response headers should show this one.
     ///
     /// If the request is denied, it is the one with the longest retry time. If the request is allowed, it is
-    /// the one with the smallest share left. A rule in shadow mode never binds.
+    /// the one with the smallest share left. A rule in shadow mode never binds, nor does a rule in quota mode
+    /// that denies while another one admits.
     #[must_use]
     pub fn binding(&self) -> Option<&RuleOutcome> {
         self.binding.map(|at| &self.outcomes[at])
@@ -68,8 +95,12 @@ impl RulesDecision {
     /// Returns when the same request would pass if no other request came first; zero if it may pass now.
     #[must_use]
     pub fn retry_after(&self) -> Duration {
-        let denied = self.outcomes.iter().filter(|outcome| !outcome.is_allowed());
-        denied.filter_map(RuleOutcome::decision).map(Decision::retry_after).max().unwrap_or_default()
+        let denied = self.outcomes.iter().filter(|outcome| self.is_denial(outcome));
+        let (quotas, others): (Vec<_>, Vec<_>) = denied.partition(|outcome| outcome.is_quota());
+        let wait = |outcome: &RuleOutcome| outcome.decision().map(Decision::retry_after);
+        // One rule in quota mode that admits again is enough.
+        let until_quota = quotas.into_iter().filter_map(wait).min();
+        others.into_iter().filter_map(wait).chain(until_quota).max().unwrap_or_default()
     }
 
     /// Returns how long the caller must wait before it proceeds. Non-zero only if a rule is a leaky bucket.
@@ -81,17 +112,25 @@ impl RulesDecision {
     }
 
     /// `passes` is the joint decision of the rules that can deny.
-    pub(super) fn new(passes: bool, outcomes: Vec<RuleOutcome>) -> Self {
-        let mut binding: Option<usize> = None;
-        for (at, outcome) in outcomes.iter().enumerate() {
-            let Some(decision) = outcome.decision() else { continue };
+    pub(super) fn new(passes: bool, is_domain_known: bool, outcomes: Vec<RuleOutcome>) -> Self {
+        let mut quotas = outcomes.iter().filter(|outcome| outcome.is_quota()).peekable();
+        let denies_all_quotas = quotas.peek().is_some() && quotas.all(|outcome| !outcome.is_allowed());
+        let mut decision = Self { passes, outcomes, binding: None, is_domain_known, denies_all_quotas };
+        for (at, outcome) in decision.outcomes.iter().enumerate() {
+            let Some(candidate) = outcome.decision() else { continue };
             let is_shadow = outcome.rule().is_some_and(Rule::is_shadow);
-            let best = binding.and_then(|best| outcomes[best].decision());
-            if !is_shadow && best.is_none_or(|best| decision.is_tighter_than(best)) {
-                binding = Some(at);
+            let is_spare = !outcome.is_allowed() && !decision.is_denial(outcome);
+            let best = decision.binding.and_then(|best| decision.outcomes[best].decision());
+            if !is_shadow && !is_spare && best.is_none_or(|best| candidate.is_tighter_than(best)) {
+                decision.binding = Some(at);
             }
         }
-        Self { passes, outcomes, binding }
+        decision
+    }
+
+    /// Returns whether this outcome denies the request.
+    fn is_denial(&self, outcome: &RuleOutcome) -> bool {
+        !outcome.is_allowed() && (!outcome.is_quota() || self.denies_all_quotas)
     }
 }
 
@@ -102,13 +141,25 @@ impl RuleOutcome {
         self.rule.as_deref()
     }
 
-    /// Returns whether this descriptor lets the request pass.
+    /// Returns whether this descriptor lets the request pass. If it is in quota mode and does not, the request
+    /// can still pass: see [`RulesDecision::is_allowed`].
     #[must_use]
     pub const fn is_allowed(&self) -> bool {
         match &self.result {
             RuleResult::Decided(decision) => decision.is_allowed(),
             _ => true,
         }
+    }
+
+    /// Returns the rule's `metadata`.
+    #[must_use]
+    pub fn metadata(&self) -> Option<&Map<String, Value>> {
+        self.rule()?.metadata()
+    }
+
+    /// Returns whether a rule in quota mode decided.
+    fn is_quota(&self) -> bool {
+        self.decision().is_some() && self.rule().is_some_and(Rule::is_quota)
     }
 
     /// Returns how the descriptor was decided.
@@ -127,7 +178,8 @@ impl RuleOutcome {
     }
 
     /// Returns the name for metrics: the rule's path, in which values of the request replace those of the
-    /// rule as `value_to_metric` and `detailed_metric` require.
+    /// rule as `value_to_metric` and `detailed_metric` require. For a descriptor with its own limit, the name
+    /// of its gate.
     #[must_use]
     pub fn metric(&self) -> Option<&str> {
         self.metric.as_deref().or_else(|| self.rule().map(Rule::path))

@@ -2,9 +2,12 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::time::Duration;
 
 use smallvec::SmallVec;
-use tidegate::AsKey;
+use tidegate::{AsKey, Error};
+
+use super::limit::Limit;
 
 /// A key and its value.
 pub(super) type DescriptorEntry<'a> = (&'a str, Cow<'a, [u8]>);
@@ -26,11 +29,12 @@ pub struct Descriptor<'a> {
     pub(super) entries: SmallVec<[DescriptorEntry<'a>; 4]>,
     pub(super) hits: u64,
     pub(super) tier: Option<Cow<'a, str>>,
+    pub(super) limit: Option<Limit>,
 }
 
 impl Default for Descriptor<'_> {
     fn default() -> Self {
-        Self { entries: SmallVec::new(), hits: 1, tier: None }
+        Self { entries: SmallVec::new(), hits: 1, tier: None, limit: None }
     }
 }
 
@@ -66,6 +70,36 @@ impl<'a> Descriptor<'a> {
     pub fn tier(mut self, tier: impl Into<Cow<'a, str>>) -> Self {
         self.tier = Some(tier.into());
         self
+    }
+
+    /// Sets a limit that applies to this descriptor instead of every rule: `requests` per window, by the
+    /// server's clock, as `requests_per_unit` and `unit` of a rule. 0 requests deny everything. Take it from a
+    /// trusted configuration, not from clients.
+    ///
+    /// It needs no rule: the domain and the descriptor can be unknown to the files. The count belongs to the
+    /// domain and all entries of the descriptor, in order, and to the length of the window. Another number of
+    /// requests applies to the same count. The rules of the files are not used, so there is no tier, shadow
+    /// mode, quota mode, `replaces` or failure policy of a rule. The gate of all these limits is
+    /// `descriptor-limit`; its name stands in metrics and overrides.
+    ///
+    /// One request must not have two equal descriptors with different numbers of requests:
+    /// [`Error::is_config`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the quota is invalid: see [`Quota::fixed_window`](tidegate::Quota::fixed_window).
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tidegate_rules::Descriptor;
+    ///
+    /// let by_plan = Descriptor::from([("user", "ada")]).limit(600, Duration::from_secs(60))?;
+    /// # let _ = by_plan;
+    /// # Ok::<(), tidegate::Error>(())
+    /// ```
+    pub fn limit(mut self, requests: u64, window: Duration) -> Result<Self, Error> {
+        self.limit = Some(Limit::per_window(requests, window)?);
+        Ok(self)
     }
 
     /// Returns whether there are no entries. No rule matches an empty descriptor.

@@ -3,13 +3,11 @@
 use std::fmt;
 
 use super::descriptor::Descriptor;
-use super::fields::closest;
+use super::limit::Limit;
 use super::load::Rules;
-use super::rule::{Limit, Pattern, Rule};
-use super::tree::{Branch, Level};
-
-/// The maximum number of keys or values that a message lists.
-const MAX_NAMED: usize = 8;
+use super::names::{available, listed, no_match};
+use super::rule::{Pattern, Rule};
+use super::tree::Branch;
 
 /// The path of a descriptor through the rules of its domain, from [`Rules::explain`].
 ///
@@ -54,7 +52,7 @@ impl Explanation<'_> {
         self.rule
     }
 
-    /// Returns the limit that the matching rule has for the descriptor's tier.
+    /// Returns the limit that the matching rule has for the descriptor's tier, or the descriptor's own.
     #[must_use]
     pub const fn limit(&self) -> Option<Limit> {
         self.limit
@@ -74,8 +72,8 @@ impl MatchedEntry {
         &self.entry
     }
 
-    /// Returns the matching part of the rules: ``the value `login` ``, ``the prefix `api*` ``, or
-    /// `the key without a value`.
+    /// Returns the matching part of the rules: ``the value `login` ``, ``the prefix `api*` ``, ``the pattern
+    /// `*.example.com` ``, or `the key without a value`.
     #[must_use]
     pub fn by(&self) -> &str {
         &self.by
@@ -108,6 +106,15 @@ impl Rules {
     /// Explains which rule matches a descriptor and by which path, or which entry has no match.
     #[must_use]
     pub fn explain(&self, domain: &str, descriptor: &Descriptor<'_>) -> Explanation<'_> {
+        if let Some(limit) = descriptor.limit {
+            let why_not = "the descriptor brings its own limit, so no rule applies".to_owned();
+            return Explanation {
+                matched: Vec::new(),
+                rule: None,
+                limit: Some(limit),
+                why_not: Some(why_not),
+            };
+        }
         let mut matched = Vec::new();
         let (rule, why_not) = match self.walk(domain, descriptor, &mut matched) {
             Ok(rule) => (Some(rule), None),
@@ -125,9 +132,7 @@ impl Rules {
     ) -> Result<&Rule, String> {
         let domains = &self.compiled().domains;
         let Some(found) = domains.get(domain) else {
-            let mut known: Vec<&str> = domains.keys().map(|name| &**name).collect();
-            known.sort_unstable();
-            return Err(format!("no file has the domain `{domain}`{}", available(domain, &known)));
+            return Err(format!("no file has the domain `{domain}`{}", available(domain, &self.domains())));
         };
         let mut level = &found.top;
         let mut last: Option<&Branch> = None;
@@ -161,33 +166,7 @@ fn describe(pattern: &Pattern) -> String {
     match pattern {
         Pattern::Exact(value) => format!("the value `{value}`"),
         Pattern::Prefix(prefix) => format!("the prefix `{prefix}*`"),
+        Pattern::Wildcard(wildcard) => format!("the pattern `{}`", wildcard.text()),
         Pattern::Any => "the key without a value".to_owned(),
-    }
-}
-
-fn no_match(level: &Level, key: &str, value: &str) -> String {
-    let keys: Vec<&str> = level.keys().collect();
-    if keys.is_empty() {
-        return format!("no match for the key `{key}`: no rule continues at this level");
-    }
-    if !keys.contains(&key) {
-        return format!("no match for the key `{key}`{}", available(key, &keys));
-    }
-    let values = level.values(key);
-    let values: Vec<&str> = values.iter().map(String::as_str).collect();
-    format!("no match for the value `{value}` of `{key}`{}", available(value, &values))
-}
-
-fn available(wanted: &str, known: &[&str]) -> String {
-    let near = closest(wanted, known.iter().copied());
-    let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    format!("; available: {}{near}", listed(known))
-}
-
-fn listed(names: &[&str]) -> String {
-    let named: Vec<String> = names.iter().take(MAX_NAMED).map(|name| format!("`{name}`")).collect();
-    match names.len().saturating_sub(MAX_NAMED) {
-        0 => named.join(", "),
-        more => format!("{} and {more} more", named.join(", ")),
     }
 }

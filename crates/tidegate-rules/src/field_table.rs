@@ -25,6 +25,8 @@ pub(super) enum FieldKind {
     /// A duration such as `15m`.
     Duration,
     Choice(&'static [&'static str]),
+    /// A map of any values.
+    Map,
     One(&'static FieldTable),
     Many(&'static FieldTable),
     /// A map from names that the operator chooses.

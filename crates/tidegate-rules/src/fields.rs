@@ -64,7 +64,7 @@ pub(super) static DESCRIPTOR: FieldTable = FieldTable {
         field(
             "value",
             FieldKind::Text,
-            "The value to match; a prefix if it ends with `*`; any value if absent.",
+            "The value to match, in which each `*` matches any characters; any value if absent.",
         ),
         field("rate_limit", FieldKind::One(&RATE_LIMIT), "The limit for descriptors that end at this entry."),
         field("descriptors", FieldKind::Many(&DESCRIPTOR), "The rules for the entries that follow."),
@@ -72,12 +72,15 @@ pub(super) static DESCRIPTOR: FieldTable = FieldTable {
         field("detailed_metric", FieldKind::Flag, "The metric name contains all values of the request."),
         field("value_to_metric", FieldKind::Flag, "The metric name contains the value of this entry."),
         field("share_threshold", FieldKind::Flag, "All values that match the `*` share one count."),
+        field(
+            "quota_mode",
+            FieldKind::Flag,
+            "Denies a request only if all rules in quota mode deny it; needs `charge: each`.",
+        ),
+        field("metadata", FieldKind::Map, "Any values, for the service: Rule::metadata."),
     ],
     required: &["key"],
-    unsupported: &[(
-        "quota_mode",
-        "it sets metadata for Envoy's filter, which tidegate does not have: use shadow_mode, or remove it",
-    )],
+    unsupported: &[],
 };
 
 pub(super) static RATE_LIMIT: FieldTable = FieldTable {

@@ -6,13 +6,17 @@ mod plan;
 use std::sync::Arc;
 
 use futures_util::future::join;
-use tidegate::{Decision, Error, Limiter};
+use tidegate::{Decision, Error, Limiter, RepeatedWarning};
 
 use self::gates::RuleGates;
 pub use self::plan::{Plan, PlannedCheck};
 use super::decision::RulesDecision;
 use super::descriptor::Descriptor;
 use super::load::Rules;
+use super::names::available;
+
+/// The maximum number of characters of an unknown domain that a warning shows.
+const MAX_DOMAIN_CHARS: usize = 64;
 
 /// Rules and their gates, from [`Rules::bind`]. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -23,28 +27,53 @@ struct RulesLimiterInner {
     limiter: Limiter,
     rules: Rules,
     gates: Vec<RuleGates>,
+    unknown_domain: Arc<RepeatedWarning>,
 }
 
 /// # Checking requests
 impl Rules {
     /// Creates a gate on `limiter` for each rule and each of its tiers. Instances that bind the same rules
-    /// share their counts.
+    /// share their counts. Reports the [warnings](Self::warnings) to the limiter.
     #[must_use]
     pub fn bind(&self, limiter: &Limiter) -> RulesLimiter {
-        RulesLimiter::new(limiter, self, RuleGates::of_rules(self, limiter, None))
+        let unknown_domain = Arc::new(RepeatedWarning::new("rules-domain-unknown"));
+        RulesLimiter::new(limiter, self, RuleGates::of_rules(self, limiter, None), unknown_domain)
+    }
+
+    /// Reports the warnings of these files as one, since each code is reported at most once a second.
+    fn report_warnings(&self, limiter: &Limiter) {
+        let [first, others @ ..] = self.warnings() else { return };
+        // Each version of the files is reported.
+        limiter.warn(&RepeatedWarning::new("rules-file"), || {
+            let (file, line, column) = first.position();
+            let hint = first.suggestion().map(|hint| format!("; {hint}")).unwrap_or_default();
+            let more = match others.len() {
+                0 => String::new(),
+                more => format!(" (and {more} more: `tidegate rules validate` lists them)"),
+            };
+            let text = format!("{file}:{line}:{column}: {}{hint}{more}", first.message());
+            text.replace(char::is_control, "\u{fffd}")
+        });
     }
 }
 
 impl RulesLimiter {
-    fn new(limiter: &Limiter, rules: &Rules, gates: Vec<RuleGates>) -> Self {
+    fn new(
+        limiter: &Limiter,
+        rules: &Rules,
+        gates: Vec<RuleGates>,
+        unknown_domain: Arc<RepeatedWarning>,
+    ) -> Self {
+        rules.report_warnings(limiter);
         let (limiter, rules) = (limiter.clone(), rules.clone());
-        Self(Arc::new(RulesLimiterInner { limiter, rules, gates }))
+        Self(Arc::new(RulesLimiterInner { limiter, rules, gates, unknown_domain }))
     }
 
     /// Binds the next version of the rules. Unchanged rules keep their gates, so their leases too.
     pub(super) fn rebind(&self, rules: &Rules) -> Self {
-        let RulesLimiterInner { limiter, rules: previous, gates } = &*self.0;
-        Self::new(limiter, rules, RuleGates::of_rules(rules, limiter, Some((previous, gates))))
+        let RulesLimiterInner { limiter, rules: previous, gates, unknown_domain } = &*self.0;
+        let gates = RuleGates::of_rules(rules, limiter, Some((previous, gates)));
+        Self::new(limiter, rules, gates, unknown_domain.clone())
     }
 
     /// Returns the rules.
@@ -62,7 +91,7 @@ impl RulesLimiter {
     /// Checks whether a request with these descriptors may pass.
     ///
     /// At most one rule matches each descriptor. The request passes if none of them denies it, so it also
-    /// passes if no rule matches.
+    /// passes if no rule matches, or if no file defines the domain ([`RulesDecision::is_domain_known`]).
     ///
     /// All matching rules are charged in one atomic step, or none is. In a domain with `charge: each`, each
     /// rule is checked independently. A rule that admits is then charged even if another one denies. Rules in
@@ -85,13 +114,27 @@ impl RulesLimiter {
         Ok(plan.decision(passes, decisions, shadow_results))
     }
 
-    /// Plans the checks of a request. Notifies the observer of rules that deny without a check.
+    /// Plans the checks of a request. Notifies the observer of rules that deny without a check, and warns of
+    /// an unknown domain.
     #[must_use]
     pub fn plan(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Plan<'_> {
-        Plan::new(&self.0.rules, &self.0.gates, &self.0.limiter, domain, descriptors)
+        let RulesLimiterInner { limiter, rules, gates, unknown_domain } = &*self.0;
+        let plan = Plan::new(rules, gates, limiter, domain, descriptors);
+        if !plan.is_domain_known() {
+            limiter.warn(unknown_domain, || {
+                // The domain can come from a client.
+                let shown: String = domain.chars().take(MAX_DOMAIN_CHARS).collect();
+                let shown = shown.escape_debug().to_string();
+                let known = available(&shown, &rules.domains());
+                format!(
+                    "a request names the domain `{shown}`, which no rule file has, so no rule applies{known}"
+                )
+            });
+        }
+        plan
     }
 
-    /// Returns whether all checks pass, and their decisions.
+    /// Returns whether the checks pass together, and their decisions.
     async fn decide(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
         let decisions = match plan.checks() {
             [] => Vec::new(),
@@ -106,7 +149,7 @@ impl RulesLimiter {
                 return Ok((all.is_allowed(), all.decisions().to_vec()));
             }
         };
-        Ok((decisions.iter().all(Decision::is_allowed), decisions))
+        Ok((true, decisions))
     }
 
     async fn decide_each(&self, checks: &[PlannedCheck<'_>]) -> Vec<Result<Decision, Error>> {

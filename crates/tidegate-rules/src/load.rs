@@ -116,6 +116,40 @@ impl Rules {
         self.0.compiled.rules.iter().map(|rule| &**rule)
     }
 
+    /// Returns mistakes that do not prevent loading, ordered by file, line and column; at most 100.
+    /// [`bind`](Self::bind) and each reload report them to the limiter as the warning `rules-file`.
+    ///
+    /// - a value that looks like a regular expression
+    /// - a domain without `descriptors`, or a descriptor with no limit at or below it
+    /// - actions whose descriptors no rule matches
+    /// - a setting that has no effect without a `rate_limit`
+    ///
+    /// ```
+    /// use tidegate_rules::Rules;
+    ///
+    /// let rules = Rules::parse("auth.yaml", "domain: auth\ndescriptors: []")?;
+    /// let warnings: Vec<&str> = rules.warnings().iter().map(|warning| warning.message()).collect();
+    /// assert_eq!(warnings, ["the domain `auth` has no `descriptors`: every request passes"]);
+    /// # Ok::<(), tidegate_rules::ConfigErrors>(())
+    /// ```
+    #[must_use]
+    pub fn warnings(&self) -> &[ConfigError] {
+        &self.0.compiled.warnings
+    }
+
+    /// Returns whether the files define this domain.
+    #[must_use]
+    pub fn has_domain(&self, domain: &str) -> bool {
+        self.0.compiled.domains.contains_key(domain)
+    }
+
+    /// Returns the domains, sorted.
+    pub(super) fn domains(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.0.compiled.domains.keys().map(|name| &**name).collect();
+        names.sort_unstable();
+        names
+    }
+
     pub(super) fn compiled(&self) -> &Compiled {
         &self.0.compiled
     }

@@ -14,8 +14,14 @@ use super::yaml::YamlNode;
 /// Names that Envoy gives to parts of a request that are not headers.
 const PSEUDO_HEADERS: [&str; 3] = [":authority", ":method", ":path"];
 
-/// Adds the entries of this document to those that earlier documents defined for the domain.
-pub(super) fn rate_limits(reader: &mut Reader<'_>, node: Option<&YamlNode>, mapping: &mut Mapping) {
+/// Adds the entries of this document to those that earlier documents defined for the domain. Returns the
+/// positions of the actions of each added entry.
+pub(super) fn rate_limits(
+    reader: &mut Reader<'_>,
+    node: Option<&YamlNode>,
+    mapping: &mut Mapping,
+) -> Vec<Vec<SourceSpan>> {
+    let mut spans = Vec::new();
     for node in reader.list("rate_limits", node) {
         let Some(fields) = reader.map(node, &RATE_LIMITS) else { continue };
         let actions = reader.list("actions", fields.get("actions"));
@@ -24,7 +30,9 @@ pub(super) fn rate_limits(reader: &mut Reader<'_>, node: Option<&YamlNode>, mapp
             reader.error(node.span, message).hint("begin each action with `- `");
         }
         mapping.rate_limits.push(actions.iter().filter_map(|node| action(reader, node)).collect());
+        spans.push(actions.iter().map(|node| node.span).collect());
     }
+    spans
 }
 
 pub(super) fn tier(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Source> {

@@ -14,9 +14,14 @@ const MAX_NUMBER: u64 = 1 << 48;
 /// The maximum number of characters of a value that a message quotes.
 const MAX_QUOTED_CHARS: usize = 60;
 
+/// The maximum number of warnings that are kept: finding the line of each reads its file.
+pub(super) const MAX_WARNINGS: usize = 100;
+
 pub(super) struct Reader<'s> {
     pub(super) source: &'s SourceFile,
     pub(super) errors: ErrorList,
+    /// The first [`MAX_WARNINGS`].
+    pub(super) warnings: Vec<ConfigError>,
 }
 
 /// The known fields of a map.
@@ -50,6 +55,15 @@ impl Reader<'_> {
         known: impl IntoIterator<Item = &'a str>,
     ) -> Option<&'a str> {
         self.errors.wants_suggestion().then(|| closest(word, known)).flatten()
+    }
+
+    /// Reports something that is valid, but probably a mistake.
+    pub(super) fn warning(&mut self, span: SourceSpan, message: impl Into<String>, hint: impl Into<String>) {
+        if self.warnings.len() < MAX_WARNINGS {
+            let mut warning = self.source.error(span, message);
+            warning.hint(hint);
+            self.warnings.push(warning);
+        }
     }
 
     /// Returns the fields that `table` lists. Reports all other fields as errors.

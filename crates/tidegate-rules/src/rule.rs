@@ -2,12 +2,15 @@
 
 use std::fmt::Write;
 use std::sync::Arc;
-use std::time::Duration;
 
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tidegate::{Lease, OnFailure, Quota};
 
+use super::count_key::joined;
 use super::descriptor::Descriptor;
+use super::limit::Limit;
+use super::wildcard::Wildcard;
 
 /// The maximum length of a gate name in bytes.
 const MAX_NAME_BYTES: usize = 64;
@@ -18,11 +21,19 @@ pub struct Rule {
     pub(super) domain: Box<str>,
     pub(super) steps: Box<[Step]>,
     pub(super) settings: LimitSettings,
-    pub(super) shadow: bool,
-    pub(super) detailed_metric: bool,
+    pub(super) marks: RuleMarks,
     pub(super) file: Arc<str>,
     pub(super) line: usize,
     path: Arc<str>,
+}
+
+/// The settings of a rule's descriptor, beside its `rate_limit`.
+#[derive(Clone, Debug)]
+pub(super) struct RuleMarks {
+    pub(super) shadow: bool,
+    pub(super) quota: bool,
+    pub(super) detailed_metric: bool,
+    pub(super) metadata: Option<Map<String, Value>>,
 }
 
 /// The settings in a rule's `rate_limit`.
@@ -37,17 +48,6 @@ pub(super) struct LimitSettings {
     pub(super) lease: Option<Lease>,
 }
 
-/// The number of requests that a rule admits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Limit {
-    /// Every request.
-    Unlimited,
-    /// No request. The duration is the retry time to report: one window.
-    DenyAll(Duration),
-    /// As many as this quota.
-    Quota(Quota),
-}
-
 /// An entry that a descriptor must have.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
@@ -60,18 +60,25 @@ pub(super) struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
     Exact(Box<str>),
-    /// The text before the `*`.
+    /// The text before the `*`, which is the only one and at the end.
     Prefix(Box<str>),
+    Wildcard(Arc<Wildcard>),
     Any,
 }
 
 impl Pattern {
     pub(super) fn new(value: &str) -> Self {
-        match value.strip_suffix('*') {
+        match (value.strip_suffix('*'), Wildcard::new(value)) {
             _ if value.is_empty() => Self::Any,
-            Some(prefix) => Self::Prefix(prefix.into()),
-            None => Self::Exact(value.into()),
+            (Some(prefix), _) if !prefix.contains('*') => Self::Prefix(prefix.into()),
+            (_, Some(wildcard)) => Self::Wildcard(Arc::new(wildcard)),
+            (_, None) => Self::Exact(value.into()),
         }
+    }
+
+    /// Returns whether the value has a `*`.
+    pub(super) const fn has_star(&self) -> bool {
+        matches!(self, Self::Prefix(_) | Self::Wildcard(_))
     }
 
     /// Appends the pattern as shown in a path: `_login`, `_api*`, or nothing.
@@ -80,6 +87,7 @@ impl Pattern {
         let _ = match self {
             Self::Exact(value) => write!(out, "_{value}"),
             Self::Prefix(prefix) => write!(out, "_{prefix}*"),
+            Self::Wildcard(wildcard) => write!(out, "_{}", wildcard.text()),
             Self::Any => Ok(()),
         };
     }
@@ -141,7 +149,26 @@ impl Rule {
     /// Returns whether the rule is in shadow mode: it decides and counts, but never denies.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
-        self.shadow
+        self.marks.shadow
+    }
+
+    /// Returns whether the rule is in quota mode: if it denies a request, the request passes as long as
+    /// another rule in quota mode admits it.
+    #[must_use]
+    pub const fn is_quota(&self) -> bool {
+        self.marks.quota
+    }
+
+    /// Returns the `metadata` of the rule's descriptor.
+    #[must_use]
+    pub const fn metadata(&self) -> Option<&Map<String, Value>> {
+        self.marks.metadata.as_ref()
+    }
+
+    /// Returns the domain.
+    #[must_use]
+    pub fn domain(&self) -> &str {
+        &self.domain
     }
 
     /// Returns the file and line of the rule's `key`.
@@ -162,6 +189,7 @@ impl Rule {
             match &step.pattern {
                 Pattern::Exact(value) => name + "-" + value,
                 Pattern::Prefix(prefix) => name + "-" + prefix,
+                Pattern::Wildcard(wildcard) => name + "-" + wildcard.text(),
                 Pattern::Any => name,
             }
         });
@@ -183,7 +211,7 @@ impl Rule {
             is_plain(&step.key, "")
                 && match &step.pattern {
                     Pattern::Exact(value) => is_plain(value, "-"),
-                    Pattern::Prefix(_) => false,
+                    Pattern::Prefix(_) | Pattern::Wildcard(_) => false,
                     Pattern::Any => true,
                 }
         };
@@ -205,6 +233,7 @@ impl Rule {
             match &step.pattern {
                 Pattern::Exact(value) => add(2, value),
                 Pattern::Prefix(prefix) => add(3, prefix),
+                Pattern::Wildcard(wildcard) => add(4, wildcard.text()),
                 Pattern::Any => {}
             }
         }
@@ -230,7 +259,7 @@ impl Rule {
         domain: &str,
         steps: &[Step],
         settings: LimitSettings,
-        (shadow, detailed_metric): (bool, bool),
+        marks: RuleMarks,
         (file, line): (Arc<str>, usize),
     ) -> Self {
         let mut path = domain.to_owned();
@@ -240,7 +269,7 @@ impl Rule {
             step.pattern.append(&mut path);
         }
         let (domain, steps, path) = (domain.into(), steps.into(), path.into());
-        Self { domain, steps, settings, shadow, detailed_metric, file, line, path }
+        Self { domain, steps, settings, marks, file, line, path }
     }
 
     /// Returns the limit for a tier and its index in the rule's gates. Index 0 is for requests without a
@@ -257,29 +286,17 @@ impl Rule {
         let open = self.steps.iter().zip(&descriptor.entries).filter(|(step, _)| is_open(step));
         let mut values = open.map(|(_, (_, value))| &**value);
         let Some(first) = values.next() else { return Vec::new() };
-        let Some(second) = values.next() else { return first.to_vec() };
-        let mut key = Vec::new();
-        let mut append = |value: &[u8]| {
-            for &byte in value {
-                if matches!(byte, b'|' | b'\\') {
-                    key.push(b'\\');
-                }
-                key.push(byte);
-            }
-            key.push(b'|');
-        };
-        append(first);
-        append(second);
-        values.for_each(append);
-        key.pop();
-        key
+        match values.next() {
+            None => first.to_vec(),
+            Some(second) => joined([first, second].into_iter().chain(values)),
+        }
     }
 
     /// Returns the name for metrics, if it differs from the path.
     pub(super) fn metric(&self, descriptor: &Descriptor<'_>) -> Option<String> {
         let shows_value = |step: &Step| match (&step.pattern, step.share_threshold) {
             (Pattern::Exact(_), _) | (_, true) => false,
-            (_, false) => self.detailed_metric || step.value_to_metric,
+            (_, false) => self.marks.detailed_metric || step.value_to_metric,
         };
         if !self.steps.iter().any(shows_value) {
             return None;

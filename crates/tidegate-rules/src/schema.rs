@@ -41,6 +41,7 @@ fn property(field: &Field) -> Value {
         FieldKind::Count(min) => json!({ "type": "integer", "minimum": min }),
         FieldKind::Duration => json!({ "type": "string", "pattern": "^([0-9]+(w|d|h|ms|m|s))+$" }),
         FieldKind::Choice(choices) => json!({ "enum": choices }),
+        FieldKind::Map => json!({ "type": "object" }),
         FieldKind::One(table) => reference(table),
         FieldKind::Many(table) => json!({ "type": ["array", "null"], "items": reference(table) }),
         FieldKind::Named(table) => json!({ "type": "object", "additionalProperties": reference(table) }),

@@ -1,5 +1,6 @@
 //! The rules of a domain as a tree of keys and values.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::descriptor::DescriptorEntry;
 use super::rule::Pattern;
+use super::wildcard::Wildcard;
 
 /// A key or value, stored inline: following a pointer takes longer than comparing the bytes.
 type InlineBytes = SmallVec<[u8; 16]>;
@@ -19,16 +21,23 @@ pub(super) struct Level(BTreeMap<InlineBytes, Values>);
 #[derive(Debug, Default)]
 struct Values {
     exact: HashMap<InlineBytes, Branch>,
-    /// The branches of wildcard values, by the text before the `*`.
+    /// The branches of values whose only `*` is at the end, by the text before it.
     prefixes: BTreeMap<InlineBytes, Branch>,
+    /// The branches of other values with `*`, by [`Rank`].
+    wildcards: Vec<(Arc<Wildcard>, Branch)>,
     any: Option<Box<Branch>>,
 }
+
+/// The precedence of a pattern: more literal bytes first, then the first in the files.
+type Rank = (Reverse<usize>, usize);
 
 #[derive(Debug)]
 pub(super) struct Branch {
     /// The index of the rule for descriptors that end here.
     pub(super) rule: Option<usize>,
     pub(super) below: Level,
+    /// The number of earlier branches with the same key on the same level.
+    pub(super) order: usize,
     pub(super) file: Arc<str>,
     pub(super) line: usize,
 }
@@ -39,40 +48,65 @@ impl Level {
         match pattern {
             Pattern::Exact(value) => values.exact.get(value.as_bytes()),
             Pattern::Prefix(prefix) => values.prefixes.get(prefix.as_bytes()),
+            Pattern::Wildcard(wildcard) => {
+                values.wildcards.iter().find(|(other, _)| other == wildcard).map(|(_, branch)| branch)
+            }
             Pattern::Any => values.any.as_deref(),
         }
     }
 
-    pub(super) fn insert(&mut self, key: &str, pattern: &Pattern, branch: Branch) {
+    pub(super) fn insert(&mut self, key: &str, pattern: &Pattern, mut branch: Branch) {
         let values = self.0.entry(key.as_bytes().into()).or_default();
+        branch.order = values.exact.len() + values.prefixes.len() + values.wildcards.len();
         match pattern {
             Pattern::Exact(value) => drop(values.exact.insert(value.as_bytes().into(), branch)),
             Pattern::Prefix(prefix) => drop(values.prefixes.insert(prefix.as_bytes().into(), branch)),
+            Pattern::Wildcard(wildcard) => {
+                let rank = rank(wildcard.literal_bytes(), &branch);
+                let is_before = |(other, branch): &(Arc<Wildcard>, Branch)| {
+                    self::rank(other.literal_bytes(), branch) < rank
+                };
+                let at = values.wildcards.partition_point(is_before);
+                values.wildcards.insert(at, (wildcard.clone(), branch));
+            }
             Pattern::Any => values.any = Some(Box::new(branch)),
         }
+    }
+
+    /// Returns the number of values of a key that every lookup may have to try.
+    pub(super) fn wildcards(&self, key: &str) -> usize {
+        self.0.get(key.as_bytes()).map_or(0, |values| values.wildcards.len())
     }
 
     /// Returns the index of the rule for exactly these entries. Follows the most specific branch on each
     /// level, and does not backtrack if that branch has no rule.
     pub(super) fn find(&self, entries: &[DescriptorEntry<'_>]) -> Option<usize> {
-        let (last, before) = entries.split_last()?;
+        let ((key, value), before) = entries.split_last()?;
         let mut level = self;
-        for entry in before {
-            level = &level.step(entry)?.below;
+        for (key, value) in before {
+            level = &level.step(key, value)?.below;
         }
-        level.step(last)?.rule
+        level.step(key, value)?.rule
     }
 
     /// Returns all branches that match an entry, the most specific first. `find` follows only the first.
     pub(super) fn candidates(&self, (key, value): &DescriptorEntry<'_>) -> Vec<(Pattern, &Branch)> {
         let Some(values) = self.0.get(key.as_bytes()) else { return Vec::new() };
-        let exact = values.exact.get_key_value(&**value);
-        let prefixes = values.prefixes.iter().rev().filter(|(prefix, _)| value.starts_with(prefix));
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into();
+        let exact = values.exact.get_key_value(&**value);
         let exact = exact.map(|(value, branch)| (Pattern::Exact(text(value)), branch));
-        let prefixes = prefixes.map(|(prefix, branch)| (Pattern::Prefix(text(prefix)), branch));
+        let prefixes = values.prefixes.iter().filter(|(prefix, _)| value.starts_with(prefix));
+        let prefixes = prefixes
+            .map(|(prefix, branch)| (rank(prefix.len(), branch), Pattern::Prefix(text(prefix)), branch));
+        let wildcards = values.wildcards.iter().filter(|(wildcard, _)| wildcard.matches(value));
+        let wildcards = wildcards.map(|(wildcard, branch)| {
+            (rank(wildcard.literal_bytes(), branch), Pattern::Wildcard(wildcard.clone()), branch)
+        });
+        let mut patterns: Vec<_> = prefixes.chain(wildcards).collect();
+        patterns.sort_by_key(|(rank, _, _)| *rank);
+        let patterns = patterns.into_iter().map(|(_, pattern, branch)| (pattern, branch));
         let any = values.any.as_deref().map(|branch| (Pattern::Any, branch));
-        exact.into_iter().chain(prefixes).chain(any).collect()
+        exact.into_iter().chain(patterns).chain(any).collect()
     }
 
     /// Returns the keys of this level.
@@ -86,32 +120,57 @@ impl Level {
         let Some(values) = self.0.get(key.as_bytes()) else { return Vec::new() };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let prefixes = values.prefixes.keys().map(|prefix| text(prefix) + "*");
-        let mut all: Vec<String> = values.exact.keys().map(|value| text(value)).chain(prefixes).collect();
+        let wildcards = values.wildcards.iter().map(|(wildcard, _)| wildcard.text().to_owned());
+        let exact = values.exact.keys().map(|value| text(value));
+        let mut all: Vec<String> = exact.chain(prefixes).chain(wildcards).collect();
         all.sort();
         all
     }
 
-    fn step(&self, (key, value): &DescriptorEntry<'_>) -> Option<&Branch> {
+    /// Returns the branches of a key, whatever their values.
+    pub(super) fn branches(&self, key: &str) -> impl Iterator<Item = &Branch> {
+        self.0.get(key.as_bytes()).into_iter().flat_map(|values| {
+            let wildcards = values.wildcards.iter().map(|(_, branch)| branch);
+            let patterns = values.prefixes.values().chain(wildcards);
+            values.exact.values().chain(patterns).chain(values.any.as_deref())
+        })
+    }
+
+    /// Returns the most specific branch for an entry.
+    pub(super) fn step(&self, key: &str, value: &[u8]) -> Option<&Branch> {
         let values = self.0.get(key.as_bytes())?;
-        if let Some(branch) = values.exact.get(&**value) {
+        if let Some(branch) = values.exact.get(value) {
             return Some(branch);
         }
-        longest_prefix(&values.prefixes, value).or(values.any.as_deref())
+        let prefix = longest_prefix(&values.prefixes, value);
+        let prefix_rank = prefix.map(|(prefix, branch)| rank(prefix.len(), branch));
+        let mut wildcards = values.wildcards.iter().take_while(|(wildcard, branch)| {
+            prefix_rank.is_none_or(|prefix| rank(wildcard.literal_bytes(), branch) < prefix)
+        });
+        let wildcard = wildcards.find(|(wildcard, _)| wildcard.matches(value)).map(|(_, branch)| branch);
+        wildcard.or(prefix.map(|(_, branch)| branch)).or(values.any.as_deref())
     }
 }
 
-/// Returns the branch of the longest prefix of `value`.
+const fn rank(literal_bytes: usize, branch: &Branch) -> Rank {
+    (Reverse(literal_bytes), branch.order)
+}
+
+/// Returns the longest prefix of `value` and its branch.
 ///
 /// Every prefix of `value` that is not yet ruled out sorts at or before the common part of `value` and the
 /// last candidate. Each round shortens `rest` to that part, and the next candidate is the greatest entry up
 /// to `rest`.
-fn longest_prefix<'b>(prefixes: &'b BTreeMap<InlineBytes, Branch>, value: &[u8]) -> Option<&'b Branch> {
+fn longest_prefix<'b>(
+    prefixes: &'b BTreeMap<InlineBytes, Branch>,
+    value: &[u8],
+) -> Option<(&'b InlineBytes, &'b Branch)> {
     let mut rest = value;
     loop {
         let (prefix, branch) = prefixes.range::<[u8], _>((Unbounded, Included(rest))).next_back()?;
         let common = prefix.iter().zip(rest).take_while(|(a, b)| a == b).count();
         if common == prefix.len() {
-            return Some(branch);
+            return Some((prefix, branch));
         }
         rest = &rest[..common];
     }

@@ -4,13 +4,16 @@ mod beyond;
 
 mod cluster;
 mod config_errors;
+mod descriptor_limits;
 mod examples;
 #[cfg(unix)] // FIFOs, devices, sockets and links
 mod hostile_files;
 mod hostile_text;
 mod loading;
 mod matching;
+mod quotas;
 mod reloaded_gates;
 mod reloading;
 #[cfg(target_os = "linux")] // reads /proc
 mod under_load;
+mod warnings;

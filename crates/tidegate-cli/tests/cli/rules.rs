@@ -65,6 +65,41 @@ fn validate_reports_every_error() {
 }
 
 #[test]
+fn validate_prints_warnings_and_succeeds() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let file = File::new("warned", &AUTH.replace("log*", "^log.*$"));
+    let reply = program.run(["rules", "validate", file.path()]);
+    reply.assert(
+        0,
+        &[
+            "warning: ",
+            ":12:12: `^log.*$` looks like a regular expression",
+            "did you mean `log*`?",
+            "valid: 3 rules in ",
+        ],
+    );
+    let reply = program.json(0, &["rules", "validate", file.path()]);
+    assert_eq!((&reply["valid"], &reply["errors"]), (&json!(true), &json!([])));
+    let warning = &reply["warnings"][0];
+    assert_eq!((&warning["line"], &warning["column"]), (&json!(12), &json!(12)));
+    assert_eq!(warning["suggestion"], "did you mean `log*`?");
+}
+
+#[test]
+fn explain_shows_quota_mode_and_metadata() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let text = "{ domain: d, charge: each, descriptors: [{ key: k, value: a*b, quota_mode: true, metadata: { name: x }, rate_limit: { unit: day, requests_per_unit: 1 } }] }";
+    let file = File::new("quota", text);
+    let explain = ["rules", "explain", file.path(), "--domain", "d", "-d", "k=a/b"];
+    program.run(explain).assert(
+        0,
+        &["k=a/b matches the pattern `a*b`", "by the clock, quota mode (denies if all quotas deny)"],
+    );
+    let rule = &program.json(0, &explain)["descriptors"][0]["rule"];
+    assert_eq!((&rule["quota_mode"], &rule["metadata"]), (&json!(true), &json!({ "name": "x" })));
+}
+
+#[test]
 fn explain_shows_the_matching_rule_or_the_missing_entry() {
     let program = Program::at("redis://127.0.0.1:1");
     let file = File::new("explain", AUTH);

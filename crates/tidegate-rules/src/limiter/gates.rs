@@ -5,8 +5,9 @@ use std::iter;
 
 use tidegate::{Gate, Lease, Limiter, OnFailure, Quota};
 
+use crate::limit::Limit;
 use crate::load::Rules;
-use crate::rule::{Limit, Rule};
+use crate::rule::Rule;
 
 /// The gates of a rule: for its limit, then for each of its tiers. `None` for a limit that counts nothing.
 #[derive(Debug)]
@@ -60,7 +61,7 @@ impl GateSettings {
         iter::once((None, rule.settings.limit)).chain(tiers).map(move |(tier, limit)| {
             let Limit::Quota(quota) = limit else { return (tier, None) };
             let (on_failure, lease) = (rule.settings.on_failure, rule.settings.lease);
-            (tier, Some(Self { quota, is_shadow: rule.shadow, on_failure, lease }))
+            (tier, Some(Self { quota, is_shadow: rule.is_shadow(), on_failure, lease }))
         })
     }
 

@@ -1,15 +1,21 @@
 //! The checks that a request needs under one version of the rules.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::{Check, Decision, Error, Gate, Limiter, Source, Switch};
 
 use super::gates::RuleGates;
+use crate::count_key::joined;
 use crate::decision::{RuleOutcome, RuleResult, RulesDecision};
 use crate::descriptor::Descriptor;
+use crate::limit::Limit;
 use crate::load::Rules;
-use crate::rule::{Limit, Rule};
+use crate::rule::Rule;
+
+/// The gate of all limits that descriptors bring themselves. The gate of a rule always contains a dot.
+const DESCRIPTOR_GATE: &str = "descriptor-limit";
 
 /// The checks of a request under one version of the rules, and the outcomes that need no check. For services
 /// that combine them with other checks; [`RulesLimiter::check`](super::RulesLimiter::check) makes them alone.
@@ -19,6 +25,7 @@ pub struct Plan<'r> {
     checks: Vec<PlannedCheck<'r>>,
     shadow_checks: Vec<PlannedCheck<'r>>,
     charges_each: bool,
+    is_domain_known: bool,
 }
 
 /// A check to make.
@@ -26,16 +33,16 @@ pub struct Plan<'r> {
 pub struct PlannedCheck<'r> {
     /// The descriptor's index.
     at: usize,
-    gate: &'r Gate,
+    gate: Cow<'r, Gate>,
     key: Vec<u8>,
     cost: u64,
 }
 
-impl<'r> PlannedCheck<'r> {
-    /// Returns the gate of the rule.
+impl PlannedCheck<'_> {
+    /// Returns the gate of the rule, or of the descriptor's own limit.
     #[must_use]
-    pub const fn gate(&self) -> &'r Gate {
-        self.gate
+    pub fn gate(&self) -> &Gate {
+        &self.gate
     }
 
     /// Returns the key, from the descriptor's values.
@@ -44,7 +51,7 @@ impl<'r> PlannedCheck<'r> {
         &self.key
     }
 
-    /// Returns the units: the descriptor's hits times the rule's cost.
+    /// Returns the units: the descriptor's hits, times the rule's cost if there is a rule.
     #[must_use]
     pub const fn cost(&self) -> u64 {
         self.cost
@@ -71,6 +78,9 @@ impl<'r> Matched<'r> {
         domain: &str,
         descriptor: &Descriptor<'_>,
     ) -> Option<Self> {
+        if descriptor.limit.is_some() {
+            return None;
+        }
         let index = rules.find_index(domain, descriptor)?;
         let rule = rules.shared(index);
         let (tier, limit) = rule.limit_with_index(descriptor.tier.as_deref());
@@ -97,12 +107,15 @@ impl<'r> Plan<'r> {
         let charges_each = rules.charges_each(domain);
         let (checks, shadow_checks) = (Vec::with_capacity(matches.len()), Vec::new());
         let outcomes = Vec::with_capacity(matches.len());
-        let mut plan = Self { outcomes, checks, shadow_checks, charges_each };
+        let is_domain_known = rules.has_domain(domain);
+        let mut plan = Self { outcomes, checks, shadow_checks, charges_each, is_domain_known };
         let control = limiter.control();
         let mut is_denied = false;
         for (at, (matched, descriptor)) in matches.into_iter().zip(descriptors).enumerate() {
             let Some(Matched { index, rule, limit, gate }) = matched else {
-                plan.outcomes.push(RuleOutcome { rule: None, result: RuleResult::NoRule, metric: None });
+                let outcome = plan.without_rule(at, limiter, domain, descriptor);
+                is_denied |= !outcome.is_allowed();
+                plan.outcomes.push(outcome);
                 continue;
             };
             let name = rules.gate_name(index);
@@ -111,22 +124,20 @@ impl<'r> Plan<'r> {
                 Limit::Unlimited if switch != Some(Switch::Closed) => RuleResult::Unlimited,
                 _ if rule.name().is_some_and(|name| replaced.contains(&name)) => RuleResult::Replaced,
                 Limit::Unlimited | Limit::DenyAll(_) => {
-                    let decision = decide_without_check(name, limit, switch, rule.shadow);
-                    if let Some(observer) = limiter.observer().filter(|_| descriptor.hits > 0) {
-                        observer.decided(&decision);
-                    }
+                    let decision = decide_without_check(name, limit, switch, rule.is_shadow());
+                    notify(limiter, descriptor, &decision);
                     is_denied |= !decision.is_allowed();
                     RuleResult::Decided(decision)
                 }
                 Limit::Quota(_) => {
-                    let (checks, result) = match rule.shadow {
+                    let (checks, result) = match rule.is_shadow() {
                         true => (&mut plan.shadow_checks, RuleResult::Unanswered),
                         false => (&mut plan.checks, RuleResult::NotChecked),
                     };
                     let cost = descriptor.hits.saturating_mul(rule.settings.cost);
                     checks.extend(gate.map(|gate| PlannedCheck {
                         at,
-                        gate,
+                        gate: Cow::Borrowed(gate),
                         key: rule.key(descriptor),
                         cost,
                     }));
@@ -143,7 +154,36 @@ impl<'r> Plan<'r> {
         plan
     }
 
-    /// Returns the checks of rules that can deny.
+    /// Plans the check of a descriptor's own limit, if it has one.
+    fn without_rule(
+        &mut self,
+        at: usize,
+        limiter: &Limiter,
+        domain: &str,
+        descriptor: &Descriptor<'_>,
+    ) -> RuleOutcome {
+        let (result, metric) = match descriptor.limit {
+            None => (RuleResult::NoRule, None),
+            Some(Limit::Quota(quota)) => {
+                let gate = Cow::Owned(limiter.gate(DESCRIPTOR_GATE, quota));
+                // With the window: a count of another window would begin anew with each request.
+                let window = quota.window().as_micros().to_string();
+                let entries = descriptor.entries.iter().flat_map(|(key, value)| [key.as_bytes(), value]);
+                let key = joined([window.as_bytes(), domain.as_bytes()].into_iter().chain(entries));
+                self.checks.push(PlannedCheck { at, gate, key, cost: descriptor.hits });
+                (RuleResult::NotChecked, Some(DESCRIPTOR_GATE))
+            }
+            Some(limit) => {
+                let switch = limiter.control().current_switch(DESCRIPTOR_GATE);
+                let decision = decide_without_check(DESCRIPTOR_GATE, limit, switch, false);
+                notify(limiter, descriptor, &decision);
+                (RuleResult::Decided(decision), Some(DESCRIPTOR_GATE))
+            }
+        };
+        RuleOutcome { rule: None, result, metric: metric.map(str::to_owned) }
+    }
+
+    /// Returns the checks that can deny: of rules, and of limits that descriptors bring themselves.
     #[must_use]
     pub fn checks(&self) -> &[PlannedCheck<'r>] {
         &self.checks
@@ -161,20 +201,27 @@ impl<'r> Plan<'r> {
         self.charges_each
     }
 
-    /// Returns the rule of a check.
+    /// Returns whether the files define the request's domain.
+    #[must_use]
+    pub const fn is_domain_known(&self) -> bool {
+        self.is_domain_known
+    }
+
+    /// Returns the rule of a check; `None` for a descriptor's own limit.
     #[must_use]
     pub fn rule(&self, check: &PlannedCheck<'_>) -> Option<&Rule> {
         self.outcomes[check.at].rule()
     }
 
-    /// Returns the rules that deny without a check.
-    pub fn static_denials(&self) -> impl Iterator<Item = (&Rule, &Decision)> {
+    /// Returns the denials that need no check, each with its rule; without one for a descriptor's own limit.
+    pub fn static_denials(&self) -> impl Iterator<Item = (Option<&Rule>, &Decision)> {
         let denied = self.outcomes.iter().filter(|outcome| !outcome.is_allowed());
-        denied.filter_map(|outcome| Some((outcome.rule()?, outcome.decision()?)))
+        denied.filter_map(|outcome| Some((outcome.rule(), outcome.decision()?)))
     }
 
     /// Combines the plan with the decisions of the [`checks`](Self::checks), if they were made, and the
-    /// results of the [`shadow_checks`](Self::shadow_checks).
+    /// results of the [`shadow_checks`](Self::shadow_checks). `passes` is their joint decision if they were
+    /// decided together, and true if each was decided on its own.
     pub fn decision(
         mut self,
         passes: bool,
@@ -186,7 +233,13 @@ impl<'r> Plan<'r> {
         for (at, decision) in self.checks.iter().map(|check| check.at).zip(decisions).chain(shadow) {
             self.outcomes[at].result = RuleResult::Decided(decision);
         }
-        RulesDecision::new(passes, self.outcomes)
+        RulesDecision::new(passes, self.is_domain_known, self.outcomes)
+    }
+}
+
+fn notify(limiter: &Limiter, descriptor: &Descriptor<'_>, decision: &Decision) {
+    if let Some(observer) = limiter.observer().filter(|_| descriptor.hits > 0) {
+        observer.decided(decision);
     }
 }
 

@@ -33,6 +33,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "3:9 duplicate domain `auth`: first defined at domain-twice.yaml:1 = put all its rules into one document",
         ],
     ),
+    ("double-star", &["4:12 `**` is not supported: one `*` matches any characters, also `/` = write `*`"]),
     ("duplicate-field", &["7:7 duplicate field `unit`: the first is on line 5 = remove one of them"]),
     (
         "duration-that-is-none",
@@ -157,6 +158,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "8:9 the tier of a request has no field `header` = known fields: header_name, extension",
         ],
     ),
+    ("metadata", &["4:15 `metadata` must be a map", "9:7 duplicate name in `metadata` = remove one of them"]),
     ("multiplier-of-zero", &["6:24 `unit_multiplier` must be at least 1"]),
     (
         "name-of-xds",
@@ -183,7 +185,13 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "quota-mode",
         &[
-            "4:5 `quota_mode` is not supported: it sets metadata for Envoy's filter, which tidegate does not have: use shadow_mode, or remove it",
+            "4:17 `quota_mode` needs `charge: each`: rules that admit are charged, even if another one denies = add `charge: each` to the document",
+        ],
+    ),
+    (
+        "quota-mode-in-shadow-mode",
+        &[
+            "5:17 `quota_mode` cannot be combined with `shadow_mode`, which denies nothing = remove one of them",
         ],
     ),
     (
@@ -233,9 +241,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ),
     (
         "share-threshold-without-wildcard",
-        &[
-            "5:22 `share_threshold` needs a `value` that ends with `*` = remove it, or end the `value` with `*`",
-        ],
+        &["5:22 `share_threshold` needs a `value` with `*` = remove it, or put a `*` into the `value`"],
     ),
     ("tab", &["3:2 invalid YAML: tabs disallowed within this context (block indentation)"]),
     ("tier-without-a-number", &["7:21 the tier `pro` needs `requests_per_unit`"]),
@@ -265,7 +271,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("unlimited-with-a-unit", &["6:13 `unit` cannot be combined with `unlimited` = remove one of them"]),
     (
         "wildcard-in-a-key",
-        &["3:10 a `key` is matched literally and cannot end with `*` = put the `*` at the end of a `value`"],
+        &["3:10 a `key` is matched literally and cannot contain `*` = put the `*` into a `value`"],
     ),
     ("window-too-long", &["6:24 a window is at most 10 years long"]),
 ];
@@ -342,6 +348,23 @@ fn duplicate_domain_is_an_error_unless_domains_are_merged() {
         errors.iter().map(describe).collect::<Vec<_>>(),
         [
             "2:22 duplicate descriptor: the key `user` without a value is already defined at a.yaml:2 = merge both into one descriptor"
+        ]
+    );
+}
+
+#[test]
+fn wildcards_that_each_request_has_to_try_are_bounded() {
+    let descriptors = |number: usize| -> String {
+        let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";
+        (0..number).map(|at| format!("  - {{ key: k, value: 'a*{at}b', {limit} }}\n")).collect()
+    };
+    let text = |number| format!("domain: d\ndescriptors:\n{}", descriptors(number));
+    assert_eq!(Rules::parse("a.yaml", &text(1_000)).unwrap().iter().count(), 1_000);
+    let errors = Rules::parse("a.yaml", &text(1_001)).unwrap_err();
+    assert_eq!(
+        errors.iter().map(describe).collect::<Vec<_>>(),
+        [
+            "1003:12 the key `k` has more than 1000 values with a `*` before their end, and each request tries all of them = end the values with `*`, or match another key first"
         ]
     );
 }

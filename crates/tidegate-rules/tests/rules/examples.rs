@@ -160,6 +160,84 @@ const EXAMPLES: &[(&str, &str, &str)] = &[
         ",
     ),
     (
+        "14-wildcards",
+        "wildcards",
+        "
+        3 x noVal=foo1 -> allowed: passes wildcards.noVal
+        3 x noVal=foo2 -> allowed: passes wildcards.noVal
+        3 x wild=foo1 -> allowed: passes wildcards.wild_foo*
+        1 x wild=foo1 -> denied: denies wildcards.wild_foo*
+        3 x wild=foo2 -> allowed: passes wildcards.wild_foo*
+        3 x nestedWild=val1, wild=goo2 -> allowed: passes wildcards.nestedWild_val1.wild_goo*
+        9 x wild=bar -> allowed: no rule
+        9 x noWild=foo1 -> allowed: no rule
+        3 x midWild=barab -> allowed: passes wildcards.midWild_bar*b
+        1 x midWild=barab -> denied: denies wildcards.midWild_bar*b
+        3 x midWild=bar123b -> allowed: passes wildcards.midWild_bar*b
+        3 x midWild=barb -> allowed: passes wildcards.midWild_bar*b
+        9 x midWild=bara -> allowed: no rule
+        9 x midWild=xbarb -> allowed: no rule
+        9 x midWild=ba -> allowed: no rule
+        2 x multiWild=foo123bar456baz -> allowed: passes wildcards.multiWild_foo*bar*baz
+        1 x multiWild=foo123bar456baz -> denied: denies wildcards.multiWild_foo*bar*baz
+        2 x multiWild=foobarbaz -> allowed: passes wildcards.multiWild_foo*bar*baz
+        9 x multiWild=foo123baz -> allowed: no rule
+        9 x multiWild=bar456baz -> allowed: no rule
+        2 x path=/api/123/action -> allowed: passes wildcards.path_/api/*/action
+        1 x path=/api/123/action -> denied: denies wildcards.path_/api/*/action
+        2 x path=/api/a/b/action -> allowed: passes wildcards.path_/api/*/action
+        9 x path=/api/123/other -> allowed: no rule
+        2 x route=/api/v1/resource/123/action -> allowed: passes wildcards.route_/api/v1/resource/123/action
+        1 x route=/api/v1/resource/123/action -> denied: denies wildcards.route_/api/v1/resource/123/action
+        2 x route=/api/v2/resource/456/action -> allowed: passes wildcards.route_/api/v2/resource/456/action
+        2 x host=a.example.com -> allowed: passes wildcards.host_*.example.com
+        1 x host=a.example.com -> denied: denies wildcards.host_*.example.com
+        9 x host=example.com -> allowed: no rule
+        ",
+    ),
+    (
+        "15-shared-wildcards",
+        "shared",
+        "
+        1 x file=test1 -> allowed: passes shared.file_test1
+        1 x file=test1 -> denied: denies shared.file_test1
+        1 x file=test2 -> allowed: passes shared.file_test*
+        1 x file=test3 -> allowed: passes shared.file_test*
+        1 x file=test4 -> denied: denies shared.file_test*
+        1 x midpath=/api/v1 -> allowed: passes shared.midpath_/api*v1
+        1 x midpath=/api-beta-v1 -> allowed: passes shared.midpath_/api*v1
+        1 x midpath=/apiXYZv1 -> allowed: passes shared.midpath_/api*v1
+        1 x midpath=/apiv1 -> denied: denies shared.midpath_/api*v1
+        9 x midpath=/api/v2 -> allowed: no rule
+        1 x multiroute=svcAepBrpc -> allowed: passes shared.multiroute_svc*ep*rpc
+        1 x multiroute=svcXXXepYYYrpc -> allowed: passes shared.multiroute_svc*ep*rpc
+        1 x multiroute=svceprpc -> allowed: passes shared.multiroute_svc*ep*rpc
+        1 x multiroute=svcepeprpc -> denied: denies shared.multiroute_svc*ep*rpc
+        9 x multiroute=svcABCrpc -> allowed: no rule
+        1 x midroute=/api/v2 -> allowed: passes shared.midroute_/api*v2
+        1 x midroute=/api-beta-v2 -> allowed: passes shared.midroute_/api*v2
+        1 x midroute=/api/v2 -> denied: denies shared.midroute_/api*v2
+        1 x tenant=t1prod, resource=resAv2 -> allowed: passes shared.tenant_t*prod.resource_res*v2
+        1 x tenant=t99prod, resource=resBBBv2 -> allowed: passes shared.tenant_t*prod.resource_res*v2
+        1 x tenant=t1prod, resource=resAv2 -> denied: denies shared.tenant_t*prod.resource_res*v2
+        ",
+    ),
+    (
+        "16-quota",
+        "quota",
+        "
+        1 x service=service_1 + service=service_2 -> allowed: passes quota.service_service_1, passes quota.service_service_2
+        1 x service=service_1 + service=service_2 -> allowed: denies quota.service_service_1, passes quota.service_service_2
+        1 x service=service_1 + service=service_2 -> denied: denies quota.service_service_1, denies quota.service_service_2
+        1 x service=service_1 -> denied: denies quota.service_service_1
+        1 x service=other -> allowed: no rule
+        wait 60s
+        1 x service=service_1 + service=service_2 + user=ada -> allowed: passes quota.service_service_1, passes quota.service_service_2, passes quota.user
+        4 x user=ada -> allowed: passes quota.user
+        1 x service=service_2 + user=ada -> denied: passes quota.service_service_2, denies quota.user
+        ",
+    ),
+    (
         "13-allowed-without-limit",
         "exceptions",
         "

@@ -21,7 +21,10 @@ struct Node {
 }
 
 fn nodes() -> impl Strategy<Value = Vec<Node>> {
-    let values = ["", "*", "x", "x*", "xy", "xy*", "xyz*", "xz*", "y", "y*", "ya*", "yz"];
+    let values = [
+        "", "*", "x", "x*", "xy", "xy*", "xyz*", "xz*", "y", "y*", "ya*", "yz", "*x", "x*y", "*y*", "x*y*",
+        "*x*y", "*yz",
+    ];
     let leaf = (select(vec!["a", "b", "c"]), select(values.to_vec()), any::<bool>())
         .prop_map(|(key, value, is_limited)| Node { key, value, is_limited, below: Vec::new() });
     let tree = leaf.prop_recursive(4, 60, 8, move |inner| {
@@ -66,16 +69,30 @@ fn naive(nodes: &[Node], entries: &[(&str, &str)], before: u64) -> Option<u64> {
     }
     numbered.retain(|(_, node)| node.key == *key);
     let exact = numbered.iter().find(|(_, node)| node.value == *value && !node.value.is_empty());
+    let literal = |pattern: &str| pattern.len() - pattern.matches('*').count();
+    // Of several with the greatest number, `min_by_key` returns the first.
     let wild = numbered
         .iter()
-        .filter(|(_, node)| node.value.strip_suffix('*').is_some_and(|prefix| value.starts_with(prefix)));
-    let longest = wild.max_by_key(|(_, node)| node.value.len());
+        .filter(|(_, node)| node.value.contains('*') && matches(node.value.as_bytes(), value.as_bytes()))
+        .min_by_key(|(_, node)| std::cmp::Reverse(literal(node.value)));
     let any = numbered.iter().find(|(_, node)| node.value.is_empty());
-    let (before, node) = exact.or(longest).or(any)?;
+    let (before, node) = exact.or(wild).or(any)?;
     let own = before + u64::from(node.is_limited);
     match rest {
         [] => node.is_limited.then_some(own),
         _ => naive(&node.below, rest, own),
+    }
+}
+
+/// Tries every way to match.
+fn matches(pattern: &[u8], value: &[u8]) -> bool {
+    match (pattern.split_first(), value.split_first()) {
+        (None, None) => true,
+        (Some((b'*', rest)), _) => {
+            matches(rest, value) || value.split_first().is_some_and(|(_, less)| matches(pattern, less))
+        }
+        (Some((letter, rest)), Some((other, less))) => letter == other && matches(rest, less),
+        _ => false,
     }
 }
 
@@ -106,6 +123,69 @@ proptest! {
             prop_assert_eq!(found, naive(&nodes, &entries, 0), "{:?} in\n{}", entries, text);
         }
     }
+}
+
+/// Returns rules of the key `path` with these values. Each limit is the number of its value, starting at 1.
+fn rules_with(values: &[&str]) -> Rules {
+    let limit = |at| format!("rate_limit: {{ unit: day, requests_per_unit: {at} }}");
+    let descriptors = values
+        .iter()
+        .zip(1..)
+        .map(|(value, at)| format!("  - {{ key: path, value: '{value}', {} }}\n", limit(at)));
+    let descriptors: String = descriptors.collect();
+    Rules::parse("d.yaml", &format!("domain: d\ndescriptors:\n{descriptors}")).unwrap()
+}
+
+fn matched<'v>(values: &[&'v str], value: &str) -> Option<&'v str> {
+    let rules = rules_with(values);
+    let rule = rules.find("d", &Descriptor::new().entry("path", value))?;
+    Some(values[rule.quota().unwrap().limit() as usize - 1])
+}
+
+#[test]
+fn exact_value_precedes_patterns_then_the_most_literal_characters_then_the_first_of_the_file() {
+    let values = ["/api/*", "*/action", "/api/*/action", "/api/1/action", "*api*", "/a*", ""];
+    for (value, expected) in [
+        ("/api/1/action", Some("/api/1/action")),
+        ("/api/2/action", Some("/api/*/action")),
+        ("/api/2/other", Some("/api/*")),
+        ("/x/action", Some("*/action")),
+        ("/xapix", Some("*api*")),
+        ("/ab", Some("/a*")),
+        ("/b", Some("")),
+    ] {
+        assert_eq!(matched(&values, value), expected, "{value}");
+    }
+    assert_eq!(matched(&["x*", "*y"], "xy"), Some("x*"));
+    assert_eq!(matched(&["*y", "x*"], "xy"), Some("*y"));
+    assert_eq!(matched(&["*x*y", "*y*x"], "xyx"), Some("*y*x"));
+    assert_eq!(matched(&["*x*", "x*y"], "xay"), Some("x*y"));
+}
+
+/// A matcher that backtracks would need more than 10^40 steps.
+#[test]
+fn hostile_value_does_not_make_matching_backtrack() {
+    let value = "a".repeat(100_000);
+    let pattern = "*a".repeat(20) + "*b";
+    assert_eq!(matched(&[&pattern], &value), None);
+    assert_eq!(matched(&[&pattern], &(value + "b")), Some(&*pattern));
+}
+
+#[test]
+fn explanation_names_the_pattern_and_the_less_specific_ones() {
+    let rules = rules_with(&["/api/*", "/api/*/action", "*"]);
+    let explained = rules.explain("d", &Descriptor::from([("path", "/api/1/action")]));
+    let [entry] = explained.matched() else { panic!("{explained:?}") };
+    assert_eq!(entry.by(), "the pattern `/api/*/action`");
+    assert_eq!(entry.passed_over(), ["the prefix `/api/*`", "the prefix `*`"]);
+    let unmatched = rules_with(&["/api/*/action"]);
+    let unmatched = unmatched.explain("d", &Descriptor::from([("path", "/api/1/actio")]));
+    assert_eq!(
+        unmatched.why_not(),
+        Some(
+            "no match for the value `/api/1/actio` of `path`; available: `/api/*/action`; did you mean `/api/*/action`?"
+        )
+    );
 }
 
 #[test]

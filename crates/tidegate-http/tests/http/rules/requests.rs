@@ -121,6 +121,39 @@ async fn each_kind_of_rule_has_its_outcome() {
     }
 }
 
+/// The service knows the plan of each key. `none` has no requests.
+#[tokio::test]
+async fn descriptor_with_its_own_limit_needs_no_rule() {
+    let limiter = Limiter::in_memory_with(ManualClock::at(Duration::from_secs(1_577_836_800)));
+    let descriptors = Descriptors::from_fn("api", |parts| {
+        let key = parts.headers.get("x-api-key").unwrap();
+        let requests = if key == "none" { 0 } else { 2 };
+        vec![Descriptor::new().entry("plan of", key).limit(requests, HOUR).unwrap()]
+    });
+    let limits = rules(TWO_AN_HOUR).bind(&limiter);
+    let tested = Tested::new(RateLimitLayer::with_rules(limits, descriptors).unwrap());
+    for left in [1, 0] {
+        let reply = tested.get("ann").await;
+        assert_eq!((reply.status, reply.number("x-ratelimit-remaining")), (StatusCode::OK, left));
+        assert_eq!(reply.limits()[0].name, "descriptor-limit");
+    }
+    assert_eq!(tested.get("ann").await.status, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(tested.get("bob").await.status, StatusCode::OK);
+    let denied = tested.get("none").await;
+    assert_eq!((denied.status, denied.number("retry-after")), (StatusCode::TOO_MANY_REQUESTS, 3_600));
+    assert_eq!(denied.header("ratelimit-policy"), Some(r#""descriptor-limit";q=0;w=3600"#));
+}
+
+#[test]
+fn layer_refuses_rules_in_quota_mode() {
+    let descriptors = "charge: each\ndescriptors:\n  - { key: user, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 3 } }";
+    let limits = rules(descriptors).bind(&Limiter::in_memory());
+    let error = RateLimitLayer::with_rules(limits, "api").unwrap_err();
+    assert!(error.is_config());
+    let text = "api.yaml:8: a layer does not support `quota_mode`";
+    assert!(error.to_string().contains(text), "{error}");
+}
+
 #[tokio::test]
 async fn a_rule_that_denies_all_charges_none_of_the_others() {
     let server = tidegate_testkit::shared();

@@ -1,0 +1,118 @@
+//! Recognizes values that were probably meant as regular expressions, which rule files do not have.
+
+/// Returns whether a value looks like a regular expression: anchors, `.*` at the start of a part, character
+/// classes, escapes or alternatives. The path template `/users/{id}` and the address `[::1]:80` do not.
+pub(super) fn is_regex_like(value: &str) -> bool {
+    value.starts_with('^')
+        || (value.ends_with('$') && value.len() > 1)
+        || has_any_text(value)
+        || has_class(value)
+        || has_escape(value)
+        || has_alternatives(value)
+}
+
+/// Returns the value in the syntax of rule files, if only its anchors and `.*` had to be replaced.
+pub(super) fn as_wildcard(value: &str) -> Option<String> {
+    let value = value.strip_prefix('^').unwrap_or(value);
+    let value = value.strip_suffix('$').unwrap_or(value);
+    let value = value.replace(".*", "*").replace(".+", "*").replace("\\.", ".").replace("\\/", "/");
+    let is_plain = !value.contains(['^', '$', '[', ']', '(', ')', '|', '\\', '+', '?']);
+    (is_plain && !value.is_empty() && !value.contains("**")).then_some(value)
+}
+
+/// `.*` or `.+` after a separator. After a letter it can be a literal dot, as in `com.example.*`.
+fn has_any_text(value: &str) -> bool {
+    [".*", ".+"].iter().any(|any| {
+        value.match_indices(any).any(|(at, _)| {
+            value[..at].chars().next_back().is_none_or(|before| matches!(before, '/' | ')' | '^' | '-' | '_'))
+        })
+    })
+}
+
+/// `[a-z]`, `[^/]`, or brackets with a repetition: `[abc]+`.
+fn has_class(value: &str) -> bool {
+    value.match_indices('[').any(|(at, _)| {
+        let Some((inner, after)) = value[at + 1..].split_once(']') else { return false };
+        let is_range = inner
+            .as_bytes()
+            .windows(3)
+            .any(|three| three[1] == b'-' && [0, 2].iter().all(|&at| three[at].is_ascii_alphanumeric()));
+        inner.starts_with('^') || (is_range && inner.len() <= 16) || after.starts_with(['+', '*', '?', '{'])
+    })
+}
+
+/// `\d`, `\w`, `\.` and others.
+fn has_escape(value: &str) -> bool {
+    value.match_indices('\\').any(|(at, _)| {
+        value[at + 1..].starts_with(['d', 'D', 'w', 'W', 's', 'S', 'b', 'B', '.', '/', '-', '?', '+', '*'])
+    })
+}
+
+/// `(a|b)`, `(?i)`.
+fn has_alternatives(value: &str) -> bool {
+    value.match_indices('(').any(|(at, _)| {
+        let inner = &value[at + 1..];
+        inner.starts_with('?') || inner.split_once(')').is_some_and(|(inner, _)| inner.contains('|'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn regular_expressions_are_recognized_and_plain_values_are_not() {
+        for value in [
+            "^/api/.*$",
+            "^login",
+            "login$",
+            "/api/.*",
+            ".*\\.php",
+            ".+",
+            "[a-z]+",
+            "[abc]+",
+            "/v[0-9]/x",
+            "/users/[^/]*",
+            "\\d+",
+            "a\\.b",
+            "(a|b)",
+            "/(login|signup)",
+            "(?i)login",
+        ] {
+            assert!(is_regex_like(value), "{value}");
+        }
+        for value in [
+            "",
+            "*",
+            "/api/*/action",
+            "*.example.com",
+            "com.example.*",
+            "a*b*c",
+            "/users/{id}",
+            "[::1]:8080",
+            "/docs/[slug]",
+            "$",
+            "a+b",
+            "a|b",
+            "f(x)",
+            "what?",
+            "C:\\temp",
+            "$5",
+            "Mozilla/5.0 (X11; Linux)",
+            "price^2",
+        ] {
+            assert!(!is_regex_like(value), "{value}");
+        }
+    }
+
+    #[test]
+    fn suggestion_replaces_anchors_and_any_text() {
+        assert_eq!(as_wildcard("^/api/.*$").as_deref(), Some("/api/*"));
+        assert_eq!(as_wildcard("^/api/.*/x$").as_deref(), Some("/api/*/x"));
+        assert_eq!(as_wildcard("^login$").as_deref(), Some("login"));
+        assert_eq!(as_wildcard(".*\\.php").as_deref(), Some("*.php"));
+        for value in ["[a-z]+", "(a|b)", "\\d+", "^$"] {
+            assert_eq!(as_wildcard(value), None, "{value}");
+        }
+    }
+}
