@@ -26,7 +26,8 @@ use crate::observer::Observer;
 use crate::quota::Quota;
 use crate::sharded_arc::ShardedArc;
 use crate::store::{GateInfo, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Store};
-use crate::warning::{RepeatedWarning, Warnings};
+use crate::warning::RepeatedWarning;
+use crate::warning_sink::WarningSink;
 
 /// The pause between two readings, shortened by up to 10 % at random.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -52,7 +53,7 @@ struct OverridesInner {
     clock: Clock,
     deadline: Duration,
     observer: Option<Arc<dyn Observer>>,
-    warnings: Warnings,
+    warnings: WarningSink,
     left_out: RepeatedWarning,
     /// Their key in the store.
     key: String,
@@ -73,7 +74,7 @@ pub(crate) struct Settings {
     pub(crate) clock: Clock,
     pub(crate) deadline: Duration,
     pub(crate) observer: Option<Arc<dyn Observer>>,
-    pub(crate) warnings: Warnings,
+    pub(crate) warnings: WarningSink,
     pub(crate) key: String,
     pub(crate) background: Arc<Background>,
     /// Whether to follow the overrides in the store.

@@ -100,7 +100,7 @@ pub(super) fn compile(
         if known.is_some_and(|known| known.contains(name.as_str())) {
             continue;
         }
-        let mut reader = Reader { source, errors };
+        let mut reader = Reader { source, errors, warnings: Vec::new() };
         let near = reader.closest(&name, known.into_iter().flatten().copied()).map(str::to_owned);
         let error = reader.error(span, format!("no rule of `{domain}` has the name `{name}`"));
         if let Some(near) = near {
@@ -332,7 +332,7 @@ impl Compiled {
             }
             let name = document.domain.as_str();
             let Some(domain) = self.domains.get(name) else { continue };
-            let mut reader = Reader { source, errors: Vec::new(), warnings: Vec::new() };
+            let mut reader = Reader { source, errors: ErrorList::default(), warnings: Vec::new() };
             if domain.top.keys().next().is_none() {
                 if empty.insert(name) {
                     let message = format!("the domain `{name}` has no `descriptors`: every request passes");

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::compile::{Compiled, compile};
-use super::config_error::ConfigErrors;
+use super::config_error::{ConfigError, ConfigErrors};
 use super::descriptor::Descriptor;
 use super::files::FilesRead;
 use super::mapping::Mapping;

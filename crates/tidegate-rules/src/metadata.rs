@@ -29,7 +29,7 @@ fn json(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Json> {
             }
             number.map(Json::Number)
         }
-        Value::Text(text) => Some(Json::String(text.clone())),
+        Value::Text(text) => Some(Json::String(text.to_string())),
         Value::List(items) => items.iter().map(|item| json(reader, item)).collect(),
         Value::Map(entries) => {
             let mut map = Map::new();

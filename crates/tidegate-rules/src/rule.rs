@@ -97,6 +97,7 @@ impl Step {
     pub(super) fn text_bytes(&self) -> usize {
         let value = match &self.pattern {
             Pattern::Exact(text) | Pattern::Prefix(text) => text.len(),
+            Pattern::Wildcard(wildcard) => wildcard.text().len(),
             Pattern::Any => 0,
         };
         self.key.len() + value
