@@ -47,15 +47,22 @@ impl Admission {
         policies.extend(static_denials.into_iter().map(|(_, policy)| policy));
         let (decision, permit) = match result {
             Ok((Some(decision), _)) if !decision.is_allowed() => {
+                settings.warnings.decided();
                 return Self::Rejected(Rejection::denied(decision, policies, &settings.headers));
             }
-            Ok(admitted) => admitted,
+            Ok(admitted) => {
+                settings.warnings.decided();
+                admitted
+            }
             // Admits a request only if the store is unavailable. Other errors, such as a cost above the
             // capacity or a misconfigured gate, must not bypass the limit.
             Err(error) if settings.on_error == OnError::Admit && error.is_unavailable() => {
                 return Self::Undecided;
             }
-            Err(error) => return Self::Rejected(Rejection::error(error, &settings.headers)),
+            Err(error) => {
+                settings.warnings.failed(group.as_ref().map_or(&[], |group| &group.checks), &error);
+                return Self::Rejected(Rejection::error(error, &settings.headers));
+            }
         };
         let checks = group.map_or(Vec::new(), |group| group.checks);
         let limiter = checks.first().map(Check::limiter);

@@ -98,6 +98,7 @@ mod headers;
 mod key;
 mod layer;
 mod missing_key;
+mod nested;
 mod policy;
 mod rejection;
 mod request;
@@ -108,6 +109,7 @@ mod rules;
 mod service;
 mod settings;
 mod wait_queue;
+mod warnings;
 
 pub use ipnet::IpNet;
 

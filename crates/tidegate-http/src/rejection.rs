@@ -8,6 +8,7 @@ use tidegate::{AllDecision, Error};
 use tidegate_rules::RulesDecision;
 
 use super::headers::Headers;
+use super::missing_key::Absent;
 use super::policy::Policy;
 
 /// The rejection of a request: its reason, and the message and retry time for the client.
@@ -27,8 +28,12 @@ pub struct Rejection {
 pub enum Reason {
     /// A gate denied the request.
     Denied(AllDecision),
-    /// The request lacks the key of a rule: [`MissingKey`](super::MissingKey).
+    /// The client has not sent the key of a rule: [`MissingKey`](super::MissingKey).
     MissingKey,
+    /// The service is set up wrongly, so no request like this one can be decided: the server does not provide
+    /// the peer's address, no earlier layer has set an extension, or a gate is invalid. The error's text names
+    /// the fix. It is meant for logs, not for clients.
+    Misconfigured(Error),
     /// The cost is above the limit of a rule, so the request can never be admitted.
     TooCostly(Error),
     /// The limiter could not decide: [`OnError`](super::OnError). The error's text is meant for logs, not for
@@ -50,12 +55,28 @@ impl Rejection {
         Self { policies, ..Self::new(Reason::Denied(decision), message, Some(wait)) }
     }
 
-    pub(super) fn missing_key() -> Self {
-        let message = "This request lacks the key that its limit counts by.".to_owned();
-        Self::new(Reason::MissingKey, message, None)
+    /// Rejects a request that lacks a part of its key.
+    pub(super) fn absent(absent: Absent) -> Self {
+        match absent {
+            Absent::Sent => {
+                let message = "This request lacks the key that its limit counts by.".to_owned();
+                Self::new(Reason::MissingKey, message, None)
+            }
+            Absent::PeerAddress | Absent::Extension { .. } => {
+                Self::misconfigured(Error::config(absent.to_string()))
+            }
+        }
+    }
+
+    fn misconfigured(error: Error) -> Self {
+        let message = "The rate limiter of this service is set up wrongly and cannot decide on this request.";
+        Self::new(Reason::Misconfigured(error), message.to_owned(), None)
     }
 
     pub(super) fn error(error: Error, headers: &Headers) -> Self {
+        if error.is_config() {
+            return Self::misconfigured(error);
+        }
         let (reason, message, retry_after) = if error.is_over_capacity() {
             let message = "This request costs more than its limit ever permits. Send a smaller request.";
             (Reason::TooCostly(error), message, None)
@@ -90,12 +111,13 @@ impl Rejection {
         self.rules_decision.as_deref()
     }
 
-    /// Returns the status for the reason: 429, 400, 413 or 503.
+    /// Returns the status for the reason: 429, 400, 413, 500 or 503.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
             Reason::MissingKey => StatusCode::BAD_REQUEST,
+            Reason::Misconfigured(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Reason::TooCostly(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Reason::Failed(_) => StatusCode::SERVICE_UNAVAILABLE,
         }

@@ -7,6 +7,7 @@ use tidegate_rules::Plan;
 
 use super::admission::Admission;
 use super::check_group::CheckGroup;
+use super::descriptors::SetupMistake;
 use super::policy::Policy;
 use super::rejection::{Reason, Rejection};
 use super::request_checks::RequestChecks;
@@ -27,12 +28,19 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     // A reload during this request does not affect it: one version decides it entirely.
     let limits = file_rules.rules.limits();
     let hits = settings.cost.as_ref().map_or(1, |cost| cost(parts));
-    let descriptors = match hits {
-        0 => Some(Vec::new()),
-        _ => file_rules.descriptors.for_request(limits.rules(), parts, settings.missing_key),
+    let report = |mistake| match mistake {
+        SetupMistake::Trust(mistake) => settings.warnings.trust(&file_rules.limiter, mistake),
+        SetupMistake::Absent(absent) => {
+            settings.warnings.missing_part(&file_rules.limiter, parts, absent, settings.missing_key);
+        }
     };
-    let Some(descriptors) = descriptors else {
-        return Admission::Rejected(Rejection::missing_key());
+    let descriptors = match hits {
+        0 => Ok(Vec::new()),
+        _ => file_rules.descriptors.for_request(limits.rules(), parts, settings.missing_key, &report),
+    };
+    let descriptors = match descriptors {
+        Ok(descriptors) => descriptors,
+        Err(absent) => return Admission::Rejected(Rejection::absent(absent)),
     };
     let descriptors: Vec<_> = match settings.cost {
         Some(_) => descriptors.into_iter().map(|descriptor| descriptor.hits(hits)).collect(),
@@ -41,8 +49,8 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     let plan = limits.plan(file_rules.descriptors.domain(), &descriptors);
     let mut checks = RequestChecks::default();
     checks.add_plan(&plan, settings);
-    if checks.add_rules(settings, parts).await.is_none() {
-        return Admission::Rejected(Rejection::missing_key());
+    if let Err(absent) = checks.add_rules(settings, parts).await {
+        return Admission::Rejected(Rejection::absent(absent));
     }
     let mut group = checks.group();
     let result = decide_group(settings, group.as_mut(), &checks.static_denials);

@@ -19,6 +19,7 @@ use super::headers::Headers;
 use super::missing_key::MissingKey;
 use super::rejection::Rejection;
 use super::wait_queue::WaitQueue;
+use super::warnings::LayerWarnings;
 
 pub(super) type Chooser = Arc<dyn Fn(&Parts) -> BoxFuture<'static, Vec<GateRule>> + Send + Sync>;
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
@@ -29,7 +30,8 @@ pub(super) type Responder =
 /// ([`Error::is_unavailable`](tidegate::Error::is_unavailable)) and the gate's failure policy is
 /// [`OnFailure::Error`](tidegate::OnFailure::Error).
 ///
-/// Other errors, such as a misconfigured gate, yield 503 in any case.
+/// Other errors never admit a request: a gate or a group of checks that is set up wrongly yields 500, corrupt
+/// state 503.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {
@@ -56,6 +58,8 @@ pub(super) struct LayerSettings {
     pub(super) headers: Headers,
     pub(super) responder: Option<Responder>,
     pub(super) wait_queue: Option<WaitQueue>,
+    /// Clones of the layer share them.
+    pub(super) warnings: Arc<LayerWarnings>,
 }
 
 /// Rules from files, and the mapping of a request to their descriptors.

@@ -12,5 +12,6 @@ mod passing;
 pub(crate) mod process;
 
 mod rules;
+mod setup;
 mod vanishing;
 mod waiting;
