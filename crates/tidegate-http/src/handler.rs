@@ -51,7 +51,7 @@ where
     };
     let is_nested = parts.extensions.get::<AllDecision>().is_some();
     admitted.enter(&mut parts.extensions);
-    let Admitted { pending_charge, decision, policies, .. } = admitted;
+    let Admitted { pending_charge, decision, policies, shadow_limits, .. } = admitted;
     let response = inner.call(Request::from_parts(parts, body)).await;
     let (mut head, body) = match response {
         Ok(response) => response.into_parts(),
@@ -71,6 +71,7 @@ where
             .headers
             .write(&mut head.headers, &HeaderValues { decision: &decision, policies: &policies, wait: None });
     }
+    settings.headers.write_shadow(&mut head.headers, &shadow_limits);
     Ok(Response::from_parts(head, ResponseBody::inner(body)))
 }
 

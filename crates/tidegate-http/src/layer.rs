@@ -23,7 +23,7 @@ use super::gate_rule::GateRule;
 use super::headers::Headers;
 use super::key::Key;
 use super::missing_key::MissingKey;
-use super::rejection::Rejection;
+use super::rejection::{OnClosed, Rejection};
 use super::service::RateLimit;
 #[cfg(feature = "rules")]
 use super::settings::FileRules;
@@ -220,6 +220,14 @@ impl RateLimitLayer {
     pub fn on_error(self, on_error: OnError) -> Self {
         self.set(|settings| settings.on_error = on_error)
     }
+
+    /// Sets how to reject a request at a gate that an operator has closed.
+    ///
+    /// Default: [`OnClosed::Unavailable`].
+    #[must_use]
+    pub fn on_closed(self, on_closed: OnClosed) -> Self {
+        self.set(|settings| settings.on_closed = on_closed)
+    }
 }
 
 /// # Charges, headers and responses
@@ -242,7 +250,7 @@ impl RateLimitLayer {
 
     /// Holds a request that would be denied until it is admitted, for at most `max_wait`. At most
     /// `max_waiting` requests wait in this process. A request that would have to wait longer is denied at
-    /// once. So is a request that finds the wait queue full.
+    /// once. So is a request that finds the wait queue full, or a gate that an operator has closed.
     ///
     /// Requests with the same keys are admitted in the order of their arrival at this process. A client that
     /// disconnects frees its permit at once. `max_wait` also bounds the [`delay`](tidegate::Decision::delay) of

@@ -66,9 +66,11 @@
 //! | reason | HTTP response | gRPC (feature `tonic`) |
 //! | --- | --- | --- |
 //! | a gate denied the request | 429, Retry-After | `RESOURCE_EXHAUSTED`, RetryInfo |
-//! | the request lacks a rule's key ([`MissingKey`]) | 400 | `INVALID_ARGUMENT` |
+//! | an operator has closed a gate ([`OnClosed`]) | 503 or 429, Retry-After | `UNAVAILABLE`, RetryInfo |
+//! | the client has not sent a rule's key ([`MissingKey`]) | 400 | `INVALID_ARGUMENT` |
 //! | the cost is above a limit, so the request can never be admitted | 413 | `OUT_OF_RANGE` |
 //! | the limiter failed ([`OnError`]) | 503, Retry-After | `UNAVAILABLE`, RetryInfo |
+//! | the service is set up wrongly ([`Reason::Misconfigured`]) | 500 | `INTERNAL` |
 //!
 //! Bodies are `application/problem+json`, or text if the request's Accept prefers it.
 //! [`RateLimitLayer::on_rejection`] replaces these responses.
@@ -124,6 +126,6 @@ pub use self::headers::{Draft, Headers};
 pub use self::key::{ClientIp, Key, PeerAddr, ToNetwork};
 pub use self::layer::RateLimitLayer;
 pub use self::missing_key::MissingKey;
-pub use self::rejection::{Reason, Rejection};
+pub use self::rejection::{OnClosed, Reason, Rejection};
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settings::OnError;

@@ -17,7 +17,7 @@ use super::descriptors::Descriptors;
 use super::gate_rule::{Cost, GateRule};
 use super::headers::Headers;
 use super::missing_key::MissingKey;
-use super::rejection::Rejection;
+use super::rejection::{OnClosed, Rejection};
 use super::wait_queue::WaitQueue;
 use super::warnings::LayerWarnings;
 
@@ -54,6 +54,7 @@ pub(super) struct LayerSettings {
     pub(super) skip: Option<Predicate>,
     pub(super) missing_key: MissingKey,
     pub(super) on_error: OnError,
+    pub(super) on_closed: OnClosed,
     pub(super) charge: Charge,
     pub(super) headers: Headers,
     pub(super) responder: Option<Responder>,

@@ -3,6 +3,7 @@
 
 mod answers;
 mod charging;
+mod closed;
 mod examples;
 mod fixture;
 mod fleet;
