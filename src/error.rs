@@ -133,6 +133,12 @@ impl Error {
     pub fn key(&self) -> Option<&[u8]> {
         self.0.about.as_ref().map(|about| &*about.key)
     }
+
+    /// Returns the error without its gate and key, for texts that must not show any part of a key.
+    #[must_use]
+    pub fn cause(&self) -> Self {
+        Self::new(self.0.kind.clone(), self.0.item, None)
+    }
 }
 
 /// # Constructors for other modules
@@ -205,12 +211,6 @@ impl Error {
     pub(crate) fn with_context(self, gate: GateName, key: &[u8]) -> Self {
         let about = About { gate, key: key.to_vec() };
         Self::new(self.0.kind.clone(), self.0.item, Some(about))
-    }
-
-    /// Returns the error without its gate and key.
-    #[cfg(feature = "tracing")]
-    pub(crate) fn cause(&self) -> Self {
-        Self::new(self.0.kind.clone(), self.0.item, None)
     }
 
     /// Returns the index of the item in its group that failed.

@@ -6,6 +6,7 @@ use tidegate_rules::RulesDecision;
 
 use super::charge::PendingCharge;
 use super::check_group::CheckGroup;
+use super::headers::Headers;
 use super::policy::Policy;
 use super::rejection::Rejection;
 use super::request_checks::RequestChecks;
@@ -26,6 +27,8 @@ pub(super) struct Admitted {
     /// `None` if no check can deny the request.
     pub(super) decision: Option<AllDecision>,
     pub(super) policies: Vec<Policy>,
+    /// The limits in shadow mode, as the header reports them.
+    pub(super) shadow_limits: String,
     pub(super) pending_charge: PendingCharge,
     /// The request's permit to wait, held until the decision's delay is over.
     pub(super) permit: Option<WaitPermit>,
@@ -47,7 +50,14 @@ impl Admission {
         policies.extend(static_denials.into_iter().map(|(_, policy)| policy));
         let (decision, permit) = match result {
             Ok((Some(decision), _)) if !decision.is_allowed() => {
-                return Self::Rejected(Rejection::denied(decision, policies, &settings.headers));
+                settings.warnings.decided();
+                let shadow_limits = shadow_limits(&settings.headers, &policies, &decision);
+                let mut rejection = match decision.decisions().iter().any(Rejection::is_closed) {
+                    true => Rejection::closed(decision, policies, &settings.headers, settings.on_closed),
+                    false => Rejection::denied(decision, policies, &settings.headers),
+                };
+                rejection.shadow_limits = shadow_limits;
+                return Self::Rejected(rejection);
             }
             Ok(admitted) => admitted,
             // Admits a request only if the store is unavailable. Other errors, such as a cost above the
@@ -55,8 +65,15 @@ impl Admission {
             Err(error) if settings.on_error == OnError::Admit && error.is_unavailable() => {
                 return Self::Undecided;
             }
-            Err(error) => return Self::Rejected(Rejection::error(error, &settings.headers)),
+            Err(error) => {
+                settings.warnings.failed(group.as_ref().map_or(&[], |group| &group.checks), &error);
+                return Self::Rejected(Rejection::error(error, &settings.headers));
+            }
         };
+        let shadow_limits = decision.as_ref().map_or(String::new(), |decision| {
+            settings.warnings.decided();
+            shadow_limits(&settings.headers, &policies, decision)
+        });
         let checks = group.map_or(Vec::new(), |group| group.checks);
         let limiter = checks.first().map(Check::limiter);
         let decisions = decision.iter().flat_map(AllDecision::decisions).cloned();
@@ -70,6 +87,7 @@ impl Admission {
         Self::Admitted(Admitted {
             decision,
             policies,
+            shadow_limits,
             pending_charge,
             permit,
             limiter,
@@ -77,4 +95,14 @@ impl Admission {
             rules_decision: None,
         })
     }
+}
+
+/// Returns the value of the header that reports limits in shadow mode.
+fn shadow_limits(headers: &Headers, policies: &[Policy], decision: &AllDecision) -> String {
+    let mut value = String::new();
+    let gates = policies.iter().zip(decision.decisions());
+    for (policy, gate) in gates.filter(|(policy, _)| policy.is_shadow) {
+        headers.append_shadow(&mut value, policy.name(gate), gate);
+    }
+    value
 }

@@ -126,6 +126,12 @@ impl PendingCharge {
         self.has_entered = true;
     }
 
+    /// Returns the checks that charged units.
+    pub(super) fn charged(&self) -> impl Iterator<Item = &Check> + Clone {
+        let charged = self.items.iter().filter(|(reservation, _)| reservation.charged_units() > 0);
+        charged.map(|(reservation, _)| reservation.check())
+    }
+
     /// Charges the final units. Returns the new state of each rule whose charge differs from the taken units.
     pub(super) async fn settle(mut self, response: Option<&Parts>) -> Vec<(usize, Decision)> {
         let items = std::mem::take(&mut self.items).into_iter().enumerate();

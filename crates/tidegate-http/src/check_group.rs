@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{AllDecision, Check, Decision, Error, Stopwatch};
+use tidegate::{AllDecision, Check, Decision, Error, Source, Stopwatch};
 
 /// Checks of one request that are decided together: all or nothing, or each independently.
 pub(super) struct CheckGroup {
@@ -94,6 +94,10 @@ impl CheckGroup {
                 continue;
             }
             wait.until_retry = wait.until_retry.max(decision.retry_after());
+            // No unit becomes available at a gate that an operator has closed.
+            if decision.source() == Source::Switch {
+                wait.until_entry = Duration::MAX;
+            }
             // At a leaky bucket, the request waits first to enter the bucket's queue and then for its turn.
             // Both together take at most the time in which the queue drains.
             if check.quota().is_some_and(|quota| quota.has_queue()) {

@@ -11,8 +11,8 @@ use tidegate::Error;
 use tidegate_rules::mapping::{Action, Condition, Mapping, Match, Source};
 use tidegate_rules::{Descriptor, Rules};
 
-use super::key::{ClientIp, Key, path, uri};
-use super::missing_key::{MissingKey, NO_KEY};
+use super::key::{ClientIp, Key, TrustMistake, path, uri};
+use super::missing_key::{Absent, MissingKey, NO_KEY};
 
 /// Maps a request to the descriptors of a domain, for
 /// [`RateLimitLayer::with_rules`](super::RateLimitLayer::with_rules). Uses the `rate_limits` in the domain's
@@ -98,12 +98,16 @@ impl Descriptors {
     /// needed and not known.
     #[must_use]
     pub fn read<'p>(&'p self, rules: &'p Rules, parts: &'p Parts) -> Option<Vec<Descriptor<'p>>> {
-        self.for_request(rules, parts, MissingKey::Reject)
+        self.for_request(rules, parts, MissingKey::Reject, &|_| {}).ok()
     }
 }
 
-/// A descriptor needs the client's address, and the address is not known.
-struct NoAddress;
+/// A mistake in the setup of the service that one request shows.
+#[derive(Clone, Copy)]
+pub(super) enum SetupMistake {
+    Absent(Absent),
+    Trust(TrustMistake),
+}
 
 impl Descriptors {
     pub(super) fn domain(&self) -> &str {
@@ -136,12 +140,15 @@ impl Descriptors {
         Ok(mapping.check(&provided, cfg!(feature = "axum"))?)
     }
 
+    /// Returns the descriptors of this request, or the part that the request lacks. Passes mistakes to
+    /// `report`.
     pub(super) fn for_request<'p>(
         &'p self,
         rules: &'p Rules,
         parts: &'p Parts,
         missing_key: MissingKey,
-    ) -> Option<Vec<Descriptor<'p>>> {
+        report: &dyn Fn(SetupMistake),
+    ) -> Result<Vec<Descriptor<'p>>, Absent> {
         let mapping = rules.mapping(&self.domain);
         let mut descriptors = match (&self.closure, mapping) {
             (Some(descriptors_of), _) => descriptors_of(parts),
@@ -149,8 +156,8 @@ impl Descriptors {
                 let built = mapping
                     .rate_limits
                     .iter()
-                    .map(|actions| self.build_descriptor(actions, parts, missing_key));
-                built.filter_map(Result::transpose).collect::<Result<_, NoAddress>>().ok()?
+                    .map(|actions| self.build_descriptor(actions, parts, missing_key, report));
+                built.filter_map(Result::transpose).collect::<Result<_, Absent>>()?
             }
             (None, None) => Vec::new(),
         };
@@ -158,7 +165,7 @@ impl Descriptors {
             descriptors =
                 descriptors.into_iter().map(|descriptor| descriptor.or_tier(tier.clone())).collect();
         }
-        Some(descriptors)
+        Ok(descriptors)
     }
 
     /// Builds one descriptor from its actions. Returns `None` if a required action yields no entry.
@@ -167,66 +174,94 @@ impl Descriptors {
         actions: &'p [Action],
         parts: &'p Parts,
         missing_key: MissingKey,
-    ) -> Result<Option<Descriptor<'p>>, NoAddress> {
+        report: &dyn Fn(SetupMistake),
+    ) -> Result<Option<Descriptor<'p>>, Absent> {
         let mut descriptor = Descriptor::new();
         for Action { key, source, skip_if_absent } in actions {
-            let is_address = matches!(source, Source::RemoteAddress | Source::MaskedRemoteAddress(..));
-            let value = self.value(source, parts).filter(|value| !value.is_empty());
+            if let Some(mistake) = self.trust_mistake(source, parts) {
+                report(SetupMistake::Trust(mistake));
+            }
+            let value = self.value(source, parts);
+            if let Err(absent) = value {
+                report(SetupMistake::Absent(absent));
+            }
+            let value = value.and_then(|value| if value.is_empty() { Err(Absent::Sent) } else { Ok(value) });
             descriptor = match (value, missing_key) {
-                (Some(value), _) => descriptor.with(key, value),
-                (None, MissingKey::Reject) if is_address => return Err(NoAddress),
-                (None, MissingKey::Share) if is_address => descriptor.entry(key, NO_KEY),
-                (None, _) if *skip_if_absent => continue,
-                (None, _) => return Ok(None),
+                (Ok(value), _) => descriptor.with(key, value),
+                (Err(Absent::PeerAddress), MissingKey::Reject) => return Err(Absent::PeerAddress),
+                (Err(Absent::PeerAddress), MissingKey::Share) => descriptor.entry(key, NO_KEY),
+                (Err(_), _) if *skip_if_absent => continue,
+                (Err(_), _) => return Ok(None),
             };
         }
         Ok((!descriptor.is_empty()).then_some(descriptor))
     }
 
-    fn value<'p>(&'p self, source: &'p Source, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
-        let borrowed = |text: &'p str| Some(Cow::Borrowed(text.as_bytes()));
-        let owned = |text: String| Cow::Owned(text.into_bytes());
+    fn trust_mistake(&self, source: &Source, parts: &Parts) -> Option<TrustMistake> {
         match source {
-            Source::RemoteAddress => self.client_ip.key(parts).map(Cow::Owned),
-            Source::MaskedRemoteAddress(ipv4, ipv6) => self.client_ip.network(parts, *ipv4, *ipv6).map(owned),
-            Source::Header(name) => header(name, parts),
-            Source::QueryParameter(name) => {
-                let mut pairs = form_urlencoded::parse(uri(parts).query()?.as_bytes());
-                let (_, value) = pairs.find(|(key, _)| **key == **name)?;
-                Some(Cow::Owned(value.into_owned().into_bytes()))
+            Source::RemoteAddress | Source::MaskedRemoteAddress(..) => self.client_ip.trust_mistake(parts),
+            Source::Extension(extension) => self.extension_key(&extension.name)?.trust_mistake(parts),
+            _ => None,
+        }
+    }
+
+    fn extension_key(&self, name: &str) -> Option<&Key> {
+        let (_, key) = self.extensions.iter().find(|(provided, _)| **provided == *name)?;
+        Some(key)
+    }
+
+    fn value<'p>(&'p self, source: &'p Source, parts: &'p Parts) -> Result<Cow<'p, [u8]>, Absent> {
+        let borrowed = |text: &'p str| Some(Cow::Borrowed(text.as_bytes()));
+        let found = match source {
+            Source::RemoteAddress => {
+                return self.client_ip.key(parts).map(Cow::Owned).ok_or(Absent::PeerAddress);
             }
+            Source::MaskedRemoteAddress(ipv4, ipv6) => {
+                let network = self.client_ip.network(parts, *ipv4, *ipv6);
+                return network.map(|text| Cow::Owned(text.into_bytes())).ok_or(Absent::PeerAddress);
+            }
+            Source::Extension(extension) => {
+                let key = self.extension_key(&extension.name).ok_or(Absent::Sent)?;
+                return key.find(parts).map(Cow::Owned);
+            }
+            Source::Header(name) => header(name, parts),
+            Source::QueryParameter(name) => query_parameter(name, parts),
             Source::Method => borrowed(parts.method.as_str()),
             Source::Path => borrowed(path(parts)),
             #[cfg(feature = "axum")]
             Source::PathTemplate(_) => {
-                borrowed(parts.extensions.get::<axum::extract::MatchedPath>()?.as_str())
+                let path = parts.extensions.get::<axum::extract::MatchedPath>();
+                path.and_then(|path| borrowed(path.as_str()))
             }
             // Rejected when the layer is built.
             #[cfg(not(feature = "axum"))]
             Source::PathTemplate(_) => None,
-            Source::Extension(extension) => {
-                let (_, key) = self.extensions.iter().find(|(name, _)| *name == extension.name)?;
-                key.of(parts).map(Cow::Owned)
-            }
             Source::Constant(value) => borrowed(value),
             Source::Match(Match { value, expected, conditions }) => {
                 let is_met = |condition: &Condition| match &condition.of {
                     Source::Header(name) => condition.is_met(joined_header(name, parts).as_deref()),
-                    of => condition.is_met(self.value(of, parts).as_deref()),
+                    of => condition.is_met(self.value(of, parts).ok().as_deref()),
                 };
                 (conditions.iter().all(is_met) == *expected).then_some(Cow::Borrowed(value.as_bytes()))
             }
-        }
+        };
+        found.ok_or(Absent::Sent)
     }
 
     fn tier_of<'p>(&'p self, mapping: Option<&'p Mapping>, parts: &'p Parts) -> Option<Cow<'p, str>> {
         if let Some(tier) = &self.tier {
             return tier(parts).map(Cow::Borrowed);
         }
-        let tier = self.value(mapping?.tier.as_ref()?, parts)?;
+        let tier = self.value(mapping?.tier.as_ref()?, parts).ok()?;
         // The names of tiers in a file are UTF-8, so any other value matches none.
         String::from_utf8(tier.into_owned()).ok().map(Cow::Owned)
     }
+}
+
+fn query_parameter<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
+    let mut pairs = form_urlencoded::parse(uri(parts).query()?.as_bytes());
+    let (_, value) = pairs.find(|(key, _)| **key == *name)?;
+    Some(Cow::Owned(value.into_owned().into_bytes()))
 }
 
 /// Returns the first value of a header or of one of Envoy's pseudo-headers.

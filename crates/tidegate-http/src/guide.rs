@@ -7,11 +7,13 @@
 // `src/guide.rs` of `tidegate` explains the labels.
 
 /// [request-keys.md]: crate::guide::request_keys
+/// [troubleshooting.md]: tidegate::guide#other-pages
 #[doc = include_str!("../docs/http.md")]
 pub mod http {}
 
 /// [spoofing.md]: tidegate::guide#other-pages
 /// [http.md]: crate::guide::http
+/// [troubleshooting.md]: tidegate::guide#other-pages
 #[doc = include_str!("../docs/request-keys.md")]
 pub mod request_keys {}
 

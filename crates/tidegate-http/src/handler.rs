@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Extensions, Request, Response};
+use tidegate::AllDecision;
 use tower_service::Service;
 
 use super::admission::{Admission, Admitted};
 use super::body::ResponseBody;
 use super::headers::HeaderValues;
+use super::nested::compare_charges;
 use super::request::decide;
 use super::response::reject;
 use super::settings::LayerSettings;
@@ -47,8 +49,9 @@ where
     let Some(mut admitted) = admitted else {
         return Ok(inner.call(Request::from_parts(parts, body)).await?.map(ResponseBody::inner));
     };
+    let is_nested = parts.extensions.get::<AllDecision>().is_some();
     admitted.enter(&mut parts.extensions);
-    let Admitted { pending_charge, decision, policies, .. } = admitted;
+    let Admitted { pending_charge, decision, policies, shadow_limits, .. } = admitted;
     let response = inner.call(Request::from_parts(parts, body)).await;
     let (mut head, body) = match response {
         Ok(response) => response.into_parts(),
@@ -57,6 +60,7 @@ where
             return Err(error);
         }
     };
+    compare_charges(&settings.warnings, &mut head.extensions, is_nested, pending_charge.charged());
     let settled = pending_charge.settle(Some(&head)).await;
     if let Some(mut decision) = decision {
         // Checks in shadow mode come after the reported ones, and headers do not report them.
@@ -67,6 +71,7 @@ where
             .headers
             .write(&mut head.headers, &HeaderValues { decision: &decision, policies: &policies, wait: None });
     }
+    settings.headers.write_shadow(&mut head.headers, &shadow_limits);
     Ok(Response::from_parts(head, ResponseBody::inner(body)))
 }
 

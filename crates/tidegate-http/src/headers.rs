@@ -12,11 +12,12 @@ use super::policy::Policy;
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+const X_SHADOW: HeaderName = HeaderName::from_static("x-ratelimit-shadow");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
 /// Selects the headers that report the limits, on the response to each request that was checked. Limits in
-/// shadow mode are not reported.
+/// shadow mode are reported only by [`shadow`](Self::shadow).
 ///
 /// | family | example |
 /// | --- | --- |
@@ -24,6 +25,7 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 /// | [`Draft::Eleven`] | `RateLimit-Policy: "api";q=100;w=60`, `RateLimit: "api";r=99;t=60` |
 /// | [`Draft::Seven`] | `RateLimit-Policy: 100;w=60`, `RateLimit: limit=100, remaining=99, reset=60` |
 /// | [`retry_after`](Self::retry_after) | `Retry-After: 12`, on rejections |
+/// | [`shadow`](Self::shadow), not by default | `X-RateLimit-Shadow: "login";r=0;t=12;denied, "api";r=99;t=60` |
 ///
 /// All times are seconds from now, rounded up, so that a client that retries then is not too early.
 ///
@@ -42,6 +44,7 @@ pub struct Headers {
     x_ratelimit: bool,
     draft: Option<Draft>,
     pub(super) retry_after: bool,
+    shadow: bool,
     jitter_s: u64,
 }
 
@@ -59,13 +62,13 @@ impl Headers {
     /// Sends X-RateLimit, draft 11 and Retry-After.
     #[must_use]
     pub const fn new() -> Self {
-        Self { x_ratelimit: true, draft: Some(Draft::Eleven), retry_after: true, jitter_s: 0 }
+        Self { x_ratelimit: true, draft: Some(Draft::Eleven), retry_after: true, shadow: false, jitter_s: 0 }
     }
 
     /// Sends no header.
     #[must_use]
     pub const fn none() -> Self {
-        Self { x_ratelimit: false, draft: None, retry_after: false, jitter_s: 0 }
+        Self { x_ratelimit: false, draft: None, retry_after: false, shadow: false, jitter_s: 0 }
     }
 
     /// Sets whether to send `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
@@ -89,6 +92,17 @@ impl Headers {
         self
     }
 
+    /// Sets whether to send `X-RateLimit-Shadow`, which lists the limits in shadow mode, for developers who try a
+    /// limit before it denies. `r` and `t` have the same meaning as in draft 11, and `denied` marks a limit that
+    /// would have denied the request. Clients must not obey it, so leave it off where they are not yours.
+    ///
+    /// Default: off.
+    #[must_use]
+    pub const fn shadow(mut self, is_sent: bool) -> Self {
+        self.shadow = is_sent;
+        self
+    }
+
     /// Adds a random number of whole seconds, at most `max`, to each retry time, so that rejected clients do
     /// not all retry at the same moment.
     ///
@@ -102,6 +116,27 @@ impl Headers {
     /// Returns the retry time to report: whole seconds, at least 1, plus jitter.
     pub(super) fn jittered_wait(&self, retry_after: Duration) -> Duration {
         Duration::from_secs(ceil_seconds(retry_after).max(1).saturating_add(fastrand::u64(0..=self.jitter_s)))
+    }
+
+    /// Appends a limit in shadow mode to the value of its header, if the header is sent.
+    pub(super) fn append_shadow(&self, value: &mut String, name: &str, decision: &Decision) {
+        if !self.shadow {
+            return;
+        }
+        let comma = if value.is_empty() { "" } else { ", " };
+        let remaining = decision.remaining();
+        let reset = match decision.is_shadow() || remaining == 0 {
+            true => ceil_seconds(decision.retry_after()).max(1),
+            false => ceil_seconds(decision.reset_after()),
+        };
+        let denied = if decision.is_shadow() { ";denied" } else { "" };
+        let _ = write!(value, "{comma}{};r={remaining};t={reset}{denied}", quoted(name));
+    }
+
+    pub(super) fn write_shadow(&self, headers: &mut HeaderMap, value: &str) {
+        if !value.is_empty() {
+            append(headers, X_SHADOW, value.to_owned());
+        }
     }
 
     pub(super) fn write(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {

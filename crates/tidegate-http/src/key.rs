@@ -9,12 +9,16 @@ mod peer;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::header::HeaderName;
 use http::request::Parts;
 use tidegate::AsKey;
 
+use super::missing_key::Absent;
+
 pub use self::client_ip::ClientIp;
+pub(super) use self::client_ip::TrustMistake;
 use self::header_name::header_name;
 pub use self::network::ToNetwork;
 pub use self::peer::PeerAddr;
@@ -48,12 +52,23 @@ enum KeySource {
     PathTemplate,
     Constant(Arc<[u8]>),
     Closure(Arc<Closure>),
+    Extension(Arc<Extension>),
     All(Arc<[Key]>),
+}
+
+/// A key from an extension of the request.
+struct Extension {
+    key_of: Box<Closure>,
+    type_name: &'static str,
+    /// Whether a request had the extension. Distinguishes layers in the wrong order from requests that lack
+    /// the extension on purpose. Written once, so that later requests share the cache line.
+    was_seen: AtomicBool,
 }
 
 impl Key {
     /// Uses the client's address: `203.0.113.7`, or an IPv6 network, `2001:db8:1:2::/64`. None if the
-    /// [peer](PeerAddr) is not known.
+    /// [peer](PeerAddr) is not known, which is a mistake in the setup of the server: the layer rejects the
+    /// request with 500 by default.
     #[must_use]
     pub fn client_ip(ip: ClientIp) -> Self {
         Self(KeySource::ClientIp(Arc::new(ip)))
@@ -67,9 +82,10 @@ impl Key {
     ///
     /// # Panics
     ///
-    /// If `name` is not a valid header name.
+    /// If `name` is not a valid header name. To handle a name that is known only at run time, convert it with
+    /// `HeaderName::try_from` first.
     #[must_use]
-    pub fn header(name: impl TryInto<HeaderName>) -> Self {
+    pub fn header(name: impl TryInto<HeaderName> + fmt::Debug) -> Self {
         Self(KeySource::Header(header_name(name)))
     }
 
@@ -92,14 +108,20 @@ impl Key {
     }
 
     /// Uses the key that `f` takes from the extension `T` of the request, such as the user that an earlier
-    /// layer found. None if there is no such extension.
+    /// layer found. None if there is no such extension: the layer then rejects the request with 500 by default,
+    /// since no client can add an extension. If some requests lack it on purpose, such as those of anonymous
+    /// users, set [`RateLimitLayer::missing_key`](super::RateLimitLayer::missing_key).
     #[must_use]
     pub fn extension<T, K>(f: impl Fn(&T) -> K + Send + Sync + 'static) -> Self
     where
         T: Send + Sync + 'static,
         K: AsKey,
     {
-        Self::from_fn(move |parts| Some(f(parts.extensions.get::<T>()?).as_key().to_vec()))
+        Self(KeySource::Extension(Arc::new(Extension {
+            key_of: Box::new(move |parts| Some(f(parts.extensions.get::<T>()?).as_key().to_vec())),
+            type_name: std::any::type_name::<T>(),
+            was_seen: AtomicBool::new(false),
+        })))
     }
 
     /// Uses the key that `f` returns.
@@ -139,22 +161,50 @@ impl Key {
     /// ```
     #[must_use]
     pub fn of(&self, parts: &Parts) -> Option<Vec<u8>> {
-        match &self.0 {
-            KeySource::ClientIp(ip) => ip.key(parts),
+        self.find(parts).ok()
+    }
+
+    /// Returns the key of this request, or the part that the request lacks.
+    pub(super) fn find(&self, parts: &Parts) -> Result<Vec<u8>, Absent> {
+        let found = match &self.0 {
+            KeySource::ClientIp(ip) => return ip.key(parts).ok_or(Absent::PeerAddress),
+            KeySource::Extension(extension) => return extension.find(parts),
+            KeySource::All(keys) => return joined(keys, parts),
             KeySource::Header(name) => {
-                let value = parts.headers.get(name)?.as_bytes();
-                (!value.is_empty()).then(|| value.to_vec())
+                let value = parts.headers.get(name).map(|value| value.as_bytes().to_vec());
+                value.filter(|value| !value.is_empty())
             }
             KeySource::Path => Some(path(parts).as_bytes().to_vec()),
+            // Requests to unknown paths lack it too, so it counts as a property that the client has not sent.
             #[cfg(feature = "axum")]
             KeySource::PathTemplate => {
-                let path = parts.extensions.get::<axum::extract::MatchedPath>()?;
-                Some(path.as_str().as_bytes().to_vec())
+                let path = parts.extensions.get::<axum::extract::MatchedPath>();
+                path.map(|path| path.as_str().as_bytes().to_vec())
             }
             KeySource::Constant(key) => Some(key.to_vec()),
             KeySource::Closure(f) => f(parts),
-            KeySource::All(keys) => joined(keys, parts),
+        };
+        found.ok_or(Absent::Sent)
+    }
+
+    /// Returns the mistake in the declaration of trusted proxies that this request shows. Allocates nothing.
+    pub(super) fn trust_mistake(&self, parts: &Parts) -> Option<TrustMistake> {
+        match &self.0 {
+            KeySource::ClientIp(ip) => ip.trust_mistake(parts),
+            KeySource::All(keys) => keys.iter().find_map(|key| key.trust_mistake(parts)),
+            _ => None,
         }
+    }
+}
+
+impl Extension {
+    fn find(&self, parts: &Parts) -> Result<Vec<u8>, Absent> {
+        let key = (self.key_of)(parts);
+        let was_seen = self.was_seen.load(Ordering::Relaxed);
+        if key.is_some() && !was_seen {
+            self.was_seen.store(true, Ordering::Relaxed);
+        }
+        key.ok_or(Absent::Extension { type_name: self.type_name, was_seen })
     }
 }
 
@@ -171,20 +221,20 @@ pub(super) fn uri(parts: &Parts) -> &http::Uri {
     &parts.uri
 }
 
-fn joined(keys: &[Key], parts: &Parts) -> Option<Vec<u8>> {
+fn joined(keys: &[Key], parts: &Parts) -> Result<Vec<u8>, Absent> {
     let mut all = Vec::new();
     for (index, key) in keys.iter().enumerate() {
         if index > 0 {
             all.push(b'|');
         }
-        for byte in key.of(parts)? {
+        for byte in key.find(parts)? {
             if matches!(byte, b'|' | b'\\') {
                 all.push(b'\\');
             }
             all.push(byte);
         }
     }
-    Some(all)
+    Ok(all)
 }
 
 impl fmt::Debug for Key {
@@ -197,6 +247,7 @@ impl fmt::Debug for Key {
             KeySource::PathTemplate => f.write_str("path_template"),
             KeySource::Constant(key) => write!(f, "constant(\"{}\")", key.escape_ascii()),
             KeySource::Closure(_) => f.write_str("from_fn(…)"),
+            KeySource::Extension(extension) => write!(f, "extension({})", extension.type_name),
             KeySource::All(keys) => f.debug_tuple("all").field(keys).finish(),
         }
     }

@@ -23,7 +23,7 @@ use super::gate_rule::GateRule;
 use super::headers::Headers;
 use super::key::Key;
 use super::missing_key::MissingKey;
-use super::rejection::Rejection;
+use super::rejection::{OnClosed, Rejection};
 use super::service::RateLimit;
 #[cfg(feature = "rules")]
 use super::settings::FileRules;
@@ -41,6 +41,12 @@ pub struct RateLimitLayer {
 /// # Rules
 impl RateLimitLayer {
     /// Checks one gate for one unit per request.
+    ///
+    /// # Panics
+    ///
+    /// If the gate's name is invalid. As with the routes of a router, a mistake that is known when the layer is
+    /// built ends the program at its start, not each request. [`Limiter::try_gate`](tidegate::Limiter::try_gate)
+    /// returns an error instead, for names that are known only at run time.
     #[must_use]
     pub fn new(gate: Gate, key: Key) -> Self {
         Self::of([GateRule::new(gate, key)])
@@ -50,7 +56,8 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// If the gates belong to different limiters, or if there is no rule: such a layer would limit nothing.
+    /// If a gate's name is invalid, if the gates belong to different limiters, or if there is no rule: such a
+    /// layer would limit nothing.
     #[must_use]
     pub fn of(rules: impl IntoIterator<Item = GateRule>) -> Self {
         let layer = rules.into_iter().fold(Self::without_rules(), Self::and_rule);
@@ -152,7 +159,7 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// If the gate belongs to a different limiter than the other gates.
+    /// If the gate's name is invalid, or if the gate belongs to a different limiter than the other gates.
     #[must_use]
     pub fn and(self, gate: Gate, key: Key) -> Self {
         self.and_rule(GateRule::new(gate, key))
@@ -169,6 +176,10 @@ impl RateLimitLayer {
             let others = settings.rules.first().map(|other| other.gate.limiter());
             #[cfg(feature = "rules")]
             let others = others.or(settings.file_rules.as_ref().map(|file_rules| file_rules.limiter.clone()));
+            // Otherwise each request would fail.
+            if let Err(error) = rule.gate.redis_key("") {
+                panic!("a RateLimitLayer cannot use this gate: {error}");
+            }
             assert!(
                 others.is_none_or(|limiter| limiter.is_same(&rule.gate.limiter())),
                 "gates of one RateLimitLayer must belong to one limiter: use one layer per limiter"
@@ -209,6 +220,14 @@ impl RateLimitLayer {
     pub fn on_error(self, on_error: OnError) -> Self {
         self.set(|settings| settings.on_error = on_error)
     }
+
+    /// Sets how to reject a request at a gate that an operator has closed.
+    ///
+    /// Default: [`OnClosed::Unavailable`].
+    #[must_use]
+    pub fn on_closed(self, on_closed: OnClosed) -> Self {
+        self.set(|settings| settings.on_closed = on_closed)
+    }
 }
 
 /// # Charges, headers and responses
@@ -231,7 +250,7 @@ impl RateLimitLayer {
 
     /// Holds a request that would be denied until it is admitted, for at most `max_wait`. At most
     /// `max_waiting` requests wait in this process. A request that would have to wait longer is denied at
-    /// once. So is a request that finds the wait queue full.
+    /// once. So is a request that finds the wait queue full, or a gate that an operator has closed.
     ///
     /// Requests with the same keys are admitted in the order of their arrival at this process. A client that
     /// disconnects frees its permit at once. `max_wait` also bounds the [`delay`](tidegate::Decision::delay) of

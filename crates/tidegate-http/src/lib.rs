@@ -66,9 +66,11 @@
 //! | reason | HTTP response | gRPC (feature `tonic`) |
 //! | --- | --- | --- |
 //! | a gate denied the request | 429, Retry-After | `RESOURCE_EXHAUSTED`, RetryInfo |
-//! | the request lacks a rule's key ([`MissingKey`]) | 400 | `INVALID_ARGUMENT` |
+//! | an operator has closed a gate ([`OnClosed`]) | 503 or 429, Retry-After | `UNAVAILABLE`, RetryInfo |
+//! | the client has not sent a rule's key ([`MissingKey`]) | 400 | `INVALID_ARGUMENT` |
 //! | the cost is above a limit, so the request can never be admitted | 413 | `OUT_OF_RANGE` |
 //! | the limiter failed ([`OnError`]) | 503, Retry-After | `UNAVAILABLE`, RetryInfo |
+//! | the service is set up wrongly ([`Reason::Misconfigured`]) | 500 | `INTERNAL` |
 //!
 //! Bodies are `application/problem+json`, or text if the request's Accept prefers it.
 //! [`RateLimitLayer::on_rejection`] replaces these responses.
@@ -98,6 +100,7 @@ mod headers;
 mod key;
 mod layer;
 mod missing_key;
+mod nested;
 mod policy;
 mod rejection;
 mod request;
@@ -108,6 +111,7 @@ mod rules;
 mod service;
 mod settings;
 mod wait_queue;
+mod warnings;
 
 pub use ipnet::IpNet;
 
@@ -122,6 +126,6 @@ pub use self::headers::{Draft, Headers};
 pub use self::key::{ClientIp, Key, PeerAddr, ToNetwork};
 pub use self::layer::RateLimitLayer;
 pub use self::missing_key::MissingKey;
-pub use self::rejection::{Reason, Rejection};
+pub use self::rejection::{OnClosed, Reason, Rejection};
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settings::OnError;

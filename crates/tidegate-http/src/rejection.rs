@@ -3,12 +3,17 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use tidegate::{AllDecision, Error};
+use tidegate::{AllDecision, Decision, Error, Source};
 #[cfg(feature = "rules")]
 use tidegate_rules::RulesDecision;
 
 use super::headers::Headers;
+use super::missing_key::Absent;
 use super::policy::Policy;
+
+/// The seconds over which the retries of clients spread at a closed gate. Its clients would otherwise all retry
+/// at the same moment.
+const CLOSED_SPREAD_S: u64 = 9;
 
 /// The rejection of a request: its reason, and the message and retry time for the client.
 #[derive(Clone, Debug)]
@@ -16,7 +21,10 @@ pub struct Rejection {
     reason: Reason,
     message: String,
     retry_after: Option<Duration>,
+    on_closed: OnClosed,
     pub(super) policies: Vec<Policy>,
+    /// The limits in shadow mode, as the header reports them.
+    pub(super) shadow_limits: String,
     #[cfg(feature = "rules")]
     pub(super) rules_decision: Option<Box<RulesDecision>>,
 }
@@ -27,13 +35,32 @@ pub struct Rejection {
 pub enum Reason {
     /// A gate denied the request.
     Denied(AllDecision),
-    /// The request lacks the key of a rule: [`MissingKey`](super::MissingKey).
+    /// An operator has [switched](tidegate::Control::switch) a gate closed for all its keys:
+    /// [`OnClosed`](super::OnClosed). Other gates may have denied the request too.
+    Closed(AllDecision),
+    /// The client has not sent the key of a rule: [`MissingKey`](super::MissingKey).
     MissingKey,
+    /// The service is set up wrongly, so no request like this one can be decided: the server does not provide
+    /// the peer's address, no earlier layer has set an extension, or a gate is invalid. The error's text names
+    /// the fix. It is meant for logs, not for clients.
+    Misconfigured(Error),
     /// The cost is above the limit of a rule, so the request can never be admitted.
     TooCostly(Error),
     /// The limiter could not decide: [`OnError`](super::OnError). The error's text is meant for logs, not for
     /// clients.
     Failed(Error),
+}
+
+/// How the layer rejects a request at a gate that an operator has
+/// [switched](tidegate::Control::switch) closed. gRPC requests get `UNAVAILABLE` in any case.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnClosed {
+    /// Responds with 503: the service is not available, and the client is not at fault.
+    #[default]
+    Unavailable,
+    /// Responds with 429, for clients that back off only on this status.
+    TooManyRequests,
 }
 
 impl Rejection {
@@ -50,12 +77,53 @@ impl Rejection {
         Self { policies, ..Self::new(Reason::Denied(decision), message, Some(wait)) }
     }
 
-    pub(super) fn missing_key() -> Self {
-        let message = "This request lacks the key that its limit counts by.".to_owned();
-        Self::new(Reason::MissingKey, message, None)
+    /// Rejects a request at a gate for which [`is_closed`](Self::is_closed) holds.
+    pub(super) fn closed(
+        decision: AllDecision,
+        policies: Vec<Policy>,
+        headers: &Headers,
+        on_closed: OnClosed,
+    ) -> Self {
+        let spread = Duration::from_secs(fastrand::u64(0..=CLOSED_SPREAD_S));
+        let wait = headers.jittered_wait(Decision::FIXED_RETRY + spread);
+        let gates = decision.decisions().iter().zip(&policies);
+        let name =
+            gates.filter(|(gate, _)| Self::is_closed(gate)).map(|(gate, policy)| policy.name(gate)).next();
+        let message = format!(
+            "An operator has closed \"{}\" for now. Try again in {}.",
+            name.unwrap_or_default(),
+            seconds_text(wait.as_secs())
+        );
+        Self { policies, on_closed, ..Self::new(Reason::Closed(decision), message, Some(wait)) }
+    }
+
+    /// Returns whether an operator has closed the gate of this decision.
+    pub(super) fn is_closed(decision: &Decision) -> bool {
+        !decision.is_allowed() && decision.source() == Source::Switch
+    }
+
+    /// Rejects a request that lacks a part of its key.
+    pub(super) fn absent(absent: Absent) -> Self {
+        match absent {
+            Absent::Sent => {
+                let message = "This request lacks the key that its limit counts by.".to_owned();
+                Self::new(Reason::MissingKey, message, None)
+            }
+            Absent::PeerAddress | Absent::Extension { .. } => {
+                Self::misconfigured(Error::config(absent.to_string()))
+            }
+        }
+    }
+
+    fn misconfigured(error: Error) -> Self {
+        let message = "The rate limiter of this service is set up wrongly and cannot decide on this request.";
+        Self::new(Reason::Misconfigured(error), message.to_owned(), None)
     }
 
     pub(super) fn error(error: Error, headers: &Headers) -> Self {
+        if error.is_config() {
+            return Self::misconfigured(error);
+        }
         let (reason, message, retry_after) = if error.is_over_capacity() {
             let message = "This request costs more than its limit ever permits. Send a smaller request.";
             (Reason::TooCostly(error), message, None)
@@ -71,7 +139,9 @@ impl Rejection {
             reason,
             message,
             retry_after,
+            on_closed: OnClosed::default(),
             policies: Vec::new(),
+            shadow_limits: String::new(),
             #[cfg(feature = "rules")]
             rules_decision: None,
         }
@@ -83,19 +153,24 @@ impl Rejection {
         &self.reason
     }
 
-    /// Returns the decision on each descriptor, if rules from files denied the request.
+    /// Returns the decision on each descriptor, if rules from files denied the request or a gate is closed.
     #[cfg(feature = "rules")]
     #[must_use]
     pub fn rules_decision(&self) -> Option<&RulesDecision> {
         self.rules_decision.as_deref()
     }
 
-    /// Returns the status for the reason: 429, 400, 413 or 503.
+    /// Returns the status for the reason: 429, 400, 413, 500 or 503.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self.reason {
             Reason::Denied(_) => StatusCode::TOO_MANY_REQUESTS,
+            Reason::Closed(_) => match self.on_closed {
+                OnClosed::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+                OnClosed::TooManyRequests => StatusCode::TOO_MANY_REQUESTS,
+            },
             Reason::MissingKey => StatusCode::BAD_REQUEST,
+            Reason::Misconfigured(_) => StatusCode::INTERNAL_SERVER_ERROR,
             Reason::TooCostly(_) => StatusCode::PAYLOAD_TOO_LARGE,
             Reason::Failed(_) => StatusCode::SERVICE_UNAVAILABLE,
         }

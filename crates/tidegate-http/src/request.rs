@@ -20,9 +20,9 @@ pub(super) async fn decide(settings: &LayerSettings, parts: &Parts) -> Admission
     }
     let mut checks = RequestChecks::default();
     match checks.add_rules(settings, parts).await {
-        None => Admission::Rejected(Rejection::missing_key()),
-        Some(()) if checks.checks.is_empty() => Admission::Undecided,
-        Some(()) => {
+        Err(absent) => Admission::Rejected(Rejection::absent(absent)),
+        Ok(()) if checks.checks.is_empty() => Admission::Undecided,
+        Ok(()) => {
             let mut group = checks.group();
             let result = match (&mut group, &settings.wait_queue) {
                 (None, _) => Ok((None, None)),

@@ -6,7 +6,7 @@ use tidegate::{Check, Decision};
 use super::charge::Charge;
 use super::check_group::CheckGroup;
 use super::gate_rule::GateRule;
-use super::missing_key::{MissingKey, NO_KEY};
+use super::missing_key::{Absent, MissingKey, NO_KEY};
 use super::policy::Policy;
 use super::settings::LayerSettings;
 
@@ -26,8 +26,12 @@ pub(super) struct RequestChecks {
 }
 
 impl RequestChecks {
-    /// Adds the checks of the layer's own rules. Returns `None` if the request lacks a required key.
-    pub(super) async fn add_rules(&mut self, settings: &LayerSettings, parts: &Parts) -> Option<()> {
+    /// Adds the checks of the layer's own rules.
+    ///
+    /// # Errors
+    ///
+    /// The missing part of a required key.
+    pub(super) async fn add_rules(&mut self, settings: &LayerSettings, parts: &Parts) -> Result<(), Absent> {
         let chosen = match &settings.chooser {
             Some(choose) => choose(parts).await,
             None => Vec::new(),
@@ -35,30 +39,38 @@ impl RequestChecks {
         for rule in chosen.iter().chain(&settings.rules) {
             self.add(rule, settings, parts)?;
         }
-        Some(())
+        Ok(())
     }
 
-    fn add(&mut self, rule: &GateRule, settings: &LayerSettings, parts: &Parts) -> Option<()> {
+    fn add(&mut self, rule: &GateRule, settings: &LayerSettings, parts: &Parts) -> Result<(), Absent> {
         let cost = rule.cost.as_ref().or(settings.cost.as_ref()).map_or(1, |cost| cost(parts));
         if cost == 0 {
-            return Some(());
+            return Ok(());
         }
-        let key = rule.key.of(parts);
-        let colocate_with = rule.colocate_with.as_ref().map(|key| key.of(parts));
-        let is_missing = key.is_none() || matches!(colocate_with, Some(None));
-        let check = match (key, settings.missing_key) {
-            (_, MissingKey::Skip) if is_missing => return Some(()),
-            (_, MissingKey::Reject) if is_missing => return None,
-            (key, _) => rule.gate.key(key.as_deref().unwrap_or(NO_KEY)),
-        };
-        let check = match colocate_with {
-            Some(owner) => check.colocate_with(owner.as_deref().unwrap_or(NO_KEY)),
+        if let Some(mistake) = rule.key.trust_mistake(parts) {
+            settings.warnings.trust(&rule.gate.limiter(), mistake);
+        }
+        let key = rule.key.find(parts);
+        let owner = rule.colocate_with.as_ref().map(|key| key.find(parts)).transpose();
+        if let Some(absent) = key.as_ref().err().or(owner.as_ref().err()).copied() {
+            let missing_key = settings.missing_key;
+            settings.warnings.missing_part(&rule.gate.limiter(), parts, absent, missing_key);
+            match missing_key {
+                MissingKey::Reject => return Err(absent),
+                MissingKey::Skip => return Ok(()),
+                MissingKey::Share => {}
+            }
+        }
+        let no_key = |_| NO_KEY.to_vec();
+        let check = rule.gate.key(key.unwrap_or_else(no_key));
+        let check = match owner.unwrap_or_else(|absent| Some(no_key(absent))) {
+            Some(owner) => check.colocate_with(owner),
             None => check,
         };
         self.checks.push(check.cost(cost));
         self.policies.push(Policy::new(&rule.gate, rule.name.clone()));
         self.charges.push(rule.charge.as_ref().unwrap_or(&settings.charge).clone());
-        Some(())
+        Ok(())
     }
 
     /// Returns the checks that can deny. Returns `None` if there are none, or if the request is denied

@@ -30,6 +30,7 @@ pub(super) async fn reject<B>(
         let (policies, wait) = (&*rejection.policies, rejection.retry_after());
         settings.headers.write(headers, &HeaderValues { decision, policies, wait });
     }
+    settings.headers.write_shadow(headers, &rejection.shadow_limits);
     if let (true, true, Some(wait)) = (settings.headers.retry_after, is_error, rejection.retry_after()) {
         headers.entry(RETRY_AFTER).or_insert(wait.as_secs().into());
     }

@@ -3,10 +3,12 @@
 use futures_util::future::{BoxFuture, join};
 use http::request::Parts;
 use tidegate::{AllDecision, Check, Decision, Error};
-use tidegate_rules::Plan;
+use tidegate_rules::{Plan, RulesDecision};
 
 use super::admission::Admission;
 use super::check_group::CheckGroup;
+use super::descriptors::SetupMistake;
+use super::headers::Headers;
 use super::policy::Policy;
 use super::rejection::{Reason, Rejection};
 use super::request_checks::RequestChecks;
@@ -27,12 +29,19 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     // A reload during this request does not affect it: one version decides it entirely.
     let limits = file_rules.rules.limits();
     let hits = settings.cost.as_ref().map_or(1, |cost| cost(parts));
-    let descriptors = match hits {
-        0 => Some(Vec::new()),
-        _ => file_rules.descriptors.for_request(limits.rules(), parts, settings.missing_key),
+    let report = |mistake| match mistake {
+        SetupMistake::Trust(mistake) => settings.warnings.trust(&file_rules.limiter, mistake),
+        SetupMistake::Absent(absent) => {
+            settings.warnings.missing_part(&file_rules.limiter, parts, absent, settings.missing_key);
+        }
     };
-    let Some(descriptors) = descriptors else {
-        return Admission::Rejected(Rejection::missing_key());
+    let descriptors = match hits {
+        0 => Ok(Vec::new()),
+        _ => file_rules.descriptors.for_request(limits.rules(), parts, settings.missing_key, &report),
+    };
+    let descriptors = match descriptors {
+        Ok(descriptors) => descriptors,
+        Err(absent) => return Admission::Rejected(Rejection::absent(absent)),
     };
     let descriptors: Vec<_> = match settings.cost {
         Some(_) => descriptors.into_iter().map(|descriptor| descriptor.hits(hits)).collect(),
@@ -41,8 +50,8 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     let plan = limits.plan(file_rules.descriptors.domain(), &descriptors);
     let mut checks = RequestChecks::default();
     checks.add_plan(&plan, settings);
-    if checks.add_rules(settings, parts).await.is_none() {
-        return Admission::Rejected(Rejection::missing_key());
+    if let Err(absent) = checks.add_rules(settings, parts).await {
+        return Admission::Rejected(Rejection::absent(absent));
     }
     let mut group = checks.group();
     let result = decide_group(settings, group.as_mut(), &checks.static_denials);
@@ -51,12 +60,16 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     match &mut admission {
         Admission::Admitted(admitted) => {
             let decisions = admitted.decision.iter().flat_map(AllDecision::decisions).cloned();
-            admitted.rules_decision = Some(plan.decision(true, decisions, shadow_decisions));
+            let decision = plan.decision(true, decisions, shadow_decisions);
+            append_shadow_rules(&settings.headers, &mut admitted.shadow_limits, &decision);
+            admitted.rules_decision = Some(decision);
         }
         Admission::Rejected(rejection) => {
-            if let Reason::Denied(decision) = rejection.reason() {
+            if let Reason::Denied(decision) | Reason::Closed(decision) = rejection.reason() {
                 let decisions = decision.decisions().to_vec();
-                rejection.rules_decision = Some(Box::new(plan.decision(false, decisions, shadow_decisions)));
+                let decision = plan.decision(false, decisions, shadow_decisions);
+                append_shadow_rules(&settings.headers, &mut rejection.shadow_limits, &decision);
+                rejection.rules_decision = Some(Box::new(decision));
             }
         }
         Admission::Undecided => {}
@@ -102,6 +115,18 @@ async fn decide_group(
     let checked = decided.map_or(Vec::new(), AllDecision::into_decisions);
     let denials = static_denials.iter().map(|(decision, _)| decision.clone());
     Ok((Some(AllDecision::of_each(checked.into_iter().chain(denials).collect())), None))
+}
+
+/// Adds the rules in shadow mode to the value of the header that reports them.
+fn append_shadow_rules(headers: &Headers, value: &mut String, decision: &RulesDecision) {
+    for outcome in decision.outcomes() {
+        if let (Some(rule), Some(decision)) = (outcome.rule(), outcome.decision())
+            && rule.is_shadow()
+            && decision.is_allowed()
+        {
+            headers.append_shadow(value, rule.shown(), decision);
+        }
+    }
 }
 
 /// Makes the checks in shadow mode, which do not affect whether the request is admitted.

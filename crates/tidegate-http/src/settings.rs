@@ -17,8 +17,9 @@ use super::descriptors::Descriptors;
 use super::gate_rule::{Cost, GateRule};
 use super::headers::Headers;
 use super::missing_key::MissingKey;
-use super::rejection::Rejection;
+use super::rejection::{OnClosed, Rejection};
 use super::wait_queue::WaitQueue;
+use super::warnings::LayerWarnings;
 
 pub(super) type Chooser = Arc<dyn Fn(&Parts) -> BoxFuture<'static, Vec<GateRule>> + Send + Sync>;
 pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
@@ -29,7 +30,8 @@ pub(super) type Responder =
 /// ([`Error::is_unavailable`](tidegate::Error::is_unavailable)) and the gate's failure policy is
 /// [`OnFailure::Error`](tidegate::OnFailure::Error).
 ///
-/// Other errors, such as a misconfigured gate, yield 503 in any case.
+/// Other errors never admit a request: a gate or a group of checks that is set up wrongly yields 500, corrupt
+/// state 503.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnError {
@@ -52,10 +54,13 @@ pub(super) struct LayerSettings {
     pub(super) skip: Option<Predicate>,
     pub(super) missing_key: MissingKey,
     pub(super) on_error: OnError,
+    pub(super) on_closed: OnClosed,
     pub(super) charge: Charge,
     pub(super) headers: Headers,
     pub(super) responder: Option<Responder>,
     pub(super) wait_queue: Option<WaitQueue>,
+    /// Clones of the layer share them.
+    pub(super) warnings: Arc<LayerWarnings>,
 }
 
 /// Rules from files, and the mapping of a request to their descriptors.

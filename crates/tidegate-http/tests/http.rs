@@ -3,6 +3,7 @@
 
 mod answers;
 mod charging;
+mod closed;
 mod examples;
 mod fixture;
 mod fleet;
@@ -12,5 +13,6 @@ mod passing;
 pub(crate) mod process;
 
 mod rules;
+mod setup;
 mod vanishing;
 mod waiting;

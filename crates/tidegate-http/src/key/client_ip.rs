@@ -1,5 +1,6 @@
 //! The client's address, also behind proxies.
 
+use std::fmt;
 use std::net::IpAddr;
 
 use http::header::{FORWARDED, HeaderName, HeaderValue};
@@ -13,6 +14,9 @@ use super::peer::peer_of;
 use super::{address, forwarded};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// The headers by which proxies usually forward the client's address.
+const FORWARDING: [HeaderName; 3] = [X_FORWARDED_FOR, FORWARDED, HeaderName::from_static("x-real-ip")];
 
 /// The maximum number of entries read from a list. No real chain of proxies is as long.
 const MAX_ENTRIES: usize = 32;
@@ -50,6 +54,34 @@ pub struct ClientIp {
     trusted: Trusted,
     source: ProxyHeader,
     ipv6_prefix: u8,
+    /// Whether all addresses count as those of proxies.
+    trusts_all: bool,
+}
+
+/// A mistake in the declaration of trusted proxies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TrustMistake {
+    /// The trusted networks hold every address.
+    TrustsAll,
+    /// A peer with a private address sends a forwarding header and is not declared as a proxy.
+    UndeclaredProxy,
+}
+
+/// Displays the cause and the fix.
+impl fmt::Display for TrustMistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TrustsAll => {
+                "the trusted networks of a `ClientIp` hold every address, so each client chooses its key by a \
+                 header: pass `ClientIp::behind` only the networks of the proxies, or use `ClientIp::hops`"
+            }
+            Self::UndeclaredProxy => {
+                "a peer with a private address sends X-Forwarded-For, Forwarded or X-Real-IP, and is not a \
+                 trusted proxy, so all clients behind it share one key: declare its network with \
+                 `ClientIp::behind`"
+            }
+        })
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -105,7 +137,14 @@ impl ClientIp {
     }
 
     fn trusting(trusted: Trusted) -> Self {
-        Self { trusted, source: ProxyHeader::XForwardedFor, ipv6_prefix: 64 }
+        let trusts_all = match &trusted {
+            // Also detects halves, such as 0.0.0.0/1 and 128.0.0.0/1.
+            Trusted::Networks(networks) => {
+                IpNet::aggregate(networks).iter().any(|network| network.prefix_len() == 0)
+            }
+            Trusted::Hops(_) => false,
+        };
+        Self { trusted, source: ProxyHeader::XForwardedFor, ipv6_prefix: 64, trusts_all }
     }
 }
 
@@ -127,7 +166,7 @@ impl ClientIp {
     ///
     /// If `name` is not a valid header name.
     #[must_use]
-    pub fn header(mut self, name: impl TryInto<HeaderName>) -> Self {
+    pub fn header(mut self, name: impl TryInto<HeaderName> + fmt::Debug) -> Self {
         self.source = ProxyHeader::Single(header_name(name));
         self
     }
@@ -196,6 +235,18 @@ impl ClientIp {
         self.of(parts).map(|client| address::masked(client, ipv4_prefix, ipv6_prefix))
     }
 
+    /// Returns the mistake in the declaration of trusted proxies that this request shows.
+    pub(crate) fn trust_mistake(&self, parts: &Parts) -> Option<TrustMistake> {
+        if self.trusts_all {
+            return Some(TrustMistake::TrustsAll);
+        }
+        let peer = peer_of(&parts.extensions)?;
+        let is_undeclared = is_private(peer)
+            && !self.is_trusted(Some(peer), 0)
+            && FORWARDING.iter().any(|name| parts.headers.contains_key(name));
+        is_undeclared.then_some(TrustMistake::UndeclaredProxy)
+    }
+
     /// Returns whether `address` is a trusted proxy, after `passed` other proxies.
     fn is_trusted(&self, address: Option<IpAddr>, passed: usize) -> bool {
         match &self.trusted {
@@ -240,6 +291,23 @@ impl ClientIp {
 
 fn contains(networks: &[IpNet], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(&address))
+}
+
+/// Returns whether only machines of the same operator can have this address: those of the same machine, local
+/// network or carrier-grade NAT (100.64.0.0/10), which clusters use for their nodes.
+fn is_private(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => {
+            let [first, second, ..] = address.octets();
+            address.is_private()
+                || address.is_loopback()
+                || address.is_link_local()
+                || (first == 100 && second & 0xc0 == 64)
+        }
+        IpAddr::V6(address) => {
+            address.is_unique_local() || address.is_loopback() || address.is_unicast_link_local()
+        }
+    }
 }
 
 fn x_forwarded_for(value: &[u8]) -> (Option<&[u8]>, Option<IpAddr>) {

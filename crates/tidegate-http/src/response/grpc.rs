@@ -14,8 +14,9 @@ pub(super) fn build(rejection: &Rejection, request: &Parts) -> Option<Response<S
     let code = match rejection.reason() {
         Reason::Denied(_) => Code::ResourceExhausted,
         Reason::MissingKey => Code::InvalidArgument,
+        Reason::Misconfigured(_) => Code::Internal,
         Reason::TooCostly(_) => Code::OutOfRange,
-        Reason::Failed(_) => Code::Unavailable,
+        Reason::Closed(_) | Reason::Failed(_) => Code::Unavailable,
     };
     let status = match rejection.retry_after() {
         Some(wait) => {

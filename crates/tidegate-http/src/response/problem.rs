@@ -26,8 +26,8 @@ pub(super) fn build(rejection: &Rejection, request: &Parts) -> Response<String> 
     response
 }
 
-/// A problem of RFC 9457. A denial names the exceeded limits as section 5.1 of
-/// draft-ietf-httpapi-ratelimit-headers-11 defines.
+/// A problem of RFC 9457. Sections 5.1 and 5.2 of draft-ietf-httpapi-ratelimit-headers-11 define the types of a
+/// denial, which names the exceeded limits, and of a closed gate.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct Problem<'a> {
@@ -53,6 +53,15 @@ impl<'a> Problem<'a> {
                     "https://iana.org/assignments/http-problem-types#quota-exceeded",
                     "Request cannot be satisfied as assigned quota has been exceeded",
                     Some(violated.map(|(_, (gate, policy))| policy.name(gate)).collect()),
+                )
+            }
+            Reason::Closed(decision) => {
+                let gates = decision.decisions().iter().zip(&rejection.policies);
+                let closed = gates.filter(|(gate, _)| Rejection::is_closed(gate));
+                (
+                    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+                    "Request cannot be satisfied due to temporary server capacity constraints",
+                    Some(closed.map(|(gate, policy)| policy.name(gate)).collect()),
                 )
             }
             _ => ("about:blank", status.canonical_reason().unwrap_or_default(), None),

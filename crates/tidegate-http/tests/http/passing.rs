@@ -193,15 +193,6 @@ async fn without_redis_requests_fail_with_503_or_pass_as_configured() {
 }
 
 #[tokio::test]
-async fn invalid_gate_rejects_every_request() {
-    let limiter = Limiter::in_memory();
-    let layer = RateLimitLayer::new(three_a_minute(&limiter, "no such name!"), by_key());
-    let tested = Tested::new(layer.on_error(OnError::Admit));
-    assert_eq!(tested.get("a").await.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(tested.calls(), 0);
-}
-
-#[tokio::test]
 #[should_panic(expected = "must belong to one limiter")]
 async fn gates_of_two_limiters_in_one_layer_panic() {
     let gate = || three_a_minute(&Limiter::in_memory(), "api");
@@ -309,7 +300,7 @@ async fn colocated_rules_work_in_a_cluster() {
     for key in ["a", "b", "c", "d"] {
         apart_statuses.push(apart.get(key).await.status.as_u16());
     }
-    assert!(apart_statuses.contains(&503), "their keys are on several nodes: {apart_statuses:?}");
+    assert!(apart_statuses.contains(&500), "their keys are on several nodes: {apart_statuses:?}");
     let admitted = apart_statuses.iter().filter(|status| **status == 200).count();
     for at in admitted..4 {
         let status = together.get("e").await.status.as_u16();

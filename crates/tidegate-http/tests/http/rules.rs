@@ -18,7 +18,7 @@ rate_limits:
   - actions: [{ request_headers: { header_name: x-user, descriptor_key: user } }]
 ";
 
-fn rules(descriptors: &str) -> Rules {
+pub(super) fn rules(descriptors: &str) -> Rules {
     Rules::parse("api.yaml", &format!("{BY_HEADERS}{descriptors}")).unwrap()
 }
 
@@ -27,7 +27,7 @@ fn layer(limiter: &Limiter, descriptors: &str) -> RateLimitLayer {
     RateLimitLayer::with_rules(rules(descriptors).bind(limiter), "api").unwrap()
 }
 
-fn request(headers: &[(&str, &str)]) -> Request<String> {
+pub(super) fn request(headers: &[(&str, &str)]) -> Request<String> {
     let request =
         headers.iter().fold(Request::builder(), |request, (name, value)| request.header(*name, *value));
     request.body(String::new()).unwrap()

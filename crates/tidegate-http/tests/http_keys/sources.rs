@@ -29,7 +29,7 @@ fn header_is_a_key_if_present_and_not_empty() {
 }
 
 #[test]
-#[should_panic(expected = "not a valid header name")]
+#[should_panic(expected = "not a valid header name: \"X Api Key\"")]
 fn invalid_header_name_panics() {
     let _ = Key::header("X Api Key");
 }

@@ -130,7 +130,8 @@ impl<'r> Plan<'r> {
                     RuleResult::Decided(decision)
                 }
                 Limit::Quota(_) => {
-                    let (checks, result) = match rule.is_shadow() {
+                    // A gate that is switched closed denies, also if its rule is in shadow mode.
+                    let (checks, result) = match rule.is_shadow() && switch != Some(Switch::Closed) {
                         true => (&mut plan.shadow_checks, RuleResult::Unanswered),
                         false => (&mut plan.checks, RuleResult::NotChecked),
                     };

@@ -345,7 +345,7 @@ async fn custom_response_can_name_the_rule() {
 async fn client_without_an_address_is_handled_as_a_missing_key() {
     let text = "domain: api\nrate_limits: [{ actions: [{ remote_address: {} }] }]\ndescriptors: [{ key: remote_address, rate_limit: { unit: hour, requests_per_unit: 1 } }]";
     for (missing_key, statuses) in
-        [(MissingKey::Reject, [400, 400]), (MissingKey::Share, [200, 429]), (MissingKey::Skip, [200, 200])]
+        [(MissingKey::Reject, [500, 500]), (MissingKey::Share, [200, 429]), (MissingKey::Skip, [200, 200])]
     {
         let rules = Rules::parse("api.yaml", text).unwrap().bind(&Limiter::in_memory());
         let tested = Tested::new(RateLimitLayer::with_rules(rules, "api").unwrap().missing_key(missing_key));
