@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tidegate::{Limiter, Observer, Quota, Source, Switch, Warning};
+use tidegate_testkit::Server;
 
 use crate::support::fixture::{HOUR, builder, namespace, soon};
 
@@ -20,17 +21,16 @@ impl Observer for Warned {
     }
 }
 
-fn limiter(namespace: &str) -> (Limiter, Warned) {
+fn limiter(server: &Server, namespace: &str) -> (Limiter, Warned) {
     let warned = Warned::default();
-    let server = tidegate_testkit::shared();
     let builder = builder(server.url()).namespace(namespace).observer(warned.clone());
     (builder.build().unwrap(), warned)
 }
 
 /// Runs a script that writes to the hash, as another program could.
-fn write(namespace: &str, script: &str) {
+fn write(server: &Server, namespace: &str, script: &str) {
     let key = format!("{namespace}:1:overrides");
-    tidegate_testkit::shared().cli(&["EVAL", script, "1", &key]).unwrap();
+    server.cli(&["EVAL", script, "1", &key]).unwrap();
 }
 
 async fn is_warned(warned: &Warned, message: &str) {
@@ -41,11 +41,11 @@ async fn is_warned(warned: &Warned, message: &str) {
 
 #[tokio::test]
 async fn more_overrides_than_the_maximum_are_left_out_with_a_warning() {
-    let namespace = namespace();
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
     let fill = "for i = 1, 10000 do redis.call('HSET', KEYS[1], 'override api:k' .. i, 'fixed_window 3 1000000 0 0') end \
                 redis.call('HSET', KEYS[1], 'changed', '5')";
-    write(&namespace, fill);
-    let (limiter, warned) = limiter(&namespace);
+    write(&server, &namespace, fill);
+    let (limiter, warned) = limiter(&server, &namespace);
     assert_eq!(limiter.control().overrides().await.unwrap().len(), 4_096);
     assert!(limiter.gate("api", QUOTA).check("other").await.unwrap().is_allowed());
     is_warned(&warned, &format!("5904 overrides in {namespace}:1:overrides are not followed")).await;
@@ -53,11 +53,11 @@ async fn more_overrides_than_the_maximum_are_left_out_with_a_warning() {
 
 #[tokio::test]
 async fn huge_override_is_left_out_with_a_warning_and_the_others_are_followed() {
-    let namespace = namespace();
+    let (server, namespace) = (tidegate_testkit::shared(), namespace());
     let fill = "redis.call('HSET', KEYS[1], 'override api:k', string.rep('x', 1000000), \
                 string.rep('y', 1000000), 'z', 'switch api', 'closed', 'changed', string.rep('9', 1000000))";
-    write(&namespace, fill);
-    let (limiter, warned) = limiter(&namespace);
+    write(&server, &namespace, fill);
+    let (limiter, warned) = limiter(&server, &namespace);
     let gate = limiter.gate("api", QUOTA);
     soon("the switch is followed", async || gate.check("x").await.unwrap().source() == Source::Switch).await;
     is_warned(&warned, "2 overrides in ").await;

@@ -227,10 +227,9 @@ fn parse_duration(text: &str) -> Option<Duration> {
     (millis > 0).then(|| Duration::from_millis(millis))
 }
 
-/// Returns the first line of a value, shortened.
+/// Returns the start of a value.
 fn quoted(text: &str) -> String {
-    let line: String = text.chars().take(MAX_QUOTED_CHARS + 1).take_while(|letter| *letter != '\n').collect();
-    cut(line, MAX_QUOTED_CHARS)
+    cut(text.chars().take(MAX_QUOTED_CHARS + 1).collect(), MAX_QUOTED_CHARS)
 }
 
 fn kind_of(node: &YamlNode) -> String {

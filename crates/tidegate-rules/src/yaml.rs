@@ -14,6 +14,8 @@ use super::source::SourceFile;
 const MIN_BYTES_PER_NODE: usize = 5;
 /// The minimum number of bytes of a file per node that an alias repeats.
 const MIN_BYTES_PER_REPEATED_NODE: usize = 8;
+/// The minimum number of bytes of a file per node below an anchor, of which the parser keeps a copy.
+const MIN_BYTES_PER_ANCHORED_NODE: usize = 64;
 /// The nodes that any file may have. A small file with aliases is no danger.
 const SPARE_NODES: usize = 10_000;
 
@@ -47,6 +49,7 @@ impl<'s> YamlNode<'s> {
         let bytes = source.text.len();
         let max_nodes = bytes / MIN_BYTES_PER_NODE + SPARE_NODES;
         let max_repeated_nodes = bytes / MIN_BYTES_PER_REPEATED_NODE + SPARE_NODES;
+        let max_anchored_nodes = bytes / MIN_BYTES_PER_ANCHORED_NODE + SPARE_NODES;
         let options = serde_saphyr::options! {
             // The reader reports the duplicate and needs the position of the first one.
             duplicate_keys: DuplicateKeyPolicy::PassThrough,
@@ -59,8 +62,8 @@ impl<'s> YamlNode<'s> {
                 max_nodes: max_nodes,
                 max_documents: 100_000,
                 max_aliases: max_repeated_nodes,
-                max_anchors: max_repeated_nodes,
-                max_recorded_anchor_events: max_repeated_nodes,
+                max_anchors: max_anchored_nodes,
+                max_recorded_anchor_events: max_anchored_nodes,
                 // Each alias would copy a text that is not in the file as it is, such as one with escapes.
                 max_recorded_anchor_bytes: 0,
                 enforce_alias_anchor_ratio: false,
@@ -105,13 +108,15 @@ fn invalid(error: &Error, source: &SourceFile) -> ConfigError {
         let in_line: usize = line_text.take(column.saturating_sub(1) as usize).map(char::len_utf8).sum();
         SourceSpan { line, column, length: 1, offset: (before + in_line) as u32 }
     });
-    let is_over_budget = matches!(error.without_snippet(), Error::Budget { .. });
-    let message = if is_over_budget {
-        "this YAML would take too much memory: it has too many values for its size, or too many aliases"
-            .to_owned()
-    } else {
-        let text = error.without_snippet().to_string();
-        format!("invalid YAML: {}", text.split(" at line ").next().unwrap_or_default())
+    let text = error.without_snippet().to_string();
+    let text = text.split(" at line ").next().unwrap_or_default();
+    // The error of an alias wraps the one of the budget, and only its text tells.
+    let message = match text.contains("budget breached") || text.contains("limit exceeded") {
+        true => {
+            "this YAML would take too much memory: it has too many values for its size, or too many aliases"
+                .to_owned()
+        }
+        false => format!("invalid YAML: {text}"),
     };
     source.error(span.unwrap_or_default(), message)
 }
