@@ -20,6 +20,7 @@
 //! | `docs/operate/redis-user.md` | the permissions that the Redis user needs |
 //! | `docs/operate/metrics.md` | metrics and tracing |
 //! | `docs/operate/memory.md` | the bytes of each key |
+//! | `docs/operate/troubleshooting.md` | the warnings, with cause and fix |
 //! | `docs/reference/faults.md` | the outcome of a check in each fault |
 //! | `docs/reference/chaos.md` | a fleet under load during faults |
 //! | `docs/reference/spoofing.md` | header tricks, and the key that each yields |
@@ -61,6 +62,7 @@ pub mod inspecting {}
 
 /// [faults.md]: crate::guide#other-pages
 /// [chaos.md]: crate::guide#other-pages
+/// [troubleshooting.md]: crate::guide#other-pages
 #[cfg_attr(feature = "cluster", doc = "[cluster.md]: crate::guide::cluster")]
 #[doc = include_str!("../docs/guide/failures.md")]
 pub mod failures {}

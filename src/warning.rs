@@ -1,19 +1,16 @@
 //! Warnings: mistakes in the setup of a process that no single decision shows.
 
 use std::fmt;
-use std::io::{self, Write};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::clock::Clock;
-use crate::observer::Observer;
-use crate::trace;
+/// The event after warnings about Redis.
+pub(crate) const RECOVERED: &str = "Redis decides checks again: limits are shared";
 
 /// The minimum time between two reports of one warning.
 const PAUSE_US: u64 = 1_000_000;
 
 /// A mistake in the setup of this process, which decisions alone do not show: requests without the address of
-/// their peer, for example. Reported to [`Observer::warned`].
+/// their peer, for example. Reported to [`Observer::warned`](crate::Observer::warned).
 ///
 /// Displays as its message with its code: `no request has a peer address: … [peer-address-missing]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -72,8 +69,8 @@ impl RepeatedWarning {
         Self { code, next_us: AtomicU64::new(0), unreported: AtomicU64::new(0) }
     }
 
-    /// Counts an occurrence. Returns the number to report, if a report is due.
-    fn occur(&self, now_us: u64) -> Option<u64> {
+    /// Counts an occurrence. Returns the warning if a report is due.
+    pub(crate) fn occur(&self, now_us: u64, message: impl FnOnce() -> String) -> Option<Warning> {
         let next_us = self.next_us.load(Ordering::Relaxed);
         self.unreported.fetch_add(1, Ordering::Relaxed);
         let is_due = now_us >= next_us
@@ -81,37 +78,11 @@ impl RepeatedWarning {
                 .next_us
                 .compare_exchange(next_us, now_us + PAUSE_US, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
-        is_due.then(|| self.unreported.swap(0, Ordering::Relaxed))
-    }
-}
-
-/// The destination of a limiter's warnings: its observer, or standard error.
-#[derive(Clone)]
-pub(crate) struct Warnings {
-    observer: Option<Arc<dyn Observer>>,
-    /// Whether to write to standard error if no `tracing` subscriber is set.
-    to_stderr: bool,
-    clock: Clock,
-}
-
-impl Warnings {
-    pub(crate) const fn new(observer: Option<Arc<dyn Observer>>, to_stderr: bool, clock: Clock) -> Self {
-        Self { observer, to_stderr, clock }
-    }
-
-    /// Counts an occurrence, and reports it unless the previous report is less than a second old.
-    pub(crate) fn warn(&self, warning: &RepeatedWarning, message: impl FnOnce() -> String) {
-        let Some(occurrences) = warning.occur(self.clock.local_us()) else {
-            return;
-        };
-        let warning = Warning { code: warning.code, message: message(), occurrences };
-        if let Some(observer) = &self.observer {
-            observer.warned(&warning);
-        }
-        if self.to_stderr && !trace::has_subscriber() {
-            // A closed standard error must not fail a check.
-            let _ = writeln!(io::stderr(), "tidegate: {warning}");
-        }
+        is_due.then(|| Warning {
+            code: self.code,
+            message: message(),
+            occurrences: self.unreported.swap(0, Ordering::Relaxed),
+        })
     }
 }
 
@@ -122,10 +93,11 @@ mod tests {
     #[test]
     fn first_occurrence_is_reported_at_once_and_later_ones_once_a_second() {
         let warning = RepeatedWarning::new("code");
-        assert_eq!(warning.occur(5), Some(1));
-        assert_eq!(warning.occur(6), None);
-        assert_eq!(warning.occur(PAUSE_US + 4), None);
-        assert_eq!(warning.occur(PAUSE_US + 5), Some(3));
-        assert_eq!(warning.occur(PAUSE_US + 6), None);
+        let reported =
+            |now_us| warning.occur(now_us, || "message".to_owned()).map(|warning| warning.to_string());
+        assert_eq!(reported(5).unwrap(), "message [code]");
+        assert_eq!((reported(6), reported(PAUSE_US + 4)), (None, None));
+        assert_eq!(reported(PAUSE_US + 5).unwrap(), "message [code] (3 times since the last report)");
+        assert_eq!(reported(PAUSE_US + 6), None);
     }
 }

@@ -19,7 +19,7 @@ use crate::observer::Observer;
 use crate::overrides::{self, Overrides};
 use crate::quota::{Quota, Rate};
 use crate::store::{GateInfo, Group, Item, Store, Target};
-use crate::warning::Warnings;
+use crate::warning_sink::WarningSink;
 
 pub(crate) struct Pipeline {
     pub(super) overrides: Overrides,
@@ -31,7 +31,7 @@ pub(crate) struct Pipeline {
     pub(super) store: Arc<Store>,
     pub(super) fallback: Option<Fallback>,
     pub(super) observer: Option<Arc<dyn Observer>>,
-    pub(crate) warnings: Warnings,
+    pub(crate) warnings: WarningSink,
     pub(super) background: Arc<Background>,
     pub(super) keyspace: Keyspace,
     keyed_hasher: KeyedHasher,
@@ -51,7 +51,7 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     pub(crate) on_failure: OnFailure,
     pub(crate) observer: Option<Arc<dyn Observer>>,
-    pub(crate) warnings: Warnings,
+    pub(crate) warnings: WarningSink,
     pub(crate) clock: Clock,
     pub(crate) max_keys: usize,
     /// `None`: the processes are counted.
@@ -80,6 +80,8 @@ impl Pipeline {
                 probes,
                 deadline,
                 observer: observer.clone(),
+                warnings: warnings.clone(),
+                policy: on_failure.in_words(),
                 background: background.clone(),
                 is_enabled: settings.breaker,
             }))

@@ -59,7 +59,7 @@ impl Admission {
         };
         let checks = group.map_or(Vec::new(), |group| group.checks);
         let limiter = checks.first().map(Check::limiter);
-        let decisions = decision.iter().flat_map(AllDecision::decisions).cloned();
+        let decisions = decision.iter().flat_map(AllDecision::each_alone).cloned();
         let taken = checks.into_iter().zip(decisions).zip(charges);
         let shadow_taken = shadow_checks
             .into_iter()

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use http::header::HeaderName;
 use http::request::Parts;
 use tidegate::AsKey;
+use tidegate::redact::RedactedKey;
 
 pub use self::client_ip::ClientIp;
 use self::header_name::header_name;
@@ -195,7 +196,7 @@ impl fmt::Debug for Key {
             KeySource::Path => f.write_str("path"),
             #[cfg(feature = "axum")]
             KeySource::PathTemplate => f.write_str("path_template"),
-            KeySource::Constant(key) => write!(f, "constant(\"{}\")", key.escape_ascii()),
+            KeySource::Constant(key) => write!(f, "constant({})", RedactedKey::new(key)),
             KeySource::Closure(_) => f.write_str("from_fn(…)"),
             KeySource::All(keys) => f.debug_tuple("all").field(keys).finish(),
         }

@@ -1,9 +1,11 @@
 //! The decision of rules on a request.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::Decision;
+use tidegate::redact::RedactedKey;
 
 use super::rule::Rule;
 
@@ -16,8 +18,8 @@ pub struct RulesDecision {
     binding: Option<usize>,
 }
 
-/// The result for one descriptor.
-#[derive(Clone, Debug)]
+/// The result for one descriptor. `Debug` redacts a [`metric`](Self::metric) with values of the request.
+#[derive(Clone)]
 pub struct RuleOutcome {
     pub(super) rule: Option<Arc<Rule>>,
     pub(super) result: RuleResult,
@@ -131,5 +133,16 @@ impl RuleOutcome {
     #[must_use]
     pub fn metric(&self) -> Option<&str> {
         self.metric.as_deref().or_else(|| self.rule().map(Rule::path))
+    }
+}
+
+impl fmt::Debug for RuleOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let metric = self.metric.as_ref().map(|metric| RedactedKey::new(metric.as_bytes()));
+        f.debug_struct("RuleOutcome")
+            .field("rule", &self.rule.as_ref().map(|rule| rule.path()))
+            .field("result", &self.result)
+            .field("metric", &metric)
+            .finish()
     }
 }

@@ -45,7 +45,7 @@ impl<'a> Problem<'a> {
         let status = rejection.status();
         let (kind, title, violated_policies) = match rejection.reason() {
             Reason::Denied(decision) => {
-                let decisions = decision.decisions().iter().zip(&rejection.policies).enumerate();
+                let decisions = decision.each_alone().iter().zip(&rejection.policies).enumerate();
                 let is_violated =
                     |at: usize, gate: &Decision| at == decision.binding_index() || !gate.is_allowed();
                 let violated = decisions.filter(|(at, (gate, _))| is_violated(*at, gate));
