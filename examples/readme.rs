@@ -5,7 +5,8 @@
 //!     cargo run --all-features --example readme -- --check
 //!
 //! A block between `<!-- output: NAME -->` and `<!-- end -->` is the output of the example with this name. A
-//! block that begins with `<!-- source: NAME -->` is the example's source, without its leading comment. With
+//! block that begins with `<!-- source: NAME -->` is the example's source, without its leading comment and up to
+//! the first other comment at the start of a line. With
 //! `--check`, the program writes nothing, and a block that differs is an error. In a block marked
 //! `<!-- output: NAME, within 20 % -->`, numbers may differ by that much, since bytes depend on Redis's
 //! version and allocator.
@@ -110,7 +111,9 @@ fn source_of(example: &str) -> Result<String, Failure> {
     let mut paths = EXAMPLES.iter().map(|folder| format!("{ROOT}/{folder}/{example}.rs"));
     let path = paths.find(|path| Path::new(path).exists()).ok_or_else(|| format!("no example {example}"))?;
     let source = fs::read_to_string(path)?;
-    let code = source.lines().skip_while(|line| line.starts_with("//!")).collect::<Vec<_>>().join("\n");
+    let code = source.lines().skip_while(|line| line.starts_with("//!"));
+    let code = code.take_while(|line| !line.starts_with("// ")).collect::<Vec<_>>().join("\n");
+    let code = code.trim_end();
     // `ignore`, since the source is already compiled as an example, and a doctest would need its features.
     Ok(format!("```rust,ignore\n{code}\n```\n"))
 }

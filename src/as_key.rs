@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use crate::error::Redacted;
+use crate::redact::RedactedKey;
 
 /// A value that can be a key: the user, address or tenant that a limit counts for.
 ///
@@ -141,7 +141,7 @@ impl<'a> From<KeyBytes<'a>> for Cow<'a, [u8]> {
 /// Shows the key's length and at most its first two bytes: keys can be personal data.
 impl fmt::Debug for KeyBytes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Redacted(self))
+        RedactedKey::new(self).fmt(f)
     }
 }
 

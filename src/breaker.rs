@@ -5,12 +5,14 @@
 //! the others; a single Redis has one circuit. Error replies (OOM, NOPERM, a corrupt key) do not open a
 //! circuit: they arrive at once and cost a round trip each, as other replies do.
 
+mod availability;
 mod circuit;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use self::availability::Availability;
 use self::circuit::{Circuit, Circuits};
 use crate::background::{Background, Job, JobSlot};
 use crate::connection::Deadline;
@@ -18,6 +20,7 @@ use crate::error::Error;
 use crate::key::HashTag;
 use crate::observer::Observer;
 use crate::store::{Group, Store};
+use crate::warning_sink::WarningSink;
 
 /// The pause between two probes, at first and at most. Up to 50 % jitter desynchronizes a fleet's probes.
 const MIN_PAUSE: Duration = Duration::from_millis(50);
@@ -31,6 +34,7 @@ struct BreakerInner {
     observer: Option<Arc<dyn Observer>>,
     background: Arc<Background>,
     circuits: Circuits,
+    availability: Availability,
     /// By circuit.
     probes: Box<[Probe]>,
     is_enabled: bool,
@@ -50,6 +54,9 @@ pub(crate) struct Settings {
     pub(crate) probes: Vec<Group>,
     pub(crate) deadline: Duration,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) warnings: WarningSink,
+    /// The decisions of the failure policy, for the warnings: "each process …".
+    pub(crate) policy: &'static str,
     pub(crate) background: Arc<Background>,
     /// If false, no circuit ever opens.
     pub(crate) is_enabled: bool,
@@ -57,8 +64,10 @@ pub(crate) struct Settings {
 
 impl Breaker {
     pub(crate) fn new(settings: Settings) -> Self {
-        let Settings { store, probes, deadline, observer, background, is_enabled } = settings;
+        let Settings { store, probes, deadline, observer, warnings, policy, background, is_enabled } =
+            settings;
         let circuits = Circuits::new(probes.len());
+        let availability = Availability::new(store.clone(), warnings, policy, probes.len());
         let probes = probes.into_iter().map(|group| Probe { group, probing: JobSlot::default() }).collect();
         Self(Arc::new(BreakerInner {
             store,
@@ -66,6 +75,7 @@ impl Breaker {
             observer,
             background,
             circuits,
+            availability,
             probes,
             is_enabled,
             is_shut_down: AtomicBool::new(false),
@@ -89,18 +99,38 @@ impl Breaker {
         self.0.circuit(hash_tag).is_open()
     }
 
-    /// Counts the result of a check. A timeout before the limiter's own deadline does not count as a failure
-    /// of Redis.
+    /// Counts the result of a check, and reports whether Redis decides at all. A timeout before the limiter's
+    /// own deadline does not count as a failure of Redis.
     #[inline]
     pub(crate) fn record<T>(&self, hash_tag: HashTag, result: &Result<T, Error>, deadline: Duration) {
         match result {
-            Err(error) if error.is_unanswered() => {
-                let is_short = error.is_timeout() && deadline < self.0.deadline;
-                if self.0.is_enabled && !is_short {
-                    self.count_failure(hash_tag);
-                }
+            Ok(_) => {
+                self.0.circuit(hash_tag).count_answer();
+                self.0.availability.count_answer(hash_tag);
             }
-            _ => self.0.circuit(hash_tag).count_answer(),
+            Err(error) => self.record_error(hash_tag, error, deadline),
+        }
+    }
+
+    #[cold]
+    fn record_error(&self, hash_tag: HashTag, error: &Error, deadline: Duration) {
+        let availability = &self.0.availability;
+        if error.is_rejected() {
+            availability.count_rejection(hash_tag, error);
+        } else if error.is_corrupt_state() {
+            availability.count_answer(hash_tag);
+        }
+        if !error.is_unanswered() {
+            return self.0.circuit(hash_tag).count_answer();
+        }
+        if error.is_timeout() && deadline < self.0.deadline {
+            return;
+        }
+        if !error.is_rejected() {
+            availability.count_silence(hash_tag, error);
+        }
+        if self.0.is_enabled {
+            self.count_failure(hash_tag);
         }
     }
 

@@ -1,8 +1,8 @@
 //! Opening a limiter, with its settings.
 
 mod connecting;
+mod connection;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use self::connecting::Connecting;
 use crate::background::Background;
 use crate::batch::{Batch, Together};
 use crate::clock::{Clock, ManualClock};
-use crate::connection::{Connection, Login};
+use crate::connection::Connection;
 use crate::deny_cache::DenyCache;
 use crate::error::Error;
 use crate::fallback::OnFailure;
@@ -18,6 +18,8 @@ use crate::key::{KeyMode, Keyspace};
 use crate::limiter::Limiter;
 use crate::observer::Observer;
 use crate::pipeline::{Pipeline, Settings};
+use crate::quota::MAX_INSTANCES;
+use crate::request::check_deadline;
 use crate::store::{Store, Stub};
 use crate::trace;
 use crate::warning_sink::WarningSink;
@@ -180,7 +182,8 @@ impl Builder {
         self
     }
 
-    /// Sets the longest time that a decision may take, including all waiting.
+    /// Sets the longest time that a decision may take, including all waiting. Above zero: with a deadline of
+    /// zero, Redis could decide no check.
     ///
     /// Default: 100 ms.
     pub fn deadline(mut self, deadline: Duration) -> Self {
@@ -209,8 +212,8 @@ impl Builder {
         self
     }
 
-    /// Sets how many processes share the quotas. Each process computes its share from this number while Redis
-    /// does not answer: [`OnFailure::Local`].
+    /// Sets how many processes share the quotas, 1 to 65,535. Each process computes its share from this number
+    /// while Redis does not answer: [`OnFailure::Local`].
     ///
     /// Default: the processes count themselves, in a key of the namespace, every 5 s. A process that starts
     /// while Redis is unavailable counts only itself, and so takes the whole quota as its share.
@@ -295,98 +298,36 @@ impl Builder {
     }
 }
 
-/// # Connection
+/// # Presets
 impl Builder {
-    /// Uses the Redis at this URL: `redis://[user:password@]host[:port][/database]` or `unix:///path`; with
-    /// the feature `tls` also `rediss://…`.
-    pub fn url(mut self, url: &str) -> Self {
-        self.backend = Backend::Url(url.to_owned());
-        self
-    }
-
-    /// Sets user and password as plain text; in a URL they would have to be percent-encoded. The user of a
-    /// Redis without users is `default`.
+    /// Makes Redis decide each check by itself: a check gets the reply of Redis, or an error. Sets
     ///
-    /// Default: those in the URL.
-    pub fn credentials(mut self, user: &str, password: &str) -> Self {
-        self.connecting.login = Login::Fixed((user.to_owned(), password.to_owned()));
-        self
-    }
-
-    /// Sets a function that returns user and password for each new connection, for passwords that change.
-    /// Replaces [`credentials`](Self::credentials). Redis keeps a connection open after its password has
-    /// changed. The next connection needs the new one.
+    /// | setting | without it |
+    /// | --- | --- |
+    /// | [`on_failure`](Self::on_failure)`(OnFailure::Error)` | this process decides while Redis does not answer |
+    /// | [`deny_cache`](Self::deny_cache)`(Duration::ZERO)` | this process repeats denials for up to 500 ms |
+    /// | [`breaker`](Self::breaker)`(false)` | checks get an error without a call after several unanswered ones |
+    /// | [`follow_overrides`](Self::follow_overrides)`(false)` | an operator's switch decides without a call |
+    /// | [`instances`](Self::instances)`(1)` | heartbeats write the number of processes, which only a fallback needs |
+    ///
+    /// Later calls of these methods replace a setting. Gates keep what they set themselves:
+    /// [`Gate::on_failure`](crate::Gate::on_failure), [`Gate::leased`](crate::Gate::leased) and
+    /// [`Gate::shadow`](crate::Gate::shadow). [Batching](Self::batching) stays on, since Redis decides every
+    /// check of a batch.
+    ///
+    /// While Redis does not answer, each check waits for its deadline.
     ///
     /// ```
     /// # fn main() -> Result<(), tidegate::Error> {
-    /// let limiter = tidegate::Limiter::builder()
-    ///     .url("redis://127.0.0.1:6379")
-    ///     .credentials_provider(|| async {
-    ///         let password = tokio::fs::read_to_string("/run/secrets/redis").await?;
-    ///         Ok::<_, std::io::Error>(("limits".to_owned(), password.trim().to_owned()))
-    ///     })
-    ///     .build()?;
+    /// let limiter = tidegate::Limiter::builder().url("redis://127.0.0.1:6379").strict().build()?;
     /// # Ok(()) }
     /// ```
-    ///
-    /// The error of a check that needs a connection contains the provider's error, so it must not hold a
-    /// secret. The provider is called for each attempt to connect, at most once a second in the long run.
-    pub fn credentials_provider<F, E>(mut self, provider: impl Fn() -> F + Send + Sync + 'static) -> Self
-    where
-        F: Future<Output = Result<(String, String), E>> + Send + 'static,
-        E: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        self.connecting.login = Login::provided(provider);
-        self
-    }
-
-    /// Uses the primary that these sentinels know as `name`. Each new connection queries them, so it follows
-    /// a failover. The limiter leaves a demoted primary when it rejects a write, or when the sentinels
-    /// disconnect its clients. Sentinels take about 8 s to demote a primary that is still running (set
-    /// `min-replicas-to-write` for those).
-    ///
-    /// User and password in the URLs (`redis://user:password@host:26379`) are for the sentinels; those for
-    /// Redis are [`credentials`](Self::credentials). A database in the first URL applies to Redis. If the
-    /// first URL is `rediss://`, Redis is reached over TLS too. An ACL should permit `ROLE`.
-    pub fn sentinel<'a>(mut self, urls: impl IntoIterator<Item = &'a str>, name: &str) -> Self {
-        let urls = urls.into_iter().map(str::to_owned).collect();
-        self.backend = Backend::Sentinels { urls, name: name.to_owned() };
-        self
-    }
-
-    /// Uses the Redis Cluster of these nodes, such as `redis://10.0.0.1:6379`. Any of them leads to the other
-    /// nodes. Give several, so that a process can start while one is down. All have the same user and
-    /// password.
-    ///
-    /// Keys have other names than with a single Redis: a `{tag}` precedes each key and spreads them over 48
-    /// slots, and so over up to 48 primaries. All gates of one key share a slot. The keys of one
-    /// [`check_all`](crate::Limiter::check_all) must share one too ([`Check::colocate_with`](crate::Check::colocate_with)).
-    #[cfg(feature = "cluster")]
-    pub fn cluster<S: AsRef<str>>(mut self, urls: impl IntoIterator<Item = S>) -> Self {
-        self.backend = Backend::Cluster(urls.into_iter().map(|url| url.as_ref().to_owned()).collect());
-        self
-    }
-
-    /// Sets the CA certificates, in PEM, for a `rediss://` server. Replaces the CAs that this system trusts.
-    #[cfg(feature = "tls")]
-    pub fn tls_ca(mut self, pem: &[u8]) -> Self {
-        self.connecting.tls.ca = Some(pem.to_owned());
-        self
-    }
-
-    /// Sets the certificate for a `rediss://` server that requires one: the client's certificate with its
-    /// intermediate certificates, and its key, in PEM.
-    #[cfg(feature = "tls")]
-    pub fn tls_client_certificate(mut self, certificate: &[u8], key: &[u8]) -> Self {
-        self.connecting.tls.client = Some((certificate.to_owned(), key.to_owned()));
-        self
-    }
-
-    /// Uses the Redis of this pool: see [`Limiter::from_pool`](crate::Limiter::from_pool). The pool has its
-    /// own credentials.
-    pub fn pool(mut self, pool: deadpool_redis::Pool) -> Self {
-        self.backend = Backend::Pool(pool);
-        self
+    pub fn strict(self) -> Self {
+        self.on_failure(OnFailure::Error)
+            .deny_cache(Duration::ZERO)
+            .breaker(false)
+            .follow_overrides(false)
+            .instances(1)
     }
 }
 
@@ -395,8 +336,13 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] if no store was chosen, or if the URL, namespace or secret is invalid.
+    /// [`Error::is_config`] if no store was chosen, or if the URL, namespace, secret, deadline or number of
+    /// instances is invalid. The error shows no password of a URL.
     pub fn build(self) -> Result<Limiter, Error> {
+        check_deadline(self.deadline)?;
+        if self.instances.is_some_and(|instances| !(1..=MAX_INSTANCES).contains(&instances)) {
+            return Err(Error::config(format!("`instances` must be 1 to {MAX_INSTANCES} processes")));
+        }
         let to_stderr = self.stderr_warnings && self.observer.is_none();
         let observer = trace::with_events(self.observer);
         let warnings = WarningSink::new(observer.clone(), to_stderr, self.clock.clone());

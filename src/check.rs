@@ -1,5 +1,7 @@
 //! One check with its options, decided alone or together with others.
 
+mod until_allowed;
+
 use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,10 +11,38 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::pipeline::Pipeline;
 use crate::quota::Quota;
-use crate::request::Request;
+use crate::redact::RedactedKey;
+use crate::request::{Request, check_deadline};
 
-/// One check of a gate: a key, a cost, and options. Made by [`Gate::key`](crate::Gate::key); decided alone by
-/// [`check`](Check::check), or together with others by [`Limiter::check_all`](crate::Limiter::check_all).
+/// One check of a gate: a key, a cost, and options. Made by [`Gate::key`](crate::Gate::key).
+///
+/// | call | does |
+/// | --- | --- |
+/// | [`check`](Check::check) | decides it |
+/// | [`peek`](Check::peek) | returns the decision that it would get |
+/// | [`reserve`](Check::reserve) | takes units whose final number is known later |
+/// | [`until_allowed`](Check::until_allowed) | waits until it is admitted |
+/// | [`Limiter::check_all`](crate::Limiter::check_all) | decides several, all or none |
+/// | [`Limiter::check_each`](crate::Limiter::check_each) | decides several, independently of each other |
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+/// use std::time::Duration;
+/// use tidegate::{Limiter, Quota, Rate};
+///
+/// let api = Limiter::in_memory().gate("api", Quota::token_bucket(10, Rate::per_second(10)));
+/// let export = api.key("user:42").cost(4).deadline(Duration::from_millis(20));
+/// assert_eq!(export.clone().check().await?.remaining(), 6);
+/// export.clone().reserve().await?.cancel().await?;
+/// assert!(export.clone().peek().await?.is_allowed());
+/// assert!(export.until_allowed(Duration::from_secs(1)).await?.is_allowed());
+/// # Ok(()) }
+/// ```
+///
+/// # Cancel safety
+///
+/// The future of each call can be dropped at any point. A check that was already sent may then have been
+/// charged.
 #[must_use = "a check is not made until `check` is called or it is passed to `check_all`"]
 #[derive(Clone)]
 pub struct Check {
@@ -54,7 +84,8 @@ impl Check {
     }
 
     /// Sets the time limit for the decision. Among several checks in one
-    /// [`check_all`](crate::Limiter::check_all) the shortest applies.
+    /// [`check_all`](crate::Limiter::check_all) the shortest applies. With a deadline of zero, the check is an
+    /// error ([`Error::is_config`]).
     ///
     /// Default: the limiter's.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
@@ -110,7 +141,33 @@ impl Check {
     ///
     /// As [`Gate::check`](crate::Gate::check).
     pub async fn check(self) -> Result<Decision, Error> {
+        self.decide().await
+    }
+
+    /// Returns the decision that [`check`](Self::check) would make, without charging. Starts no window and
+    /// writes nothing. With a cost of 0, peeks for one unit.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub async fn peek(self) -> Result<Decision, Error> {
+        if self.request.cost <= 1 {
+            return self.cost(0).check().await;
+        }
+        self.validate()?;
+        let all = self.pipeline.peek_all(vec![self.request.borrowed()]).await?;
+        Ok(all.binding().clone())
+    }
+
+    pub(crate) async fn decide(&self) -> Result<Decision, Error> {
+        self.validate()?;
         self.pipeline.check(&self.request).await
+    }
+
+    /// Returns an error for options with which the check can never be decided.
+    pub(crate) fn validate(&self) -> Result<(), Error> {
+        let checked = self.request.deadline.map_or(Ok(()), check_deadline);
+        checked.map_err(|error| self.request.with_context(error))
     }
 }
 
@@ -118,7 +175,7 @@ impl std::fmt::Debug for Check {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Check")
             .field("gate", &self.request.gate)
-            .field("key", &format_args!("{}", crate::error::Redacted(&self.request.key)))
+            .field("key", &RedactedKey::new(&self.request.key))
             .field("cost", &self.request.cost)
             .finish_non_exhaustive()
     }

@@ -8,6 +8,7 @@
 //! connection by `Node::connected` (from the `ConnectionSlot`), send by `Node::exchange` (through a `Link`),
 //! and retry within the `RetryBudget`: all retries are listed in `retry.rs`.
 
+mod address;
 mod backoff;
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -95,6 +96,15 @@ impl Connection {
             Servers::One(_) => Some(Default::default()),
             #[cfg(feature = "cluster")]
             Servers::Cluster(cluster) => cluster.node_of(_hash_tag),
+        }
+    }
+
+    /// Returns the address of the server or servers, without credentials.
+    pub(crate) fn address(&self) -> String {
+        match &self.0 {
+            Servers::One(node) => node.address(),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(cluster) => cluster.address().to_owned(),
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::gate_name::GateName;
+use crate::redact::RedactedKey;
 
 /// The component that made a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -278,6 +279,7 @@ impl fmt::Display for Decision {
 pub struct AllDecision {
     pub(crate) allowed: bool,
     pub(crate) binding: usize,
+    pub(crate) binding_key: Option<RedactedKey>,
     pub(crate) retry_after: Duration,
     pub(crate) decisions: Vec<Decision>,
 }
@@ -297,6 +299,7 @@ impl AllDecision {
         Self {
             allowed: decisions.iter().all(Decision::is_allowed),
             binding: (0..decisions.len()).reduce(tightest).unwrap_or(0),
+            binding_key: None,
             retry_after: decisions.iter().map(Decision::retry_after).max().unwrap_or_default(),
             decisions,
         }
@@ -308,21 +311,32 @@ impl AllDecision {
         self.allowed
     }
 
-    /// Returns the decision of the binding gate: if denied, the one with the longest wait; if allowed, the
+    /// Returns the decision of the binding check: if denied, the one with the longest wait; if allowed, the
     /// one with the smallest share left. A check of cost 0 binds only if all costs are 0.
+    ///
+    /// [`binding_index`](Self::binding_index) and [`binding_key`](Self::binding_key) tell which check it was, and
+    /// so does the text: `denied by check 0 (gate "posts.user", key "us…" (14 bytes)), retry after 1s`.
     pub fn binding(&self) -> &Decision {
         &self.decisions[self.binding]
     }
 
-    /// Returns the index of [`binding`](Self::binding) among the [`decisions`](Self::decisions).
+    /// Returns the index of the [binding](Self::binding) check among the given checks.
     #[must_use]
     pub const fn binding_index(&self) -> usize {
         self.binding
     }
 
-    /// Returns one decision per check, in the given order. If the whole was denied,
-    /// [`is_allowed`](Decision::is_allowed) of each tells whether that gate alone would have admitted it.
-    pub fn decisions(&self) -> &[Decision] {
+    /// Returns the key of the [binding](Self::binding) check in redacted form. `None` if this was made by
+    /// [`of_each`](Self::of_each).
+    #[must_use]
+    pub const fn binding_key(&self) -> Option<RedactedKey> {
+        self.binding_key
+    }
+
+    /// Returns the decision that each gate made alone, one per check in the given order. If another gate denied,
+    /// a check that its own gate admits was neither admitted nor charged:
+    /// [`is_allowed`](Self::is_allowed) of the whole decides.
+    pub fn each_alone(&self) -> &[Decision] {
         &self.decisions
     }
 
@@ -333,9 +347,9 @@ impl AllDecision {
         self.retry_after
     }
 
-    /// Returns the decisions.
+    /// Returns the decisions of [`each_alone`](Self::each_alone).
     #[must_use]
-    pub fn into_decisions(self) -> Vec<Decision> {
+    pub fn into_each_alone(self) -> Vec<Decision> {
         self.decisions
     }
 
@@ -358,5 +372,27 @@ impl AllDecision {
     #[must_use]
     pub fn delay(&self) -> Duration {
         self.decisions.iter().map(Decision::delay).max().unwrap_or_default()
+    }
+}
+
+/// Displays `allowed, 4 of 5 left at check 0 (gate "posts.user", key "…" (7 bytes))` or
+/// `denied by check 0 (gate "posts.user", key "…" (7 bytes)), retry after 1s`, for example.
+impl fmt::Display for AllDecision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (index, binding) = (self.binding, self.binding());
+        let (limit, left) = (binding.limit, binding.remaining);
+        match self.allowed {
+            true => {
+                write!(f, "allowed, {left} of {limit} left at check {index} (gate \"{}\"", binding.gate())?
+            }
+            false => write!(f, "denied by check {index} (gate \"{}\"", binding.gate())?,
+        }
+        if let Some(key) = self.binding_key {
+            write!(f, ", key {key}")?;
+        }
+        match self.allowed {
+            true => f.write_str(")"),
+            false => write!(f, "), retry after {:?}", self.retry_after),
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::gate_name::GateName;
+use crate::redact::RedactedKey;
 
 /// The event that a caller waits for while the queue is full.
 pub(crate) const QUEUE_ROOM: &str = "room in the queue: more checks arrive than Redis can answer";
@@ -19,12 +20,15 @@ pub(crate) const QUEUE_ROOM: &str = "room in the queue: more checks arrive than 
 #[derive(Clone)]
 pub struct Error(Arc<Inner>);
 
+#[derive(Clone)]
 struct Inner {
     kind: ErrorKind,
     /// The index of the item in its group that failed.
     item: usize,
     /// The gate and key, if one key failed.
     about: Option<About>,
+    /// The address of the Redis, without credentials, if the call was about Redis and not about a key.
+    address: Option<Box<str>>,
 }
 
 #[derive(Clone)]
@@ -89,7 +93,7 @@ impl Error {
     }
 
     /// All values that [`kind`](Self::kind) returns.
-    #[cfg(feature = "metrics")]
+    #[cfg(any(feature = "metrics", test))]
     pub(crate) const KINDS: [&str; 10] = [
         "queue_full",
         "timeout",
@@ -103,8 +107,22 @@ impl Error {
         "runtime_ended",
     ];
 
-    /// Returns the error's label for metrics and texts, such as `timeout`. `queue_full` is the timeout of a
-    /// check that found no room in the queue before its deadline.
+    /// Returns the error's label for metrics and texts. Later versions may add labels.
+    ///
+    /// | label | cause | predicate |
+    /// | --- | --- | --- |
+    /// | `queue_full` | the deadline passed before there was room in the queue | [`is_timeout`](Self::is_timeout) |
+    /// | `timeout` | the deadline passed before Redis answered | [`is_timeout`](Self::is_timeout) |
+    /// | `unavailable` | Redis could not be reached, or sent no usable reply | [`is_unavailable`](Self::is_unavailable) |
+    /// | `breaker_open` | the circuit breaker is open, so the check was not sent | [`is_unavailable`](Self::is_unavailable) |
+    /// | `refused` | Redis rejected the call: no permission, no memory, a replica | [`is_unavailable`](Self::is_unavailable) |
+    /// | `runtime_ended` | the tokio runtime of the call has ended | [`is_unavailable`](Self::is_unavailable) |
+    /// | `corrupt_state` | the key holds data of another writer | [`is_corrupt_state`](Self::is_corrupt_state) |
+    /// | `over_capacity` | the cost is above the limit | [`is_over_capacity`](Self::is_over_capacity) |
+    /// | `config` | a setting or an argument is invalid | [`is_config`](Self::is_config) |
+    /// | `shut_down` | the limiter was shut down | [`is_shut_down`](Self::is_shut_down) |
+    ///
+    /// [`is_unavailable`](Self::is_unavailable) is also true of both timeouts.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.0.kind {
@@ -137,7 +155,7 @@ impl Error {
     /// Returns the error without its gate and key, for texts that must not show any part of a key.
     #[must_use]
     pub fn cause(&self) -> Self {
-        Self::new(self.0.kind.clone(), self.0.item, None)
+        Self(Arc::new(Inner { about: None, ..Inner::clone(&self.0) }))
     }
 }
 
@@ -195,7 +213,7 @@ impl Error {
     pub(crate) fn from_script(text: &str) -> Self {
         let placed = text.split_once(' ').and_then(|(place, why)| Some((place.parse::<usize>().ok()?, why)));
         let (place, why) = placed.unwrap_or((1, text));
-        Self::new(Self::kind_of(why.trim_start_matches('-')), place.saturating_sub(1), None)
+        Self::new(Self::kind_of(why.trim_start_matches('-')), place.saturating_sub(1))
     }
 
     fn kind_of(text: &str) -> ErrorKind {
@@ -209,8 +227,23 @@ impl Error {
     }
 
     pub(crate) fn with_context(self, gate: GateName, key: &[u8]) -> Self {
-        let about = About { gate, key: key.to_vec() };
-        Self::new(self.0.kind.clone(), self.0.item, Some(about))
+        let about = Some(About { gate, key: key.to_vec() });
+        Self(Arc::new(Inner { about, ..Inner::clone(&self.0) }))
+    }
+
+    /// Adds the address of the Redis, which must be without credentials.
+    pub(crate) fn at(self, address: String) -> Self {
+        Self(Arc::new(Inner { address: Some(address.into()), ..Inner::clone(&self.0) }))
+    }
+
+    /// Returns whether Redis rejected the call or the credentials, rather than not answering.
+    pub(crate) fn is_rejected(&self) -> bool {
+        match &self.0.kind {
+            ErrorKind::Refused(_) => true,
+            // The error of an attempt to connect.
+            ErrorKind::Unavailable(text) => server_message::is_of_permissions(text),
+            _ => false,
+        }
     }
 
     /// Returns the index of the item in its group that failed.
@@ -225,18 +258,21 @@ impl Error {
     }
 
     fn of(kind: ErrorKind) -> Self {
-        Self::new(kind, 0, None)
+        Self::new(kind, 0)
     }
 
-    fn new(kind: ErrorKind, item: usize, about: Option<About>) -> Self {
-        Self(Arc::new(Inner { kind, item, about }))
+    fn new(kind: ErrorKind, item: usize) -> Self {
+        Self(Arc::new(Inner { kind, item, about: None, address: None }))
     }
 }
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(About { gate, key }) = &self.0.about {
-            write!(f, "gate \"{gate}\", key {}: ", Redacted(key))?;
+            write!(f, "gate \"{gate}\", key {}: ", RedactedKey::new(key))?;
+        }
+        if let Some(address) = &self.0.address {
+            write!(f, "{address}: ")?;
         }
         match &self.0.kind {
             ErrorKind::Config(text) => f.write_str(text),
@@ -273,13 +309,36 @@ impl fmt::Debug for Error {
 
 impl std::error::Error for Error {}
 
-/// Shows enough of a key to recognize it, but not to use it: its length, and its first two bytes if the rest
-/// is long enough to stay secret.
-pub(crate) struct Redacted<'a>(pub(crate) &'a [u8]);
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-impl fmt::Display for Redacted<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let shown = if self.0.len() >= 8 { &self.0[..2] } else { &[] };
-        write!(f, "\"{}…\" ({} bytes)", shown.escape_ascii(), self.0.len())
+    #[test]
+    fn kinds_are_listed_in_their_documentation() {
+        let source = include_str!("error.rs");
+        let (_, table) = source.split_once("/// | label | cause | predicate |").unwrap();
+        let (table, _) = table.split_once("pub fn kind").unwrap();
+        let label =
+            |line: &str| Some(line.trim_start().strip_prefix("/// | `")?.split_once('`')?.0.to_owned());
+        let mut listed: Vec<String> = table.lines().filter_map(label).collect();
+        let mut kinds = Error::KINDS.to_vec();
+        listed.sort_unstable();
+        kinds.sort_unstable();
+        assert_eq!(listed, kinds);
+    }
+
+    #[test]
+    fn rejected_credentials_are_not_a_server_that_does_not_answer() {
+        for (error, is_rejected) in [
+            (Error::unavailable_since("WRONGPASS invalid user or password"), true),
+            (Error::unavailable_since("NOAUTH Authentication required."), true),
+            (Error::from_script("NOPERM User limits has no permissions to run the 'hset' command"), true),
+            (Error::from_script("OOM command not allowed"), true),
+            (Error::unavailable("Connection refused (os error 111)"), false),
+            (Error::timeout("a connection", Duration::from_millis(100)), false),
+            (Error::breaker_open(), false),
+        ] {
+            assert_eq!(error.is_rejected(), is_rejected, "{error}");
+        }
     }
 }

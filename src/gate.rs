@@ -1,13 +1,12 @@
 //! The gate: a named quota, and the calls that charge it, refund it and read it.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::algorithm::MAX_DEBT;
 use crate::as_key::AsKey;
 use crate::check::Check;
-use crate::decision::{Decision, Source};
+use crate::decision::Decision;
 use crate::error::Error;
 use crate::fallback::OnFailure;
 use crate::lease::{Lease, LeaseStats};
@@ -89,6 +88,8 @@ impl Gate {
     ///
     /// Takes one round trip for up to 128 keys (85 of a sliding counter, 51 of a log), and consecutive round
     /// trips for more. A key that fails does not fail the others.
+    ///
+    /// For costs and other options, pass checks to [`Limiter::check_each`](crate::Limiter::check_each).
     pub async fn check_many<K: AsKey>(
         &self,
         keys: impl IntoIterator<Item = K>,
@@ -122,33 +123,7 @@ impl Gate {
     ///
     /// Dropping the future before the turn has come gives the place in the queue back.
     pub async fn until_allowed(&self, key: impl AsKey, max_wait: Duration) -> Result<Decision, Error> {
-        let key = &key.as_key();
-        let waited = self.pipeline.stopwatch();
-        loop {
-            let left = max_wait.saturating_sub(waited.elapsed());
-            let gate = self.effective(key);
-            let request = Request { max_delay: Some(left), ..Request::new(&gate, key, 1) };
-            let decision = self.pipeline.check(&request).await?;
-            if decision.is_allowed() {
-                if decision.delay() > Duration::ZERO {
-                    let slot = QueueSlot::new(&self.pipeline, Request::new(&gate, key, 1), &decision);
-                    self.pipeline.sleep(decision.delay()).await;
-                    slot.reached();
-                }
-                return Ok(decision);
-            }
-            let until_retry = decision.retry_after();
-            // At a leaky bucket, the caller waits for a place in the queue and then for its turn: together at
-            // most the time in which the queue drains.
-            let until_allowed = match gate.info()?.quota.has_queue() {
-                true => until_retry.max(decision.reset_after()),
-                false => until_retry,
-            };
-            if until_allowed > left || left.is_zero() {
-                return Ok(decision);
-            }
-            self.pipeline.sleep(until_retry).await;
-        }
+        self.key(key).until_allowed(max_wait).await
     }
 
     /// Takes `cost` units whose final number is known later: [`commit`](Reservation::commit) charges the
@@ -158,19 +133,16 @@ impl Gate {
     ///
     /// As [`check_cost`](Self::check_cost).
     pub async fn reserve(&self, key: impl AsKey, cost: u64) -> Result<Reservation, Error> {
-        let check = self.key(key).cost(cost).effective();
-        let decision = check.clone().check().await?;
-        Ok(Reservation::new(check, decision))
+        self.key(key).cost(cost).reserve().await
     }
 
-    /// Returns a check with options to set, or to pass to [`check_all`](crate::Limiter::check_all).
+    /// Returns a check of this key, with options to set. It then [checks](Check::check), [peeks](Check::peek),
+    /// [reserves](Check::reserve), [waits](Check::until_allowed), or is passed to
+    /// [`check_all`](crate::Limiter::check_all) or [`check_each`](crate::Limiter::check_each) with others.
+    ///
+    /// The other methods of this section are shortcuts for a key, and a cost, without further options.
     pub fn key(&self, key: impl AsKey) -> Check {
         Check::new(&self.pipeline, Request::new(&self.spec, &key.as_key(), 1).into_owned())
-    }
-
-    /// Returns the settings that decide this key now.
-    fn effective(&self, key: &[u8]) -> Cow<'_, GateSpec> {
-        self.pipeline.effective(&self.spec, key)
     }
 }
 
@@ -316,34 +288,5 @@ impl Gate {
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.spec.fmt(f)
-    }
-}
-
-/// A place in a leaky bucket's queue, returned when the caller drops its future.
-struct QueueSlot<'a> {
-    pipeline: &'a Arc<Pipeline>,
-    request: Option<Request<'a>>,
-    stamp_us: u64,
-}
-
-impl<'a> QueueSlot<'a> {
-    fn new(pipeline: &'a Arc<Pipeline>, request: Request<'a>, decision: &Decision) -> Self {
-        let is_held = matches!(decision.source(), Source::Redis | Source::Memory);
-        Self { pipeline, request: is_held.then_some(request), stamp_us: decision.stamp_us }
-    }
-
-    fn reached(mut self) {
-        self.request = None;
-    }
-}
-
-impl Drop for QueueSlot<'_> {
-    fn drop(&mut self) {
-        // Drop cannot await, so a background job gives the place back.
-        if let Some(request) = self.request.take() {
-            let (pipeline, request) = (self.pipeline.clone(), request.into_owned());
-            let give_back = Write::Refund { units: 1, stamp_us: Some(self.stamp_us) };
-            self.pipeline.spawn(async move { drop(pipeline.write(&request, give_back).await) });
-        }
     }
 }

@@ -62,6 +62,7 @@ pub mod inspecting {}
 
 /// [faults.md]: crate::guide#other-pages
 /// [chaos.md]: crate::guide#other-pages
+/// [troubleshooting.md]: crate::guide#other-pages
 #[cfg_attr(feature = "cluster", doc = "[cluster.md]: crate::guide::cluster")]
 #[doc = include_str!("../docs/guide/failures.md")]
 pub mod failures {}

@@ -45,6 +45,7 @@
 //! | module | contents |
 //! | --- | --- |
 //! | [`algorithm`] | the numbers of a quota, the state of a key, and the arithmetic between them |
+//! | [`redact`] | keys and URLs as texts may show them |
 //! | [`reference`](mod@reference) | the decisions of the scripts as integer arithmetic without I/O, for replays and conformance tests |
 //! | [`script`] | the Lua scripts |
 //! | `admin` (feature `admin`) | finds, reads and changes the state in Redis |
@@ -87,7 +88,7 @@
 //!         |
 //! metrics, most_denied, trace            observability
 //!         |
-//! reference, algorithm, script, quota, decision, health, key, as_key, error, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, sync
+//! reference, algorithm, script, quota, decision, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
@@ -124,6 +125,7 @@ mod observer;
 mod overrides;
 mod pipeline;
 pub mod quota;
+pub mod redact;
 pub mod reference;
 mod request;
 mod reservation;

@@ -75,7 +75,11 @@ impl Limiter {
     /// let decision = limiter.check_all([user.key("user:42"), all.key("")]).await?;
     /// assert!(decision.is_allowed());
     /// let decision = limiter.check_all([user.key("user:42"), all.key("")]).await?;
-    /// assert_eq!(decision.binding().gate(), "posts.user");
+    /// assert_eq!((decision.binding_index(), decision.binding().gate()), (0, "posts.user"));
+    /// assert_eq!(
+    ///     decision.to_string(),
+    ///     r#"denied by check 0 (gate "posts.user", key "…" (7 bytes)), retry after 1s"#,
+    /// );
     /// # Ok(()) }
     /// ```
     ///
@@ -105,9 +109,23 @@ impl Limiter {
         self.pipeline.peek_all(self.requests(&checks)?).await
     }
 
-    /// Decides several checks in as few round trips as possible, in order and independently of each other. Spends
-    /// no [leased](Gate::leased) units. A check that fails does not fail the others; but if a gate belongs to
-    /// another limiter, no check is made, and each result is that error.
+    /// Decides several checks in as few round trips as possible, in order and independently of each other. Each
+    /// can have its own gate, cost and options. Spends no [leased](Gate::leased) units. A check that fails does not
+    /// fail the others; but if a gate belongs to another limiter, or a check's deadline is zero, no check is made,
+    /// and each result is that error.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota, Rate};
+    ///
+    /// let limiter = Limiter::in_memory();
+    /// let mail = limiter.gate("mail", Quota::token_bucket(3, Rate::per_minute(3)));
+    /// let recipients = [("ann", 2), ("bob", 1), ("ann", 2)];
+    /// let decided = limiter.check_each(recipients.map(|(name, n)| mail.key(name).cost(n))).await;
+    /// let admitted: Vec<bool> = decided.iter().flatten().map(|decision| decision.is_allowed()).collect();
+    /// assert_eq!(admitted, [true, true, false]);
+    /// # Ok(()) }
+    /// ```
     pub async fn check_each<C: Borrow<Check>>(
         &self,
         checks: impl IntoIterator<Item = C>,
@@ -119,11 +137,11 @@ impl Limiter {
         }
     }
 
-    /// Returns the requests of checks that belong to this limiter.
+    /// Returns the requests of valid checks that belong to this limiter.
     fn requests<'a, C: Borrow<Check>>(&self, checks: &'a [C]) -> Result<Vec<Request<'a>>, Error> {
         let checks = checks.iter().map(Borrow::borrow);
         let request = |check: &'a Check| match Arc::ptr_eq(&check.pipeline, &self.pipeline) {
-            true => Ok(check.request.borrowed()),
+            true => check.validate().map(|()| check.request.borrowed()),
             false => Err(check.request.with_context(Error::config("this gate belongs to another limiter"))),
         };
         checks.map(request).collect()
@@ -139,9 +157,14 @@ impl Limiter {
     /// Tests Redis once with a peek: it responds, accepts the credentials, and permits scripts and reads.
     /// Writes nothing, so it cannot detect that Redis would reject a charge.
     ///
+    /// Call it when a service starts. A limiter connects on its first check, and the default failure policy
+    /// decides if it cannot: a wrong address is then only a [warning](crate::Warning), and each process has
+    /// limits of its own.
+    ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`] if the peek fails.
+    /// [`Error::is_unavailable`] if the peek fails. The text begins with the address, without credentials:
+    /// `redis://10.0.0.1:6379: Redis is unavailable: Connection refused (os error 111)`.
     pub async fn ready(&self) -> Result<(), Error> {
         self.pipeline.ready().await
     }

@@ -62,6 +62,10 @@ pub trait Observer: Send + Sync + 'static {
         let _ = warning;
     }
 
+    /// Called when Redis decides checks again, after a warning `redis-unreachable` or `redis-refused`: as soon
+    /// as it answers a check and the last failure is a second ago.
+    fn recovered(&self) {}
+
     /// Called when the circuit breaker opens: checks are no longer sent to Redis, which is probed. Also
     /// called when it closes. On a cluster, each hash tag has a circuit of its own: called when the first one
     /// opens and when the last one closes.
@@ -144,6 +148,7 @@ forward_events! {
     waited(took: Duration);
     failed(gate: &str, error: &Error);
     warned(warning: &Warning);
+    recovered();
     breaker(is_open: bool);
     called(checks: usize, groups: usize, took: Duration);
     leased(gate: &str, units: u64);

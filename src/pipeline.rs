@@ -214,7 +214,8 @@ impl Pipeline {
         }
         // A check of cost 0 binds only if all costs are 0.
         let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
-        Ok(all::decision(is_taken && !is_denied, decisions.into_iter().flatten().collect(), binds))
+        let decisions = decisions.into_iter().flatten().collect();
+        Ok(all::decision(is_taken && !is_denied, &requests, decisions, binds))
     }
 
     /// Stage 1 of each check of a group. Returns the decision where a switch decides.

@@ -33,7 +33,7 @@ use crate::algorithm::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLo
 use crate::error::Error;
 
 /// A larger number of instances is clamped to this.
-const MAX_INSTANCES: u64 = 65_535;
+pub(crate) const MAX_INSTANCES: u64 = 65_535;
 
 /// An algorithm with its numbers. See the [module docs](self).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -189,6 +189,15 @@ impl Quota {
     #[must_use]
     pub const fn aligned_to_clock(self) -> Self {
         self.aligned_to_clock_at(Duration::ZERO)
+    }
+
+    /// Does the same as [`aligned_to_clock`](Self::aligned_to_clock) for quotas known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the method would panic.
+    pub fn try_aligned_to_clock(self) -> Result<Self, Error> {
+        self.try_aligned_to_clock_at(Duration::ZERO)
     }
 
     /// Does the same as [`aligned_to_clock`](Self::aligned_to_clock), with each window beginning `offset`

@@ -127,6 +127,16 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Returns an error for a deadline before which no check can be decided.
+pub(crate) fn check_deadline(deadline: Duration) -> Result<(), Error> {
+    match deadline.is_zero() {
+        true => Err(Error::config(
+            "`deadline` must be above zero, such as 100 ms: with a deadline of zero, Redis could decide no check",
+        )),
+        false => Ok(()),
+    }
+}
+
 #[inline]
 pub(crate) fn check_cost(cost: u64, quota: &Quota) -> Result<(), Error> {
     match cost > quota.limit() {

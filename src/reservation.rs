@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::fallback::ReconcileStamp;
 use crate::store::Write;
 
-/// Units taken by [`Gate::reserve`](crate::Gate::reserve), to be settled when their final number is known.
+/// Units taken by [`Gate::reserve`](crate::Gate::reserve) or [`Check::reserve`], to be settled when their final number is known.
 ///
 /// Dropped without a commit or a cancel, they stay charged.
 ///
@@ -35,6 +35,20 @@ pub struct Reservation {
     decision: Decision,
     /// Set for units that the fallback admitted.
     stamp: Option<ReconcileStamp>,
+}
+
+impl Check {
+    /// Takes the units of the check, whose final number is known later: [`commit`](Reservation::commit) charges
+    /// the final number, [`cancel`](Reservation::cancel) returns all units.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub async fn reserve(self) -> Result<Reservation, Error> {
+        let check = self.effective();
+        let decision = check.decide().await?;
+        Ok(Reservation::new(check, decision))
+    }
 }
 
 impl Reservation {

@@ -138,6 +138,14 @@ impl Store {
         }
     }
 
+    /// Returns the address of the Redis, without credentials; `None` if the store is not Redis.
+    pub(crate) fn address(&self) -> Option<String> {
+        match self {
+            Self::Redis(store) => Some(store.address()),
+            _ => None,
+        }
+    }
+
     /// Names the event that unanswered callers wait for.
     pub(crate) fn waited_for(&self) -> &'static str {
         match self {

@@ -3,6 +3,9 @@
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// The event after warnings about Redis.
+pub(crate) const RECOVERED: &str = "Redis decides checks again: limits are shared";
+
 /// The minimum time between two reports of one warning.
 const PAUSE_US: u64 = 1_000_000;
 

@@ -1,12 +1,13 @@
 //! The destination of a limiter's warnings.
 
+use std::fmt;
 use std::io::{self, Write};
 use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::observer::Observer;
 use crate::trace;
-use crate::warning::RepeatedWarning;
+use crate::warning::{RECOVERED, RepeatedWarning};
 
 /// The destination of a limiter's warnings: its observer, or standard error.
 #[derive(Clone)]
@@ -22,17 +23,34 @@ impl WarningSink {
         Self { observer, to_stderr, clock }
     }
 
+    /// Returns the time by the limiter's clock.
+    pub(crate) fn now_us(&self) -> u64 {
+        self.clock.local_us()
+    }
+
     /// Counts an occurrence, and reports it unless the previous report is less than a second old.
     pub(crate) fn warn(&self, warning: &RepeatedWarning, message: impl FnOnce() -> String) {
-        let Some(warning) = warning.occur(self.clock.local_us(), message) else {
+        let Some(warning) = warning.occur(self.now_us(), message) else {
             return;
         };
         if let Some(observer) = &self.observer {
             observer.warned(&warning);
         }
+        self.write(&warning);
+    }
+
+    /// Reports that Redis decides again.
+    pub(crate) fn recovered(&self) {
+        if let Some(observer) = &self.observer {
+            observer.recovered();
+        }
+        self.write(&RECOVERED);
+    }
+
+    fn write(&self, line: &dyn fmt::Display) {
         if self.to_stderr && !trace::has_subscriber() {
             // A closed standard error must not fail a check.
-            let _ = writeln!(io::stderr(), "tidegate: {warning}");
+            let _ = writeln!(io::stderr(), "tidegate: {line}");
         }
     }
 }

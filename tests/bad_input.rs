@@ -157,7 +157,7 @@ fn error_for_a_tls_url_names_the_missing_feature() {
 }
 
 #[test]
-fn invalid_url_is_rejected_without_repeating_it() {
+fn invalid_url_is_rejected_without_its_password() {
     for url in [
         "",
         "localhost",
@@ -170,12 +170,58 @@ fn invalid_url_is_rejected_without_repeating_it() {
         "redis://:password1@host/notadatabase",
         "redis://host?protocol=nonsense",
         "redis://pass word1@host:1:2",
+        "redis://user:password1#x@host",
+        "redis://user:1?password1@host",
+        "redis://user:1/password1@host",
+        "unix://user:password1@host/run/redis.sock",
     ] {
         let error = Limiter::open(url).expect_err(url);
         let words = error.to_string();
-        assert!(words.starts_with("the Redis URL cannot be used ("), "{url}: {words}");
-        assert!(words.ends_with("): it should look like redis://127.0.0.1:6379"), "{url}: {words}");
+        assert!(words.starts_with("the Redis URL ") && words.contains(" cannot be used ("), "{url}: {words}");
+        let fix = "): it should look like redis://127.0.0.1:6379; percent-encode a user and password, or pass them to `credentials`";
+        assert!(words.ends_with(fix), "{url}: {words}");
         assert_error(&error, ErrorClass::Config, &words);
+    }
+}
+
+#[test]
+fn zero_deadline_and_impossible_numbers_of_instances_are_rejected_with_their_range() {
+    let builder = || Limiter::builder().url("redis://127.0.0.1");
+    let error = builder().deadline(Duration::ZERO).build().unwrap_err();
+    let deadline =
+        "`deadline` must be above zero, such as 100 ms: with a deadline of zero, Redis could decide no check";
+    assert_error(&error, ErrorClass::Config, deadline);
+    for instances in [0, 65_536, u64::MAX] {
+        let error = builder().instances(instances).build().unwrap_err();
+        assert_error(&error, ErrorClass::Config, "`instances` must be 1 to 65535 processes");
+    }
+    for instances in [1, 65_535] {
+        builder().deadline(Duration::from_nanos(1)).instances(instances).build().unwrap();
+    }
+}
+
+#[tokio::test]
+async fn check_with_a_zero_deadline_is_an_error_and_charges_nothing() {
+    let server = tidegate_testkit::shared();
+    for limiter in [limiter(&server), Limiter::in_memory()] {
+        let gate = limiter.gate("a", Quota::fixed_window(5, HOUR)).shadow(true);
+        let check = || gate.key(KEY).deadline(Duration::ZERO);
+        for error in [
+            check().check().await.unwrap_err(),
+            check().peek().await.unwrap_err(),
+            check().cost(2).peek().await.unwrap_err(),
+            check().reserve().await.unwrap_err(),
+            check().until_allowed(HOUR).await.unwrap_err(),
+            limiter.check_all([gate.key("other"), check()]).await.unwrap_err(),
+            limiter.peek_all([gate.key("other"), check()]).await.unwrap_err(),
+            limiter.check_each([gate.key("other"), check()]).await.remove(0).unwrap_err(),
+        ] {
+            let words = "gate \"a\", key \"us…\" (14 bytes): `deadline` must be above zero, such as 100 ms: with a deadline of zero, Redis could decide no check";
+            assert_error(&error, ErrorClass::Config, words);
+        }
+        for key in [KEY, "other"] {
+            assert_eq!(gate.peek(key).await.unwrap().remaining(), 5);
+        }
     }
 }
 

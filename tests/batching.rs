@@ -201,7 +201,7 @@ async fn checks_of_several_gates_and_groups_share_a_batch() {
     for (index, all) in groups.iter().enumerate() {
         let all = all.as_ref().unwrap();
         assert_eq!(all.is_allowed(), index < 40, "{index}");
-        for decision in all.decisions() {
+        for decision in all.each_alone() {
             assert_eq!(decision.remaining(), 39_u64.saturating_sub(index as u64), "{index}: {decision:?}");
             assert_eq!(decision.is_allowed(), index < 40, "{index}: {decision:?}");
         }
@@ -426,7 +426,7 @@ async fn peek_grouped_with_a_check_gets_the_same_decision_in_a_batch() {
     let checks = (0..40).map(|_| limiter.check_all([paid.key("key"), free.key("key").cost(0)]));
     for all in join_all(checks).await {
         let all = all.unwrap();
-        assert!(all.is_allowed() && all.decisions().iter().all(Decision::is_allowed), "{all:?}");
+        assert!(all.is_allowed() && all.each_alone().iter().all(Decision::is_allowed), "{all:?}");
     }
 }
 

@@ -72,7 +72,7 @@ async fn group_is_admitted_all_or_nothing() {
         let decision = limiter.check_all([narrow.key("x"), wide.key("x")]).await.unwrap();
         assert_eq!(decision.is_allowed(), allowed);
         assert_eq!(wide.peek("x").await.unwrap().remaining(), remaining);
-        assert!(decision.decisions().iter().all(|decision| decision.source() == Source::Local));
+        assert!(decision.each_alone().iter().all(|decision| decision.source() == Source::Local));
     }
     let [closed, open] = [OnFailure::Closed, OnFailure::Open].map(|policy| wide.clone().on_failure(policy));
     let denied = limiter.check_all([wide.key("y"), closed.key("z")]).await.unwrap();

@@ -139,8 +139,8 @@ async fn a_group_with_a_cost_above_its_share_is_denied_whole_and_charges_nothing
         let decision = limiter.check_all([other.key(name), gate.key("x").cost(6)]).await.unwrap();
         assert!(!decision.is_allowed(), "{quota}");
         assert_eq!((decision.binding().gate(), decision.retry_after()), (name, SECOND), "{quota}");
-        assert!(decision.decisions()[0].is_allowed(), "{quota}: that gate alone would admit it");
-        assert!(!decision.decisions()[1].is_allowed(), "{quota}");
+        assert!(decision.each_alone()[0].is_allowed(), "{quota}: that gate alone would admit it");
+        assert!(!decision.each_alone()[1].is_allowed(), "{quota}");
         assert_eq!(other.peek(name).await.unwrap().remaining(), 5, "{quota}");
         assert_eq!(gate.peek("x").await.unwrap().remaining(), 5, "{quota}");
     }

@@ -272,7 +272,7 @@ async fn groups(limiter: &Limiter) -> Value {
                     }
                 } else {
                     assert!(!decision.binding().is_allowed(), "{decision:?}");
-                    let denied = decision.decisions().iter().filter(|decision| !decision.is_allowed());
+                    let denied = decision.each_alone().iter().filter(|decision| !decision.is_allowed());
                     outcomes.extend(denied.map(|decision| ("denied", decision.gate().to_owned(), 1)));
                 }
             }

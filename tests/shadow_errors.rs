@@ -27,7 +27,7 @@ async fn an_error_of_a_gate_in_shadow_does_not_fail_the_group() {
     let (limiter, shadow, other) = corrupt(&server).await;
     for remaining in [1, 0] {
         let all = limiter.check_all([other.key("x"), shadow.key("x")]).await.unwrap();
-        assert!(all.is_allowed() && is_open(&all.decisions()[1]));
+        assert!(all.is_allowed() && is_open(&all.each_alone()[1]));
         assert_eq!((all.binding().gate(), all.binding().remaining()), ("other", remaining));
     }
     let all = limiter.check_all([shadow.key("x"), other.key("x")]).await.unwrap();
@@ -41,7 +41,7 @@ async fn a_cost_above_the_limit_of_a_gate_in_shadow_does_not_fail_the_group() {
     let (shadow, other) = (limiter.gate("shadow", QUOTA), limiter.gate("other", QUOTA));
     limiter.control().switch("shadow", Switch::Shadow, None).await.unwrap();
     let all = limiter.check_all([other.key("x"), shadow.key("x").cost(3)]).await.unwrap();
-    assert!(all.is_allowed() && is_open(&all.decisions()[1]));
+    assert!(all.is_allowed() && is_open(&all.each_alone()[1]));
     assert_eq!(other.peek("x").await.unwrap().remaining(), 1);
 }
 
@@ -59,7 +59,7 @@ async fn a_gate_that_is_set_to_shadow_admits_a_check_that_it_cannot_decide() {
     let limiter = Limiter::in_memory();
     let (shadow, other) = (limiter.gate("shadow", QUOTA).shadow(true), limiter.gate("other", QUOTA));
     let all = limiter.check_all([other.key("x"), shadow.key("x").cost(3)]).await.unwrap();
-    assert!(all.is_allowed() && is_open(&all.decisions()[1]));
+    assert!(all.is_allowed() && is_open(&all.each_alone()[1]));
     assert_eq!(other.peek("x").await.unwrap().remaining(), 1);
     let alone = shadow.check_cost("x", 3).await.unwrap();
     assert!(is_open(&alone) && alone.is_shadow(), "marked as a denial");

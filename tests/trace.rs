@@ -114,6 +114,11 @@ async fn failures_are_logged_once_a_second_and_the_breaker_when_it_opens() {
     }
     let events = recorder.take();
     assert!(
+        events[0].starts_with("WARN  code=redis-unreachable message=limits are not shared: "),
+        "{events:?}"
+    );
+    let events = &events[1..];
+    assert!(
         events[0].starts_with("WARN  error=Redis is unavailable: ")
             && events[0].contains("kind=unavailable left_out=0"),
         "{events:?}"

@@ -11,6 +11,7 @@ use crate::connection::Cluster;
 use crate::connection::Tls;
 use crate::connection::{Connection, Login, Sentinels, words};
 use crate::error::Error;
+use crate::redact::RedactedUrl;
 
 /// Settings of the connection besides its URL.
 #[derive(Default)]
@@ -45,22 +46,32 @@ impl Connecting {
         Ok(Connection::of_cluster(Cluster::new(&nodes, self.login, background.clone())?))
     }
 
-    /// Parses a URL. The error omits the URL, which may hold a password.
+    /// Parses a URL. An error shows no more of it than [`RedactedUrl`] does.
     fn understood(&self, url: &str) -> Result<ConnectionInfo, Error> {
         if cfg!(not(feature = "tls")) && url.starts_with("rediss:") {
             return Err(Error::config("a rediss:// URL needs tidegate's feature `tls`: switch it on"));
         }
-        let info = url.into_connection_info().map_err(|error| bad_url(&error))?;
+        let shown = RedactedUrl::new(url);
+        if shown.is_ambiguous() {
+            return Err(bad_url(shown, "an `@` follows a `/`, `?` or `#`"));
+        }
+        let info = url.into_connection_info().map_err(|error| bad_url(shown, &cause(&error)))?;
         #[cfg(feature = "tls")]
         let info = self.tls.apply(info)?;
         Ok(info)
     }
 }
 
-/// The error omits the URL, which may hold a password.
-fn bad_url(error: &RedisError) -> Error {
+fn bad_url(shown: RedactedUrl<'_>, cause: &str) -> Error {
     Error::config(format!(
-        "the Redis URL cannot be used ({}): it should look like redis://127.0.0.1:6379",
-        words(error)
+        "the Redis URL {shown} cannot be used ({cause}): it should look like redis://127.0.0.1:6379; \
+         percent-encode a user and password, or pass them to `credentials`"
     ))
+}
+
+/// Returns the text of an error without its details, which quote the URL.
+fn cause(error: &RedisError) -> String {
+    let text = words(error);
+    let cause = error.detail().and_then(|detail| text.strip_suffix(detail)).unwrap_or(&text);
+    cause.trim_end_matches([':', ' ']).to_owned()
 }

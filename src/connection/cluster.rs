@@ -33,6 +33,7 @@ use tokio::time::Instant;
 
 use self::map::{Map, Member};
 use self::redirect::Redirect;
+use super::address;
 use super::deadline::{Deadline, NODE};
 use super::login::Login;
 use super::node::{Exchanged, Live};
@@ -51,6 +52,8 @@ pub(crate) struct Cluster {
     map: Mutex<Map>,
     /// By hash tag: only one caller at a time searches for the node that has taken it over.
     searches: Box<[tokio::sync::Mutex<LastSearch>]>,
+    /// The nodes of the builder.
+    address: String,
 }
 
 /// The time of the last search.
@@ -72,7 +75,13 @@ impl Cluster {
         background: Arc<Background>,
     ) -> Result<Self, Error> {
         let searches = repeat_with(tokio::sync::Mutex::default).take(HASH_TAGS).collect();
-        Ok(Self { map: Mutex::new(Map::new(nodes, login, background)?), searches })
+        let address = format!("the cluster of {}", address::join(nodes.iter()));
+        Ok(Self { map: Mutex::new(Map::new(nodes, login, background)?), searches, address })
+    }
+
+    /// Returns the addresses of the builder's nodes, without credentials.
+    pub(super) fn address(&self) -> &str {
+        &self.address
     }
 
     /// Sends a command. The outer error means that no answer arrived; the inner one is the server's error. A

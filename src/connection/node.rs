@@ -107,6 +107,11 @@ impl Node {
         }
     }
 
+    /// Returns the address of the server, without credentials.
+    pub(super) fn address(&self) -> String {
+        self.source.address()
+    }
+
     /// Closes the connection permanently.
     pub(super) fn close(&self) {
         self.slot.close();

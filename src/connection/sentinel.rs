@@ -8,6 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use redis::aio::MultiplexedConnection;
 use redis::{ConnectionInfo, RedisConnectionInfo, Value};
 
+use super::address;
 use super::connect::{CONNECT_TIMEOUT, connect_error, connect_to, with_address};
 use super::login::Login;
 use crate::error::Error;
@@ -49,6 +50,11 @@ impl Sentinels {
             url.set_redis_settings(settings)
         });
         Ok(Self { sentinels: sentinels.collect(), name, template })
+    }
+
+    /// Returns the name of the primary and the addresses of the sentinels, without credentials.
+    pub(super) fn address(&self) -> String {
+        format!("the primary \"{}\" of the sentinels {}", self.name, address::join(self.sentinels.iter()))
     }
 
     /// Connects to a primary that a sentinel names and that confirms its role. Queries all sentinels in

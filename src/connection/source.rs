@@ -3,6 +3,7 @@
 use deadpool_redis::{HookError, PoolError};
 use redis::{ConnectionAddr, ConnectionInfo};
 
+use super::address;
 use super::connect::{connect_error, connect_to};
 use super::link::Link;
 use super::login::Login;
@@ -25,6 +26,16 @@ impl ConnectionSource {
                 "timed out connecting: does the server speak TLS on this port?"
             }
             _ => "timed out connecting",
+        }
+    }
+
+    /// Returns the address of the server, without credentials.
+    pub(super) fn address(&self) -> String {
+        match self {
+            Self::Server(info, _) => address::of_server(info),
+            Self::Sentinels(sentinels, _) => sentinels.address(),
+            // A pool does not reveal the address in its settings.
+            Self::Pool(_) => "the Redis of the pool that the builder was given".to_owned(),
         }
     }
 

@@ -23,6 +23,11 @@ pub(super) fn explained(message: &str) -> String {
     }
 }
 
+/// Returns whether the server rejects this user: its credentials, or a command that it may not run.
+pub(super) fn is_of_permissions(message: &str) -> bool {
+    ["NOPERM", "NOAUTH", "WRONGPASS"].iter().any(|code| message.starts_with(code))
+}
+
 /// Expects a [normalized] message.
 fn advice(message: &str) -> Option<String> {
     Some(match message.split(' ').next()? {

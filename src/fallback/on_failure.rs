@@ -26,3 +26,15 @@ pub enum OnFailure {
     /// Denies the check, with a retry time of one second; `source` is `closed`.
     Closed,
 }
+
+impl OnFailure {
+    /// Returns the decisions of the policy, for warnings.
+    pub(crate) const fn in_words(self) -> &'static str {
+        match self {
+            Self::Local => "each process decides within its own share of the limits (OnFailure::Local)",
+            Self::Error => "checks return this error (OnFailure::Error)",
+            Self::Open => "all checks are admitted (OnFailure::Open)",
+            Self::Closed => "all checks are denied (OnFailure::Closed)",
+        }
+    }
+}

@@ -7,9 +7,11 @@
 
 use std::fmt;
 
+use crate::redact::RedactedKey;
+
 /// A key that is denied often, from [`MostDenied::top`](crate::MostDenied::top). Displayed as its denials and
-/// the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// the key; `Debug` redacts the key.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeniedKey {
     /// The key as written in Redis, with the gate's name.
@@ -54,6 +56,17 @@ impl SpaceSaving {
         let mut keys: Vec<_> = self.keys.iter().collect();
         keys.sort_by(|a, b| b.denials.cmp(&a.denials).then_with(|| a.key.cmp(&b.key)));
         keys.into_iter().take(max_keys).cloned().collect()
+    }
+}
+
+/// Keys may be personal data.
+impl fmt::Debug for DeniedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeniedKey")
+            .field("key", &RedactedKey::new(self.key.as_bytes()))
+            .field("denials", &self.denials)
+            .field("error", &self.error)
+            .finish()
     }
 }
 

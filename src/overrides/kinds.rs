@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::quota::Quota;
+use crate::redact::RedactedKey;
 
 /// The mode of a gate, which replaces or overlays its quota: an operator's override for the whole fleet, set
 /// by [`Control::switch`](crate::Control::switch).
@@ -50,8 +51,8 @@ impl std::str::FromStr for Switch {
     }
 }
 
-/// An active override, from [`Control::overrides`](crate::Control::overrides).
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An active override, from [`Control::overrides`](crate::Control::overrides). `Debug` redacts the key.
+#[derive(Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Override {
@@ -77,4 +78,25 @@ pub enum Override {
         /// `None`: until it is removed.
         ends_in: Option<Duration>,
     },
+}
+
+/// Keys may be personal data.
+impl std::fmt::Debug for Override {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Switch { gate, switch, ends_in } => f
+                .debug_struct("Switch")
+                .field("gate", gate)
+                .field("switch", switch)
+                .field("ends_in", ends_in)
+                .finish(),
+            Self::Quota { gate, key, quota, ends_in } => f
+                .debug_struct("Quota")
+                .field("gate", gate)
+                .field("key", &RedactedKey::new(key.as_bytes()))
+                .field("quota", quota)
+                .field("ends_in", ends_in)
+                .finish(),
+        }
+    }
 }

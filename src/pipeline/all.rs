@@ -2,6 +2,7 @@
 
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
+use crate::redact::RedactedKey;
 use crate::request::{Request, check_cost};
 use crate::store::Item;
 
@@ -85,15 +86,18 @@ fn check_hash_tags(requests: &[&Request<'_>], items: &[Item]) -> Result<(), Erro
     })
 }
 
-/// Combines decisions; `binds` selects those that can bind.
+/// Combines the decisions on these requests; `binds` selects those that can bind.
 pub(super) fn decision(
     allowed: bool,
+    requests: &[Request<'_>],
     decisions: Vec<Decision>,
     binds: impl Fn(usize) -> bool,
 ) -> AllDecision {
     let charges: Vec<usize> = (0..decisions.len()).filter(|&at| binds(at)).collect();
     let retry_after = charges.iter().map(|&at| decisions[at].retry_after()).max().unwrap_or_default();
-    AllDecision { allowed, binding: binding(&charges, &decisions, allowed), retry_after, decisions }
+    let binding = binding(&charges, &decisions, allowed);
+    let binding_key = requests.get(binding).map(|request| RedactedKey::new(&request.key));
+    AllDecision { allowed, binding, binding_key, retry_after, decisions }
 }
 
 /// Returns the binding decision. If denied: the longest wait. If allowed: the smallest share left. The first

@@ -19,7 +19,11 @@ impl Pipeline {
         if self.store.fixed_decision().is_some() {
             return self.ensure_open();
         }
-        self.take(self.probe.clone(), Deadline::new(self.deadline)).await.map(drop)
+        let result = self.take(self.probe.clone(), Deadline::new(self.deadline)).await;
+        result.map(drop).map_err(|error| match self.store.address() {
+            Some(address) if error.is_unavailable() => error.at(address),
+            _ => error,
+        })
     }
 
     /// Calls the server even if the breaker is open: a health check may wait.

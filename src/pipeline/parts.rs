@@ -80,6 +80,8 @@ impl Pipeline {
                 probes,
                 deadline,
                 observer: observer.clone(),
+                warnings: warnings.clone(),
+                policy: on_failure.in_words(),
                 background: background.clone(),
                 is_enabled: settings.breaker,
             }))

@@ -34,6 +34,10 @@ impl RedisStore {
         &self.connection
     }
 
+    pub(crate) fn address(&self) -> String {
+        self.connection.address()
+    }
+
     pub(crate) fn close(&self) {
         self.connection.close();
     }

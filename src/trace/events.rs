@@ -8,7 +8,7 @@ use tracing::{info, warn};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::observer::Observer;
-use crate::warning::Warning;
+use crate::warning::{RECOVERED, Warning};
 
 /// The minimum time between two failure events: while Redis is unavailable, every check fails.
 const PAUSE_US: u64 = 1_000_000;
@@ -54,6 +54,10 @@ impl Observer for Events {
     fn warned(&self, warning: &Warning) {
         let (code, occurrences) = (warning.code(), warning.occurrences());
         warn!(target: "tidegate", code, occurrences, "{}", warning.message());
+    }
+
+    fn recovered(&self) {
+        info!(target: "tidegate", "{RECOVERED}");
     }
 
     fn breaker(&self, is_open: bool) {

@@ -34,7 +34,7 @@ behaviours! {
             assert_eq!(denied.binding().gate(), "user.posts");
             assert_eq!(denied.binding().retry_after(), Duration::from_secs(1));
             let by_gate: Vec<bool> =
-                denied.decisions().iter().map(|decision| decision.is_allowed()).collect();
+                denied.each_alone().iter().map(|decision| decision.is_allowed()).collect();
             assert_eq!(by_gate, [false, true, true, true, true]);
         }
         let mut left = Vec::new();
@@ -62,7 +62,7 @@ behaviours! {
         let gate = world.gate("gate", Quota::sliding_log(5, DAY));
         let checks = || [gate.key("x").cost(2), gate.key("y").colocate_with("x"), gate.key("x")];
         let decision = world.limiter.check_all(checks()).await.unwrap();
-        let remaining_units: Vec<u64> = decision.decisions().iter().map(|decision| decision.remaining()).collect();
+        let remaining_units: Vec<u64> = decision.each_alone().iter().map(|decision| decision.remaining()).collect();
         assert_eq!(remaining_units, [2, 4, 2]);
         assert!(!world.limiter.check_all(checks()).await.unwrap().is_allowed());
         assert_eq!(remaining(&gate, "x").await, 2);
@@ -76,7 +76,7 @@ behaviours! {
         assert_eq!(passes(&full, "x", 2).await, 1);
         let decision = world.limiter.check_all([full.key("x").cost(0), free.key("x")]).await.unwrap();
         assert!(decision.is_allowed());
-        assert!(!decision.decisions()[0].is_allowed());
+        assert!(!decision.each_alone()[0].is_allowed());
         assert_eq!(remaining(&free, "x").await, 4);
         let peek = world.limiter.check_all([full.key("x").cost(0), free.key("x").cost(0)]).await.unwrap();
         assert!(!peek.is_allowed());

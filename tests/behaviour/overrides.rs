@@ -74,7 +74,7 @@ behaviours! {
             let all = world.limiter.check_all([a.key("x"), b.key("x")]).await.unwrap();
             assert!(all.is_allowed());
             assert_eq!((all.binding().gate(), all.binding().remaining()), ("a", remaining));
-            assert_eq!(all.decisions()[1].source(), Source::Switch);
+            assert_eq!(all.each_alone()[1].source(), Source::Switch);
         }
         let all = world.limiter.check_all([b.key("x"), a.key("x")]).await.unwrap();
         assert_eq!((all.is_allowed(), all.binding().gate()), (false, "a"));
@@ -91,7 +91,7 @@ behaviours! {
         let all = world.limiter.check_all([a.key("x"), b.key("x")]).await.unwrap();
         assert!(!all.is_allowed());
         assert_eq!((all.binding().gate(), all.retry_after()), ("b", Duration::from_secs(1)));
-        assert!(all.decisions()[0].is_allowed(), "that gate alone would admit the check");
+        assert!(all.each_alone()[0].is_allowed(), "that gate alone would admit the check");
         assert_eq!(a.peek("x").await.unwrap().remaining(), 2);
     }
 
@@ -100,9 +100,9 @@ behaviours! {
         let b = world.gate("b", Quota::fixed_window(1, HOUR));
         world.limiter.control().switch("b", Switch::Shadow, None).await.unwrap();
         let all = world.limiter.check_all([a.key("x"), b.key("x")]).await.unwrap();
-        assert!(all.is_allowed() && !all.decisions()[1].is_shadow());
+        assert!(all.is_allowed() && !all.each_alone()[1].is_shadow());
         let all = world.limiter.check_all([a.key("x"), b.key("x")]).await.unwrap();
-        assert!(all.is_allowed() && all.decisions()[1].is_shadow());
+        assert!(all.is_allowed() && all.each_alone()[1].is_shadow());
         assert_eq!(all.binding().gate(), "a");
         let all = world.limiter.check_all([b.key("x"), a.key("x")]).await.unwrap();
         assert_eq!((all.is_allowed(), all.binding().gate()), (false, "a"));
@@ -136,7 +136,7 @@ behaviours! {
         let error = gate.check_cost("y", 3).await.unwrap_err();
         assert!(error.is_over_capacity(), "another key keeps the limit of the gate: {error}");
         let all = world.limiter.check_all([gate.key("x"), gate.key("y").colocate_with("x")]).await.unwrap();
-        assert_eq!((all.is_allowed(), all.decisions()[0].limit(), all.decisions()[1].limit()), (false, 5, 2));
+        assert_eq!((all.is_allowed(), all.each_alone()[0].limit(), all.each_alone()[1].limit()), (false, 5, 2));
         control.end_override("api", "x").await.unwrap();
         let decision = gate.peek("x").await.unwrap();
         assert_eq!((decision.limit(), decision.remaining()), (2, 0));

@@ -3,9 +3,8 @@
 use std::env;
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
 
-use tidegate::{KeyMode, Limiter, OnFailure, admin::Inspector};
+use tidegate::{KeyMode, Limiter, admin::Inspector};
 
 use crate::args::Redis;
 use crate::failure::Failure;
@@ -15,19 +14,17 @@ const VARIABLE: &str = "TIDEGATE_REDIS_URL";
 const DEFAULT: &str = "redis://127.0.0.1:6379";
 
 impl Redis {
-    /// Returns a limiter without a fallback, breaker or deny cache, so that errors of Redis are reported.
+    /// Returns a limiter that reports errors of Redis, and whose overrides cannot change before the program
+    /// exits. The program is not an instance of the service.
     pub(crate) fn limiter(&self, json: bool) -> Result<Limiter, Failure> {
         let urls = self.urls(json);
         let first = urls.first().map_or(DEFAULT, String::as_str);
         let mut builder = Limiter::builder()
             .namespace(&self.namespace)
             .deadline(self.timeout)
-            .on_failure(OnFailure::Error)
-            .breaker(false)
-            .deny_cache(Duration::ZERO)
-            // The program is not an instance of the service, and exits before an override could change.
-            .instances(1)
-            .follow_overrides(false);
+            .strict()
+            // The program prints the error itself.
+            .stderr_warnings(false);
         builder = match &self.sentinel {
             Some(name) => builder.sentinel(urls.iter().map(String::as_str), name),
             None if self.cluster => builder.cluster(&urls),

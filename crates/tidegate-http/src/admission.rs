@@ -52,7 +52,7 @@ impl Admission {
             Ok((Some(decision), _)) if !decision.is_allowed() => {
                 settings.warnings.decided();
                 let shadow_limits = shadow_limits(&settings.headers, &policies, &decision);
-                let mut rejection = match decision.decisions().iter().any(Rejection::is_closed) {
+                let mut rejection = match decision.each_alone().iter().any(Rejection::is_closed) {
                     true => Rejection::closed(decision, policies, &settings.headers, settings.on_closed),
                     false => Rejection::denied(decision, policies, &settings.headers),
                 };
@@ -76,7 +76,7 @@ impl Admission {
         });
         let checks = group.map_or(Vec::new(), |group| group.checks);
         let limiter = checks.first().map(Check::limiter);
-        let decisions = decision.iter().flat_map(AllDecision::decisions).cloned();
+        let decisions = decision.iter().flat_map(AllDecision::each_alone).cloned();
         let taken = checks.into_iter().zip(decisions).zip(charges);
         let shadow_taken = shadow_checks
             .into_iter()
@@ -100,7 +100,7 @@ impl Admission {
 /// Returns the value of the header that reports limits in shadow mode.
 fn shadow_limits(headers: &Headers, policies: &[Policy], decision: &AllDecision) -> String {
     let mut value = String::new();
-    let gates = policies.iter().zip(decision.decisions());
+    let gates = policies.iter().zip(decision.each_alone());
     for (policy, gate) in gates.filter(|(policy, _)| policy.is_shadow) {
         headers.append_shadow(&mut value, policy.name(gate), gate);
     }

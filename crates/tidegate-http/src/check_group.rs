@@ -85,7 +85,7 @@ impl CheckGroup {
     /// nor do gates in shadow mode.
     pub(super) fn wait(&self, denied: &AllDecision) -> Wait {
         let mut wait = Wait::default();
-        for (check, decision) in self.checks.iter().zip(denied.decisions()) {
+        for (check, decision) in self.checks.iter().zip(denied.each_alone()) {
             let is_settled = match self.admitted {
                 None => check.is_shadow(),
                 Some(_) => decision.is_allowed(),

@@ -141,7 +141,7 @@ impl Headers {
 
     pub(super) fn write(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
         let Some(reported) = values.reported_limit() else { return };
-        let decision = &values.decision.decisions()[reported];
+        let decision = &values.decision.each_alone()[reported];
         let (limit, remaining) = (decision.limit(), decision.remaining());
         let reset = values.reset(reported);
         if self.x_ratelimit && is_tighter(headers, &X_REMAINING, remaining, |value| value.parse().ok()) {
@@ -217,13 +217,13 @@ impl HeaderValues<'_> {
         let binding = self.decision.binding_index();
         match self.wait {
             Some(_) if !self.policies[binding].is_shadow => Some(binding),
-            _ => self.reported().min_by_key(|&at| self.decision.decisions()[at].remaining()),
+            _ => self.reported().min_by_key(|&at| self.decision.each_alone()[at].remaining()),
         }
     }
 
     /// Returns the reset time of a limit in seconds. If no unit is available, it is the time until one is.
     fn reset(&self, at: usize) -> u64 {
-        let decision = &self.decision.decisions()[at];
+        let decision = &self.decision.each_alone()[at];
         match self.wait {
             Some(wait) if at == self.decision.binding_index() => wait.as_secs(),
             Some(_) if !decision.is_allowed() => ceil_seconds(decision.retry_after()).max(1),
@@ -238,7 +238,7 @@ impl HeaderValues<'_> {
         let mut policies = String::new();
         let mut listed = Vec::new();
         for at in std::iter::once(reported).chain(self.reported().filter(|at| *at != reported)) {
-            let (limit, window_s) = (self.decision.decisions()[at].limit(), self.policies[at].window_s);
+            let (limit, window_s) = (self.decision.each_alone()[at].limit(), self.policies[at].window_s);
             if !listed.contains(&limit) {
                 let comma = if listed.is_empty() { "" } else { ", " };
                 let _ = write!(policies, "{comma}{limit};w={window_s}");
@@ -253,9 +253,9 @@ impl HeaderValues<'_> {
     fn named(&self) -> (String, String) {
         let (mut policies, mut limits) = (String::new(), String::new());
         let names: Vec<&str> = (0..self.policies.len())
-            .map(|at| self.policies[at].name(&self.decision.decisions()[at]))
+            .map(|at| self.policies[at].name(&self.decision.each_alone()[at]))
             .collect();
-        let decisions = self.decision.decisions();
+        let decisions = self.decision.each_alone();
         for at in self.reported() {
             let decision = &decisions[at];
             let rank = |at: usize| (at != self.decision.binding_index(), decisions[at].remaining(), at);

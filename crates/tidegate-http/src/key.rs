@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use http::header::HeaderName;
 use http::request::Parts;
 use tidegate::AsKey;
+use tidegate::redact::RedactedKey;
 
 use super::missing_key::Absent;
 
@@ -245,7 +246,7 @@ impl fmt::Debug for Key {
             KeySource::Path => f.write_str("path"),
             #[cfg(feature = "axum")]
             KeySource::PathTemplate => f.write_str("path_template"),
-            KeySource::Constant(key) => write!(f, "constant(\"{}\")", key.escape_ascii()),
+            KeySource::Constant(key) => write!(f, "constant({})", RedactedKey::new(key)),
             KeySource::Closure(_) => f.write_str("from_fn(…)"),
             KeySource::Extension(extension) => write!(f, "extension({})", extension.type_name),
             KeySource::All(keys) => f.debug_tuple("all").field(keys).finish(),

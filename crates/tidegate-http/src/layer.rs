@@ -257,8 +257,17 @@ impl RateLimitLayer {
     /// leaky buckets.
     ///
     /// Default: requests wait for that delay only.
+    ///
+    /// # Panics
+    ///
+    /// If `max_wait` or `max_waiting` is zero: no request could wait.
     #[must_use]
     pub fn wait(self, max_wait: Duration, max_waiting: usize) -> Self {
+        assert!(
+            !max_wait.is_zero() && max_waiting > 0,
+            "`wait({max_wait:?}, {max_waiting})` lets no request wait: use a time above zero and at least 1 \
+             request, or leave `wait` out"
+        );
         self.set(|settings| settings.wait_queue = Some(WaitQueue::new(max_wait, max_waiting)))
     }
 

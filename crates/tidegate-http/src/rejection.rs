@@ -86,7 +86,7 @@ impl Rejection {
     ) -> Self {
         let spread = Duration::from_secs(fastrand::u64(0..=CLOSED_SPREAD_S));
         let wait = headers.jittered_wait(Decision::FIXED_RETRY + spread);
-        let gates = decision.decisions().iter().zip(&policies);
+        let gates = decision.each_alone().iter().zip(&policies);
         let name =
             gates.filter(|(gate, _)| Self::is_closed(gate)).map(|(gate, policy)| policy.name(gate)).next();
         let message = format!(

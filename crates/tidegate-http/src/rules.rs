@@ -59,14 +59,14 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     let mut admission = Admission::new(settings, checks, group, result, &shadow_decisions);
     match &mut admission {
         Admission::Admitted(admitted) => {
-            let decisions = admitted.decision.iter().flat_map(AllDecision::decisions).cloned();
+            let decisions = admitted.decision.iter().flat_map(AllDecision::each_alone).cloned();
             let decision = plan.decision(true, decisions, shadow_decisions);
             append_shadow_rules(&settings.headers, &mut admitted.shadow_limits, &decision);
             admitted.rules_decision = Some(decision);
         }
         Admission::Rejected(rejection) => {
             if let Reason::Denied(decision) | Reason::Closed(decision) = rejection.reason() {
-                let decisions = decision.decisions().to_vec();
+                let decisions = decision.each_alone().to_vec();
                 let decision = plan.decision(false, decisions, shadow_decisions);
                 append_shadow_rules(&settings.headers, &mut rejection.shadow_limits, &decision);
                 rejection.rules_decision = Some(Box::new(decision));
@@ -112,7 +112,7 @@ async fn decide_group(
     if static_denials.is_empty() {
         return Ok((decided, None));
     }
-    let checked = decided.map_or(Vec::new(), AllDecision::into_decisions);
+    let checked = decided.map_or(Vec::new(), AllDecision::into_each_alone);
     let denials = static_denials.iter().map(|(decision, _)| decision.clone());
     Ok((Some(AllDecision::of_each(checked.into_iter().chain(denials).collect())), None))
 }

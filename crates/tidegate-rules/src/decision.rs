@@ -1,10 +1,12 @@
 //! The decision of rules on a request.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Map, Value};
 use tidegate::Decision;
+use tidegate::redact::RedactedKey;
 
 use super::metadata;
 use super::rule::Rule;
@@ -21,8 +23,8 @@ pub struct RulesDecision {
     denies_all_quotas: bool,
 }
 
-/// The result for one descriptor.
-#[derive(Clone, Debug)]
+/// The result for one descriptor. `Debug` redacts a [`metric`](Self::metric) with values of the request.
+#[derive(Clone)]
 pub struct RuleOutcome {
     pub(super) rule: Option<Arc<Rule>>,
     pub(super) result: RuleResult,
@@ -183,5 +185,16 @@ impl RuleOutcome {
     #[must_use]
     pub fn metric(&self) -> Option<&str> {
         self.metric.as_deref().or_else(|| self.rule().map(Rule::path))
+    }
+}
+
+impl fmt::Debug for RuleOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let metric = self.metric.as_ref().map(|metric| RedactedKey::new(metric.as_bytes()));
+        f.debug_struct("RuleOutcome")
+            .field("rule", &self.rule.as_ref().map(|rule| rule.path()))
+            .field("result", &self.result)
+            .field("metric", &metric)
+            .finish()
     }
 }

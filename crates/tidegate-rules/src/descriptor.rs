@@ -5,6 +5,7 @@ use std::fmt;
 use std::time::Duration;
 
 use smallvec::SmallVec;
+use tidegate::redact::RedactedKey;
 use tidegate::{AsKey, Error};
 
 use super::limit::Limit;
@@ -15,7 +16,8 @@ pub(super) type DescriptorEntry<'a> = (&'a str, Cow<'a, [u8]>);
 /// A list of keys and values to limit: `("user", "42")`, or
 /// `("message_type", "marketing"), ("to_number", "2061234567")`.
 ///
-/// A rule matches a descriptor with exactly the same keys in the same order.
+/// A rule matches a descriptor with exactly the same keys in the same order. `Display` shows the values, `Debug`
+/// redacts them.
 ///
 /// ```
 /// use tidegate_rules::Descriptor;
@@ -23,7 +25,7 @@ pub(super) type DescriptorEntry<'a> = (&'a str, Cow<'a, [u8]>);
 /// let login = Descriptor::new().entry("auth_type", "login").entry("user", "42");
 /// assert_eq!(login, Descriptor::from([("auth_type", "login"), ("user", "42")]));
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[must_use]
 pub struct Descriptor<'a> {
     pub(super) entries: SmallVec<[DescriptorEntry<'a>; 4]>,
@@ -118,6 +120,20 @@ impl<'a> Descriptor<'a> {
     pub fn or_tier(mut self, tier: Cow<'a, str>) -> Self {
         self.tier = self.tier.or(Some(tier));
         self
+    }
+}
+
+/// Values may be personal data or tokens.
+impl fmt::Debug for Descriptor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries: Vec<_> =
+            self.entries.iter().map(|(key, value)| (key, RedactedKey::new(value))).collect();
+        let tier = self.tier.as_ref().map(|tier| RedactedKey::new(tier.as_bytes()));
+        f.debug_struct("Descriptor")
+            .field("entries", &entries)
+            .field("hits", &self.hits)
+            .field("tier", &tier)
+            .finish()
     }
 }
 

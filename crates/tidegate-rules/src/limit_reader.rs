@@ -220,7 +220,7 @@ fn quota(shape: &Shape, number: u64, burst: u64) -> Result<Quota, Error> {
         Parameters::Window => Quota::with_window(shape.algorithm, number, shape.window),
     }?;
     // Windows begin by the clock if the algorithm has a choice.
-    Ok(quota.try_aligned_to_clock_at(Duration::ZERO).unwrap_or(quota))
+    Ok(quota.try_aligned_to_clock().unwrap_or(quota))
 }
 
 fn lease(reader: &mut Reader<'_>, node: &YamlNode, limit: Option<Limit>) -> Option<Lease> {

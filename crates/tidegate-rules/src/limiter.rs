@@ -146,7 +146,7 @@ impl RulesLimiter {
             checks => {
                 let checks = checks.iter().map(PlannedCheck::check);
                 let all = self.0.limiter.check_all(checks).await?;
-                return Ok((all.is_allowed(), all.decisions().to_vec()));
+                return Ok((all.is_allowed(), all.each_alone().to_vec()));
             }
         };
         Ok((true, decisions))

@@ -45,7 +45,7 @@ impl<'a> Problem<'a> {
         let status = rejection.status();
         let (kind, title, violated_policies) = match rejection.reason() {
             Reason::Denied(decision) => {
-                let decisions = decision.decisions().iter().zip(&rejection.policies).enumerate();
+                let decisions = decision.each_alone().iter().zip(&rejection.policies).enumerate();
                 let is_violated =
                     |at: usize, gate: &Decision| at == decision.binding_index() || !gate.is_allowed();
                 let violated = decisions.filter(|(at, (gate, _))| is_violated(*at, gate));
@@ -56,7 +56,7 @@ impl<'a> Problem<'a> {
                 )
             }
             Reason::Closed(decision) => {
-                let gates = decision.decisions().iter().zip(&rejection.policies);
+                let gates = decision.each_alone().iter().zip(&rejection.policies);
                 let closed = gates.filter(|(gate, _)| Rejection::is_closed(gate));
                 (
                     "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",

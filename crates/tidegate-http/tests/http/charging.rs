@@ -46,7 +46,7 @@ async fn only_matching_responses_are_charged() {
             let gate = limiter.gate(name, quota);
             let failures = Charge::when(|response| response.status == StatusCode::UNAUTHORIZED);
             let tested = service_from_query(
-                RateLimitLayer::new(gate.clone(), by_key()).charge(failures).wait(Duration::ZERO, 0),
+                RateLimitLayer::new(gate.clone(), by_key()).charge(failures).wait(Duration::from_nanos(1), 1),
             );
             for (status, left) in [("200", 3), ("401", 2), ("200", 2), ("200", 2), ("401", 1)] {
                 let reply = get(&tested, &format!("{status},0")).await;

@@ -147,8 +147,8 @@ async fn shadow_limits_leave_a_trace_in_a_header_if_it_is_switched_on() {
     assert_eq!(Tested::new(layer.clone()).get("a").await.header("x-ratelimit-shadow"), None);
     let tested = Tested::with(layer.headers(Headers::new().shadow(true)), |request| {
         let decision = request.extensions().get::<AllDecision>().unwrap();
-        assert_eq!(decision.decisions()[1].gate(), "login");
-        let is_denied = decision.decisions()[1].is_shadow();
+        assert_eq!(decision.each_alone()[1].gate(), "login");
+        let is_denied = decision.each_alone()[1].is_shadow();
         async move { http::Response::new(is_denied.to_string()) }
     });
     let reply = tested.get("a").await;

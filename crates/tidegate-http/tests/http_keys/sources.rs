@@ -74,9 +74,14 @@ fn only_trusted_addresses_put_a_client_in_a_network() {
 }
 
 #[test]
+fn debug_of_a_constant_key_shows_its_first_two_bytes() {
+    assert_eq!(format!("{:?}", Key::constant("sk-live-4711")), r#"constant("sk…" (12 bytes))"#);
+}
+
+#[test]
 fn debug_lists_the_parts_of_a_key() {
     let key = Key::all([Key::header("x-api-key"), Key::path(), Key::constant("a|b"), Key::from_fn(|_| None)]);
-    assert_eq!(format!("{key:?}"), r#"all([header(x-api-key), path, constant("a|b"), from_fn(…)])"#);
+    assert_eq!(format!("{key:?}"), r#"all([header(x-api-key), path, constant("…" (3 bytes)), from_fn(…)])"#);
 }
 
 #[tokio::test]

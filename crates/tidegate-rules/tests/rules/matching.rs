@@ -194,3 +194,15 @@ fn value_of_a_descriptor_can_be_an_integer() {
     assert_eq!(by_id, Descriptor::new().entry("user", "42"));
     assert_eq!(by_id.to_string(), "user=42");
 }
+
+#[tokio::test]
+async fn debug_shows_at_most_two_bytes_of_a_value() {
+    let text = "domain: d\ndescriptors:\n  - { key: user, detailed_metric: true, rate_limit: { unit: day, requests_per_unit: 5 } }\n";
+    let limits = Rules::parse("a.yaml", text).unwrap().bind(&tidegate::Limiter::in_memory());
+    let descriptor = Descriptor::new().entry("user", "ann:secret:token").tier("secret tier");
+    let decision = limits.check("d", std::slice::from_ref(&descriptor)).await.unwrap();
+    assert!(decision.outcomes()[0].metric().unwrap().contains("secret"), "{decision:?}");
+    let shown = format!("{descriptor:?} {decision:?} {:?}", decision.outcomes());
+    assert!(shown.contains("\"an…\" (16 bytes)") && shown.contains("d.user"), "{shown}");
+    assert!(!shown.contains("secret") && !shown.contains("token"), "{shown}");
+}

@@ -1,0 +1,231 @@
+//! Whether Redis decides checks: warns at the first failure and at each change.
+//!
+//! Without these warnings, a wrong address or a missing permission shows only as limits that are not shared,
+//! since the failure policy decides all checks.
+
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crate::error::Error;
+use crate::key::HashTag;
+use crate::store::Store;
+use crate::sync::lock;
+use crate::warning::RepeatedWarning;
+use crate::warning_sink::WarningSink;
+
+/// The surplus of failures over answers that shows an outage after Redis has answered once. Single timeouts of a
+/// busy process do not.
+const MIN_FAILURES: u32 = 5;
+
+/// The minimum time without a failure before Redis counts as available again: of a user without some permissions,
+/// Redis answers a part of the checks.
+const QUIET_US: u64 = 1_000_000;
+
+/// The states of a circuit's servers.
+const UNKNOWN: u8 = 0;
+const ANSWERS: u8 = 1;
+const UNREACHABLE: u8 = 2;
+const REFUSES: u8 = 3;
+
+pub(super) struct Availability {
+    store: Arc<Store>,
+    warnings: WarningSink,
+    /// The decisions of the limiter's failure policy, in words.
+    policy: &'static str,
+    /// By circuit.
+    states: Box<[State]>,
+    /// Locked while a change is reported, so that changes are reported in order.
+    changing: Mutex<()>,
+    unreachable: RepeatedWarning,
+    refused: RepeatedWarning,
+}
+
+/// Written only while Redis fails: callers of a working Redis share its cache line.
+#[derive(Default)]
+struct State {
+    now: AtomicU8,
+    /// Failures less answers, at most [`MIN_FAILURES`].
+    failures: AtomicU32,
+    /// By the limiter's clock.
+    failed_us: AtomicU64,
+}
+
+impl Availability {
+    pub(super) fn new(
+        store: Arc<Store>,
+        warnings: WarningSink,
+        policy: &'static str,
+        circuits: usize,
+    ) -> Self {
+        Self {
+            store,
+            warnings,
+            policy,
+            states: (0..circuits).map(|_| State::default()).collect(),
+            changing: Mutex::default(),
+            unreachable: RepeatedWarning::new("redis-unreachable"),
+            refused: RepeatedWarning::new("redis-refused"),
+        }
+    }
+
+    #[inline]
+    pub(super) fn count_answer(&self, hash_tag: HashTag) {
+        let state = self.state(hash_tag);
+        if state.now.load(Ordering::Relaxed) != ANSWERS || state.failures.load(Ordering::Relaxed) > 0 {
+            self.count_answer_after_failures(state);
+        }
+    }
+
+    #[cold]
+    fn count_answer_after_failures(&self, state: &State) {
+        let one_less = |failures: u32| failures.checked_sub(1);
+        let _ = state.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less);
+        let quiet_us = self.warnings.now_us().saturating_sub(state.failed_us.load(Ordering::Relaxed));
+        match state.now.load(Ordering::Relaxed) {
+            UNREACHABLE | REFUSES if quiet_us < QUIET_US => {}
+            _ => self.change(state, ANSWERS, None),
+        }
+    }
+
+    /// Counts a call that Redis did not answer.
+    pub(super) fn count_silence(&self, hash_tag: HashTag, error: &Error) {
+        let state = self.state(hash_tag);
+        state.failed_us.store(self.warnings.now_us(), Ordering::Relaxed);
+        let one_more = |failures: u32| (failures < MIN_FAILURES).then_some(failures + 1);
+        let counted = state.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        let is_outage = counted.map_or(true, |before| before + 1 == MIN_FAILURES);
+        if is_outage || state.now.load(Ordering::Relaxed) == UNKNOWN {
+            self.change(state, UNREACHABLE, Some(error));
+        }
+    }
+
+    /// Counts a call that Redis rejected.
+    pub(super) fn count_rejection(&self, hash_tag: HashTag, error: &Error) {
+        let state = self.state(hash_tag);
+        state.failed_us.store(self.warnings.now_us(), Ordering::Relaxed);
+        self.change(state, REFUSES, Some(error));
+    }
+
+    fn state(&self, hash_tag: HashTag) -> &State {
+        &self.states[hash_tag.index() % self.states.len()]
+    }
+
+    /// Reports a change: a failure unless another circuit is in the same state, and the end of failures once no
+    /// circuit fails.
+    fn change(&self, state: &State, to: u8, error: Option<&Error>) {
+        if state.now.load(Ordering::Relaxed) == to {
+            return;
+        }
+        let _order = lock(&self.changing);
+        let is_any = |wanted: &[u8]| {
+            self.states.iter().any(|state| wanted.contains(&state.now.load(Ordering::Relaxed)))
+        };
+        let is_known = is_any(&[to]);
+        let from = state.now.swap(to, Ordering::Relaxed);
+        match (to, error) {
+            (UNREACHABLE, Some(error)) if !is_known => self.warnings.warn(&self.unreachable, || {
+                self.message(error, "Until Redis answers", "correct the address, or start the server")
+            }),
+            (REFUSES, Some(error)) if !is_known => self.warnings.warn(&self.refused, || {
+                let fix =
+                    "correct the permissions of the user, or the state of the server, as the cause says";
+                self.message(error, "Until Redis accepts the calls", fix)
+            }),
+            (ANSWERS, _) if from > ANSWERS && !is_any(&[UNREACHABLE, REFUSES]) => self.warnings.recovered(),
+            _ => {}
+        }
+    }
+
+    fn message(&self, error: &Error, until: &str, fix: &str) -> String {
+        let address = self.store.address().unwrap_or_default();
+        let policy = self.policy;
+        let error = error.cause().at(address);
+        format!(
+            "limits are not shared: {error}. {until}, {policy}, unless a gate has another policy. To mend it, {fix}"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::clock::{Clock, ManualClock};
+    use crate::observer::Observer;
+    use crate::warning::Warning;
+
+    #[derive(Default)]
+    struct Reports(Mutex<Vec<&'static str>>);
+
+    impl Observer for Reports {
+        fn warned(&self, warning: &Warning) {
+            lock(&self.0).push(warning.code());
+        }
+
+        fn recovered(&self) {
+            lock(&self.0).push("recovered");
+        }
+    }
+
+    fn new(circuits: usize) -> (Availability, Arc<Reports>, ManualClock) {
+        let (reports, clock) = (Arc::new(Reports::default()), ManualClock::new());
+        let sink = WarningSink::new(Some(reports.clone()), false, Clock::Manual(clock.clone()));
+        let store = Arc::new(Store::memory(Clock::System, 1));
+        (Availability::new(store, sink, "", circuits), reports, clock)
+    }
+
+    fn silence() -> Error {
+        Error::timeout("Redis to answer", Duration::from_millis(1))
+    }
+
+    #[test]
+    fn a_few_timeouts_of_a_working_redis_are_not_reported() {
+        let (availability, reports, clock) = new(1);
+        let tag = HashTag::default();
+        availability.count_answer(tag);
+        for _ in 1..MIN_FAILURES {
+            availability.count_silence(tag, &silence());
+        }
+        assert!(lock(&reports.0).is_empty());
+        availability.count_silence(tag, &silence());
+        assert_eq!(*lock(&reports.0), ["redis-unreachable"]);
+        availability.count_answer(tag);
+        clock.advance(Duration::from_micros(QUIET_US - 1));
+        availability.count_answer(tag);
+        assert_eq!(lock(&reports.0).len(), 1);
+        clock.advance(Duration::from_micros(1));
+        availability.count_answer(tag);
+        availability.count_answer(tag);
+        assert_eq!(*lock(&reports.0), ["redis-unreachable", "recovered"]);
+    }
+
+    #[test]
+    fn first_failure_is_reported_at_once_and_a_rejection_apart() {
+        let (availability, reports, clock) = new(1);
+        let tag = HashTag::default();
+        availability.count_silence(tag, &silence());
+        availability.count_rejection(tag, &Error::from_script("NOPERM"));
+        availability.count_rejection(tag, &Error::from_script("NOPERM"));
+        assert_eq!(*lock(&reports.0), ["redis-unreachable", "redis-refused"]);
+        clock.advance(Duration::from_micros(QUIET_US));
+        // Denials are still answered, but each charge is rejected.
+        availability.count_rejection(tag, &Error::from_script("NOPERM"));
+        availability.count_answer(tag);
+        assert_eq!(lock(&reports.0).len(), 2);
+    }
+
+    #[test]
+    fn circuits_of_a_cluster_are_reported_together() {
+        let (availability, reports, clock) = new(2);
+        let tags: Vec<_> = HashTag::all().take(2).collect();
+        let (first, second) = (tags[0], tags[1]);
+        availability.count_silence(first, &silence());
+        availability.count_silence(second, &silence());
+        clock.advance(Duration::from_micros(QUIET_US));
+        availability.count_answer(first);
+        assert_eq!(*lock(&reports.0), ["redis-unreachable"]);
+        availability.count_answer(second);
+        assert_eq!(*lock(&reports.0), ["redis-unreachable", "recovered"]);
+    }
+}

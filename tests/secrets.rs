@@ -1,0 +1,160 @@
+//! No error, warning or `Debug` output shows a password or a whole key.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use tidegate::redact::{RedactedKey, RedactedUrl};
+use tidegate::{
+    AllDecision, Builder, KeyMode, Limiter, MostDenied, Observer, OnFailure, Quota, Switch, Warning,
+    deadpool_redis,
+};
+
+use crate::support::fixture::HOUR;
+
+/// Parts of the password: a text may show none of them, since a URL can end in its middle.
+const PARTS: [&str; 3] = ["s3cr3t", "pa55", "w0rd"];
+
+const SCHEMES: [&str; 8] =
+    ["redis", "rediss", "valkey", "unix", "redis+unix", "REDIS", "http", "redis+unknown"];
+
+/// Between the parts: some of these end the authority of a URL, and some are correct there.
+const SEPARATORS: [&str; 10] = ["", ":", "@", "/", "?", "#", "%40", "%2F", " ", "\n"];
+
+fn urls() -> Vec<String> {
+    let mut urls = Vec::new();
+    for scheme in SCHEMES {
+        for separator in SEPARATORS {
+            let password = PARTS.join(separator);
+            for url in [
+                format!("{scheme}://ann:{password}@127.0.0.1:1"),
+                format!("{scheme}://:{password}@127.0.0.1:1/3"),
+                format!("{scheme}://{password}@127.0.0.1:1/notadatabase"),
+                format!("{scheme}://ann:{password}@127.0.0.1:notaport"),
+                format!("{scheme}://ann:{password}@127.0.0.1:1?protocol={password}"),
+                format!("{scheme}://ann:{password}@[::1]:1#{password}"),
+                format!("{scheme}://ann:{password}@"),
+                format!("{scheme}:ann:{password}@127.0.0.1:1"),
+                format!("ann:{password}@127.0.0.1:1"),
+                format!("{scheme}:///nonexistent/redis.sock?user=ann&pass={password}"),
+                format!("{scheme}:///nonexistent/redis.sock?db={password}&pass={password}"),
+                format!("{scheme}://ann:{password}@/nonexistent/redis.sock"),
+            ] {
+                urls.push(url);
+            }
+            // Without a host, text behind an `@` is the host by the grammar.
+            if separator != "@" {
+                urls.push(format!("{scheme}://ann:{password}"));
+            }
+        }
+    }
+    urls
+}
+
+#[derive(Clone, Default)]
+struct Texts(Arc<Mutex<Vec<String>>>);
+
+impl Texts {
+    fn add(&self, text: String) {
+        self.0.lock().unwrap().push(text);
+    }
+
+    fn debug(&self, value: &impl Debug) {
+        self.add(format!("{value:?} {value:#?}"));
+    }
+}
+
+impl Observer for Texts {
+    fn warned(&self, warning: &Warning) {
+        self.add(format!("{warning} {warning:?}"));
+    }
+
+    fn failed(&self, _: &str, error: &tidegate::Error) {
+        self.add(format!("{error} {error:?}"));
+    }
+}
+
+/// Adds all that a program can print of a limiter with this builder: whether it can be built, and its failures.
+/// Returns whether it can be built.
+async fn print(texts: &Texts, builder: Builder) -> bool {
+    let builder = builder.deadline(HOUR).on_failure(OnFailure::Error).observer(texts.clone());
+    texts.debug(&builder);
+    let limiter = match builder.build() {
+        Ok(limiter) => limiter,
+        Err(error) => {
+            texts.add(format!("{error} {error:?}"));
+            return false;
+        }
+    };
+    let gate = limiter.gate("gate", Quota::fixed_window(5, HOUR));
+    texts.debug(&limiter);
+    texts.debug(&gate);
+    for error in [gate.check("key").await.err(), limiter.ready().await.err()].into_iter().flatten() {
+        texts.add(format!("{error} {error:?}"));
+    }
+    let health = limiter.health().await;
+    texts.add(format!("{health} {health:?}"));
+    true
+}
+
+#[tokio::test]
+async fn no_text_shows_a_password_of_any_url_form() {
+    let urls = urls();
+    let (mut built, mut checked) = (0, 0);
+    for url in &urls {
+        let texts = Texts::default();
+        texts.add(format!("{} {:?}", RedactedUrl::new(url), RedactedUrl::new(url)));
+        built += u32::from(print(&texts, Limiter::builder().url(url)).await);
+        print(&texts, Limiter::builder().sentinel([url.as_str()], "main")).await;
+        #[cfg(feature = "cluster")]
+        print(&texts, Limiter::builder().cluster([url])).await;
+        let config = deadpool_redis::Config::from_url(url);
+        if let Ok(pool) = config.create_pool(Some(deadpool_redis::Runtime::Tokio1)) {
+            print(&texts, Limiter::builder().pool(pool)).await;
+        }
+        for text in texts.0.lock().unwrap().iter() {
+            for part in PARTS {
+                assert!(!text.contains(part), "{url:?}: {text}");
+            }
+            checked += 1;
+        }
+    }
+    assert!(urls.len() >= 1_000 && built > 80 && checked > 9_000, "{} URLs, {built}, {checked}", urls.len());
+}
+
+#[tokio::test]
+async fn debug_shows_at_most_two_bytes_of_a_key() {
+    const KEY: &str = "user:42:secret";
+    let most_denied = MostDenied::new(10).one_in(1);
+    let builder = Limiter::builder().in_memory().observer(most_denied.clone());
+    let limiter = builder.key_mode(KeyMode::Hmac(b"secret of the keys".to_vec())).build().unwrap();
+    assert!(!format!("{limiter:?} {:?}", KeyMode::Hmac(b"secret".to_vec())).contains("secret"));
+
+    let most_denied = MostDenied::new(10).one_in(1);
+    let limiter = Limiter::builder().in_memory().observer(most_denied.clone()).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(1, HOUR));
+    limiter.control().set_override("gate", KEY, Quota::fixed_window(2, HOUR), HOUR).await.unwrap();
+    limiter.control().switch("other", Switch::Open, None).await.unwrap();
+    let all = limiter.check_all([gate.key(KEY).cost(2)]).await.unwrap();
+    assert!(!gate.check(KEY).await.unwrap().is_allowed());
+    let (denied, overrides) = (most_denied.top(1), limiter.control().overrides().await.unwrap());
+    assert!(denied[0].to_string().contains(KEY) && denied.len() == 1 && overrides.len() == 2);
+    let values: [&dyn Debug; 8] = [
+        &denied,
+        &most_denied,
+        &overrides,
+        &all,
+        &gate.key(KEY),
+        &gate.key(KEY).reserve().await.unwrap(),
+        &tidegate::AsKey::as_key(KEY),
+        &RedactedKey::new(KEY.as_bytes()),
+    ];
+    for value in values {
+        let text = format!("{value:?} {value:#?}");
+        assert!(!text.contains("ser:") && !text.contains("secret"), "{text}");
+    }
+    let shown = format!("{overrides:?}");
+    assert!(shown.contains("\"us…\" (14 bytes)") && shown.contains("Switch"), "{shown}");
+    assert!(format!("{:?}", denied[0]).contains("denials: 1"), "{denied:?}");
+    let independent = AllDecision::of_each(all.into_each_alone());
+    assert!(!format!("{independent:?}").contains("secret"));
+}
