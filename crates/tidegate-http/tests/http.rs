@@ -7,6 +7,7 @@ mod examples;
 mod fixture;
 mod fleet;
 mod headers;
+mod nested;
 mod outage;
 mod passing;
 pub(crate) mod process;
