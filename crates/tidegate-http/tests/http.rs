@@ -13,5 +13,6 @@ mod passing;
 pub(crate) mod process;
 
 mod rules;
+mod uploads;
 mod vanishing;
 mod waiting;
