@@ -235,6 +235,13 @@ impl Builder {
     /// limiter keeps while Redis does not answer. Beyond it, the least recently used keys are evicted and
     /// count as unused.
     ///
+    /// Blocked keys, and then keys that have used at least half of their limit, are evicted last: no such key
+    /// is evicted while they are at most a quarter of `keys`. Beyond that, the shortest blocks and the least
+    /// used keys are evicted first. So a client cannot free its own key by checks of many other keys, unless
+    /// it uses half the limits of a quarter of `keys`. Any other key stays until a quarter of `keys` other
+    /// keys were used since its last use. The fallback divides its keys among 16 parts, so its bounds hold
+    /// approximately.
+    ///
     /// Default: 100,000.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;

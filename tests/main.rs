@@ -18,6 +18,7 @@ mod corrupt_numbers;
 mod demo;
 mod deny_cache;
 mod deny_cache_exact;
+mod eviction;
 mod expiry;
 mod fallback;
 mod fallback_reservations;

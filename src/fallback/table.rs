@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use smallvec::SmallVec;
 
 use super::part::Part;
-use crate::generations::Generations;
+use crate::generations::{EvictionRank, Generations};
 use crate::key::HashTag;
 use crate::keyed_hash::IdentityHasher;
 use crate::quota::Quota;
@@ -19,8 +19,7 @@ const SHARDS: usize = 16;
 /// Sharded, so that threads seldom contend for a lock.
 pub(super) struct LocalTable(Box<[Mutex<Keys>]>);
 
-/// A key is dropped with its unreconciled units only after as many other keys were checked as a generation
-/// holds.
+/// An evicted key loses its unreconciled units.
 struct Keys(Generations<Target, Kept, IdentityHasher>);
 
 struct Kept {
@@ -90,7 +89,7 @@ impl LocalTable {
         let before = items.iter().map(|item| item.before).collect();
         drop(items);
         for (Part { target, share, cost, .. }, record) in parts.iter().zip(records) {
-            guards[guard_of(target)].take_back(target, share, record, k * cost);
+            guards[guard_of(target)].take_back(target, share, record, k * cost, now_us);
         }
         Outcome { k, before, now_us }
     }
@@ -193,11 +192,11 @@ impl Keys {
         }
         kept.share = *share;
         let record = std::mem::take(&mut kept.record);
-        self.0.insert(target, kept);
+        self.insert(target, kept, now_us);
         Some(record)
     }
 
-    fn take_back(&mut self, target: &Target, share: &Quota, record: Record, admitted: u64) {
+    fn take_back(&mut self, target: &Target, share: &Quota, record: Record, admitted: u64, now_us: u64) {
         match self.0.get_mut(target) {
             Some(kept) => {
                 kept.record = record;
@@ -207,9 +206,13 @@ impl Keys {
             None if record == Record::default() => {}
             None => {
                 let kept = Kept { share: *share, record, pending: admitted, given_back: 0, stamp: None };
-                self.0.insert(target.clone(), kept);
+                self.insert(target.clone(), kept, now_us);
             }
         }
+    }
+
+    fn insert(&mut self, target: Target, kept: Kept, now_us: u64) {
+        self.0.insert(target, kept, |kept| EvictionRank::of(&kept.record, &kept.share, now_us));
     }
 }
 
@@ -224,5 +227,52 @@ impl Kept {
         let seen = algorithm.settle(&self.record.state, now_us);
         let used = self.share.limit().saturating_sub(algorithm.remaining(seen, now_us));
         used.min(self.pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::gate_name::GateName;
+    use crate::key::{KeyMode, Keyspace};
+    use crate::keyed_hash::KeyedHasher;
+    use crate::store::{GateInfo, Item};
+
+    const NOW_US: u64 = 1_767_225_600_000_000;
+    const DAY_US: u64 = 86_400_000_000;
+
+    #[test]
+    fn blocked_key_without_units_stays_in_the_table_after_many_fresh_keys() {
+        let quota = Quota::fixed_window(1, std::time::Duration::from_secs(86_400));
+        let gate = Arc::new(GateInfo {
+            name: GateName::new("gate").unwrap(),
+            quota,
+            prefix: Keyspace::new("test", KeyMode::Clear).unwrap().prefix("gate", &quota).unwrap(),
+            keyed_hasher: KeyedHasher::default(),
+        });
+        let table = LocalTable::new(1_000);
+        // The last known state is found only once, so the table alone keeps the block.
+        let is_known = Cell::new(true);
+        let admitted = |key: &str| {
+            let target = Target::new(&gate, key.as_bytes(), None);
+            let item = Item { target, cost: 1, max_delay_us: None };
+            let warm = |_: &Target, quota: &Quota| {
+                let mut record = Record::default();
+                if key == "blocked" && is_known.take() {
+                    record.block(quota, NOW_US + DAY_US, NOW_US);
+                }
+                record
+            };
+            table.take(&[Part::new(&item, 1)], 1, NOW_US, warm).k
+        };
+        assert_eq!(admitted("blocked"), 0);
+        for key in 0..10_000 {
+            assert_eq!(admitted(&key.to_string()), 1);
+        }
+        assert!(table.len() <= 1_024);
+        assert_eq!(admitted("blocked"), 0);
     }
 }

@@ -8,7 +8,8 @@ use super::take::{Group, Outcome};
 use super::target::Target;
 use crate::clock::Clock;
 use crate::error::Error;
-use crate::generations::Generations;
+use crate::generations::{EvictionRank, Generations};
+use crate::quota::Quota;
 use crate::reference::{self, Record};
 use crate::sync::{Mutex, lock};
 
@@ -27,8 +28,8 @@ struct Overrides {
     texts: BTreeMap<String, (String, Option<u64>)>,
 }
 
-/// A key is lost only after `max_keys / 2` other keys have been used since its last use.
-struct Keys(Generations<String, Record, RandomState>);
+/// The quota is the one that used the key last: it ranks the key for eviction.
+struct Keys(Generations<String, (Quota, Record), RandomState>);
 
 /// Keys may be personal data or secrets.
 impl std::fmt::Debug for Keys {
@@ -66,7 +67,7 @@ impl MemoryStore {
             Write::Block { for_us } => record.block(quota, now.saturating_add(for_us), now),
             Write::Reset => return 0,
         }
-        keys.0.insert(target.redis_key.clone(), record);
+        keys.insert(target, record, now);
         now
     }
 
@@ -114,16 +115,21 @@ impl Keys {
         for (item, record) in group.items.iter().zip(records) {
             // A peek at an unused key stores nothing.
             if record != Record::default() {
-                self.0.insert(item.target.redis_key.clone(), record);
+                self.insert(&item.target, record, now);
             }
         }
         Outcome { k, before, now_us: now }
     }
 
+    fn insert(&mut self, target: &Target, record: Record, now: u64) {
+        let kept = (target.gate.quota, record);
+        self.0.insert(target.redis_key.clone(), kept, |(quota, record)| EvictionRank::of(record, quota, now));
+    }
+
     /// Removes a key's record, to be changed and inserted again.
     fn remove(&mut self, key: &str, now: u64) -> Record {
         match self.0.remove_entry(key) {
-            Some((_, record)) if !record.has_expired(now) => record,
+            Some((_, (_, record))) if !record.has_expired(now) => record,
             _ => Record::default(),
         }
     }

@@ -53,13 +53,14 @@ impl Descriptors {
     /// Uses the descriptors that `f` returns, and ignores those that the file defines.
     ///
     /// ```
-    /// use tidegate_http::Descriptors;
+    /// use tidegate_http::{Descriptors, Key};
     /// use tidegate_rules::Descriptor;
     ///
     /// let descriptors = Descriptors::from_fn("shop", |parts| {
-    ///     let path = Descriptor::new().entry("path", parts.uri.path());
+    ///     // Normalized, unlike `parts.uri.path()`.
+    ///     let path = Key::path().of(parts).map(|path| Descriptor::new().entry_owned("path", path));
     ///     let user = parts.headers.get("x-user").map(|user| Descriptor::new().entry("user", user));
-    ///     std::iter::once(path).chain(user).collect()
+    ///     path.into_iter().chain(user).collect()
     /// });
     /// ```
     pub fn from_fn(
@@ -227,7 +228,7 @@ impl Descriptors {
             Source::Header(name) => header(name, parts),
             Source::QueryParameter(name) => query_parameter(name, parts),
             Source::Method => borrowed(parts.method.as_str()),
-            Source::Path => borrowed(path(parts)),
+            Source::Path => Some(path(parts)),
             #[cfg(feature = "axum")]
             Source::PathTemplate(_) => {
                 let path = parts.extensions.get::<axum::extract::MatchedPath>();
@@ -266,17 +267,28 @@ fn query_parameter<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
 
 /// Returns the first value of a header or of one of Envoy's pseudo-headers.
 fn header<'p>(name: &str, parts: &'p Parts) -> Option<Cow<'p, [u8]>> {
-    let uri = uri(parts);
     let value = match name {
         ":method" => parts.method.as_str().as_bytes(),
-        ":path" => uri.path_and_query().map_or("/", |path| path.as_str()).as_bytes(),
-        ":authority" => match uri.authority() {
+        ":path" => return Some(path_and_query(parts)),
+        ":authority" => match uri(parts).authority() {
             Some(authority) => authority.as_str().as_bytes(),
             None => parts.headers.get(HOST)?.as_bytes(),
         },
         name => parts.headers.get(name)?.as_bytes(),
     };
     Some(Cow::Borrowed(value))
+}
+
+/// Returns the normalized path, and the query as sent.
+fn path_and_query(parts: &Parts) -> Cow<'_, [u8]> {
+    let uri = uri(parts);
+    match (path(parts), uri.query()) {
+        (Cow::Borrowed(_), _) => {
+            Cow::Borrowed(uri.path_and_query().map_or("/", |path| path.as_str()).as_bytes())
+        }
+        (Cow::Owned(path), None) => Cow::Owned(path),
+        (Cow::Owned(path), Some(query)) => Cow::Owned([&*path, b"?", query.as_bytes()].concat()),
+    }
 }
 
 /// Returns all values of a header, joined for comparison as in Envoy.

@@ -13,19 +13,32 @@ pub(super) type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 
 /// One limit of a request: the gate to check, the key, and the cost.
 ///
+/// A limit of bytes charges the bytes that the handler read. A chunked request has no `Content-Length`: it takes
+/// as many units as the largest body that the handler accepts, until its bytes are known.
+///
 /// ```
-/// use tidegate_http::{GateRule, Key, RateLimitLayer};
+/// use http::header::CONTENT_LENGTH;
 /// use tidegate::{Limiter, Quota, Rate};
+/// use tidegate_http::{Charge, GateRule, Key, RateLimitLayer};
+///
+/// const MAX_BODY_BYTES: u64 = 2 << 20;
+///
+/// /// The handler adds it to the extensions of its response.
+/// #[derive(Clone)]
+/// struct BytesRead(u64);
 ///
 /// let limiter = Limiter::in_memory();
 /// let requests = limiter.gate("requests", Quota::token_bucket(60, Rate::per_minute(60)));
 /// let upload = limiter.gate("upload", Quota::token_bucket(1 << 30, Rate::per_hour(1 << 30)));
 /// let layer = RateLimitLayer::of([
 ///     GateRule::new(requests, Key::header("x-api-key")),
-///     GateRule::new(upload, Key::header("x-api-key")).name("upload bytes").cost(|parts| {
-///         let length = parts.headers.get("content-length");
-///         length.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(1 << 20)
-///     }),
+///     GateRule::new(upload, Key::header("x-api-key"))
+///         .name("upload bytes")
+///         .cost(|parts| {
+///             let length = parts.headers.get(CONTENT_LENGTH);
+///             length.and_then(|value| value.to_str().ok()?.parse().ok()).unwrap_or(MAX_BODY_BYTES)
+///         })
+///         .charge(Charge::units(|response| response.extensions.get().map(|&BytesRead(bytes)| bytes))),
 /// ]);
 /// ```
 #[derive(Clone)]

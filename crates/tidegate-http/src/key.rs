@@ -5,8 +5,10 @@ mod client_ip;
 mod forwarded;
 mod header_name;
 mod network;
+mod path;
 mod peer;
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -90,18 +92,26 @@ impl Key {
         Self(KeySource::Header(header_name(name)))
     }
 
-    /// Uses the path of the request as sent, without the query: `/users/42`. For gRPC this is the method,
-    /// `/package.Service/Method`.
+    /// Uses the path of the request, without the query: `/users/42`. For gRPC this is the method,
+    /// `/package.Service/Method`. Behind axum's `nest` and `nest_service`, this is the whole path, with the
+    /// prefix that axum removes.
     ///
-    /// Several paths can reach one handler (`/a`, `/a/`, `/%61`), and each is a separate key: use templates
-    /// where they exist.
+    /// The path is normalized as Envoy does it, so that a client cannot choose a key by its spelling:
+    /// `/v1//login`, `/v1/./login` and `/v1/%6Cogin` are `/v1/login`. The page `docs/reference/spoofing.md` of
+    /// the repository lists the rules and their limits: `%2F` is not a slash, `/a` and `/a/` are two keys, and
+    /// so are `/A` and `/a`.
+    ///
+    /// Each value of a parameter in the path is a separate key. Use `Key::path_template` (feature `axum`) for
+    /// one key per route. Use the path where axum does not know the route: behind `nest_service`, in file
+    /// servers, in proxies, and for gRPC.
     #[must_use]
     pub fn path() -> Self {
         Self(KeySource::Path)
     }
 
     /// Uses the route that axum matched: `/users/{id}`. None if no route has been matched yet: add the layer
-    /// to the `Router` (or a route of it), not around it.
+    /// to the `Router` (or a route of it), not around it. Prefer it to [`path`](Self::path) where axum knows
+    /// the route: clients cannot create keys, because the routes are a closed set.
     #[cfg(feature = "axum")]
     #[must_use]
     pub fn path_template() -> Self {
@@ -175,7 +185,7 @@ impl Key {
                 let value = parts.headers.get(name).map(|value| value.as_bytes().to_vec());
                 value.filter(|value| !value.is_empty())
             }
-            KeySource::Path => Some(path(parts).as_bytes().to_vec()),
+            KeySource::Path => Some(path(parts).into_owned()),
             // Requests to unknown paths lack it too, so it counts as a property that the client has not sent.
             #[cfg(feature = "axum")]
             KeySource::PathTemplate => {
@@ -209,8 +219,9 @@ impl Extension {
     }
 }
 
-pub(super) fn path(parts: &Parts) -> &str {
-    uri(parts).path()
+/// Returns the normalized path, without the query.
+pub(super) fn path(parts: &Parts) -> Cow<'_, [u8]> {
+    path::normalized(uri(parts).path())
 }
 
 /// Returns the URI as sent. Inside a nested router, axum removes the matched prefix from the path.

@@ -8,11 +8,13 @@ mod examples;
 mod fixture;
 mod fleet;
 mod headers;
+mod nested;
 mod outage;
 mod passing;
 pub(crate) mod process;
 
 mod rules;
 mod setup;
+mod uploads;
 mod vanishing;
 mod waiting;

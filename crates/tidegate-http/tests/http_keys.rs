@@ -2,6 +2,7 @@
 
 mod combinations;
 mod networks;
+mod paths;
 mod random_headers;
 mod sources;
 mod spoofing;
@@ -32,4 +33,15 @@ fn network(text: &str) -> IpNet {
 fn key(ip: &ClientIp, parts: &Parts) -> String {
     let key = Key::client_ip(ip.clone()).of(parts);
     key.map_or("none".to_owned(), |key| String::from_utf8(key).unwrap())
+}
+
+/// Repeats the text in braces: `{a, ×3}b` is `a, a, a, b`. Other braces stay.
+fn expanded(text: &str) -> String {
+    let Some((before, (inside, after))) =
+        text.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?)))
+    else {
+        return text.to_owned();
+    };
+    let Some((repeated, times)) = inside.rsplit_once('×') else { return text.to_owned() };
+    format!("{before}{}{after}", repeated.repeat(times.parse().unwrap()))
 }
