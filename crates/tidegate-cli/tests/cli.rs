@@ -9,5 +9,7 @@ mod many;
 mod overrides;
 mod program;
 mod rules;
+mod secrets;
 mod terminal;
 mod top;
+mod typos;
