@@ -20,6 +20,7 @@
 //! ```
 
 mod access;
+mod instances;
 mod name;
 mod scan;
 mod usage;
@@ -95,6 +96,13 @@ impl Inspector {
     #[must_use]
     pub fn namespace(&self) -> &str {
         self.0.namespace()
+    }
+
+    /// Parses a Redis key of a state of this namespace, such as [`Gate::redis_key`](crate::Gate::redis_key)
+    /// returns. Returns `None` if it is not one.
+    #[must_use]
+    pub fn parse(&self, redis_key: &str) -> Option<Name> {
+        Name::parse(self.namespace(), redis_key.as_bytes()).ok()
     }
 
     /// Returns a scan of all keys of the namespace, or of one gate. The scan of a gate can also find keys of

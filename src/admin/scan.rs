@@ -80,6 +80,19 @@ impl Scan {
     ///
     /// Cancel safe: if the future is dropped, the next call reads the same page again.
     pub async fn next(&mut self) -> Result<Option<Page>, Error> {
+        let Some(keys) = self.next_keys().await? else { return Ok(None) };
+        let mut page = Page::default();
+        for key in keys {
+            match Name::parse(self.access.namespace(), &key) {
+                Ok(name) => page.names.push(name),
+                Err(kind) => page.others.push(OtherKey { redis_key: key, kind }),
+            }
+        }
+        Ok(Some(page))
+    }
+
+    /// Returns the Redis keys of the next page, unparsed, as [`next`](Self::next) does.
+    pub(super) async fn next_keys(&mut self) -> Result<Option<Vec<Vec<u8>>>, Error> {
         if self.nodes.is_none() {
             self.nodes = Some(nodes(&self.access).await?);
         }
@@ -96,14 +109,7 @@ impl Scan {
         if cursor == 0 {
             self.nodes.as_mut().and_then(Vec::pop);
         }
-        let mut page = Page::default();
-        for key in keys {
-            match Name::parse(self.access.namespace(), &key) {
-                Ok(name) => page.names.push(name),
-                Err(kind) => page.others.push(OtherKey { redis_key: key, kind }),
-            }
-        }
-        Ok(Some(page))
+        Ok(Some(keys))
     }
 }
 

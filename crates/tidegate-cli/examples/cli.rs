@@ -10,6 +10,7 @@ use std::env;
 use std::process::Command;
 use std::time::Duration;
 
+use tidegate::admin::Inspector;
 use tidegate::{Limiter, Quota, Rate};
 use tidegate_testkit::Server;
 
@@ -38,6 +39,12 @@ async fn main() -> Result<(), Failure> {
     login.penalize("user:44", 2).await?;
     api.penalize("user:42", 17).await?;
     api.penalize("user:44", 250).await?;
+
+    // The first heartbeat is sent in the background.
+    let inspector = Inspector::new(&limiter)?;
+    while inspector.instances().await? == 0 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 
     let program = env::current_exe()?;
     let program =

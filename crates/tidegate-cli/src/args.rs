@@ -9,18 +9,19 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
 use crate::quota::QuotaArgs;
+use crate::redis_url::RedisUrl;
 use crate::units;
 
 const EXIT_CODES: &str = "\
 Exit codes:
   0  done; allowed; found
-  1  negative result: denied, nothing found, no rule matched, errors in rules, not confirmed
+  1  negative result: denied, nothing found, no rule matched, errors in rules, nothing changed
   2  usage error
   3  Redis is unreachable, does not answer, or rejects the command
   4  corrupt state: a key holds data that tidegate did not write
 
-Every user of this machine can see a password in an argument. Put the URL into TIDEGATE_REDIS_URL,
-or the password into a file for --password-file.";
+Every user of this machine can see a password in an argument. Put it into a file for --password-file
+or into TIDEGATE_REDIS_PASSWORD, or the whole URL into TIDEGATE_REDIS_URL.";
 
 /// Inspect and change the rate limits in a Redis
 #[derive(Debug, Parser)]
@@ -42,11 +43,12 @@ pub(crate) struct Redis {
     /// redis://[user:password@]host[:port][/database]; repeat for each sentinel or cluster node
     /// [default: redis://127.0.0.1:6379] [env: TIDEGATE_REDIS_URL, separated by spaces]
     #[arg(long = "redis", value_name = "URL", global = true)]
-    pub(crate) urls: Vec<String>,
-    /// The Redis user, instead of the user in the URL
-    #[arg(long, value_name = "NAME", global = true, requires = "password_file")]
+    pub(crate) urls: Vec<RedisUrl>,
+    /// The Redis user of the password [default: default]
+    #[arg(long, value_name = "NAME", global = true)]
     pub(crate) user: Option<String>,
-    /// Read the password from this file
+    /// Read the password from this file; it replaces the URL's user and password
+    /// [env: TIDEGATE_REDIS_PASSWORD, the password itself]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) password_file: Option<PathBuf>,
     /// The URLs are of sentinels, which know the Redis under this name
@@ -217,6 +219,14 @@ pub(crate) struct Confirm {
     pub(crate) yes: bool,
 }
 
+/// The permission to change what seems to be a mistake.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct Force {
+    /// Write it also for a gate without state, without a live instance, or if there is nothing to end
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct Reset {
     /// The key
@@ -281,13 +291,18 @@ pub(crate) enum Rules {
 
 #[derive(Args, Debug)]
 pub(crate) struct Switch {
-    /// The gate; it may have no state yet
+    /// The gate; with --rules, also the name or path of a rule
     pub(crate) gate: String,
     /// The mode of the gate
     pub(crate) to: SwitchTo,
-    /// The duration of the switch [default: until `off`]
+    /// The duration of the switch [default: until `clear`]
     #[arg(long = "for", value_name = "TIME", value_parser = units::duration)]
     pub(crate) duration: Option<Duration>,
+    /// Find the gate in this rule file or folder
+    #[arg(long, value_name = "PATH")]
+    pub(crate) rules: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) force: Force,
     #[command(flatten)]
     pub(crate) confirm: Confirm,
 }
@@ -300,7 +315,10 @@ pub(crate) enum SwitchTo {
     Closed,
     /// Decide and charge as usual, but allow every check
     Shadow,
-    /// End the switch: the gate's quota decides again
+    /// End the switch: the gate follows its own quota again
+    Clear,
+    /// The former name of `clear`, which reads as its opposite. Reported as an error.
+    #[value(hide = true)]
     Off,
 }
 
@@ -320,12 +338,22 @@ pub(crate) struct Override {
     #[command(flatten)]
     pub(crate) quota: QuotaArgs,
     #[command(flatten)]
+    pub(crate) force: Force,
+    #[command(flatten)]
     pub(crate) confirm: Confirm,
 }
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
+    use clap::{CommandFactory, Parser};
+
+    #[test]
+    fn debug_output_of_the_arguments_contains_no_password() {
+        for url in ["redis://:quagga@h", "unix:///s?pass=quagga", ":quagga@h"] {
+            let cli = super::Cli::parse_from(["tidegate", "inspect", "--redis", url]);
+            assert!(!format!("{cli:?}").contains("quagga"), "{cli:?}");
+        }
+    }
 
     #[test]
     fn argument_definitions_are_consistent() {

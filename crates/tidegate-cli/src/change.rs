@@ -11,6 +11,7 @@ use tidegate::{Limiter, Override, Quota};
 use crate::args::{AsStored, Block, Forget, Reset};
 use crate::failure::Failure;
 use crate::output::{self, Output, Text};
+use crate::quota::HOW_TO_SPECIFY;
 use crate::state::{self, KeySearch};
 use crate::units::human;
 
@@ -61,9 +62,11 @@ fn is_blocked(found: &Found) -> bool {
 pub(crate) async fn block(block: &Block, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
     let Block { key, gate, duration, quota, as_stored, confirm } = block;
     confirm.can_confirm()?;
+    let named = quota.gate(gate)?;
+    let gate = &named.name;
     let inspector = Inspector::new(limiter)?;
     let found = state::find(&inspector, Some(gate), key, as_stored).await?.found;
-    let quota = match (quota.quota(gate)?, found.first()) {
+    let quota = match (named.quota, found.first()) {
         (Some(quota), _) => quota,
         (None, Some(found)) => found.quota()?,
         (None, None) if as_stored.stored => {
@@ -104,7 +107,7 @@ async fn quota_of_other_keys(inspector: &Inspector, gate: &str) -> Result<Quota,
             sample.get_or_insert(name);
         }
     }
-    let how = "specify its quota, such as `--token-bucket 5 --rate 5/m`, or its rules: --rules PATH";
+    let how = HOW_TO_SPECIFY;
     let Some(sample) = sample else {
         return Err(Failure::usage(format!("no state of gate {gate}, so its algorithm is unknown: {how}")));
     };
@@ -133,7 +136,7 @@ pub(crate) async fn forget(forget: &Forget, inspector: &Inspector, out: Output) 
             _ => None,
         })
         .collect();
-    survey.notes().iter().for_each(|note| output::warn(note));
+    survey.notes().iter().for_each(|note| output::warn(out.json, note));
     if found.is_empty() && overrides.is_empty() {
         return report_nothing(inspector, None, key, as_stored, out);
     }

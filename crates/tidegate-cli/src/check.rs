@@ -1,6 +1,7 @@
 //! `check` and `peek`.
 
 use std::ffi::OsStr;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::{Decision, Limiter, Source, admin::Inspector};
@@ -8,7 +9,9 @@ use tidegate_rules::{Descriptor, RuleOutcome, RuleResult, Rules};
 
 use crate::args::{Check, Request};
 use crate::failure::Failure;
-use crate::output::{Output, Text, Tone, table};
+use crate::known_gates;
+use crate::output::{self, Output, Text, Tone, table};
+use crate::stored_quota;
 use crate::units::human;
 
 /// Checks a key or a request; without `charges`, peeks. Returns whether it is allowed.
@@ -33,15 +36,41 @@ async fn check_gate(
     limiter: &Limiter,
     out: Output,
 ) -> Result<bool, Failure> {
-    let gate = limiter.try_gate(gate, check.quota.required(gate)?)?;
-    let key = key.as_encoded_bytes();
-    // The first call to Redis: an invalid argument is reported without one.
-    Inspector::new(limiter)?.read_overrides().await?;
+    let named = check.quota.gate(gate)?;
+    // An invalid argument is reported without a call to Redis.
+    known_gates::ensure_valid(limiter, &named.name)?;
+    if named.is_in_rules {
+        named.required_quota()?;
+    }
+    let inspector = Inspector::new(limiter)?;
+    let overrides = inspector.overrides().await?;
+    let quota = match named.quota {
+        Some(quota) => quota,
+        None => stored_quota::quota(&inspector, &overrides, &named.name, key).await?,
+    };
+    let (gate, key) = (limiter.try_gate(&named.name, quota)?, key.as_encoded_bytes());
+    let stored = stored_quota::read(limiter, &inspector, &overrides, &gate, key).await?;
+    inspector.read_overrides().await?;
     let decision = gate.check_cost(key, cost).await?;
     let mut json = decision_json(&decision);
     json["redis_key"] = gate.redis_key(key)?.into();
-    out.print(&json, &[decision_text(&decision)])?;
+    json["quota"] = quota.to_string().into();
+    json["blocked_for_us"] = stored.blocked_for.map(|left| left.as_micros() as u64).into();
+    json["notes"] = stored.mismatch.iter().cloned().collect();
+    let mut line = decision_text(&decision, stored.blocked_for);
+    if named.quota.is_none() {
+        line.push(Text(Tone::Faint, format!(" (stored quota: {quota})")));
+    }
+    warn(out, stored.mismatch);
+    out.print(&json, &[line])?;
     Ok(decision.is_allowed())
+}
+
+/// Prints notes. With `--json`, they are a part of the object.
+fn warn(out: Output, notes: impl IntoIterator<Item = String>) {
+    if !out.json {
+        notes.into_iter().for_each(|note| output::warn(false, &note));
+    }
 }
 
 async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
@@ -52,7 +81,19 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
     let entries = check.request.entries()?;
     let descriptors: Vec<Descriptor<'_>> =
         check.request.descriptors(&entries).into_iter().map(|descriptor| descriptor.hits(cost)).collect();
-    Inspector::new(limiter)?.read_overrides().await?;
+    let inspector = Inspector::new(limiter)?;
+    let overrides = inspector.overrides().await?;
+    let mut notes: Vec<String> = Vec::new();
+    for planned in limits.plan(check.request.domain(), &descriptors).checks() {
+        let (gate, key) = (planned.gate(), planned.key());
+        let stored = stored_quota::read(limiter, &inspector, &overrides, gate, key).await?;
+        notes.extend(stored.blocked_for.map(|left| {
+            let gate = gate.name().unwrap_or_default();
+            format!("{} is blocked at {gate} for {}", String::from_utf8_lossy(key), human(left))
+        }));
+        notes.extend(stored.mismatch);
+    }
+    inspector.read_overrides().await?;
     let decision = limits.check(check.request.domain(), &descriptors).await?;
     let outcomes: Vec<Value> = decision.outcomes().iter().map(outcome_json).collect();
     let rows = check.request.descriptor.iter().zip(decision.outcomes()).map(|(descriptor, outcome)| {
@@ -62,9 +103,13 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
     let (tone, word) = allowed_word(decision.is_allowed());
     let mut lines = vec![vec![Text(tone, word.to_owned())]];
     lines.extend(table(&["descriptor", "rule", ""], rows.collect()));
-    let retry_after_us = decision.retry_after().as_micros() as u64;
-    let json =
-        json!({ "allowed": decision.is_allowed(), "retry_after_us": retry_after_us, "outcomes": outcomes });
+    let json = json!({
+        "allowed": decision.is_allowed(),
+        "retry_after_us": decision.retry_after().as_micros() as u64,
+        "outcomes": outcomes,
+        "notes": notes,
+    });
+    warn(out, notes);
     out.print(&json, &lines)?;
     Ok(decision.is_allowed())
 }
@@ -73,7 +118,8 @@ const fn allowed_word(is_allowed: bool) -> (Tone, &'static str) {
     if is_allowed { (Tone::Good, "allowed") } else { (Tone::Bad, "denied") }
 }
 
-fn decision_text(decision: &Decision) -> Vec<Text> {
+/// Returns the text of a decision, for a key that was blocked at the time of the check for `blocked_for`.
+fn decision_text(decision: &Decision, blocked_for: Option<Duration>) -> Vec<Text> {
     let (tone, word) = allowed_word(decision.is_allowed());
     let mut line = vec![Text(tone, word.to_owned())];
     if decision.source() == Source::Switch {
@@ -82,6 +128,14 @@ fn decision_text(decision: &Decision) -> Vec<Text> {
     }
     if decision.is_shadow() {
         line.push(Text(Tone::Warn, " (shadow mode: it would be denied)".to_owned()));
+    }
+    // The block may have ended since.
+    let is_denied = !decision.is_allowed() || decision.is_shadow();
+    if let Some(left) = blocked_for.filter(|_| is_denied) {
+        let until = UNIX_EPOCH + Duration::from_micros(decision.server_now_us()) + left;
+        let until = humantime::format_rfc3339_seconds(until);
+        line.push(Text(Tone::Warn, format!(": the key is blocked for {}, until {until}", human(left))));
+        return line;
     }
     if decision.source() == Source::Open {
         line.push(Text(Tone::Warn, ": not decided".to_owned()));
@@ -106,7 +160,7 @@ fn outcome_text(outcome: &RuleOutcome) -> Vec<Text> {
         // A table cell is a single `Text`.
         RuleResult::Decided(decision) => {
             let tone = allowed_word(decision.is_allowed()).0;
-            vec![Text(tone, decision_text(decision).into_iter().map(|text| text.1).collect())]
+            vec![Text(tone, decision_text(decision, None).into_iter().map(|text| text.1).collect())]
         }
         RuleResult::NoRule => vec!["no rule matches".into()],
         RuleResult::Unlimited => vec!["unlimited".into()],

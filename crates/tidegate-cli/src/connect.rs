@@ -9,8 +9,10 @@ use tidegate::{KeyMode, Limiter, admin::Inspector};
 use crate::args::Redis;
 use crate::failure::Failure;
 use crate::output;
+use crate::redis_url::RedisUrl;
 
 const VARIABLE: &str = "TIDEGATE_REDIS_URL";
+const PASSWORD_VARIABLE: &str = "TIDEGATE_REDIS_PASSWORD";
 const DEFAULT: &str = "redis://127.0.0.1:6379";
 
 impl Redis {
@@ -18,7 +20,7 @@ impl Redis {
     /// exits. The program is not an instance of the service.
     pub(crate) fn limiter(&self, json: bool) -> Result<Limiter, Failure> {
         let urls = self.urls(json);
-        let first = urls.first().map_or(DEFAULT, String::as_str);
+        let first = urls.first().map_or(DEFAULT, RedisUrl::secret);
         let mut builder = Limiter::builder()
             .namespace(&self.namespace)
             .deadline(self.timeout)
@@ -26,20 +28,26 @@ impl Redis {
             // The program prints the error itself.
             .stderr_warnings(false);
         builder = match &self.sentinel {
-            Some(name) => builder.sentinel(urls.iter().map(String::as_str), name),
-            None if self.cluster => builder.cluster(&urls),
+            Some(name) => builder.sentinel(urls.iter().map(RedisUrl::secret), name),
+            None if self.cluster => builder.cluster(urls.iter().map(RedisUrl::secret)),
             None if urls.len() > 1 => {
                 return Err(Failure::usage("several URLs require --sentinel or --cluster: add one of them"));
             }
             None => builder.url(first),
         };
-        if let Some(path) = &self.password_file {
-            let password = text(path)?;
-            let password = password.trim_end_matches(['\r', '\n']);
-            builder = builder.credentials(self.user.as_deref().unwrap_or("default"), password);
+        match (self.password()?, &self.user) {
+            (Some(password), user) => {
+                builder = builder.credentials(user.as_deref().unwrap_or("default"), &password);
+            }
+            (None, Some(_)) => {
+                return Err(Failure::usage(format!(
+                    "--user requires a password: add --password-file FILE, or set {PASSWORD_VARIABLE}"
+                )));
+            }
+            (None, None) => {}
         }
         if let Some(path) = &self.hmac_secret_file {
-            builder = builder.key_mode(KeyMode::Hmac(bytes(path)?));
+            builder = builder.key_mode(KeyMode::Hmac(secret("--hmac-secret-file", path)?));
         }
         {
             if let Some(path) = &self.tls_ca {
@@ -58,46 +66,42 @@ impl Redis {
 
     /// Returns the tried URLs, without passwords, and how to use another server.
     pub(crate) fn tried_servers(&self) -> String {
-        let urls: Vec<String> = self.given_urls().iter().map(|url| without_login(url)).collect();
+        let urls: Vec<String> = self.given_urls().iter().map(ToString::to_string).collect();
         format!("\ntried {}; set --redis or {VARIABLE} to use another server", urls.join(" "))
     }
 
     /// Returns the URLs of the arguments, else of the environment, else the default.
-    fn given_urls(&self) -> Vec<String> {
+    fn given_urls(&self) -> Vec<RedisUrl> {
         if !self.urls.is_empty() {
             return self.urls.clone();
         }
         let variable = env::var(VARIABLE).unwrap_or_default();
-        let urls: Vec<String> = variable.split_whitespace().map(str::to_owned).collect();
-        if urls.is_empty() { vec![DEFAULT.to_owned()] } else { urls }
+        let urls: Vec<RedisUrl> = variable.split_whitespace().map(RedisUrl::from).collect();
+        if urls.is_empty() { vec![DEFAULT.into()] } else { urls }
     }
 
     /// Returns the URLs. Warns about a password in the arguments.
-    fn urls(&self, json: bool) -> Vec<String> {
-        let shows_password = |url: &String| parts(url).1.is_some_and(|login| login.contains(':'));
-        if !json && self.urls.iter().any(shows_password) {
-            output::warn(&format!(
-                "every user of this machine can see the password in --redis (`ps`): put the URL into \
-                 {VARIABLE}, or the password into a file for --password-file"
-            ));
+    fn urls(&self, json: bool) -> Vec<RedisUrl> {
+        if self.urls.iter().any(RedisUrl::may_have_password) {
+            output::warn(
+                json,
+                &format!(
+                    "every user of this machine can see the password in --redis (`ps`): put the password into \
+                     a file for --password-file or into {PASSWORD_VARIABLE}, or the URL into {VARIABLE}"
+                ),
+            );
         }
         self.given_urls()
     }
-}
 
-fn without_login(url: &str) -> String {
-    let (scheme, _, rest) = parts(url);
-    format!("{scheme}{rest}")
-}
-
-/// Splits a URL into the scheme, the user and password, and the rest.
-fn parts(url: &str) -> (&str, Option<&str>, &str) {
-    let at = url.find("://").map_or(0, |at| at + 3);
-    let (scheme, rest) = url.split_at(at);
-    let authority = rest.split('/').next().unwrap_or_default();
-    match authority.rfind('@') {
-        Some(end) => (scheme, Some(&rest[..end]), &rest[end + 1..]),
-        None => (scheme, None, rest),
+    /// Returns the password of the file, else of the environment.
+    fn password(&self) -> Result<Option<String>, Failure> {
+        let Some(path) = &self.password_file else {
+            return Ok(env::var(PASSWORD_VARIABLE).ok().filter(|password| !password.is_empty()));
+        };
+        let password = String::from_utf8(secret("--password-file", path)?)
+            .map_err(|_| Failure::usage("the file of --password-file is not text in UTF-8"))?;
+        Ok(Some(password.trim_end_matches(['\r', '\n']).to_owned()))
     }
 }
 
@@ -105,6 +109,9 @@ fn bytes(path: &Path) -> Result<Vec<u8>, Failure> {
     fs::read(path).map_err(|error| Failure::unreadable(path, &error))
 }
 
-fn text(path: &Path) -> Result<String, Failure> {
-    fs::read_to_string(path).map_err(|error| Failure::unreadable(path, &error))
+/// Reads a file that holds a secret. The error omits the path: it may be the secret itself.
+fn secret(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    fs::read(path).map_err(|error| {
+        Failure::usage(format!("cannot read the file of {option}: {error}; the option takes a file's path"))
+    })
 }

@@ -13,6 +13,8 @@ pub(crate) enum Failure {
     Usage(String),
     /// Errors in rule files.
     ConfigErrors(ConfigErrors),
+    /// A change that would have no effect, such as of a gate that does not exist. Nothing was changed.
+    NoEffect(String),
     Limiter(Error),
     /// A failed write. A closed pipe is not a failure: it exits with 0.
     Output(io::Error),
@@ -30,7 +32,7 @@ impl Failure {
     /// Returns the exit code, as documented in `--help`.
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
-            Self::ConfigErrors(_) => 1,
+            Self::ConfigErrors(_) | Self::NoEffect(_) => 1,
             Self::Limiter(error) if error.is_corrupt_state() => 4,
             Self::Limiter(error) if !error.is_config() && !error.is_over_capacity() => 3,
             Self::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => 0,
@@ -54,7 +56,7 @@ impl From<io::Error> for Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Usage(text) => f.write_str(text),
+            Self::Usage(text) | Self::NoEffect(text) => f.write_str(text),
             Self::ConfigErrors(errors) => write!(f, "{errors}"),
             Self::Limiter(error) => {
                 write!(f, "{error}")?;

@@ -6,16 +6,20 @@ mod check;
 mod confirm;
 mod connect;
 mod failure;
+mod known_gates;
 mod output;
 mod overrides;
 mod quota;
+mod redis_url;
 mod request;
 mod rules;
 mod state;
+mod stored_quota;
 mod survey;
 mod top;
 mod units;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
@@ -23,6 +27,7 @@ use clap::{CommandFactory, Parser};
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::redis_url::redact_urls;
 
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -37,22 +42,28 @@ fn main() -> ExitCode {
             let code = failure.exit_code();
             if code > 0 {
                 let hint = if code == 3 { cli.redis.tried_servers() } else { String::new() };
-                output::fail(cli.json, code, &format!("{failure}{hint}"));
+                output::fail(cli.json, code, &redact_urls(format!("{failure}{hint}"), arguments()));
             }
             ExitCode::from(code)
         }
     }
 }
 
-/// Prints the help text, or an error in the arguments. The message may contain arbitrary argument text.
+/// Prints the help text, or an error in the arguments. The message may contain arbitrary argument text, also
+/// a URL that is in the place of another argument.
 fn report_arguments(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         // A failed write loses only the help text, which does not affect the exit code.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    output::fail(false, 2, error.to_string().trim_start_matches("error: "));
+    let message = redact_urls(error.to_string(), arguments());
+    output::fail(false, 2, message.trim_start_matches("error: "));
     ExitCode::from(2)
+}
+
+fn arguments() -> impl Iterator<Item = String> {
+    env::args_os().map(|argument| argument.to_string_lossy().into_owned())
 }
 
 /// Runs the command. Returns false for a negative result, which exits with 1.

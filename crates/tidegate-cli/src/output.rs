@@ -133,8 +133,11 @@ pub(crate) fn fail(json: bool, code: u8, message: &str) {
 }
 
 /// Prints a warning to standard error.
-pub(crate) fn warn(message: &str) {
-    print_error(message, Some(Tone::Warn));
+pub(crate) fn warn(json: bool, message: &str) {
+    match json {
+        true => print_error(&ascii(&serde_json::json!({ "warning": { "message": message } })), None),
+        false => print_error(message, Some(Tone::Warn)),
+    }
 }
 
 fn print_error(message: &str, tone: Option<Tone>) {

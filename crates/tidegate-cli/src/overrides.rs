@@ -5,38 +5,70 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tidegate::admin::Inspector;
 use tidegate::{Limiter, Override, Switch as Mode};
+use tidegate_rules::Rules;
 
-use crate::args::{self, Switch, SwitchTo};
+use crate::args::{self, Force, Switch, SwitchTo};
 use crate::failure::Failure;
+use crate::known_gates;
 use crate::output::{Output, Text, Tone, table};
+use crate::quota::find_rule;
 use crate::units::human;
 
 /// Sets or ends the switch of a gate. Returns false without confirmation.
 pub(crate) async fn switch(switch: &Switch, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
-    let Switch { gate, to, duration, confirm } = switch;
+    let Switch { gate, to, duration, rules, force, confirm } = switch;
     let (mode, question) = match to {
         SwitchTo::Open => (Some(Mode::Open), "Allow every check at"),
         SwitchTo::Closed => (Some(Mode::Closed), "Deny every check at"),
         SwitchTo::Shadow => (Some(Mode::Shadow), "Set shadow mode, which allows every check, at"),
-        SwitchTo::Off => (None, "End the switch of"),
+        SwitchTo::Clear => (None, "End the switch of"),
+        SwitchTo::Off => {
+            return Err(Failure::usage(format!(
+                "`off` can mean two things: `switch {gate} clear` ends the switch, so that {gate} follows its own \
+                 quota again; `switch {gate} open` turns the limit off"
+            )));
+        }
     };
     if mode.is_none() && duration.is_some() {
-        return Err(Failure::usage("`off` ends a switch permanently: remove --for"));
+        return Err(Failure::usage("`clear` ends a switch permanently: remove --for"));
     }
+    confirm.can_confirm()?;
+    let in_rules = match rules {
+        Some(path) => Some(find_rule(&Rules::load(path).map_err(Failure::ConfigErrors)?, gate)?.gate_name()),
+        None => None,
+    };
+    let gate = in_rules.as_ref().unwrap_or(gate);
+    known_gates::ensure_valid(limiter, gate)?;
+    let inspector = Inspector::new(limiter)?;
+    let overrides = inspector.overrides().await?;
+    let instances = match mode {
+        Some(_) => followers(&inspector, &overrides, gate, in_rules.is_some(), *force).await?,
+        None => {
+            ensure_switched(&overrides, gate, *force)?;
+            inspector.instances().await?
+        }
+    };
     if !confirm.prompt(&format!("{question} {gate}, in the whole fleet{}?", for_time(*duration)))? {
         return Ok(false);
     }
-    match mode {
-        Some(mode) => limiter.control().switch(gate, mode, *duration).await?,
-        None => limiter.control().end_switch(gate).await?,
-    }
-    let word = mode.map_or("off", Mode::as_str);
-    let text =
-        format!("{gate} is switched {word}{}, applied by all processes within a second", for_time(*duration));
-    out.print(
-        &json!({ "gate": gate, "switch": word, "ends_in_us": duration.map(us) }),
-        &[vec![text.into()]],
-    )?;
+    let text = match mode {
+        Some(mode) => {
+            limiter.control().switch(gate, mode, *duration).await?;
+            format!("{gate} is switched {mode}{}", for_time(*duration))
+        }
+        None => {
+            limiter.control().end_switch(gate).await?;
+            format!("{gate} follows its own quota again")
+        }
+    };
+    let json = json!({
+        "gate": gate,
+        "switch": mode.map_or("clear", Mode::as_str),
+        "ends_in_us": duration.map(us),
+        "instances": instances,
+    });
+    let text = format!("{text}; {}", known_gates::followers(instances));
+    out.print(&json, &[vec![text.into()]])?;
     Ok(true)
 }
 
@@ -46,9 +78,22 @@ pub(crate) async fn set_override(
     limiter: &Limiter,
     out: Output,
 ) -> Result<bool, Failure> {
-    let args::Override { key, gate, duration, confirm, .. } = args;
+    let args::Override { key, gate, duration, force, confirm, .. } = args;
+    confirm.can_confirm()?;
+    let named = args.quota.gate(gate)?;
+    let gate = &named.name;
     let (name, key) = (key.display(), key.as_encoded_bytes());
-    let quota = if args.end { None } else { Some(args.quota.required(gate)?) };
+    let quota = if args.end { None } else { Some(named.required_quota()?) };
+    known_gates::ensure_valid(limiter, gate)?;
+    let inspector = Inspector::new(limiter)?;
+    let overrides = inspector.overrides().await?;
+    let instances = match quota {
+        Some(_) => followers(&inspector, &overrides, gate, named.is_in_rules, *force).await?,
+        None => {
+            ensure_overridden(&inspector, &overrides, gate, key, *force)?;
+            inspector.instances().await?
+        }
+    };
     let (question, done) = match &quota {
         Some(quota) => (
             format!("Give {name} at {gate} the quota {quota}{}, in the whole fleet?", for_time(*duration)),
@@ -67,9 +112,67 @@ pub(crate) async fn set_override(
         None => limiter.control().end_override(gate, key).await?,
     }
     let quota = quota.map(|quota| quota.to_string());
-    let json = json!({ "gate": gate, "quota": quota, "ends_in_us": duration.map(us) });
-    out.print(&json, &[vec![(done + ", applied by all processes within a second").into()]])?;
+    let json =
+        json!({ "gate": gate, "quota": quota, "ends_in_us": duration.map(us), "instances": instances });
+    let text = format!("{done}; {}", known_gates::followers(instances));
+    out.print(&json, &[vec![text.into()]])?;
     Ok(true)
+}
+
+/// Returns the number of instances that will follow a change of the gate. Without `--force`, fails if there is
+/// none, or if the gate seems to be a mistake.
+async fn followers(
+    inspector: &Inspector,
+    overrides: &[Override],
+    gate: &str,
+    is_in_rules: bool,
+    Force { force }: Force,
+) -> Result<u64, Failure> {
+    if force {
+        return Ok(inspector.instances().await?);
+    }
+    let instances = known_gates::ensure_instances(inspector).await?;
+    if !is_in_rules {
+        known_gates::ensure_known(inspector, overrides, gate).await?;
+    }
+    Ok(instances)
+}
+
+/// Fails if the gate is not switched.
+fn ensure_switched(overrides: &[Override], gate: &str, Force { force }: Force) -> Result<(), Failure> {
+    let switched = overrides.iter().filter(|entry| matches!(entry, Override::Switch { .. }));
+    let switched = switched.map(known_gates::gate_of);
+    if force || switched.clone().any(|other| other == gate) {
+        return Ok(());
+    }
+    let exists = match switched.clone().next() {
+        None => "no gate is switched".to_owned(),
+        Some(_) => format!("switched gates: {}", known_gates::list(switched.clone())),
+    };
+    let near = known_gates::did_you_mean(gate, switched);
+    Err(Failure::NoEffect(format!("{gate} is not switched{near}; nothing changed\n{exists}")))
+}
+
+/// Fails if the key has no override at the gate.
+fn ensure_overridden(
+    inspector: &Inspector,
+    overrides: &[Override],
+    gate: &str,
+    key: &[u8],
+    Force { force }: Force,
+) -> Result<(), Failure> {
+    let written = inspector.stored_forms(key);
+    let is_of_key = |entry: &&Override| matches!(entry, Override::Quota { key, .. } if written.contains(key));
+    let gates = overrides.iter().filter(is_of_key).map(known_gates::gate_of);
+    if force || gates.clone().any(|other| other == gate) {
+        return Ok(());
+    }
+    let exists = match gates.clone().next() {
+        None => "the key has no override at any gate: see `tidegate overrides`".to_owned(),
+        Some(_) => format!("the key has overrides at: {}", known_gates::list(gates.clone())),
+    };
+    let near = known_gates::did_you_mean(gate, gates);
+    Err(Failure::NoEffect(format!("no override of this key at {gate}{near}; nothing changed\n{exists}")))
 }
 
 /// Lists the switches and overrides. Returns whether there are any.

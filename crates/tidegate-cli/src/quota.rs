@@ -1,14 +1,16 @@
 //! A quota, from arguments or from a rule file.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use tidegate::algorithm::{ALGORITHMS, Definition, Parameters};
 use tidegate::{Quota, Rate};
-use tidegate_rules::Rules;
+use tidegate_rules::{Rule, Rules};
 
 use crate::failure::Failure;
+use crate::known_gates;
 use crate::units;
 
 /// The arguments of a quota: an algorithm with its numbers, or rules that contain the gate.
@@ -18,8 +20,9 @@ use crate::units;
 pub(crate) struct QuotaArgs {
     #[command(flatten)]
     algorithm: AlgorithmArgs,
-    /// The quota of the gate in this rule file or folder
-    #[arg(long, value_name = "PATH", group = "algorithm")]
+    /// Find the gate in this rule file or folder, by its name or the name or path of its rule; without
+    /// another quota, its quota applies
+    #[arg(long, value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
     /// Such as 5/s, 100/m, 1/1500ms
     #[arg(long, value_parser = units::rate, requires = "algorithm")]
@@ -71,12 +74,45 @@ impl FromArgMatches for AlgorithmArgs {
     }
 }
 
+/// A gate of the arguments.
+pub(crate) struct NamedGate {
+    pub(crate) name: String,
+    /// The quota of the arguments or of the rules; `None` if there is none.
+    pub(crate) quota: Option<Quota>,
+    pub(crate) is_in_rules: bool,
+}
+
+impl NamedGate {
+    /// Returns the quota, or an error if there is none.
+    pub(crate) fn required_quota(&self) -> Result<Quota, Failure> {
+        self.quota.ok_or_else(|| match self.is_in_rules {
+            true => Failure::usage(format!(
+                "the rule of gate `{}` has no quota: it allows or denies every request",
+                self.name
+            )),
+            false => Failure::usage(HOW_TO_SPECIFY),
+        })
+    }
+}
+
+/// What to do if a quota is missing.
+pub(crate) const HOW_TO_SPECIFY: &str =
+    "specify the gate's quota, such as `--token-bucket 5 --rate 5/m`, or its rules: --rules PATH";
+
 impl QuotaArgs {
-    /// Returns the quota for a gate, or `None` if the arguments contain none.
-    pub(crate) fn quota(&self, gate: &str) -> Result<Option<Quota>, Failure> {
-        if let Some(path) = &self.rules {
-            return quota_in_rules(&Rules::load(path).map_err(Failure::ConfigErrors)?, gate).map(Some);
-        }
+    /// Returns the gate that `gate` names, with its quota.
+    pub(crate) fn gate(&self, gate: &str) -> Result<NamedGate, Failure> {
+        let quota = self.quota()?;
+        let Some(path) = &self.rules else {
+            return Ok(NamedGate { name: gate.to_owned(), quota, is_in_rules: false });
+        };
+        let rules = Rules::load(path).map_err(Failure::ConfigErrors)?;
+        let rule = find_rule(&rules, gate)?;
+        Ok(NamedGate { name: rule.gate_name(), quota: quota.or(rule.quota()), is_in_rules: true })
+    }
+
+    /// Returns the quota of the options, or `None` if they contain none.
+    fn quota(&self) -> Result<Option<Quota>, Failure> {
         // clap requires these options with the algorithms that use them.
         let rate = || self.rate.ok_or_else(|| Failure::usage("--rate is missing"));
         let window = || self.window.ok_or_else(|| Failure::usage("--window is missing"));
@@ -93,24 +129,34 @@ impl QuotaArgs {
         }
         Ok(Some(quota))
     }
-
-    /// Returns [`quota`](Self::quota), or an error if the arguments contain none.
-    pub(crate) fn required(&self, gate: &str) -> Result<Quota, Failure> {
-        let how =
-            "specify the gate's quota, such as `--token-bucket 5 --rate 5/m`, or its rules: --rules PATH";
-        self.quota(gate)?.ok_or_else(|| Failure::usage(how))
-    }
 }
 
-fn quota_in_rules(rules: &Rules, gate: &str) -> Result<Quota, Failure> {
-    let Some(rule) = rules.iter().find(|rule| rule.gate_name() == gate) else {
-        let names: Vec<String> = rules.iter().take(10).map(|rule| rule.gate_name()).collect();
-        return Err(Failure::usage(format!(
-            "no rule has the gate `{gate}`; gates in the rules: {}",
-            names.join(", ")
-        )));
+/// Returns the rule with this gate, path or name.
+pub(crate) fn find_rule<'r>(rules: &'r Rules, text: &str) -> Result<&'r Rule, Failure> {
+    // Names and paths need not be unique; gates are.
+    let by_gate = rules.iter().find(|rule| rule.gate_name() == text);
+    let named = || rules.iter().filter(|rule| rule.path() == text || rule.name() == Some(text));
+    let found: Vec<&Rule> = by_gate.map_or_else(|| named().collect(), |rule| vec![rule]);
+    let gates = |rules: &mut dyn Iterator<Item = &Rule>| {
+        let gates: BTreeSet<String> = rules.map(Rule::gate_name).collect();
+        known_gates::list(gates.iter().map(String::as_str))
     };
-    rule.quota().ok_or_else(|| {
-        Failure::usage(format!("the rule of gate `{gate}` has no quota: it allows or denies every request"))
-    })
+    match found.as_slice() {
+        [rule] => Ok(rule),
+        [] => {
+            let gate_names: Vec<String> = rules.iter().map(Rule::gate_name).collect();
+            let names = rules.iter().flat_map(|rule| [Some(rule.path()), rule.name()]).flatten();
+            let known = gate_names.iter().map(String::as_str).chain(names);
+            let near = known_gates::did_you_mean(text, known);
+            Err(Failure::usage(format!(
+                "no rule has the gate, path or name `{text}`{near}\ngates in the rules: {}",
+                gates(&mut rules.iter())
+            )))
+        }
+        several => Err(Failure::usage(format!(
+            "{} rules have the name `{text}`: give one of their gates: {}",
+            several.len(),
+            gates(&mut several.iter().copied())
+        ))),
+    }
 }

@@ -27,7 +27,7 @@ pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
                 ];
                 let warnings: Vec<Value> = rules.warnings().iter().map(error_json).collect();
                 if !out.json {
-                    rules.warnings().iter().for_each(|warning| warn(&format!("warning: {warning}\n")));
+                    rules.warnings().iter().for_each(|warning| warn(false, &format!("warning: {warning}\n")));
                 }
                 let json =
                     json!({ "valid": true, "rules": count, "errors": [], "more": 0, "warnings": warnings });

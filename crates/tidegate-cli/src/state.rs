@@ -10,6 +10,7 @@ use crate::args::{AsStored, Inspect};
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone, table};
 use crate::overrides;
+use crate::redis_url::RedisUrl;
 use crate::survey::Survey;
 use crate::units::{human, units};
 
@@ -127,7 +128,12 @@ pub(crate) fn no_state_message(
     let at = gate.map(|gate| format!(" at {gate}")).unwrap_or_default();
     let is_maybe_stored = !as_stored.stored && key.as_encoded_bytes().contains(&b'%');
     let hint = if is_maybe_stored { "; if the key is in its stored form, add --stored" } else { "" };
-    format!("no state of {}{at} in namespace {}{hint}", key.display(), inspector.namespace())
+    let (mut shown, mut hint) = (key.display().to_string(), hint);
+    let url = RedisUrl::from(shown.as_str());
+    if url.is_of_redis() {
+        (shown, hint) = (url.to_string(), "; for the URL of the Redis, write --redis URL");
+    }
+    format!("no state of {shown}{at} in namespace {}{hint}", inspector.namespace())
 }
 
 fn show_gate(gate: &str, survey: &Survey, inspector: &Inspector, out: Output) -> Result<bool, Failure> {

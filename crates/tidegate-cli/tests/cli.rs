@@ -12,5 +12,7 @@ mod memory;
 mod overrides;
 mod program;
 mod rules;
+mod secrets;
 mod terminal;
 mod top;
+mod typos;

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use tidegate::admin::Inspector;
 use tidegate::{Quota, Rate, Source};
 
 use super::program::Program;
@@ -15,10 +16,15 @@ async fn services_apply_switches_and_overrides_of_the_command_line() {
     let limiter = builder(&program.url).namespace(&program.namespace).build().unwrap();
     let api = limiter.gate("api", Quota::token_bucket(1, Rate::per_hour(1)));
     api.penalize("tenant:7", 1).await.unwrap();
+    let inspector = Inspector::new(&limiter).unwrap();
+    soon("the instance is counted", async || inspector.instances().await.unwrap() == 1).await;
     program.run(["overrides"]).assert(1, &["no active switches or overrides"]);
 
     let reply = program.json(0, &["switch", "api", "closed", "--for", "1h", "--yes"]);
-    assert_eq!(reply, json!({ "gate": "api", "switch": "closed", "ends_in_us": 3_600_000_000_u64 }));
+    assert_eq!(
+        reply,
+        json!({ "gate": "api", "switch": "closed", "ends_in_us": 3_600_000_000_u64, "instances": 1 })
+    );
     soon("the gate is closed", async || {
         let decision = api.check("tenant:8").await.unwrap();
         !decision.is_allowed() && decision.source() == Source::Switch
@@ -28,7 +34,7 @@ async fn services_apply_switches_and_overrides_of_the_command_line() {
     program.run(check).assert(1, &["denied: api is switched, see `tidegate overrides`"]);
     program
         .run(["switch", "api", "open", "--yes"])
-        .assert(0, &["api is switched open, applied by all processes"]);
+        .assert(0, &["api is switched open; 1 live instance follows within a second\n"]);
     program.run(check).assert(0, &["allowed: api is switched"]);
     program.run(["overrides"]).assert(0, &["api   -    open      never"]);
     let active = "active overrides: 1, see `tidegate overrides`";
@@ -39,7 +45,9 @@ async fn services_apply_switches_and_overrides_of_the_command_line() {
     program
         .run(["peek", "tenant:7", "--gate", "api", "--token-bucket", "1", "--rate", "1/h"])
         .assert(0, &["allowed (shadow mode: it would be denied)"]);
-    program.run(["switch", "api", "off", "--yes"]).assert(0, &["api is switched off"]);
+    program
+        .run(["switch", "api", "clear", "--yes"])
+        .assert(0, &["api follows its own quota again; 1 live instance follows within a second\n"]);
     program.run(["overrides"]).assert(1, &[]);
 
     let quota = ["--token-bucket", "50", "--rate", "50/h"];
@@ -93,18 +101,18 @@ fn overrides_need_confirmation_and_valid_arguments() {
     for args in [
         &["switch", "api", "ajar", "--yes"][..],
         &["switch", "Bad Gate", "open", "--yes"],
-        &["switch", "api", "off", "--for", "1h", "--yes"],
+        &["switch", "api", "clear", "--for", "1h", "--yes"],
         &["override", "x", "--gate", "api", "--for", "1h", "--yes"],
         &[&["override", "x", "--gate", "api", "--yes"], &bucket[..]].concat(),
         &[&["override", "x", "--gate", "api", "--end", "--yes"], &bucket[..]].concat(),
     ] {
         program.run(args).assert(2, &[]);
     }
-    let mut terminal = Terminal::run(&program, &["switch", "api", "closed", "--for", "90m"]);
+    let mut terminal = Terminal::run(&program, &["switch", "api", "closed", "--for", "90m", "--force"]);
     terminal.see("Deny every check at api, in the whole fleet for 1h 30m? [y/N]");
     terminal.press("n\n");
     assert_eq!(terminal.end(), 1);
-    let mut terminal = Terminal::run(&program, &set);
+    let mut terminal = Terminal::run(&program, &[&set[..], &["--force"]].concat());
     terminal.see("Give x at api the quota token_bucket 5, refilled 5/s for 1h, in the whole fleet? [y/N]");
     terminal.press("y\n");
     assert_eq!(terminal.end(), 0);

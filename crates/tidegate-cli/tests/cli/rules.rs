@@ -24,16 +24,16 @@ descriptors:
 ";
 
 /// A temporary file, removed on drop.
-struct File(PathBuf);
+pub(crate) struct File(PathBuf);
 
 impl File {
-    fn new(name: &str, text: &str) -> Self {
+    pub(crate) fn new(name: &str, text: &str) -> Self {
         let path = std::env::temp_dir().join(format!("tidegate-{}-{name}.yaml", std::process::id()));
         std::fs::write(&path, text).unwrap();
         Self(path)
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.to_str().unwrap()
     }
 }
@@ -224,6 +224,6 @@ fn check_applies_rules_to_a_request_or_a_gate() {
         .assert(1, &["denied", login, "auth.auth_type_login.user", "retry after", "no rule matches"]);
     program
         .run(["check", "ada", "--gate", "nothing", "--rules", file.path()])
-        .assert(2, &["no rule has the gate"]);
+        .assert(2, &["no rule has the gate, path or name `nothing`"]);
     program.run(["check", "--domain", "auth", "-d", login]).assert(2, &["--rules PATH"]);
 }
