@@ -244,7 +244,8 @@ impl RateLimitLayer {
     }
 
     /// Sets the response to rejected requests, such as a cached or smaller response, or another error. The
-    /// layer adds its headers to this response as to every other.
+    /// layer adds its headers to this response as to every other, and `Cache-Control: no-store` unless the
+    /// response has a `Cache-Control` of its own: a cache must not keep it in place of the service's response.
     ///
     /// ```
     /// use http::Response;

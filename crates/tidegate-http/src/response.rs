@@ -4,14 +4,16 @@
 mod grpc;
 mod problem;
 
-use http::Response;
-use http::header::RETRY_AFTER;
+use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::request::Parts;
+use http::{HeaderValue, Response};
 
 use super::body::{self, ResponseBody};
 use super::headers::HeaderValues;
 use super::rejection::{Reason, Rejection};
 use super::settings::LayerSettings;
+
+const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 
 /// Builds the response to a rejected request, with its headers.
 pub(super) async fn reject<B>(
@@ -23,6 +25,8 @@ pub(super) async fn reject<B>(
         Some(respond) => respond(parts, rejection.clone()).await,
         None => rejection.response(&parts).map(body::boxed),
     };
+    // The response belongs to one client at one moment: a cache must not keep it as the page.
+    response.headers_mut().entry(CACHE_CONTROL).or_insert(NO_STORE);
     // gRPC rejects with status 200; its wait is in RetryInfo.
     let is_error = response.status().is_client_error() || response.status().is_server_error();
     let headers = response.headers_mut();
@@ -38,13 +42,15 @@ pub(super) async fn reject<B>(
 
 impl Rejection {
     /// Returns the layer's default response: a problem in JSON, or text if the request prefers it. With the
-    /// feature `tonic`, a gRPC request gets a gRPC status.
+    /// feature `tonic`, a gRPC request gets a gRPC status. Its `Cache-Control` is `no-store`.
     #[must_use]
     pub fn response(&self, request: &Parts) -> Response<String> {
         #[cfg(feature = "tonic")]
-        if let Some(response) = grpc::build(self, request) {
-            return response;
-        }
-        problem::build(self, request)
+        let grpc = grpc::build(self, request);
+        #[cfg(not(feature = "tonic"))]
+        let grpc = None;
+        let mut response = grpc.unwrap_or_else(|| problem::build(self, request));
+        response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+        response
     }
 }
