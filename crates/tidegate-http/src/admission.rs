@@ -4,8 +4,8 @@ use tidegate::{AllDecision, Check, Decision, Error, Limiter};
 #[cfg(feature = "rules")]
 use tidegate_rules::RulesDecision;
 
-use super::charge::PendingCharge;
 use super::check_group::CheckGroup;
+use super::pending_charge::PendingCharge;
 use super::policy::Policy;
 use super::rejection::Rejection;
 use super::request_checks::RequestChecks;

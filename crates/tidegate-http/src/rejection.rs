@@ -17,6 +17,8 @@ pub struct Rejection {
     message: String,
     retry_after: Option<Duration>,
     pub(super) policies: Vec<Policy>,
+    /// The layer's headers.
+    pub(super) headers: Headers,
     #[cfg(feature = "rules")]
     pub(super) rules_decision: Option<Box<RulesDecision>>,
 }
@@ -47,7 +49,7 @@ impl Rejection {
             seconds_text(policy.window_s),
             seconds_text(wait.as_secs())
         );
-        Self { policies, ..Self::new(Reason::Denied(decision), message, Some(wait)) }
+        Self { policies, headers: *headers, ..Self::new(Reason::Denied(decision), message, Some(wait)) }
     }
 
     pub(super) fn missing_key() -> Self {
@@ -63,7 +65,7 @@ impl Rejection {
             let message = "The rate limiter cannot decide on this request at the moment. Try again.";
             (Reason::Failed(error), message, Some(headers.jittered_wait(Duration::from_secs(1))))
         };
-        Self::new(reason, message.to_owned(), retry_after)
+        Self { headers: *headers, ..Self::new(reason, message.to_owned(), retry_after) }
     }
 
     fn new(reason: Reason, message: String, retry_after: Option<Duration>) -> Self {
@@ -72,6 +74,7 @@ impl Rejection {
             message,
             retry_after,
             policies: Vec::new(),
+            headers: Headers::new(),
             #[cfg(feature = "rules")]
             rules_decision: None,
         }

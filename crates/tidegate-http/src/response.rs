@@ -6,10 +6,12 @@ mod problem;
 
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::request::Parts;
-use http::{HeaderValue, Response};
+use http::{HeaderMap, HeaderValue, Response};
+use tidegate::{AllDecision, Decision, Gate};
 
 use super::body::{self, ResponseBody};
-use super::headers::HeaderValues;
+use super::headers::{HeaderValues, Headers};
+use super::policy::Policy;
 use super::rejection::{Reason, Rejection};
 use super::settings::LayerSettings;
 
@@ -29,14 +31,7 @@ pub(super) async fn reject<B>(
     response.headers_mut().entry(CACHE_CONTROL).or_insert(NO_STORE);
     // gRPC rejects with status 200; its wait is in RetryInfo.
     let is_error = response.status().is_client_error() || response.status().is_server_error();
-    let headers = response.headers_mut();
-    if let Reason::Denied(decision) = rejection.reason() {
-        let (policies, wait) = (&*rejection.policies, rejection.retry_after());
-        settings.headers.write(headers, &HeaderValues { decision, policies, wait });
-    }
-    if let (true, true, Some(wait)) = (settings.headers.retry_after, is_error, rejection.retry_after()) {
-        headers.entry(RETRY_AFTER).or_insert(wait.as_secs().into());
-    }
+    rejection.write_headers(response.headers_mut(), is_error);
     response.map(ResponseBody::rejection)
 }
 
@@ -49,8 +44,65 @@ impl Rejection {
         let grpc = grpc::build(self, request);
         #[cfg(not(feature = "tonic"))]
         let grpc = None;
-        let mut response = grpc.unwrap_or_else(|| problem::build(self, request));
+        let mut response =
+            grpc.unwrap_or_else(|| problem::build(self, problem::prefers_text(&request.headers)));
         response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
         response
+    }
+
+    /// Does the same as [`response`](Self::response), with the headers that report the limits and the wait. For a
+    /// handler without a layer around it: a layer adds them itself.
+    #[must_use]
+    pub fn response_with_headers(&self, request: &Parts) -> Response<String> {
+        let mut response = self.response(request);
+        let is_error = !response.status().is_success();
+        self.write_headers(response.headers_mut(), is_error);
+        response
+    }
+
+    /// Returns the rejection of a request by one gate, for a handler that checks the gate itself. `decision` is
+    /// a denial by `gate`. Its headers are [`Headers::new`].
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota, Rate};
+    /// use tidegate_http::Rejection;
+    ///
+    /// let gate = Limiter::in_memory().gate("mail", Quota::token_bucket(1, Rate::per_minute(1)));
+    /// let _ = gate.check("user:42").await?;
+    /// let rejection = Rejection::of(&gate, gate.check("user:42").await?);
+    /// assert_eq!(
+    ///     rejection.message(),
+    ///     "The limit \"mail\" of 1 in 60 seconds is exceeded. Try again in 60 seconds."
+    /// );
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn of(gate: &Gate, decision: Decision) -> Self {
+        let decision = AllDecision::of_each(vec![decision]);
+        Self::denied(decision, vec![Policy::new(gate, None)], &Headers::new())
+    }
+
+    /// Adds the headers that report the limits and the wait.
+    fn write_headers(&self, headers: &mut HeaderMap, is_error: bool) {
+        if let Reason::Denied(decision) = self.reason() {
+            let (policies, wait) = (&*self.policies, self.retry_after());
+            self.headers.write(headers, &HeaderValues { decision, policies, wait });
+        }
+        if let (true, true, Some(wait)) = (self.headers.retry_after, is_error, self.retry_after()) {
+            headers.entry(RETRY_AFTER).or_insert(wait.as_secs().into());
+        }
+    }
+}
+
+/// Responds with a problem in JSON and the headers of the layer that made the rejection. A handler that has the
+/// request can also offer text and gRPC: [`Rejection::response_with_headers`].
+#[cfg(feature = "axum")]
+impl axum::response::IntoResponse for Rejection {
+    fn into_response(self) -> axum::response::Response {
+        let mut response = problem::build(&self, false);
+        response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+        self.write_headers(response.headers_mut(), true);
+        response.map(axum::body::Body::from)
     }
 }

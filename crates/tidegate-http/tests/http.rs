@@ -1,7 +1,9 @@
 //! The tower layer: which requests reach the service, how it responds to clients, and which requests it
 //! charges.
 
+mod admitting;
 mod answers;
+mod bodies;
 mod charging;
 mod examples;
 mod fixture;
@@ -12,5 +14,6 @@ mod passing;
 pub(crate) mod process;
 
 mod rules;
+mod streaming;
 mod vanishing;
 mod waiting;

@@ -1,7 +1,6 @@
 //! The HTTP response to a rejected request: a problem in JSON, or text.
 
 use http::header::{ACCEPT, CONTENT_TYPE};
-use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response};
 use serde::Serialize;
 use tidegate::Decision;
@@ -11,9 +10,9 @@ use crate::rejection::{Reason, Rejection};
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Builds the response to a rejected request: a problem in JSON, or text if the request prefers it.
-pub(super) fn build(rejection: &Rejection, request: &Parts) -> Response<String> {
-    let (content_type, body) = if prefers_text(&request.headers) {
+/// Builds the response to a rejected request: a problem in JSON, or text.
+pub(super) fn build(rejection: &Rejection, prefers_text: bool) -> Response<String> {
+    let (content_type, body) = if prefers_text {
         (TEXT, format!("{}\n", rejection.message()))
     } else {
         (PROBLEM, Problem::new(rejection).to_json())
@@ -70,7 +69,7 @@ impl<'a> Problem<'a> {
 const MAX_ACCEPT_BYTES: usize = 1_024;
 
 /// Returns whether Accept prefers text to JSON. The most specific range of each decides.
-fn prefers_text(headers: &HeaderMap) -> bool {
+pub(super) fn prefers_text(headers: &HeaderMap) -> bool {
     let mut json = Preference::new(["application/problem+json", "application/json", "application/*", "*/*"]);
     let mut text = Preference::new(["text/plain", "text/*", "*/*"]);
     let mut unread = MAX_ACCEPT_BYTES;
