@@ -4,9 +4,9 @@ use tidegate::{AllDecision, Check, Decision, Error, Limiter};
 #[cfg(feature = "rules")]
 use tidegate_rules::RulesDecision;
 
-use super::charge::PendingCharge;
 use super::check_group::CheckGroup;
 use super::headers::Headers;
+use super::pending_charge::PendingCharge;
 use super::policy::Policy;
 use super::rejection::Rejection;
 use super::request_checks::RequestChecks;
@@ -33,6 +33,8 @@ pub(super) struct Admitted {
     /// The request's permit to wait, held until the decision's delay is over.
     pub(super) permit: Option<WaitPermit>,
     pub(super) limiter: Option<Limiter>,
+    /// Whether another layer has admitted the request before.
+    pub(super) is_nested: bool,
     #[cfg(feature = "rules")]
     pub(super) rules_decision: Option<RulesDecision>,
 }
@@ -91,6 +93,7 @@ impl Admission {
             pending_charge,
             permit,
             limiter,
+            is_nested: false,
             #[cfg(feature = "rules")]
             rules_decision: None,
         })

@@ -1,21 +1,59 @@
 //! The body of a response: the service's own, or that of a rejection.
 
+use std::error::Error;
+use std::fmt;
 use std::pin::Pin;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use http::header::CONTENT_LENGTH;
+use http::response::Parts;
+use http::{Method, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty};
 use pin_project_lite::pin_project;
 
-/// The error of a response body.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+use super::pending_charge::PendingCharge;
 
-pub(super) type RejectionBody = UnsyncBoxBody<Bytes, BoxError>;
+/// Any error of a response body.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+pub(super) type RejectionBody = UnsyncBoxBody<Bytes, BodyError>;
+
+/// The error of a [`ResponseBody`]: an error of the service's own body. It displays as that error, which is its
+/// source.
+#[derive(Debug)]
+pub struct BodyError(BoxError);
+
+impl BodyError {
+    fn new(error: impl Into<BoxError>) -> Self {
+        Self(error.into())
+    }
+
+    /// Returns the error of the service's own body.
+    #[must_use]
+    pub fn into_inner(self) -> BoxError {
+        self.0
+    }
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Error for BodyError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
+    }
+}
 
 pin_project! {
-    /// The body of a response: the service's own, or that of a rejection.
+    /// The body of a response: the service's own, or that of a rejection. Passes on all frames, trailers, the
+    /// size and the end of the service's body. It is `Sync` if the service's body is.
     #[derive(Debug)]
     pub struct ResponseBody<B> {
         #[pin]
@@ -27,18 +65,39 @@ pin_project! {
     #[project = BodyKindProjected]
     #[derive(Debug)]
     enum BodyKind<B> {
-        Inner { #[pin] body: B },
-        Rejection { #[pin] body: RejectionBody },
+        Inner {
+            // Dropped before the charge: what a stream reports in its `Drop` still counts.
+            #[pin] body: B,
+            charge: Option<Box<StreamCharge>>,
+        },
+        // The mutex makes the body `Sync`. It is never contended: a body is polled by one task.
+        Rejection { body: Mutex<RejectionBody> },
     }
 }
 
 impl<B> ResponseBody<B> {
     pub(super) fn inner(body: B) -> Self {
-        Self { kind: BodyKind::Inner { body } }
+        Self { kind: BodyKind::Inner { body, charge: None } }
     }
 
     pub(super) fn rejection(body: RejectionBody) -> Self {
-        Self { kind: BodyKind::Rejection { body } }
+        Self { kind: BodyKind::Rejection { body: Mutex::new(body) } }
+    }
+}
+
+impl<B: Body> ResponseBody<B> {
+    /// Returns a body that settles the charge when it has ended, has failed or is dropped.
+    pub(super) fn charged(body: B, mut charge: PendingCharge, request: &Method, response: &Parts) -> Self {
+        let length = response.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        // The server drops these bodies without reading them.
+        let is_unread = *request == Method::HEAD
+            || matches!(response.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        if is_unread || body.is_end_stream() {
+            charge.complete();
+            return Self::inner(body);
+        }
+        let charge = StreamCharge { charge, length: length.or_else(|| body.size_hint().exact()) };
+        Self { kind: BodyKind::Inner { body, charge: Some(Box::new(charge)) } }
     }
 }
 
@@ -54,7 +113,36 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    body.map_err(Into::into).boxed_unsync()
+    body.map_err(BodyError::new).boxed_unsync()
+}
+
+/// The charge that the body determines.
+struct StreamCharge {
+    charge: PendingCharge,
+    /// The length of the body, if it is known. A server may drop the body after that many bytes, without polling
+    /// it to its end.
+    length: Option<u64>,
+}
+
+impl StreamCharge {
+    /// Counts the result of a poll. Returns whether it is the last one.
+    fn count<E>(&mut self, polled: &Option<Result<Frame<Bytes>, E>>) -> bool {
+        let Some(Ok(frame)) = polled else {
+            self.charge.complete();
+            return true;
+        };
+        self.charge.count(frame);
+        if frame.is_trailers() || self.length.is_some_and(|length| self.charge.bytes() >= length) {
+            self.charge.complete();
+        }
+        frame.is_trailers()
+    }
+}
+
+impl fmt::Debug for StreamCharge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamCharge").field("bytes", &self.charge.bytes()).finish_non_exhaustive()
+    }
 }
 
 impl<B> Body for ResponseBody<B>
@@ -63,31 +151,48 @@ where
     B::Error: Into<BoxError>,
 {
     type Data = Bytes;
-    type Error = BoxError;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         Poll::Ready(match self.project().kind.project() {
-            BodyKindProjected::Inner { body } => {
-                ready!(body.poll_frame(cx)).map(|frame| frame.map_err(Into::into))
+            BodyKindProjected::Inner { mut body, charge } => {
+                let polled = ready!(body.as_mut().poll_frame(cx));
+                if let Some(counting) = charge {
+                    let is_last = counting.count(&polled);
+                    if is_last {
+                        *charge = None;
+                    } else if body.is_end_stream() {
+                        counting.charge.complete();
+                        *charge = None;
+                    }
+                }
+                polled.map(|frame| frame.map_err(BodyError::new))
             }
-            BodyKindProjected::Rejection { body } => ready!(body.poll_frame(cx)),
+            BodyKindProjected::Rejection { body } => {
+                let body = body.get_mut().unwrap_or_else(PoisonError::into_inner);
+                ready!(Pin::new(body).poll_frame(cx))
+            }
         })
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.kind {
-            BodyKind::Inner { body } => body.is_end_stream(),
-            BodyKind::Rejection { body } => body.is_end_stream(),
+            BodyKind::Inner { body, .. } => body.is_end_stream(),
+            BodyKind::Rejection { body } => lock(body).is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
-            BodyKind::Inner { body } => body.size_hint(),
-            BodyKind::Rejection { body } => body.size_hint(),
+            BodyKind::Inner { body, .. } => body.size_hint(),
+            BodyKind::Rejection { body } => lock(body).size_hint(),
         }
     }
+}
+
+fn lock(body: &Mutex<RejectionBody>) -> MutexGuard<'_, RejectionBody> {
+    body.lock().unwrap_or_else(PoisonError::into_inner)
 }

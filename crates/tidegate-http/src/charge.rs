@@ -1,11 +1,12 @@
-//! Settles the charge of a request once its response is known.
+//! The rule that determines the final charge of a request.
 
 use std::fmt;
 use std::sync::Arc;
 
-use futures_util::future::join_all;
+use http::HeaderMap;
 use http::response::Parts;
-use tidegate::{Check, Decision, Reservation};
+
+use super::usage::Usage;
 
 /// Determines from the response how many of the admitted units stay charged.
 ///
@@ -14,6 +15,11 @@ use tidegate::{Check, Decision, Reservation};
 /// Redis; the second reads the new state for the client. If the first call fails, the taken units stay
 /// charged. Units that this process admitted while Redis was unavailable are settled in this process until
 /// Redis is charged for them.
+///
+/// [`usage`](Self::usage), [`bytes`](Self::bytes) and [`trailers`](Self::trailers) settle when the response body
+/// has ended, in a task on the request's runtime and with one call to Redis. The response's headers are sent
+/// before that, so they report the taken units. If the body fails, the units used until then are charged. If it
+/// is dropped before its end, the client has left: [`if_abandoned`](Self::if_abandoned) decides.
 ///
 /// ```
 /// use http::StatusCode;
@@ -38,21 +44,41 @@ enum ChargeBasis {
     Always,
     When(ResponseFn<bool>),
     Units(ResponseFn<Option<u64>>),
+    Usage,
+    /// The bytes per unit.
+    Bytes(u64),
+    Trailers(TrailersFn),
 }
 
 /// A function of a response.
 type ResponseFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
-/// The charge of a request that was abandoned while the service handled it: its client disconnected, or a
-/// time limit outside this layer passed.
+type TrailersFn = Arc<dyn Fn(&HeaderMap) -> Option<u64> + Send + Sync>;
+
+/// The consumption of one request so far.
+#[derive(Default)]
+pub(super) struct Consumed {
+    /// The bytes of the response body, without trailers.
+    pub(super) bytes: u64,
+    pub(super) trailers: Option<HeaderMap>,
+    pub(super) usage: Option<Usage>,
+}
+
+/// The charge of a request that was abandoned while the service handled it or while its response body was
+/// sent: its client disconnected, or a time limit outside this layer passed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Abandoned {
-    /// The units stay charged: otherwise a client could retry for free by disconnecting.
+    /// The units stay charged: otherwise a client could retry for free by disconnecting. Units used above them
+    /// are charged too.
     #[default]
     Charged,
     /// The units are refunded.
     Refunded,
+    /// The units used so far are charged: those that the handler has reported ([`Charge::usage`]), or those of
+    /// the bytes that the server has taken from the body ([`Charge::bytes`]). If they are not known, as with
+    /// every other charge, the units stay charged.
+    Used,
 }
 
 impl Charge {
@@ -77,7 +103,46 @@ impl Charge {
         Self { basis: ChargeBasis::Units(Arc::new(units)), ..Self::default() }
     }
 
-    /// Sets the charge of a request that is abandoned while the service handles it.
+    /// Charges the units that the handler reports through [`Usage`], which it finds in the request's
+    /// extensions, instead of the check's cost. They are settled when the response body has ended, so a handler
+    /// may report them while it streams: the tokens of a language model, for example. It must report them before
+    /// it ends the stream. Without a report, the cost stays charged.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Quota, Rate};
+    /// use tidegate_http::{Abandoned, Charge, Key, RateLimitLayer};
+    ///
+    /// let gate = Limiter::in_memory().gate("tokens", Quota::token_bucket(10_000, Rate::per_minute(10_000)));
+    /// let layer = RateLimitLayer::new(gate, Key::header("x-api-key"))
+    ///     .cost(|_| 500) // taken before the request enters
+    ///     .charge(Charge::usage().if_abandoned(Abandoned::Used));
+    /// ```
+    #[must_use]
+    pub fn usage() -> Self {
+        Self { basis: ChargeBasis::Usage, ..Self::default() }
+    }
+
+    /// Charges one unit for each `bytes_per_unit` bytes of the response body, or a part of them, instead of the
+    /// check's cost. Counts the bytes that the server takes from the body, before compression by outer
+    /// layers. A request without a response is charged nothing.
+    ///
+    /// # Panics
+    ///
+    /// If `bytes_per_unit` is 0.
+    #[must_use]
+    pub fn bytes(bytes_per_unit: u64) -> Self {
+        assert!(bytes_per_unit > 0, "Charge::bytes: a unit needs at least one byte");
+        Self { basis: ChargeBasis::Bytes(bytes_per_unit), ..Self::default() }
+    }
+
+    /// Charges the units that the trailers of the response name, instead of the check's cost. If there are no
+    /// trailers, or `units` returns `None`, the cost stays charged.
+    #[must_use]
+    pub fn trailers(units: impl Fn(&HeaderMap) -> Option<u64> + Send + Sync + 'static) -> Self {
+        Self { basis: ChargeBasis::Trailers(Arc::new(units)), ..Self::default() }
+    }
+
+    /// Sets the charge of a request that is abandoned while the service handles it or sends its body.
     ///
     /// Default: [`Abandoned::Charged`].
     #[must_use]
@@ -86,13 +151,46 @@ impl Charge {
         self
     }
 
-    /// Returns the final number of units to charge. `None` keeps the taken units.
-    fn actual(&self, response: Option<&Parts>) -> Option<u64> {
+    /// Returns whether the end of the response body determines the charge.
+    pub(super) fn is_settled_at_end(&self) -> bool {
+        matches!(self.basis, ChargeBasis::Usage | ChargeBasis::Bytes(_) | ChargeBasis::Trailers(_))
+    }
+
+    pub(super) fn reads_usage(&self) -> bool {
+        matches!(self.basis, ChargeBasis::Usage)
+    }
+
+    pub(super) fn reads_trailers(&self) -> bool {
+        matches!(self.basis, ChargeBasis::Trailers(_))
+    }
+
+    /// Returns the final number of units to charge, for a response or for a service that failed without one.
+    /// `None` keeps the taken units.
+    pub(super) fn of_response(&self, response: Option<&Parts>, consumed: &Consumed) -> Option<u64> {
         match (&self.basis, response) {
             (ChargeBasis::When(when), Some(response)) if when(response) => None,
             (ChargeBasis::When(_), _) => Some(0),
             (ChargeBasis::Units(units), Some(response)) => units(response),
-            (ChargeBasis::Always, _) | (ChargeBasis::Units(_), None) => None,
+            _ => self.used(consumed),
+        }
+    }
+
+    /// Returns the units used so far. `None` if they are not known.
+    pub(super) fn used(&self, consumed: &Consumed) -> Option<u64> {
+        match &self.basis {
+            ChargeBasis::Usage => consumed.usage.as_ref()?.reported(),
+            ChargeBasis::Bytes(bytes_per_unit) => Some(consumed.bytes.div_ceil(*bytes_per_unit)),
+            ChargeBasis::Trailers(units) => units(consumed.trailers.as_ref()?),
+            ChargeBasis::Always | ChargeBasis::When(_) | ChargeBasis::Units(_) => None,
+        }
+    }
+
+    /// Returns the final number of units to charge for an abandoned request. `None` keeps the taken units.
+    pub(super) fn of_abandoned(&self, taken: u64, consumed: &Consumed) -> Option<u64> {
+        match self.abandoned {
+            Abandoned::Charged => self.used(consumed).map(|used| used.max(taken)),
+            Abandoned::Refunded => Some(0),
+            Abandoned::Used => self.used(consumed),
         }
     }
 }
@@ -103,70 +201,10 @@ impl fmt::Debug for Charge {
             ChargeBasis::Always => "always",
             ChargeBasis::When(_) => "when",
             ChargeBasis::Units(_) => "units",
+            ChargeBasis::Usage => "usage",
+            ChargeBasis::Bytes(_) => "bytes",
+            ChargeBasis::Trailers(_) => "trailers",
         };
         write!(f, "Charge({basis}, abandoned: {:?})", self.abandoned)
-    }
-}
-
-/// The units taken for one request. Dropping this before the service receives the request refunds them.
-/// Afterwards each [`Charge`] decides.
-pub(super) struct PendingCharge {
-    items: Vec<(Reservation, Charge)>,
-    has_entered: bool,
-}
-
-impl PendingCharge {
-    pub(super) fn new(taken: impl Iterator<Item = ((Check, Decision), Charge)>) -> Self {
-        let items = taken.map(|((check, decision), charge)| (Reservation::new(check, decision), charge));
-        Self { items: items.collect(), has_entered: false }
-    }
-
-    /// Records that the service receives the request.
-    pub(super) fn mark_entered(&mut self) {
-        self.has_entered = true;
-    }
-
-    /// Returns the checks that charged units.
-    pub(super) fn charged(&self) -> impl Iterator<Item = &Check> + Clone {
-        let charged = self.items.iter().filter(|(reservation, _)| reservation.charged_units() > 0);
-        charged.map(|(reservation, _)| reservation.check())
-    }
-
-    /// Charges the final units. Returns the new state of each rule whose charge differs from the taken units.
-    pub(super) async fn settle(mut self, response: Option<&Parts>) -> Vec<(usize, Decision)> {
-        let items = std::mem::take(&mut self.items).into_iter().enumerate();
-        let changes = items.filter_map(|(at, (reservation, charge))| {
-            // A gate in shadow mode would have denied this request, so it charges nothing further.
-            let is_shadow = reservation.decision().is_shadow();
-            let actual = charge
-                .actual(response)
-                .filter(|&units| units != reservation.charged_units() && !is_shadow)?;
-            Some(async move {
-                let peek = reservation.check().clone().cost(0);
-                reservation.commit(actual).await.ok()?;
-                Some((at, peek.check().await.ok()?))
-            })
-        });
-        let changes: Vec<_> = changes.collect();
-        if changes.is_empty() {
-            return Vec::new();
-        }
-        // Runs in a task, so that it completes even if the request's future is dropped.
-        let settled = tokio::spawn(join_all(changes)).await;
-        settled.map(|settled| settled.into_iter().flatten().collect()).unwrap_or_default()
-    }
-}
-
-impl Drop for PendingCharge {
-    fn drop(&mut self) {
-        let has_entered = self.has_entered;
-        let refunds = self.items.drain(..).filter(|(reservation, charge)| {
-            reservation.charged_units() > 0 && (!has_entered || charge.abandoned == Abandoned::Refunded)
-        });
-        let refunds: Vec<_> = refunds.map(|(reservation, _)| reservation.cancel()).collect();
-        // Without a runtime the refund cannot be sent, so the units stay charged.
-        if let (false, Ok(runtime)) = (refunds.is_empty(), tokio::runtime::Handle::try_current()) {
-            runtime.spawn(join_all(refunds));
-        }
     }
 }

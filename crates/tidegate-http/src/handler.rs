@@ -4,7 +4,8 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Extensions, Request, Response};
+use http::{Extensions, Method, Request, Response};
+use http_body::Body;
 use tidegate::AllDecision;
 use tower_service::Service;
 
@@ -15,6 +16,7 @@ use super::nested::compare_charges;
 use super::request::decide;
 use super::response::reject;
 use super::settings::LayerSettings;
+use super::usage::Usage;
 
 /// Admits the request, calls the service, settles the charge and adds the headers.
 pub(super) async fn handle<S, RequestBody, B>(
@@ -24,6 +26,7 @@ pub(super) async fn handle<S, RequestBody, B>(
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
+    B: Body,
 {
     let (mut parts, body) = request.into_parts();
     // A ready service may reserve a resource for its caller, such as a permit or a queue slot. A request that
@@ -37,11 +40,11 @@ where
         Admission::Admitted(admitted) => Some(admitted),
         Admission::Rejected(rejection) => return Ok(reject(&settings, parts, rejection).await),
     };
-    if let Some(Admitted { limiter: Some(limiter), decision: Some(decision), .. }) = &admitted
-        && decision.delay() > Duration::ZERO
+    if let Some(admitted) = &admitted
+        && admitted.has_delay()
     {
         (inner, is_ready) = (inner.clone(), false);
-        limiter.sleep(decision.delay()).await;
+        admitted.wait().await;
     }
     if !is_ready {
         poll_fn(|cx| inner.poll_ready(cx)).await?;
@@ -49,37 +52,41 @@ where
     let Some(mut admitted) = admitted else {
         return Ok(inner.call(Request::from_parts(parts, body)).await?.map(ResponseBody::inner));
     };
-    let is_nested = parts.extensions.get::<AllDecision>().is_some();
+    let method = parts.method.clone();
     admitted.enter(&mut parts.extensions);
-    let Admitted { pending_charge, decision, policies, shadow_limits, .. } = admitted;
-    let response = inner.call(Request::from_parts(parts, body)).await;
-    let (mut head, body) = match response {
-        Ok(response) => response.into_parts(),
+    match inner.call(Request::from_parts(parts, body)).await {
+        Ok(response) => Ok(admitted.respond(&settings, &method, response).await),
         Err(error) => {
-            pending_charge.settle(None).await;
-            return Err(error);
+            admitted.pending_charge.settle(None).await;
+            Err(error)
         }
-    };
-    compare_charges(&settings.warnings, &mut head.extensions, is_nested, pending_charge.charged());
-    let settled = pending_charge.settle(Some(&head)).await;
-    if let Some(mut decision) = decision {
-        // Checks in shadow mode come after the reported ones, and headers do not report them.
-        for (at, current) in settled.into_iter().filter(|(at, _)| *at < policies.len()) {
-            decision.replace(at, current);
-        }
-        settings
-            .headers
-            .write(&mut head.headers, &HeaderValues { decision: &decision, policies: &policies, wait: None });
     }
-    settings.headers.write_shadow(&mut head.headers, &shadow_limits);
-    Ok(Response::from_parts(head, ResponseBody::inner(body)))
 }
 
 impl Admitted {
+    fn has_delay(&self) -> bool {
+        self.decision.as_ref().is_some_and(|decision| decision.delay() > Duration::ZERO)
+    }
+
+    /// Waits for the delay of the decision.
+    pub(super) async fn wait(&self) {
+        if let (Some(limiter), Some(decision), true) = (&self.limiter, &self.decision, self.has_delay()) {
+            limiter.sleep(decision.delay()).await;
+        }
+    }
+
+    /// Ends the wait. Returns the handle for the reports of the handler, if a charge reads them.
+    pub(super) fn mark_entered(&mut self, extensions: &Extensions) -> Option<Usage> {
+        self.permit = None;
+        self.is_nested = extensions.get::<AllDecision>().is_some();
+        self.pending_charge.enter(extensions)
+    }
+
     /// Ends the wait and adds the decisions to the request's extensions for the service.
     fn enter(&mut self, extensions: &mut Extensions) {
-        self.permit = None;
-        self.pending_charge.mark_entered();
+        if let Some(usage) = self.mark_entered(extensions) {
+            extensions.insert(usage);
+        }
         if let Some(decision) = &self.decision {
             extensions.insert(decision.binding().clone());
             extensions.insert(decision.clone());
@@ -88,5 +95,32 @@ impl Admitted {
         if let Some(rules_decision) = self.rules_decision.take() {
             extensions.insert(rules_decision);
         }
+    }
+
+    /// Settles the charge and adds the headers.
+    pub(super) async fn respond<B: Body>(
+        self,
+        settings: &LayerSettings,
+        request: &Method,
+        response: Response<B>,
+    ) -> Response<ResponseBody<B>> {
+        let (mut head, body) = response.into_parts();
+        let charged = self.pending_charge.charged();
+        compare_charges(&settings.warnings, &mut head.extensions, self.is_nested, charged);
+        let (settled, charge) = self.pending_charge.settle(Some(&head)).await;
+        if let Some(mut decision) = self.decision {
+            // Checks in shadow mode come after the reported ones, and headers do not report them.
+            for (at, current) in settled.into_iter().filter(|(at, _)| *at < self.policies.len()) {
+                decision.replace(at, current);
+            }
+            let values = HeaderValues { decision: &decision, policies: &self.policies, wait: None };
+            settings.headers.write(&mut head.headers, &values);
+        }
+        settings.headers.write_shadow(&mut head.headers, &self.shadow_limits);
+        let body = match charge {
+            Some(charge) => ResponseBody::charged(body, charge, request, &head),
+            None => ResponseBody::inner(body),
+        };
+        Response::from_parts(head, body)
     }
 }

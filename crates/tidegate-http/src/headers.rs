@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::{HeaderName, HeaderValue};
-use tidegate::{AllDecision, Decision};
+use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
+use tidegate::{AllDecision, Decision, Gate};
 
 use super::policy::Policy;
 
@@ -111,6 +111,33 @@ impl Headers {
     pub const fn retry_jitter(mut self, max: Duration) -> Self {
         self.jitter_s = max.as_secs();
         self
+    }
+
+    /// Returns the headers that report this decision, for a handler that checks a gate itself. Contains
+    /// `Retry-After` if it is a denial. A gate in shadow mode has no headers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota, Rate};
+    /// use tidegate_http::Headers;
+    ///
+    /// let gate = Limiter::in_memory().gate("api", Quota::token_bucket(100, Rate::per_minute(100)));
+    /// let decision = gate.check("user:42").await?;
+    /// let headers = Headers::new().of(&gate, &decision);
+    /// assert_eq!(headers["ratelimit"], r#""api";r=99;t=1"#);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn of(&self, gate: &Gate, decision: &Decision) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        let policy = Policy { is_shadow: decision.is_shadow(), ..Policy::new(gate, None) };
+        let wait = (!decision.is_allowed()).then(|| self.jittered_wait(decision.retry_after()));
+        let all = AllDecision::of_each(vec![decision.clone()]);
+        self.write(&mut headers, &HeaderValues { decision: &all, policies: &[policy], wait });
+        if let (true, Some(wait)) = (self.retry_after, wait) {
+            headers.insert(RETRY_AFTER, wait.as_secs().into());
+        }
+        headers
     }
 
     /// Returns the retry time to report: whole seconds, at least 1, plus jitter.

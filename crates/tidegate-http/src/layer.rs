@@ -15,6 +15,7 @@ use tidegate::Gate;
 use tidegate_rules::{Need, ReloadingRules};
 use tower_layer::Layer;
 
+use super::admitted_request::AdmittedRequest;
 use super::body::{self, BoxError};
 use super::charge::Charge;
 #[cfg(feature = "rules")]
@@ -272,7 +273,8 @@ impl RateLimitLayer {
     }
 
     /// Sets the response to rejected requests, such as a cached or smaller response, or another error. The
-    /// layer adds its headers to this response as to every other.
+    /// layer adds its headers to this response as to every other, and `Cache-Control: no-store` unless the
+    /// response has a `Cache-Control` of its own: a cache must not keep it in place of the service's response.
     ///
     /// ```
     /// use http::Response;
@@ -301,6 +303,39 @@ impl RateLimitLayer {
                 Box::pin(async move { response.await.map(body::boxed) })
             }));
         })
+    }
+
+    /// Decides a request inside a handler, instead of in front of a service: for limits that depend on what the
+    /// handler has read, for example. Waits as the layer does. [`AdmittedRequest::respond`] settles the charge.
+    /// [`on_rejection`](Self::on_rejection) does not apply: the handler responds to the rejection.
+    ///
+    /// Cancel safe: units taken by a dropped future are refunded.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use http::{Request, Response};
+    /// use tidegate::{Limiter, Quota, Rate};
+    /// use tidegate_http::{Key, RateLimitLayer};
+    ///
+    /// let gate = Limiter::in_memory().gate("search", Quota::token_bucket(1, Rate::per_minute(1)));
+    /// let limit = RateLimitLayer::new(gate, Key::header("x-api-key"));
+    /// let (parts, _) = Request::builder().header("x-api-key", "k1").body(()).unwrap().into_parts();
+    ///
+    /// let admitted = limit.admit(&parts).await.expect("the first request is admitted");
+    /// let response = admitted.respond(Response::new("found".to_owned())).await;
+    /// assert_eq!(response.headers()["x-ratelimit-remaining"], "0");
+    ///
+    /// let rejection = limit.admit(&parts).await.expect_err("the second request is rejected");
+    /// let response = rejection.response_with_headers(&parts);
+    /// assert_eq!(response.headers()["retry-after"], "60");
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The rejection of a request that the layer would reject.
+    pub async fn admit(&self, request: &Parts) -> Result<AdmittedRequest, Rejection> {
+        AdmittedRequest::new(&self.settings, request).await
     }
 
     fn without_rules() -> Self {

@@ -43,8 +43,12 @@
 //! 3. Handler: the service receives the request. The request's extensions hold the binding gate's
 //!    [`Decision`](tidegate::Decision) and the [`AllDecision`](tidegate::AllDecision). A handler of axum extracts
 //!    them with `axum::Extension`.
-//! 4. Settlement: the response can change the [`Charge`].
+//! 4. Settlement: the response can change the [`Charge`]: its status and headers, or what its body used
+//!    ([`Usage`]), which is settled at the body's end.
 //! 5. Headers: each response reports the remaining units ([`Headers`]), except those of gates in shadow mode.
+//!
+//! A handler without a layer around it decides a request by [`RateLimitLayer::admit`], or checks a
+//! [`Gate`](tidegate::Gate) itself and responds with [`Rejection::of`] and [`Headers::of`].
 //!
 //! The module [`guide`] has a page per subject.
 //!
@@ -72,20 +76,24 @@
 //! | the limiter failed ([`OnError`]) | 503, Retry-After | `UNAVAILABLE`, RetryInfo |
 //! | the service is set up wrongly ([`Reason::Misconfigured`]) | 500 | `INTERNAL` |
 //!
-//! Bodies are `application/problem+json`, or text if the request's Accept prefers it.
-//! [`RateLimitLayer::on_rejection`] replaces these responses.
+//! Bodies are `application/problem+json`, or text if the request's Accept prefers it; the first 1,024 bytes of
+//! Accept are read. All have `Cache-Control: no-store`, so that no cache keeps them as the page. Only a POST with
+//! the content type `application/grpc` or `application/grpc-web`, alone or followed by `+` and a format, gets a
+//! gRPC response. [`RateLimitLayer::on_rejection`] replaces these responses.
 //!
 //! # Disconnected clients
 //!
 //! When a client disconnects, the server drops the request's future:
 //!
 //! - A request in the wait queue frees its permit at once, and its units are refunded.
-//! - A request that the service has received stays charged, unless [`Charge::if_abandoned`] is set.
+//! - A request that the service has received stays charged, unless [`Charge::if_abandoned`] is set. So does one
+//!   whose response body is dropped before its end, if its charge depends on the body.
 //! - A request whose check is in flight may have been charged, and stays charged.
 //!
 //! A separate task sends the refund. It ends with Redis's reply or at the limiter's deadline.
 
 mod admission;
+mod admitted_request;
 mod body;
 mod charge;
 mod check_group;
@@ -101,6 +109,7 @@ mod key;
 mod layer;
 mod missing_key;
 mod nested;
+mod pending_charge;
 mod policy;
 mod rejection;
 mod request;
@@ -110,12 +119,14 @@ mod response;
 mod rules;
 mod service;
 mod settings;
+mod usage;
 mod wait_queue;
 mod warnings;
 
 pub use ipnet::IpNet;
 
-pub use self::body::{BoxError, ResponseBody};
+pub use self::admitted_request::AdmittedRequest;
+pub use self::body::{BodyError, BoxError, ResponseBody};
 pub use self::charge::{Abandoned, Charge};
 #[cfg(feature = "client")]
 pub use self::client::{Outgoing, OutgoingError, OutgoingFuture, OutgoingLayer};
@@ -129,3 +140,4 @@ pub use self::missing_key::MissingKey;
 pub use self::rejection::{OnClosed, Reason, Rejection};
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settings::OnError;
+pub use self::usage::Usage;

@@ -25,6 +25,8 @@ pub struct Rejection {
     pub(super) policies: Vec<Policy>,
     /// The limits in shadow mode, as the header reports them.
     pub(super) shadow_limits: String,
+    /// The layer's headers.
+    pub(super) headers: Headers,
     #[cfg(feature = "rules")]
     pub(super) rules_decision: Option<Box<RulesDecision>>,
 }
@@ -74,7 +76,7 @@ impl Rejection {
             seconds_text(policy.window_s),
             seconds_text(wait.as_secs())
         );
-        Self { policies, ..Self::new(Reason::Denied(decision), message, Some(wait)) }
+        Self { policies, headers: *headers, ..Self::new(Reason::Denied(decision), message, Some(wait)) }
     }
 
     /// Rejects a request at a gate for which [`is_closed`](Self::is_closed) holds.
@@ -94,7 +96,12 @@ impl Rejection {
             name.unwrap_or_default(),
             seconds_text(wait.as_secs())
         );
-        Self { policies, on_closed, ..Self::new(Reason::Closed(decision), message, Some(wait)) }
+        Self {
+            policies,
+            on_closed,
+            headers: *headers,
+            ..Self::new(Reason::Closed(decision), message, Some(wait))
+        }
     }
 
     /// Returns whether an operator has closed the gate of this decision.
@@ -122,7 +129,7 @@ impl Rejection {
 
     pub(super) fn error(error: Error, headers: &Headers) -> Self {
         if error.is_config() {
-            return Self::misconfigured(error);
+            return Self { headers: *headers, ..Self::misconfigured(error) };
         }
         let (reason, message, retry_after) = if error.is_over_capacity() {
             let message = "This request costs more than its limit ever permits. Send a smaller request.";
@@ -131,7 +138,7 @@ impl Rejection {
             let message = "The rate limiter cannot decide on this request at the moment. Try again.";
             (Reason::Failed(error), message, Some(headers.jittered_wait(Duration::from_secs(1))))
         };
-        Self::new(reason, message.to_owned(), retry_after)
+        Self { headers: *headers, ..Self::new(reason, message.to_owned(), retry_after) }
     }
 
     fn new(reason: Reason, message: String, retry_after: Option<Duration>) -> Self {
@@ -142,6 +149,7 @@ impl Rejection {
             on_closed: OnClosed::default(),
             policies: Vec::new(),
             shadow_limits: String::new(),
+            headers: Headers::new(),
             #[cfg(feature = "rules")]
             rules_decision: None,
         }

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
+use http_body::Body;
 use tower_service::Service;
 
 use super::body::ResponseBody;
@@ -32,7 +33,7 @@ where
     S::Future: Send,
     S::Error: Send,
     RequestBody: Send + 'static,
-    B: Send + 'static,
+    B: Body + Send + 'static,
 {
     type Response = Response<ResponseBody<B>>;
     type Error = S::Error;

@@ -1,7 +1,9 @@
 //! The tower layer: which requests reach the service, how it responds to clients, and which requests it
 //! charges.
 
+mod admitting;
 mod answers;
+mod bodies;
 mod charging;
 mod closed;
 mod examples;
@@ -15,6 +17,7 @@ pub(crate) mod process;
 
 mod rules;
 mod setup;
+mod streaming;
 mod uploads;
 mod vanishing;
 mod waiting;

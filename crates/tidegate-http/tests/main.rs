@@ -5,6 +5,7 @@
 mod http;
 mod http_client;
 mod http_keys;
+mod nginx;
 mod prometheus;
 
 use tidegate_test_support as support;

@@ -1,6 +1,9 @@
 //! The environment variables that lib.rs documents.
 
-use std::{env, path::Path};
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
 
 use crate::Error;
 
@@ -77,6 +80,15 @@ pub(crate) fn docker_host() -> String {
         .find(|socket| Path::new(socket).exists())
         .map_or_else(|| "unix:///var/run/docker.sock".to_owned(), |socket| format!("unix://{socket}"))
     })
+}
+
+/// Finds a program in the PATH, or in this folder of the target directory of this executable.
+pub(crate) fn program(name: &str, folder: &str) -> Option<PathBuf> {
+    if on_path(name) {
+        return Some(name.into());
+    }
+    let executable = env::current_exe().ok()?;
+    executable.ancestors().map(|target| target.join(folder).join(name)).find(|program| program.is_file())
 }
 
 pub(crate) fn on_path(program: &str) -> bool {

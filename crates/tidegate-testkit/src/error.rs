@@ -28,8 +28,8 @@ pub enum Error {
     /// There is no `redis-server` to start.
     #[error("no redis-server in the PATH: run scripts/redis, or install Redis")]
     NoBinary,
-    /// `redis-server` exited before it accepted connections.
-    #[error("redis-server did not start: {0}")]
+    /// `redis-server` or `nginx` exited before it accepted connections.
+    #[error("the server did not start: {0}")]
     Process(String),
     /// Neither kind of server is available.
     #[error("no Redis available. Container: {container}. Process: {process}")]
@@ -45,6 +45,9 @@ pub enum Error {
     /// `prometheus` exited before it listened.
     #[error("prometheus did not start: {0}")]
     Prometheus(String),
+    /// There is no `nginx`.
+    #[error("no nginx in the PATH or in target/nginx: run scripts/nginx")]
+    NoNginx,
     /// `CI` is set and an engine replies, but the server would not run in a container.
     #[error("in CI, where a Docker engine answers, Redis must run in a container: {0}")]
     NotInContainer(String),

@@ -1,4 +1,4 @@
-//! Provides a real Redis (and a [`Prometheus`]) for the tests, demo and benches of tidegate: a container if a
+//! Provides a real Redis (and a [`Prometheus`] or an [`Nginx`]) for the tests, demo and benches of tidegate: a container if a
 //! Docker engine answers, else a plain `redis-server` process, else an [`Error`] with the missing part of
 //! each. It has no in-memory substitute and skips no test.
 //!
@@ -31,6 +31,7 @@ mod daemon;
 mod environment;
 mod error;
 mod lifeline;
+mod nginx;
 mod paused;
 mod pool;
 mod process;
@@ -42,6 +43,7 @@ mod shared;
 
 pub use cluster::Cluster;
 pub use error::Error;
+pub use nginx::Nginx;
 pub use paused::Paused;
 pub use pool::{Pool, Pooled};
 pub use prometheus::{Prometheus, promtool};

@@ -1,5 +1,5 @@
 use std::{
-    env, fs,
+    fs,
     path::{Path, PathBuf},
     process::{Command, Output},
     thread,
@@ -61,14 +61,8 @@ pub fn promtool(folder: &Path, arguments: &[&str]) -> Result<Output, Error> {
     output.map_err(|error| Error::io(program, error))
 }
 
-/// Finds a program in the PATH, or in the `prometheus` folder of the target directory of this executable.
 fn program(name: &str) -> Result<PathBuf, Error> {
-    if environment::on_path(name) {
-        return Ok(name.into());
-    }
-    let executable = env::current_exe().map_err(|error| Error::io(name, error))?;
-    let built = executable.ancestors().map(|folder| folder.join("prometheus").join(name));
-    built.into_iter().find(|program| program.is_file()).ok_or_else(|| Error::NoPrometheus(name.to_owned()))
+    environment::program(name, "prometheus").ok_or_else(|| Error::NoPrometheus(name.to_owned()))
 }
 
 const STARTED: &str = "prometheus begins";

@@ -2,7 +2,7 @@
 
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, Response};
+use http::{HeaderValue, Method, Response};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -10,7 +10,7 @@ use crate::rejection::{Reason, Rejection};
 
 /// Builds the response to a rejected gRPC request. Returns `None` if the request is not gRPC.
 pub(super) fn build(rejection: &Rejection, request: &Parts) -> Option<Response<String>> {
-    let content_type = grpc_content_type(&request.headers)?;
+    let content_type = grpc_content_type(request)?;
     let code = match rejection.reason() {
         Reason::Denied(_) => Code::ResourceExhausted,
         Reason::MissingKey => Code::InvalidArgument,
@@ -26,11 +26,24 @@ pub(super) fn build(rejection: &Rejection, request: &Parts) -> Option<Response<S
         None => Status::new(code, rejection.message()),
     };
     let mut response = status.into_http();
-    // Keeps the request's content type, so that an outer layer can translate the response (grpc-web).
-    response.headers_mut().insert(CONTENT_TYPE, content_type.clone());
+    response.headers_mut().insert(CONTENT_TYPE, content_type);
     Some(response)
 }
 
-fn grpc_content_type(headers: &HeaderMap) -> Option<&HeaderValue> {
-    headers.get(CONTENT_TYPE).filter(|value| value.as_bytes().starts_with(b"application/grpc"))
+/// Returns the content type of the response, if the request is a gRPC call: a POST whose media type is
+/// `application/grpc`, `application/grpc-web`, or one of these followed by `+` and a message format. A GET that
+/// claims to be gRPC must not get status 200, which a cache would keep as the page.
+///
+/// The types are constants: the response reflects no input. Without a body, each message format reads them.
+fn grpc_content_type(request: &Parts) -> Option<HeaderValue> {
+    if request.method != Method::POST {
+        return None;
+    }
+    let value = request.headers.get(CONTENT_TYPE)?.to_str().ok()?;
+    let media_type = value.split(';').next().unwrap_or_default().trim();
+    match media_type.split('+').next()? {
+        "application/grpc" => Some(HeaderValue::from_static("application/grpc")),
+        "application/grpc-web" => Some(HeaderValue::from_static("application/grpc-web+proto")),
+        _ => None,
+    }
 }

@@ -1,7 +1,6 @@
 //! The HTTP response to a rejected request: a problem in JSON, or text.
 
-use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE};
-use http::request::Parts;
+use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Response};
 use serde::Serialize;
 use tidegate::Decision;
@@ -11,9 +10,9 @@ use crate::rejection::{Reason, Rejection};
 const PROBLEM: HeaderValue = HeaderValue::from_static("application/problem+json");
 const TEXT: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Builds the response to a rejected request: a problem in JSON, or text if the request prefers it.
-pub(super) fn build(rejection: &Rejection, request: &Parts) -> Response<String> {
-    let (content_type, body) = if prefers_text(&request.headers) {
+/// Builds the response to a rejected request: a problem in JSON, or text.
+pub(super) fn build(rejection: &Rejection, prefers_text: bool) -> Response<String> {
+    let (content_type, body) = if prefers_text {
         (TEXT, format!("{}\n", rejection.message()))
     } else {
         (PROBLEM, Problem::new(rejection).to_json())
@@ -21,8 +20,6 @@ pub(super) fn build(rejection: &Rejection, request: &Parts) -> Response<String> 
     let mut response = Response::new(body);
     *response.status_mut() = rejection.status();
     response.headers_mut().insert(CONTENT_TYPE, content_type);
-    // The state of one client at one moment must not be cached.
-    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }
 
@@ -76,28 +73,62 @@ impl<'a> Problem<'a> {
     }
 }
 
+/// Bytes of all Accept headers together that are read; a browser sends fewer than 200. Reading stops before the
+/// media range that exceeds this, so a long header costs no more than a short one.
+const MAX_ACCEPT_BYTES: usize = 1_024;
+
 /// Returns whether Accept prefers text to JSON. The most specific range of each decides.
-fn prefers_text(headers: &HeaderMap) -> bool {
-    let ranges: Vec<(String, u16)> = headers
-        .get_all(ACCEPT)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(parse_range)
-        .collect();
-    let quality = |names: &[&str]| {
-        let range_quality =
-            |name: &&str| ranges.iter().find(|(range, _)| range == name).map(|(_, quality)| *quality);
-        names.iter().find_map(range_quality).unwrap_or(0)
-    };
-    let json = quality(&["application/problem+json", "application/json", "application/*", "*/*"]);
-    quality(&["text/plain", "text/*", "*/*"]) > json
+pub(super) fn prefers_text(headers: &HeaderMap) -> bool {
+    let mut json = Preference::new(["application/problem+json", "application/json", "application/*", "*/*"]);
+    let mut text = Preference::new(["text/plain", "text/*", "*/*"]);
+    let mut unread = MAX_ACCEPT_BYTES;
+    for value in headers.get_all(ACCEPT) {
+        let mut rest = Some(value.as_bytes());
+        while let Some(bytes) = rest {
+            let window = &bytes[..bytes.len().min(unread)];
+            let end = window.iter().position(|byte| *byte == b',');
+            if end.is_none() && window.len() < bytes.len() {
+                return text.quality() > json.quality();
+            }
+            let range = &bytes[..end.unwrap_or(bytes.len())];
+            rest = end.map(|end| &bytes[end + 1..]);
+            unread = unread.saturating_sub(range.len() + 1);
+            let Ok(range) = std::str::from_utf8(range) else { continue };
+            let (name, quality) = parse_range(range);
+            json.note(name, quality);
+            text.note(name, quality);
+        }
+    }
+    text.quality() > json.quality()
+}
+
+/// The qualities of the media ranges that match one type, the most specific range first.
+struct Preference<const N: usize> {
+    ranges: [&'static str; N],
+    qualities: [Option<u16>; N],
+}
+
+impl<const N: usize> Preference<N> {
+    const fn new(ranges: [&'static str; N]) -> Self {
+        Self { ranges, qualities: [None; N] }
+    }
+
+    /// Notes a range of the header. Of equal ranges, the first one counts.
+    fn note(&mut self, name: &str, quality: u16) {
+        if let Some(at) = self.ranges.iter().position(|range| range.eq_ignore_ascii_case(name)) {
+            self.qualities[at].get_or_insert(quality);
+        }
+    }
+
+    fn quality(&self) -> u16 {
+        self.qualities.iter().flatten().next().copied().unwrap_or(0)
+    }
 }
 
 /// Parses a media range such as `text/*;q=0.5` into its type and its quality in thousandths.
-fn parse_range(range: &str) -> (String, u16) {
+fn parse_range(range: &str) -> (&str, u16) {
     let mut parts = range.split(';').map(str::trim);
-    let name = parts.next().unwrap_or_default().to_ascii_lowercase();
+    let name = parts.next().unwrap_or_default();
     let quality = parts.find_map(|part| part.strip_prefix("q=").or_else(|| part.strip_prefix("Q=")));
     let quality = quality.map_or(1.0, |quality| quality.parse().unwrap_or(0.0_f64));
     (name, (quality.clamp(0.0, 1.0) * 1000.0) as u16)
@@ -130,6 +161,31 @@ mod tests {
             assert_eq!(prefers_text(&headers), is_text, "{accept:?}");
         }
         assert!(!prefers_text(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn accept_is_read_up_to_its_bound() {
+        let filler = |bytes: usize| "image/png,".repeat(bytes / 10);
+        for (before, after, is_text) in [
+            (filler(1_000), "text/plain", true),
+            (filler(1_000), ",,,,,,,,,,,,,,text/plain", true),
+            (filler(1_000), ",,,,,,,,,,,,,,,text/plain", false),
+            (filler(60_000), "text/plain", false),
+            (",".repeat(60_000), "text/plain", false),
+            ("text/plain,".to_owned() + &filler(60_000), "application/json", true),
+            ("text/plain,".to_owned() + &"x".repeat(60_000), "", true),
+        ] {
+            let value = format!("{before}{after}");
+            let mut headers = HeaderMap::new();
+            headers.insert(ACCEPT, value.parse().unwrap());
+            assert_eq!(prefers_text(&headers), is_text, "{} bytes, {after}", value.len());
+        }
+        let mut lines = HeaderMap::new();
+        for _ in 0..MAX_ACCEPT_BYTES {
+            lines.append(ACCEPT, HeaderValue::from_static(""));
+        }
+        lines.append(ACCEPT, HeaderValue::from_static("text/plain"));
+        assert!(!prefers_text(&lines), "an empty line counts as one byte");
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use serde_json::json;
 use tidegate::{Limiter, ManualClock, Quota, Rate, Stub};
 use tidegate_http::{GateRule, Headers, Key, RateLimitLayer, Reason};
@@ -91,6 +91,7 @@ async fn other_rejections_say_what_to_do() {
         assert_eq!((body["type"].as_str(), body["title"].as_str()), (Some("about:blank"), Some(title)));
         assert!(body["detail"].as_str().unwrap().contains(words), "{body}");
         assert_eq!(body.get("violated-policies"), None);
+        assert_eq!(reply.header("cache-control"), Some("no-store"));
         assert_eq!(reply.header("retry-after").is_some(), status == 503);
     }
 }
@@ -113,6 +114,7 @@ async fn custom_response_replaces_the_rejection() {
     let cached = tested.send(cached).await;
     assert_eq!((cached.status, &*cached.body), (StatusCode::OK, "as of yesterday (login)"));
     assert_eq!(cached.header("x-ratelimit-remaining"), Some("0"));
+    assert_eq!(cached.header("cache-control"), Some("no-store"), "it is not the page");
     assert_eq!(cached.header("retry-after"), None, "the custom response is no rejection");
     let rejected = tested.get("a").await;
     assert_eq!(
@@ -139,6 +141,7 @@ async fn jitter_only_lengthens_retry_after() {
 
 fn grpc(key: &str, content_type: &'static str) -> Request<String> {
     let mut request = request(key);
+    *request.method_mut() = Method::POST;
     request.headers_mut().insert("content-type", content_type.parse().unwrap());
     request
 }
@@ -146,10 +149,18 @@ fn grpc(key: &str, content_type: &'static str) -> Request<String> {
 #[tokio::test]
 async fn grpc_rejection_has_status_and_retry_delay() {
     let tested = exhausted(|layer| layer).await;
-    for content_type in ["application/grpc", "application/grpc+proto", "application/grpc-web+proto"] {
+    for (content_type, answered) in [
+        ("application/grpc", "application/grpc"),
+        ("application/grpc+proto", "application/grpc"),
+        ("application/grpc+json; charset=utf-8", "application/grpc"),
+        ("application/grpc+anything", "application/grpc"),
+        ("application/grpc-web", "application/grpc-web+proto"),
+        ("application/grpc-web+proto", "application/grpc-web+proto"),
+    ] {
         let reply = tested.send(grpc("a", content_type)).await;
         assert_eq!((reply.status, &*reply.body), (StatusCode::OK, ""), "trailers only");
-        assert_eq!(reply.header("content-type"), Some(content_type));
+        assert_eq!(reply.header("content-type"), Some(answered));
+        assert_eq!(reply.header("cache-control"), Some("no-store"));
         assert_eq!(reply.header("x-ratelimit-remaining"), Some("0"));
         let status = tonic::Status::from_header_map(&reply.headers).unwrap();
         assert_eq!(status.code(), Code::ResourceExhausted);
@@ -158,6 +169,31 @@ async fn grpc_rejection_has_status_and_retry_delay() {
         assert_eq!(retry, Duration::from_secs(3_600));
     }
     assert_eq!(tested.send(grpc("b", "application/grpc")).await.body, "hello");
+}
+
+#[tokio::test]
+async fn only_a_post_with_an_exact_content_type_gets_a_grpc_response() {
+    let tested = exhausted(|layer| layer).await;
+    let get = |content_type| {
+        let mut request = grpc("a", content_type);
+        *request.method_mut() = Method::GET;
+        request
+    };
+    for request in [
+        get("application/grpc"),
+        get("application/grpc-web+proto"),
+        grpc("a", "application/grpcfoo"),
+        grpc("a", "application/grpc-web-text"),
+        grpc("a", "application/grpc-web-text+proto"),
+        grpc("a", "application/grpc-"),
+        grpc("a", "application/json"),
+    ] {
+        let described = format!("{} {:?}", request.method(), request.headers()["content-type"]);
+        let reply = tested.send(request).await;
+        assert_eq!(reply.status, StatusCode::TOO_MANY_REQUESTS, "{described}");
+        assert_eq!(reply.header("content-type"), Some("application/problem+json"), "{described}");
+        assert_eq!(reply.header("grpc-status"), None, "{described}");
+    }
 }
 
 #[tokio::test]

@@ -100,6 +100,30 @@ fn rules_from_a_folder() {
 }
 
 #[test]
+fn streaming_charges_the_words_of_an_answer() {
+    assert_matches_docs("streaming");
+}
+
+#[test]
+fn concurrent_streams_charge_exactly_the_units_sent() {
+    bench_streams("300");
+}
+
+#[test]
+#[ignore = "takes a minute"]
+fn long_form_ten_thousand_streams_charge_exactly_the_units_sent() {
+    bench_streams("10000");
+}
+
+/// Runs the example's own check, in which every tenth client leaves.
+fn bench_streams(streams: &str) {
+    let executable = std::env::current_exe().unwrap();
+    let example = executable.parent().and_then(|deps| deps.parent()).unwrap().join("examples/streaming");
+    let output = Command::new(example).args(["--bench", streams, "1"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+}
+
+#[test]
 fn grpc_over_curl() {
     assert_matches_docs("grpc");
 }

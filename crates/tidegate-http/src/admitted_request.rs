@@ -1,0 +1,74 @@
+//! Admission inside a handler, without a layer around it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use http::request::Parts;
+use http::{Method, Response};
+use http_body::Body;
+use tidegate::AllDecision;
+
+use super::admission::{Admission, Admitted};
+use super::body::ResponseBody;
+use super::rejection::Rejection;
+use super::request::decide;
+use super::settings::LayerSettings;
+use super::usage::Usage;
+
+/// A request that [`RateLimitLayer::admit`](crate::RateLimitLayer::admit) admitted.
+///
+/// Dropped without a response, it is charged as an [abandoned](crate::Abandoned) request.
+#[must_use = "dropped without a response, the request counts as abandoned"]
+pub struct AdmittedRequest {
+    settings: Arc<LayerSettings>,
+    /// `None` if no check was made.
+    admitted: Option<Admitted>,
+    usage: Option<Usage>,
+    method: Method,
+}
+
+impl AdmittedRequest {
+    /// Decides the request, and waits for the decision's delay.
+    pub(super) async fn new(settings: &Arc<LayerSettings>, request: &Parts) -> Result<Self, Rejection> {
+        let admitted = match decide(settings, request).await {
+            Admission::Undecided => None,
+            Admission::Admitted(admitted) => Some(admitted),
+            Admission::Rejected(rejection) => return Err(rejection),
+        };
+        let (settings, method) = (settings.clone(), request.method.clone());
+        let mut request_admitted = Self { settings, admitted, usage: None, method };
+        if let Some(admitted) = &mut request_admitted.admitted {
+            admitted.wait().await;
+            request_admitted.usage = admitted.mark_entered(&request.extensions);
+        }
+        Ok(request_admitted)
+    }
+
+    /// Returns the decision. Returns `None` if the request was skipped, if no rule applies to it, or if it was
+    /// let through because the limiter failed.
+    #[must_use]
+    pub fn decision(&self) -> Option<&AllDecision> {
+        self.admitted.as_ref()?.decision.as_ref()
+    }
+
+    /// Returns the handle for the units that the request uses, if a [`Charge`](crate::Charge) reads it.
+    #[must_use]
+    pub fn usage(&self) -> Option<&Usage> {
+        self.usage.as_ref()
+    }
+
+    /// Settles the charge by the response, and adds the headers that report the limits. A charge that depends on
+    /// the response body is settled at its end.
+    pub async fn respond<B: Body>(self, response: Response<B>) -> Response<ResponseBody<B>> {
+        match self.admitted {
+            Some(admitted) => admitted.respond(&self.settings, &self.method, response).await,
+            None => response.map(ResponseBody::inner),
+        }
+    }
+}
+
+impl fmt::Debug for AdmittedRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdmittedRequest").field("decision", &self.decision()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,138 @@
+//! The units taken for one request, until its final charge is settled.
+
+use futures_util::future::join_all;
+use http::response::Parts;
+use http::{Extensions, HeaderMap};
+use http_body::Frame;
+use tidegate::{Check, Decision, Reservation};
+use tokio::runtime::Handle;
+
+use super::charge::{Charge, Consumed};
+use super::usage::Usage;
+
+/// The units taken for one request. Dropping this settles them, in a task: as its [`Stage`] says.
+pub(super) struct PendingCharge {
+    items: Vec<(Reservation, Charge)>,
+    consumed: Consumed,
+    stage: Stage,
+    /// The request's runtime. Set for response bodies, which may be dropped outside of it.
+    runtime: Option<Handle>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The service has not received the request: a drop refunds all units.
+    Outside,
+    /// The service handles the request, or its response body is being sent: a drop means that the request is
+    /// abandoned.
+    Inside,
+    /// The response body has ended.
+    Complete,
+}
+
+impl PendingCharge {
+    pub(super) fn new(taken: impl Iterator<Item = ((Check, Decision), Charge)>) -> Self {
+        let items = taken.map(|((check, decision), charge)| (Reservation::new(check, decision), charge));
+        Self { items: items.collect(), consumed: Consumed::default(), stage: Stage::Outside, runtime: None }
+    }
+
+    /// Records that the service receives the request. Returns the handle for its reports, if a charge reads
+    /// them. Nested layers share one handle, so that each charges the units that the handler reports.
+    pub(super) fn enter(&mut self, extensions: &Extensions) -> Option<Usage> {
+        self.stage = Stage::Inside;
+        for (reservation, _) in self.items.iter().filter(|(_, charge)| charge.reads_usage()) {
+            let usage =
+                self.consumed.usage.get_or_insert_with(|| extensions.get().cloned().unwrap_or_default());
+            if reservation.charged_units() > 0 {
+                usage.reserve(reservation.charged_units());
+            }
+        }
+        self.consumed.usage.clone()
+    }
+
+    /// Returns the checks that charged units.
+    pub(super) fn charged(&self) -> impl Iterator<Item = &Check> + Clone {
+        let charged = self.items.iter().filter(|(reservation, _)| reservation.charged_units() > 0);
+        charged.map(|(reservation, _)| reservation.check())
+    }
+
+    /// Charges the units that the response determines. Returns the new state of each rule whose charge differs
+    /// from the taken units, and the units that the response body determines.
+    pub(super) async fn settle(mut self, response: Option<&Parts>) -> (Vec<(usize, Decision)>, Option<Self>) {
+        let mut at_end = Vec::new();
+        let mut changes = Vec::new();
+        for (at, (reservation, charge)) in std::mem::take(&mut self.items).into_iter().enumerate() {
+            if charge.is_settled_at_end() && response.is_some() {
+                at_end.push((reservation, charge));
+                continue;
+            }
+            let actual = charge.of_response(response, &self.consumed);
+            let Some(actual) = changed(&reservation, actual) else { continue };
+            changes.push(async move {
+                let peek = reservation.check().clone().cost(0);
+                reservation.commit(actual).await.ok()?;
+                Some((at, peek.check().await.ok()?))
+            });
+        }
+        self.items = at_end;
+        let pending = (!self.items.is_empty()).then(|| {
+            self.runtime = Handle::try_current().ok();
+            self
+        });
+        if changes.is_empty() {
+            return (Vec::new(), pending);
+        }
+        // Runs in a task, so that it completes even if the request's future is dropped.
+        let settled = tokio::spawn(join_all(changes)).await;
+        (settled.map(|settled| settled.into_iter().flatten().collect()).unwrap_or_default(), pending)
+    }
+
+    /// Counts a frame of the response body.
+    pub(super) fn count<D: bytes::Buf>(&mut self, frame: &Frame<D>) {
+        if let Some(data) = frame.data_ref() {
+            self.consumed.bytes = self.consumed.bytes.saturating_add(data.remaining() as u64);
+        } else if let Some(trailers) = frame.trailers_ref()
+            && self.items.iter().any(|(_, charge)| charge.reads_trailers())
+        {
+            self.consumed.trailers = Some(HeaderMap::clone(trailers));
+        }
+    }
+
+    /// Returns the bytes of the response body so far.
+    pub(super) fn bytes(&self) -> u64 {
+        self.consumed.bytes
+    }
+
+    /// Records that the response body has ended.
+    pub(super) fn complete(&mut self) {
+        self.stage = Stage::Complete;
+    }
+}
+
+/// Returns the final units, if they differ from the taken ones.
+fn changed(reservation: &Reservation, actual: Option<u64>) -> Option<u64> {
+    // A gate in shadow mode would have denied this request, so it charges nothing further.
+    let is_shadow = reservation.decision().is_shadow();
+    actual.filter(|&units| units != reservation.charged_units() && !is_shadow)
+}
+
+impl Drop for PendingCharge {
+    fn drop(&mut self) {
+        let (consumed, stage) = (&self.consumed, self.stage);
+        let changes = self.items.drain(..).filter_map(|(reservation, charge)| {
+            let actual = match stage {
+                Stage::Outside => Some(0),
+                Stage::Inside => charge.of_abandoned(reservation.charged_units(), consumed),
+                Stage::Complete => charge.used(consumed),
+            };
+            let actual = changed(&reservation, actual)?;
+            Some(reservation.commit(actual))
+        });
+        let changes: Vec<_> = changes.collect();
+        // Without a runtime the change cannot be sent, so the units stay charged.
+        let runtime = self.runtime.take().or_else(|| Handle::try_current().ok());
+        if let (false, Some(runtime)) = (changes.is_empty(), runtime) {
+            runtime.spawn(join_all(changes));
+        }
+    }
+}
