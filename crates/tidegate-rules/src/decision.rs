@@ -50,6 +50,11 @@ impl RulesDecision {
         self.passes && self.outcomes.iter().all(RuleOutcome::is_allowed)
     }
 
+    /// Turns this into a denial, regardless of the outcomes.
+    pub fn denied(self) -> Self {
+        Self { passes: false, ..self }
+    }
+
     /// Returns the outcome of each descriptor, in the order in which the caller passed them.
     #[must_use]
     pub fn outcomes(&self) -> &[RuleOutcome] {
