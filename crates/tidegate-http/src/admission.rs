@@ -1,16 +1,19 @@
 //! Admission: determines from the decisions on a request's checks whether it enters the service.
 
+use std::time::Duration;
+
 use tidegate::{AllDecision, Check, Decision, Error, Limiter};
 #[cfg(feature = "rules")]
 use tidegate_rules::RulesDecision;
 
 use super::charge::PendingCharge;
 use super::check_group::CheckGroup;
+use super::headers::Headers;
 use super::policy::Policy;
 use super::rejection::Rejection;
 use super::request_checks::RequestChecks;
 use super::settings::{LayerSettings, OnError};
-use super::wait_queue::{GroupResult, WaitPermit};
+use super::wait_queue::{DelayPermit, GroupResult};
 
 /// The result of admission.
 pub(super) enum Admission {
@@ -27,8 +30,8 @@ pub(super) struct Admitted {
     pub(super) decision: Option<AllDecision>,
     pub(super) policies: Vec<Policy>,
     pub(super) pending_charge: PendingCharge,
-    /// The request's permit to wait, held until the decision's delay is over.
-    pub(super) permit: Option<WaitPermit>,
+    /// The permit to wait for the decision's delay, with a wait queue.
+    pub(super) delay_permit: Option<DelayPermit>,
     pub(super) limiter: Option<Limiter>,
     #[cfg(feature = "rules")]
     pub(super) rules_decision: Option<RulesDecision>,
@@ -45,7 +48,7 @@ impl Admission {
     ) -> Self {
         let RequestChecks { mut policies, charges, static_denials, shadow_checks, .. } = checks;
         policies.extend(static_denials.into_iter().map(|(_, policy)| policy));
-        let (decision, permit) = match result {
+        let (decision, delay_permit) = match result {
             Ok((Some(decision), _)) if !decision.is_allowed() => {
                 return Self::Rejected(Rejection::denied(decision, policies, &settings.headers));
             }
@@ -71,10 +74,38 @@ impl Admission {
             decision,
             policies,
             pending_charge,
-            permit,
+            delay_permit,
             limiter,
             #[cfg(feature = "rules")]
             rules_decision: None,
         })
+    }
+}
+
+impl Admitted {
+    /// Returns how long the request waits before it enters.
+    pub(super) fn delay(&self) -> Duration {
+        self.decision.as_ref().map_or(Duration::ZERO, AllDecision::delay)
+    }
+
+    /// Waits for the delay. Rejects the request and refunds its units if it loses its permit to wait.
+    pub(super) async fn wait_for_delay(mut self, headers: &Headers) -> Admission {
+        if let (Some(limiter), Some(decision)) = (&self.limiter, &self.decision) {
+            let sleep = limiter.sleep(decision.delay());
+            let has_slept = match self.delay_permit.take() {
+                Some(permit) => permit.sleep(sleep).await,
+                None => {
+                    sleep.await;
+                    true
+                }
+            };
+            if !has_slept {
+                let rejection = Rejection::denied(decision.clone().denied(), self.policies, headers);
+                #[cfg(feature = "rules")]
+                let rejection = rejection.with_rules_decision(self.rules_decision.map(RulesDecision::denied));
+                return Admission::Rejected(rejection);
+            }
+        }
+        Admission::Admitted(self)
     }
 }

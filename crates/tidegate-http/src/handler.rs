@@ -30,17 +30,18 @@ where
     if !is_ready {
         inner = inner.clone();
     }
-    let admitted = match decide(&settings, &parts).await {
+    let admission = match decide(&settings, &parts).await {
+        Admission::Admitted(admitted) if admitted.delay() > Duration::ZERO => {
+            (inner, is_ready) = (inner.clone(), false);
+            admitted.wait_for_delay(&settings.headers).await
+        }
+        admission => admission,
+    };
+    let admitted = match admission {
         Admission::Undecided => None,
         Admission::Admitted(admitted) => Some(admitted),
         Admission::Rejected(rejection) => return Ok(reject(&settings, parts, rejection).await),
     };
-    if let Some(Admitted { limiter: Some(limiter), decision: Some(decision), .. }) = &admitted
-        && decision.delay() > Duration::ZERO
-    {
-        (inner, is_ready) = (inner.clone(), false);
-        limiter.sleep(decision.delay()).await;
-    }
     if !is_ready {
         poll_fn(|cx| inner.poll_ready(cx)).await?;
     }
@@ -71,9 +72,8 @@ where
 }
 
 impl Admitted {
-    /// Ends the wait and adds the decisions to the request's extensions for the service.
+    /// Adds the decisions to the request's extensions for the service.
     fn enter(&mut self, extensions: &mut Extensions) {
-        self.permit = None;
         self.pending_charge.mark_entered();
         if let Some(decision) = &self.decision {
             extensions.insert(decision.binding().clone());

@@ -13,4 +13,5 @@ pub(crate) mod process;
 
 mod rules;
 mod vanishing;
+mod wait_permits;
 mod waiting;
