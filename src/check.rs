@@ -129,6 +129,12 @@ impl Check {
         &self.request.key
     }
 
+    /// Returns the units that the check consumes: its [`cost`](Self::cost).
+    #[must_use]
+    pub const fn units(&self) -> u64 {
+        self.request.cost
+    }
+
     /// Returns whether the gate is in shadow mode: a check that is denied or undecided is admitted.
     #[must_use]
     pub fn is_shadow(&self) -> bool {

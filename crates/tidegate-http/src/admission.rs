@@ -1,5 +1,7 @@
 //! Admission: determines from the decisions on a request's checks whether it enters the service.
 
+use std::time::Duration;
+
 use tidegate::{AllDecision, Check, Decision, Error, Limiter};
 #[cfg(feature = "rules")]
 use tidegate_rules::RulesDecision;
@@ -11,7 +13,7 @@ use super::policy::Policy;
 use super::rejection::Rejection;
 use super::request_checks::RequestChecks;
 use super::settings::{LayerSettings, OnError};
-use super::wait_queue::{GroupResult, WaitPermit};
+use super::wait_queue::{DelayPermit, GroupResult};
 
 /// The result of admission.
 pub(super) enum Admission {
@@ -30,8 +32,8 @@ pub(super) struct Admitted {
     /// The limits in shadow mode, as the header reports them.
     pub(super) shadow_limits: String,
     pub(super) pending_charge: PendingCharge,
-    /// The request's permit to wait, held until the decision's delay is over.
-    pub(super) permit: Option<WaitPermit>,
+    /// The permit to wait for the decision's delay, with a wait queue.
+    pub(super) delay_permit: Option<DelayPermit>,
     pub(super) limiter: Option<Limiter>,
     /// Whether another layer has admitted the request before.
     pub(super) is_nested: bool,
@@ -50,7 +52,7 @@ impl Admission {
     ) -> Self {
         let RequestChecks { mut policies, charges, static_denials, shadow_checks, .. } = checks;
         policies.extend(static_denials.into_iter().map(|(_, policy)| policy));
-        let (decision, permit) = match result {
+        let (decision, delay_permit) = match result {
             Ok((Some(decision), _)) if !decision.is_allowed() => {
                 settings.warnings.decided();
                 let shadow_limits = shadow_limits(&settings.headers, &policies, &decision);
@@ -91,12 +93,54 @@ impl Admission {
             policies,
             shadow_limits,
             pending_charge,
-            permit,
+            delay_permit,
             limiter,
             is_nested: false,
             #[cfg(feature = "rules")]
             rules_decision: None,
         })
+    }
+}
+
+impl Admission {
+    /// Returns how long the request waits before it enters.
+    pub(super) fn delay(&self) -> Duration {
+        match self {
+            Self::Admitted(Admitted { decision: Some(decision), .. }) => decision.delay(),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Waits for the delay. Rejects the request and refunds its units if it loses its permit to wait.
+    pub(super) async fn after_delay(self, headers: &Headers) -> Self {
+        let delay = self.delay();
+        match self {
+            Self::Admitted(admitted) if delay > Duration::ZERO => admitted.wait(delay, headers).await,
+            admission => admission,
+        }
+    }
+}
+
+impl Admitted {
+    async fn wait(mut self, delay: Duration, headers: &Headers) -> Admission {
+        if let (Some(limiter), Some(decision)) = (&self.limiter, &self.decision) {
+            let sleep = limiter.sleep(delay);
+            let has_slept = match self.delay_permit.take() {
+                Some(permit) => permit.sleep(sleep).await,
+                None => {
+                    sleep.await;
+                    true
+                }
+            };
+            if !has_slept {
+                let mut rejection = Rejection::denied(decision.clone().denied(), self.policies, headers);
+                rejection.shadow_limits = self.shadow_limits;
+                #[cfg(feature = "rules")]
+                let rejection = rejection.with_rules_decision(self.rules_decision.map(RulesDecision::denied));
+                return Admission::Rejected(rejection);
+            }
+        }
+        Admission::Admitted(self)
     }
 }
 

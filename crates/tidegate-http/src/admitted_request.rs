@@ -30,7 +30,7 @@ pub struct AdmittedRequest {
 impl AdmittedRequest {
     /// Decides the request, and waits for the decision's delay.
     pub(super) async fn new(settings: &Arc<LayerSettings>, request: &Parts) -> Result<Self, Rejection> {
-        let admitted = match decide(settings, request).await {
+        let admitted = match decide(settings, request).await.after_delay(&settings.headers).await {
             Admission::Undecided => None,
             Admission::Admitted(admitted) => Some(admitted),
             Admission::Rejected(rejection) => return Err(rejection),
@@ -38,7 +38,6 @@ impl AdmittedRequest {
         let (settings, method) = (settings.clone(), request.method.clone());
         let mut request_admitted = Self { settings, admitted, usage: None, method };
         if let Some(admitted) = &mut request_admitted.admitted {
-            admitted.wait().await;
             request_admitted.usage = admitted.mark_entered(&request.extensions);
         }
         Ok(request_admitted)

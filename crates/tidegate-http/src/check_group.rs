@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{AllDecision, Check, Decision, Error, Source, Stopwatch};
+use tidegate::{AllDecision, Check, Decision, Error, Source, Stopwatch, Switch};
 
 /// Checks of one request that are decided together: all or nothing, or each independently.
 pub(super) struct CheckGroup {
@@ -85,14 +85,7 @@ impl CheckGroup {
     /// nor do gates in shadow mode.
     pub(super) fn wait(&self, denied: &AllDecision) -> Wait {
         let mut wait = Wait::default();
-        for (check, decision) in self.checks.iter().zip(denied.each_alone()) {
-            let is_settled = match self.admitted {
-                None => check.is_shadow(),
-                Some(_) => decision.is_allowed(),
-            };
-            if is_settled {
-                continue;
-            }
+        for (at, decision) in self.unsettled(denied) {
             wait.until_retry = wait.until_retry.max(decision.retry_after());
             // No unit becomes available at a gate that an operator has closed.
             if decision.source() == Source::Switch {
@@ -100,12 +93,45 @@ impl CheckGroup {
             }
             // At a leaky bucket, the request waits first to enter the bucket's queue and then for its turn.
             // Both together take at most the time in which the queue drains.
-            if check.quota().is_some_and(|quota| quota.has_queue()) {
+            if self.checks[at].quota().is_some_and(|quota| quota.has_queue()) {
                 wait.until_entry = wait.until_entry.max(decision.reset_after());
             }
         }
         wait.until_entry = wait.until_entry.max(wait.until_retry);
         wait
+    }
+
+    /// Returns the index of the check that denied with the longest wait.
+    pub(super) fn binding_index(&self, denied: &AllDecision) -> usize {
+        let wait = |decision: &Decision| (!decision.is_allowed(), decision.retry_after());
+        let binding = self.unsettled(denied).max_by_key(|(_, decision)| wait(decision));
+        binding.map_or(0, |(at, _)| at)
+    }
+
+    /// Returns whether any gate that has not admitted the request can deny it. No gate can if an operator has
+    /// switched all of them to shadow mode, or open.
+    pub(super) fn can_be_denied(&self) -> bool {
+        let control = self.checks[0].limiter().control();
+        let switch = |check: &Check| check.gate().and_then(|gate| control.current_switch(gate));
+        let can_deny = |check: &Check| match switch(check) {
+            Some(Switch::Closed) => true,
+            Some(_) => false,
+            None => !check.is_shadow(),
+        };
+        let mut checks = self.checks.iter().enumerate();
+        checks.any(|(at, check)| !self.is_admitted(at) && can_deny(check))
+    }
+
+    /// Returns the decisions that can prolong the wait, with their indexes.
+    fn unsettled<'a>(&'a self, denied: &'a AllDecision) -> impl Iterator<Item = (usize, &'a Decision)> {
+        let decisions = denied.each_alone().iter().enumerate();
+        decisions.filter(|&(at, decision)| {
+            !self.is_admitted(at) && !self.checks[at].is_shadow() && !decision.is_shadow()
+        })
+    }
+
+    fn is_admitted(&self, at: usize) -> bool {
+        self.admitted.as_ref().is_some_and(|admitted| admitted[at].is_some())
     }
 }
 

@@ -35,17 +35,15 @@ where
     if !is_ready {
         inner = inner.clone();
     }
-    let admitted = match decide(&settings, &parts).await {
+    let admission = decide(&settings, &parts).await;
+    if admission.delay() > Duration::ZERO {
+        (inner, is_ready) = (inner.clone(), false);
+    }
+    let admitted = match admission.after_delay(&settings.headers).await {
         Admission::Undecided => None,
         Admission::Admitted(admitted) => Some(admitted),
         Admission::Rejected(rejection) => return Ok(reject(&settings, parts, rejection).await),
     };
-    if let Some(admitted) = &admitted
-        && admitted.has_delay()
-    {
-        (inner, is_ready) = (inner.clone(), false);
-        admitted.wait().await;
-    }
     if !is_ready {
         poll_fn(|cx| inner.poll_ready(cx)).await?;
     }
@@ -64,25 +62,14 @@ where
 }
 
 impl Admitted {
-    fn has_delay(&self) -> bool {
-        self.decision.as_ref().is_some_and(|decision| decision.delay() > Duration::ZERO)
-    }
-
-    /// Waits for the delay of the decision.
-    pub(super) async fn wait(&self) {
-        if let (Some(limiter), Some(decision), true) = (&self.limiter, &self.decision, self.has_delay()) {
-            limiter.sleep(decision.delay()).await;
-        }
-    }
-
-    /// Ends the wait. Returns the handle for the reports of the handler, if a charge reads them.
+    /// Records that the request enters. Returns the handle for the reports of the handler, if a charge reads
+    /// them.
     pub(super) fn mark_entered(&mut self, extensions: &Extensions) -> Option<Usage> {
-        self.permit = None;
         self.is_nested = extensions.get::<AllDecision>().is_some();
         self.pending_charge.enter(extensions)
     }
 
-    /// Ends the wait and adds the decisions to the request's extensions for the service.
+    /// Adds the decisions to the request's extensions for the service.
     fn enter(&mut self, extensions: &mut Extensions) {
         if let Some(usage) = self.mark_entered(extensions) {
             extensions.insert(usage);

@@ -250,12 +250,16 @@ impl RateLimitLayer {
     }
 
     /// Holds a request that would be denied until it is admitted, for at most `max_wait`. At most
-    /// `max_waiting` requests wait in this process. A request that would have to wait longer is denied at
-    /// once. So is a request that finds the wait queue full, or a gate that an operator has closed.
+    /// `max_waiting` requests wait in this process. A request that is certain to wait longer is denied at once, as
+    /// is one at a gate that an operator has closed.
     ///
-    /// Requests with the same keys are admitted in the order of their arrival at this process. A client that
-    /// disconnects frees its permit at once. `max_wait` also bounds the [`delay`](tidegate::Decision::delay) of
-    /// leaky buckets.
+    /// Requests that wait for the same key are admitted in the order of their arrival at this process. If
+    /// `max_waiting` requests wait, keys share this number: the newest request of the longest queue is denied in
+    /// favor of a key with a shorter queue. If no queue is longer, the new request is denied. A client that
+    /// disconnects frees its permit at once.
+    ///
+    /// `max_wait` also bounds the [`delay`](tidegate::Decision::delay) of leaky buckets. Admitted requests that
+    /// wait for their delay have `max_waiting` permits of their own.
     ///
     /// Default: requests wait for that delay only.
     ///

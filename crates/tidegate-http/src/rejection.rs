@@ -155,6 +155,11 @@ impl Rejection {
         }
     }
 
+    #[cfg(feature = "rules")]
+    pub(super) fn with_rules_decision(self, decision: Option<RulesDecision>) -> Self {
+        Self { rules_decision: decision.map(Box::new), ..self }
+    }
+
     /// Returns the reason for the rejection.
     #[must_use]
     pub fn reason(&self) -> &Reason {

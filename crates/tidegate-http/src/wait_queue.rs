@@ -1,56 +1,61 @@
 //! The wait queue: requests that wait for their turn.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
-use std::sync::{Arc, Mutex, PoisonError};
+mod denial;
+mod estimate;
+mod key_queues;
+mod position;
+mod queue_name;
+
+use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{BoxFuture, Either, select};
-use tidegate::{AllDecision, Check, Error};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use futures_util::future::BoxFuture;
+use tidegate::{AllDecision, Error, Limiter};
 
+use self::denial::Denial;
+use self::position::{Position, SharedQueues, Turn};
+use self::queue_name::QueueName;
 use super::check_group::{CheckGroup, Wait};
 
 /// The shortest pause before a retry. The retry time of a denial can be zero, for example while another
 /// process holds the units in a lease.
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
+/// How often the head of a queue looks whether an operator has switched its gates.
+const SWITCH_POLL: Duration = Duration::from_secs(1);
+
 /// A wait queue, bounded in time and number. Clones share it.
+///
+/// A denied request waits in the queue of one of its keys: that of the denial with the longest retry time.
+/// Only the head of a queue makes checks. If another key denies it, it moves to the queue of that key.
 #[derive(Clone)]
 pub(super) struct WaitQueue {
     max_wait: Duration,
-    permits: Arc<Semaphore>,
-    queues: Arc<KeyQueues>,
+    waiting: SharedQueues,
+    /// Admitted requests that wait for the delay of a leaky bucket. They have permits of their own, so that
+    /// they do not keep others from waiting.
+    delayed: SharedQueues,
 }
 
-/// One queue per set of keys with waiting requests. Their number is bounded by the number of permits.
-#[derive(Default)]
-struct KeyQueues(Mutex<HashMap<Vec<u8>, KeyQueue>>);
+/// The permit of an admitted request to wait for the delay of its decision.
+pub(super) struct DelayPermit(Option<Position>);
 
-struct KeyQueue {
-    /// One permit. Its holder is the head of the queue and makes the checks. Tokio's semaphore grants it in
-    /// FIFO order.
-    head: Arc<Semaphore>,
-    requests: usize,
-}
-
-/// A unit of the wait queue's capacity, held while a request waits.
-pub(super) struct WaitPermit {
-    _permit: OwnedSemaphorePermit,
-}
-
-/// The decision on a [`CheckGroup`] and the request's permit to wait. The decision is `None` if no check can
+/// The decision on a [`CheckGroup`], and a permit if it has a delay. The decision is `None` if no check can
 /// deny the request.
-pub(super) type GroupResult = Result<(Option<AllDecision>, Option<WaitPermit>), Error>;
+pub(super) type GroupResult = Result<(Option<AllDecision>, Option<DelayPermit>), Error>;
+
+enum Checked {
+    Admitted(AllDecision, Option<DelayPermit>),
+    Denied(Denial),
+}
 
 impl WaitQueue {
     pub(super) fn new(max_wait: Duration, max_waiting: usize) -> Self {
-        let permits = Arc::new(Semaphore::new(max_waiting.min(Semaphore::MAX_PERMITS)));
-        Self { max_wait, permits, queues: Arc::default() }
+        Self { max_wait, waiting: SharedQueues::new(max_waiting), delayed: SharedQueues::new(max_waiting) }
     }
 
-    /// Decides a request, after a wait if necessary. The caller keeps the returned permit until the
-    /// decision's delay is over.
+    /// Decides a request, after a wait if necessary. A check in flight holds no permit, except that of the
+    /// head of a queue.
     ///
     /// The future is boxed so that it does not enlarge the types of the services around the layer.
     pub(super) fn decide<'a>(&'a self, group: &'a mut CheckGroup) -> BoxFuture<'a, GroupResult> {
@@ -60,174 +65,213 @@ impl WaitQueue {
         })
     }
 
-    async fn decide_now(&self, group: &mut CheckGroup) -> Result<(AllDecision, Option<WaitPermit>), Error> {
+    async fn decide_now(&self, group: &mut CheckGroup) -> Result<(AllDecision, Option<DelayPermit>), Error> {
         let limiter = group.checks[0].limiter();
-        let stopwatch = limiter.stopwatch();
-        let remaining = || self.max_wait.saturating_sub(stopwatch.elapsed());
-        let name = queue_name(&group.checks);
-        let mut permit = self.permit();
-        let mut fresh_decision = None;
-        // While other requests wait for the same keys, a check would overtake them.
-        if !self.queues.has(&name) {
-            // A request without a permit cannot wait for the delay of a leaky bucket either.
-            let max_delay = if permit.is_some() { remaining() } else { Duration::ZERO };
-            let decision = check_within(group, max_delay).await?;
-            if decision.is_allowed() {
-                return Ok((decision, permit));
+        let arrival = limiter.stopwatch();
+        let remaining = || self.max_wait.saturating_sub(arrival.elapsed());
+        let mut fresh_denial = None;
+        // While other requests wait for one of the keys, a check would overtake them.
+        let mut position = if let Some((queue, cost)) = self.queue_ahead(group) {
+            match self.waiting.join(queue.clone(), cost, remaining()) {
+                Some(position) => position,
+                None => return self.reject(group, &limiter, &queue).await,
             }
-            permit = permit.or_else(|| self.permit());
-            if permit.is_none() || is_too_long(&group.wait(&decision), remaining()) {
-                return Ok((decision, None));
+        } else {
+            let denial = match self.check(group, &limiter, remaining()).await? {
+                Checked::Admitted(decision, permit) => return Ok((decision, permit)),
+                Checked::Denied(denial) => denial,
+            };
+            if is_too_long(&denial.wait, remaining()) {
+                return Ok((denial.into_decision(), None));
             }
-            fresh_decision = Some(decision);
-        }
-        if permit.is_none() {
-            return Ok((denied(group).await?, None));
-        }
-        let position = self.queues.join(name);
-        let _head = match position.head.clone().try_acquire_owned() {
-            Ok(head) => head,
-            Err(_) => {
-                // Waiting in the queue makes the decision stale.
-                fresh_decision = None;
-                match Self::until_head(&position, limiter.sleep(remaining())).await {
-                    Some(head) => head,
-                    None => return Ok((denied(group).await?, None)),
+            match self.waiting.join(denial.queue.clone(), denial.cost, remaining()) {
+                Some(position) => {
+                    // A wait for others would make the denial stale.
+                    fresh_denial = position.is_head().then_some(denial);
+                    position
                 }
+                None => return Ok((denial.into_decision(), None)),
             }
         };
         loop {
-            let decision = match fresh_decision.take() {
-                Some(decision) => decision,
-                None => check_within(group, remaining()).await?,
+            if position.turn(limiter.sleep(remaining())).await != Some(Turn::Head) {
+                let queue = position.queue().clone();
+                drop(position);
+                return self.reject(group, &limiter, &queue).await;
+            }
+            let checked = match fresh_denial.take() {
+                Some(denial) => Checked::Denied(denial),
+                None => self.check(group, &limiter, remaining()).await?,
             };
-            if decision.is_allowed() {
-                return Ok((decision, permit));
+            let denial = match checked {
+                Checked::Admitted(decision, permit) => {
+                    position.leave_admitted();
+                    return Ok((decision, permit));
+                }
+                Checked::Denied(denial) => denial,
+            };
+            if is_too_long(&denial.wait, remaining()) {
+                return Ok((denial.into_decision(), None));
             }
-            let wait = group.wait(&decision);
-            if is_too_long(&wait, remaining()) {
-                return Ok((decision, permit));
+            let until_retry = denial.wait.until_retry.max(MIN_WAIT);
+            position.record_denial(&Arc::new(denial));
+            if position.is_head() {
+                sleep_until_retry(&limiter, group, until_retry).await;
             }
-            limiter.sleep(wait.until_retry.max(MIN_WAIT)).await;
         }
     }
 
-    /// Waits until the request is the head of the queue. Returns `None` if `timeout` completes before that.
-    async fn until_head(
-        position: &QueuePosition,
-        timeout: impl Future<Output = ()>,
-    ) -> Option<OwnedSemaphorePermit> {
-        let head = std::pin::pin!(position.head.clone().acquire_owned());
-        match select(head, std::pin::pin!(timeout)).await {
-            Either::Left((head, _)) => head.ok(),
-            Either::Right(_) => None,
+    /// Returns the queue that a new request joins without a check, and the cost of its check there: of the
+    /// queues of its keys, the one with the longest wait.
+    fn queue_ahead(&self, group: &CheckGroup) -> Option<(QueueName, u64)> {
+        let queues = self.waiting.lock();
+        if queues.is_empty() {
+            return None;
         }
+        let checks = group.checks.iter().filter(|check| !check.is_shadow() && check.units() > 0);
+        let ahead = checks.filter_map(|check| {
+            let (name, cost) = (QueueName::of(check), check.units());
+            let wait = queues.get(&name)?.min_wait(cost);
+            Some((wait, name, cost))
+        });
+        ahead.max_by_key(|(wait, ..)| *wait).map(|(_, name, cost)| (name, cost))
     }
 
-    fn permit(&self) -> Option<WaitPermit> {
-        self.permits.clone().try_acquire_owned().ok().map(|permit| WaitPermit { _permit: permit })
+    async fn check(
+        &self,
+        group: &mut CheckGroup,
+        limiter: &Limiter,
+        remaining: Duration,
+    ) -> Result<Checked, Error> {
+        let leaky = group.checks.iter().position(|check| check.quota().is_some_and(|it| it.has_queue()));
+        let delay_queue = QueueName::of(&group.checks[leaky.unwrap_or(0)]);
+        // A check that could not wait for its delay must not take a slot of the bucket.
+        let can_delay = leaky.is_none() || self.delayed.lock().has_permit(&delay_queue);
+        group.set_max_delay(if can_delay { remaining } else { Duration::ZERO });
+        let sent = limiter.stopwatch();
+        let decision = group.decide().await?;
+        if !decision.is_allowed() {
+            return Ok(Checked::Denied(Denial::new(group, decision, sent)));
+        }
+        let permit = (decision.delay() > Duration::ZERO)
+            .then(|| DelayPermit(self.delayed.join(delay_queue, 1, Duration::MAX)));
+        Ok(Checked::Admitted(decision, permit))
+    }
+
+    /// Denies a request that cannot wait, or not any longer, unless an operator has released its gates. Copies
+    /// the denial of the queue's head if that has the same checks. Otherwise peeks.
+    async fn reject(
+        &self,
+        group: &mut CheckGroup,
+        limiter: &Limiter,
+        queue: &QueueName,
+    ) -> Result<(AllDecision, Option<DelayPermit>), Error> {
+        if !group.can_be_denied() {
+            return Ok(match self.check(group, limiter, Duration::ZERO).await? {
+                Checked::Admitted(decision, permit) => (decision, permit),
+                Checked::Denied(denial) => (denial.into_decision(), None),
+            });
+        }
+        let denial = self.waiting.lock().get(queue).and_then(|queue| queue.denial().cloned());
+        let copied = denial.and_then(|denial| denial.decision_for(group));
+        match copied {
+            Some(decision) => Ok((decision, None)),
+            None => Ok((group.peek().await?.denied(), None)),
+        }
     }
 }
 
-async fn check_within(group: &mut CheckGroup, max_delay: Duration) -> Result<AllDecision, Error> {
-    group.set_max_delay(max_delay);
-    group.decide().await
+impl DelayPermit {
+    /// Sleeps for the delay of a decision. Returns false if the request has lost its permit to one of another
+    /// key before the end.
+    pub(super) async fn sleep(self, sleep: impl Future<Output = ()>) -> bool {
+        let Self(Some(mut position)) = self else { return false };
+        let mut sleep = std::pin::pin!(sleep);
+        match position.turn(sleep.as_mut()).await {
+            Some(Turn::Displaced) => return false,
+            // The head of a queue keeps its permit.
+            Some(Turn::Head) => sleep.await,
+            None => {}
+        }
+        true
+    }
 }
 
 fn is_too_long(wait: &Wait, remaining: Duration) -> bool {
     remaining.is_zero() || wait.until_entry > remaining
 }
 
-/// Returns a denial with the current state of the keys, for a request that cannot wait (any longer) behind
-/// others.
-async fn denied(group: &CheckGroup) -> Result<AllDecision, Error> {
-    let decision = group.peek().await?;
-    Ok(decision.denied())
-}
-
-/// Returns the name of the queue for these keys. Requests with equal names wait in one queue.
-fn queue_name(checks: &[Check]) -> Vec<u8> {
-    let mut name = Vec::new();
-    for check in checks {
-        name.extend_from_slice(check.gate().unwrap_or_default().as_bytes());
-        name.push(0);
-        name.extend_from_slice(&(check.key().len() as u64).to_le_bytes());
-        name.extend_from_slice(check.key());
-    }
-    name
-}
-
-impl KeyQueues {
-    fn has(&self, name: &[u8]) -> bool {
-        self.lock().contains_key(name)
-    }
-
-    fn join(self: &Arc<Self>, name: Vec<u8>) -> QueuePosition {
-        let mut queues = self.lock();
-        let queue = queues
-            .entry(name.clone())
-            .or_insert_with(|| KeyQueue { head: Arc::new(Semaphore::new(1)), requests: 0 });
-        queue.requests += 1;
-        QueuePosition { head: queue.head.clone(), name, queues: self.clone() }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Vec<u8>, KeyQueue>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The position of a request in its queue. Dropping it leaves the queue; the last one removes the queue.
-struct QueuePosition {
-    head: Arc<Semaphore>,
-    name: Vec<u8>,
-    queues: Arc<KeyQueues>,
-}
-
-impl Drop for QueuePosition {
-    fn drop(&mut self) {
-        if let Entry::Occupied(mut queue) = self.queues.lock().entry(std::mem::take(&mut self.name)) {
-            queue.get_mut().requests -= 1;
-            if queue.get().requests == 0 {
-                queue.remove();
-            }
+/// Sleeps until the retry time, or until an operator has switched the gates so that none can deny.
+async fn sleep_until_retry(limiter: &Limiter, group: &CheckGroup, until_retry: Duration) {
+    let slept = limiter.stopwatch();
+    loop {
+        let left = until_retry.saturating_sub(slept.elapsed());
+        limiter.sleep(left.min(SWITCH_POLL)).await;
+        if left <= SWITCH_POLL || !group.can_be_denied() {
+            return;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use tidegate::{Gate, ManualClock, Quota, Rate};
+    use tokio::task::JoinHandle;
+
     use super::*;
-    use tidegate::{Limiter, ManualClock, Quota, Rate};
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn gate(limiter: &Limiter) -> Gate {
+        limiter.gate("api", Quota::token_bucket(1, Rate::per_second(1)))
+    }
+
+    fn decide(wait_queue: &WaitQueue, check: tidegate::Check) -> JoinHandle<GroupResult> {
+        let wait_queue = wait_queue.clone();
+        tokio::spawn(async move { wait_queue.decide(&mut CheckGroup::all(vec![check])).await })
+    }
+
+    async fn settle() {
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+    }
 
     #[tokio::test]
     async fn permits_and_queues_are_released_after_admission_or_cancellation() {
         let clock = ManualClock::new();
-        let gate =
-            Limiter::in_memory_with(clock.clone()).gate("api", Quota::token_bucket(1, Rate::per_second(1)));
-        let wait_queue = WaitQueue::new(Duration::from_secs(10), 20);
-        let mut waiting: Vec<_> = (0..30)
-            .map(|at| {
-                let (wait_queue, check) = (wait_queue.clone(), gate.key(format!("{}", at % 3)));
-                tokio::spawn(async move {
-                    let mut group = CheckGroup::all(vec![check]);
-                    wait_queue.decide(&mut group).await.map(|(decision, _)| decision)
-                })
-            })
-            .collect();
-        tokio::task::yield_now().await;
-        assert_eq!((wait_queue.permits.available_permits(), wait_queue.queues.lock().len()), (0, 3));
+        let gate = gate(&Limiter::in_memory_with(clock.clone()));
+        let wait_queue = WaitQueue::new(SECOND * 10, 20);
+        let mut waiting: Vec<_> =
+            (0..30).map(|at| decide(&wait_queue, gate.key(format!("{}", at % 3)))).collect();
+        settle().await;
+        assert_eq!(wait_queue.waiting.lock().size(), (20, 3));
         for cancelled in waiting.drain(10..) {
             cancelled.abort();
         }
         for _ in 0..12 {
-            for _ in 0..20 {
-                tokio::task::yield_now().await;
-            }
-            clock.advance(Duration::from_secs(1));
+            settle().await;
+            clock.advance(SECOND);
         }
         for decided in waiting {
-            assert!(decided.await.unwrap().unwrap().is_some_and(|decision| decision.is_allowed()));
+            let (decision, _) = decided.await.unwrap().unwrap();
+            assert!(decision.is_some_and(|decision| decision.is_allowed()));
         }
-        assert_eq!((wait_queue.permits.available_permits(), wait_queue.queues.lock().len()), (20, 0));
+        assert_eq!(wait_queue.waiting.lock().size(), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn check_in_flight_holds_no_permit() {
+        // Accepts connections and never replies.
+        let server = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", server.local_addr().unwrap());
+        let limiter = Limiter::builder().url(&url).deadline(SECOND * 60).build().unwrap();
+        let wait_queue = WaitQueue::new(SECOND * 60, 1);
+        let checks: Vec<_> = (0..3).map(|_| decide(&wait_queue, gate(&limiter).key("a"))).collect();
+        settle().await;
+        assert!(checks.iter().all(|check| !check.is_finished()));
+        assert_eq!(wait_queue.waiting.lock().size(), (0, 0));
+        assert_eq!(wait_queue.delayed.lock().size(), (0, 0));
+        checks.iter().for_each(JoinHandle::abort);
     }
 }

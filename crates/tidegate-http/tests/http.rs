@@ -20,4 +20,5 @@ mod setup;
 mod streaming;
 mod uploads;
 mod vanishing;
+mod wait_permits;
 mod waiting;

@@ -78,6 +78,11 @@ impl RulesDecision {
         merged
     }
 
+    /// Turns this into a denial, regardless of the outcomes.
+    pub fn denied(self) -> Self {
+        Self { passes: false, ..self }
+    }
+
     /// Returns the outcome of each descriptor, in the order in which the caller passed them.
     #[must_use]
     pub fn outcomes(&self) -> &[RuleOutcome] {

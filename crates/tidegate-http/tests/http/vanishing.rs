@@ -68,7 +68,7 @@ fn tasks() -> usize {
 async fn disconnect_while_waiting_leaves_no_permit_task_or_charge() {
     let server = tidegate_testkit::shared();
     let gate = limiter(&server).gate("api", Quota::fixed_window(1, HOUR));
-    let layer = RateLimitLayer::new(gate.clone(), by_key()).wait(2 * HOUR, CLIENTS);
+    let layer = RateLimitLayer::new(gate.clone(), by_key()).wait(2 * CLIENTS as u32 * HOUR, CLIENTS);
     let (address, _) = serve(layer).await;
     assert_eq!(status(address).await, "200");
     // The tasks of the service, of the Redis connection, of instance counting and of overrides.

@@ -1,0 +1,118 @@
+//! The position of a request in a queue, which it leaves when dropped.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+use tokio::sync::oneshot;
+
+use super::denial::Denial;
+use super::key_queues::KeyQueues;
+use super::queue_name::QueueName;
+
+/// Notifies a waiting request. It is notified at most once in each queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// The request is the head of its queue.
+    Head,
+    /// The request lost its permit to one of another key.
+    Displaced,
+}
+
+/// [`KeyQueues`] that requests share.
+#[derive(Clone)]
+pub(super) struct SharedQueues(Arc<Mutex<KeyQueues<oneshot::Sender<Turn>>>>);
+
+impl SharedQueues {
+    pub(super) fn new(permits: usize) -> Self {
+        Self(Arc::new(Mutex::new(KeyQueues::new(permits))))
+    }
+
+    /// The lock is never held across an await.
+    pub(super) fn lock(&self) -> MutexGuard<'_, KeyQueues<oneshot::Sender<Turn>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Joins a queue. Returns `None` if there is no permit, or if the request would wait longer than
+    /// `max_wait`.
+    pub(super) fn join(&self, queue: QueueName, cost: u64, max_wait: Duration) -> Option<Position> {
+        let (signal, turn) = oneshot::channel();
+        let mut queues = self.lock();
+        if queues.get(&queue).is_some_and(|queue| queue.min_wait(cost) > max_wait) {
+            return None;
+        }
+        let joined = queues.join(&queue, cost, signal)?;
+        drop(queues);
+        notify(joined.displaced, Turn::Displaced);
+        let turn = (!joined.is_head).then_some(turn);
+        Some(Position { queues: self.clone(), queue, ticket: joined.ticket, turn, is_admitted: false })
+    }
+}
+
+/// The position of a request. Dropping it frees the permit and lets the next request be the head.
+pub(super) struct Position {
+    queues: SharedQueues,
+    queue: QueueName,
+    ticket: u64,
+    /// `None` for the head.
+    turn: Option<oneshot::Receiver<Turn>>,
+    is_admitted: bool,
+}
+
+impl Position {
+    pub(super) fn queue(&self) -> &QueueName {
+        &self.queue
+    }
+
+    pub(super) fn is_head(&self) -> bool {
+        self.turn.is_none()
+    }
+
+    /// Waits until the request is the head or has lost its permit. Returns `None` if `timeout` completes
+    /// before.
+    pub(super) async fn turn(&mut self, timeout: impl Future<Output = ()>) -> Option<Turn> {
+        let Some(turn) = &mut self.turn else { return Some(Turn::Head) };
+        let turn = match select(turn, std::pin::pin!(timeout)).await {
+            Either::Left((turn, _)) => turn.unwrap_or(Turn::Displaced),
+            Either::Right(_) => return None,
+        };
+        if turn == Turn::Head {
+            self.turn = None;
+        }
+        Some(turn)
+    }
+
+    /// Records the denial of this request, the head, and moves it to the queue of the check that denied it.
+    pub(super) fn record_denial(&mut self, denial: &Arc<Denial>) {
+        let mut queues = self.queues.lock();
+        let mut next = None;
+        if self.queue != denial.queue {
+            let (signal, turn) = oneshot::channel();
+            let (is_head, next_head) =
+                queues.move_to(&self.queue, self.ticket, &denial.queue, denial.cost, signal);
+            (self.queue, self.turn, next) = (denial.queue.clone(), (!is_head).then_some(turn), next_head);
+        }
+        queues.record_denial(&self.queue, denial.clone());
+        drop(queues);
+        notify(next, Turn::Head);
+    }
+
+    /// Leaves the queue because the request is admitted.
+    pub(super) fn leave_admitted(mut self) {
+        self.is_admitted = true;
+    }
+}
+
+impl Drop for Position {
+    fn drop(&mut self) {
+        let next = self.queues.lock().leave(&self.queue, self.ticket, self.is_admitted);
+        notify(next, Turn::Head);
+    }
+}
+
+/// A request that is being dropped does not receive the signal. Its position then notifies the next request.
+fn notify(signal: Option<oneshot::Sender<Turn>>, turn: Turn) {
+    if let Some(signal) = signal {
+        let _ = signal.send(turn);
+    }
+}
