@@ -22,6 +22,7 @@
 //! HTTP/1.1 200 OK
 //! content-type: text/plain; charset=utf-8
 //! age: 86400
+//! cache-control: no-store
 //! x-ratelimit-limit: 1
 //! x-ratelimit-remaining: 0
 //! x-ratelimit-reset: 60

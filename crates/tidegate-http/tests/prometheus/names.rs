@@ -64,7 +64,7 @@ fn names_follow_prometheus_conventions_and_labels_are_bounded() {
             metric
                 .labels
                 .iter()
-                .all(|label| ["gate", "outcome", "source", "kind", "fate", "result"].contains(label))
+                .all(|label| ["gate", "outcome", "source", "kind", "fate", "result", "code"].contains(label))
         );
         assert!(metric.description.ends_with('.') && metric.description.len() > 10, "{}", metric.name);
     }

@@ -45,7 +45,8 @@ async fn rejection_names_the_rule() {
     assert!(
         problem["detail"].as_str().unwrap().starts_with("The limit \"api.api_key\" of 2 in 3600 seconds")
     );
-    let grpc = request(&[("x-api-key", "ann"), ("content-type", "application/grpc")]);
+    let mut grpc = request(&[("x-api-key", "ann"), ("content-type", "application/grpc")]);
+    *grpc.method_mut() = http::Method::POST;
     let status = tonic::Status::from_header_map(&tested.send(grpc).await.headers).unwrap();
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert!(status.message().contains("\"api.api_key\""), "{}", status.message());
