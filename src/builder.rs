@@ -319,7 +319,8 @@ impl Builder {
     ///
     /// Later calls of these methods replace a setting. Gates keep what they set themselves:
     /// [`Gate::on_failure`](crate::Gate::on_failure), [`Gate::leased`](crate::Gate::leased) and
-    /// [`Gate::shadow`](crate::Gate::shadow). [Batching](Self::batching) stays on, since Redis decides every
+    /// [`Gate::shadow`](crate::Gate::shadow). A gate with [`OnFailure::Local`] would take its whole quota in each
+    /// process: set [`instances`](Self::instances) for it. [Batching](Self::batching) stays on, since Redis decides every
     /// check of a batch.
     ///
     /// While Redis does not answer, each check waits for its deadline.

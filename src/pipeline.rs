@@ -27,7 +27,7 @@ mod write;
 
 use std::sync::Arc;
 
-use futures_util::future::{Either, join};
+use futures_util::future::{Either, join, join_all};
 use smallvec::SmallVec;
 
 use self::overrides::Resolved;
@@ -198,13 +198,14 @@ impl Pipeline {
             requests[at].gate.info()?;
         }
         let group: Vec<_> = together.iter().map(|&at| &requests[at]).collect();
-        let shadow_requests = shadow.iter().map(|&at| {
-            let cost = if n > 0 { requests[at].cost } else { 0 };
-            Request { cost, ..requests[at].borrowed() }
-        });
-        let shadow_requests = shadow_requests.collect();
-        let (taken, shadow_decisions) =
-            join(self.take_all(&group, n), self.decide_each(shadow_requests)).await;
+        let shadow_requests: Vec<_> = shadow.iter().map(|&at| requests[at].borrowed()).collect();
+        let decide_shadow = async {
+            match n {
+                0 => join_all(shadow_requests.iter().map(|request| self.peek_shadow(request))).await,
+                _ => self.decide_each(shadow_requests).await,
+            }
+        };
+        let (taken, shadow_decisions) = join(self.take_all(&group, n), decide_shadow).await;
         let (is_taken, taken) = taken?;
         for (at, decision) in together.into_iter().zip(taken) {
             decisions[at] = Some(decision);
@@ -216,6 +217,12 @@ impl Pipeline {
         let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
         let decisions = decisions.into_iter().flatten().collect();
         Ok(all::decision(is_taken && !is_denied, &requests, decisions, binds))
+    }
+
+    /// Peeks at a gate in shadow mode, for the cost of the request.
+    async fn peek_shadow(&self, request: &Request<'_>) -> Result<Decision, Error> {
+        let taken = self.take_all(&[request], 0).await;
+        Self::admit_in_shadow(request, taken.map(|(_, mut decisions)| decisions.swap_remove(0)))
     }
 
     /// Stage 1 of each check of a group. Returns the decision where a switch decides.

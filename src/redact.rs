@@ -1,6 +1,7 @@
 //! Texts that show enough of a secret to recognize it, but not to use it.
 //!
-//! Errors, `Debug` and warnings show keys and URLs only in these forms.
+//! Errors, `Debug` and warnings show keys and URLs only in these forms. The module `admin`, which is for operators,
+//! shows whole keys.
 
 use std::fmt;
 
@@ -66,6 +67,7 @@ impl serde::Serialize for RedactedKey {
 /// assert_eq!(shown("redis://ann:secret@10.0.0.1:6379/3?protocol=resp3"), "redis://10.0.0.1:6379");
 /// assert_eq!(shown("unix:///run/redis.sock?pass=secret"), "unix:///run/redis.sock");
 /// assert_eq!(shown("redis://ann:sec/ret@10.0.0.1:6379"), "redis://…");
+/// assert_eq!(shown("redis://ann%3Asecret%40db:6379"), "redis://…");
 /// assert_eq!(shown("ann:secret@10.0.0.1"), "…");
 /// ```
 #[derive(Clone, Copy)]
@@ -95,8 +97,9 @@ impl<'a> RedactedUrl<'a> {
         let (authority, path, tail) = (&rest[..path], &rest[path..end], &rest[end..]);
         let host = authority.rsplit('@').next().unwrap_or_default();
         // An `@` behind the authority was meant as its end, unless it is in the query of a socket, which has no
-        // authority.
-        let is_ambiguous = path.contains('@') || (!is_unix && tail.contains('@'));
+        // authority. A percent-encoded one in the host was meant as the end of user and password.
+        let is_ambiguous = path.contains('@')
+            || (!is_unix && (tail.contains('@') || (host.contains('%') && !host.starts_with('['))));
         let address = match is_unix {
             true => Some(path).filter(|_| host.is_empty()),
             false => Some(host).filter(|host| is_host_and_port(host)),
@@ -105,7 +108,8 @@ impl<'a> RedactedUrl<'a> {
         Self { scheme, address, is_ambiguous }
     }
 
-    /// Returns whether an `@` follows the authority, which a password that is not percent-encoded has ended.
+    /// Returns whether the host or the text behind it can be a part of user and password: an `@` follows it, or
+    /// it is percent-encoded.
     pub(crate) const fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
@@ -113,7 +117,7 @@ impl<'a> RedactedUrl<'a> {
 
 /// Returns whether this is a host name or an address, and a port in digits if any.
 fn is_host_and_port(text: &str) -> bool {
-    let is_host = |letter: char| letter.is_alphanumeric() || matches!(letter, '.' | '-' | '_' | '%');
+    let is_host = |letter: char| letter.is_alphanumeric() || matches!(letter, '.' | '-' | '_');
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((address, port))
             if address.chars().all(|letter| letter.is_ascii_hexdigit() || letter == ':') =>

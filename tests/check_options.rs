@@ -31,6 +31,21 @@ async fn check_peeks_reserves_and_checks_with_its_cost() {
 }
 
 #[tokio::test]
+async fn peek_at_a_gate_in_shadow_mode_tells_what_a_check_of_its_cost_would() {
+    let server = tidegate_testkit::shared();
+    for limiter in [limiter(&server), Limiter::in_memory()] {
+        let gate = limiter.gate("gate", Quota::fixed_window(4, HOUR)).shadow(true);
+        for (cost, is_denied) in [(4, false), (5, true)] {
+            let peeked = gate.key(KEY).cost(cost).peek().await.unwrap();
+            assert_eq!((peeked.is_allowed(), peeked.is_shadow()), (true, is_denied), "cost {cost}");
+        }
+        assert!(!gate.key(KEY).cost(3).check().await.unwrap().is_shadow());
+        let (peeked, left) = (gate.key(KEY).cost(2).peek().await.unwrap(), gate.peek(KEY).await.unwrap());
+        assert_eq!((peeked.is_allowed(), peeked.is_shadow(), left.remaining()), (true, true, 1));
+    }
+}
+
+#[tokio::test]
 async fn check_waits_until_its_cost_is_admitted() {
     let clock = ManualClock::new();
     let gate =

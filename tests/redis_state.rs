@@ -35,7 +35,7 @@ impl Observer for Reports {
 #[tokio::test]
 async fn wrong_address_is_reported_at_the_first_check_although_the_fallback_decides() {
     let reports = Reports::default();
-    let url = format!("redis://ann:secret@127.0.0.1:{}/3", closed_port());
+    let url = format!("redis://zx9user:secret@127.0.0.1:{}/3", closed_port());
     let limiter = builder_as_is(&url).observer(reports.clone()).build().unwrap();
     let gate = limiter.gate("gate", QUOTA);
     for _ in 0..100 {
@@ -100,7 +100,7 @@ async fn wrong_password_is_reported_as_a_rejection() {
 }
 
 #[tokio::test]
-async fn outage_and_its_end_are_reported_once_each() {
+async fn outage_and_its_end_are_reported() {
     let server = Server::process(&[]).unwrap();
     let reports = Reports::default();
     let limiter = builder_as_is(server.url()).observer(reports.clone()).build().unwrap();
@@ -131,15 +131,15 @@ async fn outage_and_its_end_are_reported_once_each() {
 #[tokio::test]
 async fn ready_names_the_address_without_credentials() {
     let port = closed_port();
-    let url = format!("redis://ann:secret@127.0.0.1:{port}/3");
-    let other = format!("redis://ann:secret@127.0.0.2:{port}");
+    let url = format!("redis://zx9user:secret@127.0.0.1:{port}/3");
+    let other = format!("redis://zx9user:secret@127.0.0.2:{port}");
     let pool = deadpool_redis::Config::from_url(&url).create_pool(Some(deadpool_redis::Runtime::Tokio1));
     let builders = [
         ("redis://127.0.0.1:1: ", Limiter::builder().url(&url)),
-        ("redis://[::1]:1: ", Limiter::builder().url("redis://ann:secret@[::1]:1")),
+        ("redis://[::1]:1: ", Limiter::builder().url("redis://zx9user:secret@[::1]:1")),
         (
             "unix:///nonexistent/redis.sock: ",
-            Limiter::builder().url("unix:///nonexistent/redis.sock?user=ann&pass=secret"),
+            Limiter::builder().url("unix:///nonexistent/redis.sock?user=zx9user&pass=secret"),
         ),
         (
             "the primary \"main\" of the sentinels redis://127.0.0.1:1, redis://127.0.0.2:1: ",
@@ -158,7 +158,7 @@ async fn ready_names_the_address_without_credentials() {
         let error = builder.deadline(HOUR).build().unwrap().ready().await.unwrap_err();
         let text = error.to_string();
         assert!(error.is_unavailable() && text.starts_with(address), "{text}");
-        assert!(!text.contains("ann") && !text.contains("secret"), "{text}");
+        assert!(!text.contains("zx9user") && !text.contains("secret"), "{text}");
     }
 }
 
@@ -167,7 +167,7 @@ async fn ready_names_the_address_without_credentials() {
 #[ignore = "a part of the next test"]
 async fn child_without_observer() {
     let shows_warnings = std::env::var("TIDEGATE_TEST_STDERR").as_deref() == Ok("on");
-    let url = format!("redis://ann:secret@127.0.0.1:{}", closed_port());
+    let url = format!("redis://zx9user:secret@127.0.0.1:{}", closed_port());
     let limiter = Limiter::builder().url(&url).stderr_warnings(shows_warnings).build().unwrap();
     for _ in 0..100 {
         let _ = limiter.gate("gate", QUOTA).check("key").await.unwrap();

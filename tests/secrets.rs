@@ -33,6 +33,7 @@ fn urls() -> Vec<String> {
                 format!("{scheme}://ann:{password}@127.0.0.1:1?protocol={password}"),
                 format!("{scheme}://ann:{password}@[::1]:1#{password}"),
                 format!("{scheme}://ann:{password}@"),
+                format!("{scheme}://ann%3A{password}%40db:1"),
                 format!("{scheme}:ann:{password}@127.0.0.1:1"),
                 format!("ann:{password}@127.0.0.1:1"),
                 format!("{scheme}:///nonexistent/redis.sock?user=ann&pass={password}"),

@@ -15,8 +15,9 @@ const MAX_NAMESPACES: usize = 1_000;
 
 /// # Instances
 impl Inspector {
-    /// Returns the number of live instances of the namespace: the limiters that follow the operators'
-    /// [overrides](crate::Control), by their heartbeats.
+    /// Returns the number of live instances of the namespace, by their heartbeats. They follow the operators'
+    /// [overrides](crate::Control), except those with
+    /// [`follow_overrides(false)`](crate::Builder::follow_overrides).
     ///
     /// An instance sends heartbeats from its first check on, every 5 s. One that ends without a notice is
     /// counted for up to 20 s. An instance with a fixed number of

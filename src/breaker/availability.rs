@@ -90,11 +90,12 @@ impl Availability {
     /// Counts a call that Redis did not answer.
     pub(super) fn count_silence(&self, hash_tag: HashTag, error: &Error) {
         let state = self.state(hash_tag);
-        state.failed_us.store(self.warnings.now_us(), Ordering::Relaxed);
         let one_more = |failures: u32| (failures < MIN_FAILURES).then_some(failures + 1);
         let counted = state.failures.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
         let is_outage = counted.map_or(true, |before| before + 1 == MIN_FAILURES);
         if is_outage || state.now.load(Ordering::Relaxed) == UNKNOWN {
+            // Not of single timeouts: a busy process has them all the time, and would never recover.
+            state.failed_us.store(self.warnings.now_us(), Ordering::Relaxed);
             self.change(state, UNREACHABLE, Some(error));
         }
     }
@@ -197,6 +198,20 @@ mod tests {
         clock.advance(Duration::from_micros(1));
         availability.count_answer(tag);
         availability.count_answer(tag);
+        assert_eq!(*lock(&reports.0), ["redis-unreachable", "recovered"]);
+    }
+
+    #[test]
+    fn single_timeouts_after_an_outage_do_not_delay_its_end() {
+        let (availability, reports, clock) = new(1);
+        let tag = HashTag::default();
+        availability.count_silence(tag, &silence());
+        for _ in 0..3 {
+            clock.advance(Duration::from_micros(QUIET_US / 2));
+            availability.count_answer(tag);
+            availability.count_silence(tag, &silence());
+            availability.count_answer(tag);
+        }
         assert_eq!(*lock(&reports.0), ["redis-unreachable", "recovered"]);
     }
 

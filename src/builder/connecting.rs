@@ -53,7 +53,7 @@ impl Connecting {
         }
         let shown = RedactedUrl::new(url);
         if shown.is_ambiguous() {
-            return Err(bad_url(shown, "an `@` follows a `/`, `?` or `#`"));
+            return Err(bad_url(shown, "an `@` follows a `/`, `?` or `#`, or the host is percent-encoded"));
         }
         let info = url.into_connection_info().map_err(|error| bad_url(shown, &cause(&error)))?;
         #[cfg(feature = "tls")]

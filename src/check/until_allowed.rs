@@ -15,7 +15,7 @@ impl Check {
     /// Waits until the check is admitted, for at most `max_wait`. Returns a denial at once if the wait would be
     /// longer.
     ///
-    /// With a leaky bucket, takes places in the queue and returns when their turn has come.
+    /// With a leaky bucket, enters its queue and returns when the turn of the check has come.
     ///
     /// # Errors
     ///
@@ -23,7 +23,7 @@ impl Check {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future before the turn has come gives the places in the queue back.
+    /// Dropping the future before the turn has come refunds the units in the queue.
     pub async fn until_allowed(self, max_wait: Duration) -> Result<Decision, Error> {
         self.validate()?;
         let Self { pipeline, request } = &self;
@@ -44,7 +44,7 @@ impl Check {
                 return Ok(decision);
             }
             let until_retry = decision.retry_after();
-            // At a leaky bucket, the caller waits for a place in the queue and then for its turn: together at
+            // At a leaky bucket, the caller waits to enter the queue and then for its turn: together at
             // most the time in which the queue drains.
             let until_allowed = match gate.info()?.quota.has_queue() {
                 true => until_retry.max(decision.reset_after()),
@@ -58,7 +58,7 @@ impl Check {
     }
 }
 
-/// Places in a leaky bucket's queue, returned when the caller drops its future.
+/// Units in a leaky bucket's queue, refunded when the caller drops its future.
 struct QueueSlot<'a> {
     pipeline: &'a Arc<Pipeline>,
     request: Option<Request<'a>>,
@@ -78,7 +78,7 @@ impl<'a> QueueSlot<'a> {
 
 impl Drop for QueueSlot<'_> {
     fn drop(&mut self) {
-        // Drop cannot await, so a background job gives the places back.
+        // Drop cannot await, so a background job refunds the units.
         if let Some(request) = self.request.take() {
             let (pipeline, request) = (self.pipeline.clone(), request.into_owned());
             let give_back = Write::Refund { units: request.cost, stamp_us: Some(self.stamp_us) };

@@ -28,18 +28,25 @@ impl Pipeline {
         mut decided: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
         if request.gate.is_shadow {
-            decided = Self::admit_undecided(request, decided);
+            decided = Self::admit_in_shadow(request, decided);
         }
-        if let Ok(decision) = &mut decided {
-            if request.gate.is_shadow {
-                decision.shadow = !decision.allowed;
-                decision.allowed = true;
-            }
-            if request.cost > 0 {
-                self.notify(request, decision);
-            }
+        if let Ok(decision) = &decided
+            && request.cost > 0
+        {
+            self.notify(request, decision);
         }
         decided
+    }
+
+    /// Applies shadow mode to a decision of a gate in shadow mode.
+    pub(super) fn admit_in_shadow(
+        request: &Request<'_>,
+        decided: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
+        let mut decision = Self::admit_undecided(request, decided)?;
+        decision.shadow = !decision.allowed;
+        decision.allowed = true;
+        Ok(decision)
     }
 
     /// Replaces the error of a check that could not be decided, because Redis is unavailable or the key's state

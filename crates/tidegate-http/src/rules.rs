@@ -9,6 +9,7 @@ use super::admission::Admission;
 use super::check_group::CheckGroup;
 use super::descriptors::SetupMistake;
 use super::headers::Headers;
+use super::missing_key::MissingKey;
 use super::policy::Policy;
 use super::rejection::{Reason, Rejection};
 use super::request_checks::RequestChecks;
@@ -32,7 +33,8 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     let report = |mistake| match mistake {
         SetupMistake::Trust(mistake) => settings.warnings.trust(&file_rules.limiter, mistake),
         SetupMistake::Absent(absent) => {
-            settings.warnings.missing_part(&file_rules.limiter, parts, absent, settings.missing_key);
+            // A missing entry leaves a descriptor out, and rejects no request.
+            settings.warnings.missing_part(&file_rules.limiter, parts, absent, MissingKey::Skip);
         }
     };
     let descriptors = match hits {

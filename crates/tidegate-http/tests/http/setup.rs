@@ -131,6 +131,12 @@ async fn extension_that_some_requests_lack_on_purpose_is_no_mistake() {
     let tested = Tested::new(layer(&limiter, key).missing_key(MissingKey::Share));
     assert_eq!(tested.get("a").await.status, StatusCode::OK);
     assert_eq!(warnings.codes(), ["extension-missing"], "no request has had it so far");
+    // A preflight without the header has no descriptor, and is not rejected.
+    let mut preflight = request("a");
+    *preflight.method_mut() = Method::OPTIONS;
+    preflight.headers_mut().clear();
+    let header = "{ request_headers: { header_name: x-api-key, descriptor_key: api_key } }";
+    assert_eq!(under_rules(header, preflight).await, (200, vec![]));
     let mut known = request("a");
     known.extensions_mut().insert(User(7));
     tested.send(known).await;
