@@ -29,7 +29,11 @@ fn url_error_names_the_cause_and_nothing_else() {
         ("redis://host/notadatabase", "redis://host", "Invalid database number"),
         ("redis://host?protocol=nonsense", "redis://host", "Invalid protocol version"),
         ("redis://0.0.0.0", "redis://0.0.0.0", "Cannot connect to a wildcard address (0.0.0.0 or ::)"),
-        ("redis://ann:a/b@host", "redis://…", "an `@` follows a `/`, `?` or `#`, or the host is percent-encoded"),
+        (
+            "redis://ann:a/b@host",
+            "redis://…",
+            "an `@` follows a `/`, `?` or `#`, or the host is percent-encoded",
+        ),
     ] {
         let error = Limiter::open(url).expect_err(url);
         let expected = format!(
