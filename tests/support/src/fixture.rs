@@ -27,9 +27,10 @@ pub fn builder(url: &str) -> Builder {
     builder_as_is(url).on_failure(OnFailure::Error).breaker(false)
 }
 
-/// Returns settings with the default failure policy and circuit breaker.
+/// Returns settings with the default failure policy and circuit breaker. Many tests make Redis fail on purpose, so
+/// warnings do not fill the output.
 pub fn builder_as_is(url: &str) -> Builder {
-    Limiter::builder().url(url).namespace(&namespace()).deadline(PATIENCE)
+    Limiter::builder().url(url).namespace(&namespace()).deadline(PATIENCE).stderr_warnings(false)
 }
 
 pub fn limiter(server: &Server) -> Limiter {
