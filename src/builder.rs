@@ -269,8 +269,8 @@ impl Builder {
         self
     }
 
-    /// Enables one line on standard error for each [warning](crate::Warning) if there is neither an
-    /// [`observer`](Self::observer) nor a `tracing` subscriber: a wrong Redis address, for example, would
+    /// Enables one line on standard error for each [warning](crate::Warning) that neither a `tracing` subscriber nor
+    /// an [`observer`](Self::observer) [reports](Observer::warned): a wrong Redis address, for example, would
     /// otherwise show only as limits that are not shared.
     ///
     /// Default: true.
@@ -351,9 +351,8 @@ impl Builder {
         if self.instances.is_some_and(|instances| !(1..=MAX_INSTANCES).contains(&instances)) {
             return Err(Error::config(format!("`instances` must be 1 to {MAX_INSTANCES} processes")));
         }
-        let to_stderr = self.stderr_warnings && self.observer.is_none();
         let observer = trace::with_events(self.observer);
-        let warnings = WarningSink::new(observer.clone(), to_stderr, self.clock.clone());
+        let warnings = WarningSink::new(observer.clone(), self.stderr_warnings, self.clock.clone());
         let is_cluster = self.backend.is_cluster();
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
         let background = Arc::new(match self.clock {

@@ -34,6 +34,8 @@ use crate::observer::Observer;
 use crate::quota::Quota;
 use crate::reference::{Answer, Before};
 use crate::store::{Item, Store, Target};
+use crate::warning::RepeatedWarning;
+use crate::warning_sink::WarningSink;
 
 #[derive(Clone)]
 pub(crate) struct Fallback(Arc<FallbackInner>);
@@ -45,6 +47,7 @@ pub(crate) struct Settings {
     pub(crate) clock: Clock,
     pub(crate) deadline: Duration,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) warnings: WarningSink,
     pub(crate) instances: Instances,
     pub(crate) max_keys: usize,
     pub(crate) background: Arc<Background>,
@@ -52,7 +55,7 @@ pub(crate) struct Settings {
 
 impl Fallback {
     pub(crate) fn new(settings: Settings) -> Self {
-        let Settings { store, breaker, clock, deadline, observer, instances, max_keys, background } =
+        let Settings { store, breaker, clock, deadline, observer, warnings, instances, max_keys, background } =
             settings;
         Self(Arc::new(FallbackInner {
             store,
@@ -60,6 +63,8 @@ impl Fallback {
             clock,
             deadline,
             observer,
+            warnings,
+            heartbeat_rejected: RepeatedWarning::new("heartbeat-rejected"),
             instances,
             last_known: LastKnown::new(max_keys),
             table: LocalTable::new(max_keys),

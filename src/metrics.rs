@@ -24,8 +24,8 @@
 //! | `result` | `good`, `bad` |
 //! | `code` | of a warning: [`Warning::code`](crate::Warning::code) |
 //!
-//! The series of a gate appear with its first decision and its first lease, that of a warning with its first
-//! report; all others exist from the start.
+//! The series of a gate appear with its first decision and its first lease, those of warnings of other
+//! crates with their first report; all others exist from the start.
 //! All limiters of a process share the same series.
 //!
 //! Configure the histogram buckets of a Prometheus recorder: [`names::SECONDS`] and [`names::CHECKS`], as
@@ -46,7 +46,7 @@ use crate::clock::Clock;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::observer::Observer;
-use crate::warning::Warning;
+use crate::warning::{self, Warning};
 
 /// One wait in this number is recorded. A recorder stores each value until it is scraped, and callers of one
 /// key would contend for the histogram.
@@ -101,6 +101,9 @@ impl Metrics {
         let breaker_open = register.gauge(&names::BREAKER_OPEN, &[]);
         // Creates the series before the first outage.
         breaker_open.increment(0.0);
+        for code in warning::CODES {
+            register.counter(&names::WARNINGS, &[("code", code)]).increment(0);
+        }
         let metrics = Self {
             gates: Gates::new(),
             wait: register.histogram(&names::WAIT),
@@ -173,9 +176,11 @@ impl Observer for Metrics {
         }
     }
 
-    fn warned(&self, warning: &Warning) {
+    /// Counts the warning. A count does not tell the mistake, so this is no report.
+    fn warned(&self, warning: &Warning) -> bool {
         let counter = self.register.counter(&names::WARNINGS, &[("code", warning.code())]);
         counter.increment(warning.occurrences());
+        false
     }
 
     fn breaker(&self, is_open: bool) {

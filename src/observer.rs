@@ -57,14 +57,18 @@ pub trait Observer: Send + Sync + 'static {
     }
 
     /// Called when this process has noticed a mistake in its setup: at once, then at most once a second for
-    /// each [code](Warning::code).
-    fn warned(&self, warning: &Warning) {
+    /// each [code](Warning::code). Returns whether a person can read it, in a log for example. If not, the limiter
+    /// writes it to [standard error](crate::Builder::stderr_warnings).
+    fn warned(&self, warning: &Warning) -> bool {
         let _ = warning;
+        false
     }
 
     /// Called when Redis decides checks again, after a warning `redis-unreachable` or `redis-refused`: as soon
-    /// as it answers a check and the last failure is a second ago.
-    fn recovered(&self) {}
+    /// as it answers a check and the last failure is a second ago. Returns the same as [`warned`](Self::warned).
+    fn recovered(&self) -> bool {
+        false
+    }
 
     /// Called when the circuit breaker opens: checks are no longer sent to Redis, which is probed. Also
     /// called when it closes. On a cluster, each hash tag has a circuit of its own: called when the first one
@@ -132,12 +136,28 @@ macro_rules! forward_events {
                 self.0.$method($($name),*);
                 self.1.$method($($name),*);
             })*
+
+            fn warned(&self, warning: &Warning) -> bool {
+                self.0.warned(warning) | self.1.warned(warning)
+            }
+
+            fn recovered(&self) -> bool {
+                self.0.recovered() | self.1.recovered()
+            }
         }
 
         impl<T: Observer + ?Sized> Observer for Arc<T> {
             $(fn $method(&self, $($name: $kind),*) {
                 (**self).$method($($name),*);
             })*
+
+            fn warned(&self, warning: &Warning) -> bool {
+                (**self).warned(warning)
+            }
+
+            fn recovered(&self) -> bool {
+                (**self).recovered()
+            }
         }
     };
 }
@@ -147,8 +167,6 @@ forward_events! {
     denied(gate: &str, key: &dyn fmt::Display);
     waited(took: Duration);
     failed(gate: &str, error: &Error);
-    warned(warning: &Warning);
-    recovered();
     breaker(is_open: bool);
     called(checks: usize, groups: usize, took: Duration);
     leased(gate: &str, units: u64);

@@ -55,6 +55,7 @@ struct OverridesInner {
     observer: Option<Arc<dyn Observer>>,
     warnings: WarningSink,
     left_out: RepeatedWarning,
+    unreadable: RepeatedWarning,
     /// Their key in the store.
     key: String,
     /// The last reading.
@@ -96,6 +97,7 @@ impl Overrides {
             observer,
             warnings,
             left_out: RepeatedWarning::new("overrides-left-out"),
+            unreadable: RepeatedWarning::new("overrides-unreadable"),
             key,
             snapshot: Snapshot::default(),
             reading: Mutex::default(),
@@ -229,7 +231,13 @@ impl Job for Following {
             // A failure changes nothing: the last reading stays valid.
             let read = if is_away { Ok(()) } else { shared.read().await };
             pause = match read {
-                Err(error) if !error.is_unanswered() => (pause * 2).min(MAX_PAUSE),
+                Err(error) if !error.is_unanswered() => {
+                    shared.warnings.warn(&shared.unreadable, || {
+                        let error = error.at(shared.store.address().unwrap_or_default());
+                        format!("operators' switches and overrides are not followed: {error}")
+                    });
+                    (pause * 2).min(MAX_PAUSE)
+                }
                 _ => PAUSE,
             };
             drop(shared);

@@ -12,8 +12,8 @@ mod span;
 mod without;
 
 #[cfg(feature = "tracing")]
-pub(crate) use self::events::{has_subscriber, with_events};
+pub(crate) use self::events::with_events;
 #[cfg(feature = "tracing")]
 pub(crate) use self::span::Span;
 #[cfg(not(feature = "tracing"))]
-pub(crate) use self::without::{Span, has_subscriber, with_events};
+pub(crate) use self::without::{Span, with_events};

@@ -6,6 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// The event after warnings about Redis.
 pub(crate) const RECOVERED: &str = "Redis decides checks again: limits are shared";
 
+/// The codes of the limiter's own warnings. Other crates have more.
+pub(crate) const CODES: [&str; 5] = [
+    "heartbeat-rejected",
+    "overrides-left-out",
+    "overrides-unreadable",
+    "redis-refused",
+    "redis-unreachable",
+];
+
 /// The minimum time between two reports of one warning.
 const PAUSE_US: u64 = 1_000_000;
 

@@ -6,14 +6,13 @@ use std::sync::Arc;
 
 use crate::clock::Clock;
 use crate::observer::Observer;
-use crate::trace;
 use crate::warning::{RECOVERED, RepeatedWarning};
 
 /// The destination of a limiter's warnings: its observer, or standard error.
 #[derive(Clone)]
 pub(crate) struct WarningSink {
     observer: Option<Arc<dyn Observer>>,
-    /// Whether to write to standard error if no `tracing` subscriber is set.
+    /// Whether to write to standard error what no observer reports.
     to_stderr: bool,
     clock: Clock,
 }
@@ -33,22 +32,18 @@ impl WarningSink {
         let Some(warning) = warning.occur(self.now_us(), message) else {
             return;
         };
-        if let Some(observer) = &self.observer {
-            observer.warned(&warning);
-        }
-        self.write(&warning);
+        let is_reported = self.observer.as_ref().is_some_and(|observer| observer.warned(&warning));
+        self.write_unless(is_reported, &warning);
     }
 
     /// Reports that Redis decides again.
     pub(crate) fn recovered(&self) {
-        if let Some(observer) = &self.observer {
-            observer.recovered();
-        }
-        self.write(&RECOVERED);
+        let is_reported = self.observer.as_ref().is_some_and(|observer| observer.recovered());
+        self.write_unless(is_reported, &RECOVERED);
     }
 
-    fn write(&self, line: &dyn fmt::Display) {
-        if self.to_stderr && !trace::has_subscriber() {
+    fn write_unless(&self, is_reported: bool, line: &dyn fmt::Display) {
+        if self.to_stderr && !is_reported {
             // A closed standard error must not fail a check.
             let _ = writeln!(io::stderr(), "tidegate: {line}");
         }

@@ -94,7 +94,10 @@ async fn overrides_outlast_an_outage_and_a_process_started_during_it_has_none() 
     let gate = limiter.gate("gate", QUOTA);
     // Repeated, since a busy machine may exceed the short deadline.
     let control = limiter.control();
-    soon("the gate is closed", async || control.switch("gate", Switch::Closed, None).await.is_ok()).await;
+    soon("the gate is closed", async || {
+        control.switch("gate", Switch::Closed, None).await.is_ok() && is_switched(&gate).await
+    })
+    .await;
     let paused = Paused::new(&server);
     let url = format!("redis://127.0.0.1:{}", closed_port());
     let late = builder_as_is(&url).deadline(Duration::from_millis(50)).build().unwrap();

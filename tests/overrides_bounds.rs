@@ -14,10 +14,11 @@ const QUOTA: Quota = Quota::fixed_window(7, HOUR);
 struct Warned(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Warned {
-    fn warned(&self, warning: &Warning) {
+    fn warned(&self, warning: &Warning) -> bool {
         if warning.code() == "overrides-left-out" {
             self.0.lock().unwrap().push(warning.to_string());
         }
+        true
     }
 }
 

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::{Limiter, Observer, OnFailure, Quota, Source, Warning, deadpool_redis};
+use tidegate::{Limiter, Observer, OnFailure, Quota, Source, Switch, Warning, deadpool_redis};
 use tidegate_testkit::Server;
 
 use crate::support::acl;
@@ -23,12 +23,14 @@ impl Reports {
 }
 
 impl Observer for Reports {
-    fn warned(&self, warning: &Warning) {
+    fn warned(&self, warning: &Warning) -> bool {
         self.0.lock().unwrap().push(warning.to_string());
+        true
     }
 
-    fn recovered(&self) {
+    fn recovered(&self) -> bool {
         self.0.lock().unwrap().push("recovered".to_owned());
+        true
     }
 }
 
@@ -84,6 +86,37 @@ async fn missing_permission_is_reported_until_it_is_granted() {
     })
     .await;
     assert_eq!(reports.all()[1], "recovered");
+}
+
+#[tokio::test]
+async fn missing_permission_of_background_work_is_reported() {
+    let server = Server::process(&[]).unwrap();
+    acl::create_user(&server);
+    let operator = builder_as_is(server.url()).namespace("tidegate").build().unwrap();
+    operator.control().switch("other", Switch::Closed, None).await.unwrap();
+    server.cli(&["ACL", "SETUSER", acl::USER, "-hgetall", "-zadd"]).unwrap();
+    let reports = Reports::default();
+    let limiter = builder_as_is(server.url())
+        .namespace("tidegate")
+        .credentials(acl::USER, acl::PASSWORD)
+        .observer(reports.clone())
+        .build()
+        .unwrap();
+    let gate = limiter.gate("gate", Quota::token_bucket(9, tidegate::Rate::per_hour(9)));
+    assert_eq!(gate.check("key").await.unwrap().source(), Source::Redis);
+    for (code, words) in [
+        ("overrides-unreadable", "operators' switches and overrides are not followed: redis://127.0.0.1:"),
+        (
+            "heartbeat-rejected",
+            "this process is not counted, and its share in an outage is too large: redis://",
+        ),
+    ] {
+        soon(code, async || {
+            let all = reports.all();
+            all.iter().any(|text| text.contains(code) && text.starts_with(words) && text.contains("NOPERM"))
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
@@ -162,23 +195,29 @@ async fn ready_names_the_address_without_credentials() {
     }
 }
 
+struct Silent;
+
+impl Observer for Silent {}
+
 /// Started by the test below, since the lines of a process's standard error cannot be read from inside.
 #[tokio::test]
 #[ignore = "a part of the next test"]
-async fn child_without_observer() {
+async fn child_without_a_report() {
     let shows_warnings = std::env::var("TIDEGATE_TEST_STDERR").as_deref() == Ok("on");
     let url = format!("redis://zx9user:secret@127.0.0.1:{}", closed_port());
-    let limiter = Limiter::builder().url(&url).stderr_warnings(shows_warnings).build().unwrap();
+    let builder = Limiter::builder().url(&url).stderr_warnings(shows_warnings);
+    // An observer that does not report warnings, as one that only counts.
+    let limiter = builder.observer(Silent).build().unwrap();
     for _ in 0..100 {
         let _ = limiter.gate("gate", QUOTA).check("key").await.unwrap();
     }
 }
 
 #[test]
-fn wrong_address_is_one_line_on_standard_error_without_observer_and_subscriber() {
+fn wrong_address_is_one_line_on_standard_error_if_nothing_else_reports_it() {
     for (setting, lines) in [("on", 1), ("off", 0)] {
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "redis_state::child_without_observer", "--ignored", "--nocapture"])
+            .args(["--exact", "redis_state::child_without_a_report", "--ignored", "--nocapture"])
             .env("TIDEGATE_TEST_STDERR", setting)
             .output()
             .unwrap();

@@ -65,8 +65,9 @@ impl Texts {
 }
 
 impl Observer for Texts {
-    fn warned(&self, warning: &Warning) {
+    fn warned(&self, warning: &Warning) -> bool {
         self.add(format!("{warning} {warning:?}"));
+        true
     }
 
     fn failed(&self, _: &str, error: &tidegate::Error) {

@@ -125,13 +125,16 @@ impl Availability {
         let from = state.now.swap(to, Ordering::Relaxed);
         match (to, error) {
             (UNREACHABLE, Some(error)) if !is_known => self.warnings.warn(&self.unreachable, || {
-                self.message(error, "Until Redis answers", "correct the address, or start the server")
+                self.message(
+                    error,
+                    "Until Redis answers",
+                    ". To mend it, correct the address, or start the server",
+                )
             }),
-            (REFUSES, Some(error)) if !is_known => self.warnings.warn(&self.refused, || {
-                let fix =
-                    "correct the permissions of the user, or the state of the server, as the cause says";
-                self.message(error, "Until Redis accepts the calls", fix)
-            }),
+            // The error names its own remedy.
+            (REFUSES, Some(error)) if !is_known => {
+                self.warnings.warn(&self.refused, || self.message(error, "Until Redis accepts the calls", ""))
+            }
             (ANSWERS, _) if from > ANSWERS && !is_any(&[UNREACHABLE, REFUSES]) => self.warnings.recovered(),
             _ => {}
         }
@@ -141,9 +144,7 @@ impl Availability {
         let address = self.store.address().unwrap_or_default();
         let policy = self.policy;
         let error = error.cause().at(address);
-        format!(
-            "limits are not shared: {error}. {until}, {policy}, unless a gate has another policy. To mend it, {fix}"
-        )
+        format!("limits are not shared: {error}. {until}, {policy}, unless a gate has another policy{fix}")
     }
 }
 
@@ -160,12 +161,14 @@ mod tests {
     struct Reports(Mutex<Vec<&'static str>>);
 
     impl Observer for Reports {
-        fn warned(&self, warning: &Warning) {
+        fn warned(&self, warning: &Warning) -> bool {
             lock(&self.0).push(warning.code());
+            true
         }
 
-        fn recovered(&self) {
+        fn recovered(&self) -> bool {
             lock(&self.0).push("recovered");
+            true
         }
     }
 

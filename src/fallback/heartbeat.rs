@@ -56,11 +56,20 @@ impl FallbackInner {
         }
         // A failure changes nothing: the last count stays valid.
         let beat = Heartbeat { key, name, lifetime: LIFETIME };
-        if let Ok(count) = self.store.count_in(beat, Deadline::new(self.deadline)).await {
-            self.instances.known.store(count.max(1), Ordering::Relaxed);
-            if let Some(observer) = &self.observer {
-                observer.counted(count.max(1));
+        match self.store.count_in(beat, Deadline::new(self.deadline)).await {
+            Ok(count) => {
+                self.instances.known.store(count.max(1), Ordering::Relaxed);
+                if let Some(observer) = &self.observer {
+                    observer.counted(count.max(1));
+                }
             }
+            Err(error) if !error.is_unanswered() => {
+                self.warnings.warn(&self.heartbeat_rejected, || {
+                    let error = error.at(self.store.address().unwrap_or_default());
+                    format!("this process is not counted, and its share in an outage is too large: {error}")
+                });
+            }
+            Err(_) => {}
         }
     }
 }

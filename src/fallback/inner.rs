@@ -16,6 +16,8 @@ use crate::observer::Observer;
 use crate::quota::Quota;
 use crate::reference::Record;
 use crate::store::{Store, Target, Write};
+use crate::warning::RepeatedWarning;
+use crate::warning_sink::WarningSink;
 
 pub(super) struct FallbackInner {
     pub(super) store: Arc<Store>,
@@ -23,6 +25,8 @@ pub(super) struct FallbackInner {
     pub(super) clock: Clock,
     pub(super) deadline: Duration,
     pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(super) warnings: WarningSink,
+    pub(super) heartbeat_rejected: RepeatedWarning,
     pub(super) instances: Instances,
     pub(super) last_known: LastKnown,
     pub(super) table: LocalTable,

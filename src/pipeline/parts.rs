@@ -104,6 +104,7 @@ impl Pipeline {
                 clock: clock.clone(),
                 deadline,
                 observer: observer.clone(),
+                warnings: warnings.clone(),
                 instances: match settings.instances {
                     Some(instances) => Instances::given(instances),
                     None => Instances::counted(keyspace.instances()),

@@ -21,11 +21,6 @@ pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn
     })
 }
 
-/// Returns whether the program has set a subscriber, for all threads or for this one.
-pub(crate) fn has_subscriber() -> bool {
-    tracing::dispatcher::has_been_set()
-}
-
 #[derive(Default)]
 struct Events {
     /// The earliest time of the next failure event, by this process's clock.
@@ -51,13 +46,15 @@ impl Observer for Events {
         }
     }
 
-    fn warned(&self, warning: &Warning) {
+    fn warned(&self, warning: &Warning) -> bool {
         let (code, occurrences) = (warning.code(), warning.occurrences());
         warn!(target: "tidegate", code, occurrences, "{}", warning.message());
+        tracing::dispatcher::has_been_set()
     }
 
-    fn recovered(&self) {
+    fn recovered(&self) -> bool {
         info!(target: "tidegate", "{RECOVERED}");
+        tracing::dispatcher::has_been_set()
     }
 
     fn breaker(&self, is_open: bool) {

@@ -10,10 +10,6 @@ pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn
     observer
 }
 
-pub(crate) fn has_subscriber() -> bool {
-    false
-}
-
 pub(crate) struct Span;
 
 impl Span {

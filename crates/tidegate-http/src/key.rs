@@ -88,6 +88,7 @@ impl Key {
     /// If `name` is not a valid header name. To handle a name that is known only at run time, convert it with
     /// `HeaderName::try_from` first.
     #[must_use]
+    #[track_caller]
     pub fn header(name: impl TryInto<HeaderName> + fmt::Debug) -> Self {
         Self(KeySource::Header(header_name(name)))
     }

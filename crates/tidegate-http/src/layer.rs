@@ -49,6 +49,7 @@ impl RateLimitLayer {
     /// built ends the program at its start, not each request. [`Limiter::try_gate`](tidegate::Limiter::try_gate)
     /// returns an error instead, for names that are known only at run time.
     #[must_use]
+    #[track_caller]
     pub fn new(gate: Gate, key: Key) -> Self {
         Self::of([GateRule::new(gate, key)])
     }
@@ -60,8 +61,12 @@ impl RateLimitLayer {
     /// If a gate's name is invalid, if the gates belong to different limiters, or if there is no rule: such a
     /// layer would limit nothing.
     #[must_use]
+    #[track_caller]
     pub fn of(rules: impl IntoIterator<Item = GateRule>) -> Self {
-        let layer = rules.into_iter().fold(Self::without_rules(), Self::and_rule);
+        let mut layer = Self::without_rules();
+        for rule in rules {
+            layer = layer.and_rule(rule);
+        }
         assert!(!layer.settings.rules.is_empty(), "a RateLimitLayer needs a rule");
         layer
     }
@@ -162,6 +167,7 @@ impl RateLimitLayer {
     ///
     /// If the gate's name is invalid, or if the gate belongs to a different limiter than the other gates.
     #[must_use]
+    #[track_caller]
     pub fn and(self, gate: Gate, key: Key) -> Self {
         self.and_rule(GateRule::new(gate, key))
     }
@@ -172,21 +178,26 @@ impl RateLimitLayer {
     ///
     /// As [`and`](Self::and).
     #[must_use]
+    #[track_caller]
     pub fn and_rule(self, rule: GateRule) -> Self {
-        self.set(|settings| {
-            let others = settings.rules.first().map(|other| other.gate.limiter());
-            #[cfg(feature = "rules")]
-            let others = others.or(settings.file_rules.as_ref().map(|file_rules| file_rules.limiter.clone()));
-            // Otherwise each request would fail.
-            if let Err(error) = rule.gate.redis_key("") {
-                panic!("a RateLimitLayer cannot use this gate: {error}");
-            }
-            assert!(
-                others.is_none_or(|limiter| limiter.is_same(&rule.gate.limiter())),
-                "gates of one RateLimitLayer must belong to one limiter: use one layer per limiter"
-            );
-            settings.rules.push(rule);
-        })
+        self.ensure_usable(&rule.gate);
+        self.set(|settings| settings.rules.push(rule))
+    }
+
+    /// Panics for a gate with which each request would fail.
+    #[track_caller]
+    fn ensure_usable(&self, gate: &Gate) {
+        if let Err(error) = gate.redis_key("") {
+            panic!("a RateLimitLayer cannot use this gate: {error}");
+        }
+        let others = self.settings.rules.first().map(|other| other.gate.limiter());
+        #[cfg(feature = "rules")]
+        let others =
+            others.or(self.settings.file_rules.as_ref().map(|file_rules| file_rules.limiter.clone()));
+        assert!(
+            others.is_none_or(|limiter| limiter.is_same(&gate.limiter())),
+            "gates of one RateLimitLayer must belong to one limiter: use one layer per limiter"
+        );
     }
 
     /// Sets the cost of a request for each rule without a cost of its own. See [`GateRule::cost`].
@@ -267,6 +278,7 @@ impl RateLimitLayer {
     ///
     /// If `max_wait` or `max_waiting` is zero: no request could wait.
     #[must_use]
+    #[track_caller]
     pub fn wait(self, max_wait: Duration, max_waiting: usize) -> Self {
         assert!(
             !max_wait.is_zero() && max_waiting > 0,

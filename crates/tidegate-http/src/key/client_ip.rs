@@ -77,8 +77,8 @@ impl fmt::Display for TrustMistake {
             }
             Self::UndeclaredProxy => {
                 "a peer with a private address sends X-Forwarded-For, Forwarded or X-Real-IP, and is not a \
-                 trusted proxy, so all clients behind it share one key: declare its network with \
-                 `ClientIp::behind`"
+                 trusted proxy, so all clients behind it share one key: declare its network, as in \
+                 `ClientIp::behind([\"10.1.2.0/24\"])` (with rules from files: `Descriptors::client_ip`)"
             }
         })
     }
@@ -166,6 +166,7 @@ impl ClientIp {
     ///
     /// If `name` is not a valid header name.
     #[must_use]
+    #[track_caller]
     pub fn header(mut self, name: impl TryInto<HeaderName> + fmt::Debug) -> Self {
         self.source = ProxyHeader::Single(header_name(name));
         self

@@ -7,7 +7,13 @@ use http::header::HeaderName;
 /// # Panics
 ///
 /// If `name` is not a valid header name.
+#[track_caller]
 pub(super) fn header_name(name: impl TryInto<HeaderName> + fmt::Debug) -> HeaderName {
     let shown = format!("{name:?}");
-    name.try_into().unwrap_or_else(|_| panic!("not a valid header name: {shown}"))
+    match name.try_into() {
+        Ok(name) => name,
+        Err(_) => {
+            panic!("not a valid header name: {shown}: use letters, digits and `-`, as in \"x-api-key\"")
+        }
+    }
 }

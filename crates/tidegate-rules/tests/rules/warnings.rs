@@ -117,8 +117,9 @@ fn describe(rules: &Rules) -> Vec<String> {
 struct Warned(Arc<Mutex<Vec<Warning>>>);
 
 impl Observer for Warned {
-    fn warned(&self, warning: &Warning) {
+    fn warned(&self, warning: &Warning) -> bool {
         self.0.lock().unwrap().push(warning.clone());
+        true
     }
 }
 
