@@ -88,12 +88,9 @@ pub struct Decision {
     pub(crate) stamp_us: u64,
 }
 
-/// The wait of a denial that does not depend on the units used.
-const FIXED_RETRY_US: u64 = 1_000_000;
-
 impl Decision {
     /// The [`retry_after`](Self::retry_after) of a denial that does not depend on the units used: one second.
-    pub const FIXED_RETRY: Duration = Duration::from_micros(FIXED_RETRY_US);
+    pub const FIXED_RETRY: Duration = Duration::from_secs(1);
 
     /// Makes the decision of a limit that counts nothing, such as a rule that denies every request: a denial
     /// with this wait, or an admission if the wait is zero. In shadow mode, a denial
@@ -116,7 +113,7 @@ impl Decision {
 
     /// Makes a decision that does not depend on the units used.
     pub(crate) fn fixed(gate: GateName, limit: u64, allowed: bool, source: Source) -> Self {
-        let wait_us = if allowed { 0 } else { FIXED_RETRY_US };
+        let wait_us = if allowed { 0 } else { Self::FIXED_RETRY.as_micros() as u64 };
         Self {
             gate,
             allowed,
@@ -363,6 +360,13 @@ impl AllDecision {
         self.decisions[index] = decision;
     }
 
+    /// Returns the decision with its times counted from `age` after it was made.
+    pub fn aged(mut self, age: Duration) -> Self {
+        self.retry_after = self.retry_after.saturating_sub(age);
+        self.decisions = self.decisions.into_iter().map(|decision| decision.aged(age)).collect();
+        self
+    }
+
     /// Turns this into a denial, regardless of the decisions.
     pub fn denied(self) -> Self {
         Self { allowed: false, ..self }
@@ -375,18 +379,15 @@ impl AllDecision {
     }
 }
 
-/// Displays `allowed, 4 of 5 left at check 0 (gate "posts.user", key "…" (7 bytes))` or
-/// `denied by check 0 (gate "posts.user", key "…" (7 bytes)), retry after 1s`, for example.
+/// Displays `denied by check 0 (gate "posts.user", key "…" (7 bytes)), retry after 1s`, for example.
 impl fmt::Display for AllDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (index, binding) = (self.binding, self.binding());
-        let (limit, left) = (binding.limit, binding.remaining);
+        let binding = self.binding();
         match self.allowed {
-            true => {
-                write!(f, "allowed, {left} of {limit} left at check {index} (gate \"{}\"", binding.gate())?
-            }
-            false => write!(f, "denied by check {index} (gate \"{}\"", binding.gate())?,
+            true => write!(f, "allowed, {} of {} left at", binding.remaining, binding.limit)?,
+            false => f.write_str("denied by")?,
         }
+        write!(f, " check {} (gate \"{}\"", self.binding, binding.gate())?;
         if let Some(key) = self.binding_key {
             write!(f, ", key {key}")?;
         }

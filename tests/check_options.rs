@@ -122,6 +122,29 @@ async fn group_tells_the_check_that_binds_and_its_redacted_key() {
     }
 }
 
+#[tokio::test]
+async fn aged_decision_of_a_group_keeps_its_wait_and_its_binding_check() {
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    let shadow = limiter.gate("shadow", Quota::fixed_window(1, HOUR)).shadow(true);
+    let user = limiter.gate("user", Quota::token_bucket(1, Rate::new(1, Duration::from_secs(10))));
+    let check = async || limiter.check_all([shadow.key(""), user.key(KEY)]).await.unwrap();
+    assert!(check().await.is_allowed());
+    let denied = check().await;
+    let age = Duration::from_secs(3);
+    let aged = denied.clone().aged(age);
+    assert_eq!((denied.retry_after(), aged.retry_after()), (Duration::from_secs(10), Duration::from_secs(7)));
+    assert_eq!((aged.is_allowed(), aged.binding_index()), (false, 1));
+    assert_eq!(aged.binding_key().map(|key| key.to_string()), Some("\"us…\" (14 bytes)".to_owned()));
+    let alone = denied.each_alone().iter().map(|decision| decision.clone().aged(age));
+    assert!(alone.eq(aged.each_alone().iter().cloned()));
+    assert_eq!(
+        aged.each_alone()[0].retry_after(),
+        HOUR - age,
+        "a gate in shadow mode does not prolong the wait"
+    );
+    assert_eq!(aged.aged(HOUR).retry_after(), Duration::ZERO);
+}
+
 #[test]
 fn fallible_twin_of_aligned_to_clock_returns_the_same_quota_or_an_error() {
     let fixed = Quota::fixed_window(5, HOUR);

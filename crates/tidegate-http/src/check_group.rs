@@ -108,18 +108,21 @@ impl CheckGroup {
         binding.map_or(0, |(at, _)| at)
     }
 
-    /// Returns whether any gate that has not admitted the request can deny it. No gate can if an operator has
-    /// switched all of them to shadow mode, or open.
-    pub(super) fn can_be_denied(&self) -> bool {
+    /// Returns whether the operators' switches decide the request: a gate is closed, or none can deny. A gate
+    /// that has admitted the request does not count.
+    pub(super) fn is_decided_by_switches(&self) -> bool {
         let control = self.checks[0].limiter().control();
         let switch = |check: &Check| check.gate().and_then(|gate| control.current_switch(gate));
-        let can_deny = |check: &Check| match switch(check) {
-            Some(Switch::Closed) => true,
-            Some(_) => false,
-            None => !check.is_shadow(),
-        };
-        let mut checks = self.checks.iter().enumerate();
-        checks.any(|(at, check)| !self.is_admitted(at) && can_deny(check))
+        let mut can_be_denied = false;
+        let unadmitted = self.checks.iter().enumerate().filter(|(at, _)| !self.is_admitted(*at));
+        for (_, check) in unadmitted {
+            match switch(check) {
+                Some(Switch::Closed) => return true,
+                None => can_be_denied |= !check.is_shadow(),
+                Some(_) => {}
+            }
+        }
+        !can_be_denied
     }
 
     /// Returns the decisions that can prolong the wait, with their indexes.

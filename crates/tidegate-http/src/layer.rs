@@ -264,13 +264,14 @@ impl RateLimitLayer {
     /// `max_waiting` requests wait in this process. A request that is certain to wait longer is denied at once, as
     /// is one at a gate that an operator has closed.
     ///
-    /// Requests that wait for the same key are admitted in the order of their arrival at this process. If
-    /// `max_waiting` requests wait, keys share this number: the newest request of the longest queue is denied in
+    /// Requests that wait for the same key are admitted in the order of their arrival at this process, except
+    /// for those whose checks are in flight at the same time: up to 64 while units are left. If `max_waiting` requests wait, keys share this number: the newest request of the longest queue is denied in
     /// favor of a key with a shorter queue. If no queue is longer, the new request is denied. A client that
     /// disconnects frees its permit at once.
     ///
     /// `max_wait` also bounds the [`delay`](tidegate::Decision::delay) of leaky buckets. Admitted requests that
-    /// wait for their delay have `max_waiting` permits of their own.
+    /// wait for their delay have `max_waiting` permits of their own. A request without one takes no slot of the
+    /// bucket.
     ///
     /// Default: requests wait for that delay only.
     ///

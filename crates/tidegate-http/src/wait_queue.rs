@@ -21,13 +21,13 @@ use super::check_group::{CheckGroup, Wait};
 /// process holds the units in a lease.
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
-/// How often the head of a queue looks whether an operator has switched its gates.
+/// How often the oldest head of a queue looks whether an operator has switched its gates.
 const SWITCH_POLL: Duration = Duration::from_secs(1);
 
 /// A wait queue, bounded in time and number. Clones share it.
 ///
 /// A denied request waits in the queue of one of its keys: that of the denial with the longest retry time.
-/// Only the head of a queue makes checks. If another key denies it, it moves to the queue of that key.
+/// Only the heads of a queue make checks. If another key denies one, it moves to the queue of that key.
 #[derive(Clone)]
 pub(super) struct WaitQueue {
     max_wait: Duration,
@@ -54,8 +54,8 @@ impl WaitQueue {
         Self { max_wait, waiting: SharedQueues::new(max_waiting), delayed: SharedQueues::new(max_waiting) }
     }
 
-    /// Decides a request, after a wait if necessary. A check in flight holds no permit, except that of the
-    /// head of a queue.
+    /// Decides a request, after a wait if necessary. A check in flight holds no permit to wait, except that of
+    /// a head. At a leaky bucket it holds a permit to wait for its delay.
     ///
     /// The future is boxed so that it does not enlarge the types of the services around the layer.
     pub(super) fn decide<'a>(&'a self, group: &'a mut CheckGroup) -> BoxFuture<'a, GroupResult> {
@@ -82,7 +82,7 @@ impl WaitQueue {
                 Checked::Denied(denial) => denial,
             };
             if is_too_long(&denial.wait, remaining()) {
-                return Ok((denial.into_decision(), None));
+                return Ok((denial.decision(), None));
             }
             match self.waiting.join(denial.queue.clone(), denial.cost, remaining()) {
                 Some(position) => {
@@ -90,7 +90,7 @@ impl WaitQueue {
                     fresh_denial = position.is_head().then_some(denial);
                     position
                 }
-                None => return Ok((denial.into_decision(), None)),
+                None => return Ok((denial.decision(), None)),
             }
         };
         loop {
@@ -105,27 +105,27 @@ impl WaitQueue {
             };
             let denial = match checked {
                 Checked::Admitted(decision, permit) => {
-                    position.leave_admitted();
+                    let has_more = has_more(group, &decision, position.queue());
+                    position.leave_admitted(has_more);
                     return Ok((decision, permit));
                 }
-                Checked::Denied(denial) => denial,
+                Checked::Denied(denial) => Arc::new(denial),
             };
+            position.record_denial(&denial);
             if is_too_long(&denial.wait, remaining()) {
-                return Ok((denial.into_decision(), None));
+                return Ok((denial.decision(), None));
             }
-            let until_retry = denial.wait.until_retry.max(MIN_WAIT);
-            position.record_denial(&Arc::new(denial));
             if position.is_head() {
-                sleep_until_retry(&limiter, group, until_retry).await;
+                sleep_until_retry(&limiter, group, denial.wait.until_retry.max(MIN_WAIT)).await;
             }
         }
     }
 
     /// Returns the queue that a new request joins without a check, and the cost of its check there: of the
-    /// queues of its keys, the one with the longest wait.
+    /// queues of its keys, the one with the longest wait. A request that switches decide joins none.
     fn queue_ahead(&self, group: &CheckGroup) -> Option<(QueueName, u64)> {
         let queues = self.waiting.lock();
-        if queues.is_empty() {
+        if queues.is_empty() || group.is_decided_by_switches() {
             return None;
         }
         let checks = group.checks.iter().filter(|check| !check.is_shadow() && check.units() > 0);
@@ -143,10 +143,11 @@ impl WaitQueue {
         limiter: &Limiter,
         remaining: Duration,
     ) -> Result<Checked, Error> {
-        let leaky = group.checks.iter().position(|check| check.quota().is_some_and(|it| it.has_queue()));
-        let delay_queue = QueueName::of(&group.checks[leaky.unwrap_or(0)]);
+        let leaky = group.checks.iter().find(|check| check.quota().is_some_and(|it| it.has_queue()));
+        let delay_queue = QueueName::of(leaky.unwrap_or(&group.checks[0]));
         // A check that could not wait for its delay must not take a slot of the bucket.
-        let can_delay = leaky.is_none() || self.delayed.lock().has_permit(&delay_queue);
+        let reserved = leaky.and_then(|_| self.delayed.reserve(&delay_queue));
+        let can_delay = leaky.is_none() || reserved.is_some();
         group.set_max_delay(if can_delay { remaining } else { Duration::ZERO });
         let sent = limiter.stopwatch();
         let decision = group.decide().await?;
@@ -158,18 +159,18 @@ impl WaitQueue {
         Ok(Checked::Admitted(decision, permit))
     }
 
-    /// Denies a request that cannot wait, or not any longer, unless an operator has released its gates. Copies
-    /// the denial of the queue's head if that has the same checks. Otherwise peeks.
+    /// Denies a request that cannot wait, or not any longer, unless switches decide it. Copies the latest denial
+    /// of a head if that has the same checks. Otherwise peeks.
     async fn reject(
         &self,
         group: &mut CheckGroup,
         limiter: &Limiter,
         queue: &QueueName,
     ) -> Result<(AllDecision, Option<DelayPermit>), Error> {
-        if !group.can_be_denied() {
+        if group.is_decided_by_switches() {
             return Ok(match self.check(group, limiter, Duration::ZERO).await? {
                 Checked::Admitted(decision, permit) => (decision, permit),
-                Checked::Denied(denial) => (denial.into_decision(), None),
+                Checked::Denied(denial) => (denial.decision(), None),
             });
         }
         let denial = self.waiting.lock().get(queue).and_then(|queue| queue.denial().cloned());
@@ -201,13 +202,19 @@ fn is_too_long(wait: &Wait, remaining: Duration) -> bool {
     remaining.is_zero() || wait.until_entry > remaining
 }
 
-/// Sleeps until the retry time, or until an operator has switched the gates so that none can deny.
+/// Returns whether the gate of this queue would admit another request of the admitted one's cost.
+fn has_more(group: &CheckGroup, decision: &AllDecision, queue: &QueueName) -> bool {
+    let mut decisions = group.checks.iter().zip(decision.each_alone());
+    decisions.any(|(check, decision)| decision.retry_after().is_zero() && QueueName::of(check) == *queue)
+}
+
+/// Sleeps until the retry time, or until an operator has switched the gates so that the switches decide.
 async fn sleep_until_retry(limiter: &Limiter, group: &CheckGroup, until_retry: Duration) {
     let slept = limiter.stopwatch();
     loop {
         let left = until_retry.saturating_sub(slept.elapsed());
         limiter.sleep(left.min(SWITCH_POLL)).await;
-        if left <= SWITCH_POLL || !group.can_be_denied() {
+        if left <= SWITCH_POLL || group.is_decided_by_switches() {
             return;
         }
     }

@@ -37,16 +37,15 @@ impl Denial {
         }
     }
 
-    pub(super) fn into_decision(self) -> AllDecision {
-        self.decision
+    pub(super) fn decision(&self) -> AllDecision {
+        self.decision.clone()
     }
 
     /// Returns the denial of another request, with its times counted from now, if that request has the same
     /// checks.
     pub(super) fn decision_for(&self, group: &CheckGroup) -> Option<AllDecision> {
-        let age = self.sent.elapsed();
-        let aged = || self.decision.each_alone().iter().map(|decision| decision.clone().aged(age)).collect();
-        (self.checks == checks_of(group)).then(|| AllDecision::of_each(aged()).denied())
+        let decision = || self.decision.clone().aged(self.sent.elapsed()).denied();
+        (self.checks == checks_of(group)).then(decision)
     }
 
     /// Returns a lower bound of the time from now until a request of `cost` enters the service, if `ahead`

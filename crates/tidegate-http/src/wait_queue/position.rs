@@ -13,7 +13,7 @@ use super::queue_name::QueueName;
 /// Notifies a waiting request. It is notified at most once in each queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Turn {
-    /// The request is the head of its queue.
+    /// The request is a head of its queue.
     Head,
     /// The request lost its permit to one of another key.
     Displaced,
@@ -45,18 +45,35 @@ impl SharedQueues {
         drop(queues);
         notify(joined.displaced, Turn::Displaced);
         let turn = (!joined.is_head).then_some(turn);
-        Some(Position { queues: self.clone(), queue, ticket: joined.ticket, turn, is_admitted: false })
+        Some(Position { queues: self.clone(), queue, ticket: joined.ticket, turn })
+    }
+
+    /// Reserves a permit for a request that may join. Returns `None` if there is none.
+    pub(super) fn reserve(&self, queue: &QueueName) -> Option<ReservedPermit> {
+        let is_reserved = self.lock().reserve(queue);
+        is_reserved.then(|| ReservedPermit { queues: self.clone(), queue: queue.clone() })
     }
 }
 
-/// The position of a request. Dropping it frees the permit and lets the next request be the head.
+/// A permit that a check in flight may need. Dropping it releases the permit.
+pub(super) struct ReservedPermit {
+    queues: SharedQueues,
+    queue: QueueName,
+}
+
+impl Drop for ReservedPermit {
+    fn drop(&mut self) {
+        self.queues.lock().release(&self.queue);
+    }
+}
+
+/// The position of a request. Dropping it frees the permit and lets the next requests be heads.
 pub(super) struct Position {
     queues: SharedQueues,
     queue: QueueName,
     ticket: u64,
-    /// `None` for the head.
+    /// `None` for a head.
     turn: Option<oneshot::Receiver<Turn>>,
-    is_admitted: bool,
 }
 
 impl Position {
@@ -68,7 +85,7 @@ impl Position {
         self.turn.is_none()
     }
 
-    /// Waits until the request is the head or has lost its permit. Returns `None` if `timeout` completes
+    /// Waits until the request is a head or has lost its permit. Returns `None` if `timeout` completes
     /// before.
     pub(super) async fn turn(&mut self, timeout: impl Future<Output = ()>) -> Option<Turn> {
         let Some(turn) = &mut self.turn else { return Some(Turn::Head) };
@@ -82,37 +99,35 @@ impl Position {
         Some(turn)
     }
 
-    /// Records the denial of this request, the head, and moves it to the queue of the check that denied it.
+    /// Records the denial of this request, a head, and moves it to the queue of the check that denied it. It
+    /// remains a head only if no older request of this queue makes a check.
     pub(super) fn record_denial(&mut self, denial: &Arc<Denial>) {
+        let (signal, turn) = oneshot::channel();
         let mut queues = self.queues.lock();
-        let mut next = None;
-        if self.queue != denial.queue {
-            let (signal, turn) = oneshot::channel();
-            let (is_head, next_head) =
-                queues.move_to(&self.queue, self.ticket, &denial.queue, denial.cost, signal);
-            (self.queue, self.turn, next) = (denial.queue.clone(), (!is_head).then_some(turn), next_head);
-        }
-        queues.record_denial(&self.queue, denial.clone());
+        let (is_head, next) = queues.back_off(&self.queue, self.ticket, &denial.queue, denial.cost, signal);
+        queues.set_denial(&denial.queue, denial.clone());
         drop(queues);
+        (self.queue, self.turn) = (denial.queue.clone(), (!is_head).then_some(turn));
         notify(next, Turn::Head);
     }
 
-    /// Leaves the queue because the request is admitted.
-    pub(super) fn leave_admitted(mut self) {
-        self.is_admitted = true;
+    /// Leaves the queue because the request, a head, is admitted. `has_more`: whether the queue's gate would
+    /// admit another one of its cost.
+    pub(super) fn leave_admitted(self, has_more: bool) {
+        self.queues.lock().record_admission(&self.queue, self.ticket, has_more);
     }
 }
 
 impl Drop for Position {
     fn drop(&mut self) {
-        let next = self.queues.lock().leave(&self.queue, self.ticket, self.is_admitted);
+        let next = self.queues.lock().leave(&self.queue, self.ticket);
         notify(next, Turn::Head);
     }
 }
 
 /// A request that is being dropped does not receive the signal. Its position then notifies the next request.
-fn notify(signal: Option<oneshot::Sender<Turn>>, turn: Turn) {
-    if let Some(signal) = signal {
+fn notify(signals: impl IntoIterator<Item = oneshot::Sender<Turn>>, turn: Turn) {
+    for signal in signals {
         let _ = signal.send(turn);
     }
 }

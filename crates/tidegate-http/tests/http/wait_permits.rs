@@ -2,21 +2,42 @@
 
 #![allow(clippy::print_stdout, reason = "prints the figures of decision 33")]
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::{Request, StatusCode};
-use tidegate::{Limiter, ManualClock, Quota, Rate, Switch};
+use tidegate::{Decision, Limiter, ManualClock, Observer, Quota, Rate, Switch};
 use tidegate_http::{Key, RateLimitLayer};
-use tidegate_testkit::Server;
+use tidegate_testkit::{Fault, Proxy, Server};
 use tokio::task::JoinHandle;
 
 use super::fixture::{Reply, Tested, by_key, request, settle};
 use super::waiting::{QueuedService, arrivals, each_second};
-use crate::support::fixture::{HOUR, limiter, quotas, soon};
+use crate::support::fixture::{HOUR, Paused, builder, limiter, quotas, soon};
 
 const SECOND: Duration = Duration::from_secs(1);
 const ATTACKERS: usize = 1_100;
 const VICTIM: usize = 8;
+
+/// Counts decisions and calls.
+#[derive(Default)]
+struct Counts {
+    admitted: AtomicUsize,
+    denied: AtomicUsize,
+    calls: AtomicUsize,
+}
+
+impl Observer for Counts {
+    fn decided(&self, decision: &Decision) {
+        let count = if decision.is_allowed() { &self.admitted } else { &self.denied };
+        count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn called(&self, _checks: usize, _groups: usize, _took: Duration) {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+    }
+}
 
 /// Counts the admitted ones of 8 simultaneous requests, while `attackers` connections repeat requests for one
 /// other key.
@@ -169,6 +190,55 @@ async fn delays_of_admitted_requests_take_no_wait_permits() {
 }
 
 #[tokio::test]
+async fn requests_take_no_slots_of_a_leaky_bucket_that_they_cannot_wait_for() {
+    let server = Server::process(&[]).unwrap();
+    let counts = Arc::new(Counts::default());
+    let limiter = builder(server.url()).observer(counts.clone()).build().unwrap();
+    let gate = limiter.gate("api", Quota::leaky_bucket(1_000, Rate::new(1, HOUR)));
+    let tested = Tested::new(RateLimitLayer::new(gate.clone(), by_key()).wait(2_000 * HOUR, 2));
+    let _ = gate.peek("a").await.unwrap();
+    let paused = Paused::new(&server);
+    let mut sent = Vec::new();
+    for _ in 0..100 {
+        sent.push(tested.begin(request("a")).await);
+    }
+    drop(paused);
+    // One needs no delay, and two wait for theirs. Two others wait in the queue.
+    soon("all others are rejected", async || sent.iter().filter(|it| it.is_finished()).count() >= 96).await;
+    let admitted = counts.admitted.load(Ordering::SeqCst);
+    assert!((2..=3).contains(&admitted), "{admitted} took a slot");
+    assert_eq!(gate.peek("a").await.unwrap().remaining(), 1_000 - admitted as u64);
+    sent.iter().for_each(JoinHandle::abort);
+}
+
+#[tokio::test]
+async fn requests_of_a_shared_key_are_admitted_several_at_a_time() {
+    const REQUESTS: usize = 300;
+    let server = tidegate_testkit::shared();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let counts = Arc::new(Counts::default());
+    let limiter = builder(&proxy.url()).observer(counts.clone()).build().unwrap();
+    let gate = limiter.gate("all", Quota::token_bucket(1_000, Rate::per_second(1)));
+    let tested = Tested::new(RateLimitLayer::new(gate.clone(), Key::constant("all")).wait(HOUR, 1_000));
+    let _ = gate.check_cost("all", 1_000).await.unwrap();
+    proxy.set(Fault::Slow(Duration::from_millis(10)));
+    let mut sent = vec![tested.begin(request("a")).await];
+    soon("the first one waits", async || counts.denied.load(Ordering::SeqCst) == 1).await;
+    settle().await;
+    for _ in 1..REQUESTS {
+        sent.push(tested.begin(request("a")).await);
+    }
+    let before = counts.calls.load(Ordering::SeqCst);
+    gate.reset("all").await.unwrap();
+    for sent in sent {
+        assert_eq!(sent.await.unwrap().status, StatusCode::OK);
+    }
+    let calls = counts.calls.load(Ordering::SeqCst) - before;
+    println!("{REQUESTS} requests of a shared key: {calls} calls");
+    assert!(calls < REQUESTS / 3, "{calls} calls");
+}
+
+#[tokio::test]
 async fn rejection_by_the_wait_queue_does_not_call_redis() {
     let server = Server::process(&[]).unwrap();
     let gate = limiter(&server).gate("api", Quota::fixed_window(1, HOUR));
@@ -198,6 +268,19 @@ fn user_and(key: &str, user: Quota, other: Quota, max_waiting: usize) -> (Manual
     let layer = RateLimitLayer::new(limiter.gate("user", user), by_key())
         .and(limiter.gate("other", other), Key::header(key));
     (clock, Tested::new(layer.wait(100 * SECOND, max_waiting)))
+}
+
+#[tokio::test]
+async fn copied_rejection_does_not_take_its_retry_time_from_a_gate_in_shadow_mode() {
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    let shadow = limiter.gate("shadow", Quota::fixed_window(1, HOUR)).shadow(true);
+    let layer = RateLimitLayer::new(limiter.gate("user", each_second(1)), by_key()).and(shadow, by_key());
+    let tested = Tested::new(layer.wait(100 * SECOND, 1));
+    assert_eq!(tested.get("a").await.status, StatusCode::OK);
+    let waits = tested.begin(request("a")).await;
+    let rejected = tested.get("a").await;
+    assert_eq!((rejected.status, rejected.header("retry-after")), (StatusCode::TOO_MANY_REQUESTS, Some("1")));
+    assert!(!waits.is_finished());
 }
 
 fn request_with(user: &str, name: &'static str, value: &str) -> Request<String> {
@@ -264,5 +347,27 @@ async fn requests_enter_when_their_gate_is_switched_to_shadow_or_open() {
             assert!(sent.is_finished(), "{switch}");
             assert_eq!(sent.await.unwrap().status, StatusCode::OK);
         }
+    }
+}
+
+#[tokio::test]
+async fn closed_gate_rejects_newcomers_at_once_and_waiting_requests_within_a_second() {
+    let service = QueuedService::new(Quota::fixed_window(1, HOUR), |gate| {
+        RateLimitLayer::new(gate, by_key()).wait(10 * HOUR, 10)
+    });
+    assert_eq!(service.send("1").await.await.unwrap().status, StatusCode::OK);
+    let mut waits = Vec::new();
+    for name in ["2", "3", "4"] {
+        waits.push(service.send(name).await);
+    }
+    service.advance(5 * SECOND).await;
+    assert!(waits.iter().all(|waits| !waits.is_finished()));
+    service.limiter.control().switch("api", Switch::Closed, None).await.unwrap();
+    let newcomer = service.send("5").await;
+    assert!(newcomer.is_finished());
+    service.advance(SECOND).await;
+    for sent in waits.into_iter().chain([newcomer]) {
+        assert!(sent.is_finished());
+        assert_eq!(sent.await.unwrap().status, StatusCode::SERVICE_UNAVAILABLE);
     }
 }
