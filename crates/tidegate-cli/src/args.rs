@@ -48,7 +48,7 @@ pub(crate) struct Redis {
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) user: Option<String>,
     /// Read the password from this file; it replaces the URL's user and password
-    /// [env: TIDEGATE_REDIS_PASSWORD, the password itself]
+    /// [env: TIDEGATE_REDIS_PASSWORD, the password itself; unused if the URL of --redis has a login]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) password_file: Option<PathBuf>,
     /// The URLs are of sentinels, which know the Redis under this name

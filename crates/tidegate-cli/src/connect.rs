@@ -41,7 +41,8 @@ impl Redis {
             }
             (None, Some(_)) => {
                 return Err(Failure::usage(format!(
-                    "--user requires a password: add --password-file FILE, or set {PASSWORD_VARIABLE}"
+                    "--user requires a password: add --password-file FILE, or set {PASSWORD_VARIABLE} and remove \
+                     the login from the URL of --redis"
                 )));
             }
             (None, None) => {}
@@ -94,10 +95,14 @@ impl Redis {
         self.given_urls()
     }
 
-    /// Returns the password of the file, else of the environment.
+    /// Returns the password of the file, else of the environment. The environment's password is not for the
+    /// server of an argument with a login: that server may be another one.
     fn password(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.password_file else {
-            return Ok(env::var(PASSWORD_VARIABLE).ok().filter(|password| !password.is_empty()));
+            let is_for_url = !self.urls.iter().any(RedisUrl::has_login);
+            return Ok(env::var(PASSWORD_VARIABLE)
+                .ok()
+                .filter(|password| is_for_url && !password.is_empty()));
         };
         let password = String::from_utf8(secret("--password-file", path)?)
             .map_err(|_| Failure::usage("the file of --password-file is not text in UTF-8"))?;
