@@ -79,7 +79,7 @@ pub(crate) struct Redis {
     /// The file with the limiters' HMAC secret (KeyMode::Hmac), byte for byte
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) hmac_secret_file: Option<PathBuf>,
-    /// The timeout of one call to Redis
+    /// The timeout of one call to Redis, and of reading a file
     #[arg(long, value_name = "TIME", global = true, default_value = "5s", value_parser = units::duration)]
     pub(crate) timeout: Duration,
 }

@@ -15,9 +15,14 @@ const MAX_LISTED: usize = 10;
 /// Fails if no gate can have this name. Calls no server.
 pub(crate) fn ensure_valid(limiter: &Limiter, gate: &str) -> Result<(), Failure> {
     let any = Quota::token_bucket(1, Rate::per_second(1));
-    let with_hint =
-        |error| Failure::usage(format!("{error}; if this is the name or path of a rule, add --rules PATH"));
-    limiter.try_gate(gate, any).map(drop).map_err(with_hint)
+    Ok(limiter.try_gate(gate, any).map(drop)?)
+}
+
+/// Fails as [`ensure_valid`] does, and names the option for rules, which the command has.
+pub(crate) fn ensure_valid_or_rule(limiter: &Limiter, gate: &str) -> Result<(), Failure> {
+    ensure_valid(limiter, gate).map_err(|error| {
+        Failure::usage(format!("{error}; if this is the name or path of a rule, add --rules PATH"))
+    })
 }
 
 /// Fails if the gate has neither state nor an override. Reads the keys of the namespace until it finds one of
