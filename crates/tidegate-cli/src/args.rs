@@ -256,6 +256,8 @@ pub(crate) struct Block {
     #[command(flatten)]
     pub(crate) as_stored: AsStored,
     #[command(flatten)]
+    pub(crate) force: Force,
+    #[command(flatten)]
     pub(crate) confirm: Confirm,
 }
 
