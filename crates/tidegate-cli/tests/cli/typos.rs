@@ -261,12 +261,12 @@ async fn check_with_another_algorithm_or_window_than_stored_warns() {
 async fn peek_of_a_blocked_key_tells_until_when() {
     let program = Program::shared();
     let (limiter, login) = service(&program).await;
-    login.block("user:42", HOUR).await.unwrap();
+    login.block("user:42", HOUR * 3 / 2).await.unwrap();
     for verb in ["peek", "check"] {
         let args = with(&[verb, "user:42", "--gate", "login"], &BUCKET);
-        program.run(&args).assert(1, &["denied: the key is blocked for 59m 5", ", until 20"]);
+        program.run(&args).assert(1, &["denied: the key is blocked for 1h 29m, until 20"]);
         let left = program.json(1, &args)["blocked_for_us"].as_u64().unwrap();
-        assert!(left > 3_500_000_000 && left <= 3_600_000_000, "{left}");
+        assert!(left > 3_600_000_000 && left <= 5_400_000_000, "{left}");
     }
     assert_eq!(
         program.json(0, &with(&["peek", "x", "--gate", "login"], &BUCKET))["blocked_for_us"],
