@@ -55,10 +55,11 @@ impl serde::Serialize for RedactedKey {
 }
 
 /// The URL of a Redis as texts show it: scheme, host and port, or scheme and path of a Unix socket. Never the
-/// user, password, query or fragment.
+/// user, password, database, query or fragment.
 ///
 /// Of a URL that does not follow the grammar it shows no more than the scheme: a password that is not
-/// percent-encoded can end up anywhere in it.
+/// percent-encoded can end up anywhere in it. The same holds without a host, and for the path of a socket with
+/// other characters than ASCII letters, digits, `/`, `.`, `_` and `-`.
 ///
 /// ```
 /// use tidegate::redact::RedactedUrl;
@@ -68,6 +69,8 @@ impl serde::Serialize for RedactedKey {
 /// assert_eq!(shown("unix:///run/redis.sock?pass=secret"), "unix:///run/redis.sock");
 /// assert_eq!(shown("redis://ann:sec/ret@10.0.0.1:6379"), "redis://…");
 /// assert_eq!(shown("redis://ann%3Asecret%40db:6379"), "redis://…");
+/// assert_eq!(shown("redis://:1234"), "redis://…");
+/// assert_eq!(shown("unix:///run/redis.sock%3Fpass=secret"), "unix://…");
 /// assert_eq!(shown("ann:secret@10.0.0.1"), "…");
 /// ```
 #[derive(Clone, Copy)]
@@ -101,11 +104,10 @@ impl<'a> RedactedUrl<'a> {
         let is_ambiguous = path.contains('@')
             || (!is_unix && (tail.contains('@') || (host.contains('%') && !host.starts_with('['))));
         let address = match is_unix {
-            true => Some(path).filter(|_| host.is_empty()),
+            true => Some(path).filter(|path| authority.is_empty() && is_socket_path(path)),
             false => Some(host).filter(|host| is_host_and_port(host)),
         };
-        let address = address.filter(|address| !is_ambiguous && !address.is_empty());
-        Self { scheme, address, is_ambiguous }
+        Self { scheme, address: address.filter(|_| !is_ambiguous), is_ambiguous }
     }
 
     /// Returns whether the host or the text behind it can be a part of user and password: an `@` follows it, or
@@ -117,18 +119,23 @@ impl<'a> RedactedUrl<'a> {
 
 /// Returns whether this is a host name or an address, and a port in digits if any.
 fn is_host_and_port(text: &str) -> bool {
-    let is_host = |letter: char| letter.is_alphanumeric() || matches!(letter, '.' | '-' | '_');
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((address, port))
-            if address.chars().all(|letter| letter.is_ascii_hexdigit() || letter == ':') =>
-        {
-            ("", port)
+    let in_name = |letter: char| letter.is_alphanumeric() || matches!(letter, '.' | '-' | '_');
+    let in_address = |letter: char| letter.is_ascii_hexdigit() || letter == ':';
+    let (is_host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((address, port)) => (address.chars().all(in_address), port),
+        None => {
+            let (name, port) = text.split_at(text.find(':').unwrap_or(text.len()));
+            (!name.is_empty() && name.chars().all(in_name), port)
         }
-        Some(_) => return false,
-        None => text.split_at(text.find(':').unwrap_or(text.len())),
     };
     let is_port = |port: &str| port.parse::<u16>().is_ok() || port.is_empty();
-    host.chars().all(is_host) && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+    is_host && (port.is_empty() || port.strip_prefix(':').is_some_and(is_port))
+}
+
+/// Returns whether the path of a socket is not empty, and contains nothing that may be meant as a query.
+fn is_socket_path(path: &str) -> bool {
+    let in_path = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'/' | b'.' | b'_' | b'-');
+    !path.is_empty() && path.bytes().all(in_path)
 }
 
 impl fmt::Display for RedactedUrl<'_> {

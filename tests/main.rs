@@ -55,6 +55,7 @@ mod redis_state;
 mod reference_agrees_with_oracle;
 mod runtimes;
 mod runtimes_batching;
+mod scan;
 mod scripts;
 mod secrets;
 mod sentinel;

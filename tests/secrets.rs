@@ -39,6 +39,7 @@ fn urls() -> Vec<String> {
                 format!("{scheme}:///nonexistent/redis.sock?user=ann&pass={password}"),
                 format!("{scheme}:///nonexistent/redis.sock?db={password}&pass={password}"),
                 format!("{scheme}://ann:{password}@/nonexistent/redis.sock"),
+                format!("{scheme}:///nonexistent/redis.sock%3Fpass={password}"),
             ] {
                 urls.push(url);
             }
@@ -121,6 +122,31 @@ async fn no_text_shows_a_password_of_any_url_form() {
         }
     }
     assert!(urls.len() >= 1_000 && built > 80 && checked > 9_000, "{} URLs, {built}, {checked}", urls.len());
+}
+
+#[test]
+fn url_without_a_host_shows_only_its_scheme() {
+    for url in
+        ["redis://:1234", "redis://:1234/0", "redis://ann:1234@", "rediss://", "redis://:1234?protocol=resp3"]
+    {
+        let scheme = url.split(':').next().unwrap();
+        assert_eq!(RedactedUrl::new(url).to_string(), format!("{scheme}://…"), "{url}");
+    }
+    assert_eq!(RedactedUrl::new("redis://[::1]:6379").to_string(), "redis://[::1]:6379");
+}
+
+#[test]
+fn path_of_a_socket_is_shown_only_if_it_contains_no_encoded_query() {
+    for (path, shown) in [
+        ("/run/redis-6.0_a.sock?pass=secret", "unix:///run/redis-6.0_a.sock"),
+        ("/run/s%3Fpass=secret", "unix://…"),
+        ("/run/s&pass=secret", "unix://…"),
+        ("/run/ann:secret", "unix://…"),
+        ("", "unix://…"),
+        ("ann:secret@/run/s", "unix://…"),
+    ] {
+        assert_eq!(RedactedUrl::new(&format!("unix://{path}")).to_string(), shown, "{path}");
+    }
 }
 
 #[tokio::test]

@@ -13,7 +13,7 @@ use crate::script;
 
 /// The maximum calls to one node: at 1,000 keys per call, as many keys as a Redis can hold.
 const MAX_CALLS: u64 = 1 << 22;
-/// The maximum duration of the scan of one node.
+/// The maximum duration of all calls to one node. The pauses of the caller between the pages do not count.
 const MAX_DURATION: Duration = Duration::from_secs(3_600);
 
 /// A scan of the keys that match a pattern, node by node. [`Inspector::scan`](super::Inspector::scan)
@@ -41,8 +41,8 @@ struct Progress {
     /// A cursor of an earlier call: the last at a power of two. So a cycle of any length is detected (Brent).
     earlier: u64,
     calls: u64,
-    /// The time of the first reply.
-    started: Option<Instant>,
+    /// The time that the calls took.
+    spent: Duration,
 }
 
 /// A key under the namespace that is not a state.
@@ -74,8 +74,8 @@ impl Scan {
     /// # Errors
     ///
     /// [`Error::is_unavailable`] if Redis did not answer, or if the cluster changed during the scan: then
-    /// start a new scan. Also if the server never ends the scan: it repeats a cursor, or the scan of a node takes
-    /// more than 2^22 calls or an hour. After another error, the next call repeats the failed one.
+    /// start a new scan. Also if the server never ends the scan: it repeats a cursor, or a node needs more than
+    /// 2^22 calls, or an hour for its calls. After another error, the next call repeats the failed one.
     ///
     /// # Cancel safety
     ///
@@ -99,14 +99,16 @@ impl Scan {
         }
         let Some(node) = self.nodes.as_mut().and_then(|nodes| nodes.last_mut()) else { return Ok(None) };
         let connection = self.access.connection()?;
+        let start = Instant::now();
         let reply = connection
             .scan(node.progress.cursor, &self.pattern, self.access.call_target(node.hash_tag))
             .await?;
+        let elapsed = start.elapsed();
         let (cursor, keys) = parse(reply).ok_or_else(unexpected_reply)?;
         if connection.node_of(node.hash_tag).is_none_or(|address| address != node.address) {
             return Err(Error::unavailable("the cluster changed during the scan: repeat the scan"));
         }
-        node.progress.advance(cursor, Instant::now())?;
+        node.progress.advance(cursor, elapsed)?;
         if cursor == 0 {
             self.nodes.as_mut().and_then(Vec::pop);
         }
@@ -116,11 +118,11 @@ impl Scan {
 
 impl Progress {
     const fn new() -> Self {
-        Self { cursor: 0, earlier: 0, calls: 0, started: None }
+        Self { cursor: 0, earlier: 0, calls: 0, spent: Duration::ZERO }
     }
 
-    /// Continues at the cursor that the server returned.
-    fn advance(&mut self, cursor: u64, now: Instant) -> Result<(), Error> {
+    /// Continues at the cursor that the server returned after this time.
+    fn advance(&mut self, cursor: u64, elapsed: Duration) -> Result<(), Error> {
         let fix = "check that the server is a Redis, and the proxy before it";
         if cursor != 0 && cursor == self.earlier {
             return Err(Error::unavailable(format!(
@@ -128,7 +130,8 @@ impl Progress {
             )));
         }
         self.calls += 1;
-        if self.calls > MAX_CALLS || now.duration_since(*self.started.get_or_insert(now)) > MAX_DURATION {
+        self.spent += elapsed;
+        if self.calls > MAX_CALLS || self.spent > MAX_DURATION {
             let calls = self.calls;
             return Err(Error::unavailable(format!("SCAN has not ended after {calls} calls: {fix}")));
         }
@@ -178,12 +181,10 @@ mod tests {
     use super::*;
 
     /// Returns the calls after which the scan ends with an error, and the error.
-    fn calls_of(cursors: impl Iterator<Item = u64>, pause: Duration) -> Option<(u64, String)> {
-        let mut now = Instant::now();
+    fn calls_of(cursors: impl Iterator<Item = u64>, elapsed: Duration) -> Option<(u64, String)> {
         let mut progress = Progress::new();
         for (calls, cursor) in (1..).zip(cursors) {
-            now += pause;
-            if let Err(error) = progress.advance(cursor, now) {
+            if let Err(error) = progress.advance(cursor, elapsed) {
                 return Some((calls, error.to_string()));
             }
         }
@@ -206,8 +207,8 @@ mod tests {
         let (calls, error) = calls_of(1.., Duration::ZERO).unwrap();
         assert_eq!(calls, MAX_CALLS + 1, "{error}");
         let (calls, error) = calls_of(1.., Duration::from_secs(1)).unwrap();
-        assert_eq!(calls, MAX_DURATION.as_secs() + 2, "from the first reply on");
-        assert!(error.contains("SCAN has not ended after 3602 calls"), "{error}");
+        assert_eq!(calls, MAX_DURATION.as_secs() + 1);
+        assert!(error.contains("SCAN has not ended after 3601 calls"), "{error}");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
+use crate::redact::RedactedUrl;
+
 /// The number of addresses that a text names.
 const MAX_NAMED: usize = 3;
 
@@ -14,7 +16,8 @@ pub(super) fn of_server(info: &ConnectionInfo) -> String {
     match info.addr() {
         ConnectionAddr::Tcp(host, port) => format!("redis://{}", at(host, *port)),
         ConnectionAddr::TcpTls { host, port, .. } => format!("rediss://{}", at(host, *port)),
-        ConnectionAddr::Unix(path) => format!("unix://{}", path.display()),
+        // A percent-encoded `?` puts the password into the path.
+        ConnectionAddr::Unix(path) => RedactedUrl::new(&format!("unix://{}", path.display())).to_string(),
         _ => "the server of the URL".to_owned(),
     }
 }

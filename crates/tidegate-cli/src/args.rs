@@ -48,7 +48,7 @@ pub(crate) struct Redis {
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) user: Option<String>,
     /// Read the password from this file; it replaces the URL's user and password
-    /// [env: TIDEGATE_REDIS_PASSWORD, the password itself]
+    /// [env: TIDEGATE_REDIS_PASSWORD, the password itself; unused if the URL of --redis has a login]
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) password_file: Option<PathBuf>,
     /// The URLs are of sentinels, which know the Redis under this name
@@ -79,7 +79,7 @@ pub(crate) struct Redis {
     /// The file with the limiters' HMAC secret (KeyMode::Hmac), byte for byte
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) hmac_secret_file: Option<PathBuf>,
-    /// The timeout of one call to Redis
+    /// The timeout of one call to Redis, and of reading a file
     #[arg(long, value_name = "TIME", global = true, default_value = "5s", value_parser = units::duration)]
     pub(crate) timeout: Duration,
 }
@@ -255,6 +255,8 @@ pub(crate) struct Block {
     pub(crate) quota: QuotaArgs,
     #[command(flatten)]
     pub(crate) as_stored: AsStored,
+    #[command(flatten)]
+    pub(crate) force: Force,
     #[command(flatten)]
     pub(crate) confirm: Confirm,
 }

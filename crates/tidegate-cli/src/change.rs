@@ -10,6 +10,7 @@ use tidegate::{Limiter, Override, Quota};
 
 use crate::args::{AsStored, Block, Forget, Reset};
 use crate::failure::Failure;
+use crate::known_gates;
 use crate::output::{self, Output, Text};
 use crate::quota::HOW_TO_SPECIFY;
 use crate::state::{self, KeySearch};
@@ -60,17 +61,23 @@ fn is_blocked(found: &Found) -> bool {
 /// Blocks the existing states of the key, and the state that a service would create for it. If an override
 /// gives the key another quota, the created state is that of the override.
 pub(crate) async fn block(block: &Block, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
-    let Block { key, gate, duration, quota, as_stored, confirm } = block;
+    let Block { key, gate, duration, quota, as_stored, force, confirm } = block;
     confirm.can_confirm()?;
     let named = quota.gate(gate)?;
     let gate = &named.name;
+    known_gates::ensure_valid_or_rule(limiter, gate)?;
     let inspector = Inspector::new(limiter)?;
     let found = state::find(&inspector, Some(gate), key, as_stored).await?.found;
     let quota = match (named.quota, found.first()) {
-        (Some(quota), _) => quota,
         (None, Some(found)) => found.quota()?,
-        (None, None) if as_stored.stored => {
+        (_, None) if as_stored.stored => {
             return Err(Failure::usage(state::no_state_message(&inspector, Some(gate), key, as_stored)));
+        }
+        (Some(quota), found) => {
+            if found.is_none() && !named.is_in_rules && !force.force {
+                known_gates::ensure_known(&inspector, &inspector.overrides().await?, gate).await?;
+            }
+            quota
         }
         (None, None) => quota_of_other_keys(&inspector, gate).await?,
     };

@@ -38,7 +38,7 @@ async fn check_gate(
 ) -> Result<bool, Failure> {
     let named = check.quota.gate(gate)?;
     // An invalid argument is reported without a call to Redis.
-    known_gates::ensure_valid(limiter, &named.name)?;
+    known_gates::ensure_valid_or_rule(limiter, &named.name)?;
     if named.is_in_rules {
         named.required_quota()?;
     }

@@ -1,19 +1,26 @@
 //! Builds a limiter from the arguments.
 
 use std::env;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 
 use tidegate::{KeyMode, Limiter, admin::Inspector};
 
 use crate::args::Redis;
 use crate::failure::Failure;
+use crate::known_gates;
 use crate::output;
 use crate::redis_url::RedisUrl;
+use crate::units::human;
 
 const VARIABLE: &str = "TIDEGATE_REDIS_URL";
 const PASSWORD_VARIABLE: &str = "TIDEGATE_REDIS_PASSWORD";
 const DEFAULT: &str = "redis://127.0.0.1:6379";
+/// The maximum size of a file of an option. Certificates and secrets are far smaller.
+const MAX_FILE_BYTES: u64 = 1 << 20;
 
 impl Redis {
     /// Returns a limiter that reports errors of Redis, and whose overrides cannot change before the program
@@ -41,27 +48,33 @@ impl Redis {
             }
             (None, Some(_)) => {
                 return Err(Failure::usage(format!(
-                    "--user requires a password: add --password-file FILE, or set {PASSWORD_VARIABLE}"
+                    "--user requires a password: add --password-file FILE, or set {PASSWORD_VARIABLE} and remove \
+                     the login from the URL of --redis"
                 )));
             }
             (None, None) => {}
         }
         if let Some(path) = &self.hmac_secret_file {
-            builder = builder.key_mode(KeyMode::Hmac(secret("--hmac-secret-file", path)?));
+            builder = builder.key_mode(KeyMode::Hmac(self.read("--hmac-secret-file", path)?));
         }
-        {
-            if let Some(path) = &self.tls_ca {
-                builder = builder.tls_ca(&bytes(path)?);
-            }
-            if let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) {
-                builder = builder.tls_client_certificate(&bytes(certificate)?, &bytes(key)?);
-            }
+        if let Some(path) = &self.tls_ca {
+            builder = builder.tls_ca(&self.read("--tls-ca", path)?);
+        }
+        if let (Some(certificate), Some(key)) = (&self.tls_certificate, &self.tls_key) {
+            let certificate = self.read("--tls-certificate", certificate)?;
+            builder = builder.tls_client_certificate(&certificate, &self.read("--tls-key", key)?);
         }
         Ok(builder.build()?)
     }
 
-    pub(crate) fn inspector(&self, json: bool) -> Result<Inspector, Failure> {
-        Ok(Inspector::new(&self.limiter(json)?)?)
+    /// Returns an inspector for a command with this `--gate`. Rejects an invalid name before the command prints
+    /// it: it may be a URL with a password.
+    pub(crate) fn inspector(&self, gate: Option<&str>, json: bool) -> Result<Inspector, Failure> {
+        let limiter = self.limiter(json)?;
+        if let Some(gate) = gate {
+            known_gates::ensure_valid(&limiter, gate)?;
+        }
+        Ok(Inspector::new(&limiter)?)
     }
 
     /// Returns the tried URLs, without passwords, and how to use another server.
@@ -94,24 +107,49 @@ impl Redis {
         self.given_urls()
     }
 
-    /// Returns the password of the file, else of the environment.
+    /// Returns the password of the file, else of the environment. The environment's password is not for the
+    /// server of an argument with a login: that server may be another one.
     fn password(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.password_file else {
-            return Ok(env::var(PASSWORD_VARIABLE).ok().filter(|password| !password.is_empty()));
+            let is_for_url = !self.urls.iter().any(RedisUrl::has_login);
+            return Ok(env::var(PASSWORD_VARIABLE)
+                .ok()
+                .filter(|password| is_for_url && !password.is_empty()));
         };
-        let password = String::from_utf8(secret("--password-file", path)?)
+        let password = String::from_utf8(self.read("--password-file", path)?)
             .map_err(|_| Failure::usage("the file of --password-file is not text in UTF-8"))?;
         Ok(Some(password.trim_end_matches(['\r', '\n']).to_owned()))
     }
+
+    /// Reads the file of an option, which can also be a pipe. The error omits the path: it may be a secret
+    /// itself. Opening or reading a pipe can block forever, so another thread does it, and may outlive this call.
+    fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+        let (sender, receiver) = mpsc::channel();
+        let path = path.to_owned();
+        thread::Builder::new().spawn(move || sender.send(read_file(&path)))?;
+        let bytes = receiver.recv_timeout(self.timeout).map_err(|_| {
+            let timeout = human(self.timeout);
+            Failure::usage(format!(
+                "the file of {option} did not end within {timeout}: give another file, or increase --timeout"
+            ))
+        })?;
+        let bytes = bytes.map_err(|error| {
+            Failure::usage(format!(
+                "cannot read the file of {option}: {error}; the option takes a file's path"
+            ))
+        })?;
+        match bytes.len() as u64 > MAX_FILE_BYTES {
+            true => {
+                Err(Failure::usage(format!("the file of {option} has more than 1 MiB: give another file")))
+            }
+            false => Ok(bytes),
+        }
+    }
 }
 
-fn bytes(path: &Path) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| Failure::unreadable(path, &error))
-}
-
-/// Reads a file that holds a secret. The error omits the path: it may be the secret itself.
-fn secret(option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| {
-        Failure::usage(format!("cannot read the file of {option}: {error}; the option takes a file's path"))
-    })
+/// Reads at most one byte more than the maximum.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
 }

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::io;
-use std::path::Path;
 
 use tidegate::Error;
 use tidegate_rules::ConfigErrors;
@@ -23,10 +22,6 @@ pub(crate) enum Failure {
 impl Failure {
     pub(crate) fn usage(text: impl Into<String>) -> Self {
         Self::Usage(text.into())
-    }
-
-    pub(crate) fn unreadable(path: &Path, error: &io::Error) -> Self {
-        Self::usage(format!("cannot read {}: {error}", path.display()))
     }
 
     /// Returns the exit code, as documented in `--help`.

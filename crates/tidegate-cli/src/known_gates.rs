@@ -11,13 +11,22 @@ use crate::failure::Failure;
 const MAX_GATES: usize = 10_000;
 /// The maximum names in a message.
 const MAX_LISTED: usize = 10;
+/// The maximum length of a name that is compared, in bytes: the time is the product of both lengths.
+const MAX_COMPARED_BYTES: usize = 64;
+/// The maximum names that are compared.
+const MAX_COMPARED_NAMES: usize = 1_000;
 
 /// Fails if no gate can have this name. Calls no server.
 pub(crate) fn ensure_valid(limiter: &Limiter, gate: &str) -> Result<(), Failure> {
     let any = Quota::token_bucket(1, Rate::per_second(1));
-    let with_hint =
-        |error| Failure::usage(format!("{error}; if this is the name or path of a rule, add --rules PATH"));
-    limiter.try_gate(gate, any).map(drop).map_err(with_hint)
+    Ok(limiter.try_gate(gate, any).map(drop)?)
+}
+
+/// Fails as [`ensure_valid`] does, and names the option for rules, which the command has.
+pub(crate) fn ensure_valid_or_rule(limiter: &Limiter, gate: &str) -> Result<(), Failure> {
+    ensure_valid(limiter, gate).map_err(|error| {
+        Failure::usage(format!("{error}; if this is the name or path of a rule, add --rules PATH"))
+    })
 }
 
 /// Fails if the gate has neither state nor an override. Reads the keys of the namespace until it finds one of
@@ -67,12 +76,16 @@ pub(crate) async fn ensure_instances(inspector: &Inspector) -> Result<u64, Failu
     )))
 }
 
-/// Tells how many instances apply a change.
+/// Tells how many instances are live. Also an instance that does not follow overrides is counted.
 pub(crate) fn followers(instances: u64) -> String {
     match instances {
         0 => "no live instance is counted".to_owned(),
-        1 => "1 live instance follows within a second".to_owned(),
-        _ => format!("{instances} live instances follow within a second"),
+        1 => "1 live instance, which applies it within a second if it follows overrides".to_owned(),
+        _ => {
+            format!(
+                "{instances} live instances, of which those that follow overrides apply it within a second"
+            )
+        }
     }
 }
 
@@ -95,7 +108,11 @@ pub(crate) fn list<'a>(names: impl Iterator<Item = &'a str> + Clone) -> String {
 
 /// Returns `; did you mean …?` with the most similar name, or nothing if none is similar.
 pub(crate) fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+    if name.len() > MAX_COMPARED_BYTES {
+        return String::new();
+    }
     let word = name.to_lowercase();
+    let known = known.take(MAX_COMPARED_NAMES).filter(|known| known.len() <= MAX_COMPARED_BYTES);
     let near = known.map(|known| (strsim::damerau_levenshtein(&word, &known.to_lowercase()), known));
     match near.min_by_key(|(distance, _)| *distance) {
         Some((distance, known)) if distance <= 1 + known.chars().count() / 4 => {
@@ -116,6 +133,17 @@ mod tests {
         assert_eq!(did_you_mean("Login", known()), "; did you mean `login`?");
         assert_eq!(did_you_mean("auth.auth_type_login", known()), "; did you mean `auth.auth_type-login`?");
         assert_eq!(did_you_mean("payments", known()), "");
+    }
+
+    #[test]
+    fn only_short_names_and_the_first_of_many_are_compared() {
+        let long = "l".repeat(MAX_COMPARED_BYTES + 1);
+        assert_eq!(did_you_mean(&long, [&long[..], &long[1..]].into_iter()), "");
+        assert_eq!(did_you_mean(&long[1..], [&*long].into_iter()), "");
+        assert_ne!(did_you_mean(&long[1..], [&long[2..]].into_iter()), "");
+        let others = std::iter::repeat_n("other", MAX_COMPARED_NAMES);
+        assert_eq!(did_you_mean("logn", others.clone().chain(["login"])), "");
+        assert_ne!(did_you_mean("logn", others.skip(1).chain(["login"])), "");
     }
 
     #[test]

@@ -77,22 +77,26 @@ fn run(cli: &Cli, out: Output) -> Result<bool, Failure> {
         Command::Peek(check) => {
             runtime.block_on(async { check::run(check, false, &redis.limiter(json)?, out).await })
         }
-        Command::Inspect(inspect) => {
-            runtime.block_on(async { state::run(inspect, &redis.inspector(json)?, out).await })
+        Command::Inspect(inspect) => runtime.block_on(async {
+            state::run(inspect, &redis.inspector(inspect.gate.as_deref(), json)?, out).await
+        }),
+        Command::Top(top) => {
+            let inspector = redis.inspector(top.gate.as_deref(), json)?;
+            match !top.once && out.is_screen() {
+                true => top::show(top, inspector, out),
+                false => runtime.block_on(top::once(top, &inspector, out)),
+            }
         }
-        Command::Top(top) if !top.once && out.is_screen() => top::show(top, &redis.limiter(json)?, out),
-        Command::Top(top) => runtime.block_on(async { top::once(top, &redis.inspector(json)?, out).await }),
-        Command::Reset(reset) => {
-            runtime.block_on(async { change::reset(reset, &redis.inspector(json)?, out).await })
-        }
+        Command::Reset(reset) => runtime
+            .block_on(async { change::reset(reset, &redis.inspector(Some(&reset.gate), json)?, out).await }),
         Command::Block(block) => {
             runtime.block_on(async { change::block(block, &redis.limiter(json)?, out).await })
         }
-        Command::Unblock(unblock) => {
-            runtime.block_on(async { change::unblock(unblock, &redis.inspector(json)?, out).await })
-        }
+        Command::Unblock(unblock) => runtime.block_on(async {
+            change::unblock(unblock, &redis.inspector(Some(&unblock.gate), json)?, out).await
+        }),
         Command::Forget(forget) => {
-            runtime.block_on(async { change::forget(forget, &redis.inspector(json)?, out).await })
+            runtime.block_on(async { change::forget(forget, &redis.inspector(None, json)?, out).await })
         }
         Command::Switch(switch) => {
             runtime.block_on(async { overrides::switch(switch, &redis.limiter(json)?, out).await })

@@ -38,7 +38,7 @@ pub(crate) async fn switch(switch: &Switch, limiter: &Limiter, out: Output) -> R
         None => None,
     };
     let gate = in_rules.as_ref().unwrap_or(gate);
-    known_gates::ensure_valid(limiter, gate)?;
+    known_gates::ensure_valid_or_rule(limiter, gate)?;
     let inspector = Inspector::new(limiter)?;
     let overrides = inspector.overrides().await?;
     let instances = match mode {
@@ -84,7 +84,7 @@ pub(crate) async fn set_override(
     let gate = &named.name;
     let (name, key) = (key.display(), key.as_encoded_bytes());
     let quota = if args.end { None } else { Some(named.required_quota()?) };
-    known_gates::ensure_valid(limiter, gate)?;
+    known_gates::ensure_valid_or_rule(limiter, gate)?;
     let inspector = Inspector::new(limiter)?;
     let overrides = inspector.overrides().await?;
     let instances = match quota {

@@ -12,7 +12,7 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table};
-use tidegate::{Limiter, admin::Inspector};
+use tidegate::admin::Inspector;
 
 use super::live_view::LiveView;
 use crate::args::Top;
@@ -40,8 +40,7 @@ enum Message {
 }
 
 /// Draws until a key press or a signal ends it. Fails before drawing if the first read fails.
-pub(crate) fn show(top: &Top, limiter: &Limiter, out: Output) -> Result<bool, Failure> {
-    let inspector = Inspector::new(limiter)?;
+pub(crate) fn show(top: &Top, inspector: Inspector, out: Output) -> Result<bool, Failure> {
     let mut live = LiveView::new(inspector, top.gate.clone(), usize::from(top.limit));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(live.refresh())?;

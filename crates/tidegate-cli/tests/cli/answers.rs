@@ -227,6 +227,7 @@ async fn block_needs_no_quota_if_the_gate_has_state() {
         "3",
         "--window",
         "1h",
+        "--force",
     ];
     program.run(args).assert(0, &[]);
     assert!(!limiter.gate("new", Quota::sliding_log(3, HOUR)).peek("user:44").await.unwrap().is_allowed());

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use super::program::Program;
+use super::rules::File;
 
 const DOCS: &str = include_str!("../../../../docs/operate/cli.md");
 
@@ -73,6 +76,50 @@ fn exit_codes_are_the_same_in_help_and_docs() {
         DOCS.lines().filter(|line| line.starts_with('|')).filter_map(row).collect();
     assert_eq!(in_help.len(), 5);
     assert_eq!(in_docs, in_help);
+}
+
+/// Returns the names of an object's fields.
+fn fields(object: &Value) -> BTreeSet<&str> {
+    object.as_object().unwrap().keys().map(String::as_str).collect()
+}
+
+#[test]
+fn each_field_of_a_json_object_is_documented() {
+    let program = Program::shared();
+    let valid = File::new(
+        "docs-valid",
+        "{domain: d, descriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1}}]}",
+    );
+    let invalid = File::new("docs-invalid", "{domain: d, descriptors: [{key: k, rate_limit: {unit: dya}}]}");
+    let gate = program.json(0, &["check", "u", "--gate", "g", "--token-bucket", "2", "--rate", "1/h"]);
+    let request = program.json(0, &["check", "--rules", valid.path(), "--domain", "d", "-d", "k=v"]);
+    let no_rule = program.json(1, &["rules", "validate", invalid.path()]);
+    for (row, object) in [
+        ("`check`, `peek` of a gate", &gate),
+        ("`check`, `peek` of a request", &request),
+        ("`check`, `peek` of a request", &request["outcomes"][0]),
+        ("`inspect`, `top` of keys", &program.json(0, &["inspect", "u"])),
+        ("`inspect`, `top` of keys", &program.json(0, &["inspect", "u"])["states"][0]),
+        ("`inspect`, `top` of keys", &program.json(0, &["inspect", "--gate", "g"])),
+        ("`inspect`, `top` of keys", &program.json(0, &["top", "--once"])),
+        ("`inspect` of a namespace", &program.json(0, &["inspect"])),
+        ("`inspect` of a namespace", &program.json(0, &["inspect"])["gates"][0]),
+        ("`block`, `unblock`", &program.json(0, &["block", "u", "--gate", "g", "--for", "1h", "--yes"])),
+        ("`rules validate`", &program.json(0, &["rules", "validate", valid.path()])),
+        ("`rules validate`", &no_rule),
+        ("`rules validate`", &no_rule["errors"][0]),
+    ] {
+        let row = DOCS.lines().find(|line| line.starts_with(&format!("| {row} |"))).unwrap();
+        for field in fields(object) {
+            assert!(row.contains(&format!("`{field}`")), "docs/operate/cli.md omits `{field}`: {row}");
+        }
+    }
+    // The decision of a request has no fields of a stored state.
+    let of_request = fields(&request["outcomes"][0]["decision"]);
+    let missing: Vec<&str> = fields(&gate).difference(&of_request).copied().collect();
+    assert_eq!(missing, ["blocked_for_us", "notes", "quota", "redis_key"]);
+    assert!(DOCS.contains("`decision` as above without `redis_key`, `quota`, `blocked_for_us` and `notes`;"));
+    assert!(!fields(&no_rule).contains("rules"));
 }
 
 #[test]

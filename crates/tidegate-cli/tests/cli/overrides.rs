@@ -34,7 +34,7 @@ async fn services_apply_switches_and_overrides_of_the_command_line() {
     program.run(check).assert(1, &["denied: api is switched, see `tidegate overrides`"]);
     program
         .run(["switch", "api", "open", "--yes"])
-        .assert(0, &["api is switched open; 1 live instance follows within a second\n"]);
+        .assert(0, &["api is switched open; 1 live instance, which applies it within a second if it follows overrides\n"]);
     program.run(check).assert(0, &["allowed: api is switched"]);
     program.run(["overrides"]).assert(0, &["api   -    open      never"]);
     let active = "active overrides: 1, see `tidegate overrides`";
@@ -47,7 +47,7 @@ async fn services_apply_switches_and_overrides_of_the_command_line() {
         .assert(0, &["allowed (shadow mode: it would be denied)"]);
     program
         .run(["switch", "api", "clear", "--yes"])
-        .assert(0, &["api follows its own quota again; 1 live instance follows within a second\n"]);
+        .assert(0, &["api follows its own quota again; 1 live instance, which applies it within a second if it follows overrides\n"]);
     program.run(["overrides"]).assert(1, &[]);
 
     let quota = ["--token-bucket", "50", "--rate", "50/h"];

@@ -1,7 +1,9 @@
 //! Passwords are never printed.
 
 use std::fs;
+use std::io::Write;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -74,6 +76,7 @@ fn ways<'a>(url: &'a str, command: &[&'a str]) -> Vec<(Vec<String>, Option<&'a s
         (args(&[], &["--namespace", url]), None),
         (args(&[], &[&format!("--url={url}")]), None),
         (vec!["inspect".to_owned(), url.to_owned()], None),
+        (vec!["inspect".to_owned(), "--gate".to_owned(), url.to_owned()], None),
     ]
 }
 
@@ -159,8 +162,94 @@ fn password_of_a_file_or_the_environment_is_used_and_not_printed() {
 #[test]
 fn url_in_the_place_of_a_key_is_not_printed() {
     let ran = Program::shared().run(["inspect", "redis://:QuaggaZebra@127.0.0.1:1/0"]);
-    ran.assert(1, &["no state of redis://127.0.0.1:1/0", "for the URL of the Redis, write --redis URL"]);
+    ran.assert(1, &["no state of redis://127.0.0.1:1 in", "for the URL of the Redis, write --redis URL"]);
     assert_is_secret(&ran, &"inspect");
+}
+
+#[test]
+fn url_in_the_place_of_a_gate_is_refused_and_not_printed() {
+    let program = Program::shared();
+    for form in FORMS {
+        let url = form.replace("PASSWORD", PASSWORDS[0]).replace("HOST", "127.0.0.1:1");
+        for args in [
+            &["inspect", "--gate"][..],
+            &["top", "--once", "--gate"],
+            &["reset", "user:42", "--yes", "--gate"],
+            &["unblock", "user:42", "--yes", "--gate"],
+            &["block", "user:42", "--for", "1h", "--yes", "--gate"],
+            &["peek", "user:42", "--gate"],
+            &["override", "user:42", "--end", "--yes", "--gate"],
+            &["switch", "--yes", "--for", "1h"],
+        ] {
+            // The mode of `switch`; the other commands have no such argument.
+            let mode: &[&str] = if args[0] == "switch" { &["closed"] } else { &[] };
+            let args = [args, &[&*url], mode].concat();
+            let ran = program.run(&args);
+            ran.assert(2, &[]);
+            assert_is_secret(&ran, &args);
+        }
+    }
+    program
+        .run(["inspect", "--gate", "Login"])
+        .assert(2, &["gate name \"Login\": use 1 to 64 lower-case letters"]);
+}
+
+#[test]
+fn password_of_the_environment_is_not_sent_to_another_server_of_an_argument() {
+    let server = Server::process(&[]).unwrap();
+    server.cli(&["ACL", "SETUSER", "admin", "on", ">staging", "~*", "+@all"]).unwrap();
+    server.cli(&["CONFIG", "SET", "requirepass", "other"]).unwrap();
+    let client = redis::Client::open(server.url().replace("://", "://admin:staging@")).unwrap();
+    let failed_logins = || {
+        let mut connection = client.get_connection().unwrap();
+        let log: redis::Value = redis::cmd("ACL").arg("LOG").query(&mut connection).unwrap();
+        format!("{log:?}")
+    };
+    let run = |redis: &str, args: &[&str]| {
+        let url = server.url().replace("://", &format!("://{redis}"));
+        let mut command = Program::at("").command(["inspect", "--redis", &url]);
+        Ran::of(&command.args(args).env("TIDEGATE_REDIS_PASSWORD", PASSWORDS[0]).output().unwrap())
+    };
+    run("admin:staging@", &[]).assert(1, &["no state in namespace"]);
+    run("admin:wrong@", &[]).assert(3, &["WRONGPASS"]);
+    run("admin:staging@", &["--user", "admin"])
+        .assert(2, &["--user requires a password", "remove the login"]);
+    let log = failed_logins();
+    assert!(log.contains("\"admin\"") && !log.contains("\"default\""), "{log}");
+    // Without a login in the URL, the password is sent.
+    run("", &[]).assert(3, &["WRONGPASS"]);
+    assert!(failed_logins().contains("\"default\""));
+}
+
+#[cfg(unix)]
+#[test]
+fn file_of_an_option_that_is_endless_or_never_ends_is_an_error() {
+    let server = Server::process(&[]).unwrap();
+    server.cli(&["CONFIG", "SET", "requirepass", PASSWORDS[0]]).unwrap();
+    let program = Program::at(server.url());
+    let fifo = std::env::temp_dir().join(format!("tidegate-{}-fifo", std::process::id()));
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let fifo = fifo.to_str().unwrap();
+    for options in [
+        &["--password-file"][..],
+        &["--hmac-secret-file"],
+        &["--tls-ca"],
+        &["--tls-key", "/dev/null", "--tls-certificate"],
+    ] {
+        let name = options.last().unwrap();
+        let run = |path: &str| program.run([&["inspect", "--timeout", "300ms"], options, &[path]].concat());
+        program
+            .run([&["inspect"], options, &["/dev/zero"]].concat())
+            .assert(2, &[&format!("the file of {name} has more than 1 MiB: give another file")]);
+        run(fifo).assert(2, &[&format!("the file of {name} did not end within 300ms"), "increase --timeout"]);
+    }
+    fs::remove_file(fifo).unwrap();
+    // A pipe that ends.
+    let mut command = program.command(["inspect", "--password-file", "/dev/stdin"]);
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    writeln!(child.stdin.take().unwrap(), "{}", PASSWORDS[0]).unwrap();
+    Ran::of(&child.wait_with_output().unwrap()).assert(1, &["no state in namespace"]);
 }
 
 #[test]

@@ -69,7 +69,9 @@ async fn switch_or_override_of_an_unknown_gate_changes_nothing_and_names_the_kno
         assert_eq!((failed.code, &error["error"]["exit_code"]), (Some(1), &json!(1)), "{failed:?}");
         no_overrides(&program);
     }
-    program.run(with(&with(&set, &BUCKET), &["--force"])).assert(0, &["logn has", "1 live instance follows"]);
+    program
+        .run(with(&with(&set, &BUCKET), &["--force"]))
+        .assert(0, &["logn has", "1 live instance, which applies it"]);
     // An override makes the gate known.
     program.run(["switch", "logn", "shadow", "--yes"]).assert(0, &["logn is switched shadow"]);
     program.run(["switch", "auth/login", "closed", "--yes"]).assert(2, &["gate name", "add --rules PATH"]);
@@ -108,7 +110,52 @@ async fn all_live_instances_are_counted_and_fixed_ones_are_not() {
     assert_eq!(reply["instances"], 3);
     program
         .run(["switch", "login", "closed", "--yes"])
-        .assert(0, &["login is switched closed; 3 live instances follow within a second\n"]);
+        .assert(0, &[
+            "login is switched closed; 3 live instances, of which those that follow overrides apply it within a second\n",
+        ]);
+}
+
+#[tokio::test]
+async fn reply_does_not_claim_that_an_instance_without_overrides_follows() {
+    let program = Program::shared();
+    let limiter =
+        builder(&program.url).namespace(&program.namespace).follow_overrides(false).build().unwrap();
+    let login = limiter.gate("login", Quota::token_bucket(2, Rate::per_hour(2)));
+    login.penalize("user:42", 1).await.unwrap();
+    soon("the instance is counted", async || live(&limiter).await == 1).await;
+    program
+        .run(["switch", "login", "closed", "--yes"])
+        .assert(0, &["; 1 live instance, which applies it within a second if it follows overrides\n"]);
+    assert!(login.check("user:43").await.unwrap().is_allowed(), "it does not follow the switch");
+}
+
+#[tokio::test]
+async fn block_at_an_unknown_gate_changes_nothing_and_names_the_known_gates() {
+    let program = Program::shared();
+    let (limiter, _login) = service(&program).await;
+    let block = ["block", "user:43", "--gate", "logn", "--for", "1h", "--yes"];
+    program.run(with(&block, &BUCKET)).assert(
+        1,
+        &[
+            &*format!("no gate `logn` in namespace {}; did you mean `login`?; ", program.namespace),
+            "nothing changed\ngates with state: login\n",
+            "for a gate that has no state yet, add --force",
+        ],
+    );
+    let other = limiter.gate("logn", Quota::token_bucket(2, Rate::per_hour(2)));
+    assert!(other.peek("user:43").await.unwrap().is_allowed());
+    program.run(with(&with(&block, &BUCKET), &["--force"])).assert(0, &["user:43 is blocked at logn for 1h"]);
+    assert!(!other.peek("user:43").await.unwrap().is_allowed());
+    // The gate has state now.
+    program
+        .run(with(&["block", "user:44", "--gate", "logn", "--for", "1h", "--yes"], &BUCKET))
+        .assert(0, &[]);
+
+    let file = File::new("unknown", RULES);
+    let block = ["block", "user:43", "--gate", "Logins", "--for", "1h", "--yes", "--rules", file.path()];
+    program.run(block).assert(0, &["user:43 is blocked at auth.auth_type-login for 1h"]);
+    let stored = ["block", "%hmac=00", "--stored", "--gate", "login", "--for", "1h", "--yes"];
+    program.run(with(&stored, &BUCKET)).assert(2, &["no state of %hmac=00 at login"]);
 }
 
 #[tokio::test]
@@ -170,7 +217,7 @@ async fn end_of_an_override_that_does_not_exist_is_reported() {
         &["no override of this key at logn; did you mean `login`?; nothing changed\nthe key has overrides at: login"],
     );
     end("user:43", "login").assert(1, &["the key has no override at any gate: see `tidegate overrides`"]);
-    end("user:42", "login").assert(0, &["user:42 at login has the gate's own quota; 1 live instance"]);
+    end("user:42", "login").assert(0, &["user:42 at login has the gate's own quota; 1 live instance,"]);
 }
 
 #[tokio::test]
@@ -214,12 +261,12 @@ async fn check_with_another_algorithm_or_window_than_stored_warns() {
 async fn peek_of_a_blocked_key_tells_until_when() {
     let program = Program::shared();
     let (limiter, login) = service(&program).await;
-    login.block("user:42", HOUR).await.unwrap();
+    login.block("user:42", HOUR * 3 / 2).await.unwrap();
     for verb in ["peek", "check"] {
         let args = with(&[verb, "user:42", "--gate", "login"], &BUCKET);
-        program.run(&args).assert(1, &["denied: the key is blocked for 59m 5", ", until 20"]);
+        program.run(&args).assert(1, &["denied: the key is blocked for 1h 29m, until 20"]);
         let left = program.json(1, &args)["blocked_for_us"].as_u64().unwrap();
-        assert!(left > 3_500_000_000 && left <= 3_600_000_000, "{left}");
+        assert!(left > 3_600_000_000 && left <= 5_400_000_000, "{left}");
     }
     assert_eq!(
         program.json(0, &with(&["peek", "x", "--gate", "login"], &BUCKET))["blocked_for_us"],
