@@ -1,6 +1,6 @@
 //! Compiles YAML documents into rules. Reports all errors of all files, not only the first.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
@@ -8,7 +8,7 @@ use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT};
 use super::mapping::Mapping;
 use super::reader::{Fields, MAX_WARNINGS, Reader};
 use super::regex_like::{as_wildcard, is_regex_like};
-use super::rule::{Pattern, Rule, RuleMarks, Step};
+use super::rule::{LimitSettings, Pattern, Rule, RuleMarks, Step};
 use super::source::SourceFile;
 use super::tree::{Branch, Level};
 use super::unmatched::unmatched;
@@ -17,6 +17,8 @@ use super::{limit_reader, mapping_reader, metadata};
 
 /// The maximum number of values of one key on one level with a `*` before their end: a request tries each.
 const MAX_WILDCARDS: usize = 1_000;
+/// The number of different settings that later rules are compared to. A file usually has few.
+const MAX_SHARED_SETTINGS: usize = 16;
 /// The maximum number of branches visited to find actions that no rule matches.
 const MAX_VISITS: usize = 1_000_000;
 
@@ -76,12 +78,13 @@ pub(super) fn compile(
             replaced: Vec::new(),
             documents: Vec::new(),
             steps: Vec::new(),
+            settings: VecDeque::new(),
             unlimited: Vec::new(),
-            domain: "",
+            domain: Arc::default(),
             charges_each: false,
             path_bytes_left,
         };
-        nodes.iter().for_each(|node| compiler.document(node, merges_domains));
+        nodes.into_iter().for_each(|node| compiler.document(node, merges_domains));
         path_bytes_left = compiler.path_bytes_left;
         documents.extend(compiler.documents.into_iter().map(|document| (source, document)));
         let names = compiler.replaced.into_iter();
@@ -96,8 +99,8 @@ pub(super) fn compile(
         names.entry(&rule.domain).or_default().extend(rule.name());
     }
     for (domain, name, source, span) in replaced {
-        let known = names.get(domain.as_str());
-        if known.is_some_and(|known| known.contains(name.as_str())) {
+        let known = names.get(&*domain);
+        if known.is_some_and(|known| known.contains(&*name)) {
             continue;
         }
         let mut reader = Reader { source, errors, warnings: Vec::new() };
@@ -115,33 +118,38 @@ pub(super) fn compile(
 
 /// A document's domain and mapping, whose warnings need the rules of all files.
 struct Document {
-    domain: String,
+    domain: Arc<str>,
     span: SourceSpan,
     /// The index of its first entry of `rate_limits`, and the positions of the actions of each.
     entries: (usize, Vec<Vec<SourceSpan>>),
 }
 
 /// Compiles the documents of one file.
-struct FileCompiler<'s, 'n, 'c> {
+struct FileCompiler<'s, 'c> {
     reader: Reader<'s>,
     file: Arc<str>,
     compiled: &'c mut Compiled,
     /// The entries of `replaces`: the domain, the replaced name and its position. They are checked after all
     /// files are compiled, because a later document can define the name.
-    replaced: Vec<(String, String, SourceSpan)>,
+    replaced: Vec<(Arc<str>, Arc<str>, SourceSpan)>,
     documents: Vec<Document>,
-    domain: &'n str,
+    domain: Arc<str>,
     charges_each: bool,
     /// The path to the current descriptor.
     steps: Vec<Step>,
+    /// The settings that further rules can share, the last first.
+    settings: VecDeque<Arc<LimitSettings>>,
     /// The keys of descriptors with no limit at or below them. Holds only the outermost.
     unlimited: Vec<SourceSpan>,
     /// The bytes that the paths of further rules may have.
     path_bytes_left: usize,
 }
 
-impl<'n> FileCompiler<'_, 'n, '_> {
-    fn document(&mut self, node: &'n YamlNode<'n>, merges_domains: bool) {
+impl FileCompiler<'_, '_> {
+    fn document(&mut self, mut node: YamlNode<'_>, merges_domains: bool) {
+        // Each descriptor is freed when it is compiled: the memory of both is not needed at once.
+        let descriptors = node.take("descriptors");
+        let node = &node;
         let Some(fields) = self.reader.map(node, &DOCUMENT) else { return };
         let charge = fields.get("charge");
         let charge = charge.and_then(|node| self.reader.choice("charge", CHARGES, node));
@@ -165,11 +173,11 @@ impl<'n> FileCompiler<'_, 'n, '_> {
                 first
             }
         };
-        (self.domain, self.charges_each) = (name, domain.charges_each);
+        (self.domain, self.charges_each) = (name.into(), domain.charges_each);
         let first = domain.mapping.rate_limits.len();
         let actions =
             mapping_reader::rate_limits(&mut self.reader, fields.get("rate_limits"), &mut domain.mapping);
-        self.documents.push(Document { domain: name.to_owned(), span, entries: (first, actions) });
+        self.documents.push(Document { domain: self.domain.clone(), span, entries: (first, actions) });
         if let Some(node) = fields.get("tier") {
             let tier = mapping_reader::tier(&mut self.reader, node);
             if let (Some(_), Some(_)) = (&tier, &domain.mapping.tier) {
@@ -177,7 +185,7 @@ impl<'n> FileCompiler<'_, 'n, '_> {
             }
             domain.mapping.tier = tier;
         }
-        let descriptors = self.reader.list("descriptors", fields.get("descriptors"));
+        let descriptors = self.reader.take_list("descriptors", descriptors);
         self.descriptors(descriptors, scratch.as_mut().unwrap_or(&mut domain.top));
         self.compiled.domains.insert(name.into(), domain);
         for span in std::mem::take(&mut self.unlimited) {
@@ -187,13 +195,17 @@ impl<'n> FileCompiler<'_, 'n, '_> {
         }
     }
 
-    fn descriptors(&mut self, nodes: &'n [YamlNode<'n>], level: &mut Level) {
+    fn descriptors(&mut self, nodes: Vec<YamlNode<'_>>, level: &mut Level) {
+        let mut last_key = Arc::default();
         for node in nodes {
-            self.descriptor(node, level);
+            self.descriptor(node, &mut last_key, level);
         }
     }
 
-    fn descriptor(&mut self, node: &'n YamlNode<'n>, level: &mut Level) {
+    /// Compiles a descriptor. `last_key` is the key of the one before it, which has the same key as a rule.
+    fn descriptor(&mut self, mut node: YamlNode<'_>, last_key: &mut Arc<str>, level: &mut Level) {
+        let descriptors = node.take("descriptors");
+        let node = &node;
         let Some(fields) = self.reader.map(node, &DESCRIPTOR) else { return };
         let (key, span) = self.reader.required("key", &fields, node, &DESCRIPTOR);
         let value = fields.get("value").map(|node| (self.reader.text("value", node), node.span));
@@ -237,22 +249,25 @@ impl<'n> FileCompiler<'_, 'n, '_> {
             }
             None => level,
         };
-        let step = Step { key: key.into(), pattern: pattern.clone(), value_to_metric, share_threshold };
+        if **last_key != *key {
+            *last_key = key.into();
+        }
+        let step = Step { key: last_key.clone(), pattern: pattern.clone(), value_to_metric, share_threshold };
         self.steps.push(step);
         let (rules_before, unlimited_before) = (self.compiled.rules.len(), self.unlimited.len());
         let rule = fields.get("rate_limit").and_then(|node| limit_reader::read(&mut self.reader, node));
         let rule = rule.filter(|_| self.has_room_for_path(span));
         let rule = rule.map(|(settings, spans)| {
             let names = settings.replaces.iter().zip(spans);
-            self.replaced.extend(names.map(|(name, at)| (self.domain.to_owned(), name.clone(), at)));
-            let origin = (self.file.clone(), span.line as usize);
-            self.compiled.rules.push(Arc::new(Rule::new(self.domain, &self.steps, settings, marks, origin)));
-            self.compiled.rules.len() - 1
+            self.replaced.extend(names.map(|(name, at)| (self.domain.clone(), name.clone(), at)));
+            let (settings, origin) = (self.share(settings), (self.file.clone(), span.line));
+            let rule = Rule::new(self.domain.clone(), &self.steps, settings, marks, origin);
+            self.compiled.rules.push(Arc::new(rule));
+            self.compiled.rules.len() as u32 - 1
         });
-        let (below, file) = (Level::default(), self.file.clone());
-        let mut branch = Branch { rule, below, order: 0, file, line: span.line as usize };
-        let below = self.reader.list("descriptors", fields.get("descriptors"));
-        self.descriptors(below, &mut branch.below);
+        let mut branch = Branch::new(rule, self.file.clone(), span.line);
+        let descriptors = self.reader.take_list("descriptors", descriptors);
+        self.descriptors(descriptors, &mut branch.below);
         self.steps.pop();
         if self.compiled.rules.len() == rules_before {
             self.unlimited.truncate(unlimited_before);
@@ -303,11 +318,20 @@ impl<'n> FileCompiler<'_, 'n, '_> {
                 self.reader.error(node.span, message).hint("add `charge: each` to the document");
             }
         }
-        RuleMarks { shadow, quota, detailed_metric, metadata }
+        RuleMarks { shadow, quota, detailed_metric, metadata: metadata.map(Box::new) }
     }
-}
 
-impl FileCompiler<'_, '_, '_> {
+    /// Returns the settings of an earlier rule if they are equal.
+    fn share(&mut self, settings: LimitSettings) -> Arc<LimitSettings> {
+        if let Some(equal) = self.settings.iter().find(|shared| ***shared == settings) {
+            return equal.clone();
+        }
+        let settings = Arc::new(settings);
+        self.settings.push_front(settings.clone());
+        self.settings.truncate(MAX_SHARED_SETTINGS);
+        settings
+    }
+
     /// Returns whether the rule at the current path fits into memory, and reports an error if not.
     fn has_room_for_path(&mut self, span: SourceSpan) -> bool {
         let path_bytes = self.domain.len() + self.steps.iter().map(Step::text_bytes).sum::<usize>();
@@ -330,10 +354,10 @@ impl Compiled {
             if self.warnings.len() >= MAX_WARNINGS {
                 break;
             }
-            let name = document.domain.as_str();
+            let name = &*document.domain;
             let Some(domain) = self.domains.get(name) else { continue };
             let mut reader = Reader { source, errors: ErrorList::default(), warnings: Vec::new() };
-            if domain.top.keys().next().is_none() {
+            if domain.top.is_empty() {
                 if empty.insert(name) {
                     let message = format!("the domain `{name}` has no `descriptors`: every request passes");
                     reader.warning(document.span, message, "add its rules");
@@ -363,15 +387,13 @@ impl Compiled {
     /// If two rules would share a gate. That takes a collision of two 80-bit hashes.
     pub(super) fn gate_names(&self) -> Result<Vec<Box<str>>, ConfigErrors> {
         let names: Vec<Box<str>> = self.rules.iter().map(|rule| rule.gate_name().into()).collect();
-        let mut first_uses = HashMap::with_capacity(names.len());
-        let collision = names
-            .iter()
-            .zip(&self.rules)
-            .find_map(|(name, rule)| first_uses.insert(&**name, rule).map(|first| (first, rule)));
-        match collision {
+        let mut by_name: Vec<usize> = (0..names.len()).collect();
+        by_name.sort_by_key(|at| &names[*at]);
+        match by_name.windows(2).find(|pair| names[pair[0]] == names[pair[1]]) {
             None => Ok(names),
-            Some((first, rule)) => {
-                let span = SourceSpan { line: rule.line as u32, column: 1, length: 1, offset: 0 };
+            Some(pair) => {
+                let [first, rule] = [0, 1].map(|at| &self.rules[pair[at]]);
+                let span = SourceSpan { line: rule.line, column: 1, length: 1, offset: 0 };
                 let message =
                     format!("this rule would share its counts with {}: rename its key", first.path());
                 let error = ConfigError::new(&rule.file, span, String::new(), 0..0, message);

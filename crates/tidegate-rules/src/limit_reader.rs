@@ -1,5 +1,6 @@
 //! Compiles a `rate_limit` into quotas.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::config_error::SourceSpan;
@@ -55,6 +56,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
             (limit, tiers, shape.map_or(1, |shape| shape.cost), lease)
         }
     };
+    let (replaces, tiers, lease) = (replaces.into(), tiers.into(), lease.map(Box::new));
     let settings = LimitSettings { name, replaces, limit: limit?, tiers, cost, on_failure, lease };
     (reader.errors.total() == errors_before).then_some((settings, spans))
 }
@@ -63,7 +65,7 @@ fn replaces(
     reader: &mut Reader<'_>,
     fields: &Fields<'_>,
     own: Option<&str>,
-) -> (Vec<String>, Vec<SourceSpan>) {
+) -> (Vec<Arc<str>>, Vec<SourceSpan>) {
     let (mut names, mut spans) = (Vec::new(), Vec::new());
     for node in reader.list("replaces", fields.get("replaces")) {
         let Some(entry) = reader.map(node, &REPLACES) else { continue };
@@ -78,7 +80,7 @@ fn replaces(
                 reader.error(node.span, format!("`{name}` replaces itself"));
             }
             Some(name) => {
-                names.push(name.to_owned());
+                names.push(name.into());
                 spans.push(node.span);
             }
         }
@@ -155,8 +157,8 @@ fn limit(
     limit_of(reader, shape, number, shape.burst, requests.span)
 }
 
-fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&YamlNode>) -> Vec<(String, Limit)> {
-    let mut tiers: Vec<(String, Limit)> = Vec::new();
+fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&YamlNode>) -> Vec<(Box<str>, Limit)> {
+    let mut tiers: Vec<(Box<str>, Limit)> = Vec::new();
     let Some(node) = node else { return tiers };
     let Value::Map(entries) = &node.value else {
         reader.error(node.span, "`tiers` must be a map from tier names to limits");
@@ -164,7 +166,7 @@ fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&YamlNode>
     };
     for (key, node) in entries {
         let Some(name) = reader.text("a tier's name", key) else { continue };
-        if tiers.iter().any(|(tier, _)| tier == name) {
+        if tiers.iter().any(|(tier, _)| **tier == *name) {
             reader.error(key.span, format!("duplicate tier `{name}`")).hint("remove one of them");
             continue;
         }
@@ -188,7 +190,7 @@ fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&YamlNode>
                 shape.and_then(|(shape, number)| limit_of(reader, shape, number, burst, requests.span))
             }
         };
-        tiers.extend(limit.map(|limit| (name.to_owned(), limit)));
+        tiers.extend(limit.map(|limit| (name.into(), limit)));
     }
     tiers
 }

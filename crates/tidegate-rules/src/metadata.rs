@@ -19,9 +19,10 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Map<Strin
 fn json(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Json> {
     match &node.value {
         Value::Null => Some(Json::Null),
-        Value::Bool(flag, _) => Some(Json::Bool(*flag)),
-        Value::Number(number, _) => Some(Json::Number((*number).into())),
-        Value::Other(written) => {
+        Value::Bool(flag) => Some(Json::Bool(*flag)),
+        Value::Number(number) => Some(Json::Number((*number).into())),
+        Value::Other => {
+            let written = reader.source.written(node.span);
             let whole = written.parse::<i64>().ok().map(Number::from);
             let number = whole.or_else(|| Number::from_f64(written.parse().ok()?));
             if number.is_none() {

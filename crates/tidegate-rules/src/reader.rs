@@ -43,7 +43,7 @@ impl<'n> Fields<'n> {
     }
 }
 
-impl Reader<'_> {
+impl<'s> Reader<'s> {
     pub(super) fn error(&mut self, span: SourceSpan, message: impl Into<String>) -> &mut ConfigError {
         self.errors.push(self.source.error(span, message))
     }
@@ -71,7 +71,8 @@ impl Reader<'_> {
         let Value::Map(entries) = &node.value else {
             let fields: Vec<_> = table.fields.iter().map(|field| field.name).collect();
             let (label, fields) = (table.label, fields.join(", "));
-            let message = format!("{label} must be a map with the fields {fields}, not {}", kind_of(node));
+            let message =
+                format!("{label} must be a map with the fields {fields}, not {}", self.kind_of(node));
             self.error(node.span, message);
             return None;
         };
@@ -80,7 +81,7 @@ impl Reader<'_> {
         let errors_before = self.errors.total();
         for (key, value) in entries {
             let Value::Text(name) = &key.value else {
-                self.error(key.span, format!("a field name must be a string, not {}", kind_of(key)));
+                self.error(key.span, format!("a field name must be a string, not {}", self.kind_of(key)));
                 continue;
             };
             if let Some(first) = fields.iter().position(|(field, _)| field == name) {
@@ -112,12 +113,15 @@ impl Reader<'_> {
     }
 
     /// Reads a string. Accepts a number or a Boolean too, as written.
-    pub(super) fn text<'n>(&mut self, name: &str, node: &'n YamlNode<'n>) -> Option<&'n str> {
+    pub(super) fn text<'n>(&mut self, name: &str, node: &'n YamlNode<'n>) -> Option<&'n str>
+    where
+        's: 'n,
+    {
         match &node.value {
             Value::Text(text) => Some(text),
-            Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => Some(written),
+            Value::Bool(_) | Value::Number(_) | Value::Other => Some(self.source.written(node.span)),
             Value::Null | Value::List(_) | Value::Map(_) => {
-                self.error(node.span, format!("`{name}` must be a string, not {}", kind_of(node)));
+                self.error(node.span, format!("`{name}` must be a string, not {}", self.kind_of(node)));
                 None
             }
         }
@@ -131,7 +135,10 @@ impl Reader<'_> {
         fields: &Fields<'n>,
         map: &YamlNode,
         table: &FieldTable,
-    ) -> (&'n str, SourceSpan) {
+    ) -> (&'n str, SourceSpan)
+    where
+        's: 'n,
+    {
         let Some(node) = fields.get(name) else {
             self.error(map.span, format!("{} needs a `{name}`", table.label));
             return ("", map.span);
@@ -146,9 +153,9 @@ impl Reader<'_> {
     pub(super) fn flag(&mut self, name: &str, node: Option<&YamlNode>) -> bool {
         match node.map(|node| (&node.value, node)) {
             None => false,
-            Some((Value::Bool(flag, _), _)) => *flag,
+            Some((Value::Bool(flag), _)) => *flag,
             Some((_, node)) => {
-                self.error(node.span, format!("`{name}` must be true or false, not {}", kind_of(node)));
+                self.error(node.span, format!("`{name}` must be true or false, not {}", self.kind_of(node)));
                 false
             }
         }
@@ -157,13 +164,13 @@ impl Reader<'_> {
     /// Reads a whole number from `min` to 2^48.
     pub(super) fn count(&mut self, name: &str, min: u64, node: &YamlNode) -> Option<u64> {
         let message = match &node.value {
-            Value::Number(number, _) if (min..=MAX_NUMBER).contains(number) => return Some(*number),
-            Value::Number(number, _) if *number < min => format!("`{name}` must be at least {min}"),
-            Value::Number(..) => format!("`{name}` must be at most 2^48"),
-            Value::Other(written) if written.starts_with('-') => {
-                format!("`{name}` must be at least {min}, not {}", quoted(written))
+            Value::Number(number) if (min..=MAX_NUMBER).contains(number) => return Some(*number),
+            Value::Number(number) if *number < min => format!("`{name}` must be at least {min}"),
+            Value::Number(_) => format!("`{name}` must be at most 2^48"),
+            Value::Other if self.source.written(node.span).starts_with('-') => {
+                format!("`{name}` must be at least {min}, not {}", quoted(self.source.written(node.span)))
             }
-            _ => format!("`{name}` must be a whole number, not {}", kind_of(node)),
+            _ => format!("`{name}` must be a whole number, not {}", self.kind_of(node)),
         };
         self.error(node.span, message);
         None
@@ -198,10 +205,34 @@ impl Reader<'_> {
             None => &[],
             Some((Value::List(items), _)) => items,
             Some((_, node)) => {
-                let message = format!("`{name}` must be a list, not {}", kind_of(node));
+                let message = format!("`{name}` must be a list, not {}", self.kind_of(node));
                 self.error(node.span, message).hint("begin each item with `- `");
                 &[]
             }
+        }
+    }
+
+    /// Returns the items of a list. Each is freed when it is dropped.
+    pub(super) fn take_list<'n>(&mut self, name: &str, node: Option<YamlNode<'n>>) -> Vec<YamlNode<'n>> {
+        match node.filter(|node| !matches!(node.value, Value::Null)) {
+            Some(YamlNode { value: Value::List(items), .. }) => items.into_vec(),
+            other => {
+                // Reports any other kind of value.
+                self.list(name, other.as_ref());
+                Vec::new()
+            }
+        }
+    }
+
+    fn kind_of(&self, node: &YamlNode) -> String {
+        match &node.value {
+            Value::Null => "an empty value".to_owned(),
+            Value::Bool(_) | Value::Number(_) | Value::Other => {
+                format!("`{}`", quoted(self.source.written(node.span)))
+            }
+            Value::Text(text) => format!("the string `{}`", quoted(text)),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a map".to_owned(),
         }
     }
 }
@@ -230,18 +261,6 @@ fn parse_duration(text: &str) -> Option<Duration> {
 /// Returns the start of a value.
 fn quoted(text: &str) -> String {
     cut(text.chars().take(MAX_QUOTED_CHARS + 1).collect(), MAX_QUOTED_CHARS)
-}
-
-fn kind_of(node: &YamlNode) -> String {
-    match &node.value {
-        Value::Null => "an empty value".to_owned(),
-        Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => {
-            format!("`{}`", quoted(written))
-        }
-        Value::Text(text) => format!("the string `{}`", quoted(text)),
-        Value::List(_) => "a list".to_owned(),
-        Value::Map(_) => "a map".to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -9,8 +9,8 @@ use serde_saphyr::{DuplicateKeyPolicy, Error, Spanned};
 use super::config_error::{ConfigError, MAX_CONTEXT_CHARS, SourceSpan};
 use super::source::SourceFile;
 
-/// The minimum number of bytes of a file per YAML node. A node takes 48 bytes of memory, and even
-/// `{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, ` has 6 bytes per node.
+/// The minimum number of bytes of a file per YAML node, also if an alias repeats it. A node takes 40 bytes of memory,
+/// and even `{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, ` has 6 bytes per node.
 const MIN_BYTES_PER_NODE: usize = 5;
 /// The minimum number of bytes of a file per node that an alias repeats.
 const MIN_BYTES_PER_REPEATED_NODE: usize = 8;
@@ -18,6 +18,8 @@ const MIN_BYTES_PER_REPEATED_NODE: usize = 8;
 const MIN_BYTES_PER_ANCHORED_NODE: usize = 64;
 /// The nodes that any file may have. A small file with aliases is no danger.
 const SPARE_NODES: usize = 10_000;
+/// The maximum number of items that are copied to memory of their exact size.
+const MAX_COPIED_ITEMS: usize = 1_000;
 
 /// A value and its position.
 pub(super) struct YamlNode<'s> {
@@ -27,12 +29,11 @@ pub(super) struct YamlNode<'s> {
 
 pub(super) enum Value<'s> {
     Null,
-    /// A Boolean and its source text: `yes` can be meant as a string.
-    Bool(bool, &'s str),
-    /// A non-negative whole number and its source text.
-    Number(u64, &'s str),
-    /// The source text of any other number.
-    Other(&'s str),
+    Bool(bool),
+    /// A non-negative whole number.
+    Number(u64),
+    /// Any other number.
+    Other,
     Text(Cow<'s, str>),
     List(Box<[YamlNode<'s>]>),
     /// The entries in the order of the file, duplicate keys included.
@@ -76,26 +77,48 @@ impl<'s> YamlNode<'s> {
         Ok(documents)
     }
 
-    /// Fills in what the deserializer does not know: source texts, and lengths in characters.
-    fn complete(&mut self, text: &'s str) {
+    /// Removes the value of the first field of this name, and leaves null. So its memory can be released early.
+    pub(super) fn take(&mut self, name: &str) -> Option<Self> {
+        let Value::Map(entries) = &mut self.value else { return None };
+        let is_field = |key: &Self| matches!(&key.value, Value::Text(field) if field == name);
+        let (_, node) = entries.iter_mut().find(|(key, _)| is_field(key))?;
+        let span = node.span;
+        Some(std::mem::replace(node, Self { value: Value::Null, span }))
+    }
+
+    /// Fills in what the deserializer does not know: lengths in characters.
+    fn complete(&mut self, text: &str) {
         let (start, bytes) = (self.span.offset as usize, self.span.length as usize);
         let source = text.get(start..start + bytes).unwrap_or_default();
+        if let Value::Bool(_) | Value::Number(_) | Value::Other = self.value {
+            // All of its text: the reader takes it from the file.
+            self.span.length = source.trim_end().len() as u32;
+            return;
+        }
         let letters =
             source.chars().take(MAX_CONTEXT_CHARS).take_while(|letter| !matches!(letter, '\n' | '\r'));
         let visible = letters.enumerate().filter(|(_, letter)| !letter.is_whitespace());
         self.span.length = visible.last().map_or(0, |(index, _)| index as u32 + 1);
         match &mut self.value {
-            Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => {
-                *written = source.trim_end();
-            }
             Value::List(items) => items.iter_mut().for_each(|item| item.complete(text)),
             Value::Map(entries) => entries.iter_mut().for_each(|(key, value)| {
                 key.complete(text);
                 value.complete(text);
             }),
-            Value::Null | Value::Text(_) => {}
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::Other | Value::Text(_) => {}
         }
     }
+}
+
+/// Returns the items in memory of their exact size. If each list were shrunk in place, it would leave a hole in which
+/// no other list fits.
+fn exact<T>(items: Vec<T>) -> Box<[T]> {
+    if items.len() > MAX_COPIED_ITEMS {
+        return items.into_boxed_slice();
+    }
+    let mut exact = Vec::with_capacity(items.len());
+    exact.extend(items);
+    exact.into_boxed_slice()
 }
 
 /// Converts an error of the parser.
@@ -158,27 +181,27 @@ impl<'de> Deserialize<'de> for Value<'de> {
             }
 
             fn visit_bool<E>(self, value: bool) -> Result<Value<'de>, E> {
-                Ok(Value::Bool(value, ""))
+                Ok(Value::Bool(value))
             }
 
             fn visit_u64<E>(self, value: u64) -> Result<Value<'de>, E> {
-                Ok(Value::Number(value, ""))
+                Ok(Value::Number(value))
             }
 
             fn visit_i64<E>(self, value: i64) -> Result<Value<'de>, E> {
-                Ok(u64::try_from(value).map_or(Value::Other(""), |value| Value::Number(value, "")))
+                Ok(u64::try_from(value).map_or(Value::Other, Value::Number))
             }
 
             fn visit_i128<E>(self, _: i128) -> Result<Value<'de>, E> {
-                Ok(Value::Other(""))
+                Ok(Value::Other)
             }
 
             fn visit_u128<E>(self, _: u128) -> Result<Value<'de>, E> {
-                Ok(Value::Other(""))
+                Ok(Value::Other)
             }
 
             fn visit_f64<E>(self, _: f64) -> Result<Value<'de>, E> {
-                Ok(Value::Other(""))
+                Ok(Value::Other)
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Value<'de>, E> {
@@ -198,7 +221,7 @@ impl<'de> Deserialize<'de> for Value<'de> {
                 while let Some(item) = items.next_element()? {
                     list.push(item);
                 }
-                Ok(Value::List(list.into_boxed_slice()))
+                Ok(Value::List(exact(list)))
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value<'de>, A::Error> {
@@ -206,7 +229,7 @@ impl<'de> Deserialize<'de> for Value<'de> {
                 while let Some(entry) = entries.next_entry()? {
                     map.push(entry);
                 }
-                Ok(Value::Map(map.into_boxed_slice()))
+                Ok(Value::Map(exact(map)))
             }
         }
 
