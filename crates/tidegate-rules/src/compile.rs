@@ -17,6 +17,10 @@ use super::{limit_reader, mapping_reader, metadata};
 
 /// The maximum number of values of one key on one level with a `*` before their end: a request tries each.
 const MAX_WILDCARDS: usize = 1_000;
+/// The minimum number of bytes of the files per text between two `*`: each takes 250 bytes to find it fast.
+const MIN_BYTES_PER_SEARCH: usize = 128;
+/// The searches that any files may have.
+const SPARE_SEARCHES: usize = 10_000;
 /// The number of different settings that later rules are compared to. A file usually has few.
 const MAX_SHARED_SETTINGS: usize = 16;
 /// The maximum number of branches visited to find actions that no rule matches.
@@ -53,6 +57,7 @@ pub(super) fn compile(
     let (mut compiled, mut replaced, mut documents) = (Compiled::default(), Vec::new(), Vec::new());
     let bytes: usize = sources.iter().map(|source| source.text.len()).sum();
     let mut path_bytes_left = MAX_PATH_FACTOR * bytes + SPARE_PATH_BYTES;
+    let mut searches_left = bytes / MIN_BYTES_PER_SEARCH + SPARE_SEARCHES;
     for source in sources {
         let nodes = match YamlNode::documents(source) {
             Ok(nodes) if nodes.is_empty() => {
@@ -83,9 +88,10 @@ pub(super) fn compile(
             domain: Arc::default(),
             charges_each: false,
             path_bytes_left,
+            searches_left,
         };
         nodes.into_iter().for_each(|node| compiler.document(node, merges_domains));
-        path_bytes_left = compiler.path_bytes_left;
+        (path_bytes_left, searches_left) = (compiler.path_bytes_left, compiler.searches_left);
         documents.extend(compiler.documents.into_iter().map(|document| (source, document)));
         let names = compiler.replaced.into_iter();
         replaced.extend(names.map(|(domain, name, span)| (domain, name, source, span)));
@@ -143,6 +149,8 @@ struct FileCompiler<'s, 'c> {
     unlimited: Vec<SourceSpan>,
     /// The bytes that the paths of further rules may have.
     path_bytes_left: usize,
+    /// The texts between two `*` that further values may have.
+    searches_left: usize,
 }
 
 impl FileCompiler<'_, '_> {
@@ -181,7 +189,7 @@ impl FileCompiler<'_, '_> {
         if let Some(node) = fields.get("tier") {
             let tier = mapping_reader::tier(&mut self.reader, node);
             if let (Some(_), Some(_)) = (&tier, &domain.mapping.tier) {
-                self.reader.error(node.span, format!("the domain `{name}` already has a `tier`"));
+                self.reader.error(node.span(), format!("the domain `{name}` already has a `tier`"));
             }
             domain.mapping.tier = tier;
         }
@@ -208,7 +216,7 @@ impl FileCompiler<'_, '_> {
         let node = &node;
         let Some(fields) = self.reader.map(node, &DESCRIPTOR) else { return };
         let (key, span) = self.reader.required("key", &fields, node, &DESCRIPTOR);
-        let value = fields.get("value").map(|node| (self.reader.text("value", node), node.span));
+        let value = fields.get("value").map(|node| (self.reader.text("value", node), node.span()));
         let value_text = value.and_then(|(text, _)| text).unwrap_or_default();
         if key.contains('*') {
             let hint = "put the `*` into a `value`";
@@ -221,7 +229,7 @@ impl FileCompiler<'_, '_> {
             let node = fields.get("share_threshold").unwrap_or(node);
             let hint = "remove it, or put a `*` into the `value`";
             let message = "`share_threshold` needs a `value` with `*`";
-            self.reader.error(node.span, message).hint(hint);
+            self.reader.error(node.span(), message).hint(hint);
         }
         let marks = self.marks(&fields);
         if fields.is_null("rate_limit") {
@@ -290,6 +298,12 @@ impl FileCompiler<'_, '_> {
             };
             self.reader.warning(span, message, hint);
         }
+        let Some(left) = self.searches_left.checked_sub(value.matches('*').count().saturating_sub(1)) else {
+            let message = "the values of all rules have too many `*` for the size of the files";
+            self.reader.error(span, message).hint("end the values with `*`, or match another key first");
+            return Pattern::Any;
+        };
+        self.searches_left = left;
         Pattern::new(value)
     }
 
@@ -303,19 +317,19 @@ impl FileCompiler<'_, '_> {
             for name in ["shadow_mode", "quota_mode", "detailed_metric", "metadata"] {
                 if let Some(node) = fields.get(name) {
                     let message = format!("`{name}` has no effect: this descriptor has no `rate_limit`");
-                    self.reader.warning(node.span, message, "move it to the descriptors that have one");
+                    self.reader.warning(node.span(), message, "move it to the descriptors that have one");
                 }
             }
         }
         if let Some(node) = fields.get("quota_mode").filter(|_| quota) {
             if shadow {
                 let message = "`quota_mode` cannot be combined with `shadow_mode`, which denies nothing";
-                self.reader.error(node.span, message).hint("remove one of them");
+                self.reader.error(node.span(), message).hint("remove one of them");
             }
             if !self.charges_each {
                 let message = "`quota_mode` needs `charge: each`: rules that admit are charged, even if \
                                another one denies";
-                self.reader.error(node.span, message).hint("add `charge: each` to the document");
+                self.reader.error(node.span(), message).hint("add `charge: each` to the document");
             }
         }
         RuleMarks { shadow, quota, detailed_metric, metadata: metadata.map(Box::new) }
@@ -378,27 +392,5 @@ impl Compiled {
         }
         self.warnings.truncate(MAX_WARNINGS);
         self.warnings.sort_by(|a, b| a.position().cmp(&b.position()));
-    }
-
-    /// Returns the name of each rule's gate.
-    ///
-    /// # Errors
-    ///
-    /// If two rules would share a gate. That takes a collision of two 80-bit hashes.
-    pub(super) fn gate_names(&self) -> Result<Vec<Box<str>>, ConfigErrors> {
-        let names: Vec<Box<str>> = self.rules.iter().map(|rule| rule.gate_name().into()).collect();
-        let mut by_name: Vec<usize> = (0..names.len()).collect();
-        by_name.sort_by_key(|at| &names[*at]);
-        match by_name.windows(2).find(|pair| names[pair[0]] == names[pair[1]]) {
-            None => Ok(names),
-            Some(pair) => {
-                let [first, rule] = [0, 1].map(|at| &self.rules[pair[at]]);
-                let span = SourceSpan { line: rule.line, column: 1, length: 1, offset: 0 };
-                let message =
-                    format!("this rule would share its counts with {}: rename its key", first.path());
-                let error = ConfigError::new(&rule.file, span, String::new(), 0..0, message);
-                ErrorList::from_iter([error]).into_result().map(|()| names)
-            }
-        }
     }
 }

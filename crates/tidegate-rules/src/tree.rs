@@ -25,7 +25,8 @@ pub(super) struct Level {
 
 #[derive(Debug, Default)]
 struct Values {
-    exact: HashMap<InlineBytes, Branch>,
+    /// The table of a map is up to half empty, and twice as large while it grows.
+    exact: HashMap<InlineBytes, Box<Branch>>,
     /// The branches of values whose only `*` is at the end, by the text before it.
     prefixes: BTreeMap<InlineBytes, Branch>,
     /// The branches of other values with `*`, by [`Rank`].
@@ -74,7 +75,7 @@ impl Level {
     pub(super) fn get(&self, key: &str, pattern: &Pattern) -> Option<&Branch> {
         let values = self.values_of(key)?;
         match pattern {
-            Pattern::Exact(value) => values.exact.get(value.as_bytes()),
+            Pattern::Exact(value) => values.exact.get(value.as_bytes()).map(|branch| &**branch),
             Pattern::Prefix(prefix) => values.prefixes.get(prefix.as_bytes()),
             Pattern::Wildcard(wildcard) => {
                 values.wildcards.iter().find(|(other, _)| other == wildcard).map(|(_, branch)| branch)
@@ -87,7 +88,7 @@ impl Level {
         let values = self.values_mut(key);
         branch.order = (values.exact.len() + values.prefixes.len() + values.wildcards.len()) as u32;
         match pattern {
-            Pattern::Exact(value) => drop(values.exact.insert(value.as_bytes().into(), branch)),
+            Pattern::Exact(value) => drop(values.exact.insert(value.as_bytes().into(), Box::new(branch))),
             Pattern::Prefix(prefix) => drop(values.prefixes.insert(prefix.as_bytes().into(), branch)),
             Pattern::Wildcard(wildcard) => {
                 let rank = rank(wildcard.literal_bytes(), &branch);
@@ -122,7 +123,7 @@ impl Level {
         let Some(values) = self.values_of(key) else { return Vec::new() };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into();
         let exact = values.exact.get_key_value(&**value);
-        let exact = exact.map(|(value, branch)| (Pattern::Exact(text(value)), branch));
+        let exact = exact.map(|(value, branch)| (Pattern::Exact(text(value)), &**branch));
         let prefixes = values.prefixes.iter().filter(|(prefix, _)| value.starts_with(prefix));
         let prefixes = prefixes
             .map(|(prefix, branch)| (rank(prefix.len(), branch), Pattern::Prefix(text(prefix)), branch));
@@ -168,7 +169,7 @@ impl Level {
         self.values_of(key).into_iter().flat_map(|values| {
             let wildcards = values.wildcards.iter().map(|(_, branch)| branch);
             let patterns = values.prefixes.values().chain(wildcards);
-            values.exact.values().chain(patterns).chain(values.any.as_deref())
+            values.exact.values().map(|branch| &**branch).chain(patterns).chain(values.any.as_deref())
         })
     }
 
