@@ -1,6 +1,6 @@
 //! Compiles YAML documents into rules. Reports all errors of all files, not only the first.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
@@ -8,7 +8,7 @@ use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT};
 use super::mapping::Mapping;
 use super::reader::{Fields, MAX_WARNINGS, Reader};
 use super::regex_like::{as_wildcard, is_regex_like};
-use super::rule::{Pattern, Rule, RuleMarks, Step};
+use super::rule::{LimitSettings, Pattern, Rule, RuleMarks, Step};
 use super::source::SourceFile;
 use super::tree::{Branch, Level};
 use super::unmatched::unmatched;
@@ -17,6 +17,12 @@ use super::{limit_reader, mapping_reader, metadata};
 
 /// The maximum number of values of one key on one level with a `*` before their end: a request tries each.
 const MAX_WILDCARDS: usize = 1_000;
+/// The minimum number of bytes of the files per text between two `*`: each takes 250 bytes to find it fast.
+const MIN_BYTES_PER_SEARCH: usize = 128;
+/// The searches that any files may have.
+const SPARE_SEARCHES: usize = 10_000;
+/// The number of different settings that later rules are compared to. A file usually has few.
+const MAX_SHARED_SETTINGS: usize = 16;
 /// The maximum number of branches visited to find actions that no rule matches.
 const MAX_VISITS: usize = 1_000_000;
 
@@ -51,6 +57,7 @@ pub(super) fn compile(
     let (mut compiled, mut replaced, mut documents) = (Compiled::default(), Vec::new(), Vec::new());
     let bytes: usize = sources.iter().map(|source| source.text.len()).sum();
     let mut path_bytes_left = MAX_PATH_FACTOR * bytes + SPARE_PATH_BYTES;
+    let mut searches_left = bytes / MIN_BYTES_PER_SEARCH + SPARE_SEARCHES;
     for source in sources {
         let nodes = match YamlNode::documents(source) {
             Ok(nodes) if nodes.is_empty() => {
@@ -76,13 +83,15 @@ pub(super) fn compile(
             replaced: Vec::new(),
             documents: Vec::new(),
             steps: Vec::new(),
+            settings: VecDeque::new(),
             unlimited: Vec::new(),
-            domain: "",
+            domain: Arc::default(),
             charges_each: false,
             path_bytes_left,
+            searches_left,
         };
-        nodes.iter().for_each(|node| compiler.document(node, merges_domains));
-        path_bytes_left = compiler.path_bytes_left;
+        nodes.into_iter().for_each(|node| compiler.document(node, merges_domains));
+        (path_bytes_left, searches_left) = (compiler.path_bytes_left, compiler.searches_left);
         documents.extend(compiler.documents.into_iter().map(|document| (source, document)));
         let names = compiler.replaced.into_iter();
         replaced.extend(names.map(|(domain, name, span)| (domain, name, source, span)));
@@ -96,8 +105,8 @@ pub(super) fn compile(
         names.entry(&rule.domain).or_default().extend(rule.name());
     }
     for (domain, name, source, span) in replaced {
-        let known = names.get(domain.as_str());
-        if known.is_some_and(|known| known.contains(name.as_str())) {
+        let known = names.get(&*domain);
+        if known.is_some_and(|known| known.contains(&*name)) {
             continue;
         }
         let mut reader = Reader { source, errors, warnings: Vec::new() };
@@ -115,33 +124,40 @@ pub(super) fn compile(
 
 /// A document's domain and mapping, whose warnings need the rules of all files.
 struct Document {
-    domain: String,
+    domain: Arc<str>,
     span: SourceSpan,
     /// The index of its first entry of `rate_limits`, and the positions of the actions of each.
     entries: (usize, Vec<Vec<SourceSpan>>),
 }
 
 /// Compiles the documents of one file.
-struct FileCompiler<'s, 'n, 'c> {
+struct FileCompiler<'s, 'c> {
     reader: Reader<'s>,
     file: Arc<str>,
     compiled: &'c mut Compiled,
     /// The entries of `replaces`: the domain, the replaced name and its position. They are checked after all
     /// files are compiled, because a later document can define the name.
-    replaced: Vec<(String, String, SourceSpan)>,
+    replaced: Vec<(Arc<str>, Arc<str>, SourceSpan)>,
     documents: Vec<Document>,
-    domain: &'n str,
+    domain: Arc<str>,
     charges_each: bool,
     /// The path to the current descriptor.
     steps: Vec<Step>,
+    /// The settings that further rules can share, the last first.
+    settings: VecDeque<Arc<LimitSettings>>,
     /// The keys of descriptors with no limit at or below them. Holds only the outermost.
     unlimited: Vec<SourceSpan>,
     /// The bytes that the paths of further rules may have.
     path_bytes_left: usize,
+    /// The texts between two `*` that further values may have.
+    searches_left: usize,
 }
 
-impl<'n> FileCompiler<'_, 'n, '_> {
-    fn document(&mut self, node: &'n YamlNode<'n>, merges_domains: bool) {
+impl FileCompiler<'_, '_> {
+    fn document(&mut self, mut node: YamlNode<'_>, merges_domains: bool) {
+        // Each descriptor is freed when it is compiled: the memory of both is not needed at once.
+        let descriptors = node.take("descriptors");
+        let node = &node;
         let Some(fields) = self.reader.map(node, &DOCUMENT) else { return };
         let charge = fields.get("charge");
         let charge = charge.and_then(|node| self.reader.choice("charge", CHARGES, node));
@@ -165,19 +181,19 @@ impl<'n> FileCompiler<'_, 'n, '_> {
                 first
             }
         };
-        (self.domain, self.charges_each) = (name, domain.charges_each);
+        (self.domain, self.charges_each) = (name.into(), domain.charges_each);
         let first = domain.mapping.rate_limits.len();
         let actions =
             mapping_reader::rate_limits(&mut self.reader, fields.get("rate_limits"), &mut domain.mapping);
-        self.documents.push(Document { domain: name.to_owned(), span, entries: (first, actions) });
+        self.documents.push(Document { domain: self.domain.clone(), span, entries: (first, actions) });
         if let Some(node) = fields.get("tier") {
             let tier = mapping_reader::tier(&mut self.reader, node);
             if let (Some(_), Some(_)) = (&tier, &domain.mapping.tier) {
-                self.reader.error(node.span, format!("the domain `{name}` already has a `tier`"));
+                self.reader.error(node.span(), format!("the domain `{name}` already has a `tier`"));
             }
             domain.mapping.tier = tier;
         }
-        let descriptors = self.reader.list("descriptors", fields.get("descriptors"));
+        let descriptors = self.reader.take_list("descriptors", descriptors);
         self.descriptors(descriptors, scratch.as_mut().unwrap_or(&mut domain.top));
         self.compiled.domains.insert(name.into(), domain);
         for span in std::mem::take(&mut self.unlimited) {
@@ -187,16 +203,20 @@ impl<'n> FileCompiler<'_, 'n, '_> {
         }
     }
 
-    fn descriptors(&mut self, nodes: &'n [YamlNode<'n>], level: &mut Level) {
+    fn descriptors(&mut self, nodes: Vec<YamlNode<'_>>, level: &mut Level) {
+        let mut last_key = Arc::default();
         for node in nodes {
-            self.descriptor(node, level);
+            self.descriptor(node, &mut last_key, level);
         }
     }
 
-    fn descriptor(&mut self, node: &'n YamlNode<'n>, level: &mut Level) {
+    /// Compiles a descriptor. `last_key` is the key of the one before it, which has the same key as a rule.
+    fn descriptor(&mut self, mut node: YamlNode<'_>, last_key: &mut Arc<str>, level: &mut Level) {
+        let descriptors = node.take("descriptors");
+        let node = &node;
         let Some(fields) = self.reader.map(node, &DESCRIPTOR) else { return };
         let (key, span) = self.reader.required("key", &fields, node, &DESCRIPTOR);
-        let value = fields.get("value").map(|node| (self.reader.text("value", node), node.span));
+        let value = fields.get("value").map(|node| (self.reader.text("value", node), node.span()));
         let value_text = value.and_then(|(text, _)| text).unwrap_or_default();
         if key.contains('*') {
             let hint = "put the `*` into a `value`";
@@ -209,7 +229,7 @@ impl<'n> FileCompiler<'_, 'n, '_> {
             let node = fields.get("share_threshold").unwrap_or(node);
             let hint = "remove it, or put a `*` into the `value`";
             let message = "`share_threshold` needs a `value` with `*`";
-            self.reader.error(node.span, message).hint(hint);
+            self.reader.error(node.span(), message).hint(hint);
         }
         let marks = self.marks(&fields);
         if fields.is_null("rate_limit") {
@@ -237,22 +257,25 @@ impl<'n> FileCompiler<'_, 'n, '_> {
             }
             None => level,
         };
-        let step = Step { key: key.into(), pattern: pattern.clone(), value_to_metric, share_threshold };
+        if **last_key != *key {
+            *last_key = key.into();
+        }
+        let step = Step { key: last_key.clone(), pattern: pattern.clone(), value_to_metric, share_threshold };
         self.steps.push(step);
         let (rules_before, unlimited_before) = (self.compiled.rules.len(), self.unlimited.len());
         let rule = fields.get("rate_limit").and_then(|node| limit_reader::read(&mut self.reader, node));
         let rule = rule.filter(|_| self.has_room_for_path(span));
         let rule = rule.map(|(settings, spans)| {
             let names = settings.replaces.iter().zip(spans);
-            self.replaced.extend(names.map(|(name, at)| (self.domain.to_owned(), name.clone(), at)));
-            let origin = (self.file.clone(), span.line as usize);
-            self.compiled.rules.push(Arc::new(Rule::new(self.domain, &self.steps, settings, marks, origin)));
-            self.compiled.rules.len() - 1
+            self.replaced.extend(names.map(|(name, at)| (self.domain.clone(), name.clone(), at)));
+            let (settings, origin) = (self.share(settings), (self.file.clone(), span.line));
+            let rule = Rule::new(self.domain.clone(), &self.steps, settings, marks, origin);
+            self.compiled.rules.push(Arc::new(rule));
+            self.compiled.rules.len() as u32 - 1
         });
-        let (below, file) = (Level::default(), self.file.clone());
-        let mut branch = Branch { rule, below, order: 0, file, line: span.line as usize };
-        let below = self.reader.list("descriptors", fields.get("descriptors"));
-        self.descriptors(below, &mut branch.below);
+        let mut branch = Branch::new(rule, self.file.clone(), span.line);
+        let descriptors = self.reader.take_list("descriptors", descriptors);
+        self.descriptors(descriptors, &mut branch.below);
         self.steps.pop();
         if self.compiled.rules.len() == rules_before {
             self.unlimited.truncate(unlimited_before);
@@ -275,6 +298,12 @@ impl<'n> FileCompiler<'_, 'n, '_> {
             };
             self.reader.warning(span, message, hint);
         }
+        let Some(left) = self.searches_left.checked_sub(value.matches('*').count().saturating_sub(1)) else {
+            let message = "the values of all rules have too many `*` for the size of the files";
+            self.reader.error(span, message).hint("end the values with `*`, or match another key first");
+            return Pattern::Any;
+        };
+        self.searches_left = left;
         Pattern::new(value)
     }
 
@@ -288,26 +317,35 @@ impl<'n> FileCompiler<'_, 'n, '_> {
             for name in ["shadow_mode", "quota_mode", "detailed_metric", "metadata"] {
                 if let Some(node) = fields.get(name) {
                     let message = format!("`{name}` has no effect: this descriptor has no `rate_limit`");
-                    self.reader.warning(node.span, message, "move it to the descriptors that have one");
+                    self.reader.warning(node.span(), message, "move it to the descriptors that have one");
                 }
             }
         }
         if let Some(node) = fields.get("quota_mode").filter(|_| quota) {
             if shadow {
                 let message = "`quota_mode` cannot be combined with `shadow_mode`, which denies nothing";
-                self.reader.error(node.span, message).hint("remove one of them");
+                self.reader.error(node.span(), message).hint("remove one of them");
             }
             if !self.charges_each {
                 let message = "`quota_mode` needs `charge: each`: rules that admit are charged, even if \
                                another one denies";
-                self.reader.error(node.span, message).hint("add `charge: each` to the document");
+                self.reader.error(node.span(), message).hint("add `charge: each` to the document");
             }
         }
-        RuleMarks { shadow, quota, detailed_metric, metadata }
+        RuleMarks { shadow, quota, detailed_metric, metadata: metadata.map(Box::new) }
     }
-}
 
-impl FileCompiler<'_, '_, '_> {
+    /// Returns the settings of an earlier rule if they are equal.
+    fn share(&mut self, settings: LimitSettings) -> Arc<LimitSettings> {
+        if let Some(equal) = self.settings.iter().find(|shared| ***shared == settings) {
+            return equal.clone();
+        }
+        let settings = Arc::new(settings);
+        self.settings.push_front(settings.clone());
+        self.settings.truncate(MAX_SHARED_SETTINGS);
+        settings
+    }
+
     /// Returns whether the rule at the current path fits into memory, and reports an error if not.
     fn has_room_for_path(&mut self, span: SourceSpan) -> bool {
         let path_bytes = self.domain.len() + self.steps.iter().map(Step::text_bytes).sum::<usize>();
@@ -330,10 +368,10 @@ impl Compiled {
             if self.warnings.len() >= MAX_WARNINGS {
                 break;
             }
-            let name = document.domain.as_str();
+            let name = &*document.domain;
             let Some(domain) = self.domains.get(name) else { continue };
             let mut reader = Reader { source, errors: ErrorList::default(), warnings: Vec::new() };
-            if domain.top.keys().next().is_none() {
+            if domain.top.is_empty() {
                 if empty.insert(name) {
                     let message = format!("the domain `{name}` has no `descriptors`: every request passes");
                     reader.warning(document.span, message, "add its rules");
@@ -354,29 +392,5 @@ impl Compiled {
         }
         self.warnings.truncate(MAX_WARNINGS);
         self.warnings.sort_by(|a, b| a.position().cmp(&b.position()));
-    }
-
-    /// Returns the name of each rule's gate.
-    ///
-    /// # Errors
-    ///
-    /// If two rules would share a gate. That takes a collision of two 80-bit hashes.
-    pub(super) fn gate_names(&self) -> Result<Vec<Box<str>>, ConfigErrors> {
-        let names: Vec<Box<str>> = self.rules.iter().map(|rule| rule.gate_name().into()).collect();
-        let mut first_uses = HashMap::with_capacity(names.len());
-        let collision = names
-            .iter()
-            .zip(&self.rules)
-            .find_map(|(name, rule)| first_uses.insert(&**name, rule).map(|first| (first, rule)));
-        match collision {
-            None => Ok(names),
-            Some((first, rule)) => {
-                let span = SourceSpan { line: rule.line as u32, column: 1, length: 1, offset: 0 };
-                let message =
-                    format!("this rule would share its counts with {}: rename its key", first.path());
-                let error = ConfigError::new(&rule.file, span, String::new(), 0..0, message);
-                ErrorList::from_iter([error]).into_result().map(|()| names)
-            }
-        }
     }
 }

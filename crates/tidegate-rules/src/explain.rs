@@ -145,14 +145,14 @@ impl Rules {
                 entry: format!("{key}={}", String::from_utf8_lossy(value)),
                 by: describe(pattern),
                 file: branch.file.to_string(),
-                line: branch.line,
+                line: branch.line as usize,
                 passed_over: passed_over.iter().map(|(pattern, _)| describe(pattern)).collect(),
             });
             (level, last) = (&branch.below, Some(*branch));
         }
         let rule = last.and_then(|branch| branch.rule);
-        rule.map(|index| &**self.shared(index)).ok_or_else(|| {
-            let next_keys: Vec<&str> = level.keys().collect();
+        rule.map(|index| &**self.shared(index as usize)).ok_or_else(|| {
+            let next_keys = level.keys();
             match (last, &*next_keys) {
                 (None, _) => "the descriptor has no entries: no rule matches an empty descriptor".to_owned(),
                 (_, []) => "no `rate_limit` at this level".to_owned(),

@@ -1,5 +1,6 @@
 //! Compiles a `rate_limit` into quotas.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::config_error::SourceSpan;
@@ -42,7 +43,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
             for name in LIMITED_FIELDS {
                 if let Some(node) = fields.get(name) {
                     let message = format!("`{name}` cannot be combined with `unlimited`");
-                    reader.error(node.span, message).hint("remove one of them");
+                    reader.error(node.span(), message).hint("remove one of them");
                 }
             }
             (Some(Limit::Unlimited), Vec::new(), 1, None)
@@ -55,6 +56,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
             (limit, tiers, shape.map_or(1, |shape| shape.cost), lease)
         }
     };
+    let (replaces, tiers, lease) = (replaces.into(), tiers.into(), lease.map(Box::new));
     let settings = LimitSettings { name, replaces, limit: limit?, tiers, cost, on_failure, lease };
     (reader.errors.total() == errors_before).then_some((settings, spans))
 }
@@ -63,23 +65,23 @@ fn replaces(
     reader: &mut Reader<'_>,
     fields: &Fields<'_>,
     own: Option<&str>,
-) -> (Vec<String>, Vec<SourceSpan>) {
+) -> (Vec<Arc<str>>, Vec<SourceSpan>) {
     let (mut names, mut spans) = (Vec::new(), Vec::new());
     for node in reader.list("replaces", fields.get("replaces")) {
         let Some(entry) = reader.map(node, &REPLACES) else { continue };
         let Some(node) = entry.get("name") else {
-            reader.error(node.span, "an entry of `replaces` needs a `name`");
+            reader.error(node.span(), "an entry of `replaces` needs a `name`");
             continue;
         };
         match reader.text("name", node) {
             None => {}
-            Some("") => drop(reader.error(node.span, "an entry of `replaces` has an empty `name`")),
+            Some("") => drop(reader.error(node.span(), "an entry of `replaces` has an empty `name`")),
             Some(name) if Some(name) == own => {
-                reader.error(node.span, format!("`{name}` replaces itself"));
+                reader.error(node.span(), format!("`{name}` replaces itself"));
             }
             Some(name) => {
-                names.push(name.to_owned());
-                spans.push(node.span);
+                names.push(name.into());
+                spans.push(node.span());
             }
         }
     }
@@ -92,7 +94,7 @@ fn shape(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Optio
         None => Some(0),
         Some(node) => reader.choice("algorithm", ALGORITHMS, node),
     };
-    let burst = fields.get("burst").and_then(|node| Some((reader.count("burst", 1, node)?, node.span)));
+    let burst = fields.get("burst").and_then(|node| Some((reader.count("burst", 1, node)?, node.span())));
     let algorithm = Definition::of_name(ALGORITHMS[algorithm?])?;
     if let (Some((_, span)), Parameters::Window) = (burst, algorithm.parameters) {
         let message = format!("a {} has no `burst`: the whole limit can be used at once", algorithm.name);
@@ -107,18 +109,18 @@ fn window(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Opti
     let units = multiplier.map_or(Some(1), |node| reader.count("unit_multiplier", 1, node));
     match (fields.get("unit"), fields.get("every")) {
         (Some(_), Some(every)) => {
-            reader.error(every.span, "`every` cannot be combined with `unit`").hint("remove one of them");
+            reader.error(every.span(), "`every` cannot be combined with `unit`").hint("remove one of them");
             None
         }
         (None, None) => {
             let message = "a rate_limit needs a `unit` (or `every`)";
-            reader.error(node.span, message).hint(format!("a unit is one of {}", UNITS.join(", ")));
+            reader.error(node.span(), message).hint(format!("a unit is one of {}", UNITS.join(", ")));
             None
         }
         (None, Some(every)) => {
             if let Some(node) = multiplier {
                 let message = "`unit_multiplier` cannot be combined with `every`";
-                reader.error(node.span, message).hint("remove it");
+                reader.error(node.span(), message).hint("remove it");
             }
             let window = reader.duration("every", every)?;
             check_length(reader, window, every)
@@ -135,7 +137,7 @@ fn check_length(reader: &mut Reader<'_>, window: Duration, node: &YamlNode) -> O
     if window <= Quota::MAX_WINDOW {
         return Some(window);
     }
-    reader.error(node.span, "a window is at most 10 years long");
+    reader.error(node.span(), "a window is at most 10 years long");
     None
 }
 
@@ -147,25 +149,25 @@ fn limit(
 ) -> Option<Limit> {
     let Some(requests) = fields.get("requests_per_unit") else {
         let hint = "0 denies all requests; `unlimited: true` admits all of them";
-        reader.error(node.span, "a rate_limit needs `requests_per_unit`").hint(hint);
+        reader.error(node.span(), "a rate_limit needs `requests_per_unit`").hint(hint);
         return None;
     };
     let number = reader.count("requests_per_unit", 0, requests)?;
     let shape = shape?;
-    limit_of(reader, shape, number, shape.burst, requests.span)
+    limit_of(reader, shape, number, shape.burst, requests.span())
 }
 
-fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&YamlNode>) -> Vec<(String, Limit)> {
-    let mut tiers: Vec<(String, Limit)> = Vec::new();
+fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&YamlNode>) -> Vec<(Box<str>, Limit)> {
+    let mut tiers: Vec<(Box<str>, Limit)> = Vec::new();
     let Some(node) = node else { return tiers };
-    let Value::Map(entries) = &node.value else {
-        reader.error(node.span, "`tiers` must be a map from tier names to limits");
+    let Value::Map(entries) = node.value() else {
+        reader.error(node.span(), "`tiers` must be a map from tier names to limits");
         return tiers;
     };
     for (key, node) in entries {
         let Some(name) = reader.text("a tier's name", key) else { continue };
-        if tiers.iter().any(|(tier, _)| tier == name) {
-            reader.error(key.span, format!("duplicate tier `{name}`")).hint("remove one of them");
+        if tiers.iter().any(|(tier, _)| **tier == *name) {
+            reader.error(key.span(), format!("duplicate tier `{name}`")).hint("remove one of them");
             continue;
         }
         let Some(fields) = reader.map(node, &TIER) else { continue };
@@ -173,22 +175,22 @@ fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&YamlNode>
         let limit = match (is_unlimited, fields.get("requests_per_unit"), shape) {
             (true, None, _) => Some(Limit::Unlimited),
             (true, Some(node), _) => {
-                reader.error(node.span, "`requests_per_unit` cannot be combined with `unlimited`");
+                reader.error(node.span(), "`requests_per_unit` cannot be combined with `unlimited`");
                 None
             }
             (false, None, _) => {
-                reader.error(node.span, format!("the tier `{name}` needs `requests_per_unit`"));
+                reader.error(node.span(), format!("the tier `{name}` needs `requests_per_unit`"));
                 None
             }
             (false, Some(requests), shape) => {
                 let burst = fields.get("burst");
-                let burst = burst.and_then(|node| Some((reader.count("burst", 1, node)?, node.span)));
+                let burst = burst.and_then(|node| Some((reader.count("burst", 1, node)?, node.span())));
                 let number = reader.count("requests_per_unit", 0, requests);
                 let shape = shape.zip(number);
-                shape.and_then(|(shape, number)| limit_of(reader, shape, number, burst, requests.span))
+                shape.and_then(|(shape, number)| limit_of(reader, shape, number, burst, requests.span()))
             }
         };
-        tiers.extend(limit.map(|limit| (name.to_owned(), limit)));
+        tiers.extend(limit.map(|limit| (name.into(), limit)));
     }
     tiers
 }
@@ -230,7 +232,7 @@ fn lease(reader: &mut Reader<'_>, node: &YamlNode, limit: Option<Limit>) -> Opti
     if let Some(Limit::Quota(quota)) = limit
         && let Err(error) = Lease::check_quota(&quota)
     {
-        reader.error(node.span, error.to_string());
+        reader.error(node.span(), error.to_string());
     }
     let lease = units.map_or(Some(Lease::new()), |units| Some(Lease::new().max_units(units?)))?;
     hold.map_or(Some(lease), |hold| Some(lease.hold(hold?)))

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::compile::{Compiled, compile};
-use super::config_error::{ConfigError, ConfigErrors};
+use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
 use super::descriptor::Descriptor;
 use super::files::FilesRead;
 use super::mapping::Mapping;
@@ -77,7 +77,7 @@ impl Loader {
     pub(super) fn rules(&self, read: &FilesRead) -> Result<Rules, ConfigErrors> {
         let errors = read.errors.iter().cloned().collect();
         let compiled = compile(&read.sources, self.merges_domains, errors)?;
-        let gate_names = compiled.gate_names()?;
+        let gate_names = gate_names(&compiled.rules)?;
         Ok(Rules(Arc::new(Loaded { compiled, gate_names })))
     }
 }
@@ -178,5 +178,26 @@ impl Rules {
 
     pub(super) fn with_gate_names(&self) -> impl Iterator<Item = (&Rule, &str)> {
         self.iter().zip(self.0.gate_names.iter().map(|name| &**name))
+    }
+}
+
+/// Returns the name of each rule's gate.
+///
+/// # Errors
+///
+/// If two rules would share a gate. That takes a collision of two 80-bit hashes.
+fn gate_names(rules: &[Arc<Rule>]) -> Result<Vec<Box<str>>, ConfigErrors> {
+    let names: Vec<Box<str>> = rules.iter().map(|rule| rule.gate_name().into()).collect();
+    let mut by_name: Vec<usize> = (0..names.len()).collect();
+    by_name.sort_by_key(|at| &names[*at]);
+    match by_name.windows(2).find(|pair| names[pair[0]] == names[pair[1]]) {
+        None => Ok(names),
+        Some(pair) => {
+            let [first, rule] = [0, 1].map(|at| &rules[pair[at]]);
+            let span = SourceSpan { line: rule.line, column: 1, length: 1, offset: 0 };
+            let message = format!("this rule would share its counts with {}: rename its key", first.path());
+            let error = ConfigError::new(&rule.file, span, String::new(), 0..0, message);
+            ErrorList::from_iter([error]).into_result().map(|()| names)
+        }
     }
 }

@@ -27,28 +27,28 @@ pub(super) fn rate_limits(
         let actions = reader.list("actions", fields.get("actions"));
         if actions.is_empty() {
             let message = "an entry of `rate_limits` needs `actions`";
-            reader.error(node.span, message).hint("begin each action with `- `");
+            reader.error(node.span(), message).hint("begin each action with `- `");
         }
         mapping.rate_limits.push(actions.iter().filter_map(|node| action(reader, node)).collect());
-        spans.push(actions.iter().map(|node| node.span).collect());
+        spans.push(actions.iter().map(|node| node.span()).collect());
     }
     spans
 }
 
 pub(super) fn tier(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Source> {
     let fields = reader.map(node, &TIER_OF)?;
-    let (name, node) = exactly_one(reader, &fields, &TIER_OF, &["header_name", "extension"], node.span)?;
+    let (name, node) = exactly_one(reader, &fields, &TIER_OF, &["header_name", "extension"], node.span())?;
     let text = reader.text(name, node)?;
     match name {
-        "header_name" => header_name(reader, text, node.span),
-        _ => Some(Source::Extension(extension(reader, text, node.span))),
+        "header_name" => header_name(reader, text, node.span()),
+        _ => Some(Source::Extension(extension(reader, text, node.span()))),
     }
 }
 
 fn action(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Action> {
     let fields = reader.map(node, &ACTION)?;
     let names: Vec<_> = ACTION.fields.iter().map(|field| field.name).collect();
-    let (name, node) = exactly_one(reader, &fields, &ACTION, &names, node.span)?;
+    let (name, node) = exactly_one(reader, &fields, &ACTION, &names, node.span())?;
     let table = match name {
         "remote_address" => &REMOTE_ADDRESS,
         "masked_remote_address" => &MASKED_REMOTE_ADDRESS,
@@ -96,7 +96,7 @@ fn action(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Action> {
         _ => {
             let message = "`path_template` needs a service whose router has templates: axum, with the feature \
                            `axum` of tidegate-http";
-            let mut unsupported = reader.source.error(node.span, message);
+            let mut unsupported = reader.source.error(node.span(), message);
             unsupported.hint("enable the feature, or use `path`");
             (Some(Source::PathTemplate(Box::new(unsupported))), Some(name))
         }
@@ -122,7 +122,7 @@ fn exactly_one<'n>(
         (Some(only), None) => Some(only),
         (Some((first, _)), Some((second, node))) => {
             let message = format!("`{second}` cannot be combined with `{first}` in {}", table.label);
-            reader.error(node.span, message).hint("remove one of them");
+            reader.error(node.span(), message).hint("remove one of them");
             None
         }
         (None, _) if fields.has_unknown => None,
@@ -142,7 +142,7 @@ fn prefix(reader: &mut Reader<'_>, fields: &Fields<'_>, name: &str, max: u8) -> 
     let node = fields.get(name)?;
     let bits = reader.count(name, 0, node)?;
     if bits > max.into() {
-        reader.error(node.span, format!("`{name}` must be at most {max}"));
+        reader.error(node.span(), format!("`{name}` must be at most {max}"));
     }
     u8::try_from(bits).ok()
 }
@@ -181,7 +181,7 @@ fn matches(
     let expected = fields.get("expect_match").is_none_or(|node| reader.flag("expect_match", Some(node)));
     let nodes = reader.list(list_name, fields.get(list_name));
     if nodes.is_empty() {
-        reader.error(node.span, format!("{} needs `{list_name}`", table.label));
+        reader.error(node.span(), format!("{} needs `{list_name}`", table.label));
     }
     let conditions = nodes.iter().filter_map(|node| condition(reader, node, condition_table)).collect();
     Some(Source::Match(Match { value: value.into(), expected, conditions }))
@@ -197,7 +197,7 @@ fn condition(reader: &mut Reader<'_>, node: &YamlNode, table: &FieldTable) -> Op
     let test = match (fields.get("string_match"), fields.get("present_match")) {
         (Some(_), Some(node)) => {
             let message = "`present_match` cannot be combined with `string_match`";
-            reader.error(node.span, message).hint("remove one of them");
+            reader.error(node.span(), message).hint("remove one of them");
             return None;
         }
         (Some(node), None) => string_match(reader, node)?,
@@ -217,11 +217,13 @@ fn string_match(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Test> {
     ];
     let fields = reader.map(node, &STRING)?;
     let ignore_case = reader.flag("ignore_case", fields.get("ignore_case"));
-    let (name, node) = exactly_one(reader, &fields, &STRING, &MATCHES.map(|(name, _)| name), node.span)?;
+    let (name, node) = exactly_one(reader, &fields, &STRING, &MATCHES.map(|(name, _)| name), node.span())?;
     let text = reader.text(name, node)?;
     let (_, how) = MATCHES.into_iter().find(|(other, _)| *other == name)?;
     if text.is_empty() && !matches!(how, TextMatch::Exact) {
-        reader.error(node.span, format!("an empty `{name}` matches every value")).hint("use `present_match`");
+        reader
+            .error(node.span(), format!("an empty `{name}` matches every value"))
+            .hint("use `present_match`");
     }
     Some(Test::Text { how, text: text.into(), ignore_case })
 }

@@ -10,22 +10,23 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Map<Strin
     match json(reader, node)? {
         Json::Object(map) => Some(map),
         _ => {
-            reader.error(node.span, "`metadata` must be a map");
+            reader.error(node.span(), "`metadata` must be a map");
             None
         }
     }
 }
 
 fn json(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Json> {
-    match &node.value {
+    match node.value() {
         Value::Null => Some(Json::Null),
-        Value::Bool(flag, _) => Some(Json::Bool(*flag)),
-        Value::Number(number, _) => Some(Json::Number((*number).into())),
-        Value::Other(written) => {
+        Value::Bool(flag) => Some(Json::Bool(flag)),
+        Value::Number(number) => Some(Json::Number(number.into())),
+        Value::Other => {
+            let written = reader.source.written(node.span());
             let whole = written.parse::<i64>().ok().map(Number::from);
             let number = whole.or_else(|| Number::from_f64(written.parse().ok()?));
             if number.is_none() {
-                reader.error(node.span, format!("`metadata` cannot hold the number `{written}`"));
+                reader.error(node.span(), format!("`metadata` cannot hold the number `{written}`"));
             }
             number.map(Json::Number)
         }
@@ -37,7 +38,7 @@ fn json(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Json> {
                 let name = reader.text("a name in `metadata`", key)?.to_owned();
                 let value = json(reader, value)?;
                 if map.insert(name, value).is_some() {
-                    reader.error(key.span, "duplicate name in `metadata`").hint("remove one of them");
+                    reader.error(key.span(), "duplicate name in `metadata`").hint("remove one of them");
                 }
             }
             Some(Json::Object(map))

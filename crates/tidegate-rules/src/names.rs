@@ -8,7 +8,7 @@ const MAX_NAMED: usize = 8;
 
 /// Returns why no branch of the level matches an entry.
 pub(super) fn no_match(level: &Level, key: &str, value: &str) -> String {
-    let keys: Vec<&str> = level.keys().collect();
+    let keys = level.keys();
     if keys.is_empty() {
         return format!("no match for the key `{key}`: no rule continues at this level");
     }

@@ -35,15 +35,15 @@ impl<'n> Fields<'n> {
     /// Returns a field's value. A null value counts as absent.
     pub(super) fn get(&self, name: &str) -> Option<&'n YamlNode<'n>> {
         let (_, node) = self.known.iter().find(|(field, _)| *field == name)?;
-        (!matches!(node.value, Value::Null)).then_some(*node)
+        (!matches!(node.value(), Value::Null)).then_some(*node)
     }
 
     pub(super) fn is_null(&self, name: &str) -> bool {
-        self.known.iter().any(|(field, node)| *field == name && matches!(node.value, Value::Null))
+        self.known.iter().any(|(field, node)| *field == name && matches!(node.value(), Value::Null))
     }
 }
 
-impl Reader<'_> {
+impl<'s> Reader<'s> {
     pub(super) fn error(&mut self, span: SourceSpan, message: impl Into<String>) -> &mut ConfigError {
         self.errors.push(self.source.error(span, message))
     }
@@ -68,29 +68,30 @@ impl Reader<'_> {
 
     /// Returns the fields that `table` lists. Reports all other fields as errors.
     pub(super) fn map<'n>(&mut self, node: &'n YamlNode<'n>, table: &FieldTable) -> Option<Fields<'n>> {
-        let Value::Map(entries) = &node.value else {
+        let Value::Map(entries) = node.value() else {
             let fields: Vec<_> = table.fields.iter().map(|field| field.name).collect();
             let (label, fields) = (table.label, fields.join(", "));
-            let message = format!("{label} must be a map with the fields {fields}, not {}", kind_of(node));
-            self.error(node.span, message);
+            let message =
+                format!("{label} must be a map with the fields {fields}, not {}", self.kind_of(node));
+            self.error(node.span(), message);
             return None;
         };
         let mut fields: Vec<(&'n str, &'n YamlNode<'n>)> = Vec::with_capacity(entries.len());
         let mut spans: Vec<SourceSpan> = Vec::with_capacity(entries.len());
         let errors_before = self.errors.total();
         for (key, value) in entries {
-            let Value::Text(name) = &key.value else {
-                self.error(key.span, format!("a field name must be a string, not {}", kind_of(key)));
+            let Value::Text(name) = key.value() else {
+                self.error(key.span(), format!("a field name must be a string, not {}", self.kind_of(key)));
                 continue;
             };
-            if let Some(first) = fields.iter().position(|(field, _)| field == name) {
+            if let Some(first) = fields.iter().position(|(field, _)| *field == name) {
                 let message = format!("duplicate field `{name}`: the first is on line {}", spans[first].line);
-                self.error(key.span, message).hint("remove one of them");
+                self.error(key.span(), message).hint("remove one of them");
             } else if table.fields.iter().any(|field| field.name == name) {
                 fields.push((name, value));
-                spans.push(key.span);
+                spans.push(key.span());
             } else {
-                self.unknown(name, key.span, table);
+                self.unknown(name, key.span(), table);
             }
         }
         Some(Fields { known: fields, has_unknown: self.errors.total() > errors_before })
@@ -112,12 +113,15 @@ impl Reader<'_> {
     }
 
     /// Reads a string. Accepts a number or a Boolean too, as written.
-    pub(super) fn text<'n>(&mut self, name: &str, node: &'n YamlNode<'n>) -> Option<&'n str> {
-        match &node.value {
+    pub(super) fn text<'n>(&mut self, name: &str, node: &'n YamlNode<'n>) -> Option<&'n str>
+    where
+        's: 'n,
+    {
+        match node.value() {
             Value::Text(text) => Some(text),
-            Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => Some(written),
+            Value::Bool(_) | Value::Number(_) | Value::Other => Some(self.source.written(node.span())),
             Value::Null | Value::List(_) | Value::Map(_) => {
-                self.error(node.span, format!("`{name}` must be a string, not {}", kind_of(node)));
+                self.error(node.span(), format!("`{name}` must be a string, not {}", self.kind_of(node)));
                 None
             }
         }
@@ -131,24 +135,30 @@ impl Reader<'_> {
         fields: &Fields<'n>,
         map: &YamlNode,
         table: &FieldTable,
-    ) -> (&'n str, SourceSpan) {
+    ) -> (&'n str, SourceSpan)
+    where
+        's: 'n,
+    {
         let Some(node) = fields.get(name) else {
-            self.error(map.span, format!("{} needs a `{name}`", table.label));
-            return ("", map.span);
+            self.error(map.span(), format!("{} needs a `{name}`", table.label));
+            return ("", map.span());
         };
         let text = self.text(name, node);
         if text == Some("") {
-            self.error(node.span, format!("the `{name}` is empty"));
+            self.error(node.span(), format!("the `{name}` is empty"));
         }
-        (text.unwrap_or_default(), node.span)
+        (text.unwrap_or_default(), node.span())
     }
 
     pub(super) fn flag(&mut self, name: &str, node: Option<&YamlNode>) -> bool {
-        match node.map(|node| (&node.value, node)) {
+        match node.map(|node| (node.value(), node)) {
             None => false,
-            Some((Value::Bool(flag, _), _)) => *flag,
+            Some((Value::Bool(flag), _)) => flag,
             Some((_, node)) => {
-                self.error(node.span, format!("`{name}` must be true or false, not {}", kind_of(node)));
+                self.error(
+                    node.span(),
+                    format!("`{name}` must be true or false, not {}", self.kind_of(node)),
+                );
                 false
             }
         }
@@ -156,16 +166,16 @@ impl Reader<'_> {
 
     /// Reads a whole number from `min` to 2^48.
     pub(super) fn count(&mut self, name: &str, min: u64, node: &YamlNode) -> Option<u64> {
-        let message = match &node.value {
-            Value::Number(number, _) if (min..=MAX_NUMBER).contains(number) => return Some(*number),
-            Value::Number(number, _) if *number < min => format!("`{name}` must be at least {min}"),
-            Value::Number(..) => format!("`{name}` must be at most 2^48"),
-            Value::Other(written) if written.starts_with('-') => {
-                format!("`{name}` must be at least {min}, not {}", quoted(written))
+        let message = match node.value() {
+            Value::Number(number) if (min..=MAX_NUMBER).contains(&number) => return Some(number),
+            Value::Number(number) if number < min => format!("`{name}` must be at least {min}"),
+            Value::Number(_) => format!("`{name}` must be at most 2^48"),
+            Value::Other if self.source.written(node.span()).starts_with('-') => {
+                format!("`{name}` must be at least {min}, not {}", quoted(self.source.written(node.span())))
             }
-            _ => format!("`{name}` must be a whole number, not {}", kind_of(node)),
+            _ => format!("`{name}` must be a whole number, not {}", self.kind_of(node)),
         };
-        self.error(node.span, message);
+        self.error(node.span(), message);
         None
     }
 
@@ -178,7 +188,7 @@ impl Reader<'_> {
                 Some(near) => format!("did you mean `{near}`?"),
                 None => format!("expected one of {}", choices.join(", ")),
             };
-            self.error(node.span, format!("there is no {name} `{}`", quoted(word))).hint(hint);
+            self.error(node.span(), format!("there is no {name} `{}`", quoted(word))).hint(hint);
         }
         found
     }
@@ -188,20 +198,45 @@ impl Reader<'_> {
         let duration = parse_duration(text);
         if duration.is_none() {
             let hint = "write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w";
-            self.error(node.span, format!("`{name}` must be a duration, not `{}`", quoted(text))).hint(hint);
+            self.error(node.span(), format!("`{name}` must be a duration, not `{}`", quoted(text)))
+                .hint(hint);
         }
         duration
     }
 
     pub(super) fn list<'n>(&mut self, name: &str, node: Option<&'n YamlNode<'n>>) -> &'n [YamlNode<'n>] {
-        match node.map(|node| (&node.value, node)) {
+        match node.map(|node| (node.value(), node)) {
             None => &[],
             Some((Value::List(items), _)) => items,
             Some((_, node)) => {
-                let message = format!("`{name}` must be a list, not {}", kind_of(node));
-                self.error(node.span, message).hint("begin each item with `- `");
+                let message = format!("`{name}` must be a list, not {}", self.kind_of(node));
+                self.error(node.span(), message).hint("begin each item with `- `");
                 &[]
             }
+        }
+    }
+
+    /// Returns the items of a list. Each is freed when it is dropped.
+    pub(super) fn take_list<'n>(&mut self, name: &str, node: Option<YamlNode<'n>>) -> Vec<YamlNode<'n>> {
+        match node.filter(|node| !matches!(node.value(), Value::Null)) {
+            Some(YamlNode::List(.., items)) => items.into_vec(),
+            other => {
+                // Reports any other kind of value.
+                self.list(name, other.as_ref());
+                Vec::new()
+            }
+        }
+    }
+
+    fn kind_of(&self, node: &YamlNode) -> String {
+        match node.value() {
+            Value::Null => "an empty value".to_owned(),
+            Value::Bool(_) | Value::Number(_) | Value::Other => {
+                format!("`{}`", quoted(self.source.written(node.span())))
+            }
+            Value::Text(text) => format!("the string `{}`", quoted(text)),
+            Value::List(_) => "a list".to_owned(),
+            Value::Map(_) => "a map".to_owned(),
         }
     }
 }
@@ -230,18 +265,6 @@ fn parse_duration(text: &str) -> Option<Duration> {
 /// Returns the start of a value.
 fn quoted(text: &str) -> String {
     cut(text.chars().take(MAX_QUOTED_CHARS + 1).collect(), MAX_QUOTED_CHARS)
-}
-
-fn kind_of(node: &YamlNode) -> String {
-    match &node.value {
-        Value::Null => "an empty value".to_owned(),
-        Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => {
-            format!("`{}`", quoted(written))
-        }
-        Value::Text(text) => format!("the string `{}`", quoted(text)),
-        Value::List(_) => "a list".to_owned(),
-        Value::Map(_) => "a map".to_owned(),
-    }
 }
 
 #[cfg(test)]

@@ -18,12 +18,14 @@ const MAX_NAME_BYTES: usize = 64;
 /// The settings of a file for the descriptors that end at one entry.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    pub(super) domain: Box<str>,
+    /// Shared by the rules of a document.
+    pub(super) domain: Arc<str>,
     pub(super) steps: Box<[Step]>,
-    pub(super) settings: LimitSettings,
+    /// Shared by rules with equal settings.
+    pub(super) settings: Arc<LimitSettings>,
     pub(super) marks: RuleMarks,
     pub(super) file: Arc<str>,
-    pub(super) line: usize,
+    pub(super) line: u32,
     path: Arc<str>,
 }
 
@@ -33,25 +35,26 @@ pub(super) struct RuleMarks {
     pub(super) shadow: bool,
     pub(super) quota: bool,
     pub(super) detailed_metric: bool,
-    pub(super) metadata: Option<Map<String, Value>>,
+    pub(super) metadata: Option<Box<Map<String, Value>>>,
 }
 
 /// The settings in a rule's `rate_limit`.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(super) struct LimitSettings {
     pub(super) name: Option<Arc<str>>,
-    pub(super) replaces: Vec<String>,
+    pub(super) replaces: Box<[Arc<str>]>,
     pub(super) limit: Limit,
-    pub(super) tiers: Vec<(String, Limit)>,
+    pub(super) tiers: Box<[(Box<str>, Limit)]>,
     pub(super) cost: u64,
     pub(super) on_failure: Option<OnFailure>,
-    pub(super) lease: Option<Lease>,
+    pub(super) lease: Option<Box<Lease>>,
 }
 
 /// An entry that a descriptor must have.
 #[derive(Clone, Debug)]
 pub(super) struct Step {
-    pub(super) key: Box<str>,
+    /// Shared by the rules above, below and beside it.
+    pub(super) key: Arc<str>,
     pub(super) pattern: Pattern,
     pub(super) value_to_metric: bool,
     pub(super) share_threshold: bool,
@@ -59,9 +62,9 @@ pub(super) struct Step {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pattern {
-    Exact(Box<str>),
+    Exact(Arc<str>),
     /// The text before the `*`, which is the only one and at the end.
-    Prefix(Box<str>),
+    Prefix(Arc<str>),
     Wildcard(Arc<Wildcard>),
     Any,
 }
@@ -134,7 +137,7 @@ impl Rule {
 
     /// Returns the quota of requests without a tier; `None` if the rule is unlimited or denies everything.
     #[must_use]
-    pub const fn quota(&self) -> Option<Quota> {
+    pub fn quota(&self) -> Option<Quota> {
         match self.settings.limit {
             Limit::Quota(quota) => Some(quota),
             Limit::Unlimited | Limit::DenyAll(_) => None,
@@ -143,7 +146,7 @@ impl Rule {
 
     /// Returns whether the rule admits everything.
     #[must_use]
-    pub const fn is_unlimited(&self) -> bool {
+    pub fn is_unlimited(&self) -> bool {
         matches!(self.settings.limit, Limit::Unlimited)
     }
 
@@ -162,8 +165,8 @@ impl Rule {
 
     /// Returns the `metadata` of the rule's descriptor.
     #[must_use]
-    pub const fn metadata(&self) -> Option<&Map<String, Value>> {
-        self.marks.metadata.as_ref()
+    pub fn metadata(&self) -> Option<&Map<String, Value>> {
+        self.marks.metadata.as_deref()
     }
 
     /// Returns the domain.
@@ -175,7 +178,7 @@ impl Rule {
     /// Returns the file and line of the rule's `key`.
     #[must_use]
     pub fn origin(&self) -> (&str, usize) {
-        (&self.file, self.line)
+        (&self.file, self.line as usize)
     }
 
     /// Returns the name of the gate that counts for the rule.
@@ -257,26 +260,26 @@ impl Rule {
 /// # Per request
 impl Rule {
     pub(super) fn new(
-        domain: &str,
+        domain: Arc<str>,
         steps: &[Step],
-        settings: LimitSettings,
+        settings: Arc<LimitSettings>,
         marks: RuleMarks,
-        (file, line): (Arc<str>, usize),
+        (file, line): (Arc<str>, u32),
     ) -> Self {
-        let mut path = domain.to_owned();
+        let mut path = domain.to_string();
         for step in steps {
             path.push('.');
             path.push_str(&step.key);
             step.pattern.append(&mut path);
         }
-        let (domain, steps, path) = (domain.into(), steps.into(), path.into());
+        let (steps, path) = (steps.into(), path.into());
         Self { domain, steps, settings, marks, file, line, path }
     }
 
     /// Returns the limit for a tier and its index in the rule's gates. Index 0 is for requests without a
     /// known tier.
     pub(super) fn limit_with_index(&self, tier: Option<&str>) -> (usize, Limit) {
-        let found = tier.and_then(|tier| self.settings.tiers.iter().position(|(name, _)| name == tier));
+        let found = tier.and_then(|tier| self.settings.tiers.iter().position(|(name, _)| **name == *tier));
         found.map_or((0, self.settings.limit), |at| (at + 1, self.settings.tiers[at].1))
     }
 

@@ -23,6 +23,12 @@ impl SourceFile {
         ConfigError::new(&self.name, span, snippet, marked, message.into())
     }
 
+    /// Returns the text of a Boolean or a number, as written.
+    pub(super) fn written(&self, span: SourceSpan) -> &str {
+        let start = span.offset as usize;
+        self.text.get(start..start + span.length as usize).unwrap_or_default()
+    }
+
     /// Returns whether the text has a field of a rule file, at any position and even if it is no valid YAML. The
     /// text of any other file is never shown: it can be `/etc/shadow`, by a link.
     pub(super) fn is_rule_file(&self) -> bool {

@@ -14,13 +14,19 @@ use super::wildcard::Wildcard;
 /// A key or value, stored inline: following a pointer takes longer than comparing the bytes.
 type InlineBytes = SmallVec<[u8; 16]>;
 
-/// The keys that can come next. A level usually has few keys, so comparing them is faster than hashing.
+/// The keys that can come next. A level usually has one key or few, so comparing them is faster than hashing.
 #[derive(Debug, Default)]
-pub(super) struct Level(BTreeMap<InlineBytes, Values>);
+pub(super) struct Level {
+    first: Option<Box<(InlineBytes, Values)>>,
+    /// Present if there is a second key: a map has room for 11 keys, far more memory than most levels need.
+    #[expect(clippy::box_collection, reason = "most levels are empty, and each rule has one")]
+    others: Option<Box<BTreeMap<InlineBytes, Values>>>,
+}
 
 #[derive(Debug, Default)]
 struct Values {
-    exact: HashMap<InlineBytes, Branch>,
+    /// The table of a map is up to half empty, and twice as large while it grows.
+    exact: HashMap<InlineBytes, Box<Branch>>,
     /// The branches of values whose only `*` is at the end, by the text before it.
     prefixes: BTreeMap<InlineBytes, Branch>,
     /// The branches of other values with `*`, by [`Rank`].
@@ -29,24 +35,47 @@ struct Values {
 }
 
 /// The precedence of a pattern: more literal bytes first, then the first in the files.
-type Rank = (Reverse<usize>, usize);
+type Rank = (Reverse<usize>, u32);
 
 #[derive(Debug)]
 pub(super) struct Branch {
     /// The index of the rule for descriptors that end here.
-    pub(super) rule: Option<usize>,
+    pub(super) rule: Option<u32>,
     pub(super) below: Level,
     /// The number of earlier branches with the same key on the same level.
-    pub(super) order: usize,
+    order: u32,
     pub(super) file: Arc<str>,
-    pub(super) line: usize,
+    pub(super) line: u32,
+}
+
+impl Branch {
+    pub(super) fn new(rule: Option<u32>, file: Arc<str>, line: u32) -> Self {
+        Self { rule, below: Level::default(), order: 0, file, line }
+    }
 }
 
 impl Level {
+    fn values_of(&self, key: &str) -> Option<&Values> {
+        match &self.first {
+            Some(first) if *first.0 == *key.as_bytes() => Some(&first.1),
+            _ => self.others.as_ref()?.get(key.as_bytes()),
+        }
+    }
+
+    /// Returns the values of a key. Adds the key if it is absent.
+    fn values_mut(&mut self, key: &str) -> &mut Values {
+        let new = || Box::new((key.as_bytes().into(), Values::default()));
+        let first = self.first.get_or_insert_with(new);
+        if *first.0 == *key.as_bytes() {
+            return &mut first.1;
+        }
+        self.others.get_or_insert_default().entry(key.as_bytes().into()).or_default()
+    }
+
     pub(super) fn get(&self, key: &str, pattern: &Pattern) -> Option<&Branch> {
-        let values = self.0.get(key.as_bytes())?;
+        let values = self.values_of(key)?;
         match pattern {
-            Pattern::Exact(value) => values.exact.get(value.as_bytes()),
+            Pattern::Exact(value) => values.exact.get(value.as_bytes()).map(|branch| &**branch),
             Pattern::Prefix(prefix) => values.prefixes.get(prefix.as_bytes()),
             Pattern::Wildcard(wildcard) => {
                 values.wildcards.iter().find(|(other, _)| other == wildcard).map(|(_, branch)| branch)
@@ -56,10 +85,10 @@ impl Level {
     }
 
     pub(super) fn insert(&mut self, key: &str, pattern: &Pattern, mut branch: Branch) {
-        let values = self.0.entry(key.as_bytes().into()).or_default();
-        branch.order = values.exact.len() + values.prefixes.len() + values.wildcards.len();
+        let values = self.values_mut(key);
+        branch.order = (values.exact.len() + values.prefixes.len() + values.wildcards.len()) as u32;
         match pattern {
-            Pattern::Exact(value) => drop(values.exact.insert(value.as_bytes().into(), branch)),
+            Pattern::Exact(value) => drop(values.exact.insert(value.as_bytes().into(), Box::new(branch))),
             Pattern::Prefix(prefix) => drop(values.prefixes.insert(prefix.as_bytes().into(), branch)),
             Pattern::Wildcard(wildcard) => {
                 let rank = rank(wildcard.literal_bytes(), &branch);
@@ -75,7 +104,7 @@ impl Level {
 
     /// Returns the number of values of a key that every lookup may have to try.
     pub(super) fn wildcards(&self, key: &str) -> usize {
-        self.0.get(key.as_bytes()).map_or(0, |values| values.wildcards.len())
+        self.values_of(key).map_or(0, |values| values.wildcards.len())
     }
 
     /// Returns the index of the rule for exactly these entries. Follows the most specific branch on each
@@ -86,15 +115,15 @@ impl Level {
         for (key, value) in before {
             level = &level.step(key, value)?.below;
         }
-        level.step(key, value)?.rule
+        level.step(key, value)?.rule.map(|index| index as usize)
     }
 
     /// Returns all branches that match an entry, the most specific first. `find` follows only the first.
     pub(super) fn candidates(&self, (key, value): &DescriptorEntry<'_>) -> Vec<(Pattern, &Branch)> {
-        let Some(values) = self.0.get(key.as_bytes()) else { return Vec::new() };
+        let Some(values) = self.values_of(key) else { return Vec::new() };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into();
         let exact = values.exact.get_key_value(&**value);
-        let exact = exact.map(|(value, branch)| (Pattern::Exact(text(value)), branch));
+        let exact = exact.map(|(value, branch)| (Pattern::Exact(text(value)), &**branch));
         let prefixes = values.prefixes.iter().filter(|(prefix, _)| value.starts_with(prefix));
         let prefixes = prefixes
             .map(|(prefix, branch)| (rank(prefix.len(), branch), Pattern::Prefix(text(prefix)), branch));
@@ -109,15 +138,23 @@ impl Level {
         exact.into_iter().chain(patterns).chain(any).collect()
     }
 
-    /// Returns the keys of this level.
-    pub(super) fn keys(&self) -> impl Iterator<Item = &str> {
+    pub(super) const fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// Returns the keys of this level, sorted.
+    pub(super) fn keys(&self) -> Vec<&str> {
+        let others = self.others.iter().flat_map(|others| others.keys());
+        let keys = self.first.iter().map(|first| &first.0).chain(others);
         // Every key was made from a string, so it is valid UTF-8.
-        self.0.keys().map(|key| std::str::from_utf8(key).unwrap_or_default())
+        let mut keys: Vec<&str> = keys.map(|key| std::str::from_utf8(key).unwrap_or_default()).collect();
+        keys.sort_unstable();
+        keys
     }
 
     /// Returns the values of a key as they are written in the file, sorted.
     pub(super) fn values(&self, key: &str) -> Vec<String> {
-        let Some(values) = self.0.get(key.as_bytes()) else { return Vec::new() };
+        let Some(values) = self.values_of(key) else { return Vec::new() };
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let prefixes = values.prefixes.keys().map(|prefix| text(prefix) + "*");
         let wildcards = values.wildcards.iter().map(|(wildcard, _)| wildcard.text().to_owned());
@@ -129,16 +166,16 @@ impl Level {
 
     /// Returns the branches of a key, whatever their values.
     pub(super) fn branches(&self, key: &str) -> impl Iterator<Item = &Branch> {
-        self.0.get(key.as_bytes()).into_iter().flat_map(|values| {
+        self.values_of(key).into_iter().flat_map(|values| {
             let wildcards = values.wildcards.iter().map(|(_, branch)| branch);
             let patterns = values.prefixes.values().chain(wildcards);
-            values.exact.values().chain(patterns).chain(values.any.as_deref())
+            values.exact.values().map(|branch| &**branch).chain(patterns).chain(values.any.as_deref())
         })
     }
 
     /// Returns the most specific branch for an entry.
     pub(super) fn step(&self, key: &str, value: &[u8]) -> Option<&Branch> {
-        let values = self.0.get(key.as_bytes())?;
+        let values = self.values_of(key)?;
         if let Some(branch) = values.exact.get(value) {
             return Some(branch);
         }

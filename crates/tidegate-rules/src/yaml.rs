@@ -1,6 +1,5 @@
 //! Parses YAML into values with their positions in the file.
 
-use std::borrow::Cow;
 use std::fmt;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
@@ -9,8 +8,8 @@ use serde_saphyr::{DuplicateKeyPolicy, Error, Spanned};
 use super::config_error::{ConfigError, MAX_CONTEXT_CHARS, SourceSpan};
 use super::source::SourceFile;
 
-/// The minimum number of bytes of a file per YAML node. A node takes 48 bytes of memory, and even
-/// `{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, ` has 6 bytes per node.
+/// The minimum number of bytes of a file per YAML node, also if an alias repeats it. A node takes 32 bytes of memory,
+/// and even `{key: a, rate_limit: {unit: day, requests_per_unit: 1}}, ` has 6 bytes per node.
 const MIN_BYTES_PER_NODE: usize = 5;
 /// The minimum number of bytes of a file per node that an alias repeats.
 const MIN_BYTES_PER_REPEATED_NODE: usize = 8;
@@ -18,25 +17,43 @@ const MIN_BYTES_PER_REPEATED_NODE: usize = 8;
 const MIN_BYTES_PER_ANCHORED_NODE: usize = 64;
 /// The nodes that any file may have. A small file with aliases is no danger.
 const SPARE_NODES: usize = 10_000;
+/// The maximum number of items that are copied to memory of their exact size.
+const MAX_COPIED_ITEMS: usize = 1_000;
 
-/// A value and its position.
-pub(super) struct YamlNode<'s> {
-    pub(super) value: Value<'s>,
-    pub(super) span: SourceSpan,
+/// A value and its position. A flat type has 32 bytes; a value beside a span would have 40.
+pub(super) enum YamlNode<'s> {
+    Null(Position, u16),
+    Bool(Position, u16, bool),
+    Number(Position, u16, u64),
+    Other(Position, u16),
+    Text(Position, u16, &'s str),
+    OwnedText(Position, u16, Box<str>),
+    List(Position, u16, Box<[Self]>),
+    Map(Position, u16, Box<[(Self, Self)]>),
 }
 
-pub(super) enum Value<'s> {
+const _: () = assert!(size_of::<YamlNode<'_>>() <= 32);
+
+/// A [`SourceSpan`] without its length.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Position {
+    line: u32,
+    column: u32,
+    offset: u32,
+}
+
+#[derive(Clone, Copy)]
+pub(super) enum Value<'n> {
     Null,
-    /// A Boolean and its source text: `yes` can be meant as a string.
-    Bool(bool, &'s str),
-    /// A non-negative whole number and its source text.
-    Number(u64, &'s str),
-    /// The source text of any other number.
-    Other(&'s str),
-    Text(Cow<'s, str>),
-    List(Box<[YamlNode<'s>]>),
+    Bool(bool),
+    /// A non-negative whole number.
+    Number(u64),
+    /// Any other number.
+    Other,
+    Text(&'n str),
+    List(&'n [YamlNode<'n>]),
     /// The entries in the order of the file, duplicate keys included.
-    Map(Box<[(YamlNode<'s>, YamlNode<'s>)]>),
+    Map(&'n [(YamlNode<'n>, YamlNode<'n>)]),
 }
 
 impl<'s> YamlNode<'s> {
@@ -76,26 +93,98 @@ impl<'s> YamlNode<'s> {
         Ok(documents)
     }
 
-    /// Fills in what the deserializer does not know: source texts, and lengths in characters.
+    pub(super) fn value(&self) -> Value<'_> {
+        match self {
+            Self::Null(..) => Value::Null,
+            Self::Bool(.., flag) => Value::Bool(*flag),
+            Self::Number(.., number) => Value::Number(*number),
+            Self::Other(..) => Value::Other,
+            Self::Text(.., text) => Value::Text(text),
+            Self::OwnedText(.., text) => Value::Text(text),
+            Self::List(.., items) => Value::List(items),
+            Self::Map(.., entries) => Value::Map(entries),
+        }
+    }
+
+    pub(super) fn span(&self) -> SourceSpan {
+        let (Self::Null(at, length)
+        | Self::Bool(at, length, _)
+        | Self::Number(at, length, _)
+        | Self::Other(at, length)
+        | Self::Text(at, length, _)
+        | Self::OwnedText(at, length, _)
+        | Self::List(at, length, _)
+        | Self::Map(at, length, _)) = self;
+        SourceSpan { line: at.line, column: at.column, length: (*length).into(), offset: at.offset }
+    }
+
+    fn set_span(&mut self, span: SourceSpan) {
+        let (Self::Null(at, length)
+        | Self::Bool(at, length, _)
+        | Self::Number(at, length, _)
+        | Self::Other(at, length)
+        | Self::Text(at, length, _)
+        | Self::OwnedText(at, length, _)
+        | Self::List(at, length, _)
+        | Self::Map(at, length, _)) = self;
+        *at = Position { line: span.line, column: span.column, offset: span.offset };
+        *length = span.length.try_into().unwrap_or(u16::MAX);
+    }
+
+    /// Removes the value of the first field of this name, and leaves null. So its memory can be released early.
+    pub(super) fn take(&mut self, name: &str) -> Option<Self> {
+        let Self::Map(.., entries) = self else { return None };
+        let is_field = |key: &Self| matches!(key.value(), Value::Text(field) if field == name);
+        let (_, node) = entries.iter_mut().find(|(key, _)| is_field(key))?;
+        Some(std::mem::replace(node, Self::Null(Position::default(), 0)))
+    }
+
+    /// Fills in what the deserializer does not know: lengths in characters.
     fn complete(&mut self, text: &'s str) {
-        let (start, bytes) = (self.span.offset as usize, self.span.length as usize);
-        let source = text.get(start..start + bytes).unwrap_or_default();
-        let letters =
-            source.chars().take(MAX_CONTEXT_CHARS).take_while(|letter| !matches!(letter, '\n' | '\r'));
-        let visible = letters.enumerate().filter(|(_, letter)| !letter.is_whitespace());
-        self.span.length = visible.last().map_or(0, |(index, _)| index as u32 + 1);
-        match &mut self.value {
-            Value::Bool(_, written) | Value::Number(_, written) | Value::Other(written) => {
-                *written = source.trim_end();
+        let mut span = self.span();
+        let (start, bytes) = (span.offset as usize, span.length as usize);
+        let source = text.get(start..).unwrap_or_default();
+        if let Value::Bool(_) | Value::Number(_) | Value::Other = self.value() {
+            if span.length == u32::from(u16::MAX) {
+                // The length does not fit. No text of a number contains other characters.
+                let is_end = |letter: char| !letter.is_ascii_alphanumeric() && !"+-._".contains(letter);
+                *self = Self::Text(Position::default(), 0, source.split(is_end).next().unwrap_or_default());
+                self.set_span(span);
+                return;
             }
-            Value::List(items) => items.iter_mut().for_each(|item| item.complete(text)),
-            Value::Map(entries) => entries.iter_mut().for_each(|(key, value)| {
+            // All of its text: the reader takes it from the file.
+            let source = source.get(..bytes).unwrap_or_default().trim_end();
+            span.length = source.len() as u32;
+            self.set_span(span);
+            return;
+        }
+        let letters = source
+            .char_indices()
+            .take(MAX_CONTEXT_CHARS)
+            .take_while(|(at, letter)| *at < bytes && !matches!(letter, '\n' | '\r'));
+        let visible = letters.enumerate().filter(|(_, (_, letter))| !letter.is_whitespace());
+        span.length = visible.last().map_or(0, |(index, _)| index as u32 + 1);
+        self.set_span(span);
+        match self {
+            Self::List(.., items) => items.iter_mut().for_each(|item| item.complete(text)),
+            Self::Map(.., entries) => entries.iter_mut().for_each(|(key, value)| {
                 key.complete(text);
                 value.complete(text);
             }),
-            Value::Null | Value::Text(_) => {}
+            _ => {}
         }
     }
+}
+
+/// Returns the items in memory of their exact size. If each list were shrunk in place, it would leave a hole in which
+/// no other list fits.
+fn exact<T>(items: Vec<T>) -> Box<[T]> {
+    if items.len() > MAX_COPIED_ITEMS {
+        return items.into_boxed_slice();
+    }
+    let mut exact = Vec::with_capacity(items.len());
+    exact.extend(items);
+    exact.into_boxed_slice()
 }
 
 /// Converts an error of the parser.
@@ -123,90 +212,97 @@ fn invalid(error: &Error, source: &SourceFile) -> ConfigError {
 
 impl<'de> Deserialize<'de> for YamlNode<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Spanned { value, defined: at, .. } = Spanned::deserialize(deserializer)?;
-        let span = SourceSpan {
+        let Spanned { value: WithoutSpan(mut node), defined: at, .. } = Spanned::deserialize(deserializer)?;
+        node.set_span(SourceSpan {
             line: at.line() as u32,
             column: at.column() as u32,
             length: at.span().byte_len().unwrap_or(0) as u32,
             offset: at.span().byte_offset().unwrap_or(0) as u32,
-        };
-        Ok(Self { value, span })
+        });
+        Ok(node)
     }
 }
 
-impl<'de> Deserialize<'de> for Value<'de> {
+/// A node whose position is not known yet.
+struct WithoutSpan<'s>(YamlNode<'s>);
+
+impl<'de> Deserialize<'de> for WithoutSpan<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct ValueVisitor;
 
         impl<'de> Visitor<'de> for ValueVisitor {
-            type Value = Value<'de>;
+            type Value = WithoutSpan<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("YAML")
             }
 
-            fn visit_unit<E>(self) -> Result<Value<'de>, E> {
-                Ok(Value::Null)
+            fn visit_unit<E>(self) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::Null(Position::default(), 0)))
             }
 
-            fn visit_none<E>(self) -> Result<Value<'de>, E> {
-                Ok(Value::Null)
+            fn visit_none<E>(self) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::Null(Position::default(), 0)))
             }
 
-            fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<Value<'de>, D::Error> {
-                Value::deserialize(inner)
+            fn visit_some<D: Deserializer<'de>>(self, inner: D) -> Result<Self::Value, D::Error> {
+                WithoutSpan::deserialize(inner)
             }
 
-            fn visit_bool<E>(self, value: bool) -> Result<Value<'de>, E> {
-                Ok(Value::Bool(value, ""))
+            fn visit_bool<E>(self, value: bool) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::Bool(Position::default(), 0, value)))
             }
 
-            fn visit_u64<E>(self, value: u64) -> Result<Value<'de>, E> {
-                Ok(Value::Number(value, ""))
+            fn visit_u64<E>(self, value: u64) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::Number(Position::default(), 0, value)))
             }
 
-            fn visit_i64<E>(self, value: i64) -> Result<Value<'de>, E> {
-                Ok(u64::try_from(value).map_or(Value::Other(""), |value| Value::Number(value, "")))
+            fn visit_i64<E>(self, value: i64) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(
+                    u64::try_from(value).map_or(YamlNode::Other(Position::default(), 0), |value| {
+                        YamlNode::Number(Position::default(), 0, value)
+                    }),
+                ))
             }
 
-            fn visit_i128<E>(self, _: i128) -> Result<Value<'de>, E> {
-                Ok(Value::Other(""))
+            fn visit_i128<E>(self, _: i128) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::Other(Position::default(), 0)))
             }
 
-            fn visit_u128<E>(self, _: u128) -> Result<Value<'de>, E> {
-                Ok(Value::Other(""))
+            fn visit_u128<E>(self, _: u128) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::Other(Position::default(), 0)))
             }
 
-            fn visit_f64<E>(self, _: f64) -> Result<Value<'de>, E> {
-                Ok(Value::Other(""))
+            fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::Other(Position::default(), 0)))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Value<'de>, E> {
-                Ok(Value::Text(Cow::Owned(text.to_owned())))
+            fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::OwnedText(Position::default(), 0, text.into())))
             }
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Value<'de>, E> {
-                Ok(Value::Text(Cow::Borrowed(text)))
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::Text(Position::default(), 0, text)))
             }
 
-            fn visit_string<E>(self, text: String) -> Result<Value<'de>, E> {
-                Ok(Value::Text(Cow::Owned(text)))
+            fn visit_string<E>(self, text: String) -> Result<Self::Value, E> {
+                Ok(WithoutSpan(YamlNode::OwnedText(Position::default(), 0, text.into())))
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value<'de>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
                 let mut list = Vec::new();
                 while let Some(item) = items.next_element()? {
                     list.push(item);
                 }
-                Ok(Value::List(list.into_boxed_slice()))
+                Ok(WithoutSpan(YamlNode::List(Position::default(), 0, exact(list))))
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value<'de>, A::Error> {
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
                 let mut map = Vec::new();
                 while let Some(entry) = entries.next_entry()? {
                     map.push(entry);
                 }
-                Ok(Value::Map(map.into_boxed_slice()))
+                Ok(WithoutSpan(YamlNode::Map(Position::default(), 0, exact(map))))
             }
         }
 

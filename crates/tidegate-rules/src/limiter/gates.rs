@@ -57,10 +57,10 @@ impl RuleGates {
 impl GateSettings {
     /// Returns the settings for the limit of a rule, then for each of its tiers, by the tier's name.
     fn of_rule(rule: &Rule) -> impl Iterator<Item = (Option<&str>, Option<Self>)> {
-        let tiers = rule.settings.tiers.iter().map(|(tier, limit)| (Some(tier.as_str()), *limit));
+        let tiers = rule.settings.tiers.iter().map(|(tier, limit)| (Some(&**tier), *limit));
         iter::once((None, rule.settings.limit)).chain(tiers).map(move |(tier, limit)| {
             let Limit::Quota(quota) = limit else { return (tier, None) };
-            let (on_failure, lease) = (rule.settings.on_failure, rule.settings.lease);
+            let (on_failure, lease) = (rule.settings.on_failure, rule.settings.lease.as_deref().copied());
             (tier, Some(Self { quota, is_shadow: rule.is_shadow(), on_failure, lease }))
         })
     }

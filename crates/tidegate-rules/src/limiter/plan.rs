@@ -102,7 +102,7 @@ impl<'r> Plan<'r> {
         let replaced: Vec<&str> = matches
             .iter()
             .flatten()
-            .flat_map(|matched| matched.rule.settings.replaces.iter().map(String::as_str))
+            .flat_map(|matched| matched.rule.settings.replaces.iter().map(|name| &**name))
             .collect();
         let charges_each = rules.charges_each(domain);
         let (checks, shadow_checks) = (Vec::with_capacity(matches.len()), Vec::new());

@@ -45,6 +45,25 @@ fn more_values_than_a_rule_file_of_this_size_can_hold_are_an_error() {
 }
 
 #[test]
+fn more_stars_than_files_of_this_size_can_have_are_an_error() {
+    let rule = |stars: usize| {
+        let limit = "rate_limit: { unlimited: true }";
+        format!("domain: d\ndescriptors: [{{ key: a, value: '{}', {limit} }}]", "*a".repeat(stars))
+    };
+    assert!(Rules::parse("a.yaml", &rule(10_000)).is_ok());
+    let message = message(&rule(1_000_000));
+    assert_eq!(message, "the values of all rules have too many `*` for the size of the files");
+}
+
+#[test]
+fn number_of_any_length_is_a_text_as_written() {
+    let number = format!("0.{}", "1".repeat(100_000));
+    let text = format!("domain: d\ndescriptors: [{{ key: {number}, rate_limit: {{ unlimited: true }} }}]");
+    let rules = Rules::parse("a.yaml", &text).unwrap();
+    assert_eq!(rules.iter().next().unwrap().path(), format!("d.{number}"));
+}
+
+#[test]
 fn deeply_nested_values_are_an_error() {
     for (open, close) in [("[", "]"), ("{a: ", "}"), ("- ", "")] {
         let deep = format!("domain: d\ndescriptors:\n  {}1{}", open.repeat(100_000), close.repeat(100_000));
