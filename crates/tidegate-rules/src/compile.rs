@@ -6,13 +6,14 @@ use std::sync::Arc;
 use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
 use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT};
 use super::mapping::Mapping;
-use super::reader::{Fields, MAX_WARNINGS, Reader};
+use super::reader::{Fields, MAX_WARNINGS, Reader, quoted};
 use super::regex_like::{as_wildcard, is_regex_like};
 use super::rule::{LimitSettings, Pattern, Rule, RuleMarks, Step};
 use super::source::SourceFile;
 use super::tree::{Branch, Level};
 use super::unmatched::unmatched;
-use super::yaml::YamlNode;
+use super::wildcard::MAX_STARS;
+use super::yaml::{SpareBudget, YamlNode};
 use super::{limit_reader, mapping_reader, metadata};
 
 /// The maximum number of values of one key on one level with a `*` before their end: a request tries each.
@@ -58,8 +59,9 @@ pub(super) fn compile(
     let bytes: usize = sources.iter().map(|source| source.text.len()).sum();
     let mut path_bytes_left = MAX_PATH_FACTOR * bytes + SPARE_PATH_BYTES;
     let mut searches_left = bytes / MIN_BYTES_PER_SEARCH + SPARE_SEARCHES;
+    let mut spare = SpareBudget::default();
     for source in sources {
-        let nodes = match YamlNode::documents(source) {
+        let nodes = match YamlNode::documents(source, &mut spare) {
             Ok(nodes) if nodes.is_empty() => {
                 errors.push(source.error(SourceSpan::default(), "this file contains no rules"));
                 continue;
@@ -104,14 +106,20 @@ pub(super) fn compile(
     for rule in &compiled.rules {
         names.entry(&rule.domain).or_default().extend(rule.name());
     }
+    // One lookup per document: a domain can be long.
+    let mut latest: Option<(Arc<str>, Option<&HashSet<&str>>)> = None;
     for (domain, name, source, span) in replaced {
-        let known = names.get(&*domain);
+        let known = match &latest {
+            Some((of, known)) if Arc::ptr_eq(of, &domain) => *known,
+            _ => names.get(&*domain),
+        };
+        latest = Some((domain.clone(), known));
         if known.is_some_and(|known| known.contains(&*name)) {
             continue;
         }
         let mut reader = Reader { source, errors, warnings: Vec::new() };
         let near = reader.closest(&name, known.into_iter().flatten().copied()).map(str::to_owned);
-        let error = reader.error(span, format!("no rule of `{domain}` has the name `{name}`"));
+        let error = reader.error(span, format!("no rule of `{}` has the name `{name}`", quoted(&domain)));
         if let Some(near) = near {
             error.hint(format!("did you mean `{near}`?"));
         }
@@ -222,10 +230,10 @@ impl FileCompiler<'_, '_> {
             let hint = "put the `*` into a `value`";
             self.reader.error(span, "a `key` is matched literally and cannot contain `*`").hint(hint);
         }
-        let pattern = self.pattern(value_text, value.map_or(span, |(_, span)| span));
+        let mut pattern = self.pattern(value_text, value.map_or(span, |(_, span)| span));
         let mut flag = |name| self.reader.flag(name, fields.get(name));
         let [value_to_metric, share_threshold] = ["value_to_metric", "share_threshold"].map(&mut flag);
-        if share_threshold && !pattern.has_star() {
+        if share_threshold && pattern.as_ref().is_some_and(|pattern| !pattern.has_star()) {
             let node = fields.get("share_threshold").unwrap_or(node);
             let hint = "remove it, or put a `*` into the `value`";
             let message = "`share_threshold` needs a `value` with `*`";
@@ -236,15 +244,18 @@ impl FileCompiler<'_, '_> {
             let hint = "remove it, or indent its fields further";
             self.reader.error(span, "the `rate_limit` of this descriptor is empty").hint(hint);
         }
-        if matches!(pattern, Pattern::Wildcard(_)) && level.wildcards(key) == MAX_WILDCARDS {
+        if matches!(pattern, Some(Pattern::Wildcard(_))) && level.wildcards(key) >= MAX_WILDCARDS {
             let message = format!(
                 "the key `{key}` has more than {MAX_WILDCARDS} values with a `*` before their end, and each request tries all of them"
             );
             self.reader.error(span, message).hint("end the values with `*`, or match another key first");
+            pattern = None;
         }
+        let has_error = pattern.is_none() || key.is_empty();
+        let pattern = pattern.unwrap_or(Pattern::Any);
         let mut scratch = Level::default();
         let level = match level.get(key, &pattern) {
-            Some(_) if key.is_empty() => &mut scratch,
+            _ if has_error => &mut scratch,
             Some(first) => {
                 let which = if value_text.is_empty() { "without a value" } else { "with this value" };
                 let (file, line) = (&first.file, first.line);
@@ -284,10 +295,18 @@ impl FileCompiler<'_, '_> {
         level.insert(key, &pattern, branch);
     }
 
-    fn pattern(&mut self, value: &str, span: SourceSpan) -> Pattern {
+    /// Returns the pattern of a value, or `None` after an error.
+    fn pattern(&mut self, value: &str, span: SourceSpan) -> Option<Pattern> {
         if value.contains("**") {
             let message = "`**` is not supported: one `*` matches any characters, also `/`";
             self.reader.error(span, message).hint("write `*`");
+            return None;
+        }
+        let stars = value.matches('*').count();
+        if stars > MAX_STARS {
+            let message = format!("a `value` has at most {MAX_STARS} `*`, not {stars}");
+            self.reader.error(span, message).hint("let one `*` match the text between others");
+            return None;
         }
         if is_regex_like(value) {
             let message =
@@ -301,10 +320,10 @@ impl FileCompiler<'_, '_> {
         let Some(left) = self.searches_left.checked_sub(value.matches('*').count().saturating_sub(1)) else {
             let message = "the values of all rules have too many `*` for the size of the files";
             self.reader.error(span, message).hint("end the values with `*`, or match another key first");
-            return Pattern::Any;
+            return None;
         };
         self.searches_left = left;
-        Pattern::new(value)
+        Some(Pattern::new(value))
     }
 
     /// Reads the fields of a descriptor that apply only to its own limit.

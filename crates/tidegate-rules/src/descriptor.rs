@@ -133,6 +133,7 @@ impl fmt::Debug for Descriptor<'_> {
             .field("entries", &entries)
             .field("hits", &self.hits)
             .field("tier", &tier)
+            .field("limit", &self.limit)
             .finish()
     }
 }

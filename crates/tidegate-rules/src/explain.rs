@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use tidegate::redact::RedactedKey;
+
 use super::descriptor::Descriptor;
 use super::limit::Limit;
 use super::load::Rules;
@@ -9,7 +11,8 @@ use super::names::{available, listed, no_match};
 use super::rule::{Pattern, Rule};
 use super::tree::Branch;
 
-/// The path of a descriptor through the rules of its domain, from [`Rules::explain`].
+/// The path of a descriptor through the rules of its domain, from [`Rules::explain`]. `Debug` redacts the values
+/// of the descriptor.
 ///
 /// ```
 /// use tidegate_rules::{Descriptor, Rules};
@@ -21,7 +24,7 @@ use super::tree::Branch;
 /// assert_eq!(explanation.why_not(), Some("no match for the key `usr`; available: `user`; did you mean `user`?"));
 /// # Ok::<(), tidegate_rules::ConfigErrors>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Explanation<'r> {
     matched: Vec<MatchedEntry>,
     rule: Option<&'r Rule>,
@@ -29,8 +32,9 @@ pub struct Explanation<'r> {
     why_not: Option<String>,
 }
 
-/// An entry of a descriptor and the part of the rules that matches it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// An entry of a descriptor and the part of the rules that matches it. `Debug` redacts the entry, `Display` shows
+/// it.
+#[derive(Clone, PartialEq, Eq)]
 pub struct MatchedEntry {
     entry: String,
     by: String,
@@ -89,6 +93,31 @@ impl MatchedEntry {
     #[must_use]
     pub fn passed_over(&self) -> &[String] {
         &self.passed_over
+    }
+}
+
+impl fmt::Debug for Explanation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The reason can name a value of the descriptor.
+        let why_not = self.why_not.as_ref().map(|why_not| RedactedKey::new(why_not.as_bytes()));
+        f.debug_struct("Explanation")
+            .field("matched", &self.matched)
+            .field("rule", &self.rule.map(Rule::path))
+            .field("limit", &self.limit)
+            .field("why_not", &why_not)
+            .finish()
+    }
+}
+
+impl fmt::Debug for MatchedEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MatchedEntry")
+            .field("entry", &RedactedKey::new(self.entry.as_bytes()))
+            .field("by", &self.by)
+            .field("file", &self.file)
+            .field("line", &self.line)
+            .field("passed_over", &self.passed_over)
+            .finish()
     }
 }
 

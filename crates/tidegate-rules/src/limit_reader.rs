@@ -16,6 +16,9 @@ use tidegate::{Error, Lease, OnFailure, Quota, Rate};
 const LIMITED_FIELDS: [&str; 9] =
     ["unit", "unit_multiplier", "requests_per_unit", "every", "algorithm", "burst", "cost", "lease", "tiers"];
 
+/// The maximum number of tiers of one rule: a request compares its tier with each.
+const MAX_TIERS: usize = 1_000;
+
 /// The settings that a rule's limit and its tiers share.
 struct Shape {
     window: Duration,
@@ -164,6 +167,11 @@ fn tiers(reader: &mut Reader<'_>, shape: Option<&Shape>, node: Option<&YamlNode>
         reader.error(node.span(), "`tiers` must be a map from tier names to limits");
         return tiers;
     };
+    if entries.len() > MAX_TIERS {
+        let message = format!("a rule has at most {MAX_TIERS} tiers, not {}", entries.len());
+        reader.error(node.span(), message).hint("let the service set the limit of such a descriptor");
+        return tiers;
+    }
     for (key, node) in entries {
         let Some(name) = reader.text("a tier's name", key) else { continue };
         if tiers.iter().any(|(tier, _)| **tier == *name) {

@@ -263,7 +263,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// Returns the start of a value.
-fn quoted(text: &str) -> String {
+pub(super) fn quoted(text: &str) -> String {
     cut(text.chars().take(MAX_QUOTED_CHARS + 1).collect(), MAX_QUOTED_CHARS)
 }
 

@@ -1,8 +1,15 @@
 //! Recognizes values that were probably meant as regular expressions, which rule files do not have.
 
+/// The maximum length of a value that is examined: a class or an alternative is searched from each bracket.
+const MAX_EXAMINED_BYTES: usize = 256;
+
 /// Returns whether a value looks like a regular expression: anchors, `.*` at the start of a part, character
-/// classes, escapes or alternatives. The path template `/users/{id}` and the address `[::1]:80` do not.
+/// classes, escapes or alternatives. The path template `/users/{id}` and the address `[::1]:80` do not, nor does
+/// a long value.
 pub(super) fn is_regex_like(value: &str) -> bool {
+    if value.len() > MAX_EXAMINED_BYTES {
+        return false;
+    }
     value.starts_with('^')
         || (value.ends_with('$') && value.len() > 1)
         || has_any_text(value)

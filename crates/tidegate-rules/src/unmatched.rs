@@ -23,7 +23,7 @@ pub(super) fn unmatched<'r>(
         if *budget == 0 {
             return None;
         }
-        if next.is_empty() {
+        if next.is_empty() && !action.skip_if_absent {
             let (level, value) = (reached[0].0, constant(action).unwrap_or_default());
             return Some((at, no_match(level, &action.key, value)));
         }

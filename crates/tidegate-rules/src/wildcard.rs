@@ -2,12 +2,17 @@
 
 use memchr::memmem::Finder;
 
+/// The maximum number of `*` in one value: to search the text between two of them takes 320 bytes of memory.
+pub(super) const MAX_STARS: usize = 16;
+
 /// A value with at least one `*`. Each `*` matches any bytes, also none and also `/`.
 #[derive(Clone, Debug)]
 pub(super) struct Wildcard {
     text: Box<str>,
     /// The lengths of the text before the first `*` and of the text after the last one.
     ends: (usize, usize),
+    /// The number of bytes that are not `*`.
+    literal_bytes: usize,
     /// The texts between two `*`.
     middle: Box<[Finder<'static>]>,
 }
@@ -21,6 +26,7 @@ impl Wildcard {
         Some(Self {
             text: text.into(),
             ends: (prefix.len(), suffix.len()),
+            literal_bytes: text.len() - text.matches('*').count(),
             middle: middle.map(|part| Finder::new(part).into_owned()).collect(),
         })
     }
@@ -30,8 +36,8 @@ impl Wildcard {
     }
 
     /// Returns the number of bytes that are not `*`.
-    pub(super) fn literal_bytes(&self) -> usize {
-        self.text.bytes().filter(|byte| *byte != b'*').count()
+    pub(super) const fn literal_bytes(&self) -> usize {
+        self.literal_bytes
     }
 
     /// Returns whether the value matches, in time linear in its length: the leftmost place of each text leaves

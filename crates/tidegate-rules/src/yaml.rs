@@ -1,6 +1,8 @@
 //! Parses YAML into values with their positions in the file.
 
+use std::cell::Cell;
 use std::fmt;
+use std::rc::Rc;
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Error, Spanned};
@@ -15,10 +17,22 @@ const MIN_BYTES_PER_NODE: usize = 5;
 const MIN_BYTES_PER_REPEATED_NODE: usize = 8;
 /// The minimum number of bytes of a file per node below an anchor, of which the parser keeps a copy.
 const MIN_BYTES_PER_ANCHORED_NODE: usize = 64;
-/// The nodes that any file may have. A small file with aliases is no danger.
-const SPARE_NODES: usize = 10_000;
 /// The maximum number of items that are copied to memory of their exact size.
 const MAX_COPIED_ITEMS: usize = 1_000;
+/// The maximum number of bytes of all texts per byte of a file. An alias repeats the text of its anchor.
+const MAX_TEXT_FACTOR: usize = 2;
+
+/// The memory that small files may take beyond their size, by aliases. All files of a folder share it.
+pub(super) struct SpareBudget {
+    nodes: usize,
+    text_bytes: usize,
+}
+
+impl Default for SpareBudget {
+    fn default() -> Self {
+        Self { nodes: 10_000, text_bytes: 64 << 10 }
+    }
+}
 
 /// A value and its position. A flat type has 32 bytes; a value beside a span would have 40.
 pub(super) enum YamlNode<'s> {
@@ -57,16 +71,24 @@ pub(super) enum Value<'n> {
 }
 
 impl<'s> YamlNode<'s> {
-    /// Returns the documents of a file, without the empty ones.
+    /// Returns the documents of a file, without the empty ones. Takes from `spare` what the file needs beyond its
+    /// size.
     ///
     /// # Errors
     ///
     /// The first syntax error, where the parser stops, or the start of a value that takes too much memory.
-    pub(super) fn documents(source: &'s SourceFile) -> Result<Vec<Self>, Box<ConfigError>> {
+    pub(super) fn documents(
+        source: &'s SourceFile,
+        spare: &mut SpareBudget,
+    ) -> Result<Vec<Self>, Box<ConfigError>> {
         let bytes = source.text.len();
-        let max_nodes = bytes / MIN_BYTES_PER_NODE + SPARE_NODES;
-        let max_repeated_nodes = bytes / MIN_BYTES_PER_REPEATED_NODE + SPARE_NODES;
-        let max_anchored_nodes = bytes / MIN_BYTES_PER_ANCHORED_NODE + SPARE_NODES;
+        let max_nodes = bytes / MIN_BYTES_PER_NODE + spare.nodes;
+        let max_repeated_nodes = bytes / MIN_BYTES_PER_REPEATED_NODE + spare.nodes;
+        let max_anchored_nodes = bytes / MIN_BYTES_PER_ANCHORED_NODE + spare.nodes;
+        let max_text_bytes = MAX_TEXT_FACTOR * bytes + spare.text_bytes;
+        // The nodes and the bytes of all texts, with those that aliases repeat.
+        let used = Rc::new(Cell::new((0, 0)));
+        let report = used.clone();
         let options = serde_saphyr::options! {
             // The reader reports the duplicate and needs the position of the first one.
             duplicate_keys: DuplicateKeyPolicy::PassThrough,
@@ -77,6 +99,7 @@ impl<'s> YamlNode<'s> {
                 // Each list and map has two events, and each document, too.
                 max_events: 4 * max_nodes,
                 max_nodes: max_nodes,
+                max_total_scalar_bytes: max_text_bytes,
                 max_documents: 100_000,
                 max_aliases: max_repeated_nodes,
                 max_anchors: max_anchored_nodes,
@@ -86,9 +109,13 @@ impl<'s> YamlNode<'s> {
                 enforce_alias_anchor_ratio: false,
             },
             with_snippet: false,
-        };
+        }
+        .with_budget_report(move |used| report.set((used.nodes, used.total_scalar_bytes)));
         let mut documents: Vec<Self> = serde_saphyr::from_multiple_with_options(&source.text, options)
             .map_err(|error| Box::new(invalid(&error, source)))?;
+        let (nodes, text_bytes) = used.get();
+        spare.nodes = spare.nodes.min(max_nodes.saturating_sub(nodes));
+        spare.text_bytes = spare.text_bytes.min(max_text_bytes.saturating_sub(text_bytes));
         documents.iter_mut().for_each(|document| document.complete(&source.text));
         Ok(documents)
     }
@@ -200,12 +227,14 @@ fn invalid(error: &Error, source: &SourceFile) -> ConfigError {
     let text = error.without_snippet().to_string();
     let text = text.split(" at line ").next().unwrap_or_default();
     // The error of an alias wraps the one of the budget, and only its text tells.
-    let message = match text.contains("budget breached") || text.contains("limit exceeded") {
-        true => {
-            "this YAML would take too much memory: it has too many values for its size, or too many aliases"
-                .to_owned()
-        }
-        false => format!("invalid YAML: {text}"),
+    let message = if text.contains("RecordedAnchorBytes") {
+        "an anchor on a text with escapes or of several lines is not supported: each alias would copy the text"
+            .to_owned()
+    } else if text.contains("budget breached") || text.contains("limit exceeded") {
+        "this YAML would take too much memory: it has too many values for its size, too many aliases, or aliases          of long texts"
+            .to_owned()
+    } else {
+        format!("invalid YAML: {text}")
     };
     source.error(span.unwrap_or_default(), message)
 }

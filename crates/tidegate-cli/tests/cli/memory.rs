@@ -104,8 +104,8 @@ fn memory_of_a_rule_file_is_bounded_by_its_size() {
                 head,
                 |at| {
                     format!(
-                        "  - {{ key: a{at}, value: {}, rate_limit: {{ unlimited: true }} }}\n",
-                        format!("'{}'", "*a".repeat(100))
+                        "  - {{ key: a{at}, value: '{}', rate_limit: {{ unlimited: true }} }}\n",
+                        "*a".repeat(16)
                     )
                 },
                 "",

@@ -1,9 +1,11 @@
 //! The checks that a request needs under one version of the rules.
 
 use std::borrow::Cow;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tidegate::redact::RedactedKey;
 use tidegate::{Check, Decision, Error, Gate, Limiter, Source, Switch};
 
 use super::gates::RuleGates;
@@ -28,8 +30,7 @@ pub struct Plan<'r> {
     is_domain_known: bool,
 }
 
-/// A check to make.
-#[derive(Debug)]
+/// A check to make. `Debug` redacts the key.
 pub struct PlannedCheck<'r> {
     /// The descriptor's index.
     at: usize,
@@ -60,6 +61,18 @@ impl PlannedCheck<'_> {
     /// Returns the check.
     pub fn check(&self) -> Check {
         self.gate.key(&self.key).cost(self.cost)
+    }
+}
+
+/// The key consists of a request's values, which may be personal data or tokens.
+impl fmt::Debug for PlannedCheck<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlannedCheck")
+            .field("at", &self.at)
+            .field("gate", &self.gate)
+            .field("key", &RedactedKey::new(&self.key))
+            .field("cost", &self.cost)
+            .finish()
     }
 }
 

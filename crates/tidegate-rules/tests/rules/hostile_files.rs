@@ -80,9 +80,26 @@ async fn link_to_nothing_and_link_to_itself_are_reported() {
 /// A file of /proc is regular, but has no size, and may have no end.
 #[cfg(target_os = "linux")]
 #[tokio::test]
-async fn file_without_a_size_is_read_up_to_the_limit() {
+async fn file_without_a_size_is_reported_and_does_not_stop_reloading() {
     let link = |path: &Path| symlink("/proc/self/cmdline", path).unwrap();
     assert_reported("proc", link, "not a rule file").await;
+}
+
+/// The file of /proc reports 0 bytes, so that only reading it shows that it exceeds the limit.
+#[cfg(target_os = "linux")]
+#[test]
+fn file_without_a_size_is_read_up_to_the_limit() {
+    let folder = Folder::new("proc-limit");
+    let text = rules_with_limit(1) + "#";
+    symlink("/proc/self/cmdline", folder.0.join("b.yaml")).unwrap();
+    for (bytes_left, message) in [(1, "too large: "), (1 << 20, "not a rule file")] {
+        let filler = "x".repeat((16 << 20) - text.len() - bytes_left);
+        folder.write("a.yaml", text.clone() + &filler);
+        let errors = Rules::load(&folder.0).unwrap_err();
+        let errors: Vec<_> = errors.iter().map(|error| (error.file(), error.message())).collect();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].0.ends_with("b.yaml") && errors[0].1.starts_with(message), "{errors:?}");
+    }
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use tidegate_rules::{ConfigErrors, Rules};
+use tidegate_rules::{ConfigErrors, Descriptor, Limit, Loader, Rules};
 
 use super::loading::Folder;
 
@@ -28,14 +28,169 @@ fn nested_aliases_that_multiply_are_an_error() {
 }
 
 #[test]
-fn many_aliases_of_one_long_text_are_an_error_or_share_the_text() {
-    let aliases = "*a, ".repeat(30);
-    // This text is in the file as it is, so that the aliases share it.
-    let shared = format!("domain: d\nlong: [&a \"{}\", {aliases}]", "x".repeat(1_000_000));
-    assert!(message(&shared).contains("has no field `long`"));
-    // This one is not, because of the escape.
-    let message = message(&shared.replacen("xx", "\\u0078x", 1));
+fn aliases_repeat_at_most_twice_the_text_of_a_file_and_64_kib() {
+    let text = |length: usize, aliases: usize| {
+        let aliases = "*a, ".repeat(aliases);
+        format!(
+            "domain: d\ndescriptors: [{{key: k, rate_limit: {{unlimited: true}}, metadata: {{a: [&a \"{}\", {aliases}]}}}}]",
+            "x".repeat(length)
+        )
+    };
+    let message = message(&text(1_000_000, 30));
     assert!(message.starts_with(TOO_MUCH), "{message}");
+    for (length, aliases) in [(1_000, 60), (1_000_000, 1)] {
+        let rules = Rules::parse("a.yaml", &text(length, aliases)).unwrap();
+        let texts = rules.iter().next().unwrap().metadata().unwrap()["a"].as_array().unwrap();
+        assert_eq!(texts.len(), 1 + aliases);
+        assert!(texts.iter().all(|text| text.as_str().unwrap().len() == length));
+    }
+}
+
+#[test]
+fn anchor_on_a_text_that_is_not_in_the_file_as_it_is_names_the_reason() {
+    let text = |value: &str| {
+        format!(
+            "domain: d\ndescriptors:\n  - key: k\n    value: &p {value}\n    rate_limit: {{ unlimited: true }}\n"
+        )
+    };
+    // The text of a block begins on the line after its anchor.
+    for (value, line) in [("\"caf\\u00e9\"", 4), ("one\n      two", 4), ("|\n      one\n      two", 5)] {
+        let errors = errors(&text(value));
+        let error = errors.iter().next().unwrap();
+        assert_eq!(error.line(), line, "{value}");
+        let reason = "an anchor on a text with escapes or of several lines is not supported";
+        assert!(error.message().starts_with(reason), "{value}: {errors}");
+    }
+    assert_eq!(Rules::parse("a.yaml", &text("\"café\"")).unwrap().iter().count(), 1);
+}
+
+/// Each file alone may take much more memory than its size. Together they may not.
+#[test]
+fn small_files_of_a_folder_share_one_budget_for_their_aliases() {
+    let load = |files: usize, rule: &str| {
+        let text = |file| {
+            format!(
+                "domain: d{file}\ndescriptors: [{{key: k, rate_limit: {{unlimited: true}}, metadata: {rule}}}]"
+            )
+        };
+        let texts: Vec<_> = (10..10 + files).map(|file| (file.to_string(), text(file))).collect();
+        Loader::new().parse(texts.iter().map(|(name, text)| (name.as_str(), text.as_str())))
+    };
+    let values = format!("{{a: &a [{}], b: [{}]}}", "1,".repeat(100), "*a,".repeat(80));
+    let texts = format!("{{a: &a {}, b: [{}]}}", "x".repeat(1_000), "*a,".repeat(40));
+    assert_eq!(load(1_000, "{}").unwrap().iter().count(), 1_000);
+    for metadata in [values, texts] {
+        assert_eq!(load(1, &metadata).unwrap().iter().count(), 1);
+        let errors = load(2, &metadata).unwrap_err();
+        let errors: Vec<_> = errors.iter().map(|error| (error.file(), error.message())).collect();
+        assert_eq!((errors.len(), errors[0].0), (1, "11"), "{errors:?}");
+        assert!(errors[0].1.starts_with(TOO_MUCH), "{errors:?}");
+    }
+}
+
+/// Each bracket could begin a class or an alternative: to search the rest of the value from each would take minutes.
+#[test]
+fn brackets_of_a_long_value_take_linear_time() {
+    let count = 1 << 20;
+    for value in
+        ["[".repeat(count), "(".repeat(count), "[]".repeat(count), "()".repeat(count), "\\".repeat(count)]
+    {
+        let text = format!(
+            "domain: d\ndescriptors: [{{ key: k, value: '{value}', rate_limit: {{ unlimited: true }} }}]"
+        );
+        let rules = Rules::parse("a.yaml", &text).unwrap();
+        assert!(rules.warnings().is_empty());
+        assert!(rules.find("d", &Descriptor::new().entry("k", &value)).is_some());
+    }
+    let text = |value: &str| {
+        format!("domain: d\ndescriptors: [{{ key: k, value: '{value}', rate_limit: {{ unlimited: true }} }}]")
+    };
+    let long = |bytes: usize| "[a-z]".to_owned() + &"x".repeat(bytes - 5);
+    let warnings = |bytes| Rules::parse("a.yaml", &text(&long(bytes))).unwrap().warnings().len();
+    assert_eq!((warnings(256), warnings(257)), (1, 0));
+}
+
+#[test]
+fn value_with_more_than_16_stars_is_an_error() {
+    let text = |stars: usize| {
+        format!(
+            "domain: d\ndescriptors: [{{ key: k, value: '{}b', rate_limit: {{ unlimited: true }} }}]",
+            "*a".repeat(stars)
+        )
+    };
+    assert_eq!(Rules::parse("a.yaml", &text(16)).unwrap().iter().count(), 1);
+    assert_eq!(message(&text(17)), "a `value` has at most 16 `*`, not 17");
+    // Searched for in each request, these parts would take 160 MB of memory.
+    assert_eq!(message(&text(1 << 19)), "a `value` has at most 16 `*`, not 524288");
+}
+
+/// An error for each shows that none of them is compared with the others and inserted.
+#[test]
+fn values_with_stars_beyond_the_limit_are_only_counted() {
+    let mut text =
+        String::from("domain: d\ndescriptors:\n  - { key: k, rate_limit: &a { unlimited: true } }\n");
+    for at in 0..3_000 {
+        writeln!(text, "  - {{ key: k, value: '*{at}b', rate_limit: *a }}").unwrap();
+    }
+    let errors = errors(&text);
+    assert_eq!((errors.iter().count(), errors.total()), (1_000, 2_000));
+    let expected = "the key `k` has more than 1000 values with a `*` before their end";
+    assert!(errors.iter().all(|error| error.message().starts_with(expected)));
+}
+
+/// A request compares the length of each with that of its prefix: counted anew, 8 MB of text per request.
+#[test]
+fn length_of_values_with_stars_is_not_counted_for_each_request() {
+    let mut text = String::from(
+        "domain: d\ndescriptors:\n  - { key: k, value: '*', rate_limit: { unlimited: true } }\n",
+    );
+    let long = "x".repeat(8_192);
+    for at in 0..1_000 {
+        writeln!(text, "  - {{ key: k, value: 'a*{long}{at}', rate_limit: {{ unlimited: true }} }}").unwrap();
+    }
+    let rules = Rules::parse("a.yaml", &text).unwrap();
+    let descriptor = Descriptor::from([("k", "b")]);
+    let found =
+        (0..20_000).filter(|_| rules.find("d", &descriptor).is_some_and(|rule| rule.path() == "d.k_*"));
+    assert_eq!(found.count(), 20_000);
+}
+
+/// A copy of the domain for each replaced name would take 20 GiB of memory.
+#[test]
+fn long_domain_is_not_copied_for_each_replaced_name() {
+    let text = |name: &str| {
+        let replaces =
+            "{name: a},".repeat(20_000).replacen("{name: a}", &format!("{{name: {name}}}"), 19_000);
+        let limit = |more: &str| format!("rate_limit: {{unit: day, requests_per_unit: 1, {more}}}");
+        format!(
+            "{{domain: \"{}\", descriptors: [{{key: a, {}}}, {{key: b, {}}}]}}",
+            "d".repeat(1 << 20),
+            limit("name: a"),
+            limit(&format!("replaces: [{replaces}]")),
+        )
+    };
+    assert_eq!(Rules::parse("a.yaml", &text("a")).unwrap().iter().count(), 2);
+    let errors = errors(&text("b"));
+    assert_eq!((errors.iter().count(), errors.total()), (1_000, 19_000));
+    let expected = format!("no rule of `{}…` has the name `b`", "d".repeat(60));
+    assert!(
+        errors.iter().all(|error| error.message() == expected),
+        "{}",
+        errors.iter().next().unwrap().message()
+    );
+}
+
+#[test]
+fn rule_with_more_than_1000_tiers_is_an_error() {
+    let text = |tiers: usize| {
+        let tiers: String = (0..tiers).map(|at| format!("t{at}: {{unlimited: true}}, ")).collect();
+        format!(
+            "domain: d\ndescriptors: [{{key: k, rate_limit: {{unit: day, requests_per_unit: 1, tiers: {{{tiers}}}}}}}]"
+        )
+    };
+    let rules = Rules::parse("a.yaml", &text(1_000)).unwrap();
+    assert_eq!(rules.iter().next().unwrap().limit(Some("t999")), Limit::Unlimited);
+    assert_eq!(message(&text(1_001)), "a rule has at most 1000 tiers, not 1001");
 }
 
 #[test]

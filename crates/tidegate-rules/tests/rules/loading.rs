@@ -16,8 +16,11 @@ impl Folder {
         Self(path)
     }
 
+    /// Replaces a file in one step, so that a watcher never reads a part of it.
     pub(super) fn write(&self, file: &str, text: impl AsRef<[u8]>) {
-        fs::write(self.0.join(file), text).unwrap();
+        let new = self.0.join(format!("{file}.new"));
+        fs::write(&new, text).unwrap();
+        fs::rename(new, self.0.join(file)).unwrap();
     }
 }
 

@@ -1,6 +1,7 @@
 //! The matcher finds the same rule as a naive search.
 
 use std::fmt::Write;
+use std::time::Duration;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -162,11 +163,11 @@ fn exact_value_precedes_patterns_then_the_most_literal_characters_then_the_first
     assert_eq!(matched(&["*x*", "x*y"], "xay"), Some("x*y"));
 }
 
-/// A matcher that backtracks would need more than 10^40 steps.
+/// A matcher that backtracks would need more than 10^60 steps.
 #[test]
 fn hostile_value_does_not_make_matching_backtrack() {
     let value = "a".repeat(100_000);
-    let pattern = "*a".repeat(20) + "*b";
+    let pattern = "*a".repeat(15) + "*b";
     assert_eq!(matched(&[&pattern], &value), None);
     assert_eq!(matched(&[&pattern], &(value + "b")), Some(&*pattern));
 }
@@ -202,7 +203,22 @@ async fn debug_shows_at_most_two_bytes_of_a_value() {
     let descriptor = Descriptor::new().entry("user", "ann:secret:token").tier("secret tier");
     let decision = limits.check("d", std::slice::from_ref(&descriptor)).await.unwrap();
     assert!(decision.outcomes()[0].metric().unwrap().contains("secret"), "{decision:?}");
-    let shown = format!("{descriptor:?} {decision:?} {:?}", decision.outcomes());
+    let plan = limits.plan("d", std::slice::from_ref(&descriptor));
+    assert_eq!(plan.checks()[0].key(), b"ann:secret:token");
+    let limited =
+        Descriptor::new().entry("user", "bob:secret:token").limit(7, Duration::from_secs(60)).unwrap();
+    let limited_plan = limits.plan("d", std::slice::from_ref(&limited));
+    let explained = limits.rules().explain("d", &descriptor);
+    assert_eq!(explained.matched()[0].entry(), "user=ann:secret:token");
+    let unmatched = Descriptor::new().entry("user", "x").entry("secret token", "secret token");
+    let unmatched = limits.rules().explain("d", &unmatched);
+    assert!(unmatched.why_not().unwrap().contains("secret token"));
+    let shown = format!(
+        "{descriptor:?} {decision:?} {:?} {plan:?} {limited:?} {limited_plan:?} {explained:?} {unmatched:?}",
+        decision.outcomes()
+    );
+    assert!(shown.contains("limit: Some(Quota("), "{shown}");
+    assert!(shown.contains("\"us…\" (21 bytes)"), "{shown}");
     assert!(shown.contains("\"an…\" (16 bytes)") && shown.contains("d.user"), "{shown}");
     assert!(!shown.contains("secret") && !shown.contains("token"), "{shown}");
 }

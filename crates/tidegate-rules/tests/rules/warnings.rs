@@ -104,6 +104,24 @@ descriptors:
     ),
 ];
 
+/// A request without the header has a descriptor that only begins with the next action.
+#[test]
+fn action_whose_key_no_rule_has_is_no_mistake_if_its_entry_can_be_omitted() {
+    let text = |more: &str| {
+        format!(
+            "domain: api
+rate_limits:
+  - actions:
+      - request_headers: {{ header_name: x-debug, descriptor_key: debug{more} }}
+      - method: {{}}
+descriptors: [{{ key: method, rate_limit: {{ unlimited: true }} }}]"
+        )
+    };
+    assert_eq!(describe(&Rules::parse("a.yaml", &text(", skip_if_absent: true")).unwrap()), [""; 0]);
+    let warnings = describe(&Rules::parse("a.yaml", &text("")).unwrap());
+    assert!(warnings.len() == 1 && warnings[0].contains("no match for the key `debug`"), "{warnings:?}");
+}
+
 fn describe(rules: &Rules) -> Vec<String> {
     let text = rules.warnings().iter().map(|warning| {
         let hint = warning.suggestion().unwrap_or_default();
