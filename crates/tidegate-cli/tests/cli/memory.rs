@@ -66,6 +66,13 @@ fn memory_of_a_rule_file_is_bounded_by_its_size() {
         0..5 => format!("  - {{ key: k{at}, {} }}\n", limit(at)),
         _ => format!("  - {{ key: user, value: user-{at:06}, rate_limit: *l{} }}\n", at % 5),
     };
+    let mixed = |at| match at % 2 {
+        0 => format!("&a{at} [1],"),
+        _ => "*a,[[[[1]]]],".to_owned(),
+    };
+    let stars = "*a".repeat(100);
+    let wildcards =
+        |at| format!("  - {{ key: a{at}, value: '{stars}', rate_limit: {{ unlimited: true }} }}\n");
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..9 {
         let below = format!("*a{}, ", level - 1).repeat(10);
@@ -80,27 +87,8 @@ fn memory_of_a_rule_file_is_bounded_by_its_size() {
         ("nested", rules(head, nested, "")),
         ("alternating", rules(head, alternating, "")),
         ("deep", rules("domain: d\ndescriptors: [", |_| "[[[[1]]]],".to_owned(), "]")),
-        (
-            "mixed",
-            rules(
-                "domain: d\nx: [&a [1,1,1,1,1,1,1,1,1,1],",
-                |at| if at % 2 == 0 { format!("&a{at} [1],") } else { "*a,[[[[1]]]],".to_owned() },
-                "]",
-            ),
-        ),
-        (
-            "wildcards",
-            rules(
-                head,
-                |at| {
-                    format!(
-                        "  - {{ key: a{at}, value: {}, rate_limit: {{ unlimited: true }} }}\n",
-                        format!("'{}'", "*a".repeat(100))
-                    )
-                },
-                "",
-            ),
-        ),
+        ("mixed", rules("domain: d\nx: [&a [1,1,1,1,1,1,1,1,1,1],", mixed, "]")),
+        ("wildcards", rules(head, wildcards, "")),
         ("mistakes", rules(head, |_| "  - { key: a, rate_limit: { unit: dya } }\n".to_owned(), "")),
         ("numbers", rules("domain: d\ndescriptors: [", |_| "1,".to_owned(), "]")),
         ("lists", rules("domain: d\ndescriptors: [", |_| "[],".to_owned(), "]")),
