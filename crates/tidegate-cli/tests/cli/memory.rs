@@ -2,7 +2,6 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::Path;
 use std::process::Stdio;
 use std::thread;
 use std::time::Duration;
@@ -13,20 +12,10 @@ use super::program::Program;
 const MAX_FACTOR: u64 = 10;
 const SPARE_BYTES: u64 = 4 << 20;
 
-/// The maximum runs until one is observed: a process can end before its memory is read.
-const MAX_RUNS: usize = 100;
-
 /// Returns the highest resident memory observed while the program validates this text, in bytes.
 fn peak_bytes(name: &str, text: &str) -> u64 {
     let path = std::env::temp_dir().join(format!("tidegate-{}-{name}.yaml", std::process::id()));
     fs::write(&path, text).unwrap();
-    let peak_kb = (0..MAX_RUNS).map(|_| observed_peak_kb(&path)).find(|kb| *kb > 0);
-    fs::remove_file(path).unwrap();
-    peak_kb.expect("no run was observed") * 1_024
-}
-
-/// Returns the highest resident memory of one run, or 0 if it was never read.
-fn observed_peak_kb(path: &Path) -> u64 {
     let program = Program::at("redis://127.0.0.1:1");
     let mut command = program.command(["rules", "validate", path.to_str().unwrap()]);
     let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
@@ -39,7 +28,8 @@ fn observed_peak_kb(path: &Path) -> u64 {
         peak_kb = kb.unwrap_or(0).max(peak_kb);
         thread::sleep(Duration::from_millis(1));
     }
-    peak_kb
+    fs::remove_file(path).unwrap();
+    peak_kb * 1_024
 }
 
 fn rules(head: &str, rule: impl Fn(usize) -> String, tail: &str) -> String {
@@ -76,6 +66,13 @@ fn memory_of_a_rule_file_is_bounded_by_its_size() {
         0..5 => format!("  - {{ key: k{at}, {} }}\n", limit(at)),
         _ => format!("  - {{ key: user, value: user-{at:06}, rate_limit: *l{} }}\n", at % 5),
     };
+    let mixed = |at| match at % 2 {
+        0 => format!("&a{at} [1],"),
+        _ => "*a,[[[[1]]]],".to_owned(),
+    };
+    let stars = "*a".repeat(16);
+    let wildcards =
+        |at| format!("  - {{ key: a{at}, value: '{stars}', rate_limit: {{ unlimited: true }} }}\n");
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..9 {
         let below = format!("*a{}, ", level - 1).repeat(10);
@@ -90,27 +87,8 @@ fn memory_of_a_rule_file_is_bounded_by_its_size() {
         ("nested", rules(head, nested, "")),
         ("alternating", rules(head, alternating, "")),
         ("deep", rules("domain: d\ndescriptors: [", |_| "[[[[1]]]],".to_owned(), "]")),
-        (
-            "mixed",
-            rules(
-                "domain: d\nx: [&a [1,1,1,1,1,1,1,1,1,1],",
-                |at| if at % 2 == 0 { format!("&a{at} [1],") } else { "*a,[[[[1]]]],".to_owned() },
-                "]",
-            ),
-        ),
-        (
-            "wildcards",
-            rules(
-                head,
-                |at| {
-                    format!(
-                        "  - {{ key: a{at}, value: '{}', rate_limit: {{ unlimited: true }} }}\n",
-                        "*a".repeat(16)
-                    )
-                },
-                "",
-            ),
-        ),
+        ("mixed", rules("domain: d\nx: [&a [1,1,1,1,1,1,1,1,1,1],", mixed, "]")),
+        ("wildcards", rules(head, wildcards, "")),
         ("mistakes", rules(head, |_| "  - { key: a, rate_limit: { unit: dya } }\n".to_owned(), "")),
         ("numbers", rules("domain: d\ndescriptors: [", |_| "1,".to_owned(), "]")),
         ("lists", rules("domain: d\ndescriptors: [", |_| "[],".to_owned(), "]")),
