@@ -198,10 +198,12 @@ async fn requests_take_no_slots_of_a_leaky_bucket_that_they_cannot_wait_for() {
     let tested = Tested::new(RateLimitLayer::new(gate.clone(), by_key()).wait(2_000 * HOUR, 2));
     let _ = gate.peek("a").await.unwrap();
     let paused = Paused::new(&server);
-    let mut sent = Vec::new();
-    for _ in 0..100 {
-        sent.push(tested.begin(request("a")).await);
-    }
+    let send = |_| {
+        let tested = tested.clone();
+        tokio::spawn(async move { tested.get("a").await })
+    };
+    let sent: Vec<_> = (0..100).map(send).collect();
+    settle().await;
     drop(paused);
     // One needs no delay, and two wait for theirs. Two others wait in the queue.
     soon("all others are rejected", async || sent.iter().filter(|it| it.is_finished()).count() >= 96).await;
@@ -218,16 +220,18 @@ async fn requests_of_a_shared_key_are_admitted_several_at_a_time() {
     let proxy = Proxy::start(server.url()).unwrap();
     let counts = Arc::new(Counts::default());
     let limiter = builder(&proxy.url()).observer(counts.clone()).build().unwrap();
-    let gate = limiter.gate("all", Quota::token_bucket(1_000, Rate::per_second(1)));
+    let gate = limiter.gate("all", Quota::token_bucket(1_000, Rate::new(1, 3 * SECOND)));
     let tested = Tested::new(RateLimitLayer::new(gate.clone(), Key::constant("all")).wait(HOUR, 1_000));
     let _ = gate.check_cost("all", 1_000).await.unwrap();
     proxy.set(Fault::Slow(Duration::from_millis(10)));
     let mut sent = vec![tested.begin(request("a")).await];
     soon("the first one waits", async || counts.denied.load(Ordering::SeqCst) == 1).await;
     settle().await;
-    for _ in 1..REQUESTS {
-        sent.push(tested.begin(request("a")).await);
-    }
+    sent.extend((1..REQUESTS).map(|_| {
+        let tested = tested.clone();
+        tokio::spawn(async move { tested.get("a").await })
+    }));
+    settle().await;
     let before = counts.calls.load(Ordering::SeqCst);
     gate.reset("all").await.unwrap();
     for sent in sent {
