@@ -231,7 +231,7 @@ fn invalid(error: &Error, source: &SourceFile) -> ConfigError {
         "an anchor on a text with escapes or of several lines is not supported: each alias would copy the text"
             .to_owned()
     } else if text.contains("budget breached") || text.contains("limit exceeded") {
-        "this YAML would take too much memory: it has too many values for its size, too many aliases, or aliases          of long texts"
+        "this YAML would take too much memory: too many values for its size, too many aliases, or aliases of long texts"
             .to_owned()
     } else {
         format!("invalid YAML: {text}")
