@@ -79,7 +79,15 @@ async fn disconnect_while_waiting_leaves_no_permit_task_or_charge() {
         for _ in 0..CLIENTS {
             waiting.push(send_request(address, "/").await);
         }
-        soon("the wait queue is full", async || status(address).await == "429").await;
+        soon("the wait queue is full", async || {
+            // A request that enters the queue, ahead of a slower one, waits as the others do.
+            let (mut client, mut reply) = (send_request(address, "/").await, String::new());
+            let read = client.read_to_string(&mut reply);
+            let is_done = tokio::time::timeout(Duration::from_millis(20), read).await.is_ok();
+            waiting.push(client);
+            is_done && reply.starts_with("HTTP/1.1 429")
+        })
+        .await;
         drop(waiting);
         soon("the wait queue is empty", async || {
             // A request that enters the queue waits, and disconnects at the timeout.
