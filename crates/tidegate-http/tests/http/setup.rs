@@ -297,6 +297,19 @@ async fn clones_of_a_layer_share_their_warnings_and_layers_do_not() {
 }
 
 #[test]
+fn wait_queue_in_which_no_request_can_wait_is_refused_when_the_layer_is_built() {
+    for (max_wait, max_waiting) in [(Duration::ZERO, 0), (Duration::ZERO, 1), (HOUR, 0)] {
+        let build = || layer(&Limiter::in_memory(), by_key()).wait(max_wait, max_waiting);
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(build)).unwrap_err();
+        let text = panic.downcast_ref::<String>().unwrap();
+        assert!(
+            text.contains("lets no request wait: use a time above zero and at least 1 request"),
+            "{text}"
+        );
+    }
+}
+
+#[test]
 #[should_panic(expected = "a RateLimitLayer cannot use this gate: gate name \"Login API\"")]
 fn layer_construction_panics_on_an_invalid_gate_name() {
     let _ = layer(&Limiter::in_memory(), by_key())
