@@ -17,7 +17,7 @@ const LARGEST: [&str; 6] = ["shared", "nested", "alternating", "deep", "mistakes
 
 /// The maximum resident memory per byte of a file, beyond [`SPARE_BYTES`] and that of a file with one rule.
 const MAX_FACTOR: u64 = 10;
-const SPARE_BYTES: u64 = 4 << 20;
+const SPARE_BYTES: u64 = 8 << 20;
 
 /// The maximum runs until one is observed: a process can end before its memory is read.
 const MAX_RUNS: usize = 100;
