@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) const RECOVERED: &str = "Redis decides checks again: limits are shared";
 
 /// The codes of the limiter's own warnings. Other crates have more.
+#[cfg(feature = "metrics")]
 pub(crate) const CODES: [&str; 5] = [
     "heartbeat-rejected",
     "overrides-left-out",
