@@ -40,14 +40,17 @@ impl Rejection {
     /// feature `tonic`, a gRPC request gets a gRPC status. Its `Cache-Control` is `no-store`.
     #[must_use]
     pub fn response(&self, request: &Parts) -> Response<String> {
-        #[cfg(feature = "tonic")]
-        let grpc = grpc::build(self, request);
-        #[cfg(not(feature = "tonic"))]
-        let grpc = None;
-        let mut response =
-            grpc.unwrap_or_else(|| problem::build(self, problem::prefers_text(&request.headers)));
+        let mut response = self.rendered(request);
         response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
         response
+    }
+
+    fn rendered(&self, request: &Parts) -> Response<String> {
+        #[cfg(feature = "tonic")]
+        if let Some(response) = grpc::build(self, request) {
+            return response;
+        }
+        problem::build(self, problem::prefers_text(&request.headers))
     }
 
     /// Does the same as [`response`](Self::response), with the headers that report the limits and the wait. For a
