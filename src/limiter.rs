@@ -199,8 +199,8 @@ impl Limiter {
         self.pipeline.observer()
     }
 
-    /// Reports a mistake in the setup of the process to the observer, `tracing` and, if there is neither, to
-    /// standard error: at once, then at most once a second with the number of occurrences.
+    /// Reports a mistake in the setup of the process to the observer, to `tracing` and, if neither
+    /// [reports](Observer::warned) it, to standard error: at once, then at most once a second with the number of occurrences.
     pub fn warn(&self, warning: &RepeatedWarning, message: impl FnOnce() -> String) {
         self.pipeline.warnings.warn(warning, message);
     }
