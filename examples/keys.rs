@@ -17,6 +17,8 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// An hour, so that a clock-aligned window rarely ends during the run.
 const HOUR: Duration = Duration::from_secs(3_600);
 const NEW_YEAR_US: u64 = 1_767_225_600_000_000;
+/// The default of `Builder::permit_ttl`.
+const LEASE_US: u64 = 10_000_000;
 
 const QUOTAS: [Quota; 6] = [
     Quota::token_bucket(5, Rate::per_minute(5)),
@@ -50,6 +52,26 @@ async fn main() -> Result<(), Failure> {
         }
         println!();
     }
+    look_at_permits(&server, &limiter).await
+}
+
+/// Prints the key of an in-flight limit, as if this process had a readable name.
+async fn look_at_permits(server: &Server, limiter: &Limiter) -> Result<(), Failure> {
+    let quota = Quota::in_flight(5);
+    let gate = limiter.gate("login", quota);
+    let (decision, permit) = gate.key("user:42").cost(3).acquire().await?.into_parts();
+    let key = gate.redis_key("user:42")?;
+    println!("# {quota}: 3 held by one process");
+    let printed = at_new_year(server.cli(&["HGETALL", &key])?, &[decision.server_now_us()]);
+    let lines = printed.lines().map(|line| match (line.split_once(" sure until "), line.split_once('/')) {
+        (Some((held, _)), _) => format!("{held} sure until {}\"", NEW_YEAR_US + LEASE_US),
+        (None, Some((name, ttl))) if name.contains(") \"") => {
+            format!("{}) \"web-1.3f2a/{ttl}", &name[..name.find(')').unwrap_or_default()])
+        }
+        _ => line.to_owned(),
+    });
+    println!("$ redis-cli HGETALL {key}\n{}\n", lines.collect::<Vec<_>>().join("\n"));
+    drop(permit);
     Ok(())
 }
 

@@ -32,11 +32,12 @@ async fn main() -> Result<(), Failure> {
     let mut connection = redis::Client::open(server.url())?.get_multiplexed_async_connection().await?;
     // A random namespace, as long as the default one.
     let namespace = format!("mem-{:04x}", rand::random::<u16>());
-    let limiter = Limiter::builder()
-        .url(server.url())
-        .namespace(&namespace)
-        .deadline(Duration::from_secs(5))
-        .build()?;
+    let limiter = || {
+        let builder = Limiter::builder().url(server.url()).namespace(&namespace);
+        builder.deadline(Duration::from_secs(5)).build()
+    };
+    let processes = (0..100).map(|_| limiter()).collect::<Result<Vec<Limiter>, _>>()?;
+    let limiter = &processes[0];
 
     println!("| algorithm | bytes per key |");
     println!("| --- | ---: |");
@@ -56,6 +57,15 @@ async fn main() -> Result<(), Failure> {
         }
         let bytes = bytes(&gate, &mut connection).await?;
         println!("| sliding log, entries: {entries} | {bytes} ({} per entry) |", bytes / entries);
+    }
+    for count in [1, 10, 100] {
+        let mut held = Vec::new();
+        for process in &processes[..count] {
+            let acquired = process.gate("login", Quota::in_flight(1_000)).acquire(KEY).await?;
+            held.push(acquired.permit().ok_or("denied a permit although the limit admits all")?);
+        }
+        let bytes = bytes(&limiter.gate("login", Quota::in_flight(1_000)), &mut connection).await?;
+        println!("| in-flight limit, processes: {count} | {bytes} ({} per process) |", bytes / count);
     }
     Ok(())
 }

@@ -2,7 +2,8 @@
   inspect: reads the contents of keys, for operators. No decision calls it.
 
   KEYS     any number
-  ARGV     per key its kind: text (in the field `used`), log or count
+  ARGV     per key its kind: text (in the field `used`), holders (a text in the
+           field `held`), log or count
   Returns  {now, row, row, ...}, flat. A row is the key's time to live (ms; -1: it
            never expires, -2: there is no key), then the first 200 bytes of its
            text, the number of members of a log, or a count with the end of its
@@ -19,7 +20,7 @@ for i = 1, #KEYS do
   elseif ARGV[i] == 'count' then
     found = try('GET', KEYS[i])
   else
-    found = try('HGET', KEYS[i], 'used')
+    found = try('HGET', KEYS[i], ARGV[i] == 'holders' and 'held' or 'used')
   end
   if type(found) == 'table' then
     reply[#reply + 1] = found.err

@@ -107,30 +107,54 @@ local function log(window)
   return number(total - base + units) .. ' used, untouched in ' .. span(at + window - now), blocked
 end
 
+-- After `sure until`, units of lapsed holders may still be in the count.
+local function in_flight(text)
+  local state, blocked = split(text)
+  local held, limit, sure = match(state, '^(%d+)/(%d+) at %d+ sure until (%d+)$')
+  if not held then return end
+  local fields, holders, waiting = call('HGETALL', key), 0, 0
+  for i = 1, #fields, 2 do
+    if fields[i] == 'queue' then
+      for units in string.gmatch(fields[i + 1], '[^ ;]+ (%d+) %d+;') do waiting = waiting + units end
+    elseif fields[i] ~= 'held' then
+      holders = holders + 1
+    end
+  end
+  local words = (sure + 0 <= now and 'at most ' or '') .. held .. ' of ' .. limit .. ' held by '
+  words = words .. holders .. (holders == 1 and ' holder, ' or ' holders, ')
+  words = words .. number(math.max(0, limit - held)) .. ' left'
+  return waiting > 0 and words .. ', ' .. number(waiting) .. ' waiting' or words, blocked
+end
+
 local BUCKETS = {
   token_bucket = { 'used', 'left', 'full again' },
   leaky_bucket = { 'queued', 'free', 'empty' },
 }
 local UNITS = { s = 1000000, ms = 1000, us = 1 }
 
+local function title_of(algorithm, window, clock)
+  local title = string.gsub(algorithm, '_', ' ')
+  if window then title = title .. ' of ' .. window end
+  return clock and title .. ' by the clock' or title
+end
+
 local function state(algorithm, window, clock)
   local length, unit = match(window or '', '^(%d+)(%a+)$')
   local window_us = length and UNITS[unit] and length * UNITS[unit]
-  local found, title
+  local found, title = nil, title_of(algorithm, window, clock)
   if algorithm == 'sliding_log' then
     found = try('ZCARD', key)
   elseif algorithm == 'fixed_window' then
     found = try('GET', key)
+  elseif algorithm == 'in_flight' then
+    found = try('HGET', key, 'held')
   else
     found = try('HGET', key, 'used')
   end
   if type(found) == 'table' then return corrupt(printable(found.err)) end
-  title = string.gsub(algorithm, '_', ' ')
-  if window then title = title .. ' of ' .. window end
-  if clock then title = title .. ' by the clock' end
   if not found or found == 0 then
     -- Redis removes empty keys, so an existing key is a hash without the field.
-    if call('PTTL', key) ~= -2 then return corrupt('no field `used`') end
+    if call('PTTL', key) ~= -2 then return corrupt('no field `' .. (algorithm == 'in_flight' and 'held' or 'used') .. '`') end
     return title .. ': no such key, untouched'
   end
   local words, blocked
@@ -140,6 +164,8 @@ local function state(algorithm, window, clock)
     words, blocked = fixed(found)
   elseif algorithm == 'sliding_counter' then
     words, blocked = counter(found, window_us)
+  elseif algorithm == 'in_flight' then
+    words, blocked = in_flight(found)
   else
     words, blocked = log(window_us)
   end
@@ -150,12 +176,43 @@ local function state(algorithm, window, clock)
   return title .. ': ' .. words
 end
 
+-- The holds of a key, see holds.lua. Counts at most 1,000 of them.
+local function holds(title)
+  local members = try('ZRANGEBYSCORE', key, '-inf', '+inf', 'WITHSCORES', 'LIMIT', '0', '1000')
+  if members.err then return corrupt(printable(members.err)) end
+  local open, units, late, ended, first = 0, 0, 0, 0, nil
+  for i = 1, #members, 2 do
+    local held, what = match(members[i], ':(%d+):%d+:(%l+)$')
+    local ends = tonumber(members[i + 1])
+    if not (what == 'keep' or what == 'back' or what == 'late') then
+      return corrupt('"' .. printable(members[i]) .. '"')
+    elseif ends <= now then
+      ended = ended + 1
+    elseif what == 'late' then
+      late = late + 1
+    else
+      open, units, first = open + 1, units + held, first or ends
+    end
+  end
+  local words = open == 0 and 'none open' or format('%d open, %s units, the first ends in ', open, number(units))
+  if first then words = words .. span(first - now) end
+  if late > 0 then words = words .. format(', %d can be committed late', late) end
+  if ended > 0 then words = words .. format(', %d ended, which the next call removes', ended) end
+  if #members == 2000 then words = words .. ', of the first 1000' end
+  return 'holds of ' .. title .. ': ' .. words
+end
+
 local function shared(name)
   if name == 'instances' then
     local newest = try('ZREVRANGE', key, '0', '0', 'WITHSCORES')
     if newest.err then return corrupt(printable(newest.err)) end
     if not newest[1] then return 'instances: none' end
     return format('instances: %d, the last heartbeat %s ago', call('ZCARD', key), span(math.max(0, now - newest[2])))
+  end
+  if name == 'holders' then
+    local live = try('ZCOUNT', key, format('(%.0f', now), '+inf')
+    if type(live) == 'table' then return corrupt(printable(live.err)) end
+    return format('holders of in-flight limits: %d live, %d lapsed', live, call('ZCARD', key) - live)
   end
   local found = try('HGETALL', key)
   if found.err then return corrupt(printable(found.err)) end
@@ -175,14 +232,18 @@ local function describe()
   local layout, rest = match(key, '^[%w_.-]+:(%d+):(.+)$')
   if not rest then return 'not a key of tidegate' end
   local name = match(rest, '^{%w+}:(%a+)$') or match(rest, '^%a+$')
-  if layout == SHARED_LAYOUT and (name == 'instances' or name == 'overrides') then return shared(name) end
+  if layout == SHARED_LAYOUT and (name == 'instances' or name == 'overrides' or name == 'holders') then return shared(name) end
   local shape = match(rest, '^[%w_.-]+:([%w_/@+]+):')
   if not shape then return 'not a key of tidegate' end
   if layout ~= LAYOUT then return 'state of layout ' .. layout .. ', which another version of tidegate wrote' end
+  local of_holds = match(shape, '^holds/(.+)$')
+  shape = of_holds or shape
   local algorithm = match(shape, '^[%a_]+')
   local window, clock = match(shape, '/(%d+%a+)'), match(shape, '@clock') ~= nil
   local has_window = algorithm == 'fixed_window' or algorithm == 'sliding_log' or algorithm == 'sliding_counter'
-  if not (BUCKETS[algorithm] or has_window) or has_window ~= (window ~= nil) then return 'not a key of tidegate' end
+  if not (BUCKETS[algorithm] or has_window or algorithm == 'in_flight') or has_window ~= (window ~= nil) then return 'not a key of tidegate' end
+  if of_holds and algorithm == 'in_flight' then return 'not a key of tidegate' end
+  if of_holds then return holds(title_of(algorithm, window, clock)) end
   return state(algorithm, window, clock)
 end
 

@@ -20,6 +20,8 @@
 //! ```
 
 mod access;
+mod holders;
+mod holds;
 mod instances;
 mod name;
 mod scan;
@@ -32,6 +34,10 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use self::access::{RedisAccess, StoredRow, unexpected_reply};
+use self::holders::MAX_HOLDERS;
+pub use self::holders::{Holder, Holders, WaitingHolder};
+use self::holds::MAX_HOLDS;
+pub use self::holds::{FoundHold, KeyHolds};
 pub use self::name::{Name, NotState, Shape};
 pub use self::scan::{OtherKey, Page, Scan};
 pub use self::usage::Usage;
@@ -167,8 +173,42 @@ impl Inspector {
         Ok(found)
     }
 
-    /// Removes the state of these keys, and so lifts their blocks. Returns the number of keys that existed. A
-    /// call is repeated if its connection is lost; the number can then be too low.
+    /// Reads the holds of the state with this name. The state itself need not exist.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::is_corrupt_state`] if tidegate did not write them.
+    /// - [`Error::is_unavailable`] if Redis did not answer.
+    pub async fn holds(&self, name: &Name) -> Result<KeyHolds, Error> {
+        let key = name.holds_key();
+        let args = |command: &mut Cmd| {
+            command.arg(1).arg(&key).arg(MAX_HOLDS);
+        };
+        let target = self.0.call_target(name.hash_tag);
+        KeyHolds::of_reply(self.0.connection()?.run(&script::INSPECT_HOLDS, args, target).await?)
+    }
+
+    /// Reads the holders of a key of an in-flight limit, in one call. Empty for other keys.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::is_corrupt_state`] if tidegate did not write the content of the key.
+    /// - [`Error::is_unavailable`] if Redis did not answer.
+    pub async fn holders(&self, name: &Name) -> Result<Holders, Error> {
+        if name.shape.definition().storage != Storage::Holders {
+            return Ok(Holders::default());
+        }
+        let leases = self.0.pipeline.keyspace().holders(name.hash_tag);
+        let args = |command: &mut Cmd| {
+            command.arg(2).arg(&name.redis_key).arg(&leases).arg(MAX_HOLDERS);
+        };
+        let target = self.0.call_target(name.hash_tag);
+        Holders::of_reply(&self.0.connection()?.run(&script::INSPECT_HOLDERS, args, target).await?)
+    }
+
+    /// Removes the state of these keys, and so lifts their blocks, with their [holds](Self::holds). Returns the
+    /// number of Redis keys that existed; the holds of a key are one. A call is repeated if its connection is
+    /// lost; the number can then be too low.
     ///
     /// # Errors
     ///
@@ -177,9 +217,9 @@ impl Inspector {
         let mut removed = 0;
         for ((hash_tag, ..), part) in call_parts(names) {
             let args = |command: &mut Cmd| {
-                command.arg(part.len());
+                command.arg(2 * part.len());
                 for name in &part {
-                    command.arg(&name.redis_key);
+                    command.arg(&name.redis_key).arg(name.holds_key());
                 }
             };
             match self.0.connection()?.run(&script::RESET, args, self.0.call_target(hash_tag)).await? {
@@ -251,6 +291,7 @@ impl Inspector {
                     Storage::Text => "text",
                     Storage::Count => "count",
                     Storage::Log => "log",
+                    Storage::Holders => "holders",
                 });
             }
         };
@@ -287,7 +328,7 @@ impl Inspector {
         let peek = |name: &&Name| {
             let (gate, redis_key) = (gate.clone(), name.redis_key.clone());
             let target = Target { gate, redis_key, keyed_hash: KeyedHash(0), hash_tag };
-            Group { items: SmallVec::from_buf([Item { target, cost: 1, max_delay_us: None }]), n: 0 }
+            Group { items: SmallVec::from_buf([Item::new(target, 1)]), n: 0 }
         };
         let groups: Vec<Group> = names.iter().map(peek).collect();
         let outcomes = self.0.pipeline.store().take(&groups, self.0.call_target(hash_tag).deadline).await;
@@ -310,7 +351,7 @@ fn call_parts(names: &[Name]) -> Vec<(Part, Vec<&Name>)> {
     for name in names {
         let (part_key, max_keys) = match name.shape.definition().storage {
             Storage::Log => ((name.hash_tag, Some(name.shape)), LOGS_PER_CALL),
-            Storage::Text | Storage::Count => ((name.hash_tag, None), KEYS_PER_CALL),
+            Storage::Text | Storage::Count | Storage::Holders => ((name.hash_tag, None), KEYS_PER_CALL),
         };
         match parts.iter_mut().rev().find(|(other, part)| *other == part_key && part.len() < max_keys) {
             Some((_, part)) => part.push(name),

@@ -8,6 +8,8 @@
 
 mod definition;
 mod fixed_window;
+mod holdings;
+mod in_flight;
 mod leaky_bucket;
 mod log;
 mod sliding_counter;
@@ -15,14 +17,23 @@ mod sliding_log;
 mod token_bucket;
 
 pub use self::definition::*;
+pub use self::holdings::{Holding, Holdings, Waiting};
+pub(crate) use self::in_flight::{QUARTER_US, written_at};
 pub use self::log::{Log, LogEntry};
 use crate::error::Error;
-use crate::script::{HEARTBEAT, OVERRIDE, OVERRIDES, RESET, Script, Scripts, lua, with_prelude};
+use crate::script::{
+    HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, RESET, Script, Scripts, lua, with_prelude,
+};
 
-/// Lists the algorithms, in the order of their scripts and of the CLI.
+/// Lists the algorithms, in the order of their scripts and of the CLI: those of rate limits, then those of
+/// in-flight limits, whose units are held by processes and not charged.
 macro_rules! algorithms {
-    ($($(#[$doc:meta])* $module:ident::$name:ident),+ $(,)?) => {
+    (
+        rate: $($(#[$doc:meta])* $module:ident::$name:ident),+;
+        in_flight: $($(#[$held_doc:meta])* $held_module:ident::$held:ident),+;
+    ) => {
         $(pub use self::$module::$name;)+
+        $(pub use self::$held_module::$held;)+
 
         /// An algorithm with its numbers. [`Quota::kind`](crate::Quota::kind) returns one with valid numbers;
         /// with other numbers the methods may panic.
@@ -30,20 +41,27 @@ macro_rules! algorithms {
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         #[cfg_attr(feature = "serde", serde(tag = "algorithm", rename_all = "snake_case"))]
         pub enum Kind {
-            $($(#[$doc])* $name($name)),+
+            $($(#[$doc])* $name($name),)+
+            $($(#[$held_doc])* $held($held),)+
         }
 
         impl Kind {
             /// Returns the arithmetic of this quota.
             #[must_use]
             pub fn algorithm(&self) -> &dyn Algorithm {
-                match self { $(Self::$name(kind) => kind),+ }
+                match self {
+                    $(Self::$name(kind) => kind,)+
+                    $(Self::$held(kind) => kind,)+
+                }
             }
 
             /// Returns the properties of the algorithm.
             #[must_use]
             pub const fn definition(&self) -> &'static Definition {
-                match self { $(Self::$name(_) => &self::$module::DEFINITION),+ }
+                match self {
+                    $(Self::$name(_) => &self::$module::DEFINITION,)+
+                    $(Self::$held(_) => &self::$held_module::DEFINITION,)+
+                }
             }
 
             /// Makes a quota of this algorithm from the numbers that [`args`](Self::args) returns.
@@ -51,57 +69,90 @@ macro_rules! algorithms {
                 $(if algorithm.name == self::$module::DEFINITION.name {
                     return $name::of_args(args).map(Self::$name);
                 })+
+                $(if algorithm.name == self::$held_module::DEFINITION.name {
+                    return $held::of_args(args).map(Self::$held);
+                })+
                 Err(Error::config("no such algorithm"))
             }
 
             /// Returns the quota of one of `instances`, at least 1: see `Quota::share`.
             pub(crate) fn share(&self, instances: u64) -> Self {
-                match self { $(Self::$name(kind) => Self::$name(kind.share(instances))),+ }
+                match self {
+                    $(Self::$name(kind) => Self::$name(kind.share(instances)),)+
+                    $(Self::$held(kind) => Self::$held(kind.share(instances)),)+
+                }
             }
 
             /// Returns the quota as the four numbers that the scripts take. The first is the limit, in units.
             /// The header of the Lua file defines the others.
             #[must_use]
             pub const fn args(&self) -> [u64; 4] {
-                match self { $(Self::$name(kind) => kind.args()),+ }
+                match self {
+                    $(Self::$name(kind) => kind.args(),)+
+                    $(Self::$held(kind) => kind.args(),)+
+                }
             }
 
             // Every check calls these two: static dispatch inlines them.
 
             /// See [`Algorithm::counts_denied`].
             pub(crate) fn counts_denied(&self) -> bool {
-                match self { $(Self::$name(kind) => kind.counts_denied()),+ }
+                match self {
+                    $(Self::$name(kind) => kind.counts_denied(),)+
+                    $(Self::$held(kind) => kind.counts_denied(),)+
+                }
             }
 
             /// See [`Algorithm::predicts`].
             pub(crate) fn predicts(&self) -> bool {
-                match self { $(Self::$name(kind) => kind.predicts()),+ }
+                match self {
+                    $(Self::$name(kind) => kind.predicts(),)+
+                    $(Self::$held(kind) => kind.predicts(),)+
+                }
             }
         }
 
         /// Lists all algorithms, in the order of the CLI.
-        pub static ALGORITHMS: [&Definition; NAMES.len()] = [$(&self::$module::DEFINITION),+];
+        pub static ALGORITHMS: [&Definition; NAMES.len()] =
+            [$(&self::$module::DEFINITION,)+ $(&self::$held_module::DEFINITION,)+];
 
         /// Lists the [names](Definition::name) of all algorithms, in the order of [`ALGORITHMS`].
-        pub const NAMES: [&str; [$(stringify!($module)),+].len()] = [$(self::$module::DEFINITION.name),+];
+        pub const NAMES: [&str; [$(stringify!($module),)+ $(stringify!($held_module),)+].len()] =
+            [$(self::$module::DEFINITION.name,)+ $(self::$held_module::DEFINITION.name,)+];
 
         /// Checks groups of keys of any quotas: `lua/group.lua`. A group admits and charges all its keys or
         /// none.
-        pub static GROUP: Script = Script::new(
-            "group",
+        pub static GROUP: Script = algorithms!(@mixed "group", [$($module),+], "group");
+
+        /// Checks groups of keys that include keys of in-flight limits: `lua/acquire_all.lua`.
+        pub static ACQUIRE_ALL: Script =
+            algorithms!(@mixed "acquire_all", [$($module,)+ $($held_module),+], "acquire_all");
+
+        /// Checks groups of which at least one key has holds: reservations, and takes of gates that end their
+        /// holds: `lua/reserve.lua`.
+        pub static RESERVE: Script = algorithms!(@mixed "reserve", [$($module),+], "holds", "reserve");
+
+        /// Commits and cancels holds by their ids: `lua/settle.lua`.
+        pub static SETTLE: Script = algorithms!(@mixed "settle", [$($module),+], "holds", "settle");
+    };
+    // A script that decides on keys of any quotas: these files, after all algorithms.
+    (@mixed $name:literal, [$($module:ident),+], $($file:literal),+) => {
+        Script::new(
+            $name,
             with_prelude!(
                 lua!("hash_state"),
                 $(lua!(stringify!($module)),)+
                 "local algorithms = {",
                 $(concat!(" ", stringify!($module), " = ", stringify!($module), ","),)+
                 " }\n",
-                lua!("group")
+                $(lua!($file)),+
             ),
-        );
+        )
     };
 }
 
 algorithms! {
+    rate:
     /// See [`Quota::token_bucket`](crate::Quota::token_bucket).
     token_bucket::TokenBucket,
     /// See [`Quota::leaky_bucket`](crate::Quota::leaky_bucket).
@@ -111,7 +162,23 @@ algorithms! {
     /// See [`Quota::sliding_log`](crate::Quota::sliding_log).
     sliding_log::SlidingLog,
     /// See [`Quota::sliding_counter`](crate::Quota::sliding_counter).
-    sliding_counter::SlidingCounter,
+    sliding_counter::SlidingCounter;
+    in_flight:
+    /// See [`Quota::in_flight`](crate::Quota::in_flight).
+    in_flight::InFlight;
+}
+
+impl Kind {
+    /// Returns how many numbers of a [`RawState`] the scripts report for this quota: at most
+    /// [`Definition::fields`].
+    #[must_use]
+    pub const fn fields(&self) -> usize {
+        match self {
+            // Without a queue, nothing waits before.
+            Self::InFlight(InFlight { patience_us: 0, .. }) => 2,
+            _ => self.definition().fields,
+        }
+    }
 }
 
 impl Definition {
@@ -125,12 +192,13 @@ impl Definition {
 /// Returns every script that a limiter runs to read or write state, for example to load them with SCRIPT LOAD
 /// in advance. Excludes the scripts for [`Limiter::health`](crate::Limiter::health) and for operators' tools.
 pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
-    let of_each = |script: fn(&'static Scripts) -> &'static Script| {
-        ALGORITHMS.into_iter().map(move |definition| script(definition.scripts))
+    let of_each = |script: fn(&'static Scripts) -> Option<&'static Script>| {
+        ALGORITHMS.into_iter().filter_map(move |definition| script(definition.scripts))
     };
-    of_each(|scripts| &scripts.take)
-        .chain(of_each(|scripts| &scripts.refund))
-        .chain(of_each(|scripts| &scripts.penalize))
-        .chain(of_each(|scripts| &scripts.block))
-        .chain([&GROUP, &RESET, &HEARTBEAT, &OVERRIDES, &OVERRIDE])
+    of_each(|scripts| Some(&scripts.take))
+        .chain(of_each(|scripts| scripts.refund.as_ref()))
+        .chain(of_each(|scripts| scripts.penalize.as_ref()))
+        .chain(of_each(|scripts| Some(&scripts.block)))
+        .chain([&GROUP, &ACQUIRE_ALL, &PERMIT_LEASE, &RESERVE, &SETTLE, &RESET, &HEARTBEAT])
+        .chain([&OVERRIDES, &OVERRIDE])
 }

@@ -207,7 +207,7 @@ mod tests {
         let quota = Quota::fixed_window(1 << 40, MINUTE);
         let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());
         let start = || {
-            let item = Item { target: Target::new(&gate, b"key", None), cost: 1, max_delay_us: None };
+            let item = Item::new(Target::new(&gate, b"key", None), 1);
             batch.take(Group::of_one(item), Deadline::new(MINUTE))
         };
         let waiting =

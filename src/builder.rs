@@ -2,6 +2,8 @@
 
 mod connecting;
 mod connection;
+mod permits;
+mod presets;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +19,11 @@ use crate::fallback::OnFailure;
 use crate::key::{KeyMode, Keyspace};
 use crate::limiter::Limiter;
 use crate::observer::Observer;
+use crate::permits::check_ttl;
 use crate::pipeline::{Pipeline, Settings};
 use crate::quota::MAX_INSTANCES;
 use crate::request::check_deadline;
+use crate::reservation_secret::Secrets;
 use crate::store::{Store, Stub};
 use crate::trace;
 use crate::warning_sink::WarningSink;
@@ -106,6 +110,8 @@ pub struct Builder {
     instances: Option<u64>,
     breaker: bool,
     overrides: bool,
+    permit_ttl: Duration,
+    reservation_secrets: Vec<Vec<u8>>,
 }
 
 enum Backend {
@@ -149,6 +155,8 @@ impl Default for Builder {
             instances: None,
             breaker: true,
             overrides: true,
+            permit_ttl: Duration::from_secs(10),
+            reservation_secrets: Vec::new(),
         }
     }
 }
@@ -261,6 +269,19 @@ impl Builder {
         self
     }
 
+    /// Signs the [tokens](crate::Token) of reservations with this secret of at least 16 bytes (32 random ones), and makes
+    /// every settle reject a token without its signature. For tokens that pass through clients or other services,
+    /// which could otherwise settle for keys of their choice. Every instance needs the same secret.
+    ///
+    /// To replace a secret, call this again with the old one: the first secret signs, all are accepted.
+    /// Signatures are HMAC-SHA-256, cut to 128 bits, and also cover the namespace.
+    ///
+    /// Default: none. Then tokens are not signed, and those of an instance with a secret are accepted.
+    pub fn reservation_secret(mut self, secret: impl Into<Vec<u8>>) -> Self {
+        self.reservation_secrets.push(secret.into());
+        self
+    }
+
     /// Sets the observer of the limiter's events; combine several as a pair.
     ///
     /// Default: none.
@@ -305,52 +326,19 @@ impl Builder {
     }
 }
 
-/// # Presets
-impl Builder {
-    /// Makes Redis decide each check by itself: a check gets the reply of Redis, or an error. Sets
-    ///
-    /// | setting | without it |
-    /// | --- | --- |
-    /// | [`on_failure`](Self::on_failure)`(OnFailure::Error)` | this process decides while Redis does not answer |
-    /// | [`deny_cache`](Self::deny_cache)`(Duration::ZERO)` | this process repeats denials for up to 500 ms |
-    /// | [`breaker`](Self::breaker)`(false)` | checks get an error without a call after several unanswered ones |
-    /// | [`follow_overrides`](Self::follow_overrides)`(false)` | an operator's switch decides without a call |
-    /// | [`instances`](Self::instances)`(1)` | heartbeats write the number of processes, which only a fallback needs |
-    ///
-    /// Later calls of these methods replace a setting. Gates keep what they set themselves:
-    /// [`Gate::on_failure`](crate::Gate::on_failure), [`Gate::leased`](crate::Gate::leased) and
-    /// [`Gate::shadow`](crate::Gate::shadow). A gate with [`OnFailure::Local`] would take its whole quota in each
-    /// process: set [`instances`](Self::instances) for it. [Batching](Self::batching) stays on, since Redis decides every
-    /// check of a batch.
-    ///
-    /// While Redis does not answer, each check waits for its deadline.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), tidegate::Error> {
-    /// let limiter = tidegate::Limiter::builder().url("redis://127.0.0.1:6379").strict().build()?;
-    /// # Ok(()) }
-    /// ```
-    pub fn strict(self) -> Self {
-        self.on_failure(OnFailure::Error)
-            .deny_cache(Duration::ZERO)
-            .breaker(false)
-            .follow_overrides(false)
-            .instances(1)
-    }
-}
-
 impl Builder {
     /// Builds the limiter. Does not connect yet.
     ///
     /// # Errors
     ///
-    /// [`Error::is_config`] if no store was chosen, or if the URL, namespace, secret, deadline or number of
-    /// instances is invalid. The error shows no password of a URL.
+    /// [`Error::is_config`] if no store was chosen, or if the URL, namespace, secret, deadline, number of
+    /// instances or time to live of permits is invalid. The error shows no password of a URL.
     pub fn build(self) -> Result<Limiter, Error> {
         check_deadline(self.deadline)?;
         if self.instances.is_some_and(|instances| !(1..=MAX_INSTANCES).contains(&instances)) {
             return Err(Error::config(format!("`instances` must be 1 to {MAX_INSTANCES} processes")));
         }
+        check_ttl(self.permit_ttl)?;
         let observer = trace::with_events(self.observer);
         let warnings = WarningSink::new(observer.clone(), self.stderr_warnings, self.clock.clone());
         let is_cluster = self.backend.is_cluster();
@@ -386,6 +374,8 @@ impl Builder {
             instances: self.instances,
             breaker: self.breaker,
             overrides: self.overrides,
+            permit_ttl: self.permit_ttl,
+            secrets: Secrets::new(&self.namespace, self.reservation_secrets)?,
         };
         let is_redis = matches!(store, Store::Redis(_));
         self.clock.warm_up();

@@ -83,6 +83,31 @@ impl Check {
         self
     }
 
+    /// Restricts the acquire to a part of an [in-flight limit](Quota::in_flight): it is admitted only if at most
+    /// `units` are held afterwards. The limit itself, which other acquires of the key use, does not change. Decisions
+    /// report the lower number. Checks of rates are not restricted.
+    ///
+    /// Reserves slots for critical work. A restricted acquire should not [wait](crate::Acquire::max_wait): acquires
+    /// of one process that wait for a key are admitted in order of arrival, so it would delay the critical ones.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota};
+    ///
+    /// let fleet = Limiter::in_memory().gate("fleet", Quota::in_flight(10));
+    /// let batch = fleet.key("all").cost(8).at_most(8).acquire().await?;
+    /// assert!(batch.is_allowed());
+    /// assert!(!fleet.key("all").at_most(8).acquire().await?.is_allowed());
+    /// assert!(fleet.acquire("all").await?.is_allowed());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Default: the limit.
+    pub const fn at_most(mut self, units: u64) -> Self {
+        self.request.at_most = Some(units);
+        self
+    }
+
     /// Sets the time limit for the decision. Among several checks in one
     /// [`check_all`](crate::Limiter::check_all) the shortest applies. With a deadline of zero, the check is an
     /// error ([`Error::is_config`]).
@@ -133,6 +158,12 @@ impl Check {
     #[must_use]
     pub const fn units(&self) -> u64 {
         self.request.cost
+    }
+
+    /// Returns the units that may be held after the acquire, if it is [restricted](Self::at_most).
+    #[must_use]
+    pub const fn restriction(&self) -> Option<u64> {
+        self.request.at_most
     }
 
     /// Returns whether the gate is in shadow mode: a check that is denied or undecided is admitted.

@@ -86,7 +86,7 @@ impl Connection {
     }
 
     fn one(source: ConnectionSource, background: Arc<Background>) -> Self {
-        Self(Servers::One(Node::new(source, background)))
+        Self(Servers::One(Node::new(source, background, Arc::default())))
     }
 
     /// Returns the node that answered last for a hash tag; the same value for all if there is one server.
@@ -114,6 +114,15 @@ impl Connection {
             Servers::One(node) => node.close(),
             #[cfg(feature = "cluster")]
             Servers::Cluster(cluster) => cluster.close(),
+        }
+    }
+
+    /// Returns the number of connections made so far.
+    pub(crate) fn connections(&self) -> u64 {
+        match &self.0 {
+            Servers::One(node) => node.connections(),
+            #[cfg(feature = "cluster")]
+            Servers::Cluster(cluster) => cluster.connections(),
         }
     }
 

@@ -48,6 +48,8 @@ enum ErrorKind {
     State { field: String },
     WrongType,
     Refused(String),
+    LapsedLease,
+    StaleMessage,
     ShutDown,
 }
 
@@ -64,6 +66,8 @@ impl Error {
     #[must_use]
     pub fn is_unavailable(&self) -> bool {
         self.is_unanswered()
+            || self.is_lapsed_lease()
+            || self.is_stale_message()
             || matches!(self.0.kind, ErrorKind::BreakerOpen | ErrorKind::RuntimeEnded | ErrorKind::Refused(_))
     }
 
@@ -94,12 +98,13 @@ impl Error {
 
     /// All values that [`kind`](Self::kind) returns.
     #[cfg(any(feature = "metrics", test))]
-    pub(crate) const KINDS: [&str; 10] = [
+    pub(crate) const KINDS: [&str; 11] = [
         "queue_full",
         "timeout",
         "unavailable",
         "breaker_open",
         "refused",
+        "lapsed_lease",
         "corrupt_state",
         "over_capacity",
         "config",
@@ -117,6 +122,7 @@ impl Error {
     /// | `breaker_open` | the circuit breaker is open, so the check was not sent | [`is_unavailable`](Self::is_unavailable) |
     /// | `refused` | Redis rejected the call: no permission, no memory, a replica | [`is_unavailable`](Self::is_unavailable) |
     /// | `runtime_ended` | the tokio runtime of the call has ended | [`is_unavailable`](Self::is_unavailable) |
+    /// | `lapsed_lease` | the lease of this process's permits ended before Redis processed the call | [`is_unavailable`](Self::is_unavailable) |
     /// | `corrupt_state` | the key holds data of another writer | [`is_corrupt_state`](Self::is_corrupt_state) |
     /// | `over_capacity` | the cost is above the limit | [`is_over_capacity`](Self::is_over_capacity) |
     /// | `config` | a setting or an argument is invalid | [`is_config`](Self::is_config) |
@@ -131,6 +137,7 @@ impl Error {
             ErrorKind::Unavailable(_) => "unavailable",
             ErrorKind::BreakerOpen => "breaker_open",
             ErrorKind::Refused(_) => "refused",
+            ErrorKind::LapsedLease | ErrorKind::StaleMessage => "lapsed_lease",
             ErrorKind::State { .. } | ErrorKind::WrongType => "corrupt_state",
             ErrorKind::OverCapacity { .. } => "over_capacity",
             ErrorKind::Config(_) => "config",
@@ -166,6 +173,29 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable(_))
     }
 
+    /// Returns whether the holder of permits was not live when Redis processed its message or renewal.
+    pub(crate) fn is_lapsed_lease(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::LapsedLease)
+    }
+
+    /// Returns whether Redis had processed a later message of the same holder about the same key.
+    pub(crate) fn is_stale_message(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::StaleMessage)
+    }
+
+    pub(crate) fn lapsed_lease() -> Self {
+        Self::of(ErrorKind::LapsedLease)
+    }
+
+    pub(crate) fn stale_message() -> Self {
+        Self::of(ErrorKind::StaleMessage)
+    }
+
+    /// Sets the index of the item in its group that failed.
+    pub(crate) fn of_item(self, item: usize) -> Self {
+        Self(Arc::new(Inner { item, ..Inner::clone(&self.0) }))
+    }
+
     pub(crate) fn runtime_ended() -> Self {
         Self::of(ErrorKind::RuntimeEnded)
     }
@@ -195,6 +225,20 @@ impl Error {
         ))
     }
 
+    /// Returns the error for a settle that found the queue full.
+    pub(crate) fn settle_queue_full(calls: usize) -> Self {
+        Self::unavailable(format!(
+            "{calls} settles of reservations wait for it already: this hold ends after its ttl, with its units charged or refunded as its reservation says"
+        ))
+    }
+
+    /// Returns the error for a settle that Redis did not answer before the hold ended, or before the shutdown.
+    pub(crate) fn unsettled() -> Self {
+        Self::unavailable(
+            "a queued settle of a reservation was not answered in time: its hold ends after its ttl",
+        )
+    }
+
     pub(crate) fn unavailable(text: impl Into<String>) -> Self {
         Self::of(ErrorKind::Unavailable(text.into()))
     }
@@ -219,6 +263,10 @@ impl Error {
     fn kind_of(text: &str) -> ErrorKind {
         if let Some(field) = text.strip_prefix("STATE ") {
             ErrorKind::State { field: field.to_owned() }
+        } else if text.starts_with("LAPSED ") {
+            ErrorKind::LapsedLease
+        } else if text.starts_with("STALE ") {
+            ErrorKind::StaleMessage
         } else if text.starts_with("WRONGTYPE") {
             ErrorKind::WrongType
         } else {
@@ -296,6 +344,12 @@ impl fmt::Display for Error {
                 "the circuit breaker is open because Redis has not answered lately: find out why; Redis is probed at least twice a second",
             ),
             ErrorKind::Refused(text) => write!(f, "Redis rejected the call: {text}"),
+            ErrorKind::LapsedLease => f.write_str(
+                "the lease of this process's permits ended before Redis processed the call: acquire again; if it happens often, Redis is too slow for `permit_ttl`",
+            ),
+            ErrorKind::StaleMessage => {
+                f.write_str("Redis had processed a later message about these permits: acquire again")
+            }
             ErrorKind::ShutDown => f.write_str("this limiter was shut down: open another one"),
         }
     }

@@ -10,6 +10,7 @@ use crate::decision::Decision;
 use crate::error::Error;
 use crate::fallback::OnFailure;
 use crate::lease::{Lease, LeaseStats};
+use crate::permits::OnLapse;
 use crate::pipeline::Pipeline;
 use crate::quota::Quota;
 use crate::request::{GateSpec, Request};
@@ -42,6 +43,8 @@ impl Gate {
             on_failure: pipeline.on_failure,
             is_shadow: false,
             leases: None,
+            on_lapse: OnLapse::default(),
+            ends_holds: false,
         };
         Self { pipeline: pipeline.clone(), spec }
     }
@@ -128,6 +131,10 @@ impl Gate {
 
     /// Takes `cost` units whose final number is known later: [`commit`](Reservation::commit) charges the
     /// final number, [`cancel`](Reservation::cancel) returns all units.
+    ///
+    /// This form costs no more than a check, and only this process can settle it. For several gates in one step,
+    /// for a settle by another process or after a restart, or for units that return by themselves if no process
+    /// settles them, use [`Limiter::reserve`](crate::Limiter::reserve).
     ///
     /// # Errors
     ///
@@ -231,6 +238,19 @@ impl Gate {
     #[must_use]
     pub fn shadow(mut self, is_shadow: bool) -> Self {
         self.spec.is_shadow = is_shadow;
+        self
+    }
+
+    /// Makes each check of this gate first end the holds of its key that have ended, so that units of
+    /// reservations with [`Reserve::back`](crate::Reserve::back) return on time: [`Limiter::reserve`](crate::Limiter::reserve).
+    /// Without it, only the next reservation or settle of the key ends them, and checks may be denied for longer.
+    /// A check then takes about 1.4 times as long in Redis. A [cached denial](crate::Builder::deny_cache) may still
+    /// outlast the end of a hold.
+    ///
+    /// Default: not.
+    #[must_use]
+    pub fn holds(mut self) -> Self {
+        self.spec.ends_holds = true;
         self
     }
 

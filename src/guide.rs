@@ -39,6 +39,8 @@
 pub mod getting_started {}
 
 /// [leases.md]: crate::guide::leases
+/// [in-flight.md]: crate::guide::in_flight
+/// [reservations.md]: crate::guide::reservations
 /// [metrics.md]: crate::guide#other-pages
 #[cfg_attr(feature = "cluster", doc = "[cluster.md]: crate::guide::cluster")]
 /// [batching.md]: crate::guide::batching
@@ -60,6 +62,7 @@ pub mod keys {}
 #[doc = include_str!("../docs/guide/inspecting.md")]
 pub mod inspecting {}
 
+/// [in-flight.md]: crate::guide::in_flight
 /// [faults.md]: crate::guide#other-pages
 /// [chaos.md]: crate::guide#other-pages
 /// [troubleshooting.md]: crate::guide#other-pages
@@ -75,6 +78,24 @@ pub mod batching {}
 #[doc = include_str!("../docs/guide/leases.md")]
 pub mod leases {}
 
+/// [gates.md]: crate::guide::gates
+/// [http.md]: crate::guide#other-pages
+/// [http.md#priorities]: crate::guide#other-pages
+/// [failures.md]: crate::guide::failures
+#[doc = include_str!("../docs/guide/in-flight.md")]
+pub mod in_flight {}
+
+/// [failures.md]: crate::guide::failures
+/// [in-flight.md]: crate::guide::in_flight
+#[doc = include_str!("../docs/guide/reservations.md")]
+pub mod reservations {}
+
+/// [reservations.md]: crate::guide::reservations
+/// [failures.md]: crate::guide::failures
+#[doc = include_str!("../docs/guide/llm.md")]
+pub mod llm {}
+
+/// [in-flight.md]: crate::guide::in_flight
 /// [cli.md#switches-and-overrides]: crate::guide#other-pages
 #[doc = include_str!("../docs/guide/overrides.md")]
 pub mod overrides {}

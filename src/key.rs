@@ -30,6 +30,10 @@ pub(crate) const SHARED_LAYOUT: u32 = 1;
 /// The maximum length of an encoded key; longer keys are stored as their hash.
 const LONGEST: usize = 200;
 
+/// Precedes the algorithm in the key of a state's open holds, such as
+/// `tidegate:2:tokens:holds/token_bucket:user:42`.
+pub(crate) const HOLDS: &str = "holds/";
+
 /// How keys are written in Redis.
 ///
 /// Default: [`KeyMode::Clear`].
@@ -181,12 +185,14 @@ impl Keyspace {
         self.of_all_gates("overrides")
     }
 
-    /// Returns a key for all gates. It has fewer parts than the key of any gate.
+    /// Returns the key of the leases of the holders of in-flight limits: one for each hash tag, since the
+    /// scripts read it together with the keys that are held.
+    pub(crate) fn holders(&self, hash_tag: HashTag) -> String {
+        holders(&self.namespace, self.is_spread, hash_tag)
+    }
+
     fn of_all_gates(&self, name: &str) -> String {
-        match self.is_spread {
-            false => format!("{}:{SHARED_LAYOUT}:{name}", self.namespace),
-            true => format!("{}:{SHARED_LAYOUT}:{{{}}}:{name}", self.namespace, HashTag::default().tag()),
-        }
+        shared_key(&self.namespace, self.is_spread, HashTag::default(), name)
     }
 
     #[cfg(feature = "admin")]
@@ -227,13 +233,15 @@ impl Keyspace {
     /// Returns the prefix of all Redis keys of one gate.
     pub(crate) fn prefix(&self, gate: &str, quota: &Quota) -> Result<Prefix, Error> {
         Self::check_gate_name(gate)?;
-        let algorithm = quota.algorithm();
-        let mut text = format!("{}:{LAYOUT}:{gate}:{algorithm}", self.namespace);
+        let mut text = format!("{}:{LAYOUT}:{gate}:", self.namespace);
+        let shape_at = text.len();
+        text.push_str(quota.algorithm());
         if let Some(window) = quota.kind().algorithm().window() {
             let _ = write!(text, "/{window}");
         }
         text.push(':');
-        Ok(Prefix { text, mode: self.mode.clone(), is_spread: self.is_spread })
+        let namespace = self.namespace.clone();
+        Ok(Prefix { text, shape_at, namespace, mode: self.mode.clone(), is_spread: self.is_spread })
     }
 }
 
@@ -241,6 +249,9 @@ impl Keyspace {
 #[derive(Clone, Debug)]
 pub(crate) struct Prefix {
     text: String,
+    namespace: String,
+    /// Where the algorithm begins in `text`.
+    shape_at: usize,
     mode: KeyMode,
     is_spread: bool,
 }
@@ -259,15 +270,55 @@ impl Prefix {
         !colocate_with.is_some_and(|owner| self.hash_tag(owner) != self.hash_tag(key))
     }
 
+    /// See [`Keyspace::holders`].
+    pub(crate) fn holders(&self, hash_tag: HashTag) -> String {
+        holders(&self.namespace, self.is_spread, hash_tag)
+    }
+
     pub(crate) fn key(&self, key: &[u8], hash_tag: HashTag) -> String {
-        let mut out = String::with_capacity(self.text.len() + key.len() + 5);
+        let mut out = self.start(key.len(), hash_tag);
+        self.mode.append(key, &mut out);
+        out
+    }
+
+    /// Returns the Redis key of a key that is [`encoded`](Self::encoded) already.
+    pub(crate) fn key_of_encoded(&self, encoded: &str, hash_tag: HashTag) -> String {
+        let mut out = self.start(encoded.len(), hash_tag);
+        out.push_str(encoded);
+        out
+    }
+
+    fn start(&self, key_len: usize, hash_tag: HashTag) -> String {
+        let mut out = String::with_capacity(self.text.len() + key_len + 5);
         out.push_str(&self.text);
         if self.is_spread {
             let _ = write!(out, "{{{}}}:", hash_tag.tag());
         }
-        self.mode.append(key, &mut out);
         out
     }
+
+    /// Returns the key of the holds of a state with this prefix: `holds/` precedes the algorithm.
+    pub(crate) fn holds_key(&self, redis_key: &str) -> String {
+        let (before, shape) = redis_key.split_at(self.shape_at);
+        format!("{before}{HOLDS}{shape}")
+    }
+}
+
+/// Returns whether a text can be a key as written in Redis, in any [`KeyMode`].
+pub(crate) fn is_encoded(text: &str) -> bool {
+    text.len() <= LONGEST && text.bytes().all(|byte| is_plain(byte) || byte == b'%')
+}
+
+/// Returns a key for all gates. It has fewer parts than the key of any gate.
+fn shared_key(namespace: &str, is_spread: bool, hash_tag: HashTag, name: &str) -> String {
+    match is_spread {
+        false => format!("{namespace}:{SHARED_LAYOUT}:{name}"),
+        true => format!("{namespace}:{SHARED_LAYOUT}:{{{}}}:{name}", hash_tag.tag()),
+    }
+}
+
+fn holders(namespace: &str, is_spread: bool, hash_tag: HashTag) -> String {
+    shared_key(namespace, is_spread, hash_tag, "holders")
 }
 
 fn is_name(name: &str, is_letter: impl Fn(u8) -> bool) -> bool {

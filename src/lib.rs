@@ -62,7 +62,7 @@
 //!         |
 //! builder, admin                         opening a limiter; for operators
 //!         |
-//! limiter, control, gate, check, reservation    the objects of a service
+//! reserve, limiter, control, gate, check, acquire, reservation    the objects of a service
 //!         |
 //! pipeline                               the path of a check, in call order
 //!         |
@@ -70,11 +70,13 @@
 //!         |
 //! lease                                  units that this process has taken in advance
 //!         |
+//! permits                                units of in-flight limits that this process holds
+//!         |
 //! deny_cache                             repeated denials without a call to Redis
 //!         |
 //! fallback                               decisions while Redis is unavailable
 //!         |
-//! overrides                              overrides by operators for the whole fleet
+//! overrides, settle_queue                overrides by operators for the whole fleet; settles of reservations
 //!         |
 //! breaker                                whether checks are sent to Redis at all
 //!         |
@@ -88,11 +90,12 @@
 //!         |
 //! metrics, most_denied, trace            observability
 //!         |
-//! reference, algorithm, script, quota, decision, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, sync
+//! reference, algorithm, script, quota, decision, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, settlement, reservation_secret, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
 
+mod acquire;
 #[cfg(feature = "admin")]
 pub mod admin;
 pub mod algorithm;
@@ -123,13 +126,18 @@ pub mod metrics;
 mod most_denied;
 mod observer;
 mod overrides;
+mod permits;
 mod pipeline;
 pub mod quota;
 pub mod redact;
 pub mod reference;
 mod request;
 mod reservation;
+mod reservation_secret;
+mod reserve;
 pub mod script;
+mod settle_queue;
+mod settlement;
 mod sharded_arc;
 mod store;
 mod sync;
@@ -140,6 +148,7 @@ mod warning_sink;
 // The public API contains its `Pool`, so callers need the same version.
 pub use deadpool_redis;
 
+pub use self::acquire::{Acquire, Acquired, AllAcquired};
 pub use self::as_key::{AsKey, KeyBytes};
 pub use self::builder::Builder;
 pub use self::check::Check;
@@ -156,7 +165,10 @@ pub use self::limiter::Limiter;
 pub use self::most_denied::{DeniedKey, MostDenied};
 pub use self::observer::Observer;
 pub use self::overrides::{Override, Switch};
+pub use self::permits::{OnLapse, Permit, Permits};
 pub use self::quota::{Quota, Rate};
 pub use self::reservation::Reservation;
+pub use self::reserve::{Reserve, Reserved, Token};
+pub use self::settlement::Settlement;
 pub use self::store::Stub;
 pub use self::warning::{RepeatedWarning, Warning};

@@ -135,7 +135,7 @@ impl Limiter {
     }
 
     /// Returns the requests of valid checks that belong to this limiter.
-    fn requests<'a, C: Borrow<Check>>(&self, checks: &'a [C]) -> Result<Vec<Request<'a>>, Error> {
+    pub(crate) fn requests<'a, C: Borrow<Check>>(&self, checks: &'a [C]) -> Result<Vec<Request<'a>>, Error> {
         let checks = checks.iter().map(Borrow::borrow);
         let request = |check: &'a Check| match Arc::ptr_eq(&check.pipeline, &self.pipeline) {
             true => check.validate().map(|()| check.request.borrowed()),
@@ -175,7 +175,8 @@ impl Limiter {
         self.pipeline.health().await
     }
 
-    /// Gives leases back, reconciles units admitted during an outage, then closes the connection. Takes at
+    /// Gives leases back, reconciles units admitted during an outage, then closes the connection. Reports all
+    /// [permits](crate::Permit) as released, also those of work in progress, so finish the work first. Takes at
     /// most 6 s, and about 1 s if Redis does not answer; units that could not be reconciled are reported to
     /// the [observer](crate::Builder::observer) as a failure of their gate. Checks in flight get their answer
     /// or an error. Later checks get an error ([`Error::is_shut_down`]), regardless of

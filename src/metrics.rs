@@ -24,7 +24,7 @@
 //! | `result` | `good`, `bad` |
 //! | `code` | of a warning: [`Warning::code`](crate::Warning::code) |
 //!
-//! The series of a gate appear with its first decision and its first lease, those of warnings of other
+//! The series of a gate appear with its first decision, its first lease and its first permit, those of warnings of other
 //! crates with their first report; all others exist from the start.
 //! All limiters of a process share the same series.
 //!
@@ -46,6 +46,7 @@ use crate::clock::Clock;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::observer::Observer;
+use crate::settlement::Settlement;
 use crate::warning::{self, Warning};
 
 /// One wait in this number is recorded. A recorder stores each value until it is scraped, and callers of one
@@ -212,6 +213,26 @@ impl Observer for Metrics {
 
     fn stranded(&self, gate: &str, units: u64) {
         self.lease_units(gate, STRANDED, units);
+    }
+
+    fn settled(&self, gate: &str, settlement: Settlement) {
+        self.gates.named(gate).settlement(settlement, &self.register).increment(1);
+    }
+
+    fn permits_held(&self, gate: &str, change: i64) {
+        self.gates.named(gate).permits(&self.register).held.increment(change as f64);
+    }
+
+    fn permits_waiting(&self, gate: &str, change: i64) {
+        self.gates.named(gate).permits(&self.register).waiting.increment(change as f64);
+    }
+
+    fn permits_lapsed(&self, gate: &str, units: u64) {
+        self.gates.named(gate).permits(&self.register).lapsed.increment(units);
+    }
+
+    fn permits_restored(&self, gate: &str, units: u64) {
+        self.gates.named(gate).permits(&self.register).restored.increment(units);
     }
 
     fn counted(&self, instances: u64) {

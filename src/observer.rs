@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::decision::Decision;
 use crate::error::Error;
+use crate::settlement::Settlement;
 use crate::warning::Warning;
 
 /// Receives events of a limiter. Every method does nothing by default. Methods run on the path of each
@@ -105,6 +106,34 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, units);
     }
 
+    /// Called when permits of a gate with an in-flight limit were admitted, with their units, and when they were
+    /// released, with the negative number. The sum is the number of units that this process holds.
+    fn permits_held(&self, gate: &str, change: i64) {
+        let _ = (gate, change);
+    }
+
+    /// Called with 1 when an acquire begins to wait for its answer, and with -1 when it ends.
+    fn permits_waiting(&self, gate: &str, change: i64) {
+        let _ = (gate, change);
+    }
+
+    /// Called when the lease of this process lapsed, with the units that it held of a key: the store counted them
+    /// no more.
+    fn permits_lapsed(&self, gate: &str, units: u64) {
+        let _ = (gate, units);
+    }
+
+    /// Called when the store counts `units` of a key again, after a lapse.
+    fn permits_restored(&self, gate: &str, units: u64) {
+        let _ = (gate, units);
+    }
+
+    /// Called when a check of a [reservation](crate::Limiter::reserve) was settled; also for
+    /// [`Settlement::Queued`](Settlement::Queued), and again when Redis has answered the queued settle.
+    fn settled(&self, gate: &str, settlement: Settlement) {
+        let _ = (gate, settlement);
+    }
+
     /// Called when this process has counted the processes that share the quotas.
     fn counted(&self, instances: u64) {
         let _ = instances;
@@ -173,6 +202,11 @@ forward_events! {
     spent(gate: &str, units: u64);
     returned(gate: &str, units: u64);
     stranded(gate: &str, units: u64);
+    permits_held(gate: &str, change: i64);
+    permits_waiting(gate: &str, change: i64);
+    permits_lapsed(gate: &str, units: u64);
+    permits_restored(gate: &str, units: u64);
+    settled(gate: &str, settlement: Settlement);
     counted(instances: u64);
     overrides_changed(switches: usize, overrides: usize);
     loaded(rules: usize);

@@ -13,8 +13,11 @@
 //! ([`Pipeline::check_each`]) skip the leases and travel in calls of their own. Several checks in one atomic
 //! step ([`Pipeline::check_all`]) skip the leases and, except for gates in shadow mode, the deny cache.
 
+mod acquire;
+mod acquire_all;
 mod admin;
 mod all;
+mod charge;
 mod failure;
 mod leasing;
 mod lifecycle;
@@ -22,7 +25,10 @@ mod overrides;
 mod parts;
 mod reply;
 mod report;
+mod reserve;
 mod send;
+mod settle;
+mod unheld;
 mod write;
 
 use std::sync::Arc;
@@ -30,12 +36,16 @@ use std::sync::Arc;
 use futures_util::future::{Either, join, join_all};
 use smallvec::SmallVec;
 
+pub(crate) use self::charge::charged_units;
 use self::overrides::Resolved;
 pub(crate) use self::parts::{Pipeline, Settings};
+pub(crate) use self::reserve::hold_of_item;
 use self::send::without_waiting;
+pub(crate) use self::unheld::UnheldCharge;
 use crate::decision::{AllDecision, Decision};
 use crate::deny_cache::SlotSnapshot;
 use crate::error::Error;
+use crate::reference::holds::NewHold;
 use crate::request::{GateSpec, Request};
 use crate::store::Group;
 use crate::trace::Span;
@@ -172,25 +182,33 @@ impl Pipeline {
     pub(crate) async fn check_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
         let n = u64::from(requests.iter().any(|request| request.cost > 0));
         let span = Span::of_all(requests.len());
-        let decided = self.decide_all(requests, n).await;
+        let decided = self.decide_all(requests, n, None).await.map(|(decision, _)| decision);
         span.all_decided(&decided);
         decided
     }
 
     /// Returns the decision that [`check_all`](Self::check_all) would make, without charging.
     pub(crate) async fn peek_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
-        self.decide_all(requests, 0).await
+        self.decide_all(requests, 0, None).await.map(|(decision, _)| decision)
     }
 
     /// Takes all or nothing of the gates that are neither switched nor in shadow. Each gate in shadow is
     /// checked separately at the same time. It cannot fail the others, which may already be charged, unless the
-    /// limiter was shut down.
-    async fn decide_all(&self, requests: Vec<Request<'_>>, n: u64) -> Result<AllDecision, Error> {
+    /// limiter was shut down. The charges become the hold, if there is one.
+    ///
+    /// Also returns the requests with the settings that decided.
+    async fn decide_all<'a>(
+        &self,
+        requests: Vec<Request<'a>>,
+        n: u64,
+        hold: Option<&NewHold>,
+    ) -> Result<(AllDecision, Vec<Request<'a>>), Error> {
         all::check_number(requests.len())?;
         let (requests, mut decisions) = self.resolve_all(requests, n)?;
         // A group that a closed gate denies charges nothing.
         let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
         let n = if is_denied { 0 } else { n };
+        let hold = hold.filter(|_| n > 0);
         let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
         let (shadow, together): (Vec<_>, Vec<_>) = undecided.partition(|&at| requests[at].gate.is_shadow);
         for &at in &shadow {
@@ -198,15 +216,30 @@ impl Pipeline {
             requests[at].gate.info()?;
         }
         let group: Vec<_> = together.iter().map(|&at| &requests[at]).collect();
+        if !shadow.is_empty() && !group.is_empty() {
+            all::Folded::new(&group, n)?;
+        }
         let shadow_requests: Vec<_> = shadow.iter().map(|&at| requests[at].borrowed()).collect();
         let decide_shadow = async {
-            match n {
-                0 => join_all(shadow_requests.iter().map(|request| self.peek_shadow(request))).await,
-                _ => self.decide_each(shadow_requests).await,
+            match (n, hold) {
+                (0, _) => join_all(shadow_requests.iter().map(|request| self.peek_shadow(request))).await,
+                (_, None) => self.decide_each(shadow_requests).await,
+                (_, Some(hold)) => {
+                    let held = shadow.iter().zip(&shadow_requests);
+                    join_all(held.map(|(&at, request)| self.hold_shadow(request, at, hold))).await
+                }
             }
         };
-        let (taken, shadow_decisions) = join(self.take_all(&group, n), decide_shadow).await;
-        let (is_taken, taken) = taken?;
+        let (taken, shadow_decisions) = join(self.take_all(&group, n, hold), decide_shadow).await;
+        let (is_taken, taken) = match (taken, hold) {
+            (Ok(taken), _) => taken,
+            (Err(error), Some(hold)) => {
+                let held = shadow.iter().map(|&at| (at, &requests[at])).zip(&shadow_decisions);
+                self.cancel_shadow(held, hold).await;
+                return Err(error);
+            }
+            (Err(error), None) => return Err(error),
+        };
         for (at, decision) in together.into_iter().zip(taken) {
             decisions[at] = Some(decision);
         }
@@ -216,12 +249,12 @@ impl Pipeline {
         // A check of cost 0 binds only if all costs are 0.
         let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
         let decisions = decisions.into_iter().flatten().collect();
-        Ok(all::decision(is_taken && !is_denied, &requests, decisions, binds))
+        Ok((all::decision(is_taken && !is_denied, &requests, decisions, binds), requests))
     }
 
     /// Peeks at a gate in shadow mode, for the cost of the request.
     async fn peek_shadow(&self, request: &Request<'_>) -> Result<Decision, Error> {
-        let taken = self.take_all(&[request], 0).await;
+        let taken = self.take_group(&[request], 0, None).await;
         Self::admit_in_shadow(request, taken.map(|(_, mut decisions)| decisions.swap_remove(0)))
     }
 
@@ -241,18 +274,36 @@ impl Pipeline {
         Ok(resolved.into_iter().unzip())
     }
 
-    /// Stages 4 to 8 of a group. Returns whether all checks are admitted, and one decision per check.
-    async fn take_all(&self, requests: &[&Request<'_>], n: u64) -> Result<(bool, Vec<Decision>), Error> {
+    /// Stages 4 to 7 of a group. Returns whether all checks are admitted, and one decision per check.
+    async fn take_group(
+        &self,
+        requests: &[&Request<'_>],
+        n: u64,
+        hold: Option<&NewHold>,
+    ) -> Result<(bool, Vec<Decision>), Error> {
         if requests.is_empty() {
             return Ok((true, Vec::new()));
         }
-        let group = all::Folded::new(requests)?;
+        let group = all::Folded::new(requests, n)?;
         let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
-        let items: SmallVec<_> = group.items.iter().cloned().collect();
-        let (is_allowed, decisions) = match self.take(Group { items, n }, deadline).await {
-            Ok(share) => self.conclude_all(&group, n, &share),
-            Err(error) => self.fall_back_all(requests, &group, n, &error)?,
+        let items: SmallVec<_> = match hold {
+            Some(hold) => group.items.iter().map(|item| item.clone().held(hold)).collect(),
+            None => group.items.iter().cloned().collect(),
         };
+        match self.take(Group { items, n }, deadline).await {
+            Ok(share) => Ok(self.conclude_all(&group, n, &share)),
+            Err(error) => self.fall_back_all(requests, &group, n, &error),
+        }
+    }
+
+    /// Stages 4 to 8 of a group.
+    async fn take_all(
+        &self,
+        requests: &[&Request<'_>],
+        n: u64,
+        hold: Option<&NewHold>,
+    ) -> Result<(bool, Vec<Decision>), Error> {
+        let (is_allowed, decisions) = self.take_group(requests, n, hold).await?;
         if n > 0 {
             // If denied, only the gates that denied are reported: the others admitted nothing. A cost of 0 peeks.
             let charged = requests.iter().zip(&decisions).filter(|(request, _)| request.cost > 0);

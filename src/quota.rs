@@ -28,8 +28,8 @@ pub use self::rate::Rate;
 pub(crate) use self::rate::{LONGEST_US, MAX_UNITS, Micros, whole_micros};
 pub use self::window::Window;
 pub(crate) use self::window::limit_and_window;
-use crate::algorithm::Definition;
-use crate::algorithm::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
+use crate::algorithm::{Definition, Parameters};
+use crate::algorithm::{FixedWindow, InFlight, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use crate::error::Error;
 
 /// A larger number of instances is clamped to this.
@@ -44,8 +44,8 @@ pub struct Quota {
 
 /// # Constructors
 ///
-/// Capacities and limits are 1 to 2^48 units; windows are whole microseconds
-/// from 1 ms to ten years.
+/// Capacities and limits are 1 to 2^48 units, 1 to 10^12 of an in-flight limit; windows are whole
+/// microseconds from 1 ms to ten years.
 impl Quota {
     /// Makes a bucket of `capacity` units that starts full and is refilled at `rate`, never above its
     /// capacity. Admits a burst of `capacity`, then `rate`.
@@ -175,6 +175,33 @@ impl Quota {
         let counter = SlidingCounter::build(limit, window).map_err(Invalid::into_error)?;
         Ok(Self { kind: Kind::SlidingCounter(counter) })
     }
+
+    /// Admits while at most `limit` units are held at the same time by all processes, such as the calls in
+    /// progress at a service. A unit is held from its admission until its release, or until the process that
+    /// holds it is lost.
+    ///
+    /// Lowering `limit` takes effect at once, and revokes no unit that is held.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 10^12.
+    #[must_use]
+    pub const fn in_flight(limit: u64) -> Self {
+        match InFlight::build(limit) {
+            Ok(in_flight) => Self { kind: Kind::InFlight(in_flight) },
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// Makes a [`Quota::in_flight`] from numbers known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the constructor would panic.
+    pub fn try_in_flight(limit: u64) -> Result<Self, Error> {
+        let in_flight = InFlight::build(limit).map_err(Invalid::into_error)?;
+        Ok(Self { kind: Kind::InFlight(in_flight) })
+    }
 }
 
 /// # Modifiers
@@ -246,6 +273,42 @@ impl Quota {
         self.counting().map_err(Invalid::into_error)
     }
 
+    /// Makes processes that wait for units of an in-flight limit receive them in order of arrival. Without
+    /// this, a process that wants many units may wait as long as others want few.
+    ///
+    /// A process keeps its place while it polls. A process that stops polling delays those behind it by at
+    /// most `patience`; 1 s is a good value. All processes of the fleet need the same `patience`.
+    ///
+    /// # Panics
+    ///
+    /// If this is not an in-flight limit, or `patience` is not whole microseconds from 1 ms to 20 s.
+    #[must_use]
+    pub const fn fair(self, patience: Duration) -> Self {
+        match self.queueing(patience) {
+            Ok(quota) => quota,
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// Does the same as [`fair`](Self::fair) for quotas known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the method would panic.
+    pub fn try_fair(self, patience: Duration) -> Result<Self, Error> {
+        self.queueing(patience).map_err(Invalid::into_error)
+    }
+
+    const fn queueing(self, patience: Duration) -> Result<Self, Invalid> {
+        let Kind::InFlight(in_flight) = self.kind else {
+            return Err(Invalid("only an in-flight limit can be fair"));
+        };
+        match in_flight.fair(patience) {
+            Ok(in_flight) => Ok(Self { kind: Kind::InFlight(in_flight) }),
+            Err(invalid) => Err(invalid),
+        }
+    }
+
     const fn align(self, offset: Duration) -> Result<Self, Invalid> {
         let Kind::FixedWindow(fixed) = self.kind else {
             return Err(Invalid(
@@ -280,7 +343,8 @@ impl Quota {
     ///
     /// [`Error::is_config`] as for [`Quota::try_token_bucket`], or if the algorithm has other parameters.
     pub fn with_rate(algorithm: &Definition, capacity: u64, rate: Rate) -> Result<Self, Error> {
-        Self::of_args(algorithm, [capacity, rate.units(), rate.period().as_micros() as u64, 0])
+        let period_us = rate.period().as_micros() as u64;
+        Self::of_parameters(algorithm, Parameters::Rate, [capacity, rate.units(), period_us, 0])
     }
 
     /// Makes a quota of an algorithm with [`Parameters::Window`](crate::algorithm::Parameters), such as one
@@ -291,7 +355,25 @@ impl Quota {
     /// [`Error::is_config`] as for [`Quota::try_fixed_window`], or if the algorithm has other parameters.
     pub fn with_window(algorithm: &Definition, limit: u64, window: Duration) -> Result<Self, Error> {
         // Zero is as invalid as a fraction of a microsecond.
-        Self::of_args(algorithm, [limit, whole_micros(window, 1).unwrap_or(0), 0, 0])
+        let window_us = whole_micros(window, 1).unwrap_or(0);
+        Self::of_parameters(algorithm, Parameters::Window, [limit, window_us, 0, 0])
+    }
+
+    /// Makes a quota of an algorithm with [`Parameters::Count`](crate::algorithm::Parameters), such as one
+    /// that a configuration file names.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] as for [`Quota::try_in_flight`], or if the algorithm has other parameters.
+    pub fn with_count(algorithm: &Definition, limit: u64) -> Result<Self, Error> {
+        Self::of_parameters(algorithm, Parameters::Count, [limit, 0, 0, 0])
+    }
+
+    fn of_parameters(algorithm: &Definition, given: Parameters, args: [u64; 4]) -> Result<Self, Error> {
+        match algorithm.parameters == given {
+            true => Self::of_args(algorithm, args),
+            false => Err(Error::config(format!("a quota of {} has other parameters", algorithm.name))),
+        }
     }
 }
 
@@ -317,6 +399,24 @@ impl Quota {
     #[must_use]
     pub fn window(&self) -> Duration {
         Duration::from_micros(self.kind.algorithm().window_us())
+    }
+
+    /// Returns whether this limits the units that are held at the same time: such a gate is
+    /// [acquired](Self::in_flight), not checked.
+    #[must_use]
+    pub const fn is_in_flight(&self) -> bool {
+        matches!(self.kind, Kind::InFlight(_))
+    }
+
+    /// Returns an in-flight limit of at most `units`. Rates do not change.
+    pub(crate) fn at_most(self, units: Option<u64>) -> Self {
+        match (self.kind, units) {
+            (Kind::InFlight(in_flight), Some(units)) => {
+                let limit = in_flight.limit.min(units.max(1));
+                Self { kind: Kind::InFlight(InFlight { limit, ..in_flight }) }
+            }
+            _ => self,
+        }
     }
 
     /// Returns whether admitted checks can have a [`delay`](crate::Decision::delay).

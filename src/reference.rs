@@ -10,6 +10,8 @@
 //! 3. Build a [`Taken`] from the same numbers. It computes the [`Answer`] to each check: the scripts report
 //!    only the admitted checks, the state before the take, and the time.
 //!
+//! Groups with in-flight limits are decided by [`in_flight::acquire`] instead of [`take`].
+//!
 //! All times are in µs since 1970-01-01 00:00 UTC, and durations are in µs.
 //!
 //! ```
@@ -34,6 +36,9 @@
 //! assert_eq!((denied.allowed, denied.retry_after_us), (false, 40_000_000));
 //! assert!(check(&quota, &mut record, 2, start + 60_000_000).allowed);
 //! ```
+
+pub mod holds;
+pub mod in_flight;
 
 use crate::algorithm::{RawState, State};
 use crate::quota::Quota;
@@ -101,23 +106,10 @@ pub struct Before {
 pub fn take(items: &mut [Item<'_>], n: u64, now: u64) -> u64 {
     let mut k = if items.is_empty() { 0 } else { n };
     for item in &mut *items {
-        let algorithm = item.quota.kind().algorithm();
-        let blocked_until_us = item.record.blocked_until_us;
-        item.before = Before { blocked_until_us, raw: algorithm.settle(&item.record.state, now) };
-        k = k.min(item.afford(n, now));
+        k = k.min(item.read(n, now));
     }
     for item in items {
-        let algorithm = item.quota.kind().algorithm();
-        let raw = item.before.raw;
-        if n > 0 && item.cost > 0 {
-            // Computes again how many checks this item affords, so that no list of them is allocated.
-            let denied = match item.quota.kind().counts_denied() {
-                true => algorithm.charge_of_denied(n - item.afford(n, now), item.cost),
-                false => 0,
-            };
-            item.record.write(item.quota, raw, k * item.cost + denied, now);
-        }
-        item.before.raw = algorithm.complete(raw, &item.record.state, item.cost, now);
+        item.write(n, k, now);
     }
     k
 }
@@ -126,6 +118,29 @@ impl Item<'_> {
     /// Returns how many of `n` checks this item alone affords, by the state before the take.
     fn afford(&self, n: u64, now: u64) -> u64 {
         self.before.afford(self.quota, n, self.cost, self.max_delay, now)
+    }
+
+    /// Sets the state before the take. Returns how many of `n` checks this item alone affords.
+    fn read(&mut self, n: u64, now: u64) -> u64 {
+        let algorithm = self.quota.kind().algorithm();
+        let blocked_until_us = self.record.blocked_until_us;
+        self.before = Before { blocked_until_us, raw: algorithm.settle(&self.record.state, now) };
+        self.afford(n, now)
+    }
+
+    /// Charges `k` of `n` checks.
+    fn write(&mut self, n: u64, k: u64, now: u64) {
+        let algorithm = self.quota.kind().algorithm();
+        let raw = self.before.raw;
+        if n > 0 && self.cost > 0 {
+            // Computes again how many checks this item affords, so that no list of them is allocated.
+            let denied = match self.quota.kind().counts_denied() {
+                true => algorithm.charge_of_denied(n - self.afford(n, now), self.cost),
+                false => 0,
+            };
+            self.record.write(self.quota, raw, k * self.cost + denied, now);
+        }
+        self.before.raw = algorithm.complete(raw, &self.record.state, self.cost, now);
     }
 }
 
@@ -188,6 +203,11 @@ impl Record {
         let raw = algorithm.settle(&self.state, now);
         algorithm.charge(&mut self.state, raw, 0, now);
         self.blocked_until_us = until;
+        if until == 0 && quota.is_in_flight() && algorithm.reset_after(raw, now) == 0 && raw[2] == 0 {
+            // Nothing else is stored.
+            *self = Self::default();
+            return;
+        }
         self.expire(quota, now);
     }
 
@@ -207,7 +227,11 @@ impl Record {
 
     fn kept_until(&self, quota: &Quota, now: u64) -> u64 {
         let algorithm = quota.kind().algorithm();
-        algorithm.kept_until(algorithm.settle(&self.state, now), now).max(self.blocked_until_us)
+        let raw = algorithm.settle(&self.state, now);
+        // The life of these counts from their last write.
+        let from =
+            if let State::InFlight(holdings) = &self.state { holdings.written_us.max(now) } else { now };
+        algorithm.kept_until(raw, from).max(self.blocked_until_us)
     }
 
     fn expire(&mut self, quota: &Quota, now: u64) {

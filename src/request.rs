@@ -8,9 +8,10 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::fallback::OnFailure;
 use crate::lease::Leases;
+use crate::permits::OnLapse;
 use crate::quota::Quota;
 use crate::sharded_arc::ShardedArc;
-use crate::store::{GateInfo, Item, Target};
+use crate::store::{Companion, GateInfo, Item, Target};
 
 /// The settings of a gate that decide its checks. Operators' overrides and switches replace them.
 #[derive(Clone)]
@@ -20,6 +21,10 @@ pub(crate) struct GateSpec {
     /// Whether checks that are denied, or that cannot be decided, are admitted.
     pub(crate) is_shadow: bool,
     pub(crate) leases: Option<Arc<Leases>>,
+    /// Only acquires read it.
+    pub(crate) on_lapse: OnLapse,
+    /// Whether checks also end the holds of their key that have ended.
+    pub(crate) ends_holds: bool,
 }
 
 /// One check.
@@ -32,6 +37,8 @@ pub(crate) struct Request<'a> {
     pub(crate) max_delay: Option<Duration>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) colocate_with: Option<Cow<'a, [u8]>>,
+    /// The largest number of units of an in-flight limit that may be held after an acquire.
+    pub(crate) at_most: Option<u64>,
 }
 
 impl GateSpec {
@@ -57,7 +64,7 @@ impl<'a> Request<'a> {
     #[inline]
     pub(crate) fn new(gate: &'a GateSpec, key: &'a [u8], cost: u64) -> Self {
         let (gate, key) = (Cow::Borrowed(gate), Cow::Borrowed(key));
-        Self { gate, key, cost, max_delay: None, deadline: None, colocate_with: None }
+        Self { gate, key, cost, max_delay: None, deadline: None, colocate_with: None, at_most: None }
     }
 
     pub(crate) fn borrowed(&self) -> Request<'_> {
@@ -77,6 +84,7 @@ impl<'a> Request<'a> {
             cost: self.cost,
             max_delay: self.max_delay,
             deadline: self.deadline,
+            at_most: self.at_most,
         }
     }
 
@@ -87,10 +95,21 @@ impl<'a> Request<'a> {
 
     #[inline]
     pub(crate) fn item(&self) -> Result<Item, Error> {
+        let item = self.item_to_acquire()?;
+        if self.cost > 0 {
+            check_is_charged(&item.target.gate.quota)?;
+        }
+        Ok(item)
+    }
+
+    /// Returns an item that may be of an in-flight limit. Its message is still to be set.
+    #[inline]
+    pub(crate) fn item_to_acquire(&self) -> Result<Item, Error> {
         let target = self.target()?;
         check_cost(self.cost, &target.gate.quota)?;
         let max_delay_us = self.max_delay_us(&target.gate.quota);
-        Ok(Item { target, cost: self.cost, max_delay_us })
+        let companion = self.gate.ends_holds.then(|| Box::new(Companion::Holds(None)));
+        Ok(Item { max_delay_us, companion, ..Item::new(target, self.cost) })
     }
 
     /// Returns the longest accepted delay, capped at 2^52 µs, which is beyond any clock.
@@ -143,4 +162,20 @@ pub(crate) fn check_cost(cost: u64, quota: &Quota) -> Result<(), Error> {
         true => Err(Error::over_capacity(cost, quota.limit())),
         false => Ok(()),
     }
+}
+
+/// Returns an error for an in-flight limit: a check of it would have no owner to release its units.
+#[inline]
+pub(crate) fn check_is_charged(quota: &Quota) -> Result<(), Error> {
+    match quota.is_in_flight() {
+        true => Err(held_not_charged()),
+        false => Ok(()),
+    }
+}
+
+#[cold]
+fn held_not_charged() -> Error {
+    Error::config(
+        "units of an in-flight limit are held until they are released: call `acquire` or `acquire_all` instead",
+    )
 }

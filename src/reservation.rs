@@ -1,18 +1,20 @@
 //! Units taken before their final number is known.
 
-use crate::algorithm::MAX_DEBT;
 use crate::check::Check;
-use crate::decision::{Decision, Source};
+use crate::decision::Decision;
 use crate::error::Error;
 use crate::fallback::ReconcileStamp;
-use crate::store::Write;
+use crate::pipeline::charged_units;
 
 /// Units taken by [`Gate::reserve`](crate::Gate::reserve) or [`Check::reserve`], to be settled when their final number is known.
 ///
 /// Dropped without a commit or a cancel, they stay charged.
 ///
-/// Units that this process admitted while Redis was unavailable ([`Source::Local`]) are settled like all
-/// others: in this process until they are reconciled with Redis, then in Redis.
+/// [`Limiter::reserve`](crate::Limiter::reserve) makes reservations that any process can settle, and that end by
+/// themselves.
+///
+/// Units that this process admitted while Redis was unavailable ([`Source::Local`](crate::Source::Local)) are
+/// settled like all others: in this process until they are reconciled with Redis, then in Redis.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -55,12 +57,8 @@ impl Reservation {
     /// Takes over the units that this decision on the check charged. Call
     /// [`Check::effective`](crate::Check::effective) before the check is decided.
     pub fn new(check: Check, decision: Decision) -> Self {
-        let mut reservation = Self { check, decision, stamp: None };
-        if reservation.decision.source() == Source::Local && reservation.charged_units() > 0 {
-            let Check { pipeline, request } = &reservation.check;
-            reservation.stamp = pipeline.local_stamp(request);
-        }
-        reservation
+        let stamp = check.pipeline.stamp_of_charge(&check.request, &decision);
+        Self { check, decision, stamp }
     }
 
     /// Returns the check that was decided.
@@ -68,29 +66,20 @@ impl Reservation {
         &self.check
     }
 
-    /// Returns the decision. If it is a denial, no units are held.
+    /// Returns the decision. If it is a denial, no units are reserved.
     pub fn decision(&self) -> &Decision {
         &self.decision
     }
 
     /// Charges `actual` units in total: gives the rest back, or charges the difference without a check. If
-    /// the reservation was denied, or admitted without a charge ([`Source::Open`]), charges `actual`. If its
-    /// gate was [switched](crate::Control::switch) open or closed, charges nothing.
+    /// the reservation was denied, or admitted without a charge ([`Source::Open`](crate::Source::Open)), charges
+    /// `actual`. If its gate was [switched](crate::Control::switch) open or closed, charges nothing.
     ///
     /// # Errors
     ///
     /// As [`Gate::refund`](crate::Gate::refund): then the reserved units stay charged.
     pub async fn commit(self, actual: u64) -> Result<(), Error> {
-        let charged = self.charged_units();
-        if self.decision.source() == Source::Switch {
-            return Ok(());
-        }
-        if actual > charged {
-            let units = (actual - charged).min(MAX_DEBT);
-            self.check.pipeline.write(&self.check.request, Write::Penalize { units }).await
-        } else {
-            self.give_back(charged - actual).await
-        }
+        self.settle(actual).await
     }
 
     /// Gives all units back that still count.
@@ -99,31 +88,17 @@ impl Reservation {
     ///
     /// As [`Gate::refund`](crate::Gate::refund): then the units stay charged.
     pub async fn cancel(self) -> Result<(), Error> {
-        self.give_back(self.charged_units()).await
+        self.settle(0).await
     }
 
     /// Returns the units that were charged for it, by the store or by the fallback.
     #[must_use]
     pub fn charged_units(&self) -> u64 {
-        let source = self.decision.source();
-        let is_charged = matches!(source, Source::Redis | Source::Memory | Source::Lease | Source::Local);
-        // A gate in shadow also admits checks that it would deny.
-        let is_admitted = self.decision.is_allowed() && !self.decision.is_shadow();
-        if is_charged && is_admitted { self.check.request.cost } else { 0 }
+        charged_units(&self.check.request, &self.decision)
     }
 
-    async fn give_back(&self, units: u64) -> Result<(), Error> {
+    async fn settle(&self, actual: u64) -> Result<(), Error> {
         let Check { pipeline, request } = &self.check;
-        let taken_us = self.decision.stamp_us;
-        let stamp_us = match self.decision.source() {
-            Source::Local => pipeline.give_back_locally(request, self.stamp.as_ref(), units, taken_us),
-            _ => Some(taken_us),
-        };
-        match stamp_us {
-            Some(stamp_us) if units > 0 => {
-                pipeline.write(request, Write::Refund { units, stamp_us: Some(stamp_us) }).await
-            }
-            _ => Ok(()),
-        }
+        pipeline.settle_charge(request, &self.decision, self.stamp.as_ref(), actual).await
     }
 }

@@ -46,12 +46,12 @@ pub(crate) use with_prelude;
 /// 1.5 times as expensive.
 #[derive(Debug)]
 pub struct Scripts {
-    /// Checks and charges keys of one quota: `lua/take.lua`.
+    /// Checks and charges keys of one quota: `lua/take.lua`, or `lua/acquire.lua`.
     pub take: Script,
-    /// Gives back units of a take: `lua/refund.lua`.
-    pub refund: Script,
-    /// Charges units without a check: `lua/penalize.lua`.
-    pub penalize: Script,
+    /// Gives back units of a take: `lua/refund.lua`. `None` for in-flight limits.
+    pub refund: Option<Script>,
+    /// Charges units without a check: `lua/penalize.lua`. `None` for in-flight limits.
+    pub penalize: Option<Script>,
     /// Denies all checks of a key for a time, or lifts the block: `lua/block.lua`.
     pub block: Script,
 }
@@ -80,8 +80,8 @@ macro_rules! scripts {
                     lua!("take")
                 ),
             ),
-            refund: scripts!(@write "refund", $algorithm, $($file),+),
-            penalize: scripts!(@write "penalize", $algorithm, $($file),+),
+            refund: Some(scripts!(@write "refund", $algorithm, $($file),+)),
+            penalize: Some(scripts!(@write "penalize", $algorithm, $($file),+)),
             block: scripts!(@write "block", $algorithm, $($file),+),
         };
         &SCRIPTS
@@ -94,6 +94,9 @@ macro_rules! scripts {
     };
 }
 pub(crate) use scripts;
+
+/// Opens, renews or ends the lease of a holder of in-flight limits: `lua/permit_lease.lua`.
+pub static PERMIT_LEASE: Script = Script::new("permit_lease", with_prelude!(lua!("permit_lease")));
 
 /// Removes the state of keys: `lua/reset.lua`.
 pub static RESET: Script = Script::new("reset", lua!("reset"));
@@ -109,6 +112,14 @@ pub(crate) static OVERRIDE: Script = Script::new("override", with_prelude!(lua!(
 
 /// Lists missing permissions. Only `health` calls it.
 pub(crate) static RIGHTS: Script = Script::new("rights", lua!("rights"));
+
+/// Reads the holders of an in-flight limit. Only the command line calls it.
+#[cfg(feature = "admin")]
+pub(crate) static INSPECT_HOLDERS: Script =
+    Script::new("inspect_holders", with_prelude!(lua!("inspect_holders")));
+/// Reads the holds of a key. Only the command line calls it.
+#[cfg(feature = "admin")]
+pub(crate) static INSPECT_HOLDS: Script = Script::new("inspect_holds", with_prelude!(lua!("inspect_holds")));
 
 /// Reads the contents of keys. Only the command line calls it.
 #[cfg(feature = "admin")]

@@ -1,6 +1,7 @@
 //! The store of the state: Redis, this process's memory, or a stub, with the same interface.
 
 mod command;
+mod companion;
 mod memory;
 mod redis;
 mod stub;
@@ -10,7 +11,11 @@ mod target_cache;
 
 use std::time::Duration;
 
-pub(crate) use self::command::{Heartbeat, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Standing, Write};
+pub(crate) use self::command::{
+    Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem, Standing,
+    Write,
+};
+pub(crate) use self::companion::{Companion, Message};
 use self::memory::MemoryStore;
 use self::redis::RedisStore;
 pub use self::stub::Stub;
@@ -21,6 +26,9 @@ use crate::clock::{Clock, Stopwatch};
 use crate::connection::{Connection, Deadline};
 use crate::error::Error;
 use crate::health::Server;
+use crate::key::HashTag;
+use crate::reference::holds::NewHold;
+use crate::settlement::Settlement;
 
 #[derive(Debug)]
 pub(crate) enum Store {
@@ -65,6 +73,23 @@ impl Store {
         }
     }
 
+    /// Settles one hold per item, all of the reservation `hold`. Returns one result per item: each fails alone,
+    /// and can then be settled again. A repeated call changes nothing.
+    ///
+    /// The items have the same hash tag. `actual` is at most [`MAX_DEBT`](crate::algorithm::MAX_DEBT).
+    pub(crate) async fn settle(
+        &self,
+        hold: &NewHold,
+        items: &[SettleItem],
+        deadline: Deadline,
+    ) -> Result<Vec<Result<Settlement, Error>>, Error> {
+        match self {
+            Self::Redis(store) => store.settle(hold, items, deadline).await,
+            Self::Memory(store) => Ok(store.settle(hold, items)),
+            Self::Stub(stub) => stub.reply(vec![Ok(Settlement::Nothing); items.len()], deadline).await,
+        }
+    }
+
     /// Makes a small write. Returns a stamp for a penalty, by which its units are refunded. For other writes
     /// returns the store's clock, in µs since 1970 (not for a reset).
     pub(crate) async fn write(
@@ -77,6 +102,22 @@ impl Store {
             Self::Redis(store) => store.write(target, write, deadline).await,
             Self::Memory(store) => Ok(store.write(target, write)),
             Self::Stub(stub) => stub.reply(0, deadline).await,
+        }
+    }
+
+    /// Opens, renews or ends the lease of a holder of in-flight limits. `key` is the key of the holders of the
+    /// hash tag.
+    pub(crate) async fn permit_lease(
+        &self,
+        key: &str,
+        hash_tag: HashTag,
+        call: LeaseCall<'_>,
+        deadline: Deadline,
+    ) -> Result<LeaseReply, Error> {
+        match self {
+            Self::Redis(store) => store.permit_lease(key, hash_tag, call, deadline).await,
+            Self::Memory(store) => store.permit_lease(call),
+            Self::Stub(stub) => stub.reply(LeaseReply { now_us: 0, end_us: 0 }, deadline).await,
         }
     }
 
@@ -156,9 +197,22 @@ impl Store {
 
     /// Returns a stopwatch on the clock that [`sleep`](Self::sleep) uses.
     pub(crate) fn stopwatch(&self) -> Stopwatch {
+        self.clock().stopwatch()
+    }
+
+    /// Returns the clock that [`sleep`](Self::sleep) uses.
+    pub(crate) fn clock(&self) -> Clock {
         match self {
-            Self::Memory(store) => store.clock().stopwatch(),
-            _ => Clock::System.stopwatch(),
+            Self::Memory(store) => store.clock().clone(),
+            _ => Clock::System,
+        }
+    }
+
+    /// Returns the number of connections made so far: a change means that the state may have been lost.
+    pub(crate) fn connections(&self) -> u64 {
+        match self {
+            Self::Redis(store) => store.connections(),
+            _ => 0,
         }
     }
 

@@ -125,7 +125,7 @@ fn architecture_md_links_to_files_and_names_functions_that_exist() {
         }
     }
     assert!(checked > 40, "only {checked} names found in the numbered lists");
-    assert!(page.lines().count() <= 150, "ARCHITECTURE.md has more than 150 lines");
+    assert!(page.lines().count() <= 180, "ARCHITECTURE.md has more than 180 lines");
 }
 
 /// A source file, with the words in it.

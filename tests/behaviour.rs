@@ -3,4 +3,5 @@
 mod algorithms;
 mod groups;
 mod overrides;
+mod reservations;
 mod verbs;

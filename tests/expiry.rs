@@ -62,6 +62,7 @@ fn max_excess_us(quota: &Quota) -> u64 {
         }
         Kind::SlidingCounter(counter) => counter.window_us,
         Kind::FixedWindow(_) | Kind::SlidingLog(_) => 0,
+        Kind::InFlight(_) => panic!("{quota} holds units instead of charging them"),
     }
 }
 

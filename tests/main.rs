@@ -3,6 +3,7 @@
 #![allow(unreachable_pub, reason = "nothing here is reached from outside")]
 
 mod acl;
+mod acquires;
 mod architecture;
 mod bad_input;
 mod batched_is_one_by_one;
@@ -30,6 +31,8 @@ mod full_queue;
 mod give_backs_of_nothing;
 mod health;
 mod histories;
+mod hold_scripts;
+mod holds;
 mod integer_keys;
 mod keys;
 mod large_debts;
@@ -45,14 +48,18 @@ mod observer;
 mod override_writes;
 mod overrides;
 mod overrides_bounds;
+mod permit_scripts;
+mod permits_agree_with_oracle;
 mod plain_errors;
 mod planted_mistakes;
+mod planted_permit_mistakes;
 mod processes;
 mod reconnecting;
 #[cfg(target_os = "linux")] // reads /proc
 mod reconnects;
 mod redis_state;
 mod reference_agrees_with_oracle;
+mod reservations;
 mod runtimes;
 mod runtimes_batching;
 mod scan;

@@ -198,3 +198,62 @@ async fn active_overrides_are_counted_until_they_end() {
     limiter.ready().await.unwrap();
     soon("the override has ended", async || counts() == (1.0, 0.0)).await;
 }
+
+#[tokio::test]
+async fn permits_are_counted_while_they_are_held_and_awaited() {
+    let (metrics, handle) = metrics();
+    let limiter = Limiter::builder().in_memory().observer(metrics).build().unwrap();
+    let gate = limiter.gate("uploads", Quota::in_flight(3));
+    let gauge = |name: &str| value(&handle, &format!(r#"tidegate_permits_{name}{{gate="uploads"}}"#));
+    let first = gate.key("x").cost(2).acquire().await.unwrap().permit().unwrap();
+    assert_eq!((gauge("held"), gauge("waiting")), (2.0, 0.0));
+    let second = tokio::spawn(gate.key("x").cost(3).acquire().max_wait(HOUR).into_future());
+    soon("the other acquire waits", async || gauge("waiting") == 1.0).await;
+    first.release().await.unwrap();
+    let second = second.await.unwrap().unwrap().permit().unwrap();
+    assert_eq!((gauge("held"), gauge("waiting")), (3.0, 0.0));
+    drop(second);
+    assert_eq!(gauge("held"), 0.0);
+}
+
+#[tokio::test]
+async fn lapsed_and_restored_permits_are_counted() {
+    let (metrics, handle) = metrics();
+    let (server, namespace) = (tidegate_testkit::shared(), crate::support::fixture::namespace());
+    let builder = builder(server.url()).namespace(&namespace).permit_ttl(Duration::from_secs(1));
+    let limiter = builder.observer(metrics).build().unwrap();
+    let gate = limiter.gate("uploads", Quota::in_flight(3));
+    let held = gate.key("x").cost(2).acquire().await.unwrap().permit().unwrap();
+    let count = |name: &str| value(&handle, &format!(r#"tidegate_permits_{name}_total{{gate="uploads"}}"#));
+    assert_eq!((count("lapsed"), count("restored")), (0.0, 0.0));
+    // As after a loss of state: the next heartbeat is refused.
+    let keys = [format!("{namespace}:1:holders"), gate.redis_key("x").unwrap()];
+    assert_eq!(server.cli(&["DEL", &keys[0], &keys[1]]).unwrap(), "(integer) 2");
+    soon("the permit has lapsed and is restored", async || {
+        count("lapsed") == 2.0 && count("restored") == 2.0
+    })
+    .await;
+    // The units of the removed lease count until it would have ended.
+    soon("its units are counted once", async || gate.peek("x").await.unwrap().remaining() == 1).await;
+    held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn settlements_are_counted_by_gate_and_result() {
+    let (metrics, handle) = metrics();
+    let limiter = Limiter::builder().in_memory().observer(metrics).build().unwrap();
+    let (tokens, money) = (
+        limiter.gate("tokens", Quota::fixed_window(10, HOUR)),
+        limiter.gate("money", Quota::fixed_window(10, HOUR)),
+    );
+    let reserved = limiter.reserve([tokens.key("x").cost(3), money.key("x").cost(2)]).await.unwrap();
+    for _ in 0..3 {
+        limiter.commit(reserved.token().unwrap(), [1, 1]).await.unwrap();
+    }
+    for gate in ["tokens", "money"] {
+        let count = |result: &str| {
+            value(&handle, &format!(r#"tidegate_settlements_total{{gate="{gate}",result="{result}"}}"#))
+        };
+        assert_eq!(["settled", "late", "nothing", "queued"].map(count), [1.0, 0.0, 2.0, 0.0], "{gate}");
+    }
+}

@@ -303,3 +303,20 @@ async fn invalid_names_and_a_shut_down_limiter_are_errors() {
     assert!(gate.check("x").await.unwrap_err().is_shut_down());
     assert!(control.end_switch("gate").await.unwrap_err().is_shut_down());
 }
+
+#[tokio::test]
+async fn override_of_another_kind_of_limit_is_ignored() {
+    let [operator, service] = two(&tidegate_testkit::shared(), |builder| builder);
+    let (rate, uploads) = (service.gate("rate", QUOTA), service.gate("uploads", Quota::in_flight(1)));
+    let control = operator.control();
+    control.set_override("rate", "x", Quota::in_flight(5), HOUR).await.unwrap();
+    control.set_override("uploads", "x", Quota::fixed_window(5, HOUR), HOUR).await.unwrap();
+    // Switched last, so a service that observes it has read the others.
+    control.switch("last", Switch::Closed, None).await.unwrap();
+    let last = service.gate("last", QUOTA);
+    soon("the service has read the overrides", async || is_switched(&last).await).await;
+    assert_eq!(rate.check("x").await.unwrap().limit(), 1);
+    let held = uploads.try_acquire("x").await.unwrap().unwrap();
+    assert!(uploads.try_acquire("x").await.unwrap().is_none());
+    held.release().await.unwrap();
+}

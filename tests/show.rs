@@ -15,7 +15,7 @@ const KEY: &str = "user:42";
 const MINUTE: Duration = Duration::from_secs(60);
 const ENDING: &str = "; tidegate did not write this: find the other writer, then delete the key";
 /// The commands that the script calls: a subset of the list in docs/operate/redis-user.md.
-const RIGHTS: [&str; 10] = [
+const RIGHTS: [&str; 11] = [
     "+eval",
     "+time",
     "+pttl",
@@ -24,6 +24,7 @@ const RIGHTS: [&str; 10] = [
     "+hget",
     "+hgetall",
     "+zcard",
+    "+zcount",
     "+zrevrange",
     "+zrangebyscore",
 ];
@@ -149,6 +150,7 @@ async fn corrupt_keys_are_described_without_control_characters() {
             Storage::Text => vec!["HSET", &redis_key, "used", text],
             Storage::Count => vec!["SET", &redis_key, text],
             Storage::Log => vec!["ZADD", &redis_key, "9000000000000000", text],
+            Storage::Holders => vec!["HSET", &redis_key, "held", text],
         };
         server.cli(&put).unwrap();
         let content = if storage == Storage::Log { "members" } else { "\"?[31m??1\"" };
@@ -158,6 +160,56 @@ async fn corrupt_keys_are_described_without_control_characters() {
             server.cli(&["HSET", &redis_key, "other", "1"]).unwrap();
             assert_eq!(show(&server, &redis_key), format!("corrupt: no field `used`{ENDING}"));
         }
+    }
+}
+
+#[tokio::test]
+async fn held_units_and_holders_are_described() {
+    let (server, limiter) = set_up();
+    let gate = limiter.gate("calls", Quota::in_flight(10));
+    let redis_key = gate.redis_key(KEY).unwrap();
+    assert_eq!(show(&server, &redis_key), "in flight: no such key, untouched");
+    let held =
+        |until: Duration, block: &str| format!("7/10 at 1 sure until {}{block}", (START + until).as_micros());
+    server.cli(&["HSET", &redis_key, "held", &held(MINUTE, ""), "a/1000", "7 #3"]).unwrap();
+    assert_eq!(show(&server, &redis_key), "in flight: 7 of 10 held by 1 holder, 3 left");
+    let block = format!(" blocked until {}", (START + MINUTE).as_micros());
+    let queue = "b/1000 2 1;c/1000 3 1;";
+    server.cli(&["HSET", &redis_key, "held", &held(Duration::ZERO, &block), "queue", queue]).unwrap();
+    assert_eq!(
+        show(&server, &redis_key),
+        "in flight: at most 7 of 10 held by 1 holder, 3 left, 5 waiting, all checks denied for 1m 0s"
+    );
+    assert_eq!(gate.peek(KEY).await.unwrap().remaining(), 0, "blocked");
+
+    let ends = |after: u64| (START.as_micros() as u64 + after).to_string();
+    server.cli(&["ZADD", "tidegate:1:holders", &ends(1), "a/1000", &ends(0), "b/1000"]).unwrap();
+    assert_eq!(show(&server, "tidegate:1:holders"), "holders of in-flight limits: 1 live, 1 lapsed");
+}
+
+#[tokio::test]
+async fn holds_are_described() {
+    let (server, _) = set_up();
+    let key = "tidegate:2:tokens:holds/fixed_window/60s:user:42";
+    assert_eq!(show(&server, key), "holds of fixed window of 60s: none open");
+    let ends = |after: u64| (START + Duration::from_secs(after)).as_micros().to_string();
+    let add = |after, member: &str| server.cli(&["ZADD", key, &ends(after), member]).unwrap();
+    add(30, "a:b:7:60000000:keep");
+    add(40, "c:5:60000000:back");
+    assert_eq!(show(&server, key), "holds of fixed window of 60s: 2 open, 12 units, the first ends in 30s");
+    add(10, "d:1:1000000:late");
+    add(0, "e:1:1000000:back");
+    assert_eq!(
+        show(&server, key),
+        "holds of fixed window of 60s: 2 open, 12 units, the first ends in 30s, 1 can be committed late, \
+         1 ended, which the next call removes"
+    );
+    add(50, "x\x1b[31m");
+    assert_eq!(show(&server, key), format!("corrupt: \"x?[31m\"{ENDING}"));
+    let bucket = "tidegate:2:tokens:holds/token_bucket:{cr}:user:42";
+    assert_eq!(show(&server, bucket), "holds of token bucket: none open");
+    for foreign in ["holds/in_flight", "holds/holds/token_bucket", "holds", "holds/token_bucket/60s"] {
+        assert_eq!(show(&server, &format!("tidegate:2:tokens:{foreign}:x")), "not a key of tidegate");
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::algorithm::{ALGORITHMS, Definition, Parameters};
 use crate::error::Error;
-use crate::key::{HashTag, Keyspace, LAYOUT, SHARED_LAYOUT};
+use crate::key::{HOLDS, HashTag, Keyspace, LAYOUT, SHARED_LAYOUT};
 use crate::quota::{Quota, Rate, Window};
 
 /// The parsed Redis key of a state.
@@ -34,7 +34,7 @@ pub struct Shape {
 /// A key under the namespace that is not a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotState {
-    /// A key for all gates: the instances, or the operators' overrides.
+    /// A key for all gates: the instances, the operators' overrides, or the holders of in-flight limits.
     Shared,
     /// A state in the format of another version of tidegate. Contains the number of that format.
     Layout(u32),
@@ -56,7 +56,7 @@ impl Name {
         let mut parts = rest.splitn(3, ':');
         let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             let last = rest.rsplit(':').next().unwrap_or_default();
-            let is_shared = layout == SHARED_LAYOUT && matches!(last, "instances" | "overrides");
+            let is_shared = layout == SHARED_LAYOUT && matches!(last, "instances" | "overrides" | "holders");
             return Err(if is_shared { NotState::Shared } else { NotState::Foreign });
         };
         if layout != LAYOUT {
@@ -70,6 +70,22 @@ impl Name {
         };
         let (gate, written) = (gate.to_owned(), written.to_owned());
         Ok(Self { redis_key: text.to_owned(), gate, shape, written, hash_tag })
+    }
+
+    /// Parses the Redis key of the holds of a state. Returns the name of the state.
+    pub(super) fn of_holds(namespace: &str, redis_key: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(redis_key).ok()?;
+        let (before, shape) = text.split_at(shape_at(text)?);
+        let name =
+            Self::parse(namespace, format!("{before}{}", shape.strip_prefix(HOLDS)?).as_bytes()).ok()?;
+        // In-flight limits have no holds.
+        (!name.shape.quota(1).ok()?.is_in_flight()).then_some(name)
+    }
+
+    /// Returns the Redis key of the state's holds.
+    pub(super) fn holds_key(&self) -> String {
+        let (before, shape) = self.redis_key.split_at(shape_at(&self.redis_key).unwrap_or(0));
+        format!("{before}{HOLDS}{shape}")
     }
 
     /// Returns the limited key; `None` if only its hash or HMAC is stored.
@@ -87,6 +103,11 @@ impl Name {
             };
         }
     }
+}
+
+/// Returns where the algorithm begins in a Redis key: after the namespace, the layout and the gate.
+fn shape_at(redis_key: &str) -> Option<usize> {
+    redis_key.match_indices(':').nth(2).map(|(at, _)| at + 1)
 }
 
 impl Shape {
@@ -120,6 +141,7 @@ impl Shape {
             Parameters::Window => {
                 Quota::with_window(self.definition(), limit, us(self.window.map_or(0, |window| window.us)))
             }
+            Parameters::Count => Quota::with_count(self.definition(), limit),
         }?;
         match self.window.and_then(|window| window.aligned_us) {
             Some(offset) => quota.try_aligned_to_clock_at(us(offset)),
@@ -152,6 +174,7 @@ mod tests {
             fixed.aligned_to_clock_at(Duration::from_micros(1_500)),
             Quota::sliding_log(3, Duration::from_micros(1_001)),
             Quota::sliding_counter(3, Duration::from_millis(1_500)),
+            Quota::in_flight(3).fair(second),
         ];
         let keys: [&[u8]; 8] =
             [b"user:42", b"", b"a b%{}:*[", b"\0\x1b[31m\xff", &[b'x'; 200], &[b'x'; 201], b"{cr}:x", b":"];
@@ -166,7 +189,13 @@ mod tests {
                     assert_eq!((&*name.gate, name.hash_tag), ("login.v2", hash_tag), "{redis_key}");
                     assert_eq!(name.key().is_none(), key.len() > 200, "{redis_key}");
                     assert!(name.key().is_none_or(|found| found == key), "{redis_key}");
-                    assert_eq!(vec![name.written], keyspace.stored_forms(key), "{redis_key}");
+                    assert_eq!(vec![name.written.clone()], keyspace.stored_forms(key), "{redis_key}");
+                    let holds_key = prefix.holds_key(&redis_key);
+                    assert_eq!(name.holds_key(), holds_key);
+                    assert_eq!(Name::parse("ns", holds_key.as_bytes()), Err(NotState::Foreign));
+                    let of_holds = Name::of_holds("ns", holds_key.as_bytes());
+                    assert_eq!(of_holds, (!quota.is_in_flight()).then(|| name.clone()), "{holds_key}");
+                    assert_eq!(Name::of_holds("ns", redis_key.as_bytes()), None);
                     let same = keyspace.prefix("login.v2", &name.shape.quota(1).unwrap()).unwrap();
                     assert_eq!(same.key(key, hash_tag), redis_key);
                 }
@@ -180,6 +209,7 @@ mod tests {
             ("ns:1:instances", NotState::Shared),
             ("ns:1:{cr}:instances", NotState::Shared),
             ("ns:1:overrides", NotState::Shared),
+            ("ns:1:{g2}:holders", NotState::Shared),
             ("ns:1:login:token_bucket:x", NotState::Layout(1)),
             ("ns:3:login:token_bucket:x", NotState::Layout(3)),
             ("ns:3:instances", NotState::Foreign),

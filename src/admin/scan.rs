@@ -60,6 +60,8 @@ pub struct OtherKey {
 pub struct Page {
     /// The keys of states, in no order.
     pub names: Vec<Name>,
+    /// The states that have [holds](super::Inspector::holds), in no order. Such a state may not exist.
+    pub with_holds: Vec<Name>,
     /// Each other key under the namespace.
     pub others: Vec<OtherKey>,
 }
@@ -86,7 +88,10 @@ impl Scan {
         for key in keys {
             match Name::parse(self.access.namespace(), &key) {
                 Ok(name) => page.names.push(name),
-                Err(kind) => page.others.push(OtherKey { redis_key: key, kind }),
+                Err(kind) => match Name::of_holds(self.access.namespace(), &key) {
+                    Some(name) => page.with_holds.push(name),
+                    None => page.others.push(OtherKey { redis_key: key, kind }),
+                },
             }
         }
         Ok(Some(page))

@@ -52,6 +52,7 @@ fn corrupt(shape: Shape) -> &'static str {
     match shape.definition().storage {
         Storage::Count => "STATE value",
         Storage::Text | Storage::Log => "STATE used",
+        Storage::Holders => "STATE held",
     }
 }
 

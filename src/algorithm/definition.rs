@@ -13,11 +13,17 @@
 //!   - `impl Algorithm for Name`. Required: `is_possible`, `settle`, `is_ahead`, `afford`, `charge`,
 //!     `give_back`, `after`, `remaining`, `retry_after`, `reset_after`. With a window also `window`, else
 //!     `window_us` and `describe`. Without [`Storage::Log`] also `parse`. Override each other method whose
-//!     default is wrong for the algorithm; `stamp`, `leased_until` and `is_stamp_the_end` go together.
+//!     default is wrong for the algorithm; `stamp`, `stamp_at`, `leased_until` and `is_stamp_the_end` go together.
 //! - `lua/NAME.lua`: a function `NAME` that does the same on the server. `lua/prelude.lua` has its contract.
+//! - In `lua/holds.lua`, the stamp of a charge in `stamp_of`, and how long it can count in `life`, which are
+//!   `stamp_at` and `counts_for` in Rust.
 //! - `lua/fast_NAME.lua`, the fast path of a take. Without one, pass `fast_nothing` to `scripts!`.
 //! - A variant of [`State`], if none fits.
 //! - Constructors `Quota::NAME` and `Quota::try_NAME` in `src/quota.rs`.
+//! - Another kind of state: a variant of [`Storage`], and its reading in `src/admin.rs`, `src/admin/usage.rs` and
+//!   `lua/inspect.lua`. Other parameters: a variant of [`Parameters`], and its uses in `src/quota.rs`,
+//!   `src/admin/name.rs`, `crates/tidegate-cli/src/quota.rs` and `crates/tidegate-rules/src/limit_reader.rs`.
+//! - The estimate of waiting times in `crates/tidegate-http/src/wait_queue/estimate.rs`.
 //! - Its words in `lua/show.lua`, and its rows in the tables of `README.md`, `lua/README.md`,
 //!   `docs/operate/cli.md`, `docs/reference/semantics.md` and `crates/tidegate-rules/src/format.md`.
 //! - In tests, which do not compile without it: in `tests/support/src` its definition (`oracle.rs`), its state
@@ -30,9 +36,14 @@
 //!
 //! An algorithm that wraps another, as the leaky bucket does, follows it in `algorithms!` and in the files of
 //! `scripts!`.
+//!
+//! An algorithm whose units are held and not charged, as those of the in-flight limit are, is in the second list of
+//! `algorithms!`, and composes its scripts itself: it is no part of `GROUP`, and has no refund and no penalty. Its
+//! decisions are in `src/reference/in_flight.rs`, and the parts of its calls in `src/store/redis/acquire.rs`.
 
 use std::fmt;
 
+use super::holdings::Holdings;
 use super::log::Log;
 use crate::quota::{Micros, Window};
 use crate::script::Scripts;
@@ -65,7 +76,7 @@ pub struct Definition {
     pub scripts: &'static Scripts,
     /// How Redis stores a state of this algorithm.
     pub storage: Storage,
-    /// How many numbers of a [`RawState`] the scripts report, from 1 to 3. The others are 0.
+    /// How many numbers of a [`RawState`] the scripts report at most, from 1 to 3. The others are 0.
     pub fields: usize,
     /// The measured cost of one key in Redis, relative to the other algorithms: see `MAX_WORK`.
     pub(crate) work: u32,
@@ -84,6 +95,8 @@ pub enum Parameters {
     Rate,
     /// A window, to which the limit applies.
     Window,
+    /// None: the limit is the number of units that may be held at the same time.
+    Count,
 }
 
 /// How Redis stores a state.
@@ -95,6 +108,8 @@ pub enum Storage {
     Count,
     /// A sorted set of charges. A block is one of its members.
     Log,
+    /// A hash, with a text in the field `held`, and a field for each holder.
+    Holders,
 }
 
 /// The state that a store keeps for one key, except blocks. It holds used units and their time, never
@@ -131,6 +146,8 @@ pub enum State {
         /// The start of the current window at the last write, in µs since 1970.
         start_us: u64,
     },
+    /// The units of an in-flight limit, with their holders.
+    InFlight(Holdings),
 }
 
 /// The maximum units of one penalty or refund, and the maximum µs of a block: larger numbers would not be
@@ -190,6 +207,17 @@ pub trait Algorithm {
     /// Subtracts those of the `units` that still count. `stamp` is that of the take that charged them; `None`
     /// treats them as charged at `now`. Returns whether the state changed.
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool;
+
+    /// Returns the stamp of a charge made at `charged_us`, for [`give_back`](Self::give_back). `state` is the
+    /// state now.
+    fn stamp_at(&self, _state: &State, charged_us: u64, _now: u64) -> u64 {
+        charged_us
+    }
+
+    /// Returns for how long the units of a charge can count, in µs.
+    fn counts_for(&self) -> u64 {
+        self.window_us()
+    }
 
     /// Returns the usage after a charge of `units`.
     fn after(&self, raw: RawState, units: u64, now: u64) -> RawState;

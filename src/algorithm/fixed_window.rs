@@ -142,6 +142,19 @@ impl Algorithm for FixedWindow {
         end_ms * 1_000
     }
 
+    /// Returns the end of the window of the charge; 0 if the state counts another one.
+    fn stamp_at(&self, state: &State, charged_us: u64, now: u64) -> u64 {
+        let [_, settled_ms, _] = self.settle(state, now);
+        match *state {
+            State::Window { end_ms, .. } if self.end_ms(charged_us.min(now)) >= settled_ms => end_ms * 1_000,
+            _ => 0,
+        }
+    }
+
+    fn counts_for(&self) -> u64 {
+        self.window_us + 1_000
+    }
+
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
         let [used, settled_ms, _] = self.settle(state, now);
         let State::Window { end_ms, .. } = *state else { return false };

@@ -142,6 +142,10 @@ impl Algorithm for SlidingCounter {
         has_changed
     }
 
+    fn counts_for(&self) -> u64 {
+        2 * self.window_us
+    }
+
     fn after(&self, [current, previous, _]: RawState, units: u64, _: u64) -> RawState {
         [current.saturating_add(units).min(MAX_UNITS), previous, 0]
     }

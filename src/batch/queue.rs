@@ -9,7 +9,7 @@ use super::reply::{Reply, Share};
 use crate::connection::Deadline;
 use crate::error::Error;
 use crate::keyed_hash::{IdentityHasher, KeyedHash};
-use crate::store::{Group, MAX_WORK, Outcome};
+use crate::store::{Companion, Group, Item, MAX_WORK, Outcome};
 
 /// A caller that waits.
 #[derive(Debug)]
@@ -180,10 +180,14 @@ impl Merged {
     }
 }
 
-/// Returns `None` for checks that are never merged: a take of several units at once, and gates that
-/// count denied checks, since their decisions depend on the checks before.
+/// Returns `None` for checks that are never merged: a take of several units at once, an acquire, a
+/// reservation, and gates that count denied checks, since their decisions depend on the checks before.
 pub(super) fn keyed_hash(group: &Group) -> Option<KeyedHash> {
-    if group.n > 1 || group.items.iter().any(|item| item.target.gate.quota.kind().counts_denied()) {
+    let merges = |item: &Item| {
+        matches!(item.companion.as_deref(), None | Some(Companion::Holds(None)))
+            && !item.target.gate.quota.kind().counts_denied()
+    };
+    if group.n > 1 || !group.items.iter().all(merges) {
         return None;
     }
     let items = group.items.iter().map(|item| item.target.keyed_hash.with(item.cost));
@@ -197,6 +201,7 @@ fn are_equal(a: &Group, b: &Group) -> bool {
             a.target.redis_key == b.target.redis_key
                 && a.cost == b.cost
                 && a.max_delay_us == b.max_delay_us
+                && a.companion == b.companion
                 && a.target.gate.quota == b.target.gate.quota
         })
 }
@@ -211,6 +216,7 @@ mod tests {
     use crate::key::{KeyMode, Keyspace};
     use crate::keyed_hash::KeyedHasher;
     use crate::quota::{Quota, Rate};
+    use crate::reference::holds::NewHold;
     use crate::store::{GateInfo, Item, Target};
 
     const MINUTE: std::time::Duration = std::time::Duration::from_secs(60);
@@ -225,7 +231,7 @@ mod tests {
             keyed_hasher: KeyedHasher::default(),
         });
         let target = Target::new(&gate, key.as_bytes(), None);
-        Group::of_one(Item { target, cost: 1, max_delay_us: None })
+        Group::of_one(Item::new(target, 1))
     }
 
     fn caller() -> (Caller, oneshot::Receiver<Result<Share, Error>>) {
@@ -341,6 +347,18 @@ mod tests {
     }
 
     #[test]
+    fn equal_checks_of_a_gate_with_holds_are_merged_and_reservations_are_not() {
+        let hashed = |companion: Companion| {
+            let mut group = group(five(), "key");
+            group.items[0].companion = Some(Box::new(companion));
+            keyed_hash(&group)
+        };
+        let hold = NewHold { id: "a".into(), ttl_us: 1_000_000, is_refunded: false };
+        assert!(hashed(Companion::Holds(None)).is_some());
+        assert!(hashed(Companion::Holds(Some(hold))).is_none());
+    }
+
+    #[test]
     fn unlike_checks_are_not_merged_although_their_hashes_are_equal() {
         let (mut queue, quota) = (ShardQueue::default(), Quota::leaky_bucket(5, Rate::per_second(1)));
         let like = |change: &dyn Fn(&mut Group)| {
@@ -356,6 +374,7 @@ mod tests {
             like(&|group| group.items[0].cost = 2),
             like(&|group| group.items[0].max_delay_us = Some(1)),
             like(&|group| group.items.push(group.items[0].clone())),
+            like(&|group| group.items[0].companion = Some(Box::new(Companion::Holds(None)))),
         ];
         let mut waiting = Vec::new();
         for group in &unlike {

@@ -220,6 +220,11 @@ impl Cluster {
         self.map().close();
     }
 
+    /// Returns the number of connections to any node made so far.
+    pub(super) fn connections(&self) -> u64 {
+        self.map().connections()
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         self.map().is_connected()
     }

@@ -1,6 +1,7 @@
 //! One server: the connection to it, and the result of each command.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::time::Instant;
@@ -39,8 +40,13 @@ pub(super) enum Exchanged {
 }
 
 impl Node {
-    pub(super) fn new(source: ConnectionSource, background: Arc<Background>) -> Self {
-        Self { source, slot: ConnectionSlot::default(), background }
+    /// Makes a node without a connection. Adds each connection to `connections`.
+    pub(super) fn new(
+        source: ConnectionSource,
+        background: Arc<Background>,
+        connections: Arc<AtomicU64>,
+    ) -> Self {
+        Self { source, slot: ConnectionSlot::new(connections), background }
     }
 
     /// Returns the current connection, or a new one unless a pause is in progress.
@@ -115,6 +121,11 @@ impl Node {
     /// Closes the connection permanently.
     pub(super) fn close(&self) {
         self.slot.close();
+    }
+
+    /// Returns the number of connections made so far.
+    pub(super) fn connections(&self) -> u64 {
+        self.slot.connections()
     }
 
     pub(super) fn is_connected(&self) -> bool {

@@ -20,8 +20,11 @@ use crate::error::Error;
 const ABANDONED_AFTER: Duration = CONNECT_TIMEOUT.saturating_add(Duration::from_millis(250));
 
 /// The connection slot: at most one attempt, and a pause between two.
-#[derive(Default)]
-pub(super) struct ConnectionSlot(Mutex<SlotState>);
+pub(super) struct ConnectionSlot {
+    state: Mutex<SlotState>,
+    /// The number of connections made.
+    connections: Arc<AtomicU64>,
+}
 
 #[derive(Default)]
 struct SlotState {
@@ -44,6 +47,10 @@ pub(super) struct Attempt {
 }
 
 impl ConnectionSlot {
+    pub(super) fn new(connections: Arc<AtomicU64>) -> Self {
+        Self { state: Mutex::default(), connections }
+    }
+
     /// Returns the current attempt, or starts a new one if that has failed. The attempt is a task of its own,
     /// so that callers with a shorter deadline do not restart it, and all waiting callers share one attempt.
     ///
@@ -79,7 +86,8 @@ impl ConnectionSlot {
             Some(why) if state.pause.is_on() => Err(why.clone()),
             _ => {
                 state.pause.begin();
-                let attempt = Arc::new(Attempt::begin(source.clone(), background, was_abandoned));
+                let attempt =
+                    Arc::new(Attempt::begin(source.clone(), background, was_abandoned, &self.connections));
                 state.attempt = Some(attempt.clone());
                 Ok(attempt)
             }
@@ -107,6 +115,10 @@ impl ConnectionSlot {
         *self.lock() = SlotState { is_closed: true, ..SlotState::default() };
     }
 
+    pub(super) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
+    }
+
     pub(super) fn is_connected(&self) -> bool {
         self.lock().attempt.as_ref().is_some_and(|attempt| matches!(&*attempt.result.borrow(), Some(Ok(_))))
     }
@@ -122,19 +134,26 @@ impl ConnectionSlot {
     }
 
     fn lock(&self) -> MutexGuard<'_, SlotState> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Attempt {
     /// Starts an attempt. After an attempt that its runtime did not run, uses the background thread.
-    fn begin(source: ConnectionSource, background: &Background, was_abandoned: bool) -> Self {
+    fn begin(
+        source: ConnectionSource,
+        background: &Background,
+        was_abandoned: bool,
+        connections: &Arc<AtomicU64>,
+    ) -> Self {
         let (sender, result) = watch::channel(None);
+        let connections = connections.clone();
         let started = Instant::now();
         let connecting = async move {
             // Covers all steps: a server can also fall silent after the handshake.
             let connected = tokio::time::timeout(CONNECT_TIMEOUT, source.connect()).await;
             let connected = connected.unwrap_or_else(|_| Err(Error::unavailable(source.silence())));
+            connections.fetch_add(u64::from(connected.is_ok()), Ordering::Relaxed);
             // Fails if the limiter was dropped.
             let _ = sender.send(Some(connected));
         };

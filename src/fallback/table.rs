@@ -91,7 +91,7 @@ impl LocalTable {
         for (Part { target, share, cost, .. }, record) in parts.iter().zip(records) {
             guards[guard_of(target)].take_back(target, share, record, k * cost, now_us);
         }
-        Outcome { k, before, now_us }
+        Outcome { k, before, now_us, repeated: Vec::new() }
     }
 
     /// Returns the units that were admitted here and still count, for keys with the given hash tags. Removes
@@ -258,7 +258,7 @@ mod tests {
         let is_known = Cell::new(true);
         let admitted = |key: &str| {
             let target = Target::new(&gate, key.as_bytes(), None);
-            let item = Item { target, cost: 1, max_delay_us: None };
+            let item = Item::new(target, 1);
             let warm = |_: &Target, quota: &Quota| {
                 let mut record = Record::default();
                 if key == "blocked" && is_known.take() {

@@ -34,6 +34,11 @@ impl HashTag {
         usize::from(self.0)
     }
 
+    /// Returns the hash tag with this [`index`](Self::index), or `None` if there is none.
+    pub(crate) fn of_index(index: u8) -> Option<Self> {
+        (usize::from(index) < HASH_TAGS).then_some(Self(index))
+    }
+
     /// Parses the text between the braces of a Redis key. Returns `None` if it is no hash tag of this layout.
     #[cfg(feature = "admin")]
     pub(crate) fn parse(tag: &str) -> Option<Self> {

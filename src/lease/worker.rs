@@ -183,7 +183,7 @@ impl<U: Upstream> Worker<U> {
 
 /// Returns a group of as many checks of one unit as the refill takes, each admitted independently.
 fn group(refill: &Refill) -> Group {
-    let item = Item { target: refill.target.clone(), cost: 1, max_delay_us: None };
+    let item = Item::new(refill.target.clone(), 1);
     Group { items: SmallVec::from_buf([item]), n: refill.units }
 }
 

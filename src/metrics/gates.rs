@@ -9,6 +9,7 @@ use super::names;
 use super::register::Register;
 use crate::decision::Decision;
 use crate::gate_name::GateName;
+use crate::settlement::Settlement;
 
 /// The number of table slots, a power of two. Gate names come from the program and its files, so clients
 /// cannot fill the table. Gates without a slot are counted under [`OTHER`].
@@ -58,6 +59,16 @@ pub(super) struct GateCounters {
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     near_limit: OnceLock<Counter>,
     lease: OnceLock<Lease>,
+    settlements: OnceLock<[Counter; Settlement::ALL.len()]>,
+    permits: OnceLock<Permits>,
+}
+
+/// The counters of a gate with an in-flight limit.
+pub(super) struct Permits {
+    pub(super) held: Gauge,
+    pub(super) waiting: Gauge,
+    pub(super) lapsed: Counter,
+    pub(super) restored: Counter,
 }
 
 /// The counters of a leased gate.
@@ -69,7 +80,14 @@ pub(super) struct Lease {
 
 impl GateCounters {
     fn new(gate: Option<GateName>) -> Self {
-        Self { gate, decisions: Default::default(), near_limit: OnceLock::new(), lease: OnceLock::new() }
+        Self {
+            gate,
+            decisions: Default::default(),
+            near_limit: OnceLock::new(),
+            lease: OnceLock::new(),
+            settlements: OnceLock::new(),
+            permits: OnceLock::new(),
+        }
     }
 
     #[inline]
@@ -97,6 +115,26 @@ impl GateCounters {
         self.lease.get_or_init(|| Lease {
             units: FATES.map(units),
             held: register.gauge(&names::LEASE_HELD, &[("gate", self.name())]),
+        })
+    }
+
+    pub(super) fn settlement(&self, settlement: Settlement, register: &Register) -> &Counter {
+        let counter = |settlement: Settlement| {
+            let labels = [("gate", self.name()), ("result", settlement.as_str())];
+            register.counter(&names::SETTLEMENTS, &labels)
+        };
+        &self.settlements.get_or_init(|| Settlement::ALL.map(counter))[settlement as usize]
+    }
+
+    pub(super) fn permits(&self, register: &Register) -> &Permits {
+        self.permits.get_or_init(|| {
+            let gate = [("gate", self.name())];
+            Permits {
+                held: register.gauge(&names::PERMITS_HELD, &gate),
+                waiting: register.gauge(&names::PERMITS_WAITING, &gate),
+                lapsed: register.counter(&names::PERMITS_LAPSED, &gate),
+                restored: register.counter(&names::PERMITS_RESTORED, &gate),
+            }
         })
     }
 

@@ -81,6 +81,16 @@ metrics! {
         "Units that leases took, spent, returned or stranded.";
     LEASE_HELD: Gauge "tidegate_lease_units_held" in Count by ["gate"],
         "Units that leases hold: taken, and not yet reported as spent, returned or stranded.";
+    SETTLEMENTS: Counter "tidegate_settlements_total" in Count by ["gate", "result"],
+        "Checks of reservations that were settled, by what was found.";
+    PERMITS_HELD: Gauge "tidegate_permits_held" in Count by ["gate"],
+        "Units of permits that this process holds.";
+    PERMITS_WAITING: Gauge "tidegate_permits_waiting" in Count by ["gate"],
+        "Acquires that wait for their permit.";
+    PERMITS_LAPSED: Counter "tidegate_permits_lapsed_total" in Count by ["gate"],
+        "Units of permits that the store counted no more, since the lease of this process had ended.";
+    PERMITS_RESTORED: Counter "tidegate_permits_restored_total" in Count by ["gate"],
+        "Units of permits that the store counts again after a lapse.";
     INSTANCES: Gauge "tidegate_instances" in Count by [],
         "Processes that share the quotas, by the latest count of this process.";
     OVERRIDES: Gauge "tidegate_overrides" in Count by ["kind"],

@@ -3,7 +3,7 @@
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
 use crate::redact::RedactedKey;
-use crate::request::{Request, check_cost};
+use crate::request::{Request, check_cost, check_is_charged};
 use crate::store::Item;
 
 /// A group is one call, regardless of its number of keys.
@@ -29,9 +29,33 @@ pub(super) struct Folded {
 }
 
 impl Folded {
-    pub(super) fn new(requests: &[&Request<'_>]) -> Result<Self, Error> {
-        let items =
-            requests.iter().map(|request| request.item().map_err(|error| request.with_context(error)));
+    /// `n`: the number of times that the group is taken; 0 peeks.
+    pub(super) fn new(requests: &[&Request<'_>], n: u64) -> Result<Self, Error> {
+        if requests.len() == 1 && n == 0 {
+            // Only a charge at an in-flight limit needs an owner.
+            return Self::for_acquires(requests);
+        }
+        let is_alone = requests.len() == 1;
+        Self::of(requests, |request| {
+            let item = request.item()?;
+            // No script peeks at several keys of which some have an in-flight limit.
+            if !is_alone {
+                check_is_charged(&item.target.gate.quota)?;
+            }
+            Ok(item)
+        })
+    }
+
+    /// Also takes gates with an in-flight limit.
+    pub(super) fn for_acquires(requests: &[&Request<'_>]) -> Result<Self, Error> {
+        Self::of(requests, |request| request.item_to_acquire())
+    }
+
+    fn of(
+        requests: &[&Request<'_>],
+        item: impl Fn(&Request<'_>) -> Result<Item, Error>,
+    ) -> Result<Self, Error> {
+        let items = requests.iter().map(|request| item(request).map_err(|error| request.with_context(error)));
         let items = items.collect::<Result<Vec<_>, _>>()?;
         check_hash_tags(requests, &items)?;
         let mut folded =
@@ -56,6 +80,7 @@ impl Folded {
         }
         other.cost = other.cost.saturating_add(item.cost);
         check_cost(other.cost, &item.target.gate.quota)?;
+        other.companion = other.companion.take().or(item.companion);
         other.max_delay_us = match (other.max_delay_us, item.max_delay_us) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

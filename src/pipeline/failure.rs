@@ -68,7 +68,7 @@ impl Pipeline {
     }
 
     /// Returns the failure policy to apply, or the error if none applies.
-    fn policy(&self, request: &Request<'_>, error: Error) -> Result<OnFailure, Error> {
+    pub(super) fn policy(&self, request: &Request<'_>, error: Error) -> Result<OnFailure, Error> {
         let fixed = self.store.fixed_decision();
         if self.observer.is_some() && fixed.is_none() {
             self.notify_failed(&request.gate.info()?.name, &request.with_context(error.clone()));

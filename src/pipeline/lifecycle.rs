@@ -11,7 +11,8 @@ use crate::error::Error;
 use crate::fallback::Fallback;
 use crate::health::Health;
 
-/// The time limit of a shutdown for giving back leases and reconciling the fallback's units.
+/// The time limit of a shutdown for giving back leases, releasing permits, reconciling the fallback's units, and
+/// queued settles.
 const SHUTDOWN: Duration = Duration::from_secs(6);
 
 impl Pipeline {
@@ -43,8 +44,12 @@ impl Pipeline {
         let ends = Instant::now() + SHUTDOWN;
         self.is_shut_down.store(true, Ordering::Release);
         self.leases.end(ends).await;
+        self.permits.end(ends).await;
         if let Some(fallback) = &self.fallback {
             fallback.reconcile_before_shutdown(ends).await;
+        }
+        if let Some(settle_queue) = &self.settle_queue {
+            settle_queue.end(ends).await;
         }
         if let Some(breaker) = &self.breaker {
             breaker.shut_down();

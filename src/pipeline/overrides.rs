@@ -2,12 +2,14 @@
 //! replaces the gate's mode, also shadow mode.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use super::parts::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::overrides::{KeyOverrides, Switch};
 use crate::request::{GateSpec, Request};
+use crate::sharded_arc::ShardedArc;
 
 pub(super) enum Resolved<'a> {
     /// The next stages decide, with the settings that are in force for this key.
@@ -20,10 +22,25 @@ impl Pipeline {
     #[inline]
     pub(super) fn resolve<'a>(&self, request: Request<'a>) -> Resolved<'a> {
         // Almost always false.
-        match self.overrides.is_any() {
-            true => self.resolve_overridden(request),
+        match self.overrides.is_any() || request.at_most.is_some() {
+            true => match self.resolve_overridden(request) {
+                Resolved::Check(request) => Resolved::Check(self.restrict(request)),
+                switched => switched,
+            },
             false => Resolved::Check(request),
         }
+    }
+
+    /// Lowers the limit of a request that may use only a part of it.
+    fn restrict<'a>(&self, mut request: Request<'a>) -> Request<'a> {
+        if let Ok(info) = request.gate.info() {
+            let quota = info.quota.at_most(request.at_most);
+            if quota != info.quota {
+                let restricted = self.gate_info(&info.name, quota);
+                request.gate.to_mut().info = restricted.map(|info| Arc::new(ShardedArc::new(info)));
+            }
+        }
+        request
     }
 
     #[cold]
@@ -69,7 +86,11 @@ impl Pipeline {
     }
 }
 
-fn apply(gate: &GateSpec, found: KeyOverrides) -> Cow<'_, GateSpec> {
+/// Skips a quota in flight for a gate of rates, and the reverse: the service calls checks or acquires, and each is
+/// an error for the other kind.
+fn apply(gate: &GateSpec, mut found: KeyOverrides) -> Cow<'_, GateSpec> {
+    let is_in_flight = gate.info().is_ok_and(|info| info.quota.is_in_flight());
+    found.gate = found.gate.filter(|other| other.mine().quota.is_in_flight() == is_in_flight);
     let is_shadow = found.switch.map_or(gate.is_shadow, |switch| switch == Switch::Shadow);
     if found.gate.is_none() && is_shadow == gate.is_shadow {
         return Cow::Borrowed(gate);
@@ -79,6 +100,8 @@ fn apply(gate: &GateSpec, found: KeyOverrides) -> Cow<'_, GateSpec> {
         leases: gate.leases.clone().filter(|_| found.gate.is_none()),
         info: found.gate.map_or_else(|| gate.info.clone(), Ok),
         on_failure: gate.on_failure,
+        on_lapse: gate.on_lapse,
         is_shadow,
+        ends_holds: gate.ends_holds,
     })
 }

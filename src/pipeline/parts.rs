@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use super::unheld::UnheldCharges;
 use crate::background::Background;
 use crate::batch::Batch;
 use crate::breaker::{self, Breaker};
@@ -17,7 +18,10 @@ use crate::keyed_hash::KeyedHasher;
 use crate::lease::Registry;
 use crate::observer::Observer;
 use crate::overrides::{self, Overrides};
+use crate::permits::{self, PermitPool};
 use crate::quota::{Quota, Rate};
+use crate::reservation_secret::Secrets;
+use crate::settle_queue::{self, SettleQueue};
 use crate::store::{GateInfo, Group, Item, Store, Target};
 use crate::warning_sink::WarningSink;
 
@@ -30,6 +34,11 @@ pub(crate) struct Pipeline {
     pub(super) batch: Batch,
     pub(super) store: Arc<Store>,
     pub(super) fallback: Option<Fallback>,
+    pub(super) permits: PermitPool,
+    /// Set if the store can fail.
+    pub(super) settle_queue: Option<SettleQueue>,
+    pub(crate) unheld: UnheldCharges,
+    pub(crate) secrets: Secrets,
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(crate) warnings: WarningSink,
     pub(super) background: Arc<Background>,
@@ -58,6 +67,9 @@ pub(crate) struct Settings {
     pub(crate) instances: Option<u64>,
     pub(crate) breaker: bool,
     pub(crate) overrides: bool,
+    pub(crate) permit_ttl: Duration,
+    /// For the tokens of reservations.
+    pub(crate) secrets: Secrets,
 }
 
 impl Pipeline {
@@ -68,7 +80,16 @@ impl Pipeline {
         settings: Settings,
     ) -> Result<Self, Error> {
         let Settings {
-            background, keyspace, deadline, on_failure, observer, warnings, clock, max_keys, ..
+            background,
+            keyspace,
+            deadline,
+            on_failure,
+            observer,
+            warnings,
+            clock,
+            max_keys,
+            secrets,
+            ..
         } = settings;
         let keyed_hasher = KeyedHasher::default();
         let probes = probes(&keyspace, &keyed_hasher)?;
@@ -113,6 +134,26 @@ impl Pipeline {
                 background: background.clone(),
             })
         });
+        let permits = PermitPool::new(permits::Settings {
+            store: store.clone(),
+            batch: batch.clone(),
+            breaker: breaker.clone(),
+            fallback: fallback.clone(),
+            observer: observer.clone(),
+            background: background.clone(),
+            deadline,
+            ttl: settings.permit_ttl,
+            keyspace: keyspace.clone(),
+        });
+        let settle_queue = breaker.clone().map(|breaker| {
+            SettleQueue::new(settle_queue::Settings {
+                store: store.clone(),
+                breaker,
+                deadline,
+                observer: observer.clone(),
+                background: background.clone(),
+            })
+        });
         Ok(Self {
             overrides,
             leases: Registry::default(),
@@ -121,6 +162,10 @@ impl Pipeline {
             batch,
             store,
             fallback,
+            permits,
+            settle_queue,
+            unheld: UnheldCharges::default(),
+            secrets,
             observer,
             warnings,
             background,
@@ -166,7 +211,7 @@ fn probes(keyspace: &Keyspace, keyed_hasher: &KeyedHasher) -> Result<Vec<Group>,
     let gate = Arc::new(GateInfo::new(keyspace, keyed_hasher, "ready", quota)?);
     let probe = |hash_tag| {
         let target = Target::at(&gate, b"", hash_tag);
-        Group::of_one(Item { target, cost: 0, max_delay_us: None })
+        Group::of_one(Item::new(target, 0))
     };
     Ok(keyspace.hash_tags().map(probe).collect())
 }

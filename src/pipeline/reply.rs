@@ -87,7 +87,7 @@ impl Pipeline {
 
     /// Returns a caller's decision by the group's item at index `at`, of which `cost` units were wanted. For
     /// a single item, the store's count of admitted checks decides, since it charged those.
-    fn decision(
+    pub(super) fn decision(
         &self,
         gate: &GateInfo,
         (cost, max_delay): (u64, Option<u64>),
@@ -96,10 +96,13 @@ impl Pipeline {
     ) -> Decision {
         let Share { outcome, n, index, .. } = share;
         let (quota, k, before, now) = (&gate.quota, outcome.k, outcome.before[at], outcome.now_us);
-        let taken = Taken { quota, cost, max_delay, n: *n, k, before, now };
+        // A repeated reservation was charged before: its answer is that of a peek, but it is admitted.
+        let is_repeated = outcome.repeated.contains(&at);
+        let n = if is_repeated { 0 } else { *n };
+        let taken = Taken { quota, cost, max_delay, n, k, before, now };
         let mut answer = taken.answer(*index);
         let is_alone = outcome.before.len() == 1;
-        answer.allowed = if *n > 0 && is_alone { *index < k } else { taken.affords(*index) };
+        answer.allowed = if n > 0 && is_alone { *index < k } else { is_repeated || taken.affords(*index) };
         let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
         let stamp_us = quota.kind().algorithm().stamp(before.raw, now);
         Decision { stamp_us, ..decision(gate, answer, source, now) }

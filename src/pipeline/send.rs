@@ -109,11 +109,11 @@ impl Pipeline {
     }
 
     /// Returns the time by this process's clock, if there is an observer.
-    fn now_if_observed(&self) -> Option<u64> {
+    pub(super) fn now_if_observed(&self) -> Option<u64> {
         self.observer.as_ref().map(|_| self.clock.local_us())
     }
 
-    fn notify_waited(&self, since_us: Option<u64>) {
+    pub(super) fn notify_waited(&self, since_us: Option<u64>) {
         if let (Some(observer), Some(since_us)) = (&self.observer, since_us) {
             observer.waited(Duration::from_micros(self.clock.local_us().saturating_sub(since_us)));
         }

@@ -2,9 +2,10 @@
 //! through the breaker.
 
 use super::parts::Pipeline;
+use crate::connection::Deadline;
 use crate::deny_cache::DenyCache;
 use crate::error::Error;
-use crate::request::{GateSpec, Request};
+use crate::request::{GateSpec, Request, check_is_charged};
 use crate::store::{Target, Write};
 
 impl Pipeline {
@@ -37,17 +38,30 @@ impl Pipeline {
     /// Writes to the state of this request's quota.
     pub(crate) async fn write(&self, request: &Request<'_>, write: Write) -> Result<(), Error> {
         let target = request.target()?;
+        if matches!(write, Write::Refund { .. } | Write::Penalize { .. }) {
+            check_is_charged(&target.gate.quota).map_err(|error| request.with_context(error))?;
+        }
+        self.write_to(&target, &request.key, write, self.deadline_of(request.deadline)).await
+    }
+
+    /// Writes to the state of this target; `key` is for errors.
+    pub(crate) async fn write_to(
+        &self,
+        target: &Target,
+        key: &[u8],
+        write: Write,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
         self.ensure_open()?;
-        let _forget = self.forget_on_drop(&target);
-        let deadline = self.deadline_of(request.deadline);
+        let _forget = self.forget_on_drop(target);
         self.ensure_background_jobs();
         let written = match self.ensure_available(target.hash_tag) {
-            Ok(()) => self.store.write(&target, write, deadline).await,
+            Ok(()) => self.store.write(target, write, deadline).await,
             Err(error) => Err(error),
         };
         self.record_result(target.hash_tag, &written, deadline.after);
         written.map(drop).map_err(|error| {
-            let error = request.with_context(error);
+            let error = error.with_context(target.gate.name, key);
             self.notify_failed(&target.gate.name, &error);
             error
         })

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::target::Target;
 use crate::error::Error;
 
 /// Small writes other than a take.
@@ -17,6 +18,16 @@ pub(crate) enum Write {
     Reset,
 }
 
+/// One hold to settle.
+#[derive(Clone, Debug)]
+pub(crate) struct SettleItem {
+    pub(crate) target: Target,
+    /// The units that the reservation charged.
+    pub(crate) units: u64,
+    /// The units that were used; 0 cancels.
+    pub(crate) actual: u64,
+}
+
 /// The sign of life of one process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heartbeat<'a> {
@@ -25,6 +36,27 @@ pub(crate) struct Heartbeat<'a> {
     pub(crate) name: &'a str,
     /// How long the process counts after this heartbeat.
     pub(crate) lifetime: Duration,
+}
+
+/// A change of a holder's lease. The name ends in the lease's length: see
+/// [`Message`](super::companion::Message).
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum LeaseCall<'a> {
+    /// Opens a lease. Renews it if it is open already, so that the call can be repeated.
+    Open { name: &'a str },
+    /// Renews a lease; an error [of a lapsed lease](Error::is_lapsed_lease) if it has ended.
+    Renew { name: &'a str },
+    /// Ends a lease, whose holder holds nothing.
+    End { name: &'a str },
+}
+
+/// A lease after a [`LeaseCall`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseReply {
+    /// The server's clock, in µs since 1970.
+    pub(crate) now_us: u64,
+    /// The end of the lease, in µs since 1970.
+    pub(crate) end_us: u64,
 }
 
 /// An operator's override to write: [`crate::overrides`].

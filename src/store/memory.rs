@@ -1,16 +1,24 @@
 //! The in-memory store: the reference algorithms on a map. For tests and single processes.
 
+mod reserve;
+
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 
-use super::command::{MAX_OVERRIDES, OverrideText, Standing, Write, too_many_overrides};
-use super::take::{Group, Outcome};
+use super::command::{
+    LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, Write, too_many_overrides,
+};
+use super::companion::{Companion, Message};
+use super::take::{Group, Item, Outcome};
 use super::target::Target;
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::generations::{EvictionRank, Generations};
 use crate::quota::Quota;
+use crate::reference::holds::{Call, Holds, NewHold};
+use crate::reference::in_flight::{self, Acquire, PermitLeases, Refused};
 use crate::reference::{self, Record};
+use crate::settlement::Settlement;
 use crate::sync::{Mutex, lock};
 
 #[derive(Debug)]
@@ -28,20 +36,29 @@ struct Overrides {
     texts: BTreeMap<String, (String, Option<u64>)>,
 }
 
-/// The quota is the one that used the key last: it ranks the key for eviction.
-struct Keys(Generations<String, (Quota, Record), RandomState>);
+struct Keys {
+    /// The quota is the one that used the key last: it ranks the key for eviction.
+    records: Generations<String, (Quota, Record), RandomState>,
+    permit_leases: PermitLeases,
+    /// The holds of keys, by their own keys.
+    holds: Generations<String, Holds, RandomState>,
+}
 
 /// Keys may be personal data or secrets.
 impl std::fmt::Debug for Keys {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keys").field("keys", &self.0.len()).finish_non_exhaustive()
+        f.debug_struct("Keys").field("keys", &self.records.len()).finish_non_exhaustive()
     }
 }
 
 impl MemoryStore {
     pub(crate) fn new(clock: Clock, max_keys: usize) -> Self {
-        let keys = Mutex::new(Keys(Generations::new(max_keys / 2)));
-        Self { clock, keys, overrides: Mutex::default() }
+        let keys = Keys {
+            records: Generations::new(max_keys / 2),
+            permit_leases: PermitLeases::default(),
+            holds: Generations::new(max_keys / 2),
+        };
+        Self { clock, keys: Mutex::new(keys), overrides: Mutex::default() }
     }
 
     pub(crate) fn clock(&self) -> &Clock {
@@ -51,7 +68,20 @@ impl MemoryStore {
     pub(crate) fn take(&self, groups: &[Group]) -> Vec<Result<Outcome, Error>> {
         let mut keys = lock(&self.keys);
         let now = self.clock.now_us();
-        groups.iter().map(|group| Ok(keys.take(group, now))).collect()
+        let mut call = Call::at(now);
+        let take = |group: &Group| match group.has_holds() {
+            true => Ok(keys.reserve(group, &mut call, now)),
+            false => keys.take(group, now),
+        };
+        groups.iter().map(take).collect()
+    }
+
+    /// Settles as [`Store::settle`](super::Store::settle) does.
+    pub(crate) fn settle(&self, hold: &NewHold, items: &[SettleItem]) -> Vec<Result<Settlement, Error>> {
+        let mut keys = lock(&self.keys);
+        let now = self.clock.now_us();
+        let mut call = Call::at(now);
+        items.iter().map(|item| Ok(keys.settle(hold, item, &mut call, now))).collect()
     }
 
     /// Writes as [`Store::write`](super::Store::write) does.
@@ -65,10 +95,28 @@ impl MemoryStore {
             Write::Penalize { units } => record.penalize(quota, units, now),
             Write::Block { for_us: 0 } => record.block(quota, 0, now),
             Write::Block { for_us } => record.block(quota, now.saturating_add(for_us), now),
-            Write::Reset => return 0,
+            Write::Reset => {
+                keys.holds.remove_entry(&target.holds_key());
+                return 0;
+            }
         }
         keys.insert(target, record, now);
         now
+    }
+
+    /// Changes a lease as [`Store::permit_lease`](super::Store::permit_lease) does.
+    pub(crate) fn permit_lease(&self, call: LeaseCall<'_>) -> Result<LeaseReply, Error> {
+        let leases = &mut lock(&self.keys).permit_leases;
+        let now_us = self.clock.now_us();
+        let end_us = match call {
+            LeaseCall::Open { name } => leases.open(name, now_us),
+            LeaseCall::Renew { name } => leases.renew(name, now_us),
+            LeaseCall::End { name } => {
+                leases.end(name);
+                Some(now_us)
+            }
+        };
+        end_us.map(|end_us| LeaseReply { now_us, end_us }).ok_or_else(Error::lapsed_lease)
     }
 
     pub(crate) fn overrides(&self) -> Standing {
@@ -99,38 +147,65 @@ impl MemoryStore {
 }
 
 impl Keys {
-    fn take(&mut self, group: &Group, now: u64) -> Outcome {
+    fn take(&mut self, group: &Group, now: u64) -> Result<Outcome, Error> {
         let mut records: Vec<Record> =
             group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
-        let mut items: Vec<reference::Item<'_>> = group
-            .items
-            .iter()
-            .zip(&mut records)
-            .map(|(item, record)| {
-                reference::Item::new(&item.target.gate.quota, record, item.cost, item.max_delay_us)
+        let items = group.items.iter().zip(&mut records).map(|(item, record)| {
+            reference::Item::new(&item.target.gate.quota, record, item.cost, item.max_delay_us)
+        });
+        let outcome = if group.items.iter().any(|item| item.target.gate.quota.is_in_flight()) {
+            let mut items: Vec<Acquire<'_>> = items
+                .zip(&group.items)
+                .map(|(item, wanted)| Acquire { item, message: message(wanted) })
+                .collect();
+            let k = in_flight::acquire(&mut items, group.n, &mut self.permit_leases, now);
+            let before = items.iter().map(|acquire| acquire.item.before).collect();
+            k.map(|k| Outcome { k, before, now_us: now, repeated: Vec::new() }).map_err(|refused| {
+                match refused {
+                    Refused::Lapsed(item) => Error::lapsed_lease().of_item(item),
+                    Refused::Stale(item) => Error::stale_message().of_item(item),
+                }
             })
-            .collect();
-        let k = reference::take(&mut items, group.n, now);
-        let before = items.iter().map(|item| item.before).collect();
+        } else {
+            let mut items: Vec<reference::Item<'_>> = items.collect();
+            let k = reference::take(&mut items, group.n, now);
+            Ok(Outcome {
+                k,
+                before: items.iter().map(|item| item.before).collect(),
+                now_us: now,
+                repeated: Vec::new(),
+            })
+        };
         for (item, record) in group.items.iter().zip(records) {
-            // A peek at an unused key stores nothing.
-            if record != Record::default() {
-                self.insert(&item.target, record, now);
-            }
+            self.keep(&item.target, record, now);
         }
-        Outcome { k, before, now_us: now }
+        outcome
+    }
+
+    /// Inserts a record. A peek at an unused key stores nothing.
+    fn keep(&mut self, target: &Target, record: Record, now: u64) {
+        if record != Record::default() {
+            self.insert(target, record, now);
+        }
     }
 
     fn insert(&mut self, target: &Target, record: Record, now: u64) {
         let kept = (target.gate.quota, record);
-        self.0.insert(target.redis_key.clone(), kept, |(quota, record)| EvictionRank::of(record, quota, now));
+        self.records
+            .insert(target.redis_key.clone(), kept, |(quota, record)| EvictionRank::of(record, quota, now));
     }
 
     /// Removes a key's record, to be changed and inserted again.
     fn remove(&mut self, key: &str, now: u64) -> Record {
-        match self.0.remove_entry(key) {
+        match self.records.remove_entry(key) {
             Some((_, (_, record))) if !record.has_expired(now) => record,
             _ => Record::default(),
         }
     }
+}
+
+fn message(item: &Item) -> Option<in_flight::Message<'_>> {
+    let Some(Companion::Message(message)) = item.companion.as_deref() else { return None };
+    let Message { ref holder, lease_end_us, number, keep, waits } = *message;
+    Some(in_flight::Message { holder, lease_end_us, number, keep, waits })
 }

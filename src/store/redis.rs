@@ -1,21 +1,32 @@
 //! The Redis store: maps groups to script calls, and replies to outcomes.
 
+mod acquire;
+mod arguments;
+mod reply;
+mod reserve;
+
 use futures_util::future::join_all;
-use redis::{Cmd, RedisWrite, ToRedisArgs, Value};
+use redis::{Cmd, Value};
+
+use self::acquire::{Sender, acquire_all_args, acquire_args};
+use self::arguments::{Optional, group_args, take_args};
+use self::reply::{Reply, lease_reply, unexpected};
 
 use super::command::{
-    Heartbeat, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Standing, Write, too_many_overrides,
+    Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem, Standing,
+    Write, too_many_overrides,
 };
-use super::take::{Group, Item, Outcome};
+use super::take::{Group, Outcome};
 use super::target::Target;
-use crate::algorithm::{Definition, GROUP, RawState, Storage};
+use crate::algorithm::{ACQUIRE_ALL, Definition, GROUP, RESERVE, SETTLE, Storage};
 use crate::connection::{CallTarget, Connection, Deadline};
 use crate::error::Error;
 use crate::health::Server;
 use crate::key::HashTag;
 use crate::quota::Quota;
-use crate::reference::Before;
+use crate::reference::holds::NewHold;
 use crate::script;
+use crate::settlement::Settlement;
 
 #[derive(Debug)]
 pub(crate) struct RedisStore {
@@ -42,30 +53,31 @@ impl RedisStore {
         self.connection.close();
     }
 
+    pub(crate) fn connections(&self) -> u64 {
+        self.connection.connections()
+    }
+
     pub(crate) fn waited_for(&self) -> &'static str {
         self.connection.waited_for()
     }
 
-    /// Sends groups of one key with the same quota and hash tag in one call of the algorithm's script, and
-    /// groups of several keys in a call of `group`. All calls are in flight together.
+    /// Sends groups of one [kind](CallKind) and hash tag in one call. All calls are in flight together.
     pub(crate) async fn take(&self, groups: &[Group], deadline: Deadline) -> Vec<Result<Outcome, Error>> {
-        if let Some(quota) = uniform_quota(groups)
-            && groups.iter().all(|group| group.hash_tag() == groups[0].hash_tag())
-        {
-            return self.call(Some(quota), &groups.iter().collect::<Vec<_>>(), deadline).await;
+        if let Some(call) = common_call(groups) {
+            return self.call(call.1, &groups.iter().collect::<Vec<_>>(), deadline).await;
         }
         let mut calls: Vec<(Call<'_>, Vec<usize>)> = Vec::new();
         for (index, group) in groups.iter().enumerate() {
-            let call = (group.hash_tag(), uniform_quota(std::slice::from_ref(group)));
+            let call = (group.hash_tag(), CallKind::of(group));
             match calls.iter_mut().find(|(other, _)| *other == call) {
                 Some((_, members)) => members.push(index),
                 None => calls.push((call, vec![index])),
             }
         }
         let mut outcomes = vec![None; groups.len()];
-        let answered = join_all(calls.iter().map(|((_, quota), members)| async move {
+        let answered = join_all(calls.iter().map(|((_, kind), members)| async move {
             let groups: Vec<&Group> = members.iter().map(|&index| &groups[index]).collect();
-            self.call(*quota, &groups, deadline).await
+            self.call(*kind, &groups, deadline).await
         }));
         for ((_, members), answers) in calls.iter().zip(answered.await) {
             for (&index, answer) in members.iter().zip(answers) {
@@ -78,16 +90,16 @@ impl RedisStore {
 
     async fn call(
         &self,
-        quota: Option<&Quota>,
+        kind: CallKind<'_>,
         groups: &[&Group],
         deadline: Deadline,
     ) -> Vec<Result<Outcome, Error>> {
-        match self.try_call(quota, groups, deadline).await {
+        match self.try_call(kind, groups, deadline).await {
             Ok(reply) => Reply::new(reply).outcomes(groups),
             Err(error) if error.is_of_keys_apart() && groups.len() > 1 => {
                 // Their slot is migrating. A single key is on one node at every moment.
                 let each = groups.iter().map(|group| async move {
-                    let reply = self.try_call(quota, &[*group], deadline).await?;
+                    let reply = self.try_call(kind, &[*group], deadline).await?;
                     Reply::new(reply).outcome_of_one(group)
                 });
                 join_all(each).await
@@ -98,21 +110,69 @@ impl RedisStore {
 
     async fn try_call(
         &self,
-        quota: Option<&Quota>,
+        kind: CallKind<'_>,
         groups: &[&Group],
         deadline: Deadline,
     ) -> Result<Value, Error> {
         let to = CallTarget { hash_tag: Some(groups[0].hash_tag()), deadline, is_repeatable: true };
-        match quota {
-            Some(quota) => {
+        match kind {
+            CallKind::Take(quota) => {
                 let script = &quota.kind().definition().scripts.take;
                 self.connection.run(script, |command| take_args(quota, groups, command), to).await
             }
-            None => {
+            CallKind::Group => {
                 let args = |command: &mut Cmd| group_args(groups, command);
                 self.connection.run(&GROUP, args, to).await
             }
+            // A message can be repeated: Redis knows it by its number.
+            CallKind::Acquire(sender, quota) => {
+                let script = &quota.kind().definition().scripts.take;
+                let args = |command: &mut Cmd| acquire_args(sender, quota, groups, command);
+                self.connection.run(script, args, to).await
+            }
+            CallKind::AcquireAll(sender) => {
+                let args = |command: &mut Cmd| acquire_all_args(sender, groups, command);
+                self.connection.run(&ACQUIRE_ALL, args, to).await
+            }
+            CallKind::Reserve => {
+                let args = |command: &mut Cmd| reserve::reserve_args(groups, command);
+                self.connection.run(&RESERVE, args, to).await
+            }
         }
+    }
+
+    pub(crate) async fn permit_lease(
+        &self,
+        key: &str,
+        hash_tag: HashTag,
+        call: LeaseCall<'_>,
+        deadline: Deadline,
+    ) -> Result<LeaseReply, Error> {
+        let (action, name) = match call {
+            LeaseCall::Open { name } => ("open", name),
+            LeaseCall::Renew { name } => ("renew", name),
+            LeaseCall::End { name } => ("end", name),
+        };
+        let args = |command: &mut Cmd| {
+            command.arg(1).arg(key).arg(action).arg(name);
+        };
+        let to = CallTarget { hash_tag: Some(hash_tag), deadline, is_repeatable: true };
+        lease_reply(self.connection.run(&script::PERMIT_LEASE, args, to).await?)
+    }
+
+    /// Settles as [`Store::settle`](super::Store::settle) does.
+    pub(crate) async fn settle(
+        &self,
+        hold: &NewHold,
+        items: &[SettleItem],
+        deadline: Deadline,
+    ) -> Result<Vec<Result<Settlement, Error>>, Error> {
+        let Some(first) = items.first() else { return Ok(Vec::new()) };
+        // A hold is settled at most once, so a repeated call changes nothing.
+        let to = CallTarget { hash_tag: Some(first.target.hash_tag), deadline, is_repeatable: true };
+        let args = |command: &mut Cmd| reserve::settle_args(hold, items, command);
+        let reply = self.connection.run(&SETTLE, args, to).await?;
+        Reply::new(reply).settlements(items.len())
     }
 
     pub(crate) async fn server(&self, deadline: Deadline) -> Result<Server, Error> {
@@ -214,14 +274,20 @@ impl RedisStore {
         let kind = target.gate.quota.kind();
         let Definition { scripts, storage, .. } = kind.definition();
         let (script, is_repeatable) = match write {
-            Write::Refund { .. } => (&scripts.refund, false),
-            Write::Penalize { .. } => (&scripts.penalize, true),
+            Write::Refund { .. } => (scripts.refund.as_ref(), false),
+            Write::Penalize { .. } => (scripts.penalize.as_ref(), true),
             // Lifting a block is not retried: the second call could lift a block set in between.
-            Write::Block { for_us } => (&scripts.block, for_us > 0),
-            Write::Reset => (&script::RESET, false),
+            Write::Block { for_us } => (Some(&scripts.block), for_us > 0),
+            Write::Reset => (Some(&script::RESET), false),
         };
+        let script = script.ok_or_else(|| not_written(kind.definition().name))?;
         let args = |command: &mut Cmd| {
-            command.arg(1).arg(&target.redis_key).arg(&kind.args());
+            match write {
+                // The holds must not refund what is no longer charged.
+                Write::Reset => command.arg(2).arg(&target.redis_key).arg(target.holds_key()),
+                _ => command.arg(1).arg(&target.redis_key),
+            };
+            command.arg(&kind.args());
             match write {
                 Write::Refund { units, stamp_us } => command.arg(units).arg(Optional(stamp_us)),
                 Write::Penalize { units } => command.arg(units),
@@ -244,158 +310,45 @@ impl RedisStore {
     }
 }
 
-/// The hash tag of a call, and its quota; `None` is a call of `group`.
-type Call<'a> = (HashTag, Option<&'a Quota>);
+/// The hash tag of a call, and its kind.
+type Call<'a> = (HashTag, CallKind<'a>);
 
-/// Returns the quota of all groups, if each is one key of the same quota.
-fn uniform_quota(groups: &[Group]) -> Option<&Quota> {
-    let first = &groups.first()?.items.first()?.target.gate.quota;
-    groups
-        .iter()
-        .all(|group| matches!(&*group.items, [item] if item.target.gate.quota == *first))
-        .then_some(first)
+/// The script of a call, and what all its groups share: the quota, the sender of the messages.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum CallKind<'a> {
+    /// Groups of one key, all of this quota: `lua/take.lua`.
+    Take(&'a Quota),
+    /// Groups of any quotas: `lua/group.lua`.
+    Group,
+    /// Groups of one key of an in-flight limit, all of this quota: `lua/acquire.lua`.
+    Acquire(Sender<'a>, &'a Quota),
+    /// Groups of several keys that include keys of in-flight limits: `lua/acquire_all.lua`.
+    AcquireAll(Sender<'a>),
+    /// Groups of any quotas with a key that has holds: `lua/reserve.lua`.
+    Reserve,
 }
 
-/// A number, or no argument.
-struct Optional(Option<u64>);
-
-impl ToRedisArgs for Optional {
-    fn write_redis_args<W: ?Sized + RedisWrite>(&self, out: &mut W) {
-        match self.0 {
-            Some(number) => number.write_redis_args(out),
-            None => out.write_arg(b""),
-        }
-    }
-}
-
-/// Appends arguments in the order of the header of `take.lua`.
-fn take_args(quota: &Quota, groups: &[&Group], command: &mut Cmd) {
-    let items = || groups.iter().flat_map(|group| &group.items);
-    command.arg(items().count());
-    for item in items() {
-        command.arg(&item.target.redis_key);
-    }
-    command.arg(&quota.kind().args());
-    let wanted = groups
-        .iter()
-        .flat_map(|group| group.items.iter().map(|item| (group.n, item.cost, item.max_delay_us)));
-    let Some(first) = wanted.clone().next() else { return };
-    // Fewer arguments are faster: Redis parses each one and makes a Lua string of it.
-    let alike = wanted.clone().all(|other| other == first);
-    if alike && first == (1, 1, None) {
-        return;
-    }
-    wanted.take(if alike { 1 } else { usize::MAX }).for_each(|(n, cost, max_delay_us)| {
-        command.arg(n).arg(cost).arg(Optional(max_delay_us));
-    });
-}
-
-/// Appends arguments in the order of the header of `group.lua`.
-fn group_args(groups: &[&Group], command: &mut Cmd) {
-    let items = || groups.iter().flat_map(|group| &group.items);
-    let mut quotas: Vec<&Quota> = Vec::new();
-    command.arg(items().count());
-    for item in items() {
-        command.arg(&item.target.redis_key);
-        let quota = &item.target.gate.quota;
-        if !quotas.contains(&quota) {
-            quotas.push(quota);
-        }
-    }
-    command.arg(quotas.len());
-    for quota in &quotas {
-        command.arg(quota.algorithm()).arg(&quota.kind().args());
-    }
-    for group in groups {
-        command.arg(group.n).arg(group.items.len());
-        for item in &group.items {
-            let index = quotas.iter().position(|quota| **quota == item.target.gate.quota).unwrap_or(0);
-            command.arg(index + 1).arg(item.cost).arg(Optional(item.max_delay_us));
+impl<'a> CallKind<'a> {
+    fn of(group: &'a Group) -> Self {
+        let is_in_flight = group.items.iter().any(|item| item.target.gate.quota.is_in_flight());
+        match &*group.items {
+            [item] if is_in_flight => Self::Acquire(Sender::of(group), &item.target.gate.quota),
+            _ if is_in_flight => Self::AcquireAll(Sender::of(group)),
+            _ if group.has_holds() => Self::Reserve,
+            [item] => Self::Take(&item.target.gate.quota),
+            _ => Self::Group,
         }
     }
 }
 
-/// A flat reply, read in order.
-struct Reply(Result<std::vec::IntoIter<Value>, Error>);
-
-impl Reply {
-    fn new(reply: Value) -> Self {
-        Self(match reply {
-            Value::Array(values) => Ok(values.into_iter()),
-            other => Err(unexpected(&other)),
-        })
-    }
-
-    fn outcomes(mut self, groups: &[&Group]) -> Vec<Result<Outcome, Error>> {
-        match self.number() {
-            Ok(now_us) => groups.iter().map(|group| self.outcome(group, now_us)).collect(),
-            Err(error) => groups.iter().map(|_| Err(error.clone())).collect(),
-        }
-    }
-
-    fn outcome_of_one(mut self, group: &Group) -> Result<Outcome, Error> {
-        let now_us = self.number()?;
-        self.outcome(group, now_us)
-    }
-
-    fn outcome(&mut self, group: &Group, now_us: u64) -> Result<Outcome, Error> {
-        // A negative number encodes how many were admitted. It is omitted if all were.
-        let (k, mut first) = match self.signed()? {
-            first @ 0.. => (group.n, Some(first)),
-            k => ((-1 - k).unsigned_abs(), None),
-        };
-        let mut before = |item: &Item| self.before(&item.target.gate.quota, first.take());
-        let before = group.items.iter().map(&mut before).collect::<Result<_, _>>()?;
-        Ok(Outcome { k, before, now_us })
-    }
-
-    /// Parses the state before a take. `first` is its first number, if it was read already.
-    fn before(&mut self, quota: &Quota, first: Option<i64>) -> Result<Before, Error> {
-        let fields = quota.kind().definition().fields;
-        let mut raw = RawState::default();
-        // A negative first number means that a block follows it.
-        let first = first.map_or_else(|| self.signed(), Ok)?;
-        raw[0] = if first < 0 { -1 - first } else { first }.unsigned_abs();
-        let blocked_until_us = if first < 0 { self.number()? } else { 0 };
-        for number in raw.iter_mut().take(fields).skip(1) {
-            *number = self.number()?;
-        }
-        Ok(Before { blocked_until_us, raw })
-    }
-
-    fn number(&mut self) -> Result<u64, Error> {
-        match self.signed()? {
-            number @ 0.. => Ok(number.unsigned_abs()),
-            number => Err(self.broken(unexpected(&Value::Int(number)))),
-        }
-    }
-
-    /// Reads a number. A string in place of a number fails that group alone; any other type makes the rest of
-    /// the reply unusable.
-    fn signed(&mut self) -> Result<i64, Error> {
-        let values = self.0.as_mut().map_err(|error| error.clone())?;
-        let failed = match values.next() {
-            Some(Value::Int(number)) => return Ok(number),
-            Some(Value::BulkString(text)) => return Err(Error::from_script(&String::from_utf8_lossy(&text))),
-            Some(other) => unexpected(&other),
-            None => Error::unavailable("its reply is too short: is this a Redis?"),
-        };
-        Err(self.broken(failed))
-    }
-
-    fn broken(&mut self, failed: Error) -> Error {
-        self.0 = Err(failed.clone());
-        failed
-    }
+/// Returns the call that all groups share, as they almost always do.
+fn common_call(groups: &[Group]) -> Option<Call<'_>> {
+    let first = groups.first()?;
+    let call = (first.hash_tag(), CallKind::of(first));
+    groups.iter().all(|group| (group.hash_tag(), CallKind::of(group)) == call).then_some(call)
 }
 
-fn unexpected(value: &Value) -> Error {
-    let kind = match value {
-        Value::Nil => "nil",
-        Value::Int(_) => "an integer out of range",
-        Value::BulkString(_) | Value::SimpleString(_) | Value::Okay => "a string",
-        Value::Array(_) => "an array",
-        _ => "a value of another type",
-    };
-    Error::unavailable(format!("its reply holds {kind} where tidegate's scripts put none: is this a Redis?"))
+/// Returns the error for a refund or a penalty of an in-flight limit.
+fn not_written(algorithm: &str) -> Error {
+    Error::config(format!("units of {algorithm} are held, not charged: release the permit instead"))
 }

@@ -2,10 +2,12 @@
 
 use smallvec::SmallVec;
 
+use super::companion::Companion;
 use super::target::Target;
 use crate::algorithm::EXACT;
 use crate::key::HashTag;
 use crate::reference::Before;
+use crate::reference::holds::NewHold;
 
 /// One gate's part in a group.
 #[derive(Clone, Debug)]
@@ -14,6 +16,31 @@ pub(crate) struct Item {
     pub(crate) cost: u64,
     /// The longest delay that the caller accepts; always `None` except for a leaky bucket.
     pub(crate) max_delay_us: Option<u64>,
+    /// Set for acquires of permits and for reservations.
+    pub(crate) companion: Option<Box<Companion>>,
+}
+
+impl Item {
+    /// Makes an item that needs nothing besides the state of its key, and accepts any delay.
+    pub(crate) const fn new(target: Target, cost: u64) -> Self {
+        Self { target, cost, max_delay_us: None, companion: None }
+    }
+
+    /// Makes this hold of the charge. An item of cost 0 charges nothing, so it holds nothing.
+    pub(crate) fn held(mut self, hold: &NewHold) -> Self {
+        if self.cost > 0 {
+            self.companion = Some(Box::new(Companion::Holds(Some(hold.clone()))));
+        }
+        self
+    }
+
+    /// Returns whether the key has holds, and the hold to be made of the charge.
+    pub(super) fn holds(&self) -> Option<Option<&NewHold>> {
+        match self.companion.as_deref() {
+            Some(Companion::Holds(hold)) => Some(hold.as_ref()),
+            _ => None,
+        }
+    }
 }
 
 /// A unit of decision: `n` equal checks, each of which needs every item.
@@ -38,7 +65,24 @@ impl Group {
 
     /// Returns how long the group occupies the store, in units of [`MAX_WORK`].
     pub(crate) fn work(&self) -> u32 {
-        self.items.iter().map(|item| item.target.gate.quota.kind().definition().work).sum()
+        let work = |item: &Item| {
+            let work = item.target.gate.quota.kind().definition().work;
+            // A key with holds takes about twice as long.
+            if item.holds().is_some() { 2 * work } else { work }
+        };
+        self.items.iter().map(work).sum()
+    }
+
+    /// Returns whether a key has holds, which are read in the same step. Groups with in-flight limits leave the
+    /// holds as they are.
+    pub(super) fn has_holds(&self) -> bool {
+        self.items.iter().any(|item| item.holds().is_some())
+            && !self.items.iter().any(|item| item.target.gate.quota.is_in_flight())
+    }
+
+    /// Returns the hold to be made of each charge, if the group is a reservation.
+    pub(super) fn new_hold(&self) -> Option<&NewHold> {
+        self.items.iter().find_map(|item| item.holds().flatten())
     }
 }
 
@@ -55,18 +99,25 @@ pub(crate) struct Outcome {
     pub(crate) before: SmallVec<[Before; 1]>,
     /// The server's clock, in µs since 1970.
     pub(crate) now_us: u64,
+    /// The indices of the items whose hold existed: the reservation is repeated, and nothing was charged.
+    pub(crate) repeated: Vec<usize>,
 }
 
 impl Outcome {
     /// Returns whether tidegate's scripts can have sent this reply.
     pub(super) fn is_possible(&self, group: &Group) -> bool {
-        let mut found = group.items.iter().zip(&self.before);
+        let mut found = group.items.iter().zip(&self.before).enumerate();
         let (k, n, now) = (self.k, group.n, self.now_us);
-        let is_affordable = |item: &Item, before: &Before| {
+        let is_affordable = |index: usize, item: &Item, before: &Before| {
             let quota = &item.target.gate.quota;
-            quota.kind().algorithm().is_possible(before.raw, now)
-                && k <= before.afford(quota, n, item.cost, item.max_delay_us, now)
+            // A repeated message or reservation gets the reply of the first one, whatever is held now.
+            let is_message = matches!(item.companion.as_deref(), Some(Companion::Message(_)));
+            let max_k = match is_message || self.repeated.contains(&index) {
+                true => n,
+                false => before.afford(quota, n, item.cost, item.max_delay_us, now),
+            };
+            quota.kind().algorithm().is_possible(before.raw, now) && k <= max_k
         };
-        now <= EXACT && found.all(|(item, before)| is_affordable(item, before))
+        now <= EXACT && found.all(|(index, (item, before))| is_affordable(index, item, before))
     }
 }

@@ -51,8 +51,21 @@ impl Target {
 
     /// Uses this hash tag for any key.
     pub(crate) fn at(gate: &Arc<GateInfo>, key: &[u8], hash_tag: HashTag) -> Self {
-        let redis_key = gate.prefix.key(key, hash_tag);
+        Self::of_redis_key(gate, gate.prefix.key(key, hash_tag), hash_tag)
+    }
+
+    /// Names a key that is encoded for Redis already.
+    pub(crate) fn of_encoded(gate: &Arc<GateInfo>, encoded: &str, hash_tag: HashTag) -> Self {
+        Self::of_redis_key(gate, gate.prefix.key_of_encoded(encoded, hash_tag), hash_tag)
+    }
+
+    fn of_redis_key(gate: &Arc<GateInfo>, redis_key: String, hash_tag: HashTag) -> Self {
         Self { keyed_hash: gate.keyed_hasher.of(&redis_key), redis_key, hash_tag, gate: gate.clone() }
+    }
+
+    /// Returns the Redis key of the open holds of this key.
+    pub(crate) fn holds_key(&self) -> String {
+        self.gate.prefix.holds_key(&self.redis_key)
     }
 }
 

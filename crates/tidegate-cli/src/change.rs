@@ -10,21 +10,25 @@ use tidegate::{Limiter, Override, Quota};
 
 use crate::args::{AsStored, Block, Forget, Reset};
 use crate::failure::Failure;
+use crate::key_search::{self, KeySearch};
 use crate::known_gates;
 use crate::output::{self, Output, Text};
 use crate::quota::HOW_TO_SPECIFY;
-use crate::state::{self, KeySearch};
 use crate::units::human;
 
 /// Removes the state of a key at a gate. Returns false if there is none, or without confirmation.
 pub(crate) async fn reset(reset: &Reset, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let Reset { key, gate, as_stored, confirm } = reset;
     confirm.can_confirm()?;
-    let Some(found) = find_states(inspector, gate, key, as_stored, out).await? else { return Ok(false) };
+    let search = key_search::find(inspector, Some(gate), key, as_stored).await?;
+    let names = search.names();
+    if names.is_empty() {
+        return report_nothing(inspector, Some(gate), key, as_stored, out);
+    }
     if !confirm.prompt(&format!("Reset {} at {gate}?", key.display()))? {
         return Ok(false);
     }
-    let removed = inspector.remove(&names(&found)).await?;
+    let (found, removed) = (search.found, inspector.remove(&names).await?);
     report(out, &found, "removed", removed, &format!("{} at {gate} is reset", key.display()))
 }
 
@@ -67,11 +71,11 @@ pub(crate) async fn block(block: &Block, limiter: &Limiter, out: Output) -> Resu
     let gate = &named.name;
     known_gates::ensure_valid_or_rule(limiter, gate)?;
     let inspector = Inspector::new(limiter)?;
-    let found = state::find(&inspector, Some(gate), key, as_stored).await?.found;
+    let found = key_search::find(&inspector, Some(gate), key, as_stored).await?.found;
     let quota = match (named.quota, found.first()) {
         (None, Some(found)) => found.quota()?,
         (_, None) if as_stored.stored => {
-            return Err(Failure::usage(state::no_state_message(&inspector, Some(gate), key, as_stored)));
+            return Err(Failure::usage(key_search::no_state_message(&inspector, Some(gate), key, as_stored)));
         }
         (Some(quota), found) => {
             if found.is_none() && !named.is_in_rules && !force.force {
@@ -134,8 +138,9 @@ async fn quota_of_other_keys(inspector: &Inspector, gate: &str) -> Result<Quota,
 pub(crate) async fn forget(forget: &Forget, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let Forget { key, as_stored, confirm } = forget;
     confirm.can_confirm()?;
-    let KeySearch { found, survey } = state::find(inspector, None, key, as_stored).await?;
-    let written = state::stored_forms(inspector, key, as_stored)?;
+    let search = key_search::find(inspector, None, key, as_stored).await?;
+    let (names, KeySearch { found, survey, .. }) = (search.names(), search);
+    let written = key_search::stored_forms(inspector, key, as_stored)?;
     let overrides = inspector.overrides().await?.into_iter();
     let overrides: Vec<(String, String)> = overrides
         .filter_map(|entry| match entry {
@@ -144,13 +149,13 @@ pub(crate) async fn forget(forget: &Forget, inspector: &Inspector, out: Output) 
         })
         .collect();
     survey.notes().iter().for_each(|note| output::warn(out.json, note));
-    if found.is_empty() && overrides.is_empty() {
+    if names.is_empty() && overrides.is_empty() {
         return report_nothing(inspector, None, key, as_stored, out);
     }
-    let gates = found.iter().map(|found| &found.name.gate).chain(overrides.iter().map(|(gate, _)| gate));
+    let gates = names.iter().map(|name| &name.gate).chain(overrides.iter().map(|(gate, _)| gate));
     let gates: BTreeSet<&str> = gates.map(String::as_str).collect();
     let gates = gates.into_iter().collect::<Vec<_>>().join(", ");
-    let (states, key) = (count(found.len(), "state"), key.display());
+    let (states, key) = (count(names.len(), "state"), key.display());
     let and_overrides = match overrides.len() {
         0 => String::new(),
         number => format!(" and {}", count(number, "override")),
@@ -162,10 +167,11 @@ pub(crate) async fn forget(forget: &Forget, inspector: &Inspector, out: Output) 
     for (gate, written) in &overrides {
         inspector.end_override(gate, written).await?;
     }
-    let removed = inspector.remove(&names(&found)).await?;
+    let removed = inspector.remove(&names).await?;
     let redis_keys: Vec<&str> = found.iter().map(|found| found.name.redis_key.as_str()).collect();
     let json = json!({ "removed": removed, "overrides_ended": overrides.len(), "redis_keys": redis_keys });
-    let states = count(usize::try_from(removed).unwrap_or(usize::MAX), "state");
+    // The holds of a state are a Redis key of their own.
+    let states = count(usize::try_from(removed).unwrap_or(usize::MAX).min(names.len()), "state");
     out.print(&json, &[vec![format!("removed {states}{and_overrides} of {key} (gates: {gates})").into()]])?;
     Ok(true)
 }
@@ -183,7 +189,7 @@ async fn find_states(
     as_stored: &AsStored,
     out: Output,
 ) -> Result<Option<Vec<Found>>, Failure> {
-    let KeySearch { found, .. } = state::find(inspector, Some(gate), key, as_stored).await?;
+    let KeySearch { found, .. } = key_search::find(inspector, Some(gate), key, as_stored).await?;
     if found.is_empty() {
         report_nothing(inspector, Some(gate), key, as_stored, out)?;
         return Ok(None);
@@ -198,13 +204,9 @@ fn report_nothing(
     as_stored: &AsStored,
     out: Output,
 ) -> Result<bool, Failure> {
-    let text: Text = state::no_state_message(inspector, gate, key, as_stored).into();
+    let text: Text = key_search::no_state_message(inspector, gate, key, as_stored).into();
     out.print(&json!({ "removed": 0, "redis_keys": [] }), &[vec![text]])?;
     Ok(false)
-}
-
-fn names(found: &[Found]) -> Vec<Name> {
-    found.iter().map(|found| found.name.clone()).collect()
 }
 
 fn report(out: Output, found: &[Found], field: &str, count: u64, text: &str) -> Result<bool, Failure> {

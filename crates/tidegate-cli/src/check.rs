@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tidegate::{Decision, Limiter, Source, admin::Inspector};
-use tidegate_rules::{Descriptor, RuleOutcome, RuleResult, Rules};
+use tidegate_rules::{Descriptor, Plan, RuleOutcome, RuleResult, Rules, RulesDecision, RulesLimiter};
 
 use crate::args::{Check, Request};
 use crate::failure::Failure;
@@ -49,9 +49,15 @@ async fn check_gate(
         None => stored_quota::quota(&inspector, &overrides, &named.name, key).await?,
     };
     let (gate, key) = (limiter.try_gate(&named.name, quota)?, key.as_encoded_bytes());
+    if quota.is_in_flight() && cost > 0 {
+        return Err(no_permit(&named.name));
+    }
     let stored = stored_quota::read(limiter, &inspector, &overrides, &gate, key).await?;
     inspector.read_overrides().await?;
-    let decision = gate.check_cost(key, cost).await?;
+    let decision = match quota.is_in_flight() {
+        true => gate.peek(key).await?,
+        false => gate.check_cost(key, cost).await?,
+    };
     let mut json = decision_json(&decision);
     json["redis_key"] = gate.redis_key(key)?.into();
     json["quota"] = quota.to_string().into();
@@ -64,6 +70,13 @@ async fn check_gate(
     warn(out, stored.mismatch);
     out.print(&json, &[line])?;
     Ok(decision.is_allowed())
+}
+
+/// Returns the error for a check of an in-flight gate: a permit would end with this process.
+fn no_permit(gate: &str) -> Failure {
+    Failure::usage(format!(
+        "{gate} limits operations in flight, and this program runs none that could hold a permit: use `peek`"
+    ))
 }
 
 /// Prints notes. With `--json`, they are a part of the object.
@@ -84,7 +97,8 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
     let inspector = Inspector::new(limiter)?;
     let overrides = inspector.overrides().await?;
     let mut notes: Vec<String> = Vec::new();
-    for planned in limits.plan(check.request.domain(), &descriptors).checks() {
+    let plan = limits.plan(check.request.domain(), &descriptors);
+    for planned in plan.checks() {
         let (gate, key) = (planned.gate(), planned.key());
         let stored = stored_quota::read(limiter, &inspector, &overrides, gate, key).await?;
         notes.extend(stored.blocked_for.map(|left| {
@@ -94,7 +108,7 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
         notes.extend(stored.mismatch);
     }
     inspector.read_overrides().await?;
-    let decision = limits.check(check.request.domain(), &descriptors).await?;
+    let decision = decide_rules(&limits, plan, check.request.domain(), &descriptors, cost).await?;
     let outcomes: Vec<Value> = decision.outcomes().iter().map(outcome_json).collect();
     let rows = check.request.descriptor.iter().zip(decision.outcomes()).map(|(descriptor, outcome)| {
         let rule = outcome.rule().map_or("-", |rule| rule.path());
@@ -112,6 +126,31 @@ async fn check_rules(check: &Check, cost: u64, limiter: &Limiter, out: Output) -
     warn(out, notes);
     out.print(&json, &lines)?;
     Ok(decision.is_allowed())
+}
+
+/// Checks the rules as a service does; peeks each rule on its own if one is in flight.
+async fn decide_rules(
+    limits: &RulesLimiter,
+    plan: Plan<'_>,
+    domain: &str,
+    descriptors: &[Descriptor<'_>],
+    cost: u64,
+) -> Result<RulesDecision, Failure> {
+    let mut checks = plan.checks().iter().chain(plan.shadow_checks());
+    let Some(in_flight) = checks.find(|check| check.is_in_flight()) else {
+        return Ok(limits.check(domain, descriptors).await?);
+    };
+    if cost > 0 {
+        return Err(no_permit(in_flight.gate().name().unwrap_or_default()));
+    }
+    let (mut decisions, mut shadow) = (Vec::new(), Vec::new());
+    for check in plan.checks() {
+        decisions.push(check.check().peek().await?);
+    }
+    for check in plan.shadow_checks() {
+        shadow.push(check.check().peek().await);
+    }
+    Ok(plan.decision(true, decisions, shadow))
 }
 
 const fn allowed_word(is_allowed: bool) -> (Tone, &'static str) {

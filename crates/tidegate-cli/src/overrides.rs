@@ -12,6 +12,7 @@ use crate::failure::Failure;
 use crate::known_gates;
 use crate::output::{Output, Text, Tone, table};
 use crate::quota::find_rule;
+use crate::stored_quota;
 use crate::units::human;
 
 /// Sets or ends the switch of a gate. Returns false without confirmation.
@@ -88,7 +89,13 @@ pub(crate) async fn set_override(
     let inspector = Inspector::new(limiter)?;
     let overrides = inspector.overrides().await?;
     let instances = match quota {
-        Some(_) => followers(&inspector, &overrides, gate, named.is_in_rules, *force).await?,
+        Some(quota) => {
+            let instances = followers(&inspector, &overrides, gate, named.is_in_rules, *force).await?;
+            if !force.force {
+                stored_quota::ensure_same_kind(&inspector, gate, &quota).await?;
+            }
+            instances
+        }
         None => {
             ensure_overridden(&inspector, &overrides, gate, key, *force)?;
             inspector.instances().await?

@@ -37,6 +37,9 @@ pub(crate) struct QuotaArgs {
     /// Count denied checks in a sliding log too
     #[arg(long, requires = "sliding_log")]
     count_denied: bool,
+    /// Let waiting processes queue for an in-flight limit, each for this time after its last poll
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "in_flight")]
+    fair: Option<Duration>,
 }
 
 /// The algorithm and its limit: an option for each algorithm.
@@ -48,11 +51,12 @@ impl Args for AlgorithmArgs {
         ALGORITHMS.into_iter().fold(command, |command, algorithm| {
             let option: &str = algorithm.name.replace('_', "-").leak();
             let arg = Arg::new(algorithm.name).long(option).value_name(algorithm.limit_name);
-            let requires = match algorithm.parameters {
-                Parameters::Rate => "rate",
-                Parameters::Window => "window",
+            let arg = match algorithm.parameters {
+                Parameters::Rate => arg.requires("rate"),
+                Parameters::Window => arg.requires("window"),
+                Parameters::Count => arg.conflicts_with_all(["rate", "window"]),
             };
-            let arg = arg.help(algorithm.help).requires(requires).group("algorithm");
+            let arg = arg.help(algorithm.help).group("algorithm");
             command.arg(arg.value_parser(value_parser!(u64)))
         })
     }
@@ -120,12 +124,16 @@ impl QuotaArgs {
         let mut quota = match algorithm.parameters {
             Parameters::Rate => Quota::with_rate(algorithm, limit, rate()?),
             Parameters::Window => Quota::with_window(algorithm, limit, window()?),
+            Parameters::Count => Quota::with_count(algorithm, limit),
         }?;
         if let Some(offset) = self.by_clock {
             quota = quota.try_aligned_to_clock_at(offset)?;
         }
         if self.count_denied {
             quota = quota.try_count_denied()?;
+        }
+        if let Some(patience) = self.fair {
+            quota = quota.try_fair(patience)?;
         }
         Ok(Some(quota))
     }

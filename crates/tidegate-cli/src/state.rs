@@ -1,21 +1,18 @@
 //! `inspect`, and the display of a key's state.
 
-use std::ffi::OsStr;
-
 use serde_json::{Value, json};
 use tidegate::Quota;
 use tidegate::admin::{Found, Inspector, Name};
 
-use crate::args::{AsStored, Inspect};
+use crate::args::Inspect;
 use crate::failure::Failure;
+use crate::holders;
+use crate::holds::Holds;
+use crate::key_search::{KeySearch, find, no_state_message, stored_forms};
 use crate::output::{Output, Text, Tone, table};
 use crate::overrides;
-use crate::redis_url::RedisUrl;
 use crate::survey::Survey;
 use crate::units::{human, units};
-
-/// The maximum states of one key. A namespace has far fewer gates.
-pub(crate) const MAX_STATES: usize = 10_000;
 
 /// Shows the state of a key, a gate or the namespace. Returns whether there is any.
 pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
@@ -28,9 +25,10 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
             None => show_namespace(&survey, limit, inspector, out),
         };
     };
-    let KeySearch { found, mut survey } = find(inspector, gate, key, &inspect.as_stored).await?;
+    let KeySearch { found, with_holds, mut survey } = find(inspector, gate, key, &inspect.as_stored).await?;
     let written = stored_forms(inspector, key, &inspect.as_stored)?;
     survey.overrides = overrides::note(inspector, gate, Some(&written)).await;
+    let holds = Holds::read(inspector, &with_holds, limit).await?;
     let shown = &found[..found.len().min(limit)];
     let rows = shown.iter().map(|found| {
         let (gate, stored) =
@@ -41,18 +39,27 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
         &["gate", "quota", "used", "resets in", "blocked for", "expires in", "redis key"],
         rows.collect(),
     );
+    let holders = holders::read(inspector, shown).await?;
+    lines.extend(holders::lines(shown, &holders, limit));
     if found.is_empty() {
         lines = vec![vec![no_state_message(inspector, gate, key, &inspect.as_stored).into()]];
     }
+    lines.extend(holds.lines());
     lines.extend(note_lines(more(found.len(), shown.len()).into_iter().chain(survey.notes())));
+    let states = shown.iter().zip(&holders).map(|(found, holders)| {
+        let mut state = state_json(found);
+        holders::add_json(&mut state, holders.as_ref());
+        state
+    });
     let json = json!({
         "namespace": inspector.namespace(),
-        "states": shown.iter().map(state_json).collect::<Vec<_>>(),
+        "states": states.collect::<Vec<_>>(),
+        "holds": holds.json(),
         "more": found.len() - shown.len(),
         "notes": survey.notes(),
     });
     out.print(&json, &lines)?;
-    ensure_readable(&found, !found.is_empty())
+    ensure_readable(&found, !found.is_empty() || !holds.is_empty())
 }
 
 /// Returns `is_found`, or the first error of an unreadable state. Called after the states are printed.
@@ -61,79 +68,6 @@ fn ensure_readable(shown: &[Found], is_found: bool) -> Result<bool, Failure> {
         Some(error) => Err(error.clone().into()),
         None => Ok(is_found),
     }
-}
-
-/// The states of one key.
-pub(crate) struct KeySearch {
-    pub(crate) found: Vec<Found>,
-    /// Counts keys of other versions and foreign keys.
-    pub(crate) survey: Survey,
-}
-
-/// Finds the states of a key at one gate or at all gates, by scanning all keys.
-pub(crate) async fn find(
-    inspector: &Inspector,
-    gate: Option<&str>,
-    key: &OsStr,
-    as_stored: &AsStored,
-) -> Result<KeySearch, Failure> {
-    let mut names: Vec<Name> = Vec::new();
-    let mut survey = Survey::new(0);
-    for written in stored_forms(inspector, key, as_stored)? {
-        let mut scan = inspector.scan_key(gate, &written);
-        while let Some(page) = scan.next().await? {
-            survey.count_others(&page);
-            // The pattern also matches longer keys with the same end.
-            names.extend(
-                page.names
-                    .into_iter()
-                    .filter(|name| name.written == written && gate.is_none_or(|gate| name.gate == gate)),
-            );
-            if names.len() > MAX_STATES {
-                return Err(Failure::usage(format!(
-                    "this key has more than {MAX_STATES} states: add --gate"
-                )));
-            }
-        }
-    }
-    names.sort_by(|a, b| a.redis_key.cmp(&b.redis_key));
-    names.dedup();
-    let mut found = inspector.read(&names).await?;
-    found.sort_by(|a, b| a.name.redis_key.cmp(&b.name.redis_key));
-    Ok(KeySearch { found, survey })
-}
-
-/// Returns the possible stored forms of the key.
-pub(crate) fn stored_forms(
-    inspector: &Inspector,
-    key: &OsStr,
-    as_stored: &AsStored,
-) -> Result<Vec<String>, Failure> {
-    match (as_stored.stored, key.to_str()) {
-        (false, _) => Ok(inspector.stored_forms(key.as_encoded_bytes())),
-        (true, Some(key)) if key.bytes().all(|byte| byte.is_ascii_graphic()) => Ok(vec![key.to_owned()]),
-        (true, _) => Err(Failure::usage(
-            "invalid stored key: a byte that is not printable is stored as % and two hexadecimal digits",
-        )),
-    }
-}
-
-/// Returns the message for a key without state, with a hint if the key looks like a stored form.
-pub(crate) fn no_state_message(
-    inspector: &Inspector,
-    gate: Option<&str>,
-    key: &OsStr,
-    as_stored: &AsStored,
-) -> String {
-    let at = gate.map(|gate| format!(" at {gate}")).unwrap_or_default();
-    let is_maybe_stored = !as_stored.stored && key.as_encoded_bytes().contains(&b'%');
-    let hint = if is_maybe_stored { "; if the key is in its stored form, add --stored" } else { "" };
-    let (mut shown, mut hint) = (key.display().to_string(), hint);
-    let url = RedisUrl::from(shown.as_str());
-    if url.is_of_redis() {
-        (shown, hint) = (url.to_string(), "; for the URL of the Redis, write --redis URL");
-    }
-    format!("no state of {shown}{at} in namespace {}{hint}", inspector.namespace())
 }
 
 fn show_gate(gate: &str, survey: &Survey, inspector: &Inspector, out: Output) -> Result<bool, Failure> {

@@ -10,8 +10,8 @@ use tidegate::{Gate, Limiter, Override, Quota};
 
 use crate::args::AsStored;
 use crate::failure::Failure;
+use crate::key_search;
 use crate::quota::HOW_TO_SPECIFY;
-use crate::state;
 
 /// The maximum pages that are read to find how a gate's other keys are stored: 100,000 keys of the database.
 const MAX_PAGES: usize = 100;
@@ -71,7 +71,7 @@ pub(crate) async fn quota(
     if let Some(quota) = override_of(inspector, overrides, gate, key.as_encoded_bytes()) {
         return Ok(quota);
     }
-    let found = state::find(inspector, Some(gate), key, &AsStored { stored: false }).await?.found;
+    let found = key_search::find(inspector, Some(gate), key, &AsStored { stored: false }).await?.found;
     let key = key.display();
     match found.as_slice() {
         [found] => found.usage.as_ref().map_err(Clone::clone)?.quota.ok_or_else(|| {
@@ -99,6 +99,27 @@ pub(crate) async fn quota(
             Err(Failure::usage(format!("{key} at {gate} is stored as {}: {HOW_TO_SPECIFY}", joined(&stored))))
         }
     }
+}
+
+/// Fails if the gate's keys limit operations in flight and the quota is a rate, or the reverse: a service applies
+/// only an override of the gate's own kind.
+pub(crate) async fn ensure_same_kind(
+    inspector: &Inspector,
+    gate: &str,
+    quota: &Quota,
+) -> Result<(), Failure> {
+    let stored = shapes(inspector, gate, None).await?;
+    let is_same =
+        |shape: &Shape| shape.quota(1).is_ok_and(|stored| stored.is_in_flight() == quota.is_in_flight());
+    if stored.is_empty() || stored.iter().any(is_same) {
+        return Ok(());
+    }
+    let kind = if quota.is_in_flight() { "a limit in flight" } else { "a rate, and not a limit in flight" };
+    Err(Failure::NoEffect(format!(
+        "{gate} is stored as {}, and {quota} is {kind}: services would ignore it; nothing changed\nto set it anyway, \
+         add --force",
+        joined(&stored)
+    )))
 }
 
 /// Returns the quota that an override gives the key.
@@ -143,6 +164,8 @@ fn options(shape: Shape) -> String {
         ALGORITHMS.iter().find(|known| known.name == algorithm).map_or("LIMIT", |known| known.limit_name);
     let option = format!("--{} {limit}", algorithm.replace('_', "-"));
     match window.split_once("@clock") {
+        // An in-flight limit has neither.
+        None if shape.quota(1).is_ok_and(|quota| quota.is_in_flight()) => option,
         None if window.is_empty() => format!("{option} --rate RATE"),
         None => format!("{option} --window {window}"),
         Some((window, offset)) => {

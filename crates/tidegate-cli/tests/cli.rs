@@ -5,6 +5,7 @@ mod cluster;
 mod docs;
 mod failing;
 mod hostile;
+mod in_flight;
 mod malformed;
 mod many;
 #[cfg(target_os = "linux")] // reads /proc

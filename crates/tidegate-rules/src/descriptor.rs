@@ -104,6 +104,12 @@ impl<'a> Descriptor<'a> {
         Ok(self)
     }
 
+    /// Returns whether the descriptor has a [limit](Self::limit) of its own.
+    #[must_use]
+    pub const fn has_limit(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// Returns whether there are no entries. No rule matches an empty descriptor.
     #[must_use]
     pub fn is_empty(&self) -> bool {

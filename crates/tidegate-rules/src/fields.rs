@@ -19,17 +19,18 @@ pub(super) const UNITS: &[&str] = &["second", "minute", "hour", "day", "week", "
 /// The length of each unit in [`UNITS`], in seconds.
 pub(super) const UNIT_SECONDS: [u64; 7] = [1, 60, 3_600, 86_400, 604_800, 2_592_000, 31_536_000];
 
-/// The names of all algorithms. The first is the default.
+/// The names of the algorithms of rates. The first is the default.
 pub(super) const ALGORITHMS: &[&str] = &default_first();
 
-const fn default_first() -> [&'static str; NAMES.len()] {
-    let mut names = NAMES;
-    let mut at = names.len() - 1;
-    while at > 0 {
-        if matches!(names[at].as_bytes(), b"fixed_window") {
-            names.swap(at, at - 1);
+/// Leaves `in_flight` out: such a limit has a field of its own.
+const fn default_first() -> [&'static str; NAMES.len() - 1] {
+    let (mut names, mut from, mut to) = (["fixed_window"; NAMES.len() - 1], 0, 1);
+    while from < NAMES.len() {
+        if !matches!(NAMES[from].as_bytes(), b"fixed_window" | b"in_flight") {
+            names[to] = NAMES[from];
+            to += 1;
         }
-        at -= 1;
+        from += 1;
     }
     names
 }
@@ -111,6 +112,16 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
             FieldKind::Count(1),
             "The capacity of a token bucket, or the queue length of a leaky bucket; by default requests_per_unit.",
         ),
+        field(
+            "in_flight",
+            FieldKind::Count(0),
+            "Instead of a rate: the number of units in flight at the same time; 0 denies all requests.",
+        ),
+        field(
+            "fair",
+            FieldKind::Duration,
+            "With in_flight: processes that wait queue, and leave the queue after this time without a poll.",
+        ),
         field("cost", FieldKind::Count(1), "The units that one request costs; by default 1."),
         field("on_failure", FieldKind::Choice(ON_FAILURES), "The failure policy while Redis is unavailable."),
         field(
@@ -150,6 +161,11 @@ pub(super) static TIER: FieldTable = FieldTable {
             "Replaces requests_per_unit of the rate_limit; 0 denies all requests.",
         ),
         field("burst", FieldKind::Count(1), "Replaces burst of the rate_limit."),
+        field(
+            "in_flight",
+            FieldKind::Count(0),
+            "Replaces in_flight of the rate_limit; 0 denies all requests.",
+        ),
         field("unlimited", FieldKind::Flag, "Every request of this tier passes."),
     ],
     required: &[],

@@ -9,6 +9,7 @@
 //! The module [`guide`] holds the page of the guide.
 #![doc = include_str!("format.md")]
 
+mod acquired;
 mod compile;
 mod config_error;
 mod count_key;
@@ -21,6 +22,7 @@ mod files;
 pub mod guide;
 mod limit;
 mod limit_reader;
+mod limit_shape;
 mod limiter;
 mod load;
 pub mod mapping;
@@ -38,6 +40,7 @@ mod unmatched;
 mod wildcard;
 mod yaml;
 
+pub use self::acquired::RulesAcquired;
 pub use self::config_error::{ConfigError, ConfigErrors};
 pub use self::decision::{RuleOutcome, RuleResult, RulesDecision};
 pub use self::descriptor::Descriptor;

@@ -1,5 +1,6 @@
 //! Rules bound to a limiter: checks requests.
 
+mod acquire;
 mod gates;
 mod plan;
 
@@ -14,6 +15,7 @@ use super::decision::RulesDecision;
 use super::descriptor::Descriptor;
 use super::load::Rules;
 use super::names::available;
+use super::rule::Rule;
 
 /// The maximum number of characters of an unknown domain that a warning shows.
 const MAX_DOMAIN_CHARS: usize = 64;
@@ -99,7 +101,8 @@ impl RulesLimiter {
     ///
     /// # Errors
     ///
-    /// The same as [`Limiter::check_all`]:
+    /// The same as [`Limiter::check_all`], and [`Error::is_config`] if a matching rule is in flight: call
+    /// [`acquire`](Self::acquire).
     ///
     /// - [`Error::is_over_capacity`] if a descriptor's hits cost more than the limit.
     /// - [`Error::is_config`] on a Redis Cluster if the keys of a request are in different slots and its
@@ -108,6 +111,7 @@ impl RulesLimiter {
     /// Errors of rules in shadow mode are not returned.
     pub async fn check(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<RulesDecision, Error> {
         let plan = self.plan(domain, descriptors);
+        ensure_no_permit(&plan)?;
         let shadow_results = self.decide_each(plan.shadow_checks());
         let (decided, shadow_results) = join(self.decide(&plan), shadow_results).await;
         let (passes, decisions) = decided?;
@@ -155,4 +159,16 @@ impl RulesLimiter {
     async fn decide_each(&self, checks: &[PlannedCheck<'_>]) -> Vec<Result<Decision, Error>> {
         self.0.limiter.check_each(checks.iter().map(PlannedCheck::check)).await
     }
+}
+
+/// Fails if a rule limits requests in flight: a check would hold no permit.
+fn ensure_no_permit(plan: &Plan<'_>) -> Result<(), Error> {
+    let mut checks = plan.checks().iter().chain(plan.shadow_checks());
+    checks.find(|check| check.is_in_flight()).map_or(Ok(()), |check| {
+        let path = plan.rule(check).map(Rule::path).unwrap_or_default();
+        Err(Error::config(format!(
+            "the rule `{path}` limits requests in flight: call `RulesLimiter::acquire` instead of `check`, and hold \
+             the permits until the request has ended"
+        )))
+    })
 }

@@ -45,6 +45,8 @@ pub(super) struct LimitSettings {
     pub(super) replaces: Box<[Arc<str>]>,
     pub(super) limit: Limit,
     pub(super) tiers: Box<[(Box<str>, Limit)]>,
+    /// Whether the limit and those of its tiers are in-flight limits, also if they deny all requests.
+    pub(super) is_in_flight: bool,
     pub(super) cost: u64,
     pub(super) on_failure: Option<OnFailure>,
     pub(super) lease: Option<Box<Lease>>,
@@ -148,6 +150,18 @@ impl Rule {
     #[must_use]
     pub fn is_unlimited(&self) -> bool {
         matches!(self.settings.limit, Limit::Unlimited)
+    }
+
+    /// Returns whether the rule limits requests in flight instead of a rate, also if it admits none of them.
+    #[must_use]
+    pub fn is_in_flight(&self) -> bool {
+        self.settings.is_in_flight
+    }
+
+    /// Returns the units of one hit.
+    #[must_use]
+    pub fn cost(&self) -> u64 {
+        self.settings.cost
     }
 
     /// Returns whether the rule is in shadow mode: it decides and counts, but never denies.

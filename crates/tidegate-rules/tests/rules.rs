@@ -9,6 +9,7 @@ mod examples;
 #[cfg(unix)] // FIFOs, devices, sockets and links
 mod hostile_files;
 mod hostile_text;
+mod in_flight;
 mod loading;
 mod matching;
 mod quotas;

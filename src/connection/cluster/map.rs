@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use redis::{ConnectionAddr, ConnectionInfo};
 
@@ -26,6 +27,8 @@ pub(super) struct Map {
     /// Rotates the first node to try.
     turn: usize,
     is_closed: bool,
+    /// The number of connections made to any node.
+    connections: Arc<AtomicU64>,
 }
 
 /// A node and its address.
@@ -74,6 +77,7 @@ impl Map {
             owners: [const { None }; HASH_TAGS],
             turn: 0,
             is_closed: false,
+            connections: Arc::default(),
         })
     }
 
@@ -114,8 +118,10 @@ impl Map {
         let (host, port) = address.clone();
         let source =
             ConnectionSource::Server(Box::new(with_address(&self.template, host, port)), self.login.clone());
-        let member =
-            Arc::new(Member { address: address.clone(), node: Node::new(source, self.background.clone()) });
+        let member = Arc::new(Member {
+            address: address.clone(),
+            node: Node::new(source, self.background.clone(), self.connections.clone()),
+        });
         self.members.insert(address, member.clone());
         Ok(member)
     }
@@ -149,6 +155,11 @@ impl Map {
         self.members.values().for_each(|member| member.node.close());
         self.members.clear();
         self.owners = [const { None }; HASH_TAGS];
+    }
+
+    /// Returns the number of connections to any node made so far.
+    pub(super) fn connections(&self) -> u64 {
+        self.connections.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_connected(&self) -> bool {

@@ -9,12 +9,13 @@ pub const PASSWORD: &str = "PASSWORD";
 pub const SENT: [&str; 3] = ["EVAL", "EVALSHA", "PING"];
 
 /// The commands that the scripts call.
-pub const CALLED: [&str; 23] = [
+pub const CALLED: [&str; 25] = [
     "DECRBY",
     "GET",
     "HDEL",
     "HGET",
     "HGETALL",
+    "HMGET",
     "HSET",
     "INCRBY",
     "PEXPIREAT",
@@ -26,6 +27,7 @@ pub const CALLED: [&str; 23] = [
     "ZADD",
     "ZCARD",
     "ZCOUNT",
+    "ZMSCORE",
     "ZRANGE",
     "ZRANGEBYSCORE",
     "ZREM",

@@ -13,13 +13,13 @@ use tidegate::reference::Answer;
 type Exact = Ratio<i128>;
 
 /// The state of one key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Oracle {
     used: Used,
     blocked_until: u64,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Used {
     /// Units used, and the time at which that was true.
     Level(Exact, u64),
@@ -65,12 +65,14 @@ impl Oracle {
             Kind::FixedWindow(_) => Used::Window(Vec::new(), 0),
             Kind::SlidingLog(_) => Used::Log(Vec::new()),
             Kind::SlidingCounter(_) => Used::Counter(0, 0, 0),
+            Kind::InFlight(_) => panic!("{quota} holds units instead of charging them"),
         };
         Self { used, blocked_until: 0 }
     }
 
     /// Returns the state at `now`. Entries with a future date are moved to `now`.
-    fn at(&self, quota: &Quota, now: u64) -> Self {
+    #[must_use]
+    pub fn at(&self, quota: &Quota, now: u64) -> Self {
         let used = match (&self.used, quota.kind()) {
             (Used::Level(units, at), Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket))) => {
                 let drained = rate(bucket) * exact(now.saturating_sub(*at));
@@ -139,7 +141,7 @@ impl Oracle {
     }
 
     /// Returns the exact delay of a check that is admitted now.
-    fn delay(&self, quota: &Quota, now: u64) -> Exact {
+    pub fn delay(&self, quota: &Quota, now: u64) -> Exact {
         match quota.kind() {
             Kind::LeakyBucket(LeakyBucket(queue)) => self.units(quota, now) / rate(queue),
             _ => exact(0),
@@ -147,7 +149,7 @@ impl Oracle {
     }
 
     /// Returns whether a check is allowed.
-    fn fits(&self, quota: &Quota, cost: u64, max_delay: Option<u64>, now: u64) -> bool {
+    pub fn fits(&self, quota: &Quota, cost: u64, max_delay: Option<u64>, now: u64) -> bool {
         let state = self.at(quota, now);
         self.blocked_until <= now
             && state.units(quota, now) + exact(cost) <= exact(quota.limit())
@@ -245,7 +247,7 @@ impl Oracle {
     }
 
     /// Compares an answer with the state and with its future.
-    fn confirm(
+    pub fn confirm(
         &self,
         quota: &Quota,
         cost: u64,
@@ -331,6 +333,30 @@ impl Oracle {
             other => panic!("{other:?}"),
         }
         *self = state;
+    }
+
+    /// Moves a state with a future date to `now`, as a denied check does.
+    pub fn repair(&mut self, quota: &Quota, now: u64) {
+        if self.is_ahead(quota, now) {
+            *self = self.at(quota, now);
+        }
+    }
+
+    /// Refunds the units charged at the time `stamp`, at most now, that still count. A window began with the
+    /// millisecond of its first charge.
+    pub fn refund_charge_of(&mut self, quota: &Quota, units: u64, stamp: u64, now: u64) {
+        let stamp = stamp.min(now);
+        let (Used::Window(_, found), Kind::FixedWindow(fixed)) = (&self.used, quota.kind()) else {
+            return self.refund(quota, units, Some(stamp), now);
+        };
+        let Used::Window(_, end) = self.at(quota, now).used else { return };
+        let is_in_window = match fixed.aligned_us {
+            Some(_) => window_end(fixed, stamp) == end,
+            None => window_end(fixed, stamp) >= end,
+        };
+        if is_in_window {
+            self.refund(quota, units, Some(*found), now);
+        }
     }
 
     /// Blocks the key until this time. 0 lifts a block. Like any write, it re-dates future entries if it

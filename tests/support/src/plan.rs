@@ -545,22 +545,30 @@ pub fn time_scale(quota: &Quota) -> u64 {
     quota.kind().algorithm().window_us()
 }
 
-/// Defines a test for each family, which passes its plans to a function.
+/// Defines a test for each family, which passes the family to a function.
 #[macro_export]
-macro_rules! held_for_each_family {
-    ($hold:ident) => {
-        $crate::held_for_each_family!($hold:
+macro_rules! for_each_family {
+    ($check:expr) => {
+        $crate::for_each_family!($check;
             token_bucket TokenBucket, leaky_bucket LeakyBucket,
             fixed_window_from_the_first_hit FixedWindow, fixed_window_by_the_clock ClockWindow,
             sliding_log SlidingLog, sliding_log_that_counts_denied_checks CountingLog,
             sliding_counter SlidingCounter);
     };
-    ($hold:ident: $($name:ident $family:ident),+) => {
+    ($check:expr; $($name:ident $family:ident),+) => {
         $(
             #[test]
             fn $name() {
-                $hold($crate::plan::uniform($crate::plan::Family::$family));
+                $check($crate::plan::Family::$family);
             }
         )+
+    };
+}
+
+/// Defines a test for each family, which passes its plans to a function.
+#[macro_export]
+macro_rules! held_for_each_family {
+    ($hold:ident) => {
+        $crate::for_each_family!(|family| $hold($crate::plan::uniform(family)));
     };
 }

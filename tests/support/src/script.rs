@@ -30,6 +30,7 @@ const REPLACED: [(&str, &str); 7] = [
 /// takes its expiry with it, as in Redis.
 const BEFORE: &str = r"
 local test_now_us = tonumber(ARGV[#ARGV])
+ARGV[#ARGV] = nil
 local test_now_ms = math.floor(test_now_us / 1000)
 local function test_at(key) return key .. ':expires' end
 local function test_unlink(key) return redis.call('DEL', key, test_at(key)) end
@@ -196,11 +197,11 @@ pub fn arguments<'k>(call: &Call, keys: &'k [String]) -> (&'static Script, Vec<&
         }
         Verb::Penalize(_, units) => {
             args.push(units.to_string());
-            &quota.kind().definition().scripts.penalize
+            quota.kind().definition().scripts.penalize.as_ref().unwrap()
         }
         Verb::Refund(_, units, stamp) => {
             args.extend([units.to_string(), text(*stamp)]);
-            &quota.kind().definition().scripts.refund
+            quota.kind().definition().scripts.refund.as_ref().unwrap()
         }
         Verb::Block(_, for_us) => {
             let is_block_a_member = quota.kind().definition().storage == Storage::Log;
@@ -291,7 +292,7 @@ pub fn outcomes(groups: &[Group], now: u64, reply: &Value) -> Result<Vec<Outcome
             let is_blocked = first < 0;
             raw[0] = unsigned(if is_blocked { -1 - first } else { first })?;
             let blocked_until_us = if is_blocked { unsigned(signed()?)? } else { 0 };
-            for number in raw.iter_mut().take(item.target.quota.kind().definition().fields).skip(1) {
+            for number in raw.iter_mut().take(item.target.quota.kind().fields()).skip(1) {
                 *number = unsigned(signed()?)?;
             }
             before.push(Before { blocked_until_us, raw });
@@ -328,7 +329,7 @@ fn parsed(quota: &Quota, text: &str, expires_ms: Option<u64>) -> Option<(State, 
                 start_us: start.parse().ok()?,
             }
         }
-        Kind::SlidingLog(_) => return None,
+        Kind::SlidingLog(_) | Kind::InFlight(_) => return None,
     };
     Some((state, blocked))
 }

@@ -280,3 +280,40 @@ async fn keys_are_found_in_every_stored_form() {
     assert_eq!(program.json(0, &[&["forget", "ada", "--yes"], &secret[..]].concat())["removed"], 2);
     std::fs::remove_file(&file).unwrap();
 }
+
+#[tokio::test]
+async fn inspect_shows_the_holds_of_a_key_and_reset_removes_them() {
+    let program = Program::shared();
+    let server = tidegate_testkit::shared();
+    program.run(login("check")).assert(0, &["allowed"]);
+    let state = limiter(&program).gate("login", Quota::token_bucket(2, Rate::per_hour(2)));
+    let state = state.redis_key("user:42").unwrap();
+    let holds = state.replace(":token_bucket:", ":holds/token_bucket:");
+    let ends = (std::time::UNIX_EPOCH.elapsed().unwrap() + HOUR).as_micros().to_string();
+    server.cli(&["ZADD", &holds, &ends, "a:b:1:60000000:back", &ends, "c:2:60000000:keep"]).unwrap();
+    program
+        .run(["inspect", "user:42"])
+        .assert(0, &["1 of 2", "then", "a:b", "is refunded", "stays charged", "59m 5"]);
+    let found = program.json(0, &["inspect", "user:42"]);
+    let of_state = &found["holds"][0];
+    assert_eq!((&of_state["redis_key"], &of_state["count"]), (&json!(state), &json!(2)));
+    assert_eq!(of_state["first"][0]["id"], "a:b");
+    assert_eq!(
+        (&of_state["first"][1]["units"], &of_state["first"][1]["at_end"]),
+        (&json!(2), &json!("keep"))
+    );
+    assert_eq!(found["notes"], json!([]), "holds are not foreign keys");
+    assert_eq!(program.json(0, &["inspect", "user:42", "--limit", "1"])["holds"][0]["count"], 2);
+    program.json(0, &["reset", "user:42", "--gate", "login", "--yes"]);
+    assert_eq!(server.cli(&["EXISTS", &state, &holds]).unwrap(), "(integer) 0");
+
+    // Holds can outlast their state.
+    server.cli(&["ZADD", &holds, &ends, "a:1:60000000:keep"]).unwrap();
+    program.run(["inspect", "user:42"]).assert(0, &["no state of user:42", "stays charged"]);
+    program.run(["forget", "user:42", "--yes"]).assert(0, &["removed 1 state of user:42"]);
+    assert_eq!(server.cli(&["EXISTS", &holds]).unwrap(), "(integer) 0");
+
+    server.cli(&["ZADD", &holds, "1", "x"]).unwrap();
+    program.run(["inspect", "user:42"]).assert(4, &["corrupt state in field `holds`"]);
+    server.cli(&["DEL", &holds]).unwrap();
+}

@@ -54,3 +54,24 @@ async fn keys_of_all_nodes_are_found_exactly_once() {
     single.run(["inspect"]).assert(3, &["MOVED", "add --cluster"]);
     single.run(["forget", "user:8", "--yes"]).assert(3, &["add --cluster"]);
 }
+
+#[tokio::test]
+async fn holders_of_a_key_are_read_with_the_leases_of_its_hash_tag() {
+    let cluster = tidegate_testkit::shared_cluster();
+    let urls = cluster.urls();
+    let program = Program::at(&urls.join(" "));
+    let limiter = Limiter::builder().cluster(&urls).namespace(&program.namespace).deadline(PATIENCE);
+    let limiter = limiter.permit_ttl(HOUR / 60).build().unwrap();
+    let uploads = limiter.gate("uploads", Quota::in_flight(9));
+    let mut held = Vec::new();
+    // Keys of several hash tags, each with a lease of its own.
+    for (user, units) in (1..4).map(|number| (format!("user:{number}"), number)) {
+        held.push(uploads.key(&user).cost(units).acquire().await.unwrap().permit().unwrap());
+        let states = program.json(0, &["inspect", &user, "--cluster"])["states"].clone();
+        let holders = states[0]["holders"].as_array().unwrap();
+        assert_eq!((holders.len(), &holders[0]["units"]), (1, &json!(units)), "{states}");
+        assert!(holders[0]["lease_ends_in_us"].as_u64().unwrap() > 0, "{states}");
+    }
+    let reply = program.json(0, &["inspect", "--cluster"]);
+    assert_eq!((&reply["keys"], &reply["notes"]), (&json!(3), &json!([])), "leases are not foreign keys");
+}

@@ -58,6 +58,13 @@ impl PlannedCheck<'_> {
         self.cost
     }
 
+    /// Returns whether the gate limits operations in flight: [`acquire`](Check::acquire) its check instead of
+    /// [checking](Check::check) it.
+    #[must_use]
+    pub fn is_in_flight(&self) -> bool {
+        self.gate.quota().is_some_and(|quota| quota.is_in_flight())
+    }
+
     /// Returns the check.
     pub fn check(&self) -> Check {
         self.gate.key(&self.key).cost(self.cost)

@@ -49,10 +49,30 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "field-that-nobody-knows",
         &[
-            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, algorithm, burst, cost, on_failure, lease, tiers",
+            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, algorithm, burst, in_flight, fair, cost, on_failure, lease, tiers",
         ],
     ),
     ("flag-that-is-no-flag", &["4:18 `shadow_mode` must be true or false, not the string `perhaps`"]),
+    (
+        "in-flight",
+        &[
+            "3:50 `unit` cannot be combined with `in_flight`, which limits no rate = remove one of them",
+            "3:74 `requests_per_unit` cannot be combined with `in_flight`, which limits no rate = remove one of them",
+            "4:55 `algorithm` cannot be combined with `in_flight`, which limits no rate = remove one of them",
+            "4:76 units of an in-flight limit cannot be leased, since each permit is held by its process: use it without `leased`",
+            "5:40 `in_flight` is no algorithm of a rate = write `in_flight: 10` instead of `algorithm`, `unit` and `requests_per_unit`",
+            "6:35 `fair` needs `in_flight` = remove it",
+            "7:50 a patience must be whole microseconds, from 1 ms to 20 s",
+            "8:50 `fair` must be a duration, not `true` = write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w",
+            "9:40 in_flight of 1000000000001: an in-flight limit must be 1 to 10^12 units",
+            "10:40 a cost of 4 can never pass a limit of 3",
+            "11:40 `in_flight` cannot be combined with `unlimited` = remove one of them",
+            "12:78 a tier of this rule has `in_flight`, as its rate_limit = use the same fields in both",
+            "12:97 a tier of this rule has `in_flight`, as its rate_limit = use the same fields in both",
+            "12:107 the tier `all` needs `in_flight`",
+            "13:89 a tier of this rule has `requests_per_unit`, as its rate_limit = use the same fields in both",
+        ],
+    ),
     (
         "lease-of-a-leaky-bucket",
         &[

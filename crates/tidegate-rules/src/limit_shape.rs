@@ -1,0 +1,187 @@
+//! The form of a limit, which a rule's limit and those of its tiers share: a rate, or a number in flight.
+
+use std::time::Duration;
+
+use tidegate::algorithm::{Definition, Parameters};
+use tidegate::{Decision, Error, Quota, Rate};
+
+use super::config_error::SourceSpan;
+use super::fields::{ALGORITHMS, UNIT_SECONDS, UNITS};
+use super::limit::Limit;
+use super::reader::{Fields, Reader};
+use super::yaml::{Value, YamlNode};
+
+/// The fields that cannot be combined with `in_flight`. Neither can `lease`, which is checked for each quota.
+const RATE_FIELDS: [&str; 6] =
+    ["unit", "unit_multiplier", "requests_per_unit", "every", "algorithm", "burst"];
+
+/// The settings that a rule's limit and its tiers share.
+pub(super) struct Shape {
+    form: Form,
+    /// Of the limit itself; a tier has its own.
+    pub(super) burst: Option<u64>,
+    pub(super) cost: u64,
+}
+
+#[derive(Clone, Copy)]
+enum Form {
+    Rate {
+        window: Duration,
+        algorithm: &'static Definition,
+    },
+    /// With the patience of a fair limit.
+    InFlight {
+        patience: Option<Duration>,
+    },
+}
+
+/// Returns the field that holds the number of a limit.
+pub(super) fn number_field(fields: &Fields<'_>) -> &'static str {
+    if fields.get("in_flight").is_some() { "in_flight" } else { "requests_per_unit" }
+}
+
+impl Shape {
+    /// Reads the shape of a `rate_limit`. Returns `None` if it has an error.
+    pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Option<Self> {
+        let (form, burst) = match number_field(fields) {
+            "in_flight" => (in_flight(reader, fields), None),
+            _ => rate(reader, node, fields),
+        };
+        let cost = fields.get("cost").and_then(|node| reader.count("cost", 1, node)).unwrap_or(1);
+        Some(Self { form: form?, burst, cost })
+    }
+
+    /// Returns the limit of `number` units. The burst is by default `number`.
+    pub(super) fn limit(
+        &self,
+        reader: &mut Reader<'_>,
+        number: u64,
+        burst: Option<u64>,
+        span: SourceSpan,
+    ) -> Option<Limit> {
+        if number == 0 {
+            return Some(Limit::DenyAll(match self.form {
+                Form::Rate { window, .. } => window,
+                Form::InFlight { .. } => Decision::FIXED_RETRY,
+            }));
+        }
+        let quota = self.quota(number, burst);
+        let message = match quota {
+            Ok(quota) if self.cost <= quota.limit() => return Some(Limit::Quota(quota)),
+            Ok(quota) => format!("a cost of {} can never pass a limit of {}", self.cost, quota.limit()),
+            Err(error) => match self.form {
+                Form::Rate { window, algorithm } => {
+                    format!("{} of {number} in {window:?}: {error}", algorithm.name)
+                }
+                Form::InFlight { .. } => format!("in_flight of {number}: {error}"),
+            },
+        };
+        reader.error(span, message);
+        None
+    }
+
+    fn quota(&self, number: u64, burst: Option<u64>) -> Result<Quota, Error> {
+        let quota = match self.form {
+            Form::InFlight { patience } => {
+                let quota = Quota::try_in_flight(number)?;
+                return patience.map_or(Ok(quota), |patience| quota.try_fair(patience));
+            }
+            Form::Rate { window, algorithm } => match algorithm.parameters {
+                Parameters::Rate => {
+                    let rate = Rate::try_new(number, window)?;
+                    Quota::with_rate(algorithm, burst.unwrap_or(number), rate)
+                }
+                Parameters::Window => Quota::with_window(algorithm, number, window),
+                Parameters::Count => Err(Error::config("an in-flight limit has no rate")),
+            },
+        }?;
+        // Windows begin by the clock if the algorithm has a choice.
+        Ok(quota.try_aligned_to_clock().unwrap_or(quota))
+    }
+}
+
+fn in_flight(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Form> {
+    for name in RATE_FIELDS {
+        if let Some(node) = fields.get(name) {
+            let message = format!("`{name}` cannot be combined with `in_flight`, which limits no rate");
+            reader.error(node.span(), message).hint("remove one of them");
+        }
+    }
+    let patience = match fields.get("fair") {
+        None => None,
+        Some(node) => {
+            let patience = reader.duration("fair", node)?;
+            // Checked here, so that the error is at the patience and not at the limit.
+            if let Err(error) = Quota::in_flight(1).try_fair(patience) {
+                reader.error(node.span(), error.to_string());
+                return None;
+            }
+            Some(patience)
+        }
+    };
+    Some(Form::InFlight { patience })
+}
+
+/// Returns the window with the algorithm, and the burst.
+fn rate(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> (Option<Form>, Option<u64>) {
+    if let Some(node) = fields.get("fair") {
+        reader.error(node.span(), "`fair` needs `in_flight`").hint("remove it");
+    }
+    let window = window(reader, node, fields);
+    let algorithm = match fields.get("algorithm") {
+        None => Some(0),
+        Some(node) if matches!(node.value(), Value::Text("in_flight")) => {
+            let hint = "write `in_flight: 10` instead of `algorithm`, `unit` and `requests_per_unit`";
+            reader.error(node.span(), "`in_flight` is no algorithm of a rate").hint(hint);
+            None
+        }
+        Some(node) => reader.choice("algorithm", ALGORITHMS, node),
+    };
+    let burst = fields.get("burst").and_then(|node| Some((reader.count("burst", 1, node)?, node.span())));
+    let algorithm = algorithm.and_then(|at| Definition::of_name(ALGORITHMS[at]));
+    if let (Some((_, span)), Some(Definition { parameters: Parameters::Window, name, .. })) =
+        (burst, algorithm)
+    {
+        let message = format!("a {name} has no `burst`: the whole limit can be used at once");
+        reader.error(span, message).hint("remove it, or add `algorithm: token_bucket`");
+    }
+    let form = window.zip(algorithm).map(|(window, algorithm)| Form::Rate { window, algorithm });
+    (form, burst.map(|(burst, _)| burst))
+}
+
+fn window(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Option<Duration> {
+    let multiplier = fields.get("unit_multiplier");
+    let units = multiplier.map_or(Some(1), |node| reader.count("unit_multiplier", 1, node));
+    match (fields.get("unit"), fields.get("every")) {
+        (Some(_), Some(every)) => {
+            reader.error(every.span(), "`every` cannot be combined with `unit`").hint("remove one of them");
+            None
+        }
+        (None, None) => {
+            let message = "a rate_limit needs a `unit` (or `every`)";
+            reader.error(node.span(), message).hint(format!("a unit is one of {}", UNITS.join(", ")));
+            None
+        }
+        (None, Some(every)) => {
+            if let Some(node) = multiplier {
+                let message = "`unit_multiplier` cannot be combined with `every`";
+                reader.error(node.span(), message).hint("remove it");
+            }
+            let window = reader.duration("every", every)?;
+            check_length(reader, window, every)
+        }
+        (Some(unit), None) => {
+            let seconds = UNIT_SECONDS[reader.choice("unit", UNITS, unit)?];
+            let window = Duration::from_secs(seconds.saturating_mul(units?));
+            check_length(reader, window, multiplier.unwrap_or(unit))
+        }
+    }
+}
+
+fn check_length(reader: &mut Reader<'_>, window: Duration, node: &YamlNode) -> Option<Duration> {
+    if window <= Quota::MAX_WINDOW {
+        return Some(window);
+    }
+    reader.error(node.span(), "a window is at most 10 years long");
+    None
+}

@@ -1,0 +1,81 @@
+//! Decides requests whose rules can be in flight, and holds their permits.
+
+use futures_util::future::{join, join_all};
+use tidegate::{Decision, Error, Permit, Permits};
+
+use super::RulesLimiter;
+use super::plan::{Plan, PlannedCheck};
+use crate::acquired::RulesAcquired;
+use crate::descriptor::Descriptor;
+
+/// # Requests in flight
+impl RulesLimiter {
+    /// Checks a request as [`check`](Self::check) does, and acquires a permit of each matching rule with
+    /// `in_flight`. Hold the permits until the request has ended.
+    ///
+    /// Permits and charges are one atomic step, as in [`check`](Self::check): a denied request holds nothing.
+    /// With `charge: each` and in shadow mode, each permit is acquired on its own, and released if the request
+    /// is denied.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future releases all permits that it has acquired. Rates can be charged.
+    pub async fn acquire(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) -> Result<RulesAcquired, Error> {
+        let plan = self.plan(domain, descriptors);
+        let shadow = join_all(plan.shadow_checks().iter().map(acquire));
+        let (decided, shadow) = join(self.acquire_checks(&plan), shadow).await;
+        let (passes, decisions, mut permits) = decided?;
+        let (mut shadow_results, mut shadow_permits) = (Vec::new(), Permits::default());
+        for result in shadow {
+            shadow_results.push(result.map(|(decision, held)| {
+                shadow_permits.extend(held);
+                decision
+            }));
+        }
+        let decision = plan.decision(passes, decisions, shadow_results);
+        if decision.is_allowed() {
+            permits.extend(shadow_permits.into_each());
+        } else {
+            permits = Permits::default();
+        }
+        Ok(RulesAcquired::new(decision, permits))
+    }
+
+    /// Returns whether the checks pass together, their decisions and their permits.
+    async fn acquire_checks(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>, Permits), Error> {
+        let checks = plan.checks();
+        if !checks.iter().any(PlannedCheck::is_in_flight) {
+            let (passes, decisions) = self.decide(plan).await?;
+            return Ok((passes, decisions, Permits::default()));
+        }
+        if checks.len() > 1 && !plan.charges_each() {
+            let checks = checks.iter().map(PlannedCheck::check);
+            let (decision, permits) = self.limiter().acquire_all(checks).await?.into_parts();
+            let (passes, decisions) = (decision.is_allowed(), decision.each_alone().to_vec());
+            return Ok((passes, decisions, permits.unwrap_or_default()));
+        }
+        let (mut decisions, mut permits) = (Vec::with_capacity(checks.len()), Permits::default());
+        for result in join_all(checks.iter().map(acquire)).await {
+            let (decision, held) = result?;
+            decisions.push(decision);
+            permits.extend(held);
+        }
+        Ok((true, decisions, permits))
+    }
+}
+
+/// Decides one check, in flight or not.
+async fn acquire(check: &PlannedCheck<'_>) -> Result<(Decision, Option<Permit>), Error> {
+    match check.is_in_flight() {
+        true => Ok(check.check().acquire().await?.into_parts()),
+        false => Ok((check.check().check().await?, None)),
+    }
+}

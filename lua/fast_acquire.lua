@@ -1,0 +1,114 @@
+--[[
+  fast_acquire: the fast path for messages of a live holder about keys that are new,
+  or whose count is known without a scan. State and writes are those of in_flight.
+
+  Defines  `fast_path` and `done`, see fast_token_bucket. The slow path handles
+           peeks, lapsed senders, messages that were processed before, blocked keys,
+           queues, steps back of the clock, and a change of times alone
+]]
+local done = 0
+
+local function fast_path(rows, call, format, now, stamp)
+  -- With stamps of 16 digits, `held` is split at fixed offsets, and times are compared
+  -- as texts.
+  if #stamp ~= 16 then return end
+  local keys, argv, size, sub, find, match = KEYS, ARGV, #rows, string.sub, string.find, string.match
+  local name, ttl = argv[1], match(argv[1], '/(%d+)$')
+  if not ttl or argv[2] + 0 <= now then return end
+  local key = keys[1]
+  local lapse, latest = call('ZSCORE', key, name), now + ttl * 1000
+  lapse = lapse and lapse + 0
+  if not lapse or lapse <= now or lapse > latest then return end
+  local limit, is_fair = argv[3] + 0, argv[4] ~= '0'
+  local between = '/' .. argv[3] .. ' at '
+  local offset = -44 - #between
+  -- The last `sure until` that was read, as text and number; and the earlier of it and
+  -- the sender's lapse, with the end of the text to write.
+  local known_text, known, sure, ending = false, nil, nil, nil
+  -- See KEPT in in_flight.
+  local quarter, expiry = format('%d', now - now % 900000000), nil
+
+  local n, cost, waits, arg = 1, 1, false, 2 * #keys + 3
+  local must_read, is_shared = #argv >= arg, #argv < arg + 3
+  for i = done + 1, #keys - 1 do
+    if must_read then
+      if not is_shared then arg = 2 * #keys + 3 * i end
+      n, cost, waits = argv[arg] + 0, argv[arg + 1] + 0, argv[arg + 2] == '1'
+      must_read = not is_shared
+    end
+
+    key = keys[i + 1]
+    local found = is_fair and call('HMGET', key, 'held', name, 'queue') or call('HMGET', key, 'held', name)
+    if found[3] then return end
+    local text, entry, number, keep = found[1], found[2], argv[2 * i + 3], argv[2 * i + 4] + 0
+    local held, own, until_text, at = 0, 0, nil, nil
+    if text then
+      local first = find(text, between, offset, true)
+      until_text, at = sub(text, -16), sub(text, -44, -29)
+      if not first or find(text, '%D') ~= first or find(at, '%D') or at > stamp then return end
+      if find(text, ' sure until ', -28, true) ~= #text - 27 then return end
+      held = sub(text, 1, first - 1) + 0
+      if held > 1e15 then return end
+      if entry then
+        local units, last = match(entry, '^(%d+) #(%d+)$')
+        if last + 0 >= number + 0 then return end
+        own = units + 0
+        if own > held then return end
+      end
+    elseif entry then
+      return
+    end
+    if until_text ~= known_text then
+      if until_text and find(until_text, '%D') then return end
+      known_text, known = until_text, until_text and until_text + 0 or lapse
+      sure = known < lapse and known or lapse
+      ending = between .. stamp .. ' sure until ' .. format('%d', sure)
+    end
+    local is_sure = known > now and known <= latest
+    if not is_sure then
+      -- Without other holders, nothing has lapsed.
+      if held ~= own then return end
+      known_text, sure = false, lapse
+      ending = between .. stamp .. ' sure until ' .. format('%d', sure)
+    end
+
+    held = held - own + keep
+    local k = n
+    if cost > 0 and held + n * cost > limit then
+      k = held < limit and math.floor((limit - held) / cost) or 0
+      if is_fair and waits then return end
+    end
+    local units = keep + k * cost
+    if k > 0 or units ~= own then
+      local after = held + k * cost
+      if after == 0 then
+        if text then call('UNLINK', key) end
+      else
+        if units > 0 then
+          call('HSET', key, 'held', format('%d', after) .. ending, name, format('%d', units) .. ' #' .. number)
+        else
+          call('HSET', key, 'held', format('%d', after) .. ending)
+          call('HDEL', key, name)
+        end
+        if not at or at < quarter then
+          expiry = expiry or format('%d', (quarter + 4500000000) / 1000)
+          call('PEXPIREAT', key, expiry)
+        end
+      end
+    elseif units > 0 and (now - at >= 900000000 or not is_sure) then
+      return
+    end
+    if k ~= n then
+      size = size + 1
+      rows[size] = -1 - k
+    end
+    rows[size + 1] = held
+    size = size + 2
+    rows[size] = sure
+    if is_fair then
+      size = size + 1
+      rows[size] = 0
+    end
+    done = i
+  end
+end

@@ -1,0 +1,276 @@
+//! Acquiring permits of in-flight limits.
+
+use std::borrow::Borrow;
+use std::future::IntoFuture;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use crate::as_key::AsKey;
+use crate::check::Check;
+use crate::decision::{AllDecision, Decision};
+use crate::error::Error;
+use crate::gate::Gate;
+use crate::limiter::Limiter;
+use crate::permits::{OnLapse, Permit, Permits};
+
+/// # Permits of an in-flight limit
+impl Gate {
+    /// Acquires one unit for this key, which is held until the [`Permit`] is released or dropped. Decides once;
+    /// with [`max_wait`](Acquire::max_wait), waits for units. Await it, or set options first.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota};
+    ///
+    /// let exports = Limiter::in_memory().gate("exports", Quota::in_flight(2));
+    /// let acquired = exports.acquire("tenant:7").cost(2).await?;
+    /// assert_eq!((acquired.is_allowed(), acquired.decision().remaining()), (true, 0));
+    /// if let Some(permit) = acquired.permit() {
+    ///     // … the work
+    ///     drop(permit);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// When awaited:
+    ///
+    /// - [`Error::is_config`] if the gate has no in-flight limit, its name is invalid, or the cost is 0
+    /// - [`Error::is_over_capacity`] if the cost is above the limit, and the gate is not in
+    ///   [shadow mode](Gate::shadow)
+    /// - [`Error::is_unavailable`] (and [`Error::is_timeout`]) if Redis did not answer in time and
+    ///   [`OnFailure::Error`](crate::OnFailure::Error) is chosen, or if 65,536 callers of this process wait
+    ///   for the key
+    /// - [`Error::is_corrupt_state`] if the key holds something else in Redis
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any point. Units that were admitted meanwhile go to another caller or are
+    /// released.
+    pub fn acquire(&self, key: impl AsKey) -> Acquire {
+        self.key(key).acquire()
+    }
+
+    /// Acquires one unit for this key, and waits for it for at most `max_wait`: the same as
+    /// [`acquire(key)`](Self::acquire)[`.max_wait(max_wait)`](Acquire::max_wait).
+    pub fn acquire_timeout(&self, key: impl AsKey, max_wait: Duration) -> Acquire {
+        self.acquire(key).max_wait(max_wait)
+    }
+
+    /// Acquires one unit for this key if it is admitted now.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire(&self, key: impl AsKey) -> Result<Option<Permit>, Error> {
+        Ok(self.acquire(key).await?.permit())
+    }
+
+    /// Sets what happens to the permits of this gate if the lease of this process lapses.
+    ///
+    /// Default: [`OnLapse::Restore`].
+    #[must_use]
+    pub fn on_lapse(mut self, on_lapse: OnLapse) -> Self {
+        self.spec.on_lapse = on_lapse;
+        self
+    }
+}
+
+impl Check {
+    /// Acquires the units of this check: see [`Gate::acquire`]. [`max_delay`](Self::max_delay) has no effect.
+    pub fn acquire(self) -> Acquire {
+        Acquire { check: self, max_wait: Duration::ZERO }
+    }
+}
+
+/// An acquire with its options, made by [`Gate::acquire`]. Awaiting it returns [`Acquired`].
+#[must_use = "nothing is acquired until it is awaited"]
+#[derive(Clone, Debug)]
+pub struct Acquire {
+    check: Check,
+    max_wait: Duration,
+}
+
+impl Acquire {
+    /// Sets the units to acquire, all or nothing.
+    ///
+    /// Default: 1.
+    pub fn cost(self, units: u64) -> Self {
+        Self { check: self.check.cost(units), ..self }
+    }
+
+    /// Sets how long to wait for units. Callers of one process that wait for one key are admitted in order of
+    /// arrival. Between processes, the first acquire after a release is admitted, unless the gate is
+    /// [fair](crate::Quota::fair). An acquire in [shadow mode](Gate::shadow) does not wait.
+    ///
+    /// Default: zero, which decides once.
+    pub const fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = max_wait;
+        self
+    }
+
+    /// Sets the time limit of the first decision, and of each later message. With a deadline of zero, the
+    /// acquire is an error ([`Error::is_config`]).
+    ///
+    /// Default: the limiter's.
+    pub fn deadline(self, deadline: Duration) -> Self {
+        Self { check: self.check.deadline(deadline), ..self }
+    }
+
+    /// Stores the key in the Redis Cluster slot of another key: see [`Check::colocate_with`].
+    ///
+    /// Default: the key's own slot.
+    pub fn colocate_with(self, key: impl AsKey) -> Self {
+        Self { check: self.check.colocate_with(key), ..self }
+    }
+
+    async fn run(self) -> Result<Acquired, Error> {
+        self.check.validate()?;
+        let Check { pipeline, request } = &self.check;
+        let (decision, permit) = pipeline.acquire(request, self.max_wait).await?;
+        Ok(Acquired { decision, permit })
+    }
+}
+
+impl IntoFuture for Acquire {
+    type Output = Result<Acquired, Error>;
+    type IntoFuture = BoxFuture<'static, Self::Output>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(self.run())
+    }
+}
+
+/// The result of an [`acquire`](Gate::acquire): the decision, and the permit if it was admitted.
+#[must_use = "dropping a permit releases its units"]
+#[derive(Debug)]
+pub struct Acquired {
+    decision: Decision,
+    permit: Option<Permit>,
+}
+
+impl Acquired {
+    /// Returns the decision. Its `limit` and `remaining` count units that are held at the same time;
+    /// `retry_after` is a hint after a denial, since nobody knows when a unit is released; `reset_after` is zero
+    /// if no units are held.
+    pub const fn decision(&self) -> &Decision {
+        &self.decision
+    }
+
+    /// Returns whether the units were admitted.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.decision.is_allowed()
+    }
+
+    /// Returns the permit; `None` if denied.
+    #[must_use]
+    pub fn permit(self) -> Option<Permit> {
+        self.permit
+    }
+
+    /// Returns the decision and the permit.
+    pub fn into_parts(self) -> (Decision, Option<Permit>) {
+        (self.decision, self.permit)
+    }
+}
+
+/// # Several gates in one step
+impl Limiter {
+    /// Acquires permits and charges rate limits in one atomic step: all are admitted, or none is. As
+    /// [`check_all`](Self::check_all), for gates of which some have an in-flight limit.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota, Rate};
+    ///
+    /// let limiter = Limiter::in_memory();
+    /// let calls = limiter.gate("calls", Quota::token_bucket(100, Rate::per_minute(100)));
+    /// let exports = limiter.gate("exports", Quota::in_flight(1));
+    /// let acquired = limiter.acquire_all([calls.key("tenant:7"), exports.key("tenant:7")]).await?;
+    /// assert!(acquired.is_allowed());
+    /// let denied = limiter.acquire_all([calls.key("tenant:7"), exports.key("tenant:7")]).await?;
+    /// assert_eq!(denied.decision().binding().gate(), "exports");
+    /// assert_eq!(calls.peek("tenant:7").await?.remaining(), 99);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// While callers of this process wait for units of one of the keys, the group is denied: it overtakes no
+    /// caller.
+    ///
+    /// # Errors
+    ///
+    /// As [`check_all`](Self::check_all) and [`Gate::acquire`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The future can be dropped at any point. Units that were admitted meanwhile are released; charges of
+    /// rate limits stay.
+    pub async fn acquire_all<C: Borrow<Check>>(
+        &self,
+        checks: impl IntoIterator<Item = C>,
+    ) -> Result<AllAcquired, Error> {
+        self.acquire_all_timeout(checks, Duration::ZERO).await
+    }
+
+    /// Does the same as [`acquire_all`](Self::acquire_all), and repeats it until it is admitted, for at most
+    /// `max_wait`. Returns a denial at once if the wait would be longer. Keeps no place in the queue of a
+    /// [fair](crate::Quota::fair) gate.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire_all`](Self::acquire_all).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire_all`](Self::acquire_all).
+    pub async fn acquire_all_timeout<C: Borrow<Check>>(
+        &self,
+        checks: impl IntoIterator<Item = C>,
+        max_wait: Duration,
+    ) -> Result<AllAcquired, Error> {
+        let checks: Vec<C> = checks.into_iter().collect();
+        let requests = self.requests(&checks)?.into_iter().map(|request| request.into_owned()).collect();
+        let (decision, permits) = Arc::clone(&self.pipeline).acquire_all(requests, max_wait).await?;
+        Ok(AllAcquired { decision, permits })
+    }
+}
+
+/// The result of an [`acquire_all`](Limiter::acquire_all): the decisions, and the permits if all were admitted.
+#[must_use = "dropping permits releases their units"]
+#[derive(Debug)]
+pub struct AllAcquired {
+    decision: AllDecision,
+    permits: Option<Permits>,
+}
+
+impl AllAcquired {
+    /// Returns the decisions.
+    pub const fn decision(&self) -> &AllDecision {
+        &self.decision
+    }
+
+    /// Returns whether all were admitted. If not, nothing was charged and nothing is held.
+    #[must_use]
+    pub const fn is_allowed(&self) -> bool {
+        self.decision.is_allowed()
+    }
+
+    /// Returns the permits; `None` if denied.
+    #[must_use]
+    pub fn permits(self) -> Option<Permits> {
+        self.permits
+    }
+
+    /// Returns the decisions and the permits.
+    pub fn into_parts(self) -> (AllDecision, Option<Permits>) {
+        (self.decision, self.permits)
+    }
+}

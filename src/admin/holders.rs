@@ -1,0 +1,134 @@
+//! Reads which processes hold units of an in-flight limit.
+
+use std::time::Duration;
+
+use redis::Value;
+
+use super::access::unexpected_reply;
+use crate::algorithm::exact_number;
+use crate::error::Error;
+
+/// The maximum holders that are returned: each is a lookup in Redis.
+pub(super) const MAX_HOLDERS: usize = 1_000;
+
+/// The processes that hold units of a key, and those that wait: see [`Inspector::holders`](super::Inspector::holders).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holders {
+    /// The processes with units: those with most units first, at most 1,000.
+    pub holders: Vec<Holder>,
+    /// The number of further processes with units.
+    pub more: u64,
+    /// The processes that wait for units of a fair limit, in order. A process that has stopped polling stays
+    /// until the next write.
+    pub waiting: Vec<WaitingHolder>,
+}
+
+/// A process that holds units of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// The name of the process's lease, such as `web-1.3f2a/10000`. The number is the length of the lease in
+    /// ms.
+    pub name: String,
+    /// The units that it holds.
+    pub units: u64,
+    /// The time until its lease ends without a renewal. `None` if it has ended: the units do not count.
+    pub lease_ends_in: Option<Duration>,
+}
+
+/// A process that waits for units of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WaitingHolder {
+    /// The name of the process's lease.
+    pub name: String,
+    /// The units that it waits for.
+    pub units: u64,
+    /// The time since its last poll.
+    pub seen_ago: Duration,
+}
+
+impl Holders {
+    /// Parses the reply of `inspect_holders.lua`.
+    pub(super) fn of_reply(reply: &Value) -> Result<Self, Error> {
+        let Value::Array(reply) = reply else { return Err(unexpected_reply()) };
+        let [Value::Int(now), Value::Int(count), Value::BulkString(queue), rows @ ..] = reply.as_slice()
+        else {
+            return Err(unexpected_reply());
+        };
+        let (now, count) = (now.unsigned_abs(), count.unsigned_abs());
+        let mut holders = Vec::with_capacity(rows.len() / 3);
+        for row in rows.chunks(3) {
+            let [Value::BulkString(name), Value::BulkString(field), Value::BulkString(end)] = row else {
+                return Err(unexpected_reply());
+            };
+            let [name, field, end] = [name, field, end].map(|text| String::from_utf8_lossy(text));
+            holders.push(holder(&name, &field, &end, now)?);
+        }
+        let more = count.saturating_sub(holders.len() as u64);
+        holders.sort_by(|a, b| b.units.cmp(&a.units).then_with(|| a.name.cmp(&b.name)));
+        let waiting = waiting(&String::from_utf8_lossy(queue), now)?;
+        Ok(Self { holders, more, waiting })
+    }
+}
+
+/// Parses a field such as `4 #17`, and the score of a lease.
+fn holder(name: &str, field: &str, end: &str, now: u64) -> Result<Holder, Error> {
+    let units = field.split_once(" #").and_then(|(units, number)| {
+        exact_number(number)?;
+        exact_number(units)
+    });
+    let units = units.ok_or_else(|| Error::from_script("STATE holder"))?;
+    let end_us = match end {
+        "" => 0,
+        end => exact_number(end).ok_or_else(|| Error::from_script("STATE lease"))?,
+    };
+    let left = end_us.checked_sub(now).filter(|left| *left > 0);
+    Ok(Holder { name: name.to_owned(), units, lease_ends_in: left.map(Duration::from_micros) })
+}
+
+/// Parses a queue such as `web-2.91cc/10000 3 1763680467800000;`. A last entry that was cut is left out.
+fn waiting(queue: &str, now: u64) -> Result<Vec<WaitingHolder>, Error> {
+    let corrupt = || Error::from_script("STATE queue");
+    let whole = queue.rsplit_once(';').map_or("", |(whole, _)| whole);
+    let entry = |entry: &str| {
+        let mut words = entry.split(' ');
+        let (name, units, seen) = (words.next()?, words.next()?, words.next()?);
+        let seen_ago = Duration::from_micros(now.saturating_sub(exact_number(seen)?));
+        let units = exact_number(units)?;
+        words.next().is_none().then(|| WaitingHolder { name: name.to_owned(), units, seen_ago })
+    };
+    let entries = whole.split(';').filter(|text| !text.is_empty());
+    entries.map(|text| entry(text).ok_or_else(corrupt)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holder_is_its_units_and_the_rest_of_its_lease() {
+        let read = |field, end| holder("web/10000", field, end, 1_000);
+        let found = read("4 #17", "2500").unwrap();
+        assert_eq!((found.units, found.lease_ends_in), (4, Some(Duration::from_micros(1_500))));
+        assert_eq!(read("4 #17", "1000").unwrap().lease_ends_in, None, "ended at this microsecond");
+        assert_eq!(read("4 #17", "").unwrap().lease_ends_in, None);
+        for (field, end) in [("", ""), ("4", ""), ("4 #", ""), ("-4 #1", ""), ("4 #x", ""), ("4 #1", "soon")]
+        {
+            assert!(read(field, end).unwrap_err().is_corrupt_state(), "{field:?} {end:?}");
+        }
+    }
+
+    #[test]
+    fn queue_is_read_in_order_without_an_entry_that_was_cut() {
+        let found = waiting("a/1000 3 900;b/1000 1 1000;c/10", 1_000).unwrap();
+        let shown: Vec<_> =
+            found.iter().map(|one| (&*one.name, one.units, one.seen_ago.as_micros())).collect();
+        assert_eq!(shown, [("a/1000", 3, 100), ("b/1000", 1, 0)]);
+        assert_eq!(waiting("", 1_000).unwrap(), []);
+        for queue in ["a;", "a 1;", "a 1 x;", "a 1 2 3;", "a -1 2;"] {
+            assert!(waiting(queue, 1_000).unwrap_err().is_corrupt_state(), "{queue}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! In-flight limit: at most so many units are held at the same time, by processes with a lease.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::definition::{
+    Algorithm, Definition, EXACT, Parameters, RawState, State, Storage, deserialize, exact_number,
+};
+use super::holdings::Holdings;
+use crate::error::Error;
+use crate::quota::{Invalid, Micros, whole_micros};
+use crate::script::{Script, Scripts, lua, scripts, with_prelude};
+
+pub(super) static DEFINITION: Definition = Definition {
+    name: "in_flight",
+    scripts: &SCRIPTS,
+    storage: Storage::Holders,
+    fields: 3,
+    work: 4,
+    parameters: Parameters::Count,
+    limit_name: "UNITS",
+    help: "The units that may be held at the same time",
+};
+
+static SCRIPTS: Scripts = Scripts {
+    take: Script::new(
+        "acquire",
+        concat!(
+            lua!("now"),
+            lua!("fast_acquire"),
+            "local function slow_path(call, format, now, stamp)\n",
+            lua!("prelude"),
+            lua!("hash_state"),
+            lua!("in_flight"),
+            lua!("slow_acquire"),
+            "end\n",
+            lua!("acquire")
+        ),
+    ),
+    refund: None,
+    penalize: None,
+    block: scripts!(@write "block", "in_flight", "hash_state", "in_flight"),
+};
+
+/// The maximum limit: the scripts write counts of 14 digits.
+const MAX_LIMIT: u64 = 1_000_000_000_000;
+/// The maximum patience: a third of the longest lease.
+const MAX_PATIENCE: Duration = Duration::from_secs(20);
+/// How long Redis keeps a key after its last write, at least. At most a quarter longer.
+pub(crate) const KEPT_US: u64 = 3_600_000_000;
+/// A key's expiry changes once per quarter.
+pub(crate) const QUARTER_US: u64 = KEPT_US / 4;
+/// The hint after a denial. A waiting caller polls after this time, multiplied by its position in a queue.
+const FIRST_POLL_US: u64 = 10_000;
+
+/// The numbers of an [in-flight limit](crate::Quota::in_flight).
+///
+/// Its [`RawState`] is `[held, sure_until, before]`: the units held, where those that the sender of a message
+/// keeps replace its own; the earliest time at which a holder can lapse, in µs since 1970, 0 if unknown; and
+/// the units that wait before the sender, 0 unless the gate is fair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+pub struct InFlight {
+    /// The units that may be held at the same time, from 1 to 10^12.
+    pub limit: u64,
+    /// How long a holder that stops polling keeps its place in the queue, in µs, from 1 ms to 20 s. 0: there is
+    /// no queue.
+    pub patience_us: u64,
+}
+
+deserialize!(InFlight { limit: u64, #[serde(default)] patience_us: u64 } {
+    Self::of_numbers(limit, patience_us)
+});
+
+impl InFlight {
+    pub(crate) const fn build(limit: u64) -> Result<Self, Invalid> {
+        match limit {
+            1..=MAX_LIMIT => Ok(Self { limit, patience_us: 0 }),
+            _ => Err(Invalid("an in-flight limit must be 1 to 10^12 units")),
+        }
+    }
+
+    pub(crate) const fn fair(self, patience: Duration) -> Result<Self, Invalid> {
+        match whole_micros(patience, 1_000) {
+            Some(patience_us) if patience_us <= MAX_PATIENCE.as_micros() as u64 => {
+                Ok(Self { patience_us, ..self })
+            }
+            _ => Err(Invalid("a patience must be whole microseconds, from 1 ms to 20 s")),
+        }
+    }
+
+    fn of_numbers(limit: u64, patience_us: u64) -> Result<Self, Invalid> {
+        match patience_us {
+            0 => Self::build(limit),
+            _ => Self::build(limit)?.fair(Duration::from_micros(patience_us)),
+        }
+    }
+
+    /// Makes the quota from its [`args`](Self::args).
+    pub(super) fn of_args(args: [u64; 4]) -> Result<Self, Error> {
+        let [limit, patience_us, ..] = args;
+        Self::of_numbers(limit, patience_us).map_err(Invalid::into_error)
+    }
+
+    pub(super) fn share(&self, instances: u64) -> Self {
+        Self { limit: self.limit.div_ceil(instances), ..*self }
+    }
+
+    /// Returns the arguments of the scripts: see [`Kind::args`](super::Kind::args).
+    pub(super) const fn args(&self) -> [u64; 4] {
+        [self.limit, self.patience_us, 0, 0]
+    }
+}
+
+/// Returns the time to store in a write at `now`. It does not decrease, so that steps of the clock back and forth do
+/// not shorten the key's life, unless it is too far ahead to be that of a write.
+pub(crate) fn written_at(before_us: u64, now: u64) -> u64 {
+    if (now..=now + KEPT_US).contains(&before_us) { before_us } else { now }
+}
+
+impl Algorithm for InFlight {
+    fn is_possible(&self, raw: RawState, _: u64) -> bool {
+        raw.iter().all(|number| *number <= EXACT)
+    }
+
+    /// Returns the counts of the last scan: a scan needs the leases, which are stored apart.
+    fn settle(&self, state: &State, now: u64) -> RawState {
+        let State::InFlight(holdings) = state else { return RawState::default() };
+        let waiting = holdings.queue.iter().filter(|place| place.counts(self.patience_us, now));
+        [holdings.held, holdings.sure_until_us, waiting.map(|place| place.units).sum()]
+    }
+
+    fn is_ahead(&self, _: &State, _: u64) -> bool {
+        false
+    }
+
+    fn afford(&self, [held, _, before]: RawState, n: u64, cost: u64, _: u64, _: Option<u64>) -> u64 {
+        n.min(self.limit.saturating_sub(held.saturating_add(before)) / cost)
+    }
+
+    /// Only for a changed block: the units of a holder change by its messages.
+    fn charge(&self, state: &mut State, [held, sure_until_us, _]: RawState, units: u64, now: u64) {
+        if !matches!(state, State::InFlight(_)) {
+            *state = State::InFlight(Holdings { sure_until_us: now, ..Holdings::default() });
+        }
+        if let State::InFlight(holdings) = state {
+            holdings.held = held + units;
+            holdings.sure_until_us = holdings.sure_until_us.max(sure_until_us);
+            holdings.written_us = written_at(holdings.written_us, now);
+        }
+    }
+
+    /// Returns nothing: a release is a message.
+    fn give_back(&self, _: &mut State, _: u64, _: Option<u64>, _: u64) -> bool {
+        false
+    }
+
+    fn after(&self, [held, sure_until_us, before]: RawState, units: u64, _: u64) -> RawState {
+        [held.saturating_add(units).min(EXACT), sure_until_us, before]
+    }
+
+    fn remaining(&self, [held, ..]: RawState, _: u64) -> u64 {
+        self.limit.saturating_sub(held)
+    }
+
+    /// Returns a hint: the time of the next release is unknown.
+    fn retry_after(&self, raw: RawState, cost: u64, _: Option<u64>, now: u64) -> u64 {
+        let [held, sure_until_us, before] = raw;
+        if held.saturating_add(before).saturating_add(cost) <= self.limit {
+            return 0;
+        }
+        let poll_us = match self.patience_us {
+            0 => FIRST_POLL_US,
+            patience_us => before.saturating_add(1).saturating_mul(FIRST_POLL_US).min(patience_us / 4),
+        };
+        match sure_until_us.saturating_sub(now) {
+            0 => poll_us,
+            left_us => poll_us.min(left_us),
+        }
+    }
+
+    fn reset_after(&self, [held, sure_until_us, _]: RawState, now: u64) -> u64 {
+        if held > 0 { sure_until_us.saturating_sub(now).max(1) } else { 0 }
+    }
+
+    fn kept_until(&self, _: RawState, now: u64) -> u64 {
+        now - now % QUARTER_US + QUARTER_US + KEPT_US
+    }
+
+    fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.patience_us {
+            0 => Ok(()),
+            patience_us => write!(f, ", fair within {}", Micros(patience_us)),
+        }
+    }
+
+    fn predicts(&self) -> bool {
+        false
+    }
+
+    fn unleasable(&self) -> Option<&'static str> {
+        Some(
+            "units of an in-flight limit cannot be leased, since each permit is held by its process: use it without `leased`",
+        )
+    }
+
+    fn parse(&self, text: &str) -> Option<(State, Option<[u64; 4]>)> {
+        let (units, rest) = text.split_once('/')?;
+        let (limit, rest) = rest.split_once(" at ")?;
+        let (written, sure_until) = rest.split_once(" sure until ")?;
+        let holdings = Holdings {
+            held: exact_number(units)?,
+            sure_until_us: exact_number(sure_until)?,
+            written_us: exact_number(written)?,
+            ..Holdings::default()
+        };
+        Some((State::InFlight(holdings), Some([exact_number(limit)?, 0, 0, 0])))
+    }
+}

@@ -1,0 +1,117 @@
+//! Permits: units of in-flight limits that this process holds, and the callers that wait for units.
+//!
+//! ```text
+//! acquire ── Waiting ──> Registry of KeyEntries <── Permit (release)
+//!                              │ KeyState: queue, message in flight, units held
+//!                           Driver ── message ──> batch ──> store
+//!                              │
+//!                           Holder (a lease per hash tag) <── heartbeats
+//! ```
+//!
+//! The store counts units per key and holder, and a holder only as long as its lease lasts. A message reports
+//! the units that this process keeps of a key, so every message corrects the effects of earlier ones: a
+//! lost release, an admission without a reply, a lapse, a loss of the store's state. A permit has no state in
+//! the store.
+//!
+//! [`key_state`], [`flight`] and [`giving_up`] decide, without I/O. A [`driver`] per key sends its messages, one
+//! at a time; the [`heartbeat`] renews the leases, and prompts the keys that have to report.
+
+mod driver;
+mod flight;
+mod giving_up;
+mod heartbeat;
+mod holder;
+mod inner;
+mod key_state;
+mod permit;
+mod polls;
+mod registry;
+mod reports;
+mod terms;
+#[cfg(test)]
+mod tests;
+mod turn;
+mod waiting;
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use self::inner::PermitsInner;
+pub(crate) use self::inner::Settings;
+pub(crate) use self::permit::HeldUnits;
+pub use self::permit::{Permit, Permits};
+pub(crate) use self::polls::Polls;
+pub use self::terms::OnLapse;
+pub(crate) use self::terms::{Answer, Terms, TimeLimits};
+pub(crate) use self::turn::Turn;
+pub(crate) use self::waiting::Waiting;
+use crate::batch::Share;
+use crate::connection::Deadline;
+use crate::error::Error;
+use crate::store::{Group, Target};
+
+/// The values of [`Builder::permit_ttl`](crate::Builder::permit_ttl).
+const PERMIT_TTL: RangeInclusive<Duration> = Duration::from_secs(1)..=Duration::from_secs(60);
+
+/// Returns an error for a time to live that no lease may have.
+pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Error> {
+    match PERMIT_TTL.contains(&ttl) {
+        true => Ok(()),
+        false => Err(Error::config("`permit_ttl` must be 1 to 60 s, such as 10 s")),
+    }
+}
+
+/// The permits of one limiter. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct PermitPool(Arc<PermitsInner>);
+
+impl PermitPool {
+    pub(crate) fn new(settings: Settings) -> Self {
+        Self(Arc::new(PermitsInner::new(settings, heartbeat::ensure_running)))
+    }
+
+    /// Enqueues an acquire. The first message is sent at once.
+    pub(crate) fn enqueue(
+        &self,
+        target: &Target,
+        terms: Terms,
+        limits: TimeLimits,
+    ) -> Result<Waiting, Error> {
+        Waiting::new(&self.0, target, terms, limits)
+    }
+
+    /// Waits for a group's turn at a key.
+    pub(crate) async fn turn(&self, target: &Target, deadline: Deadline) -> Result<Turn, Error> {
+        Turn::new(&self.0, target, deadline).await
+    }
+
+    /// Holds units that the failure policy admitted to a group without its turns. Returns `None` if there is no
+    /// room to count them.
+    pub(crate) fn hold_without_turn(&self, target: &Target, terms: &Terms) -> Option<HeldUnits> {
+        turn::hold_without_turn(&self.0, target, terms)
+    }
+
+    /// Sends a group with messages, through the breaker and the batch.
+    pub(crate) async fn send(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
+        self.0.send(group, deadline).await
+    }
+
+    /// Returns the local clock, by which callers give up.
+    pub(crate) fn local_us(&self) -> u64 {
+        self.0.clock.local_us()
+    }
+
+    /// Ends all leases, until `ends` at most.
+    pub(crate) async fn end(&self, ends: Instant) {
+        self.0.end(ends).await;
+    }
+}
+
+impl std::fmt::Debug for PermitPool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PermitPool").field("keys", &self.0.registry.len()).finish_non_exhaustive()
+    }
+}

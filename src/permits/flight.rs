@@ -1,0 +1,254 @@
+//! Messages of a key: which one to send next, and what its reply changes.
+
+use std::mem;
+
+use super::key_state::{Busy, Circumstances, CountedUnits, Denial, Flight, KeyState, Plan, Step};
+use super::terms::{Answer, Terms, Waiter};
+use crate::batch::Share;
+use crate::error::Error;
+
+/// How often a message that the store rejected, because its lease had lapsed, is sent again at once.
+const MAX_REJECTIONS: u8 = 3;
+
+impl KeyState {
+    /// Returns what to do now.
+    pub(super) fn step(&mut self, now: &Circumstances) -> Step {
+        self.expire(now);
+        if !matches!(self.busy, Busy::No) {
+            return Step::Wait(self.next_expiry());
+        }
+        let is_asking = !self.queue.is_empty() && self.poll_at_us <= now.now_us;
+        // Groups and other callers alternate.
+        if !(is_asking && self.is_after_turn) && self.grant_turn() {
+            return Step::Wait(self.next_expiry());
+        }
+        if is_asking {
+            return Step::Send(self.plan_acquires());
+        }
+        if !self.queue.is_empty() {
+            return Step::Wait(Some(self.poll_at_us.min(self.expires_us)));
+        }
+        if !self.needs_report(now.lease) {
+            self.report_at_us = None;
+            self.reporters.drain(..).for_each(|reporter| drop(reporter.send(Ok(()))));
+            return Step::Rest;
+        }
+        match self.report_at_us {
+            Some(at_us) if at_us <= now.now_us => Step::Send(self.plan(Vec::new(), None)),
+            Some(at_us) => Step::Wait(Some(at_us)),
+            None => Step::Rest,
+        }
+    }
+
+    fn next_expiry(&self) -> Option<u64> {
+        Some(self.expires_us).filter(|&at_us| at_us < u64::MAX)
+    }
+
+    /// Takes the equal acquires at the front of the queue: no more than an unused key could admit.
+    fn plan_acquires(&mut self) -> Plan {
+        let terms = self.queue.front().map(|front| front.terms.clone());
+        let mut callers = Vec::new();
+        if let Some(terms) = &terms {
+            let most = (terms.limit / terms.cost).max(1);
+            while (callers.len() as u64) < most
+                && let Some(waiter) = self.pop_equal(terms)
+            {
+                callers.push(waiter);
+            }
+        }
+        self.plan(callers, terms)
+    }
+
+    fn pop_equal(&mut self, terms: &Terms) -> Option<Waiter> {
+        self.queue.front().filter(|front| front.terms.merges_with(terms))?;
+        self.queue.pop_front()
+    }
+
+    fn plan(&mut self, callers: Vec<Waiter>, terms: Option<Terms>) -> Plan {
+        let (n, keep) = (callers.len() as u64, self.held.total());
+        let waits = callers.iter().any(Waiter::waits);
+        let deadline_us = callers.iter().map(|caller| caller.limits.deadline_us).max();
+        let reporters = mem::take(&mut self.reporters);
+        self.begin();
+        self.busy = Busy::Flight(Flight { callers, terms: terms.clone(), n, keep, waits, reporters });
+        Plan { terms, n, keep, waits, deadline_us }
+    }
+
+    /// Returns the message that [`step`](Self::step) planned, with the units held now: a lapse may have ended
+    /// some before its lease was known.
+    pub(super) fn update_keep(&mut self, mut plan: Plan) -> Plan {
+        plan.keep = self.held.total();
+        if let Busy::Flight(flight) = &mut self.busy {
+            flight.keep = plan.keep;
+        }
+        plan
+    }
+
+    /// From now on, changes are not covered by the message.
+    pub(super) fn begin(&mut self) {
+        self.is_after_turn = false;
+        self.report_at_us = None;
+        self.is_released = false;
+        self.is_touch_due = false;
+    }
+
+    /// Takes the result of the message in flight, which was sent under the lease with this number. Returns the
+    /// units that the store counts again, after a lease had lapsed.
+    pub(super) fn answered(
+        &mut self,
+        lease: Option<u64>,
+        result: Result<Share, Error>,
+        now: &Circumstances,
+    ) -> u64 {
+        let Busy::Flight(flight) = mem::take(&mut self.busy) else { return 0 };
+        let result = match result {
+            // The lease lapsed meanwhile: the store does not count what it admitted.
+            Ok(_) if lease.is_none() || lease != now.lease => Err(Error::lapsed_lease()),
+            result => result,
+        };
+        let restored = match result {
+            Ok(share) => self.landed(flight, lease.unwrap_or_default(), share, now),
+            Err(error) => {
+                self.failed(flight, lease, error, now);
+                0
+            }
+        };
+        self.set_expiry();
+        restored
+    }
+
+    fn landed(&mut self, flight: Flight, lease: u64, share: Share, now: &Circumstances) -> u64 {
+        let Flight { callers, terms, n, keep, waits, reporters } = flight;
+        let is_restored = self.counted.lease != 0 && self.counted.lease != lease;
+        let (k, cost) = (share.outcome.k, terms.as_ref().map_or(0, |terms| terms.cost));
+        let patience_us = terms.as_ref().map_or(0, |terms| terms.patience_us);
+        self.answers += 1;
+        self.answered_us = now.now_us;
+        self.rejections = 0;
+        self.counted = CountedUnits { lease, units: Some(keep + k * cost) };
+        self.has_place = patience_us > 0 && waits && k < n;
+        reporters.into_iter().for_each(|reporter| drop(reporter.send(Ok(()))));
+        if k > 0 {
+            self.polls.reset();
+        }
+        let denied = self.hand_out(callers, terms.as_ref(), &share);
+        if denied.is_empty() {
+            self.denial = None;
+            self.poll_at_us = now.now_us;
+        } else {
+            let before = share.outcome.before.first().map_or(0, |before| before.raw[2]);
+            let retry_us = self.polls.next(patience_us, before);
+            self.deny(denied, Denial { share: after_acquires(share, cost), retry_us }, now);
+        }
+        if self.counted.units != Some(self.held.total()) {
+            // Units of callers that left, or released meanwhile.
+            self.poll_at_us = now.now_us;
+            self.report_by(now.now_us);
+        }
+        if self.queue.is_empty() {
+            self.leave_place(now.now_us);
+        }
+        if is_restored { keep } else { 0 }
+    }
+
+    /// Gives the admitted units to the first callers that still wait: those of the message, then others with
+    /// the same terms. Returns the callers of the message that are denied.
+    fn hand_out(&mut self, callers: Vec<Waiter>, terms: Option<&Terms>, share: &Share) -> Vec<Waiter> {
+        let mut denied = Vec::new();
+        let mut index = 0;
+        let admit = |state: &mut Self, waiter, index: &mut u64| {
+            let share = Share { index: *index, ..share.clone() };
+            let answer = |grant| Answer::Decided { share, grant: Some(grant), retry_us: 0 };
+            *index += u64::from(state.admit(waiter, true, answer));
+        };
+        for caller in callers {
+            match index < share.outcome.k {
+                true => admit(self, caller, &mut index),
+                false => denied.push(caller),
+            }
+        }
+        while let Some(terms) = terms
+            && index < share.outcome.k
+            && let Some(waiter) = self.pop_equal(terms)
+        {
+            admit(self, waiter, &mut index);
+        }
+        denied
+    }
+
+    /// Keeps the denied callers that wait at the front of the queue. Denies the others, and those behind: no
+    /// caller is overtaken.
+    fn deny(&mut self, denied: Vec<Waiter>, denial: Denial, now: &Circumstances) {
+        let retry_us = denial.retry_us;
+        let (kept, denied): (Vec<_>, Vec<_>) = denied.into_iter().partition(Waiter::waits);
+        let deny = |waiter: Waiter| drop(waiter.answer.send(denial.answer()));
+        denied.into_iter().for_each(&deny);
+        if kept.is_empty() {
+            self.denial = None;
+            self.poll_at_us = now.now_us;
+            return;
+        }
+        for waiter in mem::take(&mut self.queue) {
+            match waiter.waits() {
+                true => self.queue.push_back(waiter),
+                false => deny(waiter),
+            }
+        }
+        kept.into_iter().rev().for_each(|waiter| self.queue.push_front(waiter));
+        self.denial = Some(denial);
+        // Units that were released meanwhile may be enough.
+        self.poll_at_us = if self.is_released { now.now_us } else { now.now_us + retry_us };
+    }
+
+    /// Forgets the message in flight. The store may have applied it under this lease.
+    pub(super) fn abandon(&mut self, lease: Option<u64>) {
+        self.doubt();
+        if let Busy::Flight(_) = &self.busy {
+            self.busy = Busy::No;
+            self.counted.lease = lease.unwrap_or(self.counted.lease);
+        }
+    }
+
+    fn failed(&mut self, flight: Flight, lease: Option<u64>, error: Error, now: &Circumstances) {
+        let Flight { callers, reporters, .. } = flight;
+        // Of corrupt state, for example, nothing was changed.
+        if let Some(lease) = lease
+            && error.is_unavailable()
+        {
+            self.counted = CountedUnits { lease, units: None };
+        }
+        self.poll_at_us = now.now_us;
+        let is_rejected = error.is_lapsed_lease() || error.is_stale_message();
+        if is_rejected && self.rejections < MAX_REJECTIONS {
+            // Nothing was applied: the same is sent again, under another lease or with a higher number.
+            self.rejections += 1;
+            callers.into_iter().rev().for_each(|waiter| self.queue.push_front(waiter));
+            self.reporters.splice(..0, reporters);
+            self.report_by(now.now_us);
+            return;
+        }
+        self.rejections = 0;
+        let error = if is_rejected { rejected_again() } else { error };
+        reporters.into_iter().for_each(|reporter| drop(reporter.send(Err(error.clone()))));
+        self.fail(callers, &error, now);
+    }
+}
+
+impl Denial {
+    pub(super) fn answer(&self) -> Answer {
+        Answer::Decided { share: self.share.clone(), grant: None, retry_us: self.retry_us }
+    }
+}
+
+/// Returns the reply as one denied acquire gets it, after the admitted acquires of its message.
+fn after_acquires(mut share: Share, cost: u64) -> Share {
+    if let Some(before) = share.outcome.before.first_mut() {
+        before.raw[0] += share.outcome.k * cost;
+    }
+    share.outcome.k = 0;
+    Share { n: 1, index: 0, ..share }
+}
+
+fn rejected_again() -> Error {
+    Error::unavailable("it ended each lease of this process at once: has its clock been moved?")
+}

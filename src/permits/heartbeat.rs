@@ -1,0 +1,124 @@
+//! The heartbeats: one call per interval and hash tag renews all that this process holds. They also have keys
+//! report what they hold.
+
+use std::pin::pin;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use futures_util::future::{join_all, select};
+
+use super::holder::Holder;
+use super::inner::PermitsInner;
+use super::reports::Reports;
+use crate::background::Job;
+use crate::connection::Deadline;
+use crate::error::Error;
+use crate::store::LeaseCall;
+use crate::sync::lock;
+
+/// A lease is ended after this many times its time to live without a key in use.
+const IDLE_TTLS: u64 = 2;
+
+/// Starts the heartbeats, unless they are running.
+pub(super) fn ensure_running(inner: &Arc<PermitsInner>) {
+    let beating = || Beating(Arc::downgrade(inner));
+    inner.heartbeats.ensure_running(&inner.background, beating);
+}
+
+/// Sends heartbeats until there is neither a lease nor a key, or the limiter is dropped or shut down.
+struct Beating(Weak<PermitsInner>);
+
+impl Job for Beating {
+    async fn run(&self) {
+        let Some(inner) = self.0.upgrade() else { return };
+        let (clock, wake) = (inner.clock.clone(), inner.wake.clone());
+        let interval_us = inner.ttl.as_micros() as u64 / 3;
+        inner.connections.store(inner.store.connections(), Ordering::Relaxed);
+        drop(inner);
+        let mut beat_at_us = clock.local_us() + shortened(interval_us);
+        let mut reports = Reports::default();
+        loop {
+            let Some(inner) = self.0.upgrade().filter(|inner| inner.is_beating()) else { return };
+            if beat_at_us <= clock.local_us() {
+                let started_us = clock.local_us();
+                // After a failure, the next ones come sooner: a lease allows for two lost heartbeats.
+                let pause_us = if inner.beat().await { interval_us } else { interval_us / 4 };
+                beat_at_us = started_us + shortened(pause_us);
+                reports.replace(&inner, interval_us);
+            }
+            if inner.is_restoring.swap(false, Ordering::SeqCst) {
+                reports.replace(&inner, interval_us);
+            }
+            reports.send_due(&inner);
+            drop(inner);
+            let until_us = reports.due_us().map_or(beat_at_us, |due_us| due_us.min(beat_at_us));
+            let pause = Duration::from_micros(until_us.saturating_sub(clock.local_us()));
+            select(pin!(clock.sleep(pause)), pin!(wake.notified())).await;
+        }
+    }
+
+    fn is_needed(&self) -> bool {
+        self.0.upgrade().is_some_and(|inner| inner.is_beating())
+    }
+}
+
+/// Shortens a pause by up to 10 % jitter.
+fn shortened(pause_us: u64) -> u64 {
+    pause_us - fastrand::u64(..=pause_us / 10)
+}
+
+impl PermitsInner {
+    fn is_beating(&self) -> bool {
+        let has_work =
+            || !self.registry.is_empty() || self.holders().any(|holder| holder.lease_number().is_some());
+        !self.has_ended() && has_work()
+    }
+
+    /// Sends one heartbeat per hash tag in use. Returns whether all were answered.
+    async fn beat(self: &Arc<Self>) -> bool {
+        let holders: Vec<_> = self.holders().cloned().collect();
+        let beats = join_all(holders.iter().map(|holder| self.beat_of(holder))).await;
+        let connections = self.store.connections();
+        if self.connections.swap(connections, Ordering::Relaxed) != connections {
+            // Another server may answer, or the same one after a restart.
+            self.registry.all().iter().for_each(|key| lock(&key.state).doubt());
+        }
+        beats.iter().all(Result::is_ok)
+    }
+
+    async fn beat_of(self: &Arc<Self>, holder: &Holder) -> Result<(), Error> {
+        // Servers that hang do not keep the heartbeats of the others until the leases end.
+        let deadline = Deadline::new(self.deadline.min(self.ttl / 6));
+        let Some(lease) = holder.lease() else {
+            return match holder.is_in_use() {
+                true => self.lease(holder, deadline).await.map(drop),
+                false => Ok(()),
+            };
+        };
+        let idle_us = self.clock.local_us().saturating_sub(holder.idle_since_us.load(Ordering::SeqCst));
+        if !holder.is_in_use() && idle_us > IDLE_TTLS * self.ttl.as_micros() as u64 {
+            if let Ok(_opening) = holder.opening.try_lock() {
+                // From now on, an acquire opens another lease.
+                holder.end(lease.number);
+                return self
+                    .call_lease(holder, LeaseCall::End { name: &lease.name }, deadline)
+                    .await
+                    .map(drop);
+            }
+            return Ok(());
+        }
+        let valid_until_us = self.valid_until_us();
+        match self.call_lease(holder, LeaseCall::Renew { name: &lease.name }, deadline).await {
+            Ok(reply) => {
+                holder.renewed(lease.number, &reply, valid_until_us);
+                Ok(())
+            }
+            Err(error) if error.is_lapsed_lease() => {
+                self.lapse(holder, lease.number).await;
+                self.lease(holder, deadline).await.map(drop)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

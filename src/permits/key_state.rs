@@ -1,0 +1,351 @@
+//! The state of one key in this process: the units that its permits hold, the callers that wait, and the
+//! message in flight. Plain arithmetic: a driver sends the messages, and passes the time.
+//!
+//! One message is in flight at a time. Acquires and releases made meanwhile travel in the next one: equal
+//! acquires at the front of the queue as one acquire of `n`, releases in the number of units kept.
+
+use std::collections::VecDeque;
+use std::mem;
+
+use tokio::sync::oneshot;
+
+use super::polls::Polls;
+use super::terms::{Answer, Grant, OnLapse, Terms, Waiter};
+use crate::batch::Share;
+use crate::error::Error;
+
+/// How long a release waits for another message to travel with.
+const RELEASE_DELAY_US: u64 = 5_000;
+/// The maximum number of callers that wait for one key.
+pub(super) const MAX_WAITERS: usize = 65_536;
+
+/// The circumstances that the state does not know itself.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Circumstances {
+    /// The local clock.
+    pub(super) now_us: u64,
+    /// The number of the current lease; `None` if there is none.
+    pub(super) lease: Option<u64>,
+    /// The number of processes that share the limit.
+    pub(super) instances: u64,
+}
+
+/// Told whether a release reached the store.
+pub(super) type Reporter = oneshot::Sender<Result<(), Error>>;
+
+#[derive(Debug, Default)]
+pub(super) struct KeyState {
+    pub(super) held: HeldUnits,
+    pub(super) counted: CountedUnits,
+    /// Callers in order of arrival.
+    pub(super) queue: VecDeque<Waiter>,
+    /// Groups that need the key for one message. Told whether denied callers wait before them.
+    pub(super) turns: VecDeque<oneshot::Sender<bool>>,
+    pub(super) busy: Busy,
+    /// Whether a group had the key last.
+    pub(super) is_after_turn: bool,
+    /// When the front of the queue is asked for again.
+    pub(super) poll_at_us: u64,
+    pub(super) polls: Polls,
+    /// When changed units are reported, if no acquire travels before.
+    pub(super) report_at_us: Option<u64>,
+    pub(super) reporters: Vec<Reporter>,
+    /// Whether units were released since the message in flight was made.
+    pub(super) is_released: bool,
+    /// Whether a message is due although no unit has changed.
+    pub(super) is_touch_due: bool,
+    /// Whether the key has a place in the queue of a fair gate.
+    pub(super) has_place: bool,
+    /// The denial of the front of the queue.
+    pub(super) denial: Option<Denial>,
+    /// The earliest time at which a caller gives up.
+    pub(super) expires_us: u64,
+    /// When the store answered last.
+    pub(super) answered_us: u64,
+    pub(super) answers: u64,
+    pub(super) lapses: u64,
+    /// Consecutive messages of a lease that had lapsed, or with an old number.
+    pub(super) rejections: u8,
+    /// Whether a driver runs.
+    pub(super) is_driven: bool,
+    next_id: u64,
+}
+
+/// The units that the permits of this process hold.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HeldUnits {
+    restored: u64,
+    lost: u64,
+}
+
+/// The units that the store counts, as far as this process knows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CountedUnits {
+    /// The number of the lease under which it counts them.
+    pub(super) lease: u64,
+    /// `None` after a message without a reply.
+    pub(super) units: Option<u64>,
+}
+
+impl Default for CountedUnits {
+    fn default() -> Self {
+        Self { lease: 0, units: Some(0) }
+    }
+}
+
+/// Whether a message is in flight.
+#[derive(Debug, Default)]
+pub(super) enum Busy {
+    #[default]
+    No,
+    Flight(Flight),
+    /// A group has the key.
+    Lent {
+        keep: u64,
+        reporters: Vec<Reporter>,
+        /// The number of the lease of the message that was sent and is not answered.
+        sent: Option<u64>,
+    },
+}
+
+/// A message in flight.
+#[derive(Debug)]
+pub(super) struct Flight {
+    /// The first `n`, in order of arrival. Those that gave up are removed.
+    pub(super) callers: Vec<Waiter>,
+    pub(super) terms: Option<Terms>,
+    pub(super) n: u64,
+    pub(super) keep: u64,
+    /// Whether it asked the store for a place in the queue of a fair gate.
+    pub(super) waits: bool,
+    pub(super) reporters: Vec<Reporter>,
+}
+
+/// The last denial of the front of the queue.
+#[derive(Clone, Debug)]
+pub(super) struct Denial {
+    pub(super) share: Share,
+    pub(super) retry_us: u64,
+}
+
+/// The message to send next.
+#[derive(Debug)]
+pub(super) struct Plan {
+    /// The acquires; `None` for a report.
+    pub(super) terms: Option<Terms>,
+    pub(super) n: u64,
+    pub(super) keep: u64,
+    pub(super) waits: bool,
+    /// The time limit; `None` for the default.
+    pub(super) deadline_us: Option<u64>,
+}
+
+/// The next step of a key's driver.
+#[derive(Debug)]
+pub(super) enum Step {
+    Send(Plan),
+    /// Wait until this time, a reply or a change.
+    Wait(Option<u64>),
+    /// Nothing to do until a caller or the heartbeat wants something.
+    Rest,
+}
+
+impl HeldUnits {
+    pub(super) const fn total(&self) -> u64 {
+        self.restored + self.lost
+    }
+
+    pub(super) fn of(&mut self, on_lapse: OnLapse) -> &mut u64 {
+        match on_lapse {
+            OnLapse::Restore => &mut self.restored,
+            OnLapse::Lost => &mut self.lost,
+        }
+    }
+}
+
+impl KeyState {
+    pub(super) fn new() -> Self {
+        Self { expires_us: u64::MAX, ..Self::default() }
+    }
+
+    pub(super) fn new_id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    /// Adds a caller. Asks at once unless callers wait before it, and it waits too.
+    pub(super) fn enqueue(&mut self, waiter: Waiter, now_us: u64) {
+        if !self.has_callers() {
+            // It was the denial of callers that have left.
+            self.denial = None;
+        }
+        if self.queue.is_empty() || !waiter.waits() {
+            self.poll_at_us = now_us;
+        }
+        self.expires_us = self.expires_us.min(waiter.due_us(self.denial.is_some()));
+        self.queue.push_back(waiter);
+    }
+
+    /// Returns whether no further caller may wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.queue.len() >= MAX_WAITERS
+    }
+
+    fn has_callers(&self) -> bool {
+        let is_in_flight = matches!(&self.busy, Busy::Flight(flight) if !flight.callers.is_empty());
+        is_in_flight || !self.queue.is_empty()
+    }
+
+    /// Removes a caller that dropped its future.
+    pub(super) fn leave(&mut self, id: u64, now_us: u64) {
+        if let Busy::Flight(flight) = &mut self.busy {
+            flight.callers.retain(|caller| caller.id != id);
+        }
+        let Some(at) = self.queue.iter().position(|waiter| waiter.id == id) else { return };
+        self.queue.remove(at);
+        if self.queue.is_empty() {
+            self.leave_place(now_us);
+        } else if at == 0 {
+            self.poll_at_us = now_us;
+        }
+    }
+
+    /// Gives the place in the queue of a fair gate up.
+    pub(super) fn leave_place(&mut self, now_us: u64) {
+        if self.has_place {
+            self.report_by(now_us + RELEASE_DELAY_US);
+        }
+    }
+
+    /// Releases the units of a permit. With a reporter, they are reported at once.
+    pub(super) fn release(&mut self, grant: &Grant, now_us: u64, reporter: Option<Reporter>) {
+        if self.is_lost(grant) {
+            reporter.into_iter().for_each(|reporter| drop(reporter.send(Ok(()))));
+            return;
+        }
+        let held = self.held.of(grant.on_lapse);
+        *held = held.saturating_sub(grant.units);
+        self.is_released = true;
+        let delay_us = if reporter.is_some() { 0 } else { RELEASE_DELAY_US };
+        self.report_by(now_us + delay_us);
+        if !self.queue.is_empty() {
+            self.poll_at_us = now_us;
+        }
+        self.reporters.extend(reporter);
+    }
+
+    pub(super) fn report_by(&mut self, at_us: u64) {
+        self.report_at_us = Some(self.report_at_us.map_or(at_us, |earlier_us| earlier_us.min(at_us)));
+    }
+
+    /// Returns whether the units of a permit were lost with a lease.
+    pub(super) fn is_lost(&self, grant: &Grant) -> bool {
+        grant.on_lapse == OnLapse::Lost && grant.lapses < self.lapses
+    }
+
+    /// Returns whether the store has counted the units of a permit, under any lease.
+    pub(super) const fn is_counted(&self, grant: &Grant) -> bool {
+        self.answers > grant.after_answers
+    }
+
+    /// Gives the units of an admission to a caller. Returns false if the caller is gone.
+    pub(super) fn admit(
+        &mut self,
+        waiter: Waiter,
+        is_counted: bool,
+        answer: impl FnOnce(Grant) -> Answer,
+    ) -> bool {
+        let grant = self.grant(&waiter.terms, is_counted);
+        let is_there = waiter.answer.send(answer(grant)).is_ok();
+        if is_there {
+            self.hold(&grant);
+        }
+        is_there
+    }
+
+    pub(super) fn grant(&self, terms: &Terms, is_counted: bool) -> Grant {
+        // A message in flight was made before this admission, so its reply does not cover it.
+        let in_flight = match &self.busy {
+            Busy::No => 0,
+            Busy::Flight(_) => 1,
+            Busy::Lent { sent, .. } => u64::from(sent.is_some()),
+        };
+        let after_answers = if is_counted { 0 } else { self.answers + in_flight };
+        Grant { units: terms.cost, on_lapse: terms.on_lapse, lapses: self.lapses, after_answers }
+    }
+
+    pub(super) fn hold(&mut self, grant: &Grant) {
+        *self.held.of(grant.on_lapse) += grant.units;
+    }
+
+    /// Returns the units that this process may still admit while the store does not decide: its share of the
+    /// limit, less the units that it holds.
+    pub(super) const fn room(&self, limit: u64, instances: u64) -> u64 {
+        let share = limit.div_ceil(if instances == 0 { 1 } else { instances });
+        let share = if share == 0 { 1 } else { share };
+        share.saturating_sub(self.held.total())
+    }
+
+    /// Returns whether the store counts other units than this process holds, or may do so.
+    pub(super) fn needs_report(&self, lease: Option<u64>) -> bool {
+        let held = self.held.total();
+        match Some(self.counted.lease) == lease {
+            true => self.counted.units != Some(held) || self.has_place || self.is_touch_due,
+            false => held > 0,
+        }
+    }
+
+    /// Returns whether the key can be forgotten.
+    pub(super) fn is_unused(&self, lease: Option<u64>) -> bool {
+        let is_idle = matches!(self.busy, Busy::No) && self.queue.is_empty() && self.turns.is_empty();
+        is_idle && self.held.total() == 0 && !self.needs_report(lease) && self.reporters.is_empty()
+    }
+
+    /// Returns whether the key has to report what it holds: the store may not know, or the last answer came
+    /// before `touch_before_us`.
+    pub(super) fn is_report_due(&self, now: &Circumstances, touch_before_us: u64) -> bool {
+        self.needs_report(now.lease) || self.is_untouched(touch_before_us)
+    }
+
+    /// Has the key report now if it [has to](Self::is_report_due). Returns whether it does.
+    pub(super) fn prompt(&mut self, now: &Circumstances, touch_before_us: u64) -> bool {
+        let is_due = matches!(self.busy, Busy::No) && self.is_report_due(now, touch_before_us);
+        if is_due {
+            self.is_touch_due = self.is_untouched(touch_before_us);
+            self.report_by(now.now_us);
+        }
+        is_due
+    }
+
+    fn is_untouched(&self, touch_before_us: u64) -> bool {
+        self.held.total() > 0 && self.answered_us < touch_before_us
+    }
+
+    /// Notes that the store may have lost what it counted.
+    pub(super) fn doubt(&mut self) {
+        self.counted.units = None;
+    }
+
+    /// Notes that the lease lapsed. Returns the units that it covered.
+    pub(super) fn lapse(&mut self) -> u64 {
+        let units = self.held.total();
+        self.held.lost = 0;
+        self.lapses += 1;
+        units
+    }
+
+    /// Fails every caller. A shutdown reports all units released.
+    pub(super) fn close(&mut self, error: &Error) {
+        let released = if error.is_shut_down() { Ok(()) } else { Err(error.clone()) };
+        let (in_flight, reporters) = match &mut self.busy {
+            Busy::Flight(flight) => (mem::take(&mut flight.callers), mem::take(&mut flight.reporters)),
+            _ => (Vec::new(), Vec::new()),
+        };
+        let reporters = reporters.into_iter().chain(mem::take(&mut self.reporters));
+        reporters.for_each(|reporter| drop(reporter.send(released.clone())));
+        self.turns.clear();
+        for waiter in in_flight.into_iter().chain(mem::take(&mut self.queue)) {
+            drop(waiter.answer.send(Answer::Failed(error.clone())));
+        }
+    }
+}

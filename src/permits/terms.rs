@@ -1,0 +1,135 @@
+//! The terms of an acquire, and its answer.
+
+use std::sync::Arc;
+
+use tokio::sync::oneshot;
+
+use crate::algorithm::{InFlight, Kind};
+use crate::batch::Share;
+use crate::error::Error;
+use crate::fallback::OnFailure;
+use crate::store::GateInfo;
+
+/// What happens to the permits of a process whose lease lapsed, because the process or Redis was stopped for
+/// longer than the [time to live](crate::Builder::permit_ttl) of its permits.
+///
+/// Meanwhile the store counts none of its permits, so other processes may have been given their units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnLapse {
+    /// The process opens another lease and counts the units of its permits again, without a check. More units
+    /// than the limit may then be held until enough are released.
+    #[default]
+    Restore,
+    /// The units are lost: they are not counted again, and releasing the permit does nothing. The service
+    /// stops its work when [`Permit::lapsed`](crate::Permit::lapsed) completes.
+    Lost,
+}
+
+/// The terms on which units are acquired.
+#[derive(Clone, Debug)]
+pub(crate) struct Terms {
+    /// The gate that decides, with its quota.
+    pub(crate) gate: Arc<GateInfo>,
+    pub(crate) limit: u64,
+    /// 0 if the gate is not fair.
+    pub(crate) patience_us: u64,
+    /// At least 1.
+    pub(crate) cost: u64,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) on_lapse: OnLapse,
+}
+
+impl Terms {
+    /// Returns `None` if the gate has no in-flight limit.
+    pub(crate) fn new(
+        gate: &Arc<GateInfo>,
+        cost: u64,
+        on_failure: OnFailure,
+        on_lapse: OnLapse,
+    ) -> Option<Self> {
+        let Kind::InFlight(InFlight { limit, patience_us }) = *gate.quota.kind() else { return None };
+        Some(Self { gate: gate.clone(), limit, patience_us, cost, on_failure, on_lapse })
+    }
+
+    /// Returns whether both can be acquires of one message.
+    pub(super) fn merges_with(&self, other: &Self) -> bool {
+        self.cost == other.cost && self.gate.quota == other.gate.quota
+    }
+}
+
+/// When the caller of an acquire gives up, in µs by the local clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimeLimits {
+    /// The time limit of the first decision.
+    pub(crate) decide_by_us: u64,
+    /// How long the caller waits to be admitted; `None` if it wants one decision.
+    pub(crate) until_us: Option<u64>,
+    /// The time limit of each message.
+    pub(crate) deadline_us: u64,
+}
+
+/// A caller that waits for its answer.
+#[derive(Debug)]
+pub(super) struct Waiter {
+    pub(super) id: u64,
+    pub(super) terms: Terms,
+    pub(super) limits: TimeLimits,
+    pub(super) answer: oneshot::Sender<Answer>,
+}
+
+impl Waiter {
+    pub(super) const fn waits(&self) -> bool {
+        self.limits.until_us.is_some()
+    }
+
+    /// Returns when the caller gives up. After a denial is known, a caller that waits does not wait for the
+    /// time limit of a decision as well.
+    pub(super) fn due_us(&self, has_denial: bool) -> u64 {
+        match self.limits.until_us {
+            Some(until_us) if has_denial => until_us,
+            Some(until_us) => until_us.max(self.limits.decide_by_us),
+            None => self.limits.decide_by_us,
+        }
+    }
+}
+
+/// The answer to an acquire. With a grant, the units are held until they are released.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// The store decided.
+    Decided {
+        share: Share,
+        grant: Option<Grant>,
+        retry_us: u64,
+    },
+    /// The store did not decide, and the failure policy did.
+    Undecided {
+        policy: OnFailure,
+        error: Error,
+        grant: Option<Grant>,
+        remaining: u64,
+        retry_us: u64,
+    },
+    Failed(Error),
+}
+
+impl Answer {
+    pub(super) const fn grant(&self) -> Option<Grant> {
+        match self {
+            Self::Decided { grant, .. } | Self::Undecided { grant, .. } => *grant,
+            Self::Failed(_) => None,
+        }
+    }
+}
+
+/// Units that a permit holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grant {
+    pub(super) units: u64,
+    pub(super) on_lapse: OnLapse,
+    /// The number of lapses before it.
+    pub(super) lapses: u64,
+    /// The store counts the units once it has answered more messages than this.
+    pub(super) after_answers: u64,
+}

@@ -1,0 +1,352 @@
+//! Several gates in one atomic step, of which some have an in-flight limit.
+//!
+//! The group takes its turn at each key of an in-flight limit, so that no other message about that key is in
+//! flight. It runs in the background: a caller that is no longer polled delays no other caller of its keys.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+
+use super::acquire::Held;
+use super::all::{self, Folded};
+use super::parts::Pipeline;
+use crate::batch::Share;
+use crate::connection::Deadline;
+use crate::decision::{AllDecision, Decision, Source};
+use crate::error::Error;
+use crate::fallback::OnFailure;
+use crate::permits::{HeldUnits, Permit, Permits, Polls, Terms, Turn};
+use crate::request::Request;
+use crate::store::{Group, Target};
+use crate::trace::Span;
+
+/// How often a group is sent again whose lease had lapsed.
+const MAX_REJECTIONS: usize = 3;
+
+/// The decisions of a group, and the units that it holds, by check.
+struct GroupTaken {
+    is_allowed: bool,
+    decisions: Vec<Decision>,
+    held: Vec<(usize, HeldUnits)>,
+}
+
+/// A key of an in-flight limit in a group.
+struct GroupKey {
+    item: usize,
+    terms: Terms,
+    turn: Turn,
+}
+
+impl Pipeline {
+    /// Acquires all or nothing. Repeats it for at most `max_wait`.
+    pub(crate) async fn acquire_all(
+        self: &Arc<Self>,
+        requests: Vec<Request<'static>>,
+        max_wait: Duration,
+    ) -> Result<(AllDecision, Option<Permits>), Error> {
+        all::check_number(requests.len())?;
+        let span = Span::of_all(requests.len());
+        let waited = self.stopwatch();
+        let mut polls = Polls::default();
+        loop {
+            let acquired = self.acquire_all_once(requests.clone()).await;
+            let (decision, permits) = match acquired {
+                Ok((decision, permits)) => (Ok(decision), permits),
+                Err(error) => (Err(error), None),
+            };
+            let left = max_wait.saturating_sub(waited.elapsed());
+            let retry_after = match &decision {
+                Ok(decision) if !decision.is_allowed() && !left.is_zero() => decision.retry_after(),
+                _ => Duration::MAX,
+            };
+            if retry_after > left {
+                span.all_decided(&decision);
+                return decision.map(|decision| (decision, permits));
+            }
+            self.sleep(retry_after.max(Duration::from_micros(polls.next(0, 0))).min(left)).await;
+        }
+    }
+
+    async fn acquire_all_once(
+        self: &Arc<Self>,
+        requests: Vec<Request<'static>>,
+    ) -> Result<(AllDecision, Option<Permits>), Error> {
+        let (sender, taken) = oneshot::channel();
+        let pipeline = self.clone();
+        // Without a receiver, the permits are dropped, which releases them.
+        self.spawn(async move { drop(sender.send(pipeline.acquire_group(requests).await)) });
+        taken.await.unwrap_or_else(|_| Err(Error::runtime_ended()))
+    }
+
+    /// Takes all or nothing of the gates that are neither switched nor in shadow mode. Each gate in shadow mode
+    /// is decided on its own, and cannot fail the others.
+    async fn acquire_group(
+        &self,
+        requests: Vec<Request<'static>>,
+    ) -> Result<(AllDecision, Option<Permits>), Error> {
+        let n = u64::from(requests.iter().any(|request| request.cost > 0));
+        let (requests, mut decisions) = self.resolve_all(requests, n)?;
+        let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
+        let n = if is_denied { 0 } else { n };
+        let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
+        let (shadow, together): (Vec<_>, Vec<_>) = undecided.partition(|&at| requests[at].gate.is_shadow);
+        for &at in &shadow {
+            requests[at].gate.info()?;
+        }
+        let group: Vec<_> = together.iter().map(|&at| &requests[at]).collect();
+        let taken = self.take_permits(&group, n).await?;
+        let mut held: Vec<(usize, HeldUnits)> =
+            taken.held.into_iter().map(|(check, held)| (together[check], held)).collect();
+        for (&at, decision) in together.iter().zip(taken.decisions) {
+            decisions[at] = Some(decision);
+        }
+        let is_allowed = taken.is_allowed && !is_denied;
+        for at in shadow {
+            let (decision, units) = self.acquire_in_shadow(&requests[at], n, is_allowed).await?;
+            decisions[at] = Some(decision);
+            held.extend(units.map(|units| (at, units)));
+        }
+        let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
+        let permits = is_allowed.then(|| permits(held));
+        let decisions = decisions.into_iter().flatten().collect();
+        Ok((all::decision(is_allowed, &requests, decisions, binds), permits))
+    }
+
+    /// Decides a gate in shadow mode. Acquires nothing if the group is denied.
+    async fn acquire_in_shadow(
+        &self,
+        request: &Request<'_>,
+        n: u64,
+        is_allowed: bool,
+    ) -> Result<Held, Error> {
+        let decision = match (request.gate.info()?.quota.is_in_flight(), n) {
+            (true, 1..) if is_allowed => return self.acquire_in_time(request, Duration::ZERO).await,
+            (true, _) => {
+                let peek = Request { cost: 0, ..request.borrowed() };
+                Self::admit_in_shadow(request, self.decide(&peek).await)?
+            }
+            (false, 0) => self.peek_shadow(request).await?,
+            (false, _) => self.decide_each(vec![request.borrowed()]).await.swap_remove(0)?,
+        };
+        Ok((decision, None))
+    }
+
+    /// Takes a group of gates in one step, and notifies the observer.
+    async fn take_permits(&self, requests: &[&Request<'_>], n: u64) -> Result<GroupTaken, Error> {
+        if requests.is_empty() {
+            return Ok(GroupTaken { is_allowed: true, decisions: Vec::new(), held: Vec::new() });
+        }
+        let group = Folded::for_acquires(requests)?;
+        let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
+        self.ensure_background_jobs();
+        let keys = self.turns(requests, &group, deadline).await;
+        let taken = match keys {
+            Ok(keys) => match self.send_group(&group, &keys, n, deadline).await {
+                Ok((share, held)) => {
+                    let (is_allowed, decisions) = self.conclude_all(&group, share.n, &share);
+                    Self::deny_behind(GroupTaken { is_allowed, decisions, held }, &group, &keys, n)
+                }
+                Err(error) => self.fall_back_group(requests, &group, &keys, n, &error)?,
+            },
+            Err(error) => self.fall_back_group(requests, &group, &[], n, &error)?,
+        };
+        let charged = requests.iter().zip(&taken.decisions).filter(|(request, _)| request.cost > 0);
+        let reported = charged.filter(|(_, decision)| n > 0 && (taken.is_allowed || !decision.is_allowed()));
+        reported.for_each(|(request, decision)| self.notify(request, decision));
+        Ok(taken)
+    }
+
+    /// Waits for the turn at each key of an in-flight limit, in the order of the Redis keys.
+    async fn turns(
+        &self,
+        requests: &[&Request<'_>],
+        group: &Folded,
+        deadline: Deadline,
+    ) -> Result<Vec<GroupKey>, Error> {
+        let mut items = counted_items(group);
+        items.sort_by(|&a, &b| group.items[a].target.redis_key.cmp(&group.items[b].target.redis_key));
+        let mut keys = Vec::with_capacity(items.len());
+        for item in items {
+            let (target, terms) = self.item_terms(requests, group, item)?;
+            let turn = self.permits.turn(&target, deadline).await?;
+            keys.push(GroupKey { item, terms, turn });
+        }
+        Ok(keys)
+    }
+
+    /// Returns the key and the terms of an item: those of its first check, with the cost of all.
+    fn item_terms(
+        &self,
+        requests: &[&Request<'_>],
+        group: &Folded,
+        item: usize,
+    ) -> Result<(Target, Terms), Error> {
+        let request = requests[group.first_check_of(item).unwrap_or(0)];
+        let request = Request { cost: group.items[item].cost, ..request.borrowed() };
+        self.terms(&request).map_err(|error| request.with_context(error))
+    }
+
+    /// Sends the group. Peeks if it acquires nothing, or if denied callers wait for one of its keys: they are not
+    /// overtaken.
+    async fn send_group(
+        &self,
+        group: &Folded,
+        keys: &[GroupKey],
+        n: u64,
+        deadline: Deadline,
+    ) -> Result<(Share, Vec<(usize, HeldUnits)>), Error> {
+        if n == 0 || keys.iter().any(|key| key.turn.is_behind) {
+            // A message would give up a place in the queue of a fair gate.
+            let share =
+                self.permits.send(Group { items: group.items.iter().cloned().collect(), n: 0 }, deadline);
+            return Ok((share.await?, Vec::new()));
+        }
+        let mut result = Err(Error::lapsed_lease());
+        for _ in 0..MAX_REJECTIONS {
+            result = self.try_send_group(group, keys, n, deadline).await;
+            let is_rejected = |error: &Error| error.is_lapsed_lease() || error.is_stale_message();
+            if !result.as_ref().is_err_and(is_rejected) {
+                break;
+            }
+        }
+        result
+    }
+
+    async fn try_send_group(
+        &self,
+        group: &Folded,
+        keys: &[GroupKey],
+        n: u64,
+        deadline: Deadline,
+    ) -> Result<(Share, Vec<(usize, HeldUnits)>), Error> {
+        let mut items: SmallVec<[_; 1]> = group.items.iter().cloned().collect();
+        let Some(first) = keys.first() else {
+            let share = self.permits.send(Group { items, n }, deadline).await?;
+            return Ok((share, Vec::new()));
+        };
+        let lease = first.turn.lease(deadline).await?;
+        for key in keys {
+            items[key.item].companion = Some(Box::new(key.turn.message(&lease)));
+        }
+        match self.permits.send(Group { items, n }, deadline).await {
+            Ok(share) => {
+                let mut held = Vec::with_capacity(keys.len());
+                for key in keys {
+                    let admitted = (share.outcome.k > 0).then_some(&key.terms);
+                    let units = key.turn.answered(&lease, admitted);
+                    held.extend(group.first_check_of(key.item).zip(units));
+                }
+                Ok((share, held))
+            }
+            Err(error) => {
+                for key in keys {
+                    key.turn.failed(&lease, &error).await;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Denies a group that would have overtaken callers.
+    fn deny_behind(mut taken: GroupTaken, group: &Folded, keys: &[GroupKey], n: u64) -> GroupTaken {
+        for key in keys.iter().filter(|key| key.turn.is_behind && n > 0) {
+            taken.is_allowed = false;
+            let checks = (0..taken.decisions.len()).filter(|&check| group.index_of[check] == key.item);
+            for check in checks {
+                let decision = &mut taken.decisions[check];
+                decision.allowed = false;
+                decision.retry_after_us = decision.retry_after_us.max(Polls::default().next(0, 0));
+            }
+        }
+        taken
+    }
+
+    /// Applies the failure policies to a group: each gate's own.
+    fn fall_back_group(
+        &self,
+        requests: &[&Request<'_>],
+        group: &Folded,
+        keys: &[GroupKey],
+        n: u64,
+        error: &Error,
+    ) -> Result<GroupTaken, Error> {
+        if error.gate().is_some() {
+            return Err(error.clone());
+        }
+        if !error.is_unavailable() {
+            let check = group.first_check_of(error.item()).unwrap_or(0);
+            return Err(requests[check].with_context(error.clone()));
+        }
+        let is_counted =
+            |check: &usize| requests[*check].gate.info().is_ok_and(|info| info.quota.is_in_flight());
+        let (counted, rates): (Vec<usize>, Vec<usize>) = (0..requests.len()).partition(is_counted);
+        let mut policies = Vec::with_capacity(counted.len());
+        for &check in &counted {
+            policies.push(self.policy(requests[check], error.clone())?);
+        }
+        let is_admitted = |key: &GroupKey| key.turn.is_admitted_locally(&key.terms);
+        let is_local = policies.contains(&OnFailure::Local);
+        // Without its turns, a group knows no share.
+        let is_in_share = keys.iter().all(is_admitted) && !(keys.is_empty() && is_local);
+        let is_open = is_in_share && !policies.contains(&OnFailure::Closed);
+        let mut decisions: Vec<Option<Decision>> = vec![None; requests.len()];
+        for (&check, policy) in counted.iter().zip(policies) {
+            decisions[check] = Some(match policy {
+                OnFailure::Local => {
+                    let retry_us = Polls::default().next(0, 0);
+                    self.local_decision(requests[check], is_in_share, 0, retry_us)?
+                }
+                OnFailure::Open => requests[check].fixed_decision(true, Source::Open)?,
+                _ => requests[check].fixed_decision(false, Source::Closed)?,
+            });
+        }
+        let n = if is_open { n } else { 0 };
+        let mut is_allowed = is_open;
+        if !rates.is_empty() {
+            let rate_requests: Vec<_> = rates.iter().map(|&check| requests[check]).collect();
+            let folded = Folded::new(&rate_requests, n)?;
+            let (passes, rate_decisions) = self.fall_back_all(&rate_requests, &folded, n, error)?;
+            is_allowed &= passes;
+            rates.iter().zip(rate_decisions).for_each(|(&check, decision)| decisions[check] = Some(decision));
+        }
+        let held = match is_allowed && n > 0 {
+            true => self.hold_locally(requests, group, keys)?,
+            false => Vec::new(),
+        };
+        Ok(GroupTaken { is_allowed, held, decisions: decisions.into_iter().flatten().collect() })
+    }
+
+    /// Holds the units of a group that its failure policies admitted, with or without its turns.
+    fn hold_locally(
+        &self,
+        requests: &[&Request<'_>],
+        group: &Folded,
+        keys: &[GroupKey],
+    ) -> Result<Vec<(usize, HeldUnits)>, Error> {
+        let mut held = Vec::new();
+        for item in counted_items(group) {
+            let units = match keys.iter().find(|key| key.item == item) {
+                Some(key) => Some(key.turn.hold_locally(&key.terms)),
+                None => {
+                    let (target, terms) = self.item_terms(requests, group, item)?;
+                    self.permits.hold_without_turn(&target, &terms)
+                }
+            };
+            held.extend(group.first_check_of(item).zip(units));
+        }
+        Ok(held)
+    }
+}
+
+/// Returns the items with an in-flight limit.
+fn counted_items(group: &Folded) -> Vec<usize> {
+    (0..group.items.len()).filter(|&item| group.items[item].target.gate.quota.is_in_flight()).collect()
+}
+
+/// Returns the permits of an admitted group, in the order of the checks.
+fn permits(mut held: Vec<(usize, HeldUnits)>) -> Permits {
+    held.sort_by_key(|(check, _)| *check);
+    Permits::new(held.into_iter().map(|(_, held)| Permit::counted(held)).collect())
+}

@@ -1,0 +1,264 @@
+//! Permits while Redis is unavailable, loses its state, or does not hear of a process for too long.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use tidegate::{Limiter, Observer, OnFailure, OnLapse, Permit, Quota, Source};
+use tidegate_testkit::{Fault, Proxy, Server};
+
+use super::{TTL, acquire_until_denied, remaining};
+use crate::support::fixture::{PATIENCE, calls, soon};
+
+const DEADLINE: Duration = Duration::from_millis(300);
+
+/// Returns a limiter in a namespace that all limiters of a test share.
+fn connect(url: &str) -> Limiter {
+    settings(url).build().unwrap()
+}
+
+fn settings(url: &str) -> tidegate::Builder {
+    let builder = Limiter::builder().url(url).namespace("failures").deadline(DEADLINE);
+    builder.permit_ttl(TTL).stderr_warnings(false).on_failure(OnFailure::Error)
+}
+
+#[derive(Default)]
+struct Lapses {
+    lapsed: AtomicU64,
+    restored: AtomicU64,
+}
+
+impl Observer for Lapses {
+    fn permits_lapsed(&self, _: &str, units: u64) {
+        self.lapsed.fetch_add(units, Ordering::SeqCst);
+    }
+
+    fn permits_restored(&self, _: &str, units: u64) {
+        self.restored.fetch_add(units, Ordering::SeqCst);
+    }
+}
+
+/// Interrupts the network until the lease has lapsed.
+async fn lapse(proxy: &Proxy, permit: &Permit) {
+    proxy.set(Fault::BlackHole);
+    tokio::time::timeout(PATIENCE, permit.lapsed()).await.expect("the permit lapses");
+    assert!(!permit.is_held());
+    // Until the lease has ended for Redis, too.
+    tokio::time::sleep(TTL).await;
+}
+
+#[tokio::test]
+async fn lapsed_permits_are_restored() {
+    let server = Server::process(&[]).unwrap();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let lapses = Arc::new(Lapses::default());
+    let gate =
+        settings(&proxy.url()).observer(lapses.clone()).build().unwrap().gate("gate", Quota::in_flight(3));
+    let other = connect(server.url()).gate("gate", Quota::in_flight(3));
+    let permit = gate.acquire("x").cost(2).await.unwrap().permit().unwrap();
+    assert_eq!(remaining(&other, "x").await, 1);
+    lapse(&proxy, &permit).await;
+    assert_eq!(remaining(&other, "x").await, 3, "a lapsed process holds nothing");
+    proxy.set(Fault::None);
+    soon("the permit is restored", async || remaining(&other, "x").await == 1).await;
+    soon("the process knows", async || permit.is_held()).await;
+    assert_eq!(lapses.lapsed.load(Ordering::SeqCst), 2);
+    assert_eq!(lapses.restored.load(Ordering::SeqCst), 2);
+    permit.release().await.unwrap();
+    assert_eq!(remaining(&other, "x").await, 3);
+}
+
+#[tokio::test]
+async fn lost_permits_stay_lost_and_their_release_frees_no_unit_of_others() {
+    let server = Server::process(&[]).unwrap();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let gate = connect(&proxy.url()).gate("gate", Quota::in_flight(2)).on_lapse(OnLapse::Lost);
+    let other = connect(server.url()).gate("gate", Quota::in_flight(2));
+    let permits = acquire_until_denied(&gate, "x").await;
+    lapse(&proxy, &permits[0]).await;
+    let others = acquire_until_denied(&other, "x").await;
+    assert_eq!(others.len(), 2);
+    proxy.set(Fault::None);
+    soon("Redis answers again", async || gate.acquire("x").await.is_ok()).await;
+    assert!(permits.iter().all(|permit| !permit.is_held()));
+    for permit in permits {
+        permit.release().await.unwrap();
+    }
+    assert_eq!(remaining(&other, "x").await, 0);
+    drop(others);
+    soon("a unit is acquired", async || gate.try_acquire("x").await.unwrap().is_some()).await;
+}
+
+#[tokio::test]
+async fn state_that_was_flushed_is_back_after_a_heartbeat() {
+    let server = Server::process(&[]).unwrap();
+    let (one, other) = (connect(server.url()), connect(server.url()));
+    let (gate, seen) = (one.gate("gate", Quota::in_flight(5)), other.gate("gate", Quota::in_flight(5)));
+    let mut permits = Vec::new();
+    for key in 0..100 {
+        permits.push(gate.acquire(key.to_string()).cost(3).await.unwrap().permit().unwrap());
+    }
+    server.flush().unwrap();
+    soon("all units are counted again", async || {
+        for key in 0..100 {
+            if remaining(&seen, &key.to_string()).await != 2 {
+                return false;
+            }
+        }
+        true
+    })
+    .await;
+    assert!(permits.iter().all(Permit::is_held));
+}
+
+#[tokio::test]
+async fn keys_are_restored_in_few_calls() {
+    const KEYS: usize = 640;
+    let server = Server::process(&[]).unwrap();
+    let builder = settings(server.url()).deadline(PATIENCE).follow_overrides(false).instances(1);
+    let gate = builder.build().unwrap().gate("gate", Quota::in_flight(1));
+    let acquires = (0..KEYS).map(|key| gate.try_acquire(key.to_string()));
+    let permits = futures_util::future::join_all(acquires).await;
+    assert!(permits.iter().all(|permit| permit.as_ref().unwrap().is_some()));
+    let before = calls(&server, "evalsha");
+    server.flush().unwrap();
+    let all = format!("(integer) {}", KEYS + 1);
+    soon("all keys and the lease are back", async || server.cli(&["DBSIZE"]).unwrap() == all).await;
+    let sent = calls(&server, "evalsha") - before;
+    // 64 per call, and heartbeats. Twice as many if a busy machine loses some of the replies.
+    assert!((10..=40).contains(&sent), "{sent} calls");
+}
+
+#[tokio::test]
+async fn restarted_redis_counts_the_units_again() {
+    let mut server = Server::process(&[]).unwrap();
+    let limiter = connect(server.url());
+    let gate = limiter.gate("gate", Quota::in_flight(5));
+    let permit = gate.acquire("x").cost(3).await.unwrap().permit().unwrap();
+    server.restart().unwrap();
+    let other = connect(server.url()).gate("gate", Quota::in_flight(5));
+    soon("the units are counted again", async || {
+        other.peek("x").await.is_ok_and(|peek| peek.remaining() == 2)
+    })
+    .await;
+    permit.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn state_lost_with_the_connection_is_reported_under_the_same_lease() {
+    let server = Server::process(&[]).unwrap();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let gate = connect(&proxy.url()).gate("gate", Quota::in_flight(5));
+    let other = connect(server.url()).gate("gate", Quota::in_flight(5));
+    let permit = gate.acquire("x").cost(3).await.unwrap().permit().unwrap();
+    // As after a failover to a replica that knew the lease, and not yet the units.
+    assert_eq!(server.cli(&["DEL", &gate.redis_key("x").unwrap()]).unwrap(), "(integer) 1");
+    proxy.cut();
+    soon("the units are counted again", async || remaining(&other, "x").await == 2).await;
+    assert!(permit.is_held());
+}
+
+#[tokio::test]
+async fn acquire_without_a_reply_holds_nothing_in_the_end() {
+    let server = Server::process(&[]).unwrap();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let gate = connect(&proxy.url()).gate("gate", Quota::in_flight(5));
+    let other = connect(server.url()).gate("gate", Quota::in_flight(5));
+    let permit = gate.try_acquire("x").await.unwrap().unwrap();
+    proxy.set(Fault::Slow(3 * DEADLINE));
+    for _ in 0..3 {
+        assert!(gate.acquire("x").await.unwrap_err().is_unavailable());
+    }
+    proxy.set(Fault::None);
+    soon("only the permit is counted", async || remaining(&other, "x").await == 4).await;
+    drop(permit);
+    soon("nothing is counted", async || remaining(&other, "x").await == 5).await;
+}
+
+#[tokio::test]
+async fn local_share_counts_the_permits_held_and_redis_counts_all_of_them_later() {
+    let mut server = Server::process(&[]).unwrap();
+    let builder = settings(server.url()).on_failure(OnFailure::Local).instances(2);
+    let gate = builder.build().unwrap().gate("gate", Quota::in_flight(5));
+    let mut permits = vec![gate.acquire("x").cost(2).await.unwrap().permit().unwrap()];
+    server.kill();
+    let acquired = gate.acquire("x").await.unwrap();
+    assert_eq!((acquired.decision().source(), acquired.decision().remaining()), (Source::Local, 0));
+    permits.extend(acquired.permit());
+    let denied = gate.acquire("x").await.unwrap();
+    assert_eq!((denied.is_allowed(), denied.decision().source()), (false, Source::Local));
+    assert!(permits[1].is_held(), "the failure policy admitted it");
+    drop(permits.remove(0));
+    let waiting = gate.acquire("x").cost(2).max_wait(PATIENCE).await.unwrap();
+    assert!(waiting.is_allowed());
+    permits.extend(waiting.permit());
+    server.restart().unwrap();
+    let other = connect(server.url()).gate("gate", Quota::in_flight(5));
+    soon("all are counted", async || other.peek("x").await.is_ok_and(|peek| peek.remaining() == 2)).await;
+    drop(permits);
+    soon("all are released", async || remaining(&other, "x").await == 5).await;
+}
+
+#[tokio::test]
+async fn open_admits_closed_denies_and_error_fails_while_redis_is_unavailable() {
+    let mut server = Server::process(&[]).unwrap();
+    let limiter = connect(server.url());
+    server.kill();
+    let gate = |name, on_failure| limiter.gate(name, Quota::in_flight(1)).on_failure(on_failure);
+    let open = gate("open", OnFailure::Open);
+    let permits: Vec<Permit> = [
+        open.acquire("x").await.unwrap().permit().unwrap(),
+        open.acquire("x").await.unwrap().permit().unwrap(),
+    ]
+    .into();
+    let closed = gate("closed", OnFailure::Closed).acquire("x").await.unwrap();
+    assert_eq!((closed.is_allowed(), closed.decision().source()), (false, Source::Closed));
+    assert!(gate("error", OnFailure::Error).acquire("x").await.unwrap_err().is_unavailable());
+    server.restart().unwrap();
+    let other = connect(server.url()).gate("open", Quota::in_flight(5));
+    soon("the units are counted", async || other.peek("x").await.is_ok_and(|peek| peek.remaining() == 3))
+        .await;
+    drop(permits);
+    soon("they are released", async || remaining(&other, "x").await == 5).await;
+}
+
+#[tokio::test]
+async fn group_falls_back_as_its_gates_do() {
+    let mut server = Server::process(&[]).unwrap();
+    let limiter = settings(server.url()).on_failure(OnFailure::Local).instances(2).build().unwrap();
+    let calls = limiter.gate("calls", Quota::fixed_window(10, Duration::from_secs(3_600)));
+    let gate = limiter.gate("gate", Quota::in_flight(4));
+    let first = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap().permits().unwrap();
+    server.kill();
+    let second = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap();
+    assert_eq!(second.decision().each_alone()[1].source(), Source::Local);
+    let second = second.permits().unwrap();
+    let third = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap();
+    assert!(!third.is_allowed(), "two of four units are this process's share");
+    drop(first);
+    assert!(limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap().is_allowed());
+    drop(second);
+}
+
+#[tokio::test]
+async fn shutdown_releases_all_units_and_ends_the_lease() {
+    let server = Server::process(&[]).unwrap();
+    let limiter = connect(server.url());
+    let gate = limiter.gate("gate", Quota::in_flight(5));
+    let permits: Vec<Permit> = acquire_until_denied(&gate, "x").await;
+    let waiting = tokio::spawn({
+        let gate = gate.clone();
+        async move { gate.acquire("x").max_wait(PATIENCE).await }
+    });
+    tokio::time::sleep(Duration::from_millis(30)).await;
+    limiter.shutdown().await;
+    assert!(waiting.await.unwrap().unwrap_err().is_shut_down());
+    assert!(permits.iter().all(|permit| !permit.is_held()));
+    let other = connect(server.url()).gate("gate", Quota::in_flight(5));
+    assert_eq!(remaining(&other, "x").await, 5);
+    assert_eq!(server.cli(&["ZCARD", "failures:1:holders"]).unwrap(), "(integer) 0");
+    for permit in permits {
+        permit.release().await.unwrap();
+    }
+    assert!(gate.acquire("x").await.unwrap_err().is_shut_down());
+}

@@ -1,0 +1,102 @@
+//! Permits and charges of several gates in one step, on every store.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tidegate::{Quota, Rate, Switch};
+
+use super::{acquire_until_denied, remaining};
+use crate::support::behaviours;
+use crate::support::fixture::HOUR;
+
+const SLOW: Rate = Rate::new(1, HOUR);
+
+behaviours! {
+    async fn group_acquires_and_charges_all_or_nothing(world) {
+        let calls = world.gate("calls", Quota::token_bucket(3, SLOW));
+        let (users, exports) = (world.gate("users", Quota::in_flight(2)), world.gate("exports", Quota::in_flight(1)));
+        let checks = || [calls.key("x"), users.key("x"), exports.key("x")];
+        let acquired = world.limiter.acquire_all(checks()).await.unwrap();
+        assert!(acquired.is_allowed());
+        let permits = acquired.permits().unwrap();
+        assert!(permits.is_held() && permits.units() == 2);
+        let denied = world.limiter.acquire_all(checks()).await.unwrap();
+        assert!(!denied.is_allowed());
+        assert_eq!(denied.decision().binding().gate(), "exports");
+        assert!(denied.permits().is_none());
+        assert_eq!((remaining(&calls, "x").await, remaining(&users, "x").await), (2, 1));
+        permits.release().await.unwrap();
+        assert_eq!((remaining(&users, "x").await, remaining(&exports, "x").await), (2, 1));
+        assert!(world.limiter.acquire_all(checks()).await.unwrap().is_allowed());
+        assert!(world.limiter.acquire_all(checks()).await.unwrap().is_allowed(), "dropped permits are released");
+        let denied = world.limiter.acquire_all(checks()).await.unwrap();
+        assert_eq!(denied.decision().binding().gate(), "calls");
+    }
+
+    async fn two_checks_of_one_key_are_one_permit_with_the_sum_of_their_costs(world) {
+        let gate = world.gate("gate", Quota::in_flight(5));
+        let acquired = world.limiter.acquire_all([gate.key("x").cost(2), gate.key("x")]).await.unwrap();
+        let permits = acquired.permits().unwrap().into_each();
+        assert_eq!(permits.iter().map(tidegate::Permit::units).collect::<Vec<_>>(), [3]);
+        assert_eq!(remaining(&gate, "x").await, 2);
+        let error = world.limiter.acquire_all([gate.key("x").cost(4), gate.key("x").cost(2)]).await.unwrap_err();
+        assert!(error.is_over_capacity(), "{error}");
+    }
+
+    async fn groups_of_the_same_keys_in_any_order_do_not_wait_for_each_other(world) {
+        let gate = world.gate("gate", Quota::in_flight(3));
+        let other = world.gate("other", Quota::in_flight(2));
+        let groups = (0..40).map(|at| {
+            let checks = [gate.key("x"), other.key("x")];
+            let checks = if at % 2 == 0 { checks.to_vec() } else { checks.into_iter().rev().collect() };
+            async move { world.limiter.acquire_all(checks).await.unwrap().permits() }
+        });
+        let permits: Vec<_> = join_all(groups).await.into_iter().flatten().collect();
+        assert_eq!(permits.len(), 2, "as many as the smaller limit");
+        assert_eq!((remaining(&gate, "x").await, remaining(&other, "x").await), (1, 0));
+        drop(permits);
+        assert_eq!(acquire_until_denied(&gate, "x").await.len(), 3);
+        assert_eq!(acquire_until_denied(&other, "x").await.len(), 2);
+    }
+
+    async fn group_overtakes_no_waiting_caller(world) {
+        let gate = world.gate("gate", Quota::in_flight(2));
+        let held = gate.try_acquire("x").await.unwrap().unwrap();
+        let large = async { gate.acquire("x").cost(2).max_wait(HOUR).await.unwrap().permit().unwrap() };
+        let group = async {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let acquired = world.limiter.acquire_all([gate.key("x")]).await.unwrap();
+            assert!(!acquired.is_allowed());
+            held.release().await.unwrap();
+        };
+        let (permit, ()) = futures_util::join!(large, group);
+        assert_eq!(permit.units(), 2);
+    }
+
+    async fn gate_in_shadow_denies_no_group(world) {
+        let calls = world.gate("calls", Quota::token_bucket(5, SLOW));
+        let exports = world.gate("exports", Quota::in_flight(1));
+        let shadow = exports.clone().shadow(true);
+        let group = || world.limiter.acquire_all([calls.key("x"), shadow.key("x")]);
+        let first = group().await.unwrap();
+        assert_eq!(first.decision().each_alone()[1].outcome(), "allowed");
+        let second = group().await.unwrap();
+        assert!(second.is_allowed());
+        assert_eq!(second.decision().each_alone()[1].outcome(), "shadow_denied");
+        assert_eq!((first.permits().unwrap().units(), second.permits().unwrap().units()), (1, 0));
+        assert_eq!(remaining(&calls, "x").await, 3);
+    }
+
+    async fn switched_gate_in_a_group_counts_nothing(world) {
+        let (calls, exports) = (world.gate("calls", Quota::token_bucket(5, SLOW)), world.gate("exports", Quota::in_flight(1)));
+        world.limiter.control().switch("exports", Switch::Open, None).await.unwrap();
+        for _ in 0..2 {
+            let acquired = world.limiter.acquire_all([calls.key("x"), exports.key("x")]).await.unwrap();
+            assert_eq!(acquired.permits().unwrap().units(), 0);
+        }
+        world.limiter.control().switch("exports", Switch::Closed, None).await.unwrap();
+        let denied = world.limiter.acquire_all([calls.key("x"), exports.key("x")]).await.unwrap();
+        assert!(!denied.is_allowed());
+        assert_eq!(remaining(&calls, "x").await, 3);
+    }
+}
