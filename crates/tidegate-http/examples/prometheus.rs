@@ -31,7 +31,7 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde_json::json;
 use tidegate::metrics::{Metrics, names};
-use tidegate::{Limiter, MostDenied};
+use tidegate::{Decision, Gate, Limiter, MostDenied, Quota, Rate};
 use tidegate_rules::{Descriptor, Loader, ReloadingRules, RuleOutcome};
 use tokio::net::TcpListener;
 
@@ -53,7 +53,8 @@ async fn main() -> Result<(), Failure> {
 
     let load = Arc::new(Load::default());
     let rate = std::env::var("RATE").map_or(Ok(500), |rate| rate.parse())?;
-    tokio::spawn(load.clone().run(rules, rate));
+    let jobs = limiter.gate("jobs", Quota::token_bucket(100, Rate::per_second(100)));
+    tokio::spawn(load.clone().run(rules, jobs, rate));
 
     let app = Router::new()
         .route("/metrics", get(async move || recorder.render()))
@@ -97,7 +98,7 @@ struct Load {
 const TICK: Duration = Duration::from_millis(20);
 
 impl Load {
-    async fn run(self: Arc<Self>, rules: ReloadingRules, rate: u64) {
+    async fn run(self: Arc<Self>, rules: ReloadingRules, jobs: Gate, rate: u64) {
         let _running = self.running.lock().await;
         let mut ticks = tokio::time::interval(TICK);
         let per_tick = (rate * TICK.as_millis() as u64).div_ceil(1_000).max(1);
@@ -107,20 +108,39 @@ impl Load {
             // Concurrently, so that some of the checks share a call to Redis.
             futures_util::future::join_all(checks.clone().map(|index| self.check(&rules, index))).await;
             checks = checks.end..checks.end + per_tick;
+            self.reserve(&jobs).await;
         }
     }
 
     async fn check(&self, rules: &ReloadingRules, index: u64) {
-        let rules_and_keys = [("api", 1), ("search", 1_000), ("login", 20), ("export", 5)];
-        let (rule, keys) = rules_and_keys[(index % 4) as usize];
-        let key = format!("user:{}", index / 4 % keys);
-        let decision = rules.limits().check("shop", &[Descriptor::new().entry(rule, &key)]).await;
-        let Ok(decision) = decision else { return };
-        for decision in decision.outcomes().iter().filter_map(RuleOutcome::decision) {
-            let labels = [decision.gate(), decision.outcome(), decision.source().as_str()];
-            let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
-            *decisions.entry(labels.map(str::to_owned)).or_default() += 1;
+        let rules_and_keys = [("api", 1), ("search", 1_000), ("login", 20), ("export", 5), ("upload", 5)];
+        let (rule, keys) = rules_and_keys[(index % 5) as usize];
+        let key = format!("user:{}", index / 5 % keys);
+        let acquired = rules.limits().acquire("shop", &[Descriptor::new().entry(rule, &key)]).await;
+        let Ok(acquired) = acquired else { return };
+        // An upload is over at once, so its permit is released here.
+        let (decision, _permits) = acquired.into_parts();
+        decision
+            .outcomes()
+            .iter()
+            .filter_map(RuleOutcome::decision)
+            .for_each(|decision| self.count(decision));
+    }
+
+    /// Reserves units of a job, which uses a third of them.
+    async fn reserve(&self, jobs: &Gate) {
+        let Ok(reserved) = jobs.limiter().reserve([jobs.key("acme").cost(3)]).await else { return };
+        self.count(reserved.decision().binding());
+        if let Some(token) = reserved.token() {
+            // An error is counted as a metric.
+            let _ = jobs.limiter().commit(token, [1]).await;
         }
+    }
+
+    fn count(&self, decision: &Decision) {
+        let labels = [decision.gate(), decision.outcome(), decision.source().as_str()];
+        let mut decisions = self.decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        *decisions.entry(labels.map(str::to_owned)).or_default() += 1;
     }
 
     /// Stops the load. Returns the counts, including the last check.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::{AllDecision, Check, Decision, Error, Limiter};
+use tidegate::{AllDecision, Check, Decision, Error, Limiter, Permit};
 #[cfg(feature = "rules")]
 use tidegate_rules::RulesDecision;
 
@@ -12,6 +12,7 @@ use super::pending_charge::PendingCharge;
 use super::policy::Policy;
 use super::rejection::Rejection;
 use super::request_checks::RequestChecks;
+use super::request_permits::RequestPermits;
 use super::settings::{LayerSettings, OnError};
 use super::wait_queue::{DelayPermit, GroupResult};
 
@@ -32,6 +33,7 @@ pub(super) struct Admitted {
     /// The limits in shadow mode, as the header reports them.
     pub(super) shadow_limits: String,
     pub(super) pending_charge: PendingCharge,
+    pub(super) permits: RequestPermits,
     /// The permit to wait for the decision's delay, with a wait queue.
     pub(super) delay_permit: Option<DelayPermit>,
     pub(super) limiter: Option<Limiter>,
@@ -42,13 +44,15 @@ pub(super) struct Admitted {
 }
 
 impl Admission {
-    /// Builds the admission from the decision on `group` and the decisions on the checks in shadow mode.
+    /// Builds the admission from the decision on `group` and the decisions on the checks in shadow mode, which hold
+    /// `shadow_permits`.
     pub(super) fn new(
         settings: &LayerSettings,
         checks: RequestChecks,
-        group: Option<CheckGroup>,
+        mut group: Option<CheckGroup>,
         result: GroupResult,
         shadow_decisions: &[Result<Decision, Error>],
+        shadow_permits: Vec<Permit>,
     ) -> Self {
         let RequestChecks { mut policies, charges, static_denials, shadow_checks, .. } = checks;
         policies.extend(static_denials.into_iter().map(|(_, policy)| policy));
@@ -78,6 +82,8 @@ impl Admission {
             settings.warnings.decided();
             shadow_limits(&settings.headers, &policies, decision)
         });
+        let mut permits = group.as_mut().map_or_else(Vec::new, CheckGroup::take_permits);
+        permits.extend(shadow_permits);
         let checks = group.map_or(Vec::new(), |group| group.checks);
         let limiter = checks.first().map(Check::limiter);
         let decisions = decision.iter().flat_map(AllDecision::each_alone).cloned();
@@ -93,6 +99,7 @@ impl Admission {
             policies,
             shadow_limits,
             pending_charge,
+            permits: RequestPermits::new(permits),
             delay_permit,
             limiter,
             is_nested: false,
@@ -149,7 +156,7 @@ fn shadow_limits(headers: &Headers, policies: &[Policy], decision: &AllDecision)
     let mut value = String::new();
     let gates = policies.iter().zip(decision.each_alone());
     for (policy, gate) in gates.filter(|(policy, _)| policy.is_shadow) {
-        headers.append_shadow(&mut value, policy.name(gate), gate);
+        headers.append_shadow(&mut value, policy.name(gate), gate, policy.window_s.is_some());
     }
     value
 }

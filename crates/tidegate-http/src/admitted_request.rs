@@ -12,12 +12,14 @@ use super::admission::{Admission, Admitted};
 use super::body::ResponseBody;
 use super::rejection::Rejection;
 use super::request::decide;
+use super::request_permits::RequestPermits;
 use super::settings::LayerSettings;
 use super::usage::Usage;
 
 /// A request that [`RateLimitLayer::admit`](crate::RateLimitLayer::admit) admitted.
 ///
-/// Dropped without a response, it is charged as an [abandoned](crate::Abandoned) request.
+/// Dropped without a response, it is charged as an [abandoned](crate::Abandoned) request, and its permits are
+/// released.
 #[must_use = "dropped without a response, the request counts as abandoned"]
 pub struct AdmittedRequest {
     settings: Arc<LayerSettings>,
@@ -56,8 +58,15 @@ impl AdmittedRequest {
         self.usage.as_ref()
     }
 
+    /// Returns a clone of the request's permits at in-flight limits. A handler that upgrades the connection moves
+    /// it into the task that serves the connection.
+    #[must_use]
+    pub fn permits(&self) -> RequestPermits {
+        self.admitted.as_ref().map_or_else(RequestPermits::default, |admitted| admitted.permits.clone())
+    }
+
     /// Settles the charge by the response, and adds the headers that report the limits. A charge that depends on
-    /// the response body is settled at its end.
+    /// the response body is settled at its end. The permits are released then too.
     pub async fn respond<B: Body>(self, response: Response<B>) -> Response<ResponseBody<B>> {
         match self.admitted {
             Some(admitted) => admitted.respond(&self.settings, &self.method, response).await,

@@ -16,6 +16,7 @@ use http_body_util::{BodyExt, Empty};
 use pin_project_lite::pin_project;
 
 use super::pending_charge::PendingCharge;
+use super::request_permits::RequestPermits;
 
 /// Any error of a response body.
 pub type BoxError = Box<dyn Error + Send + Sync>;
@@ -66,9 +67,10 @@ pin_project! {
     #[derive(Debug)]
     enum BodyKind<B> {
         Inner {
-            // Dropped before the charge: what a stream reports in its `Drop` still counts.
+            // Dropped before the rest: what a stream reports in its `Drop` still counts, and the next request gets
+            // the permit when this one's work has ended.
             #[pin] body: B,
-            charge: Option<Box<StreamCharge>>,
+            at_end: Option<Box<AtEnd>>,
         },
         // The mutex makes the body `Sync`. It is never contended: a body is polled by one task.
         Rejection { body: Mutex<RejectionBody> },
@@ -77,7 +79,7 @@ pin_project! {
 
 impl<B> ResponseBody<B> {
     pub(super) fn inner(body: B) -> Self {
-        Self { kind: BodyKind::Inner { body, charge: None } }
+        Self { kind: BodyKind::Inner { body, at_end: None } }
     }
 
     pub(super) fn rejection(body: RejectionBody) -> Self {
@@ -86,18 +88,30 @@ impl<B> ResponseBody<B> {
 }
 
 impl<B: Body> ResponseBody<B> {
-    /// Returns a body that settles the charge when it has ended, has failed or is dropped.
-    pub(super) fn charged(body: B, mut charge: PendingCharge, request: &Method, response: &Parts) -> Self {
+    /// Returns a body that settles the charge and releases the permits when it has ended, has failed or is
+    /// dropped.
+    pub(super) fn finishing(
+        body: B,
+        charge: Option<PendingCharge>,
+        permits: RequestPermits,
+        request: &Method,
+        response: &Parts,
+    ) -> Self {
+        if charge.is_none() && permits.is_empty() {
+            return Self::inner(body);
+        }
         let length = response.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        let length = length.or_else(|| body.size_hint().exact());
+        let mut at_end =
+            AtEnd { charge: charge.map(|charge| StreamCharge { charge, length }), _permits: permits };
         // The server drops these bodies without reading them.
         let is_unread = *request == Method::HEAD
             || matches!(response.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
         if is_unread || body.is_end_stream() {
-            charge.complete();
+            at_end.complete();
             return Self::inner(body);
         }
-        let charge = StreamCharge { charge, length: length.or_else(|| body.size_hint().exact()) };
-        Self { kind: BodyKind::Inner { body, charge: Some(Box::new(charge)) } }
+        Self { kind: BodyKind::Inner { body, at_end: Some(Box::new(at_end)) } }
     }
 }
 
@@ -116,6 +130,32 @@ where
     body.map_err(BodyError::new).boxed_unsync()
 }
 
+/// The parts of a request that end with the response body. Dropping this settles the charge, then releases the
+/// permits.
+struct AtEnd {
+    charge: Option<StreamCharge>,
+    _permits: RequestPermits,
+}
+
+impl AtEnd {
+    /// Counts the result of a poll. Returns whether it is the last one.
+    fn count<E>(&mut self, polled: &Option<Result<Frame<Bytes>, E>>) -> bool {
+        if let Some(charge) = &mut self.charge {
+            charge.count(polled);
+        }
+        match polled {
+            Some(Ok(frame)) => frame.is_trailers(),
+            Some(Err(_)) | None => true,
+        }
+    }
+
+    fn complete(&mut self) {
+        if let Some(charge) = &mut self.charge {
+            charge.charge.complete();
+        }
+    }
+}
+
 /// The charge that the body determines.
 struct StreamCharge {
     charge: PendingCharge,
@@ -125,23 +165,23 @@ struct StreamCharge {
 }
 
 impl StreamCharge {
-    /// Counts the result of a poll. Returns whether it is the last one.
-    fn count<E>(&mut self, polled: &Option<Result<Frame<Bytes>, E>>) -> bool {
+    /// Counts the result of a poll.
+    fn count<E>(&mut self, polled: &Option<Result<Frame<Bytes>, E>>) {
         let Some(Ok(frame)) = polled else {
             self.charge.complete();
-            return true;
+            return;
         };
         self.charge.count(frame);
         if frame.is_trailers() || self.length.is_some_and(|length| self.charge.bytes() >= length) {
             self.charge.complete();
         }
-        frame.is_trailers()
     }
 }
 
-impl fmt::Debug for StreamCharge {
+impl fmt::Debug for AtEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamCharge").field("bytes", &self.charge.bytes()).finish_non_exhaustive()
+        let bytes = self.charge.as_ref().map(|charge| charge.charge.bytes());
+        f.debug_struct("AtEnd").field("bytes", &bytes).finish_non_exhaustive()
     }
 }
 
@@ -158,15 +198,15 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         Poll::Ready(match self.project().kind.project() {
-            BodyKindProjected::Inner { mut body, charge } => {
+            BodyKindProjected::Inner { mut body, at_end } => {
                 let polled = ready!(body.as_mut().poll_frame(cx));
-                if let Some(counting) = charge {
-                    let is_last = counting.count(&polled);
+                if let Some(pending) = at_end {
+                    let is_last = pending.count(&polled);
                     if is_last {
-                        *charge = None;
+                        *at_end = None;
                     } else if body.is_end_stream() {
-                        counting.charge.complete();
-                        *charge = None;
+                        pending.complete();
+                        *at_end = None;
                     }
                 }
                 polled.map(|frame| frame.map_err(BodyError::new))

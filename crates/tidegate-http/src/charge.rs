@@ -60,7 +60,7 @@ type TrailersFn = Arc<dyn Fn(&HeaderMap) -> Option<u64> + Send + Sync>;
 pub(super) struct Consumed {
     /// The bytes of the response body, without trailers.
     pub(super) bytes: u64,
-    pub(super) trailers: Option<HeaderMap>,
+    pub(super) trailers: Option<Box<HeaderMap>>,
     pub(super) usage: Option<Usage>,
 }
 
@@ -180,7 +180,7 @@ impl Charge {
         match &self.basis {
             ChargeBasis::Usage => consumed.usage.as_ref()?.reported(),
             ChargeBasis::Bytes(bytes_per_unit) => Some(consumed.bytes.div_ceil(*bytes_per_unit)),
-            ChargeBasis::Trailers(units) => units(consumed.trailers.as_ref()?),
+            ChargeBasis::Trailers(units) => units(consumed.trailers.as_deref()?),
             ChargeBasis::Always | ChargeBasis::When(_) | ChargeBasis::Units(_) => None,
         }
     }

@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{AllDecision, Check, Decision, Error, Source, Stopwatch, Switch};
+use tidegate::{AllDecision, Check, Decision, Error, Permit, Source, Stopwatch, Switch};
+
+use super::in_flight::{acquire_all, can_wait, decide_each, needs_permit};
 
 /// Checks of one request that are decided together: all or nothing, or each independently.
 pub(super) struct CheckGroup {
     pub(super) checks: Vec<Check>,
-    /// For checks that are decided independently: the admitted ones, which a retry does not repeat.
+    /// For checks that are decided independently: the admitted ones, which a retry does not repeat. Permits are
+    /// acquired again: a request that waits for another limit holds none.
     admitted: Option<Vec<Option<Admitted>>>,
+    /// The permits of the latest admission. Dropping the group releases them.
+    permits: Vec<Permit>,
 }
 
 /// An admission by one gate, while other gates still deny the request.
@@ -28,12 +33,15 @@ impl Admitted {
 
 impl CheckGroup {
     pub(super) fn all(checks: Vec<Check>) -> Self {
-        Self { checks, admitted: None }
+        Self { checks, admitted: None, permits: Vec::new() }
     }
 
     pub(super) fn each(checks: Vec<Check>) -> Self {
+        if checks.len() == 1 {
+            return Self::all(checks);
+        }
         let admitted = checks.iter().map(|_| None).collect();
-        Self { checks, admitted: Some(admitted) }
+        Self { checks, admitted: Some(admitted), permits: Vec::new() }
     }
 
     /// Sets the longest delay that the request accepts at leaky buckets.
@@ -41,40 +49,71 @@ impl CheckGroup {
         self.checks = self.checks.drain(..).map(|check| check.max_delay(delay)).collect();
     }
 
+    /// Takes the permits of the latest admission.
+    pub(super) fn take_permits(&mut self) -> Vec<Permit> {
+        std::mem::take(&mut self.permits)
+    }
+
+    /// Decides the checks without waiting.
     pub(super) async fn decide(&mut self) -> Result<AllDecision, Error> {
-        match (&*self.checks, &mut self.admitted) {
-            // A single check can also use leases, the deny cache and batches.
-            ([check], _) => Ok(AllDecision::of_each(vec![check.clone().check().await?])),
-            ([first, ..], None) => first.limiter().check_all(&self.checks).await,
-            ([first, ..], Some(admitted)) => {
-                let limiter = first.limiter();
-                let undecided: Vec<usize> =
-                    (0..admitted.len()).filter(|at| admitted[*at].is_none()).collect();
-                let decided = limiter.check_each(undecided.iter().map(|&at| &self.checks[at])).await;
-                let mut decisions: Vec<_> =
-                    admitted.iter().map(|admitted| admitted.as_ref().map(Admitted::decision)).collect();
-                for (at, decision) in undecided.into_iter().zip(decided) {
-                    let decision = decision?;
-                    if decision.is_allowed() {
-                        admitted[at] =
-                            Some(Admitted { decision: decision.clone(), age: limiter.stopwatch() });
-                    }
-                    decisions[at] = Some(decision);
-                }
-                Ok(AllDecision::of_each(decisions.into_iter().flatten().collect()))
-            }
+        self.decide_within(Duration::ZERO).await
+    }
+
+    /// Decides the checks. A single check at an in-flight limit waits for its permit, for at most `max_wait`.
+    /// Several do not wait.
+    pub(super) async fn decide_within(&mut self, max_wait: Duration) -> Result<AllDecision, Error> {
+        match (&*self.checks, &self.admitted) {
             ([], _) => Err(Error::config("the request has no gate to check")),
+            (_, Some(_)) => self.decide_each().await,
+            (checks, None) if checks.iter().any(needs_permit) => {
+                let (decision, permits) = acquire_all(checks, max_wait).await?;
+                self.permits = permits;
+                Ok(decision)
+            }
+            // A single check can also use leases, the deny cache and batches.
+            ([check], None) => Ok(AllDecision::of_each(vec![check.clone().check().await?])),
+            ([first, ..], None) => first.limiter().check_all(&self.checks).await,
         }
     }
 
-    /// Returns the decision that [`decide`](Self::decide) would make, without charging.
+    /// Makes the checks that have not yet admitted the request.
+    async fn decide_each(&mut self) -> Result<AllDecision, Error> {
+        let Some(admitted) = &mut self.admitted else {
+            return Err(Error::config("the checks are one group"));
+        };
+        let undecided: Vec<usize> = (0..admitted.len()).filter(|at| admitted[*at].is_none()).collect();
+        let checks: Vec<&Check> = undecided.iter().map(|&at| &self.checks[at]).collect();
+        let decided = decide_each(&checks).await;
+        let mut decisions: Vec<_> =
+            admitted.iter().map(|admitted| admitted.as_ref().map(Admitted::decision)).collect();
+        let mut permits = Vec::new();
+        for (at, decided) in undecided.into_iter().zip(decided) {
+            let (decision, acquired) = decided?;
+            let check = &self.checks[at];
+            if decision.is_allowed() && !needs_permit(check) {
+                let age = check.limiter().stopwatch();
+                admitted[at] = Some(Admitted { decision: decision.clone(), age });
+            }
+            permits.extend(acquired);
+            decisions[at] = Some(decision);
+        }
+        let decision = AllDecision::of_each(decisions.into_iter().flatten().collect());
+        if decision.is_allowed() {
+            self.permits = permits;
+        }
+        Ok(decision)
+    }
+
+    /// Returns the decision that [`decide`](Self::decide) would make, without charging or acquiring. In-flight
+    /// limits are read one by one.
     pub(super) async fn peek(&self) -> Result<AllDecision, Error> {
-        let limiter = &self.checks[0].limiter();
-        let Some(admitted) = &self.admitted else { return limiter.peek_all(&self.checks).await };
-        let peeks = self.checks.iter().zip(admitted).map(|(check, admitted)| async move {
-            match admitted {
+        if self.admitted.is_none() && !self.checks.iter().any(needs_permit) {
+            return self.checks[0].limiter().peek_all(&self.checks).await;
+        }
+        let peeks = self.checks.iter().enumerate().map(|(at, check)| async move {
+            match self.admission(at) {
                 Some(admitted) => Ok(admitted.decision()),
-                None => Ok(limiter.peek_all([check]).await?.binding().clone()),
+                None => check.clone().peek().await,
             }
         });
         let decisions = join_all(peeks).await.into_iter().collect::<Result<_, Error>>()?;
@@ -91,14 +130,27 @@ impl CheckGroup {
             if decision.source() == Source::Switch {
                 wait.until_entry = Duration::MAX;
             }
+            // A permit may be released at any moment, so the retry time is no bound.
+            if !needs_permit(&self.checks[at]) {
+                wait.until_entry = wait.until_entry.max(decision.retry_after());
+            }
             // At a leaky bucket, the request waits first to enter the bucket's queue and then for its turn.
             // Both together take at most the time in which the queue drains.
             if self.checks[at].quota().is_some_and(|quota| quota.has_queue()) {
                 wait.until_entry = wait.until_entry.max(decision.reset_after());
             }
         }
-        wait.until_entry = wait.until_entry.max(wait.until_retry);
         wait
+    }
+
+    /// Returns whether the denied request waits for a permit in the limiter, instead of for a retry time.
+    pub(super) fn awaits_permit(&self, denied: &AllDecision) -> bool {
+        self.is_denied_in_flight(denied) && can_wait(&self.checks)
+    }
+
+    /// Returns whether the denial with the longest wait is by an in-flight limit, whose retry time is a hint.
+    pub(super) fn is_denied_in_flight(&self, denied: &AllDecision) -> bool {
+        needs_permit(&self.checks[self.binding_index(denied)])
     }
 
     /// Returns the index of the check that denied with the longest wait.
@@ -134,7 +186,11 @@ impl CheckGroup {
     }
 
     fn is_admitted(&self, at: usize) -> bool {
-        self.admitted.as_ref().is_some_and(|admitted| admitted[at].is_some())
+        self.admission(at).is_some()
+    }
+
+    fn admission(&self, at: usize) -> Option<&Admitted> {
+        self.admitted.as_ref()?[at].as_ref()
     }
 }
 

@@ -7,7 +7,9 @@ use http::request::Parts;
 use tidegate::Gate;
 
 use super::charge::Charge;
+use super::in_flight::is_in_flight;
 use super::key::Key;
+use super::reserved_slots::ReservedSlots;
 
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 
@@ -49,20 +51,23 @@ pub struct GateRule {
     pub(super) cost: Option<Cost>,
     pub(super) charge: Option<Charge>,
     pub(super) name: Option<Arc<str>>,
+    pub(super) reserved: Option<ReservedSlots>,
 }
 
 impl GateRule {
     /// Checks this gate for one unit of this key.
     #[must_use]
     pub fn new(gate: Gate, key: Key) -> Self {
-        Self { gate, key, colocate_with: None, cost: None, charge: None, name: None }
+        Self { gate, key, colocate_with: None, cost: None, charge: None, name: None, reserved: None }
     }
 
     /// Sets the units that a request consumes. A rule with cost 0 does not apply to the request. A request
     /// that costs more than the limit can never be admitted: the layer rejects it with 413, unless the gate is in
     /// shadow mode.
     ///
-    /// Default: the [layer's cost](super::RateLimitLayer::cost), which is 1.
+    /// An in-flight limit holds that many units for the request.
+    ///
+    /// Default: the [layer's cost](super::RateLimitLayer::cost), which is 1. At an in-flight limit: 1.
     #[must_use]
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
@@ -83,9 +88,53 @@ impl GateRule {
     /// Sets how the response changes the charge.
     ///
     /// Default: the [layer's charge](super::RateLimitLayer::charge).
+    ///
+    /// # Panics
+    ///
+    /// If the gate has an in-flight limit: a permit is returned at the end of the response in any case.
     #[must_use]
+    #[track_caller]
     pub fn charge(mut self, charge: Charge) -> Self {
+        assert!(
+            !is_in_flight(&self.gate),
+            "a charge does not apply to an in-flight limit, which charges nothing: remove `charge` from this rule"
+        );
         self.charge = Some(charge);
+        self
+    }
+
+    /// Reserves a share of an in-flight limit for critical requests, so that less important ones are shed first. The
+    /// requests for which `is_critical` returns false can use `floor(N * (1 - share))` of the N slots; critical
+    /// ones can use all. Both are counted together, by key.
+    ///
+    /// Responses report the limit of the request's own kind. If an operator's override lowers N, at least one slot
+    /// stays for the others.
+    ///
+    /// ```
+    /// use http::Method;
+    /// use tidegate::{Limiter, Quota};
+    /// use tidegate_http::{GateRule, Key, RateLimitLayer};
+    ///
+    /// let fleet = Limiter::in_memory().gate("fleet", Quota::in_flight(100));
+    /// // Of 100 requests at the same time, at most 80 are not purchases.
+    /// let rule = GateRule::new(fleet, Key::constant("all"))
+    ///     .reserve_for(|parts| parts.method == Method::POST && parts.uri.path() == "/purchases", 0.2);
+    /// let layer = RateLimitLayer::of([rule]);
+    /// # let _ = layer;
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If the gate has no in-flight limit or a fair one, if `share` is not above 0 and below 1, or if one kind of
+    /// requests would have no slot.
+    #[must_use]
+    #[track_caller]
+    pub fn reserve_for(
+        mut self,
+        is_critical: impl Fn(&Parts) -> bool + Send + Sync + 'static,
+        share: f64,
+    ) -> Self {
+        self.reserved = Some(ReservedSlots::new(self.gate.quota(), is_critical, share));
         self
     }
 

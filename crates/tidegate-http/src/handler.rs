@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Extensions, Method, Request, Response};
+use http::{Extensions, Method, Request, Response, StatusCode};
 use http_body::Body;
 use tidegate::AllDecision;
 use tower_service::Service;
@@ -55,6 +55,8 @@ where
     match inner.call(Request::from_parts(parts, body)).await {
         Ok(response) => Ok(admitted.respond(&settings, &method, response).await),
         Err(error) => {
+            // Released before the charge is settled, which may take a call to Redis.
+            drop(admitted.permits);
             admitted.pending_charge.settle(None).await;
             Err(error)
         }
@@ -66,6 +68,7 @@ impl Admitted {
     /// them.
     pub(super) fn mark_entered(&mut self, extensions: &Extensions) -> Option<Usage> {
         self.is_nested = extensions.get::<AllDecision>().is_some();
+        self.permits.add_outer(extensions.get());
         self.pending_charge.enter(extensions)
     }
 
@@ -73,6 +76,9 @@ impl Admitted {
     fn enter(&mut self, extensions: &mut Extensions) {
         if let Some(usage) = self.mark_entered(extensions) {
             extensions.insert(usage);
+        }
+        if !self.permits.is_empty() {
+            extensions.insert(self.permits.clone());
         }
         if let Some(decision) = &self.decision {
             extensions.insert(decision.binding().clone());
@@ -84,7 +90,7 @@ impl Admitted {
         }
     }
 
-    /// Settles the charge and adds the headers.
+    /// Settles the charge, adds the headers, and holds the permits until the end of the body.
     pub(super) async fn respond<B: Body>(
         self,
         settings: &LayerSettings,
@@ -104,10 +110,18 @@ impl Admitted {
             settings.headers.write(&mut head.headers, &values);
         }
         settings.headers.write_shadow(&mut head.headers, &self.shadow_limits);
-        let body = match charge {
-            Some(charge) => ResponseBody::charged(body, charge, request, &head),
-            None => ResponseBody::inner(body),
-        };
+        if is_upgrade(request, head.status)
+            && self.permits.is_unshared()
+            && let Some(limiter) = &self.limiter
+        {
+            settings.warnings.upgrade_without_permits(limiter);
+        }
+        let body = ResponseBody::finishing(body, charge, self.permits, request, &head);
         Response::from_parts(head, body)
     }
+}
+
+/// Returns whether the connection becomes another one after this response: a websocket, or a tunnel.
+fn is_upgrade(request: &Method, status: StatusCode) -> bool {
+    status == StatusCode::SWITCHING_PROTOCOLS || (*request == Method::CONNECT && status.is_success())
 }

@@ -1,5 +1,7 @@
 //! Response headers that report the limits to the client.
 
+mod values;
+
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -7,6 +9,8 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use tidegate::{AllDecision, Decision, Gate};
 
+pub(super) use self::values::HeaderValues;
+use self::values::{ceil_seconds, quoted};
 use super::policy::Policy;
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -37,6 +41,11 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 /// Of several limits, draft 11 reports each one. Draft 7 lists all policies, but like X-RateLimit it reports
 /// the remaining units of one limit: on a denial the limit to wait for, otherwise the one with the fewest
 /// units. A limit in shadow mode is not reported, since it denies nothing.
+///
+/// An in-flight limit has no window and no known reset time. Draft 11 reports it with its unit and without times,
+/// as `RateLimit-Policy: "uploads";q=10;qu="concurrent-requests"` and `RateLimit: "uploads";r=3`. Draft 7 and
+/// X-RateLimit cannot express it, so they report the other limits only. `Retry-After` is then a hint: a permit may be
+/// released before or after it.
 ///
 /// With nested layers, list headers are merged; for single-valued headers the tighter limit wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,8 +154,15 @@ impl Headers {
         Duration::from_secs(ceil_seconds(retry_after).max(1).saturating_add(fastrand::u64(0..=self.jitter_s)))
     }
 
-    /// Appends a limit in shadow mode to the value of its header, if the header is sent.
-    pub(super) fn append_shadow(&self, value: &mut String, name: &str, decision: &Decision) {
+    /// Appends a limit in shadow mode to the value of its header, if the header is sent. An in-flight limit has no
+    /// window, and no reset time to report.
+    pub(super) fn append_shadow(
+        &self,
+        value: &mut String,
+        name: &str,
+        decision: &Decision,
+        has_window: bool,
+    ) {
         if !self.shadow {
             return;
         }
@@ -157,7 +173,8 @@ impl Headers {
             false => ceil_seconds(decision.reset_after()),
         };
         let denied = if decision.is_shadow() { ";denied" } else { "" };
-        let _ = write!(value, "{comma}{};r={remaining};t={reset}{denied}", quoted(name));
+        let _ = write!(value, "{comma}{};r={remaining}", quoted(name));
+        let _ = if has_window { write!(value, ";t={reset}{denied}") } else { write!(value, "{denied}") };
     }
 
     pub(super) fn write_shadow(&self, headers: &mut HeaderMap, value: &str) {
@@ -167,6 +184,18 @@ impl Headers {
     }
 
     pub(super) fn write(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
+        self.write_single(headers, values);
+        if self.draft == Some(Draft::Eleven) {
+            let (policies, limits) = values.named();
+            if !policies.is_empty() {
+                append(headers, RATELIMIT_POLICY, policies);
+                append(headers, RATELIMIT, limits);
+            }
+        }
+    }
+
+    /// Writes the headers that report one limit.
+    fn write_single(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
         let Some(reported) = values.reported_limit() else { return };
         let decision = &values.decision.each_alone()[reported];
         let (limit, remaining) = (decision.limit(), decision.remaining());
@@ -176,26 +205,14 @@ impl Headers {
             headers.insert(X_REMAINING, remaining.into());
             headers.insert(X_RESET, reset.into());
         }
-        match self.draft {
-            Some(Draft::Seven) => {
-                append(headers, RATELIMIT_POLICY, values.unnamed_policies(reported));
-                let parse_remaining =
-                    |value: &str| value.split_once("remaining=")?.1.split(',').next()?.parse().ok();
-                if is_tighter(headers, &RATELIMIT, remaining, parse_remaining) {
-                    headers.remove(RATELIMIT);
-                    append(
-                        headers,
-                        RATELIMIT,
-                        format!("limit={limit}, remaining={remaining}, reset={reset}"),
-                    );
-                }
+        if self.draft == Some(Draft::Seven) {
+            append(headers, RATELIMIT_POLICY, values.unnamed_policies(reported));
+            let parse_remaining =
+                |value: &str| value.split_once("remaining=")?.1.split(',').next()?.parse().ok();
+            if is_tighter(headers, &RATELIMIT, remaining, parse_remaining) {
+                headers.remove(RATELIMIT);
+                append(headers, RATELIMIT, format!("limit={limit}, remaining={remaining}, reset={reset}"));
             }
-            Some(Draft::Eleven) => {
-                let (policies, limits) = values.named();
-                append(headers, RATELIMIT_POLICY, policies);
-                append(headers, RATELIMIT, limits);
-            }
-            None => {}
         }
     }
 }
@@ -222,105 +239,4 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
     if let Ok(value) = HeaderValue::try_from(value) {
         headers.append(name, value);
     }
-}
-
-/// The values to report to a client.
-pub(super) struct HeaderValues<'a> {
-    pub(super) decision: &'a AllDecision,
-    pub(super) policies: &'a [Policy],
-    /// The retry time of a denied request; `None` for an admitted one.
-    pub(super) wait: Option<Duration>,
-}
-
-impl HeaderValues<'_> {
-    /// Returns the indices of the limits to report: all that can deny. A client must not slow down for a
-    /// limit in shadow mode.
-    fn reported(&self) -> impl Iterator<Item = usize> {
-        (0..self.policies.len()).filter(move |&at| !self.policies[at].is_shadow)
-    }
-
-    /// Returns the index of the limit to report where only one can be reported. `None` if no limit can deny.
-    fn reported_limit(&self) -> Option<usize> {
-        let binding = self.decision.binding_index();
-        match self.wait {
-            Some(_) if !self.policies[binding].is_shadow => Some(binding),
-            _ => self.reported().min_by_key(|&at| self.decision.each_alone()[at].remaining()),
-        }
-    }
-
-    /// Returns the reset time of a limit in seconds. If no unit is available, it is the time until one is.
-    fn reset(&self, at: usize) -> u64 {
-        let decision = &self.decision.each_alone()[at];
-        match self.wait {
-            Some(wait) if at == self.decision.binding_index() => wait.as_secs(),
-            Some(_) if !decision.is_allowed() => ceil_seconds(decision.retry_after()).max(1),
-            _ if decision.remaining() == 0 => ceil_seconds(decision.retry_after()).max(1),
-            _ => ceil_seconds(decision.reset_after()),
-        }
-    }
-
-    /// Returns the policies of draft 7, such as `100;w=60, 1000;w=3600`, the reported limit first. Each number of
-    /// units may occur only once.
-    fn unnamed_policies(&self, reported: usize) -> String {
-        let mut policies = String::new();
-        let mut listed = Vec::new();
-        for at in std::iter::once(reported).chain(self.reported().filter(|at| *at != reported)) {
-            let (limit, window_s) = (self.decision.each_alone()[at].limit(), self.policies[at].window_s);
-            if !listed.contains(&limit) {
-                let comma = if listed.is_empty() { "" } else { ", " };
-                let _ = write!(policies, "{comma}{limit};w={window_s}");
-                listed.push(limit);
-            }
-        }
-        policies
-    }
-
-    /// Returns the policies and limits of draft 11, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of
-    /// several limits with one name, lists the binding one, or else the one with the fewest remaining units.
-    fn named(&self) -> (String, String) {
-        let (mut policies, mut limits) = (String::new(), String::new());
-        let names: Vec<&str> = (0..self.policies.len())
-            .map(|at| self.policies[at].name(&self.decision.each_alone()[at]))
-            .collect();
-        let decisions = self.decision.each_alone();
-        for at in self.reported() {
-            let decision = &decisions[at];
-            let rank = |at: usize| (at != self.decision.binding_index(), decisions[at].remaining(), at);
-            if self.reported().any(|other| names[other] == names[at] && rank(other) < rank(at)) {
-                continue;
-            }
-            let comma = if policies.is_empty() { "" } else { ", " };
-            let name = quoted(names[at]);
-            let _ = write!(policies, "{comma}{name};q={};w={}", decision.limit(), self.policies[at].window_s);
-            let _ = write!(limits, "{comma}{name};r={};t={}", decision.remaining(), self.reset(at));
-        }
-        (policies, limits)
-    }
-}
-
-impl Policy {
-    pub(super) fn name<'a>(&'a self, decision: &'a Decision) -> &'a str {
-        self.name.as_deref().unwrap_or_else(|| decision.gate())
-    }
-}
-
-fn ceil_seconds(duration: Duration) -> u64 {
-    duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
-}
-
-/// Returns a string of RFC 9651, which is ASCII. Other bytes, and `%` itself, are percent-encoded.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' => quoted.extend(['\\', char::from(byte)]),
-            b' '..=b'~' if byte != b'%' => quoted.push(char::from(byte)),
-            _ => {
-                let _ = write!(quoted, "%{byte:02X}");
-            }
-        }
-    }
-    quoted.push('"');
-    quoted
 }

@@ -56,6 +56,10 @@ impl RateLimitLayer {
 
     /// Checks several rules, all or nothing in one atomic step. Their gates must belong to the same limiter.
     ///
+    /// Rules of rates and of [in-flight limits](tidegate::Quota::in_flight) can be mixed: a request that one of them
+    /// denies is charged nothing and holds nothing. [`RequestPermits`](crate::RequestPermits) tells how long a
+    /// permit is held.
+    ///
     /// # Panics
     ///
     /// If a gate's name is invalid, if the gates belong to different limiters, or if there is no rule: such a
@@ -200,7 +204,8 @@ impl RateLimitLayer {
         );
     }
 
-    /// Sets the cost of a request for each rule without a cost of its own. See [`GateRule::cost`].
+    /// Sets the cost of a request for each rule without a cost of its own, except for in-flight limits: their
+    /// units are slots, not bytes or tokens. See [`GateRule::cost`].
     ///
     /// Default: 1.
     #[must_use]
@@ -244,7 +249,8 @@ impl RateLimitLayer {
 
 /// # Charges, headers and responses
 impl RateLimitLayer {
-    /// Sets how the response changes the charge.
+    /// Sets how the response changes the charge. In-flight limits have none: their permits are released in any
+    /// case.
     ///
     /// Default: [`Charge::always`].
     #[must_use]
@@ -272,6 +278,12 @@ impl RateLimitLayer {
     /// `max_wait` also bounds the [`delay`](tidegate::Decision::delay) of leaky buckets. Admitted requests that
     /// wait for their delay have `max_waiting` permits of their own. A request without one takes no slot of the
     /// bucket.
+    ///
+    /// A request denied by an in-flight limit waits for a permit. One that another request of this process releases
+    /// is taken at once, others within a quarter of a second. Requests with several checks or
+    /// [reserved slots](GateRule::reserve_for) poll, every 250 ms at the latest. A waiting request holds no permit
+    /// and no unit. Routes with the same gate should share clones of one layer, and so its queue. While an admitted
+    /// request waits for the delay of a leaky bucket, it holds its permits.
     ///
     /// Default: requests wait for that delay only.
     ///
@@ -326,7 +338,7 @@ impl RateLimitLayer {
     /// handler has read, for example. Waits as the layer does. [`AdmittedRequest::respond`] settles the charge.
     /// [`on_rejection`](Self::on_rejection) does not apply: the handler responds to the rejection.
     ///
-    /// Cancel safe: units taken by a dropped future are refunded.
+    /// Cancel safe: units taken by a dropped future are refunded, and permits are released.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {

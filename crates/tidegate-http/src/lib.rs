@@ -43,6 +43,7 @@
 //! 3. Handler: the service receives the request. The request's extensions hold the binding gate's
 //!    [`Decision`](tidegate::Decision) and the [`AllDecision`](tidegate::AllDecision). A handler of axum extracts
 //!    them with `axum::Extension`.
+//!    At an in-flight limit, the request holds a permit until its response body has ended ([`RequestPermits`]).
 //! 4. Settlement: the response can change the [`Charge`]: its status and headers, or what its body used
 //!    ([`Usage`]), which is settled at the body's end.
 //! 5. Headers: each response reports the remaining units ([`Headers`]), except those of gates in shadow mode.
@@ -91,6 +92,8 @@
 //! - A request whose check is in flight may have been charged, and stays charged.
 //!
 //! A separate task sends the refund. It ends with Redis's reply or at the limiter's deadline.
+//!
+//! Permits of in-flight limits are released in each of these cases, and also if the handler panics.
 
 mod admission;
 mod admitted_request;
@@ -105,6 +108,7 @@ mod gate_rule;
 pub mod guide;
 mod handler;
 mod headers;
+mod in_flight;
 mod key;
 mod layer;
 mod missing_key;
@@ -114,11 +118,15 @@ mod policy;
 mod rejection;
 mod request;
 mod request_checks;
+mod request_permits;
+mod reserved_slots;
 mod response;
 #[cfg(feature = "rules")]
 mod rules;
 mod service;
 mod settings;
+#[cfg(feature = "rules")]
+mod shadow_checks;
 mod usage;
 mod wait_queue;
 mod warnings;
@@ -138,6 +146,7 @@ pub use self::key::{ClientIp, Key, PeerAddr, ToNetwork};
 pub use self::layer::RateLimitLayer;
 pub use self::missing_key::MissingKey;
 pub use self::rejection::{OnClosed, Reason, Rejection};
+pub use self::request_permits::RequestPermits;
 pub use self::service::{RateLimit, ResponseFuture};
 pub use self::settings::OnError;
 pub use self::usage::Usage;

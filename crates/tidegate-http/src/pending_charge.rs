@@ -1,22 +1,33 @@
 //! The units taken for one request, until its final charge is settled.
 
 use futures_util::future::join_all;
+use http::Extensions;
 use http::response::Parts;
-use http::{Extensions, HeaderMap};
 use http_body::Frame;
 use tidegate::{Check, Decision, Reservation};
 use tokio::runtime::Handle;
 
 use super::charge::{Charge, Consumed};
+use super::in_flight::needs_permit;
 use super::usage::Usage;
 
 /// The units taken for one request. Dropping this settles them, in a task: as its [`Stage`] says.
 pub(super) struct PendingCharge {
-    items: Vec<(Reservation, Charge)>,
+    items: Vec<PendingItem>,
+    /// The checks at in-flight limits. Permits release their slots.
+    acquired: Vec<Check>,
     consumed: Consumed,
     stage: Stage,
     /// The request's runtime. Set for response bodies, which may be dropped outside of it.
     runtime: Option<Handle>,
+}
+
+/// The units taken by one check.
+struct PendingItem {
+    /// The index of the check. In-flight limits have no item: they take no units.
+    at: usize,
+    reservation: Reservation,
+    charge: Charge,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,28 +43,37 @@ enum Stage {
 
 impl PendingCharge {
     pub(super) fn new(taken: impl Iterator<Item = ((Check, Decision), Charge)>) -> Self {
-        let items = taken.map(|((check, decision), charge)| (Reservation::new(check, decision), charge));
-        Self { items: items.collect(), consumed: Consumed::default(), stage: Stage::Outside, runtime: None }
+        let (mut items, mut acquired) = (Vec::new(), Vec::new());
+        for (at, ((check, decision), charge)) in taken.enumerate() {
+            match needs_permit(&check) {
+                true => acquired.push(check),
+                false => {
+                    items.push(PendingItem { at, reservation: Reservation::new(check, decision), charge });
+                }
+            }
+        }
+        Self { items, acquired, consumed: Consumed::default(), stage: Stage::Outside, runtime: None }
     }
 
     /// Records that the service receives the request. Returns the handle for its reports, if a charge reads
     /// them. Nested layers share one handle, so that each charges the units that the handler reports.
     pub(super) fn enter(&mut self, extensions: &Extensions) -> Option<Usage> {
         self.stage = Stage::Inside;
-        for (reservation, _) in self.items.iter().filter(|(_, charge)| charge.reads_usage()) {
+        for item in self.items.iter().filter(|item| item.charge.reads_usage()) {
             let usage =
                 self.consumed.usage.get_or_insert_with(|| extensions.get().cloned().unwrap_or_default());
-            if reservation.charged_units() > 0 {
-                usage.reserve(reservation.charged_units());
+            if item.reservation.charged_units() > 0 {
+                usage.reserve(item.reservation.charged_units());
             }
         }
         self.consumed.usage.clone()
     }
 
-    /// Returns the checks that charged units.
+    /// Returns the checks that charged units or hold permits.
     pub(super) fn charged(&self) -> impl Iterator<Item = &Check> + Clone {
-        let charged = self.items.iter().filter(|(reservation, _)| reservation.charged_units() > 0);
-        charged.map(|(reservation, _)| reservation.check())
+        let reservations = self.items.iter().map(|item| &item.reservation);
+        let charged = reservations.filter(|reservation| reservation.charged_units() > 0);
+        charged.map(Reservation::check).chain(&self.acquired)
     }
 
     /// Charges the units that the response determines. Returns the new state of each rule whose charge differs
@@ -61,12 +81,13 @@ impl PendingCharge {
     pub(super) async fn settle(mut self, response: Option<&Parts>) -> (Vec<(usize, Decision)>, Option<Self>) {
         let mut at_end = Vec::new();
         let mut changes = Vec::new();
-        for (at, (reservation, charge)) in std::mem::take(&mut self.items).into_iter().enumerate() {
-            if charge.is_settled_at_end() && response.is_some() {
-                at_end.push((reservation, charge));
+        for item in std::mem::take(&mut self.items) {
+            if item.charge.is_settled_at_end() && response.is_some() {
+                at_end.push(item);
                 continue;
             }
-            let actual = charge.of_response(response, &self.consumed);
+            let actual = item.charge.of_response(response, &self.consumed);
+            let PendingItem { at, reservation, .. } = item;
             let Some(actual) = changed(&reservation, actual) else { continue };
             changes.push(async move {
                 let peek = reservation.check().clone().cost(0);
@@ -92,9 +113,9 @@ impl PendingCharge {
         if let Some(data) = frame.data_ref() {
             self.consumed.bytes = self.consumed.bytes.saturating_add(data.remaining() as u64);
         } else if let Some(trailers) = frame.trailers_ref()
-            && self.items.iter().any(|(_, charge)| charge.reads_trailers())
+            && self.items.iter().any(|item| item.charge.reads_trailers())
         {
-            self.consumed.trailers = Some(HeaderMap::clone(trailers));
+            self.consumed.trailers = Some(Box::new(trailers.clone()));
         }
     }
 
@@ -119,7 +140,7 @@ fn changed(reservation: &Reservation, actual: Option<u64>) -> Option<u64> {
 impl Drop for PendingCharge {
     fn drop(&mut self) {
         let (consumed, stage) = (&self.consumed, self.stage);
-        let changes = self.items.drain(..).filter_map(|(reservation, charge)| {
+        let changes = self.items.drain(..).filter_map(|PendingItem { reservation, charge, .. }| {
             let actual = match stage {
                 Stage::Outside => Some(0),
                 Stage::Inside => charge.of_abandoned(reservation.charged_units(), consumed),

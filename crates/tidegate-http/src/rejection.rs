@@ -71,11 +71,13 @@ impl Rejection {
         let at = decision.binding_index();
         let (policy, limit) = (&policies[at], decision.binding().limit());
         let name = policy.name(decision.binding());
-        let message = format!(
-            "The limit \"{name}\" of {limit} in {} is exceeded. Try again in {}.",
-            seconds_text(policy.window_s),
-            seconds_text(wait.as_secs())
-        );
+        let exceeded = match policy.window_s {
+            Some(window_s) => format!("of {limit} in {} is exceeded", seconds_text(window_s)),
+            None if limit == 1 => "of 1 concurrent request is reached".to_owned(),
+            None => format!("of {limit} concurrent requests is reached"),
+        };
+        let message =
+            format!("The limit \"{name}\" {exceeded}. Try again in {}.", seconds_text(wait.as_secs()));
         Self { policies, headers: *headers, ..Self::new(Reason::Denied(decision), message, Some(wait)) }
     }
 

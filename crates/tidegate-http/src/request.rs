@@ -29,7 +29,7 @@ pub(super) async fn decide(settings: &LayerSettings, parts: &Parts) -> Admission
                 (Some(group), Some(wait_queue)) => wait_queue.decide(group).await,
                 (Some(group), None) => group.decide().await.map(|decision| (Some(decision), None)),
             };
-            Admission::new(settings, checks, group, result, &[])
+            Admission::new(settings, checks, group, result, &[], Vec::new())
         }
     }
 }

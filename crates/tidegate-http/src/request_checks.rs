@@ -6,6 +6,7 @@ use tidegate::{Check, Decision};
 use super::charge::Charge;
 use super::check_group::CheckGroup;
 use super::gate_rule::GateRule;
+use super::in_flight::is_in_flight;
 use super::missing_key::{Absent, MissingKey, NO_KEY};
 use super::policy::Policy;
 use super::settings::LayerSettings;
@@ -43,7 +44,9 @@ impl RequestChecks {
     }
 
     fn add(&mut self, rule: &GateRule, settings: &LayerSettings, parts: &Parts) -> Result<(), Absent> {
-        let cost = rule.cost.as_ref().or(settings.cost.as_ref()).map_or(1, |cost| cost(parts));
+        // The layer's cost counts units of rates, such as tokens or bytes.
+        let layer_cost = settings.cost.as_ref().filter(|_| !is_in_flight(&rule.gate));
+        let cost = rule.cost.as_ref().or(layer_cost).map_or(1, |cost| cost(parts));
         if cost == 0 {
             return Ok(());
         }
@@ -65,6 +68,10 @@ impl RequestChecks {
         let check = rule.gate.key(key.unwrap_or_else(no_key));
         let check = match owner.unwrap_or_else(|absent| Some(no_key(absent))) {
             Some(owner) => check.colocate_with(owner),
+            None => check,
+        };
+        let check = match &rule.reserved {
+            Some(reserved) => reserved.restrict(check, parts),
             None => check,
         };
         self.checks.push(check.cost(cost));

@@ -1,9 +1,9 @@
 //! Admission under rules from files.
 
-use futures_util::future::{BoxFuture, join};
+use futures_util::future::BoxFuture;
 use http::request::Parts;
-use tidegate::{AllDecision, Check, Decision, Error};
-use tidegate_rules::{Plan, RulesDecision};
+use tidegate::{AllDecision, Decision};
+use tidegate_rules::{Descriptor, Plan, PlannedCheck, Rule, Rules, RulesDecision};
 
 use super::admission::Admission;
 use super::check_group::CheckGroup;
@@ -14,6 +14,7 @@ use super::policy::Policy;
 use super::rejection::{Reason, Rejection};
 use super::request_checks::RequestChecks;
 use super::settings::{FileRules, LayerSettings};
+use super::shadow_checks::with_shadow;
 use super::wait_queue::GroupResult;
 
 /// Checks the rules that match the request. The future is boxed so that it does not enlarge the types of
@@ -37,19 +38,28 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
             settings.warnings.missing_part(&file_rules.limiter, parts, absent, MissingKey::Skip);
         }
     };
-    let descriptors = match hits {
-        0 => Ok(Vec::new()),
-        _ => file_rules.descriptors.for_request(limits.rules(), parts, settings.missing_key, &report),
+    let domain = file_rules.descriptors.domain();
+    let is_checked = hits > 0 || has_in_flight_rule(limits.rules(), domain);
+    let descriptors = match is_checked {
+        false => Ok(Vec::new()),
+        true => file_rules.descriptors.for_request(limits.rules(), parts, settings.missing_key, &report),
     };
     let descriptors = match descriptors {
         Ok(descriptors) => descriptors,
         Err(absent) => return Admission::Rejected(Rejection::absent(absent)),
     };
     let descriptors: Vec<_> = match settings.cost {
+        // The layer's cost does not count slots, so a request without a cost still takes those of its rules.
+        Some(_) if hits == 0 => {
+            let rules = limits.rules();
+            let is_in_flight = |descriptor: &Descriptor<'_>| is_in_flight(rules.find(domain, descriptor));
+            let descriptors = descriptors.into_iter().filter(|descriptor| !descriptor.has_limit());
+            descriptors.filter(is_in_flight).map(|descriptor| descriptor.hits(1)).collect()
+        }
         Some(_) => descriptors.into_iter().map(|descriptor| descriptor.hits(hits)).collect(),
         None => descriptors,
     };
-    let plan = limits.plan(file_rules.descriptors.domain(), &descriptors);
+    let plan = limits.plan(domain, &descriptors);
     let mut checks = RequestChecks::default();
     checks.add_plan(&plan, settings);
     if let Err(absent) = checks.add_rules(settings, parts).await {
@@ -57,8 +67,8 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     }
     let mut group = checks.group();
     let result = decide_group(settings, group.as_mut(), &checks.static_denials);
-    let (result, shadow_decisions) = join(result, decide_shadow(&checks.shadow_checks)).await;
-    let mut admission = Admission::new(settings, checks, group, result, &shadow_decisions);
+    let (result, (shadow_decisions, shadow_permits)) = with_shadow(result, &checks.shadow_checks).await;
+    let mut admission = Admission::new(settings, checks, group, result, &shadow_decisions, shadow_permits);
     match &mut admission {
         Admission::Admitted(admitted) => {
             let decisions = admitted.decision.iter().flat_map(AllDecision::each_alone).cloned();
@@ -79,19 +89,36 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     admission
 }
 
+/// Returns whether the rule limits requests in flight.
+fn is_in_flight(rule: Option<&Rule>) -> bool {
+    rule.is_some_and(Rule::is_in_flight)
+}
+
+fn has_in_flight_rule(rules: &Rules, domain: &str) -> bool {
+    rules.iter().any(|rule| rule.is_in_flight() && rule.domain() == domain)
+}
+
 impl RequestChecks {
+    /// Adds the checks of a plan. The layer's cost does not count the slots of in-flight limits.
     fn add_plan(&mut self, plan: &Plan<'_>, settings: &LayerSettings) {
+        let check_of = |planned: &PlannedCheck<'_>| match settings.cost {
+            Some(_) if planned.is_in_flight() => {
+                planned.check().cost(plan.rule(planned).map_or(1, Rule::cost))
+            }
+            _ => planned.check(),
+        };
         self.charges_each = plan.charges_each();
         for check in plan.checks() {
             let name = plan.rule(check).map(|rule| rule.shown().clone());
-            self.checks.push(check.check());
+            self.checks.push(check_of(check));
             self.policies.push(Policy::new(check.gate(), name));
             self.charges.push(settings.charge.clone());
         }
-        self.shadow_checks.extend(plan.shadow_checks().iter().map(|check| check.check()));
+        self.shadow_checks.extend(plan.shadow_checks().iter().map(check_of));
         self.static_denials.extend(plan.static_denials().map(|(rule, decision)| {
             let name = rule.map_or_else(|| decision.gate().into(), |rule| rule.shown().clone());
-            let policy = Policy::for_zero_limit(name, decision.retry_after());
+            let policy =
+                Policy::for_zero_limit(name, (!is_in_flight(rule)).then_some(decision.retry_after()));
             (decision.clone(), policy)
         }));
     }
@@ -126,15 +153,7 @@ fn append_shadow_rules(headers: &Headers, value: &mut String, decision: &RulesDe
             && rule.is_shadow()
             && decision.is_allowed()
         {
-            headers.append_shadow(value, rule.shown(), decision);
+            headers.append_shadow(value, rule.shown(), decision, !rule.is_in_flight());
         }
-    }
-}
-
-/// Makes the checks in shadow mode, which do not affect whether the request is admitted.
-async fn decide_shadow(checks: &[Check]) -> Vec<Result<Decision, Error>> {
-    match checks.first() {
-        Some(first) => first.limiter().check_each(checks).await,
-        None => Vec::new(),
     }
 }

@@ -1,21 +1,25 @@
 //! The wait queue: requests that wait for their turn.
 
+mod backoff;
 mod denial;
 mod estimate;
 mod key_queues;
 mod position;
 mod queue_name;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either, select};
 use tidegate::{AllDecision, Error, Limiter};
 
+use self::backoff::Backoff;
 use self::denial::Denial;
 use self::position::{Position, SharedQueues, Turn};
 use self::queue_name::QueueName;
 use super::check_group::{CheckGroup, Wait};
+use super::in_flight::needs_permit;
 
 /// The shortest pause before a retry. The retry time of a denial can be zero, for example while another
 /// process holds the units in a lease.
@@ -27,7 +31,9 @@ const SWITCH_POLL: Duration = Duration::from_secs(1);
 /// A wait queue, bounded in time and number. Clones share it.
 ///
 /// A denied request waits in the queue of one of its keys: that of the denial with the longest retry time.
-/// Only the heads of a queue make checks. If another key denies one, it moves to the queue of that key.
+/// Only the heads of a queue make checks. If another key denies one, it moves to the queue of that key. A head
+/// denied by an in-flight limit waits in the limiter for a permit if that limit is its only check. With other checks it
+/// polls: in the limiter, it would keep requests of other keys from a limit that it shares with them.
 #[derive(Clone)]
 pub(super) struct WaitQueue {
     max_wait: Duration,
@@ -69,7 +75,8 @@ impl WaitQueue {
         let limiter = group.checks[0].limiter();
         let arrival = limiter.stopwatch();
         let remaining = || self.max_wait.saturating_sub(arrival.elapsed());
-        let mut fresh_denial = None;
+        let mut checked_before = None;
+        let mut backoff = Backoff::default();
         // While other requests wait for one of the keys, a check would overtake them.
         let mut position = if let Some((queue, cost)) = self.queue_ahead(group) {
             match self.waiting.join(queue.clone(), cost, remaining()) {
@@ -77,7 +84,7 @@ impl WaitQueue {
                 None => return self.reject(group, &limiter, &queue).await,
             }
         } else {
-            let denial = match self.check(group, &limiter, remaining()).await? {
+            let denial = match self.check(group, &limiter, remaining(), Duration::ZERO).await? {
                 Checked::Admitted(decision, permit) => return Ok((decision, permit)),
                 Checked::Denied(denial) => denial,
             };
@@ -87,7 +94,7 @@ impl WaitQueue {
             match self.waiting.join(denial.queue.clone(), denial.cost, remaining()) {
                 Some(position) => {
                     // A wait for others would make the denial stale.
-                    fresh_denial = position.is_head().then_some(denial);
+                    checked_before = position.is_head().then_some(Checked::Denied(denial));
                     position
                 }
                 None => return Ok((denial.decision(), None)),
@@ -99,9 +106,9 @@ impl WaitQueue {
                 drop(position);
                 return self.reject(group, &limiter, &queue).await;
             }
-            let checked = match fresh_denial.take() {
-                Some(denial) => Checked::Denied(denial),
-                None => self.check(group, &limiter, remaining()).await?,
+            let checked = match checked_before.take() {
+                Some(checked) => checked,
+                None => self.check(group, &limiter, remaining(), Duration::ZERO).await?,
             };
             let denial = match checked {
                 Checked::Admitted(decision, permit) => {
@@ -115,8 +122,25 @@ impl WaitQueue {
             if is_too_long(&denial.wait, remaining()) {
                 return Ok((denial.decision(), None));
             }
-            if position.is_head() {
-                sleep_until_retry(&limiter, group, denial.wait.until_retry.max(MIN_WAIT)).await;
+            if !position.is_head() {
+                continue;
+            }
+            if group.awaits_permit(&denial.decision()) {
+                // The limiter knows when a request of this process releases a permit, and polls for others.
+                checked_before = self.await_permit(group, &limiter, remaining()).await?;
+                // While Redis is unavailable, the limiter denies at once.
+                if let Some(Checked::Denied(denial)) = &checked_before
+                    && !is_too_long(&denial.wait, remaining())
+                {
+                    let pause = denial.wait.until_retry.max(MIN_WAIT);
+                    sleep_until_retry(&limiter, group, pause.min(remaining())).await;
+                }
+            } else {
+                let pause = match group.is_denied_in_flight(&denial.decision()) {
+                    true => backoff.next(),
+                    false => denial.wait.until_retry.max(MIN_WAIT),
+                };
+                sleep_until_retry(&limiter, group, pause.min(remaining())).await;
             }
         }
     }
@@ -137,11 +161,30 @@ impl WaitQueue {
         ahead.max_by_key(|(wait, ..)| *wait).map(|(_, name, cost)| (name, cost))
     }
 
+    /// Makes the checks, and waits in the limiter for a permit. Returns `None` if an operator has switched the gates
+    /// meanwhile so that the switches decide.
+    async fn await_permit(
+        &self,
+        group: &mut CheckGroup,
+        limiter: &Limiter,
+        remaining: Duration,
+    ) -> Result<Option<Checked>, Error> {
+        let watched = CheckGroup::all(group.checks.clone());
+        let checked = pin!(self.check(group, limiter, remaining, remaining));
+        // Dropping the check leaves the limiter's queue.
+        match select(checked, pin!(sleep_until_retry(limiter, &watched, Duration::MAX))).await {
+            Either::Left((checked, _)) => checked.map(Some),
+            Either::Right(_) => Ok(None),
+        }
+    }
+
+    /// Makes the checks. `for_permit`: how long they wait for a permit.
     async fn check(
         &self,
         group: &mut CheckGroup,
         limiter: &Limiter,
         remaining: Duration,
+        for_permit: Duration,
     ) -> Result<Checked, Error> {
         let leaky = group.checks.iter().find(|check| check.quota().is_some_and(|it| it.has_queue()));
         let delay_queue = QueueName::of(leaky.unwrap_or(&group.checks[0]));
@@ -150,7 +193,7 @@ impl WaitQueue {
         let can_delay = leaky.is_none() || reserved.is_some();
         group.set_max_delay(if can_delay { remaining } else { Duration::ZERO });
         let sent = limiter.stopwatch();
-        let decision = group.decide().await?;
+        let decision = group.decide_within(for_permit).await?;
         if !decision.is_allowed() {
             return Ok(Checked::Denied(Denial::new(group, decision, sent)));
         }
@@ -168,7 +211,7 @@ impl WaitQueue {
         queue: &QueueName,
     ) -> Result<(AllDecision, Option<DelayPermit>), Error> {
         if group.is_decided_by_switches() {
-            return Ok(match self.check(group, limiter, Duration::ZERO).await? {
+            return Ok(match self.check(group, limiter, Duration::ZERO, Duration::ZERO).await? {
                 Checked::Admitted(decision, permit) => (decision, permit),
                 Checked::Denied(denial) => (denial.decision(), None),
             });
@@ -205,7 +248,13 @@ fn is_too_long(wait: &Wait, remaining: Duration) -> bool {
 /// Returns whether the gate of this queue would admit another request of the admitted one's cost.
 fn has_more(group: &CheckGroup, decision: &AllDecision, queue: &QueueName) -> bool {
     let mut decisions = group.checks.iter().zip(decision.each_alone());
-    decisions.any(|(check, decision)| decision.retry_after().is_zero() && QueueName::of(check) == *queue)
+    decisions.any(|(check, decision)| {
+        let has_more = match needs_permit(check) {
+            true => decision.remaining() >= check.units(),
+            false => decision.retry_after().is_zero(),
+        };
+        has_more && QueueName::of(check) == *queue
+    })
 }
 
 /// Sleeps until the retry time, or until an operator has switched the gates so that the switches decide.

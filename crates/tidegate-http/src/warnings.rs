@@ -21,6 +21,7 @@ pub(super) struct LayerWarnings {
     gate_charged_twice: RepeatedWarning,
     cost_above_limit: RepeatedWarning,
     check_misconfigured: RepeatedWarning,
+    upgrade_without_permits: RepeatedWarning,
     /// Whether the cost of a request was within the limits. Afterwards a higher cost is the client's mistake.
     has_affordable_request: AtomicBool,
 }
@@ -36,6 +37,7 @@ impl Default for LayerWarnings {
             gate_charged_twice: RepeatedWarning::new("gate-charged-twice"),
             cost_above_limit: RepeatedWarning::new("cost-above-limit"),
             check_misconfigured: RepeatedWarning::new("check-misconfigured"),
+            upgrade_without_permits: RepeatedWarning::new("upgrade-without-permits"),
             has_affordable_request: AtomicBool::new(false),
         }
     }
@@ -89,6 +91,15 @@ impl LayerWarnings {
                  give each its own gate",
                 check.gate().unwrap_or_default()
             )
+        });
+    }
+
+    /// Reports an upgraded connection that no in-flight limit counts.
+    pub(super) fn upgrade_without_permits(&self, limiter: &Limiter) {
+        limiter.warn(&self.upgrade_without_permits, || {
+            "a handler upgraded a connection and kept no clone of the request's `RequestPermits`, so its permit is \
+             released although the connection is open: move a clone into the task that serves the connection"
+                .to_owned()
         });
     }
 

@@ -10,6 +10,8 @@ mod examples;
 mod fixture;
 mod fleet;
 mod headers;
+mod in_flight;
+mod llm;
 mod nested;
 mod outage;
 mod passing;

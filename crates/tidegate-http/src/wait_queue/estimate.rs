@@ -44,6 +44,8 @@ impl Estimate {
             Kind::TokenBucket(_) => reset_us.saturating_sub((window_us * (limit - units)).div_ceil(limit)),
             // A request enters when all units before it have drained.
             Kind::LeakyBucket(_) => reset_us + fill_us * ahead / limit,
+            // The time of a release is unknown.
+            Kind::InFlight(_) => 0,
             // A smaller request may be admitted before `retry_us`. A denial without a wait tells nothing.
             _ if smallest_cost < self.cost || self.retry_us == 0 => 0,
             Kind::FixedWindow(_) | Kind::SlidingLog(_) => {

@@ -105,6 +105,16 @@ fn streaming_charges_the_words_of_an_answer() {
 }
 
 #[test]
+fn language_models_are_charged_by_their_usage() {
+    assert_matches_docs("llm");
+}
+
+#[test]
+fn uploads_share_slots_and_a_rate() {
+    assert_matches_docs("uploads");
+}
+
+#[test]
 fn concurrent_streams_charge_exactly_the_units_sent() {
     bench_streams("300");
 }

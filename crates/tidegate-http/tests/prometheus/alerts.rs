@@ -117,6 +117,15 @@ async fn each_alert_fires_when_its_cause_occurs() {
     fires("TidegateRedisRefuses").await;
     drop(refused);
 
+    // Redis loses its state, and so the lease of a process that holds a permit.
+    let holding = service.builder(server.url()).permit_ttl(Duration::from_secs(1)).build().unwrap();
+    let held = holding.gate("held", Quota::in_flight(3)).acquire("user:1").await.unwrap().permit();
+    soon("the series exists", async || !scraping.query("tidegate_permits_lapsed_total").await.is_empty())
+        .await;
+    server.flush().unwrap();
+    fires("TidegatePermitsLapsed").await;
+    drop(held);
+
     proxy.set(Fault::Slow(Duration::from_millis(60)));
     fires("TidegateNearDeadline").await;
     proxy.set(Fault::None);

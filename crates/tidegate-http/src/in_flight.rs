@@ -1,0 +1,69 @@
+//! Decides checks of which some are at in-flight limits: an admission holds permits.
+
+use std::time::Duration;
+
+use futures_util::future::{join, join_all};
+use tidegate::{AllDecision, Check, Decision, Error, Gate, Permit, Permits, Quota};
+
+/// A decision, and the permits that its admission holds. Dropping them releases them.
+pub(super) type Acquired<D> = Result<(D, Vec<Permit>), Error>;
+
+/// Returns whether the gate has an in-flight limit.
+pub(super) fn is_in_flight(gate: &Gate) -> bool {
+    gate.quota().as_ref().is_some_and(Quota::is_in_flight)
+}
+
+/// Returns whether the check is at an in-flight limit, so that it must be acquired.
+pub(super) fn needs_permit(check: &Check) -> bool {
+    check.quota().as_ref().is_some_and(Quota::is_in_flight)
+}
+
+/// Returns whether a request may wait for a permit inside the limiter, where the acquires of a key wait in order of
+/// arrival. A restricted one would delay the critical ones behind it. A request with several checks would wait at the
+/// head of each of its keys, also of those with free slots, and delay the requests of others behind it.
+pub(super) fn can_wait(checks: &[Check]) -> bool {
+    matches!(checks, [check] if check.restriction().is_none())
+}
+
+/// Decides the checks in one atomic step. A single check waits for its permit, for at most `max_wait`; several do not
+/// wait.
+pub(super) async fn acquire_all(checks: &[Check], max_wait: Duration) -> Acquired<AllDecision> {
+    match checks {
+        [check] => {
+            let (decision, permits) = acquire(check, max_wait).await?;
+            Ok((AllDecision::of_each(vec![decision]), permits))
+        }
+        [first, ..] => {
+            let acquired = first.limiter().acquire_all_timeout(checks, Duration::ZERO).await?;
+            let (decision, permits) = acquired.into_parts();
+            Ok((decision, permits.map_or_else(Vec::new, Permits::into_each)))
+        }
+        [] => Err(Error::config("the request has no gate to check")),
+    }
+}
+
+/// Decides the checks independently of each other, without waiting. Returns the results in the order of the
+/// checks.
+pub(super) async fn decide_each(checks: &[&Check]) -> Vec<Acquired<Decision>> {
+    let Some(limiter) = checks.first().map(|check| check.limiter()) else { return Vec::new() };
+    let (in_flight, others): (Vec<usize>, Vec<usize>) =
+        (0..checks.len()).partition(|&at| needs_permit(checks[at]));
+    let acquired = join_all(in_flight.iter().map(|&at| acquire(checks[at], Duration::ZERO)));
+    let decided = async {
+        match &*others {
+            [] => Vec::new(),
+            others => limiter.check_each(others.iter().map(|&at| checks[at])).await,
+        }
+    };
+    let (acquired, decided) = join(acquired, decided).await;
+    let decided = decided.into_iter().map(|decision| Ok((decision?, Vec::new())));
+    let results = in_flight.into_iter().zip(acquired).chain(others.into_iter().zip(decided));
+    let mut results: Vec<_> = results.collect();
+    results.sort_unstable_by_key(|(at, _)| *at);
+    results.into_iter().map(|(_, result)| result).collect()
+}
+
+async fn acquire(check: &Check, max_wait: Duration) -> Acquired<Decision> {
+    let (decision, permit) = check.clone().acquire().max_wait(max_wait).await?.into_parts();
+    Ok((decision, permit.into_iter().collect()))
+}

@@ -1,0 +1,125 @@
+//! Upgraded connections keep their permit until they are closed.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::Request;
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use bytes::Bytes;
+use http::header::{CONNECTION, UPGRADE};
+use http::{Method, StatusCode};
+use http_body_util::Empty;
+use hyper_util::rt::TokioIo;
+use tidegate::{Gate, Quota};
+use tidegate_http::RequestPermits;
+use tidegate_testkit::Server;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tower::{Layer, ServiceExt, service_fn};
+
+use super::fixture::{Codes, held, holds, layer};
+use crate::http::fixture::request;
+use crate::support::fixture::{builder, soon};
+
+/// Switches the protocol. The new one returns each byte. Keeps `permits` until the connection is closed.
+fn upgrade(request: Request, permits: Option<RequestPermits>) -> Response {
+    let upgraded = hyper::upgrade::on(request);
+    tokio::spawn(async move {
+        let connection = TokioIo::new(upgraded.await.unwrap());
+        let (mut read, mut write) = tokio::io::split(connection);
+        let _ = tokio::io::copy(&mut read, &mut write).await;
+        drop(permits);
+    });
+    (StatusCode::SWITCHING_PROTOCOLS, [(CONNECTION, "upgrade"), (UPGRADE, "echo")]).into_response()
+}
+
+/// Starts a service. Its handler at `/keep` keeps the permits of an upgraded connection, that at `/forget` does not.
+async fn serve(gate: &Gate) -> SocketAddr {
+    let keep = async |permits: RequestPermits, request: Request| upgrade(request, Some(permits));
+    let forget = async |request: Request| upgrade(request, None);
+    let app = Router::new().route("/keep", get(keep)).route("/forget", get(forget)).layer(layer(gate));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    address
+}
+
+/// Upgrades a connection. Returns it after the response with this status.
+async fn connect(address: SocketAddr, path: &str, status: &str) -> TcpStream {
+    let mut client = TcpStream::connect(address).await.unwrap();
+    let head = "host: x\r\nx-api-key: a\r\nconnection: upgrade\r\nupgrade: echo";
+    client.write_all(format!("GET {path} HTTP/1.1\r\n{head}\r\n\r\n").as_bytes()).await.unwrap();
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        response.push(client.read_u8().await.unwrap());
+    }
+    let response = String::from_utf8(response).unwrap();
+    assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{response}");
+    client
+}
+
+async fn echoes(client: &mut TcpStream) {
+    client.write_all(b"hello").await.unwrap();
+    let mut reply = [0; 5];
+    client.read_exact(&mut reply).await.unwrap();
+    assert_eq!(&reply, b"hello");
+}
+
+/// Returns a gate of two slots. The server lives as long as the first value.
+fn observed() -> (Arc<Server>, Gate, Codes) {
+    let (server, codes) = (tidegate_testkit::shared(), Codes::default());
+    let limiter = builder(server.url()).observer(codes.clone()).build().unwrap();
+    (server, limiter.gate("sockets", Quota::in_flight(2)), codes)
+}
+
+#[tokio::test]
+async fn upgraded_connection_holds_its_permit_until_it_is_closed() {
+    let (_server, gate, codes) = observed();
+    let address = serve(&gate).await;
+    let (mut first, mut second) =
+        (connect(address, "/keep", "101").await, connect(address, "/keep", "101").await);
+    echoes(&mut first).await;
+    echoes(&mut second).await;
+    assert_eq!(held(&gate).await, 2);
+    drop(connect(address, "/keep", "429").await);
+    drop(first);
+    holds(&gate, 1, "one is closed").await;
+    echoes(&mut second).await;
+    drop(connect(address, "/keep", "101").await);
+    drop(second);
+    holds(&gate, 0, "all are closed").await;
+    assert_eq!(codes.take(), [""; 0]);
+}
+
+#[tokio::test]
+async fn upgrade_without_the_guard_is_a_warning() {
+    let (_server, gate, codes) = observed();
+    let mut client = connect(serve(&gate).await, "/forget", "101").await;
+    echoes(&mut client).await;
+    holds(&gate, 0, "the handler did not keep the permit").await;
+    soon("the warning", async || !codes.is_empty()).await;
+    assert_eq!(codes.take(), ["upgrade-without-permits"]);
+}
+
+#[tokio::test]
+async fn tunnel_without_the_guard_is_a_warning_and_other_responses_are_not() {
+    for (method, status, expected) in [
+        (Method::CONNECT, StatusCode::OK, &["upgrade-without-permits"][..]),
+        (Method::CONNECT, StatusCode::FORBIDDEN, &[]),
+        (Method::GET, StatusCode::OK, &[]),
+        (Method::GET, StatusCode::SWITCHING_PROTOCOLS, &["upgrade-without-permits"]),
+    ] {
+        let (_server, gate, codes) = observed();
+        let service = layer(&gate).layer(service_fn(move |_: http::Request<String>| {
+            let response = http::Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap();
+            async move { Ok::<_, Infallible>(response) }
+        }));
+        let mut sent = request("a");
+        *sent.method_mut() = method.clone();
+        service.oneshot(sent).await.unwrap();
+        assert_eq!(codes.take(), expected, "{method} {status}");
+    }
+}
