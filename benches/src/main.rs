@@ -7,15 +7,18 @@
 mod bytes;
 mod case;
 mod entrant;
+mod holds;
 #[cfg(feature = "http")]
 mod http;
 mod keys;
 mod machine;
 mod measure;
+mod permits;
 mod ratios;
 mod report;
 mod rounds;
 mod script_alone;
+mod script_cases;
 mod server;
 mod subjects;
 
@@ -27,7 +30,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Parser, Subcommand};
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use tidegate_testkit::Server;
 use tokio::runtime::Runtime;
 
@@ -78,6 +81,10 @@ enum Mode {
         #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1_000..))]
         count: u64,
     },
+    /// The scripts of in-flight limits, beside the token bucket and a script written by hand
+    Permits,
+    /// The scripts of reservations, beside plain groups and scripts written by hand
+    Holds,
     /// A service without limits, with tidegate's layer, and with its peers' layers
     #[cfg(feature = "http")]
     Http,
@@ -136,6 +143,8 @@ fn run(options: &Options) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     match options.mode {
         Some(Mode::Keys { count }) => run_keys(&runtime, count, json),
+        Some(Mode::Permits) => run_scripts(options, json, "token bucket", permits::run),
+        Some(Mode::Holds) => run_scripts(options, json, "plain group", holds::run),
         #[cfg(feature = "http")]
         Some(Mode::Http) => run_http(&runtime, options, json),
         #[cfg(feature = "http")]
@@ -166,6 +175,36 @@ fn run_keys(runtime: &Runtime, count: u64, json: Option<File>) -> Result<bool, F
             machine::machine(&[target]).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let slices: Vec<_> = slices.iter().map(keys::Slice::json).collect();
         writeln!(file, "{:#}", json!({ "machine": machine, "keys": slices }))?;
+    }
+    Ok(true)
+}
+
+/// Runs scripts without a client. `unit` names the script whose speed is 1.
+fn run_scripts(
+    options: &Options,
+    json: Option<File>,
+    unit: &str,
+    run: fn(&Target, usize, u64) -> Result<Vec<Json>, Failure>,
+) -> Result<bool, Failure> {
+    let target = Arc::new(main_server()?);
+    let (rounds, length) = options.rounds_and_length();
+    // About as many keys as Redis handles in the time of a round.
+    let calls = (length.measured.as_secs_f64() * 40_000.0) as u64;
+    let rows = run(&target, rounds, calls)?;
+    if variable("TIDEGATE_REDIS_URL").is_some() {
+        target.clean()?;
+    }
+    writeln!(
+        stdout(),
+        "{} cores; {}\n\n{}",
+        measure::cores(),
+        target.how(),
+        script_cases::table(&rows, unit)
+    )?;
+    if let Some(mut file) = json {
+        let machine: serde_json::Map<_, _> =
+            machine::machine(&[target]).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+        writeln!(file, "{:#}", json!({ "machine": machine, "scripts": rows }))?;
     }
     Ok(true)
 }

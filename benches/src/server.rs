@@ -81,6 +81,14 @@ impl Target {
         Ok(Cost { cpu_us, longest_us: slowest(&info, "p100="), call_p99_us: slowest(&info, "p99=") })
     }
 
+    /// Returns the user CPU time of the main thread since its start, in µs: without the time for the sockets.
+    pub(crate) fn user_us(&self) -> Result<f64, Failure> {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        let info: String = redis::cmd("INFO").arg("cpu").query(&mut stats)?;
+        let seconds = field(&info, "used_cpu_user_main_thread").and_then(|text| text.parse::<f64>().ok());
+        Ok(1e6 * seconds.ok_or("no used_cpu_user_main_thread in INFO")?)
+    }
+
     /// Removes this run's keys. Needed on a server that outlives the run.
     pub(crate) fn clean(&self) -> Result<(), Failure> {
         let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
