@@ -115,16 +115,18 @@ impl Gate {
         }
     }
 
-    /// Ends the holds of this token if their time has come, also beyond the maximum of a call.
-    fn end_named(&mut self, token: &Token, units: u64, now: u64) {
-        let (ended, left) = std::mem::take(&mut self.holds)
-            .into_iter()
-            .partition(|hold| hold.is_of(token, units) && hold.end_us <= now);
-        self.holds = left;
-        for hold in ended {
-            self.end(hold, now);
+    /// Returns the index of the open hold of this token, or of its late one. If its time has come, it is
+    /// ended first, also beyond the maximum of a call.
+    fn find(&mut self, token: &Token, units: u64, is_late: bool, now: u64) -> Option<usize> {
+        let is_it = |hold: &Hold| hold.is_of(token, units) && is_late == (hold.phase == Phase::Late);
+        let index = self.holds.iter().position(is_it)?;
+        if self.holds[index].end_us > now {
+            return Some(index);
         }
+        let hold = self.holds.remove(index);
+        self.end(hold, now);
         self.forget_expiry();
+        None
     }
 
     /// The last hold takes the expiry with it, as in Redis.
@@ -132,10 +134,6 @@ impl Gate {
         if self.holds.is_empty() {
             self.kept_until_us = 0;
         }
-    }
-
-    fn has_open(&self, token: &Token, units: u64) -> bool {
-        self.holds.iter().any(|hold| hold.is_of(token, units) && hold.phase != Phase::Late)
     }
 
     /// Returns how many of `n` checks this gate alone admits.
@@ -174,17 +172,12 @@ impl Gate {
     }
 
     fn settle(&mut self, item: &SettleItem, token: &Token, now: u64) -> Settled {
-        self.end_named(token, item.units, now);
-        let found = |is_late: bool| {
-            let is_it = |hold: &Hold| hold.is_of(token, item.units) && is_late == (hold.phase == Phase::Late);
-            self.holds.iter().position(is_it)
-        };
-        if let Some(index) = found(false) {
+        if let Some(index) = self.find(token, item.units, false, now) {
             let hold = self.holds.remove(index);
             self.refund(&hold, hold.units.saturating_sub(item.actual), now);
             self.charge(item.actual.saturating_sub(hold.units), now);
             Settled::Settled
-        } else if let Some(index) = found(true) {
+        } else if let Some(index) = self.find(token, item.units, true, now) {
             self.holds.remove(index);
             self.charge(item.actual, now);
             Settled::Late
@@ -276,12 +269,11 @@ impl HoldOracle {
         let mut k = group.n;
         for (index, item) in group.items.iter().enumerate() {
             let gate = &mut self.gates[item.gate];
-            if let Some(token) = &group.hold {
-                gate.end_named(token, item.cost, now);
-                if gate.has_open(token, item.cost) {
-                    repeated.push(index);
-                    continue;
-                }
+            if let Some(token) = &group.hold
+                && gate.find(token, item.cost, false, now).is_some()
+            {
+                repeated.push(index);
+                continue;
             }
             k = k.min(gate.afford(item, group.n, now));
         }
