@@ -125,7 +125,7 @@ impl KeyState {
         self.answers += 1;
         self.answered_us = now.now_us;
         self.rejections = 0;
-        self.counted = CountedUnits { lease, units: Some(keep + k * cost) };
+        self.counted = CountedUnits::confirmed(lease, keep + k * cost);
         self.has_place = patience_us > 0 && waits && k < n;
         reporters.into_iter().for_each(|reporter| drop(reporter.send(Ok(()))));
         if k > 0 {
@@ -205,7 +205,7 @@ impl KeyState {
         self.doubt();
         if let Busy::Flight(_) = &self.busy {
             self.busy = Busy::No;
-            self.counted.lease = lease.unwrap_or(self.counted.lease);
+            self.counted.doubt(lease.unwrap_or(self.counted.lease));
         }
     }
 
@@ -215,7 +215,7 @@ impl KeyState {
         if let Some(lease) = lease
             && error.is_unavailable()
         {
-            self.counted = CountedUnits { lease, units: None };
+            self.counted.doubt(lease);
         }
         self.poll_at_us = now.now_us;
         let is_rejected = error.is_lapsed_lease() || error.is_stale_message();

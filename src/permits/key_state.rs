@@ -85,11 +85,25 @@ pub(super) struct CountedUnits {
     pub(super) lease: u64,
     /// `None` after a message without a reply.
     pub(super) units: Option<u64>,
+    /// Whether it has answered a message under this lease.
+    pub(super) is_confirmed: bool,
 }
 
 impl Default for CountedUnits {
     fn default() -> Self {
-        Self { lease: 0, units: Some(0) }
+        Self { lease: 0, units: Some(0), is_confirmed: false }
+    }
+}
+
+impl CountedUnits {
+    pub(super) const fn confirmed(lease: u64, units: u64) -> Self {
+        Self { lease, units: Some(units), is_confirmed: true }
+    }
+
+    /// Notes a message under this lease that has no reply.
+    pub(super) fn doubt(&mut self, lease: u64) {
+        let is_confirmed = self.is_confirmed && self.lease == lease;
+        *self = Self { lease, units: None, is_confirmed };
     }
 }
 
@@ -246,6 +260,11 @@ impl KeyState {
     /// Returns whether the store has counted the units of a permit, under any lease.
     pub(super) const fn is_counted(&self, grant: &Grant) -> bool {
         self.answers > grant.after_answers
+    }
+
+    /// Returns whether the store counts the units of this process under this lease.
+    pub(super) const fn counts_under(&self, lease: u64) -> bool {
+        self.counted.is_confirmed && self.counted.lease == lease
     }
 
     /// Gives the units of an admission to a caller. Returns false if the caller is gone.

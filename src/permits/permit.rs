@@ -216,7 +216,7 @@ impl HeldUnits {
         if !state.is_counted(grant) {
             return Some(u64::MAX);
         }
-        lease.filter(|lease| lease.number == state.counted.lease).map(|lease| lease.valid_until_us)
+        lease.filter(|lease| state.counts_under(lease.number)).map(|lease| lease.valid_until_us)
     }
 
     async fn lapsed(&self) {

@@ -200,7 +200,7 @@ impl KeyState {
             let cost = admitted.map_or(0, |terms| terms.cost);
             self.answers += 1;
             self.answered_us = now.now_us;
-            self.counted = CountedUnits { lease, units: Some(keep + cost) };
+            self.counted = CountedUnits::confirmed(lease, keep + cost);
             // A message of a group gives up the place.
             self.has_place = false;
         } else {
@@ -214,7 +214,7 @@ impl KeyState {
     pub(super) fn turn_failed(&mut self, lease: u64, error: &Error) {
         // Of corrupt state, for example, nothing was changed.
         if error.is_unavailable() {
-            self.counted = CountedUnits { lease, units: None };
+            self.counted.doubt(lease);
         }
         if let Busy::Lent { reporters, sent, .. } = &mut self.busy {
             *sent = None;
@@ -231,7 +231,7 @@ impl KeyState {
         if let Busy::Lent { reporters, sent, .. } = mem::take(&mut self.busy) {
             self.reporters.splice(..0, reporters);
             if let Some(lease) = sent {
-                self.counted = CountedUnits { lease, units: None };
+                self.counted.doubt(lease);
             }
             let is_known = self.counted.units == Some(self.held.total());
             if self.is_released || !is_known || !self.reporters.is_empty() {

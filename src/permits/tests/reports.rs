@@ -110,6 +110,29 @@ fn lapsed_message_is_sent_again_under_the_next_lease_with_all_units() {
 }
 
 #[test]
+fn units_count_under_another_lease_only_when_a_message_of_it_is_answered() {
+    let mut key = Key::new(Quota::in_flight(5));
+    let terms = key.terms.clone();
+    let held = key.admit(terms);
+    assert!(key.state.counts_under(1));
+    key.state.lapse();
+    key.now.lease = Some(2);
+    assert!(key.state.prompt(&key.now, 0));
+    key.sent();
+    key.fail(timeout());
+    assert!(key.state.is_counted(&held) && !key.state.counts_under(2), "the message may have been lost");
+    assert!(key.state.prompt(&key.now, 0));
+    assert_eq!(key.sent().keep, 1);
+    key.reply(0, 0, 1);
+    assert!(key.state.counts_under(2));
+    key.state.release(&held, key.now.now_us, None);
+    key.advance(5 * MS);
+    key.sent();
+    key.fail(timeout());
+    assert!(key.state.counts_under(2), "a later message without a reply takes nothing back");
+}
+
+#[test]
 fn admission_under_a_lease_that_has_ended_counts_for_nothing() {
     let mut key = Key::new(Quota::in_flight(5));
     let mut caller = key.acquire(1, None);
