@@ -42,6 +42,11 @@ impl SettleCall {
         self.items.first().map(|item| item.target.hash_tag).unwrap_or_default()
     }
 
+    fn settles(&self, other: &Self) -> bool {
+        let has = |item: &SettleItem| self.items.iter().any(|mine| mine.target == item.target);
+        self.hold.id == other.hold.id && other.items.iter().all(has)
+    }
+
     /// Returns for how long a settle can find the hold: after the end of a refunded one, its late commit counts
     /// for another ttl.
     fn findable(&self) -> Duration {
@@ -76,6 +81,11 @@ struct QueuedSettles {
 }
 
 impl QueuedSettles {
+    /// Returns whether a call waits that settles all items of this one. It came first, so it is the one that counts.
+    fn settles(&self, call: &SettleCall) -> bool {
+        self.calls.values().any(|entry| entry.call.settles(call))
+    }
+
     fn push(&mut self, entry: QueuedSettle) {
         self.calls.insert(self.next, Arc::new(entry));
         self.next += 1;
@@ -109,6 +119,9 @@ impl SettleQueue {
         let shared = &self.0;
         let entry = QueuedSettle { until: Instant::now() + call.findable(), call };
         let mut waiting = lock(&shared.waiting);
+        if waiting.settles(&entry.call) {
+            return Ok(());
+        }
         // Read under the lock: the last round reads the calls after it has set the flag.
         let error = match (shared.is_ended.load(Ordering::SeqCst), waiting.calls.len() < MAX_CALLS) {
             (true, _) => Some(Error::shut_down()),

@@ -45,12 +45,16 @@ struct Outage {
 
 impl Outage {
     fn new() -> Self {
+        Self::with_limit(1_000)
+    }
+
+    fn with_limit(limit: u64) -> Self {
         let server = tidegate_testkit::shared();
         let proxy = Proxy::start(server.url()).unwrap();
         let (namespace, events) = (namespace(), Arc::new(Events::default()));
         let service = builder_as_is(&proxy.url()).namespace(&namespace).observer(events.clone());
         let service = service.deadline(Duration::from_secs(2)).instances(1).build().unwrap();
-        let quota = Quota::fixed_window(1_000, 24 * HOUR);
+        let quota = Quota::fixed_window(limit, 24 * HOUR);
         let budget = service.gate("budget", quota);
         let observed = builder(server.url()).namespace(&namespace).build().unwrap().gate("budget", quota);
         Self { proxy, service, budget, observed, events, _server: server }
@@ -58,9 +62,13 @@ impl Outage {
 
     /// Reserves 700 units while Redis answers.
     async fn reserve(&self, ttl: Duration) -> Token {
+        self.reserve_units(700, ttl).await
+    }
+
+    async fn reserve_units(&self, units: u64, ttl: Duration) -> Token {
         // On a busy machine, a check may time out: then the fallback decides.
         loop {
-            let checks = [self.budget.key("acme").cost(700)];
+            let checks = [self.budget.key("acme").cost(units)];
             let reserved = self.service.reserve(checks).ttl(ttl).await.unwrap();
             if reserved.decision().binding().source() == tidegate::Source::Redis {
                 return reserved.token().unwrap().clone();
@@ -148,20 +156,38 @@ async fn settle_is_abandoned_when_its_hold_has_ended() {
 }
 
 #[tokio::test]
-async fn full_queue_is_an_error() {
+async fn repeated_settles_wait_once() {
     let outage = Outage::new();
     let token = outage.reserve(HOUR).await;
     outage.begin();
-    // The first ones open the circuit breaker, so that the others return at once.
-    for number in 0..8_192 {
-        let settled = outage.service.commit(&token, [100]).await.unwrap();
-        assert_eq!(settled, [Settlement::Queued], "{number}");
+    for actual in [100, 200, 300] {
+        assert_eq!(outage.service.commit(&token, [actual]).await.unwrap(), [Settlement::Queued]);
     }
-    let error = outage.service.commit(&token, [100]).await.unwrap_err();
+    outage.end();
+    outage.until_left(900).await;
+    outage.service.shutdown().await;
+    assert_eq!(outage.events.count("budget settled"), 1, "{:?}", outage.events.all());
+    assert_eq!(outage.events.count("budget nothing"), 0, "{:?}", outage.events.all());
+}
+
+#[tokio::test]
+async fn full_queue_is_an_error() {
+    const ROOM: usize = 8_192;
+    let outage = Outage::with_limit(10_000);
+    let mut tokens = Vec::with_capacity(ROOM + 1);
+    while tokens.len() <= ROOM {
+        let reserved = (0..128).map(|_| outage.reserve_units(1, HOUR));
+        tokens.extend(futures_util::future::join_all(reserved).await);
+    }
+    outage.begin();
+    // The first ones open the circuit breaker, so that the others return at once.
+    for (number, token) in tokens[..ROOM].iter().enumerate() {
+        assert_eq!(outage.service.commit(token, [0]).await.unwrap(), [Settlement::Queued], "{number}");
+    }
+    let error = outage.service.commit(&tokens[ROOM], [0]).await.unwrap_err();
     assert!(error.is_unavailable() && error.gate() == Some("budget"), "{error}");
     assert!(error.to_string().contains("8192 settles"), "{error}");
     outage.end();
-    outage.until_left(900).await;
-    soon("the queue has room", async || outage.events.count("budget nothing") == 8_191).await;
-    assert_eq!(outage.events.count("budget settled"), 1);
+    soon("the queue has room", async || outage.events.count("budget settled") == ROOM).await;
+    outage.until_left(10_000 - (tokens.len() - ROOM) as u64).await;
 }
