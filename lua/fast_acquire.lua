@@ -22,13 +22,16 @@ local function fast_path(rows, call, format, now, stamp)
   local limit, is_fair = argv[3] + 0, argv[4] ~= '0'
   local between = '/' .. argv[3] .. ' at '
   local offset = -44 - #between
-  -- The last `sure until` that was read, as text and number; and the earlier of it and
-  -- the sender's lapse, with the end of the text to write.
-  local known_text, known, sure, ending = false, nil, nil, nil
+  -- The last end of a text, with its `sure until`; and the earlier of that and the sender's
+  -- lapse, with the end of the text to write.
+  local known_tail, known, sure, ending = false, nil, nil, nil
   -- See KEPT in in_flight.
   local quarter, expiry = format('%d', now - now % 900000000), nil
 
   local n, cost, waits, arg = 1, 1, false, 2 * #keys + 3
+  -- The units of the last entry written, and its text up to the number: keys often have
+  -- equal units.
+  local last_units, units_text = nil, nil
   local must_read, is_shared = #argv >= arg, #argv < arg + 3
   for i = done + 1, #keys - 1 do
     if must_read then
@@ -41,26 +44,27 @@ local function fast_path(rows, call, format, now, stamp)
     local found = is_fair and call('HMGET', key, 'held', name, 'queue') or call('HMGET', key, 'held', name)
     if found[3] then return end
     local text, entry, number, keep = found[1], found[2], argv[2 * i + 3], argv[2 * i + 4] + 0
-    local held, own, until_text, at = 0, 0, nil, nil
+    local held, own, tail, at = 0, 0, nil, nil
     if text then
       local first = find(text, between, offset, true)
-      until_text, at = sub(text, -16), sub(text, -44, -29)
-      if not first or find(text, '%D') ~= first or find(at, '%D') or at > stamp then return end
-      if find(text, ' sure until ', -28, true) ~= #text - 27 then return end
+      tail, at = sub(text, -28), match(text, '^%d+', -44)
+      if not first or find(text, '%D') ~= first or #at ~= 16 or at > stamp then return end
       held = sub(text, 1, first - 1) + 0
       if held > 1e15 then return end
       if entry then
         local units, last = match(entry, '^(%d+) #(%d+)$')
-        if last + 0 >= number + 0 then return end
+        -- Texts of equal lengths compare as their numbers do.
+        if (#last ~= #number or last >= number) and last + 0 >= number + 0 then return end
         own = units + 0
         if own > held then return end
       end
     elseif entry then
       return
     end
-    if until_text ~= known_text then
-      if until_text and find(until_text, '%D') then return end
-      known_text, known = until_text, until_text and until_text + 0 or lapse
+    if tail ~= known_tail then
+      known = tail and match(tail, '^ sure until (%d+)$') or not tail and lapse
+      if not known then return end
+      known_tail, known = tail, known + 0
       sure = known < lapse and known or lapse
       ending = between .. stamp .. ' sure until ' .. format('%d', sure)
     end
@@ -68,7 +72,7 @@ local function fast_path(rows, call, format, now, stamp)
     if not is_sure then
       -- Without other holders, nothing has lapsed.
       if held ~= own then return end
-      known_text, sure = false, lapse
+      known_tail, sure = false, lapse
       ending = between .. stamp .. ' sure until ' .. format('%d', sure)
     end
 
@@ -85,7 +89,8 @@ local function fast_path(rows, call, format, now, stamp)
         if text then call('UNLINK', key) end
       else
         if units > 0 then
-          call('HSET', key, 'held', format('%d', after) .. ending, name, format('%d', units) .. ' #' .. number)
+          if units ~= last_units then last_units, units_text = units, format('%d #', units) end
+          call('HSET', key, 'held', format('%d', after) .. ending, name, units_text .. number)
         else
           call('HSET', key, 'held', format('%d', after) .. ending)
           call('HDEL', key, name)

@@ -26,7 +26,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("take:fixed_window", "edaad110f4b72b9ebd3ccc15bb029d0baafbb025"),
     ("take:sliding_log", "0cf131af8a940d3fcc3ca178befeed0d69c5f395"),
     ("take:sliding_counter", "5c5b1f7479c6c6e3a9713d66bcd4384fa7e11b07"),
-    ("acquire", "2a23f820ba7e81847a0a1fdb282a3694df9b9b43"),
+    ("acquire", "7127d3ce00ef9b78673b0f6b3e99810c718203a2"),
     ("refund:token_bucket", "992b3d764e3f81183a4ba85cfd3c88506ebeea52"),
     ("refund:leaky_bucket", "0f770d8ae27a8ca3fc2cf6910b6eb51a9badc13f"),
     ("refund:fixed_window", "159255599022305df336d0a7436dc4794583b38b"),
