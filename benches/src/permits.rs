@@ -23,6 +23,9 @@ const KNOWN_END: u64 = (1 << 53) - 1;
 
 const SORTED_SET: &str = include_str!("permits/sorted_set.lua");
 
+/// The case and the subject, its script, keys or groups per call, and the function that adds them to a call.
+type Case = (&'static str, &'static str, Text, u64, fn(&mut Call<'_>));
+
 pub(crate) fn run(target: &Target, rounds: usize, calls: u64) -> Result<Vec<Json>, Failure> {
     script_cases::run(target, rounds, calls, subjects(), |connection| {
         let mut open = redis::cmd("EVAL");
@@ -36,7 +39,7 @@ fn subjects() -> Vec<Subject> {
     let by_hand_text = || Text::ByHand(SORTED_SET);
     let bucket = || of(&bucket_quota().kind().definition().scripts.take);
     let acquire = || of(&in_flight().kind().definition().scripts.take);
-    let cases: [(_, _, Text, u64, fn(&mut Call<'_>)); 14] = [
+    let cases: [Case; 15] = [
         ("1 key per call", "token bucket", bucket(), 1, bucket_keys),
         ("1 key per call", "in flight", acquire(), 1, |call| permits(call, in_flight())),
         ("1 key per call", "in flight, fair", acquire(), 1, |call| permits(call, fair())),
@@ -57,10 +60,12 @@ fn subjects() -> Vec<Subject> {
         ("32 groups per call", "two token buckets", of(&GROUP), GROUPS, two_buckets),
         ("32 groups per call", "token bucket + in flight", of(&ACQUIRE_ALL), GROUPS, bucket_and_permit),
         ("1 group per call", "two token buckets", of(&GROUP), 1, two_buckets),
+        ("1 group per call", "token bucket + in flight", of(&ACQUIRE_ALL), 1, bucket_and_permit),
     ];
-    let last = ("1 group per call", "token bucket + in flight", of(&ACQUIRE_ALL), 1, bucket_and_permit as _);
-    let all = cases.into_iter().chain([last]);
-    all.map(|(case, name, script, width, fill)| Subject::new(case, name, script, width, fill)).collect()
+    cases
+        .into_iter()
+        .map(|(case, name, script, width, fill)| Subject::new(case, name, script, width, fill))
+        .collect()
 }
 
 fn bucket_quota() -> Quota {
