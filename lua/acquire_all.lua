@@ -2,7 +2,8 @@
   acquire_all: as group, for groups that need permits of in-flight limits too. Each
   group admits as many of its n checks as each of its limits allows, and charges
   exactly those to all of them. All messages have one sender. A message that was
-  processed before repeats its reply, and its group changes nothing.
+  processed before repeats its reply. Then its group charges nothing, and only counts
+  the units of its other messages: their keys were lost in between.
 
   KEYS     the leases of the holders (see permit_lease); then one per item, group
            after group
@@ -46,12 +47,15 @@ local function acquire(first, n, items)
     end
     k = math.min(k, found[i][3])
   end
-  local row = { -1 - (repeated or k) }
+  k = repeated or k
+  local row = { -1 - k }
   for i = 1, items do
     item = i
     local it, after = found[i], nil
     local blocked, a, b, c = it[4], it[6], it[7], it[8]
-    if not repeated then after = charges[it[1]](KEYS[first + i], n, it[3], k, it[2], unpack(it, 4, 16)) end
+    if not repeated or has_message[it[1]] then
+      after = charges[it[1]](KEYS[first + i], n, it[3], k, it[2], unpack(it, 4, 16))
+    end
     row[#row + 1] = blocked > 0 and -1 - a or a
     if blocked > 0 then row[#row + 1] = blocked end
     if b then row[#row + 1] = b end

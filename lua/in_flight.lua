@@ -207,6 +207,8 @@ local function in_flight(arg, holders, name, known_end)
       return write(key, before[2], true, held, sure, blocked)
     end
     if name == '' or is_repeated then return end
+    -- Of a repeated group, more than this key admits.
+    waits = waits and k < n
     local units = ARGV[message + 1] + k * cost
     local is_changed = k > 0 or units ~= own
     local is_old = units > 0 and at and now - at >= QUARTER

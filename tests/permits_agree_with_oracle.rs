@@ -4,9 +4,12 @@
 use std::cell::RefCell;
 
 use proptest::test_runner::{Config, TestCaseError, TestError, TestRunner};
+use tidegate::{Quota, Rate};
 
+use crate::support::permits::call::Loss;
 use crate::support::permits::lua::LuaStore;
 use crate::support::permits::memory::Memory;
+use crate::support::permits::plan::{Action, Fate, GatePlan, Pause, Plan, ProcessPlan, Shape, Step, Want};
 use crate::support::permits::state::Store;
 use crate::support::permits::{plan, player};
 use crate::support::plan::sequences;
@@ -39,4 +42,32 @@ fn scripts() {
 #[test]
 fn reference() {
     assert_agreement(Memory::default());
+}
+
+/// Random histories rarely lose a key between a message and its repetition.
+#[test]
+fn repeated_group_counts_units_of_a_key_that_was_lost() {
+    let acquire = |process, shape, fate| {
+        let want = Want { shape, n: 1, cost: 1, waits: false, released: 0, limit: 0 };
+        Action::Acquire(process, vec![want], fate)
+    };
+    let actions = [
+        acquire(0, Shape::Both, Fate::LostReply),
+        Action::Lose(Loss::Key(0)),
+        acquire(1, Shape::Key(0), Fate::Answered),
+        // The process then believes to hold a unit of each key.
+        Action::Repeat(0, Fate::Answered),
+        acquire(1, Shape::Key(0), Fate::Answered),
+    ];
+    let gate = GatePlan { patience_us: 0, limits: vec![1] };
+    let plan = Plan {
+        gates: [gate.clone(), gate],
+        bucket: Quota::token_bucket(1, Rate::per_second(1)),
+        processes: vec![ProcessPlan { ttl_us: 10_000_000, restores: true }; 2],
+        start_us: 1_577_836_800_000_000,
+        steps: actions.map(|action| Step { pause: Pause::None, action }).into(),
+    };
+    let server = tidegate_testkit::Server::process(&[]).unwrap();
+    player::play(&plan, &mut LuaStore::load(server.url(), |text| text)).unwrap();
+    player::play(&plan, &mut Memory::default()).unwrap();
 }

@@ -86,7 +86,7 @@ fn messages() {
         // A repeated message gets another decision, or charges the other gates of its group again.
         ("local is_repeated = number == sent", "local is_repeated = false"),
         ("room = own - keep", "room = own"),
-        ("if not repeated then after = charges", "if true then after = charges"),
+        ("if not repeated or has_message[it[1]] then", "if true then"),
         // Units that the sender no longer holds still count.
         ("held = held - own + keep\n    local k = n", "held = held + keep\n    local k = n"),
         ("held = held - own + keep\n    local admitted", "held = held + keep\n    local admitted"),
@@ -172,7 +172,7 @@ fn groups() {
         // denied.
         ("    k = math.min(k, found[i][3])", "    k = found[i][3]"),
         ("KEYS[first + i], n, it[3], k, it[2]", "KEYS[first + i], n, it[3], it[3], it[2]"),
-        ("local row = { -1 - (repeated or k) }", "local row = { -1 - k }"),
+        ("  k = repeated or k\n", ""),
     ]);
 }
 

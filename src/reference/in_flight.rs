@@ -109,7 +109,8 @@ pub enum Refused {
 /// Checks a group that may contain in-flight limits, and charges it: as [`take`](super::take). Sets the
 /// [`before`](Item::before) of each item, and returns the number of admitted checks.
 ///
-/// A message that is repeated returns the same number, and its group changes nothing.
+/// A message that is repeated returns the same number. Then its group charges nothing, and only counts the units
+/// of its other messages: their keys were lost in between.
 ///
 /// # Errors
 ///
@@ -136,18 +137,16 @@ pub fn acquire(
         }
         decided.push(Some(found));
     }
-    if let Some(repeated) = repeated {
-        return Ok(repeated);
-    }
+    let k = repeated.unwrap_or(k);
     for (Acquire { item, message }, found) in group.iter_mut().zip(decided) {
         match (found, message) {
-            (None, _) => item.write(n, k, now),
-            (Some(found), Some(message)) => {
+            (None, _) if repeated.is_none() => item.write(n, k, now),
+            (Some(found), Some(message)) if !found.is_repeated => {
                 let sure_until_us = item.before.raw[1];
                 let patience_us = item.quota.kind().args()[1];
                 found.charge(item, *message, [n, k], [sure_until_us, patience_us], leases, now);
             }
-            (Some(_), None) => {}
+            _ => {}
         }
     }
     Ok(k)
@@ -264,7 +263,8 @@ impl Decided {
         let cost = item.cost;
         let units = message.keep + k * cost;
         let held = item.before.raw[0] + k * cost;
-        let waits = message.waits && patience_us > 0 && self.admitted < n;
+        // Of a repeated group, k may be more than this key admits.
+        let waits = message.waits && patience_us > 0 && self.admitted < n && k < n;
         let is_changed = k > 0 || units != self.own;
         let written_us = match &item.record.state {
             State::InFlight(holdings) => Some(holdings.written_us),

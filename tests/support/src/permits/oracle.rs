@@ -178,7 +178,8 @@ impl Oracle {
         group.items.iter().filter_map(result).min()
     }
 
-    /// Compares the reply to a repetition, which changes nothing.
+    /// Compares the reply to a repetition. It changes nothing but to count the units of messages whose keys were
+    /// lost since.
     fn confirm_repetition(
         &mut self,
         group: &Group,
@@ -191,9 +192,20 @@ impl Oracle {
         }
         for (item, reported) in group.items.iter().zip(&outcome.before) {
             match item {
-                Item::Permit { key, limit, message, .. } => {
-                    self.view(*key, *limit, (group.n, item.cost()), message.as_ref(), reported, now)?;
+                Item::Permit { key, limit, cost, message } => {
+                    let view = self.view(*key, *limit, (group.n, *cost), message.as_ref(), reported, now)?;
+                    let is_applied = |message: &Message| {
+                        let entry = self.entry(*key, &message.holder);
+                        entry.is_some_and(|entry| entry.number == message.number)
+                    };
+                    let lost = message.as_ref().filter(|message| !is_applied(message));
+                    if let Some(message) = lost {
+                        self.apply(*key, limit, (group.n, k, *cost), message, &view, now);
+                    }
                     self.check_sure_until(*key, message.as_ref(), reported.raw[1], now)?;
+                    if let Some(message) = lost {
+                        self.store_sure_until(*key, &message.holder, reported.raw[1], now);
+                    }
                 }
                 Item::Bucket { .. } => self.confirm_level(reported, now)?,
             }
@@ -312,7 +324,7 @@ impl Oracle {
         self.effects[key].is_in_use |= units > 0;
 
         let mut places = queue::alive(&permits.queue, limit.patience_us, now);
-        if message.waits && limit.patience_us > 0 && view.affordable < n {
+        if message.waits && limit.patience_us > 0 && view.affordable < n && k < n {
             queue::keep_place(&mut places, &message.holder, (n - k) * cost, now);
         } else {
             queue::leave(&mut places, &message.holder);
