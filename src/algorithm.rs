@@ -22,7 +22,7 @@ pub(crate) use self::in_flight::{QUARTER_US, written_at};
 pub use self::log::{Log, LogEntry};
 use crate::error::Error;
 use crate::script::{
-    HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, RESET, Script, Scripts, lua, with_prelude,
+    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, RESET, Script, Scripts, lua, with_prelude,
 };
 
 /// Lists the algorithms, in the order of their scripts and of the CLI: those of rate limits, then those of
@@ -199,6 +199,6 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
         .chain(of_each(|scripts| scripts.refund.as_ref()))
         .chain(of_each(|scripts| scripts.penalize.as_ref()))
         .chain(of_each(|scripts| Some(&scripts.block)))
-        .chain([&GROUP, &ACQUIRE_ALL, &PERMIT_LEASE, &RESERVE, &SETTLE, &RESET, &HEARTBEAT])
+        .chain([&GROUP, &ACQUIRE_ALL, &PERMIT_LEASE, &ADAPT, &RESERVE, &SETTLE, &RESET, &HEARTBEAT])
         .chain([&OVERRIDES, &OVERRIDE])
 }

@@ -44,6 +44,7 @@ impl Gate {
             is_shadow: false,
             leases: None,
             on_lapse: OnLapse::default(),
+            adaptive: None,
             ends_holds: false,
         };
         Self { pipeline: pipeline.clone(), spec }

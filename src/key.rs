@@ -34,6 +34,10 @@ const LONGEST: usize = 200;
 /// `tidegate:2:tokens:holds/token_bucket:user:42`.
 pub(crate) const HOLDS: &str = "holds/";
 
+/// Precedes the algorithm in the key of an adaptive limit, such as
+/// `tidegate:2:payments:adaptive/in_flight:provider`.
+pub(crate) const ADAPTIVE: &str = "adaptive/";
+
 /// How keys are written in Redis.
 ///
 /// Default: [`KeyMode::Clear`].
@@ -299,8 +303,17 @@ impl Prefix {
 
     /// Returns the key of the holds of a state with this prefix: `holds/` precedes the algorithm.
     pub(crate) fn holds_key(&self, redis_key: &str) -> String {
+        self.key_beside(redis_key, HOLDS)
+    }
+
+    /// Returns the key of the adaptive limit of a key with this prefix: `adaptive/` precedes the algorithm.
+    pub(crate) fn adaptive_key(&self, redis_key: &str) -> String {
+        self.key_beside(redis_key, ADAPTIVE)
+    }
+
+    fn key_beside(&self, redis_key: &str, part: &str) -> String {
         let (before, shape) = redis_key.split_at(self.shape_at);
-        format!("{before}{HOLDS}{shape}")
+        format!("{before}{part}{shape}")
     }
 }
 

@@ -72,6 +72,8 @@
 //!         |
 //! permits                                units of in-flight limits that this process holds
 //!         |
+//! adaptive                               in-flight limits that follow the latency
+//!         |
 //! deny_cache                             repeated denials without a call to Redis
 //!         |
 //! fallback                               decisions while Redis is unavailable
@@ -96,6 +98,7 @@
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
 
 mod acquire;
+mod adaptive;
 #[cfg(feature = "admin")]
 pub mod admin;
 pub mod algorithm;
@@ -149,6 +152,7 @@ mod warning_sink;
 pub use deadpool_redis;
 
 pub use self::acquire::{Acquire, Acquired, AllAcquired};
+pub use self::adaptive::Adaptive;
 pub use self::as_key::{AsKey, KeyBytes};
 pub use self::builder::Builder;
 pub use self::check::Check;

@@ -235,6 +235,10 @@ impl Observer for Metrics {
         self.gates.named(gate).permits(&self.register).restored.increment(units);
     }
 
+    fn limit_adapted(&self, gate: &str, limit: u64) {
+        self.gates.named(gate).adaptive_limit(&self.register).set(limit as f64);
+    }
+
     fn counted(&self, instances: u64) {
         let gauge = self.instances.get_or_init(|| self.register.gauge(&names::INSTANCES, &[]));
         gauge.set(instances as f64);

@@ -128,6 +128,12 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, units);
     }
 
+    /// Called when this process has learned the [adaptive](crate::Gate::adaptive) limit of a key of this gate, and
+    /// when it has learned that it changed. The probes, which lower a limit for a moment, are included.
+    fn limit_adapted(&self, gate: &str, limit: u64) {
+        let _ = (gate, limit);
+    }
+
     /// Called when a check of a [reservation](crate::Limiter::reserve) was settled; also for
     /// [`Settlement::Queued`](Settlement::Queued), and again when Redis has answered the queued settle.
     fn settled(&self, gate: &str, settlement: Settlement) {
@@ -206,6 +212,7 @@ forward_events! {
     permits_waiting(gate: &str, change: i64);
     permits_lapsed(gate: &str, units: u64);
     permits_restored(gate: &str, units: u64);
+    limit_adapted(gate: &str, limit: u64);
     settled(gate: &str, settlement: Settlement);
     counted(instances: u64);
     overrides_changed(switches: usize, overrides: usize);

@@ -10,7 +10,8 @@
 //! 3. Build a [`Taken`] from the same numbers. It computes the [`Answer`] to each check: the scripts report
 //!    only the admitted checks, the state before the take, and the time.
 //!
-//! Groups with in-flight limits are decided by [`in_flight::acquire`] instead of [`take`].
+//! Groups with in-flight limits are decided by [`in_flight::acquire`] instead of [`take`]. [`adapt`] changes
+//! in-flight limits that follow the latency.
 //!
 //! All times are in µs since 1970-01-01 00:00 UTC, and durations are in µs.
 //!
@@ -37,6 +38,7 @@
 //! assert!(check(&quota, &mut record, 2, start + 60_000_000).allowed);
 //! ```
 
+pub mod adapt;
 pub mod holds;
 pub mod in_flight;
 

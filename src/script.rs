@@ -98,6 +98,9 @@ pub(crate) use scripts;
 /// Opens, renews or ends the lease of a holder of in-flight limits: `lua/permit_lease.lua`.
 pub static PERMIT_LEASE: Script = Script::new("permit_lease", with_prelude!(lua!("permit_lease")));
 
+/// Changes the adaptive limit of a key: `lua/adapt.lua`.
+pub static ADAPT: Script = Script::new("adapt", with_prelude!(lua!("adapt")));
+
 /// Removes the state of keys: `lua/reset.lua`.
 pub static RESET: Script = Script::new("reset", lua!("reset"));
 

@@ -61,6 +61,7 @@ pub(super) struct GateCounters {
     lease: OnceLock<Lease>,
     settlements: OnceLock<[Counter; Settlement::ALL.len()]>,
     permits: OnceLock<Permits>,
+    adaptive_limit: OnceLock<Gauge>,
 }
 
 /// The counters of a gate with an in-flight limit.
@@ -87,6 +88,7 @@ impl GateCounters {
             lease: OnceLock::new(),
             settlements: OnceLock::new(),
             permits: OnceLock::new(),
+            adaptive_limit: OnceLock::new(),
         }
     }
 
@@ -136,6 +138,10 @@ impl GateCounters {
                 restored: register.counter(&names::PERMITS_RESTORED, &gate),
             }
         })
+    }
+
+    pub(super) fn adaptive_limit(&self, register: &Register) -> &Gauge {
+        self.adaptive_limit.get_or_init(|| register.gauge(&names::ADAPTIVE_LIMIT, &[("gate", self.name())]))
     }
 
     fn name(&self) -> &str {

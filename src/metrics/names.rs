@@ -91,6 +91,8 @@ metrics! {
         "Units of permits that the store counted no more, since the lease of this process had ended.";
     PERMITS_RESTORED: Counter "tidegate_permits_restored_total" in Count by ["gate"],
         "Units of permits that the store counts again after a lapse.";
+    ADAPTIVE_LIMIT: Gauge "tidegate_adaptive_limit" in Count by ["gate"],
+        "The adaptive in-flight limit that this process has learned last; of a gate with several keys, of any.";
     INSTANCES: Gauge "tidegate_instances" in Count by [],
         "Processes that share the quotas, by the latest count of this process.";
     OVERRIDES: Gauge "tidegate_overrides" in Count by ["kind"],

@@ -10,10 +10,10 @@ use redis::{Cmd, Value};
 
 use self::acquire::{Sender, acquire_all_args, acquire_args};
 use self::arguments::{Optional, group_args, take_args};
-use self::reply::{Reply, lease_reply, unexpected};
+use self::reply::{Reply, adapt_reply, lease_reply, unexpected};
 
 use super::command::{
-    Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem, Standing,
+    Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem, Standing,
     Write, too_many_overrides,
 };
 use super::take::{Group, Outcome};
@@ -24,6 +24,7 @@ use crate::error::Error;
 use crate::health::Server;
 use crate::key::HashTag;
 use crate::quota::Quota;
+use crate::reference::adapt::{Bounds, Report};
 use crate::reference::holds::NewHold;
 use crate::script;
 use crate::settlement::Settlement;
@@ -160,6 +161,24 @@ impl RedisStore {
         lease_reply(self.connection.run(&script::PERMIT_LEASE, args, to).await?)
     }
 
+    /// Adds a report as [`Store::adapt`](super::Store::adapt) does.
+    pub(crate) async fn adapt(
+        &self,
+        target: &Target,
+        report: &Report,
+        bounds: &Bounds,
+        deadline: Deadline,
+    ) -> Result<Adapted, Error> {
+        let args = |command: &mut Cmd| {
+            command.arg(1).arg(target.adaptive_key());
+            command.arg(bounds.min).arg(bounds.max).arg(bounds.tolerance);
+            command.arg(report.operations).arg(report.busy_us).arg(report.overloads).arg(report.peak);
+            command.arg(report.ended_ms).arg(report.squares);
+        };
+        let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable: false };
+        adapt_reply(self.connection.run(&script::ADAPT, args, to).await?)
+    }
+
     /// Settles as [`Store::settle`](super::Store::settle) does.
     pub(crate) async fn settle(
         &self,
@@ -283,6 +302,10 @@ impl RedisStore {
         let script = script.ok_or_else(|| not_written(kind.definition().name))?;
         let args = |command: &mut Cmd| {
             match write {
+                // In-flight limits have no holds.
+                Write::Reset if target.gate.quota.is_in_flight() => {
+                    command.arg(2).arg(&target.redis_key).arg(target.adaptive_key())
+                }
                 // The holds must not refund what is no longer charged.
                 Write::Reset => command.arg(2).arg(&target.redis_key).arg(target.holds_key()),
                 _ => command.arg(1).arg(&target.redis_key),
