@@ -1,4 +1,4 @@
-//! Adaptive in-flight limits: this process's copies, and what it observes for them.
+//! Adaptive in-flight limits: the copies and the observations of this process.
 //!
 //! The store keeps one adaptive limit per key, and all processes [report](AdaptiveKey::exchange) to it. A copy has
 //! the limit of the last reply. Reports are sent in the background, by the first operation that finds one due: so
@@ -38,11 +38,10 @@ impl AdaptiveLimits {
     pub(crate) fn key(&self, target: &Target, bounds: Bounds) -> Arc<AdaptiveKey> {
         let mut keys = lock(&self.keys);
         // Inserted again, so that keys in use are evicted last.
-        let key = match keys.remove_entry(target) {
-            Some((_, key)) => key,
-            None => Arc::new(AdaptiveKey::new(&self.settings, target, bounds)),
-        };
-        keys.insert(target.clone(), key.clone(), |_| None::<u64>);
+        let found = keys.remove_entry(target);
+        let new = || (target.clone(), Arc::new(AdaptiveKey::new(&self.settings, target, bounds)));
+        let (target, key) = found.unwrap_or_else(new);
+        keys.insert(target, key.clone(), |_| None::<u64>);
         drop(keys);
         key.set_bounds(bounds);
         key

@@ -85,7 +85,8 @@ impl Check {
 
     /// Restricts the acquire to a part of an [in-flight limit](Quota::in_flight): it is admitted only if at most
     /// `units` are held afterwards. The limit itself, which other acquires of the key use, does not change. Decisions
-    /// report the lower number. Checks of rates are not restricted.
+    /// report the lower number. Checks of rates are not restricted. Of an [adaptive](crate::Gate::adaptive) limit, the
+    /// same part is used.
     ///
     /// Reserves slots for critical work. A restricted acquire should not [wait](crate::Acquire::max_wait): acquires
     /// of one process that wait for a key are admitted in order of arrival, so it would delay the critical ones.

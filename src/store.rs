@@ -12,8 +12,8 @@ mod target_cache;
 use std::time::Duration;
 
 pub(crate) use self::command::{
-    Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem, Standing,
-    Write,
+    Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem,
+    Standing, Write,
 };
 pub(crate) use self::companion::{Companion, Message};
 use self::memory::MemoryStore;

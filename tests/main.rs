@@ -4,6 +4,7 @@
 
 mod acl;
 mod acquires;
+mod adaptive;
 mod architecture;
 mod bad_input;
 mod batched_is_one_by_one;

@@ -1,4 +1,4 @@
-//! The copy of an adaptive limit, and what this process has observed since its last report. Plain arithmetic: the
+//! The copy of an adaptive limit, and the observations of this process since its last report. Plain arithmetic: the
 //! caller passes the time.
 
 use crate::reference::adapt::{Adaptation, Bounds, Report, WINDOW_US};
@@ -29,8 +29,9 @@ struct Known {
 /// How an operation ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ended {
-    /// It took this long.
-    After(u64),
+    /// The service has done it.
+    Served,
+    /// The service rejected it.
     Overloaded,
     /// Its time says nothing.
     Disregarded,
@@ -58,11 +59,16 @@ impl LimitCopy {
         self.in_flight += 1;
     }
 
-    pub(super) fn end(&mut self, ended: Ended, now_us: u64) {
+    /// Counts the end of an operation that took `took_us`.
+    pub(super) fn end(&mut self, ended: Ended, took_us: u64, now_us: u64) {
         self.count(now_us);
         self.in_flight = self.in_flight.saturating_sub(1);
+        if ended != Ended::Served {
+            // Its time is no time of the service. A part of it may have been reported before.
+            self.report.busy_us = self.report.busy_us.saturating_sub(took_us);
+        }
         match ended {
-            Ended::After(took_us) => {
+            Ended::Served => {
                 let took_ms = took_us as f64 / 1_000.0;
                 self.report.operations += 1;
                 self.report.ended_ms += took_ms;
@@ -73,7 +79,7 @@ impl LimitCopy {
         }
     }
 
-    /// Notes that all processes wanted to hold so many units at one time.
+    /// Notes that all processes wanted to hold this number of units at one time.
     pub(super) fn wanted(&mut self, units: u64) {
         self.report.peak = self.report.peak.max(units);
     }

@@ -17,7 +17,7 @@ use crate::reference::adapt::{Bounds, Report};
 use crate::store::{Adapted, Store, Target};
 use crate::sync::{Mutex, lock};
 
-/// What the adaptive limits of one limiter share.
+/// The parts that the adaptive limits of one limiter share.
 pub(crate) struct Settings {
     pub(crate) store: Arc<Store>,
     /// `None` if the store cannot fail.
@@ -53,7 +53,7 @@ impl AdaptiveKey {
         lock(&self.copy).bounds = bounds;
     }
 
-    /// Returns the limit in force; `None` as long as the store has not answered.
+    /// Returns the current limit; `None` as long as the store has not answered.
     pub(crate) fn limit(&self) -> Option<u64> {
         lock(&self.copy).limit()
     }
@@ -70,7 +70,7 @@ impl AdaptiveKey {
         }
     }
 
-    /// Notes that the processes wanted to hold so many units of the key at one time.
+    /// Notes that the processes wanted to hold this number of units of the key at one time.
     pub(crate) fn wanted(self: &Arc<Self>, units: u64) {
         lock(&self.copy).wanted(units);
         self.report_if_due();
@@ -83,8 +83,9 @@ impl AdaptiveKey {
         Operation { key: self.clone(), began_us, mark: AtomicU8::new(UNMARKED) }
     }
 
-    fn end(self: &Arc<Self>, ended: Ended, now_us: u64) {
-        lock(&self.copy).end(ended, now_us);
+    fn end(self: &Arc<Self>, ended: Ended, began_us: u64) {
+        let now_us = self.clock.local_us();
+        lock(&self.copy).end(ended, now_us.saturating_sub(began_us), now_us);
         self.report_if_due();
     }
 
@@ -196,17 +197,16 @@ impl Operation {
     /// Ends the operation for the adaptive limit.
     pub(crate) fn disregard(&self) {
         if self.mark.swap(DISREGARDED, Ordering::Relaxed) != DISREGARDED {
-            self.key.end(Ended::Disregarded, self.key.clock.local_us());
+            self.key.end(Ended::Disregarded, self.began_us);
         }
     }
 }
 
 impl Drop for Operation {
     fn drop(&mut self) {
-        let now_us = self.key.clock.local_us();
         match *self.mark.get_mut() {
-            UNMARKED => self.key.end(Ended::After(now_us.saturating_sub(self.began_us)), now_us),
-            OVERLOADED => self.key.end(Ended::Overloaded, now_us),
+            UNMARKED => self.key.end(Ended::Served, self.began_us),
+            OVERLOADED => self.key.end(Ended::Overloaded, self.began_us),
             _ => {}
         }
     }

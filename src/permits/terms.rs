@@ -32,7 +32,7 @@ pub enum OnLapse {
 pub(crate) struct Terms {
     /// The gate with the quota of the acquire.
     pub(crate) gate: Arc<GateInfo>,
-    /// The gate that decides: with the limit in force when the message is made.
+    /// The gate that decides: with the current limit when the message is made.
     pub(crate) decider: Arc<GateInfo>,
     /// The limit of the quota of the acquire.
     pub(crate) limit: u64,
@@ -45,7 +45,7 @@ pub(crate) struct Terms {
     pub(crate) on_lapse: OnLapse,
 }
 
-/// What lowers the limit of an acquire.
+/// The adaptive limit that lowers the limit of an acquire.
 #[derive(Clone)]
 pub(crate) struct AdaptiveTerms {
     pub(crate) key: Arc<AdaptiveKey>,
@@ -72,9 +72,9 @@ impl Terms {
         Some(Self { gate, decider, limit, adaptive: None, patience_us, cost, on_failure, on_lapse })
     }
 
-    /// Returns the limit in force now: the same part of the adaptive limit as of the whole one, and at least the
+    /// Returns the current limit: the same part of the adaptive limit as of the whole one, and at least the
     /// cost, so that every acquire can be admitted when nothing else is held.
-    pub(crate) fn limit_now(&self) -> u64 {
+    pub(crate) fn current_limit(&self) -> u64 {
         let adapted = self.adaptive.as_ref().and_then(|AdaptiveTerms { key, whole }| {
             let part = u128::from(self.limit) * u128::from(key.limit()?) / u128::from((*whole).max(1));
             u64::try_from(part).ok()
@@ -82,9 +82,9 @@ impl Terms {
         adapted.map_or(self.limit, |part| part.max(self.cost).min(self.limit))
     }
 
-    /// Has the limit in force now decide.
+    /// Has the current limit decide.
     pub(crate) fn adapted(mut self) -> Self {
-        let quota = self.gate.quota.at_most(Some(self.limit_now()));
+        let quota = self.gate.quota.at_most(Some(self.current_limit()));
         if quota != self.decider.quota {
             self.decider = Arc::new(GateInfo { quota, ..GateInfo::clone(&self.gate) });
         }

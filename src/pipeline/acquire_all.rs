@@ -346,7 +346,7 @@ impl Pipeline {
     }
 }
 
-/// Has the adaptive limits in force now decide a group.
+/// Has the adaptive current limits decide a group.
 fn adapted<'a>(group: &'a mut Folded, keys: &[GroupKey]) -> &'a Folded {
     for key in keys {
         group.items[key.item].target.gate = key.terms.decider.clone();

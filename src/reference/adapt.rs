@@ -24,13 +24,17 @@
 //! assert_eq!(adaptation.limit(&bounds), 14);
 //! ```
 
+mod fields;
+
+pub use self::fields::FIELDS;
+
 /// The shortest window, in µs.
 pub const WINDOW_US: f64 = 1_000_000.0;
 /// A window lasts at least this many times the duration, so that most of its operations have begun in it.
 const DURATIONS: f64 = 2.0;
 /// At the end of a window, all processes report within this part of it. Then the limit changes.
 const REPORTING: f64 = 0.125;
-/// A window lasts until so many operations have ended.
+/// A window lasts until this number of operations has ended.
 const MIN_OPERATIONS: f64 = 50.0;
 /// The limit grows only if at least this part of it was in flight at some time in the window.
 const USED: f64 = 0.8;
@@ -45,7 +49,7 @@ const FALLEN: f64 = 0.9;
 const CONFIRMED: f64 = 1.1;
 /// A level of a probe is at most this part of the level before. Otherwise its latency tells nothing.
 const DEEPER: f64 = 0.7;
-/// An unused key expires after this time, in µs, or after so many windows, in at most a year.
+/// An unused key expires after this time, in µs, or after this number of windows, at most a year.
 const KEPT_US: f64 = 600_000_000.0;
 const KEPT_WINDOWS: f64 = 8.0;
 const YEAR_US: f64 = 31_536_000_000_000.0;
@@ -62,13 +66,13 @@ pub struct Bounds {
     pub tolerance: f64,
 }
 
-/// What one process has observed since its last report.
+/// The observations of one process since its last report.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// The operations that ended, without those marked as overloaded.
     pub operations: u64,
     /// The sum of the times in flight of all operations since the last report, in µs, also of those that have
-    /// not ended.
+    /// not ended, and without those marked as overloaded.
     pub busy_us: u64,
     /// The operations that ended and were marked as overloaded.
     pub overloads: u64,
@@ -80,7 +84,7 @@ pub struct Report {
     pub squares: f64,
 }
 
-/// What a process gets for its report.
+/// The reply to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reported {
     /// After how many µs it reports again.
@@ -88,24 +92,6 @@ pub struct Reported {
     /// When the key expires, in µs since 1970.
     pub expires_us: u64,
 }
-
-/// The names of the fields, as in Redis and in [`Adaptation::numbers`].
-pub const FIELDS: [&str; 14] = [
-    "limit",
-    "baseline_us",
-    "started_us",
-    "operations",
-    "busy_us",
-    "overloads",
-    "peak",
-    "ended_ms",
-    "squares",
-    "resume",
-    "lowest_us",
-    "highest",
-    "ceiling",
-    "windows",
-];
 
 /// The adaptive limit of one key, and the observations of its window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -163,44 +149,10 @@ impl Adaptation {
         }
     }
 
-    /// Returns the limit in force, in units.
+    /// Returns the current limit, in units.
     #[must_use]
     pub fn limit(&self, bounds: &Bounds) -> u64 {
         within(bounds, self.limit).floor() as u64
-    }
-
-    /// Returns the numbers of the fields, in the order of [`FIELDS`].
-    #[must_use]
-    pub const fn numbers(&self) -> [f64; FIELDS.len()] {
-        let Self { limit, baseline_us, started_us, operations, busy_us, overloads, peak, .. } = *self;
-        let Self { ended_ms, squares, resume, lowest_us, highest, ceiling, windows, .. } = *self;
-        [
-            limit, baseline_us, started_us, operations, busy_us, overloads, peak, ended_ms, squares, resume,
-            lowest_us, highest, ceiling, windows,
-        ]
-    }
-
-    /// Returns the state with these [numbers](Self::numbers).
-    #[must_use]
-    pub const fn of_numbers(numbers: [f64; FIELDS.len()]) -> Self {
-        let [limit, baseline_us, started_us, operations, busy_us, overloads, peak, ..] = numbers;
-        let [.., ended_ms, squares, resume, lowest_us, highest, ceiling, windows] = numbers;
-        Self {
-            limit,
-            baseline_us,
-            started_us,
-            operations,
-            busy_us,
-            overloads,
-            peak,
-            ended_ms,
-            squares,
-            resume,
-            lowest_us,
-            highest,
-            ceiling,
-            windows,
-        }
     }
 
     /// Adds a report at `now`, in µs since 1970, and ends the window if it is over.
@@ -267,7 +219,7 @@ impl Adaptation {
         }
         let is_overloaded = self.overloads >= OVERLOADED * (self.operations + self.overloads);
         if is_overloaded {
-            // Rejected operations are short, so the mean is about what the service accepts.
+            // The operations in flight that the service has accepted.
             let mean = self.busy_us / age_us;
             next = next.min(0.95 * mean.min(self.limit));
         }
@@ -286,7 +238,7 @@ impl Adaptation {
         self.highest = self.highest.max(self.limit);
         self.windows = (self.windows - 1.0).max(0.0);
         let has_risen = latency_us > RISEN * self.baseline_us;
-        // A probe is due, or so low a limit asks whether the service has changed.
+        // A probe is due, or the limit is so low that the service may have changed.
         if has_risen && (self.windows == 0.0 || self.limit <= self.highest / 2.0) {
             self.begin_probe(bounds, latency_us);
         }

@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 
 use super::command::{
-    Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, Write, too_many_overrides,
+    Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, Write,
+    too_many_overrides,
 };
 use super::companion::{Companion, Message};
 use super::take::{Group, Item, Outcome};

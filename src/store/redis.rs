@@ -13,8 +13,8 @@ use self::arguments::{Optional, group_args, take_args};
 use self::reply::{Reply, adapt_reply, lease_reply, unexpected};
 
 use super::command::{
-    Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem, Standing,
-    Write, too_many_overrides,
+    Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem,
+    Standing, Write, too_many_overrides,
 };
 use super::take::{Group, Outcome};
 use super::target::Target;

@@ -1,5 +1,5 @@
-//! The algorithm of `Gradient2Limit` of Netflix's concurrency-limits (2018), with its defaults, in windows of a
-//! second as `WindowedLimit` makes them: for comparison.
+//! The algorithm of `Gradient2Limit` of Netflix's concurrency-limits, with its defaults, in windows of a second as
+//! `WindowedLimit` makes them: for comparison.
 
 use super::simulation::SECOND_US;
 

@@ -33,7 +33,7 @@ pub struct Phase {
     pub arrivals_per_s: f64,
     pub servers: usize,
     pub latency_us: f64,
-    /// The service rejects an operation at once, as overloaded, if so many are there.
+    /// The service rejects an operation at once, as overloaded, if this number is there.
     pub rejects_above: usize,
 }
 
@@ -52,7 +52,7 @@ pub struct Scenario {
     pub seed: u64,
 }
 
-/// What limits the operations in flight.
+/// The limiter of the operations in flight.
 #[derive(Clone, Copy, Debug)]
 pub enum Policy {
     Fixed(u64),
@@ -60,7 +60,7 @@ pub enum Policy {
     Gradient2 { max: f64 },
 }
 
-/// What happened, by seconds.
+/// The results, by seconds.
 #[derive(Debug, Default)]
 pub struct Outcome {
     /// The end and the latency of each operation that the service did not reject, in s and µs.
@@ -163,7 +163,7 @@ impl PartialEq for Due {
 
 impl Eq for Due {}
 
-/// A process's copy of the limit, and what it has observed.
+/// A process's copy of the limit, and its observations.
 #[derive(Clone, Copy, Default)]
 struct Process {
     limit: u64,
@@ -249,7 +249,8 @@ impl<'a> Simulation<'a> {
     }
 
     fn arrive(&mut self, phase: usize) {
-        let next_us = self.now_us + self.exponential() / self.scenario.phases[phase].arrivals_per_s * SECOND_US;
+        let next_us =
+            self.now_us + self.exponential() / self.scenario.phases[phase].arrivals_per_s * SECOND_US;
         let ends_s = self.scenario.phases.get(phase + 1).map_or(f64::MAX, |next| next.from_s);
         if next_us < ends_s * SECOND_US {
             self.schedule(next_us, Event::Arrival { phase });
@@ -315,7 +316,10 @@ impl<'a> Simulation<'a> {
             Limit::Adaptive { processes, .. } => {
                 let report = &mut processes[operation.process].report;
                 match is_rejected {
-                    true => report.overloads += 1,
+                    true => {
+                        report.overloads += 1;
+                        report.busy_us = report.busy_us.saturating_sub(latency_us as u64);
+                    }
                     false => {
                         report.operations += 1;
                         report.ended_ms += latency_us / 1_000.0;

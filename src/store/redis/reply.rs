@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::quota::Quota;
 use crate::reference::Before;
 use crate::reference::adapt::{Adaptation, FIELDS};
-use crate::store::{Adapted, LeaseReply};
 use crate::store::take::{Group, Item, Outcome};
+use crate::store::{Adapted, LeaseReply};
 
 /// A flat reply, read in order.
 pub(super) struct Reply(Result<std::vec::IntoIter<Value>, Error>);
