@@ -14,7 +14,7 @@
            number that tidegate writes
   Writes   HSET; PEXPIREAT: an unused key expires after 10 minutes or 8 windows
 ]]
-local WINDOW, DURATIONS, REPORTING, MIN_OPERATIONS = 1000000, 2, 0.125, 50
+local WINDOW, DURATIONS, LATENCIES, REPORTING, MIN_OPERATIONS = 1000000, 2, 64, 0.125, 50
 local USED, OVERLOADED, WINDOWS_PER_PROBE = 0.8, 0.01, 48
 local RISEN, FALLEN, CONFIRMED, DEEPER = 1.25, 0.9, 1.1, 0.7
 local KEPT = 600000000
@@ -49,6 +49,11 @@ local function read()
   return state
 end
 
+-- Returns the latency in the window (us); 0 if it is unknown.
+local function latency_of(state)
+  return state.operations > 0 and state.busy_us / state.operations or 0
+end
+
 -- Halves the units in flight, unless the lower bound is too near.
 local function begin_probe(state, latency)
   local used = min(state.limit, state.peak)
@@ -78,7 +83,7 @@ local function end_level(state, latency)
 end
 
 local function end_window(state, age)
-  local latency = state.operations > 0 and state.busy_us / state.operations or 0
+  local latency = latency_of(state)
   if state.resume > 0 then return end_level(state, latency) end
   local limit = state.limit
   local target = limit
@@ -119,7 +124,7 @@ local function report(state)
   state.squares = state.squares + ARGV[9]
   if state.started_us > now then state.started_us = now end
   local duration = state.ended_ms > 0 and state.squares / state.ended_ms * 1000 or 0
-  local window = max(WINDOW, DURATIONS * duration)
+  local window = max(WINDOW, min(DURATIONS * duration, LATENCIES * latency_of(state)))
   local reported, age = window + window * REPORTING, now - state.started_us
   if age < window then return math.ceil(min(window - age, WINDOW)), window end
   if age < reported then return math.ceil(min(reported - age, WINDOW)), window end

@@ -46,7 +46,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("group", "3778e489dcb7abc1f9f03ae4b25979f633edbb80"),
     ("acquire_all", "771fb2557467e825521f8377b7b7086c117cb6fe"),
     ("permit_lease", "bab43e851ad2ae5c4e1a6f47df33d0f5810ea489"),
-    ("adapt", "80e22ba3efb230eaa6a4f885f19432bc91e207b5"),
+    ("adapt", "b1282750c89b5eafe97702cb792851aff38cd360"),
     ("reserve", "82b40f1a9f5959e8ba61a4b1d140a4da0bef42c8"),
     ("settle", "4540a839d377e7c366006c71b66617fd9461e3a4"),
     ("reset", "50d0b6896e7753deb964a64935a156ec3478f0e4"),

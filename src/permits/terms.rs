@@ -102,7 +102,8 @@ impl Terms {
 
     /// Returns whether both can be acquires of one message.
     pub(super) fn merges_with(&self, other: &Self) -> bool {
-        self.cost == other.cost && self.gate.quota == other.gate.quota
+        let whole = |terms: &Self| terms.adaptive.as_ref().map(|adaptive| adaptive.whole);
+        self.cost == other.cost && self.gate.quota == other.gate.quota && whole(self) == whole(other)
     }
 }
 

@@ -104,7 +104,9 @@ impl Turn {
     pub(crate) fn is_admitted_locally(&self, terms: &Terms) -> bool {
         let now = self.inner.circumstances(&self.key.holder);
         match terms.on_failure {
-            OnFailure::Local => terms.cost <= lock(&self.key.state).room(terms.current_limit(), now.instances),
+            OnFailure::Local => {
+                terms.cost <= lock(&self.key.state).room(terms.current_limit(), now.instances)
+            }
             policy => policy == OnFailure::Open,
         }
     }

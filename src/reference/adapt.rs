@@ -24,14 +24,16 @@
 //! assert_eq!(adaptation.limit(&bounds), 14);
 //! ```
 
-mod fields;
+mod state;
 
-pub use self::fields::FIELDS;
+pub use self::state::{Adaptation, FIELDS};
 
 /// The shortest window, in µs.
 pub const WINDOW_US: f64 = 1_000_000.0;
 /// A window lasts at least this many times the duration, so that most of its operations have begun in it.
 const DURATIONS: f64 = 2.0;
+/// A window need not be longer than this many times the latency: one operation that hung must not hold it open.
+const LATENCIES: f64 = 64.0;
 /// At the end of a window, all processes report within this part of it. Then the limit changes.
 const REPORTING: f64 = 0.125;
 /// A window lasts until this number of operations has ended.
@@ -93,39 +95,6 @@ pub struct Reported {
     pub expires_us: u64,
 }
 
-/// The adaptive limit of one key, and the observations of its window.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Adaptation {
-    /// The limit, with its fraction.
-    pub limit: f64,
-    /// The latency without a queue, in µs; 0 before the first window ends.
-    pub baseline_us: f64,
-    /// When the window began, in µs since 1970.
-    pub started_us: f64,
-    /// The operations of the window.
-    pub operations: f64,
-    /// Their time in flight, in µs.
-    pub busy_us: f64,
-    /// The operations that were marked as overloaded.
-    pub overloads: f64,
-    /// The most units of the window that were wanted at one time.
-    pub peak: f64,
-    /// The times in flight of the operations, in ms, and their squares.
-    pub ended_ms: f64,
-    /// The squares of these times, in ms².
-    pub squares: f64,
-    /// The limit to return to after a probe; 0 without a probe.
-    pub resume: f64,
-    /// The lowest latency of the probe so far, in µs.
-    pub lowest_us: f64,
-    /// The highest limit since the last probe.
-    pub highest: f64,
-    /// The limit at the last overload, above which the limit grows slowly; 0 without one.
-    pub ceiling: f64,
-    /// The number of windows until the next probe.
-    pub windows: f64,
-}
-
 impl Adaptation {
     /// Returns the state of an unused key at `now`, in µs since 1970.
     #[must_use]
@@ -169,7 +138,8 @@ impl Adaptation {
         }
         // Weighted by the time in flight: long operations fill the limit, also if most are short.
         let duration_us = if self.ended_ms > 0.0 { self.squares / self.ended_ms * 1_000.0 } else { 0.0 };
-        let window_us = WINDOW_US.max(DURATIONS * duration_us);
+        let longest_us = LATENCIES * self.latency_us();
+        let window_us = WINDOW_US.max((DURATIONS * duration_us).min(longest_us));
         let kept_us = KEPT_US.max((KEPT_WINDOWS * window_us).min(YEAR_US));
         Reported {
             wait_us: self.advance(bounds, window_us, now).ceil() as u64,
@@ -201,8 +171,13 @@ impl Adaptation {
         WINDOW_US
     }
 
+    /// Returns the latency in the window in µs; 0 if it is unknown.
+    fn latency_us(&self) -> f64 {
+        if self.operations > 0.0 { self.busy_us / self.operations } else { 0.0 }
+    }
+
     fn end_window(&mut self, bounds: &Bounds, age_us: f64, now: f64) {
-        let latency_us = if self.operations > 0.0 { self.busy_us / self.operations } else { 0.0 };
+        let latency_us = self.latency_us();
         if self.resume > 0.0 {
             return self.end_level(bounds, latency_us, now);
         }

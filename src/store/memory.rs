@@ -45,7 +45,7 @@ struct Keys {
     /// The holds of keys, by their own keys.
     holds: Generations<String, Holds, RandomState>,
     /// Adaptive limits by the Redis keys of the limits, with the times at which they expire.
-    adaptations: Generations<String, (Adaptation, u64), RandomState>,
+    adaptations: Box<Generations<String, (Adaptation, u64), RandomState>>,
 }
 
 /// Keys may be personal data or secrets.
@@ -61,7 +61,7 @@ impl MemoryStore {
             records: Generations::new(max_keys / 2),
             permit_leases: PermitLeases::default(),
             holds: Generations::new(max_keys / 2),
-            adaptations: Generations::new(max_keys / 2),
+            adaptations: Box::new(Generations::new(max_keys / 2)),
         };
         Self { clock, keys: Mutex::new(keys), overrides: Mutex::default() }
     }

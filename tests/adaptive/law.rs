@@ -1,6 +1,6 @@
 //! The results of the law of adaptive limits in simulated services, compared with fixed limits.
 
-use tidegate::reference::adapt::Bounds;
+use tidegate::reference::adapt::{Adaptation, Bounds, Report};
 
 use super::simulation::{Outcome, Phase, Policy, Scenario, Shape, run};
 
@@ -164,6 +164,26 @@ fn limit_is_kept_over_an_idle_period() {
 }
 
 #[test]
+fn operation_that_hung_for_ten_hours_holds_no_window_open() {
+    let bounds = Bounds { min: 8, max: 400, tolerance: 1.5 };
+    let mut adaptation = Adaptation::new(&bounds, 0);
+    let (hung_ms, mut now_us) = (36e6, 0);
+    let mut report = Report {
+        operations: 401,
+        busy_us: 8_000_000,
+        peak: 8,
+        ended_ms: 8_000.0 + hung_ms,
+        squares: 160_000.0 + hung_ms * hung_ms,
+        ..Report::default()
+    };
+    while adaptation.limit(&bounds) == 8 {
+        now_us += adaptation.report(&report, &bounds, now_us).wait_us;
+        report = Report::default();
+    }
+    assert!(now_us <= 4_000_000, "{now_us}");
+}
+
+#[test]
 fn one_process_and_ten_reach_the_same_limit() {
     let mut scenario = overloaded(Shape::Lognormal(1.0), 20, LATENCY_US, 180.0);
     let limits = [1, 10].map(|processes| {
@@ -206,8 +226,8 @@ fn long_form_of_the_comparison() {
         ),
         ("rejects beyond 50 in flight", scenario(sigma, &[rejecting], 600.0)),
     ];
-    println!("| service | policy | per s | denied % | p50 ms | p99 ms | limit | lowest | highest |");
-    println!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
+    eprintln!("| service | policy | per s | denied % | p50 ms | p99 ms | limit | lowest | highest |");
+    eprintln!("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |");
     for (name, scenario) in cases {
         let from_s = scenario.seconds / 4.0;
         let (best, _) = best_fixed(&scenario, from_s);
@@ -223,7 +243,7 @@ fn long_form_of_the_comparison() {
             let denied = outcome.denials(from_s, scenario.seconds) as f64;
             let served = outcome.throughput(from_s, scenario.seconds) * (scenario.seconds - from_s);
             let limits = outcome.limits(from_s as usize, scenario.seconds as usize);
-            println!(
+            eprintln!(
                 "| {name} | {policy} | {:.1} | {:.2} | {:.0} | {:.0} | {:.0} | {:.0} | {:.0} |",
                 outcome.throughput(from_s, scenario.seconds),
                 100.0 * denied / (denied + served),

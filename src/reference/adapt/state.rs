@@ -1,6 +1,4 @@
-//! The fields of an adaptive limit, as the script stores and replies them.
-
-use super::Adaptation;
+//! The state of an adaptive limit, as the script stores and replies it.
 
 /// The names of the fields, as in Redis and in [`Adaptation::numbers`].
 pub const FIELDS: [&str; 14] = [
@@ -20,7 +18,39 @@ pub const FIELDS: [&str; 14] = [
     "windows",
 ];
 
-/// # The numbers of the fields
+/// The adaptive limit of one key, and the observations of its window.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Adaptation {
+    /// The limit, with its fraction.
+    pub limit: f64,
+    /// The latency without a queue, in µs; 0 before the first window ends.
+    pub baseline_us: f64,
+    /// When the window began, in µs since 1970.
+    pub started_us: f64,
+    /// The operations of the window.
+    pub operations: f64,
+    /// Their time in flight, in µs.
+    pub busy_us: f64,
+    /// The operations that were marked as overloaded.
+    pub overloads: f64,
+    /// The most units of the window that were wanted at one time.
+    pub peak: f64,
+    /// The times in flight of the operations, in ms, and their squares.
+    pub ended_ms: f64,
+    /// The squares of these times, in ms².
+    pub squares: f64,
+    /// The limit to return to after a probe; 0 without a probe.
+    pub resume: f64,
+    /// The lowest latency of the probe so far, in µs.
+    pub lowest_us: f64,
+    /// The highest limit since the last probe.
+    pub highest: f64,
+    /// The limit at the last overload, above which the limit grows slowly; 0 without one.
+    pub ceiling: f64,
+    /// The number of windows until the next probe.
+    pub windows: f64,
+}
+
 impl Adaptation {
     /// Returns the numbers of the fields, in the order of [`FIELDS`].
     #[must_use]
