@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tidegate::{Adaptive, Builder, Error, Gate, Limiter, Observer, OnFailure, Permit, Quota, Source};
-use tidegate_testkit::{Fault, Proxy, Server};
+use tidegate_testkit::{Cluster, Fault, Proxy, Server};
 
 use crate::support::fixture::{PATIENCE, calls, soon};
+use crate::support::world::World;
 
 const DEADLINE: Duration = Duration::from_millis(300);
 const SETTINGS: Adaptive = Adaptive::new().min(4);
@@ -176,6 +177,26 @@ async fn limit_starts_again_when_redis_has_lost_it() {
     soon("the new limit", async || limit(&gate).await == 10).await;
     server.flush().unwrap();
     soon("the lower bound", async || limit(&gate).await == 4).await;
+}
+
+#[tokio::test]
+async fn least_rights_are_enough() {
+    let world = World::redis();
+    let gate = world.gate("gate", Quota::in_flight(40)).adaptive(SETTINGS);
+    assert_eq!(limit(&gate).await, 4);
+    assert_eq!(gate.adaptive_limit("x"), Some(4));
+}
+
+#[tokio::test]
+async fn limits_of_a_cluster_lie_in_the_slots_of_their_keys() {
+    let cluster = Cluster::start().unwrap();
+    let builder = Limiter::builder().cluster(cluster.urls()).deadline(PATIENCE);
+    let limiter = builder.on_failure(OnFailure::Error).build().unwrap();
+    let gate = limiter.gate("gate", Quota::in_flight(40)).adaptive(SETTINGS);
+    for key in ["a", "b", "c", "d"] {
+        let acquired = gate.acquire(key).await.unwrap();
+        assert_eq!((acquired.decision().limit(), gate.adaptive_limit(key)), (4, Some(4)), "{key}");
+    }
 }
 
 #[derive(Default)]

@@ -110,11 +110,13 @@ impl Admitted {
             settings.headers.write(&mut head.headers, &values);
         }
         settings.headers.write_shadow(&mut head.headers, &self.shadow_limits);
-        if is_upgrade(request, head.status)
-            && self.permits.is_unshared()
-            && let Some(limiter) = &self.limiter
-        {
-            settings.warnings.upgrade_without_permits(limiter);
+        if is_upgrade(request, head.status) {
+            self.permits.disregard();
+            if self.permits.is_unshared()
+                && let Some(limiter) = &self.limiter
+            {
+                settings.warnings.upgrade_without_permits(limiter);
+            }
         }
         let body = ResponseBody::finishing(body, charge, self.permits, request, &head);
         Response::from_parts(head, body)

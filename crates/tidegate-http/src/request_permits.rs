@@ -86,6 +86,18 @@ impl RequestPermits {
         self.permits().all(Permit::is_held)
     }
 
+    /// Marks the request as rejected by an overloaded service, for the adaptive limits that it counts for: see
+    /// [`Permit::overloaded`](tidegate::Permit::overloaded).
+    pub fn overloaded(&self) {
+        self.permits().for_each(Permit::overloaded);
+    }
+
+    /// Excludes the request from the adaptive limits that it counts for, since its time says nothing: see
+    /// [`Permit::disregard`](tidegate::Permit::disregard). The layer does so for upgraded connections.
+    pub fn disregard(&self) {
+        self.permits().for_each(Permit::disregard);
+    }
+
     /// Completes when one of the permits has lapsed, for a handler that then stops its work. Never completes if
     /// the request holds none.
     ///
