@@ -85,13 +85,13 @@ impl Pipeline {
             return Some(request.fixed_decision(is_allowed, source).map(|decision| (decision, None)));
         }
         self.ensure_background_jobs();
-        if let Some(adaptive) = &terms.adaptive {
-            adaptive.key.ensure_known(self.deadline_of(request.deadline)).await;
-        }
         // In shadow mode, one decision is enough.
         let waits = max_wait > Duration::ZERO && !request.gate.is_shadow;
         let since_us = self.now_if_observed().filter(|_| !waits);
         let limits = self.time_limits(request, waits.then_some(max_wait));
+        if let Some(adaptive) = &terms.adaptive {
+            adaptive.key.ensure_known(self.deadline_of(request.deadline)).await;
+        }
         let mut waiting = match self.permits.enqueue(&target, terms, limits) {
             Ok(waiting) => waiting,
             Err(error) => return Some(Err(request.with_context(error))),

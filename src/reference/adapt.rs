@@ -7,8 +7,8 @@
 //! - **Latency**: by Little's law, the time in flight of all operations divided by the number that ended. It
 //!   rises as soon as operations queue, before the slow ones have ended.
 //! - **Baseline**: the latency without a queue. It falls to a lower latency. It rises only by a *probe*, which
-//!   halves the limit for one window, and again as long as the latency falls. So no overload becomes the
-//!   baseline, however long it lasts.
+//!   halves the limit for one window, and again as long as the latency falls. So no overload above the lower
+//!   bound becomes the baseline, however long it lasts.
 //!
 //! All numbers are doubles, in Lua and here, with the same operations in the same order. Both agree to the bit.
 //!
