@@ -22,6 +22,7 @@ use crate::request::{Request, check_deadline};
 /// | [`peek`](Check::peek) | returns the decision that it would get |
 /// | [`reserve`](Check::reserve) | takes units whose final number is known later |
 /// | [`until_allowed`](Check::until_allowed) | waits until it is admitted |
+/// | [`take_up_to`](Check::take_up_to) | takes as many such checks as are available |
 /// | [`Limiter::check_all`](crate::Limiter::check_all) | decides several, all or none |
 /// | [`Limiter::check_each`](crate::Limiter::check_each) | decides several, independently of each other |
 ///

@@ -62,7 +62,7 @@
 //!         |
 //! builder, admin                         opening a limiter; for operators
 //!         |
-//! reserve, limiter, control, gate, check, acquire, reservation    the objects of a service
+//! reserve, limiter, control, gate, check, acquire, take_up_to, reservation    the objects of a service
 //!         |
 //! pipeline                               the path of a check, in call order
 //!         |
@@ -90,7 +90,7 @@
 //!         |
 //! metrics, most_denied, trace            observability
 //!         |
-//! reference, algorithm, script, quota, decision, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, settlement, reservation_secret, sync
+//! reference, algorithm, script, quota, decision, grant, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, settlement, reservation_secret, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
@@ -115,6 +115,7 @@ mod fallback;
 mod gate;
 mod gate_name;
 mod generations;
+mod grant;
 pub mod guide;
 mod health;
 mod key;
@@ -141,6 +142,7 @@ mod settlement;
 mod sharded_arc;
 mod store;
 mod sync;
+mod take_up_to;
 mod trace;
 mod warning;
 mod warning_sink;
@@ -158,6 +160,7 @@ pub use self::decision::{AllDecision, Decision, Source};
 pub use self::error::Error;
 pub use self::fallback::OnFailure;
 pub use self::gate::Gate;
+pub use self::grant::Grant;
 pub use self::health::Health;
 pub use self::key::KeyMode;
 pub use self::lease::{Lease, LeaseStats};

@@ -164,6 +164,12 @@ impl Observer for Metrics {
         }
     }
 
+    fn granted(&self, gate: &str, granted: u64, denied: u64) {
+        let [allowed_units, denied_units] = self.gates.named(gate).grant_units(&self.register);
+        allowed_units.increment(granted);
+        denied_units.increment(denied);
+    }
+
     fn waited(&self, took: Duration) {
         if fastrand::u32(..ONE_IN) == 0 {
             self.wait.record(took);

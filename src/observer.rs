@@ -45,6 +45,13 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, key);
     }
 
+    /// Called when a gate has decided a [partial grant](crate::Gate::take_up_to), with the units that it granted, and
+    /// those that it denied, of at most its limit; in addition to [`decided`](Self::decided), which counts the grant as
+    /// one check. In shadow mode, the caller gets the denied units too.
+    fn granted(&self, gate: &str, granted: u64, denied: u64) {
+        let _ = (gate, granted, denied);
+    }
+
     /// Called when a caller has waited for the store, with the total time including the time in the queue;
     /// also when a lease has waited for its refill. Not called for decisions by a lease, the deny cache or
     /// this process.
@@ -194,6 +201,7 @@ macro_rules! forward_events {
 forward_events! {
     decided(decision: &Decision);
     denied(gate: &str, key: &dyn fmt::Display);
+    granted(gate: &str, granted: u64, denied: u64);
     waited(took: Duration);
     failed(gate: &str, error: &Error);
     breaker(is_open: bool);

@@ -322,6 +322,29 @@ impl Taken<'_> {
         }
     }
 
+    /// Returns how many of the `wanted` checks from the index `first` on were admitted, and one answer to all of them: the
+    /// values after them, allowed if any was admitted, with the delay of the last admitted one. `wanted` is at least 1.
+    /// For a peek (`n` = 0), returns 0 and the answer to the peek.
+    ///
+    /// # Panics
+    ///
+    /// As [`answer`](Self::answer).
+    #[must_use]
+    pub fn grant(&self, first: u64, wanted: u64) -> (u64, Answer) {
+        if self.n == 0 {
+            return (0, self.answer(0));
+        }
+        let granted = self.k.saturating_sub(first).min(wanted);
+        let after = self.answer(first + granted.min(wanted - 1));
+        match granted {
+            0 => (0, after),
+            _ => {
+                let last = self.answer(first + granted - 1);
+                (granted, Answer { allowed: true, delay_us: last.delay_us, ..after })
+            }
+        }
+    }
+
     /// Returns whether this item alone would have admitted the check at `index`, after the checks admitted
     /// before it. With cost 0, returns whether it would have admitted one unit.
     #[must_use]

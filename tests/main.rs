@@ -48,6 +48,7 @@ mod observer;
 mod override_writes;
 mod overrides;
 mod overrides_bounds;
+mod partial_grants;
 mod permit_scripts;
 mod permits_agree_with_oracle;
 mod plain_errors;

@@ -59,6 +59,8 @@ macro_rules! metrics {
 metrics! {
     DECISIONS: Counter "tidegate_decisions_total" in Count by ["gate", "outcome", "source"],
         "Checks that were decided.";
+    GRANT_UNITS: Counter "tidegate_grant_units_total" in Count by ["gate", "outcome"],
+        "Units that partial grants were asked for, granted or denied.";
     NEAR_LIMIT: Counter "tidegate_near_limit_total" in Count by ["gate"],
         "Checks that the store admitted with less than a fifth of the limit left.";
     WAIT: Histogram "tidegate_wait_seconds" in Seconds by [],

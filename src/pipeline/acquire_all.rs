@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::acquire::Held;
-use super::all::{self, Folded};
+use super::all::{self, Folded, GroupDecision};
 use super::parts::Pipeline;
 use crate::batch::Share;
 use crate::connection::Deadline;
@@ -145,7 +145,8 @@ impl Pipeline {
         let taken = match keys {
             Ok(keys) => match self.send_group(&group, &keys, n, deadline).await {
                 Ok((share, held)) => {
-                    let (is_allowed, decisions) = self.conclude_all(&group, share.n, &share);
+                    let GroupDecision { is_allowed, decisions, .. } =
+                        self.conclude_all(&group, share.n, &share);
                     Self::deny_behind(GroupTaken { is_allowed, decisions, held }, &group, &keys, n)
                 }
                 Err(error) => self.fall_back_group(requests, &group, &keys, n, &error)?,
@@ -307,9 +308,12 @@ impl Pipeline {
         if !rates.is_empty() {
             let rate_requests: Vec<_> = rates.iter().map(|&check| requests[check]).collect();
             let folded = Folded::new(&rate_requests, n)?;
-            let (passes, rate_decisions) = self.fall_back_all(&rate_requests, &folded, n, error)?;
-            is_allowed &= passes;
-            rates.iter().zip(rate_decisions).for_each(|(&check, decision)| decisions[check] = Some(decision));
+            let decided = self.fall_back_all(&rate_requests, &folded, n, error)?;
+            is_allowed &= decided.is_allowed;
+            rates
+                .iter()
+                .zip(decided.decisions)
+                .for_each(|(&check, decision)| decisions[check] = Some(decision));
         }
         let held = match is_allowed && n > 0 {
             true => self.hold_locally(requests, group, keys)?,

@@ -109,6 +109,7 @@ impl Load {
             futures_util::future::join_all(checks.clone().map(|index| self.check(&rules, index))).await;
             checks = checks.end..checks.end + per_tick;
             self.reserve(&jobs).await;
+            self.take_batch(&jobs).await;
         }
     }
 
@@ -134,6 +135,13 @@ impl Load {
         if let Some(token) = reserved.token() {
             // An error is counted as a metric.
             let _ = jobs.limiter().commit(token, [1]).await;
+        }
+    }
+
+    /// Takes as many jobs of a batch as the limit allows.
+    async fn take_batch(&self, jobs: &Gate) {
+        if let Ok(grant) = jobs.take_up_to("batch", 5).await {
+            self.count(grant.decision());
         }
     }
 
