@@ -12,6 +12,7 @@ mod hostile_text;
 mod in_flight;
 mod loading;
 mod matching;
+mod partial_grants;
 mod quotas;
 mod reloaded_gates;
 mod reloading;
