@@ -157,7 +157,8 @@ impl Descriptors {
                 let built = mapping
                     .rate_limits
                     .iter()
-                    .map(|actions| self.build_descriptor(actions, parts, missing_key, report));
+                    .filter(|entry| entry.applies_to(parts.method.as_str()))
+                    .map(|entry| self.build_descriptor(&entry.actions, parts, missing_key, report));
                 built.filter_map(Result::transpose).collect::<Result<_, Absent>>()?
             }
             (None, None) => Vec::new(),

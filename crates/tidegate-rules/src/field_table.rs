@@ -19,6 +19,8 @@ pub(super) struct Field {
 
 pub(super) enum FieldKind {
     Text,
+    /// A list of strings.
+    Texts,
     Flag,
     /// A whole number with this minimum.
     Count(u64),

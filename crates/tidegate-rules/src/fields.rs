@@ -67,6 +67,11 @@ pub(super) static DESCRIPTOR: FieldTable = FieldTable {
             FieldKind::Text,
             "The value to match, in which each `*` matches any characters; any value if absent.",
         ),
+        field(
+            "networks",
+            FieldKind::Texts,
+            "Instead of a value: networks and addresses, one of which contains the value, an address.",
+        ),
         field("rate_limit", FieldKind::One(&RATE_LIMIT), "The limit for descriptors that end at this entry."),
         field("descriptors", FieldKind::Many(&DESCRIPTOR), "The rules for the entries that follow."),
         field("shadow_mode", FieldKind::Flag, "Decides and counts, but never denies."),

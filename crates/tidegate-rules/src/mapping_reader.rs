@@ -7,8 +7,10 @@ use super::fields::{
     QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
     REQUEST_HEADERS, STRING, TIER_OF,
 };
-use super::mapping::{Action, Condition, Extension, Mapping, Match, Source, Test, TextMatch};
-use super::reader::{Fields, Reader};
+use super::mapping::{
+    Action, Condition, DescriptorActions, Extension, Mapping, Match, Source, Test, TextMatch,
+};
+use super::reader::{Fields, Reader, quoted};
 use super::yaml::YamlNode;
 
 /// Names that Envoy gives to parts of a request that are not headers.
@@ -29,10 +31,36 @@ pub(super) fn rate_limits(
             let message = "an entry of `rate_limits` needs `actions`";
             reader.error(node.span(), message).hint("begin each action with `- `");
         }
-        mapping.rate_limits.push(actions.iter().filter_map(|node| action(reader, node)).collect());
+        let methods = fields.get("methods").map(|node| methods(reader, node));
+        let made = actions.iter().filter_map(|node| action(reader, node)).collect();
+        mapping.rate_limits.push(DescriptorActions { actions: made, methods });
         spans.push(actions.iter().map(|node| node.span()).collect());
     }
     spans
+}
+
+fn methods(reader: &mut Reader<'_>, node: &YamlNode) -> Box<[Box<str>]> {
+    let errors_before = reader.errors.total();
+    let nodes = reader.list("methods", Some(node));
+    if nodes.is_empty() && reader.errors.total() == errors_before {
+        reader.error(node.span(), "the list of `methods` is empty").hint("remove it to apply to all methods");
+    }
+    let mut methods: Vec<Box<str>> = Vec::new();
+    for node in nodes {
+        let Some(method) = reader.text("a method", node) else { continue };
+        // Methods are case-sensitive: another spelling would match no request.
+        let is_method =
+            !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+        if !is_method {
+            let error = reader.error(node.span(), format!("`{}` is not an HTTP method", quoted(method)));
+            error.hint("write a method in capitals, such as GET");
+        } else if methods.iter().any(|other| **other == *method) {
+            reader.error(node.span(), format!("duplicate method `{method}`")).hint("remove one of them");
+        } else {
+            methods.push(method.into());
+        }
+    }
+    methods.into()
 }
 
 pub(super) fn tier(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Source> {

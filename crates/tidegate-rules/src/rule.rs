@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tidegate::{Lease, OnFailure, Quota};
@@ -71,6 +72,8 @@ pub(super) enum Pattern {
     Any,
 }
 
+    /// The first of the descriptor's networks.
+    Network(IpNet),
 impl Pattern {
     pub(super) fn new(value: &str) -> Self {
         match (value.strip_suffix('*'), Wildcard::new(value)) {
@@ -81,9 +84,9 @@ impl Pattern {
         }
     }
 
-    /// Returns whether the value has a `*`.
-    pub(super) const fn has_star(&self) -> bool {
-        matches!(self, Self::Prefix(_) | Self::Wildcard(_))
+    /// Returns whether several values match, and each is known to match.
+    pub(super) const fn matches_several(&self) -> bool {
+        matches!(self, Self::Prefix(_) | Self::Wildcard(_) | Self::Network(_))
     }
 
     /// Appends the pattern as shown in a path: `_login`, `_api*`, or nothing.
@@ -96,6 +99,7 @@ impl Pattern {
             Self::Any => Ok(()),
         };
     }
+            Self::Network(network) => write!(out, "_{network}"),
 }
 
 impl Step {
@@ -106,6 +110,8 @@ impl Step {
             Pattern::Any => 0,
         };
         self.key.len() + value
+            // No text is longer.
+            Pattern::Network(_) => "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128".len(),
     }
 }
 
@@ -218,6 +224,7 @@ impl Rule {
     }
 
     /// Returns whether the plain name determines the parts: no part contains the separator that follows it,
+                Pattern::Network(network) => name + "-" + &network.to_string(),
     /// and none looks like the start of a hash.
     fn is_unambiguous(&self) -> bool {
         let is_plain = |text: &str, more: &str| {
@@ -229,7 +236,7 @@ impl Rule {
             is_plain(&step.key, "")
                 && match &step.pattern {
                     Pattern::Exact(value) => is_plain(value, "-"),
-                    Pattern::Prefix(_) | Pattern::Wildcard(_) => false,
+                    Pattern::Prefix(_) | Pattern::Wildcard(_) | Pattern::Network(_) => false,
                     Pattern::Any => true,
                 }
         };
@@ -273,6 +280,7 @@ impl Rule {
 
 /// # Per request
 impl Rule {
+                Pattern::Network(network) => add(5, &network.to_string()),
     pub(super) fn new(
         domain: Arc<str>,
         steps: &[Step],

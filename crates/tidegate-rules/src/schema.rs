@@ -37,6 +37,7 @@ fn object(table: &FieldTable) -> Value {
 fn property(field: &Field) -> Value {
     let mut property = match &field.kind {
         FieldKind::Text => json!({ "type": ["string", "number", "boolean", "null"] }),
+        FieldKind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
         FieldKind::Flag => json!({ "type": "boolean" }),
         FieldKind::Count(min) => json!({ "type": "integer", "minimum": min }),
         FieldKind::Duration => json!({ "type": "string", "pattern": "^([0-9]+(w|d|h|ms|m|s))+$" }),

@@ -13,6 +13,7 @@ mod in_flight;
 mod loading;
 mod matching;
 mod partial_grants;
+mod networks;
 mod quotas;
 mod reloaded_gates;
 mod reloading;

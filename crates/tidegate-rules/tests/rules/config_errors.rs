@@ -166,6 +166,17 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "4:9 an action has no field `remote_adress` = did you mean `remote_address`?",
             "5:9 an action is incomplete = write `remote_address: {}`",
             "6:9 an action is incomplete = add one of remote_address, masked_remote_address, request_headers, query_parameters, generic_key, header_value_match, query_parameter_value_match, method, path, path_template, extension",
+    (
+        "mapping-methods",
+        &[
+            "5:16 the list of `methods` is empty = remove it to apply to all methods",
+            "6:16 `methods` must be a list, not the string `GET` = begin each item with `- `",
+            "7:17 `get` is not an HTTP method = write a method in capitals, such as GET",
+            "7:22 `` is not an HTTP method = write a method in capitals, such as GET",
+            "7:32 duplicate method `POST` = remove one of them",
+            "8:7 an entry of `rate_limits` has no field `method` = it belongs in an action",
+        ],
+    ),
             "8:17 `method` cannot be combined with `remote_address` in an action = remove one of them",
             "9:9 an action must be a map with the fields remote_address, masked_remote_address, request_headers, query_parameters, generic_key, header_value_match, query_parameter_value_match, method, path, path_template, extension, not the string `path`",
         ],
@@ -201,6 +212,20 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ),
     ("no-yaml", &["2:14 invalid YAML: unclosed bracket '['"]),
     ("number-in-quotes", &["6:26 `requests_per_unit` must be a whole number, not the string `5`"]),
+    (
+        "networks",
+        &[
+            "3:25 the list of `networks` is empty = add a network such as 10.0.0.0/8",
+            "4:25 `networks` must be a list, not the string `10.0.0.0/8` = begin each item with `- `",
+            "5:26 `localhost` is neither a network nor an address = write a network such as 10.0.0.0/8 or 2001:db8::/32, or an address",
+            "5:37 `10.0.0.0/33` is neither a network nor an address = write a network such as 10.0.0.0/8 or 2001:db8::/32, or an address",
+            "6:26 `10.0.0.1/8` has bits set after its prefix = did you mean `10.0.0.0/8`?",
+            "7:35 `networks` cannot be combined with a `value` = remove one of them",
+            "8:25 duplicate network `10.0.0.0/8` = remove one of them",
+            "10:25 the network `10.1.0.0/16` of `g` is already defined at networks.yaml:9 = remove one of them",
+            "11:15 a descriptor has no field `network` = did you mean `networks`?",
+        ],
+    ),
     ("number-too-large", &["6:26 `requests_per_unit` must be at most 2^48"]),
     (
         "quota-mode",
@@ -261,7 +286,9 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ),
     (
         "share-threshold-without-wildcard",
-        &["5:22 `share_threshold` needs a `value` with `*` = remove it, or put a `*` into the `value`"],
+        &[
+            "5:22 `share_threshold` needs a `value` with `*`, or `networks` = remove it, or put a `*` into the `value`",
+        ],
     ),
     ("tab", &["3:2 invalid YAML: tabs disallowed within this context (block indentation)"]),
     ("tier-without-a-number", &["7:21 the tier `pro` needs `requests_per_unit`"]),
