@@ -295,6 +295,10 @@ impl FileCompiler<'_, '_> {
         let (rules_before, unlimited_before) = (self.compiled.rules.len(), self.unlimited.len());
         let rule = fields.get("rate_limit").and_then(|node| limit_reader::read(&mut self.reader, node));
         let rule = rule.filter(|_| self.has_room_for_path(span));
+        if marks.shadow && rule.as_ref().is_some_and(|(settings, _)| settings.candidate.is_some()) {
+            let message = "a rule in shadow mode needs no `candidate`: it denies nothing itself";
+            self.reader.error(span, message).hint("remove `shadow_mode`, or the `candidate`");
+        }
         let rule = rule.map(|(settings, spans)| {
             let names = settings.replaces.iter().zip(spans);
             self.replaced.extend(names.map(|(name, at)| (self.domain.clone(), name.clone(), at)));

@@ -135,6 +135,11 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
             "Takes units in blocks and spends them without a call to Redis.",
         ),
         field("tiers", FieldKind::Named(&TIER), "Other numbers for requests of a tier."),
+        field(
+            "candidate",
+            FieldKind::One(&CANDIDATE),
+            "A stricter limit to try: it decides and counts beside this one, and denies nothing.",
+        ),
     ],
     required: &[],
     unsupported: &[],
@@ -177,15 +182,27 @@ pub(super) static TIER: FieldTable = FieldTable {
     unsupported: &[],
 };
 
+pub(super) static CANDIDATE: FieldTable = FieldTable {
+    label: "a candidate",
+    fields: &[
+        field("requests_per_unit", FieldKind::Count(1), "Replaces requests_per_unit of the rate_limit."),
+        field("burst", FieldKind::Count(1), "Replaces burst of the rate_limit."),
+        field("in_flight", FieldKind::Count(1), "Replaces in_flight of the rate_limit."),
+    ],
+    required: &[],
+    unsupported: &[],
+};
+
 /// All tables, the table of a document first. The reader uses them to suggest where a misplaced field
 /// belongs.
-pub(super) static TABLES: [&FieldTable; 21] = [
+pub(super) static TABLES: [&FieldTable; 22] = [
     &DOCUMENT,
     &DESCRIPTOR,
     &RATE_LIMIT,
     &REPLACES,
     &LEASE,
     &TIER,
+    &CANDIDATE,
     &RATE_LIMITS,
     &ACTION,
     &REMOTE_ADDRESS,

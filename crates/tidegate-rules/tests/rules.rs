@@ -1,6 +1,7 @@
 //! Rules loaded from files.
 
 mod beyond;
+mod candidates;
 
 mod cluster;
 mod config_errors;
@@ -12,8 +13,8 @@ mod hostile_text;
 mod in_flight;
 mod loading;
 mod matching;
-mod partial_grants;
 mod networks;
+mod partial_grants;
 mod quotas;
 mod reloaded_gates;
 mod reloading;
