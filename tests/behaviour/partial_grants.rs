@@ -239,6 +239,34 @@ behaviours! {
         assert_eq!(granted(&fixed, "y", 50).await, 6);
     }
 
+    async fn units_of_open_reservations_are_not_granted(world) {
+        for gate in gates(world) {
+            let holding = gate.clone().holds();
+            let reserved = world.limiter.reserve([holding.key("x").cost(4)]).ttl(MINUTE / 2).back().await.unwrap();
+            assert_eq!(granted(&holding, "x", 9).await, 2, "{gate:?}");
+            assert_eq!(granted(&holding, "x", 9).await, 0, "{gate:?}");
+            world.limiter.cancel(reserved.token().unwrap()).await.unwrap();
+            if gate.name() != Some("strict") {
+                assert_eq!(granted(&holding, "x", 9).await, 4, "{gate:?}");
+            }
+        }
+    }
+
+    async fn colocated_keys_are_granted_together(world) {
+        let [token, _, fixed, ..] = gates(world);
+        let both = || [token.key("tenant"), fixed.key("user").colocate_with("tenant").cost(3)];
+        assert_eq!(world.limiter.take_up_to(both(), 9).await.unwrap().granted(), 2);
+    }
+
+    async fn gate_of_another_limiter_and_no_check_are_errors(world) {
+        let other = tidegate::Limiter::in_memory().gate("other", Quota::fixed_window(6, MINUTE));
+        assert!(world.limiter.take_up_to([other.key("x")], 3).await.unwrap_err().is_config());
+        let none: [tidegate::Check; 0] = [];
+        assert!(world.limiter.take_up_to(none, 3).await.unwrap_err().is_config());
+        let [token, ..] = gates(world);
+        assert!(token.key("x").deadline(Duration::ZERO).take_up_to(3).await.unwrap_err().is_config());
+    }
+
     async fn in_flight_limit_is_an_error_that_names_acquire(world) {
         let gate = world.limiter.gate("gate", Quota::in_flight(5));
         let error = gate.take_up_to("x", 3).await.unwrap_err();
