@@ -3,12 +3,10 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use ipnet::IpNet;
-
 use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
 use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT};
 use super::mapping::Mapping;
-use super::networks::{self, MAX_NETWORKS};
+use super::network_reader::{self, NetworksField};
 use super::reader::{Fields, MAX_WARNINGS, Reader, quoted};
 use super::regex_like::{as_wildcard, is_regex_like};
 use super::rule::{LimitSettings, Pattern, Rule, RuleMarks, Step};
@@ -233,17 +231,11 @@ impl FileCompiler<'_, '_> {
             let hint = "put the `*` into a `value`";
             self.reader.error(span, "a `key` is matched literally and cannot contain `*`").hint(hint);
         }
-        let networks =
-            fields.get("networks").map(|node| (networks::read(&mut self.reader, key, node), node.span()));
+        let networks = network_reader::read(&mut self.reader, &fields, node, key, level);
         let mut pattern = match &networks {
-            None => self.pattern(value_text, value.map_or(span, |(_, span)| span)),
-            Some((networks, at)) => {
-                if value.is_some() {
-                    let message = "`networks` cannot be combined with a `value`";
-                    self.reader.error(*at, message).hint("remove one of them");
-                }
-                networks.as_ref().and_then(|networks| networks.first()).map(|first| Pattern::Network(*first))
-            }
+            NetworksField::Absent => self.pattern(value_text, value.map_or(span, |(_, span)| span)),
+            NetworksField::Invalid => None,
+            NetworksField::Of(networks) => networks.first().copied().map(Pattern::Network),
         };
         let mut flag = |name| self.reader.flag(name, fields.get(name));
         let [value_to_metric, share_threshold] = ["value_to_metric", "share_threshold"].map(&mut flag);
@@ -263,11 +255,6 @@ impl FileCompiler<'_, '_> {
                 "the key `{key}` has more than {MAX_WILDCARDS} values with a `*` before their end, and each request tries all of them"
             );
             self.reader.error(span, message).hint("end the values with `*`, or match another key first");
-            pattern = None;
-        }
-        if let Some((Some(networks), at)) = &networks
-            && !self.are_new(key, networks, *at, level)
-        {
             pattern = None;
         }
         let has_error = pattern.is_none() || key.is_empty();
@@ -316,31 +303,9 @@ impl FileCompiler<'_, '_> {
             self.unlimited.push(span);
         }
         match networks {
-            Some((Some(networks), _)) => level.insert_networks(key, &networks, branch),
+            NetworksField::Of(networks) => level.insert_networks(key, &networks, branch),
             _ => level.insert(key, &pattern, branch),
         }
-    }
-
-    /// Returns whether no other descriptor of this level has one of these networks, and reports an error if not.
-    fn are_new(&mut self, key: &str, networks: &[IpNet], span: SourceSpan, level: &Level) -> bool {
-        let errors_before = self.reader.errors.total();
-        let mut all: Vec<_> = networks.to_vec();
-        all.sort_unstable();
-        if let Some(pair) = all.windows(2).find(|pair| pair[0] == pair[1]) {
-            let message = format!("duplicate network `{}`", pair[0]);
-            self.reader.error(span, message).hint("remove one of them");
-        }
-        let earlier = |network| Some((network, level.get(key, &Pattern::Network(network))?));
-        if let Some((network, first)) = networks.iter().copied().find_map(earlier) {
-            let (file, line) = (&first.file, first.line);
-            let message = format!("the network `{network}` of `{key}` is already defined at {file}:{line}");
-            self.reader.error(span, message).hint("remove one of them");
-        }
-        if level.networks(key) + networks.len() > MAX_NETWORKS {
-            let message = format!("the key `{key}` has more than {MAX_NETWORKS} networks");
-            self.reader.error(span, message).hint("write larger networks");
-        }
-        self.reader.errors.total() == errors_before
     }
 
     /// Returns the pattern of a value, or `None` after an error.

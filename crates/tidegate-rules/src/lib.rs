@@ -29,6 +29,7 @@ pub mod mapping;
 mod mapping_reader;
 mod metadata;
 mod names;
+mod network_reader;
 mod networks;
 mod reader;
 mod regex_like;

@@ -31,6 +31,9 @@ pub(super) fn rate_limits(
             let message = "an entry of `rate_limits` needs `actions`";
             reader.error(node.span(), message).hint("begin each action with `- `");
         }
+        if fields.is_null("methods") {
+            no_methods(reader, node);
+        }
         let methods = fields.get("methods").map(|node| methods(reader, node));
         let made = actions.iter().filter_map(|node| action(reader, node)).collect();
         mapping.rate_limits.push(DescriptorActions { actions: made, methods });
@@ -43,7 +46,7 @@ fn methods(reader: &mut Reader<'_>, node: &YamlNode) -> Box<[Box<str>]> {
     let errors_before = reader.errors.total();
     let nodes = reader.list("methods", Some(node));
     if nodes.is_empty() && reader.errors.total() == errors_before {
-        reader.error(node.span(), "the list of `methods` is empty").hint("remove it to apply to all methods");
+        no_methods(reader, node);
     }
     let mut methods: Vec<Box<str>> = Vec::new();
     for node in nodes {
@@ -61,6 +64,10 @@ fn methods(reader: &mut Reader<'_>, node: &YamlNode) -> Box<[Box<str>]> {
         }
     }
     methods.into()
+}
+
+fn no_methods(reader: &mut Reader<'_>, node: &YamlNode) {
+    reader.error(node.span(), "the list of `methods` is empty").hint("remove it to apply to all methods");
 }
 
 pub(super) fn tier(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Source> {

@@ -1,18 +1,9 @@
-//! Rules for clients' networks: the lists of networks in files, and finding the network of an address.
+//! The networks that rules match, and finding those that contain an address.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 use ipnet::IpNet;
-
-use super::reader::{Reader, quoted};
-use super::yaml::YamlNode;
-
-/// The maximum number of networks of one key on one level.
-pub(super) const MAX_NETWORKS: usize = 10_000;
-
-/// The prefix length of an IPv6 client's `remote_address`, unless the service sets another.
-const CLIENT_PREFIX: u8 = 64;
 
 /// The networks of one key on one level, each with its branch.
 #[derive(Debug)]
@@ -77,50 +68,13 @@ impl<B> Networks<B> {
 
 /// Parses a network, or an address as the network of that address alone. An IPv4 address in IPv6 notation is one in IPv4
 /// notation, as clients' addresses are.
-fn parse(text: &str) -> Option<IpNet> {
+pub(super) fn parse(text: &str) -> Option<IpNet> {
     let network: IpNet = text.parse().or_else(|_| text.parse().map(IpAddr::into)).ok()?;
     let IpNet::V6(v6) = network else { return Some(network) };
     match (v6.addr().to_ipv4_mapped(), v6.prefix_len().checked_sub(96)) {
         (Some(v4), Some(bits)) => IpNet::new(v4.into(), bits).ok(),
         _ => Some(network),
     }
-}
-
-/// Reads the networks of a descriptor with this key. Returns `None` after an error.
-pub(super) fn read(reader: &mut Reader<'_>, key: &str, node: &YamlNode) -> Option<Vec<IpNet>> {
-    let errors_before = reader.errors.total();
-    let mut networks: Vec<IpNet> = Vec::new();
-    let nodes = reader.list("networks", Some(node));
-    if nodes.is_empty() && reader.errors.total() == errors_before {
-        reader.error(node.span(), "the list of `networks` is empty").hint("add a network such as 10.0.0.0/8");
-    }
-    for node in nodes {
-        let Some(text) = reader.text("a network", node) else { continue };
-        match parse(text) {
-            None => {
-                let message = format!("`{}` is neither a network nor an address", quoted(text));
-                let hint = "write a network such as 10.0.0.0/8 or 2001:db8::/32, or an address";
-                reader.error(node.span(), message).hint(hint);
-            }
-            Some(network) if network != network.trunc() => {
-                let message = format!("`{network}` has bits set after its prefix");
-                reader.error(node.span(), message).hint(format!("did you mean `{}`?", network.trunc()));
-            }
-            Some(network) => {
-                if key == "remote_address"
-                    && matches!(network, IpNet::V6(_))
-                    && network.prefix_len() > CLIENT_PREFIX
-                {
-                    let message =
-                        format!("`{network}` contains no client whose address is its /{CLIENT_PREFIX}");
-                    let hint = "write the /64, unless the service sets a longer `ClientIp::ipv6_prefix`";
-                    reader.warning(node.span(), message, hint);
-                }
-                networks.push(network);
-            }
-        }
-    }
-    (reader.errors.total() == errors_before).then_some(networks)
 }
 
 #[cfg(test)]

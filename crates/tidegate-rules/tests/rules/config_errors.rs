@@ -175,6 +175,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "7:22 `` is not an HTTP method = write a method in capitals, such as GET",
             "7:32 duplicate method `POST` = remove one of them",
             "8:7 an entry of `rate_limits` has no field `method` = it belongs in an action",
+            "9:5 the list of `methods` is empty = remove it to apply to all methods",
         ],
     ),
     (
@@ -224,6 +225,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "8:25 duplicate network `10.0.0.0/8` = remove one of them",
             "10:25 the network `10.1.0.0/16` of `g` is already defined at networks.yaml:9 = remove one of them",
             "11:15 a descriptor has no field `network` = did you mean `networks`?",
+            "12:5 the list of `networks` is empty = add a network such as 10.0.0.0/8",
         ],
     ),
     ("negative-number", &["6:26 `requests_per_unit` must be at least 0, not -5"]),
