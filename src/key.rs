@@ -1,6 +1,6 @@
 //! The Redis keys of states: `namespace:layout:gate:algorithm[/window]:key`, such as
 //! `tidegate:2:login:token_bucket:user:42`. The window part of a fixed window by the clock ends with
-//! `@clock`, or `@clock+` and its offset.
+//! `@clock`, or `@clock+` and its offset. That of a calendar window is its calendar, such as `month@Europe/Berlin`.
 //!
 //! Different (gate, key) pairs never collide: namespaces and gate names contain no colon, the key comes last,
 //! and its encoding is reversible. Keys cannot inject a pattern or a hash tag.

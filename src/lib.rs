@@ -33,6 +33,7 @@
 //! | feature | adds |
 //! | --- | --- |
 //! | `admin` | `admin`: inspects and changes the state in Redis, for operators' tools |
+//! | `calendar` | `Quota::calendar_window`: days, weeks, months, quarters and years in a time zone |
 //! | `cluster` | `Builder::cluster`: Redis Cluster |
 //! | `http` | keys of the types of the crates `http` and `bytes`, such as `HeaderValue` |
 //! | `metrics` | `metrics`: metrics for any recorder of the `metrics` facade |

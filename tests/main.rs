@@ -11,6 +11,7 @@ mod batching;
 mod behaviour;
 mod boundary;
 mod breaker;
+mod calendar;
 mod chaos;
 mod check_options;
 mod cluster;

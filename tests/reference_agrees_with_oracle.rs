@@ -103,11 +103,12 @@ fn rate(quota: &Quota) -> Option<(u64, u64)> {
 /// newest one.
 #[test]
 fn debts_above_every_limit() {
-    const FAMILIES: [Family; 5] = [
+    const FAMILIES: [Family; 6] = [
         Family::TokenBucket,
         Family::LeakyBucket,
         Family::FixedWindow,
         Family::ClockWindow,
+        Family::CalendarWindow,
         Family::SlidingCounter,
     ];
     assert_agreement(plan::indebted(&FAMILIES));

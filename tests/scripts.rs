@@ -52,6 +52,14 @@ const DIGESTS: &[(&str, &str)] = &[
     ("heartbeat", "9aab087af92944096f8676b42f58e38cc723b34a"),
     ("overrides", "e08d3e20131cec113a763ec2f5d7ec9bef32fab8"),
     ("override", "812e63ce2aa1919a16dc0d1fb30903c43c22ef88"),
+    ("take:fixed_window@span", "822f15e76e9b73a9adecb2263ee0f8a4fca7f376"),
+    ("refund:fixed_window@span", "6b539c1652efb83ec5f1ee648a4cff8f574fb3d0"),
+    ("penalize:fixed_window@span", "002ac9fc3ac18c9083fa7dc9fae9a19cfc212803"),
+    ("block:fixed_window@span", "540107bf7dece191acd523bdd4091da11af90575"),
+    ("group@span", "eb05c28447789d6a5465751323dbf7ee56c741a6"),
+    ("acquire_all@span", "504b2f632edc5ca504404d5d761ee080481fe4cf"),
+    ("reserve@span", "7f63b835a6521f1ffe03baee34733a1d4a59bfc4"),
+    ("settle@span", "9e82ed520c4e4c55cd8cbdf347bf1f0a1a52083b"),
 ];
 
 #[test]

@@ -23,7 +23,7 @@ pub struct Name {
 }
 
 /// The parts of a quota that a Redis key contains: the algorithm, and the window if it has one. Displays as
-/// in Redis keys: `token_bucket` or `fixed_window/60s@clock`.
+/// in Redis keys: `token_bucket`, `fixed_window/60s@clock` or `fixed_window/month@Europe/Berlin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     /// The position in [`ALGORITHMS`].
@@ -133,6 +133,12 @@ impl Shape {
     ///
     /// [`Error::is_config`] if there is no such quota with this limit.
     pub fn quota(self, limit: u64) -> Result<Quota, Error> {
+        if let Some(calendar) = self.window.and_then(|window| window.calendar) {
+            return match self.definition().name {
+                "fixed_window" => Quota::in_calendar(limit, calendar),
+                name => Err(Error::config(format!("a {name} has no calendar"))),
+            };
+        }
         let us = Duration::from_micros;
         let quota = match self.definition().parameters {
             Parameters::Rate => {
@@ -201,6 +207,36 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn redis_key_of_a_calendar_window_parses_into_its_parts() {
+        for calendar in
+            ["day@UTC", "month+15@Europe/Berlin", "year+02-29@America/Port-au-Prince", "week@Etc/GMT+5"]
+        {
+            let quota = Quota::calendar_window(3, calendar.parse().unwrap());
+            for is_spread in [false, true] {
+                let keyspace = Keyspace::new("ns", KeyMode::Clear).unwrap().spread_over_a_cluster(is_spread);
+                let prefix = keyspace.prefix("api", &quota).unwrap();
+                let redis_key = prefix.key(b"user:42", prefix.hash_tag(b"user:42"));
+                assert!(redis_key.starts_with(&format!("ns:2:api:fixed_window/{calendar}:")), "{redis_key}");
+                let name = Name::parse("ns", redis_key.as_bytes()).unwrap();
+                assert_eq!(name.shape.quota(3).unwrap(), quota);
+                assert_eq!(name.key(), Some(b"user:42".to_vec()));
+                assert_eq!(name.shape.to_string(), format!("fixed_window/{calendar}"));
+                let holds = Name::of_holds("ns", prefix.holds_key(&redis_key).as_bytes());
+                assert_eq!(holds, Some(name));
+            }
+        }
+        for window in
+            ["month", "Month@UTC", "month+1@UTC", "month@utc", "month@No/Where", "month@UTC@UTC", "@UTC"]
+        {
+            let redis_key = format!("ns:2:api:fixed_window/{window}:x");
+            assert_eq!(Name::parse("ns", redis_key.as_bytes()), Err(NotState::Foreign), "{window}");
+        }
+        let log = Name::parse("ns", b"ns:2:api:sliding_log/month@UTC:x");
+        assert_eq!(log, Err(NotState::Foreign));
     }
 
     #[test]

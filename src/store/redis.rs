@@ -4,6 +4,7 @@ mod acquire;
 mod arguments;
 mod reply;
 mod reserve;
+mod server_clock;
 
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
@@ -11,6 +12,7 @@ use redis::{Cmd, Value};
 use self::acquire::{Sender, acquire_all_args, acquire_args};
 use self::arguments::{Optional, group_args, take_args};
 use self::reply::{Reply, lease_reply, unexpected};
+use self::server_clock::ServerClock;
 
 use super::command::{
     Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem, Standing,
@@ -25,7 +27,7 @@ use crate::health::Server;
 use crate::key::HashTag;
 use crate::quota::Quota;
 use crate::reference::holds::NewHold;
-use crate::script;
+use crate::script::{self, Script};
 use crate::settlement::Settlement;
 
 #[derive(Debug)]
@@ -33,11 +35,12 @@ pub(crate) struct RedisStore {
     connection: Connection,
     /// Any key of the namespace.
     key: String,
+    clock: ServerClock,
 }
 
 impl RedisStore {
     pub(crate) fn new(connection: Connection, key: String) -> Self {
-        Self { connection, key }
+        Self { connection, key, clock: ServerClock::default() }
     }
 
     #[cfg(feature = "admin")]
@@ -118,11 +121,12 @@ impl RedisStore {
         match kind {
             CallKind::Take(quota) => {
                 let script = &quota.kind().definition().scripts.take;
-                self.connection.run(script, |command| take_args(quota, groups, command), to).await
+                let args = |now_us, command: &mut Cmd| take_args(quota, now_us, groups, command);
+                self.clock.run_in_span(&self.connection, script, std::iter::once(quota), args, to).await
             }
             CallKind::Group => {
-                let args = |command: &mut Cmd| group_args(groups, command);
-                self.connection.run(&GROUP, args, to).await
+                let args = |now_us, command: &mut Cmd| group_args(now_us, groups, command);
+                self.clock.run_in_span(&self.connection, &GROUP, quotas(groups), args, to).await
             }
             // A message can be repeated: Redis knows it by its number.
             CallKind::Acquire(sender, quota) => {
@@ -131,12 +135,12 @@ impl RedisStore {
                 self.connection.run(script, args, to).await
             }
             CallKind::AcquireAll(sender) => {
-                let args = |command: &mut Cmd| acquire_all_args(sender, groups, command);
-                self.connection.run(&ACQUIRE_ALL, args, to).await
+                let args = |now_us, command: &mut Cmd| acquire_all_args(sender, now_us, groups, command);
+                self.clock.run_in_span(&self.connection, &ACQUIRE_ALL, quotas(groups), args, to).await
             }
             CallKind::Reserve => {
-                let args = |command: &mut Cmd| reserve::reserve_args(groups, command);
-                self.connection.run(&RESERVE, args, to).await
+                let args = |now_us, command: &mut Cmd| reserve::reserve_args(now_us, groups, command);
+                self.clock.run_in_span(&self.connection, &RESERVE, quotas(groups), args, to).await
             }
         }
     }
@@ -170,8 +174,9 @@ impl RedisStore {
         let Some(first) = items.first() else { return Ok(Vec::new()) };
         // A hold is settled at most once, so a repeated call changes nothing.
         let to = CallTarget { hash_tag: Some(first.target.hash_tag), deadline, is_repeatable: true };
-        let args = |command: &mut Cmd| reserve::settle_args(hold, items, command);
-        let reply = self.connection.run(&SETTLE, args, to).await?;
+        let args = |now_us, command: &mut Cmd| reserve::settle_args(hold, now_us, items, command);
+        let quotas = items.iter().map(|item| &item.target.gate.quota);
+        let reply = self.clock.run_in_span(&self.connection, &SETTLE, quotas, args, to).await?;
         Reply::new(reply).settlements(items.len())
     }
 
@@ -255,7 +260,7 @@ impl RedisStore {
     async fn run_at(
         &self,
         key: &str,
-        script: &script::Script,
+        script: &Script,
         args: impl Fn(&mut Cmd),
         deadline: Deadline,
         is_repeatable: bool,
@@ -281,13 +286,13 @@ impl RedisStore {
             Write::Reset => (Some(&script::RESET), false),
         };
         let script = script.ok_or_else(|| not_written(kind.definition().name))?;
-        let args = |command: &mut Cmd| {
+        let args = |now_us, command: &mut Cmd| {
             match write {
                 // The holds must not refund what is no longer charged.
                 Write::Reset => command.arg(2).arg(&target.redis_key).arg(target.holds_key()),
                 _ => command.arg(1).arg(&target.redis_key),
             };
-            command.arg(&kind.args());
+            command.arg(&kind.args_at(now_us));
             match write {
                 Write::Refund { units, stamp_us } => command.arg(units).arg(Optional(stamp_us)),
                 Write::Penalize { units } => command.arg(units),
@@ -295,11 +300,17 @@ impl RedisStore {
                 Write::Reset => command,
             };
         };
-        match self
-            .connection
-            .run(script, args, CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable })
-            .await?
-        {
+        let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable };
+        let reply = match write {
+            // It ignores its arguments.
+            Write::Reset => self.connection.run(script, |command| args(0, command), to).await?,
+            _ => {
+                self.clock
+                    .run_in_span(&self.connection, script, std::iter::once(&target.gate.quota), args, to)
+                    .await?
+            }
+        };
+        match reply {
             Value::Int(now_us) => Ok(now_us.unsigned_abs()),
             Value::Array(values) if let [Value::Int(_), Value::Int(stamp_us)] = values[..] => {
                 Ok(stamp_us.unsigned_abs())
@@ -308,6 +319,10 @@ impl RedisStore {
             other => Err(unexpected(&other)),
         }
     }
+}
+
+fn quotas<'a>(groups: &'a [&Group]) -> impl Iterator<Item = &'a Quota> + Clone {
+    groups.iter().flat_map(|group| &group.items).map(|item| &item.target.gate.quota)
 }
 
 /// The hash tag of a call, and its kind.
