@@ -24,6 +24,8 @@ pub(super) enum FieldKind {
     Count(u64),
     /// A duration such as `15m`.
     Duration,
+    /// A duration, or a period of a calendar such as `month`.
+    Window,
     Choice(&'static [&'static str]),
     /// A map of any values.
     Map,

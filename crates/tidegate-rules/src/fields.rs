@@ -101,7 +101,21 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
             FieldKind::Many(&REPLACES),
             "Rules that are neither checked nor charged if this one matches the same request.",
         ),
-        field("every", FieldKind::Duration, "The length of the window, such as 15m, instead of a unit."),
+        field(
+            "every",
+            FieldKind::Window,
+            "Instead of a unit: the length of the window, such as 15m, or a period of the calendar: day, week, month, quarter, year.",
+        ),
+        field(
+            "zone",
+            FieldKind::Text,
+            "With a period of the calendar: the time zone in which it begins, such as Europe/Berlin; by default UTC.",
+        ),
+        field(
+            "anchor",
+            FieldKind::Text,
+            "With a period of the calendar: the day on which it begins: 1 to 31 for a month, 1 (Monday) to 7 for a week, 02-29 for a year.",
+        ),
         field(
             "algorithm",
             FieldKind::Choice(ALGORITHMS),

@@ -10,6 +10,7 @@
 #![doc = include_str!("format.md")]
 
 mod acquired;
+mod calendar;
 mod compile;
 mod config_error;
 mod count_key;

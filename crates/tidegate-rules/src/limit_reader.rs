@@ -12,11 +12,13 @@ use super::yaml::{Value, YamlNode};
 use tidegate::{Lease, OnFailure};
 
 /// The fields that cannot be combined with `unlimited`.
-const LIMITED_FIELDS: [&str; 11] = [
+const LIMITED_FIELDS: [&str; 13] = [
     "unit",
     "unit_multiplier",
     "requests_per_unit",
     "every",
+    "zone",
+    "anchor",
     "algorithm",
     "burst",
     "in_flight",

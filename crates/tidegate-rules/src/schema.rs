@@ -40,6 +40,10 @@ fn property(field: &Field) -> Value {
         FieldKind::Flag => json!({ "type": "boolean" }),
         FieldKind::Count(min) => json!({ "type": "integer", "minimum": min }),
         FieldKind::Duration => json!({ "type": "string", "pattern": "^([0-9]+(w|d|h|ms|m|s))+$" }),
+        FieldKind::Window => {
+            let pattern = "^(day|week|month|quarter|year|([0-9]+(w|d|h|ms|m|s))+)$";
+            json!({ "type": "string", "pattern": pattern })
+        }
         FieldKind::Choice(choices) => json!({ "enum": choices }),
         FieldKind::Map => json!({ "type": "object" }),
         FieldKind::One(table) => reference(table),

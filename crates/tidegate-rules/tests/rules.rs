@@ -1,7 +1,7 @@
 //! Rules loaded from files.
 
 mod beyond;
-
+mod calendar;
 mod cluster;
 mod config_errors;
 mod descriptor_limits;

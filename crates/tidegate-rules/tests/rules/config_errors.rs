@@ -38,7 +38,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "duration-that-is-none",
         &[
-            "5:14 `every` must be a duration, not `15 minutes` = write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w",
+            "5:14 `every` must be a duration, not `15 minutes` = write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w, or day, week, month, quarter, year",
         ],
     ),
     ("empty-domain", &["1:9 the `domain` is empty"]),
@@ -49,7 +49,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "field-that-nobody-knows",
         &[
-            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, algorithm, burst, in_flight, fair, cost, on_failure, lease, tiers",
+            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, zone, anchor, algorithm, burst, in_flight, fair, cost, on_failure, lease, tiers",
         ],
     ),
     ("flag-that-is-no-flag", &["4:18 `shadow_mode` must be true or false, not the string `perhaps`"]),
