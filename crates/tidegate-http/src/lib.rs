@@ -96,6 +96,7 @@
 //! Permits of in-flight limits are released in each of these cases, and also if the handler panics.
 
 mod admission;
+mod admitted;
 mod admitted_request;
 mod body;
 mod charge;
@@ -106,7 +107,6 @@ mod client;
 mod descriptors;
 mod gate_rule;
 pub mod guide;
-mod handler;
 mod headers;
 mod in_flight;
 mod key;
@@ -118,6 +118,7 @@ mod policy;
 mod rejection;
 mod request;
 mod request_checks;
+mod request_extensions;
 mod request_permits;
 mod reserved_slots;
 mod response;
