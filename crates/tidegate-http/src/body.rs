@@ -1,5 +1,8 @@
 //! The body of a response: the service's own, or that of a rejection.
 
+#[cfg(feature = "actix")]
+mod message_body;
+
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;

@@ -42,7 +42,7 @@
 //!    and is charged nothing. With [`RateLimitLayer::wait`], it waits for its turn instead.
 //! 3. Handler: the service receives the request. The request's extensions hold the binding gate's
 //!    [`Decision`](tidegate::Decision) and the [`AllDecision`](tidegate::AllDecision). A handler of axum extracts
-//!    them with `axum::Extension`.
+//!    them with `axum::Extension`, one of actix-web with `web::ReqData`.
 //!    At an in-flight limit, the request holds a permit until its response body has ended ([`RequestPermits`]).
 //! 4. Settlement: the response can change the [`Charge`]: its status and headers, or what its body used
 //!    ([`Usage`]), which is settled at the body's end.
@@ -95,6 +95,8 @@
 //!
 //! Permits of in-flight limits are released in each of these cases, and also if the handler panics.
 
+#[cfg(feature = "actix")]
+pub mod actix;
 mod admission;
 mod admitted;
 mod admitted_request;
@@ -132,6 +134,9 @@ mod usage;
 mod wait_queue;
 mod warnings;
 
+/// The version of `http` whose types this crate uses. actix-web has those of another version.
+#[doc(no_inline)]
+pub use http;
 pub use ipnet::IpNet;
 
 pub use self::admitted_request::AdmittedRequest;

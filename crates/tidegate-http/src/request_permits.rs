@@ -14,7 +14,7 @@ use tidegate::Permit;
 
 /// The permits of one request at in-flight limits, including those of outer layers.
 ///
-/// The layer inserts it into the request's extensions. With the feature `axum` it is an extractor, which never
+/// The layer inserts it into the request's extensions. With the feature `axum` or `actix` it is an extractor, which never
 /// fails: without an in-flight limit, it holds nothing. Clones share the permits. They are released when the
 /// response body has ended, has failed or was dropped, and all clones are dropped.
 ///

@@ -94,8 +94,8 @@ fn action(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Action> {
         "method" => (Some(Source::Method), Some(name)),
         "path" => (Some(Source::Path), Some(name)),
         _ => {
-            let message = "`path_template` needs a service whose router has templates: axum, with the feature \
-                           `axum` of tidegate-http";
+            let message = "`path_template` needs a service whose router has templates: axum or actix-web, with the \
+                           feature `axum` or `actix` of tidegate-http";
             let mut unsupported = reader.source.error(node.span(), message);
             unsupported.hint("enable the feature, or use `path`");
             (Some(Source::PathTemplate(Box::new(unsupported))), Some(name))

@@ -47,7 +47,7 @@ pub(crate) static ACTION: FieldTable = FieldTable {
         field(
             "path_template",
             FieldKind::One(&KEYED),
-            "The route that axum matched, such as /users/{id}; key: path_template.",
+            "The route that axum or actix-web matched, such as /users/{id}; key: path_template.",
         ),
         field("extension", FieldKind::One(&EXTENSION), "A value that the service provides under this name."),
     ],
