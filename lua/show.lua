@@ -132,6 +132,7 @@ local BUCKETS = {
 }
 local UNITS = { s = 1000000, ms = 1000, us = 1 }
 
+-- `window`: `60s`, or a calendar such as `month@Europe/Berlin`.
 local function title_of(algorithm, window, clock)
   local title = string.gsub(algorithm, '_', ' ')
   if window then title = title .. ' of ' .. window end
@@ -233,13 +234,15 @@ local function describe()
   if not rest then return 'not a key of tidegate' end
   local name = match(rest, '^{%w+}:(%a+)$') or match(rest, '^%a+$')
   if layout == SHARED_LAYOUT and (name == 'instances' or name == 'overrides' or name == 'holders') then return shared(name) end
-  local shape = match(rest, '^[%w_.-]+:([%w_/@+]+):')
+  local shape = match(rest, '^[%w_.-]+:([%w_/@+-]+):')
   if not shape then return 'not a key of tidegate' end
   if layout ~= LAYOUT then return 'state of layout ' .. layout .. ', which another version of tidegate wrote' end
   local of_holds = match(shape, '^holds/(.+)$')
   shape = of_holds or shape
   local algorithm = match(shape, '^[%a_]+')
   local window, clock = match(shape, '/(%d+%a+)'), match(shape, '@clock') ~= nil
+  -- The windows of a calendar: of a fixed window only.
+  window = window or match(shape, '^fixed_window/(%l+%+?[%d-]*@.+)$')
   local has_window = algorithm == 'fixed_window' or algorithm == 'sliding_log' or algorithm == 'sliding_counter'
   if not (BUCKETS[algorithm] or has_window or algorithm == 'in_flight') or has_window ~= (window ~= nil) then return 'not a key of tidegate' end
   if of_holds and algorithm == 'in_flight' then return 'not a key of tidegate' end

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::adaptive::Adaptive;
 use crate::as_key::AsKey;
 use crate::check::Check;
 use crate::decision::{AllDecision, Decision};
@@ -80,6 +81,53 @@ impl Gate {
     pub fn on_lapse(mut self, on_lapse: OnLapse) -> Self {
         self.spec.on_lapse = on_lapse;
         self
+    }
+
+    /// Makes the in-flight limit follow the latency of the operations, from the admission of a permit to its
+    /// release: the limit shrinks when operations begin to queue, and grows while it is used and they do not. The
+    /// quota stays the highest limit.
+    ///
+    /// Each key has its own adaptive limit, which all processes share over Redis; with
+    /// [`Limiter::in_memory`](crate::Limiter::in_memory) it is that of this process. An acquire that costs more
+    /// than the adaptive limit, and not more than the quota, is admitted when no units are held. Of an acquire
+    /// with [`at_most`](Check::at_most), that number is lowered in proportion.
+    ///
+    /// [`Permit::overloaded`] marks operations that the service rejected; [`Permit::disregard`] excludes those
+    /// whose time says nothing. Has no effect in [shadow mode](Gate::shadow), which keeps no operation back. If
+    /// the gate has no in-flight limit, or a setting is out of range, every acquire is an error
+    /// ([`Error::is_config`]).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Adaptive, Limiter, Quota};
+    ///
+    /// let limiter = Limiter::in_memory();
+    /// let payments = limiter.gate("payments", Quota::in_flight(400)).adaptive(Adaptive::new().min(20));
+    /// let acquired = payments.acquire("provider").await?;
+    /// assert_eq!(acquired.decision().limit(), 20); // grows while it is used
+    /// assert_eq!(payments.adaptive_limit("provider"), Some(20));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Default: not.
+    #[must_use]
+    pub fn adaptive(mut self, adaptive: Adaptive) -> Self {
+        let checked = self.info().and_then(|info| match info.quota.is_in_flight() {
+            true => adaptive.check(),
+            false => Err(Error::config("only an in-flight limit can be adaptive: use `Quota::in_flight`")),
+        });
+        match checked {
+            Ok(()) => self.spec.adaptive = Some(adaptive),
+            Err(error) => self.spec.info = Err(error),
+        }
+        self
+    }
+
+    /// Returns the [adaptive](Self::adaptive) limit of a key as this process knows it: it may be a window old.
+    /// `None` if the limit is not adaptive, or if this process has not acquired the key recently. Makes no call.
+    #[must_use]
+    pub fn adaptive_limit(&self, key: impl AsKey) -> Option<u64> {
+        self.pipeline.adaptive_limit(&self.spec, &key.as_key())
     }
 }
 

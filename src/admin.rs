@@ -206,8 +206,8 @@ impl Inspector {
         Holders::of_reply(&self.0.connection()?.run(&script::INSPECT_HOLDERS, args, target).await?)
     }
 
-    /// Removes the state of these keys, and so lifts their blocks, with their [holds](Self::holds). Returns the
-    /// number of Redis keys that existed; the holds of a key are one. A call is repeated if its connection is
+    /// Removes the state of these keys, and so lifts their blocks, with their [holds](Self::holds) and adaptive
+    /// limits. Returns the number of Redis keys that existed; the holds of a key are one. A call is repeated if its connection is
     /// lost; the number can then be too low.
     ///
     /// # Errors
@@ -219,7 +219,7 @@ impl Inspector {
             let args = |command: &mut Cmd| {
                 command.arg(2 * part.len());
                 for name in &part {
-                    command.arg(&name.redis_key).arg(name.holds_key());
+                    command.arg(&name.redis_key).arg(name.removed_beside());
                 }
             };
             match self.0.connection()?.run(&script::RESET, args, self.0.call_target(hash_tag)).await? {

@@ -21,8 +21,9 @@ pub use self::holdings::{Holding, Holdings, Waiting};
 pub(crate) use self::in_flight::{QUARTER_US, written_at};
 pub use self::log::{Log, LogEntry};
 use crate::error::Error;
+use crate::quota::Calendar;
 use crate::script::{
-    HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, RESET, Script, Scripts, lua, with_prelude,
+    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, RESET, Script, Scripts, lua, with_prelude,
 };
 
 /// Lists the algorithms, in the order of their scripts and of the CLI: those of rate limits, then those of
@@ -84,7 +85,7 @@ macro_rules! algorithms {
             }
 
             /// Returns the quota as the four numbers that the scripts take. The first is the limit, in units.
-            /// The header of the Lua file defines the others.
+            /// The header of the Lua file defines the others. Of calendar windows, see [`args_at`](Self::args_at).
             #[must_use]
             pub const fn args(&self) -> [u64; 4] {
                 match self {
@@ -93,7 +94,7 @@ macro_rules! algorithms {
                 }
             }
 
-            // Every check calls these two: static dispatch inlines them.
+            // Every check calls these: static dispatch inlines them.
 
             /// See [`Algorithm::counts_denied`].
             pub(crate) fn counts_denied(&self) -> bool {
@@ -169,6 +170,25 @@ algorithms! {
 }
 
 impl Kind {
+    /// Returns the [numbers](Self::args) of a call to the scripts for which the server's clock shows `now_us`, in µs
+    /// since 1970. Only those of calendar windows depend on it: they are valid while the server's clock shows a time
+    /// in the same window, from the last number on, for as many µs as the second.
+    #[must_use]
+    pub fn args_at(&self, now_us: u64) -> [u64; 4] {
+        match self {
+            Self::FixedWindow(fixed) => fixed.args_at(now_us),
+            _ => self.args(),
+        }
+    }
+
+    /// Returns the calendar of a calendar window.
+    pub(crate) const fn calendar(&self) -> Option<Calendar> {
+        match self {
+            Self::FixedWindow(fixed) => fixed.calendar,
+            _ => None,
+        }
+    }
+
     /// Returns how many numbers of a [`RawState`] the scripts report for this quota: at most
     /// [`Definition::fields`].
     #[must_use]
@@ -199,6 +219,20 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
         .chain(of_each(|scripts| scripts.refund.as_ref()))
         .chain(of_each(|scripts| scripts.penalize.as_ref()))
         .chain(of_each(|scripts| Some(&scripts.block)))
-        .chain([&GROUP, &ACQUIRE_ALL, &PERMIT_LEASE, &RESERVE, &SETTLE, &RESET, &HEARTBEAT])
+        .chain([&GROUP, &ACQUIRE_ALL, &PERMIT_LEASE, &ADAPT, &RESERVE, &SETTLE, &RESET, &HEARTBEAT])
         .chain([&OVERRIDES, &OVERRIDE])
+        .chain(scripts_in_span())
+}
+
+/// Returns the scripts of calls with calendar windows.
+#[cfg(feature = "calendar")]
+fn scripts_in_span() -> impl Iterator<Item = &'static Script> {
+    let Scripts { take, refund, penalize, block } = fixed_window::DEFINITION.scripts;
+    let of_windows = [Some(take), refund.as_ref(), penalize.as_ref(), Some(block)].into_iter().flatten();
+    of_windows.chain([&GROUP, &ACQUIRE_ALL, &RESERVE, &SETTLE]).map(Script::in_span)
+}
+
+#[cfg(not(feature = "calendar"))]
+fn scripts_in_span() -> impl Iterator<Item = &'static Script> {
+    std::iter::empty()
 }

@@ -22,6 +22,7 @@ use crate::request::{Request, check_deadline};
 /// | [`peek`](Check::peek) | returns the decision that it would get |
 /// | [`reserve`](Check::reserve) | takes units whose final number is known later |
 /// | [`until_allowed`](Check::until_allowed) | waits until it is admitted |
+/// | [`take_up_to`](Check::take_up_to) | takes as many such checks as are available |
 /// | [`Limiter::check_all`](crate::Limiter::check_all) | decides several, all or none |
 /// | [`Limiter::check_each`](crate::Limiter::check_each) | decides several, independently of each other |
 ///
@@ -85,7 +86,8 @@ impl Check {
 
     /// Restricts the acquire to a part of an [in-flight limit](Quota::in_flight): it is admitted only if at most
     /// `units` are held afterwards. The limit itself, which other acquires of the key use, does not change. Decisions
-    /// report the lower number. Checks of rates are not restricted.
+    /// report the lower number. Checks of rates are not restricted. Of an [adaptive](crate::Gate::adaptive) limit, the
+    /// same part is used.
     ///
     /// Reserves slots for critical work. A restricted acquire should not [wait](crate::Acquire::max_wait): acquires
     /// of one process that wait for a key are admitted in order of arrival, so it would delay the critical ones.

@@ -102,7 +102,7 @@ impl Fallback {
         self.0.last_known.note(target, decision, before, &self.0.clock);
     }
 
-    /// Decides a group within this process's shares, all or nothing.
+    /// Decides `n` times a group within this process's shares, all or nothing.
     pub(crate) fn take(&self, items: &[Item], n: u64) -> LocalOutcome {
         let shared = &self.0;
         let instances = shared.instances.known();
@@ -112,14 +112,14 @@ impl Fallback {
         let now_us = shared.clock.now_us();
         let warm = |target: &Target, share: &Quota| shared.last_known.record(target, share);
         let outcome = shared.table.take(&parts, n, now_us, warm);
-        let passes = n > 0 && outcome.k > 0;
-        if passes {
+        let granted = outcome.k;
+        if granted > 0 {
             reconcile::ensure_running(shared);
         }
         let answer =
             |(at, part): (usize, &Part<'_>)| (part.answer(n, at, &outcome), part.stamp_us(at, &outcome));
         let answers = parts.iter().enumerate().map(answer).collect();
-        LocalOutcome { passes, answers, now_us }
+        LocalOutcome { granted, answers, now_us }
     }
 }
 
@@ -145,8 +145,8 @@ impl Fallback {
 
 /// The fallback's decision on a group.
 pub(crate) struct LocalOutcome {
-    /// Whether all of it was admitted and charged; false for a peek.
-    pub(crate) passes: bool,
+    /// How often all of it was admitted and charged; 0 for a peek.
+    pub(crate) granted: u64,
     /// One for each item, with the stamp by which its units are given back.
     pub(crate) answers: SmallVec<[(Answer, u64); 1]>,
     /// This process's clock, µs since 1970.

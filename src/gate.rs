@@ -44,6 +44,7 @@ impl Gate {
             is_shadow: false,
             leases: None,
             on_lapse: OnLapse::default(),
+            adaptive: None,
             ends_holds: false,
         };
         Self { pipeline: pipeline.clone(), spec }
@@ -144,7 +145,8 @@ impl Gate {
     }
 
     /// Returns a check of this key, with options to set. It then [checks](Check::check), [peeks](Check::peek),
-    /// [reserves](Check::reserve), [waits](Check::until_allowed), or is passed to
+    /// [reserves](Check::reserve), [waits](Check::until_allowed), [takes what is available](Check::take_up_to), or is
+    /// passed to
     /// [`check_all`](crate::Limiter::check_all) or [`check_each`](crate::Limiter::check_each) with others.
     ///
     /// The other methods of this section are shortcuts for a key, and a cost, without further options.

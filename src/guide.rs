@@ -21,6 +21,8 @@
 //! | `docs/operate/metrics.md` | metrics and tracing |
 //! | `docs/operate/memory.md` | the bytes of each key |
 //! | `docs/operate/troubleshooting.md` | the warnings, with cause and fix of each |
+//! | `docs/measurements/2026-11-adaptive.md` | adaptive limits compared with fixed limits |
+//! | `docs/reference/semantics.md` | the definition of each decision |
 //! | `docs/reference/faults.md` | the outcome of a check in each fault |
 //! | `docs/reference/chaos.md` | a fleet under load during faults |
 //! | `docs/reference/spoofing.md` | header tricks, and the key that each yields |
@@ -45,6 +47,8 @@ pub mod getting_started {}
 #[cfg_attr(feature = "cluster", doc = "[cluster.md]: crate::guide::cluster")]
 /// [batching.md]: crate::guide::batching
 /// [batching.md#runtimes]: crate::guide::batching#runtimes
+/// [rules.md]: crate::guide#other-pages
+/// [semantics.md#calendar-windows]: crate::guide#other-pages
 /// [faults.md]: crate::guide#other-pages
 /// [failures.md]: crate::guide::failures
 #[doc = include_str!("../docs/guide/gates.md")]
@@ -82,6 +86,8 @@ pub mod leases {}
 /// [http.md]: crate::guide#other-pages
 /// [http.md#priorities]: crate::guide#other-pages
 /// [failures.md]: crate::guide::failures
+/// [semantics.md#adaptive-limit]: crate::guide#other-pages
+/// [2026-11-adaptive.md]: crate::guide#other-pages
 #[doc = include_str!("../docs/guide/in-flight.md")]
 pub mod in_flight {}
 

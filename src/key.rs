@@ -1,6 +1,6 @@
 //! The Redis keys of states: `namespace:layout:gate:algorithm[/window]:key`, such as
 //! `tidegate:2:login:token_bucket:user:42`. The window part of a fixed window by the clock ends with
-//! `@clock`, or `@clock+` and its offset.
+//! `@clock`, or `@clock+` and its offset. That of a calendar window is its calendar, such as `month@Europe/Berlin`.
 //!
 //! Different (gate, key) pairs never collide: namespaces and gate names contain no colon, the key comes last,
 //! and its encoding is reversible. Keys cannot inject a pattern or a hash tag.
@@ -33,6 +33,10 @@ const LONGEST: usize = 200;
 /// Precedes the algorithm in the key of a state's open holds, such as
 /// `tidegate:2:tokens:holds/token_bucket:user:42`.
 pub(crate) const HOLDS: &str = "holds/";
+
+/// Precedes the algorithm in the key of an adaptive limit, such as
+/// `tidegate:2:payments:adaptive/in_flight:provider`.
+pub(crate) const ADAPTIVE: &str = "adaptive/";
 
 /// How keys are written in Redis.
 ///
@@ -299,8 +303,17 @@ impl Prefix {
 
     /// Returns the key of the holds of a state with this prefix: `holds/` precedes the algorithm.
     pub(crate) fn holds_key(&self, redis_key: &str) -> String {
+        self.key_beside(redis_key, HOLDS)
+    }
+
+    /// Returns the key of the adaptive limit of a key with this prefix: `adaptive/` precedes the algorithm.
+    pub(crate) fn adaptive_key(&self, redis_key: &str) -> String {
+        self.key_beside(redis_key, ADAPTIVE)
+    }
+
+    fn key_beside(&self, redis_key: &str, part: &str) -> String {
         let (before, shape) = redis_key.split_at(self.shape_at);
-        format!("{before}{HOLDS}{shape}")
+        format!("{before}{part}{shape}")
     }
 }
 

@@ -33,6 +33,7 @@
 //! | feature | adds |
 //! | --- | --- |
 //! | `admin` | `admin`: inspects and changes the state in Redis, for operators' tools |
+//! | `calendar` | `Quota::calendar_window`: days, weeks, months, quarters and years in a time zone |
 //! | `cluster` | `Builder::cluster`: Redis Cluster |
 //! | `http` | keys of the types of the crates `http` and `bytes`, such as `HeaderValue` |
 //! | `metrics` | `metrics`: metrics for any recorder of the `metrics` facade |
@@ -62,7 +63,7 @@
 //!         |
 //! builder, admin                         opening a limiter; for operators
 //!         |
-//! reserve, limiter, control, gate, check, acquire, reservation    the objects of a service
+//! reserve, limiter, control, gate, check, acquire, take_up_to, reservation    the objects of a service
 //!         |
 //! pipeline                               the path of a check, in call order
 //!         |
@@ -71,6 +72,8 @@
 //! lease                                  units that this process has taken in advance
 //!         |
 //! permits                                units of in-flight limits that this process holds
+//!         |
+//! adaptive                               in-flight limits that follow the latency
 //!         |
 //! deny_cache                             repeated denials without a call to Redis
 //!         |
@@ -90,12 +93,13 @@
 //!         |
 //! metrics, most_denied, trace            observability
 //!         |
-//! reference, algorithm, script, quota, decision, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, settlement, reservation_secret, sync
+//! reference, algorithm, script, quota, decision, grant, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, settlement, reservation_secret, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
 
 mod acquire;
+mod adaptive;
 #[cfg(feature = "admin")]
 pub mod admin;
 pub mod algorithm;
@@ -115,6 +119,7 @@ mod fallback;
 mod gate;
 mod gate_name;
 mod generations;
+mod grant;
 pub mod guide;
 mod health;
 mod key;
@@ -141,6 +146,7 @@ mod settlement;
 mod sharded_arc;
 mod store;
 mod sync;
+mod take_up_to;
 mod trace;
 mod warning;
 mod warning_sink;
@@ -149,6 +155,7 @@ mod warning_sink;
 pub use deadpool_redis;
 
 pub use self::acquire::{Acquire, Acquired, AllAcquired};
+pub use self::adaptive::Adaptive;
 pub use self::as_key::{AsKey, KeyBytes};
 pub use self::builder::Builder;
 pub use self::check::Check;
@@ -158,6 +165,7 @@ pub use self::decision::{AllDecision, Decision, Source};
 pub use self::error::Error;
 pub use self::fallback::OnFailure;
 pub use self::gate::Gate;
+pub use self::grant::Grant;
 pub use self::health::Health;
 pub use self::key::KeyMode;
 pub use self::lease::{Lease, LeaseStats};

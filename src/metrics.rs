@@ -164,6 +164,12 @@ impl Observer for Metrics {
         }
     }
 
+    fn granted(&self, gate: &str, granted: u64, denied: u64) {
+        let [allowed_units, denied_units] = self.gates.named(gate).grant_units(&self.register);
+        allowed_units.increment(granted);
+        denied_units.increment(denied);
+    }
+
     fn waited(&self, took: Duration) {
         if fastrand::u32(..ONE_IN) == 0 {
             self.wait.record(took);
@@ -233,6 +239,10 @@ impl Observer for Metrics {
 
     fn permits_restored(&self, gate: &str, units: u64) {
         self.gates.named(gate).permits(&self.register).restored.increment(units);
+    }
+
+    fn limit_adapted(&self, gate: &str, limit: u64) {
+        self.gates.named(gate).adaptive_limit(&self.register).set(limit as f64);
     }
 
     fn counted(&self, instances: u64) {

@@ -45,6 +45,13 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, key);
     }
 
+    /// Called when a gate has decided a [partial grant](crate::Gate::take_up_to), with the units that it granted, and
+    /// those that it denied, of at most its limit; in addition to [`decided`](Self::decided), which counts the grant as
+    /// one check. In shadow mode, the caller gets the denied units too.
+    fn granted(&self, gate: &str, granted: u64, denied: u64) {
+        let _ = (gate, granted, denied);
+    }
+
     /// Called when a caller has waited for the store, with the total time including the time in the queue;
     /// also when a lease has waited for its refill. Not called for decisions by a lease, the deny cache or
     /// this process.
@@ -128,6 +135,12 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, units);
     }
 
+    /// Called when this process has learned the [adaptive](crate::Gate::adaptive) limit of a key of this gate, and
+    /// when it has learned that it changed. The probes, which lower a limit for a moment, are included.
+    fn limit_adapted(&self, gate: &str, limit: u64) {
+        let _ = (gate, limit);
+    }
+
     /// Called when a check of a [reservation](crate::Limiter::reserve) was settled; also for
     /// [`Settlement::Queued`](Settlement::Queued), and again when Redis has answered the queued settle.
     fn settled(&self, gate: &str, settlement: Settlement) {
@@ -194,6 +207,7 @@ macro_rules! forward_events {
 forward_events! {
     decided(decision: &Decision);
     denied(gate: &str, key: &dyn fmt::Display);
+    granted(gate: &str, granted: u64, denied: u64);
     waited(took: Duration);
     failed(gate: &str, error: &Error);
     breaker(is_open: bool);
@@ -206,6 +220,7 @@ forward_events! {
     permits_waiting(gate: &str, change: i64);
     permits_lapsed(gate: &str, units: u64);
     permits_restored(gate: &str, units: u64);
+    limit_adapted(gate: &str, limit: u64);
     settled(gate: &str, settlement: Settlement);
     counted(instances: u64);
     overrides_changed(switches: usize, overrides: usize);

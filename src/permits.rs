@@ -45,7 +45,7 @@ pub(crate) use self::permit::HeldUnits;
 pub use self::permit::{Permit, Permits};
 pub(crate) use self::polls::Polls;
 pub use self::terms::OnLapse;
-pub(crate) use self::terms::{Answer, Terms, TimeLimits};
+pub(crate) use self::terms::{AdaptiveTerms, Answer, Terms, TimeLimits};
 pub(crate) use self::turn::Turn;
 pub(crate) use self::waiting::Waiting;
 use crate::batch::Share;

@@ -11,7 +11,8 @@
 //!
 //! A single check ([`Pipeline::check`]) passes all of them. Many independent checks
 //! ([`Pipeline::check_each`]) skip the leases and travel in calls of their own. Several checks in one atomic
-//! step ([`Pipeline::check_all`]) skip the leases and, except for gates in shadow mode, the deny cache.
+//! step ([`Pipeline::check_all`]) skip the leases and, except for gates in shadow mode, the deny cache. A partial
+//! grant ([`Pipeline::take_up_to`]) passes all of them with n checks at once.
 
 mod acquire;
 mod acquire_all;
@@ -28,6 +29,7 @@ mod report;
 mod reserve;
 mod send;
 mod settle;
+mod take_up_to;
 mod unheld;
 mod write;
 
@@ -36,6 +38,7 @@ use std::sync::Arc;
 use futures_util::future::{Either, join, join_all};
 use smallvec::SmallVec;
 
+use self::all::GroupDecision;
 pub(crate) use self::charge::charged_units;
 use self::overrides::Resolved;
 pub(crate) use self::parts::{Pipeline, Settings};
@@ -107,9 +110,13 @@ impl Pipeline {
             Prepared::Group(group, snapshot) => match self.ensure_sendable(&group) {
                 Ok(hash_tag) => {
                     let sent = self.send(hash_tag, group, self.deadline_of(request.deadline));
-                    return Either::Left(async move { self.conclude(request, snapshot, sent.await) });
+                    return Either::Left(async move { self.conclude_check(request, snapshot, sent.await) });
                 }
-                Err(error) => self.fall_back(request, group.items.into_iter().next(), error),
+                Err(error) => {
+                    let n = u64::from(request.cost > 0);
+                    self.fall_back(request, n, group.items.into_iter().next(), error)
+                        .map(|(_, decision)| decision)
+                }
             },
         };
         Either::Right(without_waiting(decided))
@@ -169,7 +176,7 @@ impl Pipeline {
         let decide = |(request, decided): (Request<'_>, Option<Result<Decision, Error>>)| {
             let decided = decided.unwrap_or_else(|| {
                 let (share, snapshot) = reply();
-                self.conclude(&request, snapshot, share)
+                self.conclude_check(&request, snapshot, share)
             });
             self.report(&request, decided)
         };
@@ -182,27 +189,27 @@ impl Pipeline {
     pub(crate) async fn check_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
         let n = u64::from(requests.iter().any(|request| request.cost > 0));
         let span = Span::of_all(requests.len());
-        let decided = self.decide_all(requests, n, None).await.map(|(decision, _)| decision);
+        let decided = self.decide_all(requests, n, None).await.map(|(_, decision, _)| decision);
         span.all_decided(&decided);
         decided
     }
 
     /// Returns the decision that [`check_all`](Self::check_all) would make, without charging.
     pub(crate) async fn peek_all(&self, requests: Vec<Request<'_>>) -> Result<AllDecision, Error> {
-        self.decide_all(requests, 0, None).await.map(|(decision, _)| decision)
+        self.decide_all(requests, 0, None).await.map(|(_, decision, _)| decision)
     }
 
-    /// Takes all or nothing of the gates that are neither switched nor in shadow. Each gate in shadow is
-    /// checked separately at the same time. It cannot fail the others, which may already be charged, unless the
-    /// limiter was shut down. The charges become the hold, if there is one.
+    /// Takes up to `n` times, all or nothing, of the gates that are neither switched nor in shadow. Each gate in
+    /// shadow is checked separately at the same time. It cannot fail the others, which may already be charged,
+    /// unless the limiter was shut down. The charges become the hold, if there is one: then n is at most 1.
     ///
-    /// Also returns the requests with the settings that decided.
+    /// Returns how often, and also the requests with the settings that decided.
     async fn decide_all<'a>(
         &self,
         requests: Vec<Request<'a>>,
         n: u64,
         hold: Option<&NewHold>,
-    ) -> Result<(AllDecision, Vec<Request<'a>>), Error> {
+    ) -> Result<(u64, AllDecision, Vec<Request<'a>>), Error> {
         all::check_number(requests.len())?;
         let (requests, mut decisions) = self.resolve_all(requests, n)?;
         // A group that a closed gate denies charges nothing.
@@ -223,7 +230,10 @@ impl Pipeline {
         let decide_shadow = async {
             match (n, hold) {
                 (0, _) => join_all(shadow_requests.iter().map(|request| self.peek_shadow(request))).await,
-                (_, None) => self.decide_each(shadow_requests).await,
+                (1, None) => self.decide_each(shadow_requests).await,
+                (_, None) => {
+                    join_all(shadow_requests.iter().map(|request| self.take_shadow_up_to(request, n))).await
+                }
                 (_, Some(hold)) => {
                     let held = shadow.iter().zip(&shadow_requests);
                     join_all(held.map(|(&at, request)| self.hold_shadow(request, at, hold))).await
@@ -231,7 +241,7 @@ impl Pipeline {
             }
         };
         let (taken, shadow_decisions) = join(self.take_all(&group, n, hold), decide_shadow).await;
-        let (is_taken, taken) = match (taken, hold) {
+        let taken = match (taken, hold) {
             (Ok(taken), _) => taken,
             (Err(error), Some(hold)) => {
                 let held = shadow.iter().map(|&at| (at, &requests[at])).zip(&shadow_decisions);
@@ -240,7 +250,7 @@ impl Pipeline {
             }
             (Err(error), None) => return Err(error),
         };
-        for (at, decision) in together.into_iter().zip(taken) {
+        for (at, decision) in together.into_iter().zip(taken.decisions) {
             decisions[at] = Some(decision);
         }
         for (at, decided) in shadow.into_iter().zip(shadow_decisions) {
@@ -249,13 +259,18 @@ impl Pipeline {
         // A check of cost 0 binds only if all costs are 0.
         let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
         let decisions = decisions.into_iter().flatten().collect();
-        Ok((all::decision(is_taken && !is_denied, &requests, decisions, binds), requests))
+        let is_allowed = taken.is_allowed && !is_denied;
+        // Of a group that was granted less often than wanted, the gate that restricts it binds, as of a denied one.
+        let is_full = is_allowed && !taken.is_restricted;
+        let decision =
+            AllDecision { allowed: is_allowed, ..all::decision(is_full, &requests, decisions, binds) };
+        Ok((taken.granted, decision, requests))
     }
 
     /// Peeks at a gate in shadow mode, for the cost of the request.
     async fn peek_shadow(&self, request: &Request<'_>) -> Result<Decision, Error> {
         let taken = self.take_group(&[request], 0, None).await;
-        Self::admit_in_shadow(request, taken.map(|(_, mut decisions)| decisions.swap_remove(0)))
+        Self::admit_in_shadow(request, taken.map(GroupDecision::into_first))
     }
 
     /// Stage 1 of each check of a group. Returns the decision where a switch decides.
@@ -274,24 +289,25 @@ impl Pipeline {
         Ok(resolved.into_iter().unzip())
     }
 
-    /// Stages 4 to 7 of a group. Returns whether all checks are admitted, and one decision per check.
+    /// Stages 4 to 7 of a group.
     async fn take_group(
         &self,
         requests: &[&Request<'_>],
         n: u64,
         hold: Option<&NewHold>,
-    ) -> Result<(bool, Vec<Decision>), Error> {
+    ) -> Result<GroupDecision, Error> {
         if requests.is_empty() {
-            return Ok((true, Vec::new()));
+            return Ok(GroupDecision::new(n, n, Vec::new()));
         }
         let group = all::Folded::new(requests, n)?;
+        let sent = group.sent(n);
         let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
         let items: SmallVec<_> = match hold {
             Some(hold) => group.items.iter().map(|item| item.clone().held(hold)).collect(),
             None => group.items.iter().cloned().collect(),
         };
-        match self.take(Group { items, n }, deadline).await {
-            Ok(share) => Ok(self.conclude_all(&group, n, &share)),
+        match self.take(Group { items, n: sent }, deadline).await {
+            Ok(share) => Ok(self.conclude_all(&group, sent, &share)),
             Err(error) => self.fall_back_all(requests, &group, n, &error),
         }
     }
@@ -302,14 +318,14 @@ impl Pipeline {
         requests: &[&Request<'_>],
         n: u64,
         hold: Option<&NewHold>,
-    ) -> Result<(bool, Vec<Decision>), Error> {
-        let (is_allowed, decisions) = self.take_group(requests, n, hold).await?;
+    ) -> Result<GroupDecision, Error> {
+        let taken = self.take_group(requests, n, hold).await?;
         if n > 0 {
             // If denied, only the gates that denied are reported: the others admitted nothing. A cost of 0 peeks.
-            let charged = requests.iter().zip(&decisions).filter(|(request, _)| request.cost > 0);
-            let reported = charged.filter(|(_, decision)| is_allowed || !decision.is_allowed());
+            let charged = requests.iter().zip(&taken.decisions).filter(|(request, _)| request.cost > 0);
+            let reported = charged.filter(|(_, decision)| taken.is_allowed || !decision.is_allowed());
             reported.for_each(|(request, decision)| self.notify(request, decision));
         }
-        Ok((is_allowed, decisions))
+        Ok(taken)
     }
 }

@@ -14,6 +14,11 @@
 //! assert!(Quota::try_token_bucket(0, Rate::per_second(1)).is_err());
 //! ```
 
+#[cfg(feature = "calendar")]
+mod calendar;
+#[cfg(not(feature = "calendar"))]
+#[path = "quota/no_calendar.rs"]
+mod calendar;
 mod invalid;
 mod rate;
 #[cfg(feature = "serde")]
@@ -23,11 +28,15 @@ mod window;
 use std::fmt;
 use std::time::Duration;
 
+#[cfg(feature = "calendar")]
+pub use self::calendar::Calendar;
+#[cfg(not(feature = "calendar"))]
+pub(crate) use self::calendar::Calendar;
 pub(crate) use self::invalid::Invalid;
 pub use self::rate::Rate;
 pub(crate) use self::rate::{LONGEST_US, MAX_UNITS, Micros, whole_micros};
 pub use self::window::Window;
-pub(crate) use self::window::limit_and_window;
+pub(crate) use self::window::{check_limit, limit_and_window};
 use crate::algorithm::{Definition, Parameters};
 use crate::algorithm::{FixedWindow, InFlight, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
 use crate::error::Error;
@@ -125,6 +134,34 @@ impl Quota {
     pub fn try_fixed_window(limit: u64, window: Duration) -> Result<Self, Error> {
         let fixed = FixedWindow::build(limit, window).map_err(Invalid::into_error)?;
         Ok(Self { kind: Kind::FixedWindow(fixed) })
+    }
+
+    /// Makes a [`Quota::fixed_window`] whose windows are those of a calendar: the days, weeks, months, quarters or
+    /// years of a time zone. All else is as for other fixed windows.
+    ///
+    /// The server's clock decides which window a check is in. Windows differ in length:
+    /// [`window`](Self::window), which headers report as `w`, is their mean.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is outside the bounds above.
+    #[cfg(feature = "calendar")]
+    #[must_use]
+    pub const fn calendar_window(limit: u64, calendar: Calendar) -> Self {
+        match FixedWindow::of_calendar(limit, calendar) {
+            Ok(fixed) => Self { kind: Kind::FixedWindow(fixed) },
+            Err(invalid) => invalid.panic(),
+        }
+    }
+
+    /// Makes a [`Quota::calendar_window`] from a limit known only at run time.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the constructor would panic.
+    #[cfg(feature = "calendar")]
+    pub fn try_calendar_window(limit: u64, calendar: Calendar) -> Result<Self, Error> {
+        Self::in_calendar(limit, calendar)
     }
 
     /// Admits at most `limit` units in any window of this length, exactly. Stores one log entry for each
@@ -336,6 +373,11 @@ impl Quota {
         Kind::of_args(algorithm, args).map(|kind| Self { kind })
     }
 
+    pub(crate) fn in_calendar(limit: u64, calendar: Calendar) -> Result<Self, Error> {
+        let fixed = FixedWindow::of_calendar(limit, calendar).map_err(Invalid::into_error)?;
+        Ok(Self { kind: Kind::FixedWindow(fixed) })
+    }
+
     /// Makes a quota of an algorithm with [`Parameters::Rate`](crate::algorithm::Parameters), such as one
     /// that a configuration file names.
     ///
@@ -395,10 +437,18 @@ impl Quota {
         self.kind.definition().name
     }
 
-    /// Returns the length of the window; of a bucket, the time in which it fills.
+    /// Returns the length of the window; of a bucket, the time in which it fills. The windows of a calendar have no
+    /// one length: returns their mean, such as 30.436875 days for months.
     #[must_use]
     pub fn window(&self) -> Duration {
         Duration::from_micros(self.kind.algorithm().window_us())
+    }
+
+    /// Returns the calendar of a calendar window; `None` for other quotas.
+    #[cfg(feature = "calendar")]
+    #[must_use]
+    pub const fn calendar(&self) -> Option<Calendar> {
+        self.kind.calendar()
     }
 
     /// Returns whether this limits the units that are held at the same time: such a gate is

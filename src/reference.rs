@@ -10,7 +10,8 @@
 //! 3. Build a [`Taken`] from the same numbers. It computes the [`Answer`] to each check: the scripts report
 //!    only the admitted checks, the state before the take, and the time.
 //!
-//! Groups with in-flight limits are decided by [`in_flight::acquire`] instead of [`take`].
+//! Groups with in-flight limits are decided by [`in_flight::acquire`] instead of [`take`]. [`adapt`] changes
+//! in-flight limits that follow the latency.
 //!
 //! All times are in µs since 1970-01-01 00:00 UTC, and durations are in µs.
 //!
@@ -37,6 +38,7 @@
 //! assert!(check(&quota, &mut record, 2, start + 60_000_000).allowed);
 //! ```
 
+pub mod adapt;
 pub mod holds;
 pub mod in_flight;
 
@@ -319,6 +321,29 @@ impl Taken<'_> {
             } else {
                 0
             },
+        }
+    }
+
+    /// Returns how many of the `wanted` checks from the index `first` on were admitted, and one answer to all of them: the
+    /// values after them, allowed if any was admitted, with the delay of the last admitted one. `wanted` is at least 1.
+    /// For a peek (`n` = 0), returns 0 and the answer to the peek.
+    ///
+    /// # Panics
+    ///
+    /// As [`answer`](Self::answer).
+    #[must_use]
+    pub fn grant(&self, first: u64, wanted: u64) -> (u64, Answer) {
+        if self.n == 0 {
+            return (0, self.answer(0));
+        }
+        let granted = self.k.saturating_sub(first).min(wanted);
+        let after = self.answer(first + granted.min(wanted - 1));
+        match granted {
+            0 => (0, after),
+            _ => {
+                let last = self.answer(first + granted - 1);
+                (granted, Answer { allowed: true, delay_us: last.delay_us, ..after })
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::adaptive::Adaptive;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::fallback::OnFailure;
@@ -23,6 +24,8 @@ pub(crate) struct GateSpec {
     pub(crate) leases: Option<Arc<Leases>>,
     /// Only acquires read it.
     pub(crate) on_lapse: OnLapse,
+    /// Only acquires read it.
+    pub(crate) adaptive: Option<Adaptive>,
     /// Whether checks also end the holds of their key that have ended.
     pub(crate) ends_holds: bool,
 }
@@ -39,6 +42,8 @@ pub(crate) struct Request<'a> {
     pub(crate) colocate_with: Option<Cow<'a, [u8]>>,
     /// The largest number of units of an in-flight limit that may be held after an acquire.
     pub(crate) at_most: Option<u64>,
+    /// The limit of the quota before `at_most` lowered it; `None` if it did not.
+    pub(crate) whole_limit: Option<u64>,
 }
 
 impl GateSpec {
@@ -64,7 +69,16 @@ impl<'a> Request<'a> {
     #[inline]
     pub(crate) fn new(gate: &'a GateSpec, key: &'a [u8], cost: u64) -> Self {
         let (gate, key) = (Cow::Borrowed(gate), Cow::Borrowed(key));
-        Self { gate, key, cost, max_delay: None, deadline: None, colocate_with: None, at_most: None }
+        Self {
+            gate,
+            key,
+            cost,
+            max_delay: None,
+            deadline: None,
+            colocate_with: None,
+            at_most: None,
+            whole_limit: None,
+        }
     }
 
     pub(crate) fn borrowed(&self) -> Request<'_> {
@@ -85,6 +99,7 @@ impl<'a> Request<'a> {
             max_delay: self.max_delay,
             deadline: self.deadline,
             at_most: self.at_most,
+            whole_limit: self.whole_limit,
         }
     }
 

@@ -3,6 +3,14 @@
 
 use std::sync::OnceLock;
 
+/// Reads a file in `lua/`.
+macro_rules! lua {
+    ($file:expr) => {
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $file, ".lua"))
+    };
+}
+pub(crate) use lua;
+
 /// A script for EVAL or EVALSHA. Redis identifies it by the digest of its text.
 #[derive(Debug)]
 pub struct Script {
@@ -12,11 +20,12 @@ pub struct Script {
     /// The Lua text.
     pub text: &'static str,
     digest: OnceLock<String>,
+    in_span: OnceLock<Box<Self>>,
 }
 
 impl Script {
     pub(crate) const fn new(name: &'static str, text: &'static str) -> Self {
-        Self { name, text, digest: OnceLock::new() }
+        Self { name, text, digest: OnceLock::new(), in_span: OnceLock::new() }
     }
 
     /// Returns the SHA-1 digest that EVALSHA takes, in 40 lower-case hex digits.
@@ -24,15 +33,19 @@ impl Script {
     pub fn digest(&self) -> &str {
         self.digest.get_or_init(|| redis::Script::new(self.text).get_hash().to_owned())
     }
-}
 
-/// Reads a file in `lua/`.
-macro_rules! lua {
-    ($file:expr) => {
-        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/lua/", $file, ".lua"))
-    };
+    /// Returns the script for calls with calendar windows, such as `take:fixed_window@span`: `lua/span.lua` follows
+    /// `now`. Made once for each of the few scripts that such calls run.
+    #[must_use]
+    pub fn in_span(&self) -> &Self {
+        self.in_span.get_or_init(|| {
+            debug_assert!(self.text.starts_with(lua!("now")), "{} reads no time", self.name);
+            let name = String::leak(format!("{}@span", self.name));
+            let text = self.text.replacen(lua!("now"), concat!(lua!("now"), lua!("span")), 1);
+            Box::new(Self::new(name, text.leak()))
+        })
+    }
 }
-pub(crate) use lua;
 
 /// Composes a script that needs the time, numbers or expiry: all but the takes, `reset` and `rights`.
 macro_rules! with_prelude {
@@ -97,6 +110,9 @@ pub(crate) use scripts;
 
 /// Opens, renews or ends the lease of a holder of in-flight limits: `lua/permit_lease.lua`.
 pub static PERMIT_LEASE: Script = Script::new("permit_lease", with_prelude!(lua!("permit_lease")));
+
+/// Changes the adaptive limit of a key: `lua/adapt.lua`.
+pub static ADAPT: Script = Script::new("adapt", with_prelude!(lua!("adapt")));
 
 /// Removes the state of keys: `lua/reset.lua`.
 pub static RESET: Script = Script::new("reset", lua!("reset"));

@@ -12,8 +12,8 @@ mod target_cache;
 use std::time::Duration;
 
 pub(crate) use self::command::{
-    Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem, Standing,
-    Write,
+    Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem,
+    Standing, Write,
 };
 pub(crate) use self::companion::{Companion, Message};
 use self::memory::MemoryStore;
@@ -27,6 +27,7 @@ use crate::connection::{Connection, Deadline};
 use crate::error::Error;
 use crate::health::Server;
 use crate::key::HashTag;
+use crate::reference::adapt::{Adaptation, Bounds, Report};
 use crate::reference::holds::NewHold;
 use crate::settlement::Settlement;
 
@@ -118,6 +119,26 @@ impl Store {
             Self::Redis(store) => store.permit_lease(key, hash_tag, call, deadline).await,
             Self::Memory(store) => store.permit_lease(call),
             Self::Stub(stub) => stub.reply(LeaseReply { now_us: 0, end_us: 0 }, deadline).await,
+        }
+    }
+
+    /// Adds a process's report to the adaptive limit of a key, and changes the limit if its window is over.
+    ///
+    /// Not repeatable: a report counts as often as it arrives.
+    pub(crate) async fn adapt(
+        &self,
+        target: &Target,
+        report: &Report,
+        bounds: &Bounds,
+        deadline: Deadline,
+    ) -> Result<Adapted, Error> {
+        match self {
+            Self::Redis(store) => store.adapt(target, report, bounds, deadline).await,
+            Self::Memory(store) => Ok(store.adapt(target, report, bounds)),
+            Self::Stub(stub) => {
+                let adaptation = Adaptation::new(bounds, 0);
+                stub.reply(Adapted { adaptation, now_us: 0, wait_us: u64::MAX }, deadline).await
+            }
         }
     }
 

@@ -3,5 +3,6 @@
 mod algorithms;
 mod groups;
 mod overrides;
+mod partial_grants;
 mod reservations;
 mod verbs;

@@ -57,6 +57,15 @@ async fn a_denial_is_forgotten_once_a_cheaper_check_is_admitted() {
         })
         .await;
         stays_exact(&world, named, async |gate: &Gate, key: &str| {
+            assert_eq!(gate.take_up_to(key, 1).await.unwrap().granted(), 1);
+        })
+        .await;
+        stays_exact(&world, named, async |gate: &Gate, key: &str| {
+            let grant = world.limiter.take_up_to([other.key(key), gate.key(key)], 1).await.unwrap();
+            assert_eq!(grant.granted(), 1);
+        })
+        .await;
+        stays_exact(&world, named, async |gate: &Gate, key: &str| {
             gate.reserve(key, 1).await.unwrap().commit(1).await.unwrap();
         })
         .await;
@@ -122,7 +131,14 @@ async fn every_answer_to_one_process_matches_the_reference_cached_or_not() {
                         let patience = Duration::from_millis(300 * (units % 4));
                         let check = gate.key(key).cost(units.div_ceil(1 + u64::from(verb % 3)));
                         let check = if verb % 2 == 0 { check.max_delay(patience) } else { check };
-                        let decision = check.check().await.unwrap();
+                        // A check, or several of which as many as possible are admitted.
+                        let (granted, decision) = match verb {
+                            5..=8 => {
+                                let grant = check.take_up_to(1 + units % 5).await.unwrap();
+                                (grant.granted(), grant.into_decision())
+                            }
+                            _ => (0, check.check().await.unwrap()),
+                        };
                         let is_cached = decision.source() == Source::DenyCache;
                         cached += u32::from(is_cached);
                         let mut answer = answer(&decision);
@@ -132,7 +148,7 @@ async fn every_answer_to_one_process_matches_the_reference_cached_or_not() {
                             assert!(answer.1 <= left, "{quota}, step {step}: {decision:?}");
                             answer.1 = left;
                         }
-                        answers.push(answer);
+                        answers.push((granted, answer));
                     }
                 }
             }

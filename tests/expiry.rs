@@ -25,7 +25,10 @@ struct CallResult {
 }
 
 fn run(connection: &mut Connection, call: &Call, keys: &[String]) -> CallResult {
-    let (script, named, args) = script::arguments(call, keys);
+    // The arguments of calendar windows depend on the time of the server.
+    let (seconds, micros): (u64, u64) = redis::cmd("TIME").query(connection).unwrap();
+    let sent = Call { now_us: seconds * 1_000_000 + micros, ..call.clone() };
+    let (script, named, args) = script::arguments(&sent, keys);
     let mut pipe = redis::pipe();
     pipe.atomic().cmd("EVAL").arg(script.text).arg(named.len()).arg(&named).arg(args);
     for key in &named {

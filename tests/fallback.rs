@@ -17,6 +17,12 @@ fn settings(server: &Server) -> Builder {
     builder_as_is(server.url()).deadline(Duration::from_millis(50)).deny_cache(Duration::ZERO)
 }
 
+/// Returns quotas whose units count for at least a day, or until the end of the year.
+fn long_quotas(limit: u64) -> impl Iterator<Item = (&'static str, Quota)> {
+    let year = Quota::calendar_window(limit, "year@Asia/Kathmandu".parse().unwrap());
+    quotas(limit, 24 * HOUR).into_iter().chain([("calendar", year)])
+}
+
 /// Makes `checks` checks, which the fallback must decide. Returns how many pass.
 async fn pass_locally(gate: &Gate, key: &str, checks: u64) -> u64 {
     let mut passed = 0;
@@ -32,7 +38,7 @@ async fn pass_locally(gate: &Gate, key: &str, checks: u64) -> u64 {
 async fn fallback_is_the_default_and_admits_the_share_rounded_up() {
     for (instances, share) in [(1, 21), (4, 6), (21, 1), (1_000, 1)] {
         let limiter = without_redis().instances(instances).build().unwrap();
-        for (name, quota) in quotas(21, 24 * HOUR) {
+        for (name, quota) in long_quotas(21) {
             let gate = limiter.gate(name, quota);
             assert_eq!(pass_locally(&gate, "key", 30).await, share, "{quota} of {instances}");
             assert_eq!(pass_locally(&gate, "other", 1).await, 1, "{quota}: keys are independent");
@@ -89,7 +95,7 @@ async fn group_is_admitted_all_or_nothing() {
 async fn fallback_starts_from_the_last_state_that_redis_reported() {
     let server = Server::process(&[]).unwrap();
     let limiter = settings(&server).instances(2).build().unwrap();
-    for (name, quota) in quotas(20, 24 * HOUR) {
+    for (name, quota) in long_quotas(20) {
         let gate = limiter.gate(name, quota);
         for _ in 0..15 {
             assert_eq!(gate.key("key").deadline(HOUR).check().await.unwrap().source(), Source::Redis);
@@ -99,7 +105,7 @@ async fn fallback_starts_from_the_last_state_that_redis_reported() {
         assert!(!gate.key("blocked").deadline(HOUR).check().await.unwrap().is_allowed());
     }
     let _paused = Paused::new(&server);
-    for (name, quota) in quotas(20, 24 * HOUR) {
+    for (name, quota) in long_quotas(20) {
         let gate = limiter.gate(name, quota);
         // Of the 15 units used of 20, the part that counts against the share of 10 is 8, rounded up.
         assert_eq!(pass_locally(&gate, "key", 10).await, 2, "{quota}");
@@ -114,13 +120,13 @@ async fn units_admitted_by_the_fallback_are_charged_when_redis_replies_again() {
     let limiter = settings(&server).instances(2).build().unwrap();
     soon("Redis answers", async || limiter.ready().await.is_ok()).await;
     let paused = Paused::new(&server);
-    for (name, quota) in quotas(20, 24 * HOUR) {
+    for (name, quota) in long_quotas(20) {
         let gate = limiter.gate(name, quota);
         assert_eq!(pass_locally(&gate, "key", 4).await, 4);
         assert_eq!(pass_locally(&gate, "other", 15).await, 10);
     }
     drop(paused);
-    for (name, quota) in quotas(20, 24 * HOUR) {
+    for (name, quota) in long_quotas(20) {
         let gate = limiter.gate(name, quota);
         soon("the units are charged", async || {
             let [key, other] = [gate.peek("key").await.unwrap(), gate.peek("other").await.unwrap()];
@@ -165,7 +171,7 @@ async fn consecutive_outages_admit_no_more_than_one() {
     soon("Redis answers", async || limiter.ready().await.is_ok()).await;
     for (outage, passes) in [10, 0, 0].into_iter().enumerate() {
         let paused = Paused::new(&server);
-        for (name, quota) in quotas(20, 24 * HOUR) {
+        for (name, quota) in long_quotas(20) {
             assert_eq!(
                 pass_locally(&limiter.gate(name, quota), "key", 12).await,
                 passes,
@@ -173,7 +179,7 @@ async fn consecutive_outages_admit_no_more_than_one() {
             );
         }
         drop(paused);
-        for (name, quota) in quotas(20, 24 * HOUR) {
+        for (name, quota) in long_quotas(20) {
             let gate = other.gate(name, quota);
             soon("the units are charged", async || gate.peek("key").await.unwrap().remaining() <= 10).await;
         }

@@ -4,6 +4,7 @@
 
 mod acl;
 mod acquires;
+mod adaptive;
 mod architecture;
 mod bad_input;
 mod batched_is_one_by_one;
@@ -11,6 +12,7 @@ mod batching;
 mod behaviour;
 mod boundary;
 mod breaker;
+mod calendar;
 mod chaos;
 mod check_options;
 mod cluster;
@@ -48,6 +50,7 @@ mod observer;
 mod override_writes;
 mod overrides;
 mod overrides_bounds;
+mod partial_grants;
 mod permit_scripts;
 mod permits_agree_with_oracle;
 mod plain_errors;

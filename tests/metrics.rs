@@ -59,6 +59,27 @@ async fn each_decision_is_counted_by_gate_outcome_and_source() {
 }
 
 #[tokio::test]
+async fn units_of_partial_grants_are_counted_by_gate_and_outcome() {
+    let (metrics, handle) = metrics();
+    let limiter = Limiter::builder().in_memory().observer(metrics).build().unwrap();
+    let mail = limiter.gate("mail", Quota::fixed_window(10, HOUR));
+    for wanted in [6, 6, 6] {
+        let _ = mail.take_up_to("x", wanted).await.unwrap();
+    }
+    let units = |outcome: &str| {
+        value(&handle, &format!("tidegate_grant_units_total{{gate=\"mail\",outcome=\"{outcome}\"}}"))
+    };
+    assert_eq!((units("allowed"), units("denied")), (10.0, 8.0));
+    let decisions = |outcome: &str| {
+        value(
+            &handle,
+            &format!("tidegate_decisions_total{{gate=\"mail\",outcome=\"{outcome}\",source=\"memory\"}}"),
+        )
+    };
+    assert_eq!((decisions("allowed"), decisions("denied")), (2.0, 1.0));
+}
+
+#[tokio::test]
 async fn failures_are_counted_by_kind_of_error_and_by_the_source_that_decided_instead() {
     let (metrics, handle) = metrics();
     let url = format!("redis://127.0.0.1:{}", closed_port());

@@ -306,7 +306,8 @@ async fn invalid_names_and_a_shut_down_limiter_are_errors() {
 
 #[tokio::test]
 async fn override_of_another_kind_of_limit_is_ignored() {
-    let [operator, service] = two(&tidegate_testkit::shared(), |builder| builder);
+    let server = tidegate_testkit::shared();
+    let [operator, service] = two(&server, |builder| builder);
     let (rate, uploads) = (service.gate("rate", QUOTA), service.gate("uploads", Quota::in_flight(1)));
     let control = operator.control();
     control.set_override("rate", "x", Quota::in_flight(5), HOUR).await.unwrap();

@@ -7,9 +7,10 @@ use tidegate::Quota;
 use tidegate::algorithm::Kind;
 use tidegate::algorithm::LeakyBucket;
 use tidegate::algorithm::TokenBucket;
+use tidegate::reference::Before;
 
 use crate::support::oracle::Oracle;
-use crate::support::plan::{self, Action, Family, Pause, Plan, Reference, Verb, taken};
+use crate::support::plan::{self, Action, Family, Group, Pause, Plan, Reference, Verb, taken};
 
 fn agree(plan: &Plan) -> Result<(), TestCaseError> {
     let played = plan.play();
@@ -37,6 +38,7 @@ fn agree(plan: &Plan) -> Result<(), TestCaseError> {
                     if admitted != *k {
                         return Err(failed(format!("definitions admit {admitted}, reference admits {k}")));
                     }
+                    confirm_grant(&oracles[item.target.key], group, *k, before[0], now).map_err(failed)?;
                 }
             }
             Verb::Penalize(at, units) => oracles[at.key].penalize(&at.quota, *units, now),
@@ -54,6 +56,23 @@ fn agree(plan: &Plan) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+/// Compares the answer to all checks of a group together with the definitions, after they were taken.
+fn confirm_grant(oracle: &Oracle, group: &Group, k: u64, before: Before, now: u64) -> Result<(), String> {
+    let item = &group.items[0];
+    let (granted, answer) = taken(group, item, k, before, now).grant(0, group.n);
+    if granted != k || (group.n > 0 && answer.allowed != (k > 0)) {
+        return Err(format!("{granted} of {k} checks are granted: {answer:?}"));
+    }
+    let quota = &item.target.quota;
+    oracle.at(quota, now).confirm(quota, item.cost, item.max_delay, now, &answer)?;
+    // The last granted check waits for all the others of this take.
+    let waits = (k > 0).then(|| taken(group, item, k, before, now).answer(k - 1).delay_us);
+    match answer.delay_us == waits.unwrap_or(0) {
+        true => Ok(()),
+        false => Err(format!("the last check waits {waits:?}, not {answer:?}")),
+    }
 }
 
 fn assert_agreement(plans: impl Strategy<Value = Plan>) {
@@ -103,11 +122,12 @@ fn rate(quota: &Quota) -> Option<(u64, u64)> {
 /// newest one.
 #[test]
 fn debts_above_every_limit() {
-    const FAMILIES: [Family; 5] = [
+    const FAMILIES: [Family; 6] = [
         Family::TokenBucket,
         Family::LeakyBucket,
         Family::FixedWindow,
         Family::ClockWindow,
+        Family::CalendarWindow,
         Family::SlidingCounter,
     ];
     assert_agreement(plan::indebted(&FAMILIES));

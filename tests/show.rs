@@ -106,6 +106,29 @@ async fn each_algorithm_is_described_untouched_used_blocked_and_unblocked() {
 }
 
 #[tokio::test]
+async fn windows_of_a_calendar_are_described() {
+    let (server, limiter) = set_up();
+    for calendar in ["month+15@Asia/Kolkata", "day@America/Port-au-Prince", "year+02-29@Etc/GMT+5"] {
+        let gate = limiter.gate("calendar", Quota::calendar_window(5, calendar.parse().unwrap()));
+        let redis_key = gate.redis_key(KEY).unwrap();
+        let title = format!("fixed window of {calendar}");
+        assert_eq!(show(&server, &redis_key), format!("{title}: no such key, untouched"));
+        assert!(gate.check_cost(KEY, 3).await.unwrap().is_allowed());
+        let line = show(&server, &redis_key);
+        assert!(line.starts_with(&format!("{title}: 3 used, the window ends in ")), "{line}");
+        gate.block(KEY, 2 * HOUR).await.unwrap();
+        let line = show(&server, &redis_key);
+        assert!(line.ends_with(", all checks denied for 2h 0m"), "{line}");
+        let holds_key = redis_key.replacen("fixed_window", "holds/fixed_window", 1);
+        assert_eq!(show(&server, &holds_key), format!("holds of {title}: none open"));
+    }
+    for window in ["sliding_log/month@UTC", "fixed_window/month"] {
+        let line = show(&server, &format!("tidegate:2:x:{window}:none"));
+        assert_eq!(line, "not a key of tidegate", "{window}");
+    }
+}
+
+#[tokio::test]
 async fn fractional_units_and_the_previous_window_are_described() {
     let (server, limiter) = set_up();
     let bucket = limiter.gate("bucket", Quota::token_bucket(5, Rate::per_minute(5)));

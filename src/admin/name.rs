@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::algorithm::{ALGORITHMS, Definition, Parameters};
 use crate::error::Error;
-use crate::key::{HOLDS, HashTag, Keyspace, LAYOUT, SHARED_LAYOUT};
+use crate::key::{ADAPTIVE, HOLDS, HashTag, Keyspace, LAYOUT, SHARED_LAYOUT};
 use crate::quota::{Quota, Rate, Window};
 
 /// The parsed Redis key of a state.
@@ -23,7 +23,7 @@ pub struct Name {
 }
 
 /// The parts of a quota that a Redis key contains: the algorithm, and the window if it has one. Displays as
-/// in Redis keys: `token_bucket` or `fixed_window/60s@clock`.
+/// in Redis keys: `token_bucket`, `fixed_window/60s@clock` or `fixed_window/month@Europe/Berlin`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Shape {
     /// The position in [`ALGORITHMS`].
@@ -38,6 +38,8 @@ pub enum NotState {
     Shared,
     /// A state in the format of another version of tidegate. Contains the number of that format.
     Layout(u32),
+    /// The adaptive limit of a key of an in-flight limit: a hash with readable fields.
+    AdaptiveLimit,
     /// Not written by tidegate.
     Foreign,
 }
@@ -63,6 +65,9 @@ impl Name {
             return Err(NotState::Layout(layout));
         }
         Keyspace::check_gate_name(gate).map_err(|_| NotState::Foreign)?;
+        if shape.strip_prefix(ADAPTIVE).and_then(Shape::parse).is_some_and(Shape::is_in_flight) {
+            return Err(NotState::AdaptiveLimit);
+        }
         let shape = Shape::parse(shape).ok_or(NotState::Foreign)?;
         let (hash_tag, written) = match key.strip_prefix('{').and_then(|key| key.split_once("}:")) {
             Some((tag, key)) => (HashTag::parse(tag).ok_or(NotState::Foreign)?, key),
@@ -79,13 +84,22 @@ impl Name {
         let name =
             Self::parse(namespace, format!("{before}{}", shape.strip_prefix(HOLDS)?).as_bytes()).ok()?;
         // In-flight limits have no holds.
-        (!name.shape.quota(1).ok()?.is_in_flight()).then_some(name)
+        (!name.shape.is_in_flight()).then_some(name)
     }
 
     /// Returns the Redis key of the state's holds.
     pub(super) fn holds_key(&self) -> String {
+        self.key_beside(HOLDS)
+    }
+
+    /// Returns the Redis key that is removed with the state: its adaptive limit, or its holds.
+    pub(super) fn removed_beside(&self) -> String {
+        self.key_beside(if self.shape.is_in_flight() { ADAPTIVE } else { HOLDS })
+    }
+
+    fn key_beside(&self, part: &str) -> String {
         let (before, shape) = self.redis_key.split_at(shape_at(&self.redis_key).unwrap_or(0));
-        format!("{before}{HOLDS}{shape}")
+        format!("{before}{part}{shape}")
     }
 
     /// Returns the limited key; `None` if only its hash or HMAC is stored.
@@ -122,6 +136,10 @@ impl Shape {
         (shape.quota(1).ok()?.kind().algorithm().window() == window).then_some(shape)
     }
 
+    fn is_in_flight(self) -> bool {
+        self.quota(1).is_ok_and(|quota| quota.is_in_flight())
+    }
+
     pub(super) fn definition(self) -> &'static Definition {
         ALGORITHMS[self.algorithm]
     }
@@ -133,6 +151,12 @@ impl Shape {
     ///
     /// [`Error::is_config`] if there is no such quota with this limit.
     pub fn quota(self, limit: u64) -> Result<Quota, Error> {
+        if let Some(calendar) = self.window.and_then(|window| window.calendar) {
+            return match self.definition().name {
+                "fixed_window" => Quota::in_calendar(limit, calendar),
+                name => Err(Error::config(format!("a {name} has no calendar"))),
+            };
+        }
         let us = Duration::from_micros;
         let quota = match self.definition().parameters {
             Parameters::Rate => {
@@ -196,11 +220,47 @@ mod tests {
                     let of_holds = Name::of_holds("ns", holds_key.as_bytes());
                     assert_eq!(of_holds, (!quota.is_in_flight()).then(|| name.clone()), "{holds_key}");
                     assert_eq!(Name::of_holds("ns", redis_key.as_bytes()), None);
+                    let adaptive_key = prefix.adaptive_key(&redis_key);
+                    let is_adaptive =
+                        Name::parse("ns", adaptive_key.as_bytes()) == Err(NotState::AdaptiveLimit);
+                    assert_eq!(is_adaptive, quota.is_in_flight(), "{adaptive_key}");
+                    let beside = if quota.is_in_flight() { adaptive_key } else { holds_key };
+                    assert_eq!(name.removed_beside(), beside);
                     let same = keyspace.prefix("login.v2", &name.shape.quota(1).unwrap()).unwrap();
                     assert_eq!(same.key(key, hash_tag), redis_key);
                 }
             }
         }
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn redis_key_of_a_calendar_window_parses_into_its_parts() {
+        for calendar in
+            ["day@UTC", "month+15@Europe/Berlin", "year+02-29@America/Port-au-Prince", "week@Etc/GMT+5"]
+        {
+            let quota = Quota::calendar_window(3, calendar.parse().unwrap());
+            for is_spread in [false, true] {
+                let keyspace = Keyspace::new("ns", KeyMode::Clear).unwrap().spread_over_a_cluster(is_spread);
+                let prefix = keyspace.prefix("api", &quota).unwrap();
+                let redis_key = prefix.key(b"user:42", prefix.hash_tag(b"user:42"));
+                assert!(redis_key.starts_with(&format!("ns:2:api:fixed_window/{calendar}:")), "{redis_key}");
+                let name = Name::parse("ns", redis_key.as_bytes()).unwrap();
+                assert_eq!(name.shape.quota(3).unwrap(), quota);
+                assert_eq!(name.key(), Some(b"user:42".to_vec()));
+                assert_eq!(name.shape.to_string(), format!("fixed_window/{calendar}"));
+                let holds = Name::of_holds("ns", prefix.holds_key(&redis_key).as_bytes());
+                assert_eq!(holds, Some(name));
+            }
+        }
+        for window in
+            ["month", "Month@UTC", "month+1@UTC", "month@utc", "month@No/Where", "month@UTC@UTC", "@UTC"]
+        {
+            let redis_key = format!("ns:2:api:fixed_window/{window}:x");
+            assert_eq!(Name::parse("ns", redis_key.as_bytes()), Err(NotState::Foreign), "{window}");
+        }
+        let log = Name::parse("ns", b"ns:2:api:sliding_log/month@UTC:x");
+        assert_eq!(log, Err(NotState::Foreign));
     }
 
     #[test]

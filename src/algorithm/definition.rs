@@ -4,7 +4,8 @@
 //!   - `pub struct Name`: the validated numbers. Derives `Clone`, `Copy`, `Debug`, `PartialEq`, `Eq`, `Hash`;
 //!     with feature `serde` also `Serialize`, and `deserialize!` for `Deserialize`.
 //!   - `pub(super) static DEFINITION: Definition`, whose scripts `scripts!` composes.
-//!   - `pub(super) const fn args(&self) -> [u64; 4]`: the numbers for the scripts. The first is the limit.
+//!   - `pub(super) const fn args(&self) -> [u64; 4]`: the numbers for the scripts. The first is the limit. If they
+//!     depend on the time, as those of calendar windows do: `args_at`.
 //!   - `pub(super) fn of_args(args: [u64; 4]) -> Result<Self, Error>`: the inverse of `args`; validates. Also
 //!     takes `[capacity, units, period_us, 0]` for [`Parameters::Rate`], or `[limit, window_us, 0, 0]` for
 //!     [`Parameters::Window`].
@@ -214,8 +215,8 @@ pub trait Algorithm {
         charged_us
     }
 
-    /// Returns for how long the units of a charge can count, in µs.
-    fn counts_for(&self) -> u64 {
+    /// Returns for how long the units of a charge at `now` can count, in µs.
+    fn counts_for(&self, _now: u64) -> u64 {
         self.window_us()
     }
 
@@ -269,7 +270,11 @@ pub trait Algorithm {
 
     /// Writes the end of the quota's [`Display`](fmt::Display), after the name and the limit.
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Window { us, aligned_us }) = self.window() else { return Ok(()) };
+        let Some(window) = self.window() else { return Ok(()) };
+        let Window { us, aligned_us, calendar } = window;
+        if calendar.is_some() {
+            return write!(f, " per {window}");
+        }
         write!(f, " in {}", Micros(us))?;
         match aligned_us {
             None => Ok(()),
@@ -279,7 +284,7 @@ pub trait Algorithm {
     }
 
     /// Returns the window that HTTP headers report, in µs. The window of a bucket is the time in which it
-    /// fills.
+    /// fills, that of a calendar the mean length of its windows.
     fn window_us(&self) -> u64 {
         self.window().map_or(0, |window| window.us)
     }

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use super::definition::{
-    Algorithm, Definition, EXACT, Parameters, RawState, State, Storage, deserialize, exact_number,
-};
+use super::definition::{Algorithm, Definition, EXACT, Parameters, RawState, State, Storage, exact_number};
 use crate::error::Error;
-use crate::quota::{Invalid, Window, limit_and_window, whole_micros};
+use crate::quota::{Calendar, Invalid, Window, check_limit, limit_and_window, whole_micros};
 use crate::script::scripts;
 
 pub(super) static DEFINITION: Definition = Definition {
@@ -28,38 +26,42 @@ const MAX_UNITS: u64 = 1 << 52;
 /// Its [`RawState`] is `[used, end_ms, 0]`: the used units, and the end of the window in ms since 1970. If no
 /// units are used, `end_ms` is the end of the window that a charge would begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(into = "Serialized", try_from = "Serialized"))]
 pub struct FixedWindow {
     /// The units per window, from 1 to 2^48.
     pub limit: u64,
-    /// The length of a window, in µs, from 1 ms to ten years.
+    /// The length of a window, in µs, from 1 ms to ten years. Of windows of a calendar, their mean length.
     pub window_us: u64,
     /// `Some(offset)`: windows begin at multiples of their length since 1970, plus `offset` µs, which is less
     /// than `window_us`. `None`: a window begins with its first charge.
-    #[cfg_attr(
-        feature = "serde",
-        serde(rename = "aligned_to_clock_at_us", skip_serializing_if = "Option::is_none")
-    )]
     pub aligned_us: Option<u64>,
+    /// `Some`: the windows are those of this calendar, and `aligned_us` is `None`.
+    pub(crate) calendar: Option<Calendar>,
 }
-
-deserialize!(FixedWindow { limit: u64, window_us: u64, aligned_to_clock_at_us: Option<u64> } {
-    let fixed = Self::build(limit, Duration::from_micros(window_us));
-    match aligned_to_clock_at_us {
-        Some(offset) => fixed.and_then(|fixed| fixed.aligned_at(Duration::from_micros(offset))),
-        None => fixed,
-    }
-});
 
 impl FixedWindow {
     pub(crate) const fn build(limit: u64, window: Duration) -> Result<Self, Invalid> {
         match limit_and_window(limit, window) {
-            Ok(window_us) => Ok(Self { limit, window_us, aligned_us: None }),
+            Ok(window_us) => Ok(Self { limit, window_us, aligned_us: None, calendar: None }),
+            Err(invalid) => Err(invalid),
+        }
+    }
+
+    pub(crate) const fn of_calendar(limit: u64, calendar: Calendar) -> Result<Self, Invalid> {
+        match check_limit(limit) {
+            Ok(()) => {
+                let window_us = calendar.mean_us();
+                Ok(Self { limit, window_us, aligned_us: None, calendar: Some(calendar) })
+            }
             Err(invalid) => Err(invalid),
         }
     }
 
     pub(crate) const fn aligned_at(self, offset: Duration) -> Result<Self, Invalid> {
+        if self.calendar.is_some() {
+            return Err(Invalid("a calendar window is aligned to its calendar, not to the clock"));
+        }
         match whole_micros(offset, 0) {
             Some(offset_us) if offset_us < self.window_us => Ok(Self { aligned_us: Some(offset_us), ..self }),
             _ => Err(Invalid("an offset must be whole microseconds and shorter than the window")),
@@ -88,9 +90,30 @@ impl FixedWindow {
         }
     }
 
+    /// Returns the arguments for a call at `now`: see [`Kind::args_at`](super::Kind::args_at). The window of the
+    /// calendar is sent as one that is aligned to the clock: its length, and its beginning as the offset.
+    pub(super) fn args_at(&self, now: u64) -> [u64; 4] {
+        match &self.calendar {
+            None => self.args(),
+            Some(calendar) => {
+                let window = calendar.window_at(now);
+                [self.limit, window.end - window.start, 1, window.start]
+            }
+        }
+    }
+
+    /// Returns whether the windows are those of a calendar, which differ in length.
+    #[must_use]
+    pub const fn has_calendar(&self) -> bool {
+        self.calendar.is_some()
+    }
+
     /// Returns the end of the window that a charge would begin. Windows begin and end with a millisecond,
     /// since Redis expires keys by the millisecond.
     fn end_ms(&self, now: u64) -> u64 {
+        if let Some(calendar) = &self.calendar {
+            return calendar.window_at(now).end / 1_000;
+        }
         let now = now - now % 1_000;
         let start = match self.aligned_us {
             None => now,
@@ -103,7 +126,8 @@ impl FixedWindow {
     /// stepped back.
     fn contains(&self, end_ms: u64, now: u64) -> bool {
         let latest = self.end_ms(now);
-        let earliest = if self.aligned_us.is_some() { latest } else { now / 1_000 + 1 };
+        let is_aligned = self.aligned_us.is_some() || self.calendar.is_some();
+        let earliest = if is_aligned { latest } else { now / 1_000 + 1 };
         (earliest..=latest).contains(&end_ms)
     }
 }
@@ -151,8 +175,9 @@ impl Algorithm for FixedWindow {
         }
     }
 
-    fn counts_for(&self) -> u64 {
-        self.window_us + 1_000
+    fn counts_for(&self, now: u64) -> u64 {
+        let [_, window_us, ..] = self.args_at(now);
+        window_us + 1_000
     }
 
     fn give_back(&self, state: &mut State, units: u64, stamp: Option<u64>, now: u64) -> bool {
@@ -182,7 +207,7 @@ impl Algorithm for FixedWindow {
     }
 
     fn window(&self) -> Option<Window> {
-        Some(Window { us: self.window_us, aligned_us: self.aligned_us })
+        Some(Window { us: self.window_us, aligned_us: self.aligned_us, calendar: self.calendar })
     }
 
     fn leased_until(&self, stamp: u64) -> Option<u64> {
@@ -196,5 +221,50 @@ impl Algorithm for FixedWindow {
     fn parse(&self, text: &str) -> Option<(State, Option<[u64; 4]>)> {
         let (used, end) = text.split_once(" until ")?;
         Some((State::Window { used: exact_number(used)?, end_ms: exact_number(end)? / 1_000 }, None))
+    }
+}
+
+/// The serialized form. A calendar window has a calendar in place of a length.
+#[cfg(feature = "serde")]
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Serialized {
+    limit: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    window_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aligned_to_clock_at_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calendar: Option<Calendar>,
+}
+
+#[cfg(feature = "serde")]
+impl From<FixedWindow> for Serialized {
+    fn from(fixed: FixedWindow) -> Self {
+        Self {
+            limit: fixed.limit,
+            window_us: (!fixed.has_calendar()).then_some(fixed.window_us),
+            aligned_to_clock_at_us: fixed.aligned_us,
+            calendar: fixed.calendar,
+        }
+    }
+}
+
+#[cfg(feature = "serde")]
+impl TryFrom<Serialized> for FixedWindow {
+    type Error = &'static str;
+
+    fn try_from(data: Serialized) -> Result<Self, Self::Error> {
+        let fixed = match (data.window_us, data.calendar) {
+            (Some(window_us), None) => Self::build(data.limit, Duration::from_micros(window_us)),
+            (None, Some(calendar)) => Self::of_calendar(data.limit, calendar),
+            (None, None) => return Err("missing field `window_us`"),
+            (Some(_), Some(_)) => return Err("`window_us` cannot be combined with `calendar`"),
+        };
+        let fixed = match data.aligned_to_clock_at_us {
+            Some(offset) => fixed.and_then(|fixed| fixed.aligned_at(Duration::from_micros(offset))),
+            None => fixed,
+        };
+        fixed.map_err(|invalid| invalid.0)
     }
 }

@@ -142,7 +142,7 @@ impl Algorithm for SlidingCounter {
         has_changed
     }
 
-    fn counts_for(&self) -> u64 {
+    fn counts_for(&self, _: u64) -> u64 {
         2 * self.window_us
     }
 
@@ -173,7 +173,7 @@ impl Algorithm for SlidingCounter {
     }
 
     fn window(&self) -> Option<Window> {
-        Some(Window { us: self.window_us, aligned_us: None })
+        Some(Window { us: self.window_us, aligned_us: None, calendar: None })
     }
 
     fn leased_until(&self, stamp: u64) -> Option<u64> {

@@ -158,7 +158,7 @@ impl Algorithm for SlidingLog {
     }
 
     fn window(&self) -> Option<Window> {
-        Some(Window { us: self.window_us, aligned_us: None })
+        Some(Window { us: self.window_us, aligned_us: None, calendar: None })
     }
 
     fn describe(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -10,14 +10,15 @@
 //! | `NOSCRIPT` | no | as EVAL, with the rest of the budget and all pauses | `Connection::run` |
 //! | no answer by the deadline | perhaps | never | |
 //!
-//! So without a cluster a call is at most four commands. Each of the two callers below starts again, once.
+//! So without a cluster a call is at most four commands. Each of the callers below starts again.
 //!
 //! Only redirects have pauses here. Reconnecting has its own (`Backoff`): during one, the next attempt to the
 //! same server fails at once.
 //!
-//! Two callers send again with a new budget. `RedisStore::call` splits a call that ended with `TRYAGAIN`,
-//! which did not run: the keys of its groups are on two nodes while their slot migrates. `Dispatcher::drop`
-//! hands over a batch whose runtime has ended: it may have run.
+//! Three callers send again with a new budget. `RedisStore::call` splits a call that ended with `TRYAGAIN`,
+//! which did not run: the keys of its groups are on two nodes while their slot migrates. `RedisStore::run_in_span`
+//! sends a call with calendar windows again, at most twice, that its script refused because of the server's time.
+//! `Dispatcher::drop` hands over a batch whose runtime has ended: it may have run.
 
 use std::mem;
 #[cfg(feature = "cluster")]

@@ -26,7 +26,7 @@ impl<'a> Part<'a> {
         Self { target: &item.target, share, cost, max_delay_us: item.max_delay_us, is_above_share }
     }
 
-    /// Returns the answer to the item at index `at` of a group of `n` checks.
+    /// Returns the answer to the item at index `at` of a group that was taken `n` times.
     ///
     /// A cost above the share is denied. Its wait is that for this process's part of the cost: when the
     /// whole quota has room for the cost, if every process has used an equal part of it.
@@ -34,14 +34,14 @@ impl<'a> Part<'a> {
         let (before, k, now) = (outcome.before[at], outcome.k, outcome.now_us);
         let (quota, cost, max_delay) = (&self.share, self.cost, self.max_delay_us);
         let taken = Taken { quota, cost, max_delay, n, k, before, now };
-        let answer = taken.answer(0);
+        let (granted, answer) = taken.grant(0, n.max(1));
         if self.is_above_share {
             let retry_after_us = answer.retry_after_us.max(PROBED_WITHIN_US);
             return Answer { allowed: false, retry_after_us, ..answer };
         }
         // Alone, the take decides. In a group, another item may have denied.
         let is_alone = outcome.before.len() == 1;
-        Answer { allowed: if n > 0 && is_alone { k > 0 } else { taken.affords(0) }, ..answer }
+        Answer { allowed: if n > 0 && is_alone { granted > 0 } else { taken.affords(0) }, ..answer }
     }
 
     /// Returns the stamp by which units of the item at index `at` are given back.

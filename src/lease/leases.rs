@@ -20,6 +20,9 @@ use crate::observer::Observer;
 use crate::store::GateInfo;
 use crate::sync::lock;
 
+/// How often a caller that takes what is left tries to spend it.
+const SPEND_ATTEMPTS: usize = 4;
+
 /// The leases of one gate, shared by its clones. Dropping the last clone gives all units back.
 #[derive(Debug)]
 pub(crate) struct Leases(Arc<LeasesInner>);
@@ -59,6 +62,18 @@ impl Leases {
             }
         }
         None
+    }
+
+    /// Spends the units of up to `n` checks of `cost` units each. Returns for how many, at least one, and the decision.
+    pub(crate) fn spend_up_to(&self, key: &[u8], n: u64, cost: u64) -> Option<(u64, Decision)> {
+        let table = self.0.table.get()?;
+        let packed = PackedKey::of(key);
+        // Race: this reads the units left; another caller spends some of them; then spending them fails.
+        (0..SPEND_ATTEMPTS).find_map(|_| {
+            let (_, slot) = table.find(self.0.hash(&packed), &packed)?;
+            let n = n.min(u64::from(slot.left()).checked_div(cost)?);
+            self.spend(key, n * cost).map(|decision| (n, decision))
+        })
     }
 
     /// Records that the store was called for this key and admitted the check.

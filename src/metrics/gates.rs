@@ -22,6 +22,8 @@ const OTHER: &str = "other";
 const OUTCOMES: usize = 3;
 /// At least the number of variants of `Source`.
 const SOURCES: usize = 12;
+/// The outcomes of units of partial grants.
+const GRANTED: [&str; 2] = ["allowed", "denied"];
 const FATES: [&str; 4] = ["taken", "spent", "returned", "stranded"];
 
 pub(super) struct Gates {
@@ -58,9 +60,11 @@ pub(super) struct GateCounters {
     gate: Option<GateName>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     near_limit: OnceLock<Counter>,
+    grant_units: OnceLock<[Counter; GRANTED.len()]>,
     lease: OnceLock<Lease>,
     settlements: OnceLock<[Counter; Settlement::ALL.len()]>,
     permits: OnceLock<Permits>,
+    adaptive_limit: OnceLock<Gauge>,
 }
 
 /// The counters of a gate with an in-flight limit.
@@ -84,9 +88,11 @@ impl GateCounters {
             gate,
             decisions: Default::default(),
             near_limit: OnceLock::new(),
+            grant_units: OnceLock::new(),
             lease: OnceLock::new(),
             settlements: OnceLock::new(),
             permits: OnceLock::new(),
+            adaptive_limit: OnceLock::new(),
         }
     }
 
@@ -108,6 +114,13 @@ impl GateCounters {
 
     pub(super) fn near_limit(&self, register: &Register) -> &Counter {
         self.near_limit.get_or_init(|| register.counter(&names::NEAR_LIMIT, &[("gate", self.name())]))
+    }
+
+    /// Returns the counters of granted and of denied units.
+    pub(super) fn grant_units(&self, register: &Register) -> &[Counter; GRANTED.len()] {
+        let counter =
+            |outcome| register.counter(&names::GRANT_UNITS, &[("gate", self.name()), ("outcome", outcome)]);
+        self.grant_units.get_or_init(|| GRANTED.map(counter))
     }
 
     pub(super) fn lease(&self, register: &Register) -> &Lease {
@@ -136,6 +149,10 @@ impl GateCounters {
                 restored: register.counter(&names::PERMITS_RESTORED, &gate),
             }
         })
+    }
+
+    pub(super) fn adaptive_limit(&self, register: &Register) -> &Gauge {
+        self.adaptive_limit.get_or_init(|| register.gauge(&names::ADAPTIVE_LIMIT, &[("gate", self.name())]))
     }
 
     fn name(&self) -> &str {

@@ -59,6 +59,8 @@ macro_rules! metrics {
 metrics! {
     DECISIONS: Counter "tidegate_decisions_total" in Count by ["gate", "outcome", "source"],
         "Checks that were decided.";
+    GRANT_UNITS: Counter "tidegate_grant_units_total" in Count by ["gate", "outcome"],
+        "Units that partial grants were asked for, granted or denied.";
     NEAR_LIMIT: Counter "tidegate_near_limit_total" in Count by ["gate"],
         "Checks that the store admitted with less than a fifth of the limit left.";
     WAIT: Histogram "tidegate_wait_seconds" in Seconds by [],
@@ -91,6 +93,8 @@ metrics! {
         "Units of permits that the store counted no more, since the lease of this process had ended.";
     PERMITS_RESTORED: Counter "tidegate_permits_restored_total" in Count by ["gate"],
         "Units of permits that the store counts again after a lapse.";
+    ADAPTIVE_LIMIT: Gauge "tidegate_adaptive_limit" in Count by ["gate"],
+        "The adaptive in-flight limit that this process has learned last; of a gate with several keys, of any.";
     INSTANCES: Gauge "tidegate_instances" in Count by [],
         "Processes that share the quotas, by the latest count of this process.";
     OVERRIDES: Gauge "tidegate_overrides" in Count by ["kind"],

@@ -1,13 +1,13 @@
 //! The text format of overrides in Redis, as `redis-cli HGETALL tidegate:1:overrides` shows it: `switch login` is
 //! `closed until 1790000000000000`, `override login:user:42` is
 //! `token_bucket 100 100 60000000 0 until 1790000000000000`. Times are microseconds since 1970; the numbers of a
-//! quota are the arguments of its script.
+//! quota are the arguments of its script. A calendar window is `fixed_window 100 month+15@Europe/Berlin`.
 
 use std::time::Duration;
 
 use super::kinds::{Override, Switch};
 use crate::algorithm::Definition;
-use crate::quota::Quota;
+use crate::quota::{Calendar, Quota};
 
 /// One override, as it was read.
 pub(super) struct OverrideEntry<'t> {
@@ -31,6 +31,9 @@ pub(super) fn of_override(gate: &str, key: &str) -> String {
 }
 
 pub(super) fn quota(quota: &Quota) -> String {
+    if let Some(calendar) = quota.kind().calendar() {
+        return format!("{} {} {calendar}", quota.algorithm(), quota.limit());
+    }
     let [a, b, c, d] = quota.kind().args();
     format!("{} {a} {b} {c} {d}", quota.algorithm())
 }
@@ -71,6 +74,12 @@ impl<'t> OverrideEntry<'t> {
 fn parse_quota(text: &str) -> Option<Quota> {
     let mut words = text.split(' ');
     let definition = Definition::of_name(words.next()?)?;
+    if let Some(("fixed_window", rest)) = text.split_once(' ')
+        && let Some((limit, calendar)) = rest.split_once(' ')
+        && let Ok(calendar) = calendar.parse::<Calendar>()
+    {
+        return Quota::in_calendar(limit.parse().ok()?, calendar).ok();
+    }
     let mut number = || words.next()?.parse::<u64>().ok();
     let args = [number()?, number()?, number()?, number()?];
     match words.next() {
@@ -115,6 +124,29 @@ mod tests {
         fn any_text_is_read_or_not_and_never_panics(field in ".{0,40}", text in ".{0,60}") {
             let _ = OverrideEntry::parse(&field, &text).and_then(|entry| entry.active(1));
         }
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn calendar_window_is_read_as_it_was_written() {
+        let quota_of = |calendar: &str| Quota::calendar_window(9, calendar.parse().unwrap());
+        for calendar in ["day@UTC", "month+15@Europe/Berlin", "year+02-29@Etc/GMT+5"] {
+            assert_eq!(quota(&quota_of(calendar)), format!("fixed_window 9 {calendar}"));
+            assert_eq!(parse_quota(&quota(&quota_of(calendar))), Some(quota_of(calendar)));
+        }
+        for text in [
+            "fixed_window 0 day@UTC",
+            "sliding_log 9 day@UTC",
+            "fixed_window 9 day@UTC 0",
+            "fixed_window 9 day@X",
+        ] {
+            assert_eq!(parse_quota(text), None, "{text}");
+        }
+        let text = "fixed_window 7 month@UTC until 9";
+        let entry = OverrideEntry::parse("override login:k", text).unwrap();
+        assert!(
+            matches!(entry.what, What::Override("k", quota) if quota == Quota::calendar_window(7, Calendar::MONTH))
+        );
     }
 
     #[test]

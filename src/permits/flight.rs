@@ -46,10 +46,10 @@ impl KeyState {
 
     /// Takes the equal acquires at the front of the queue: no more than an unused key could admit.
     fn plan_acquires(&mut self) -> Plan {
-        let terms = self.queue.front().map(|front| front.terms.clone());
+        let terms = self.queue.front().map(|front| front.terms.clone().adapted());
         let mut callers = Vec::new();
         if let Some(terms) = &terms {
-            let most = (terms.limit / terms.cost).max(1);
+            let most = (terms.decider.quota.limit() / terms.cost).max(1);
             while (callers.len() as u64) < most
                 && let Some(waiter) = self.pop_equal(terms)
             {
@@ -131,14 +131,21 @@ impl KeyState {
         if k > 0 {
             self.polls.reset();
         }
+        let [held, _, before] = share.outcome.before.first().map_or([0; 3], |before| before.raw);
+        if let Some(terms) = &terms {
+            terms.record_demand(held, k, k < n);
+        }
         let denied = self.hand_out(callers, terms.as_ref(), &share);
-        if denied.is_empty() {
-            self.denial = None;
-            self.poll_at_us = now.now_us;
-        } else {
-            let before = share.outcome.before.first().map_or(0, |before| before.raw[2]);
-            let retry_us = self.polls.next(patience_us, before);
-            self.deny(denied, Denial { share: after_acquires(share, cost), retry_us }, now);
+        match terms.filter(|_| !denied.is_empty()) {
+            None => {
+                self.denial = None;
+                self.poll_at_us = now.now_us;
+            }
+            Some(terms) => {
+                let retry_us = self.polls.next(patience_us, before);
+                let share = after_acquires(share, cost);
+                self.deny(denied, Denial { gate: terms.decider, share, retry_us }, now);
+            }
         }
         if self.counted.units != Some(self.held.total()) {
             // Units of callers that left, or released meanwhile.
@@ -154,11 +161,12 @@ impl KeyState {
     /// Gives the admitted units to the first callers that still wait: those of the message, then others with
     /// the same terms. Returns the callers of the message that are denied.
     fn hand_out(&mut self, callers: Vec<Waiter>, terms: Option<&Terms>, share: &Share) -> Vec<Waiter> {
-        let mut denied = Vec::new();
-        let mut index = 0;
+        let (mut denied, mut index) = (Vec::new(), 0);
+        // A report has no callers.
+        let Some(terms) = terms else { return denied };
         let admit = |state: &mut Self, waiter, index: &mut u64| {
-            let share = Share { index: *index, ..share.clone() };
-            let answer = |grant| Answer::Decided { share, grant: Some(grant), retry_us: 0 };
+            let (gate, share) = (terms.decider.clone(), Share { index: *index, ..share.clone() });
+            let answer = |grant| Answer::Decided { gate, share, grant: Some(grant), retry_us: 0 };
             *index += u64::from(state.admit(waiter, true, answer));
         };
         for caller in callers {
@@ -167,8 +175,7 @@ impl KeyState {
                 false => denied.push(caller),
             }
         }
-        while let Some(terms) = terms
-            && index < share.outcome.k
+        while index < share.outcome.k
             && let Some(waiter) = self.pop_equal(terms)
         {
             admit(self, waiter, &mut index);
@@ -236,7 +243,8 @@ impl KeyState {
 
 impl Denial {
     pub(super) fn answer(&self) -> Answer {
-        Answer::Decided { share: self.share.clone(), grant: None, retry_us: self.retry_us }
+        let (gate, share) = (self.gate.clone(), self.share.clone());
+        Answer::Decided { gate, share, grant: None, retry_us: self.retry_us }
     }
 }
 

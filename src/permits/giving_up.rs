@@ -39,7 +39,7 @@ impl KeyState {
         retry_us: u64,
     ) -> Option<Waiter> {
         let policy = if error.is_unavailable() { waiter.terms.on_failure } else { OnFailure::Error };
-        let room = self.room(waiter.terms.limit, now.instances);
+        let room = self.room(waiter.terms.current_limit(), now.instances);
         let cost = waiter.terms.cost;
         let is_admitted = match policy {
             OnFailure::Local => cost <= room,

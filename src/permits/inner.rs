@@ -222,7 +222,7 @@ impl PermitsInner {
     /// Returns the group of a message.
     pub(super) fn group(&self, key: &KeyEntry, lease: &Lease, plan: &Plan) -> Group {
         let (gate, cost) = match &plan.terms {
-            Some(terms) => (&terms.gate, terms.cost),
+            Some(terms) => (&terms.decider, terms.cost),
             None => (&key.target.gate, 1),
         };
         let target = Target { gate: gate.clone(), ..key.target.clone() };

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 use std::mem;
+use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
@@ -13,6 +14,7 @@ use super::polls::Polls;
 use super::terms::{Answer, Grant, OnLapse, Terms, Waiter};
 use crate::batch::Share;
 use crate::error::Error;
+use crate::store::GateInfo;
 
 /// How long a release waits for another message to travel with.
 const RELEASE_DELAY_US: u64 = 5_000;
@@ -138,6 +140,8 @@ pub(super) struct Flight {
 /// The last denial of the front of the queue.
 #[derive(Clone, Debug)]
 pub(super) struct Denial {
+    /// With the limit that decided.
+    pub(super) gate: Arc<GateInfo>,
     pub(super) share: Share,
     pub(super) retry_us: u64,
 }

@@ -11,6 +11,7 @@ use super::driver;
 use super::inner::PermitsInner;
 use super::registry::KeyEntry;
 use super::terms::Grant;
+use crate::adaptive::Operation;
 use crate::error::Error;
 use crate::store::GateInfo;
 use crate::sync::lock;
@@ -85,6 +86,28 @@ impl Permit {
         }
     }
 
+    /// Marks the operation as rejected by a service that is overloaded: a response 503 or 429, or a time-out. If
+    /// at least 1 % of the operations are, an [adaptive](crate::Gate::adaptive) limit shrinks. Without effect on
+    /// other limits.
+    pub fn overloaded(&self) {
+        if let Some(operation) = self.operation() {
+            operation.overloaded();
+        }
+    }
+
+    /// Excludes the operation from an [adaptive](crate::Gate::adaptive) limit, since its time says nothing about
+    /// the load of the service: a websocket, an answer from a cache. Without effect on other limits, and on the
+    /// units, which stay held.
+    pub fn disregard(&self) {
+        if let Some(operation) = self.operation() {
+            operation.disregard();
+        }
+    }
+
+    fn operation(&self) -> Option<&Operation> {
+        self.held.as_ref()?.operation.as_ref()
+    }
+
     /// Releases the units, and waits until the store has done so.
     ///
     /// # Errors
@@ -147,6 +170,16 @@ impl Permits {
         }
     }
 
+    /// Marks each operation: see [`Permit::overloaded`].
+    pub fn overloaded(&self) {
+        self.0.iter().for_each(Permit::overloaded);
+    }
+
+    /// Excludes each operation: see [`Permit::disregard`].
+    pub fn disregard(&self) {
+        self.0.iter().for_each(Permit::disregard);
+    }
+
     /// Releases all units, and waits until the store has done so.
     ///
     /// # Errors
@@ -188,6 +221,8 @@ pub(crate) struct HeldUnits {
     gate: Arc<GateInfo>,
     /// `None` once released.
     grant: Option<Grant>,
+    /// Its time is a sample of an adaptive limit.
+    operation: Option<Operation>,
 }
 
 impl HeldUnits {
@@ -196,9 +231,10 @@ impl HeldUnits {
         key: &Arc<KeyEntry>,
         gate: &Arc<GateInfo>,
         grant: Grant,
+        operation: Option<Operation>,
     ) -> Self {
         inner.notify(|observer| observer.permits_held(&gate.name, grant.units.cast_signed()));
-        Self { inner: inner.clone(), key: key.clone(), gate: gate.clone(), grant: Some(grant) }
+        Self { inner: inner.clone(), key: key.clone(), gate: gate.clone(), grant: Some(grant), operation }
     }
 
     fn is_held(&self) -> bool {
@@ -248,6 +284,7 @@ impl HeldUnits {
 
     fn take_grant(&mut self) -> Option<Grant> {
         let grant = self.grant.take()?;
+        self.operation = None;
         self.inner.notify(|observer| observer.permits_held(&self.gate.name, -grant.units.cast_signed()));
         Some(grant)
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::oneshot;
 
+use crate::adaptive::AdaptiveKey;
 use crate::algorithm::{InFlight, Kind};
 use crate::batch::Share;
 use crate::error::Error;
@@ -29,15 +30,33 @@ pub enum OnLapse {
 /// The terms on which units are acquired.
 #[derive(Clone, Debug)]
 pub(crate) struct Terms {
-    /// The gate that decides, with its quota.
+    /// The gate with the quota of the acquire.
     pub(crate) gate: Arc<GateInfo>,
+    /// The gate that decides: with the current limit when the message is made.
+    pub(crate) decider: Arc<GateInfo>,
+    /// The limit of the quota of the acquire.
     pub(crate) limit: u64,
+    pub(crate) adaptive: Option<AdaptiveTerms>,
     /// 0 if the gate is not fair.
     pub(crate) patience_us: u64,
     /// At least 1.
     pub(crate) cost: u64,
     pub(crate) on_failure: OnFailure,
     pub(crate) on_lapse: OnLapse,
+}
+
+/// The adaptive limit that lowers the limit of an acquire.
+#[derive(Clone)]
+pub(crate) struct AdaptiveTerms {
+    pub(crate) key: Arc<AdaptiveKey>,
+    /// The limit of which the limit of the acquire is a part.
+    pub(crate) whole: u64,
+}
+
+impl std::fmt::Debug for AdaptiveTerms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} of {}", self.key.limit(), self.whole)
+    }
 }
 
 impl Terms {
@@ -49,12 +68,42 @@ impl Terms {
         on_lapse: OnLapse,
     ) -> Option<Self> {
         let Kind::InFlight(InFlight { limit, patience_us }) = *gate.quota.kind() else { return None };
-        Some(Self { gate: gate.clone(), limit, patience_us, cost, on_failure, on_lapse })
+        let (gate, decider) = (gate.clone(), gate.clone());
+        Some(Self { gate, decider, limit, adaptive: None, patience_us, cost, on_failure, on_lapse })
+    }
+
+    /// Returns the current limit: the same part of the adaptive limit as of the whole one, and at least the
+    /// cost, so that every acquire can be admitted when nothing else is held.
+    pub(crate) fn current_limit(&self) -> u64 {
+        let adapted = self.adaptive.as_ref().and_then(|AdaptiveTerms { key, whole }| {
+            let part = u128::from(self.limit) * u128::from(key.limit()?) / u128::from((*whole).max(1));
+            u64::try_from(part).ok()
+        });
+        adapted.map_or(self.limit, |part| part.max(self.cost).min(self.limit))
+    }
+
+    /// Has the current limit decide.
+    pub(crate) fn adapted(mut self) -> Self {
+        let quota = self.gate.quota.at_most(Some(self.current_limit()));
+        if quota != self.decider.quota {
+            self.decider = Arc::new(GateInfo { quota, ..GateInfo::clone(&self.gate) });
+        }
+        self
+    }
+
+    /// Tells the adaptive limit how many units were wanted, by the store's reply: `held` with the `k` admitted
+    /// acquires, of which one more was denied or not.
+    pub(crate) fn record_demand(&self, held: u64, k: u64, is_denied: bool) {
+        if let Some(AdaptiveTerms { key, .. }) = &self.adaptive {
+            let acquires = k.saturating_add(u64::from(is_denied));
+            key.wanted(held.saturating_add(acquires.saturating_mul(self.cost)));
+        }
     }
 
     /// Returns whether both can be acquires of one message.
     pub(super) fn merges_with(&self, other: &Self) -> bool {
-        self.cost == other.cost && self.gate.quota == other.gate.quota
+        let whole = |terms: &Self| terms.adaptive.as_ref().map(|adaptive| adaptive.whole);
+        self.cost == other.cost && self.gate.quota == other.gate.quota && whole(self) == whole(other)
     }
 }
 
@@ -99,6 +148,8 @@ impl Waiter {
 pub(crate) enum Answer {
     /// The store decided.
     Decided {
+        /// With the limit that decided.
+        gate: Arc<GateInfo>,
         share: Share,
         grant: Option<Grant>,
         retry_us: u64,

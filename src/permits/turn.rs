@@ -16,6 +16,7 @@ use super::key_state::{Busy, Circumstances, CountedUnits, KeyState, Reporter};
 use super::permit::HeldUnits;
 use super::registry::KeyEntry;
 use super::terms::{Grant, Terms};
+use crate::adaptive::Operation;
 use crate::connection::Deadline;
 use crate::error::{Error, QUEUE_ROOM};
 use crate::fallback::OnFailure;
@@ -85,7 +86,10 @@ impl Turn {
     pub(crate) fn answered(&self, lease: &Lease, admitted: Option<&Terms>) -> Option<HeldUnits> {
         let now = self.inner.circumstances(&self.key.holder);
         let grant = lock(&self.key.state).turn_answered(lease.number, admitted, &now);
-        grant.zip(admitted).map(|(grant, terms)| self.held(terms, grant))
+        grant.zip(admitted).map(|(grant, terms)| {
+            let operation = terms.adaptive.as_ref().map(|adaptive| adaptive.key.begin());
+            self.held(terms, grant, operation)
+        })
     }
 
     /// Notes that the store did not answer the message.
@@ -100,7 +104,9 @@ impl Turn {
     pub(crate) fn is_admitted_locally(&self, terms: &Terms) -> bool {
         let now = self.inner.circumstances(&self.key.holder);
         match terms.on_failure {
-            OnFailure::Local => terms.cost <= lock(&self.key.state).room(terms.limit, now.instances),
+            OnFailure::Local => {
+                terms.cost <= lock(&self.key.state).room(terms.current_limit(), now.instances)
+            }
             policy => policy == OnFailure::Open,
         }
     }
@@ -111,11 +117,11 @@ impl Turn {
         let grant = state.grant(terms, false);
         state.hold(&grant);
         drop(state);
-        self.held(terms, grant)
+        self.held(terms, grant, None)
     }
 
-    fn held(&self, terms: &Terms, grant: Grant) -> HeldUnits {
-        HeldUnits::new(&self.inner, &self.key, &terms.gate, grant)
+    fn held(&self, terms: &Terms, grant: Grant, operation: Option<Operation>) -> HeldUnits {
+        HeldUnits::new(&self.inner, &self.key, &terms.gate, grant, operation)
     }
 }
 
@@ -133,7 +139,7 @@ pub(super) fn hold_without_turn(
     })?;
     // The heartbeats report the units.
     driver::wake(inner, &key);
-    Some(HeldUnits::new(inner, &key, &terms.gate, grant))
+    Some(HeldUnits::new(inner, &key, &terms.gate, grant, None))
 }
 
 impl Drop for Turn {

@@ -52,8 +52,13 @@ impl Waiting {
     pub(crate) async fn answer(&mut self) -> (Answer, Option<HeldUnits>) {
         let answer = (&mut self.answer).await.unwrap_or_else(|_| Answer::Failed(Error::runtime_ended()));
         self.is_answered = true;
+        // The time of what the failure policy admitted says nothing about the limit.
+        let adaptive = self.terms.adaptive.as_ref().filter(|_| matches!(answer, Answer::Decided { .. }));
         let gate = &self.terms.gate;
-        let held = answer.grant().map(|grant| HeldUnits::new(&self.inner, &self.key, gate, grant));
+        let held = answer.grant().map(|grant| {
+            let operation = adaptive.map(|adaptive| adaptive.key.begin());
+            HeldUnits::new(&self.inner, &self.key, gate, grant, operation)
+        });
         (answer, held)
     }
 }

@@ -13,8 +13,8 @@ use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::fallback::OnFailure;
 use crate::overrides::Switch;
-use crate::permits::{Answer, HeldUnits, Permit, Terms, TimeLimits};
-use crate::request::{Request, check_cost};
+use crate::permits::{AdaptiveTerms, Answer, HeldUnits, Permit, Terms, TimeLimits};
+use crate::request::{GateSpec, Request, check_cost};
 use crate::store::Target;
 use crate::trace::Span;
 
@@ -89,6 +89,9 @@ impl Pipeline {
         let waits = max_wait > Duration::ZERO && !request.gate.is_shadow;
         let since_us = self.now_if_observed().filter(|_| !waits);
         let limits = self.time_limits(request, waits.then_some(max_wait));
+        if let Some(adaptive) = &terms.adaptive {
+            adaptive.key.ensure_known(self.deadline_of(request.deadline)).await;
+        }
         let mut waiting = match self.permits.enqueue(&target, terms, limits) {
             Ok(waiting) => waiting,
             Err(error) => return Some(Err(request.with_context(error))),
@@ -122,7 +125,7 @@ impl Pipeline {
             None => request.gate.on_failure,
         };
         let terms = Terms::new(&target.gate, request.cost, on_failure, request.gate.on_lapse);
-        let Some(terms) = terms else {
+        let Some(mut terms) = terms else {
             return Err(Error::config("only an in-flight limit has permits: call `check` on this gate"));
         };
         if request.cost == 0 {
@@ -131,7 +134,20 @@ impl Pipeline {
             ));
         }
         check_cost(request.cost, &target.gate.quota)?;
+        // Shadow mode admits beyond every limit, so a lower one would change nothing.
+        if let Some(adaptive) = request.gate.adaptive.filter(|_| !request.gate.is_shadow) {
+            let whole = request.whole_limit.unwrap_or(terms.limit);
+            let key = self.adaptive.key(&target, adaptive.bounds(whole));
+            terms.adaptive = Some(AdaptiveTerms { key, whole });
+        }
         Ok((target, terms))
+    }
+
+    /// See [`Gate::adaptive_limit`](crate::Gate::adaptive_limit).
+    pub(crate) fn adaptive_limit(&self, gate: &GateSpec, key: &[u8]) -> Option<u64> {
+        gate.adaptive?;
+        let effective = self.effective(gate, key);
+        self.adaptive.known(&Request::new(&effective, key, 0).target().ok()?)
     }
 
     fn time_limits(&self, request: &Request<'_>, max_wait: Option<Duration>) -> TimeLimits {
@@ -162,8 +178,8 @@ impl Pipeline {
     ) -> Result<Held, Error> {
         let info = request.gate.info()?;
         let decision = match answer {
-            Answer::Decided { share, retry_us, .. } => {
-                let mut decision = self.decision(info, (request.cost, None), 0, &share);
+            Answer::Decided { gate, share, retry_us, .. } => {
+                let mut decision = self.decision(&gate, (request.cost, None), 0, &share);
                 decision.allowed = held.is_some();
                 if !decision.allowed {
                     let hint_us = Some(decision.retry_after_us).filter(|&hint_us| hint_us > 0);

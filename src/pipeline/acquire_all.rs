@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::acquire::Held;
-use super::all::{self, Folded};
+use super::all::{self, Folded, GroupDecision};
 use super::parts::Pipeline;
 use crate::batch::Share;
 use crate::connection::Deadline;
@@ -138,14 +138,15 @@ impl Pipeline {
         if requests.is_empty() {
             return Ok(GroupTaken { is_allowed: true, decisions: Vec::new(), held: Vec::new() });
         }
-        let group = Folded::for_acquires(requests)?;
+        let mut group = Folded::for_acquires(requests)?;
         let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
         self.ensure_background_jobs();
         let keys = self.turns(requests, &group, deadline).await;
         let taken = match keys {
-            Ok(keys) => match self.send_group(&group, &keys, n, deadline).await {
+            Ok(keys) => match self.send_group(adapted(&mut group, &keys), &keys, n, deadline).await {
                 Ok((share, held)) => {
-                    let (is_allowed, decisions) = self.conclude_all(&group, share.n, &share);
+                    let GroupDecision { is_allowed, decisions, .. } =
+                        self.conclude_all(&group, share.n, &share);
                     Self::deny_behind(GroupTaken { is_allowed, decisions, held }, &group, &keys, n)
                 }
                 Err(error) => self.fall_back_group(requests, &group, &keys, n, &error)?,
@@ -170,8 +171,11 @@ impl Pipeline {
         let mut keys = Vec::with_capacity(items.len());
         for item in items {
             let (target, terms) = self.item_terms(requests, group, item)?;
+            if let Some(adaptive) = &terms.adaptive {
+                adaptive.key.ensure_known(deadline).await;
+            }
             let turn = self.permits.turn(&target, deadline).await?;
-            keys.push(GroupKey { item, terms, turn });
+            keys.push(GroupKey { item, terms: terms.adapted(), turn });
         }
         Ok(keys)
     }
@@ -234,6 +238,9 @@ impl Pipeline {
             Ok(share) => {
                 let mut held = Vec::with_capacity(keys.len());
                 for key in keys {
+                    let others = share.outcome.before[key.item].raw[0];
+                    let is_denied = key.terms.cost > key.terms.decider.quota.limit().saturating_sub(others);
+                    key.terms.record_demand(others, share.outcome.k, is_denied);
                     let admitted = (share.outcome.k > 0).then_some(&key.terms);
                     let units = key.turn.answered(&lease, admitted);
                     held.extend(group.first_check_of(key.item).zip(units));
@@ -307,9 +314,12 @@ impl Pipeline {
         if !rates.is_empty() {
             let rate_requests: Vec<_> = rates.iter().map(|&check| requests[check]).collect();
             let folded = Folded::new(&rate_requests, n)?;
-            let (passes, rate_decisions) = self.fall_back_all(&rate_requests, &folded, n, error)?;
-            is_allowed &= passes;
-            rates.iter().zip(rate_decisions).for_each(|(&check, decision)| decisions[check] = Some(decision));
+            let decided = self.fall_back_all(&rate_requests, &folded, n, error)?;
+            is_allowed &= decided.is_allowed;
+            rates
+                .iter()
+                .zip(decided.decisions)
+                .for_each(|(&check, decision)| decisions[check] = Some(decision));
         }
         let held = match is_allowed && n > 0 {
             true => self.hold_locally(requests, group, keys)?,
@@ -338,6 +348,14 @@ impl Pipeline {
         }
         Ok(held)
     }
+}
+
+/// Has the adaptive current limits decide a group.
+fn adapted<'a>(group: &'a mut Folded, keys: &[GroupKey]) -> &'a Folded {
+    for key in keys {
+        group.items[key.item].target.gate = key.terms.decider.clone();
+    }
+    group
 }
 
 /// Returns the items with an in-flight limit.

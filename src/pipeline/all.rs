@@ -2,6 +2,7 @@
 
 use crate::decision::{AllDecision, Decision};
 use crate::error::Error;
+use crate::quota::{MAX_UNITS, Quota};
 use crate::redact::RedactedKey;
 use crate::request::{Request, check_cost, check_is_charged};
 use crate::store::Item;
@@ -17,6 +18,30 @@ pub(super) fn check_number(checks: usize) -> Result<(), Error> {
         _ => Err(Error::config(format!(
             "check_all was given {checks} checks: one atomic step holds Redis for all others, so give it at most {MAX_CHECKS}"
         ))),
+    }
+}
+
+/// The decision on a group of checks that is taken n times.
+pub(super) struct GroupDecision {
+    /// How often the group was admitted and charged; 0 for a peek.
+    pub(super) granted: u64,
+    /// Whether the group was admitted at least once; of a peek, whether each check would be admitted.
+    pub(super) is_allowed: bool,
+    /// Whether the units left admitted it less often than n times.
+    pub(super) is_restricted: bool,
+    /// One per check.
+    pub(super) decisions: Vec<Decision>,
+}
+
+impl GroupDecision {
+    pub(super) fn new(n: u64, granted: u64, decisions: Vec<Decision>) -> Self {
+        let is_allowed = if n > 0 { granted > 0 } else { decisions.iter().all(Decision::is_allowed) };
+        Self { granted, is_allowed, is_restricted: granted < n, decisions }
+    }
+
+    /// Returns the decision on the first check.
+    pub(super) fn into_first(mut self) -> Decision {
+        self.decisions.swap_remove(0)
     }
 }
 
@@ -89,6 +114,11 @@ impl Folded {
         Ok(())
     }
 
+    /// Returns how many of `n` takes of the group are sent: see [`sent`].
+    pub(super) fn sent(&self, n: u64) -> u64 {
+        self.items.iter().fold(n, |n, item| sent(&item.target.gate.quota, item.cost, n))
+    }
+
     pub(super) fn first_check_of(&self, item: usize) -> Option<usize> {
         self.index_of.iter().position(|&index| index == item)
     }
@@ -100,6 +130,18 @@ impl Folded {
             false => self.index_of.iter().map(|&index| decisions[index].clone()).collect(),
         }
     }
+}
+
+/// Returns the largest number of `n` checks of this cost that the limit can ever admit at once.
+pub(super) fn most(quota: &Quota, cost: u64, n: u64) -> u64 {
+    quota.limit().checked_div(cost).map_or(n, |most| n.min(most))
+}
+
+/// Returns how many of `n` checks of this cost are sent. More would not change the decision, and may exceed the numbers
+/// that scripts compute exactly: at most the limit is admitted, and a quota that counts denied checks charges at most its
+/// limit for them.
+pub(super) fn sent(quota: &Quota, cost: u64, n: u64) -> u64 {
+    n.min(2 * most(quota, cost, MAX_UNITS) + 1)
 }
 
 /// Checks that all keys share a cluster slot, as a script requires.

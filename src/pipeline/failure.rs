@@ -1,6 +1,6 @@
 //! Stage 7: without a reply of the store, the gate's failure policy decides.
 
-use super::all::Folded;
+use super::all::{Folded, GroupDecision, sent};
 use super::parts::Pipeline;
 use super::reply::decision;
 use crate::decision::{Decision, Source};
@@ -10,33 +10,37 @@ use crate::request::Request;
 use crate::store::Item;
 
 impl Pipeline {
-    /// Returns the decision of the failure policy on one check. `item` saves making the check's item again.
+    /// Returns how many of `n` checks of one key the failure policy admits, and its decision on them. `item` saves
+    /// making the check's item again.
     pub(super) fn fall_back(
         &self,
         request: &Request<'_>,
+        n: u64,
         item: Option<Item>,
         error: Error,
-    ) -> Result<Decision, Error> {
+    ) -> Result<(u64, Decision), Error> {
         match self.policy(request, error)? {
             OnFailure::Local => {
                 let item = item.map_or_else(|| request.item(), Ok)?;
-                let n = u64::from(request.cost > 0);
-                Ok(self.decide_locally(&[Item { cost: item.cost.max(1), ..item }], n)?.1.remove(0))
+                let n = sent(&item.target.gate.quota, item.cost, n);
+                let (granted, mut decisions) =
+                    self.decide_locally(&[Item { cost: item.cost.max(1), ..item }], n)?;
+                Ok((granted, decisions.remove(0)))
             }
-            OnFailure::Open => request.fixed_decision(true, Source::Open),
-            _ => request.fixed_decision(false, Source::Closed),
+            OnFailure::Open => Ok((n, request.fixed_decision(true, Source::Open)?)),
+            _ => Ok((0, request.fixed_decision(false, Source::Closed)?)),
         }
     }
 
     /// Decides a group. Failure policies admit or deny some checks; this process decides the others, all or
-    /// nothing. Returns whether the group is admitted, and one decision per check.
+    /// nothing.
     pub(super) fn fall_back_all(
         &self,
         requests: &[&Request<'_>],
         group: &Folded,
         n: u64,
         error: &Error,
-    ) -> Result<(bool, Vec<Decision>), Error> {
+    ) -> Result<GroupDecision, Error> {
         // An error of one key, such as corrupt state, names that key.
         let blamed = (!error.is_unavailable()).then(|| group.first_check_of(error.item())).flatten();
         let failed = blamed.map_or(requests, |at| std::slice::from_ref(&requests[at]));
@@ -48,10 +52,11 @@ impl Pipeline {
         let items: Vec<Item> = locals.iter().map(|&item| group.items[item].clone()).collect();
         // If a policy denies, the group is denied, so it charges nothing.
         let is_denied = policies.contains(&OnFailure::Closed);
-        let n = if is_denied { 0 } else { n };
-        let (passes, local) = match items.is_empty() {
-            true => (true, Vec::new()),
-            false => self.decide_locally(&items, n)?,
+        let n = if items.is_empty() { n } else { group.sent(n) };
+        let taken = if is_denied { 0 } else { n };
+        let (granted, local) = match items.is_empty() {
+            true => (taken, Vec::new()),
+            false => self.decide_locally(&items, taken)?,
         };
         let mut decisions = Vec::with_capacity(requests.len());
         for ((request, policy), index) in requests.iter().zip(policies).zip(&group.index_of) {
@@ -63,8 +68,7 @@ impl Pipeline {
                 _ => request.fixed_decision(false, Source::Closed)?,
             });
         }
-        let passes = if n == 0 { decisions.iter().all(Decision::is_allowed) } else { passes };
-        Ok((passes, decisions))
+        Ok(GroupDecision::new(n, granted, decisions))
     }
 
     /// Returns the failure policy to apply, or the error if none applies.
@@ -86,17 +90,17 @@ impl Pipeline {
         }
     }
 
-    /// Decides a group within this process's shares, all or nothing. Returns whether all passed, and one
-    /// decision for each item.
-    fn decide_locally(&self, items: &[Item], n: u64) -> Result<(bool, Vec<Decision>), Error> {
+    /// Decides `n` times a group within this process's shares, all or nothing. Returns how often it was admitted, and
+    /// one decision for each item.
+    fn decide_locally(&self, items: &[Item], n: u64) -> Result<(u64, Vec<Decision>), Error> {
         let Some(fallback) = &self.fallback else { return Err(Error::unavailable("there is no fallback")) };
-        let LocalOutcome { passes, answers, now_us } = fallback.take(items, n);
+        let LocalOutcome { granted, answers, now_us } = fallback.take(items, n);
         let answered = items.iter().zip(answers);
         let decisions = answered.map(|(item, (answer, stamp_us))| Decision {
             stamp_us,
             ..decision(&item.target.gate, answer, Source::Local, now_us)
         });
-        Ok((passes, decisions.collect()))
+        Ok((granted, decisions.collect()))
     }
 
     /// Returns the stamp by which units that the fallback just admitted can be given back.

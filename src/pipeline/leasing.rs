@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use super::all::most;
 use super::parts::Pipeline;
 use crate::connection::Deadline;
 use crate::decision::{Decision, Source};
@@ -50,6 +51,38 @@ impl Pipeline {
             leases.note(self, &request.key, request.cost);
         }
         decided
+    }
+}
+
+/// # Partial grants
+impl Pipeline {
+    /// Spends the units of all `n` checks if the lease has them.
+    pub(super) fn spend_lease_up_to(&self, request: &Request<'_>, n: u64) -> Option<Decision> {
+        let quota = &request.gate.info().ok()?.quota;
+        let is_possible = n > 0 && most(quota, request.cost, n) == n;
+        request.leases().filter(|_| is_possible)?.spend(&request.key, n * request.cost)
+    }
+
+    /// Records what the store granted as demand for a lease. Adds leased units to a grant that is not full.
+    pub(super) fn complete_from_lease(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        n: u64,
+        decided: Result<(u64, Decision), Error>,
+    ) -> Result<(u64, Decision), Error> {
+        let (Some(leases), Ok((granted, decision))) = (request.leases(), &decided) else { return decided };
+        let quota = &request.gate.info()?.quota;
+        let missing = most(quota, request.cost, n).saturating_sub(*granted);
+        if *granted > 0 && matches!(decision.source(), Source::Redis | Source::Memory) {
+            leases.note(self, &request.key, granted * request.cost);
+        }
+        match leases.spend_up_to(&request.key, missing, request.cost) {
+            Some((spent, _)) if *granted > 0 => {
+                decided.map(|(granted, decision)| (granted + spent, decision))
+            }
+            Some(spent) => Ok(spent),
+            None => decided,
+        }
     }
 }
 

@@ -37,6 +37,7 @@ impl Pipeline {
             let quota = info.quota.at_most(request.at_most);
             if quota != info.quota {
                 let restricted = self.gate_info(&info.name, quota);
+                request.whole_limit = Some(info.quota.limit());
                 request.gate.to_mut().info = restricted.map(|info| Arc::new(ShardedArc::new(info)));
             }
         }
@@ -101,6 +102,7 @@ fn apply(gate: &GateSpec, mut found: KeyOverrides) -> Cow<'_, GateSpec> {
         info: found.gate.map_or_else(|| gate.info.clone(), Ok),
         on_failure: gate.on_failure,
         on_lapse: gate.on_lapse,
+        adaptive: gate.adaptive,
         is_shadow,
         ends_holds: gate.ends_holds,
     })

@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use super::unheld::UnheldCharges;
+use crate::adaptive::{self, AdaptiveLimits};
 use crate::background::Background;
 use crate::batch::Batch;
 use crate::breaker::{self, Breaker};
@@ -35,6 +36,7 @@ pub(crate) struct Pipeline {
     pub(super) store: Arc<Store>,
     pub(super) fallback: Option<Fallback>,
     pub(super) permits: PermitPool,
+    pub(super) adaptive: AdaptiveLimits,
     /// Set if the store can fail.
     pub(super) settle_queue: Option<SettleQueue>,
     pub(crate) unheld: UnheldCharges,
@@ -145,6 +147,13 @@ impl Pipeline {
             ttl: settings.permit_ttl,
             keyspace: keyspace.clone(),
         });
+        let adaptive = AdaptiveLimits::new(adaptive::Settings {
+            store: store.clone(),
+            breaker: breaker.clone(),
+            observer: observer.clone(),
+            background: background.clone(),
+            deadline,
+        });
         let settle_queue = breaker.clone().map(|breaker| {
             SettleQueue::new(settle_queue::Settings {
                 store: store.clone(),
@@ -163,6 +172,7 @@ impl Pipeline {
             store,
             fallback,
             permits,
+            adaptive,
             settle_queue,
             unheld: UnheldCharges::default(),
             secrets,

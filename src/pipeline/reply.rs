@@ -1,7 +1,7 @@
 //! From the store's reply, or from a cached denial, to the decision; and what a reply leaves for later checks:
 //! cached denials, and the last known state.
 
-use super::all::Folded;
+use super::all::{Folded, GroupDecision};
 use super::parts::Pipeline;
 use crate::batch::Share;
 use crate::decision::{Decision, Source};
@@ -26,54 +26,65 @@ impl Pipeline {
         Some(decision(&item.target.gate, answer, Source::DenyCache, now_us))
     }
 
-    /// Returns the decision on a check of one key, and records the key's state.
-    pub(super) fn conclude(
+    /// Returns the decision on one check of one key, and records the key's state.
+    pub(super) fn conclude_check(
         &self,
         request: &Request<'_>,
         snapshot: Option<SlotSnapshot>,
         share: Result<Share, Error>,
     ) -> Result<Decision, Error> {
+        let n = u64::from(request.cost > 0);
+        self.conclude(request, n, snapshot, share).map(|(_, decision)| decision)
+    }
+
+    /// Returns how many of the caller's `n` checks of one key were admitted, and the decision on them. Records the
+    /// key's state.
+    pub(super) fn conclude(
+        &self,
+        request: &Request<'_>,
+        n: u64,
+        snapshot: Option<SlotSnapshot>,
+        share: Result<Share, Error>,
+    ) -> Result<(u64, Decision), Error> {
         let share = match share {
             Ok(share) => share,
-            Err(error) => return self.fall_back(request, None, error),
+            Err(error) => return self.fall_back(request, n, None, error),
         };
         let gate = request.gate.info()?;
-        let wanted = (request.cost.max(1), request.max_delay_us(&gate.quota));
-        let decision = self.decision(gate, wanted, 0, &share);
+        let check = (request.cost.max(1), request.max_delay_us(&gate.quota));
+        let (granted, decision) = self.grant(gate, check, 0, n, &share);
         if let Some(fallback) = self.fallback.as_ref().filter(|_| share.index == 0) {
             // One caller of a merged call records for all of them: the state after the last check.
-            let last = (share.n > 1).then(|| Share { index: share.n - 1, ..share.clone() });
-            let last = last.map(|last| self.decision(gate, wanted, 0, &last));
+            let last = (share.n > n).then(|| Share { index: share.n - 1, ..share.clone() });
+            let last = last.map(|last| self.decision(gate, check, 0, &last));
             let last = last.as_ref().unwrap_or(&decision);
             if Fallback::is_worth_noting(last) {
                 fallback.note(&request.target()?, last, &share.outcome.before[0]);
             }
         }
         if let (Some(deny_cache), Some(snapshot)) = (&self.deny_cache, snapshot)
-            && request.cost > 0
+            && n > 0
         {
-            if !decision.allowed {
-                deny_cache.remember(snapshot, request.item()?, &share);
-            } else if deny_cache.records_admissions(snapshot) {
+            // First the admission: where admissions are recorded, the denial of the same call counts as older.
+            if granted > 0 && deny_cache.records_admissions(snapshot) {
                 deny_cache.record_admission(&request.target()?, share.outcome.now_us);
             }
+            if granted < n {
+                deny_cache.remember(snapshot, request.item()?, &share);
+            }
         }
-        Ok(decision)
+        Ok((granted, decision))
     }
 
-    /// Returns whether a group is admitted, and one decision per check.
-    pub(super) fn conclude_all(&self, group: &Folded, n: u64, share: &Share) -> (bool, Vec<Decision>) {
+    /// Returns how often a group was admitted, and one decision per check.
+    pub(super) fn conclude_all(&self, group: &Folded, n: u64, share: &Share) -> GroupDecision {
         self.record_admissions(&group.items, &share.outcome);
         let decisions =
             group.items.iter().enumerate().map(|(at, item)| {
-                self.decision(&item.target.gate, (item.cost, item.max_delay_us), at, share)
+                self.grant(&item.target.gate, (item.cost, item.max_delay_us), at, n, share).1
             });
-        let decisions: Vec<_> = decisions.collect();
-        let is_allowed = match n {
-            0 => decisions.iter().all(Decision::is_allowed),
-            _ => share.index < share.outcome.k,
-        };
-        (is_allowed, group.of_each_check(decisions))
+        let decisions = group.of_each_check(decisions.collect());
+        GroupDecision::new(n, share.outcome.k.saturating_sub(share.index).min(n), decisions)
     }
 
     /// Removes earlier cached denials of the admitted keys. Called for admissions that
@@ -85,27 +96,39 @@ impl Pipeline {
         }
     }
 
-    /// Returns a caller's decision by the group's item at index `at`, of which `cost` units were wanted. For
-    /// a single item, the store's count of admitted checks decides, since it charged those.
+    /// Returns the decision on a caller's check by the group's item at index `at`, of which `cost` units were wanted.
     pub(super) fn decision(
+        &self,
+        gate: &GateInfo,
+        check: (u64, Option<u64>),
+        at: usize,
+        share: &Share,
+    ) -> Decision {
+        self.grant(gate, check, at, 1, share).1
+    }
+
+    /// Returns how many of a caller's `wanted` checks were admitted, and the decision on them by the group's item at
+    /// index `at`. For a single item, the store's count of admitted checks decides, since it charged those.
+    fn grant(
         &self,
         gate: &GateInfo,
         (cost, max_delay): (u64, Option<u64>),
         at: usize,
+        wanted: u64,
         share: &Share,
-    ) -> Decision {
+    ) -> (u64, Decision) {
         let Share { outcome, n, index, .. } = share;
         let (quota, k, before, now) = (&gate.quota, outcome.k, outcome.before[at], outcome.now_us);
         // A repeated reservation was charged before: its answer is that of a peek, but it is admitted.
         let is_repeated = outcome.repeated.contains(&at);
         let n = if is_repeated { 0 } else { *n };
         let taken = Taken { quota, cost, max_delay, n, k, before, now };
-        let mut answer = taken.answer(*index);
+        let (granted, mut answer) = taken.grant(*index, wanted.max(1));
         let is_alone = outcome.before.len() == 1;
         answer.allowed = if n > 0 && is_alone { *index < k } else { is_repeated || taken.affords(*index) };
         let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
         let stamp_us = quota.kind().algorithm().stamp(before.raw, now);
-        Decision { stamp_us, ..decision(gate, answer, source, now) }
+        (granted, Decision { stamp_us, ..decision(gate, answer, source, now) })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Reservations: a group whose charges the store keeps as holds, to be settled later.
 
+use super::all::GroupDecision;
 use super::parts::Pipeline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
@@ -21,7 +22,7 @@ impl Pipeline {
         let span = Span::of_all(requests.len());
         let reserved = self.decide_all(requests, n, Some(hold)).await;
         let (decided, requests) = match reserved {
-            Ok((decision, requests)) => (Ok(decision), requests),
+            Ok((_, decision, requests)) => (Ok(decision), requests),
             Err(error) => (Err(error), Vec::new()),
         };
         span.all_decided(&decided);
@@ -37,7 +38,7 @@ impl Pipeline {
         hold: &NewHold,
     ) -> Result<Decision, Error> {
         let taken = self.take_group(&[request], 1, Some(&hold_of_item(hold, index))).await;
-        self.report(request, taken.map(|(_, mut decisions)| decisions.swap_remove(0)))
+        self.report(request, taken.map(GroupDecision::into_first))
     }
 
     /// Cancels the charges of gates in shadow mode, after the other gates of the reservation have failed.

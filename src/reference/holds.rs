@@ -147,7 +147,7 @@ impl Holds {
     /// Adds a hold of a charge made at `now`. The key expires when no hold in it can be settled or refunded.
     fn add(&mut self, hold: Hold, quota: &Quota, now: u64) {
         let span = match hold.at_end {
-            AtEnd::Refund => (2 * hold.ttl_us).max(quota.kind().algorithm().counts_for()),
+            AtEnd::Refund => (2 * hold.ttl_us).max(quota.kind().algorithm().counts_for(now)),
             AtEnd::Keep | AtEnd::Forget => 2 * hold.ttl_us,
         };
         // Rounded up to steps, so that few charges write an expiry.

@@ -6,6 +6,9 @@
 //! kind (1 byte: charge + 8 * algorithm), hash tag (1 byte), gate, key as in Redis, units, 4 arguments of the quota
 //! ```
 //!
+//! Calendar windows have an algorithm of their own, and in place of the arguments their limit and their calendar as
+//! text. Versions without it reject the token.
+//!
 //! Tokens come from clients, so every byte is checked. Bytes that decode are the one encoding of their content.
 
 use super::content::{Charge, Content, Id, MAX_ITEMS, TokenItem, check_ttl_ms};
@@ -22,6 +25,9 @@ const IS_SIGNED: u8 = 4;
 /// The codes of the algorithms: part of the format, so a code never changes its meaning.
 const ALGORITHMS: [&str; 5] =
     ["token_bucket", "leaky_bucket", "fixed_window", "sliding_log", "sliding_counter"];
+
+/// The code of calendar windows: the next one after those of [`ALGORITHMS`].
+const CALENDAR: u8 = ALGORITHMS.len() as u8;
 
 /// The codes of the charges.
 const CHARGES: [Charge; 7] = [
@@ -49,12 +55,21 @@ pub(super) fn encode(content: &Content) -> Vec<u8> {
         let quota = item.quota.kind();
         let code = |position: Option<usize>| position.unwrap_or(usize::MAX) as u8;
         let charge = code(CHARGES.iter().position(|&charge| charge == item.charge));
-        let algorithm = code(ALGORITHMS.iter().position(|&name| name == item.quota.algorithm()));
+        let algorithm = match quota.calendar() {
+            Some(_) => CALENDAR,
+            None => code(ALGORITHMS.iter().position(|&name| name == item.quota.algorithm())),
+        };
         out.extend([charge | algorithm << 3, item.hash_tag.index() as u8]);
         put_text(&mut out, &item.gate);
         put_text(&mut out, &item.key);
         put_number(&mut out, item.units);
-        quota.args().into_iter().for_each(|number| put_number(&mut out, number));
+        match quota.calendar() {
+            Some(calendar) => {
+                put_number(&mut out, item.quota.limit());
+                put_text(&mut out, &calendar.to_string());
+            }
+            None => quota.args().into_iter().for_each(|number| put_number(&mut out, number)),
+        }
     }
     out
 }
@@ -93,8 +108,10 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Content, &'static str> {
 fn item(rest: &mut Reader<'_>) -> Result<TokenItem, &'static str> {
     let [kind, hash_tag] = rest.array()?;
     let charge = *CHARGES.get(usize::from(kind & 7)).ok_or("it has an unknown kind of charge")?;
-    let algorithm = ALGORITHMS.get(usize::from(kind >> 3)).and_then(|name| Definition::of_name(name));
-    let algorithm = algorithm.ok_or("it has an unknown algorithm")?;
+    let algorithm = match kind >> 3 {
+        CALENDAR => None,
+        code => Some(algorithm(code).ok_or("it has an unknown algorithm")?),
+    };
     let hash_tag = HashTag::of_index(hash_tag).ok_or("it has an unknown hash tag")?;
     let gate = rest.text()?;
     let gate = GateName::new(gate).filter(|gate| Keyspace::check_gate_name(gate).is_ok());
@@ -103,13 +120,29 @@ fn item(rest: &mut Reader<'_>) -> Result<TokenItem, &'static str> {
         return Err("it has an invalid key");
     }
     let units = rest.number()?;
-    let args = [rest.number()?, rest.number()?, rest.number()?, rest.number()?];
-    let quota = Quota::of_args(algorithm, args).map_err(|_| "it has an invalid quota")?;
+    let quota = match algorithm {
+        Some(algorithm) => {
+            let args = [rest.number()?, rest.number()?, rest.number()?, rest.number()?];
+            Quota::of_args(algorithm, args).map_err(|_| "it has an invalid quota")?
+        }
+        None => {
+            let (limit, calendar) = (rest.number()?, rest.text()?);
+            // Without the feature `calendar` too, or without its zone in this system's database.
+            let calendar =
+                calendar.parse().map_err(|_| "it has a calendar that this process does not know")?;
+            Quota::in_calendar(limit, calendar).map_err(|_| "it has an invalid quota")?
+        }
+    };
     if units > quota.limit() || !charge.allows(units) {
         return Err("it has units that cannot have been reserved");
     }
     let gate = gate.ok_or("it has an invalid gate name")?;
     Ok(TokenItem { gate, quota, key: key.into(), hash_tag, units, charge })
+}
+
+/// Returns the algorithm with this code.
+fn algorithm(code: u8) -> Option<&'static Definition> {
+    ALGORITHMS.get(usize::from(code)).and_then(|name| Definition::of_name(name))
 }
 
 /// Checks the properties of every token that a limiter makes: the held items share a hash tag, and only a token with
@@ -244,6 +277,34 @@ mod tests {
         }
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(decode(&longer), Err("it was changed"));
+    }
+
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn calendar_window_is_decoded_again_and_its_calendar_is_checked() {
+        let encoded = |calendar: &str| {
+            let quota = Quota::calendar_window(1_000, calendar.parse().unwrap());
+            let content = Content { items: vec![item(quota, Charge::Held)], issuer: None, ..content() };
+            let bytes = encode(&content);
+            assert_eq!(decode(&bytes), Ok(content));
+            bytes
+        };
+        let bytes = encoded("month+15@Europe/Berlin");
+        let replaced = |from: &[u8], to: &[u8]| {
+            let at = bytes.windows(from.len()).position(|part| part == from).unwrap();
+            [&bytes[..at], to, &bytes[at + from.len()..]].concat()
+        };
+        let unknown = Err("it has a calendar that this process does not know");
+        assert_eq!(decode(&replaced(b"month+15", b"month+32")), unknown);
+        assert_eq!(decode(&replaced(b"Berlin", b"Barlin")), unknown);
+        assert_eq!(
+            decode(&replaced(b"Berlin", b"berlin")),
+            Err("it was changed"),
+            "one form of each calendar"
+        );
+        for length in 0..bytes.len() {
+            assert!(decode(&bytes[..length]).is_err());
+        }
     }
 
     #[test]

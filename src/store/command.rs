@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::target::Target;
 use crate::error::Error;
+use crate::reference::adapt::Adaptation;
 
 /// Small writes other than a take.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +58,16 @@ pub(crate) struct LeaseReply {
     pub(crate) now_us: u64,
     /// The end of the lease, in µs since 1970.
     pub(crate) end_us: u64,
+}
+
+/// The adaptive limit of a key after a report.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Adapted {
+    pub(crate) adaptation: Adaptation,
+    /// The store's clock, in µs since 1970.
+    pub(crate) now_us: u64,
+    /// After how many µs the process reports again.
+    pub(crate) wait_us: u64,
 }
 
 /// An operator's override to write: [`crate::overrides`].

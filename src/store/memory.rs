@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 
 use super::command::{
-    LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, Write, too_many_overrides,
+    Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, Write,
+    too_many_overrides,
 };
 use super::companion::{Companion, Message};
 use super::take::{Group, Item, Outcome};
@@ -15,6 +16,7 @@ use crate::clock::Clock;
 use crate::error::Error;
 use crate::generations::{EvictionRank, Generations};
 use crate::quota::Quota;
+use crate::reference::adapt::{Adaptation, Bounds, Report};
 use crate::reference::holds::{Call, Holds, NewHold};
 use crate::reference::in_flight::{self, Acquire, PermitLeases, Refused};
 use crate::reference::{self, Record};
@@ -42,6 +44,8 @@ struct Keys {
     permit_leases: PermitLeases,
     /// The holds of keys, by their own keys.
     holds: Generations<String, Holds, RandomState>,
+    /// Adaptive limits by the Redis keys of the limits, with the times at which they expire.
+    adaptations: Box<Generations<String, (Adaptation, u64), RandomState>>,
 }
 
 /// Keys may be personal data or secrets.
@@ -57,6 +61,7 @@ impl MemoryStore {
             records: Generations::new(max_keys / 2),
             permit_leases: PermitLeases::default(),
             holds: Generations::new(max_keys / 2),
+            adaptations: Box::new(Generations::new(max_keys / 2)),
         };
         Self { clock, keys: Mutex::new(keys), overrides: Mutex::default() }
     }
@@ -97,6 +102,7 @@ impl MemoryStore {
             Write::Block { for_us } => record.block(quota, now.saturating_add(for_us), now),
             Write::Reset => {
                 keys.holds.remove_entry(&target.holds_key());
+                keys.adaptations.remove_entry(&target.redis_key);
                 return 0;
             }
         }
@@ -117,6 +123,20 @@ impl MemoryStore {
             }
         };
         end_us.map(|end_us| LeaseReply { now_us, end_us }).ok_or_else(Error::lapsed_lease)
+    }
+
+    /// Adds a report as [`Store::adapt`](super::Store::adapt) does.
+    pub(crate) fn adapt(&self, target: &Target, report: &Report, bounds: &Bounds) -> Adapted {
+        let adaptations = &mut lock(&self.keys).adaptations;
+        let now_us = self.clock.now_us();
+        let mut adaptation = match adaptations.remove_entry(&target.redis_key) {
+            Some((_, (adaptation, expires_us))) if now_us <= expires_us => adaptation,
+            _ => Adaptation::new(bounds, now_us),
+        };
+        let reported = adaptation.report(report, bounds, now_us);
+        let kept = (adaptation, reported.expires_us);
+        adaptations.insert(target.redis_key.clone(), kept, |_| None::<u64>);
+        Adapted { adaptation, now_us, wait_us: reported.wait_us }
     }
 
     pub(crate) fn overrides(&self) -> Standing {

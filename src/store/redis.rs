@@ -4,17 +4,19 @@ mod acquire;
 mod arguments;
 mod reply;
 mod reserve;
+mod server_clock;
 
 use futures_util::future::join_all;
 use redis::{Cmd, Value};
 
 use self::acquire::{Sender, acquire_all_args, acquire_args};
 use self::arguments::{Optional, group_args, take_args};
-use self::reply::{Reply, lease_reply, unexpected};
+use self::reply::{Reply, adapt_reply, lease_reply, unexpected};
+use self::server_clock::ServerClock;
 
 use super::command::{
-    Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem, Standing,
-    Write, too_many_overrides,
+    Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem,
+    Standing, Write, too_many_overrides,
 };
 use super::take::{Group, Outcome};
 use super::target::Target;
@@ -24,20 +26,26 @@ use crate::error::Error;
 use crate::health::Server;
 use crate::key::HashTag;
 use crate::quota::Quota;
+use crate::reference::adapt::{Bounds, Report};
 use crate::reference::holds::NewHold;
-use crate::script;
+use crate::script::{self, Script};
 use crate::settlement::Settlement;
+
+/// The maximum number of attempts to send a call in a span that the server accepts. Beside the boundary of a window,
+/// the estimate of the server's time may be in the wrong window, and the boundary may pass before the second attempt.
+const MAX_SPANS: usize = 3;
 
 #[derive(Debug)]
 pub(crate) struct RedisStore {
     connection: Connection,
     /// Any key of the namespace.
     key: String,
+    clock: ServerClock,
 }
 
 impl RedisStore {
     pub(crate) fn new(connection: Connection, key: String) -> Self {
-        Self { connection, key }
+        Self { connection, key, clock: ServerClock::default() }
     }
 
     #[cfg(feature = "admin")]
@@ -118,11 +126,12 @@ impl RedisStore {
         match kind {
             CallKind::Take(quota) => {
                 let script = &quota.kind().definition().scripts.take;
-                self.connection.run(script, |command| take_args(quota, groups, command), to).await
+                let args = |now_us, command: &mut Cmd| take_args(quota, now_us, groups, command);
+                self.run_in_span(script, std::iter::once(quota), args, to).await
             }
             CallKind::Group => {
-                let args = |command: &mut Cmd| group_args(groups, command);
-                self.connection.run(&GROUP, args, to).await
+                let args = |now_us, command: &mut Cmd| group_args(now_us, groups, command);
+                self.run_in_span(&GROUP, quotas(groups), args, to).await
             }
             // A message can be repeated: Redis knows it by its number.
             CallKind::Acquire(sender, quota) => {
@@ -131,14 +140,49 @@ impl RedisStore {
                 self.connection.run(script, args, to).await
             }
             CallKind::AcquireAll(sender) => {
-                let args = |command: &mut Cmd| acquire_all_args(sender, groups, command);
-                self.connection.run(&ACQUIRE_ALL, args, to).await
+                let args = |now_us, command: &mut Cmd| acquire_all_args(sender, now_us, groups, command);
+                self.run_in_span(&ACQUIRE_ALL, quotas(groups), args, to).await
             }
             CallKind::Reserve => {
-                let args = |command: &mut Cmd| reserve::reserve_args(groups, command);
-                self.connection.run(&RESERVE, args, to).await
+                let args = |now_us, command: &mut Cmd| reserve::reserve_args(now_us, groups, command);
+                self.run_in_span(&RESERVE, quotas(groups), args, to).await
             }
         }
+    }
+
+    /// Runs a script that takes these quotas. `args` appends its keys and arguments for a time of the server.
+    ///
+    /// With calendar windows, the server refuses arguments of another window than that of its time, and the call is
+    /// sent again with the arguments of that time: see [`server_clock`]. A refused call had no effect, so this is no
+    /// repetition, and a refund is sent again too.
+    async fn run_in_span(
+        &self,
+        script: &'static Script,
+        quotas: impl Iterator<Item = &Quota> + Clone,
+        args: impl Fn(u64, &mut Cmd),
+        to: CallTarget,
+    ) -> Result<Value, Error> {
+        let calendars = quotas.filter_map(|quota| quota.kind().calendar());
+        if calendars.clone().next().is_none() {
+            return self.connection.run(script, |command| args(0, command), to).await;
+        }
+        let mut now_us = self.clock.now_us();
+        for _ in 0..MAX_SPANS {
+            let span = server_clock::span(calendars.clone(), now_us).unwrap_or_default();
+            let in_span = |command: &mut Cmd| {
+                args(now_us, command);
+                command.arg(span.start).arg(span.end);
+            };
+            let reply = self.connection.run(script.in_span(), in_span, to).await?;
+            match server_clock::refused_at(&reply) {
+                None => return Ok(reply),
+                Some(server_now_us) => now_us = server_now_us,
+            }
+            self.clock.set(now_us);
+        }
+        Err(Error::unavailable(
+            "its clock left the calendar window of each attempt: find out what sets the server's clock",
+        ))
     }
 
     pub(crate) async fn permit_lease(
@@ -160,6 +204,24 @@ impl RedisStore {
         lease_reply(self.connection.run(&script::PERMIT_LEASE, args, to).await?)
     }
 
+    /// Adds a report as [`Store::adapt`](super::Store::adapt) does.
+    pub(crate) async fn adapt(
+        &self,
+        target: &Target,
+        report: &Report,
+        bounds: &Bounds,
+        deadline: Deadline,
+    ) -> Result<Adapted, Error> {
+        let args = |command: &mut Cmd| {
+            command.arg(1).arg(target.adaptive_key());
+            command.arg(bounds.min).arg(bounds.max).arg(bounds.tolerance);
+            command.arg(report.operations).arg(report.busy_us).arg(report.overloads).arg(report.peak);
+            command.arg(report.ended_ms).arg(report.squares);
+        };
+        let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable: false };
+        adapt_reply(self.connection.run(&script::ADAPT, args, to).await?)
+    }
+
     /// Settles as [`Store::settle`](super::Store::settle) does.
     pub(crate) async fn settle(
         &self,
@@ -170,8 +232,9 @@ impl RedisStore {
         let Some(first) = items.first() else { return Ok(Vec::new()) };
         // A hold is settled at most once, so a repeated call changes nothing.
         let to = CallTarget { hash_tag: Some(first.target.hash_tag), deadline, is_repeatable: true };
-        let args = |command: &mut Cmd| reserve::settle_args(hold, items, command);
-        let reply = self.connection.run(&SETTLE, args, to).await?;
+        let args = |now_us, command: &mut Cmd| reserve::settle_args(hold, now_us, items, command);
+        let quotas = items.iter().map(|item| &item.target.gate.quota);
+        let reply = self.run_in_span(&SETTLE, quotas, args, to).await?;
         Reply::new(reply).settlements(items.len())
     }
 
@@ -255,7 +318,7 @@ impl RedisStore {
     async fn run_at(
         &self,
         key: &str,
-        script: &script::Script,
+        script: &Script,
         args: impl Fn(&mut Cmd),
         deadline: Deadline,
         is_repeatable: bool,
@@ -281,13 +344,17 @@ impl RedisStore {
             Write::Reset => (Some(&script::RESET), false),
         };
         let script = script.ok_or_else(|| not_written(kind.definition().name))?;
-        let args = |command: &mut Cmd| {
+        let args = |now_us, command: &mut Cmd| {
             match write {
+                // In-flight limits have no holds.
+                Write::Reset if target.gate.quota.is_in_flight() => {
+                    command.arg(2).arg(&target.redis_key).arg(target.adaptive_key())
+                }
                 // The holds must not refund what is no longer charged.
                 Write::Reset => command.arg(2).arg(&target.redis_key).arg(target.holds_key()),
                 _ => command.arg(1).arg(&target.redis_key),
             };
-            command.arg(&kind.args());
+            command.arg(&kind.args_at(now_us));
             match write {
                 Write::Refund { units, stamp_us } => command.arg(units).arg(Optional(stamp_us)),
                 Write::Penalize { units } => command.arg(units),
@@ -295,11 +362,13 @@ impl RedisStore {
                 Write::Reset => command,
             };
         };
-        match self
-            .connection
-            .run(script, args, CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable })
-            .await?
-        {
+        let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable };
+        let reply = match write {
+            // It ignores its arguments.
+            Write::Reset => self.connection.run(script, |command| args(0, command), to).await?,
+            _ => self.run_in_span(script, std::iter::once(&target.gate.quota), args, to).await?,
+        };
+        match reply {
             Value::Int(now_us) => Ok(now_us.unsigned_abs()),
             Value::Array(values) if let [Value::Int(_), Value::Int(stamp_us)] = values[..] => {
                 Ok(stamp_us.unsigned_abs())
@@ -308,6 +377,10 @@ impl RedisStore {
             other => Err(unexpected(&other)),
         }
     }
+}
+
+fn quotas<'a>(groups: &'a [&Group]) -> impl Iterator<Item = &'a Quota> + Clone {
+    groups.iter().flat_map(|group| &group.items).map(|item| &item.target.gate.quota)
 }
 
 /// The hash tag of a call, and its kind.

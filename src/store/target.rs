@@ -67,6 +67,11 @@ impl Target {
     pub(crate) fn holds_key(&self) -> String {
         self.gate.prefix.holds_key(&self.redis_key)
     }
+
+    /// Returns the Redis key of the adaptive limit of this key.
+    pub(crate) fn adaptive_key(&self) -> String {
+        self.gate.prefix.adaptive_key(&self.redis_key)
+    }
 }
 
 impl Hash for Target {

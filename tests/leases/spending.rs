@@ -44,6 +44,25 @@ behaviours! {
         }
     }
 
+    async fn a_partial_grant_within_the_lease_is_spent_from_it(world) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
+            get_lease(&gate, "x").await;
+            let grant = gate.take_up_to("x", 2).await.unwrap();
+            assert_eq!((grant.granted(), grant.decision().source()), (2, Source::Lease), "{gate:?}");
+            assert_adds_up(&gate);
+        }
+    }
+
+    async fn a_partial_grant_takes_the_rest_of_the_store_and_of_the_lease(world) {
+        for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
+            let used = get_lease(&gate, "x").await;
+            let grant = gate.take_up_to("x", u64::MAX).await.unwrap();
+            assert_eq!(grant.granted(), 1_000 - used, "{gate:?}");
+            assert_eq!(gate.take_up_to("x", 5).await.unwrap().granted(), 0, "{gate:?}");
+            assert_adds_up(&gate);
+        }
+    }
+
     async fn a_clone_spends_from_the_same_lease_and_a_second_gate_does_not(world) {
         for gate in gates(&world.limiter, 1_000, lease().max_units(2)) {
             get_lease(&gate, "x").await;

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use tidegate::algorithm::{ALGORITHMS, Definition, Parameters};
+use tidegate::quota::Calendar;
 use tidegate::{Quota, Rate};
 use tidegate_rules::{Rule, Rules};
 
@@ -28,8 +30,13 @@ pub(crate) struct QuotaArgs {
     #[arg(long, value_parser = units::rate, requires = "algorithm")]
     rate: Option<Rate>,
     /// Such as 90s, 1h30m, 7d
-    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "algorithm")]
+    #[arg(long, value_name = "TIME", value_parser = units::duration, requires = "algorithm", group = "length")]
     window: Option<Duration>,
+    /// Instead of --window: day, week, month, quarter or year, such as month+15@Europe/Berlin for months that begin on
+    /// the 15th in this time zone, week+7 for weeks that begin on Sunday, year+02-29
+    #[arg(long, value_parser = Calendar::from_str, requires = "fixed_window", group = "length",
+        conflicts_with_all = ["window", "by_clock"])]
+    calendar: Option<Calendar>,
     /// Align fixed windows to the clock, with this offset from 00:00 UTC
     #[arg(long, value_name = "OFFSET", value_parser = units::duration, requires = "fixed_window",
         num_args = 0..=1, default_missing_value = "0s")]
@@ -53,8 +60,10 @@ impl Args for AlgorithmArgs {
             let arg = Arg::new(algorithm.name).long(option).value_name(algorithm.limit_name);
             let arg = match algorithm.parameters {
                 Parameters::Rate => arg.requires("rate"),
+                // Of the windows, only a fixed one can follow a calendar.
+                Parameters::Window if algorithm.name == "fixed_window" => arg.requires("length"),
                 Parameters::Window => arg.requires("window"),
-                Parameters::Count => arg.conflicts_with_all(["rate", "window"]),
+                Parameters::Count => arg.conflicts_with_all(["rate", "window", "calendar"]),
             };
             let arg = arg.help(algorithm.help).group("algorithm");
             command.arg(arg.value_parser(value_parser!(u64)))
@@ -121,6 +130,13 @@ impl QuotaArgs {
         let rate = || self.rate.ok_or_else(|| Failure::usage("--rate is missing"));
         let window = || self.window.ok_or_else(|| Failure::usage("--window is missing"));
         let Some((algorithm, limit)) = self.algorithm.0 else { return Ok(None) };
+        if let Some(calendar) = self.calendar {
+            // clap does not require an option that conflicts with a given one.
+            return match algorithm.name {
+                "fixed_window" => Ok(Some(Quota::try_calendar_window(limit, calendar)?)),
+                _ => Err(Failure::usage("--calendar needs --fixed-window")),
+            };
+        }
         let mut quota = match algorithm.parameters {
             Parameters::Rate => Quota::with_rate(algorithm, limit, rate()?),
             Parameters::Window => Quota::with_window(algorithm, limit, window()?),

@@ -104,6 +104,10 @@ fn lines(descriptor: &str, explained: &Explanation<'_>) -> Vec<Vec<Text>> {
     });
     if let Some(rule) = explained.rule() {
         lines.push(vec![Text(Tone::Faint, "  gate ".to_owned()), rule.gate_name().into()]);
+        if let Some(candidate) = rule.candidate() {
+            let text = format!("{candidate}, gate {} (denies nothing)", rule.candidate_gate_name());
+            lines.push(vec![Text(Tone::Faint, "  candidate ".to_owned()), text.into()]);
+        }
     }
     lines
 }
@@ -141,6 +145,7 @@ fn explanation_json(descriptor: &str, explained: &Explanation<'_>) -> Value {
             "unlimited": limit == Some(Limit::Unlimited),
             "shadow": rule.is_shadow(),
             "quota_mode": rule.is_quota(),
+            "candidate": rule.candidate().map(|candidate| candidate.to_string()),
             "metadata": rule.metadata(),
             "file": file,
             "line": line,

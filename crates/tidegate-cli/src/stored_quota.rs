@@ -163,6 +163,9 @@ fn options(shape: Shape) -> String {
     let limit =
         ALGORITHMS.iter().find(|known| known.name == algorithm).map_or("LIMIT", |known| known.limit_name);
     let option = format!("--{} {limit}", algorithm.replace('_', "-"));
+    if shape.quota(1).is_ok_and(|quota| quota.calendar().is_some()) {
+        return format!("{option} --calendar {window}");
+    }
     match window.split_once("@clock") {
         // An in-flight limit has neither.
         None if shape.quota(1).is_ok_and(|quota| quota.is_in_flight()) => option,

@@ -118,7 +118,7 @@ impl Survey {
     pub(crate) fn count_others(&mut self, page: &Page) {
         for OtherKey { redis_key, kind } in &page.others {
             match kind {
-                NotState::Shared => {}
+                NotState::Shared | NotState::AdaptiveLimit => {}
                 NotState::Layout(layout) => *self.layouts.entry(*layout).or_default() += 1,
                 NotState::Foreign => {
                     self.foreign += 1;

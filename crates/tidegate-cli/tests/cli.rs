@@ -1,6 +1,7 @@
 //! Tests of the program `tidegate`, run as by an operator or a script, with a real Redis.
 
 mod answers;
+mod calendar;
 mod cluster;
 mod docs;
 mod failing;

@@ -51,37 +51,20 @@
 //! $ curl -s http://127.0.0.1:3000/health
 //! healthy
 //! ```
-use std::time::Duration;
+#[path = "shared/tiers.rs"]
+mod tiers;
 
 use axum::routing::get;
 use axum::{Extension, Router};
-use tidegate::{Decision, Limiter, Quota, Rate};
-use tidegate_http::{GateRule, Key, RateLimitLayer};
+use tidegate::Decision;
 use tokio::net::TcpListener;
 
-const FREE: Quota = Quota::fixed_window(60, Duration::from_secs(3_600));
-const PRO: Quota = Quota::token_bucket(600, Rate::per_minute(600));
-
-type Failure = Box<dyn std::error::Error>;
-
 #[tokio::main]
-async fn main() -> Result<(), Failure> {
-    let limiter = Limiter::builder()
-        .url(&std::env::var("TIDEGATE_REDIS_URL")?)
-        .namespace("example-axum")
-        .deadline(Duration::from_secs(2))
-        .build()?;
-    let free = GateRule::new(limiter.gate("free", FREE), Key::header("x-api-key"));
-    let pro = GateRule::new(limiter.gate("pro", PRO), Key::header("x-api-key"));
-    // A real service would look the key up: `RateLimitLayer::lookup`.
-    let tiers = RateLimitLayer::choose(move |parts| {
-        let key = parts.headers.get("x-api-key").map(|key| key.as_bytes());
-        [if key.is_some_and(|key| key.starts_with(b"pro-")) { pro.clone() } else { free.clone() }]
-    });
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let app = Router::new()
         .route("/", get(hello))
         .route("/health", get("healthy\n"))
-        .layer(tiers.skip(|parts| parts.uri.path() == "/health"));
+        .layer(tiers::layer(&std::env::var("TIDEGATE_REDIS_URL")?)?);
     axum::serve(TcpListener::bind(std::env::var("LISTEN")?).await?, app).await?;
     Ok(())
 }

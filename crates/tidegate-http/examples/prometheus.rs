@@ -31,7 +31,7 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde_json::json;
 use tidegate::metrics::{Metrics, names};
-use tidegate::{Decision, Gate, Limiter, MostDenied, Quota, Rate};
+use tidegate::{Adaptive, Decision, Gate, Limiter, MostDenied, Quota, Rate};
 use tidegate_rules::{Descriptor, Loader, ReloadingRules, RuleOutcome};
 use tokio::net::TcpListener;
 
@@ -54,7 +54,8 @@ async fn main() -> Result<(), Failure> {
     let load = Arc::new(Load::default());
     let rate = std::env::var("RATE").map_or(Ok(500), |rate| rate.parse())?;
     let jobs = limiter.gate("jobs", Quota::token_bucket(100, Rate::per_second(100)));
-    tokio::spawn(load.clone().run(rules, jobs, rate));
+    let provider = limiter.gate("provider", Quota::in_flight(20)).adaptive(Adaptive::new());
+    tokio::spawn(load.clone().run(rules, jobs, provider, rate));
 
     let app = Router::new()
         .route("/metrics", get(async move || recorder.render()))
@@ -98,7 +99,7 @@ struct Load {
 const TICK: Duration = Duration::from_millis(20);
 
 impl Load {
-    async fn run(self: Arc<Self>, rules: ReloadingRules, jobs: Gate, rate: u64) {
+    async fn run(self: Arc<Self>, rules: ReloadingRules, jobs: Gate, provider: Gate, rate: u64) {
         let _running = self.running.lock().await;
         let mut ticks = tokio::time::interval(TICK);
         let per_tick = (rate * TICK.as_millis() as u64).div_ceil(1_000).max(1);
@@ -109,6 +110,8 @@ impl Load {
             futures_util::future::join_all(checks.clone().map(|index| self.check(&rules, index))).await;
             checks = checks.end..checks.end + per_tick;
             self.reserve(&jobs).await;
+            self.take_batch(&jobs).await;
+            self.call(&provider).await;
         }
     }
 
@@ -135,6 +138,19 @@ impl Load {
             // An error is counted as a metric.
             let _ = jobs.limiter().commit(token, [1]).await;
         }
+    }
+
+    /// Takes as many jobs of a batch as the limit allows.
+    async fn take_batch(&self, jobs: &Gate) {
+        if let Ok(grant) = jobs.take_up_to("batch", 5).await {
+            self.count(grant.decision());
+        }
+    }
+
+    /// Calls a provider, which takes no time.
+    async fn call(&self, provider: &Gate) {
+        let Ok(acquired) = provider.acquire("provider").await else { return };
+        self.count(acquired.decision());
     }
 
     fn count(&self, decision: &Decision) {

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use tidegate::{AllDecision, Check, Decision, Error, Limiter, Permit};
+use tidegate::{AllDecision, Check, Decision, Error, Permit};
 #[cfg(feature = "rules")]
 use tidegate_rules::RulesDecision;
 
+use super::admitted::Admitted;
 use super::check_group::CheckGroup;
 use super::headers::Headers;
 use super::pending_charge::PendingCharge;
@@ -14,7 +15,7 @@ use super::rejection::Rejection;
 use super::request_checks::RequestChecks;
 use super::request_permits::RequestPermits;
 use super::settings::{LayerSettings, OnError};
-use super::wait_queue::{DelayPermit, GroupResult};
+use super::wait_queue::GroupResult;
 
 /// The result of admission.
 pub(super) enum Admission {
@@ -23,24 +24,6 @@ pub(super) enum Admission {
     Undecided,
     Admitted(Admitted),
     Rejected(Rejection),
-}
-
-/// An admitted request.
-pub(super) struct Admitted {
-    /// `None` if no check can deny the request.
-    pub(super) decision: Option<AllDecision>,
-    pub(super) policies: Vec<Policy>,
-    /// The limits in shadow mode, as the header reports them.
-    pub(super) shadow_limits: String,
-    pub(super) pending_charge: PendingCharge,
-    pub(super) permits: RequestPermits,
-    /// The permit to wait for the decision's delay, with a wait queue.
-    pub(super) delay_permit: Option<DelayPermit>,
-    pub(super) limiter: Option<Limiter>,
-    /// Whether another layer has admitted the request before.
-    pub(super) is_nested: bool,
-    #[cfg(feature = "rules")]
-    pub(super) rules_decision: Option<RulesDecision>,
 }
 
 impl Admission {

@@ -8,7 +8,8 @@ use http::{Method, Response};
 use http_body::Body;
 use tidegate::AllDecision;
 
-use super::admission::{Admission, Admitted};
+use super::admission::Admission;
+use super::admitted::Admitted;
 use super::body::ResponseBody;
 use super::rejection::Rejection;
 use super::request::decide;

@@ -1,5 +1,8 @@
 //! The body of a response: the service's own, or that of a rejection.
 
+#[cfg(feature = "actix")]
+mod message_body;
+
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
@@ -9,7 +12,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http::header::CONTENT_LENGTH;
 use http::response::Parts;
-use http::{Method, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty};
@@ -85,29 +87,15 @@ impl<B> ResponseBody<B> {
     pub(super) fn rejection(body: RejectionBody) -> Self {
         Self { kind: BodyKind::Rejection { body: Mutex::new(body) } }
     }
-}
 
-impl<B: Body> ResponseBody<B> {
     /// Returns a body that settles the charge and releases the permits when it has ended, has failed or is
-    /// dropped.
-    pub(super) fn finishing(
-        body: B,
-        charge: Option<PendingCharge>,
-        permits: RequestPermits,
-        request: &Method,
-        response: &Parts,
-    ) -> Self {
-        if charge.is_none() && permits.is_empty() {
+    /// dropped. `length`: the bytes that it will have, if known. `is_ended`: whether nothing of it will be polled.
+    pub(super) fn finishing(body: B, mut at_end: AtEnd, length: Option<u64>, is_ended: bool) -> Self {
+        if at_end.is_empty() {
             return Self::inner(body);
         }
-        let length = response.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
-        let length = length.or_else(|| body.size_hint().exact());
-        let mut at_end =
-            AtEnd { charge: charge.map(|charge| StreamCharge { charge, length }), _permits: permits };
-        // The server drops these bodies without reading them.
-        let is_unread = *request == Method::HEAD
-            || matches!(response.status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-        if is_unread || body.is_end_stream() {
+        at_end.length = at_end.length.or(length);
+        if is_ended {
             at_end.complete();
             return Self::inner(body);
         }
@@ -132,55 +120,65 @@ where
 
 /// The parts of a request that end with the response body. Dropping this settles the charge, then releases the
 /// permits.
-struct AtEnd {
-    charge: Option<StreamCharge>,
-    _permits: RequestPermits,
-}
-
-impl AtEnd {
-    /// Counts the result of a poll. Returns whether it is the last one.
-    fn count<E>(&mut self, polled: &Option<Result<Frame<Bytes>, E>>) -> bool {
-        if let Some(charge) = &mut self.charge {
-            charge.count(polled);
-        }
-        match polled {
-            Some(Ok(frame)) => frame.is_trailers(),
-            Some(Err(_)) | None => true,
-        }
-    }
-
-    fn complete(&mut self) {
-        if let Some(charge) = &mut self.charge {
-            charge.charge.complete();
-        }
-    }
-}
-
-/// The charge that the body determines.
-struct StreamCharge {
-    charge: PendingCharge,
+pub(super) struct AtEnd {
+    charge: Option<PendingCharge>,
+    permits: RequestPermits,
     /// The length of the body, if it is known. A server may drop the body after that many bytes, without polling
     /// it to its end.
     length: Option<u64>,
 }
 
-impl StreamCharge {
-    /// Counts the result of a poll.
-    fn count<E>(&mut self, polled: &Option<Result<Frame<Bytes>, E>>) {
+impl AtEnd {
+    pub(super) fn new(charge: Option<PendingCharge>, permits: RequestPermits, response: &Parts) -> Self {
+        let length = response.headers.get(CONTENT_LENGTH).and_then(|value| value.to_str().ok()?.parse().ok());
+        Self { charge, permits, length }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.charge.is_none() && self.permits.is_empty()
+    }
+
+    /// Counts the result of a poll. Returns whether it is the last one.
+    fn count<E>(&mut self, polled: &Option<Result<Frame<Bytes>, E>>) -> bool {
         let Some(Ok(frame)) = polled else {
-            self.charge.complete();
-            return;
+            self.complete();
+            return true;
         };
-        self.charge.count(frame);
-        if frame.is_trailers() || self.length.is_some_and(|length| self.charge.bytes() >= length) {
-            self.charge.complete();
+        if let Some(charge) = &mut self.charge {
+            charge.count(frame);
+            if frame.is_trailers() || self.length.is_some_and(|length| charge.bytes() >= length) {
+                charge.complete();
+            }
         }
+        frame.is_trailers()
+    }
+
+    fn complete(&mut self) {
+        if let Some(charge) = &mut self.charge {
+            charge.complete();
+        }
+    }
+}
+
+/// Counts the result of a poll, and drops `at_end` with the last one. `is_ended`: whether the body needs no other.
+fn observe<E>(
+    at_end: &mut Option<Box<AtEnd>>,
+    polled: &Option<Result<Frame<Bytes>, E>>,
+    is_ended: impl FnOnce() -> bool,
+) {
+    let Some(pending) = at_end else { return };
+    let is_last = pending.count(polled);
+    if is_last {
+        *at_end = None;
+    } else if is_ended() {
+        pending.complete();
+        *at_end = None;
     }
 }
 
 impl fmt::Debug for AtEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let bytes = self.charge.as_ref().map(|charge| charge.charge.bytes());
+        let bytes = self.charge.as_ref().map(PendingCharge::bytes);
         f.debug_struct("AtEnd").field("bytes", &bytes).finish_non_exhaustive()
     }
 }
@@ -200,15 +198,7 @@ where
         Poll::Ready(match self.project().kind.project() {
             BodyKindProjected::Inner { mut body, at_end } => {
                 let polled = ready!(body.as_mut().poll_frame(cx));
-                if let Some(pending) = at_end {
-                    let is_last = pending.count(&polled);
-                    if is_last {
-                        *at_end = None;
-                    } else if body.is_end_stream() {
-                        pending.complete();
-                        *at_end = None;
-                    }
-                }
+                observe(at_end, &polled, || body.is_end_stream());
                 polled.map(|frame| frame.map_err(BodyError::new))
             }
             BodyKindProjected::Rejection { body } => {

@@ -11,6 +11,8 @@ use tidegate::Error;
 use tidegate_rules::mapping::{Action, Condition, Mapping, Match, Source};
 use tidegate_rules::{Descriptor, Rules};
 
+#[cfg(any(feature = "actix", feature = "axum"))]
+use super::key::pattern_of;
 use super::key::{ClientIp, Key, TrustMistake, path, uri};
 use super::missing_key::{Absent, MissingKey, NO_KEY};
 
@@ -138,7 +140,7 @@ impl Descriptors {
             )));
         }
         let provided: Vec<&str> = self.extensions.iter().map(|(name, _)| &**name).collect();
-        Ok(mapping.check(&provided, cfg!(feature = "axum"))?)
+        Ok(mapping.check(&provided, cfg!(any(feature = "actix", feature = "axum")))?)
     }
 
     /// Returns the descriptors of this request, or the part that the request lacks. Passes mistakes to
@@ -157,7 +159,8 @@ impl Descriptors {
                 let built = mapping
                     .rate_limits
                     .iter()
-                    .map(|actions| self.build_descriptor(actions, parts, missing_key, report));
+                    .filter(|entry| entry.applies_to(parts.method.as_str()))
+                    .map(|entry| self.build_descriptor(&entry.actions, parts, missing_key, report));
                 built.filter_map(Result::transpose).collect::<Result<_, Absent>>()?
             }
             (None, None) => Vec::new(),
@@ -229,13 +232,10 @@ impl Descriptors {
             Source::QueryParameter(name) => query_parameter(name, parts),
             Source::Method => borrowed(parts.method.as_str()),
             Source::Path => Some(path(parts)),
-            #[cfg(feature = "axum")]
-            Source::PathTemplate(_) => {
-                let path = parts.extensions.get::<axum::extract::MatchedPath>();
-                path.and_then(|path| borrowed(path.as_str()))
-            }
+            #[cfg(any(feature = "actix", feature = "axum"))]
+            Source::PathTemplate(_) => pattern_of(&parts.extensions).and_then(borrowed),
             // Rejected when the layer is built.
-            #[cfg(not(feature = "axum"))]
+            #[cfg(not(any(feature = "actix", feature = "axum")))]
             Source::PathTemplate(_) => None,
             Source::Constant(value) => borrowed(value),
             Source::Match(Match { value, expected, conditions }) => {

@@ -7,6 +7,8 @@ mod header_name;
 mod network;
 mod path;
 mod peer;
+#[cfg(any(feature = "actix", feature = "axum"))]
+mod route;
 
 use std::borrow::Cow;
 use std::fmt;
@@ -25,6 +27,10 @@ pub(super) use self::client_ip::TrustMistake;
 use self::header_name::header_name;
 pub use self::network::ToNetwork;
 pub use self::peer::PeerAddr;
+#[cfg(feature = "actix")]
+pub(super) use self::route::RoutePattern;
+#[cfg(any(feature = "actix", feature = "axum"))]
+pub(super) use self::route::pattern_of;
 
 /// The key that a request is counted for: a client's address, a header, a path, or several of these together.
 ///
@@ -51,7 +57,7 @@ enum KeySource {
     ClientIp(Arc<ClientIp>),
     Header(HeaderName),
     Path,
-    #[cfg(feature = "axum")]
+    #[cfg(any(feature = "actix", feature = "axum"))]
     PathTemplate,
     Constant(Arc<[u8]>),
     Closure(Arc<Closure>),
@@ -102,18 +108,19 @@ impl Key {
     /// the repository lists the rules and their limits: `%2F` is not a slash, `/a` and `/a/` are two keys, and
     /// so are `/A` and `/a`.
     ///
-    /// Each value of a parameter in the path is a separate key. Use `Key::path_template` (feature `axum`) for
-    /// one key per route. Use the path where axum does not know the route: behind `nest_service`, in file
-    /// servers, in proxies, and for gRPC.
+    /// Each value of a parameter in the path is a separate key. Use `Key::path_template` (feature `axum` or `actix`)
+    /// for one key per route. Use the path where the framework does not know the route: behind axum's
+    /// `nest_service`, in file servers, in proxies, and for gRPC.
     #[must_use]
     pub fn path() -> Self {
         Self(KeySource::Path)
     }
 
-    /// Uses the route that axum matched: `/users/{id}`. None if no route has been matched yet: add the layer
-    /// to the `Router` (or a route of it), not around it. Prefer it to [`path`](Self::path) where axum knows
-    /// the route: clients cannot create keys, because the routes are a closed set.
-    #[cfg(feature = "axum")]
+    /// Uses the route that axum or actix-web matched: `/users/{id}`. None if no route matches. With axum, also none
+    /// if no route has been matched yet: add the layer to the `Router` (or a route of it), not around it. Prefer it
+    /// to [`path`](Self::path) where the framework knows the route: clients cannot create keys, because the routes
+    /// are a closed set.
+    #[cfg(any(feature = "actix", feature = "axum"))]
     #[must_use]
     pub fn path_template() -> Self {
         Self(KeySource::PathTemplate)
@@ -121,8 +128,8 @@ impl Key {
 
     /// Uses the key that `f` takes from the extension `T` of the request, such as the user that an earlier
     /// layer found. None if there is no such extension: the layer then rejects the request with 500 by default,
-    /// since no client can add an extension. If some requests lack it on purpose, such as those of anonymous
-    /// users, set [`RateLimitLayer::missing_key`](super::RateLimitLayer::missing_key).
+    /// since no client can add an extension. With actix-web, name `T` in `RateLimitLayer::actix_extension` too. If
+    /// some requests lack it on purpose, such as those of anonymous users, set [`RateLimitLayer::missing_key`](super::RateLimitLayer::missing_key).
     #[must_use]
     pub fn extension<T, K>(f: impl Fn(&T) -> K + Send + Sync + 'static) -> Self
     where
@@ -188,10 +195,9 @@ impl Key {
             }
             KeySource::Path => Some(path(parts).into_owned()),
             // Requests to unknown paths lack it too, so it counts as a property that the client has not sent.
-            #[cfg(feature = "axum")]
+            #[cfg(any(feature = "actix", feature = "axum"))]
             KeySource::PathTemplate => {
-                let path = parts.extensions.get::<axum::extract::MatchedPath>();
-                path.map(|path| path.as_str().as_bytes().to_vec())
+                pattern_of(&parts.extensions).map(|pattern| pattern.as_bytes().to_vec())
             }
             KeySource::Constant(key) => Some(key.to_vec()),
             KeySource::Closure(f) => f(parts),
@@ -256,7 +262,7 @@ impl fmt::Debug for Key {
             KeySource::ClientIp(ip) => ip.fmt(f),
             KeySource::Header(name) => write!(f, "header({name})"),
             KeySource::Path => f.write_str("path"),
-            #[cfg(feature = "axum")]
+            #[cfg(any(feature = "actix", feature = "axum"))]
             KeySource::PathTemplate => f.write_str("path_template"),
             KeySource::Constant(key) => write!(f, "constant({})", RedactedKey::new(key)),
             KeySource::Closure(_) => f.write_str("from_fn(…)"),

@@ -36,7 +36,7 @@ use super::wait_queue::WaitQueue;
 /// Cheap to clone. Clones, and all services that they make, share the wait queue.
 #[derive(Clone)]
 pub struct RateLimitLayer {
-    settings: Arc<LayerSettings>,
+    pub(super) settings: Arc<LayerSettings>,
 }
 
 /// # Rules
@@ -303,7 +303,8 @@ impl RateLimitLayer {
 
     /// Sets the response to rejected requests, such as a cached or smaller response, or another error. The
     /// layer adds its headers to this response as to every other, and `Cache-Control: no-store` unless the
-    /// response has a `Cache-Control` of its own: a cache must not keep it in place of the service's response.
+    /// response has a `Cache-Control` of its own: a cache must not keep it in place of the service's response. In front
+    /// of each framework, it is a response of [`http`](crate::http).
     ///
     /// ```
     /// use http::Response;
@@ -371,7 +372,7 @@ impl RateLimitLayer {
         Self { settings: Arc::default() }
     }
 
-    fn set(mut self, set: impl FnOnce(&mut LayerSettings)) -> Self {
+    pub(super) fn set(mut self, set: impl FnOnce(&mut LayerSettings)) -> Self {
         set(Arc::make_mut(&mut self.settings));
         self
     }

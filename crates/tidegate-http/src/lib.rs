@@ -42,7 +42,7 @@
 //!    and is charged nothing. With [`RateLimitLayer::wait`], it waits for its turn instead.
 //! 3. Handler: the service receives the request. The request's extensions hold the binding gate's
 //!    [`Decision`](tidegate::Decision) and the [`AllDecision`](tidegate::AllDecision). A handler of axum extracts
-//!    them with `axum::Extension`.
+//!    them with `axum::Extension`, one of actix-web with `web::ReqData`.
 //!    At an in-flight limit, the request holds a permit until its response body has ended ([`RequestPermits`]).
 //! 4. Settlement: the response can change the [`Charge`]: its status and headers, or what its body used
 //!    ([`Usage`]), which is settled at the body's end.
@@ -95,7 +95,10 @@
 //!
 //! Permits of in-flight limits are released in each of these cases, and also if the handler panics.
 
+#[cfg(feature = "actix")]
+pub mod actix;
 mod admission;
+mod admitted;
 mod admitted_request;
 mod body;
 mod charge;
@@ -106,7 +109,6 @@ mod client;
 mod descriptors;
 mod gate_rule;
 pub mod guide;
-mod handler;
 mod headers;
 mod in_flight;
 mod key;
@@ -118,6 +120,7 @@ mod policy;
 mod rejection;
 mod request;
 mod request_checks;
+mod request_extensions;
 mod request_permits;
 mod reserved_slots;
 mod response;
@@ -131,6 +134,9 @@ mod usage;
 mod wait_queue;
 mod warnings;
 
+/// The version of `http` whose types this crate uses. actix-web has those of another version.
+#[doc(no_inline)]
+pub use http;
 pub use ipnet::IpNet;
 
 pub use self::admitted_request::AdmittedRequest;

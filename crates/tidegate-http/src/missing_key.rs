@@ -47,8 +47,9 @@ impl fmt::Display for Absent {
             Self::Extension { type_name, .. } => write!(
                 f,
                 "a request lacks the extension `{type_name}`, which a key reads: run the layer that inserts it \
-                 before this one. Of axum's `Router::layer`, the last one added runs first; of tower's \
-                 `ServiceBuilder`, the first. If some requests lack it on purpose, set \
+                 before this one. Of axum's `Router::layer` and actix-web's `App::wrap`, the last one added runs first; \
+                 of tower's `ServiceBuilder`, the first. With actix-web, also name the type in \
+                 `RateLimitLayer::actix_extension`. If some requests lack it on purpose, set \
                  `RateLimitLayer::missing_key`"
             ),
         }

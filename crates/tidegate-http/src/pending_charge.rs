@@ -1,7 +1,6 @@
 //! The units taken for one request, until its final charge is settled.
 
 use futures_util::future::join_all;
-use http::Extensions;
 use http::response::Parts;
 use http_body::Frame;
 use tidegate::{Check, Decision, Reservation};
@@ -9,6 +8,7 @@ use tokio::runtime::Handle;
 
 use super::charge::{Charge, Consumed};
 use super::in_flight::needs_permit;
+use super::request_extensions::RequestExtensions;
 use super::usage::Usage;
 
 /// The units taken for one request. Dropping this settles them, in a task: as its [`Stage`] says.
@@ -57,11 +57,10 @@ impl PendingCharge {
 
     /// Records that the service receives the request. Returns the handle for its reports, if a charge reads
     /// them. Nested layers share one handle, so that each charges the units that the handler reports.
-    pub(super) fn enter(&mut self, extensions: &Extensions) -> Option<Usage> {
+    pub(super) fn enter(&mut self, extensions: &impl RequestExtensions) -> Option<Usage> {
         self.stage = Stage::Inside;
         for item in self.items.iter().filter(|item| item.charge.reads_usage()) {
-            let usage =
-                self.consumed.usage.get_or_insert_with(|| extensions.get().cloned().unwrap_or_default());
+            let usage = self.consumed.usage.get_or_insert_with(|| extensions.find().unwrap_or_default());
             if item.reservation.charged_units() > 0 {
                 usage.reserve(item.reservation.charged_units());
             }

@@ -14,7 +14,7 @@ use tidegate::Permit;
 
 /// The permits of one request at in-flight limits, including those of outer layers.
 ///
-/// The layer inserts it into the request's extensions. With the feature `axum` it is an extractor, which never
+/// The layer inserts it into the request's extensions. With the feature `axum` or `actix` it is an extractor, which never
 /// fails: without an in-flight limit, it holds nothing. Clones share the permits. They are released when the
 /// response body has ended, has failed or was dropped, and all clones are dropped.
 ///
@@ -84,6 +84,18 @@ impl RequestPermits {
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.permits().all(Permit::is_held)
+    }
+
+    /// Marks the request as rejected by an overloaded service, for the adaptive limits that it counts for: see
+    /// [`Permit::overloaded`](tidegate::Permit::overloaded).
+    pub fn overloaded(&self) {
+        self.permits().for_each(Permit::overloaded);
+    }
+
+    /// Excludes the request from the adaptive limits that it counts for, since its time says nothing: see
+    /// [`Permit::disregard`](tidegate::Permit::disregard). The layer does so for upgraded connections.
+    pub fn disregard(&self) {
+        self.permits().for_each(Permit::disregard);
     }
 
     /// Completes when one of the permits has lapsed, for a handler that then stops its work. Never completes if

@@ -146,9 +146,15 @@ async fn decide_group(
     Ok((Some(AllDecision::of_each(checked.into_iter().chain(denials).collect())), None))
 }
 
-/// Adds the rules in shadow mode to the value of the header that reports them.
+/// Adds the rules in shadow mode, and the candidates of rules, to the value of the header that reports them.
 fn append_shadow_rules(headers: &Headers, value: &mut String, decision: &RulesDecision) {
     for outcome in decision.outcomes() {
+        if let (Some(rule), Some(candidate)) = (outcome.rule(), outcome.candidate())
+            && candidate.is_allowed()
+        {
+            let name = format!("{}.candidate", rule.shown());
+            headers.append_shadow(value, &name, candidate, !rule.is_in_flight());
+        }
         if let (Some(rule), Some(decision)) = (outcome.rule(), outcome.decision())
             && rule.is_shadow()
             && decision.is_allowed()

@@ -1,17 +1,21 @@
-//! The tower service that the layer makes.
+//! The tower service that the layer makes: the adapter for axum, tonic and hyper.
 
 use std::fmt;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
+use super::admission::Admission;
 use super::body::ResponseBody;
-use super::handler;
+use super::request::decide;
+use super::response::reject;
 use super::settings::LayerSettings;
 
 /// A service behind rate limits, made by [`RateLimitLayer`](super::RateLimitLayer).
@@ -47,7 +51,50 @@ where
         // Calls the instance that was polled ready: its clone may not be ready.
         let clone = self.inner.clone();
         let inner = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture(Box::pin(handler::handle(self.settings.clone(), inner, request)))
+        ResponseFuture(Box::pin(handle(self.settings.clone(), inner, request)))
+    }
+}
+
+/// Admits the request, calls the service, settles the charge and adds the headers.
+async fn handle<S, RequestBody, B>(
+    settings: Arc<LayerSettings>,
+    mut inner: S,
+    request: Request<RequestBody>,
+) -> Result<Response<ResponseBody<B>>, S::Error>
+where
+    S: Service<Request<RequestBody>, Response = Response<B>> + Clone,
+    B: Body,
+{
+    let (mut parts, body) = request.into_parts();
+    // A ready service may reserve a resource for its caller, such as a permit or a queue slot. A request that
+    // waits uses a fresh clone instead, so that it does not hold the resource meanwhile.
+    let mut is_ready = settings.wait_queue.is_none();
+    if !is_ready {
+        inner = inner.clone();
+    }
+    let admission = decide(&settings, &parts).await;
+    if admission.delay() > Duration::ZERO {
+        (inner, is_ready) = (inner.clone(), false);
+    }
+    let admitted = match admission.after_delay(&settings.headers).await {
+        Admission::Undecided => None,
+        Admission::Admitted(admitted) => Some(admitted),
+        Admission::Rejected(rejection) => return Ok(reject(&settings, parts, rejection).await),
+    };
+    if !is_ready {
+        poll_fn(|cx| inner.poll_ready(cx)).await?;
+    }
+    let Some(mut admitted) = admitted else {
+        return Ok(inner.call(Request::from_parts(parts, body)).await?.map(ResponseBody::inner));
+    };
+    let method = parts.method.clone();
+    admitted.enter(&mut parts.extensions);
+    match inner.call(Request::from_parts(parts, body)).await {
+        Ok(response) => Ok(admitted.respond(&settings, &method, response).await),
+        Err(error) => {
+            admitted.fail().await;
+            Err(error)
+        }
     }
 }
 

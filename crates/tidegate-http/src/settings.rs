@@ -26,6 +26,10 @@ pub(super) type Predicate = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 pub(super) type Responder =
     Arc<dyn Fn(Parts, Rejection) -> BoxFuture<'static, Response<RejectionBody>> + Send + Sync>;
 
+/// Copies an extension of actix-web's request, if it has it.
+#[cfg(feature = "actix")]
+pub(super) type CopyExtension = fn(&actix_web::dev::Extensions, &mut http::Extensions);
+
 /// How the layer handles a request that the limiter cannot decide, because Redis is unavailable
 /// ([`Error::is_unavailable`](tidegate::Error::is_unavailable)) and the gate's failure policy is
 /// [`OnFailure::Error`](tidegate::OnFailure::Error).
@@ -59,6 +63,8 @@ pub(super) struct LayerSettings {
     pub(super) headers: Headers,
     pub(super) responder: Option<Responder>,
     pub(super) wait_queue: Option<WaitQueue>,
+    #[cfg(feature = "actix")]
+    pub(super) copied_extensions: Vec<CopyExtension>,
     /// Clones of the layer share them.
     pub(super) warnings: Arc<LayerWarnings>,
 }

@@ -12,9 +12,14 @@ use http::request::Parts;
 
 const NONE: u64 = u64::MAX;
 
+/// The error of an extractor of [`Usage`]. A handler's reports would be charged nowhere.
+#[cfg(any(feature = "actix", feature = "axum"))]
+pub(super) const USAGE_NOT_CHARGED: &str =
+    "The handler reports its usage, but no rate limit charges it. Set Charge::usage().";
+
 /// The units that one request has used, reported by its handler: see [`Charge::usage`](crate::Charge::usage).
 ///
-/// The layer puts it into the request's extensions. With the feature `axum` it is an extractor, and
+/// The layer puts it into the request's extensions. With the feature `axum` or `actix` it is an extractor, and
 /// `Option<Usage>` extracts it where a request may be without one, such as a skipped request. Clones share
 /// the units. Reports after the response body has ended or was dropped have no effect. A stream that is dropped
 /// with the body may still report in its `Drop`.
@@ -92,8 +97,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Usage {
     type Rejection = (StatusCode, &'static str);
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Self::Rejection> {
-        let missing = "The handler reports its usage, but no rate limit charges it. Set Charge::usage().";
-        parts.extensions.get().cloned().ok_or((StatusCode::INTERNAL_SERVER_ERROR, missing))
+        parts.extensions.get().cloned().ok_or((StatusCode::INTERNAL_SERVER_ERROR, USAGE_NOT_CHARGED))
     }
 }
 

@@ -60,8 +60,8 @@ impl LayerWarnings {
                 if is_rejected {
                     limiter.warn(&self.options_without_key, || {
                         "an OPTIONS request, such as a CORS preflight, lacks the key of a rule and is rejected: \
-                         run the CORS layer before this one (in axum, add it later with `Router::layer`), or admit \
-                         OPTIONS by `RateLimitLayer::skip`"
+                         run the CORS layer before this one (in axum and actix-web, add it later, with \
+                         `Router::layer` or `App::wrap`), or admit OPTIONS by `RateLimitLayer::skip`"
                             .to_owned()
                     });
                 }

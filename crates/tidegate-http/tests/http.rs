@@ -7,7 +7,7 @@ mod bodies;
 mod charging;
 mod closed;
 mod examples;
-mod fixture;
+pub(crate) mod fixture;
 mod fleet;
 mod headers;
 mod in_flight;

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot continue should panic")]
 #![allow(unreachable_pub, reason = "nothing here is reached from outside")]
 
+mod conformance;
 mod http;
+mod http_actix;
 mod http_client;
 mod http_keys;
 mod nginx;

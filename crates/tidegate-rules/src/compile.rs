@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
 use super::fields::{CHARGES, DESCRIPTOR, DOCUMENT};
 use super::mapping::Mapping;
+use super::network_reader::{self, NetworksField};
 use super::reader::{Fields, MAX_WARNINGS, Reader, quoted};
 use super::regex_like::{as_wildcard, is_regex_like};
 use super::rule::{LimitSettings, Pattern, Rule, RuleMarks, Step};
@@ -230,13 +231,18 @@ impl FileCompiler<'_, '_> {
             let hint = "put the `*` into a `value`";
             self.reader.error(span, "a `key` is matched literally and cannot contain `*`").hint(hint);
         }
-        let mut pattern = self.pattern(value_text, value.map_or(span, |(_, span)| span));
+        let networks = network_reader::read(&mut self.reader, &fields, node, key, level);
+        let mut pattern = match &networks {
+            NetworksField::Absent => self.pattern(value_text, value.map_or(span, |(_, span)| span)),
+            NetworksField::Invalid => None,
+            NetworksField::Of(networks) => networks.first().copied().map(Pattern::Network),
+        };
         let mut flag = |name| self.reader.flag(name, fields.get(name));
         let [value_to_metric, share_threshold] = ["value_to_metric", "share_threshold"].map(&mut flag);
-        if share_threshold && pattern.as_ref().is_some_and(|pattern| !pattern.has_star()) {
+        if share_threshold && pattern.as_ref().is_some_and(|pattern| !pattern.matches_several()) {
             let node = fields.get("share_threshold").unwrap_or(node);
             let hint = "remove it, or put a `*` into the `value`";
-            let message = "`share_threshold` needs a `value` with `*`";
+            let message = "`share_threshold` needs a `value` with `*`, or `networks`";
             self.reader.error(node.span(), message).hint(hint);
         }
         let marks = self.marks(&fields);
@@ -276,6 +282,10 @@ impl FileCompiler<'_, '_> {
         let (rules_before, unlimited_before) = (self.compiled.rules.len(), self.unlimited.len());
         let rule = fields.get("rate_limit").and_then(|node| limit_reader::read(&mut self.reader, node));
         let rule = rule.filter(|_| self.has_room_for_path(span));
+        if marks.shadow && rule.as_ref().is_some_and(|(settings, _)| settings.candidate.is_some()) {
+            let message = "a rule in shadow mode needs no `candidate`: it denies nothing itself";
+            self.reader.error(span, message).hint("remove `shadow_mode`, or the `candidate`");
+        }
         let rule = rule.map(|(settings, spans)| {
             let names = settings.replaces.iter().zip(spans);
             self.replaced.extend(names.map(|(name, at)| (self.domain.clone(), name.clone(), at)));
@@ -292,7 +302,10 @@ impl FileCompiler<'_, '_> {
             self.unlimited.truncate(unlimited_before);
             self.unlimited.push(span);
         }
-        level.insert(key, &pattern, branch);
+        match networks {
+            NetworksField::Of(networks) => level.insert_networks(key, &networks, branch),
+            _ => level.insert(key, &pattern, branch),
+        }
     }
 
     /// Returns the pattern of a value, or `None` after an error.
@@ -397,11 +410,11 @@ impl Compiled {
                 }
             } else {
                 let (first, spans) = &document.entries;
-                for (actions, spans) in domain.mapping.rate_limits[*first..].iter().zip(spans) {
+                for (entry, spans) in domain.mapping.rate_limits[*first..].iter().zip(spans) {
                     if reader.warnings.len() == MAX_WARNINGS {
                         break;
                     }
-                    if let Some((at, reason)) = unmatched(&domain.top, actions, &mut budget) {
+                    if let Some((at, reason)) = unmatched(&domain.top, &entry.actions, &mut budget) {
                         let message = format!("no rule matches the descriptors of these actions: {reason}");
                         reader.warning(spans[at], message, "add a rule for them, or remove the actions");
                     }

@@ -29,6 +29,7 @@ pub struct RuleOutcome {
     pub(super) rule: Option<Arc<Rule>>,
     pub(super) result: RuleResult,
     pub(super) metric: Option<String>,
+    pub(super) candidate: Option<Decision>,
 }
 
 /// How a descriptor was decided.
@@ -184,6 +185,13 @@ impl RuleOutcome {
         }
     }
 
+    /// Returns the decision of the rule's [candidate](Rule::candidate), if it was made. It is always allowed, and
+    /// [in shadow](Decision::is_shadow) if the candidate would have denied the request.
+    #[must_use]
+    pub const fn candidate(&self) -> Option<&Decision> {
+        self.candidate.as_ref()
+    }
+
     /// Returns the name for metrics: the rule's path, in which values of the request replace those of the
     /// rule as `value_to_metric` and `detailed_metric` require. For a descriptor with its own limit, the name
     /// of its gate.
@@ -200,6 +208,7 @@ impl fmt::Debug for RuleOutcome {
             .field("rule", &self.rule.as_ref().map(|rule| rule.path()))
             .field("result", &self.result)
             .field("metric", &metric)
+            .field("candidate", &self.candidate)
             .finish()
     }
 }

@@ -77,7 +77,7 @@ impl MatchedEntry {
     }
 
     /// Returns the matching part of the rules: ``the value `login` ``, ``the prefix `api*` ``, ``the pattern
-    /// `*.example.com` ``, or `the key without a value`.
+    /// `*.example.com` ``, ``the network `10.0.0.0/8` ``, or `the key without a value`.
     #[must_use]
     pub fn by(&self) -> &str {
         &self.by
@@ -196,6 +196,7 @@ fn describe(pattern: &Pattern) -> String {
         Pattern::Exact(value) => format!("the value `{value}`"),
         Pattern::Prefix(prefix) => format!("the prefix `{prefix}*`"),
         Pattern::Wildcard(wildcard) => format!("the pattern `{}`", wildcard.text()),
+        Pattern::Network(network) => format!("the network `{network}`"),
         Pattern::Any => "the key without a value".to_owned(),
     }
 }

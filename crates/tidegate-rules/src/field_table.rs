@@ -19,11 +19,15 @@ pub(super) struct Field {
 
 pub(super) enum FieldKind {
     Text,
+    /// A list of strings.
+    Texts,
     Flag,
     /// A whole number with this minimum.
     Count(u64),
     /// A duration such as `15m`.
     Duration,
+    /// A duration, or a period of a calendar such as `month`.
+    Window,
     Choice(&'static [&'static str]),
     /// A map of any values.
     Map,

@@ -67,6 +67,11 @@ pub(super) static DESCRIPTOR: FieldTable = FieldTable {
             FieldKind::Text,
             "The value to match, in which each `*` matches any characters; any value if absent.",
         ),
+        field(
+            "networks",
+            FieldKind::Texts,
+            "Instead of a value: networks and addresses, one of which contains the value, an address.",
+        ),
         field("rate_limit", FieldKind::One(&RATE_LIMIT), "The limit for descriptors that end at this entry."),
         field("descriptors", FieldKind::Many(&DESCRIPTOR), "The rules for the entries that follow."),
         field("shadow_mode", FieldKind::Flag, "Decides and counts, but never denies."),
@@ -101,7 +106,21 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
             FieldKind::Many(&REPLACES),
             "Rules that are neither checked nor charged if this one matches the same request.",
         ),
-        field("every", FieldKind::Duration, "The length of the window, such as 15m, instead of a unit."),
+        field(
+            "every",
+            FieldKind::Window,
+            "Instead of a unit: the length of the window, such as 15m, or a period of the calendar: day, week, month, quarter, year.",
+        ),
+        field(
+            "zone",
+            FieldKind::Text,
+            "With a period of the calendar: the time zone in which it begins, such as Europe/Berlin; by default UTC.",
+        ),
+        field(
+            "anchor",
+            FieldKind::Text,
+            "With a period of the calendar: the day on which it begins: 1 to 31 for a month, 1 (Monday) to 7 for a week, 02-29 for a year.",
+        ),
         field(
             "algorithm",
             FieldKind::Choice(ALGORITHMS),
@@ -130,6 +149,11 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
             "Takes units in blocks and spends them without a call to Redis.",
         ),
         field("tiers", FieldKind::Named(&TIER), "Other numbers for requests of a tier."),
+        field(
+            "candidate",
+            FieldKind::One(&CANDIDATE),
+            "A stricter limit to try: it decides and counts beside this one, and denies nothing.",
+        ),
     ],
     required: &[],
     unsupported: &[],
@@ -172,15 +196,27 @@ pub(super) static TIER: FieldTable = FieldTable {
     unsupported: &[],
 };
 
+pub(super) static CANDIDATE: FieldTable = FieldTable {
+    label: "a candidate",
+    fields: &[
+        field("requests_per_unit", FieldKind::Count(1), "Replaces requests_per_unit of the rate_limit."),
+        field("burst", FieldKind::Count(1), "Replaces burst of the rate_limit."),
+        field("in_flight", FieldKind::Count(1), "Replaces in_flight of the rate_limit."),
+    ],
+    required: &[],
+    unsupported: &[],
+};
+
 /// All tables, the table of a document first. The reader uses them to suggest where a misplaced field
 /// belongs.
-pub(super) static TABLES: [&FieldTable; 21] = [
+pub(super) static TABLES: [&FieldTable; 22] = [
     &DOCUMENT,
     &DESCRIPTOR,
     &RATE_LIMIT,
     &REPLACES,
     &LEASE,
     &TIER,
+    &CANDIDATE,
     &RATE_LIMITS,
     &ACTION,
     &REMOTE_ADDRESS,

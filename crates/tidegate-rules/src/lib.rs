@@ -10,6 +10,7 @@
 #![doc = include_str!("format.md")]
 
 mod acquired;
+mod calendar;
 mod compile;
 mod config_error;
 mod count_key;
@@ -29,6 +30,8 @@ pub mod mapping;
 mod mapping_reader;
 mod metadata;
 mod names;
+mod network_reader;
+mod networks;
 mod reader;
 mod regex_like;
 mod reloading;

@@ -3,20 +3,22 @@
 use std::sync::Arc;
 
 use super::config_error::SourceSpan;
-use super::fields::{LEASE, ON_FAILURES, RATE_LIMIT, REPLACES, TIER};
+use super::fields::{CANDIDATE, LEASE, ON_FAILURES, RATE_LIMIT, REPLACES, TIER};
 use super::limit::Limit;
 use super::limit_shape::{Shape, number_field};
 use super::reader::{Fields, Reader};
 use super::rule::LimitSettings;
 use super::yaml::{Value, YamlNode};
-use tidegate::{Lease, OnFailure};
+use tidegate::{Lease, OnFailure, Quota};
 
 /// The fields that cannot be combined with `unlimited`.
-const LIMITED_FIELDS: [&str; 11] = [
+const LIMITED_FIELDS: [&str; 14] = [
     "unit",
     "unit_multiplier",
     "requests_per_unit",
     "every",
+    "zone",
+    "anchor",
     "algorithm",
     "burst",
     "in_flight",
@@ -24,6 +26,7 @@ const LIMITED_FIELDS: [&str; 11] = [
     "cost",
     "lease",
     "tiers",
+    "candidate",
 ];
 
 /// The fields that hold the number of a limit.
@@ -46,7 +49,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
         .and_then(|node| reader.choice("on_failure", ON_FAILURES, node))
         .map(|at| [OnFailure::Local, OnFailure::Error, OnFailure::Open, OnFailure::Closed][at]);
     let is_unlimited = reader.flag("unlimited", fields.get("unlimited"));
-    let (limit, tiers, cost, lease) = match is_unlimited {
+    let (limit, tiers, cost, lease, candidate) = match is_unlimited {
         true => {
             for name in LIMITED_FIELDS {
                 if let Some(node) = fields.get(name) {
@@ -54,20 +57,32 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
                     reader.error(node.span(), message).hint("remove one of them");
                 }
             }
-            (Some(Limit::Unlimited), Vec::new(), 1, None)
+            (Some(Limit::Unlimited), Vec::new(), 1, None, None)
         }
         false => {
             let shape = Shape::read(reader, node, &fields);
             let limit = limit(reader, node, &fields, shape.as_ref());
             let tiers = tiers(reader, shape.as_ref(), number_field(&fields), fields.get("tiers"));
             let lease = fields.get("lease").and_then(|node| lease(reader, node, limit));
-            (limit, tiers, shape.map_or(1, |shape| shape.cost), lease)
+            let candidate = fields
+                .get("candidate")
+                .and_then(|node| candidate(reader, node, shape.as_ref()?, (number_field(&fields), limit?)));
+            (limit, tiers, shape.map_or(1, |shape| shape.cost), lease, candidate)
         }
     };
     let (replaces, tiers, lease) = (replaces.into(), tiers.into(), lease.map(Box::new));
     let is_in_flight = number_field(&fields) == "in_flight";
-    let settings =
-        LimitSettings { name, replaces, limit: limit?, tiers, is_in_flight, cost, on_failure, lease };
+    let settings = LimitSettings {
+        name,
+        replaces,
+        limit: limit?,
+        tiers,
+        is_in_flight,
+        cost,
+        on_failure,
+        lease,
+        candidate,
+    };
     (reader.errors.total() == errors_before).then_some((settings, spans))
 }
 
@@ -171,6 +186,49 @@ fn tiers(
         tiers.extend(limit.map(|limit| (name.into(), limit)));
     }
     tiers
+}
+
+/// Reads the stricter limit to try beside `limit`, whose number is in the field `number_field`.
+fn candidate(
+    reader: &mut Reader<'_>,
+    node: &YamlNode,
+    shape: &Shape,
+    (number_field, limit): (&str, Limit),
+) -> Option<Quota> {
+    let fields = reader.map(node, &CANDIDATE)?;
+    let other = NUMBER_FIELDS.into_iter().find(|name| *name != number_field && fields.get(name).is_some());
+    if let Some(node) = other.and_then(|name| fields.get(name)) {
+        let message = format!("the candidate of this rule has `{number_field}`, as its rate_limit");
+        reader.error(node.span(), message).hint("use the same fields in both");
+        return None;
+    }
+    let Some(number_node) = fields.get(number_field) else {
+        if !fields.has_unknown {
+            reader.error(node.span(), format!("a candidate needs `{number_field}`"));
+        }
+        return None;
+    };
+    let number = reader.count(number_field, 1, number_node)?;
+    let burst = fields.get("burst").and_then(|node| reader.count("burst", 1, node));
+    let Limit::Quota(candidate) = shape.limit(reader, number, burst, number_node.span())? else {
+        return None;
+    };
+    if !is_stricter(&candidate, limit) {
+        let message = format!("this candidate is no stricter than the limit: {candidate}");
+        reader.error(number_node.span(), message).hint("lower its number, or raise the limit beside it");
+        return None;
+    }
+    Some(candidate)
+}
+
+/// Returns whether a candidate of the same algorithm and window admits less than the limit.
+fn is_stricter(candidate: &Quota, limit: Limit) -> bool {
+    let Limit::Quota(limit) = limit else { return false };
+    // The time to fill or to drain, or the window: with a shorter one, the same number of units is a higher rate.
+    let rate = |quota: &Quota| (u128::from(quota.limit()), quota.window().as_micros());
+    let ((units, window), (limit_units, limit_window)) = (rate(candidate), rate(&limit));
+    let is_slower_or_equal = units * limit_window <= limit_units * window;
+    units <= limit_units && is_slower_or_equal && *candidate != limit
 }
 
 fn lease(reader: &mut Reader<'_>, node: &YamlNode, limit: Option<Limit>) -> Option<Lease> {

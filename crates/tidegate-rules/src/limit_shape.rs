@@ -5,6 +5,7 @@ use std::time::Duration;
 use tidegate::algorithm::{Definition, Parameters};
 use tidegate::{Decision, Error, Quota, Rate};
 
+use super::calendar::{self, Calendar};
 use super::config_error::SourceSpan;
 use super::fields::{ALGORITHMS, UNIT_SECONDS, UNITS};
 use super::limit::Limit;
@@ -12,8 +13,8 @@ use super::reader::{Fields, Reader};
 use super::yaml::{Value, YamlNode};
 
 /// The fields that cannot be combined with `in_flight`. Neither can `lease`, which is checked for each quota.
-const RATE_FIELDS: [&str; 6] =
-    ["unit", "unit_multiplier", "requests_per_unit", "every", "algorithm", "burst"];
+const RATE_FIELDS: [&str; 8] =
+    ["unit", "unit_multiplier", "requests_per_unit", "every", "zone", "anchor", "algorithm", "burst"];
 
 /// The settings that a rule's limit and its tiers share.
 pub(super) struct Shape {
@@ -29,6 +30,8 @@ enum Form {
         window: Duration,
         algorithm: &'static Definition,
     },
+    /// A fixed window.
+    Calendar(Calendar),
     /// With the patience of a fair limit.
     InFlight {
         patience: Option<Duration>,
@@ -62,6 +65,9 @@ impl Shape {
         if number == 0 {
             return Some(Limit::DenyAll(match self.form {
                 Form::Rate { window, .. } => window,
+                Form::Calendar(calendar) => {
+                    in_calendar(1, calendar).map_or(Decision::FIXED_RETRY, |it| it.window())
+                }
                 Form::InFlight { .. } => Decision::FIXED_RETRY,
             }));
         }
@@ -73,6 +79,7 @@ impl Shape {
                 Form::Rate { window, algorithm } => {
                     format!("{} of {number} in {window:?}: {error}", algorithm.name)
                 }
+                Form::Calendar(_) => format!("fixed_window of {number}: {error}"),
                 Form::InFlight { .. } => format!("in_flight of {number}: {error}"),
             },
         };
@@ -86,6 +93,7 @@ impl Shape {
                 let quota = Quota::try_in_flight(number)?;
                 return patience.map_or(Ok(quota), |patience| quota.try_fair(patience));
             }
+            Form::Calendar(calendar) => return in_calendar(number, calendar),
             Form::Rate { window, algorithm } => match algorithm.parameters {
                 Parameters::Rate => {
                     let rate = Rate::try_new(number, window)?;
@@ -98,6 +106,16 @@ impl Shape {
         // Windows begin by the clock if the algorithm has a choice.
         Ok(quota.try_aligned_to_clock().unwrap_or(quota))
     }
+}
+
+#[cfg(feature = "calendar")]
+fn in_calendar(number: u64, calendar: Calendar) -> Result<Quota, Error> {
+    Quota::try_calendar_window(number, calendar)
+}
+
+#[cfg(not(feature = "calendar"))]
+fn in_calendar(_: u64, calendar: Calendar) -> Result<Quota, Error> {
+    match calendar {}
 }
 
 fn in_flight(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Form> {
@@ -120,6 +138,12 @@ fn in_flight(reader: &mut Reader<'_>, fields: &Fields<'_>) -> Option<Form> {
         }
     };
     Some(Form::InFlight { patience })
+}
+
+/// The length of a window.
+enum Length {
+    Fixed(Duration),
+    Calendar(Calendar),
 }
 
 /// Returns the window with the algorithm, and the burst.
@@ -145,13 +169,29 @@ fn rate(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> (Optio
         let message = format!("a {name} has no `burst`: the whole limit can be used at once");
         reader.error(span, message).hint("remove it, or add `algorithm: token_bucket`");
     }
-    let form = window.zip(algorithm).map(|(window, algorithm)| Form::Rate { window, algorithm });
+    let form = match (window, algorithm) {
+        (Some(Length::Fixed(window)), Some(algorithm)) => Some(Form::Rate { window, algorithm }),
+        (Some(Length::Calendar(calendar)), Some(Definition { name: "fixed_window", .. })) => {
+            Some(Form::Calendar(calendar))
+        }
+        (Some(Length::Calendar(_)), Some(Definition { name, .. })) => {
+            let span = fields.get("algorithm").map_or(node.span(), YamlNode::span);
+            let message = format!("a {name} has no window of a calendar: only a fixed_window has one");
+            reader.error(span, message).hint("remove `algorithm`, or write a duration such as 30d");
+            None
+        }
+        _ => None,
+    };
     (form, burst.map(|(burst, _)| burst))
 }
 
-fn window(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Option<Duration> {
+fn window(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Option<Length> {
     let multiplier = fields.get("unit_multiplier");
     let units = multiplier.map_or(Some(1), |node| reader.count("unit_multiplier", 1, node));
+    let period = fields.get("every").and_then(calendar::period);
+    if period.is_none() {
+        calendar::reject_without_period(reader, fields);
+    }
     match (fields.get("unit"), fields.get("every")) {
         (Some(_), Some(every)) => {
             reader.error(every.span(), "`every` cannot be combined with `unit`").hint("remove one of them");
@@ -167,7 +207,11 @@ fn window(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Opti
                 let message = "`unit_multiplier` cannot be combined with `every`";
                 reader.error(node.span(), message).hint("remove it");
             }
-            let window = reader.duration("every", every)?;
+            if let Some(period) = period {
+                return calendar::read(reader, fields, period, every).map(Length::Calendar);
+            }
+            let others = ", or day, week, month, quarter, year";
+            let window = reader.duration_or("every", others, every)?;
             check_length(reader, window, every)
         }
         (Some(unit), None) => {
@@ -178,9 +222,9 @@ fn window(reader: &mut Reader<'_>, node: &YamlNode, fields: &Fields<'_>) -> Opti
     }
 }
 
-fn check_length(reader: &mut Reader<'_>, window: Duration, node: &YamlNode) -> Option<Duration> {
+fn check_length(reader: &mut Reader<'_>, window: Duration, node: &YamlNode) -> Option<Length> {
     if window <= Quota::MAX_WINDOW {
-        return Some(window);
+        return Some(Length::Fixed(window));
     }
     reader.error(node.span(), "a window is at most 10 years long");
     None

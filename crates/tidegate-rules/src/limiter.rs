@@ -3,6 +3,7 @@
 mod acquire;
 mod gates;
 mod plan;
+mod take_up_to;
 
 use std::sync::Arc;
 

@@ -7,10 +7,27 @@ use super::fields::closest;
 /// The mapping of one domain.
 #[derive(Debug, Default)]
 pub struct Mapping {
-    /// Each list of actions makes one descriptor, or none.
-    pub rate_limits: Vec<Vec<Action>>,
+    /// Each makes one descriptor, or none.
+    pub rate_limits: Vec<DescriptorActions>,
     /// The value that chooses among the `tiers` of the rules.
     pub tier: Option<Source>,
+}
+
+/// Makes one descriptor of a request: an entry of `rate_limits`.
+#[derive(Debug)]
+pub struct DescriptorActions {
+    /// Each makes one entry of the descriptor. If a required one makes none, there is no descriptor.
+    pub actions: Vec<Action>,
+    /// The methods of the requests that have the descriptor; `None` for all.
+    pub(super) methods: Option<Box<[Box<str>]>>,
+}
+
+impl DescriptorActions {
+    /// Returns whether requests with this method have the descriptor.
+    #[must_use]
+    pub fn applies_to(&self, method: &str) -> bool {
+        self.methods.as_ref().is_none_or(|methods| methods.iter().any(|other| **other == *method))
+    }
 }
 
 /// Makes one entry of a descriptor.
@@ -101,7 +118,12 @@ impl Mapping {
     ///
     /// One error for each source that is not provided.
     pub fn check(&self, extensions: &[&str], has_path_templates: bool) -> Result<(), ConfigErrors> {
-        let sources = self.rate_limits.iter().flatten().map(|action| &action.source).chain(&self.tier);
+        let sources = self
+            .rate_limits
+            .iter()
+            .flat_map(|entry| &entry.actions)
+            .map(|action| &action.source)
+            .chain(&self.tier);
         let unknown = sources.filter_map(|source| match source {
             Source::Extension(extension) => extension.missing_from(extensions),
             Source::PathTemplate(unsupported) if !has_path_templates => Some((**unsupported).clone()),

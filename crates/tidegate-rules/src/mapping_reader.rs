@@ -7,8 +7,10 @@ use super::fields::{
     QUERY_PARAMETER, QUERY_PARAMETER_VALUE_MATCH, QUERY_PARAMETERS, RATE_LIMITS, REMOTE_ADDRESS,
     REQUEST_HEADERS, STRING, TIER_OF,
 };
-use super::mapping::{Action, Condition, Extension, Mapping, Match, Source, Test, TextMatch};
-use super::reader::{Fields, Reader};
+use super::mapping::{
+    Action, Condition, DescriptorActions, Extension, Mapping, Match, Source, Test, TextMatch,
+};
+use super::reader::{Fields, Reader, quoted};
 use super::yaml::YamlNode;
 
 /// Names that Envoy gives to parts of a request that are not headers.
@@ -29,10 +31,43 @@ pub(super) fn rate_limits(
             let message = "an entry of `rate_limits` needs `actions`";
             reader.error(node.span(), message).hint("begin each action with `- `");
         }
-        mapping.rate_limits.push(actions.iter().filter_map(|node| action(reader, node)).collect());
+        if fields.is_null("methods") {
+            no_methods(reader, node);
+        }
+        let methods = fields.get("methods").map(|node| methods(reader, node));
+        let made = actions.iter().filter_map(|node| action(reader, node)).collect();
+        mapping.rate_limits.push(DescriptorActions { actions: made, methods });
         spans.push(actions.iter().map(|node| node.span()).collect());
     }
     spans
+}
+
+fn methods(reader: &mut Reader<'_>, node: &YamlNode) -> Box<[Box<str>]> {
+    let errors_before = reader.errors.total();
+    let nodes = reader.list("methods", Some(node));
+    if nodes.is_empty() && reader.errors.total() == errors_before {
+        no_methods(reader, node);
+    }
+    let mut methods: Vec<Box<str>> = Vec::new();
+    for node in nodes {
+        let Some(method) = reader.text("a method", node) else { continue };
+        // Methods are case-sensitive: another spelling would match no request.
+        let is_method =
+            !method.is_empty() && method.bytes().all(|byte| byte.is_ascii_uppercase() || byte == b'-');
+        if !is_method {
+            let error = reader.error(node.span(), format!("`{}` is not an HTTP method", quoted(method)));
+            error.hint("write a method in capitals, such as GET");
+        } else if methods.iter().any(|other| **other == *method) {
+            reader.error(node.span(), format!("duplicate method `{method}`")).hint("remove one of them");
+        } else {
+            methods.push(method.into());
+        }
+    }
+    methods.into()
+}
+
+fn no_methods(reader: &mut Reader<'_>, node: &YamlNode) {
+    reader.error(node.span(), "the list of `methods` is empty").hint("remove it to apply to all methods");
 }
 
 pub(super) fn tier(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Source> {
@@ -94,8 +129,8 @@ fn action(reader: &mut Reader<'_>, node: &YamlNode) -> Option<Action> {
         "method" => (Some(Source::Method), Some(name)),
         "path" => (Some(Source::Path), Some(name)),
         _ => {
-            let message = "`path_template` needs a service whose router has templates: axum, with the feature \
-                           `axum` of tidegate-http";
+            let message = "`path_template` needs a service whose router has templates: axum or actix-web, with the \
+                           feature `axum` or `actix` of tidegate-http";
             let mut unsupported = reader.source.error(node.span(), message);
             unsupported.hint("enable the feature, or use `path`");
             (Some(Source::PathTemplate(Box::new(unsupported))), Some(name))

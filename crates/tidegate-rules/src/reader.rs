@@ -194,10 +194,15 @@ impl<'s> Reader<'s> {
     }
 
     pub(super) fn duration(&mut self, name: &str, node: &YamlNode) -> Option<Duration> {
+        self.duration_or(name, "", node)
+    }
+
+    /// Reads a duration. The hint of an error ends with the other values of this field.
+    pub(super) fn duration_or(&mut self, name: &str, others: &str, node: &YamlNode) -> Option<Duration> {
         let text = self.text(name, node)?;
         let duration = parse_duration(text);
         if duration.is_none() {
-            let hint = "write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w";
+            let hint = format!("write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w{others}");
             self.error(node.span(), format!("`{name}` must be a duration, not `{}`", quoted(text)))
                 .hint(hint);
         }

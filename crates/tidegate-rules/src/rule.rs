@@ -3,6 +3,7 @@
 use std::fmt::Write;
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 use tidegate::{Lease, OnFailure, Quota};
@@ -14,6 +15,8 @@ use super::wildcard::Wildcard;
 
 /// The maximum length of a gate name in bytes.
 const MAX_NAME_BYTES: usize = 64;
+/// The end of the names of candidates' gates.
+const CANDIDATE_SUFFIX: &str = "..candidate";
 
 /// The settings of a file for the descriptors that end at one entry.
 #[derive(Clone, Debug)]
@@ -50,6 +53,7 @@ pub(super) struct LimitSettings {
     pub(super) cost: u64,
     pub(super) on_failure: Option<OnFailure>,
     pub(super) lease: Option<Box<Lease>>,
+    pub(super) candidate: Option<Quota>,
 }
 
 /// An entry that a descriptor must have.
@@ -68,6 +72,8 @@ pub(super) enum Pattern {
     /// The text before the `*`, which is the only one and at the end.
     Prefix(Arc<str>),
     Wildcard(Arc<Wildcard>),
+    /// The first of the descriptor's networks.
+    Network(IpNet),
     Any,
 }
 
@@ -81,9 +87,9 @@ impl Pattern {
         }
     }
 
-    /// Returns whether the value has a `*`.
-    pub(super) const fn has_star(&self) -> bool {
-        matches!(self, Self::Prefix(_) | Self::Wildcard(_))
+    /// Returns whether several values match, and each is known to match.
+    pub(super) const fn matches_several(&self) -> bool {
+        matches!(self, Self::Prefix(_) | Self::Wildcard(_) | Self::Network(_))
     }
 
     /// Appends the pattern as shown in a path: `_login`, `_api*`, or nothing.
@@ -93,6 +99,7 @@ impl Pattern {
             Self::Exact(value) => write!(out, "_{value}"),
             Self::Prefix(prefix) => write!(out, "_{prefix}*"),
             Self::Wildcard(wildcard) => write!(out, "_{}", wildcard.text()),
+            Self::Network(network) => write!(out, "_{network}"),
             Self::Any => Ok(()),
         };
     }
@@ -103,6 +110,8 @@ impl Step {
         let value = match &self.pattern {
             Pattern::Exact(text) | Pattern::Prefix(text) => text.len(),
             Pattern::Wildcard(wildcard) => wildcard.text().len(),
+            // No text is longer.
+            Pattern::Network(_) => "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff/128".len(),
             Pattern::Any => 0,
         };
         self.key.len() + value
@@ -164,6 +173,13 @@ impl Rule {
         self.settings.cost
     }
 
+    /// Returns the stricter quota that the rule tries beside its own, if it has one: it decides and counts requests
+    /// without a tier of the rule, and denies none.
+    #[must_use]
+    pub fn candidate(&self) -> Option<Quota> {
+        self.settings.candidate
+    }
+
     /// Returns whether the rule is in shadow mode: it decides and counts, but never denies.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {
@@ -208,6 +224,7 @@ impl Rule {
                 Pattern::Exact(value) => name + "-" + value,
                 Pattern::Prefix(prefix) => name + "-" + prefix,
                 Pattern::Wildcard(wildcard) => name + "-" + wildcard.text(),
+                Pattern::Network(network) => name + "-" + &network.to_string(),
                 Pattern::Any => name,
             }
         });
@@ -215,6 +232,17 @@ impl Rule {
             true => name,
             false => self.hashed(&name),
         }
+    }
+
+    /// Returns the name of the gate that counts for the rule's [`candidate`](Self::candidate): `auth.user..candidate`.
+    /// No name of a rule's own gate contains `..`, because no key is empty.
+    #[must_use]
+    pub fn candidate_gate_name(&self) -> String {
+        let own = self.gate_name();
+        let own = if own.len() + CANDIDATE_SUFFIX.len() > MAX_NAME_BYTES { self.hashed(&own) } else { own };
+        // A name that is too long keeps its end: the hash of the rule, and the suffix.
+        let name = own + CANDIDATE_SUFFIX;
+        name[name.len().saturating_sub(MAX_NAME_BYTES)..].to_owned()
     }
 
     /// Returns whether the plain name determines the parts: no part contains the separator that follows it,
@@ -229,7 +257,7 @@ impl Rule {
             is_plain(&step.key, "")
                 && match &step.pattern {
                     Pattern::Exact(value) => is_plain(value, "-"),
-                    Pattern::Prefix(_) | Pattern::Wildcard(_) => false,
+                    Pattern::Prefix(_) | Pattern::Wildcard(_) | Pattern::Network(_) => false,
                     Pattern::Any => true,
                 }
         };
@@ -252,6 +280,7 @@ impl Rule {
                 Pattern::Exact(value) => add(2, value),
                 Pattern::Prefix(prefix) => add(3, prefix),
                 Pattern::Wildcard(wildcard) => add(4, wildcard.text()),
+                Pattern::Network(network) => add(5, &network.to_string()),
                 Pattern::Any => {}
             }
         }

@@ -37,9 +37,14 @@ fn object(table: &FieldTable) -> Value {
 fn property(field: &Field) -> Value {
     let mut property = match &field.kind {
         FieldKind::Text => json!({ "type": ["string", "number", "boolean", "null"] }),
+        FieldKind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
         FieldKind::Flag => json!({ "type": "boolean" }),
         FieldKind::Count(min) => json!({ "type": "integer", "minimum": min }),
         FieldKind::Duration => json!({ "type": "string", "pattern": "^([0-9]+(w|d|h|ms|m|s))+$" }),
+        FieldKind::Window => {
+            let pattern = "^(day|week|month|quarter|year|([0-9]+(w|d|h|ms|m|s))+)$";
+            json!({ "type": "string", "pattern": pattern })
+        }
         FieldKind::Choice(choices) => json!({ "enum": choices }),
         FieldKind::Map => json!({ "type": "object" }),
         FieldKind::One(table) => reference(table),

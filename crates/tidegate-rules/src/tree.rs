@@ -5,9 +5,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Included, Unbounded};
 use std::sync::Arc;
 
+use ipnet::IpNet;
 use smallvec::SmallVec;
 
 use super::descriptor::DescriptorEntry;
+use super::networks::Networks;
 use super::rule::Pattern;
 use super::wildcard::Wildcard;
 
@@ -31,6 +33,8 @@ struct Values {
     prefixes: BTreeMap<InlineBytes, Branch>,
     /// The branches of other values with `*`, by [`Rank`].
     wildcards: Vec<(Arc<Wildcard>, Branch)>,
+    /// Boxed: most keys have none.
+    networks: Option<Box<Networks<Branch>>>,
     any: Option<Box<Branch>>,
 }
 
@@ -80,8 +84,19 @@ impl Level {
             Pattern::Wildcard(wildcard) => {
                 values.wildcards.iter().find(|(other, _)| other == wildcard).map(|(_, branch)| branch)
             }
+            Pattern::Network(network) => values.networks.as_ref()?.get(*network),
             Pattern::Any => values.any.as_deref(),
         }
+    }
+
+    /// Adds a branch for the networks of a key.
+    pub(super) fn insert_networks(&mut self, key: &str, networks: &[IpNet], branch: Branch) {
+        self.values_mut(key).networks.get_or_insert_default().insert(networks, branch);
+    }
+
+    /// Returns the number of networks of a key.
+    pub(super) fn networks(&self, key: &str) -> usize {
+        self.values_of(key).and_then(|values| values.networks.as_ref()).map_or(0, |networks| networks.len())
     }
 
     pub(super) fn insert(&mut self, key: &str, pattern: &Pattern, mut branch: Branch) {
@@ -97,6 +112,9 @@ impl Level {
                 };
                 let at = values.wildcards.partition_point(is_before);
                 values.wildcards.insert(at, (wildcard.clone(), branch));
+            }
+            Pattern::Network(network) => {
+                values.networks.get_or_insert_default().insert(&[*network], branch);
             }
             Pattern::Any => values.any = Some(Box::new(branch)),
         }
@@ -135,7 +153,9 @@ impl Level {
         patterns.sort_by_key(|(rank, _, _)| *rank);
         let patterns = patterns.into_iter().map(|(_, pattern, branch)| (pattern, branch));
         let any = values.any.as_deref().map(|branch| (Pattern::Any, branch));
-        exact.into_iter().chain(patterns).chain(any).collect()
+        let networks = values.networks.iter().flat_map(|networks| networks.containing(value));
+        let networks = networks.map(|(network, branch)| (Pattern::Network(network), branch));
+        exact.into_iter().chain(networks).chain(patterns).chain(any).collect()
     }
 
     pub(super) const fn is_empty(&self) -> bool {
@@ -159,7 +179,9 @@ impl Level {
         let prefixes = values.prefixes.keys().map(|prefix| text(prefix) + "*");
         let wildcards = values.wildcards.iter().map(|(wildcard, _)| wildcard.text().to_owned());
         let exact = values.exact.keys().map(|value| text(value));
-        let mut all: Vec<String> = exact.chain(prefixes).chain(wildcards).collect();
+        let networks = values.networks.iter().flat_map(|networks| networks.networks());
+        let networks = networks.map(ToString::to_string);
+        let mut all: Vec<String> = exact.chain(prefixes).chain(wildcards).chain(networks).collect();
         all.sort();
         all
     }
@@ -169,7 +191,9 @@ impl Level {
         self.values_of(key).into_iter().flat_map(|values| {
             let wildcards = values.wildcards.iter().map(|(_, branch)| branch);
             let patterns = values.prefixes.values().chain(wildcards);
-            values.exact.values().map(|branch| &**branch).chain(patterns).chain(values.any.as_deref())
+            let networks = values.networks.iter().flat_map(|networks| networks.branches());
+            let exact = values.exact.values().map(|branch| &**branch);
+            exact.chain(networks).chain(patterns).chain(values.any.as_deref())
         })
     }
 
@@ -177,6 +201,9 @@ impl Level {
     pub(super) fn step(&self, key: &str, value: &[u8]) -> Option<&Branch> {
         let values = self.values_of(key)?;
         if let Some(branch) = values.exact.get(value) {
+            return Some(branch);
+        }
+        if let Some((_, branch)) = values.networks.as_ref().and_then(|all| all.containing(value).next()) {
             return Some(branch);
         }
         let prefix = longest_prefix(&values.prefixes, value);

@@ -1,7 +1,8 @@
 //! Rules loaded from files.
 
 mod beyond;
-
+mod calendar;
+mod candidates;
 mod cluster;
 mod config_errors;
 mod descriptor_limits;
@@ -12,6 +13,8 @@ mod hostile_text;
 mod in_flight;
 mod loading;
 mod matching;
+mod networks;
+mod partial_grants;
 mod quotas;
 mod reloaded_gates;
 mod reloading;

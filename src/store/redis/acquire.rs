@@ -48,11 +48,11 @@ pub(super) fn acquire_args(sender: Sender<'_>, quota: &Quota, groups: &[&Group],
 }
 
 /// Appends arguments in the order of the header of `acquire_all.lua`.
-pub(super) fn acquire_all_args(sender: Sender<'_>, groups: &[&Group], command: &mut Cmd) {
+pub(super) fn acquire_all_args(sender: Sender<'_>, now_us: u64, groups: &[&Group], command: &mut Cmd) {
     keys(groups, command);
     command.arg(sender.name).arg(sender.lease_end_us);
     let items = groups.iter().flat_map(|group| &group.items);
-    let quotas = Quotas::append(items.map(|item| &item.target), command);
+    let quotas = Quotas::append(items.map(|item| &item.target), now_us, command);
     for group in groups {
         command.arg(group.n).arg(group.items.len());
         for item in &group.items {

@@ -19,13 +19,13 @@ impl ToRedisArgs for Optional {
 }
 
 /// Appends arguments in the order of the header of `take.lua`.
-pub(super) fn take_args(quota: &Quota, groups: &[&Group], command: &mut Cmd) {
+pub(super) fn take_args(quota: &Quota, now_us: u64, groups: &[&Group], command: &mut Cmd) {
     let items = || groups.iter().flat_map(|group| &group.items);
     command.arg(items().count());
     for item in items() {
         command.arg(&item.target.redis_key);
     }
-    command.arg(&quota.kind().args());
+    command.arg(&quota.kind().args_at(now_us));
     let wanted = groups
         .iter()
         .flat_map(|group| group.items.iter().map(|item| (group.n, item.cost, item.max_delay_us)));
@@ -41,13 +41,13 @@ pub(super) fn take_args(quota: &Quota, groups: &[&Group], command: &mut Cmd) {
 }
 
 /// Appends arguments in the order of the header of `group.lua`.
-pub(super) fn group_args(groups: &[&Group], command: &mut Cmd) {
+pub(super) fn group_args(now_us: u64, groups: &[&Group], command: &mut Cmd) {
     let items = || groups.iter().flat_map(|group| &group.items);
     command.arg(items().count());
     for item in items() {
         command.arg(&item.target.redis_key);
     }
-    let quotas = Quotas::append(items().map(|item| &item.target), command);
+    let quotas = Quotas::append(items().map(|item| &item.target), now_us, command);
     for group in groups {
         command.arg(group.n).arg(group.items.len());
         for item in &group.items {
@@ -60,8 +60,8 @@ pub(super) fn group_args(groups: &[&Group], command: &mut Cmd) {
 pub(super) struct Quotas<'a>(Vec<&'a Quota>);
 
 impl<'a> Quotas<'a> {
-    /// Appends the number of quotas, then the algorithm and the numbers of each.
-    pub(super) fn append(targets: impl Iterator<Item = &'a Target>, command: &mut Cmd) -> Self {
+    /// Appends the number of quotas, then the algorithm and the numbers of each at `now_us`.
+    pub(super) fn append(targets: impl Iterator<Item = &'a Target>, now_us: u64, command: &mut Cmd) -> Self {
         let mut quotas: Vec<&Quota> = Vec::new();
         for target in targets {
             if !quotas.contains(&&target.gate.quota) {
@@ -70,7 +70,7 @@ impl<'a> Quotas<'a> {
         }
         command.arg(quotas.len());
         for quota in &quotas {
-            command.arg(quota.algorithm()).arg(&quota.kind().args());
+            command.arg(quota.algorithm()).arg(&quota.kind().args_at(now_us));
         }
         Self(quotas)
     }

@@ -6,8 +6,9 @@ use crate::algorithm::RawState;
 use crate::error::Error;
 use crate::quota::Quota;
 use crate::reference::Before;
-use crate::store::LeaseReply;
+use crate::reference::adapt::{Adaptation, FIELDS};
 use crate::store::take::{Group, Item, Outcome};
+use crate::store::{Adapted, LeaseReply};
 
 /// A flat reply, read in order.
 pub(super) struct Reply(Result<std::vec::IntoIter<Value>, Error>);
@@ -96,6 +97,29 @@ pub(super) fn lease_reply(reply: Value) -> Result<LeaseReply, Error> {
         Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
         other => Err(unexpected(&other)),
     }
+}
+
+/// Parses the reply of `adapt.lua`.
+pub(super) fn adapt_reply(reply: Value) -> Result<Adapted, Error> {
+    let values = match reply {
+        Value::Array(values) => values,
+        Value::BulkString(failed) => return Err(Error::from_script(&String::from_utf8_lossy(&failed))),
+        other => return Err(unexpected(&other)),
+    };
+    let mut numbers = [0.0; FIELDS.len()];
+    let [Value::Int(now_us @ 0..), Value::Int(wait_us @ 0..), ref fields @ ..] = values[..] else {
+        return Err(unexpected(values.first().unwrap_or(&Value::Nil)));
+    };
+    if fields.len() != numbers.len() {
+        return Err(Error::unavailable("its reply has another number of fields: is this a Redis?"));
+    }
+    for (number, field) in numbers.iter_mut().zip(fields) {
+        let Value::BulkString(text) = field else { return Err(unexpected(field)) };
+        let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok());
+        *number = parsed.filter(|number| number.is_finite()).ok_or_else(|| unexpected(field))?;
+    }
+    let adaptation = Adaptation::of_numbers(numbers);
+    Ok(Adapted { adaptation, now_us: now_us.unsigned_abs(), wait_us: wait_us.unsigned_abs() })
 }
 
 pub(super) fn unexpected(value: &Value) -> Error {

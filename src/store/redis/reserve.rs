@@ -16,7 +16,7 @@ fn at_end(hold: &NewHold) -> &'static str {
 }
 
 /// Appends arguments in the order of the header of `reserve.lua`.
-pub(super) fn reserve_args(groups: &[&Group], command: &mut Cmd) {
+pub(super) fn reserve_args(now_us: u64, groups: &[&Group], command: &mut Cmd) {
     let items = || groups.iter().flat_map(|group| &group.items);
     command.arg(items().map(|item| 1 + usize::from(item.holds().is_some())).sum::<usize>());
     for item in items() {
@@ -25,7 +25,7 @@ pub(super) fn reserve_args(groups: &[&Group], command: &mut Cmd) {
             command.arg(item.target.holds_key());
         }
     }
-    let quotas = Quotas::append(items().map(|item| &item.target), command);
+    let quotas = Quotas::append(items().map(|item| &item.target), now_us, command);
     for group in groups {
         command.arg(group.n).arg(group.items.len());
         match group.new_hold() {
@@ -40,12 +40,12 @@ pub(super) fn reserve_args(groups: &[&Group], command: &mut Cmd) {
 }
 
 /// Appends arguments in the order of the header of `settle.lua`.
-pub(super) fn settle_args(hold: &NewHold, items: &[SettleItem], command: &mut Cmd) {
+pub(super) fn settle_args(hold: &NewHold, now_us: u64, items: &[SettleItem], command: &mut Cmd) {
     command.arg(2 * items.len());
     for item in items {
         command.arg(&item.target.redis_key).arg(item.target.holds_key());
     }
-    let quotas = Quotas::append(items.iter().map(|item| &item.target), command);
+    let quotas = Quotas::append(items.iter().map(|item| &item.target), now_us, command);
     for SettleItem { target, units, actual } in items {
         command.arg(quotas.number(target)).arg(&*hold.id).arg(units).arg(hold.ttl_us).arg(at_end(hold));
         command.arg(actual);

@@ -3,6 +3,7 @@
 
 use proptest::prelude::*;
 use tidegate::algorithm::MAX_DEBT;
+use tidegate::quota::Calendar;
 use tidegate::reference;
 use tidegate::reference::{Before, Record, Taken};
 use tidegate::{Quota, Rate};
@@ -32,17 +33,35 @@ pub enum Family {
     LeakyBucket,
     FixedWindow,
     ClockWindow,
+    CalendarWindow,
     SlidingLog,
     CountingLog,
     SlidingCounter,
 }
 
+/// Calendars with changes of daylight-saving time, half hours, anchors that months lack, and a skipped midnight.
+const CALENDARS: [&str; 12] = [
+    "day@UTC",
+    "day@Europe/Berlin",
+    "day@Australia/Lord_Howe",
+    "day@Africa/Cairo",
+    "week+7@America/St_Johns",
+    "week@UTC",
+    "month@UTC",
+    "month+31@America/New_York",
+    "month+15@Asia/Kolkata",
+    "quarter+02-30@Pacific/Chatham",
+    "year@Pacific/Apia",
+    "year+02-29@Europe/London",
+];
+
 impl Family {
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::TokenBucket,
         Self::LeakyBucket,
         Self::FixedWindow,
         Self::ClockWindow,
+        Self::CalendarWindow,
         Self::SlidingLog,
         Self::CountingLog,
         Self::SlidingCounter,
@@ -85,6 +104,10 @@ impl Family {
             Self::ClockWindow => {
                 let offset = Duration::from_micros(share(window_us - 1, offset));
                 Quota::fixed_window(limit, window).aligned_to_clock_at(offset)
+            }
+            Self::CalendarWindow => {
+                let calendar: Calendar = CALENDARS[usize::from(offset) % CALENDARS.len()].parse().unwrap();
+                Quota::calendar_window(limit, calendar)
             }
             Self::SlidingLog => Quota::sliding_log(limit, window),
             Self::CountingLog => Quota::sliding_log(limit, window).count_denied(),
@@ -552,6 +575,7 @@ macro_rules! for_each_family {
         $crate::for_each_family!($check;
             token_bucket TokenBucket, leaky_bucket LeakyBucket,
             fixed_window_from_the_first_hit FixedWindow, fixed_window_by_the_clock ClockWindow,
+            fixed_window_by_a_calendar CalendarWindow,
             sliding_log SlidingLog, sliding_log_that_counts_denied_checks CountingLog,
             sliding_counter SlidingCounter);
     };

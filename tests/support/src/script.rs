@@ -13,7 +13,7 @@ use tidegate::algorithm::{Kind, LeakyBucket, LogEntry, RawState, State, Storage}
 use tidegate::reference::{Before, Record};
 use tidegate::script::{self, Script};
 
-use crate::plan::{Call, Group, Outcome, Verb};
+use crate::plan::{Call, Group, Outcome, Target, Verb};
 
 /// Each replaced command, and the function that replaces it.
 const REPLACED: [(&str, &str); 7] = [
@@ -170,17 +170,17 @@ pub fn connect(url: &str) -> Connection {
 }
 
 /// Returns the script that the Redis store would call, and its KEYS and ARGV.
-pub fn arguments<'k>(call: &Call, keys: &'k [String]) -> (&'static Script, Vec<&'k str>, Vec<String>) {
+pub fn arguments<'k>(call: &Call, keys: &'k [String]) -> Arguments<'k> {
     let targets = call.targets();
     let named = targets.iter().map(|target| keys[target.key].as_str()).collect();
     let quota = targets[0].quota;
-    let mut args: Vec<String> = quota.kind().args().map(|arg| arg.to_string()).into();
+    let mut args: Vec<String> = quota.kind().args_at(call.now_us).map(|arg| arg.to_string()).into();
     let script = match &call.verb {
         Verb::Take(groups) => {
             let is_uniform =
                 groups.iter().all(|group| group.items.len() == 1 && group.items[0].target.quota == quota);
             if !is_uniform {
-                return (&GROUP, named, group_arguments(groups));
+                return in_span(&GROUP, &targets, named, group_arguments(groups, call.now_us), call.now_us);
             }
             let mut requests: Vec<_> = groups
                 .iter()
@@ -208,9 +208,33 @@ pub fn arguments<'k>(call: &Call, keys: &'k [String]) -> (&'static Script, Vec<&
             args.extend([for_us.to_string(), u8::from(is_block_a_member).to_string()]);
             &quota.kind().definition().scripts.block
         }
-        Verb::Reset(_) => &script::RESET,
+        Verb::Reset(_) => return (&script::RESET, named, args),
     };
-    (script, named, args)
+    in_span(script, &targets[..1], named, args, call.now_us)
+}
+
+type Arguments<'k> = (&'static Script, Vec<&'k str>, Vec<String>);
+
+/// Adds the span of a call with calendar windows.
+fn in_span<'k>(
+    script: &'static Script,
+    targets: &[Target],
+    named: Vec<&'k str>,
+    args: Vec<String>,
+    now_us: u64,
+) -> Arguments<'k> {
+    match span(targets.iter().map(|target| target.quota), now_us) {
+        None => (script, named, args),
+        Some(span) => (script.in_span(), named, [args, span.to_vec()].concat()),
+    }
+}
+
+/// Returns the last arguments of a call with these quotas, if one of them is a calendar window: the times that are
+/// in the same windows.
+pub fn span(quotas: impl IntoIterator<Item = Quota>, now_us: u64) -> Option<[String; 2]> {
+    let windows = quotas.into_iter().filter_map(|quota| quota.calendar()).map(|it| it.window_at(now_us));
+    let span = windows.reduce(|one, other| one.start.max(other.start)..one.end.min(other.end))?;
+    Some([span.start.to_string(), span.end.to_string()])
 }
 
 fn text(number: Option<u64>) -> String {
@@ -218,13 +242,13 @@ fn text(number: Option<u64>) -> String {
 }
 
 /// Returns the arguments of `group.lua`, with one quota for each item. A repeated quota changes nothing.
-pub fn group_arguments(groups: &[Group]) -> Vec<String> {
+pub fn group_arguments(groups: &[Group], now_us: u64) -> Vec<String> {
     let items = || groups.iter().flat_map(|group| &group.items);
     let mut args = vec![items().count().to_string()];
     for item in items() {
         let quota = item.target.quota;
         args.push(quota.algorithm().to_owned());
-        args.extend(quota.kind().args().map(|arg| arg.to_string()));
+        args.extend(quota.kind().args_at(now_us).map(|arg| arg.to_string()));
     }
     let mut quota = 0;
     for group in groups {

@@ -46,7 +46,12 @@ async fn quota_arguments_use_the_same_redis_key_as_the_quota_in_rust() {
     let program = Program::shared();
     let limiter = limiter(&program);
     let fixed = Quota::fixed_window(5, HOUR);
-    let quotas: [(&[&str], Quota); 8] = [
+    let billing = "month+15@Europe/Berlin";
+    let quotas: [(&[&str], Quota); 9] = [
+        (
+            &["--fixed-window", "5", "--calendar", billing],
+            Quota::calendar_window(5, billing.parse().unwrap()),
+        ),
         (&["--token-bucket", "5", "--rate", "5/h"], Quota::token_bucket(5, Rate::per_hour(5))),
         (&["--leaky-bucket", "5", "--rate", "1/12m"], Quota::leaky_bucket(5, Rate::per_hour(5))),
         (&["--fixed-window", "5", "--window", "1h"], fixed),

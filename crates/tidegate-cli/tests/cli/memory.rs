@@ -90,6 +90,15 @@ fn memory_of_a_rule_file_is_bounded_by_its_size() {
     let stars = "*a".repeat(16);
     let wildcards =
         |at| format!("  - {{ key: a{at}, value: '{stars}', rate_limit: {{ unlimited: true }} }}\n");
+    let addresses: String = (0..1_000).map(|at| format!("1.1.{}.{},", at / 250, at % 250)).collect();
+    let networks =
+        |at| format!("  - {{ key: a{at}, networks: [{addresses}], rate_limit: {{ unlimited: true }} }}\n");
+    let candidates = |at| {
+        format!(
+            "  - {{ key: a, value: {at}, rate_limit: {{ unit: day, requests_per_unit: {}, candidate: {{ requests_per_unit: 1 }} }} }}\n",
+            at + 2
+        )
+    };
     let mut laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
     for level in 1..9 {
         let below = format!("*a{}, ", level - 1).repeat(10);
@@ -106,6 +115,8 @@ fn memory_of_a_rule_file_is_bounded_by_its_size() {
         ("deep", rules("domain: d\ndescriptors: [", |_| "[[[[1]]]],".to_owned(), "]")),
         ("mixed", rules("domain: d\nx: [&a [1,1,1,1,1,1,1,1,1,1],", mixed, "]")),
         ("wildcards", rules(head, wildcards, "")),
+        ("networks", rules(head, networks, "")),
+        ("candidates", rules(head, candidates, "")),
         ("mistakes", rules(head, |_| "  - { key: a, rate_limit: { unit: dya } }\n".to_owned(), "")),
         ("numbers", rules("domain: d\ndescriptors: [", |_| "1,".to_owned(), "]")),
         ("lists", rules("domain: d\ndescriptors: [", |_| "[],".to_owned(), "]")),

@@ -100,6 +100,23 @@ fn explain_shows_quota_mode_and_metadata() {
 }
 
 #[test]
+fn explain_shows_the_network_and_the_candidate() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let text = "{ domain: d, descriptors: [{ key: ip, networks: [10.0.0.0/8], rate_limit: { unit: day, requests_per_unit: 9, candidate: { requests_per_unit: 3 } } }] }";
+    let file = File::new("candidate", text);
+    let explain = ["rules", "explain", file.path(), "--domain", "d", "-d", "ip=10.1.2.3"];
+    program.run(explain).assert(
+        0,
+        &[
+            "ip=10.1.2.3 matches the network `10.0.0.0/8`",
+            "candidate fixed_window 3 in 86400s by the clock, gate ",
+        ],
+    );
+    let rule = &program.json(0, &explain)["descriptors"][0]["rule"];
+    assert_eq!(rule["candidate"], json!("fixed_window 3 in 86400s by the clock"));
+}
+
+#[test]
 fn explain_shows_the_matching_rule_or_the_missing_entry() {
     let program = Program::at("redis://127.0.0.1:1");
     let file = File::new("explain", AUTH);

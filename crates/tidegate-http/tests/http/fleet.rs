@@ -1,5 +1,5 @@
-//! Three instances of the axum example with one Redis, under load over persistent connections. The fleet
-//! admits what the quotas permit, and each response is consistent.
+//! Three instances of the axum or actix-web example with one Redis, under load over persistent connections. The
+//! fleet admits what the quotas permit, and each response is consistent.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -40,18 +40,23 @@ struct Exchange {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fleet_keeps_its_limits_over_20_000_requests() {
-    run(&Load { free_keys: 100, pro_keys: 4, requests_per_pro_key: 2_000 }, 20_000).await;
+    run("axum", &Load { free_keys: 100, pro_keys: 4, requests_per_pro_key: 2_000 }, 20_000).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fleet_of_actix_web_keeps_its_limits_over_20_000_requests() {
+    run("actix", &Load { free_keys: 100, pro_keys: 4, requests_per_pro_key: 2_000 }, 20_000).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute: scripts/test full"]
 async fn long_form_fleet_keeps_its_limits_over_120_000_requests() {
-    run(&Load { free_keys: 600, pro_keys: 12, requests_per_pro_key: 4_000 }, 120_000).await;
+    run("axum", &Load { free_keys: 600, pro_keys: 12, requests_per_pro_key: 4_000 }, 120_000).await;
 }
 
-async fn run(load: &Load, requests: usize) {
+async fn run(example: &str, load: &Load, requests: usize) {
     let server = Server::process(&[]).unwrap();
-    let instances: Vec<Example> = (0..INSTANCES).map(|_| Example::start("axum", server.url())).collect();
+    let instances: Vec<Example> = (0..INSTANCES).map(|_| Example::start(example, server.url())).collect();
     let free = (0..load.free_keys).flat_map(|at| vec![format!("free-{at}"); REQUESTS_PER_FREE_KEY]);
     let pro = (0..load.pro_keys).flat_map(|at| vec![format!("pro-{at}"); load.requests_per_pro_key]);
     let mut keys: Vec<String> = free.chain(pro).collect();
@@ -96,7 +101,7 @@ async fn run(load: &Load, requests: usize) {
     }
     assert_eq!(all, requests);
     eprintln!(
-        "{all} requests in {took:.1?} ({:.0}/s): {admitted} admitted, the others 429",
+        "{example}: {all} requests in {took:.1?} ({:.0}/s): {admitted} admitted, the others 429",
         all as f64 / took.as_secs_f64()
     );
 }

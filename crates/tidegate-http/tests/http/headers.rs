@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use proptest::prelude::*;
-use tidegate::{Limiter, Quota, Rate};
+use tidegate::{Limiter, ManualClock, Quota, Rate};
 use tidegate_http::{Draft, GateRule, Headers, Key, RateLimitLayer};
 
 use super::fixture::{Limit, Reply, Tested, by_key};
@@ -40,6 +40,25 @@ async fn each_header_family_has_its_format() {
         limiter.gate("api", Quota::fixed_window(100, HOUR)).reset("a").await.unwrap();
         let reply = Tested::new(RateLimitLayer::of([rule]).headers(headers)).get("a").await;
         assert_eq!(all(&reply), expected, "{headers:?}");
+    }
+}
+
+#[tokio::test]
+async fn calendar_window_is_reported_with_its_mean_length_and_its_exact_end() {
+    // The clock begins at 2020-01-01 01:00 in Berlin.
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    let month = Quota::calendar_window(1, "month@Europe/Berlin".parse().unwrap());
+    let rule = GateRule::new(limiter.gate("api", month), by_key());
+    let headers = Headers::none().draft(Some(Draft::Eleven)).retry_after(true);
+    let tested = Tested::new(RateLimitLayer::of([rule]).headers(headers));
+    let seconds = (31 * 24 - 1) * 3_600;
+    for status in [StatusCode::OK, StatusCode::TOO_MANY_REQUESTS] {
+        let reply = tested.get("a").await;
+        assert_eq!(reply.status, status);
+        assert_eq!(reply.header("ratelimit-policy").unwrap(), r#""api";q=1;w=2629746"#);
+        assert_eq!(reply.header("ratelimit").unwrap(), format!(r#""api";r=0;t={seconds}"#));
+        let expected = (status == StatusCode::TOO_MANY_REQUESTS).then(|| seconds.to_string());
+        assert_eq!(reply.header("retry-after").map(str::to_owned), expected);
     }
 }
 

@@ -275,7 +275,8 @@ async fn options_without_a_key_is_a_400_with_a_warning_unless_skipped() {
     assert_eq!(
         warnings.take()[0].to_string(),
         "an OPTIONS request, such as a CORS preflight, lacks the key of a rule and is rejected: run the CORS \
-         layer before this one (in axum, add it later with `Router::layer`), or admit OPTIONS by `RateLimitLayer::skip` [options-without-key]"
+         layer before this one (in axum and actix-web, add it later, with `Router::layer` or `App::wrap`), or admit \
+         OPTIONS by `RateLimitLayer::skip` [options-without-key]"
     );
     let skipping = layer(&limiter, by_key()).skip(|parts| parts.method == Method::OPTIONS);
     assert_eq!(Tested::new(skipping).send(preflight()).await.status, StatusCode::OK);

@@ -4,11 +4,18 @@ use crate::field_table::{Field, FieldKind, FieldTable, field};
 
 pub(crate) static RATE_LIMITS: FieldTable = FieldTable {
     label: "an entry of `rate_limits`",
-    fields: &[field(
-        "actions",
-        FieldKind::Many(&ACTION),
-        "Each action makes one entry of a descriptor. If an action makes none, there is no descriptor.",
-    )],
+    fields: &[
+        field(
+            "actions",
+            FieldKind::Many(&ACTION),
+            "Each action makes one entry of a descriptor. If an action makes none, there is no descriptor.",
+        ),
+        field(
+            "methods",
+            FieldKind::Texts,
+            "The methods of the requests that have the descriptor; by default all.",
+        ),
+    ],
     required: &["actions"],
     unsupported: &[
         ("stage", "tidegate has no filter stages: remove it"),
@@ -47,7 +54,7 @@ pub(crate) static ACTION: FieldTable = FieldTable {
         field(
             "path_template",
             FieldKind::One(&KEYED),
-            "The route that axum matched, such as /users/{id}; key: path_template.",
+            "The route that axum or actix-web matched, such as /users/{id}; key: path_template.",
         ),
         field("extension", FieldKind::One(&EXTENSION), "A value that the service provides under this name."),
     ],

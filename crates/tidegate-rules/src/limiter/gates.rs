@@ -9,9 +9,13 @@ use crate::limit::Limit;
 use crate::load::Rules;
 use crate::rule::Rule;
 
-/// The gates of a rule: for its limit, then for each of its tiers. `None` for a limit that counts nothing.
+/// The gates of a rule.
 #[derive(Debug)]
-pub(super) struct RuleGates(Vec<Option<Gate>>);
+pub(super) struct RuleGates {
+    /// For its limit, then for each of its tiers. `None` for a limit that counts nothing.
+    limits: Vec<Option<Gate>>,
+    candidate: Option<Gate>,
+}
 
 /// All settings of a rule that its gate holds, except the name.
 #[derive(PartialEq)]
@@ -33,7 +37,7 @@ impl RuleGates {
         let previous = previous.into_iter().flat_map(|(rules, gates)| rules.with_gate_names().zip(gates));
         let previous: HashMap<_, _> = previous
             .flat_map(|((rule, name), gates)| {
-                let gates = GateSettings::of_rule(rule).zip(&gates.0);
+                let gates = GateSettings::of_rule(rule).zip(&gates.limits);
                 gates.map(move |((tier, settings), gate)| ((name, tier), (settings, gate)))
             })
             .collect();
@@ -43,14 +47,22 @@ impl RuleGates {
                     Some((previous, gate)) if *previous == settings => (*gate).clone(),
                     _ => settings.map(|settings| settings.gate(limiter, name)),
                 });
-            Self(gates.collect())
+            let limits = gates.collect();
+            let candidate = GateSettings::of_candidate(rule);
+            let candidate = candidate.map(|settings| settings.gate(limiter, &rule.candidate_gate_name()));
+            Self { limits, candidate }
         });
         gates.collect()
     }
 
     /// Returns the gate at an index of [`Rule::limit`].
     pub(super) fn get(&self, index: usize) -> Option<&Gate> {
-        self.0[index].as_ref()
+        self.limits[index].as_ref()
+    }
+
+    /// Returns the gate of the rule's candidate.
+    pub(super) const fn candidate(&self) -> Option<&Gate> {
+        self.candidate.as_ref()
     }
 }
 
@@ -63,6 +75,12 @@ impl GateSettings {
             let (on_failure, lease) = (rule.settings.on_failure, rule.settings.lease.as_deref().copied());
             (tier, Some(Self { quota, is_shadow: rule.is_shadow(), on_failure, lease }))
         })
+    }
+
+    /// Returns the settings for the candidate of a rule. It has no lease, so no previous gate is taken over.
+    fn of_candidate(rule: &Rule) -> Option<Self> {
+        let (quota, on_failure) = (rule.candidate()?, rule.settings.on_failure);
+        Some(Self { quota, is_shadow: true, on_failure, lease: None })
     }
 
     /// Creates the gate from these settings alone, so that equal settings make equal gates.

@@ -37,6 +37,7 @@ pub struct PlannedCheck<'r> {
     gate: Cow<'r, Gate>,
     key: Vec<u8>,
     cost: u64,
+    is_candidate: bool,
 }
 
 impl PlannedCheck<'_> {
@@ -89,6 +90,7 @@ struct Matched<'r> {
     rule: &'r Arc<Rule>,
     limit: Limit,
     gate: Option<&'r Gate>,
+    candidate: Option<&'r Gate>,
 }
 
 impl<'r> Matched<'r> {
@@ -104,7 +106,9 @@ impl<'r> Matched<'r> {
         let index = rules.find_index(domain, descriptor)?;
         let rule = rules.shared(index);
         let (tier, limit) = rule.limit_with_index(descriptor.tier.as_deref());
-        Some(Self { index, rule, limit, gate: gates[index].get(tier) })
+        // A tier has numbers of its own.
+        let candidate = gates[index].candidate().filter(|_| tier == 0);
+        Some(Self { index, rule, limit, gate: gates[index].get(tier), candidate })
     }
 }
 
@@ -132,7 +136,7 @@ impl<'r> Plan<'r> {
         let control = limiter.control();
         let mut is_denied = false;
         for (at, (matched, descriptor)) in matches.into_iter().zip(descriptors).enumerate() {
-            let Some(Matched { index, rule, limit, gate }) = matched else {
+            let Some(Matched { index, rule, limit, gate, candidate }) = matched else {
                 let outcome = plan.without_rule(at, limiter, domain, descriptor);
                 is_denied |= !outcome.is_allowed();
                 plan.outcomes.push(outcome);
@@ -151,22 +155,31 @@ impl<'r> Plan<'r> {
                 }
                 Limit::Quota(_) => {
                     // A gate that is switched closed denies, also if its rule is in shadow mode.
+                    let cost = descriptor.hits.saturating_mul(rule.settings.cost);
+                    let key = rule.key(descriptor);
+                    plan.shadow_checks.extend(candidate.map(|gate| PlannedCheck {
+                        at,
+                        gate: Cow::Borrowed(gate),
+                        key: key.clone(),
+                        cost,
+                        is_candidate: true,
+                    }));
                     let (checks, result) = match rule.is_shadow() && switch != Some(Switch::Closed) {
                         true => (&mut plan.shadow_checks, RuleResult::Unanswered),
                         false => (&mut plan.checks, RuleResult::NotChecked),
                     };
-                    let cost = descriptor.hits.saturating_mul(rule.settings.cost);
                     checks.extend(gate.map(|gate| PlannedCheck {
                         at,
                         gate: Cow::Borrowed(gate),
-                        key: rule.key(descriptor),
+                        key,
                         cost,
+                        is_candidate: false,
                     }));
                     result
                 }
             };
             let (metric, rule) = (rule.metric(descriptor), Some(rule.clone()));
-            plan.outcomes.push(RuleOutcome { rule, result, metric });
+            plan.outcomes.push(RuleOutcome { rule, result, metric, candidate: None });
         }
         if is_denied && !charges_each {
             // The request is denied, so nothing is charged.
@@ -191,7 +204,7 @@ impl<'r> Plan<'r> {
                 let window = quota.window().as_micros().to_string();
                 let entries = descriptor.entries.iter().flat_map(|(key, value)| [key.as_bytes(), value]);
                 let key = joined([window.as_bytes(), domain.as_bytes()].into_iter().chain(entries));
-                self.checks.push(PlannedCheck { at, gate, key, cost: descriptor.hits });
+                self.checks.push(PlannedCheck { at, gate, key, cost: descriptor.hits, is_candidate: false });
                 (RuleResult::NotChecked, Some(DESCRIPTOR_GATE))
             }
             Some(limit) => {
@@ -201,7 +214,7 @@ impl<'r> Plan<'r> {
                 (RuleResult::Decided(decision), Some(DESCRIPTOR_GATE))
             }
         };
-        RuleOutcome { rule: None, result, metric: metric.map(str::to_owned) }
+        RuleOutcome { rule: None, result, metric: metric.map(str::to_owned), candidate: None }
     }
 
     /// Returns the checks that can deny: of rules, and of limits that descriptors bring themselves.
@@ -210,7 +223,8 @@ impl<'r> Plan<'r> {
         &self.checks
     }
 
-    /// Returns the checks of rules in shadow mode, each independent of all others.
+    /// Returns the checks of rules in shadow mode and of rules' [candidates](Rule::candidate), each independent of all
+    /// others.
     #[must_use]
     pub fn shadow_checks(&self) -> &[PlannedCheck<'r>] {
         &self.shadow_checks
@@ -250,9 +264,13 @@ impl<'r> Plan<'r> {
         shadow_results: impl IntoIterator<Item = Result<Decision, Error>>,
     ) -> RulesDecision {
         let shadow = self.shadow_checks.iter().zip(shadow_results);
-        let shadow = shadow.filter_map(|(check, result)| Some((check.at, result.ok()?)));
-        for (at, decision) in self.checks.iter().map(|check| check.at).zip(decisions).chain(shadow) {
-            self.outcomes[at].result = RuleResult::Decided(decision);
+        let shadow = shadow.filter_map(|(check, result)| Some((check, result.ok()?)));
+        for (check, decision) in self.checks.iter().zip(decisions).chain(shadow) {
+            let outcome = &mut self.outcomes[check.at];
+            match check.is_candidate {
+                true => outcome.candidate = Some(decision),
+                false => outcome.result = RuleResult::Decided(decision),
+            }
         }
         RulesDecision::new(passes, self.is_domain_known, self.outcomes)
     }

@@ -22,6 +22,23 @@ const EXPECTED: &[(&str, &[&str])] = &[
             "7:14 a fixed_window has no `burst`: the whole limit can be used at once = remove it, or add `algorithm: token_bucket`",
         ],
     ),
+    (
+        "candidate",
+        &[
+            "3:94 this candidate is no stricter than the limit: fixed_window 5 in 86400s by the clock = lower its number, or raise the limit beside it",
+            "4:94 `requests_per_unit` must be at least 1",
+            "5:73 a candidate needs `requests_per_unit`",
+            "6:86 the candidate of this rule has `requests_per_unit`, as its rate_limit = use the same fields in both",
+            "7:75 the candidate of this rule has `in_flight`, as its rate_limit = use the same fields in both",
+            "8:57 `candidate` cannot be combined with `unlimited` = remove one of them",
+            "9:12 a rule in shadow mode needs no `candidate`: it denies nothing itself = remove `shadow_mode`, or the `candidate`",
+            "10:103 a cost of 4 can never pass a limit of 3",
+            "11:75 a candidate has no field `request_per_unit` = did you mean `requests_per_unit`?",
+            "12:120 this candidate is no stricter than the limit: token_bucket 6, refilled 4/h = lower its number, or raise the limit beside it",
+            "13:95 this candidate is no stricter than the limit: fixed_window 4 in 3600s by the clock = lower its number, or raise the limit beside it",
+            "14:74 a candidate must be a map with the fields requests_per_unit, burst, in_flight, not `3`",
+        ],
+    ),
     ("cost-above-the-limit", &["6:26 a cost of 6 can never pass a limit of 5"]),
     (
         "descriptors-that-are-no-list",
@@ -38,7 +55,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "duration-that-is-none",
         &[
-            "5:14 `every` must be a duration, not `15 minutes` = write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w",
+            "5:14 `every` must be a duration, not `15 minutes` = write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w, or day, week, month, quarter, year",
         ],
     ),
     ("empty-domain", &["1:9 the `domain` is empty"]),
@@ -49,7 +66,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "field-that-nobody-knows",
         &[
-            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, algorithm, burst, in_flight, fair, cost, on_failure, lease, tiers",
+            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, zone, anchor, algorithm, burst, in_flight, fair, cost, on_failure, lease, tiers, candidate",
         ],
     ),
     ("flag-that-is-no-flag", &["4:18 `shadow_mode` must be true or false, not the string `perhaps`"]),
@@ -150,6 +167,18 @@ const EXPECTED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "mapping-methods",
+        &[
+            "5:16 the list of `methods` is empty = remove it to apply to all methods",
+            "6:16 `methods` must be a list, not the string `GET` = begin each item with `- `",
+            "7:17 `get` is not an HTTP method = write a method in capitals, such as GET",
+            "7:22 `` is not an HTTP method = write a method in capitals, such as GET",
+            "7:32 duplicate method `POST` = remove one of them",
+            "8:7 an entry of `rate_limits` has no field `method` = it belongs in an action",
+            "9:5 the list of `methods` is empty = remove it to apply to all methods",
+        ],
+    ),
+    (
         "mapping-no-actions",
         &[
             "3:5 an entry of `rate_limits` needs `actions` = begin each action with `- `",
@@ -183,6 +212,21 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "name-of-xds",
         &["1:1 `name` is not supported: it names an xDS resource, and tidegate does not read xDS: remove it"],
+    ),
+    (
+        "networks",
+        &[
+            "3:25 the list of `networks` is empty = add a network such as 10.0.0.0/8",
+            "4:25 `networks` must be a list, not the string `10.0.0.0/8` = begin each item with `- `",
+            "5:26 `localhost` is neither a network nor an address = write a network such as 10.0.0.0/8 or 2001:db8::/32, or an address",
+            "5:37 `10.0.0.0/33` is neither a network nor an address = write a network such as 10.0.0.0/8 or 2001:db8::/32, or an address",
+            "6:26 `10.0.0.1/8` has bits set after its prefix = did you mean `10.0.0.0/8`?",
+            "7:35 `networks` cannot be combined with a `value` = remove one of them",
+            "8:25 duplicate network `10.0.0.0/8` = remove one of them",
+            "10:25 the network `10.1.0.0/16` of `g` is already defined at networks.yaml:9 = remove one of them",
+            "11:15 a descriptor has no field `network` = did you mean `networks`?",
+            "12:5 the list of `networks` is empty = add a network such as 10.0.0.0/8",
+        ],
     ),
     ("negative-number", &["6:26 `requests_per_unit` must be at least 0, not -5"]),
     ("no-domain", &["1:1 a document needs a `domain`"]),
@@ -261,7 +305,9 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ),
     (
         "share-threshold-without-wildcard",
-        &["5:22 `share_threshold` needs a `value` with `*` = remove it, or put a `*` into the `value`"],
+        &[
+            "5:22 `share_threshold` needs a `value` with `*`, or `networks` = remove it, or put a `*` into the `value`",
+        ],
     ),
     ("tab", &["3:2 invalid YAML: tabs disallowed within this context (block indentation)"]),
     ("tier-without-a-number", &["7:21 the tier `pro` needs `requests_per_unit`"]),

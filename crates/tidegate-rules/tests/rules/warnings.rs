@@ -40,6 +40,19 @@ descriptors:
     (
         "domain: api
 descriptors:
+  - key: remote_address
+    networks: [10.0.0.0/8, '2001:db8::/64', '2001:db8::1']
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: server
+    networks: ['2001:db8::1']
+    rate_limit: { unit: day, requests_per_unit: 1 }",
+        &[
+            "4:45 `2001:db8::1/128` contains no client whose address is its /64 = write the /64, unless the service sets a longer `ClientIp::ipv6_prefix`",
+        ],
+    ),
+    (
+        "domain: api
+descriptors:
   - key: user
     value: monitor
   - key: user

@@ -27,7 +27,7 @@ pub struct Gate {
     pub kept_until_us: u64,
 }
 
-/// Returns how long a charge can count, in µs.
+/// Returns how long a charge can count, in µs; in windows of a calendar their mean length.
 pub fn life_us(quota: &Quota) -> u64 {
     match quota.kind() {
         Kind::TokenBucket(bucket) | Kind::LeakyBucket(LeakyBucket(bucket)) => {
@@ -291,7 +291,11 @@ impl HoldOracle {
                 && k * item.cost > 0
             {
                 gate.insert(Hold::new(token, item.cost, now));
-                let life = if token.is_refunded { life_us(&gate.quota) } else { 0 };
+                let life = match gate.quota.calendar() {
+                    _ if !token.is_refunded => 0,
+                    Some(calendar) => calendar.window_at(now).end - now,
+                    None => life_us(&gate.quota),
+                };
                 gate.kept_until_us = gate.kept_until_us.max(now + life.max(2 * token.ttl_us));
             }
         }

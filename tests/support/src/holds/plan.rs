@@ -174,7 +174,13 @@ fn bucket(limit: impl Strategy<Value = u64>) -> impl Strategy<Value = Quota> {
 }
 
 fn window(limit: impl Strategy<Value = u64>) -> impl Strategy<Value = Quota> {
-    (limit, time_scale(), prop::option::weighted(0.3, any::<u64>())).prop_map(|(limit, window_us, offset)| {
+    let settings = (limit, time_scale(), prop::option::weighted(0.3, any::<u64>()), 0..10u8);
+    settings.prop_map(|(limit, window_us, offset, kind)| {
+        // Holds last for at most a day.
+        let calendar = ["day@Europe/Berlin", "day@Asia/Kolkata"].get(usize::from(kind));
+        if let Some(calendar) = calendar {
+            return Quota::calendar_window(limit, calendar.parse().unwrap());
+        }
         let quota = Quota::fixed_window(limit, Duration::from_micros(window_us));
         match offset {
             Some(offset) => quota.aligned_to_clock_at(Duration::from_micros(offset % window_us)),
@@ -196,7 +202,7 @@ pub fn quota_of(family: Family) -> BoxedStrategy<Quota> {
         Family::LeakyBucket => bucket_rate(limit())
             .prop_filter_map("too fine", |(limit, rate)| Quota::try_leaky_bucket(limit, rate).ok())
             .boxed(),
-        Family::FixedWindow | Family::ClockWindow => window(limit()).boxed(),
+        Family::FixedWindow | Family::ClockWindow | Family::CalendarWindow => window(limit()).boxed(),
         Family::SlidingLog => window_of(Quota::sliding_log).boxed(),
         Family::CountingLog => {
             window_of(|limit, window| Quota::sliding_log(limit, window).count_denied()).boxed()

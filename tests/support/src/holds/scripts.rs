@@ -12,7 +12,7 @@ use tidegate::script::Script;
 use super::call::{Call, Group, Hold, Item, Phase, Reply, Settled, Taken, Token, Verb};
 use super::player::{Seen, Subject};
 use crate::plan;
-use crate::script::{connect, group_arguments, outcomes, test_build};
+use crate::script::{connect, group_arguments, outcomes, span, test_build};
 
 /// A set that loses its last member is removed with its expiry, as in Redis.
 const ZREM: &str = r"
@@ -44,7 +44,7 @@ impl HoldScripts {
             redis::cmd("SCRIPT").arg("LOAD").arg(text).query::<String>(&mut connection).unwrap()
         };
         let text = |script: &Script| match script.name {
-            "reserve" | "settle" => change(script.text),
+            "reserve" | "settle" | "reserve@span" | "settle@span" => change(script.text),
             _ => script.text.to_owned(),
         };
         let mut digests: HashMap<&str, String> =
@@ -80,16 +80,32 @@ impl HoldScripts {
         command
     }
 
+    /// As [`evalsha`](Self::evalsha), for a script that takes these quotas.
+    fn evalsha_of(
+        &self,
+        quotas: impl IntoIterator<Item = Quota>,
+        script: &str,
+        keys: &[String],
+        args: &[String],
+        now: u64,
+    ) -> redis::Cmd {
+        match span(quotas, now) {
+            None => self.evalsha(script, keys, args, now),
+            Some(span) => self.evalsha(&format!("{script}@span"), keys, &[args, &span].concat(), now),
+        }
+    }
+
     fn command(&self, call: &Call) -> redis::Cmd {
         let now = call.now_us;
         let write = |verb: &str, gate: usize, more: &[u64]| {
             let quota = self.quotas[gate];
-            let mut args: Vec<String> = quota.kind().args().map(|arg| arg.to_string()).into();
+            let mut args: Vec<String> = quota.kind().args_at(now).map(|arg| arg.to_string()).into();
             args.extend(more.iter().map(u64::to_string));
             if verb == "refund" {
                 args.push(String::new());
             }
-            self.evalsha(&format!("{verb}:{}", quota.algorithm()), &[self.state_key(gate)], &args, now)
+            let script = format!("{verb}:{}", quota.algorithm());
+            self.evalsha_of([quota], &script, &[self.state_key(gate)], &args, now)
         };
         match &call.verb {
             Verb::Nothing => redis::cmd("PING"),
@@ -97,13 +113,14 @@ impl HoldScripts {
             Verb::Take(groups) => self.reserve(groups, now),
             Verb::Settle(items, token) => {
                 let mut keys = Vec::new();
-                let mut args = self.quota_arguments(items.iter().map(|item| item.gate));
+                let quotas = items.iter().map(|item| self.quotas[item.gate]);
+                let mut args = quota_arguments(quotas.clone(), now);
                 for (quota, item) in items.iter().enumerate() {
                     keys.extend([self.state_key(item.gate), self.holds_key(item.gate)]);
                     args.extend([(quota + 1).to_string(), token.id.clone(), item.units.to_string()]);
                     args.extend([token.ttl_us.to_string(), what(token).to_owned(), item.actual.to_string()]);
                 }
-                self.evalsha("settle", &keys, &args, now)
+                self.evalsha_of(quotas, "settle", &keys, &args, now)
             }
             Verb::Penalize(gate, units) => write("penalize", *gate, &[*units]),
             Verb::Refund(gate, units) => write("refund", *gate, &[*units]),
@@ -121,23 +138,13 @@ impl HoldScripts {
 
     fn group(&self, group: &plan::Group, now: u64) -> redis::Cmd {
         let keys: Vec<String> = group.items.iter().map(|item| self.state_key(item.target.key)).collect();
-        self.evalsha("group", &keys, &group_arguments(std::slice::from_ref(group)), now)
-    }
-
-    /// Returns the arguments before the groups or items, with one quota for each of these gates.
-    fn quota_arguments(&self, gates: impl Iterator<Item = usize>) -> Vec<String> {
-        let quotas: Vec<_> = gates.map(|gate| self.quotas[gate]).collect();
-        let mut args = vec![quotas.len().to_string()];
-        for quota in quotas {
-            args.push(quota.algorithm().to_owned());
-            args.extend(quota.kind().args().map(|arg| arg.to_string()));
-        }
-        args
+        let quotas = group.items.iter().map(|item| item.target.quota);
+        self.evalsha_of(quotas, "group", &keys, &group_arguments(std::slice::from_ref(group), now), now)
     }
 
     fn reserve(&self, groups: &[Group], now: u64) -> redis::Cmd {
         let mut keys = Vec::new();
-        let mut args = self.quota_arguments(0..self.quotas.len());
+        let mut args = quota_arguments(self.quotas.iter().copied(), now);
         for Group { n, items, hold } in groups {
             let (id, ttl, what) = hold.as_ref().map_or_else(Default::default, |token| {
                 (token.id.clone(), token.ttl_us.to_string(), what(token))
@@ -153,7 +160,7 @@ impl HoldScripts {
                 args.extend([(gate + 1).to_string(), cost.to_string(), max_delay, names_holds]);
             }
         }
-        self.evalsha("reserve", &keys, &args, now)
+        self.evalsha_of(self.quotas.iter().copied(), "reserve", &keys, &args, now)
     }
 
     fn reply(&self, call: &Call, value: &Value) -> Result<Reply, String> {
@@ -313,4 +320,15 @@ fn parse_holds(reply: &Value) -> Result<Vec<Hold>, String> {
     };
     let holds = fields.chunks(2).map(hold).collect::<Option<_>>();
     holds.ok_or_else(|| format!("no holds: {fields:?}"))
+}
+
+/// Returns the arguments before the groups or items: one quota for each of them.
+fn quota_arguments(quotas: impl Iterator<Item = Quota>, now: u64) -> Vec<String> {
+    let quotas: Vec<Quota> = quotas.collect();
+    let mut args = vec![quotas.len().to_string()];
+    for quota in quotas {
+        args.push(quota.algorithm().to_owned());
+        args.extend(quota.kind().args_at(now).map(|arg| arg.to_string()));
+    }
+    args
 }

@@ -2,7 +2,8 @@
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use axum::Router;
 use axum::extract::Request;
@@ -13,14 +14,14 @@ use http::header::{CONNECTION, UPGRADE};
 use http::{Method, StatusCode};
 use http_body_util::Empty;
 use hyper_util::rt::TokioIo;
-use tidegate::{Gate, Quota};
+use tidegate::{Adaptive, Gate, ManualClock, Quota};
 use tidegate_http::RequestPermits;
 use tidegate_testkit::Server;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower::{Layer, ServiceExt, service_fn};
 
-use super::fixture::{Codes, held, holds, layer};
+use super::fixture::{Codes, held, holds, layer, memory_with};
 use crate::http::fixture::request;
 use crate::support::fixture::{builder, soon};
 
@@ -121,5 +122,31 @@ async fn tunnel_without_the_guard_is_a_warning_and_other_responses_are_not() {
         *sent.method_mut() = method.clone();
         service.oneshot(sent).await.unwrap();
         assert_eq!(codes.take(), expected, "{method} {status}");
+    }
+}
+
+#[tokio::test]
+async fn upgraded_connections_are_no_samples_of_an_adaptive_limit() {
+    for (status, is_sample) in [(StatusCode::SWITCHING_PROTOCOLS, false), (StatusCode::OK, true)] {
+        let clock = ManualClock::new();
+        let quota = Quota::in_flight(40);
+        let gate = memory_with(&clock).gate("gate", quota).adaptive(Adaptive::new());
+        let kept: Arc<Mutex<Vec<RequestPermits>>> = Arc::default();
+        let keep = kept.clone();
+        let service = layer(&gate).layer(service_fn(move |request: http::Request<String>| {
+            keep.lock().unwrap().extend(request.extensions().get::<RequestPermits>().cloned());
+            let response = http::Response::builder().status(status).body(Empty::<Bytes>::new()).unwrap();
+            async move { Ok::<_, Infallible>(response) }
+        }));
+        for _ in 0..16 {
+            for _ in 0..8 {
+                service.clone().oneshot(request("a")).await.unwrap();
+            }
+            assert_eq!(kept.lock().unwrap().len(), 8, "{status}");
+            clock.advance(Duration::from_millis(200));
+            kept.lock().unwrap().clear();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(gate.adaptive_limit("a") > Some(8), is_sample, "{status}");
     }
 }

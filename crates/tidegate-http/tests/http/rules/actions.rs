@@ -83,6 +83,49 @@ fn ipv6_is_counted_by_its_network() {
 }
 
 #[test]
+fn entry_with_methods_applies_to_these_alone() {
+    let text = "domain: d
+rate_limits:
+  - { methods: [POST, PUT], actions: [{ path: {} }] }
+  - { actions: [{ method: {} }] }
+";
+    let rules = Rules::parse("d.yaml", text).unwrap();
+    for (method, is_written) in
+        [("GET", false), ("POST", true), ("PUT", true), ("post", false), ("PATCH", false)]
+    {
+        let (descriptors, mut parts) = (descriptors(), parts(&[]));
+        parts.method = method.parse().unwrap();
+        let expected = [("path", "/users/42"), ("method", method)].map(|entry| Descriptor::from([entry]));
+        let expected = if is_written { &expected[..] } else { &expected[1..] };
+        assert_eq!(descriptors.read(&rules, &parts).unwrap(), expected, "{method}");
+    }
+}
+
+#[test]
+fn address_of_a_client_matches_the_networks_of_a_rule() {
+    let text = "domain: d
+descriptors:
+  - { key: remote_address, networks: [203.0.113.0/24, '2001:db8:1::/48'], rate_limit: { unlimited: true } }
+  - { key: remote_address, rate_limit: { unit: day, requests_per_unit: 1 } }
+rate_limits: [{ actions: [{ remote_address: {} }] }]
+";
+    let rules = Rules::parse("d.yaml", text).unwrap();
+    for (peer, is_listed) in [
+        ("203.0.113.7:1", true),
+        ("203.0.114.7:1", false),
+        ("[::ffff:203.0.113.7]:1", true),
+        ("[2001:db8:1:2:3:4:5:6]:1", true),
+        ("[2001:db8:2::1]:1", false),
+    ] {
+        let mut parts = parts(&[]);
+        parts.extensions.insert(PeerAddr(peer.parse().unwrap()));
+        let descriptors = descriptors();
+        let read = descriptors.read(&rules, &parts).unwrap();
+        assert_eq!(rules.find("d", &read[0]).unwrap().is_unlimited(), is_listed, "{peer}");
+    }
+}
+
+#[test]
 fn only_trusted_proxies_are_believed() {
     let rules = rules("[{ remote_address: {} }]");
     let parts = parts(&[("x-forwarded-for", "198.51.100.1, 198.51.100.2")]);

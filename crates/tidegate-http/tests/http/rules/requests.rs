@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::{Request, Response, StatusCode};
 use serde_json::json;
 use tidegate::{AllDecision, Decision, Limiter, ManualClock, Quota, Source};
-use tidegate_http::{Charge, Descriptors, Key, MissingKey, RateLimitLayer, Reason};
+use tidegate_http::{Charge, Descriptors, Headers, Key, MissingKey, RateLimitLayer, Reason};
 use tidegate_rules::{Descriptor, RuleResult, Rules, RulesDecision};
 use tonic::Code;
 use tonic_types::StatusExt;
@@ -211,6 +211,26 @@ async fn response_decides_the_charge_of_shadow_rules_too() {
         let reply = tested.send(failing()).await;
         assert_eq!((reply.status.as_u16(), reply.number("x-ratelimit-remaining")), (status, left));
     }
+}
+
+#[tokio::test]
+async fn candidate_of_a_rule_is_reported_beside_it_and_denies_nothing() {
+    let limiter = Limiter::in_memory_with(ManualClock::new());
+    let text = "descriptors: [{ key: api_key, rate_limit: { unit: hour, requests_per_unit: 3, candidate: { requests_per_unit: 1 } } }]";
+    let silent = Tested::new(layer(&limiter, text));
+    let first = silent.get("ann").await;
+    assert_eq!((first.status, first.number("x-ratelimit-remaining")), (StatusCode::OK, 2));
+    assert_eq!(first.header("x-ratelimit-shadow"), None);
+    let tested = Tested::new(layer(&limiter, text).headers(Headers::new().shadow(true)));
+    let second = tested.get("ann").await;
+    assert_eq!((second.status, second.number("x-ratelimit-remaining")), (StatusCode::OK, 1));
+    let trace = |denied: &str| format!(r#""api.api_key.candidate";r=0;t=3600{denied}"#);
+    assert_eq!(second.header("x-ratelimit-shadow"), Some(&*trace(";denied")));
+    assert_eq!(tested.get("bob").await.header("x-ratelimit-shadow"), Some(&*trace("")));
+    assert_eq!(tested.get("ann").await.status, StatusCode::OK);
+    let denied = tested.get("ann").await;
+    assert_eq!(denied.status, StatusCode::TOO_MANY_REQUESTS, "by the rule itself");
+    assert_eq!(denied.header("x-ratelimit-shadow"), Some(&*trace(";denied")));
 }
 
 #[tokio::test]

@@ -1,0 +1,268 @@
+//! actix-web: [`RateLimitLayer`] is also a middleware of actix-web 4 (feature `actix`), with all that it has in
+//! front of tower services.
+//!
+//! ```
+//! use actix_web::{App, HttpServer, web};
+//! use tidegate::{Decision, Limiter, Quota, Rate};
+//! use tidegate_http::{ClientIp, Key, RateLimitLayer};
+//!
+//! async fn hello(decision: web::ReqData<Decision>) -> String {
+//!     format!("{} requests left\n", decision.remaining())
+//! }
+//!
+//! # async fn serve() -> Result<(), Box<dyn std::error::Error>> {
+//! let api = Limiter::open("redis://127.0.0.1:6379")?.gate("api", Quota::token_bucket(5, Rate::per_minute(30)));
+//! let limit = RateLimitLayer::new(api, Key::client_ip(ClientIp::peer()));
+//! HttpServer::new(move || App::new().route("/", web::get().to(hello)).wrap(limit.clone()))
+//!     .bind("127.0.0.1:3000")?
+//!     .run()
+//!     .await?;
+//! # Ok(()) }
+//! ```
+//!
+//! All workers share the layer: build it outside of the closure of `HttpServer::new`, and clone it inside.
+//!
+//! # Keys and closures
+//!
+//! They read the head of the request in the types of `http` 1, which [`crate::http`] re-exports, as with all
+//! frameworks. actix-web itself has the types of `http` 0.2.
+//!
+//! - The peer's address is that of the connection, unless an earlier middleware inserts a
+//!   [`PeerAddr`]. actix-web's `realip_remote_addr` trusts any client, so it is not read: declare
+//!   proxies with [`ClientIp`](crate::ClientIp).
+//! - [`Key::path_template`](crate::Key::path_template) is the pattern of the resource, such as `/users/{id}`.
+//! - Of the extensions of actix-web's request, they see those that [`RateLimitLayer::actix_extension`] names.
+//!
+//! # Handlers
+//!
+//! `web::ReqData<Decision>` extracts the binding gate's decision, and likewise `AllDecision` and `RulesDecision`.
+//! `Option<web::ReqData<Decision>>` is for handlers that also receive requests without a decision.
+//! [`Usage`](crate::Usage) and [`RequestPermits`](crate::RequestPermits) are extractors. A
+//! [`Rejection`](crate::Rejection) is a responder.
+//!
+//! # Other middlewares
+//!
+//! The last `wrap` of an `App` runs first. Wrap the middleware that authenticates, and that for CORS, after this
+//! one: a preflight has no credentials, and is then answered before it is counted.
+//!
+//! The error of an inner middleware stays that error. Its response gets the headers that report the limits, and its
+//! status determines the [`Charge`](crate::Charge), which does not see the error's headers and body.
+//!
+//! # Responses
+//!
+//! - Bodies have no trailers, so [`Charge::trailers`](crate::Charge::trailers) leaves the taken units charged.
+//! - The body of an upgraded connection is its stream, so permits are held until that ends.
+//! - actix-web polls the body of a response to HEAD to its end, and sends nothing of it: permits are held until then.
+//! - By default, actix-web notices that a client has left only when it writes to it. Over HTTP/1, with
+//!   `HttpServer::h1_allow_half_closed(false)`, it drops the request at once, as hyper does: permits are released
+//!   and the wait queue is left then.
+
+mod convert;
+mod extract;
+
+use std::fmt;
+use std::future::{Ready, ready};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use actix_web::body::{BodySize, MessageBody};
+use actix_web::dev::{Extensions, Service, ServiceRequest, ServiceResponse, Transform, forward_ready};
+use actix_web::{Error, HttpMessage, HttpResponse};
+use futures_util::future::LocalBoxFuture;
+use http::StatusCode;
+use http::request::Parts;
+
+use super::admission::Admission;
+use super::admitted::{Admitted, Report};
+use super::body::ResponseBody;
+use super::key::{PeerAddr, RoutePattern};
+use super::layer::RateLimitLayer;
+use super::request::decide;
+use super::request_extensions::RequestExtensions;
+use super::response::reject;
+use super::settings::{CopyExtension, LayerSettings};
+
+/// # actix-web
+impl RateLimitLayer {
+    /// Copies the extension `T` of actix-web's request, so that keys and closures find it among the extensions of the
+    /// request's head: a user that an earlier middleware has found, for example. Has no effect on other frameworks,
+    /// where they see all extensions.
+    ///
+    /// Default: none is copied.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Quota, Rate};
+    /// use tidegate_http::{Key, RateLimitLayer};
+    ///
+    /// #[derive(Clone)]
+    /// struct User { id: u64 }
+    ///
+    /// let gate = Limiter::in_memory().gate("api", Quota::token_bucket(5, Rate::per_second(5)));
+    /// let limit = RateLimitLayer::new(gate, Key::extension(|user: &User| user.id)).actix_extension::<User>();
+    /// # let _ = limit;
+    /// ```
+    #[must_use]
+    pub fn actix_extension<T: Clone + Send + Sync + 'static>(self) -> Self {
+        let copy: CopyExtension = |from, to| {
+            if let Some(value) = from.find::<T>() {
+                to.insert(value);
+            }
+        };
+        self.set(|settings| settings.copied_extensions.push(copy))
+    }
+}
+
+impl<S, B> Transform<S, ServiceRequest> for RateLimitLayer
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: MessageBody + 'static,
+{
+    type Response = ServiceResponse<ResponseBody<B>>;
+    type Error = Error;
+    type Transform = RateLimit<S>;
+    type InitError = ();
+    type Future = Ready<Result<RateLimit<S>, ()>>;
+
+    fn new_transform(&self, inner: S) -> Self::Future {
+        ready(Ok(RateLimit { settings: self.settings.clone(), inner: Rc::new(inner) }))
+    }
+}
+
+/// A service of actix-web behind rate limits, made by [`RateLimitLayer`].
+pub struct RateLimit<S> {
+    settings: Arc<LayerSettings>,
+    inner: Rc<S>,
+}
+
+impl<S, B> Service<ServiceRequest> for RateLimit<S>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
+    B: MessageBody + 'static,
+{
+    type Response = ServiceResponse<ResponseBody<B>>;
+    type Error = Error;
+    type Future = LocalBoxFuture<'static, Result<Self::Response, Error>>;
+
+    forward_ready!(inner);
+
+    fn call(&self, request: ServiceRequest) -> Self::Future {
+        Box::pin(handle(self.settings.clone(), self.inner.clone(), request))
+    }
+}
+
+impl<S> fmt::Debug for RateLimit<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").finish_non_exhaustive()
+    }
+}
+
+/// Admits the request, calls the service, settles the charge and adds the headers.
+async fn handle<S, B>(
+    settings: Arc<LayerSettings>,
+    inner: Rc<S>,
+    request: ServiceRequest,
+) -> Result<ServiceResponse<ResponseBody<B>>, Error>
+where
+    S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
+    B: MessageBody,
+{
+    let parts = parts_of(&settings, &request)?;
+    let mut admitted = match decide(&settings, &parts).await.after_delay(&settings.headers).await {
+        Admission::Undecided => {
+            return Ok(inner.call(request).await?.map_body(|_, body| ResponseBody::inner(body)));
+        }
+        Admission::Admitted(admitted) => admitted,
+        Admission::Rejected(rejection) => {
+            let response = reject(&settings, parts, rejection).await;
+            return Ok(request.into_response(convert::response(response)?));
+        }
+    };
+    admitted.enter(&mut *request.extensions_mut());
+    match inner.call(request).await {
+        Ok(response) => respond(&settings, admitted, response).await,
+        Err(error) => Err(respond_with_error(&settings, admitted, error).await),
+    }
+}
+
+/// Returns the head of the request, as the settings of the layer read it.
+fn parts_of(settings: &LayerSettings, request: &ServiceRequest) -> Result<Parts, Error> {
+    let mut parts = convert::request_head(request.request())?;
+    let extensions = request.extensions();
+    let accepted_from = || request.peer_addr().map(PeerAddr);
+    if let Some(peer) = extensions.find().or_else(accepted_from) {
+        parts.extensions.insert(peer);
+    }
+    // The path as the router sees it: `/%75sers/7` is a path of the resource `/users/{id}`.
+    if let Some(pattern) = request.resource_map().match_pattern(request.match_info().as_str()) {
+        parts.extensions.insert(RoutePattern(pattern));
+    }
+    for copy in &settings.copied_extensions {
+        copy(&extensions, &mut parts.extensions);
+    }
+    Ok(parts)
+}
+
+/// Settles the charge by the response, adds the headers, and holds the permits until the end of the body.
+async fn respond<B: MessageBody>(
+    settings: &LayerSettings,
+    admitted: Admitted,
+    response: ServiceResponse<B>,
+) -> Result<ServiceResponse<ResponseBody<B>>, Error> {
+    let (request, response) = response.into_parts();
+    let (mut response, body) = response.into_parts();
+    let mut head = convert::response_head(response.status().as_u16(), response.headers())?;
+    // What nested layers tell each other travels as one extension.
+    head.extensions = response.extensions_mut().remove().unwrap_or_default();
+    if head.status == StatusCode::SWITCHING_PROTOCOLS {
+        // The time of a connection says nothing about the service.
+        admitted.permits.disregard();
+    }
+    let (report, at_end) = admitted.settle(settings, &mut head).await;
+    report.write(&mut head.headers);
+    *response.headers_mut() = convert::from_http(&head.headers)?;
+    if !head.extensions.is_empty() {
+        response.extensions_mut().insert(head.extensions);
+    }
+    let (length, is_ended) = match body.size() {
+        BodySize::None => (None, true),
+        BodySize::Sized(length) => (Some(length), length == 0),
+        BodySize::Stream => (None, false),
+    };
+    let body = ResponseBody::finishing(body, at_end, length, is_ended);
+    Ok(ServiceResponse::new(request, response.set_body(body)))
+}
+
+/// Settles the charge by the status of an error, and lets its response have the headers. The response is made
+/// later: an outer middleware may handle the error.
+async fn respond_with_error(settings: &LayerSettings, admitted: Admitted, mut error: Error) -> Error {
+    let status = error.as_response_error().status_code();
+    let mut head = match convert::response_head(status.as_u16(), &Default::default()) {
+        Ok(head) => head,
+        Err(error) => return error,
+    };
+    let (report, at_end) = admitted.settle(settings, &mut head).await;
+    // The permits end here: the response, if there will be one, is small.
+    drop(ResponseBody::finishing((), at_end, None, true));
+    error.add_response_mapper(move |response| with_report(&report, response));
+    error
+}
+
+fn with_report(report: &Report, mut response: HttpResponse) -> HttpResponse {
+    if let Ok(mut headers) = convert::to_http(response.headers()) {
+        report.write(&mut headers);
+        if let Ok(headers) = convert::from_http(&headers) {
+            *response.headers_mut() = headers;
+        }
+    }
+    response
+}
+
+impl RequestExtensions for Extensions {
+    fn find<T: Clone + Send + Sync + 'static>(&self) -> Option<T> {
+        self.get().cloned()
+    }
+
+    fn set<T: Clone + Send + Sync + 'static>(&mut self, value: T) {
+        self.insert(value);
+    }
+}

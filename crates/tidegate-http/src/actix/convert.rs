@@ -1,0 +1,64 @@
+//! Converts heads of requests and responses: the adapter works on the types of `http` 1, actix-web has those of
+//! `http` 0.2.
+
+use actix_web::http::Version;
+use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
+use actix_web::{Error, HttpRequest, HttpResponse, error};
+use http::{Request, Response, request, response};
+
+/// Returns the head of a request, without extensions.
+///
+/// # Errors
+///
+/// 400 for a part that `http` 1 does not accept: a request that cannot be counted must not pass.
+pub(super) fn request_head(request: &HttpRequest) -> Result<request::Parts, Error> {
+    let version = match request.version() {
+        Version::HTTP_09 => http::Version::HTTP_09,
+        Version::HTTP_10 => http::Version::HTTP_10,
+        Version::HTTP_2 => http::Version::HTTP_2,
+        Version::HTTP_3 => http::Version::HTTP_3,
+        _ => http::Version::HTTP_11,
+    };
+    let head = Request::builder().method(request.method().as_str()).uri(request.uri().to_string());
+    let head = head.version(version).body(()).map_err(error::ErrorBadRequest)?;
+    let (mut parts, ()) = head.into_parts();
+    parts.headers = to_http(request.headers()).map_err(error::ErrorBadRequest)?;
+    Ok(parts)
+}
+
+/// Returns the head of a response, without extensions.
+pub(super) fn response_head(status: u16, headers: &HeaderMap) -> Result<response::Parts, Error> {
+    let head = Response::builder().status(status).body(()).map_err(error::ErrorInternalServerError)?;
+    let (mut parts, ()) = head.into_parts();
+    parts.headers = to_http(headers).map_err(error::ErrorInternalServerError)?;
+    Ok(parts)
+}
+
+/// Returns the response for actix-web.
+pub(super) fn response<B>(response: Response<B>) -> Result<HttpResponse<B>, Error> {
+    let (head, body) = response.into_parts();
+    let status = head.status.as_u16().try_into().map_err(error::ErrorInternalServerError)?;
+    let mut response = HttpResponse::with_body(status, body);
+    *response.headers_mut() = from_http(&head.headers)?;
+    Ok(response)
+}
+
+pub(super) fn to_http(headers: &HeaderMap) -> Result<http::HeaderMap, http::Error> {
+    let mut converted = http::HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers {
+        let name = http::HeaderName::from_bytes(name.as_str().as_bytes())?;
+        converted.try_append(name, http::HeaderValue::from_bytes(value.as_bytes())?)?;
+    }
+    Ok(converted)
+}
+
+pub(super) fn from_http(headers: &http::HeaderMap) -> Result<HeaderMap, Error> {
+    let mut converted = HeaderMap::with_capacity(headers.len());
+    for (name, value) in headers {
+        let name =
+            HeaderName::from_bytes(name.as_str().as_bytes()).map_err(error::ErrorInternalServerError)?;
+        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(error::ErrorInternalServerError)?;
+        converted.append(name, value);
+    }
+    Ok(converted)
+}

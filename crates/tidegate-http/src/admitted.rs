@@ -1,0 +1,143 @@
+//! An admitted request: the values that its handler reads, and the settlement after its response.
+
+use http::response::Parts;
+use http::{HeaderMap, Method, Response, StatusCode};
+use http_body::Body;
+use tidegate::{AllDecision, Limiter};
+#[cfg(feature = "rules")]
+use tidegate_rules::RulesDecision;
+
+use super::body::{AtEnd, ResponseBody};
+use super::headers::{HeaderValues, Headers};
+use super::nested::compare_charges;
+use super::pending_charge::PendingCharge;
+use super::policy::Policy;
+use super::request_extensions::RequestExtensions;
+use super::request_permits::RequestPermits;
+use super::settings::LayerSettings;
+use super::usage::Usage;
+use super::wait_queue::DelayPermit;
+
+/// An admitted request.
+pub(super) struct Admitted {
+    /// `None` if no check can deny the request.
+    pub(super) decision: Option<AllDecision>,
+    pub(super) policies: Vec<Policy>,
+    /// The limits in shadow mode, as the header reports them.
+    pub(super) shadow_limits: String,
+    pub(super) pending_charge: PendingCharge,
+    pub(super) permits: RequestPermits,
+    /// The permit to wait for the decision's delay, with a wait queue.
+    pub(super) delay_permit: Option<DelayPermit>,
+    pub(super) limiter: Option<Limiter>,
+    /// Whether another layer has admitted the request before.
+    pub(super) is_nested: bool,
+    #[cfg(feature = "rules")]
+    pub(super) rules_decision: Option<RulesDecision>,
+}
+
+impl Admitted {
+    /// Records that the request enters. Returns the handle for the reports of the handler, if a charge reads
+    /// them.
+    pub(super) fn mark_entered(&mut self, extensions: &impl RequestExtensions) -> Option<Usage> {
+        self.is_nested = extensions.find::<AllDecision>().is_some();
+        self.permits.add_outer(extensions.find().as_ref());
+        self.pending_charge.enter(extensions)
+    }
+
+    /// Records that the request enters, and adds the values that its handler reads to its extensions.
+    pub(super) fn enter(&mut self, extensions: &mut impl RequestExtensions) {
+        if let Some(usage) = self.mark_entered(extensions) {
+            extensions.set(usage);
+        }
+        if !self.permits.is_empty() {
+            extensions.set(self.permits.clone());
+        }
+        if let Some(decision) = &self.decision {
+            extensions.set(decision.binding().clone());
+            extensions.set(decision.clone());
+        }
+        #[cfg(feature = "rules")]
+        if let Some(rules_decision) = self.rules_decision.take() {
+            extensions.set(rules_decision);
+        }
+    }
+
+    /// Settles the charge by the response. Returns the report for its headers, and what the end of its body
+    /// settles.
+    pub(super) async fn settle(self, settings: &LayerSettings, response: &mut Parts) -> (Report, AtEnd) {
+        let charged = self.pending_charge.charged();
+        compare_charges(&settings.warnings, &mut response.extensions, self.is_nested, charged);
+        let (settled, charge) = self.pending_charge.settle(Some(response)).await;
+        let mut decision = self.decision;
+        if let Some(decision) = &mut decision {
+            // Checks in shadow mode come after the reported ones, and headers do not report them.
+            for (at, current) in settled.into_iter().filter(|(at, _)| *at < self.policies.len()) {
+                decision.replace(at, current);
+            }
+        }
+        let (headers, policies, shadow_limits) = (settings.headers, self.policies, self.shadow_limits);
+        let report = Report { headers, decision, policies, shadow_limits };
+        (report, AtEnd::new(charge, self.permits, response))
+    }
+
+    /// Settles the charge by the response, adds the headers, and holds the permits until the end of the body, which
+    /// the server polls as hyper does.
+    pub(super) async fn respond<B: Body>(
+        self,
+        settings: &LayerSettings,
+        request: &Method,
+        response: Response<B>,
+    ) -> Response<ResponseBody<B>> {
+        let (mut head, body) = response.into_parts();
+        if is_upgrade(request, head.status) {
+            self.permits.disregard();
+            // The body of such a response is not polled, so nothing shows the end of its connection.
+            if self.permits.is_unshared()
+                && let Some(limiter) = &self.limiter
+            {
+                settings.warnings.upgrade_without_permits(limiter);
+            }
+        }
+        let (report, at_end) = self.settle(settings, &mut head).await;
+        report.write(&mut head.headers);
+        let is_ended = body.is_end_stream() || is_unread(request, head.status);
+        let length = body.size_hint().exact();
+        Response::from_parts(head, ResponseBody::finishing(body, at_end, length, is_ended))
+    }
+
+    /// Releases the permits and settles the charge of a request without a response: its service failed.
+    pub(super) async fn fail(self) {
+        // Released before the charge is settled, which may take a call to Redis.
+        drop(self.permits);
+        self.pending_charge.settle(None).await;
+    }
+}
+
+/// Returns whether the server drops the body without polling it.
+fn is_unread(request: &Method, status: StatusCode) -> bool {
+    *request == Method::HEAD || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+}
+
+/// Returns whether the connection becomes another one after this response: a websocket, or a tunnel.
+fn is_upgrade(request: &Method, status: StatusCode) -> bool {
+    status == StatusCode::SWITCHING_PROTOCOLS || (*request == Method::CONNECT && status.is_success())
+}
+
+/// The decisions on a request, for the headers of its response.
+pub(super) struct Report {
+    headers: Headers,
+    decision: Option<AllDecision>,
+    policies: Vec<Policy>,
+    shadow_limits: String,
+}
+
+impl Report {
+    pub(super) fn write(&self, headers: &mut HeaderMap) {
+        if let Some(decision) = &self.decision {
+            let values = HeaderValues { decision, policies: &self.policies, wait: None };
+            self.headers.write(headers, &values);
+        }
+        self.headers.write_shadow(headers, &self.shadow_limits);
+    }
+}

@@ -1,0 +1,100 @@
+//! Reads the `networks` of a descriptor.
+
+use ipnet::IpNet;
+
+use super::networks::parse;
+use super::reader::{Fields, Reader, quoted};
+use super::rule::Pattern;
+use super::tree::Level;
+use super::yaml::YamlNode;
+
+/// The maximum number of networks of one key on one level.
+const MAX_NETWORKS: usize = 10_000;
+/// The prefix length of an IPv6 client's `remote_address`, unless the service sets another.
+const CLIENT_PREFIX: u8 = 64;
+
+/// The field `networks` of a descriptor.
+pub(super) enum NetworksField {
+    Absent,
+    Invalid,
+    /// At least one, each new on its level.
+    Of(Vec<IpNet>),
+}
+
+/// Reads the networks of a descriptor with this key. `level` has the earlier descriptors beside it.
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    fields: &Fields<'_>,
+    map: &YamlNode,
+    key: &str,
+    level: &Level,
+) -> NetworksField {
+    let errors_before = reader.errors.total();
+    let Some(node) = fields.get("networks") else {
+        if !fields.is_null("networks") {
+            return NetworksField::Absent;
+        }
+        // Without the field, the descriptor would match every value.
+        empty(reader, map);
+        return NetworksField::Invalid;
+    };
+    if fields.get("value").is_some() {
+        let message = "`networks` cannot be combined with a `value`";
+        reader.error(node.span(), message).hint("remove one of them");
+    }
+    let nodes = reader.list("networks", Some(node));
+    if nodes.is_empty() && reader.errors.total() == errors_before {
+        empty(reader, node);
+    }
+    let networks: Vec<IpNet> = nodes.iter().filter_map(|node| network(reader, key, node)).collect();
+    ensure_new(reader, node, key, &networks, level);
+    match reader.errors.total() == errors_before {
+        true => NetworksField::Of(networks),
+        false => NetworksField::Invalid,
+    }
+}
+
+fn empty(reader: &mut Reader<'_>, node: &YamlNode) {
+    reader.error(node.span(), "the list of `networks` is empty").hint("add a network such as 10.0.0.0/8");
+}
+
+fn network(reader: &mut Reader<'_>, key: &str, node: &YamlNode) -> Option<IpNet> {
+    let text = reader.text("a network", node)?;
+    let Some(network) = parse(text) else {
+        let message = format!("`{}` is neither a network nor an address", quoted(text));
+        let hint = "write a network such as 10.0.0.0/8 or 2001:db8::/32, or an address";
+        reader.error(node.span(), message).hint(hint);
+        return None;
+    };
+    if network != network.trunc() {
+        let message = format!("`{network}` has bits set after its prefix");
+        reader.error(node.span(), message).hint(format!("did you mean `{}`?", network.trunc()));
+        return None;
+    }
+    if key == "remote_address" && matches!(network, IpNet::V6(_)) && network.prefix_len() > CLIENT_PREFIX {
+        let message = format!("`{network}` contains no client whose address is its /{CLIENT_PREFIX}");
+        let hint = "write the /64, unless the service sets a longer `ClientIp::ipv6_prefix`";
+        reader.warning(node.span(), message, hint);
+    }
+    Some(network)
+}
+
+/// Reports networks that occur twice on a level, and too many of one key.
+fn ensure_new(reader: &mut Reader<'_>, node: &YamlNode, key: &str, networks: &[IpNet], level: &Level) {
+    let mut sorted = networks.to_vec();
+    sorted.sort_unstable();
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        let message = format!("duplicate network `{}`", pair[0]);
+        reader.error(node.span(), message).hint("remove one of them");
+    }
+    let earlier = |network| Some((network, level.get(key, &Pattern::Network(network))?));
+    if let Some((network, first)) = networks.iter().copied().find_map(earlier) {
+        let (file, line) = (&first.file, first.line);
+        let message = format!("the network `{network}` of `{key}` is already defined at {file}:{line}");
+        reader.error(node.span(), message).hint("remove one of them");
+    }
+    if level.networks(key) + networks.len() > MAX_NETWORKS {
+        let message = format!("the key `{key}` has more than {MAX_NETWORKS} networks");
+        reader.error(node.span(), message).hint("write larger networks");
+    }
+}

@@ -1,0 +1,129 @@
+//! Partial grants: n equal checks in one take, of which as many are admitted as there are units for.
+
+use std::sync::Arc;
+
+use super::all::{most, sent};
+use super::overrides::Resolved;
+use super::parts::Pipeline;
+use super::send::without_waiting;
+use crate::decision::{AllDecision, Decision, Source};
+use crate::error::Error;
+use crate::grant::Grant;
+use crate::request::Request;
+use crate::store::{Group, Item};
+use crate::trace::Span;
+
+/// # One key
+impl Pipeline {
+    /// Stages 1 to 8 of `n` checks of one key.
+    pub(crate) async fn take_up_to(self: &Arc<Self>, request: &Request<'_>, n: u64) -> Result<Grant, Error> {
+        let taken = if request.cost > 0 { n } else { 0 };
+        let span = Span::of_check(request.cost.saturating_mul(n));
+        let granted = match self.resolve(request.borrowed()) {
+            Resolved::Switched(request, decided) => {
+                let granted =
+                    decided.map(|decision| (if decision.is_allowed() { taken } else { 0 }, decision));
+                self.report_up_to(&request, taken, without_waiting(granted).await)
+            }
+            Resolved::Check(request) => {
+                let granted = match self.spend_lease_up_to(&request, taken) {
+                    Some(decision) => without_waiting(Ok((taken, decision))).await,
+                    None => {
+                        let granted = self.decide_up_to(&request, taken).await;
+                        self.complete_from_lease(&request, taken, granted)
+                    }
+                };
+                self.report_up_to(&request, taken, granted)
+            }
+        };
+        span.decided(granted.as_ref().map(|(_, decision)| decision));
+        granted.map(|(granted, decision)| Grant::new(granted, n, decision))
+    }
+
+    /// Stages 3 to 7. Returns how many checks were admitted.
+    async fn decide_up_to(&self, request: &Request<'_>, n: u64) -> Result<(u64, Decision), Error> {
+        let item = request.item().map_err(|error| request.with_context(error))?;
+        let sent = sent(&item.target.gate.quota, request.cost, n);
+        if n > 0
+            && let Some(decision) = self.find_denial(&item)
+        {
+            return without_waiting(Ok((0, decision))).await;
+        }
+        let snapshot = self.deny_cache.as_ref().map(|deny_cache| deny_cache.snapshot(&item));
+        let items = [Item { cost: item.cost.max(1), ..item }].into_iter().collect();
+        match self.take(Group { items, n: sent }, self.deadline_of(request.deadline)).await {
+            Ok(share) => self.conclude(request, sent, snapshot, Ok(share)),
+            Err(error) => self.fall_back(request, n, None, error),
+        }
+    }
+
+    /// Stage 8. Returns how many checks the caller may pass: in shadow mode all.
+    fn report_up_to(
+        &self,
+        request: &Request<'_>,
+        n: u64,
+        granted: Result<(u64, Decision), Error>,
+    ) -> Result<(u64, Decision), Error> {
+        if let Ok((granted, decision)) = &granted {
+            self.notify_granted(request, n, *granted, decision);
+        }
+        let (granted, decision) = match (request.gate.is_shadow, granted) {
+            (false, granted) => granted?,
+            (true, Ok((granted, decision))) => {
+                let shadow = granted < n || !decision.allowed;
+                (n, Decision { shadow, allowed: true, ..decision })
+            }
+            (true, Err(error)) => (n, Self::admit_in_shadow(request, Err(error))?),
+        };
+        if n > 0 {
+            self.notify(request, &decision);
+        }
+        Ok((granted, decision))
+    }
+
+    /// Notifies the observer of the units that a gate granted and denied, of at most its limit.
+    fn notify_granted(&self, request: &Request<'_>, n: u64, granted: u64, decision: &Decision) {
+        let (Some(observer), Ok(info)) = (&self.observer, request.gate.info()) else { return };
+        if n == 0 || request.cost == 0 || decision.source == Source::Switch {
+            return;
+        }
+        let most = most(&info.quota, request.cost, n);
+        let granted = granted.min(most);
+        // Without a wait for more, another gate of the group has restricted the grant.
+        let denied = if decision.retry_after_us > 0 { most - granted } else { 0 };
+        observer.granted(&info.name, granted * request.cost, denied * request.cost);
+    }
+}
+
+/// # Several gates in one step
+impl Pipeline {
+    /// Takes a group of checks up to `n` times.
+    pub(crate) async fn take_up_to_all(
+        &self,
+        requests: Vec<Request<'_>>,
+        n: u64,
+    ) -> Result<Grant<AllDecision>, Error> {
+        let taken = if requests.iter().any(|request| request.cost > 0) { n } else { 0 };
+        let span = Span::of_all(requests.len());
+        let decided = self.decide_all(requests, taken, None).await;
+        let decided = decided.map(|(granted, decision, requests)| {
+            let gates = requests.iter().zip(decision.each_alone());
+            let others = gates.filter(|(request, _)| !request.gate.is_shadow);
+            others.for_each(|(request, decision)| self.notify_granted(request, taken, granted, decision));
+            (granted, decision)
+        });
+        let (granted, decision) = match decided {
+            Ok((granted, decision)) => (granted, Ok(decision)),
+            Err(error) => (0, Err(error)),
+        };
+        span.all_decided(&decision);
+        decision.map(|decision| Grant::new(granted, n, decision))
+    }
+
+    /// Takes from a gate in shadow mode, apart from the other gates of its group.
+    pub(super) async fn take_shadow_up_to(&self, request: &Request<'_>, n: u64) -> Result<Decision, Error> {
+        let n = if request.cost > 0 { n } else { 0 };
+        let granted = self.decide_up_to(request, n).await;
+        self.report_up_to(request, n, granted).map(|(_, decision)| decision)
+    }
+}

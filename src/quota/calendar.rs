@@ -1,0 +1,247 @@
+//! The windows of a calendar: days, weeks, months, quarters and years in a time zone.
+
+mod boundaries;
+mod zone;
+
+use std::fmt;
+use std::ops::Range;
+use std::str::FromStr;
+
+use self::boundaries::{FirstDays, Period};
+use self::zone::Zone;
+use crate::error::Error;
+
+/// The windows of a [calendar window](crate::Quota::calendar_window): days, weeks, months, quarters or years in a
+/// time zone. They begin at midnight.
+///
+/// Displays as in Redis keys: `month@UTC`, `month+15@Europe/Berlin`, `year+02-29@UTC`. The text after `+` is the
+/// [anchor](Self::anchored_to_day), where the period does not begin on its first day. A text is parsed from the same
+/// form; without `@`, the zone is UTC.
+///
+/// # Boundaries
+///
+/// A window contains its beginning, and not its end, which begins the next one.
+///
+/// - A day begins with its first instant: at 00:00, or later where the zone's clocks skip midnight. Days with a
+///   change of daylight-saving time last 23 or 25 hours. Where clocks show midnight twice, the first one counts.
+/// - A day that a zone skipped, as Samoa did with 2011-12-30, has no window. A window that is anchored to it begins
+///   with the next day.
+/// - An anchor after a month's last day falls on that last day: the 31st on 30 April, 29 February on 28 February.
+///
+/// # Zone data
+///
+/// Zones are those of the system's IANA database (the package `tzdata`), as jiff finds it. A zone is read once in the
+/// life of a process. Two names of one zone, such as `Europe/Kiev` and `Europe/Kyiv`, are two windows with separate
+/// counts.
+///
+/// ```no_run
+/// use tidegate::quota::Calendar;
+/// use tidegate::{Error, Quota};
+///
+/// # fn main() -> Result<(), Error> {
+/// let billing = Calendar::MONTH.anchored_to_day(31)?.in_zone("Europe/Berlin")?;
+/// let quota = Quota::calendar_window(10_000, billing);
+/// assert_eq!(quota.to_string(), "fixed_window 10000 per month+31@Europe/Berlin");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Calendar {
+    first_days: FirstDays,
+    zone: Zone,
+}
+
+const PERIODS: [(&str, Period); 5] = [
+    ("day", Period::Day),
+    ("week", Period::Week),
+    ("month", Period::Month),
+    ("quarter", Period::Quarter),
+    ("year", Period::Year),
+];
+
+/// # Calendars in UTC
+impl Calendar {
+    /// Days. In UTC, the windows are those of a fixed window of 24 hours
+    /// [aligned to the clock](crate::Quota::aligned_to_clock).
+    pub const DAY: Self = Self::new(Period::Day);
+    /// Weeks, which begin on Monday.
+    pub const WEEK: Self = Self::new(Period::Week);
+    /// Months, which begin on the 1st.
+    pub const MONTH: Self = Self::new(Period::Month);
+    /// Quarters, which begin on 1 January, 1 April, 1 July and 1 October.
+    pub const QUARTER: Self = Self::new(Period::Quarter);
+    /// Years, which begin on 1 January.
+    pub const YEAR: Self = Self::new(Period::Year);
+
+    const fn new(period: Period) -> Self {
+        Self { first_days: FirstDays { period, month: 1, day: 1 }, zone: Zone::UTC }
+    }
+}
+
+/// # Anchors and zones
+impl Calendar {
+    /// Makes weeks begin on this weekday, 1 for Monday to 7 for Sunday, or months on this day, 1 to 31. In a month
+    /// without the day, the window begins on the month's last day.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] for other days, and for other periods.
+    pub fn anchored_to_day(self, day: u8) -> Result<Self, Error> {
+        let longest = match self.first_days.period {
+            Period::Week => 7,
+            Period::Month => 31,
+            Period::Day | Period::Quarter | Period::Year => 0,
+        };
+        match (1..=longest).contains(&day) {
+            true => Ok(Self { first_days: FirstDays { day, ..self.first_days }, ..self }),
+            false => Err(self.wrong_anchor(day)),
+        }
+    }
+
+    /// Makes years begin on this day of this month (1 to 12), or quarters on this day of their first, second or third
+    /// month (1 to 3). In a month without the day, the window begins on the month's last day.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] for other months, for days that the month never has, and for other periods.
+    pub fn anchored_to_date(self, month: u8, day: u8) -> Result<Self, Error> {
+        let longest = match self.first_days.period {
+            Period::Quarter if (1..=3).contains(&month) => 31,
+            Period::Year if (1..=12).contains(&month) => boundaries::longest_month(month),
+            _ => 0,
+        };
+        match (1..=longest).contains(&day) {
+            true => Ok(Self { first_days: FirstDays { month, day, ..self.first_days }, ..self }),
+            false => Err(self.wrong_anchor(format_args!("{month:02}-{day:02}"))),
+        }
+    }
+
+    /// Makes days begin in this time zone of the IANA database, such as `Europe/Berlin`. Upper and lower case are the
+    /// same.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the database has no such zone, with the most similar name, or if there is no database.
+    pub fn in_zone(self, name: &str) -> Result<Self, Error> {
+        Ok(Self { zone: Zone::of_name(name)?, ..self })
+    }
+
+    fn wrong_anchor(&self, anchor: impl fmt::Display) -> Error {
+        let expected = match self.first_days.period {
+            Period::Day => "a day has no anchor",
+            Period::Week => "the anchor of a week is a weekday, 1 (Monday) to 7 (Sunday)",
+            Period::Month => "the anchor of a month is a day, 1 to 31",
+            Period::Quarter => "the anchor of a quarter is a month, 01 to 03, and a day, such as 02-15",
+            Period::Year => "the anchor of a year is a month and a day, such as 02-29",
+        };
+        Error::config(format!("anchor {anchor}: {expected}"))
+    }
+}
+
+/// # Windows
+impl Calendar {
+    /// Returns the beginning and the end of the window that contains `now_us`. Times are in µs since 1970, at most
+    /// 2^53. A window that began before 1970 begins at 0.
+    #[must_use]
+    pub fn window_at(&self, now_us: u64) -> Range<u64> {
+        self.first_days.window_at(self.zone.time_zone(), now_us)
+    }
+
+    /// Returns the mean length of the windows, in µs: of a month 30.436875 days, as in the Gregorian calendar.
+    pub(crate) const fn mean_us(&self) -> u64 {
+        match self.first_days.period {
+            Period::Day => 86_400_000_000,
+            Period::Week => 604_800_000_000,
+            Period::Month => 2_629_746_000_000,
+            Period::Quarter => 7_889_238_000_000,
+            Period::Year => 31_556_952_000_000,
+        }
+    }
+}
+
+impl fmt::Display for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FirstDays { period, month, day } = self.first_days;
+        let name = PERIODS.iter().find(|(_, known)| *known == period).map_or("", |(name, _)| name);
+        f.write_str(name)?;
+        match (period, month, day) {
+            (_, 1, 1) => {}
+            (Period::Quarter | Period::Year, month, day) => write!(f, "+{month:02}-{day:02}")?,
+            (_, _, day) => write!(f, "+{day}")?,
+        }
+        write!(f, "@{}", self.zone.name())
+    }
+}
+
+/// Formats as [`Display`](fmt::Display) does.
+impl fmt::Debug for Calendar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+impl FromStr for Calendar {
+    type Err = Error;
+
+    /// Parses the form that [`Display`](fmt::Display) writes.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the text is no calendar; the message says what is wrong.
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let (rest, zone) = match text.split_once('@') {
+            Some((rest, zone)) => (rest, Some(zone)),
+            None => (text, None),
+        };
+        let (name, anchor) = match rest.split_once('+') {
+            Some((name, anchor)) => (name, Some(anchor)),
+            None => (rest, None),
+        };
+        let Some((_, period)) = PERIODS.into_iter().find(|(known, _)| *known == name) else {
+            let name = name.escape_debug();
+            return Err(Error::config(format!("no period `{name}`: use day, week, month, quarter or year")));
+        };
+        let mut calendar = Self::new(period);
+        if let Some(anchor) = anchor {
+            calendar = calendar.anchored(anchor)?;
+        }
+        match zone {
+            Some(zone) => calendar.in_zone(zone),
+            None => Ok(calendar),
+        }
+    }
+}
+
+impl Calendar {
+    /// Parses an anchor: `15`, or `02-29`.
+    fn anchored(self, anchor: &str) -> Result<Self, Error> {
+        let number = |text: &str| {
+            let is_number = (1..=2).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_digit());
+            text.parse::<u8>().ok().filter(|_| is_number)
+        };
+        let parsed = match anchor.split_once('-') {
+            None => number(anchor).map(|day| self.anchored_to_day(day)),
+            Some((month, day)) => {
+                number(month).zip(number(day)).map(|(month, day)| self.anchored_to_date(month, day))
+            }
+        };
+        parsed.unwrap_or_else(|| Err(self.wrong_anchor(anchor.escape_debug())))
+    }
+}
+
+#[cfg(feature = "serde")]
+impl serde::Serialize for Calendar {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<'de> serde::Deserialize<'de> for Calendar {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests;
