@@ -16,7 +16,7 @@
 //! same server fails at once.
 //!
 //! Three callers send again with a new budget. `RedisStore::call` splits a call that ended with `TRYAGAIN`,
-//! which did not run: the keys of its groups are on two nodes while their slot migrates. `RedisStore::run_in_span`
+//! which did not run: the keys of its groups are on two nodes while their slot migrates. `ServerClock::run_in_span`
 //! sends a call with calendar windows again, at most twice, that its script refused because of the server's time.
 //! `Dispatcher::drop` hands over a batch whose runtime has ended: it may have run.
 

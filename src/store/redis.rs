@@ -31,10 +31,6 @@ use crate::reference::holds::NewHold;
 use crate::script::{self, Script};
 use crate::settlement::Settlement;
 
-/// The maximum number of attempts to send a call in a span that the server accepts. Beside the boundary of a window,
-/// the estimate of the server's time may be in the wrong window, and the boundary may pass before the second attempt.
-const MAX_SPANS: usize = 3;
-
 #[derive(Debug)]
 pub(crate) struct RedisStore {
     connection: Connection,
@@ -127,11 +123,11 @@ impl RedisStore {
             CallKind::Take(quota) => {
                 let script = &quota.kind().definition().scripts.take;
                 let args = |now_us, command: &mut Cmd| take_args(quota, now_us, groups, command);
-                self.run_in_span(script, std::iter::once(quota), args, to).await
+                self.clock.run_in_span(&self.connection, script, std::iter::once(quota), args, to).await
             }
             CallKind::Group => {
                 let args = |now_us, command: &mut Cmd| group_args(now_us, groups, command);
-                self.run_in_span(&GROUP, quotas(groups), args, to).await
+                self.clock.run_in_span(&self.connection, &GROUP, quotas(groups), args, to).await
             }
             // A message can be repeated: Redis knows it by its number.
             CallKind::Acquire(sender, quota) => {
@@ -141,48 +137,13 @@ impl RedisStore {
             }
             CallKind::AcquireAll(sender) => {
                 let args = |now_us, command: &mut Cmd| acquire_all_args(sender, now_us, groups, command);
-                self.run_in_span(&ACQUIRE_ALL, quotas(groups), args, to).await
+                self.clock.run_in_span(&self.connection, &ACQUIRE_ALL, quotas(groups), args, to).await
             }
             CallKind::Reserve => {
                 let args = |now_us, command: &mut Cmd| reserve::reserve_args(now_us, groups, command);
-                self.run_in_span(&RESERVE, quotas(groups), args, to).await
+                self.clock.run_in_span(&self.connection, &RESERVE, quotas(groups), args, to).await
             }
         }
-    }
-
-    /// Runs a script that takes these quotas. `args` appends its keys and arguments for a time of the server.
-    ///
-    /// With calendar windows, the server refuses arguments of another window than that of its time, and the call is
-    /// sent again with the arguments of that time: see [`server_clock`]. A refused call had no effect, so this is no
-    /// repetition, and a refund is sent again too.
-    async fn run_in_span(
-        &self,
-        script: &'static Script,
-        quotas: impl Iterator<Item = &Quota> + Clone,
-        args: impl Fn(u64, &mut Cmd),
-        to: CallTarget,
-    ) -> Result<Value, Error> {
-        let calendars = quotas.filter_map(|quota| quota.kind().calendar());
-        if calendars.clone().next().is_none() {
-            return self.connection.run(script, |command| args(0, command), to).await;
-        }
-        let mut now_us = self.clock.now_us();
-        for _ in 0..MAX_SPANS {
-            let span = server_clock::span(calendars.clone(), now_us).unwrap_or_default();
-            let in_span = |command: &mut Cmd| {
-                args(now_us, command);
-                command.arg(span.start).arg(span.end);
-            };
-            let reply = self.connection.run(script.in_span(), in_span, to).await?;
-            match server_clock::refused_at(&reply) {
-                None => return Ok(reply),
-                Some(server_now_us) => now_us = server_now_us,
-            }
-            self.clock.set(now_us);
-        }
-        Err(Error::unavailable(
-            "its clock left the calendar window of each attempt: find out what sets the server's clock",
-        ))
     }
 
     pub(crate) async fn permit_lease(
@@ -234,7 +195,7 @@ impl RedisStore {
         let to = CallTarget { hash_tag: Some(first.target.hash_tag), deadline, is_repeatable: true };
         let args = |now_us, command: &mut Cmd| reserve::settle_args(hold, now_us, items, command);
         let quotas = items.iter().map(|item| &item.target.gate.quota);
-        let reply = self.run_in_span(&SETTLE, quotas, args, to).await?;
+        let reply = self.clock.run_in_span(&self.connection, &SETTLE, quotas, args, to).await?;
         Reply::new(reply).settlements(items.len())
     }
 
@@ -366,7 +327,11 @@ impl RedisStore {
         let reply = match write {
             // It ignores its arguments.
             Write::Reset => self.connection.run(script, |command| args(0, command), to).await?,
-            _ => self.run_in_span(script, std::iter::once(&target.gate.quota), args, to).await?,
+            _ => {
+                self.clock
+                    .run_in_span(&self.connection, script, std::iter::once(&target.gate.quota), args, to)
+                    .await?
+            }
         };
         match reply {
             Value::Int(now_us) => Ok(now_us.unsigned_abs()),

@@ -6,11 +6,18 @@
 
 use std::ops::Range;
 
-use redis::Value;
+use redis::{Cmd, Value};
 
 use crate::clock::Clock;
-use crate::quota::Calendar;
+use crate::connection::{CallTarget, Connection};
+use crate::error::Error;
+use crate::quota::{Calendar, Quota};
+use crate::script::Script;
 use crate::sync::atomic::{AtomicU64, Ordering};
+
+/// The maximum number of attempts to send a call in a span that the server accepts. Beside the boundary of a window,
+/// the estimate of the server's time may be in the wrong window, and the boundary may pass before the second attempt.
+const MAX_SPANS: usize = 3;
 
 /// The clock of this machine, corrected by the times that servers reported when they refused a call.
 #[derive(Debug, Default)]
@@ -20,23 +27,58 @@ pub(super) struct ServerClock {
 }
 
 impl ServerClock {
-    pub(super) fn now_us(&self) -> u64 {
+    /// Runs a script that takes these quotas. `args` appends its keys and arguments for a time of the server.
+    ///
+    /// With calendar windows, the server refuses arguments of another window than that of its time, and the call is
+    /// sent again with the arguments of that time. A refused call had no effect, so a refund is sent again too.
+    pub(super) async fn run_in_span(
+        &self,
+        connection: &Connection,
+        script: &'static Script,
+        quotas: impl Iterator<Item = &Quota> + Clone,
+        args: impl Fn(u64, &mut Cmd),
+        to: CallTarget,
+    ) -> Result<Value, Error> {
+        let calendars = quotas.filter_map(|quota| quota.kind().calendar());
+        if calendars.clone().next().is_none() {
+            return connection.run(script, |command| args(0, command), to).await;
+        }
+        let mut now_us = self.now_us();
+        for _ in 0..MAX_SPANS {
+            let span = span(calendars.clone(), now_us).unwrap_or_default();
+            let in_span = |command: &mut Cmd| {
+                args(now_us, command);
+                command.arg(span.start).arg(span.end);
+            };
+            let reply = connection.run(script.in_span(), in_span, to).await?;
+            match refused_at(&reply) {
+                None => return Ok(reply),
+                Some(server_now_us) => now_us = server_now_us,
+            }
+            self.set(now_us);
+        }
+        Err(Error::unavailable(
+            "its clock left the calendar window of each attempt: find out what sets the server's clock",
+        ))
+    }
+
+    fn now_us(&self) -> u64 {
         Clock::System.now_us().wrapping_add(self.ahead_us.load(Ordering::Relaxed))
     }
 
-    pub(super) fn set(&self, server_now_us: u64) {
+    fn set(&self, server_now_us: u64) {
         self.ahead_us.store(server_now_us.wrapping_sub(Clock::System.now_us()), Ordering::Relaxed);
     }
 }
 
 /// Returns the times that are in the same windows as `now_us`. `None` without calendars.
-pub(super) fn span(calendars: impl Iterator<Item = Calendar>, now_us: u64) -> Option<Range<u64>> {
+fn span(calendars: impl Iterator<Item = Calendar>, now_us: u64) -> Option<Range<u64>> {
     let windows = calendars.map(|calendar| calendar.window_at(now_us));
     windows.reduce(|one, other| one.start.max(other.start)..one.end.min(other.end))
 }
 
 /// Returns the server's time if it refused the call because of its span.
-pub(super) fn refused_at(reply: &Value) -> Option<u64> {
+fn refused_at(reply: &Value) -> Option<u64> {
     let Value::BulkString(text) = reply else { return None };
     let now = text.strip_prefix(b"SPAN ")?;
     std::str::from_utf8(now).ok()?.parse().ok()
