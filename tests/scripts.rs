@@ -58,7 +58,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("penalize:fixed_window@span", "002ac9fc3ac18c9083fa7dc9fae9a19cfc212803"),
     ("block:fixed_window@span", "540107bf7dece191acd523bdd4091da11af90575"),
     ("group@span", "eb05c28447789d6a5465751323dbf7ee56c741a6"),
-    ("acquire_all@span", "504b2f632edc5ca504404d5d761ee080481fe4cf"),
+    ("acquire_all@span", "1001cac5453cacbd9dead0d701e9497ae6e29c3a"),
     ("reserve@span", "7f63b835a6521f1ffe03baee34733a1d4a59bfc4"),
     ("settle@span", "9e82ed520c4e4c55cd8cbdf347bf1f0a1a52083b"),
 ];
