@@ -4,7 +4,8 @@ use std::{process::Command, time::Duration};
 
 use crate::Error;
 
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Long, for machines on which much else runs.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Returns whether the server is Redis or Valkey, and its version. Ignores the Redis version that Valkey
 /// reports for compatibility with old clients.
