@@ -33,8 +33,8 @@ pub(crate) struct AdaptiveKey {
     clock: Clock,
     copy: Mutex<LimitCopy>,
     reporting: JobSlot,
-    /// Locked by the caller that asks for the limit for the first time.
-    first: tokio::sync::Mutex<()>,
+    /// Locked by the caller that reports before its acquire.
+    asking: tokio::sync::Mutex<()>,
 }
 
 impl AdaptiveKey {
@@ -45,7 +45,7 @@ impl AdaptiveKey {
             clock: settings.store.clock(),
             copy: Mutex::new(LimitCopy::new(bounds)),
             reporting: JobSlot::default(),
-            first: tokio::sync::Mutex::default(),
+            asking: tokio::sync::Mutex::default(),
         }
     }
 
@@ -58,16 +58,23 @@ impl AdaptiveKey {
         lock(&self.copy).limit()
     }
 
-    /// Waits for the first reply of the store, or until it fails.
-    pub(crate) async fn ensure_known(&self, deadline: Deadline) {
-        if self.limit().is_some() {
+    /// Reports first if this process has no limit yet, or one of long ago. Waits until `deadline` at most: then the
+    /// acquire is decided by the limit that there is.
+    pub(crate) async fn ensure_current(&self, deadline: Deadline) {
+        if self.is_current() {
             return;
         }
-        // A caller that cannot wait acquires without the adaptive limit.
-        let Ok(_first) = timeout_at(deadline.at, self.first.lock()).await else { return };
-        if self.limit().is_none() && lock(&self.copy).is_due(self.clock.local_us()) {
-            self.exchange(deadline).await;
-        }
+        let asked = async {
+            let _asking = self.asking.lock().await;
+            if !self.is_current() && lock(&self.copy).is_due(self.clock.local_us()) {
+                self.exchange(Deadline::new(self.settings.deadline)).await;
+            }
+        };
+        let _ = timeout_at(deadline.at, asked).await;
+    }
+
+    fn is_current(&self) -> bool {
+        lock(&self.copy).is_current(self.clock.local_us())
     }
 
     /// Notes that the processes wanted to hold this number of units of the key at one time.
@@ -76,16 +83,16 @@ impl AdaptiveKey {
         self.report_if_due();
     }
 
-    /// Notes that an operation begins.
-    pub(crate) fn begin(self: &Arc<Self>) -> Operation {
+    /// Notes that an operation begins, which holds these units.
+    pub(crate) fn begin(self: &Arc<Self>, units: u64) -> Operation {
         let began_us = self.clock.local_us();
-        lock(&self.copy).begin(began_us);
-        Operation { key: self.clone(), began_us, mark: AtomicU8::new(UNMARKED) }
+        lock(&self.copy).begin(units, began_us);
+        Operation { key: self.clone(), units, began_us, mark: AtomicU8::new(UNMARKED) }
     }
 
-    fn end(self: &Arc<Self>, ended: Ended, began_us: u64) {
+    fn end(self: &Arc<Self>, ended: Ended, units: u64, began_us: u64) {
         let now_us = self.clock.local_us();
-        lock(&self.copy).end(ended, now_us.saturating_sub(began_us), now_us);
+        lock(&self.copy).end(ended, units, now_us.saturating_sub(began_us), now_us);
         self.report_if_due();
     }
 
@@ -154,7 +161,7 @@ impl Sent<'_> {
 impl Drop for Sent<'_> {
     fn drop(&mut self) {
         if !self.is_answered {
-            lock(&self.key.copy).not_replied(&self.report, self.key.clock.local_us());
+            lock(&self.key.copy).abandoned(&self.report, self.key.clock.local_us());
         }
     }
 }
@@ -183,6 +190,7 @@ const DISREGARDED: u8 = 2;
 /// An operation in flight, which the permit of its units holds. Ends when dropped.
 pub(crate) struct Operation {
     key: Arc<AdaptiveKey>,
+    units: u64,
     began_us: u64,
     mark: AtomicU8,
 }
@@ -197,7 +205,7 @@ impl Operation {
     /// Ends the operation for the adaptive limit.
     pub(crate) fn disregard(&self) {
         if self.mark.swap(DISREGARDED, Ordering::Relaxed) != DISREGARDED {
-            self.key.end(Ended::Disregarded, self.began_us);
+            self.key.end(Ended::Disregarded, self.units, self.began_us);
         }
     }
 }
@@ -205,8 +213,8 @@ impl Operation {
 impl Drop for Operation {
     fn drop(&mut self) {
         match *self.mark.get_mut() {
-            UNMARKED => self.key.end(Ended::Served, self.began_us),
-            OVERLOADED => self.key.end(Ended::Overloaded, self.began_us),
+            UNMARKED => self.key.end(Ended::Served, self.units, self.began_us),
+            OVERLOADED => self.key.end(Ended::Overloaded, self.units, self.began_us),
             _ => {}
         }
     }

@@ -87,7 +87,7 @@ impl Turn {
         let now = self.inner.circumstances(&self.key.holder);
         let grant = lock(&self.key.state).turn_answered(lease.number, admitted, &now);
         grant.zip(admitted).map(|(grant, terms)| {
-            let operation = terms.adaptive.as_ref().map(|adaptive| adaptive.key.begin());
+            let operation = terms.adaptive.as_ref().map(|adaptive| adaptive.key.begin(grant.units));
             self.held(terms, grant, operation)
         })
     }

@@ -56,7 +56,7 @@ impl Waiting {
         let adaptive = self.terms.adaptive.as_ref().filter(|_| matches!(answer, Answer::Decided { .. }));
         let gate = &self.terms.gate;
         let held = answer.grant().map(|grant| {
-            let operation = adaptive.map(|adaptive| adaptive.key.begin());
+            let operation = adaptive.map(|adaptive| adaptive.key.begin(grant.units));
             HeldUnits::new(&self.inner, &self.key, gate, grant, operation)
         });
         (answer, held)

@@ -90,7 +90,7 @@ impl Pipeline {
         let since_us = self.now_if_observed().filter(|_| !waits);
         let limits = self.time_limits(request, waits.then_some(max_wait));
         if let Some(adaptive) = &terms.adaptive {
-            adaptive.key.ensure_known(self.deadline_of(request.deadline)).await;
+            adaptive.key.ensure_current(self.deadline_of(request.deadline)).await;
         }
         let mut waiting = match self.permits.enqueue(&target, terms, limits) {
             Ok(waiting) => waiting,

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
@@ -168,12 +169,13 @@ impl Pipeline {
     ) -> Result<Vec<GroupKey>, Error> {
         let mut items = counted_items(group);
         items.sort_by(|&a, &b| group.items[a].target.redis_key.cmp(&group.items[b].target.redis_key));
+        let terms = items.iter().map(|&item| self.item_terms(requests, group, item));
+        let terms = terms.collect::<Result<Vec<_>, _>>()?;
+        // Before the first turn, during which no other acquire of the key is sent.
+        let adaptive = terms.iter().filter_map(|(_, terms)| terms.adaptive.as_ref());
+        join_all(adaptive.map(|adaptive| adaptive.key.ensure_current(deadline))).await;
         let mut keys = Vec::with_capacity(items.len());
-        for item in items {
-            let (target, terms) = self.item_terms(requests, group, item)?;
-            if let Some(adaptive) = &terms.adaptive {
-                adaptive.key.ensure_known(deadline).await;
-            }
+        for (item, (target, terms)) in items.into_iter().zip(terms) {
             let turn = self.permits.turn(&target, deadline).await?;
             keys.push(GroupKey { item, terms: terms.adapted(), turn });
         }
