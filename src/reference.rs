@@ -337,11 +337,11 @@ impl Taken<'_> {
             return (0, self.answer(0));
         }
         let granted = self.k.saturating_sub(first).min(wanted);
-        let after = self.answer(first + granted.min(wanted - 1));
         match granted {
-            0 => (0, after),
+            0 => (0, self.answer(first)),
+            _ if granted == wanted => (granted, self.answer(first + granted - 1)),
             _ => {
-                let last = self.answer(first + granted - 1);
+                let (last, after) = (self.answer(first + granted - 1), self.answer(first + granted));
                 (granted, Answer { allowed: true, delay_us: last.delay_us, ..after })
             }
         }

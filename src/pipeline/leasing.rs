@@ -77,10 +77,11 @@ impl Pipeline {
             leases.note(self, &request.key, granted * request.cost);
         }
         match leases.spend_up_to(&request.key, missing, request.cost) {
-            Some((spent, _)) if *granted > 0 => {
-                decided.map(|(granted, decision)| (granted + spent, decision))
+            Some((spent, leased)) if *granted == 0 && spent == missing => Ok((spent, leased)),
+            // The store's decision has the time until one more is available.
+            Some((spent, _)) => {
+                decided.map(|(granted, decision)| (granted + spent, Decision { allowed: true, ..decision }))
             }
-            Some(spent) => Ok(spent),
             None => decided,
         }
     }
