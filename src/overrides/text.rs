@@ -76,7 +76,7 @@ fn parse_quota(text: &str) -> Option<Quota> {
     let definition = Definition::of_name(words.next()?)?;
     if let Some(("fixed_window", rest)) = text.split_once(' ')
         && let Some((limit, calendar)) = rest.split_once(' ')
-        && let Ok(calendar) = calendar.parse::<Calendar>()
+        && let Some(calendar) = Calendar::of_text(calendar)
     {
         return Quota::in_calendar(limit.parse().ok()?, calendar).ok();
     }

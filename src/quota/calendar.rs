@@ -188,10 +188,20 @@ impl FromStr for Calendar {
     ///
     /// [`Error::is_config`] if the text is no calendar; the message says what is wrong.
     fn from_str(text: &str) -> Result<Self, Error> {
-        let (rest, zone) = match text.split_once('@') {
-            Some((rest, zone)) => (rest, Some(zone)),
-            None => (text, None),
-        };
+        let (rest, zone) = text.split_once('@').unwrap_or((text, Zone::UTC.name()));
+        Self::of_period(rest)?.in_zone(zone)
+    }
+}
+
+impl Calendar {
+    /// Parses the text that a process wrote. Unlike [`FromStr`], spends no time on a hint.
+    pub(crate) fn of_text(text: &str) -> Option<Self> {
+        let (rest, zone) = text.split_once('@')?;
+        Some(Self { zone: Zone::find(zone)?, ..Self::of_period(rest).ok()? })
+    }
+
+    /// Parses a period with its anchor, such as `month+15`.
+    fn of_period(rest: &str) -> Result<Self, Error> {
         let (name, anchor) = match rest.split_once('+') {
             Some((name, anchor)) => (name, Some(anchor)),
             None => (rest, None),
@@ -200,18 +210,13 @@ impl FromStr for Calendar {
             let name = name.escape_debug();
             return Err(Error::config(format!("no period `{name}`: use day, week, month, quarter or year")));
         };
-        let mut calendar = Self::new(period);
-        if let Some(anchor) = anchor {
-            calendar = calendar.anchored(anchor)?;
-        }
-        match zone {
-            Some(zone) => calendar.in_zone(zone),
+        let calendar = Self::new(period);
+        match anchor {
+            Some(anchor) => calendar.anchored(anchor),
             None => Ok(calendar),
         }
     }
-}
 
-impl Calendar {
     /// Parses an anchor: `15`, or `02-29`.
     fn anchored(self, anchor: &str) -> Result<Self, Error> {
         let number = |text: &str| {

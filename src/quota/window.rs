@@ -43,7 +43,7 @@ impl Window {
     /// Parses the form of Redis keys.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         if text.starts_with(|first: char| !first.is_ascii_digit()) {
-            let calendar: Calendar = text.parse().ok()?;
+            let calendar = Calendar::of_text(text)?;
             // A calendar has one form in Redis keys.
             let is_written_so = calendar.to_string() == text;
             let window = Self { us: calendar.mean_us(), aligned_us: None, calendar: Some(calendar) };

@@ -15,7 +15,7 @@ use super::content::{Charge, Content, Id, MAX_ITEMS, TokenItem, check_ttl_ms};
 use crate::algorithm::Definition;
 use crate::gate_name::GateName;
 use crate::key::{HashTag, Keyspace, is_encoded};
-use crate::quota::Quota;
+use crate::quota::{Calendar, Quota};
 
 const VERSION: u8 = 1;
 const IS_REFUNDED: u8 = 1;
@@ -129,7 +129,7 @@ fn item(rest: &mut Reader<'_>) -> Result<TokenItem, &'static str> {
             let (limit, calendar) = (rest.number()?, rest.text()?);
             // Without the feature `calendar` too, or without its zone in this system's database.
             let calendar =
-                calendar.parse().map_err(|_| "it has a calendar that this process does not know")?;
+                Calendar::of_text(calendar).ok_or("it has a calendar that this process does not know")?;
             Quota::in_calendar(limit, calendar).map_err(|_| "it has an invalid quota")?
         }
     };

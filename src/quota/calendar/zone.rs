@@ -32,28 +32,35 @@ impl Zone {
     pub(super) const UTC: Self = Self(&UTC);
 
     /// Finds a zone. Upper and lower case are the same.
+    ///
+    /// # Errors
+    ///
+    /// With the most similar name of all, which takes milliseconds.
     pub(super) fn of_name(name: &str) -> Result<Self, Error> {
+        Self::find(name).ok_or_else(|| unknown(name))
+    }
+
+    pub(super) fn find(name: &str) -> Option<Self> {
         if name.eq_ignore_ascii_case(UTC.name) {
-            return Ok(Self::UTC);
+            return Some(Self::UTC);
         }
         if let Some(zone) = lock(&ZONES).get(name) {
-            return Ok(*zone);
+            return Some(*zone);
         }
         // A name is a part of Redis keys, and jiff looks for a file of this name.
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'+' | b'-' | b'/');
         let is_name = (1..=MAX_NAME_BYTES).contains(&name.len()) && name.bytes().all(is_letter);
-        let found = if is_name { db().get(name).ok() } else { None };
-        let Some(time_zone) = found else { return Err(unknown(name)) };
+        let time_zone = if is_name { db().get(name).ok()? } else { return None };
         // The name as the database writes it, so that the zone has one name in Redis keys.
-        let Some(written) = time_zone.iana_name().map(str::to_owned) else { return Err(unknown(name)) };
+        let written = time_zone.iana_name()?.to_owned();
         let mut zones = lock(&ZONES);
         if let Some(zone) = zones.get(&*written) {
-            return Ok(*zone);
+            return Some(*zone);
         }
         let name = &*String::leak(written);
         let zone = Self(Box::leak(Box::new(Entry { name, time_zone })));
         zones.insert(name, zone);
-        Ok(zone)
+        Some(zone)
     }
 
     pub(super) const fn name(self) -> &'static str {
