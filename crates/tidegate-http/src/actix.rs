@@ -30,7 +30,10 @@
 //! - The peer's address is that of the connection, unless an earlier middleware inserts a
 //!   [`PeerAddr`]. actix-web's `realip_remote_addr` trusts any client, so it is not read: declare
 //!   proxies with [`ClientIp`](crate::ClientIp).
-//! - [`Key::path_template`](crate::Key::path_template) is the pattern of the resource, such as `/users/{id}`.
+//! - [`Key::path_template`](crate::Key::path_template) is the pattern of the resource, such as `/users/{id}`. In front of
+//!   the whole `App`, it is that of the path, whose slashes may be normalized. If guards choose between scopes of one
+//!   path, wrap the scopes or resources. A middleware that rewrites the path otherwise has to run first: wrap it after
+//!   this one.
 //! - Of the extensions of actix-web's request, they see those that [`RateLimitLayer::actix_extension`] names.
 //!
 //! # Handlers
@@ -52,7 +55,9 @@
 //!
 //! - Bodies have no trailers, so [`Charge::trailers`](crate::Charge::trailers) leaves the taken units charged.
 //! - The body of an upgraded connection is its stream, so permits are held until that ends.
-//! - actix-web polls the body of a response to HEAD to its end, and sends nothing of it: permits are held until then.
+//! - Over HTTP/1, actix-web polls the body of a response to HEAD to its end, and sends nothing of it: permits are held
+//!   until then, and [`Charge::bytes`](crate::Charge::bytes) counts it. Over HTTP/2, it drops the body.
+//! - Over HTTP/2, the handler of a client that has left runs to its end, with its permits and its place in the wait queue.
 //! - By default, actix-web notices that a client has left only when it writes to it. Over HTTP/1, with
 //!   `HttpServer::h1_allow_half_closed(false)`, it drops the request at once, as hyper does: permits are released
 //!   and the wait queue is left then.
@@ -67,6 +72,7 @@ use std::sync::Arc;
 
 use actix_web::body::{BodySize, MessageBody};
 use actix_web::dev::{Extensions, Service, ServiceRequest, ServiceResponse, Transform, forward_ready};
+use actix_web::http::{Method, Version};
 use actix_web::{Error, HttpMessage, HttpResponse};
 use futures_util::future::LocalBoxFuture;
 use http::StatusCode;
@@ -192,14 +198,27 @@ fn parts_of(settings: &LayerSettings, request: &ServiceRequest) -> Result<Parts,
     if let Some(peer) = extensions.find().or_else(accepted_from) {
         parts.extensions.insert(peer);
     }
-    // The path as the router sees it: `/%75sers/7` is a path of the resource `/users/{id}`.
-    if let Some(pattern) = request.resource_map().match_pattern(request.match_info().as_str()) {
+    if let Some(pattern) = route_pattern(request) {
         parts.extensions.insert(RoutePattern(pattern));
     }
     for copy in &settings.copied_extensions {
         copy(&extensions, &mut parts.extensions);
     }
     Ok(parts)
+}
+
+/// Returns the pattern of the request's resource: that which the router has found, or of the path if it comes later.
+fn route_pattern(request: &ServiceRequest) -> Option<String> {
+    // The path as the router sees it: `/%75sers/7` is a path of the resource `/users/{id}`.
+    let path = request.match_info().as_str();
+    let by_path = |path: &str| request.resource_map().match_pattern(path);
+    // A middleware between this one and the router may normalize the path.
+    let normalized = || {
+        let segments: Vec<_> = path.split('/').filter(|segment| !segment.is_empty()).collect();
+        let trimmed = format!("/{}", segments.join("/"));
+        by_path(&trimmed).or_else(|| by_path(&format!("{trimmed}/")))
+    };
+    request.match_pattern().or_else(|| by_path(path)).or_else(normalized)
 }
 
 /// Settles the charge by the response, adds the headers, and holds the permits until the end of the body.
@@ -228,20 +247,24 @@ async fn respond<B: MessageBody>(
         BodySize::Sized(length) => (Some(length), length == 0),
         BodySize::Stream => (None, false),
     };
-    let body = ResponseBody::finishing(body, at_end, length, is_ended);
+    // Over HTTP/2, actix-web drops these bodies without polling them.
+    let is_unread = request.version() == Version::HTTP_2
+        && (request.method() == Method::HEAD || head.status == StatusCode::NO_CONTENT);
+    let body = ResponseBody::finishing(body, at_end, length, is_ended || is_unread);
     Ok(ServiceResponse::new(request, response.set_body(body)))
 }
 
 /// Settles the charge by the status of an error, and lets its response have the headers. The response is made
 /// later: an outer middleware may handle the error.
-async fn respond_with_error(settings: &LayerSettings, admitted: Admitted, mut error: Error) -> Error {
+async fn respond_with_error(settings: &LayerSettings, mut admitted: Admitted, mut error: Error) -> Error {
+    // The response, if there will be one, is small. The charge may take a call to Redis.
+    drop(std::mem::take(&mut admitted.permits));
     let status = error.as_response_error().status_code();
     let mut head = match convert::response_head(status.as_u16(), &Default::default()) {
         Ok(head) => head,
         Err(error) => return error,
     };
     let (report, at_end) = admitted.settle(settings, &mut head).await;
-    // The permits end here: the response, if there will be one, is small.
     drop(ResponseBody::finishing((), at_end, None, true));
     error.add_response_mapper(move |response| with_report(&report, response));
     error

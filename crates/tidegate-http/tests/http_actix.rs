@@ -6,7 +6,7 @@ use actix_web::body::{BodySize, BoxBody, MessageBody, to_bytes};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::error::{ErrorUnauthorized, InternalError};
 use actix_web::http::{Method, Uri};
-use actix_web::middleware::{Next, from_fn};
+use actix_web::middleware::{Next, NormalizePath, TrailingSlash, from_fn};
 use actix_web::test::{TestRequest, call_service, init_service, try_call_service};
 use actix_web::{App, Error, HttpMessage, HttpRequest, HttpResponse, Responder, web};
 use bytes::Bytes;
@@ -73,6 +73,41 @@ async fn keys_are_those_of_the_connection_the_path_and_the_resource_wherever_the
     }
     let unknown = call_service(&app, get("/users/42").to_request()).await;
     assert_eq!(unknown.status(), 500, "no address of a peer");
+}
+
+#[tokio::test]
+async fn path_that_a_later_middleware_normalizes_has_its_path_template() {
+    let gate = gate("api");
+    let login = web::resource("/login").to(async || "hello");
+    let users = web::resource("/users/{id}/").to(async || "hello");
+    let app = App::new().service(login).service(users).wrap(NormalizePath::new(TrailingSlash::MergeOnly));
+    let app = app.wrap(RateLimitLayer::new(gate.clone(), Key::path_template()));
+    let app = init_service(app).await;
+    for (path, template) in [("/login", "/login"), ("//login", "/login"), ("/users//7/", "/users/{id}/")] {
+        let before = used(&gate, template).await;
+        assert_eq!(call_service(&app, get(path).to_request()).await.status(), 200, "{path}");
+        assert_eq!(used(&gate, template).await, before + 1, "{path}");
+    }
+    for path in ["/login/", "/login//", "/users/7"] {
+        let before = used(&gate, "/login").await + used(&gate, "/users/{id}/").await;
+        call_service(&app, get(path).to_request()).await;
+        let after = used(&gate, "/login").await + used(&gate, "/users/{id}/").await;
+        assert_eq!(after, before + 1, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn request_with_too_many_headers_is_rejected() {
+    let gate = gate("api");
+    let layer = RateLimitLayer::new(gate.clone(), Key::path());
+    let app = init_service(App::new().wrap(layer)).await;
+    let mut request = get("/");
+    for _ in 0..40_000 {
+        request = request.append_header(("x-same", "1"));
+    }
+    let rejected = try_call_service(&app, request.to_request()).await;
+    let status = rejected.map_or_else(|error| error.as_response_error().status_code(), |it| it.status());
+    assert!(status == 400 || status == 404, "{status}");
 }
 
 #[tokio::test]

@@ -23,10 +23,12 @@ pub struct DescriptorActions {
 }
 
 impl DescriptorActions {
-    /// Returns whether requests with this method have the descriptor.
+    /// Returns whether requests with this method have the descriptor. GET includes HEAD, which frameworks answer by
+    /// the same handler.
     #[must_use]
     pub fn applies_to(&self, method: &str) -> bool {
-        self.methods.as_ref().is_none_or(|methods| methods.iter().any(|other| **other == *method))
+        let includes = |listed: &str| listed == method || (listed == "GET" && method == "HEAD");
+        self.methods.as_ref().is_none_or(|methods| methods.iter().any(|listed| includes(listed)))
     }
 }
 

@@ -44,7 +44,8 @@ pub(super) fn response<B>(response: Response<B>) -> Result<HttpResponse<B>, Erro
 }
 
 pub(super) fn to_http(headers: &HeaderMap) -> Result<http::HeaderMap, http::Error> {
-    let mut converted = http::HeaderMap::with_capacity(headers.len());
+    // With a capacity that is too large, it would panic.
+    let mut converted = http::HeaderMap::new();
     for (name, value) in headers {
         let name = http::HeaderName::from_bytes(name.as_str().as_bytes())?;
         converted.try_append(name, http::HeaderValue::from_bytes(value.as_bytes())?)?;

@@ -47,15 +47,28 @@ fn is_port(text: &str) -> bool {
     }
 }
 
-/// Returns the IPv4 address embedded in NAT64's well-known prefix (RFC 6052) or in 6to4 (RFC 3056); otherwise
+/// Returns the public IPv4 address embedded in NAT64's well-known prefix (RFC 6052) or in 6to4 (RFC 3056); otherwise
 /// the address unchanged. Not suitable for deciding trust: the owner of an IPv6 network chooses these bits.
 fn unwrap_ipv4(address: Ipv6Addr) -> IpAddr {
-    match address.segments() {
+    let embedded = match address.segments() {
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => {
-            IpAddr::V4(Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low)))
+            Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low))
         }
-        _ => IpAddr::V6(address),
+        _ => return IpAddr::V6(address),
+    };
+    match is_public(embedded) {
+        true => IpAddr::V4(embedded),
+        false => IpAddr::V6(address),
     }
+}
+
+/// Returns whether an address can be that of a client in the internet. Neither prefix may contain others, so they
+/// must not count as clients of the own network.
+fn is_public(address: Ipv4Addr) -> bool {
+    let [first, second, ..] = address.octets();
+    let is_shared = first == 100 && (64..128).contains(&second);
+    let is_local = address.is_private() || address.is_loopback() || address.is_link_local() || is_shared;
+    !is_local && first != 0 && !address.is_multicast() && !address.is_broadcast()
 }
 
 /// Formats an address as a key: the IPv4 address, or its IPv6 network.

@@ -87,16 +87,18 @@ fn entry_with_methods_applies_to_these_alone() {
     let text = "domain: d
 rate_limits:
   - { methods: [POST, PUT], actions: [{ path: {} }] }
+  - { methods: [GET], actions: [{ generic_key: { descriptor_value: read } }] }
   - { actions: [{ method: {} }] }
 ";
     let rules = Rules::parse("d.yaml", text).unwrap();
-    for (method, is_written) in
-        [("GET", false), ("POST", true), ("PUT", true), ("post", false), ("PATCH", false)]
+    let (written, read) = (Some(("path", "/users/42")), Some(("generic_key", "read")));
+    for (method, first) in
+        [("GET", read), ("HEAD", read), ("POST", written), ("PUT", written), ("post", None), ("PATCH", None)]
     {
         let (descriptors, mut parts) = (descriptors(), parts(&[]));
         parts.method = method.parse().unwrap();
-        let expected = [("path", "/users/42"), ("method", method)].map(|entry| Descriptor::from([entry]));
-        let expected = if is_written { &expected[..] } else { &expected[1..] };
+        let expected = first.into_iter().chain([("method", method)]).map(|entry| Descriptor::from([entry]));
+        let expected: Vec<_> = expected.collect();
         assert_eq!(descriptors.read(&rules, &parts).unwrap(), expected, "{method}");
     }
 }
@@ -116,6 +118,8 @@ rate_limits: [{ actions: [{ remote_address: {} }] }]
         ("[::ffff:203.0.113.7]:1", true),
         ("[2001:db8:1:2:3:4:5:6]:1", true),
         ("[2001:db8:2::1]:1", false),
+        ("[2002:cb00:7107::1]:1", true),
+        ("[2002:a00:1::1]:1", false),
     ] {
         let mut parts = parts(&[]);
         parts.extensions.insert(PeerAddr(peer.parse().unwrap()));
