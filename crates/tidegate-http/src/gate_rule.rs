@@ -9,6 +9,7 @@ use tidegate::Gate;
 use super::charge::Charge;
 use super::in_flight::is_in_flight;
 use super::key::Key;
+use super::partition_key::PartitionKeys;
 use super::reserved_slots::ReservedSlots;
 
 pub(super) type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
@@ -51,6 +52,8 @@ pub struct GateRule {
     pub(super) cost: Option<Cost>,
     pub(super) charge: Option<Charge>,
     pub(super) name: Option<Arc<str>>,
+    pub(super) unit: Option<Arc<str>>,
+    pub(super) partition_keys: Option<PartitionKeys>,
     pub(super) reserved: Option<ReservedSlots>,
 }
 
@@ -58,7 +61,17 @@ impl GateRule {
     /// Checks this gate for one unit of this key.
     #[must_use]
     pub fn new(gate: Gate, key: Key) -> Self {
-        Self { gate, key, colocate_with: None, cost: None, charge: None, name: None, reserved: None }
+        Self {
+            gate,
+            key,
+            colocate_with: None,
+            cost: None,
+            charge: None,
+            name: None,
+            unit: None,
+            partition_keys: None,
+            reserved: None,
+        }
     }
 
     /// Sets the units that a request consumes. A rule with cost 0 does not apply to the request. A request
@@ -144,6 +157,53 @@ impl GateRule {
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.into());
+        self
+    }
+
+    /// Sets the unit that clients read in `RateLimit-Policy` of [draft 11](crate::Draft::Eleven): what the
+    /// [cost](Self::cost) counts. The draft defines `requests`, which is the default there and is not sent,
+    /// `content-bytes` and `concurrent-requests`. A service can document others, such as `tokens`.
+    ///
+    /// Bytes that are not printable ASCII, and `%`, are percent-encoded.
+    ///
+    /// Default: `requests`. At an in-flight limit: `concurrent-requests`.
+    #[must_use]
+    pub fn quota_unit(mut self, unit: &str) -> Self {
+        self.unit = Some(unit.into());
+        self
+    }
+
+    /// Reports the partition key of each request in both fields of [draft 11](crate::Draft::Eleven), as the parameter
+    /// `pk`: a client that acts for several users, for example, can tell their quotas apart.
+    ///
+    /// The partition key is not the request's key, which may be a credential or an address. It is the first 96 bits
+    /// of an HMAC-SHA-256 of that key under `secret`, and of the key that it is [colocated](Self::colocate_with) with.
+    /// Clients without the secret cannot compute it or test guesses of a key; they can only compare it. Every
+    /// instance needs the same secret of at least 16 bytes (32 random ones). Another secret changes the reported
+    /// values and no limit.
+    ///
+    /// Requests that share a key have the same partition key, under each gate whose rule has the same secret.
+    ///
+    /// ```
+    /// use tidegate::{Limiter, Quota, Rate};
+    /// use tidegate_http::{GateRule, Key};
+    ///
+    /// # let secret = b"0123456789abcdef0123456789abcdef";
+    /// let tokens = Limiter::in_memory().gate("tokens", Quota::token_bucket(10_000, Rate::per_minute(10_000)));
+    /// // For the key k1: RateLimit-Policy: "tokens";q=10000;qu="tokens";w=60;pk=:t42JgzF8vNMxPp78:
+    /// let rule = GateRule::new(tokens, Key::header("x-api-key")).quota_unit("tokens").partition_key(secret);
+    /// # let _ = rule;
+    /// ```
+    ///
+    /// Default: not reported.
+    ///
+    /// # Panics
+    ///
+    /// If the secret has fewer than 16 bytes.
+    #[must_use]
+    #[track_caller]
+    pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Self {
+        self.partition_keys = Some(PartitionKeys::new(secret.as_ref()));
         self
     }
 }

@@ -1,5 +1,7 @@
 //! Response headers that report the limits to the client.
 
+mod named;
+mod spelling;
 mod values;
 
 use std::fmt::Write as _;
@@ -9,6 +11,7 @@ use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use tidegate::{AllDecision, Decision, Gate};
 
+use self::spelling::DRAFT_11;
 pub(super) use self::values::HeaderValues;
 use self::values::{ceil_seconds, quoted};
 use super::policy::Policy;
@@ -46,6 +49,9 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 /// as `RateLimit-Policy: "uploads";q=10;qu="concurrent-requests"` and `RateLimit: "uploads";r=3`. Draft 7 and
 /// X-RateLimit cannot express it, so they report the other limits only. `Retry-After` is then a hint: a permit may be
 /// released before or after it.
+///
+/// Draft 11 also reports a rule's [unit](crate::GateRule::quota_unit), and its [partition
+/// key](crate::GateRule::partition_key), as in `RateLimit-Policy: "upload";q=65535;qu="content-bytes";w=10`.
 ///
 /// With nested layers, list headers are merged; for single-valued headers the tighter limit wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,7 +129,8 @@ impl Headers {
     }
 
     /// Returns the headers that report this decision, for a handler that checks a gate itself. Contains
-    /// `Retry-After` if it is a denial. A gate in shadow mode has no headers.
+    /// `Retry-After` if it is a denial. A gate in shadow mode has no headers. Units and partition keys belong to the
+    /// rules of a layer, so these headers have none.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -186,11 +193,7 @@ impl Headers {
     pub(super) fn write(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
         self.write_single(headers, values);
         if self.draft == Some(Draft::Eleven) {
-            let (policies, limits) = values.named();
-            if !policies.is_empty() {
-                append(headers, RATELIMIT_POLICY, policies);
-                append(headers, RATELIMIT, limits);
-            }
+            named::write(headers, values, &DRAFT_11);
         }
     }
 

@@ -115,6 +115,7 @@ mod key;
 mod layer;
 mod missing_key;
 mod nested;
+mod partition_key;
 mod pending_charge;
 mod policy;
 mod rejection;

@@ -73,6 +73,7 @@ impl Rejection {
         let name = policy.name(decision.binding());
         let exceeded = match policy.window_s {
             Some(window_s) => format!("of {limit} in {} is exceeded", seconds_text(window_s)),
+            None if policy.unit.is_some() => format!("of {limit} units in flight is reached"),
             None if limit == 1 => "of 1 concurrent request is reached".to_owned(),
             None => format!("of {limit} concurrent requests is reached"),
         };

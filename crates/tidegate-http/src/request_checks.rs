@@ -65,8 +65,11 @@ impl RequestChecks {
             }
         }
         let no_key = |_| NO_KEY.to_vec();
-        let check = rule.gate.key(key.unwrap_or_else(no_key));
-        let check = match owner.unwrap_or_else(|absent| Some(no_key(absent))) {
+        let key = key.unwrap_or_else(no_key);
+        let owner = owner.unwrap_or_else(|absent| Some(no_key(absent)));
+        let partition_key = rule.partition_keys.as_ref().map(|keys| keys.of(&key, owner.as_deref()));
+        let check = rule.gate.key(key);
+        let check = match owner {
             Some(owner) => check.colocate_with(owner),
             None => check,
         };
@@ -75,7 +78,8 @@ impl RequestChecks {
             None => check,
         };
         self.checks.push(check.cost(cost));
-        self.policies.push(Policy::new(&rule.gate, rule.name.clone()));
+        let policy = Policy::new(&rule.gate, rule.name.clone());
+        self.policies.push(Policy { unit: rule.unit.clone(), partition_key, ..policy });
         self.charges.push(rule.charge.as_ref().unwrap_or(&settings.charge).clone());
         Ok(())
     }

@@ -16,6 +16,7 @@ mod nested;
 mod outage;
 mod passing;
 pub(crate) mod process;
+mod quota_units;
 
 mod rules;
 mod setup;

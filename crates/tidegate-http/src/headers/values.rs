@@ -18,7 +18,7 @@ pub(crate) struct HeaderValues<'a> {
 impl HeaderValues<'_> {
     /// Returns the indices of the limits to report: all that can deny. A client must not slow down for a
     /// limit in shadow mode.
-    fn reported(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn reported(&self) -> impl Iterator<Item = usize> {
         (0..self.policies.len()).filter(move |&at| !self.policies[at].is_shadow)
     }
 
@@ -64,35 +64,6 @@ impl HeaderValues<'_> {
         }
         policies
     }
-
-    /// Returns the policies and limits of draft 11, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of
-    /// several limits with one name, lists the binding one, or else the one with the fewest remaining units.
-    pub(super) fn named(&self) -> (String, String) {
-        let (mut policies, mut limits) = (String::new(), String::new());
-        let names: Vec<&str> = (0..self.policies.len())
-            .map(|at| self.policies[at].name(&self.decision.each_alone()[at]))
-            .collect();
-        let decisions = self.decision.each_alone();
-        for at in self.reported() {
-            let decision = &decisions[at];
-            let rank = |at: usize| (at != self.decision.binding_index(), decisions[at].remaining(), at);
-            if self.reported().any(|other| names[other] == names[at] && rank(other) < rank(at)) {
-                continue;
-            }
-            let comma = if policies.is_empty() { "" } else { ", " };
-            let name = quoted(names[at]);
-            let (limit, remaining) = (decision.limit(), decision.remaining());
-            let _ = write!(policies, "{comma}{name};q={limit}");
-            let _ = write!(limits, "{comma}{name};r={remaining}");
-            let _ = match self.policies[at].window_s {
-                Some(window_s) => {
-                    write!(policies, ";w={window_s}").and_then(|()| write!(limits, ";t={}", self.reset(at)))
-                }
-                None => write!(policies, ";qu=\"concurrent-requests\""),
-            };
-        }
-        (policies, limits)
-    }
 }
 
 impl Policy {
@@ -103,6 +74,23 @@ impl Policy {
 
 pub(super) fn ceil_seconds(duration: Duration) -> u64 {
     duration.as_secs() + u64::from(duration.subsec_nanos() > 0)
+}
+
+/// Returns a byte sequence of RFC 9651: base64 with padding, between colons.
+pub(super) fn byte_sequence(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4 + 2);
+    text.push(':');
+    for three in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(three.get(at).copied().unwrap_or_default());
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for at in 0..4_usize {
+            let digit = DIGITS[(bits >> (18 - 6 * at)) as usize & 63];
+            text.push(if at > three.len() { '=' } else { char::from(digit) });
+        }
+    }
+    text.push(':');
+    text
 }
 
 /// Returns a string of RFC 9651, which is ASCII. Other bytes, and `%` itself, are percent-encoded.
@@ -120,4 +108,26 @@ pub(super) fn quoted(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_sequence_is_base64_of_any_length() {
+        // The vectors of RFC 4648, and the last two digits.
+        for (bytes, text) in [
+            (&b""[..], "::"),
+            (b"f", ":Zg==:"),
+            (b"fo", ":Zm8=:"),
+            (b"foo", ":Zm9v:"),
+            (b"foob", ":Zm9vYg==:"),
+            (b"fooba", ":Zm9vYmE=:"),
+            (b"foobar", ":Zm9vYmFy:"),
+            (&[0xfb, 0xef, 0xff], ":++//:"),
+        ] {
+            assert_eq!(byte_sequence(bytes), text);
+        }
+    }
 }

@@ -174,3 +174,14 @@ fn items(field: &str) -> Vec<(sfv::BareItem, Parameters)> {
     });
     items.collect()
 }
+
+/// Decodes percent escapes.
+pub(crate) fn unescaped(name: &str) -> String {
+    let mut parts = name.split('%');
+    let mut bytes = parts.next().unwrap().as_bytes().to_vec();
+    for part in parts {
+        bytes.push(u8::from_str_radix(&part[..2], 16).unwrap());
+        bytes.extend_from_slice(&part.as_bytes()[2..]);
+    }
+    String::from_utf8(bytes).unwrap()
+}

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use tidegate::{Limiter, ManualClock, Quota, Rate};
 use tidegate_http::{Draft, GateRule, Headers, Key, RateLimitLayer};
 
-use super::fixture::{Limit, Reply, Tested, by_key};
+use super::fixture::{Limit, Reply, Tested, by_key, unescaped};
 use crate::support::fixture::quotas;
 use crate::support::world::World;
 
@@ -237,17 +237,6 @@ proptest! {
             Ok(())
         })?;
     }
-}
-
-/// Decodes percent escapes.
-fn unescaped(name: &str) -> String {
-    let mut parts = name.split('%');
-    let mut bytes = parts.next().unwrap().as_bytes().to_vec();
-    for part in parts {
-        bytes.push(u8::from_str_radix(&part[..2], 16).unwrap());
-        bytes.extend_from_slice(&part.as_bytes()[2..]);
-    }
-    String::from_utf8(bytes).unwrap()
 }
 
 crate::support::behaviours! {
