@@ -11,6 +11,7 @@ pub(crate) mod fixture;
 mod fleet;
 mod headers;
 mod in_flight;
+mod languages;
 mod llm;
 mod nested;
 mod outage;

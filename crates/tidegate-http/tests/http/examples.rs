@@ -101,6 +101,11 @@ fn degraded_serves_instead_of_rejecting() {
 }
 
 #[test]
+fn rejections_in_the_language_of_the_client() {
+    assert_matches_docs("languages");
+}
+
+#[test]
 fn axum_in_ten_lines() {
     let source = include_str!("../../examples/ten_lines.rs");
     // A comment ends the part that README.md shows.
