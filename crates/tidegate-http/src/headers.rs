@@ -8,12 +8,12 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{HeaderName, RETRY_AFTER};
 use tidegate::{AllDecision, Decision, Gate};
 
 use self::spelling::DRAFT_11;
 pub(super) use self::values::HeaderValues;
-use self::values::{ceil_seconds, quoted};
+use self::values::{append, ceil_seconds, quoted};
 use super::policy::Policy;
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -235,11 +235,4 @@ fn is_tighter(
 ) -> bool {
     let existing = headers.get(name).and_then(|value| parse_remaining(value.to_str().ok()?));
     existing.is_none_or(|existing| remaining < existing)
-}
-
-fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
-    // Numbers and escaped names are always valid header values.
-    if let Ok(value) = HeaderValue::try_from(value) {
-        headers.append(name, value);
-    }
 }

@@ -5,9 +5,8 @@ use std::fmt::Write as _;
 use http::HeaderMap;
 use http::header::HeaderName;
 
-use super::append;
 use super::spelling::Spelling;
-use super::values::{HeaderValues, byte_sequence, quoted};
+use super::values::{HeaderValues, append, byte_sequence, quoted};
 
 /// Appends the fields, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of several limits with one name, lists the
 /// binding one, or else the one with the fewest remaining units.

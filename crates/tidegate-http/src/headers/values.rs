@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
 use tidegate::{AllDecision, Decision};
 
 use crate::policy::Policy;
@@ -108,6 +110,13 @@ pub(super) fn quoted(text: &str) -> String {
     }
     quoted.push('"');
     quoted
+}
+
+pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
+    // Numbers and escaped names are always valid header values.
+    if let Ok(value) = HeaderValue::try_from(value) {
+        headers.append(name, value);
+    }
 }
 
 #[cfg(test)]
