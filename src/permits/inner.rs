@@ -282,12 +282,14 @@ impl PermitsInner {
     }
 
     async fn end_lease(&self, holder: &Holder, lease: &Lease) {
-        let report = Plan { terms: None, n: 0, keep: 0, waits: false, deadline_us: None };
         let keys = self.registry.of(holder);
         for chunk in keys.chunks(KEYS_PER_CALL) {
-            let groups = chunk.iter().map(|key| self.group(key, lease, &report)).collect();
-            let results = self.send_each(holder, groups, Deadline::new(self.deadline)).await;
-            if results.iter().any(|result| result.as_ref().is_err_and(Error::is_unavailable)) {
+            let mut results = self.report_nothing(holder, lease, chunk).await;
+            if is_any(&results, Error::is_stale_message) {
+                // A message that was on its way had a higher number. No other one is sent.
+                results = self.report_nothing(holder, lease, chunk).await;
+            }
+            if is_any(&results, Error::is_unavailable) {
                 return;
             }
         }
@@ -297,6 +299,22 @@ impl PermitsInner {
         holder.end(lease.number);
         holder.changed.notify_waiters();
     }
+
+    /// Reports that the process holds nothing of these keys.
+    async fn report_nothing(
+        &self,
+        holder: &Holder,
+        lease: &Lease,
+        keys: &[Arc<KeyEntry>],
+    ) -> Vec<Result<Share, Error>> {
+        let report = Plan { terms: None, n: 0, keep: 0, waits: false, deadline_us: None };
+        let groups = keys.iter().map(|key| self.group(key, lease, &report)).collect();
+        self.send_each(holder, groups, Deadline::new(self.deadline)).await
+    }
+}
+
+fn is_any(results: &[Result<Share, Error>], is_such: impl Fn(&Error) -> bool) -> bool {
+    results.iter().any(|result| result.as_ref().is_err_and(&is_such))
 }
 
 pub(super) fn message(lease: &Lease, holder: &Holder, keep: u64, waits: bool) -> Companion {
