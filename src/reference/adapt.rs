@@ -68,7 +68,7 @@ pub struct Bounds {
     pub tolerance: f64,
 }
 
-/// The observations of one process since its last report.
+/// The observations of one process since its last report. An operation that holds several units counts as that many.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Report {
     /// The operations that ended, without those marked as overloaded.
