@@ -6,7 +6,7 @@ use std::time::Duration;
 use redis::{Connection, Value};
 use tidegate::algorithm::all_scripts;
 use tidegate::quota::Calendar;
-use tidegate::{Decision, Quota};
+use tidegate::{Decision, Limiter, Quota};
 use tidegate_testkit::Server;
 
 use crate::support::fixture::{builder, calls};
@@ -16,6 +16,12 @@ use crate::support::world::START;
 
 const HOUR_US: u64 = 3_600_000_000;
 const DAY_US: u64 = 24 * HOUR_US;
+
+/// Returns a limiter that makes no calls but those of its checks.
+fn undisturbed(url: &str) -> Limiter {
+    let builder = builder(url).batching(false).deny_cache(Duration::ZERO);
+    builder.instances(1).follow_overrides(false).build().unwrap()
+}
 
 fn assert_of_the_servers_window(decision: &Decision, calendar: Calendar) {
     let now_us = decision.server_now_us();
@@ -27,10 +33,8 @@ fn assert_of_the_servers_window(decision: &Decision, calendar: Calendar) {
 #[tokio::test]
 async fn window_is_that_of_the_servers_clock_for_one_call_more_at_each_step() {
     let server = Server::with_shiftable_clock().unwrap();
-    let limiter =
-        builder(server.url()).batching(false).deny_cache(Duration::ZERO).instances(1).build().unwrap();
     let calendar: Calendar = "month@Europe/Berlin".parse().unwrap();
-    let gate = limiter.gate("month", Quota::calendar_window(1_000, calendar));
+    let gate = undisturbed(server.url()).gate("month", Quota::calendar_window(1_000, calendar));
     // Loads the script.
     assert_of_the_servers_window(&gate.check("x").await.unwrap(), calendar);
     for (shift_days, expected) in [(0, 1), (-40, 2), (0, 1), (100, 2), (0, 1), (-60, 2), (0, 1)] {
@@ -51,9 +55,7 @@ async fn window_is_that_of_the_servers_clock_for_one_call_more_at_each_step() {
 async fn server_that_refuses_every_window_is_asked_three_times() {
     let server = Server::process(&[]).unwrap();
     let wire = Wire::to(server.url());
-    let limiter =
-        builder(&wire.url()).batching(false).deny_cache(Duration::ZERO).instances(1).build().unwrap();
-    let gate = limiter.gate("month", Quota::calendar_window(5, Calendar::MONTH));
+    let gate = undisturbed(&wire.url()).gate("month", Quota::calendar_window(5, Calendar::MONTH));
     let _ = gate.check("x").await.unwrap();
     for time in ["1577836800000000", "0", "18446744073709551615"] {
         let refusal = format!("${}\r\nSPAN {time}\r\n", time.len() + 5);
