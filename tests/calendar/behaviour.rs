@@ -34,6 +34,9 @@ async fn assert_ends_after(world: &World, gate: &Gate, now: Duration, left: Dura
 
 behaviours! {
     async fn windows_end_with_the_months_of_their_zone(world) {
+        if world.is_leased {
+            return; // The time of a lease is that of its process, which does not jump.
+        }
         // January from 00:00 UTC, and in Berlin from 01:00.
         let utc = gate(world, "utc", "month");
         assert_ends_after(world, &utc, Duration::ZERO, days(31)).await;
@@ -46,6 +49,9 @@ behaviours! {
     }
 
     async fn days_with_a_change_of_daylight_saving_time_last_23_and_25_hours(world) {
+        if world.is_leased {
+            return; // The time of a lease is that of its process, which does not jump.
+        }
         let day = gate(world, "day", "day@Europe/Berlin");
         // 29 March and 25 October 2020.
         assert_ends_after(world, &day, days(88) - HOUR, 23 * HOUR).await;
@@ -121,6 +127,9 @@ behaviours! {
     }
 
     async fn day_in_utc_decides_as_a_clock_aligned_window_of_24_hours(world) {
+        if world.is_leased {
+            return; // The time of a lease is that of its process, which does not jump.
+        }
         let calendar = gate(world, "calendar", "day@UTC");
         let clock = world.gate("clock", Quota::fixed_window(6, days(1)).aligned_to_clock());
         for step in [0, 1, 5, 12, 23, 24, 25, 47, 48, 71, 96, 300] {
