@@ -2,7 +2,7 @@
 //!
 //! The store keeps one adaptive limit per key, and all processes [report](AdaptiveKey::exchange) to it. A copy has
 //! the limit of the last reply. Reports are sent in the background, by the first operation that finds one due: so
-//! an unused key costs nothing.
+//! an unused key costs nothing. The first acquire, also after a pause, reports before it is sent.
 //!
 //! [`copy`] is arithmetic without I/O; [`key`] reports; [`settings`] are those of a gate.
 
