@@ -1,0 +1,117 @@
+//! The proxy, in front of a service.
+
+use futures_util::future::join_all;
+use tidegate_testkit::Server;
+
+use crate::client::{Reply, get};
+use crate::process::Example;
+use crate::upstream::Upstream;
+
+/// The address that the proxy trusts to forward others.
+const BALANCER: [u8; 4] = [127, 0, 0, 9];
+const CLIENT: [u8; 4] = [127, 0, 0, 1];
+
+fn proxy(redis: &Server, upstream: &str) -> Example {
+    Example::start_with("pingora", redis.url(), &[("UPSTREAM", upstream), ("PROXIES", "127.0.0.9")])
+}
+
+/// Returns the units left that these responses report, sorted.
+fn units_left(admitted: &[&Reply]) -> Vec<u64> {
+    let remaining = |reply: &&Reply| reply.header("x-ratelimit-remaining").unwrap().parse().unwrap();
+    let mut units: Vec<u64> = admitted.iter().map(remaining).collect();
+    units.sort_unstable();
+    units
+}
+
+/// Asserts that a request was rejected with all headers, and a problem as the layer of `tidegate-http` sends it.
+fn assert_rejected(reply: &Reply) {
+    assert_eq!((reply.status, reply.header("x-upstream")), (429, None), "{reply:?}");
+    let wait = reply.header("retry-after").unwrap();
+    assert!((3_590..=3_600).contains(&wait.parse().unwrap()), "{reply:?}");
+    assert_eq!(reply.header("ratelimit-policy"), Some("\"api\";q=10;w=3600"));
+    assert_eq!(reply.header("ratelimit"), Some(&*format!("\"api\";r=0;t={wait}")));
+    assert_eq!(reply.header("x-ratelimit-limit"), Some("10"));
+    assert_eq!(reply.header("x-ratelimit-remaining"), Some("0"));
+    assert_eq!(reply.header("x-ratelimit-reset"), Some(wait));
+    assert_eq!(reply.header("cache-control"), Some("no-store"));
+    assert_eq!(reply.header("content-type"), Some("application/problem+json"));
+    assert!(reply.body.contains("\"violated-policies\":[\"api\"]"), "{reply:?}");
+}
+
+#[tokio::test]
+async fn proxy_admits_the_limit_and_rejects_the_rest_without_calling_the_upstream() {
+    let (redis, upstream) = (Server::process(&[]).unwrap(), Upstream::start().await);
+    let proxy = proxy(&redis, &upstream.address.to_string());
+    for remaining in (0..10).rev() {
+        let admitted = get(proxy.address, CLIENT, "/", &[]).await;
+        assert_eq!((admitted.status, &*admitted.body), (200, "upstream\n"), "{admitted:?}");
+        assert_eq!(admitted.header("x-upstream"), Some("yes"));
+        assert_eq!(admitted.header("x-ratelimit-remaining"), Some(&*remaining.to_string()));
+        assert!(admitted.header("ratelimit").unwrap().starts_with(&format!("\"api\";r={remaining};t=")));
+        assert_eq!(admitted.header("retry-after"), None);
+    }
+    assert_rejected(&get(proxy.address, CLIENT, "/", &[]).await);
+    let text = get(proxy.address, CLIENT, "/", &[("accept", "text/plain")]).await;
+    assert_eq!((text.status, text.header("content-type")), (429, Some("text/plain; charset=utf-8")));
+    assert_eq!(upstream.calls(), 10);
+    assert_eq!(get(proxy.address, [127, 0, 0, 2], "/", &[]).await.status, 200, "another address");
+}
+
+#[tokio::test]
+async fn proxy_reads_forwarded_addresses_of_declared_balancers_only() {
+    let (redis, upstream) = (Server::process(&[]).unwrap(), Upstream::start().await);
+    let proxy = proxy(&redis, &upstream.address.to_string());
+    let remaining = async |from: [u8; 4], forwarded: &str| {
+        let reply = get(proxy.address, from, "/", &[("x-forwarded-for", forwarded)]).await;
+        reply.header("x-ratelimit-remaining").unwrap().parse::<u64>().unwrap()
+    };
+    assert_eq!(remaining(BALANCER, "203.0.113.7").await, 9);
+    assert_eq!(
+        remaining(BALANCER, "198.51.100.1, 203.0.113.7").await,
+        8,
+        "the balancer wrote the last entry"
+    );
+    assert_eq!(remaining(BALANCER, "203.0.113.8").await, 9);
+    assert_eq!(remaining(CLIENT, "203.0.113.7").await, 9, "the client's own address counts");
+    assert_eq!(remaining(CLIENT, "203.0.113.9").await, 8);
+}
+
+#[tokio::test]
+async fn proxy_does_not_charge_for_errors_of_the_upstream() {
+    let (redis, upstream) = (Server::process(&[]).unwrap(), Upstream::start().await);
+    let proxy_of_service = proxy(&redis, &upstream.address.to_string());
+    for _ in 0..12 {
+        let failed = get(proxy_of_service.address, CLIENT, "/fail", &[]).await;
+        assert_eq!((failed.status, failed.header("x-ratelimit-remaining")), (500, Some("10")));
+    }
+    let nobody_listens = proxy(&redis, "127.0.0.1:1");
+    for _ in 0..12 {
+        assert_eq!(get(nobody_listens.address, CLIENT, "/", &[]).await.status, 502);
+    }
+    let admitted = get(proxy_of_service.address, CLIENT, "/", &[]).await;
+    assert_eq!(admitted.header("x-ratelimit-remaining"), Some("9"));
+}
+
+#[tokio::test]
+async fn proxies_share_one_limit_exactly() {
+    let (redis, upstream) = (Server::process(&[]).unwrap(), Upstream::start().await);
+    let proxies = [(); 2].map(|()| proxy(&redis, &upstream.address.to_string()));
+    let replies = join_all((0..60).map(|at| get(proxies[at % 2].address, CLIENT, "/", &[]))).await;
+    let (admitted, rejected): (Vec<_>, Vec<_>) = replies.iter().partition(|reply| reply.status == 200);
+    assert_eq!(units_left(&admitted), (0..10).collect::<Vec<_>>());
+    rejected.into_iter().for_each(assert_rejected);
+    assert_eq!(upstream.calls(), 10);
+}
+
+#[tokio::test]
+async fn proxy_decides_within_its_share_while_redis_is_paused() {
+    let (redis, upstream) = (Server::process(&[]).unwrap(), Upstream::start().await);
+    let proxy = proxy(&redis, &upstream.address.to_string());
+    assert_eq!(get(proxy.address, [127, 0, 0, 2], "/", &[]).await.status, 200);
+    let paused = redis.pause().unwrap();
+    // One process: its share is the whole limit.
+    let admitted = join_all((0..10).map(|_| get(proxy.address, CLIENT, "/", &[]))).await;
+    assert_eq!(units_left(&admitted.iter().collect::<Vec<_>>()), (0..10).collect::<Vec<_>>());
+    assert_rejected(&get(proxy.address, CLIENT, "/", &[]).await);
+    drop(paused);
+}
