@@ -41,7 +41,8 @@
 //! `web::ReqData<Decision>` extracts the binding gate's decision, and likewise `AllDecision` and `RulesDecision`.
 //! `Option<web::ReqData<Decision>>` is for handlers that also receive requests without a decision.
 //! [`Usage`](crate::Usage) and [`RequestPermits`](crate::RequestPermits) are extractors. A
-//! [`Rejection`](crate::Rejection) is a responder.
+//! [`Rejection`](crate::Rejection) is a responder and an error. A handler without the middleware in front of it decides
+//! with [`RateLimitLayer::admit_actix`].
 //!
 //! # Other middlewares
 //!
@@ -73,13 +74,14 @@ use std::sync::Arc;
 use actix_web::body::{BodySize, MessageBody};
 use actix_web::dev::{Extensions, Service, ServiceRequest, ServiceResponse, Transform, forward_ready};
 use actix_web::http::{Method, Version};
-use actix_web::{Error, HttpMessage, HttpResponse};
+use actix_web::{Error, HttpMessage, HttpRequest, HttpResponse};
 use futures_util::future::LocalBoxFuture;
 use http::StatusCode;
 use http::request::Parts;
 
 use super::admission::Admission;
 use super::admitted::{Admitted, Report};
+use super::admitted_request::AdmittedRequest;
 use super::body::ResponseBody;
 use super::key::{PeerAddr, RoutePattern};
 use super::layer::RateLimitLayer;
@@ -115,6 +117,52 @@ impl RateLimitLayer {
             }
         };
         self.set(|settings| settings.copied_extensions.push(copy))
+    }
+
+    /// Does the same as [`admit`](Self::admit), for a handler of actix-web. [`AdmittedRequest::respond_actix`] settles
+    /// the charge.
+    ///
+    /// ```
+    /// use actix_web::{Error, HttpRequest, HttpResponse, body::BoxBody, web};
+    /// use tidegate_http::{RateLimitLayer, ResponseBody};
+    ///
+    /// async fn search(
+    ///     limit: web::Data<RateLimitLayer>,
+    ///     request: HttpRequest,
+    /// ) -> Result<HttpResponse<ResponseBody<BoxBody>>, Error> {
+    ///     let admitted = limit.admit_actix(&request).await?;
+    ///     admitted.respond_actix(&request, HttpResponse::Ok().body("found")).await
+    /// }
+    /// # let _ = web::get().to(search);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The [`Rejection`](crate::Rejection) of a request that the layer would reject: `error.as_error::<Rejection>()`. Its response is in
+    /// JSON; as a responder, it can also be text. 400 for a request that `http` 1 does not accept.
+    pub async fn admit_actix(&self, request: &HttpRequest) -> Result<AdmittedRequest, Error> {
+        let parts = parts_of(&self.settings, request)?;
+        let admitted = AdmittedRequest::new(&self.settings, &parts).await?;
+        Ok(admitted.entered(&*request.extensions()))
+    }
+}
+
+/// # actix-web
+impl AdmittedRequest {
+    /// Does the same as [`respond`](Self::respond), for a response of actix-web.
+    ///
+    /// # Errors
+    ///
+    /// 500 for a response that `http` 1 does not accept.
+    pub async fn respond_actix<B: MessageBody>(
+        self,
+        request: &HttpRequest,
+        response: HttpResponse<B>,
+    ) -> Result<HttpResponse<ResponseBody<B>>, Error> {
+        match self.admitted {
+            Some(admitted) => respond(&self.settings, admitted, request, response).await,
+            None => Ok(response.map_body(|_, body| ResponseBody::inner(body))),
+        }
     }
 }
 
@@ -172,7 +220,7 @@ where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error>,
     B: MessageBody,
 {
-    let parts = parts_of(&settings, &request)?;
+    let parts = parts_of(&settings, request.request())?;
     let mut admitted = match decide(&settings, &parts).await.after_delay(&settings.headers).await {
         Admission::Undecided => {
             return Ok(inner.call(request).await?.map_body(|_, body| ResponseBody::inner(body)));
@@ -185,14 +233,18 @@ where
     };
     admitted.enter(&mut *request.extensions_mut());
     match inner.call(request).await {
-        Ok(response) => respond(&settings, admitted, response).await,
+        Ok(response) => {
+            let (request, response) = response.into_parts();
+            let response = respond(&settings, admitted, &request, response).await?;
+            Ok(ServiceResponse::new(request, response))
+        }
         Err(error) => Err(respond_with_error(&settings, admitted, error).await),
     }
 }
 
 /// Returns the head of the request, as the settings of the layer read it.
-fn parts_of(settings: &LayerSettings, request: &ServiceRequest) -> Result<Parts, Error> {
-    let mut parts = convert::request_head(request.request())?;
+fn parts_of(settings: &LayerSettings, request: &HttpRequest) -> Result<Parts, Error> {
+    let mut parts = convert::request_head(request)?;
     let extensions = request.extensions();
     let accepted_from = || request.peer_addr().map(PeerAddr);
     if let Some(peer) = extensions.find().or_else(accepted_from) {
@@ -208,7 +260,7 @@ fn parts_of(settings: &LayerSettings, request: &ServiceRequest) -> Result<Parts,
 }
 
 /// Returns the pattern of the request's resource: that which the router has found, or of the path if it comes later.
-fn route_pattern(request: &ServiceRequest) -> Option<String> {
+fn route_pattern(request: &HttpRequest) -> Option<String> {
     // The path as the router sees it: `/%75sers/7` is a path of the resource `/users/{id}`.
     let path = request.match_info().as_str();
     let by_path = |path: &str| request.resource_map().match_pattern(path);
@@ -225,9 +277,9 @@ fn route_pattern(request: &ServiceRequest) -> Option<String> {
 async fn respond<B: MessageBody>(
     settings: &LayerSettings,
     admitted: Admitted,
-    response: ServiceResponse<B>,
-) -> Result<ServiceResponse<ResponseBody<B>>, Error> {
-    let (request, response) = response.into_parts();
+    request: &HttpRequest,
+    response: HttpResponse<B>,
+) -> Result<HttpResponse<ResponseBody<B>>, Error> {
     let (mut response, body) = response.into_parts();
     let mut head = convert::response_head(response.status().as_u16(), response.headers())?;
     // What nested layers tell each other travels as one extension.
@@ -251,7 +303,7 @@ async fn respond<B: MessageBody>(
     let is_unread = request.version() == Version::HTTP_2
         && (request.method() == Method::HEAD || head.status == StatusCode::NO_CONTENT);
     let body = ResponseBody::finishing(body, at_end, length, is_ended || is_unread);
-    Ok(ServiceResponse::new(request, response.set_body(body)))
+    Ok(response.set_body(body))
 }
 
 /// Settles the charge by the status of an error, and lets its response have the headers. The response is made

@@ -13,6 +13,7 @@ use super::admitted::Admitted;
 use super::body::ResponseBody;
 use super::rejection::Rejection;
 use super::request::decide;
+use super::request_extensions::RequestExtensions;
 use super::request_permits::RequestPermits;
 use super::settings::LayerSettings;
 use super::usage::Usage;
@@ -23,9 +24,9 @@ use super::usage::Usage;
 /// released.
 #[must_use = "dropped without a response, the request counts as abandoned"]
 pub struct AdmittedRequest {
-    settings: Arc<LayerSettings>,
+    pub(super) settings: Arc<LayerSettings>,
     /// `None` if no check was made.
-    admitted: Option<Admitted>,
+    pub(super) admitted: Option<Admitted>,
     usage: Option<Usage>,
     method: Method,
 }
@@ -38,12 +39,13 @@ impl AdmittedRequest {
             Admission::Admitted(admitted) => Some(admitted),
             Admission::Rejected(rejection) => return Err(rejection),
         };
-        let (settings, method) = (settings.clone(), request.method.clone());
-        let mut request_admitted = Self { settings, admitted, usage: None, method };
-        if let Some(admitted) = &mut request_admitted.admitted {
-            request_admitted.usage = admitted.mark_entered(&request.extensions);
-        }
-        Ok(request_admitted)
+        Ok(Self { settings: settings.clone(), admitted, usage: None, method: request.method.clone() })
+    }
+
+    /// Records that the request enters.
+    pub(super) fn entered(mut self, extensions: &impl RequestExtensions) -> Self {
+        self.usage = self.admitted.as_mut().and_then(|admitted| admitted.mark_entered(extensions));
+        self
     }
 
     /// Returns the decision. Returns `None` if the request was skipped, if no rule applies to it, or if it was

@@ -365,7 +365,7 @@ impl RateLimitLayer {
     ///
     /// The rejection of a request that the layer would reject.
     pub async fn admit(&self, request: &Parts) -> Result<AdmittedRequest, Rejection> {
-        AdmittedRequest::new(&self.settings, request).await
+        Ok(AdmittedRequest::new(&self.settings, request).await?.entered(&request.extensions))
     }
 
     fn without_rules() -> Self {

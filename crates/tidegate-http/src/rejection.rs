@@ -1,5 +1,6 @@
 //! Rejected requests: the reason, the status and the message for the client.
 
+use std::fmt;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -202,6 +203,23 @@ impl Rejection {
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
+    }
+}
+
+/// Displays the [message](Rejection::message).
+impl fmt::Display for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// Its source is the limiter's error, if there is one.
+impl std::error::Error for Rejection {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.reason {
+            Reason::Misconfigured(error) | Reason::TooCostly(error) | Reason::Failed(error) => Some(error),
+            Reason::Denied(_) | Reason::Closed(_) | Reason::MissingKey => None,
+        }
     }
 }
 

@@ -63,6 +63,15 @@ impl Rejection {
         response
     }
 
+    /// Returns a problem in JSON with all headers, in place of the form that the request prefers.
+    #[cfg(any(feature = "actix", feature = "axum"))]
+    pub(super) fn problem_with_headers(&self) -> Response<String> {
+        let mut response = problem::build(self, false);
+        response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
+        self.write_headers(response.headers_mut(), true);
+        response
+    }
+
     /// Returns the rejection of a request by one gate, for a handler that checks the gate itself. `decision` is
     /// a denial by `gate`. Its headers are [`Headers::new`].
     ///
@@ -108,9 +117,6 @@ impl Rejection {
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Rejection {
     fn into_response(self) -> axum::response::Response {
-        let mut response = problem::build(&self, false);
-        response.headers_mut().insert(CACHE_CONTROL, NO_STORE);
-        self.write_headers(response.headers_mut(), true);
-        response.map(axum::body::Body::from)
+        self.problem_with_headers().map(axum::body::Body::from)
     }
 }

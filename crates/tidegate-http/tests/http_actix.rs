@@ -5,13 +5,15 @@ use std::sync::{Arc, Mutex};
 use actix_web::body::{BodySize, BoxBody, MessageBody, to_bytes};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::error::{ErrorUnauthorized, InternalError};
-use actix_web::http::{Method, Uri};
+use actix_web::http::{Method, StatusCode, Uri};
 use actix_web::middleware::{Next, NormalizePath, TrailingSlash, from_fn};
 use actix_web::test::{TestRequest, call_service, init_service, try_call_service};
 use actix_web::{App, Error, HttpMessage, HttpRequest, HttpResponse, Responder, web};
 use bytes::Bytes;
-use tidegate::{Gate, Limiter, Observer, Quota, Warning};
-use tidegate_http::{Charge, ClientIp, Key, PeerAddr, RateLimitLayer, Rejection, RequestPermits, Usage};
+use tidegate::{Gate, Limiter, ManualClock, Observer, Quota, Warning};
+use tidegate_http::{
+    Charge, ClientIp, Key, PeerAddr, RateLimitLayer, Reason, Rejection, RequestPermits, ResponseBody, Usage,
+};
 
 use crate::conformance::{self, client::Client};
 use crate::http::fixture::by_key;
@@ -351,4 +353,53 @@ async fn rejection_of_a_handler_is_a_response_in_the_form_that_the_request_prefe
         text(denied.into_parts().1).await,
         "The limit \"mail\" of 1 in 3600 seconds is exceeded. Try again in 3600 seconds.\n"
     );
+}
+
+#[tokio::test]
+async fn handler_without_a_middleware_admits_and_reports_as_the_middleware_does() {
+    async fn search(
+        limit: web::Data<RateLimitLayer>,
+        request: HttpRequest,
+    ) -> Result<HttpResponse<ResponseBody<BoxBody>>, Error> {
+        let admitted = limit.admit_actix(&request).await?;
+        let code = if request.path() == "/fail" { StatusCode::BAD_GATEWAY } else { StatusCode::OK };
+        admitted.respond_actix(&request, HttpResponse::build(code).body("found")).await
+    }
+    let gate = || Limiter::in_memory_with(ManualClock::new()).gate("search", Quota::fixed_window(9, HOUR));
+    let (gate, same) = (gate(), gate());
+    let layer = |gate: &Gate| {
+        let layer =
+            RateLimitLayer::new(gate.clone(), by_key()).charge(Charge::when(|head| head.status == 200));
+        layer.skip(|parts| parts.uri.path() == "/skipped")
+    };
+    let respond = async |request: HttpRequest| match request.path() {
+        "/fail" => HttpResponse::BadGateway().body("found"),
+        _ => HttpResponse::Ok().body("found"),
+    };
+    let inside = App::new().app_data(web::Data::new(layer(&gate))).default_service(web::to(search));
+    let inside = init_service(inside).await;
+    let outside = init_service(App::new().wrap(layer(&same)).default_service(web::to(respond))).await;
+    let paths = ["/", "/fail", "/skipped"].into_iter().chain(["/"; 8]).chain(["/", "/skipped"]);
+    let mut statuses = Vec::new();
+    for path in paths {
+        let [inside, outside] = [
+            call_service(&inside, get(path).to_request()).await.into_parts().1.map_into_boxed_body(),
+            call_service(&outside, get(path).to_request()).await.into_parts().1.map_into_boxed_body(),
+        ];
+        assert_eq!(inside.status(), outside.status());
+        let names = ["x-ratelimit-remaining", "ratelimit-policy", "retry-after", "cache-control"];
+        for name in names.iter().chain(&["content-type"]) {
+            assert_eq!(header(&inside, name), header(&outside, name), "{path}: {name}");
+        }
+        statuses.push(inside.status().as_u16());
+        assert_eq!(text(inside).await, text(outside).await);
+    }
+    assert_eq!(statuses[..3], [200, 502, 200]);
+    assert_eq!(statuses[3..], [200, 200, 200, 200, 200, 200, 200, 200, 429, 200]);
+    assert_eq!(used(&gate, "a").await, 9);
+
+    let denied = layer(&gate).admit_actix(&get("/").to_http_request()).await.unwrap_err();
+    let rejection = denied.as_error::<Rejection>().unwrap();
+    assert!(matches!(rejection.reason(), Reason::Denied(_)));
+    assert_eq!(denied.to_string(), rejection.message());
 }

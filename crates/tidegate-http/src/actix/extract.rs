@@ -4,7 +4,10 @@ use std::convert::Infallible;
 use std::future::{Ready, ready};
 
 use actix_web::dev::Payload;
-use actix_web::{Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, Responder, error};
+use actix_web::http::StatusCode;
+use actix_web::{
+    Error, FromRequest, HttpMessage, HttpRequest, HttpResponse, Responder, ResponseError, error,
+};
 
 use super::convert;
 use crate::rejection::Rejection;
@@ -44,5 +47,17 @@ impl Responder for Rejection {
         response.unwrap_or_else(|error| {
             HttpResponse::with_body(error.as_response_error().status_code(), error.to_string())
         })
+    }
+}
+
+/// Responds with a problem in JSON and the headers of the layer that made the rejection.
+impl ResponseError for Rejection {
+    fn status_code(&self) -> StatusCode {
+        StatusCode::from_u16(self.status().as_u16()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+
+    fn error_response(&self) -> HttpResponse {
+        let response = convert::response(self.problem_with_headers());
+        response.map_or_else(|error| error.error_response(), HttpResponse::map_into_boxed_body)
     }
 }
