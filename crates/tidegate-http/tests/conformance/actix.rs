@@ -20,6 +20,14 @@ struct Running {
 }
 
 pub(crate) fn serve(layer: RateLimitLayer, app: App) -> Server {
+    start(layer, app, false)
+}
+
+pub(super) fn serve_http2(layer: RateLimitLayer, app: App) -> Server {
+    start(layer, app, true)
+}
+
+fn start(layer: RateLimitLayer, app: App, is_http2: bool) -> Server {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (started, handle) = mpsc::channel();
@@ -30,13 +38,17 @@ pub(crate) fn serve(layer: RateLimitLayer, app: App) -> Server {
                 routes.default_service(web::to(answer)).wrap(layer.clone())
             };
             let server = HttpServer::new(routes).workers(2).disable_signals().h1_allow_half_closed(false);
-            let server = server.listen(listener).unwrap().run();
+            let server = match is_http2 {
+                true => server.listen_auto_h2c(listener),
+                false => server.listen(listener),
+            };
+            let server = server.unwrap().run();
             started.send(server.handle()).unwrap();
             server.await.unwrap();
         });
     });
     let running = Running { handle: handle.recv().unwrap(), thread: Some(thread) };
-    Server { address, _running: Box::new(running) as Box<dyn Any + Send> }
+    Server { address, is_http2, _running: Box::new(running) as Box<dyn Any + Send> }
 }
 
 impl Drop for Running {

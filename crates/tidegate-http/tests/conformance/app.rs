@@ -14,13 +14,26 @@ use tidegate_http::{RateLimitLayer, RequestPermits, Usage};
 use tidegate_rules::RulesDecision;
 use tokio::sync::Semaphore;
 
+use super::client::Client;
+
 /// Starts a server of one framework with this layer around the service.
 pub(crate) type Serve = fn(RateLimitLayer, App) -> Server;
 
 /// A server. It ends when this is dropped, or with the test's runtime.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
+    /// Whether clients connect over HTTP/2.
+    pub(crate) is_http2: bool,
     pub(crate) _running: Box<dyn Any + Send>,
+}
+
+impl Server {
+    pub(super) async fn connect(&self) -> Client {
+        match self.is_http2 {
+            true => Client::connect_http2(self.address).await,
+            false => Client::connect(self.address).await,
+        }
+    }
 }
 
 /// The values that a handler extracts.

@@ -22,7 +22,7 @@ pub(super) fn serve(layer: RateLimitLayer, app: App) -> Server {
     let routes = Router::new().route("/", any(answer)).route("/{*rest}", any(answer));
     let routes = routes.layer(layer).with_state(app).into_make_service_with_connect_info::<SocketAddr>();
     tokio::spawn(async move { axum::serve(listener, routes).await });
-    Server { address, _running: Box::new(()) }
+    Server { address, is_http2: false, _running: Box::new(()) }
 }
 
 async fn answer(

@@ -1,6 +1,5 @@
 //! The cases: requests, and the responses that each framework must give.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -31,7 +30,7 @@ impl World {
     async fn start(serve: Serve, layer: RateLimitLayer) -> Self {
         let app = App::new();
         let server = serve(layer, app.clone());
-        let client = Client::connect(server.address).await;
+        let client = server.connect().await;
         Self { app, server, client }
     }
 
@@ -58,8 +57,8 @@ impl World {
     }
 }
 
-async fn status(address: SocketAddr, path: &str) -> u16 {
-    Client::connect(address).await.get(path).await.status.as_u16()
+async fn status(server: &Server, path: &str) -> u16 {
+    server.connect().await.get(path).await.status.as_u16()
 }
 
 /// Returns a limiter whose clock stands still.
@@ -110,7 +109,7 @@ pub(super) async fn connections_of_all_workers_share_one_limit(serve: Serve) {
     let redis = tidegate_testkit::shared();
     let gate = limiter(&redis).gate("api", Quota::fixed_window(7, HOUR));
     let world = World::start(serve, RateLimitLayer::new(gate, by_key())).await;
-    let statuses = join_all((0..20).map(|_| status(world.server.address, "/"))).await;
+    let statuses = join_all((0..20).map(|_| status(&world.server, "/"))).await;
     assert_eq!(statuses.iter().filter(|status| **status == 200).count(), 7, "{statuses:?}");
     assert_eq!(statuses.iter().filter(|status| **status == 429).count(), 13, "{statuses:?}");
     assert_eq!(world.app.calls(), 7);
@@ -322,7 +321,7 @@ pub(super) async fn permit_is_held_until_the_body_has_ended(serve: Serve) {
     let mut world = with_one_slot(serve, &redis).await;
     assert_eq!(world.get("/permits").await.body, "empty: false");
     for _ in 0..2 {
-        let mut other = Client::connect(world.server.address).await;
+        let mut other = world.server.connect().await;
         let response = other.begin(Method::GET, "/stream", &[KEY_A]).await.unwrap();
         assert_eq!(response.headers()["ratelimit-policy"], r#""uploads";q=1;qu="concurrent-requests""#);
         let mut body = response.into_body();
@@ -339,7 +338,7 @@ pub(super) async fn permit_is_released_when_the_client_leaves(serve: Serve) {
     let redis = tidegate_testkit::shared();
     let mut world = with_one_slot(serve, &redis).await;
     for path in ["/hold", "/endless"] {
-        let mut leaving = Client::connect(world.server.address).await;
+        let mut leaving = world.server.connect().await;
         let request = tokio::spawn(async move {
             let response = leaving.begin(Method::GET, path, &[KEY_A]).await.unwrap();
             (next_piece(&mut response.into_body()).await, std::future::pending::<Client>().await, leaving)
@@ -358,14 +357,14 @@ pub(super) async fn permit_is_released_when_a_handler_or_a_body_fails_or_panics(
     let failed = world.get("/fail").await;
     assert_eq!((failed.status.as_u16(), failed.header("ratelimit")), (FAILED, Some(r#""uploads";r=0"#)));
     world.admitted_soon().await;
-    let mut other = Client::connect(world.server.address).await;
+    let mut other = world.server.connect().await;
     let response = other.begin(Method::GET, "/broken", &[KEY_A]).await.unwrap();
     let mut body = response.into_body();
     assert_eq!(next_piece(&mut body).await.unwrap().unwrap(), "one,");
     world.app.step();
     assert!(next_piece(&mut body).await.unwrap().is_err());
     world.admitted_soon().await;
-    let mut other = Client::connect(world.server.address).await;
+    let mut other = world.server.connect().await;
     assert!(other.begin(Method::GET, "/panic", &[KEY_A]).await.is_err());
     world.admitted_soon().await;
     assert_eq!(world.app.inside(), 0);
@@ -376,7 +375,7 @@ pub(super) async fn head_request_has_the_headers_without_a_body_and_releases_its
 ) {
     let redis = tidegate_testkit::shared();
     let mut world = with_one_slot(serve, &redis).await;
-    let mut other = Client::connect(world.server.address).await;
+    let mut other = world.server.connect().await;
     let head = other.send(Method::HEAD, "/stream", &[KEY_A]).await;
     assert_eq!((head.status.as_u16(), &*head.body), (200, ""));
     assert_eq!(head.header("ratelimit"), Some(r#""uploads";r=0"#));
@@ -416,13 +415,13 @@ pub(super) async fn request_waits_for_its_turn_in_a_bounded_queue(serve: Serve) 
     let gate = limiter.gate("queue", Quota::fixed_window(1, HOUR));
     let mut world = World::start(serve, RateLimitLayer::new(gate, by_key()).wait(2 * HOUR, 1)).await;
     assert_eq!(world.statuses(&["a"]).await, [200]);
-    let address = world.server.address;
-    let (first, other) = (Box::pin(status(address, "/")), Box::pin(status(address, "/")));
+    let server = &world.server;
+    let (first, other) = (Box::pin(status(server, "/")), Box::pin(status(server, "/")));
     let (rejected, waiting) = futures_util::future::select(first, other).await.factor_first();
     assert_eq!(rejected, 429, "the other one waits");
     drop(waiting);
     soon("the client that left has left the queue", async || {
-        tokio::time::timeout(Duration::from_millis(20), status(address, "/")).await.is_err()
+        tokio::time::timeout(Duration::from_millis(20), status(server, "/")).await.is_err()
     })
     .await;
     assert_eq!(world.app.calls(), 1);

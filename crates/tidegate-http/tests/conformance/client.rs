@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
-use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper_util::rt::TokioIo;
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
 
@@ -15,15 +15,28 @@ use crate::http::fixture::Reply;
 
 /// A connection. It is closed when this is dropped, also while a request is under way.
 pub(crate) struct Client {
-    requests: SendRequest<Empty<Bytes>>,
+    requests: Requests,
     connection: JoinHandle<hyper::Result<()>>,
 }
 
+enum Requests {
+    Http1(http1::SendRequest<Empty<Bytes>>),
+    Http2(http2::SendRequest<Empty<Bytes>>),
+}
+
 impl Client {
+    /// Connects over HTTP/1.
     pub(crate) async fn connect(address: SocketAddr) -> Self {
-        let stream = TcpStream::connect(address).await.unwrap();
-        let (requests, connection) = handshake(TokioIo::new(stream)).await.unwrap();
-        Self { requests, connection: tokio::spawn(connection) }
+        let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+        let (requests, connection) = http1::handshake(stream).await.unwrap();
+        Self { requests: Requests::Http1(requests), connection: tokio::spawn(connection) }
+    }
+
+    /// Connects over HTTP/2, which the server must know beforehand to accept.
+    pub(super) async fn connect_http2(address: SocketAddr) -> Self {
+        let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+        let (requests, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
+        Self { requests: Requests::Http2(requests), connection: tokio::spawn(connection) }
     }
 
     /// Sends a request, and returns without reading the body of the response.
@@ -33,10 +46,21 @@ impl Client {
         path: &str,
         headers: &[(&str, &str)],
     ) -> hyper::Result<Response<Incoming>> {
-        let request = Request::builder().method(method).uri(path).header("host", "x");
-        let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
-        self.requests.ready().await?;
-        self.requests.send_request(request.body(Empty::new()).unwrap()).await
+        let request = headers
+            .iter()
+            .fold(Request::builder().method(method), |request, (name, value)| request.header(*name, *value));
+        match &mut self.requests {
+            Requests::Http1(requests) => {
+                let request = request.uri(path).header("host", "x").body(Empty::new()).unwrap();
+                requests.ready().await?;
+                requests.send_request(request).await
+            }
+            Requests::Http2(requests) => {
+                let request = request.uri(format!("http://x{path}")).body(Empty::new()).unwrap();
+                requests.ready().await?;
+                requests.send_request(request).await
+            }
+        }
     }
 
     pub(crate) async fn send(&mut self, method: Method, path: &str, headers: &[(&str, &str)]) -> Reply {
@@ -57,7 +81,12 @@ impl Drop for Client {
     }
 }
 
-/// Returns the next piece of a body, or `None` at its end.
+/// Returns the next piece of a body, or `None` at its end. Over HTTP/2, the last frame may be empty.
 pub(crate) async fn next_piece(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
-    Some(body.frame().await?.map(|frame| frame.into_data().unwrap_or_default()))
+    loop {
+        let piece = body.frame().await?.map(|frame| frame.into_data().unwrap_or_default());
+        if !piece.as_ref().is_ok_and(Bytes::is_empty) {
+            return Some(piece);
+        }
+    }
 }

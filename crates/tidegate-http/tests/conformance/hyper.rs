@@ -35,7 +35,7 @@ pub(super) fn serve(layer: RateLimitLayer, app: App) -> Server {
             tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
         }
     });
-    Server { address, _running: Box::new(()) }
+    Server { address, is_http2: false, _running: Box::new(()) }
 }
 
 async fn answer(app: App, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
