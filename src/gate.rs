@@ -286,7 +286,7 @@ impl Gate {
     /// - checks of `check_all` that only other gates denied
     /// - peeks, and checks while the gate is in [shadow mode](Self::shadow) or [switched](crate::Control::switch)
     /// - decisions by the [failure policy](Self::on_failure)
-    /// - acquires of [`acquire_all`](crate::Limiter::acquire_all)
+    /// - checks of [`acquire_all`](crate::Limiter::acquire_all) together with an in-flight limit
     ///
     /// [`Limiter::reserve`](crate::Limiter::reserve) of such a gate is an error ([`Error::is_config`]). So is every
     /// check of a gate that also has an in-flight limit, [`holds`](Self::holds) or [leases](Self::leased), or whose

@@ -47,7 +47,7 @@ struct Keys {
     /// The holds of keys, by their own keys.
     holds: Generations<String, Holds, RandomState>,
     /// The counted denials of keys, by their own keys.
-    denials: Generations<String, Denials, RandomState>,
+    denials: Box<Generations<String, Denials, RandomState>>,
     /// Adaptive limits by the Redis keys of the limits, with the times at which they expire.
     adaptations: Box<Generations<String, (Adaptation, u64), RandomState>>,
 }
@@ -65,7 +65,7 @@ impl MemoryStore {
             records: Generations::new(max_keys / 2),
             permit_leases: PermitLeases::default(),
             holds: Generations::new(max_keys / 2),
-            denials: Generations::new(max_keys / 2),
+            denials: Box::new(Generations::new(max_keys / 2)),
             adaptations: Box::new(Generations::new(max_keys / 2)),
         };
         Self { clock, keys: Mutex::new(keys), overrides: Mutex::default() }

@@ -95,6 +95,7 @@ async fn processes_share_the_count() {
 
 #[tokio::test]
 #[ignore = "one process of processes_share_the_count"]
+#[expect(clippy::print_stdout, reason = "an instance reports on its standard output")]
 async fn instance() {
     let settings = std::env::var(JOB).unwrap();
     let (url, namespace) = settings.split_once(' ').unwrap();
