@@ -271,7 +271,7 @@ impl Gate {
     /// let ban = Ban { after: 20, within: Duration::from_secs(600), lasts: Duration::from_secs(3_600) };
     /// let login = limiter.gate("login", Quota::token_bucket(5, Rate::per_minute(5))).ban(ban);
     /// for _ in 0..25 {
-    ///     login.check("192.0.2.7").await?;
+    ///     let _ = login.check("192.0.2.7").await?;
     /// }
     /// let banned = login.check("192.0.2.7").await?;
     /// assert!(banned.retry_after() > Duration::from_secs(3_500));
