@@ -203,6 +203,17 @@ local function holds(title)
   return 'holds of ' .. title .. ': ' .. words
 end
 
+-- The denials of a key that are counted for a ban, see ban.lua.
+local function denials(title)
+  local text = try('GET', key)
+  if type(text) == 'table' then return corrupt(printable(text.err)) end
+  if not text then return 'denials of ' .. title .. ': none' end
+  if not match(text, '^[1-9]%d*$') then return corrupt('"' .. printable(text) .. '"') end
+  local left = call('PTTL', key)
+  local words = left < 0 and 'without an expiry: the next denial sets one' or 'counted for another ' .. span(left * 1000)
+  return 'denials of ' .. title .. ': ' .. text .. ', ' .. words
+end
+
 local function shared(name)
   if name == 'instances' then
     local newest = try('ZREVRANGE', key, '0', '0', 'WITHSCORES')
@@ -237,16 +248,17 @@ local function describe()
   local shape = match(rest, '^[%w_.-]+:([%w_/@+-]+):')
   if not shape then return 'not a key of tidegate' end
   if layout ~= LAYOUT then return 'state of layout ' .. layout .. ', which another version of tidegate wrote' end
-  local of_holds = match(shape, '^holds/(.+)$')
-  shape = of_holds or shape
+  local of_holds, of_denials = match(shape, '^holds/(.+)$'), match(shape, '^denials/(.+)$')
+  shape = of_holds or of_denials or shape
   local algorithm = match(shape, '^[%a_]+')
   local window, clock = match(shape, '/(%d+%a+)'), match(shape, '@clock') ~= nil
   -- The windows of a calendar: of a fixed window only.
   window = window or match(shape, '^fixed_window/(%l+%+?[%d-]*@.+)$')
   local has_window = algorithm == 'fixed_window' or algorithm == 'sliding_log' or algorithm == 'sliding_counter'
   if not (BUCKETS[algorithm] or has_window or algorithm == 'in_flight') or has_window ~= (window ~= nil) then return 'not a key of tidegate' end
-  if of_holds and algorithm == 'in_flight' then return 'not a key of tidegate' end
+  if (of_holds or of_denials) and algorithm == 'in_flight' then return 'not a key of tidegate' end
   if of_holds then return holds(title_of(algorithm, window, clock)) end
+  if of_denials then return denials(title_of(algorithm, window, clock)) end
   return state(algorithm, window, clock)
 end
 

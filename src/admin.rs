@@ -20,6 +20,7 @@
 //! ```
 
 mod access;
+mod denials;
 mod holders;
 mod holds;
 mod instances;
@@ -34,6 +35,7 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use self::access::{RedisAccess, StoredRow, unexpected_reply};
+pub use self::denials::CountedDenials;
 use self::holders::MAX_HOLDERS;
 pub use self::holders::{Holder, Holders, WaitingHolder};
 use self::holds::MAX_HOLDS;
@@ -206,8 +208,23 @@ impl Inspector {
         Holders::of_reply(&self.0.connection()?.run(&script::INSPECT_HOLDERS, args, target).await?)
     }
 
-    /// Removes the state of these keys, and so lifts their blocks, with their [holds](Self::holds) and adaptive
-    /// limits. Returns the number of Redis keys that existed; the holds of a key are one. A call is repeated if its connection is
+    /// Reads the denials of the key of the state with this name that were counted for a [ban](crate::Gate::ban).
+    /// The state itself need not exist. Returns `None` if none count.
+    ///
+    /// # Errors
+    ///
+    /// - [`Error::is_corrupt_state`] if tidegate did not write the content of the key.
+    /// - [`Error::is_unavailable`] if Redis did not answer.
+    pub async fn denials(&self, name: &Name) -> Result<Option<CountedDenials>, Error> {
+        let args = |command: &mut Cmd| {
+            command.arg(1).arg(name.denials_key()).arg("count");
+        };
+        let target = self.0.call_target(name.hash_tag);
+        CountedDenials::of_reply(self.0.connection()?.run(&script::INSPECT, args, target).await?)
+    }
+
+    /// Removes the state of these keys, and so lifts their blocks, with their [holds](Self::holds), [counted
+    /// denials](Self::denials) and adaptive limits. Returns the number of Redis keys that existed; the holds of a key are one, and so is its count. A call is repeated if its connection is
     /// lost; the number can then be too low.
     ///
     /// # Errors
@@ -217,9 +234,10 @@ impl Inspector {
         let mut removed = 0;
         for ((hash_tag, ..), part) in call_parts(names) {
             let args = |command: &mut Cmd| {
-                command.arg(2 * part.len());
-                for name in &part {
-                    command.arg(&name.redis_key).arg(name.removed_beside());
+                let beside = part.iter().map(|name| name.removed_beside()).collect::<Vec<_>>();
+                command.arg(part.len() + beside.iter().map(Vec::len).sum::<usize>());
+                for (name, beside) in part.iter().zip(&beside) {
+                    command.arg(&name.redis_key).arg(beside);
                 }
             };
             match self.0.connection()?.run(&script::RESET, args, self.0.call_target(hash_tag)).await? {
@@ -231,7 +249,7 @@ impl Inspector {
     }
 
     /// Denies every check of a key for `duration`, in whole µs, at most 2^49 µs (17.8 years). Zero lifts the
-    /// block. The usage stays.
+    /// block, and removes the [counted denials](Self::denials). The usage stays.
     ///
     /// # Errors
     ///

@@ -133,6 +133,9 @@ macro_rules! algorithms {
         /// holds: `lua/reserve.lua`.
         pub static RESERVE: Script = algorithms!(@mixed "reserve", [$($module),+], "holds", "reserve");
 
+        /// Checks groups of which at least one key is of a gate with a ban: `lua/ban.lua`.
+        pub static BAN: Script = algorithms!(@mixed "ban", [$($module),+], "ban");
+
         /// Commits and cancels holds by their ids: `lua/settle.lua`.
         pub static SETTLE: Script = algorithms!(@mixed "settle", [$($module),+], "holds", "settle");
     };
@@ -219,7 +222,7 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
         .chain(of_each(|scripts| scripts.refund.as_ref()))
         .chain(of_each(|scripts| scripts.penalize.as_ref()))
         .chain(of_each(|scripts| Some(&scripts.block)))
-        .chain([&GROUP, &ACQUIRE_ALL, &PERMIT_LEASE, &ADAPT, &RESERVE, &SETTLE, &RESET, &HEARTBEAT])
+        .chain([&GROUP, &ACQUIRE_ALL, &PERMIT_LEASE, &ADAPT, &RESERVE, &SETTLE, &BAN, &RESET, &HEARTBEAT])
         .chain([&OVERRIDES, &OVERRIDE])
         .chain(scripts_in_span())
 }
@@ -229,7 +232,7 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
 fn scripts_in_span() -> impl Iterator<Item = &'static Script> {
     let Scripts { take, refund, penalize, block } = fixed_window::DEFINITION.scripts;
     let of_windows = [Some(take), refund.as_ref(), penalize.as_ref(), Some(block)].into_iter().flatten();
-    of_windows.chain([&GROUP, &ACQUIRE_ALL, &RESERVE, &SETTLE]).map(Script::in_span)
+    of_windows.chain([&GROUP, &ACQUIRE_ALL, &RESERVE, &SETTLE, &BAN]).map(Script::in_span)
 }
 
 #[cfg(not(feature = "calendar"))]

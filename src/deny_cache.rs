@@ -67,23 +67,30 @@ impl DenyCache {
         }
         // Counted from when the denial was received, so that a client that waits is not too early.
         let now_us = denial.server_now_us + now_us.saturating_sub(denial.received_us);
+        // Denials that lead to a ban are counted in the store. Those by a block are not.
+        if item.ban().is_some() && denial.state.blocked_until_us <= now_us {
+            return None;
+        }
         Some((denial.answer(item, now_us), now_us))
     }
 
     /// Caches a denial: from when its check was sent until it could pass, at most for the cap.
     pub(crate) fn remember(&self, snapshot: SlotSnapshot, item: Item, share: &Share) {
         let quota = item.target.gate.quota;
-        let Some(before) = share.outcome.before.first() else { return };
-        if quota.kind().counts_denied() {
+        if share.outcome.before.is_empty() || quota.kind().counts_denied() {
             return;
         }
         let (k, now) = (share.outcome.k, share.outcome.now_us);
+        let before = share.outcome.before_with_ban(0);
+        if item.ban().is_some() && before.blocked_until_us <= now {
+            return;
+        }
         let raw = quota.kind().algorithm().after(before.raw, k * item.cost, now);
         let mut denial = Denial {
             quota,
             cost: item.cost,
             max_delay_us: item.max_delay_us,
-            state: Before { raw, ..*before },
+            state: Before { raw, ..before },
             server_now_us: now,
             received_us: self.clock.local_us(),
             until_us: 0,

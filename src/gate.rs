@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::algorithm::MAX_DEBT;
 use crate::as_key::AsKey;
+use crate::ban::Ban;
 use crate::check::Check;
 use crate::decision::Decision;
 use crate::error::Error;
@@ -46,6 +47,7 @@ impl Gate {
             on_lapse: OnLapse::default(),
             adaptive: None,
             ends_holds: false,
+            ban: None,
         };
         Self { pipeline: pipeline.clone(), spec }
     }
@@ -194,7 +196,7 @@ impl Gate {
         self.pipeline.write_all_states(&self.spec, &key.as_key(), Write::Block { for_us }).await
     }
 
-    /// Lifts a block. The usage stays.
+    /// Lifts a block, also that of a [ban](Self::ban), whose denials are then counted from zero. The usage stays.
     ///
     /// # Errors
     ///
@@ -203,7 +205,7 @@ impl Gate {
         self.pipeline.write_all_states(&self.spec, &key.as_key(), Write::Block { for_us: 0 }).await
     }
 
-    /// Removes the state of the key, including a block.
+    /// Removes the state of the key, including a block and the denials counted for a [ban](Self::ban).
     ///
     /// # Errors
     ///
@@ -253,6 +255,59 @@ impl Gate {
     #[must_use]
     pub fn holds(mut self) -> Self {
         self.spec.ends_holds = true;
+        self.with_checked_ban()
+    }
+
+    /// Blocks a key whose checks this gate denied too often: after [`Ban::after`] denials within [`Ban::within`], all
+    /// its checks are denied for [`Ban::lasts`]. Redis counts and blocks in the step that denies, so all processes
+    /// share the count, and one ban begins. [`unblock`](Self::unblock) ends it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use std::time::Duration;
+    /// use tidegate::{Ban, Limiter, Quota, Rate};
+    ///
+    /// let limiter = Limiter::in_memory(); // in a fleet: Limiter::open("redis://…")?
+    /// let ban = Ban { after: 20, within: Duration::from_secs(600), lasts: Duration::from_secs(3_600) };
+    /// let login = limiter.gate("login", Quota::token_bucket(5, Rate::per_minute(5))).ban(ban);
+    /// for _ in 0..25 {
+    ///     let _ = login.check("192.0.2.7").await?;
+    /// }
+    /// let banned = login.check("192.0.2.7").await?;
+    /// assert!(banned.retry_after() > Duration::from_secs(3_500));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// Each denied check counts as one denial, whatever its cost, also those that
+    /// [`until_allowed`](Self::until_allowed) makes while it waits. A [partial grant](Self::take_up_to) counts as
+    /// one if it grants nothing. Not counted:
+    ///
+    /// - denials by a block, also by the ban itself
+    /// - checks of `check_all` that only other gates denied
+    /// - peeks, and checks while the gate is in [shadow mode](Self::shadow) or [switched](crate::Control::switch)
+    /// - decisions by the [failure policy](Self::on_failure)
+    /// - checks of [`acquire_all`](crate::Limiter::acquire_all) together with an in-flight limit
+    ///
+    /// [`Limiter::reserve`](crate::Limiter::reserve) of such a gate is an error ([`Error::is_config`]). So is every
+    /// check of a gate that also has an in-flight limit, [`holds`](Self::holds) or [leases](Self::leased), or whose
+    /// ban is out of its [ranges](Ban).
+    ///
+    /// Denied checks go to Redis each time to be counted: only denials by a block are
+    /// [cached](crate::Builder::deny_cache). A check takes about three times as long in Redis, as one of
+    /// [`check_all`](crate::Limiter::check_all) does, and a counted denial five times.
+    ///
+    /// Default: none.
+    #[must_use]
+    pub fn ban(mut self, ban: Ban) -> Self {
+        self.spec.ban = Some(ban);
+        self.with_checked_ban()
+    }
+
+    /// Makes every check an error if the settings do not permit the gate's ban.
+    fn with_checked_ban(mut self) -> Self {
+        if let Err(error) = self.spec.check_ban() {
+            self.spec.info = Err(error);
+        }
         self
     }
 
@@ -271,7 +326,7 @@ impl Gate {
             Ok(()) => self.spec.leases = self.info().ok().and_then(|info| self.pipeline.lease(lease, info)),
             Err(error) => self.spec.info = Err(error),
         }
-        self
+        self.with_checked_ban()
     }
 
     /// Returns the numbers of units leased, spent and returned; all 0 if the gate is not leased. Reads every

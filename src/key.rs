@@ -34,6 +34,10 @@ const LONGEST: usize = 200;
 /// `tidegate:2:tokens:holds/token_bucket:user:42`.
 pub(crate) const HOLDS: &str = "holds/";
 
+/// Precedes the algorithm in the key of the count of a key's denials, such as
+/// `tidegate:2:login:denials/token_bucket:user:42`.
+pub(crate) const DENIALS: &str = "denials/";
+
 /// Precedes the algorithm in the key of an adaptive limit, such as
 /// `tidegate:2:payments:adaptive/in_flight:provider`.
 pub(crate) const ADAPTIVE: &str = "adaptive/";
@@ -304,6 +308,11 @@ impl Prefix {
     /// Returns the key of the holds of a state with this prefix: `holds/` precedes the algorithm.
     pub(crate) fn holds_key(&self, redis_key: &str) -> String {
         self.key_beside(redis_key, HOLDS)
+    }
+
+    /// Returns the key of the count of denials of a state with this prefix: `denials/` precedes the algorithm.
+    pub(crate) fn denials_key(&self, redis_key: &str) -> String {
+        self.key_beside(redis_key, DENIALS)
     }
 
     /// Returns the key of the adaptive limit of a key with this prefix: `adaptive/` precedes the algorithm.

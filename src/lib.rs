@@ -93,7 +93,7 @@
 //!         |
 //! metrics, most_denied, trace            observability
 //!         |
-//! reference, algorithm, script, quota, decision, grant, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, settlement, reservation_secret, sync
+//! reference, algorithm, script, quota, ban, decision, grant, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, settlement, reservation_secret, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
@@ -105,6 +105,7 @@ pub mod admin;
 pub mod algorithm;
 mod as_key;
 mod background;
+mod ban;
 mod batch;
 mod breaker;
 mod builder;
@@ -157,6 +158,7 @@ pub use deadpool_redis;
 pub use self::acquire::{Acquire, Acquired, AllAcquired};
 pub use self::adaptive::Adaptive;
 pub use self::as_key::{AsKey, KeyBytes};
+pub use self::ban::Ban;
 pub use self::builder::Builder;
 pub use self::check::Check;
 pub use self::clock::{ManualClock, Stopwatch};

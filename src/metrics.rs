@@ -35,6 +35,7 @@ mod gates;
 pub mod names;
 mod register;
 
+use std::fmt;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -162,6 +163,10 @@ impl Observer for Metrics {
         if is_from_store && decision.allowed && !decision.shadow && is_near_limit(decision) {
             counts.near_limit(&self.register).increment(1);
         }
+    }
+
+    fn banned(&self, gate: &str, _: &dyn fmt::Display, _: Duration) {
+        self.gates.named(gate).bans(&self.register).increment(1);
     }
 
     fn granted(&self, gate: &str, granted: u64, denied: u64) {

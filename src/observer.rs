@@ -45,6 +45,12 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, key);
     }
 
+    /// Called when denials have begun a [ban](crate::Gate::ban) of a key, with its length, by the process whose check
+    /// began it. `key` displays as in Redis.
+    fn banned(&self, gate: &str, key: &dyn fmt::Display, lasts: Duration) {
+        let _ = (gate, key, lasts);
+    }
+
     /// Called when a gate has decided a [partial grant](crate::Gate::take_up_to), with the units that it granted, and
     /// those that it denied, of at most its limit; in addition to [`decided`](Self::decided), which counts the grant as
     /// one check. In shadow mode, the caller gets the denied units too.
@@ -207,6 +213,7 @@ macro_rules! forward_events {
 forward_events! {
     decided(decision: &Decision);
     denied(gate: &str, key: &dyn fmt::Display);
+    banned(gate: &str, key: &dyn fmt::Display, lasts: Duration);
     granted(gate: &str, granted: u64, denied: u64);
     waited(took: Duration);
     failed(gate: &str, error: &Error);

@@ -50,7 +50,7 @@ use crate::deny_cache::SlotSnapshot;
 use crate::error::Error;
 use crate::reference::holds::NewHold;
 use crate::request::{GateSpec, Request};
-use crate::store::Group;
+use crate::store::{Group, Item};
 use crate::trace::Span;
 
 /// # One check
@@ -304,6 +304,7 @@ impl Pipeline {
         let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
         let items: SmallVec<_> = match hold {
             Some(hold) => group.items.iter().map(|item| item.clone().held(hold)).collect(),
+            None if sent > 1 => group.items.iter().cloned().map(Item::of_grant).collect(),
             None => group.items.iter().cloned().collect(),
         };
         match self.take(Group { items, n: sent }, deadline).await {

@@ -11,7 +11,7 @@
 //!    only the admitted checks, the state before the take, and the time.
 //!
 //! Groups with in-flight limits are decided by [`in_flight::acquire`] instead of [`take`]. [`adapt`] changes
-//! in-flight limits that follow the latency.
+//! in-flight limits that follow the latency. [`bans::take`] also counts denials.
 //!
 //! All times are in µs since 1970-01-01 00:00 UTC, and durations are in µs.
 //!
@@ -39,6 +39,7 @@
 //! ```
 
 pub mod adapt;
+pub mod bans;
 pub mod holds;
 pub mod in_flight;
 
@@ -254,6 +255,18 @@ pub struct Answer {
     pub reset_after_us: u64,
     /// How long an admitted check waits for its turn, in µs. Above 0 only for leaky buckets.
     pub delay_us: u64,
+}
+
+impl Answer {
+    /// Returns the answer to a check that was not fully admitted, and with which a block of this length begins.
+    pub(crate) fn blocked_for(self, us: u64) -> Self {
+        Self {
+            remaining: 0,
+            retry_after_us: self.retry_after_us.max(us),
+            reset_after_us: self.reset_after_us.max(us),
+            ..self
+        }
+    }
 }
 
 /// One item of a take, with the result: computes the answers to its checks.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::adaptive::Adaptive;
+use crate::ban::Ban;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::fallback::OnFailure;
@@ -28,6 +29,8 @@ pub(crate) struct GateSpec {
     pub(crate) adaptive: Option<Adaptive>,
     /// Whether checks also end the holds of their key that have ended.
     pub(crate) ends_holds: bool,
+    /// The ban that denials of a key lead to.
+    pub(crate) ban: Option<Ban>,
 }
 
 /// One check.
@@ -53,6 +56,30 @@ impl GateSpec {
             Ok(infos) => Ok(infos.mine()),
             Err(error) => Err(error.clone()),
         }
+    }
+
+    /// Returns the second key that checks of this gate need. A gate in shadow mode counts no denials.
+    fn companion(&self) -> Option<Companion> {
+        match self.ban {
+            Some(ban) if !self.is_shadow => Some(Companion::Ban { ban, is_grant: false }),
+            _ => self.ends_holds.then_some(Companion::Holds(None)),
+        }
+    }
+
+    /// Checks that the gate's other settings permit its ban.
+    pub(crate) fn check_ban(&self) -> Result<(), Error> {
+        let Some(ban) = &self.ban else { return Ok(()) };
+        ban.check()?;
+        let conflict = if self.info()?.quota.is_in_flight() {
+            "an in-flight limit cannot have a ban: units in use deny, not many checks. Add a gate with a rate and the ban"
+        } else if self.ends_holds {
+            "a gate cannot have both a ban and `holds`: give the ban to another gate, and check both with `check_all`"
+        } else if self.leases.is_some() {
+            "a gate cannot have both a ban and leases: denials caused by units that other processes lease would count. Remove one of the two"
+        } else {
+            return Ok(());
+        };
+        Err(Error::config(conflict))
     }
 }
 
@@ -123,7 +150,7 @@ impl<'a> Request<'a> {
         let target = self.target()?;
         check_cost(self.cost, &target.gate.quota)?;
         let max_delay_us = self.max_delay_us(&target.gate.quota);
-        let companion = self.gate.ends_holds.then(|| Box::new(Companion::Holds(None)));
+        let companion = self.gate.companion().map(Box::new);
         Ok(Item { max_delay_us, companion, ..Item::new(target, self.cost) })
     }
 

@@ -190,6 +190,12 @@ impl Reserve {
 
     async fn send(self) -> Result<Reserved, Error> {
         let requests = self.requests?;
+        if let Some(request) = requests.iter().find(|request| request.gate.ban.is_some()) {
+            let error = Error::config(
+                "a reservation that any process can settle does not count denials for a ban: use `Gate::reserve`, or a gate without the ban",
+            );
+            return Err(request.with_context(error));
+        }
         let ttl_ms = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
         if check_ttl_ms(ttl_ms).is_err() {
             return Err(Error::config(format!("`ttl` of a reservation is {:?}: use 1 s to 24 h", self.ttl)));

@@ -7,6 +7,7 @@ mod acquires;
 mod adaptive;
 mod architecture;
 mod bad_input;
+mod bans;
 mod batched_is_one_by_one;
 mod batching;
 mod behaviour;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tidegate::metrics::{Metrics, names};
-use tidegate::{Lease, Limiter, Observer, OnFailure, Quota, Switch};
+use tidegate::{Ban, Lease, Limiter, Observer, OnFailure, Quota, Switch};
 
 use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port, soon};
 
@@ -56,6 +56,20 @@ async fn each_decision_is_counted_by_gate_outcome_and_source() {
     // The peek is a call, too.
     assert_eq!(value(&handle, "tidegate_call_seconds_count"), 13.0);
     assert_eq!(value(&handle, "tidegate_call_groups_total"), 13.0);
+}
+
+#[tokio::test]
+async fn bans_are_counted_by_gate() {
+    let (metrics, handle) = metrics();
+    let limiter = Limiter::builder().in_memory().observer(metrics).build().unwrap();
+    let ban = Ban { after: 2, within: HOUR, lasts: HOUR };
+    let login = limiter.gate("login", Quota::fixed_window(1, HOUR)).ban(ban);
+    for key in ["x", "y", "z"] {
+        for _ in 0..9 {
+            let _ = login.check(key).await.unwrap();
+        }
+    }
+    assert_eq!(value(&handle, r#"tidegate_bans_total{gate="login"}"#), 3.0);
 }
 
 #[tokio::test]

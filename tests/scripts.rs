@@ -49,6 +49,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("adapt", "b1282750c89b5eafe97702cb792851aff38cd360"),
     ("reserve", "82b40f1a9f5959e8ba61a4b1d140a4da0bef42c8"),
     ("settle", "4540a839d377e7c366006c71b66617fd9461e3a4"),
+    ("ban", "9091b99981991c74c6640c1bd7ae17f2ed26fd2b"),
     ("reset", "50d0b6896e7753deb964a64935a156ec3478f0e4"),
     ("heartbeat", "9aab087af92944096f8676b42f58e38cc723b34a"),
     ("overrides", "e08d3e20131cec113a763ec2f5d7ec9bef32fab8"),
@@ -61,6 +62,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("acquire_all@span", "1001cac5453cacbd9dead0d701e9497ae6e29c3a"),
     ("reserve@span", "7f63b835a6521f1ffe03baee34733a1d4a59bfc4"),
     ("settle@span", "9e82ed520c4e4c55cd8cbdf347bf1f0a1a52083b"),
+    ("ban@span", "8130f731c6f1e97254c908b77c32a258eefbf8dd"),
 ];
 
 #[test]
@@ -111,7 +113,7 @@ fn each_file_has_a_complete_header_and_no_globals() {
         // Lua's stack ends at 8,000 values.
         for list in body.split("unpack(").skip(1) {
             // The fields of an adaptive limit are 14.
-            let bounds = ["found[i], 1, 10)", "it, 4, 16)", "FIELDS)", "written)"];
+            let bounds = ["found[i], 1, 10)", "counts[i], 1, 8)", "it, 4, 16)", "FIELDS)", "written)"];
             let is_chunk = list.contains(", first, last)");
             assert!(
                 is_chunk || bounds.iter().any(|bound| list.starts_with(bound)),
@@ -171,21 +173,24 @@ fn test_build_differs_only_in_time_and_expiry() {
                 "PEXPIREAT",
                 usize::from(script.name != "reset")
                     + usize::from(has("fast_path") && !has("sliding_log"))
-                    + usize::from(has("hold")),
+                    + usize::from(has("hold"))
+                    + usize::from(has("read_count")),
             ),
             (
                 "PEXPIRETIME",
                 usize::from(has("fixed_window"))
                     + usize::from(has("fixed_window") && has("fast_path"))
-                    + usize::from(has("hold")),
+                    + usize::from(has("hold"))
+                    + usize::from(has("read_count")),
             ),
             ("PTTL", usize::from(has("token_bucket"))),
-            ("SET", if has("fixed_window") { 2 } else { 0 }),
+            ("SET", 2 * usize::from(has("fixed_window")) + usize::from(has("read_count"))),
             ("UNLINK, in reset", usize::from(script.name == "reset")),
             (
                 "UNLINK",
                 2 * usize::from(has("sliding_log"))
                     + usize::from(has("fixed_window"))
+                    + usize::from(has("read_count"))
                     + 3 * usize::from(has("in_flight"))
                     + usize::from(is_acquire),
             ),

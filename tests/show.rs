@@ -237,6 +237,29 @@ async fn holds_are_described() {
 }
 
 #[tokio::test]
+async fn counted_denials_are_described() {
+    let (server, _) = set_up();
+    let key = "tidegate:2:login:denials/fixed_window/60s:user:42";
+    assert_eq!(show(&server, key), "denials of fixed window of 60s: none");
+    server.cli(&["SET", key, "3", "PX", "552000"]).unwrap();
+    assert_eq!(show(&server, key), "denials of fixed window of 60s: 3, counted for another 9m 12s");
+    server.cli(&["PERSIST", key]).unwrap();
+    assert_eq!(
+        show(&server, key),
+        "denials of fixed window of 60s: 3, without an expiry: the next denial sets one"
+    );
+    server.cli(&["SET", key, "x\x1b[31m"]).unwrap();
+    assert_eq!(show(&server, key), format!("corrupt: \"x?[31m\"{ENDING}"));
+    let bucket = "tidegate:2:login:denials/token_bucket:{cr}:user:42";
+    assert_eq!(show(&server, bucket), "denials of token bucket: none");
+    for foreign in
+        ["denials/in_flight", "denials/denials/token_bucket", "denials", "denials/token_bucket/60s"]
+    {
+        assert_eq!(show(&server, &format!("tidegate:2:login:{foreign}:x")), "not a key of tidegate");
+    }
+}
+
+#[tokio::test]
 async fn overrides_and_instances_are_described() {
     let (server, _) = set_up();
     let limiter = builder(server.url()).namespace("shown").build().unwrap();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::{Arc, LazyLock, Mutex};
 
-use tidegate::{Limiter, MostDenied, OnFailure, Quota};
+use tidegate::{Ban, Limiter, MostDenied, OnFailure, Quota};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Dispatch, Event, Level, Subscriber};
@@ -134,6 +134,30 @@ async fn failures_are_logged_once_a_second_and_the_breaker_when_it_opens() {
             .take()
             .first()
             .is_some_and(|event| event.contains("kind=breaker_open") && !event.contains("left_out=0"))
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn bans_are_logged_once_a_second_without_the_key() {
+    let recorder = Recorder::default();
+    let _subscribed = recorder.subscribe(Level::INFO);
+    let limiter = Limiter::in_memory();
+    let ban = Ban { after: 1, within: HOUR, lasts: HOUR };
+    let gate = limiter.gate("gate", QUOTA).ban(ban);
+    let ban_of = async |key: String| {
+        for _ in 0..3 {
+            let _ = gate.check(&key).await.unwrap();
+        }
+        recorder.take()
+    };
+    let first = ban_of("secret".to_owned()).await;
+    assert_eq!(first, ["INFO  gate=gate lasts=3600s left_out=0 message=denials have banned a key"]);
+    let mut bans = 0;
+    crate::support::fixture::soon("another ban is reported", async || {
+        bans += 1;
+        let events = ban_of(bans.to_string()).await;
+        events.first().is_some_and(|event| event.contains(&format!("left_out={}", bans - 1)))
     })
     .await;
 }

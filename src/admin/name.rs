@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::algorithm::{ALGORITHMS, Definition, Parameters};
 use crate::error::Error;
-use crate::key::{ADAPTIVE, HOLDS, HashTag, Keyspace, LAYOUT, SHARED_LAYOUT};
+use crate::key::{ADAPTIVE, DENIALS, HOLDS, HashTag, Keyspace, LAYOUT, SHARED_LAYOUT};
 use crate::quota::{Quota, Rate, Window};
 
 /// The parsed Redis key of a state.
@@ -79,11 +79,20 @@ impl Name {
 
     /// Parses the Redis key of the holds of a state. Returns the name of the state.
     pub(super) fn of_holds(namespace: &str, redis_key: &[u8]) -> Option<Self> {
+        Self::of_key_beside(namespace, redis_key, HOLDS)
+    }
+
+    /// Parses the Redis key of the counted denials of a state's key. Returns the name of the state.
+    pub(super) fn of_denials(namespace: &str, redis_key: &[u8]) -> Option<Self> {
+        Self::of_key_beside(namespace, redis_key, DENIALS)
+    }
+
+    fn of_key_beside(namespace: &str, redis_key: &[u8], part: &str) -> Option<Self> {
         let text = std::str::from_utf8(redis_key).ok()?;
         let (before, shape) = text.split_at(shape_at(text)?);
         let name =
-            Self::parse(namespace, format!("{before}{}", shape.strip_prefix(HOLDS)?).as_bytes()).ok()?;
-        // In-flight limits have no holds.
+            Self::parse(namespace, format!("{before}{}", shape.strip_prefix(part)?).as_bytes()).ok()?;
+        // In-flight limits have neither holds nor bans.
         (!name.shape.is_in_flight()).then_some(name)
     }
 
@@ -92,9 +101,18 @@ impl Name {
         self.key_beside(HOLDS)
     }
 
-    /// Returns the Redis key that is removed with the state: its adaptive limit, or its holds.
-    pub(super) fn removed_beside(&self) -> String {
-        self.key_beside(if self.shape.is_in_flight() { ADAPTIVE } else { HOLDS })
+    /// Returns the Redis key of the counted denials of the state's key.
+    pub(super) fn denials_key(&self) -> String {
+        self.key_beside(DENIALS)
+    }
+
+    /// Returns the Redis keys that are removed with the state: its adaptive limit, or its holds and its counted
+    /// denials.
+    pub(super) fn removed_beside(&self) -> Vec<String> {
+        match self.shape.is_in_flight() {
+            true => vec![self.key_beside(ADAPTIVE)],
+            false => vec![self.holds_key(), self.denials_key()],
+        }
     }
 
     fn key_beside(&self, part: &str) -> String {
@@ -224,7 +242,16 @@ mod tests {
                     let is_adaptive =
                         Name::parse("ns", adaptive_key.as_bytes()) == Err(NotState::AdaptiveLimit);
                     assert_eq!(is_adaptive, quota.is_in_flight(), "{adaptive_key}");
-                    let beside = if quota.is_in_flight() { adaptive_key } else { holds_key };
+                    let denials_key = prefix.denials_key(&redis_key);
+                    assert_eq!(name.denials_key(), denials_key);
+                    assert_eq!(Name::parse("ns", denials_key.as_bytes()), Err(NotState::Foreign));
+                    let of_denials = Name::of_denials("ns", denials_key.as_bytes());
+                    assert_eq!(of_denials, (!quota.is_in_flight()).then(|| name.clone()), "{denials_key}");
+                    assert_eq!(Name::of_denials("ns", redis_key.as_bytes()), None);
+                    let beside = match quota.is_in_flight() {
+                        true => vec![adaptive_key],
+                        false => vec![holds_key, denials_key],
+                    };
                     assert_eq!(name.removed_beside(), beside);
                     let same = keyspace.prefix("login.v2", &name.shape.quota(1).unwrap()).unwrap();
                     assert_eq!(same.key(key, hash_tag), redis_key);

@@ -62,6 +62,9 @@ pub struct Page {
     pub names: Vec<Name>,
     /// The states that have [holds](super::Inspector::holds), in no order. Such a state may not exist.
     pub with_holds: Vec<Name>,
+    /// The states whose keys have [counted denials](super::Inspector::denials), in no order. Such a state may not
+    /// exist.
+    pub with_denials: Vec<Name>,
     /// Each other key under the namespace.
     pub others: Vec<OtherKey>,
 }
@@ -88,10 +91,15 @@ impl Scan {
         for key in keys {
             match Name::parse(self.access.namespace(), &key) {
                 Ok(name) => page.names.push(name),
-                Err(kind) => match Name::of_holds(self.access.namespace(), &key) {
-                    Some(name) => page.with_holds.push(name),
-                    None => page.others.push(OtherKey { redis_key: key, kind }),
-                },
+                Err(kind) => {
+                    if let Some(name) = Name::of_holds(self.access.namespace(), &key) {
+                        page.with_holds.push(name);
+                    } else if let Some(name) = Name::of_denials(self.access.namespace(), &key) {
+                        page.with_denials.push(name);
+                    } else {
+                        page.others.push(OtherKey { redis_key: key, kind });
+                    }
+                }
             }
         }
         Ok(Some(page))

@@ -37,6 +37,13 @@ impl BatchInner {
         if let Some(observer) = &self.observer {
             let took = self.clock.local_us().saturating_sub(sent_us);
             observer.called(checks, groups.len(), Duration::from_micros(took));
+            for (group, outcome) in groups.iter().zip(&outcomes) {
+                for ban in outcome.iter().flat_map(|outcome| &outcome.bans) {
+                    let target = &group.items[ban.item].target;
+                    let lasts = Duration::from_micros(ban.lasts_us);
+                    observer.banned(&target.gate.name, &target.redis_key, lasts);
+                }
+            }
         }
         (outcomes, sent_us)
     }

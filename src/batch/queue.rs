@@ -184,7 +184,7 @@ impl Merged {
 /// reservation, and gates that count denied checks, since their decisions depend on the checks before.
 pub(super) fn keyed_hash(group: &Group) -> Option<KeyedHash> {
     let merges = |item: &Item| {
-        matches!(item.companion.as_deref(), None | Some(Companion::Holds(None)))
+        matches!(item.companion.as_deref(), None | Some(Companion::Holds(None) | Companion::Ban { .. }))
             && !item.target.gate.quota.kind().counts_denied()
     };
     if group.n > 1 || !group.items.iter().all(merges) {

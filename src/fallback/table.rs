@@ -91,7 +91,7 @@ impl LocalTable {
         for (Part { target, share, cost, .. }, record) in parts.iter().zip(records) {
             guards[guard_of(target)].take_back(target, share, record, k * cost, now_us);
         }
-        Outcome { k, before, now_us, repeated: Vec::new() }
+        Outcome { k, before, now_us, repeated: Vec::new(), bans: Vec::new() }
     }
 
     /// Returns the units that were admitted here and still count, for keys with the given hash tags. Removes

@@ -60,6 +60,7 @@ pub(super) struct GateCounters {
     gate: Option<GateName>,
     decisions: [[OnceLock<Counter>; SOURCES]; OUTCOMES],
     near_limit: OnceLock<Counter>,
+    bans: OnceLock<Counter>,
     grant_units: OnceLock<[Counter; GRANTED.len()]>,
     lease: OnceLock<Lease>,
     settlements: OnceLock<[Counter; Settlement::ALL.len()]>,
@@ -88,6 +89,7 @@ impl GateCounters {
             gate,
             decisions: Default::default(),
             near_limit: OnceLock::new(),
+            bans: OnceLock::new(),
             grant_units: OnceLock::new(),
             lease: OnceLock::new(),
             settlements: OnceLock::new(),
@@ -114,6 +116,10 @@ impl GateCounters {
 
     pub(super) fn near_limit(&self, register: &Register) -> &Counter {
         self.near_limit.get_or_init(|| register.counter(&names::NEAR_LIMIT, &[("gate", self.name())]))
+    }
+
+    pub(super) fn bans(&self, register: &Register) -> &Counter {
+        self.bans.get_or_init(|| register.counter(&names::BANS, &[("gate", self.name())]))
     }
 
     /// Returns the counters of granted and of denied units.

@@ -105,7 +105,10 @@ impl Folded {
         }
         other.cost = other.cost.saturating_add(item.cost);
         check_cost(other.cost, &item.target.gate.quota)?;
-        other.companion = other.companion.take().or(item.companion);
+        // Gates of one name may have different settings: their denials count if one of them has a ban.
+        if other.companion.is_none() || (other.ban().is_none() && item.ban().is_some()) {
+            other.companion = item.companion;
+        }
         other.max_delay_us = match (other.max_delay_us, item.max_delay_us) {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),

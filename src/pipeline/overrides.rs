@@ -105,5 +105,6 @@ fn apply(gate: &GateSpec, mut found: KeyOverrides) -> Cow<'_, GateSpec> {
         adaptive: gate.adaptive,
         is_shadow,
         ends_holds: gate.ends_holds,
+        ban: gate.ban,
     })
 }

@@ -59,7 +59,7 @@ impl Pipeline {
             let last = last.map(|last| self.decision(gate, check, 0, &last));
             let last = last.as_ref().unwrap_or(&decision);
             if Fallback::is_worth_noting(last) {
-                fallback.note(&request.target()?, last, &share.outcome.before[0]);
+                fallback.note(&request.target()?, last, &share.outcome.before_with_ban(0));
             }
         }
         if let (Some(deny_cache), Some(snapshot)) = (&self.deny_cache, snapshot)
@@ -125,6 +125,10 @@ impl Pipeline {
         let taken = Taken { quota, cost, max_delay, n, k, before, now };
         let (granted, mut answer) = taken.grant(*index, wanted.max(1));
         let is_alone = outcome.before.len() == 1;
+        // The last of the denials began a ban. None of the denied callers can be admitted before its end.
+        if let Some(lasts_us) = outcome.ban_of(at).filter(|_| index.saturating_add(wanted) > k) {
+            answer = answer.blocked_for(lasts_us);
+        }
         answer.allowed = if n > 0 && is_alone { *index < k } else { is_repeated || taken.affords(*index) };
         let source = if matches!(*self.store, Store::Redis(_)) { Source::Redis } else { Source::Memory };
         let stamp_us = quota.kind().algorithm().stamp(before.raw, now);

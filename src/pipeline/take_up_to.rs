@@ -50,6 +50,8 @@ impl Pipeline {
             return without_waiting(Ok((0, decision))).await;
         }
         let snapshot = self.deny_cache.as_ref().map(|deny_cache| deny_cache.snapshot(&item));
+        // A single check is merged with equal checks, each of which counts.
+        let item = if sent > 1 { item.of_grant() } else { item };
         let items = [Item { cost: item.cost.max(1), ..item }].into_iter().collect();
         match self.take(Group { items, n: sent }, self.deadline_of(request.deadline)).await {
             Ok(share) => self.conclude(request, sent, snapshot, Ok(share)),

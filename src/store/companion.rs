@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::ban::Ban;
 use crate::reference::holds::NewHold;
 
 /// A second key that the store reads and writes in the same step.
@@ -12,6 +13,12 @@ pub(crate) enum Companion {
     /// The second key holds the open holds of the key. Those that have ended are settled first; then the
     /// charge of an admitted group becomes this hold.
     Holds(Option<NewHold>),
+    /// The second key counts the denials of the key, which may lead to this ban.
+    Ban {
+        ban: Ban,
+        /// Whether the group is a partial grant: its checks count as one.
+        is_grant: bool,
+    },
 }
 
 /// A holder's report about a key of an in-flight limit. The group's `n` and the item's cost are its acquires.

@@ -1,5 +1,6 @@
 //! The in-memory store: the reference algorithms on a map. For tests and single processes.
 
+mod ban;
 mod reserve;
 
 use std::collections::BTreeMap;
@@ -17,6 +18,7 @@ use crate::error::Error;
 use crate::generations::{EvictionRank, Generations};
 use crate::quota::Quota;
 use crate::reference::adapt::{Adaptation, Bounds, Report};
+use crate::reference::bans::Denials;
 use crate::reference::holds::{Call, Holds, NewHold};
 use crate::reference::in_flight::{self, Acquire, PermitLeases, Refused};
 use crate::reference::{self, Record};
@@ -44,6 +46,8 @@ struct Keys {
     permit_leases: PermitLeases,
     /// The holds of keys, by their own keys.
     holds: Generations<String, Holds, RandomState>,
+    /// The counted denials of keys, by their own keys.
+    denials: Box<Generations<String, Denials, RandomState>>,
     /// Adaptive limits by the Redis keys of the limits, with the times at which they expire.
     adaptations: Box<Generations<String, (Adaptation, u64), RandomState>>,
 }
@@ -61,6 +65,7 @@ impl MemoryStore {
             records: Generations::new(max_keys / 2),
             permit_leases: PermitLeases::default(),
             holds: Generations::new(max_keys / 2),
+            denials: Box::new(Generations::new(max_keys / 2)),
             adaptations: Box::new(Generations::new(max_keys / 2)),
         };
         Self { clock, keys: Mutex::new(keys), overrides: Mutex::default() }
@@ -74,9 +79,14 @@ impl MemoryStore {
         let mut keys = lock(&self.keys);
         let now = self.clock.now_us();
         let mut call = Call::at(now);
-        let take = |group: &Group| match group.has_holds() {
-            true => Ok(keys.reserve(group, &mut call, now)),
-            false => keys.take(group, now),
+        let take = |group: &Group| {
+            if group.has_holds() {
+                Ok(keys.reserve(group, &mut call, now))
+            } else if group.has_bans() {
+                Ok(keys.take_with_bans(group, now))
+            } else {
+                keys.take(group, now)
+            }
         };
         groups.iter().map(take).collect()
     }
@@ -98,10 +108,14 @@ impl MemoryStore {
         match write {
             Write::Refund { units, stamp_us } => record.refund(quota, units, stamp_us, now),
             Write::Penalize { units } => record.penalize(quota, units, now),
-            Write::Block { for_us: 0 } => record.block(quota, 0, now),
+            Write::Block { for_us: 0 } => {
+                keys.denials.remove_entry(&target.denials_key());
+                record.block(quota, 0, now);
+            }
             Write::Block { for_us } => record.block(quota, now.saturating_add(for_us), now),
             Write::Reset => {
                 keys.holds.remove_entry(&target.holds_key());
+                keys.denials.remove_entry(&target.denials_key());
                 keys.adaptations.remove_entry(&target.redis_key);
                 return 0;
             }
@@ -180,12 +194,12 @@ impl Keys {
                 .collect();
             let k = in_flight::acquire(&mut items, group.n, &mut self.permit_leases, now);
             let before = items.iter().map(|acquire| acquire.item.before).collect();
-            k.map(|k| Outcome { k, before, now_us: now, repeated: Vec::new() }).map_err(|refused| {
-                match refused {
+            k.map(|k| Outcome { k, before, now_us: now, repeated: Vec::new(), bans: Vec::new() }).map_err(
+                |refused| match refused {
                     Refused::Lapsed(item) => Error::lapsed_lease().of_item(item),
                     Refused::Stale(item) => Error::stale_message().of_item(item),
-                }
-            })
+                },
+            )
         } else {
             let mut items: Vec<reference::Item<'_>> = items.collect();
             let k = reference::take(&mut items, group.n, now);
@@ -194,6 +208,7 @@ impl Keys {
                 before: items.iter().map(|item| item.before).collect(),
                 now_us: now,
                 repeated: Vec::new(),
+                bans: Vec::new(),
             })
         };
         for (item, record) in group.items.iter().zip(records) {

@@ -2,6 +2,7 @@
 
 mod acquire;
 mod arguments;
+mod ban;
 mod reply;
 mod reserve;
 mod server_clock;
@@ -20,7 +21,7 @@ use super::command::{
 };
 use super::take::{Group, Outcome};
 use super::target::Target;
-use crate::algorithm::{ACQUIRE_ALL, Definition, GROUP, RESERVE, SETTLE, Storage};
+use crate::algorithm::{ACQUIRE_ALL, BAN, Definition, GROUP, RESERVE, SETTLE, Storage};
 use crate::connection::{CallTarget, Connection, Deadline};
 use crate::error::Error;
 use crate::health::Server;
@@ -142,6 +143,11 @@ impl RedisStore {
             CallKind::Reserve => {
                 let args = |now_us, command: &mut Cmd| reserve::reserve_args(now_us, groups, command);
                 self.clock.run_in_span(&self.connection, &RESERVE, quotas(groups), args, to).await
+            }
+            // A call that is sent again can only count denials twice.
+            CallKind::Ban => {
+                let args = |now_us, command: &mut Cmd| ban::ban_args(now_us, groups, command);
+                self.clock.run_in_span(&self.connection, &BAN, quotas(groups), args, to).await
             }
         }
     }
@@ -312,7 +318,9 @@ impl RedisStore {
                     command.arg(2).arg(&target.redis_key).arg(target.adaptive_key())
                 }
                 // The holds must not refund what is no longer charged.
-                Write::Reset => command.arg(2).arg(&target.redis_key).arg(target.holds_key()),
+                Write::Reset => {
+                    command.arg(3).arg(&target.redis_key).arg(target.holds_key()).arg(target.denials_key())
+                }
                 _ => command.arg(1).arg(&target.redis_key),
             };
             command.arg(&kind.args_at(now_us));
@@ -324,6 +332,10 @@ impl RedisStore {
             };
         };
         let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable };
+        if matches!(write, Write::Block { for_us: 0 }) && !target.gate.quota.is_in_flight() {
+            // First: a denial after the block would otherwise be added to the denials before it.
+            self.forget_denials(target, deadline).await?;
+        }
         let reply = match write {
             // It ignores its arguments.
             Write::Reset => self.connection.run(script, |command| args(0, command), to).await?,
@@ -341,6 +353,17 @@ impl RedisStore {
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+impl RedisStore {
+    /// Removes the count of a key's denials.
+    async fn forget_denials(&self, target: &Target, deadline: Deadline) -> Result<(), Error> {
+        let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable: true };
+        let args = |command: &mut Cmd| {
+            command.arg(1).arg(target.denials_key());
+        };
+        self.connection.run(&script::RESET, args, to).await.map(drop)
     }
 }
 
@@ -364,6 +387,8 @@ enum CallKind<'a> {
     AcquireAll(Sender<'a>),
     /// Groups of any quotas with a key that has holds: `lua/reserve.lua`.
     Reserve,
+    /// Groups of any quotas with a key of a gate with a ban: `lua/ban.lua`.
+    Ban,
 }
 
 impl<'a> CallKind<'a> {
@@ -373,6 +398,7 @@ impl<'a> CallKind<'a> {
             [item] if is_in_flight => Self::Acquire(Sender::of(group), &item.target.gate.quota),
             _ if is_in_flight => Self::AcquireAll(Sender::of(group)),
             _ if group.has_holds() => Self::Reserve,
+            _ if group.has_bans() => Self::Ban,
             [item] => Self::Take(&item.target.gate.quota),
             _ => Self::Group,
         }

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::companion::Companion;
 use super::target::Target;
 use crate::algorithm::EXACT;
+use crate::ban::Ban;
 use crate::key::HashTag;
 use crate::reference::Before;
 use crate::reference::holds::NewHold;
@@ -16,7 +17,7 @@ pub(crate) struct Item {
     pub(crate) cost: u64,
     /// The longest delay that the caller accepts; always `None` except for a leaky bucket.
     pub(crate) max_delay_us: Option<u64>,
-    /// Set for acquires of permits and for reservations.
+    /// Set for acquires of permits, for reservations, and for gates with a ban.
     pub(crate) companion: Option<Box<Companion>>,
 }
 
@@ -40,6 +41,22 @@ impl Item {
             Some(Companion::Holds(hold)) => Some(hold.as_ref()),
             _ => None,
         }
+    }
+
+    /// Returns the ban that denials of the key can lead to.
+    pub(crate) fn ban(&self) -> Option<&Ban> {
+        match self.companion.as_deref() {
+            Some(Companion::Ban { ban, .. }) => Some(ban),
+            _ => None,
+        }
+    }
+
+    /// Makes this a part of a partial grant: see [`Companion::Ban`].
+    pub(crate) fn of_grant(mut self) -> Self {
+        if let Some(Companion::Ban { is_grant, .. }) = self.companion.as_deref_mut() {
+            *is_grant = true;
+        }
+        self
     }
 }
 
@@ -67,17 +84,38 @@ impl Group {
     pub(crate) fn work(&self) -> u32 {
         let work = |item: &Item| {
             let work = item.target.gate.quota.kind().definition().work;
-            // A key with holds takes about twice as long.
-            if item.holds().is_some() { 2 * work } else { work }
+            match item.companion.as_deref() {
+                // Measured: two to three times as long, and a counted denial four to five times.
+                Some(Companion::Ban { .. }) => 3 * work,
+                Some(Companion::Holds(_)) => 2 * work,
+                _ => work,
+            }
         };
         self.items.iter().map(work).sum()
     }
 
-    /// Returns whether a key has holds, which are read in the same step. Groups with in-flight limits leave the
-    /// holds as they are.
+    /// Returns whether a key has holds, which are read in the same step. Groups with in-flight limits or bans leave
+    /// the holds as they are.
     pub(super) fn has_holds(&self) -> bool {
-        self.items.iter().any(|item| item.holds().is_some())
-            && !self.items.iter().any(|item| item.target.gate.quota.is_in_flight())
+        self.items.iter().any(|item| item.holds().is_some()) && !self.is_in_flight() && !self.has_bans()
+    }
+
+    /// Returns whether the denials of a key are counted in the same step. Groups with in-flight limits count none.
+    pub(super) fn has_bans(&self) -> bool {
+        self.items.iter().any(|item| item.ban().is_some()) && !self.is_in_flight()
+    }
+
+    fn is_in_flight(&self) -> bool {
+        self.items.iter().any(|item| item.target.gate.quota.is_in_flight())
+    }
+
+    /// Returns whether the group is a partial grant with at least one ban.
+    pub(super) fn is_grant(&self) -> bool {
+        let is_grant = |item: &Item| match item.companion.as_deref() {
+            Some(Companion::Ban { is_grant, .. }) => *is_grant,
+            _ => false,
+        };
+        self.items.iter().any(is_grant)
     }
 
     /// Returns the hold to be made of each charge, if the group is a reservation.
@@ -101,6 +139,31 @@ pub(crate) struct Outcome {
     pub(crate) now_us: u64,
     /// The indices of the items whose hold existed: the reservation is repeated, and nothing was charged.
     pub(crate) repeated: Vec<usize>,
+    /// The bans that begin with this take.
+    pub(crate) bans: Vec<BeginningBan>,
+}
+
+/// A ban that begins with a take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BeginningBan {
+    /// The index of the item.
+    pub(crate) item: usize,
+    /// For how long its key is blocked, in µs.
+    pub(crate) lasts_us: u64,
+}
+
+impl Outcome {
+    /// Returns how long the ban lasts that begins for the item at this index, in µs.
+    pub(crate) fn ban_of(&self, index: usize) -> Option<u64> {
+        self.bans.iter().find(|ban| ban.item == index).map(|ban| ban.lasts_us)
+    }
+
+    /// Returns the state of the item at this index before the take, with the block of a ban that begins with it.
+    pub(crate) fn before_with_ban(&self, index: usize) -> Before {
+        let before = self.before[index];
+        let banned_until_us = self.ban_of(index).map_or(0, |lasts_us| self.now_us + lasts_us);
+        Before { blocked_until_us: before.blocked_until_us.max(banned_until_us), ..before }
+    }
 }
 
 impl Outcome {

@@ -68,6 +68,11 @@ impl Target {
         self.gate.prefix.holds_key(&self.redis_key)
     }
 
+    /// Returns the Redis key of the count of this key's denials.
+    pub(crate) fn denials_key(&self) -> String {
+        self.gate.prefix.denials_key(&self.redis_key)
+    }
+
     /// Returns the Redis key of the adaptive limit of this key.
     pub(crate) fn adaptive_key(&self) -> String {
         self.gate.prefix.adaptive_key(&self.redis_key)

@@ -1,7 +1,9 @@
 //! Log events for the operator.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use tracing::{info, warn};
 
@@ -10,7 +12,7 @@ use crate::error::Error;
 use crate::observer::Observer;
 use crate::warning::{RECOVERED, Warning};
 
-/// The minimum time between two failure events: while Redis is unavailable, every check fails.
+/// The minimum time between two events of failures, and of bans: while Redis is unavailable, every check fails.
 const PAUSE_US: u64 = 1_000_000;
 
 /// Returns an observer that writes events, and then notifies the given observer, if any.
@@ -23,14 +25,22 @@ pub(crate) fn with_events(observer: Option<Arc<dyn Observer>>) -> Option<Arc<dyn
 
 #[derive(Default)]
 struct Events {
-    /// The earliest time of the next failure event, by this process's clock.
+    failures: Paced,
+    bans: Paced,
+}
+
+/// Limits the events of one kind.
+#[derive(Default)]
+struct Paced {
+    /// The earliest time of the next event, by this process's clock.
     next_us: AtomicU64,
-    /// Failures since the last failure event.
+    /// Occurrences since the last event.
     left_out: AtomicU64,
 }
 
-impl Observer for Events {
-    fn failed(&self, gate: &str, error: &Error) {
+impl Paced {
+    /// Counts an occurrence. If an event is due, returns the number of occurrences that had none.
+    fn occur(&self) -> Option<u64> {
         let now_us = Clock::System.local_us();
         let next_us = self.next_us.load(Ordering::Relaxed);
         let is_due = now_us >= next_us
@@ -38,11 +48,23 @@ impl Observer for Events {
                 .next_us
                 .compare_exchange(next_us, now_us + PAUSE_US, Ordering::Relaxed, Ordering::Relaxed)
                 .is_ok();
-        if is_due {
-            let left_out = self.left_out.swap(0, Ordering::Relaxed);
-            warn!(target: "tidegate", gate, kind = error.kind(), error = %error.cause(), left_out, "no decision from Redis");
-        } else {
+        if !is_due {
             self.left_out.fetch_add(1, Ordering::Relaxed);
+        }
+        is_due.then(|| self.left_out.swap(0, Ordering::Relaxed))
+    }
+}
+
+impl Observer for Events {
+    fn failed(&self, gate: &str, error: &Error) {
+        if let Some(left_out) = self.failures.occur() {
+            warn!(target: "tidegate", gate, kind = error.kind(), error = %error.cause(), left_out, "no decision from Redis");
+        }
+    }
+
+    fn banned(&self, gate: &str, _: &dyn fmt::Display, lasts: Duration) {
+        if let Some(left_out) = self.bans.occur() {
+            info!(target: "tidegate", gate, ?lasts, left_out, "denials have banned a key");
         }
     }
 

@@ -5,6 +5,7 @@ mod change;
 mod check;
 mod confirm;
 mod connect;
+mod denials;
 mod failure;
 mod holders;
 mod holds;

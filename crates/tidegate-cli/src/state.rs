@@ -5,6 +5,7 @@ use tidegate::Quota;
 use tidegate::admin::{Found, Inspector, Name};
 
 use crate::args::Inspect;
+use crate::denials::Denials;
 use crate::failure::Failure;
 use crate::holders;
 use crate::holds::Holds;
@@ -25,10 +26,12 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
             None => show_namespace(&survey, limit, inspector, out),
         };
     };
-    let KeySearch { found, with_holds, mut survey } = find(inspector, gate, key, &inspect.as_stored).await?;
+    let KeySearch { found, with_holds, with_denials, mut survey } =
+        find(inspector, gate, key, &inspect.as_stored).await?;
     let written = stored_forms(inspector, key, &inspect.as_stored)?;
     survey.overrides = overrides::note(inspector, gate, Some(&written)).await;
     let holds = Holds::read(inspector, &with_holds, limit).await?;
+    let denials = Denials::read(inspector, &with_denials, limit).await?;
     let shown = &found[..found.len().min(limit)];
     let rows = shown.iter().map(|found| {
         let (gate, stored) =
@@ -45,6 +48,7 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
         lines = vec![vec![no_state_message(inspector, gate, key, &inspect.as_stored).into()]];
     }
     lines.extend(holds.lines());
+    lines.extend(denials.lines());
     lines.extend(note_lines(more(found.len(), shown.len()).into_iter().chain(survey.notes())));
     let states = shown.iter().zip(&holders).map(|(found, holders)| {
         let mut state = state_json(found);
@@ -55,11 +59,12 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
         "namespace": inspector.namespace(),
         "states": states.collect::<Vec<_>>(),
         "holds": holds.json(),
+        "denials": denials.json(),
         "more": found.len() - shown.len(),
         "notes": survey.notes(),
     });
     out.print(&json, &lines)?;
-    ensure_readable(&found, !found.is_empty() || !holds.is_empty())
+    ensure_readable(&found, !found.is_empty() || !holds.is_empty() || !denials.is_empty())
 }
 
 /// Returns `is_found`, or the first error of an unreadable state. Called after the states are printed.

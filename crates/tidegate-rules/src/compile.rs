@@ -286,6 +286,11 @@ impl FileCompiler<'_, '_> {
             let message = "a rule in shadow mode needs no `candidate`: it denies nothing itself";
             self.reader.error(span, message).hint("remove `shadow_mode`, or the `candidate`");
         }
+        if marks.quota && rule.as_ref().is_some_and(|(settings, _)| settings.ban.is_some()) {
+            let message =
+                "`ban` cannot be combined with `quota_mode`: its denials may be of requests that pass";
+            self.reader.error(span, message).hint("remove one of them");
+        }
         let rule = rule.map(|(settings, spans)| {
             let names = settings.replaces.iter().zip(spans);
             self.replaced.extend(names.map(|(name, at)| (self.domain.clone(), name.clone(), at)));

@@ -149,6 +149,7 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
             "Takes units in blocks and spends them without a call to Redis.",
         ),
         field("tiers", FieldKind::Named(&TIER), "Other numbers for requests of a tier."),
+        field("ban", FieldKind::One(&BAN), "Denials of one key that block it for a time."),
         field(
             "candidate",
             FieldKind::One(&CANDIDATE),
@@ -174,6 +175,17 @@ pub(super) static LEASE: FieldTable = FieldTable {
     ],
     required: &[],
     unsupported: &[],
+};
+
+pub(super) static BAN: FieldTable = FieldTable {
+    label: "a ban",
+    fields: &[
+        field("after", FieldKind::Count(1), "The number of denials that block the key."),
+        field("within", FieldKind::Duration, "The time in which they are counted, from the first one."),
+        field("for", FieldKind::Duration, "How long the block lasts."),
+    ],
+    required: &["after", "within", "for"],
+    unsupported: &[("lasts", "write `for`")],
 };
 
 pub(super) static TIER: FieldTable = FieldTable {
@@ -209,12 +221,13 @@ pub(super) static CANDIDATE: FieldTable = FieldTable {
 
 /// All tables, the table of a document first. The reader uses them to suggest where a misplaced field
 /// belongs.
-pub(super) static TABLES: [&FieldTable; 22] = [
+pub(super) static TABLES: [&FieldTable; 23] = [
     &DOCUMENT,
     &DESCRIPTOR,
     &RATE_LIMIT,
     &REPLACES,
     &LEASE,
+    &BAN,
     &TIER,
     &CANDIDATE,
     &RATE_LIMITS,

@@ -10,6 +10,7 @@
 #![doc = include_str!("format.md")]
 
 mod acquired;
+mod ban_reader;
 mod calendar;
 mod compile;
 mod config_error;

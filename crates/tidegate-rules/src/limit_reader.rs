@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::ban_reader;
 use super::config_error::SourceSpan;
 use super::fields::{CANDIDATE, LEASE, ON_FAILURES, RATE_LIMIT, REPLACES, TIER};
 use super::limit::Limit;
@@ -12,7 +13,7 @@ use super::yaml::{Value, YamlNode};
 use tidegate::{Lease, OnFailure, Quota};
 
 /// The fields that cannot be combined with `unlimited`.
-const LIMITED_FIELDS: [&str; 14] = [
+const LIMITED_FIELDS: [&str; 15] = [
     "unit",
     "unit_multiplier",
     "requests_per_unit",
@@ -25,6 +26,7 @@ const LIMITED_FIELDS: [&str; 14] = [
     "fair",
     "cost",
     "lease",
+    "ban",
     "tiers",
     "candidate",
 ];
@@ -49,7 +51,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
         .and_then(|node| reader.choice("on_failure", ON_FAILURES, node))
         .map(|at| [OnFailure::Local, OnFailure::Error, OnFailure::Open, OnFailure::Closed][at]);
     let is_unlimited = reader.flag("unlimited", fields.get("unlimited"));
-    let (limit, tiers, cost, lease, candidate) = match is_unlimited {
+    let (limit, tiers, cost, lease, ban, candidate) = match is_unlimited {
         true => {
             for name in LIMITED_FIELDS {
                 if let Some(node) = fields.get(name) {
@@ -57,20 +59,22 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
                     reader.error(node.span(), message).hint("remove one of them");
                 }
             }
-            (Some(Limit::Unlimited), Vec::new(), 1, None, None)
+            (Some(Limit::Unlimited), Vec::new(), 1, None, None, None)
         }
         false => {
             let shape = Shape::read(reader, node, &fields);
             let limit = limit(reader, node, &fields, shape.as_ref());
             let tiers = tiers(reader, shape.as_ref(), number_field(&fields), fields.get("tiers"));
             let lease = fields.get("lease").and_then(|node| lease(reader, node, limit));
+            let ban = ban_reader::read(reader, &fields, limit);
             let candidate = fields
                 .get("candidate")
                 .and_then(|node| candidate(reader, node, shape.as_ref()?, (number_field(&fields), limit?)));
-            (limit, tiers, shape.map_or(1, |shape| shape.cost), lease, candidate)
+            (limit, tiers, shape.map_or(1, |shape| shape.cost), lease, ban, candidate)
         }
     };
     let (replaces, tiers, lease) = (replaces.into(), tiers.into(), lease.map(Box::new));
+    let ban = ban.map(Box::new);
     let is_in_flight = number_field(&fields) == "in_flight";
     let settings = LimitSettings {
         name,
@@ -81,6 +85,7 @@ pub(super) fn read(reader: &mut Reader<'_>, node: &YamlNode) -> Option<ParsedLim
         cost,
         on_failure,
         lease,
+        ban,
         candidate,
     };
     (reader.errors.total() == errors_before).then_some((settings, spans))

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use ipnet::IpNet;
 use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
-use tidegate::{Lease, OnFailure, Quota};
+use tidegate::{Ban, Lease, OnFailure, Quota};
 
 use super::count_key::joined;
 use super::descriptor::Descriptor;
@@ -53,6 +53,7 @@ pub(super) struct LimitSettings {
     pub(super) cost: u64,
     pub(super) on_failure: Option<OnFailure>,
     pub(super) lease: Option<Box<Lease>>,
+    pub(super) ban: Option<Box<Ban>>,
     pub(super) candidate: Option<Quota>,
 }
 

@@ -1,5 +1,6 @@
 //! Rules loaded from files.
 
+mod bans;
 mod beyond;
 mod calendar;
 mod candidates;

@@ -139,8 +139,8 @@ fn admission_under_a_lease_that_has_ended_counts_for_nothing() {
     key.sent();
     key.state.lapse();
     key.now.lease = Some(2);
-    let outcome =
-        Outcome { k: 1, before: SmallVec::from_buf([Before::default()]), now_us: 7, repeated: Vec::new() };
+    let before = SmallVec::from_buf([Before::default()]);
+    let outcome = Outcome { k: 1, before, now_us: 7, repeated: Vec::new(), bans: Vec::new() };
     key.state.answered(Some(1), Ok(Share { outcome, n: 1, index: 0, sent_us: 0 }), &key.now);
     assert!(caller.answer().is_none());
     assert_eq!(key.sent().n, 1);

@@ -32,7 +32,7 @@ impl Keys {
                 self.keep_holds(item.target.holds_key(), holds);
             }
         }
-        Outcome { k, before, now_us: now, repeated }
+        Outcome { k, before, now_us: now, repeated, bans: Vec::new() }
     }
 
     pub(super) fn settle(

@@ -41,8 +41,9 @@ impl Reply {
         };
         let mut before = |item: &Item| self.before(&item.target.gate.quota, first.take());
         let before = group.items.iter().map(&mut before).collect::<Result<_, _>>()?;
-        let repeated = if group.has_holds() { self.repeated(group)? } else { Vec::new() };
-        Ok(Outcome { k, before, now_us, repeated })
+        let repeated = if group.has_holds() { self.listed(group)? } else { Vec::new() };
+        let bans = if group.has_bans() { self.bans(group)? } else { Vec::new() };
+        Ok(Outcome { k, before, now_us, repeated, bans })
     }
 
     /// Parses the state before a take. `first` is its first number, if it was read already.

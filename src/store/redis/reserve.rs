@@ -53,8 +53,8 @@ pub(super) fn settle_args(hold: &NewHold, now_us: u64, items: &[SettleItem], com
 }
 
 impl Reply {
-    /// Parses the end of a group of `reserve`.
-    pub(super) fn repeated(&mut self, group: &Group) -> Result<Vec<usize>, Error> {
+    /// Parses the items that the end of a group of `reserve` or `ban` lists.
+    pub(super) fn listed(&mut self, group: &Group) -> Result<Vec<usize>, Error> {
         let count = self.number()?;
         // A foreign reply must not make this loop long.
         let numbers = (0..count.min(group.items.len() as u64)).map(|_| self.number());

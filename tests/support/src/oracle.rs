@@ -8,7 +8,7 @@
 use num_rational::Ratio;
 use tidegate::Quota;
 use tidegate::algorithm::{FixedWindow, Kind, LeakyBucket, SlidingCounter, SlidingLog, TokenBucket};
-use tidegate::reference::Answer;
+use tidegate::reference::{Answer, Before, Taken};
 
 type Exact = Ratio<i128>;
 
@@ -279,6 +279,47 @@ impl Oracle {
         Err(format!("{wrong}, not {given:?}, for {self:?}"))
     }
 
+    /// Returns how many of `n` checks this key alone admits.
+    pub fn afford(&self, quota: &Quota, (n, cost, max_delay): (u64, u64, Option<u64>), now: u64) -> u64 {
+        if cost == 0 {
+            return n;
+        }
+        let mut used = self.clone();
+        let mut k = 0;
+        while k < n && used.fits(quota, cost, max_delay, now) {
+            used.penalize(quota, cost, now);
+            k += 1;
+        }
+        k
+    }
+
+    /// Charges `k` of `n` checks of a group, and compares the answers to the last admitted and to the first denied one.
+    pub fn charge_group_item(
+        &mut self,
+        quota: &Quota,
+        (cost, max_delay): (u64, Option<u64>),
+        (n, k, before): (u64, u64, Before),
+        now: u64,
+    ) -> Result<(), String> {
+        let taken = Taken { quota, cost, max_delay, n, k, before, now };
+        let delay = self.at(quota, now).delay(quota, now).ceil().to_integer();
+        if k * cost > 0 && i128::from(taken.answer(0).delay_us) != delay {
+            return Err(format!("the delay is {delay}, not {:?}", taken.answer(0)));
+        }
+        if k * cost > 0 {
+            self.penalize(quota, k * cost, now);
+        }
+        if n * cost > 0 {
+            self.repair(quota, now);
+        }
+        let view = self.at(quota, now);
+        for index in k.saturating_sub(1)..n.max(1).min(k + 1) {
+            view.confirm(quota, cost.max(1), max_delay, now, &taken.answer(index))
+                .map_err(|error| format!("check {index}: {error}"))?;
+        }
+        Ok(())
+    }
+
     pub fn penalize(&mut self, quota: &Quota, units: u64, now: u64) {
         *self = self.at(quota, now);
         let entries_before = self.entries();
@@ -378,6 +419,15 @@ impl Oracle {
         }
         *self = Self::new(quota);
         Ok(())
+    }
+
+    pub fn is_blocked(&self, now: u64) -> bool {
+        self.blocked_until > now
+    }
+
+    /// Returns the end of the block, or 0.
+    pub fn blocked_until(&self) -> u64 {
+        self.blocked_until
     }
 
     /// Records that the server removed the block, if it has ended.

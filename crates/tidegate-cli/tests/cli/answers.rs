@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::{KeyMode, Limiter, Quota, Rate};
+use tidegate::{Ban, KeyMode, Limiter, Quota, Rate};
 
 use super::program::Program;
 use crate::support::fixture::{HOUR, builder, quotas};
@@ -284,6 +284,44 @@ async fn keys_are_found_in_every_stored_form() {
         .assert(2, &["no state of"]);
     assert_eq!(program.json(0, &[&["forget", "ada", "--yes"], &secret[..]].concat())["removed"], 2);
     std::fs::remove_file(&file).unwrap();
+}
+
+#[tokio::test]
+async fn inspect_shows_counted_denials_and_the_ban_that_unblock_ends() {
+    let program = Program::shared();
+    let server = tidegate_testkit::shared();
+    let ban = Ban { after: 3, within: HOUR, lasts: 2 * HOUR };
+    let gate = limiter(&program).gate("login", Quota::token_bucket(1, Rate::per_hour(1))).ban(ban);
+    for _ in 0..3 {
+        let _ = gate.check("user:42").await.unwrap();
+    }
+    let state = gate.redis_key("user:42").unwrap();
+    let count = state.replace(":token_bucket:", ":denials/token_bucket:");
+    program.run(["inspect", "user:42"]).assert(0, &["denials counted for a ban", "count ends in", "59m 5"]);
+    let found = program.json(0, &["inspect", "user:42"]);
+    let denials = &found["denials"][0];
+    assert_eq!((&denials["redis_key"], &denials["count"]), (&json!(state), &json!(2)));
+    assert!(denials["ends_in_us"].as_u64().unwrap() <= 3_600_001_000);
+    assert_eq!(found["notes"], json!([]), "a count is no foreign key");
+
+    let _ = gate.check("user:42").await.unwrap();
+    let found = program.json(0, &["inspect", "user:42"]);
+    assert_eq!(found["denials"], json!([]));
+    assert!(found["states"][0]["blocked_for_us"].as_u64().unwrap() > 3_600_000_000);
+    program.run(["unblock", "user:42", "--gate", "login", "--yes"]).assert(0, &["no longer blocked"]);
+    let unblocked = gate.peek("user:42").await.unwrap();
+    assert!(unblocked.retry_after() <= HOUR, "{unblocked:?}");
+
+    // A count can outlast its state.
+    server.cli(&["DEL", &state]).unwrap();
+    server.cli(&["SET", &count, "7", "EX", "60"]).unwrap();
+    program.run(["inspect", "user:42"]).assert(0, &["no state of user:42", "7"]);
+    program.run(["forget", "user:42", "--yes"]).assert(0, &["removed 1 state of user:42"]);
+    assert_eq!(server.cli(&["EXISTS", &count]).unwrap(), "(integer) 0");
+    server.cli(&["SET", &count, "x"]).unwrap();
+    program.run(["inspect", "user:42"]).assert(4, &["corrupt state in field `denials`"]);
+    program.run(["reset", "user:42", "--gate", "login", "--yes"]).assert(0, &["is reset"]);
+    assert_eq!(server.cli(&["EXISTS", &count]).unwrap(), "(integer) 0");
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::iter;
 
-use tidegate::{Gate, Lease, Limiter, OnFailure, Quota};
+use tidegate::{Ban, Gate, Lease, Limiter, OnFailure, Quota};
 
 use crate::limit::Limit;
 use crate::load::Rules;
@@ -24,6 +24,7 @@ struct GateSettings {
     is_shadow: bool,
     on_failure: Option<OnFailure>,
     lease: Option<Lease>,
+    ban: Option<Ban>,
 }
 
 impl RuleGates {
@@ -73,14 +74,16 @@ impl GateSettings {
         iter::once((None, rule.settings.limit)).chain(tiers).map(move |(tier, limit)| {
             let Limit::Quota(quota) = limit else { return (tier, None) };
             let (on_failure, lease) = (rule.settings.on_failure, rule.settings.lease.as_deref().copied());
-            (tier, Some(Self { quota, is_shadow: rule.is_shadow(), on_failure, lease }))
+            let ban = rule.settings.ban.as_deref().copied();
+            (tier, Some(Self { quota, is_shadow: rule.is_shadow(), on_failure, lease, ban }))
         })
     }
 
-    /// Returns the settings for the candidate of a rule. It has no lease, so no previous gate is taken over.
+    /// Returns the settings for the candidate of a rule. It has no lease, so no previous gate is taken over; and no
+    /// ban, since it denies nothing.
     fn of_candidate(rule: &Rule) -> Option<Self> {
         let (quota, on_failure) = (rule.candidate()?, rule.settings.on_failure);
-        Some(Self { quota, is_shadow: true, on_failure, lease: None })
+        Some(Self { quota, is_shadow: true, on_failure, lease: None, ban: None })
     }
 
     /// Creates the gate from these settings alone, so that equal settings make equal gates.
@@ -88,6 +91,9 @@ impl GateSettings {
         let mut gate = limiter.gate(name, self.quota).shadow(self.is_shadow);
         if let Some(on_failure) = self.on_failure {
             gate = gate.on_failure(on_failure);
+        }
+        if let Some(ban) = self.ban {
+            gate = gate.ban(ban);
         }
         match self.lease {
             Some(lease) => gate.leased(lease),

@@ -9,6 +9,29 @@ use tidegate_rules::{ConfigError, ConfigErrors, Loader, Rules};
 
 /// Each file in `fixtures/mistakes` and its errors: line, column and message, and after ` = ` the hint.
 const EXPECTED: &[(&str, &[&str])] = &[
+    (
+        "ban",
+        &[
+            "3:76 `after` must be at least 1",
+            "4:67 a ban needs `for` = write `ban: { after: 20, within: 10m, for: 1h }`",
+            "5:88 `within` must be a duration, not `ten` = write a duration such as 500ms, 90s, 15m, 1h30m, 7d or 2w",
+            "6:67 a ban whose `for` is 544320000s: it must be whole microseconds, from 1 ms to 10 years",
+            "7:67 a ban after 2000000000 denials: `after` must be 1 to 1,000,000,000 denials",
+            "8:80 a ban has no field `withn` = did you mean `within`?",
+            "9:93 `lasts` is not supported: write `for`",
+            "10:67 a ban must be a map with the fields after, within, for, not `20`",
+            "11:51 `ban` cannot be combined with `unlimited` = remove one of them",
+            "12:48 `ban` cannot be combined with `in_flight`: units in use deny, not many requests = remove one of them",
+            "13:78 `ban` cannot be combined with `lease`: denials caused by units that other processes lease would count = remove one of them",
+            "14:67 `ban` needs a limit above 0: a limit of 0 denies without a check, so no denial is counted = remove one of them",
+        ],
+    ),
+    (
+        "ban-in-quota-mode",
+        &[
+            "4:10 `ban` cannot be combined with `quota_mode`: its denials may be of requests that pass = remove one of them",
+        ],
+    ),
     ("broken-number", &["6:26 `requests_per_unit` must be a whole number, not `1.5`"]),
     (
         "bucket-too-slow",
@@ -66,7 +89,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     (
         "field-that-nobody-knows",
         &[
-            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, zone, anchor, algorithm, burst, in_flight, fair, cost, on_failure, lease, tiers, candidate",
+            "7:7 a rate_limit has no field `colour` = known fields: unit, unit_multiplier, requests_per_unit, unlimited, name, replaces, every, zone, anchor, algorithm, burst, in_flight, fair, cost, on_failure, lease, tiers, ban, candidate",
         ],
     ),
     ("flag-that-is-no-flag", &["4:18 `shadow_mode` must be true or false, not the string `perhaps`"]),

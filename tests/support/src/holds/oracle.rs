@@ -5,7 +5,7 @@ use tidegate::Quota;
 use tidegate::algorithm::{Kind, LeakyBucket};
 use tidegate::reference::{self, Before};
 
-use super::call::{Call, Group, Hold, Item, Phase, Reply, SettleItem, Settled, Taken, Token, Verb};
+use super::call::{Call, Group, Hold, Phase, Reply, SettleItem, Settled, Taken, Token, Verb};
 use crate::oracle::Oracle;
 
 /// A call ends at most so many holds, besides those that it settles or repeats.
@@ -136,41 +136,6 @@ impl Gate {
         }
     }
 
-    /// Returns how many of `n` checks this gate alone admits.
-    fn afford(&self, item: &Item, n: u64, now: u64) -> u64 {
-        if item.cost == 0 {
-            return n;
-        }
-        let mut used = self.used.clone();
-        let mut k = 0;
-        while k < n && used.fits(&self.quota, item.cost, item.max_delay, now) {
-            used.penalize(&self.quota, item.cost, now);
-            k += 1;
-        }
-        k
-    }
-
-    /// Charges `k` of `n` checks, and compares the answers to the last admitted and to the first denied one.
-    fn take(&mut self, item: &Item, (n, k): (u64, u64), before: Before, now: u64) -> Result<(), String> {
-        let Item { cost, max_delay, .. } = *item;
-        let quota = self.quota;
-        let taken = reference::Taken { quota: &quota, cost, max_delay, n, k, before, now };
-        let delay = self.used.at(&quota, now).delay(&quota, now).ceil().to_integer();
-        if k * cost > 0 && i128::from(taken.answer(0).delay_us) != delay {
-            return Err(format!("the delay is {delay}, not {:?}", taken.answer(0)));
-        }
-        self.charge(k * cost, now);
-        if n * cost > 0 {
-            self.used.repair(&quota, now);
-        }
-        let view = self.used.at(&quota, now);
-        for index in k.saturating_sub(1)..n.max(1).min(k + 1) {
-            view.confirm(&quota, cost.max(1), max_delay, now, &taken.answer(index))
-                .map_err(|error| format!("check {index}: {error}"))?;
-        }
-        Ok(())
-    }
-
     fn settle(&mut self, item: &SettleItem, token: &Token, now: u64) -> Settled {
         if let Some(index) = self.find(token, item.units, false, now) {
             let hold = self.holds.remove(index);
@@ -275,7 +240,7 @@ impl HoldOracle {
                 repeated.push(index);
                 continue;
             }
-            k = k.min(gate.afford(item, group.n, now));
+            k = k.min(gate.used.afford(&gate.quota, (group.n, item.cost, item.max_delay), now));
         }
         if (k, &repeated) != (reply.k, &reply.repeated) {
             return Err(format!("definitions admit {k} and repeat {repeated:?}, not {reply:?}"));
@@ -285,7 +250,8 @@ impl HoldOracle {
                 continue;
             }
             let gate = &mut self.gates[item.gate];
-            gate.take(item, (group.n, k), *before, now)
+            gate.used
+                .charge_group_item(&gate.quota, (item.cost, item.max_delay), (group.n, k, *before), now)
                 .map_err(|error| format!("gate {}: {error}", item.gate))?;
             if let Some(token) = &group.hold
                 && k * item.cost > 0

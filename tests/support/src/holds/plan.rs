@@ -262,7 +262,7 @@ fn part() -> impl Strategy<Value = Part> {
         .prop_map(|(gate, units, is_free, max_delay)| Part { gate, units, is_free, max_delay })
 }
 
-fn units() -> impl Strategy<Value = Units> {
+pub fn units() -> impl Strategy<Value = Units> {
     prop_oneof![3 => (1..=4u64).prop_map(Units::Few), 1 => any::<u16>().prop_map(Units::Share)]
 }
 

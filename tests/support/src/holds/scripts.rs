@@ -258,7 +258,7 @@ impl Subject for HoldScripts {
     }
 }
 
-fn lose(key: String) -> redis::Cmd {
+pub(crate) fn lose(key: String) -> redis::Cmd {
     let mut command = redis::cmd("DEL");
     command.arg(format!("{key}:expires")).arg(key);
     command
@@ -283,18 +283,18 @@ fn plan_peek(quotas: &[Quota]) -> plan::Group {
 }
 
 /// Returns the reply of the script, without the states that the test build adds.
-fn first(reply: &Value) -> Result<&Value, String> {
+pub(crate) fn first(reply: &Value) -> Result<&Value, String> {
     match reply {
         Value::Array(values) => values.first().ok_or_else(|| "an empty reply".to_owned()),
         other => Err(format!("{other:?}")),
     }
 }
 
-fn integers(reply: &Value) -> Result<Vec<i64>, String> {
+pub(crate) fn integers(reply: &Value) -> Result<Vec<i64>, String> {
     redis::from_redis_value_ref(reply).map_err(|error| format!("{error}: {reply:?}"))
 }
 
-fn string(value: &Value) -> Result<String, String> {
+pub(crate) fn string(value: &Value) -> Result<String, String> {
     redis::from_redis_value_ref(value).map_err(|error| format!("{error}: {value:?}"))
 }
 
@@ -323,7 +323,7 @@ fn parse_holds(reply: &Value) -> Result<Vec<Hold>, String> {
 }
 
 /// Returns the arguments before the groups or items: one quota for each of them.
-fn quota_arguments(quotas: impl Iterator<Item = Quota>, now: u64) -> Vec<String> {
+pub(crate) fn quota_arguments(quotas: impl Iterator<Item = Quota>, now: u64) -> Vec<String> {
     let quotas: Vec<Quota> = quotas.collect();
     let mut args = vec![quotas.len().to_string()];
     for quota in quotas {

@@ -56,6 +56,30 @@ async fn rejection_names_the_rule() {
 }
 
 #[tokio::test]
+async fn rejection_that_begins_a_ban_reports_its_end() {
+    const BANNED: &str = "
+descriptors:
+  - { key: api_key, rate_limit: { unit: hour, requests_per_unit: 1, ban: { after: 2, within: 10m, for: 3h } } }
+  - { key: user, rate_limit: { unit: hour, requests_per_unit: 9 } }
+";
+    let server = tidegate_testkit::shared();
+    for limiter in [limiter(&server), Limiter::in_memory()] {
+        let tested = Tested::new(layer(&limiter, BANNED));
+        let both = || tested.send(request(&[("x-api-key", "ann"), ("x-user", "ada")]));
+        assert_eq!(both().await.status, StatusCode::OK);
+        assert!(both().await.number("retry-after") <= 3_600);
+        for _ in 0..2 {
+            let banned = both().await;
+            assert_eq!(banned.status, StatusCode::TOO_MANY_REQUESTS);
+            assert!((10_790..=10_800).contains(&banned.number("retry-after")), "{:?}", banned.headers);
+            assert_eq!(banned.number("x-ratelimit-remaining"), 0);
+        }
+        assert_eq!(tested.get("bob").await.status, StatusCode::OK);
+        assert_eq!(tested.send(request(&[("x-user", "ada")])).await.status, StatusCode::OK);
+    }
+}
+
+#[tokio::test]
 async fn all_rules_are_checked_in_one_call_and_the_binding_one_is_reported() {
     let server = tidegate_testkit::Server::process(&[]).unwrap();
     // Sends no calls in the background, which the server would count too.
