@@ -8,15 +8,11 @@ use tidegate::{Error, Gate, Limiter, OnFailure, Quota, Rate, Switch};
 use tidegate_testkit::Server;
 
 use crate::support::acl::{self, PASSWORD, USER};
-use crate::support::fixture::{HOUR, PATIENCE};
+use crate::support::fixture::{HOUR, builder_as_is};
 
 fn limiter(server: &Server, namespace: &str) -> Limiter {
-    let builder = Limiter::builder()
-        .url(server.url())
-        .credentials(USER, PASSWORD)
-        .namespace(namespace)
-        .on_failure(OnFailure::Error);
-    builder.deadline(PATIENCE).deny_cache(Duration::ZERO).build().unwrap()
+    let builder = builder_as_is(server.url()).credentials(USER, PASSWORD).namespace(namespace);
+    builder.on_failure(OnFailure::Error).deny_cache(Duration::ZERO).build().unwrap()
 }
 
 fn gates(limiter: &Limiter) -> Vec<Gate> {
@@ -172,7 +168,7 @@ async fn health_warns_about_each_missing_permission() {
 #[tokio::test]
 async fn permission_missing_inside_a_script_never_overadmits() {
     let server = Server::process(&[]).unwrap();
-    let base = Limiter::builder().url(server.url()).namespace("tidegate").deadline(PATIENCE);
+    let base = builder_as_is(server.url()).namespace("tidegate");
     let base = gates(&base.on_failure(OnFailure::Error).deny_cache(Duration::ZERO).build().unwrap());
     for right in acl::CALLED.map(str::to_lowercase) {
         acl::create_user(&server);
@@ -208,15 +204,14 @@ async fn rejected_credentials_are_an_error_that_states_the_remedy() {
     let server = Server::process(&[]).unwrap();
     acl::create_user(&server);
     let failed = |user: &str, password: &str| {
-        let limiter = Limiter::builder().url(server.url()).credentials(user, password).deadline(PATIENCE);
-        let limiter = limiter.build().unwrap();
+        let limiter = builder_as_is(server.url()).credentials(user, password).build().unwrap();
         async move { limiter.ready().await.unwrap_err().to_string() }
     };
     for error in [failed(USER, "wrong").await, failed("nobody", PASSWORD).await] {
         assert!(error.contains("WRONGPASS") && error.contains("correct the credentials"), "{error}");
     }
     server.cli(&["ACL", "SETUSER", "default", "off"]).unwrap();
-    let limiter = Limiter::builder().url(server.url()).deadline(PATIENCE).build().unwrap();
+    let limiter = builder_as_is(server.url()).build().unwrap();
     let error = limiter.ready().await.unwrap_err().to_string();
     assert!(error.contains("NOAUTH") && error.contains("correct the credentials"), "{error}");
 }
@@ -224,8 +219,8 @@ async fn rejected_credentials_are_an_error_that_states_the_remedy() {
 #[tokio::test]
 async fn out_of_memory_is_an_error_that_states_the_remedy() {
     let server = Server::process(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]).unwrap();
-    let limiter = Limiter::builder().url(server.url()).on_failure(OnFailure::Error).deadline(PATIENCE);
-    for gate in gates(&limiter.build().unwrap()) {
+    let limiter = builder_as_is(server.url()).on_failure(OnFailure::Error).build().unwrap();
+    for gate in gates(&limiter) {
         let error = gate.check("x").await.unwrap_err();
         assert!(error.is_unavailable(), "{error}");
         assert!(

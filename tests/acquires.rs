@@ -6,6 +6,7 @@ mod failures;
 mod fleet;
 mod groups;
 mod servers;
+mod shutdown;
 
 use std::time::Duration;
 

@@ -16,7 +16,11 @@ use tidegate_testkit::{Cluster, Server};
 use crate::support::fixture::{PATIENCE, namespace};
 
 fn builder(cluster: &Cluster) -> Builder {
-    let builder = Limiter::builder().cluster(cluster.urls()).namespace(&namespace()).deadline(PATIENCE);
+    let builder = Limiter::builder()
+        .stderr_warnings(false)
+        .cluster(cluster.urls())
+        .namespace(&namespace())
+        .deadline(PATIENCE);
     builder.on_failure(tidegate::OnFailure::Error)
 }
 

@@ -37,6 +37,7 @@ faults! {
     noscript: "NOSCRIPT";
     clusterdown: "CLUSTERDOWN";
     tryagain: "TRYAGAIN";
+    outside_of_each_window: "clock outside of each calendar window";
     another_error: "any other error";
     refused: "connection refused";
     silent_at_first: "black hole, from the first byte";

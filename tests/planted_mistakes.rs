@@ -191,6 +191,30 @@ fn fixed_window_by_the_clock() {
     );
 }
 
+/// Each call is first made for the window of the previous call.
+#[test]
+fn calendar_window() {
+    assert_all_found(
+        plan::uniform(Family::CalendarWindow),
+        &[
+            // A call for a window that is over, or that has not begun, is not refused.
+            ("if now < from or now >= to then", "if now < from then"),
+            ("if now < from or now >= to then", "if now >= to then"),
+            ("if now < from or now >= to then", "if false then"),
+            // The first µs of a window is outside of it, or the first of the next one inside.
+            ("if now < from or now >= to then", "if now <= from or now >= to then"),
+            ("if now < from or now >= to then", "if now < from or now > to then"),
+            // The span is read from the wrong end.
+            ("local to, from = table.remove(ARGV)", "local from, to = table.remove(ARGV)"),
+            // A refusal reports a rounded time, from which the client computes the window again.
+            ("'SPAN ' .. format('%.0f', now)", "'SPAN ' .. now"),
+            // A window begins by the clock of UTC, or ends 1 ms early.
+            ("(at - ARGV[arg + 3]) % window", "at % window"),
+            ("latest = math.ceil((at - (at", "latest = math.ceil((at - 1000 - (at"),
+        ],
+    );
+}
+
 #[test]
 fn sliding_log() {
     assert_all_found(

@@ -13,7 +13,7 @@ fn limiter(sentinels: &Sentinels, name: &str) -> Limiter {
     let urls = sentinels.urls();
     let builder = Limiter::builder().sentinel(urls.iter().map(String::as_str), name);
     let builder = builder.on_failure(tidegate::OnFailure::Error).breaker(false);
-    builder.deadline(Duration::from_secs(2)).build().unwrap()
+    builder.deadline(Duration::from_secs(2)).stderr_warnings(false).build().unwrap()
 }
 
 #[tokio::test]

@@ -46,7 +46,7 @@ fn reply_to(mut client: TcpStream, primary: SocketAddr, delay: Duration) {
 fn limiter(sentinels: &[String]) -> Limiter {
     let builder = Limiter::builder().sentinel(sentinels.iter().map(String::as_str), "primary");
     let builder = builder.namespace(&namespace()).on_failure(OnFailure::Error).breaker(false);
-    builder.deadline(Duration::from_secs(2)).build().unwrap()
+    builder.deadline(Duration::from_secs(2)).stderr_warnings(false).build().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]

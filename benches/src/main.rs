@@ -5,6 +5,7 @@
 //! README.md describes each subject and how they differ.
 
 mod bytes;
+mod calendar;
 mod case;
 mod entrant;
 mod holds;
@@ -83,6 +84,8 @@ enum Mode {
     },
     /// The scripts of in-flight limits, beside the token bucket and a script written by hand
     Permits,
+    /// The script of calendar windows, beside those of other fixed windows
+    Calendar,
     /// The scripts of reservations, beside plain groups and scripts written by hand
     Holds,
     /// A service without limits, with tidegate's layer, and with its peers' layers
@@ -144,6 +147,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
     match options.mode {
         Some(Mode::Keys { count }) => run_keys(&runtime, count, json),
         Some(Mode::Permits) => run_scripts(options, json, "token bucket", permits::run),
+        Some(Mode::Calendar) => run_scripts(options, json, "fixed window", calendar::run),
         Some(Mode::Holds) => run_scripts(options, json, "plain group", holds::run),
         #[cfg(feature = "http")]
         Some(Mode::Http) => run_http(&runtime, options, json),

@@ -14,7 +14,7 @@ impl KeyState {
     /// Returns what to do now.
     pub(super) fn step(&mut self, now: &Circumstances) -> Step {
         self.expire(now);
-        if !matches!(self.busy, Busy::No) {
+        if self.is_busy() {
             return Step::Wait(self.next_expiry());
         }
         let is_asking = !self.queue.is_empty() && self.poll_at_us <= now.now_us;

@@ -120,6 +120,12 @@ impl PermitsInner {
         self.is_ended.load(Ordering::Acquire)
     }
 
+    /// Returns an error if the leases have ended, or are about to end. Called once the key has a message in flight: either
+    /// [`end_lease`](Self::end_lease) finds it, or this finds the shutdown.
+    pub(super) fn ensure_open(&self) -> Result<(), Error> {
+        if self.has_ended() { Err(Error::shut_down()) } else { Ok(()) }
+    }
+
     pub(super) fn notify(&self, event: impl FnOnce(&dyn Observer)) {
         if let Some(observer) = &self.observer {
             event(&**observer);
@@ -210,11 +216,10 @@ impl PermitsInner {
             Ok(lease) => lease,
             Err(error) => return (None, Err(error)),
         };
-        let plan = lock(&key.state).update_keep(plan);
-        if self.has_ended() {
-            // The lease is ended, or about to be.
-            return (None, Err(Error::shut_down()));
+        if let Err(error) = self.ensure_open() {
+            return (None, Err(error));
         }
+        let plan = lock(&key.state).update_keep(plan);
         let group = self.group(&key, &lease, &plan);
         (Some(lease.number), self.send(group, deadline).await)
     }
@@ -281,40 +286,41 @@ impl PermitsInner {
         let _ = timeout_at(ends, ending).await;
     }
 
+    /// Race: this numbers the report of a key; a driver or a group, which has checked [`ensure_open`](Self::ensure_open)
+    /// before, numbers its message; Redis processes the message first, and rejects the report as old. Or Redis processes
+    /// the message between the report and the end of the lease. So a key with a message in flight reports again, after
+    /// the end of the lease: from then on Redis rejects messages, and removes the units of those before.
     async fn end_lease(&self, holder: &Holder, lease: &Lease) {
         let keys = self.registry.of(holder);
-        for chunk in keys.chunks(KEYS_PER_CALL) {
-            let mut results = self.report_nothing(holder, lease, chunk).await;
-            if is_any(&results, Error::is_stale_message) {
-                // A message that was on its way had a higher number. No other one is sent.
-                results = self.report_nothing(holder, lease, chunk).await;
-            }
-            if is_any(&results, Error::is_unavailable) {
-                return;
-            }
+        let busy: Vec<_> = keys.iter().filter(|key| lock(&key.state).is_busy()).cloned().collect();
+        if !self.report_nothing(holder, lease, &keys).await {
+            return;
         }
         let call = LeaseCall::End { name: &lease.name };
         // A lease that is not ended lapses.
         let _ = self.call_lease(holder, call, Deadline::new(self.deadline)).await;
+        self.report_nothing(holder, lease, &busy).await;
         holder.end(lease.number);
         holder.changed.notify_waiters();
     }
 
-    /// Reports that the process holds nothing of these keys.
-    async fn report_nothing(
-        &self,
-        holder: &Holder,
-        lease: &Lease,
-        keys: &[Arc<KeyEntry>],
-    ) -> Vec<Result<Share, Error>> {
+    /// Reports that the process holds nothing of these keys. Returns whether Redis replied.
+    async fn report_nothing(&self, holder: &Holder, lease: &Lease, keys: &[Arc<KeyEntry>]) -> bool {
         let report = Plan { terms: None, n: 0, keep: 0, waits: false, deadline_us: None };
-        let groups = keys.iter().map(|key| self.group(key, lease, &report)).collect();
-        self.send_each(holder, groups, Deadline::new(self.deadline)).await
+        for chunk in keys.chunks(KEYS_PER_CALL) {
+            let groups = chunk.iter().map(|key| self.group(key, lease, &report)).collect();
+            let results = self.send_each(holder, groups, Deadline::new(self.deadline)).await;
+            if results.iter().any(|result| result.as_ref().is_err_and(is_without_reply)) {
+                return false;
+            }
+        }
+        true
     }
 }
 
-fn is_any(results: &[Result<Share, Error>], is_such: impl Fn(&Error) -> bool) -> bool {
-    results.iter().any(|result| result.as_ref().is_err_and(&is_such))
+/// Returns whether a message failed for another reason than its number or its lease.
+fn is_without_reply(error: &Error) -> bool {
+    error.is_unavailable() && !error.is_stale_message() && !error.is_lapsed_lease()
 }
 
 pub(super) fn message(lease: &Lease, holder: &Holder, keep: u64, waits: bool) -> Companion {

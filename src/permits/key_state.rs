@@ -204,6 +204,11 @@ impl KeyState {
         self.queue.push_back(waiter);
     }
 
+    /// Returns whether a message is in flight, or a group has the key.
+    pub(super) const fn is_busy(&self) -> bool {
+        !matches!(self.busy, Busy::No)
+    }
+
     /// Returns whether no further caller may wait.
     pub(super) fn is_full(&self) -> bool {
         self.queue.len() >= MAX_WAITERS
@@ -320,7 +325,7 @@ impl KeyState {
 
     /// Returns whether the key can be forgotten.
     pub(super) fn is_unused(&self, lease: Option<u64>) -> bool {
-        let is_idle = matches!(self.busy, Busy::No) && self.queue.is_empty() && self.turns.is_empty();
+        let is_idle = !self.is_busy() && self.queue.is_empty() && self.turns.is_empty();
         is_idle && self.held.total() == 0 && !self.needs_report(lease) && self.reporters.is_empty()
     }
 
@@ -332,7 +337,7 @@ impl KeyState {
 
     /// Has the key report now if it [has to](Self::is_report_due). Returns whether it does.
     pub(super) fn prompt(&mut self, now: &Circumstances, touch_before_us: u64) -> bool {
-        let is_due = matches!(self.busy, Busy::No) && self.is_report_due(now, touch_before_us);
+        let is_due = !self.is_busy() && self.is_report_due(now, touch_before_us);
         if is_due {
             self.is_touch_due = self.is_untouched(touch_before_us);
             self.report_by(now.now_us);

@@ -82,7 +82,8 @@ fn message(inner: &Arc<PermitsInner>, key: &Arc<KeyEntry>) -> Option<(Driver, Pl
 async fn send_together(inner: Arc<PermitsInner>, holder: Arc<Holder>, messages: Vec<(Driver, Plan)>) {
     let (drivers, plans): (Vec<_>, Vec<_>) = messages.into_iter().unzip();
     let deadline = Deadline::new(inner.deadline);
-    let (lease, results) = match inner.lease(&holder, deadline).await {
+    let lease = inner.lease(&holder, deadline).await;
+    let (lease, results) = match inner.ensure_open().and(lease) {
         Ok(lease) => {
             let group = |(driver, plan): (&Driver, Plan)| {
                 let plan = lock(&driver.key.state).update_keep(plan);

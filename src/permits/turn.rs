@@ -68,7 +68,8 @@ impl Turn {
             Ok(Err(_)) => return Err(Error::shut_down()),
             Err(_) => return Err(Error::timeout(TURN, deadline.after)),
         };
-        Ok(Self { inner: inner.clone(), key: key.clone(), is_behind })
+        let turn = Self { inner: inner.clone(), key: key.clone(), is_behind };
+        inner.ensure_open().map(|()| turn)
     }
 
     /// Returns the lease under which the group's message is sent.

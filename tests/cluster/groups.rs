@@ -30,7 +30,7 @@ async fn keys_in_one_slot_are_decided_in_one_step() {
 #[tokio::test]
 async fn keys_in_different_slots_are_rejected_before_sending() {
     // No server listens there, so a call that is sent would fail with another kind of error.
-    let builder = Limiter::builder().cluster(["redis://127.0.0.1:1"]);
+    let builder = Limiter::builder().cluster(["redis://127.0.0.1:1"]).stderr_warnings(false);
     let limiter = builder.on_failure(tidegate::OnFailure::Error).build().unwrap();
     let (tenants, users) = gates(&limiter);
     let error = limiter.check_all([tenants.key("tenant:7"), users.key("ann")]).await.unwrap_err();

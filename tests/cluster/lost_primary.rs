@@ -25,7 +25,7 @@ fn gate(limiter: &Limiter) -> Gate {
 }
 
 fn limiter(cluster: &Cluster, namespace: &str) -> Limiter {
-    Limiter::builder().cluster(cluster.urls()).namespace(namespace).build().unwrap()
+    Limiter::builder().cluster(cluster.urls()).namespace(namespace).stderr_warnings(false).build().unwrap()
 }
 
 /// Returns this many keys of each node, by the node's URL.

@@ -79,7 +79,7 @@ async fn length(stream: &mut BufReader<TcpStream>) -> Option<usize> {
 
 fn limiter(url: &str) -> Limiter {
     let builder = Limiter::builder().cluster([url]).deadline(PATIENCE).follow_overrides(false);
-    builder.on_failure(tidegate::OnFailure::Error).instances(1).build().unwrap()
+    builder.on_failure(tidegate::OnFailure::Error).instances(1).stderr_warnings(false).build().unwrap()
 }
 
 #[tokio::test]

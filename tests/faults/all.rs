@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use tidegate::Quota;
+use tidegate::quota::Calendar;
 use tidegate_testkit::Fault as Net;
 
-use super::scene::{Scene, redis_key};
+use super::scene::Scene;
 use crate::support::wire::Answer;
 
 pub struct Fault {
@@ -66,6 +68,7 @@ pub const FAULTS: &[Fault] = &[
     fault("NOSCRIPT", scripts_flushed, |_| {}),
     Fault { scene: single_node_cluster, ..fault("CLUSTERDOWN", without_slots, with_slots) },
     reply("TRYAGAIN", |scene| reply_with(scene, b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n")),
+    Fault { scene: calendar_window, ..reply("clock outside of each calendar window", |scene| reply_with(scene, b"$6\r\nSPAN 0\r\n")) },
     reply("any other error", |scene| reply_with(scene, b"-ERR something else\r\n")),
     Fault { is_connected: false, ..fault("connection refused", refused, repair_network) },
     Fault { is_connected: false, scene: silent, ..fault("black hole, from the first byte", |scene| scene.network.set(Net::BlackHole), repair_network) },
@@ -172,28 +175,30 @@ fn correct_password(scene: &mut Scene) {
     scene.execute("ACL SETUSER limiter resetpass >one");
 }
 
-fn key(scene: &Scene) -> String {
-    redis_key(&scene.limiter(|builder| builder))
-}
-
 fn wrong_type(scene: &mut Scene) {
-    let key = key(scene);
+    let key = scene.redis_key();
     scene.execute(&format!("DEL {key}"));
     scene.execute(&format!("HSET {key} field text"));
 }
 
 fn garbage(scene: &mut Scene) {
-    let key = key(scene);
+    let key = scene.redis_key();
     scene.execute(&format!("SET {key} x"));
 }
 
 fn state_deleted(scene: &mut Scene) {
-    let key = key(scene);
+    let key = scene.redis_key();
     scene.execute(&format!("DEL {key}"));
 }
 
 fn scripts_flushed(scene: &mut Scene) {
     scene.execute("SCRIPT FLUSH");
+}
+
+fn calendar_window() -> Scene {
+    let mut scene = plain();
+    scene.quota = Quota::calendar_window(1_000_000, Calendar::MONTH);
+    scene
 }
 
 /// Starts a cluster of one node.

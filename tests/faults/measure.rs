@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tidegate::{Error, Gate, Observer, OnFailure, Source};
 
 use super::all::Fault;
-use super::scene::{KEY, Scene, gate};
+use super::scene::{KEY, Scene};
 use super::table::Row;
 use crate::support::fixture::soon;
 use crate::support::stalls::{Stalls, extended};
@@ -53,7 +53,7 @@ impl Sent {
 /// Makes one call during the fault, with a limiter that is healthy before and after it.
 async fn sent(fault: &Fault, scene: &mut Scene, check: impl AsyncFnOnce(&Gate) -> Option<Error>) -> Sent {
     let limiter = scene.limiter(|builder| builder.on_failure(OnFailure::Error).breaker(false));
-    let gate = gate(&limiter);
+    let gate = scene.gate(&limiter);
     ensure_healthy(fault, &gate).await;
     (fault.make)(scene);
     let (calls, connections) = (scene.wire.calls(), scene.wire.connections());
@@ -102,7 +102,7 @@ impl Observer for Opened {
 async fn counts_for_the_breaker(fault: &Fault, scene: &mut Scene) -> &'static str {
     let opened = Opened::default();
     let limiter = scene.limiter(|builder| builder.on_failure(OnFailure::Error).observer(opened.clone()));
-    let gate = gate(&limiter);
+    let gate = scene.gate(&limiter);
     ensure_healthy(fault, &gate).await;
     (fault.make)(scene);
     for _ in 0..20 {
@@ -122,7 +122,7 @@ async fn policy(fault: &Fault, scene: &mut Scene) -> &'static str {
         (OnFailure::Open, Source::Open),
     ] {
         let limiter = scene.limiter(|builder| builder.on_failure(policy).breaker(false));
-        let gate = gate(&limiter);
+        let gate = scene.gate(&limiter);
         ensure_healthy(fault, &gate).await;
         (fault.make)(scene);
         found.push(match gate.check(KEY).await {

@@ -18,6 +18,7 @@ pub struct Scene {
     pub wire: Wire,
     pub network: Proxy,
     pub deadline: Duration,
+    pub quota: Quota,
     /// The redis-cli process that keeps the server busy, if any.
     pub cli: Option<Child>,
 }
@@ -31,7 +32,8 @@ impl Scene {
         server.cli(&[&["ACL", "SETUSER", USER], &rights[..], &[&password]].concat()).unwrap();
         let wire = Wire::to(server.url());
         let network = Proxy::start(&wire.url()).unwrap();
-        Self { server, wire, network, deadline, cli: None }
+        let quota = Quota::fixed_window(1_000_000, HOUR);
+        Self { server, wire, network, deadline, quota, cli: None }
     }
 
     /// Runs a command on the server, and returns its reply.
@@ -68,6 +70,15 @@ impl Scene {
         let builder = builder_as_is(&self.network.url()).credentials(USER, PASSWORD).namespace("faults");
         settings(builder.deadline(self.deadline).deny_cache(Duration::ZERO).instances(1)).build().unwrap()
     }
+
+    pub fn gate(&self, limiter: &Limiter) -> Gate {
+        limiter.gate("gate", self.quota)
+    }
+
+    /// Returns the Redis key of the gate's state.
+    pub fn redis_key(&self) -> String {
+        self.gate(&self.limiter(|builder| builder)).redis_key(KEY).unwrap()
+    }
 }
 
 impl Drop for Scene {
@@ -77,13 +88,4 @@ impl Drop for Scene {
             let _ = cli.wait();
         }
     }
-}
-
-pub fn gate(limiter: &Limiter) -> Gate {
-    limiter.gate("gate", Quota::fixed_window(1_000_000, HOUR))
-}
-
-/// Returns the Redis key of the gate's state.
-pub fn redis_key(limiter: &Limiter) -> String {
-    gate(limiter).redis_key(KEY).unwrap()
 }

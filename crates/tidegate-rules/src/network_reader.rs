@@ -1,8 +1,8 @@
 //! Reads the `networks` of a descriptor.
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv6Net};
 
-use super::networks::parse;
+use super::networks::{parse, public_ipv4_inside};
 use super::reader::{Fields, Reader, quoted};
 use super::rule::Pattern;
 use super::tree::Level;
@@ -71,12 +71,32 @@ fn network(reader: &mut Reader<'_>, key: &str, node: &YamlNode) -> Option<IpNet>
         reader.error(node.span(), message).hint(format!("did you mean `{}`?", network.trunc()));
         return None;
     }
-    if key == "remote_address" && matches!(network, IpNet::V6(_)) && network.prefix_len() > CLIENT_PREFIX {
+    if let IpNet::V6(network) = network {
+        warn_if_without_clients(reader, key, node, network);
+    }
+    Some(network)
+}
+
+/// Warns of a network that contains no client, because of the form of clients' addresses.
+fn warn_if_without_clients(reader: &mut Reader<'_>, key: &str, node: &YamlNode, network: Ipv6Net) {
+    let is_address = key == "remote_address";
+    if !is_address && key != "masked_remote_address" {
+        return;
+    }
+    if let Some(ipv4) = public_ipv4_inside(network) {
+        let message = format!(
+            "`{network}` contains no public client: the IPv4 address inside of a 6to4 or NAT64 address is the client's"
+        );
+        let hint = match ipv4.prefix_len() {
+            0 => "write IPv4 networks: 203.0.113.0/24 instead of 2002:cb00:7100::/40, for example".to_owned(),
+            _ => format!("write `{ipv4}`"),
+        };
+        reader.warning(node.span(), message, hint);
+    } else if is_address && network.prefix_len() > CLIENT_PREFIX {
         let message = format!("`{network}` contains no client whose address is its /{CLIENT_PREFIX}");
         let hint = "write the /64, unless the service sets a longer `ClientIp::ipv6_prefix`";
         reader.warning(node.span(), message, hint);
     }
-    Some(network)
 }
 
 /// Reports networks that occur twice on a level, and too many of one key.

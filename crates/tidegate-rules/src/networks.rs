@@ -1,9 +1,23 @@
 //! The networks that rules match, and finding those that contain an address.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
-use ipnet::IpNet;
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// The IPv4 networks of which no address is that of a client in the internet. Inside of an IPv6 address, they are no
+/// client's address.
+const NOT_PUBLIC: [Ipv4Net; 9] = [
+    Ipv4Net::new_assert(Ipv4Addr::new(0, 0, 0, 0), 8),
+    Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 8),
+    Ipv4Net::new_assert(Ipv4Addr::new(100, 64, 0, 0), 10),
+    Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8),
+    Ipv4Net::new_assert(Ipv4Addr::new(169, 254, 0, 0), 16),
+    Ipv4Net::new_assert(Ipv4Addr::new(172, 16, 0, 0), 12),
+    Ipv4Net::new_assert(Ipv4Addr::new(192, 168, 0, 0), 16),
+    Ipv4Net::new_assert(Ipv4Addr::new(224, 0, 0, 0), 4),
+    Ipv4Net::new_assert(Ipv4Addr::BROADCAST, 32),
+];
 
 /// The networks of one key on one level, each with its branch.
 #[derive(Debug)]
@@ -77,9 +91,54 @@ pub(super) fn parse(text: &str) -> Option<IpNet> {
     }
 }
 
+/// Returns the IPv4 addresses inside of a network of 6to4 (`2002::/16`) or of NAT64 (`64:ff9b::/96`), if some of them
+/// are public. Then the address of such a client is the IPv4 address, as `tidegate-http` determines it.
+pub(super) fn public_ipv4_inside(network: Ipv6Net) -> Option<Ipv4Net> {
+    let length = network.prefix_len();
+    let (high, low, bits) = match network.addr().segments() {
+        [0x2002, high, low, ..] if length >= 16 => (high, low, length - 16),
+        // The rest of the /64 is not in use.
+        [0x64, 0xff9b, 0, 0, 0, 0, high, low] if length >= 64 => (high, low, length.saturating_sub(96)),
+        _ => return None,
+    };
+    let first = Ipv4Addr::from_bits(u32::from(high) << 16 | u32::from(low));
+    let inside = Ipv4Net::new(first, bits.min(32)).ok()?.trunc();
+    let is_public = !NOT_PUBLIC.iter().any(|network| network.contains(&inside));
+    is_public.then_some(inside)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn networks_of_public_ipv4_addresses_in_6to4_and_nat64_are_found() {
+        for (network, ipv4) in [
+            ("2002::/16", Some("0.0.0.0/0")),
+            ("2002:8000::/17", Some("128.0.0.0/1")),
+            ("2002:cb00:7100::/40", Some("203.0.113.0/24")),
+            ("2002:cb00:7107::/48", Some("203.0.113.7/32")),
+            ("2002:cb00:7107:1::/64", Some("203.0.113.7/32")),
+            ("64:ff9b::/64", Some("0.0.0.0/0")),
+            ("64:ff9b::/96", Some("0.0.0.0/0")),
+            ("64:ff9b::203.0.113.0/120", Some("203.0.113.0/24")),
+            ("64:ff9b::203.0.113.7/128", Some("203.0.113.7/32")),
+            // Clients without a public address in it have the IPv6 address.
+            ("2002:a00::/24", None),
+            ("2002:c0a8:101::/48", None),
+            ("64:ff9b::10.0.0.0/104", None),
+            // Others have it, too.
+            ("2002::/15", None),
+            ("2000::/3", None),
+            ("::/0", None),
+            ("64:ff9b::/32", None),
+            ("64:ff9b:1::/48", None),
+            ("2001:db8::/32", None),
+        ] {
+            let found = public_ipv4_inside(network.parse().unwrap()).map(|ipv4| ipv4.to_string());
+            assert_eq!(found.as_deref(), ipv4, "{network}");
+        }
+    }
 
     #[test]
     fn address_or_network_is_parsed_as_network() {

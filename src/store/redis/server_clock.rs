@@ -98,6 +98,25 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "calendar")]
+    #[test]
+    fn span_of_several_calendars_is_the_time_in_the_windows_of_all() {
+        const HOUR_US: u64 = 3_600_000_000;
+        let windows = |texts: &[&str], now_us| {
+            let calendars: Vec<Calendar> = texts.iter().map(|text| text.parse().unwrap()).collect();
+            span(calendars.into_iter(), now_us)
+        };
+        // 2020-01-31 23:30 in UTC, which is February in Berlin.
+        let february_us = 1_580_511_600_000_000;
+        let now_us = february_us + HOUR_US / 2;
+        let days = windows(&["day@UTC"], now_us).unwrap();
+        assert_eq!(days, february_us - 23 * HOUR_US..february_us + HOUR_US);
+        for texts in [["month@Europe/Berlin", "day@UTC"], ["day@UTC", "month@Europe/Berlin"]] {
+            assert_eq!(windows(&texts, now_us), Some(february_us..february_us + HOUR_US));
+        }
+        assert_eq!(windows(&[], now_us), None);
+    }
+
     #[test]
     fn only_a_refusal_is_taken_for_one() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());

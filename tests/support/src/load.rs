@@ -42,7 +42,8 @@ pub enum To {
 
 impl To {
     fn builder(&self) -> Builder {
-        let builder = Limiter::builder();
+        // They would fill the output.
+        let builder = Limiter::builder().stderr_warnings(false);
         match self {
             Self::Url(url) => builder.url(url),
             Self::Sentinels(urls, name) => builder.sentinel(urls.iter().map(String::as_str), name),

@@ -145,6 +145,9 @@ impl TestScripts {
     }
 
     /// Runs a sequence on untouched keys, in one round trip.
+    ///
+    /// The clock of the client stands since the previous call. So a call in calendar windows that have begun since, or
+    /// that a step back of the server's clock has left, is first sent for the previous ones, and must be refused.
     pub fn run<'a>(
         &mut self,
         keys: usize,
@@ -154,14 +157,46 @@ impl TestScripts {
         let mut pipe = redis::pipe();
         pipe.cmd("DEL").arg(&keys);
         let calls: Vec<&Call> = calls.collect();
+        let mut client_us = calls.first().map_or(0, |call| call.now_us);
+        let mut is_refused = Vec::new();
         for call in &calls {
-            let (script, named, args) = arguments(call, &keys);
-            let digest = &self.digests[script.name];
-            pipe.cmd("EVALSHA").arg(digest).arg(named.len()).arg(named).arg(args).arg(call.now_us);
+            let is_outside = is_in_other_windows(call, client_us);
+            for now_us in is_outside.then_some(client_us).into_iter().chain([call.now_us]) {
+                let (script, named, args) = arguments_at(call, &keys, now_us);
+                let digest = &self.digests[script.name];
+                pipe.cmd("EVALSHA").arg(digest).arg(named.len()).arg(named).arg(args).arg(call.now_us);
+            }
+            is_refused.push(is_outside);
+            client_us = call.now_us;
         }
         let packed = pipe.get_packed_pipeline();
-        let replies = self.connection.req_packed_commands(&packed, 0, calls.len() + 1).unwrap();
-        calls.iter().zip(replies.into_iter().skip(1)).map(|(call, reply)| observed(call, reply)).collect()
+        let refusals = is_refused.iter().filter(|is_refused| **is_refused).count();
+        let replies = self.connection.req_packed_commands(&packed, 0, 1 + refusals + calls.len()).unwrap();
+        let mut replies = replies.into_iter().skip(1);
+        let mut next = || replies.next().ok_or("a reply is missing");
+        let mut observe = |call: &Call, is_refused: bool| {
+            if is_refused {
+                assert_refused(call, next()?)?;
+            }
+            observed(call, next()?)
+        };
+        calls.iter().zip(is_refused).map(|(call, is_refused)| observe(call, is_refused)).collect()
+    }
+}
+
+/// Returns whether one of the call's calendar windows is another one at `now_us`.
+fn is_in_other_windows(call: &Call, now_us: u64) -> bool {
+    let is_reset = matches!(call.verb, Verb::Reset(_));
+    let mut calendars = call.targets().into_iter().filter_map(|target| target.quota.calendar());
+    !is_reset && calendars.any(|calendar| calendar.window_at(now_us) != calendar.window_at(call.now_us))
+}
+
+/// Returns an error unless the reply, which the states of the keys follow, is a refusal with the server's time.
+fn assert_refused(call: &Call, reply: Value) -> Result<(), String> {
+    let refusal = Value::BulkString(format!("SPAN {}", call.now_us).into_bytes());
+    match &reply {
+        Value::Array(values) if values.first() == Some(&refusal) => Ok(()),
+        _ => Err(format!("not refused: {reply:?}")),
     }
 }
 
@@ -171,16 +206,21 @@ pub fn connect(url: &str) -> Connection {
 
 /// Returns the script that the Redis store would call, and its KEYS and ARGV.
 pub fn arguments<'k>(call: &Call, keys: &'k [String]) -> Arguments<'k> {
+    arguments_at(call, keys, call.now_us)
+}
+
+/// Returns the arguments of a client for which it is `now_us`.
+fn arguments_at<'k>(call: &Call, keys: &'k [String], now_us: u64) -> Arguments<'k> {
     let targets = call.targets();
     let named = targets.iter().map(|target| keys[target.key].as_str()).collect();
     let quota = targets[0].quota;
-    let mut args: Vec<String> = quota.kind().args_at(call.now_us).map(|arg| arg.to_string()).into();
+    let mut args: Vec<String> = quota.kind().args_at(now_us).map(|arg| arg.to_string()).into();
     let script = match &call.verb {
         Verb::Take(groups) => {
             let is_uniform =
                 groups.iter().all(|group| group.items.len() == 1 && group.items[0].target.quota == quota);
             if !is_uniform {
-                return in_span(&GROUP, &targets, named, group_arguments(groups, call.now_us), call.now_us);
+                return in_span(&GROUP, &targets, named, group_arguments(groups, now_us), now_us);
             }
             let mut requests: Vec<_> = groups
                 .iter()
@@ -210,7 +250,7 @@ pub fn arguments<'k>(call: &Call, keys: &'k [String]) -> Arguments<'k> {
         }
         Verb::Reset(_) => return (&script::RESET, named, args),
     };
-    in_span(script, &targets[..1], named, args, call.now_us)
+    in_span(script, &targets[..1], named, args, now_us)
 }
 
 type Arguments<'k> = (&'static Script, Vec<&'k str>, Vec<String>);

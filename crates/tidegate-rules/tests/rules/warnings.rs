@@ -53,6 +53,31 @@ descriptors:
     (
         "domain: api
 descriptors:
+  - key: remote_address
+    networks:
+      - 2002::/16
+      - 64:ff9b::/96
+      - 2002:cb00:7100::/40
+      - 64:ff9b::cb00:7107
+      - 2002:a00::/24
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: masked_remote_address
+    networks: ['2002:cb00:7107::/48', '2001:db8::1']
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: server
+    networks: ['2002::/16']
+    rate_limit: { unit: day, requests_per_unit: 1 }",
+        &[
+            "5:9 `2002::/16` contains no public client: the IPv4 address inside of a 6to4 or NAT64 address is the client's = write IPv4 networks: 203.0.113.0/24 instead of 2002:cb00:7100::/40, for example",
+            "6:9 `64:ff9b::/96` contains no public client: the IPv4 address inside of a 6to4 or NAT64 address is the client's = write IPv4 networks: 203.0.113.0/24 instead of 2002:cb00:7100::/40, for example",
+            "7:9 `2002:cb00:7100::/40` contains no public client: the IPv4 address inside of a 6to4 or NAT64 address is the client's = write `203.0.113.0/24`",
+            "8:9 `64:ff9b::cb00:7107/128` contains no public client: the IPv4 address inside of a 6to4 or NAT64 address is the client's = write `203.0.113.7/32`",
+            "12:16 `2002:cb00:7107::/48` contains no public client: the IPv4 address inside of a 6to4 or NAT64 address is the client's = write `203.0.113.7/32`",
+        ],
+    ),
+    (
+        "domain: api
+descriptors:
   - key: user
     value: monitor
   - key: user

@@ -1,6 +1,6 @@
 //! The descriptors that `rate_limits` builds from a request.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 
 use http::Request;
 use http::request::Parts;
@@ -126,6 +126,50 @@ rate_limits: [{ actions: [{ remote_address: {} }] }]
         let descriptors = descriptors();
         let read = descriptors.read(&rules, &parts).unwrap();
         assert_eq!(rules.find("d", &read[0]).unwrap().is_unlimited(), is_listed, "{peer}");
+    }
+}
+
+/// A rule for an IPv6 network matches the clients in it whose address stays the IPv6 address.
+#[test]
+fn loader_warns_of_the_6to4_and_nat64_addresses_that_count_as_ipv4() {
+    for ipv4 in [
+        [203, 0, 113, 7],
+        [0, 1, 2, 3],
+        [10, 1, 2, 3],
+        [100, 63, 255, 255],
+        [100, 64, 0, 0],
+        [100, 127, 255, 255],
+        [100, 128, 0, 0],
+        [127, 0, 0, 1],
+        [169, 254, 0, 1],
+        [172, 15, 255, 255],
+        [172, 16, 0, 0],
+        [172, 31, 255, 255],
+        [172, 32, 0, 0],
+        [192, 168, 0, 1],
+        [192, 169, 0, 0],
+        [223, 255, 255, 255],
+        [224, 0, 0, 1],
+        [239, 255, 255, 255],
+        [240, 0, 0, 1],
+        [255, 255, 255, 254],
+        [255, 255, 255, 255],
+    ] {
+        let [high, low] = [0, 2].map(|at| u16::from_be_bytes([ipv4[at], ipv4[at + 1]]));
+        for address in [format!("2002:{high:x}:{low:x}::1"), format!("64:ff9b::{high:x}:{low:x}")] {
+            let text = format!(
+                "{{domain: d, descriptors: [{{key: remote_address, networks: ['{address}'], \
+                 rate_limit: {{unlimited: true}}}}], rate_limits: [{{actions: [{{remote_address: {{}}}}]}}]}}"
+            );
+            let rules = Rules::parse("d.yaml", &text).unwrap();
+            let warns = rules.warnings().iter().any(|it| it.message().contains("no public client"));
+            let mut parts = parts(&[]);
+            parts.extensions.insert(PeerAddr(format!("[{address}]:1").parse().unwrap()));
+            let (ipv4, descriptors) = (Ipv4Addr::from(ipv4).to_string(), descriptors());
+            let as_ipv4 = Descriptor::from([("remote_address", &*ipv4)]);
+            let read = descriptors.read(&rules, &parts).unwrap();
+            assert_eq!(warns, read == [as_ipv4], "{address}: {read:?}");
+        }
     }
 }
 
