@@ -25,7 +25,7 @@ use super::usage::Usage;
 pub struct AdmittedRequest {
     settings: Arc<LayerSettings>,
     /// `None` if no check was made.
-    admitted: Option<Admitted>,
+    admitted: Option<Box<Admitted>>,
     usage: Option<Usage>,
     method: Method,
 }
@@ -36,7 +36,7 @@ impl AdmittedRequest {
         let admitted = match decide(settings, request).await.after_delay(&settings.headers).await {
             Admission::Undecided => None,
             Admission::Admitted(admitted) => Some(admitted),
-            Admission::Rejected(rejection) => return Err(rejection),
+            Admission::Rejected(rejection) => return Err(*rejection),
         };
         let (settings, method) = (settings.clone(), request.method.clone());
         let mut request_admitted = Self { settings, admitted, usage: None, method };

@@ -72,7 +72,8 @@ fn run(options: &Options) -> Result<(), Failure> {
         for store in Store::ALL {
             for limit in Limit::SOME {
                 let (with, instructions) = measure(limit, store)?;
-                let instructions = instructions.zip(instructions_without).map(|(with, without)| with - without);
+                let instructions =
+                    instructions.zip(instructions_without).map(|(with, without)| with - without);
                 let instructions = instructions.map_or_else(|| "-".to_owned(), |it| format!("{it:.0}"));
                 let (allocations, bytes) =
                     (with.allocations - without.allocations, with.bytes - without.bytes);

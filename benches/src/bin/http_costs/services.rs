@@ -86,7 +86,9 @@ impl Limit {
     }
 
     fn layer(self, limiter: &Limiter) -> Result<Option<RateLimitLayer>, Failure> {
-        let gate = |name: &str| limiter.gate(name, Quota::token_bucket(60_000, Rate::new(1, Duration::from_millis(1))));
+        let gate = |name: &str| {
+            limiter.gate(name, Quota::token_bucket(60_000, Rate::new(1, Duration::from_millis(1))))
+        };
         let by_key = || Key::header(HEADER);
         Ok(Some(match self {
             Self::None => return Ok(None),
@@ -95,7 +97,9 @@ impl Limit {
                 GateRule::new(gate("http"), by_key()),
                 GateRule::new(gate("burst"), by_key()),
             ]),
-            Self::RulesFile => RateLimitLayer::with_rules(Rules::parse("api.yaml", RULES)?.bind(limiter), "api")?,
+            Self::RulesFile => {
+                RateLimitLayer::with_rules(Rules::parse("api.yaml", RULES)?.bind(limiter), "api")?
+            }
         }))
     }
 }
