@@ -198,7 +198,13 @@ impl Check {
         Ok(all.binding().clone())
     }
 
-    pub(crate) async fn decide(&self) -> Result<Decision, Error> {
+    /// Does the same as [`check`](Self::check), for a caller that keeps the check: to make it again, or to settle it
+    /// as a [`Reservation`](crate::Reservation).
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check).
+    pub async fn decide(&self) -> Result<Decision, Error> {
         self.validate()?;
         self.pipeline.check(&self.request).await
     }

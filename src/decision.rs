@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use smallvec::SmallVec;
+
 use crate::gate_name::GateName;
 use crate::redact::RedactedKey;
 
@@ -239,6 +241,11 @@ fn as_duration<S: serde::Serializer>(us: &u64, serializer: S) -> Result<S::Ok, S
     serde::Serialize::serialize(&Duration::from_micros(*us), serializer)
 }
 
+#[cfg(feature = "serde")]
+fn as_sequence<S: serde::Serializer>(decisions: &[Decision], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(decisions)
+}
+
 /// Shows the fields by the names of their methods.
 impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -278,7 +285,8 @@ pub struct AllDecision {
     pub(crate) binding: usize,
     pub(crate) binding_key: Option<RedactedKey>,
     pub(crate) retry_after: Duration,
-    pub(crate) decisions: Vec<Decision>,
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_sequence"))]
+    pub(crate) decisions: SmallVec<[Decision; 1]>,
 }
 
 impl AllDecision {
@@ -287,7 +295,8 @@ impl AllDecision {
     /// # Panics
     ///
     /// If there is no decision.
-    pub fn of_each(decisions: Vec<Decision>) -> Self {
+    pub fn of_each(decisions: impl IntoIterator<Item = Decision>) -> Self {
+        let decisions: SmallVec<[Decision; 1]> = decisions.into_iter().collect();
         assert!(!decisions.is_empty(), "decisions of independent checks need at least one");
         let tightest = |best, at: usize| match decisions[at].is_tighter_than(&decisions[best]) {
             true => at,
@@ -347,7 +356,7 @@ impl AllDecision {
     /// Returns the decisions of [`each_alone`](Self::each_alone).
     #[must_use]
     pub fn into_each_alone(self) -> Vec<Decision> {
-        self.decisions
+        self.decisions.into_vec()
     }
 
     /// Replaces one of the decisions, for example by a later state of its key. Whether all are admitted, the

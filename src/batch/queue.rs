@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use smallvec::{SmallVec, smallvec};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
@@ -22,7 +23,7 @@ pub(super) struct Caller {
 #[derive(Debug)]
 pub(super) struct Merged {
     pub(super) group: Group,
-    pub(super) callers: Vec<Caller>,
+    pub(super) callers: SmallVec<[Caller; 1]>,
     keyed_hash: Option<KeyedHash>,
     /// Callers that this holds room for: at least one, also when all callers are gone.
     occupied: usize,
@@ -102,7 +103,7 @@ impl ShardQueue {
         if let Some(keyed_hash) = keyed_hash {
             self.positions.insert(keyed_hash, self.left + self.merged.len() as u64);
         }
-        self.merged.push_back(Merged { group, callers: vec![caller], keyed_hash, occupied: 1 });
+        self.merged.push_back(Merged { group, callers: smallvec![caller], keyed_hash, occupied: 1 });
         None
     }
 
@@ -161,8 +162,14 @@ impl Merged {
 
     /// Notifies and removes callers whose deadline has passed. Returns the next deadline.
     pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Reply) -> Option<Instant> {
-        for caller in self.callers.extract_if(.., |caller| caller.deadline.at <= now) {
-            let _ = caller.answer.send(late(caller.deadline));
+        let is_late = |caller: &Caller| caller.deadline.at <= now;
+        if self.callers.iter().any(is_late) {
+            let callers = std::mem::take(&mut self.callers).into_iter();
+            let (expired, waiting): (SmallVec<[Caller; 1]>, _) = callers.partition(is_late);
+            self.callers = waiting;
+            for caller in expired {
+                let _ = caller.answer.send(late(caller.deadline));
+            }
         }
         self.callers.iter().map(|caller| caller.deadline.at).min()
     }

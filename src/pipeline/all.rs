@@ -167,7 +167,7 @@ pub(super) fn decision(
     let retry_after = charges.iter().map(|&at| decisions[at].retry_after()).max().unwrap_or_default();
     let binding = binding(&charges, &decisions, allowed);
     let binding_key = requests.get(binding).map(|request| RedactedKey::new(&request.key));
-    AllDecision { allowed, binding, binding_key, retry_after, decisions }
+    AllDecision { allowed, binding, binding_key, retry_after, decisions: decisions.into() }
 }
 
 /// Returns the binding decision. If denied: the longest wait. If allowed: the smallest share left. The first

@@ -227,7 +227,7 @@ where
         }
         Admission::Admitted(admitted) => admitted,
         Admission::Rejected(rejection) => {
-            let response = reject(&settings, parts, rejection).await;
+            let response = reject(&settings, parts, *rejection).await;
             return Ok(request.into_response(convert::response(response)?));
         }
     };
@@ -276,7 +276,7 @@ fn route_pattern(request: &HttpRequest) -> Option<String> {
 /// Settles the charge by the response, adds the headers, and holds the permits until the end of the body.
 async fn respond<B: MessageBody>(
     settings: &LayerSettings,
-    admitted: Admitted,
+    admitted: Box<Admitted>,
     request: &HttpRequest,
     response: HttpResponse<B>,
 ) -> Result<HttpResponse<ResponseBody<B>>, Error> {
@@ -308,7 +308,11 @@ async fn respond<B: MessageBody>(
 
 /// Settles the charge by the status of an error, and lets its response have the headers. The response is made
 /// later: an outer middleware may handle the error.
-async fn respond_with_error(settings: &LayerSettings, mut admitted: Admitted, mut error: Error) -> Error {
+async fn respond_with_error(
+    settings: &LayerSettings,
+    mut admitted: Box<Admitted>,
+    mut error: Error,
+) -> Error {
     // The response, if there will be one, is small. The charge may take a call to Redis.
     drop(std::mem::take(&mut admitted.permits));
     let status = error.as_response_error().status_code();

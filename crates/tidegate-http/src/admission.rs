@@ -17,13 +17,13 @@ use super::request_permits::RequestPermits;
 use super::settings::{LayerSettings, OnError};
 use super::wait_queue::GroupResult;
 
-/// The result of admission.
+/// The result of admission. Boxed, since it passes through several futures, which each have room for it.
 pub(super) enum Admission {
     /// The request enters without a decision: it is skipped, no rule applies, or the limiter failed under
     /// [`OnError::Admit`].
     Undecided,
-    Admitted(Admitted),
-    Rejected(Rejection),
+    Admitted(Box<Admitted>),
+    Rejected(Box<Rejection>),
 }
 
 impl Admission {
@@ -48,7 +48,7 @@ impl Admission {
                     false => Rejection::denied(decision, policies, &settings.headers),
                 };
                 rejection.shadow_limits = shadow_limits;
-                return Self::Rejected(rejection);
+                return Self::rejected(rejection);
             }
             Ok(admitted) => admitted,
             // Admits a request only if the store is unavailable. Other errors, such as a cost above the
@@ -58,7 +58,7 @@ impl Admission {
             }
             Err(error) => {
                 settings.warnings.failed(group.as_ref().map_or(&[], |group| &group.checks), &error);
-                return Self::Rejected(Rejection::error(error, &settings.headers));
+                return Self::rejected(Rejection::error(error, &settings.headers));
             }
         };
         let shadow_limits = decision.as_ref().map_or(String::new(), |decision| {
@@ -77,7 +77,7 @@ impl Admission {
             .filter_map(|(check, decision)| Some((check, decision.clone().ok()?)));
         let shadow_taken = shadow_taken.map(|taken| (taken, settings.charge.clone()));
         let pending_charge = PendingCharge::new(taken.chain(shadow_taken));
-        Self::Admitted(Admitted {
+        Self::Admitted(Box::new(Admitted {
             decision,
             policies,
             shadow_limits,
@@ -88,7 +88,11 @@ impl Admission {
             is_nested: false,
             #[cfg(feature = "rules")]
             rules_decision: None,
-        })
+        }))
+    }
+
+    pub(super) fn rejected(rejection: Rejection) -> Self {
+        Self::Rejected(Box::new(rejection))
     }
 }
 
@@ -96,7 +100,7 @@ impl Admission {
     /// Returns how long the request waits before it enters.
     pub(super) fn delay(&self) -> Duration {
         match self {
-            Self::Admitted(Admitted { decision: Some(decision), .. }) => decision.delay(),
+            Self::Admitted(admitted) => admitted.decision.as_ref().map_or(Duration::ZERO, AllDecision::delay),
             _ => Duration::ZERO,
         }
     }
@@ -105,14 +109,17 @@ impl Admission {
     pub(super) async fn after_delay(self, headers: &Headers) -> Self {
         let delay = self.delay();
         match self {
-            Self::Admitted(admitted) if delay > Duration::ZERO => admitted.wait(delay, headers).await,
+            // Boxed, so that requests without a delay have a small future.
+            Self::Admitted(admitted) if delay > Duration::ZERO => {
+                Box::pin(admitted.wait(delay, headers)).await
+            }
             admission => admission,
         }
     }
 }
 
 impl Admitted {
-    async fn wait(mut self, delay: Duration, headers: &Headers) -> Admission {
+    async fn wait(mut self: Box<Self>, delay: Duration, headers: &Headers) -> Admission {
         if let (Some(limiter), Some(decision)) = (&self.limiter, &self.decision) {
             let sleep = limiter.sleep(delay);
             let has_slept = match self.delay_permit.take() {
@@ -127,7 +134,7 @@ impl Admitted {
                 rejection.shadow_limits = self.shadow_limits;
                 #[cfg(feature = "rules")]
                 let rejection = rejection.with_rules_decision(self.rules_decision.map(RulesDecision::denied));
-                return Admission::Rejected(rejection);
+                return Admission::rejected(rejection);
             }
         }
         Admission::Admitted(self)

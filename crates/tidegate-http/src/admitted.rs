@@ -11,7 +11,7 @@ use super::body::{AtEnd, ResponseBody};
 use super::headers::{HeaderValues, Headers};
 use super::nested::compare_charges;
 use super::pending_charge::PendingCharge;
-use super::policy::Policy;
+use super::policy::Policies;
 use super::request_extensions::RequestExtensions;
 use super::request_permits::RequestPermits;
 use super::settings::LayerSettings;
@@ -22,7 +22,7 @@ use super::wait_queue::DelayPermit;
 pub(super) struct Admitted {
     /// `None` if no check can deny the request.
     pub(super) decision: Option<AllDecision>,
-    pub(super) policies: Vec<Policy>,
+    pub(super) policies: Policies,
     /// The limits in shadow mode, as the header reports them.
     pub(super) shadow_limits: String,
     pub(super) pending_charge: PendingCharge,
@@ -65,7 +65,11 @@ impl Admitted {
 
     /// Settles the charge by the response. Returns the report for its headers, and what the end of its body
     /// settles.
-    pub(super) async fn settle(self, settings: &LayerSettings, response: &mut Parts) -> (Report, AtEnd) {
+    pub(super) async fn settle(
+        self: Box<Self>,
+        settings: &LayerSettings,
+        response: &mut Parts,
+    ) -> (Report, AtEnd) {
         let charged = self.pending_charge.charged();
         compare_charges(&settings.warnings, &mut response.extensions, self.is_nested, charged);
         let (settled, charge) = self.pending_charge.settle(Some(response)).await;
@@ -84,7 +88,7 @@ impl Admitted {
     /// Settles the charge by the response, adds the headers, and holds the permits until the end of the body, which
     /// the server polls as hyper does.
     pub(super) async fn respond<B: Body>(
-        self,
+        self: Box<Self>,
         settings: &LayerSettings,
         request: &Method,
         response: Response<B>,
@@ -107,7 +111,7 @@ impl Admitted {
     }
 
     /// Releases the permits and settles the charge of a request without a response: its service failed.
-    pub(super) async fn fail(self) {
+    pub(super) async fn fail(self: Box<Self>) {
         // Released before the charge is settled, which may take a call to Redis.
         drop(self.permits);
         self.pending_charge.settle(None).await;
@@ -128,7 +132,7 @@ fn is_upgrade(request: &Method, status: StatusCode) -> bool {
 pub(super) struct Report {
     headers: Headers,
     decision: Option<AllDecision>,
-    policies: Vec<Policy>,
+    policies: Policies,
     shadow_limits: String,
 }
 

@@ -26,7 +26,7 @@ use super::usage::Usage;
 pub struct AdmittedRequest {
     pub(super) settings: Arc<LayerSettings>,
     /// `None` if no check was made.
-    pub(super) admitted: Option<Admitted>,
+    pub(super) admitted: Option<Box<Admitted>>,
     usage: Option<Usage>,
     method: Method,
 }
@@ -37,7 +37,7 @@ impl AdmittedRequest {
         let admitted = match decide(settings, request).await.after_delay(&settings.headers).await {
             Admission::Undecided => None,
             Admission::Admitted(admitted) => Some(admitted),
-            Admission::Rejected(rejection) => return Err(rejection),
+            Admission::Rejected(rejection) => return Err(*rejection),
         };
         Ok(Self { settings: settings.clone(), admitted, usage: None, method: request.method.clone() })
     }

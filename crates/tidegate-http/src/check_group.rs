@@ -61,18 +61,21 @@ impl CheckGroup {
 
     /// Decides the checks. A single check at an in-flight limit waits for its permit, for at most `max_wait`.
     /// Several do not wait.
+    ///
+    /// All futures but that of a single check are boxed: they are several times as large, and each request would
+    /// allocate the largest.
     pub(super) async fn decide_within(&mut self, max_wait: Duration) -> Result<AllDecision, Error> {
         match (&*self.checks, &self.admitted) {
             ([], _) => Err(Error::config("the request has no gate to check")),
-            (_, Some(_)) => self.decide_each().await,
+            (_, Some(_)) => Box::pin(self.decide_each()).await,
             (checks, None) if checks.iter().any(needs_permit) => {
-                let (decision, permits) = acquire_all(checks, max_wait).await?;
+                let (decision, permits) = Box::pin(acquire_all(checks, max_wait)).await?;
                 self.permits = permits;
                 Ok(decision)
             }
             // A single check can also use leases, the deny cache and batches.
-            ([check], None) => Ok(AllDecision::of_each(vec![check.clone().check().await?])),
-            ([first, ..], None) => first.limiter().check_all(&self.checks).await,
+            ([check], None) => Ok(AllDecision::of_each([check.decide().await?])),
+            ([first, ..], None) => Box::pin(first.limiter().check_all(&self.checks)).await,
         }
     }
 
@@ -97,7 +100,7 @@ impl CheckGroup {
             permits.extend(acquired);
             decisions[at] = Some(decision);
         }
-        let decision = AllDecision::of_each(decisions.into_iter().flatten().collect());
+        let decision = AllDecision::of_each(decisions.into_iter().flatten());
         if decision.is_allowed() {
             self.permits = permits;
         }
@@ -116,7 +119,7 @@ impl CheckGroup {
                 None => check.clone().peek().await,
             }
         });
-        let decisions = join_all(peeks).await.into_iter().collect::<Result<_, Error>>()?;
+        let decisions = join_all(peeks).await.into_iter().collect::<Result<Vec<_>, Error>>()?;
         Ok(AllDecision::of_each(decisions))
     }
 

@@ -226,7 +226,7 @@ impl Descriptors {
             }
             Source::Extension(extension) => {
                 let key = self.extension_key(&extension.name).ok_or(Absent::Sent)?;
-                return key.find(parts).map(Cow::Owned);
+                return key.find(parts);
             }
             Source::Header(name) => header(name, parts),
             Source::QueryParameter(name) => query_parameter(name, parts),

@@ -8,12 +8,12 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use http::HeaderMap;
-use http::header::{HeaderName, RETRY_AFTER};
+use http::header::{HeaderName, HeaderValue, RETRY_AFTER};
 use tidegate::{AllDecision, Decision, Gate};
 
 use self::spelling::DRAFT_11;
 pub(super) use self::values::HeaderValues;
-use self::values::{append, ceil_seconds, quoted};
+use self::values::{Quoted, ValueText, ceil_seconds};
 use super::policy::Policy;
 
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -148,7 +148,7 @@ impl Headers {
         let mut headers = HeaderMap::new();
         let policy = Policy { is_shadow: decision.is_shadow(), ..Policy::new(gate, None) };
         let wait = (!decision.is_allowed()).then(|| self.jittered_wait(decision.retry_after()));
-        let all = AllDecision::of_each(vec![decision.clone()]);
+        let all = AllDecision::of_each([decision.clone()]);
         self.write(&mut headers, &HeaderValues { decision: &all, policies: &[policy], wait });
         if let (true, Some(wait)) = (self.retry_after, wait) {
             headers.insert(RETRY_AFTER, wait.as_secs().into());
@@ -180,41 +180,46 @@ impl Headers {
             false => ceil_seconds(decision.reset_after()),
         };
         let denied = if decision.is_shadow() { ";denied" } else { "" };
-        let _ = write!(value, "{comma}{};r={remaining}", quoted(name));
+        let _ = write!(value, "{comma}{};r={remaining}", Quoted(name));
         let _ = if has_window { write!(value, ";t={reset}{denied}") } else { write!(value, "{denied}") };
     }
 
     pub(super) fn write_shadow(&self, headers: &mut HeaderMap, value: &str) {
-        if !value.is_empty() {
-            append(headers, X_SHADOW, value.to_owned());
+        // Escaped names are always valid header values.
+        if let (false, Ok(value)) = (value.is_empty(), HeaderValue::from_str(value)) {
+            headers.append(X_SHADOW, value);
         }
     }
 
     pub(super) fn write(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
-        self.write_single(headers, values);
+        let mut text = ValueText::of_limits(values.policies.len());
+        self.write_single(headers, values, &mut text);
         if self.draft == Some(Draft::Eleven) {
-            named::write(headers, values, &DRAFT_11);
+            named::write(headers, values, &DRAFT_11, &mut text);
         }
     }
 
     /// Writes the headers that report one limit.
-    fn write_single(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>) {
+    fn write_single(&self, headers: &mut HeaderMap, values: &HeaderValues<'_>, text: &mut ValueText) {
         let Some(reported) = values.reported_limit() else { return };
         let decision = &values.decision.each_alone()[reported];
         let (limit, remaining) = (decision.limit(), decision.remaining());
         let reset = values.reset(reported);
         if self.x_ratelimit && is_tighter(headers, &X_REMAINING, remaining, |value| value.parse().ok()) {
-            headers.insert(X_LIMIT, limit.into());
-            headers.insert(X_REMAINING, remaining.into());
-            headers.insert(X_RESET, reset.into());
+            for (name, number) in [(X_LIMIT, limit), (X_REMAINING, remaining), (X_RESET, reset)] {
+                // Writing a text cannot fail.
+                let _ = write!(text, "{number}");
+                text.insert_into(headers, name);
+            }
         }
         if self.draft == Some(Draft::Seven) {
-            append(headers, RATELIMIT_POLICY, values.unnamed_policies(reported));
+            values.write_unnamed_policies(reported, text);
+            text.append_to(headers, RATELIMIT_POLICY);
             let parse_remaining =
                 |value: &str| value.split_once("remaining=")?.1.split(',').next()?.parse().ok();
             if is_tighter(headers, &RATELIMIT, remaining, parse_remaining) {
-                headers.remove(RATELIMIT);
-                append(headers, RATELIMIT, format!("limit={limit}, remaining={remaining}, reset={reset}"));
+                let _ = write!(text, "limit={limit}, remaining={remaining}, reset={reset}");
+                text.insert_into(headers, RATELIMIT);
             }
         }
     }

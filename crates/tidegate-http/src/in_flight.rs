@@ -31,7 +31,7 @@ pub(super) async fn acquire_all(checks: &[Check], max_wait: Duration) -> Acquire
     match checks {
         [check] => {
             let (decision, permits) = acquire(check, max_wait).await?;
-            Ok((AllDecision::of_each(vec![decision]), permits))
+            Ok((AllDecision::of_each([decision]), permits))
         }
         [first, ..] => {
             let acquired = first.limiter().acquire_all_timeout(checks, Duration::ZERO).await?;

@@ -180,27 +180,27 @@ impl Key {
     /// ```
     #[must_use]
     pub fn of(&self, parts: &Parts) -> Option<Vec<u8>> {
-        self.find(parts).ok()
+        self.find(parts).ok().map(Cow::into_owned)
     }
 
     /// Returns the key of this request, or the part that the request lacks.
-    pub(super) fn find(&self, parts: &Parts) -> Result<Vec<u8>, Absent> {
+    pub(super) fn find<'p>(&'p self, parts: &'p Parts) -> Result<Cow<'p, [u8]>, Absent> {
         let found = match &self.0 {
-            KeySource::ClientIp(ip) => return ip.key(parts).ok_or(Absent::PeerAddress),
-            KeySource::Extension(extension) => return extension.find(parts),
-            KeySource::All(keys) => return joined(keys, parts),
+            KeySource::ClientIp(ip) => return ip.key(parts).map(Cow::Owned).ok_or(Absent::PeerAddress),
+            KeySource::Extension(extension) => return extension.find(parts).map(Cow::Owned),
+            KeySource::All(keys) => return joined(keys, parts).map(Cow::Owned),
             KeySource::Header(name) => {
-                let value = parts.headers.get(name).map(|value| value.as_bytes().to_vec());
+                let value = parts.headers.get(name).map(|value| Cow::Borrowed(value.as_bytes()));
                 value.filter(|value| !value.is_empty())
             }
-            KeySource::Path => Some(path(parts).into_owned()),
+            KeySource::Path => Some(path(parts)),
             // Requests to unknown paths lack it too, so it counts as a property that the client has not sent.
             #[cfg(any(feature = "actix", feature = "axum"))]
             KeySource::PathTemplate => {
-                pattern_of(&parts.extensions).map(|pattern| pattern.as_bytes().to_vec())
+                pattern_of(&parts.extensions).map(|pattern| Cow::Borrowed(pattern.as_bytes()))
             }
-            KeySource::Constant(key) => Some(key.to_vec()),
-            KeySource::Closure(f) => f(parts),
+            KeySource::Constant(key) => Some(Cow::Borrowed(&**key)),
+            KeySource::Closure(f) => f(parts).map(Cow::Owned),
         };
         found.ok_or(Absent::Sent)
     }
@@ -246,7 +246,7 @@ fn joined(keys: &[Key], parts: &Parts) -> Result<Vec<u8>, Absent> {
         if index > 0 {
             all.push(b'|');
         }
-        for byte in key.find(parts)? {
+        for &byte in &*key.find(parts)? {
             if matches!(byte, b'|' | b'\\') {
                 all.push(b'\\');
             }

@@ -3,6 +3,7 @@
 use futures_util::future::join_all;
 use http::response::Parts;
 use http_body::Frame;
+use smallvec::SmallVec;
 use tidegate::{Check, Decision, Reservation};
 use tokio::runtime::Handle;
 
@@ -13,7 +14,7 @@ use super::usage::Usage;
 
 /// The units taken for one request. Dropping this settles them, in a task: as its [`Stage`] says.
 pub(super) struct PendingCharge {
-    items: Vec<PendingItem>,
+    items: SmallVec<[PendingItem; 1]>,
     /// The checks at in-flight limits. Permits release their slots.
     acquired: Vec<Check>,
     consumed: Consumed,
@@ -43,7 +44,7 @@ enum Stage {
 
 impl PendingCharge {
     pub(super) fn new(taken: impl Iterator<Item = ((Check, Decision), Charge)>) -> Self {
-        let (mut items, mut acquired) = (Vec::new(), Vec::new());
+        let (mut items, mut acquired) = (SmallVec::new(), Vec::new());
         for (at, ((check, decision), charge)) in taken.enumerate() {
             match needs_permit(&check) {
                 true => acquired.push(check),
@@ -78,7 +79,7 @@ impl PendingCharge {
     /// Charges the units that the response determines. Returns the new state of each rule whose charge differs
     /// from the taken units, and the units that the response body determines.
     pub(super) async fn settle(mut self, response: Option<&Parts>) -> (Vec<(usize, Decision)>, Option<Self>) {
-        let mut at_end = Vec::new();
+        let mut at_end = SmallVec::new();
         let mut changes = Vec::new();
         for item in std::mem::take(&mut self.items) {
             if item.charge.is_settled_at_end() && response.is_some() {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tidegate::{Gate, Quota};
 
 use super::in_flight::is_in_flight;
@@ -13,6 +14,9 @@ const REQUESTS: &str = "requests";
 
 /// The unit of an in-flight limit, if its rule names none.
 const CONCURRENT_REQUESTS: &str = "concurrent-requests";
+
+/// The policies of one request's limits.
+pub(super) type Policies = SmallVec<[Policy; 1]>;
 
 /// The name, unit, window and partition of one limit.
 #[derive(Clone, Debug)]

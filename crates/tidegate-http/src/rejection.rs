@@ -10,7 +10,7 @@ use tidegate_rules::RulesDecision;
 
 use super::headers::Headers;
 use super::missing_key::Absent;
-use super::policy::Policy;
+use super::policy::Policies;
 
 /// The seconds over which the retries of clients spread at a closed gate. Its clients would otherwise all retry
 /// at the same moment.
@@ -23,7 +23,7 @@ pub struct Rejection {
     message: String,
     retry_after: Option<Duration>,
     on_closed: OnClosed,
-    pub(super) policies: Vec<Policy>,
+    pub(super) policies: Policies,
     /// The limits in shadow mode, as the header reports them.
     pub(super) shadow_limits: String,
     /// The layer's headers.
@@ -67,7 +67,7 @@ pub enum OnClosed {
 }
 
 impl Rejection {
-    pub(super) fn denied(decision: AllDecision, policies: Vec<Policy>, headers: &Headers) -> Self {
+    pub(super) fn denied(decision: AllDecision, policies: Policies, headers: &Headers) -> Self {
         let wait = headers.jittered_wait(decision.retry_after());
         let at = decision.binding_index();
         let (policy, limit) = (&policies[at], decision.binding().limit());
@@ -86,7 +86,7 @@ impl Rejection {
     /// Rejects a request at a gate for which [`is_closed`](Self::is_closed) holds.
     pub(super) fn closed(
         decision: AllDecision,
-        policies: Vec<Policy>,
+        policies: Policies,
         headers: &Headers,
         on_closed: OnClosed,
     ) -> Self {
@@ -151,7 +151,7 @@ impl Rejection {
             message,
             retry_after,
             on_closed: OnClosed::default(),
-            policies: Vec::new(),
+            policies: Policies::new(),
             shadow_limits: String::new(),
             headers: Headers::new(),
             #[cfg(feature = "rules")]

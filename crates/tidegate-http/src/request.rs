@@ -20,13 +20,14 @@ pub(super) async fn decide(settings: &LayerSettings, parts: &Parts) -> Admission
     }
     let mut checks = RequestChecks::default();
     match checks.add_rules(settings, parts).await {
-        Err(absent) => Admission::Rejected(Rejection::absent(absent)),
+        Err(absent) => Admission::rejected(Rejection::absent(absent)),
         Ok(()) if checks.checks.is_empty() => Admission::Undecided,
         Ok(()) => {
             let mut group = checks.group();
             let result = match (&mut group, &settings.wait_queue) {
                 (None, _) => Ok((None, None)),
-                (Some(group), Some(wait_queue)) => wait_queue.decide(group).await,
+                // Boxed, so that requests that do not wait have a small future.
+                (Some(group), Some(wait_queue)) => Box::pin(wait_queue.decide(group)).await,
                 (Some(group), None) => group.decide().await.map(|decision| (Some(decision), None)),
             };
             Admission::new(settings, checks, group, result, &[], Vec::new())

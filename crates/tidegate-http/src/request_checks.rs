@@ -1,6 +1,9 @@
 //! Maps a request to the checks of its gates.
 
+use std::borrow::Cow;
+
 use http::request::Parts;
+use smallvec::SmallVec;
 use tidegate::{Check, Decision};
 
 use super::charge::Charge;
@@ -8,7 +11,7 @@ use super::check_group::CheckGroup;
 use super::gate_rule::GateRule;
 use super::in_flight::is_in_flight;
 use super::missing_key::{Absent, MissingKey, NO_KEY};
-use super::policy::Policy;
+use super::policy::{Policies, Policy};
 use super::settings::LayerSettings;
 
 /// The checks of one request.
@@ -16,8 +19,8 @@ use super::settings::LayerSettings;
 pub(super) struct RequestChecks {
     /// Checks that can deny; `policies` and `charges` hold one entry for each.
     pub(super) checks: Vec<Check>,
-    pub(super) policies: Vec<Policy>,
-    pub(super) charges: Vec<Charge>,
+    pub(super) policies: Policies,
+    pub(super) charges: SmallVec<[Charge; 1]>,
     /// Whether each check is decided independently instead of all or nothing.
     pub(super) charges_each: bool,
     /// Denials that need no check, such as those of rules with a limit of 0.
@@ -37,6 +40,7 @@ impl RequestChecks {
             Some(choose) => choose(parts).await,
             None => Vec::new(),
         };
+        self.checks.reserve_exact(chosen.len() + settings.rules.len());
         for rule in chosen.iter().chain(&settings.rules) {
             self.add(rule, settings, parts)?;
         }
@@ -64,7 +68,7 @@ impl RequestChecks {
                 MissingKey::Share => {}
             }
         }
-        let no_key = |_| NO_KEY.to_vec();
+        let no_key = |_| Cow::Borrowed(NO_KEY);
         let key = key.unwrap_or_else(no_key);
         let owner = owner.unwrap_or_else(|absent| Some(no_key(absent)));
         let partition_key = rule.partition_keys.as_ref().map(|keys| keys.of(&key, owner.as_deref()));
@@ -92,11 +96,12 @@ impl RequestChecks {
             self.policies.clear();
         }
         // Resolves overrides now: a later refund must reach the gate that was charged.
-        let checks: Vec<Check> = self.checks.drain(..).map(Check::effective).collect();
+        let checks: Vec<Check> = std::mem::take(&mut self.checks).into_iter().map(Check::effective).collect();
         for (policy, check) in self.policies.iter_mut().zip(&checks) {
             policy.is_shadow = check.is_shadow();
         }
-        self.shadow_checks = self.shadow_checks.drain(..).map(Check::effective).collect();
+        self.shadow_checks =
+            std::mem::take(&mut self.shadow_checks).into_iter().map(Check::effective).collect();
         (!checks.is_empty()).then(|| match self.charges_each {
             true => CheckGroup::each(checks),
             false => CheckGroup::all(checks),

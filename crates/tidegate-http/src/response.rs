@@ -7,6 +7,7 @@ mod problem;
 use http::header::{CACHE_CONTROL, RETRY_AFTER};
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Response};
+use smallvec::smallvec;
 use tidegate::{AllDecision, Decision, Gate};
 
 use super::body::{self, ResponseBody};
@@ -92,7 +93,7 @@ impl Rejection {
     #[must_use]
     pub fn of(gate: &Gate, decision: Decision) -> Self {
         let (is_closed, headers) = (Self::is_closed(&decision), Headers::new());
-        let (decision, policies) = (AllDecision::of_each(vec![decision]), vec![Policy::new(gate, None)]);
+        let (decision, policies) = (AllDecision::of_each([decision]), smallvec![Policy::new(gate, None)]);
         match is_closed {
             true => Self::closed(decision, policies, &headers, OnClosed::default()),
             false => Self::denied(decision, policies, &headers),

@@ -46,7 +46,7 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     };
     let descriptors = match descriptors {
         Ok(descriptors) => descriptors,
-        Err(absent) => return Admission::Rejected(Rejection::absent(absent)),
+        Err(absent) => return Admission::rejected(Rejection::absent(absent)),
     };
     let descriptors: Vec<_> = match settings.cost {
         // The layer's cost does not count slots, so a request without a cost still takes those of its rules.
@@ -63,7 +63,7 @@ async fn decide_now(file_rules: &FileRules, settings: &LayerSettings, parts: &Pa
     let mut checks = RequestChecks::default();
     checks.add_plan(&plan, settings);
     if let Err(absent) = checks.add_rules(settings, parts).await {
-        return Admission::Rejected(Rejection::absent(absent));
+        return Admission::rejected(Rejection::absent(absent));
     }
     let mut group = checks.group();
     let result = decide_group(settings, group.as_mut(), &checks.static_denials);
@@ -108,6 +108,7 @@ impl RequestChecks {
             _ => planned.check(),
         };
         self.charges_each = plan.charges_each();
+        self.checks.reserve_exact(plan.checks().len());
         for check in plan.checks() {
             let name = plan.rule(check).map(|rule| rule.shown().clone());
             self.checks.push(check_of(check));
@@ -143,7 +144,7 @@ async fn decide_group(
     }
     let checked = decided.map_or(Vec::new(), AllDecision::into_each_alone);
     let denials = static_denials.iter().map(|(decision, _)| decision.clone());
-    Ok((Some(AllDecision::of_each(checked.into_iter().chain(denials).collect())), None))
+    Ok((Some(AllDecision::of_each(checked.into_iter().chain(denials))), None))
 }
 
 /// Adds the rules in shadow mode, and the candidates of rules, to the value of the header that reports them.

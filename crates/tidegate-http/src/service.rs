@@ -79,7 +79,7 @@ where
     let admitted = match admission.after_delay(&settings.headers).await {
         Admission::Undecided => None,
         Admission::Admitted(admitted) => Some(admitted),
-        Admission::Rejected(rejection) => return Ok(reject(&settings, parts, rejection).await),
+        Admission::Rejected(rejection) => return Ok(reject(&settings, parts, *rejection).await),
     };
     if !is_ready {
         poll_fn(|cx| inner.poll_ready(cx)).await?;

@@ -4,6 +4,7 @@
 use actix_web::http::Version;
 use actix_web::http::header::{HeaderMap, HeaderName, HeaderValue};
 use actix_web::{Error, HttpRequest, HttpResponse, error};
+use bytes::{BufMut, BytesMut};
 use http::{Request, Response, request, response};
 
 /// Returns the head of a request, without extensions.
@@ -46,20 +47,29 @@ pub(super) fn response<B>(response: Response<B>) -> Result<HttpResponse<B>, Erro
 pub(super) fn to_http(headers: &HeaderMap) -> Result<http::HeaderMap, http::Error> {
     // With a capacity that is too large, it would panic.
     let mut converted = http::HeaderMap::new();
+    let mut values = shared_memory(headers.iter().map(|(_, value)| value.len()));
     for (name, value) in headers {
         let name = http::HeaderName::from_bytes(name.as_str().as_bytes())?;
-        converted.try_append(name, http::HeaderValue::from_bytes(value.as_bytes())?)?;
+        values.put_slice(value.as_bytes());
+        converted.try_append(name, http::HeaderValue::from_maybe_shared(values.split().freeze())?)?;
     }
     Ok(converted)
 }
 
 pub(super) fn from_http(headers: &http::HeaderMap) -> Result<HeaderMap, Error> {
     let mut converted = HeaderMap::with_capacity(headers.len());
+    let mut values = shared_memory(headers.values().map(http::HeaderValue::len));
     for (name, value) in headers {
         let name =
             HeaderName::from_bytes(name.as_str().as_bytes()).map_err(error::ErrorInternalServerError)?;
-        let value = HeaderValue::from_bytes(value.as_bytes()).map_err(error::ErrorInternalServerError)?;
-        converted.append(name, value);
+        values.put_slice(value.as_bytes());
+        let value = HeaderValue::from_maybe_shared(values.split().freeze());
+        converted.append(name, value.map_err(error::ErrorInternalServerError)?);
     }
     Ok(converted)
+}
+
+/// Allocates the memory that values of these lengths share, so that each is not allocated on its own.
+fn shared_memory(lengths: impl Iterator<Item = usize>) -> BytesMut {
+    BytesMut::with_capacity(lengths.sum())
 }

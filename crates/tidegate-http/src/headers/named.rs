@@ -6,42 +6,56 @@ use http::HeaderMap;
 use http::header::HeaderName;
 
 use super::spelling::Spelling;
-use super::values::{HeaderValues, append, byte_sequence, quoted};
+use super::values::{HeaderValues, Quoted, ValueText, byte_sequence};
+use crate::policy::Policy;
 
 /// Appends the fields, such as `"api";q=100;w=60` and `"api";r=99;t=60`. Of several limits with one name, lists the
 /// binding one, or else the one with the fewest remaining units.
-pub(super) fn write(headers: &mut HeaderMap, values: &HeaderValues<'_>, spelling: &Spelling) {
-    let (mut policies, mut limits) = (String::new(), String::new());
+pub(super) fn write(
+    headers: &mut HeaderMap,
+    values: &HeaderValues<'_>,
+    spelling: &Spelling,
+    text: &mut ValueText,
+) {
     let decisions = values.decision.each_alone();
-    let names: Vec<&str> =
-        (0..values.policies.len()).map(|at| values.policies[at].name(&decisions[at])).collect();
-    for at in values.reported() {
-        let rank = |at: usize| (at != values.decision.binding_index(), decisions[at].remaining(), at);
-        if values.reported().any(|other| names[other] == names[at] && rank(other) < rank(at)) {
-            continue;
-        }
-        let comma = if policies.is_empty() { "" } else { ", " };
-        let (policy, name) = (&values.policies[at], quoted(names[at]));
-        let (limit, remaining) = (decisions[at].limit(), decisions[at].remaining());
-        // Writing to a String cannot fail.
-        let _ = write!(policies, "{comma}{name};{}={limit}", spelling.quota);
-        let _ = write!(limits, "{comma}{name};{}={remaining}", spelling.remaining);
+    let name = |at: usize| values.policies[at].name(&decisions[at]);
+    let rank = |at: usize| (at != values.decision.binding_index(), decisions[at].remaining(), at);
+    let is_listed =
+        |at: &usize| !values.reported().any(|other| rank(other) < rank(*at) && name(other) == name(*at));
+    let listed = || values.reported().filter(is_listed).enumerate();
+    let comma = |index: usize| if index == 0 { "" } else { ", " };
+    // Writing a text cannot fail.
+    for (index, at) in listed() {
+        let policy = &values.policies[at];
+        let (name, limit) = (Quoted(name(at)), decisions[at].limit());
+        let _ = write!(text, "{}{name};{}={limit}", comma(index), spelling.quota);
         if let Some(unit) = policy.reported_unit() {
-            let _ = write!(policies, ";{}={}", spelling.unit, quoted(unit));
+            let _ = write!(text, ";{}={}", spelling.unit, Quoted(unit));
         }
         if let Some(window_s) = policy.window_s {
-            let _ = write!(policies, ";{}={window_s}", spelling.window);
-            let _ = write!(limits, ";{}={}", spelling.reset, values.reset(at));
+            let _ = write!(text, ";{}={window_s}", spelling.window);
         }
-        if let Some(partition_key) = &policy.partition_key {
-            let parameter = format!(";{}={}", spelling.partition_key, byte_sequence(partition_key));
-            policies.push_str(&parameter);
-            limits.push_str(&parameter);
-        }
+        write_partition(policy, spelling, text);
     }
-    if !policies.is_empty() {
-        append(headers, HeaderName::from_static(spelling.policy_field), policies);
-        append(headers, HeaderName::from_static(spelling.limit_field), limits);
+    if listed().next().is_none() {
+        return;
+    }
+    text.append_to(headers, HeaderName::from_static(spelling.policy_field));
+    for (index, at) in listed() {
+        let policy = &values.policies[at];
+        let (name, remaining) = (Quoted(name(at)), decisions[at].remaining());
+        let _ = write!(text, "{}{name};{}={remaining}", comma(index), spelling.remaining);
+        if policy.window_s.is_some() {
+            let _ = write!(text, ";{}={}", spelling.reset, values.reset(at));
+        }
+        write_partition(policy, spelling, text);
+    }
+    text.append_to(headers, HeaderName::from_static(spelling.limit_field));
+}
+
+fn write_partition(policy: &Policy, spelling: &Spelling, text: &mut ValueText) {
+    if let Some(partition_key) = &policy.partition_key {
+        let _ = write!(text, ";{}={}", spelling.partition_key, byte_sequence(partition_key));
     }
 }
 
@@ -53,7 +67,6 @@ mod tests {
 
     use super::super::spelling::DRAFT_11;
     use super::*;
-    use crate::policy::Policy;
 
     /// The names that pull request 166 of the draft's repository announces: `r` becomes `a`, and `t` becomes `w`. Its
     /// text is not known here, so no draft of this crate sends them.
@@ -85,7 +98,8 @@ mod tests {
         };
         let policies = [with_both, Policy::new(&uploads, None)];
         let mut headers = HeaderMap::new();
-        write(&mut headers, &HeaderValues { decision: &decision, policies: &policies, wait: None }, spelling);
+        let values = HeaderValues { decision: &decision, policies: &policies, wait: None };
+        write(&mut headers, &values, spelling, &mut ValueText::of_limits(2));
         assert_eq!(headers.len(), 2);
         [spelling.policy_field, spelling.limit_field].map(|name| headers[name].to_str().unwrap().to_owned())
     }

@@ -1,8 +1,9 @@
 //! The values that the headers report, and their text.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::time::Duration;
 
+use bytes::{BufMut, BytesMut};
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use tidegate::{AllDecision, Decision};
@@ -49,10 +50,9 @@ impl HeaderValues<'_> {
         }
     }
 
-    /// Returns the policies of draft 7, such as `100;w=60, 1000;w=3600`, the reported limit first. Each number of
+    /// Writes the policies of draft 7, such as `100;w=60, 1000;w=3600`, the reported limit first. Each number of
     /// units may occur only once.
-    pub(super) fn unnamed_policies(&self, reported: usize) -> String {
-        let mut policies = String::new();
+    pub(super) fn write_unnamed_policies(&self, reported: usize, text: &mut ValueText) {
         let mut listed = Vec::new();
         for at in std::iter::once(reported).chain(self.with_window().filter(|at| *at != reported)) {
             let (limit, window_s) = (self.decision.each_alone()[at].limit(), self.policies[at].window_s);
@@ -60,11 +60,10 @@ impl HeaderValues<'_> {
                 && !listed.contains(&limit)
             {
                 let comma = if listed.is_empty() { "" } else { ", " };
-                let _ = write!(policies, "{comma}{limit};w={window_s}");
+                let _ = write!(text, "{comma}{limit};w={window_s}");
                 listed.push(limit);
             }
         }
-        policies
     }
 }
 
@@ -95,27 +94,58 @@ pub(super) fn byte_sequence(bytes: &[u8]) -> String {
     text
 }
 
-/// Returns a string of RFC 9651, which is ASCII. Other bytes, and `%` itself, are percent-encoded.
-pub(super) fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for byte in text.bytes() {
-        match byte {
-            b'"' | b'\\' => quoted.extend(['\\', char::from(byte)]),
-            b' '..=b'~' if byte != b'%' => quoted.push(char::from(byte)),
-            _ => {
-                let _ = write!(quoted, "%{byte:02X}");
+/// Displays a string of RFC 9651, which is ASCII. Other bytes, and `%` itself, are percent-encoded.
+pub(super) struct Quoted<'a>(pub(super) &'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('"')?;
+        // Most names are written in one piece.
+        let is_plain = |byte: &u8| matches!(byte, b' '..=b'~') && !matches!(byte, b'"' | b'\\' | b'%');
+        for part in self.0.as_bytes().chunk_by(|a, b| is_plain(a) && is_plain(b)) {
+            match (part, std::str::from_utf8(part)) {
+                ([first, ..], Ok(text)) if is_plain(first) => f.write_str(text)?,
+                ([b'"' | b'\\'], Ok(text)) => write!(f, "\\{text}")?,
+                (bytes, _) => bytes.iter().try_for_each(|byte| write!(f, "%{byte:02X}"))?,
             }
         }
+        f.write_char('"')
     }
-    quoted.push('"');
-    quoted
 }
 
-pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
-    // Numbers and escaped names are always valid header values.
-    if let Ok(value) = HeaderValue::try_from(value) {
-        headers.append(name, value);
+/// The text of header values. All values of a response share its memory, so that each is not allocated on its own.
+pub(super) struct ValueText(BytesMut);
+
+impl ValueText {
+    /// Makes room for the headers of this many limits. Longer ones are allocated anew.
+    pub(super) fn of_limits(limits: usize) -> Self {
+        Self(BytesMut::with_capacity(64 + 96 * limits))
+    }
+
+    /// Appends what was written since the last header as a header.
+    pub(super) fn append_to(&mut self, headers: &mut HeaderMap, name: HeaderName) {
+        if let Some(value) = self.take() {
+            headers.append(name, value);
+        }
+    }
+
+    /// Sets what was written since the last header as the only header of this name.
+    pub(super) fn insert_into(&mut self, headers: &mut HeaderMap, name: HeaderName) {
+        if let Some(value) = self.take() {
+            headers.insert(name, value);
+        }
+    }
+
+    fn take(&mut self) -> Option<HeaderValue> {
+        // Numbers and escaped names are always valid header values.
+        HeaderValue::from_maybe_shared(self.0.split().freeze()).ok()
+    }
+}
+
+impl fmt::Write for ValueText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.put_slice(text.as_bytes());
+        Ok(())
     }
 }
 
