@@ -1,5 +1,5 @@
-//! Measures how much a rate limit costs an HTTP service: without a limit, with tidegate's layer, and with its
-//! peers' layers. Each service is a process of its own on the same Redis, loaded over real connections in
+//! Measures how much a rate limit costs an HTTP service of axum or actix-web: without a limit, with tidegate's layer,
+//! and with its peers' layers. Each service is a process of its own on the same Redis, loaded over real connections in
 //! interleaved rounds.
 
 mod load;
@@ -14,6 +14,7 @@ use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
 use self::load::Round;
+use self::serve::Framework;
 pub(crate) use self::serve::{Pattern, Service, serve};
 pub(crate) use self::table::table;
 use crate::report::rounded;
@@ -132,7 +133,7 @@ fn wrong(service: Service, pattern: Pattern, round: &Round) -> Result<(), Failur
     if round.failed > 0 {
         return Err(format!("{name}: {} answers were neither 200 nor 429", round.failed).into());
     }
-    let is_limited = service != Service::Unlimited;
+    let is_limited = !service.is_unlimited();
     match pattern {
         Pattern::Unlike if round.denied > 0 => {
             Err(format!("{name} denied requests under a limit that admits all").into())
@@ -156,19 +157,23 @@ impl Case {
         ratio.is_finite().then_some(ratio)
     }
 
+    fn ratios(&self) -> impl Iterator<Item = Ratio> {
+        Framework::ALL.into_iter().flat_map(|framework| self.ratios_of(framework))
+    }
+
     /// Returns the ratios to the best Redis peer that did not fail, and to the service without limits.
-    fn ratios(&self) -> Vec<Ratio> {
-        let peers = Service::ALL.into_iter().filter(|service| service.is_peer_on_redis());
-        let best = peers.filter_map(|peer| self.over(Service::Tidegate, peer)).min_by(f64::total_cmp);
-        let name = |of: &str| format!("http_{}_{}_{of}", self.pattern.name(), self.connections);
+    fn ratios_of(&self, framework: Framework) -> [Ratio; 2] {
+        let tidegate = framework.tidegate();
+        let peers = Service::ALL.into_iter().filter(|service| service.framework() == framework);
+        let peers = peers.filter(|service| service.is_peer_on_redis());
+        let best = peers.filter_map(|peer| self.over(tidegate, peer)).min_by(f64::total_cmp);
+        let (prefix, pattern) = (framework.prefix(), self.pattern.name());
+        let name = |of: &str| format!("{prefix}_{pattern}_{}_{of}", self.connections);
         let half = if self.pattern == Pattern::Hot { 0.5 } else { 0.0 };
-        vec![
+        let unlimited = self.over(tidegate, framework.unlimited());
+        [
             Ratio { name: name("vs_best_redis_peer"), is: best, aim: 1.5 },
-            Ratio {
-                name: name("vs_unlimited"),
-                is: self.over(Service::Tidegate, Service::Unlimited),
-                aim: half,
-            },
+            Ratio { name: name("vs_unlimited"), is: unlimited, aim: half },
         ]
     }
 }
@@ -227,11 +232,11 @@ mod tests {
     fn only_peer_failure_becomes_a_row() {
         for service in Service::ALL {
             let kept = failure_of_peer(service, "broken".into());
-            assert_eq!(
-                kept.is_ok(),
-                !matches!(service, Service::Tidegate | Service::Unlimited),
-                "{service:?}"
+            let is_own = matches!(
+                service,
+                Service::Tidegate | Service::Unlimited | Service::ActixTidegate | Service::ActixUnlimited
             );
+            assert_eq!(kept.is_ok(), !is_own, "{service:?}");
         }
     }
 }

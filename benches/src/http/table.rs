@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::load::Round;
-use super::serve::{Pattern, Service};
+use super::serve::Pattern;
 use super::{Case, Ratio, Row};
 use crate::report::{short, thousands};
 use crate::rounds::median;
@@ -23,13 +23,13 @@ pub(crate) fn table(cases: &[Case]) -> String {
             case.connections
         );
         let us = |rounds: &[Round], quantile| median(rounds.iter().map(|round| round.us(quantile)).collect());
-        let bare = case.rounds(Service::Unlimited);
         for Row { service, rounds, failed } in &case.rows {
             if let Some(reason) = failed {
                 let reason = reason.replace('|', "/");
                 let _ = writeln!(text, "| {} | - | - | - | - | - | **failed**: {reason} |", service.name());
                 continue;
             }
+            let bare = case.rounds(service.framework().unlimited());
             let added = |quantile| us(rounds, quantile) - us(bare, quantile);
             let _ = writeln!(
                 text,
