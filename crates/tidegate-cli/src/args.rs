@@ -1,7 +1,7 @@
 //! The arguments of the command line.
 
 use std::ffi::OsString;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -111,6 +111,8 @@ pub(crate) enum Command {
     /// Validate and explain rule files
     #[command(subcommand)]
     Rules(Rules),
+    /// Run the rate-limit service: Envoy's protocol over gRPC, and JSON over HTTP
+    Serve(Serve),
     /// Print completions for a shell
     Completions {
         /// The shell
@@ -343,6 +345,94 @@ pub(crate) struct Override {
     pub(crate) force: Force,
     #[command(flatten)]
     pub(crate) confirm: Confirm,
+}
+
+/// The rate-limit service.
+#[derive(Args, Debug)]
+pub(crate) struct Serve {
+    /// The rule file or folder; a change takes effect within a second
+    #[arg(long, value_name = "PATH", required_unless_present = "demo")]
+    pub(crate) rules: Option<PathBuf>,
+    /// Serve example rules with limits in memory, without Redis
+    #[arg(long, conflicts_with = "rules")]
+    pub(crate) demo: bool,
+    /// The address of the gRPC port
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    pub(crate) grpc_addr: SocketAddr,
+    /// The address of the HTTP port
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    pub(crate) http_addr: SocketAddr,
+    /// The longest time that a decision may take
+    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
+    pub(crate) deadline: Duration,
+    /// What decides while Redis does not answer, unless a rule has its own policy
+    #[arg(long, value_name = "POLICY", default_value = "local")]
+    pub(crate) on_failure: FailurePolicy,
+    /// The headers that the proxy adds to its responses
+    #[arg(long, value_name = "HEADERS", default_value = "none")]
+    pub(crate) headers: ResponseHeaders,
+    /// The body of the proxy's response to a denied request
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(crate) denied_body: String,
+    /// The maximum size of a request in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
+    pub(crate) max_message: usize,
+    #[command(flatten)]
+    pub(crate) connections: Connections,
+}
+
+/// The connections of the gRPC port.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Connections")]
+pub(crate) struct Connections {
+    /// The certificate chain of the gRPC port, in PEM [default: no TLS]
+    #[arg(long, value_name = "FILE", requires = "grpc_key")]
+    pub(crate) grpc_certificate: Option<PathBuf>,
+    /// The private key of the certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "grpc_certificate")]
+    pub(crate) grpc_key: Option<PathBuf>,
+    /// Admit only clients with a certificate of this CA, in PEM
+    #[arg(long, value_name = "FILE", requires = "grpc_certificate")]
+    pub(crate) grpc_client_ca: Option<PathBuf>,
+    /// Admit only clients whose certificate has this subject alternative name. Repeat for each further name
+    #[arg(long, value_name = "NAME", requires = "grpc_client_ca")]
+    pub(crate) grpc_client_san: Vec<String>,
+    /// Ping a connection after this much silence
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
+    pub(crate) keepalive: Duration,
+    /// Close a connection at this age, so that its client finds new replicas
+    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = units::duration)]
+    pub(crate) max_connection_age: Duration,
+    /// At the end: report that the service stops, and accept requests for this time
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
+    pub(crate) drain_notice: Duration,
+    /// Then wait for requests in flight, at most for this time
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
+    pub(crate) drain: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FailurePolicy {
+    /// This process decides within its share of the limits
+    Local,
+    /// Every request is admitted
+    Open,
+    /// Every request is denied
+    Closed,
+    /// Every request gets an error, and the proxy decides
+    Error,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ResponseHeaders {
+    /// None: the proxy can add its own
+    None,
+    /// X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset; Retry-After if denied
+    XRatelimit,
+    /// RateLimit and RateLimit-Policy of the IETF draft 11; Retry-After if denied
+    Ietf,
+    /// Both families
+    All,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::mpsc;
 use std::thread;
 
-use tidegate::{KeyMode, Limiter, admin::Inspector};
+use tidegate::{Builder, KeyMode, Limiter, admin::Inspector};
 
 use crate::args::Redis;
 use crate::failure::Failure;
@@ -26,14 +26,15 @@ impl Redis {
     /// Returns a limiter that reports errors of Redis, and whose overrides cannot change before the program
     /// exits. The program is not an instance of the service.
     pub(crate) fn limiter(&self, json: bool) -> Result<Limiter, Failure> {
+        // The program prints the error itself.
+        Ok(self.builder(json)?.deadline(self.timeout).strict().stderr_warnings(false).build()?)
+    }
+
+    /// Returns a builder for the Redis server of the arguments, with the defaults of a service.
+    pub(crate) fn builder(&self, json: bool) -> Result<Builder, Failure> {
         let urls = self.urls(json);
         let first = urls.first().map_or(DEFAULT, RedisUrl::secret);
-        let mut builder = Limiter::builder()
-            .namespace(&self.namespace)
-            .deadline(self.timeout)
-            .strict()
-            // The program prints the error itself.
-            .stderr_warnings(false);
+        let mut builder = Limiter::builder().namespace(&self.namespace);
         builder = match &self.sentinel {
             Some(name) => builder.sentinel(urls.iter().map(RedisUrl::secret), name),
             None if self.cluster => builder.cluster(urls.iter().map(RedisUrl::secret)),
@@ -64,7 +65,7 @@ impl Redis {
             let certificate = self.read("--tls-certificate", certificate)?;
             builder = builder.tls_client_certificate(&certificate, &self.read("--tls-key", key)?);
         }
-        Ok(builder.build()?)
+        Ok(builder)
     }
 
     /// Returns an inspector for a command with this `--gate`. Rejects an invalid name before the command prints
@@ -123,7 +124,7 @@ impl Redis {
 
     /// Reads the file of an option, which can also be a pipe. The error omits the path: it may be a secret
     /// itself. Opening or reading a pipe can block forever, so another thread does it, and may outlive this call.
-    fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    pub(crate) fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
         let (sender, receiver) = mpsc::channel();
         let path = path.to_owned();
         thread::Builder::new().spawn(move || sender.send(read_file(&path)))?;

@@ -17,6 +17,7 @@ mod quota;
 mod redis_url;
 mod request;
 mod rules;
+mod serve;
 mod state;
 mod stored_quota;
 mod survey;
@@ -110,6 +111,7 @@ fn run(cli: &Cli, out: Output) -> Result<bool, Failure> {
         }
         Command::Overrides => runtime.block_on(async { overrides::list(&redis.limiter(json)?, out).await }),
         Command::Rules(rules) => rules::run(rules, out),
+        Command::Serve(serve) => serve::run(serve, redis, out),
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "tidegate", &mut text);

@@ -15,6 +15,7 @@ mod overrides;
 mod program;
 mod rules;
 mod secrets;
+mod serve;
 mod terminal;
 mod top;
 mod typos;

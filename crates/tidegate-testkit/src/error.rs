@@ -45,9 +45,15 @@ pub enum Error {
     /// `prometheus` exited before it listened.
     #[error("prometheus did not start: {0}")]
     Prometheus(String),
+    /// `envoy` exited before it listened.
+    #[error("envoy did not start: {0}")]
+    Envoy(String),
     /// There is no `nginx`.
     #[error("no nginx in the PATH or in target/nginx: run scripts/nginx")]
     NoNginx,
+    /// There is no `envoy`.
+    #[error("no envoy in the PATH or in target/envoy: run scripts/envoy")]
+    NoEnvoy,
     /// `CI` is set and an engine replies, but the server would not run in a container.
     #[error("in CI, where a Docker engine answers, Redis must run in a container: {0}")]
     NotInContainer(String),

@@ -1,4 +1,4 @@
-//! Provides a real Redis (and a [`Prometheus`] or an [`Nginx`]) for the tests, demo and benches of tidegate: a container if a
+//! Provides a real Redis (and a [`Prometheus`], an [`Nginx`] or an [`Envoy`]) for the tests, demo and benches of tidegate: a container if a
 //! Docker engine answers, else a plain `redis-server` process, else an [`Error`] with the missing part of
 //! each. It has no in-memory substitute and skips no test.
 //!
@@ -29,6 +29,7 @@ mod cluster;
 mod container;
 mod daemon;
 mod environment;
+mod envoy;
 mod error;
 mod lifeline;
 mod nginx;
@@ -42,6 +43,7 @@ mod server;
 mod shared;
 
 pub use cluster::Cluster;
+pub use envoy::Envoy;
 pub use error::Error;
 pub use nginx::Nginx;
 pub use paused::Paused;

@@ -1,0 +1,179 @@
+//! `serve`: the rate-limit service.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+
+use serde_json::json;
+use tidegate::{Error, Limiter, Observer, OnFailure};
+use tidegate_http::{Draft, Headers};
+use tidegate_rules::{Loader, ReloadingRules, Rules};
+use tidegate_server::{BoundServer, RateLimitService, Server, ServerError, Tls, TlsError};
+
+use crate::args::{Connections, FailurePolicy, Redis, ResponseHeaders, Serve};
+use crate::failure::Failure;
+use crate::output::{Output, Text, warn};
+
+const DEMO_RULES: &str = include_str!("demo.yaml");
+
+/// Runs the service until the process is told to stop. Returns whether all requests were answered.
+pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        // Before the ports are printed: from then on, a signal ends the service in order.
+        let stop = stop_signal()?;
+        let rules = rules(serve, redis, out).await?;
+        let count = rules.limits().rules().iter().count();
+        let server = server(serve, redis, rules)?.bind(serve.grpc_addr, serve.http_addr).await?;
+        report(serve, &server, count, out)?;
+        Ok(server.run(stop).await?)
+    })
+}
+
+/// Loads the rules, and binds them to the limiter.
+async fn rules(serve: &Serve, redis: &Redis, out: Output) -> Result<ReloadingRules, Failure> {
+    let Some(path) = &serve.rules else {
+        let rules = Rules::parse("demo.yaml", DEMO_RULES).map_err(Failure::ConfigErrors)?;
+        return Ok(rules.bind(&Limiter::in_memory()).into());
+    };
+    let builder = redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into());
+    let limiter = builder.observer(ReloadLog { json: out.json }).build()?;
+    // Loaded before, for errors with their lines.
+    Rules::load(path).map_err(Failure::ConfigErrors)?;
+    let rules = Loader::new().watch(path, &limiter)?;
+    if let Err(error) = limiter.ready().await {
+        let policy = match serve.on_failure {
+            FailurePolicy::Local => "this process decides within its share of the limits",
+            FailurePolicy::Open => "every request is admitted",
+            FailurePolicy::Closed => "every request is denied",
+            FailurePolicy::Error => "every request gets an error",
+        };
+        warn(out.json, &format!("{error}; until Redis answers, {policy} (--on-failure)"));
+    }
+    Ok(rules)
+}
+
+fn server(serve: &Serve, redis: &Redis, rules: ReloadingRules) -> Result<Server, Failure> {
+    let service = RateLimitService::new(rules);
+    let service = service.headers(serve.headers.into()).denied_body(&*serve.denied_body);
+    let connections = &serve.connections;
+    let server = Server::new(service)
+        .max_message_bytes(serve.max_message)
+        .keepalive(connections.keepalive)
+        .max_connection_age(connections.max_connection_age)
+        .drain_notice(connections.drain_notice)
+        .drain(connections.drain)
+        .ready_needs_redis(serve.on_failure == FailurePolicy::Error);
+    Ok(match tls(connections, redis)? {
+        Some(tls) => server.tls(tls),
+        None => server,
+    })
+}
+
+fn tls(connections: &Connections, redis: &Redis) -> Result<Option<Tls>, Failure> {
+    let (Some(certificate), Some(key)) = (&connections.grpc_certificate, &connections.grpc_key) else {
+        return Ok(None);
+    };
+    let certificate = redis.read("--grpc-certificate", certificate)?;
+    let key = redis.read("--grpc-key", key)?;
+    let tls = match &connections.grpc_client_ca {
+        None => Tls::new(&certificate, &key)?,
+        Some(ca) => {
+            let ca = redis.read("--grpc-client-ca", ca)?;
+            Tls::mutual(&certificate, &key, &ca, &connections.grpc_client_san)?
+        }
+    };
+    Ok(Some(tls))
+}
+
+/// Prints the addresses; of a demo, also what to try.
+fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) -> Result<(), Failure> {
+    let (grpc, http) = (server.grpc_addr(), server.http_addr());
+    let line = |text: String| vec![Text::from(text)];
+    let plural = if rules == 1 { "" } else { "s" };
+    let mut lines =
+        vec![line(format!("serving {rules} rule{plural}: gRPC on {grpc}, HTTP on http://{http}"))];
+    if serve.demo {
+        lines.extend(demo_lines(http).map(line));
+    }
+    out.print(&json!({ "grpc_addr": grpc, "http_addr": http, "rules": rules }), &lines)
+}
+
+fn demo_lines(http: SocketAddr) -> [String; 5] {
+    let request = r#"{"domain": "demo", "descriptors": [{"entries": [{"key": "user", "value": "bob"}]}]}"#;
+    [
+        format!("  curl -s http://{http}/json -d '{request}'"),
+        "Try it six times: the rules admit 5 requests a minute for each user. Then change the request:"
+            .to_owned(),
+        "  - `ada` instead of `bob`: no limit".to_owned(),
+        "  - the key `path` and the value `/search`: in shadow mode, so nothing is denied".to_owned(),
+        "  - `\"hits_addend\": 3` beside `domain`: three units at once".to_owned(),
+    ]
+}
+
+/// Ends when the process receives SIGTERM or SIGINT.
+fn stop_signal() -> io::Result<impl Future<Output = ()>> {
+    #[cfg(unix)]
+    let mut terminate = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
+    #[cfg(unix)]
+    let mut interrupt = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::interrupt())?;
+    Ok(async move {
+        #[cfg(unix)]
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        #[cfg(not(unix))]
+        let _ = tokio::signal::ctrl_c().await;
+    })
+}
+
+/// Reports reloads of the rules on standard error.
+struct ReloadLog {
+    json: bool,
+}
+
+impl Observer for ReloadLog {
+    fn reloaded(&self, rules: Result<usize, &Error>) {
+        match rules {
+            Ok(rules) => warn(self.json, &format!("rules reloaded: {rules} in force")),
+            Err(error) => {
+                warn(self.json, &format!("rules not reloaded, the previous ones stay in force: {error}"))
+            }
+        }
+    }
+}
+
+impl From<FailurePolicy> for OnFailure {
+    fn from(policy: FailurePolicy) -> Self {
+        match policy {
+            FailurePolicy::Local => Self::Local,
+            FailurePolicy::Open => Self::Open,
+            FailurePolicy::Closed => Self::Closed,
+            FailurePolicy::Error => Self::Error,
+        }
+    }
+}
+
+impl From<ResponseHeaders> for Headers {
+    fn from(headers: ResponseHeaders) -> Self {
+        let x_ratelimit = matches!(headers, ResponseHeaders::XRatelimit | ResponseHeaders::All);
+        let draft = matches!(headers, ResponseHeaders::Ietf | ResponseHeaders::All).then_some(Draft::Eleven);
+        match headers {
+            ResponseHeaders::None => Self::none(),
+            _ => Self::new().x_ratelimit(x_ratelimit).draft(draft),
+        }
+    }
+}
+
+impl From<TlsError> for Failure {
+    fn from(error: TlsError) -> Self {
+        Self::usage(error.to_string())
+    }
+}
+
+impl From<ServerError> for Failure {
+    fn from(error: ServerError) -> Self {
+        Self::usage(error.to_string())
+    }
+}

@@ -1,0 +1,215 @@
+//! `tidegate serve`: the start, decisions over HTTP, reloads, and the end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::program::Program;
+use super::rules::File;
+use crate::support::fixture::HANGS;
+
+const RULES: &str =
+    "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 2 } }]\n";
+
+/// A running service. Dropping this value kills it.
+struct Service {
+    child: Child,
+    http: String,
+    grpc: String,
+    errors: Arc<Mutex<String>>,
+}
+
+impl Service {
+    fn start(program: &Program, args: &[&str]) -> Self {
+        let ports = ["--json", "serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
+        let mut command = program.command([&ports, args].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let errors = Arc::<Mutex<String>>::default();
+        let (lines, seen) = (BufReader::new(child.stderr.take().unwrap()).lines(), errors.clone());
+        thread::spawn(move || lines.map_while(Result::ok).for_each(|line| *seen.lock().unwrap() += &line));
+        let mut line = String::new();
+        BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+        let started: Value = serde_json::from_str(&line).unwrap();
+        let text = |name: &str| started[name].as_str().unwrap().to_owned();
+        Self { http: text("http_addr"), grpc: text("grpc_addr"), child, errors }
+    }
+
+    /// Returns whether standard error contains a text.
+    fn has_reported(&self, text: &str) -> bool {
+        self.errors.lock().unwrap().contains(text)
+    }
+
+    fn ask(&self, user: &str) -> u16 {
+        let entries = format!(r#"[{{"key": "user", "value": "{user}"}}]"#);
+        http(&self.http, "/json", &format!(r#"{{"domain": "d", "descriptors": [{{"entries": {entries}}}]}}"#))
+            .0
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
+        assert!(status.success());
+    }
+
+    /// Waits until the process has ended, and returns its exit code.
+    fn end(mut self) -> Option<i32> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(start.elapsed() < HANGS, "the service does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Posts a body. Returns the status and the body of the response.
+fn http(address: &str, path: &str, body: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
+    write!(
+        stream,
+        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    let (head, body) = response.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no response: {response:?}"));
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
+}
+
+fn readyz(address: &str) -> u16 {
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(stream, "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut response = String::new();
+    stream.read_to_string(&mut response).unwrap();
+    response.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+fn soon(condition: &str, mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < HANGS, "not in time: {condition}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn two_services_share_the_limits_of_their_rules_in_redis() {
+    let program = Program::shared();
+    let file = File::new("serve-shared", RULES);
+    let args = ["--rules", file.path(), "--deadline", "10s"];
+    let (one, two) = (Service::start(&program, &args), Service::start(&program, &args));
+    assert_eq!([one.ask("ada"), two.ask("ada"), one.ask("ada"), two.ask("ada")], [200, 200, 429, 429]);
+    assert_eq!(one.ask("bob"), 200);
+    TcpStream::connect(&one.grpc).unwrap();
+    assert_eq!(readyz(&one.http), 200);
+
+    std::fs::write(file.path(), RULES.replace(": 2", ": 100")).unwrap();
+    soon("the new rules apply", || one.ask("ada") == 200);
+    std::fs::write(file.path(), RULES.replace("year", "years")).unwrap();
+    for text in ["rules reloaded: 1 in force", "rules not reloaded", "did you mean `year`"] {
+        soon(text, || one.has_reported(text));
+    }
+    assert_eq!(one.ask("ada"), 200, "rules with errors change nothing");
+    one.signal("-INT");
+    assert_eq!(one.end(), Some(0));
+}
+
+#[test]
+fn demo_needs_no_redis_and_its_request_works() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let ports = ["serve", "--demo", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
+    let mut child = program.command(ports).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().starts_with("serving 3 rules: gRPC on 127.0.0.1:"));
+    let curl = lines.next().unwrap();
+    let (url, body) = curl.trim().strip_prefix("curl -s http://").unwrap().split_once(" -d ").unwrap();
+    let (address, path) = url.split_once('/').unwrap();
+    let codes = (0..6).map(|_| http(address, &format!("/{path}"), body.trim_matches('\'')).0);
+    assert_eq!(codes.collect::<Vec<_>>(), [200, 200, 200, 200, 200, 429]);
+    let ada = body.trim_matches('\'').replace("bob", "ada");
+    assert!((0..9).all(|_| http(address, "/json", &ada).0 == 200));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn terminated_service_answers_all_requests_that_it_received() {
+    let program = Program::shared();
+    let file = File::new("serve-load", &RULES.replace(": 2", ": 1000000"));
+    let args = ["--rules", file.path(), "--deadline", "10s", "--drain-notice", "3s"];
+    let service = Service::start(&program, &args);
+    let (is_sending, answered) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while is_sending.load(Ordering::Relaxed) {
+                    assert_eq!(service.ask("ada"), 200);
+                    answered.fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        soon("load", || answered.load(Ordering::Relaxed) > 50);
+        service.signal("-TERM");
+        soon("not ready", || readyz(&service.http) == 503);
+        is_sending.store(false, Ordering::Relaxed);
+    });
+    assert_eq!(service.end(), Some(0));
+}
+
+#[test]
+fn mistakes_in_the_arguments_are_errors_before_the_start() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let file = File::new("serve-right", RULES);
+    let wrong = File::new("serve-wrong", &RULES.replace("year", "years"));
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = taken.local_addr().unwrap().to_string();
+    for (args, code, texts) in [
+        (&["--rulez", "x"][..], 2, &["--rules"][..]),
+        (&[], 2, &["--rules <PATH>"]),
+        (&["--demo", "--rules", file.path()], 2, &["cannot be used with"]),
+        (&["--rules", wrong.path()], 1, &["did you mean `year`"]),
+        (&["--rules", file.path(), "--on-failure", "opn"], 2, &["open"]),
+        (&["--rules", file.path(), "--headers", "x"], 2, &["x-ratelimit"]),
+        (&["--rules", file.path(), "--deadline", "0s"], 2, &["deadline"]),
+        (&["--demo", "--grpc-addr", &taken], 2, &["cannot listen on", &taken]),
+        (&["--demo", "--grpc-certificate", file.path()], 2, &["--grpc-key"]),
+        (&["--demo", "--grpc-certificate", file.path(), "--grpc-key", file.path()], 2, &["gRPC port"]),
+    ] {
+        program.run([&["serve"], args].concat()).assert(code, texts);
+    }
+}
+
+#[test]
+fn service_starts_without_redis_and_says_what_decides() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let file = File::new("serve-away", RULES);
+    for (policy, decided, ready) in
+        [("local", 200, 200), ("open", 200, 200), ("closed", 429, 200), ("error", 500, 503)]
+    {
+        let service = Service::start(
+            &program,
+            &["--rules", file.path(), "--on-failure", policy, "--drain-notice", "0s"],
+        );
+        assert_eq!((service.ask("ada"), readyz(&service.http)), (decided, ready), "{policy}");
+        for text in ["127.0.0.1:1", "until Redis answers"] {
+            soon(text, || service.has_reported(text));
+        }
+        service.signal("-TERM");
+        assert_eq!(service.end(), Some(0));
+    }
+}

@@ -1,0 +1,90 @@
+//! The service over gRPC, beside health and reflection.
+
+use tonic::server::NamedService;
+use tonic::service::Routes;
+use tonic::{Code, Request, Response, Status};
+use tonic_health::ServingStatus;
+use tonic_health::server::HealthReporter;
+
+use crate::proto::DESCRIPTORS;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
+    RateLimitService as Protocol, RateLimitServiceServer,
+};
+use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::service::RateLimitService;
+use crate::service_error::ServiceError;
+
+/// The names under which the health service knows this one: the server as a whole, the service of the protocol, and
+/// the name that Envoy's service uses.
+const HEALTH_NAMES: [&str; 3] =
+    ["", <RateLimitServiceServer<GrpcService> as NamedService>::NAME, "ratelimit"];
+
+struct GrpcService(RateLimitService);
+
+#[tonic::async_trait]
+impl Protocol for GrpcService {
+    async fn should_rate_limit(
+        &self,
+        request: Request<RateLimitRequest>,
+    ) -> Result<Response<RateLimitResponse>, Status> {
+        let response = self.0.decide(request.get_ref()).await;
+        response.map(Response::new).map_err(|error| Status::new(code(&error), error.to_string()))
+    }
+}
+
+fn code(error: &ServiceError) -> Code {
+    match error {
+        ServiceError::Invalid(_) => Code::InvalidArgument,
+        ServiceError::Limiter(error) if error.is_over_capacity() => Code::OutOfRange,
+        ServiceError::Limiter(error) if error.is_config() => Code::FailedPrecondition,
+        ServiceError::Limiter(error) if error.is_unavailable() || error.is_shut_down() => Code::Unavailable,
+        ServiceError::Limiter(_) => Code::Internal,
+    }
+}
+
+/// The health that the gRPC port reports.
+#[derive(Clone, Debug)]
+pub(crate) struct GrpcHealth(HealthReporter);
+
+impl GrpcHealth {
+    /// Reports `NOT_SERVING`, also to clients that watch.
+    pub(crate) async fn stop(&self) {
+        for name in HEALTH_NAMES {
+            self.0.set_service_status(name, ServingStatus::NotServing).await;
+        }
+    }
+
+    /// Ends the streams of clients that watch: their connections could not be closed otherwise.
+    pub(crate) async fn end_watches(&mut self) {
+        for name in HEALTH_NAMES {
+            self.0.clear_service_status(name).await;
+        }
+    }
+}
+
+/// Returns the services of the gRPC port.
+///
+/// # Errors
+///
+/// If the descriptors of the build are broken.
+pub(crate) async fn routes(
+    service: RateLimitService,
+    max_message_bytes: usize,
+) -> Result<(Routes, GrpcHealth), tonic_reflection::server::Error> {
+    let (reporter, health) = tonic_health::server::health_reporter();
+    for name in HEALTH_NAMES {
+        reporter.set_service_status(name, ServingStatus::Serving).await;
+    }
+    let reflection = || {
+        let builder = tonic_reflection::server::Builder::configure();
+        let builder = builder.register_encoded_file_descriptor_set(DESCRIPTORS);
+        builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+    };
+    let service =
+        RateLimitServiceServer::new(GrpcService(service)).max_decoding_message_size(max_message_bytes);
+    let routes = Routes::new(service)
+        .add_service(health)
+        .add_service(reflection().build_v1()?)
+        .add_service(reflection().build_v1alpha()?);
+    Ok((routes, GrpcHealth(reporter)))
+}

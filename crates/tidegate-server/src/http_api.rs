@@ -1,0 +1,99 @@
+//! The HTTP port: `/json`, `/livez` and `/readyz`.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{any, get};
+use http::StatusCode;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpListener;
+use tokio::time::timeout;
+
+use crate::incoming::accept;
+use crate::json;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use crate::readiness::Readiness;
+use crate::service::RateLimitService;
+
+/// The maximum time in which a client sends the head of a request, and then the body.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+
+#[derive(Clone, Debug)]
+pub(crate) struct HttpApi {
+    pub(crate) service: RateLimitService,
+    pub(crate) readiness: Readiness,
+    pub(crate) max_message_bytes: usize,
+}
+
+/// Serves connections until `stop` ends, then those that are in use.
+pub(crate) async fn serve(api: HttpApi, listener: TcpListener, stop: impl Future<Output = ()>) {
+    let router = Router::new()
+        // All methods, as in Envoy's service.
+        .route("/json", any(decide))
+        .route("/livez", get(async || "ok\n"))
+        .route("/readyz", get(readyz))
+        .with_state(api);
+    let connections = GracefulShutdown::new();
+    let mut stop = pin!(stop);
+    loop {
+        let stream = tokio::select! {
+            stream = accept(&listener) => stream,
+            () = &mut stop => break,
+        };
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT);
+        let connection =
+            http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+        // An error is the client's: it has left, or did not send HTTP.
+        tokio::spawn(connections.watch(connection));
+    }
+    drop(listener);
+    connections.shutdown().await;
+}
+
+async fn decide(State(api): State<HttpApi>, request: Request) -> Result<Response, Infallible> {
+    Ok(match respond(&api, request.into_body()).await {
+        Ok((status, json)) => {
+            let mut response = (status, json).into_response();
+            response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            response
+        }
+        Err((status, message)) => (status, message + "\n").into_response(),
+    })
+}
+
+async fn respond(api: &HttpApi, body: Body) -> Result<(StatusCode, Vec<u8>), (StatusCode, String)> {
+    let bad = |message: String| (StatusCode::BAD_REQUEST, message);
+    let body = timeout(READ_TIMEOUT, to_bytes(body, api.max_message_bytes)).await;
+    let body = body.map_err(|_| bad(format!("the body did not end within {READ_TIMEOUT:?}")))?;
+    let body = body.map_err(|error| bad(format!("cannot read the body: {error}")))?;
+    let request = json::parse(&body).map_err(|error| bad(format!("the body is not a request: {error}")))?;
+    let response = api.service.decide(&request).await.map_err(|error| match error.is_callers_mistake() {
+        true => bad(error.to_string()),
+        false => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    })?;
+    let status = match response.overall_code() {
+        Code::Ok => StatusCode::OK,
+        Code::OverLimit => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unknown => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let json = json::write(&response).map_err(|error| (StatusCode::INTERNAL_SERVER_ERROR, error))?;
+    Ok((status, json))
+}
+
+async fn readyz(State(api): State<HttpApi>) -> (StatusCode, String) {
+    match api.readiness.check().await {
+        Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
+        Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
+    }
+}

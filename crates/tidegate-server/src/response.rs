@@ -1,0 +1,136 @@
+//! Writes the decision of rules as a response of the protocol.
+
+use std::time::Duration;
+
+use prost_types::value::Kind;
+use prost_types::{ListValue, Struct, Value};
+use serde_json::Value as Json;
+use tidegate::{Decision, Quota};
+use tidegate_http::Headers;
+use tidegate_rules::{Limit, Rule, RuleOutcome, RuleResult, RulesDecision, RulesLimiter};
+
+use crate::proto::envoy::config::core::v3::HeaderValue;
+use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use crate::unit;
+
+pub(crate) const fn code(is_allowed: bool) -> Code {
+    if is_allowed { Code::Ok } else { Code::OverLimit }
+}
+
+/// Returns the status of a descriptor. Without an outcome, its limit is not known. `is_returned`: it gave units back,
+/// so it denies nothing.
+pub(crate) fn status(
+    outcome: Option<&RuleOutcome>,
+    descriptor: &RateLimitDescriptor,
+    is_returned: bool,
+) -> DescriptorStatus {
+    let mut status = DescriptorStatus::default();
+    status.set_code(code(is_returned || outcome.is_none_or(RuleOutcome::is_allowed)));
+    let Some(outcome) = outcome else { return status };
+    match outcome.result() {
+        RuleResult::Unlimited => status.limit_remaining = u32::MAX,
+        RuleResult::Decided(decision) => {
+            status.current_limit = Some(current_limit(outcome, descriptor, decision));
+            status.limit_remaining = saturate(decision.remaining());
+            let reset = prost_types::Duration { seconds: reset_seconds(decision), nanos: 0 };
+            status.duration_until_reset = Some(reset);
+        }
+        _ => {}
+    }
+    status
+}
+
+/// Returns the limit that decided. Its unit is unknown if its window is none of the protocol's units, or if an
+/// operator's override decided, whose window is not known here.
+fn current_limit(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor, decision: &Decision) -> RateLimit {
+    let name = outcome.rule().and_then(Rule::name).unwrap_or_default().to_owned();
+    let mut limit = RateLimit { name, requests_per_unit: saturate(decision.limit()), ..Default::default() };
+    let window = match quota(outcome, descriptor) {
+        Some(quota) if quota.limit() == decision.limit() || decision.limit() == 0 => quota.window(),
+        _ => Duration::ZERO,
+    };
+    limit.set_unit(unit::of_window(window));
+    limit
+}
+
+/// Returns the quota of the outcome's limit. A limit that denies everything has a quota with its window.
+fn quota(outcome: &RuleOutcome, descriptor: &RateLimitDescriptor) -> Option<Quota> {
+    match (outcome.rule().map(|rule| rule.limit(None)), &descriptor.limit) {
+        (Some(Limit::Quota(quota)), _) => Some(quota),
+        (Some(Limit::DenyAll(window)), _) => Quota::try_fixed_window(1, window).ok(),
+        (None, Some(own)) => {
+            let limit = u64::from(own.requests_per_unit.max(1));
+            Quota::try_fixed_window(limit, unit::window(own.unit)?).ok()
+        }
+        (Some(Limit::Unlimited), _) | (None, None) => None,
+    }
+}
+
+/// Returns the time until the limit is entirely available again. If no unit remains, it is the time until one is, as
+/// in the headers of `tidegate-http`. In whole seconds, rounded up, because Envoy cuts fractions off.
+fn reset_seconds(decision: &Decision) -> i64 {
+    let is_denied = !decision.is_allowed() || decision.is_shadow();
+    let reset = match is_denied || decision.remaining() == 0 {
+        true => decision.retry_after(),
+        false => decision.reset_after(),
+    };
+    let seconds = reset.as_secs().saturating_add(u64::from(reset.subsec_nanos() > 0));
+    i64::try_from(seconds).unwrap_or(i64::MAX)
+}
+
+fn saturate(units: u64) -> u32 {
+    u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+/// Returns the headers that report the binding limit.
+pub(crate) fn headers(
+    headers: &Headers,
+    rules: &RulesLimiter,
+    decision: &RulesDecision,
+    request: &RateLimitRequest,
+) -> Vec<HeaderValue> {
+    if *headers == Headers::none() {
+        return Vec::new();
+    }
+    let written = decision.binding().and_then(|binding| {
+        let at = decision.outcomes().iter().position(|outcome| std::ptr::eq(outcome, binding))?;
+        let charged = request.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+        let quota = quota(binding, charged.into_iter().nth(at)?)?;
+        let decision = binding.decision()?;
+        let gate = rules.limiter().try_gate(decision.gate(), quota).ok()?;
+        Some(headers.of(&gate, decision))
+    });
+    let values = written.iter().flatten();
+    let values = values.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
+    values.map(|(key, value)| HeaderValue { key, value, ..Default::default() }).collect()
+}
+
+/// Returns the domain and the metadata of the rules that let the request pass, if they have any.
+pub(crate) fn metadata(domain: &str, decision: &RulesDecision) -> Option<Struct> {
+    let metadata = decision.metadata();
+    if metadata.is_empty() {
+        return None;
+    }
+    let fields = [
+        ("domain".to_owned(), Value { kind: Some(Kind::StringValue(domain.to_owned())) }),
+        ("metadata".to_owned(), value(&Json::Object(metadata))),
+    ];
+    Some(Struct { fields: fields.into() })
+}
+
+fn value(json: &Json) -> Value {
+    let kind = match json {
+        Json::Null => Kind::NullValue(0),
+        Json::Bool(flag) => Kind::BoolValue(*flag),
+        Json::Number(number) => Kind::NumberValue(number.as_f64().unwrap_or_default()),
+        Json::String(text) => Kind::StringValue(text.clone()),
+        Json::Array(items) => Kind::ListValue(ListValue { values: items.iter().map(value).collect() }),
+        Json::Object(entries) => {
+            let fields = entries.iter().map(|(name, entry)| (name.clone(), value(entry))).collect();
+            Kind::StructValue(Struct { fields })
+        }
+    };
+    Value { kind: Some(kind) }
+}

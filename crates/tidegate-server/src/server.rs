@@ -1,0 +1,252 @@
+//! The server: its settings, its two ports, and its end.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tonic::service::Routes;
+use tonic::transport::server::{Router, TcpIncoming};
+
+use crate::grpc::{self, GrpcHealth};
+use crate::http_api::{self, HttpApi};
+use crate::incoming;
+use crate::readiness::Readiness;
+use crate::service::RateLimitService;
+use crate::tls::Tls;
+
+/// The settings of a server. [`bind`](Self::bind) opens its ports.
+///
+/// ```no_run
+/// # async fn example(rules: tidegate_rules::RulesLimiter) -> Result<(), Box<dyn std::error::Error>> {
+/// use tidegate_server::{RateLimitService, Server};
+///
+/// let server = Server::new(RateLimitService::new(rules));
+/// let server = server.bind("127.0.0.1:8081".parse()?, "127.0.0.1:8080".parse()?).await?;
+/// server.run(async { /* returns when the process should end */ }).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Server {
+    service: RateLimitService,
+    tls: Option<Tls>,
+    keepalive: Duration,
+    max_connection_age: Duration,
+    max_message_bytes: usize,
+    drain_notice: Duration,
+    drain: Duration,
+    needs_redis: bool,
+}
+
+/// The error of a server that could not start or go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// An address cannot be listened on.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, io::Error),
+    /// The gRPC port failed.
+    #[error("the gRPC port failed: {0}")]
+    Grpc(#[from] tonic::transport::Error),
+    /// The reflection service could not be made.
+    #[error("the reflection service failed: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+impl Server {
+    /// Creates the settings of a server for this service, with the defaults.
+    pub fn new(service: RateLimitService) -> Self {
+        Self {
+            service,
+            tls: None,
+            keepalive: Duration::from_secs(60),
+            max_connection_age: Duration::from_secs(30 * 60),
+            max_message_bytes: 1 << 20,
+            drain_notice: Duration::from_secs(1),
+            drain: Duration::from_secs(10),
+            needs_redis: false,
+        }
+    }
+
+    /// Sets the certificates of the gRPC port.
+    ///
+    /// Default: none. The port is not encrypted.
+    pub fn tls(mut self, tls: Tls) -> Self {
+        self.tls = Some(tls);
+        self
+    }
+
+    /// Sets after how much silence an HTTP/2 connection is pinged. It is closed if it does not answer within 20 s.
+    ///
+    /// Default: 60 s.
+    pub const fn keepalive(mut self, interval: Duration) -> Self {
+        self.keepalive = interval;
+        self
+    }
+
+    /// Sets after how long a gRPC connection is closed. Its requests get their responses, and its client connects
+    /// again, possibly to a new replica. A client that watches the health keeps its connection until it stops watching.
+    ///
+    /// Default: 30 minutes.
+    pub const fn max_connection_age(mut self, age: Duration) -> Self {
+        self.max_connection_age = age;
+        self
+    }
+
+    /// Sets the maximum size of a request in bytes, over gRPC and over HTTP.
+    ///
+    /// Default: 1 MiB.
+    pub const fn max_message_bytes(mut self, bytes: usize) -> Self {
+        self.max_message_bytes = bytes;
+        self
+    }
+
+    /// Sets how long the server still accepts requests after it has begun to report that it is stopping, so that
+    /// clients learn of it first.
+    ///
+    /// Default: 1 s.
+    pub const fn drain_notice(mut self, notice: Duration) -> Self {
+        self.drain_notice = notice;
+        self
+    }
+
+    /// Sets how long requests in flight may take after that.
+    ///
+    /// Default: 10 s.
+    pub const fn drain(mut self, drain: Duration) -> Self {
+        self.drain = drain;
+        self
+    }
+
+    /// Sets whether the server is ready only while Redis decides. Set it if the failure policy is
+    /// [`OnFailure::Error`](tidegate::OnFailure::Error); under all others, the server can decide without Redis.
+    ///
+    /// Default: false.
+    pub const fn ready_needs_redis(mut self, needs_redis: bool) -> Self {
+        self.needs_redis = needs_redis;
+        self
+    }
+
+    /// Opens the ports. Port 0 means any free port.
+    ///
+    /// # Errors
+    ///
+    /// If an address cannot be listened on.
+    pub async fn bind(self, grpc: SocketAddr, http: SocketAddr) -> Result<BoundServer, ServerError> {
+        let (grpc, grpc_addr) = listen(grpc).await?;
+        let (http, http_addr) = listen(http).await?;
+        let (routes, health) = grpc::routes(self.service.clone(), self.max_message_bytes).await?;
+        Ok(BoundServer { settings: self, routes, health, grpc, http, grpc_addr, http_addr })
+    }
+}
+
+async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServerError> {
+    let listener = TcpListener::bind(address).await;
+    let bound = listener.and_then(|listener| listener.local_addr().map(|bound| (listener, bound)));
+    bound.map_err(|error| ServerError::Listen(address, error))
+}
+
+/// A server whose ports are open, from [`Server::bind`].
+#[derive(Debug)]
+#[must_use = "a server answers nothing before `run`"]
+pub struct BoundServer {
+    settings: Server,
+    routes: Routes,
+    health: GrpcHealth,
+    grpc: TcpListener,
+    http: TcpListener,
+    grpc_addr: SocketAddr,
+    http_addr: SocketAddr,
+}
+
+impl BoundServer {
+    /// Returns the address of the gRPC port.
+    #[must_use]
+    pub const fn grpc_addr(&self) -> SocketAddr {
+        self.grpc_addr
+    }
+
+    /// Returns the address of the HTTP port.
+    #[must_use]
+    pub const fn http_addr(&self) -> SocketAddr {
+        self.http_addr
+    }
+
+    /// Serves until `stop` ends, then stops in this order:
+    ///
+    /// 1. The health service reports `NOT_SERVING`, and `/readyz` replies 503. Requests are still accepted for the
+    ///    [notice](Server::drain_notice).
+    /// 2. The ports close. Requests in flight get their responses, within the [drain time](Server::drain).
+    /// 3. The limiter [shuts down](tidegate::Limiter::shutdown), which gives its leases back.
+    ///
+    /// Returns whether all requests in flight got their responses.
+    ///
+    /// # Errors
+    ///
+    /// If the gRPC port fails.
+    pub async fn run(self, stop: impl Future<Output = ()>) -> Result<bool, ServerError> {
+        let Self { settings, routes, mut health, grpc, http, .. } = self;
+        let Server { service, max_message_bytes, .. } = settings.clone();
+        let readiness = Readiness::new(service.clone(), settings.needs_redis);
+        let api = HttpApi { service: service.clone(), readiness: readiness.clone(), max_message_bytes };
+        let (close, closed) = watch::channel(());
+        let http = http_api::serve(api, http, ended(closed.clone()));
+        let grpc = serve_grpc(&settings, routes, grpc, ended(closed));
+        let http = async {
+            http.await;
+            Ok(())
+        };
+        let mut serving = pin!(async { tokio::try_join!(grpc, http) });
+
+        tokio::select! {
+            failed = &mut serving => return failed.map(|_| true),
+            () = stop => {}
+        }
+        readiness.stop();
+        health.stop().await;
+        tokio::select! {
+            failed = &mut serving => return failed.map(|_| true),
+            () = sleep(settings.drain_notice) => {}
+        }
+        health.end_watches().await;
+        drop(close);
+        let drained = timeout(settings.drain, serving).await;
+        service.rules().limiter().shutdown().await;
+        drained.map_or(Ok(false), |served| served.map(|_| true))
+    }
+}
+
+/// Ends when the sender is dropped.
+async fn ended(mut closed: watch::Receiver<()>) {
+    while closed.changed().await.is_ok() {}
+}
+
+async fn serve_grpc(
+    settings: &Server,
+    routes: Routes,
+    listener: TcpListener,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ServerError> {
+    let router: Router = tonic::transport::Server::builder()
+        .http2_keepalive_interval(Some(settings.keepalive))
+        // Without `max_connection_age_grace`: with it, tonic 0.14 only cuts connections off, with their requests.
+        .max_connection_age(settings.max_connection_age)
+        .add_routes(routes);
+    match &settings.tls {
+        None => {
+            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            router.serve_with_incoming_shutdown(incoming, stop).await?;
+        }
+        Some(tls) => {
+            let limiter = settings.service.rules().limiter().clone();
+            let incoming = incoming::with_tls(listener, tls.config(), limiter);
+            router.serve_with_incoming_shutdown(incoming, stop).await?;
+        }
+    }
+    Ok(())
+}

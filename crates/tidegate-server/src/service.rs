@@ -1,0 +1,175 @@
+//! The service: a request of the protocol to its response, without a server.
+
+use futures_util::future::try_join_all;
+use tidegate_http::Headers;
+use tidegate_rules::{Descriptor, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
+
+use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::request::RequestDescriptors;
+use crate::response;
+use crate::service_error::ServiceError;
+
+/// Decides requests of Envoy's rate-limit protocol by rules from files. Cheap to clone.
+///
+/// It is independent of the server: [`Server`](crate::Server) calls it for gRPC and for `/json`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use tidegate::Limiter;
+/// use tidegate_rules::Rules;
+/// use tidegate_server::RateLimitService;
+/// use tidegate_server::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+/// use tidegate_server::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+/// use tidegate_server::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+/// use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+///
+/// let text = "
+/// domain: api
+/// descriptors:
+///   - key: user
+///     rate_limit: { unit: minute, requests_per_unit: 1 }
+/// ";
+/// let rules = Rules::parse("api.yaml", text)?.bind(&Limiter::in_memory());
+/// let service = RateLimitService::new(rules);
+/// let entries = vec![Entry { key: "user".to_owned(), value: "ada".to_owned() }];
+/// let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
+/// let request = RateLimitRequest { domain: "api".to_owned(), descriptors, ..Default::default() };
+///
+/// assert_eq!(service.decide(&request).await?.overall_code(), Code::Ok);
+/// assert_eq!(service.decide(&request).await?.overall_code(), Code::OverLimit);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct RateLimitService {
+    rules: ReloadingRules,
+    headers: Headers,
+    denied_body: Vec<u8>,
+}
+
+impl RateLimitService {
+    /// Creates a service that decides by these rules.
+    pub fn new(rules: impl Into<ReloadingRules>) -> Self {
+        Self { rules: rules.into(), headers: Headers::none(), denied_body: Vec::new() }
+    }
+
+    /// Sets the headers that the proxy adds to its responses. They report the limit that binds.
+    ///
+    /// Default: none, because Envoy can add its own: `enable_x_ratelimit_headers`.
+    #[must_use]
+    pub const fn headers(mut self, headers: Headers) -> Self {
+        self.headers = headers;
+        self
+    }
+
+    /// Sets the body of the proxy's response to a denied request.
+    ///
+    /// Default: empty, which leaves the body to the proxy.
+    #[must_use]
+    pub fn denied_body(mut self, body: impl Into<Vec<u8>>) -> Self {
+        self.denied_body = body.into();
+        self
+    }
+
+    /// Returns the rules in force.
+    #[must_use]
+    pub fn rules(&self) -> RulesLimiter {
+        self.rules.limits()
+    }
+
+    /// Decides a request.
+    ///
+    /// The statuses are in the order of the descriptors. Descriptors with negative hits give their units back, also if
+    /// the request is denied, and then show the state of their limit; they deny nothing. All others are charged
+    /// together, as [`RulesLimiter::check`] does. Descriptors with 0 hits only peek: if one of them denies, nothing is
+    /// charged.
+    ///
+    /// # Errors
+    ///
+    /// - [`ServiceError::Invalid`] for a request without a domain or without descriptors, with more than 100
+    ///   descriptors, or with a limit of an unknown unit. Nothing is charged.
+    /// - [`ServiceError::Limiter`] if the limiter fails: see [`RulesLimiter::check`]. While Redis is unavailable, the
+    ///   failure policy of each rule decides. Units that could not be given back are an error under every policy. Then
+    ///   the others are charged, and a caller that repeats the request may give units back twice.
+    pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, ServiceError> {
+        let rules = self.rules.limits();
+        let descriptors = RequestDescriptors::new(request)?;
+        let domain = &*request.domain;
+        let charged = charge(&rules, domain, &descriptors).await?;
+        let is_allowed = charged.as_ref().is_none_or(RulesDecision::is_allowed);
+        // Last: an error then leaves units charged. Before, a caller that repeats the request would give back twice.
+        let returned = give_back(&rules, domain, descriptors.returned()).await?;
+
+        // Each decision has the order of its descriptors, and one of them is nearly always empty.
+        let mut outcomes_of_charged = outcomes(charged.as_ref());
+        let mut outcomes_of_returned = outcomes(returned.as_ref());
+        let statuses = request.descriptors.iter().map(|descriptor| match descriptor.is_negative_hits {
+            true => response::status(outcomes_of_returned.next(), descriptor, true),
+            false => response::status(outcomes_of_charged.next(), descriptor, false),
+        });
+        let mut response = RateLimitResponse { statuses: statuses.collect(), ..Default::default() };
+        response.set_overall_code(response::code(is_allowed));
+        if let Some(charged) = &charged {
+            response.response_headers_to_add = response::headers(&self.headers, &rules, charged, request);
+            response.dynamic_metadata = response::metadata(domain, charged);
+        }
+        if !is_allowed {
+            response.raw_body.clone_from(&self.denied_body);
+        }
+        Ok(response)
+    }
+}
+
+fn outcomes(decision: Option<&RulesDecision>) -> impl Iterator<Item = &RuleOutcome> {
+    decision.into_iter().flat_map(RulesDecision::outcomes)
+}
+
+/// Checks the descriptors that charge or peek. All or nothing: if a peek denies, nothing is charged, except in a
+/// domain with `charge: each`. So peeks beside charges come first; a request that does not pass without units does not
+/// pass with them.
+async fn charge(
+    rules: &RulesLimiter,
+    domain: &str,
+    descriptors: &RequestDescriptors<'_>,
+) -> Result<Option<RulesDecision>, ServiceError> {
+    if descriptors.has_peeks_beside_charges() {
+        let peeks = descriptors.charged_as_peeks();
+        if !rules.plan(domain, &peeks).charges_each() {
+            let peeked = check(rules, domain, &peeks).await?;
+            if peeked.as_ref().is_some_and(|peeked| !peeked.is_allowed()) {
+                return Ok(peeked);
+            }
+        }
+    }
+    check(rules, domain, &descriptors.charged()).await
+}
+
+/// Checks these descriptors, if there are any.
+async fn check(
+    rules: &RulesLimiter,
+    domain: &str,
+    descriptors: &[Descriptor<'_>],
+) -> Result<Option<RulesDecision>, ServiceError> {
+    match descriptors {
+        [] => Ok(None),
+        _ => Ok(Some(rules.check(domain, descriptors).await?)),
+    }
+}
+
+/// Returns the units that a check of these descriptors charges, each to its gate, and then peeks. The gates are
+/// independent: of a request that fails, some units may have been returned.
+async fn give_back(
+    rules: &RulesLimiter,
+    domain: &str,
+    descriptors: Vec<Descriptor<'_>>,
+) -> Result<Option<RulesDecision>, ServiceError> {
+    if descriptors.is_empty() {
+        return Ok(None);
+    }
+    let plan = rules.plan(domain, &descriptors);
+    let charges = plan.checks().iter().chain(plan.shadow_checks()).filter(|check| check.cost() > 0);
+    let refunds = charges.map(|check| check.gate().refund(check.key(), check.cost()));
+    try_join_all(refunds).await?;
+    let peeks: Vec<_> = descriptors.into_iter().map(|descriptor| descriptor.hits(0)).collect();
+    // An error would make the caller give the units back again.
+    Ok(check(rules, domain, &peeks).await.ok().flatten())
+}

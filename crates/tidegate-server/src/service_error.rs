@@ -1,0 +1,27 @@
+//! The errors of the service.
+
+use tidegate::Error;
+
+/// A request that was not decided. The server reports it as an error of gRPC or HTTP, and never as a response with
+/// the code `UNKNOWN`, which Envoy admits.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// The request does not follow the protocol.
+    #[error("{0}")]
+    Invalid(String),
+    /// The limiter failed.
+    #[error(transparent)]
+    Limiter(#[from] Error),
+}
+
+impl ServiceError {
+    /// Returns whether the same request would fail again, because of its content.
+    #[must_use]
+    pub fn is_callers_mistake(&self) -> bool {
+        match self {
+            Self::Invalid(_) => true,
+            Self::Limiter(error) => error.is_over_capacity(),
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Tests of the service and of its two ports.
+
+mod envoy;
+mod faults;
+mod fixture;
+mod grpc;
+mod json;
+mod tls;
+mod translation;

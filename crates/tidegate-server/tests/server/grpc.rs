@@ -1,0 +1,230 @@
+//! The gRPC port: errors, health, reflection, and the ages of connections.
+
+use std::time::Duration;
+
+use tidegate_server::proto::envoy::service::ratelimit::v3::RateLimitRequest;
+use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::Code as Decided;
+use tidegate_server::{RateLimitService, Server};
+use tokio_stream::StreamExt;
+use tonic::Code;
+use tonic::transport::Endpoint;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_check_response::ServingStatus;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::ServerReflectionRequest;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+
+use super::fixture::{Running, client, descriptor, given_back, in_memory, on, request, with_hits};
+use crate::support::door::Door;
+use crate::support::fixture::soon;
+
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 2 }
+  - key: held
+    rate_limit: { in_flight: 2 }
+";
+const SERVICE: &str = "envoy.service.ratelimit.v3.RateLimitService";
+
+#[tokio::test]
+async fn denial_is_a_response_and_not_an_error() {
+    let server = Running::start(in_memory(RULES)).await;
+    let mut client = server.client().await;
+    for expected in [Decided::Ok, Decided::Ok, Decided::OverLimit] {
+        let response = client.should_rate_limit(request([descriptor(&[("user", "ada")])])).await.unwrap();
+        assert_eq!(response.into_inner().overall_code(), expected);
+    }
+    drop(client);
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
+async fn each_error_has_its_code() {
+    let nothing = tidegate::Limiter::builder().url("redis://127.0.0.1:1").stderr_warnings(false);
+    let away = on(RULES, &nothing.on_failure(tidegate::OnFailure::Error).build().unwrap());
+    let user = || descriptor(&[("user", "ada")]);
+    let cases: [(RateLimitService, RateLimitRequest, Code); 6] = [
+        (in_memory(RULES), request([]), Code::InvalidArgument),
+        (
+            in_memory(RULES),
+            RateLimitRequest { domain: String::new(), ..request([user()]) },
+            Code::InvalidArgument,
+        ),
+        (in_memory(RULES), request([with_hits(user(), 3)]), Code::OutOfRange),
+        (in_memory(RULES), request([descriptor(&[("held", "x")])]), Code::FailedPrecondition),
+        (away.clone(), request([user()]), Code::Unavailable),
+        (away, request([given_back(user())]), Code::Unavailable),
+    ];
+    for (service, request, expected) in cases {
+        let server = Running::start(service).await;
+        let error = server.client().await.should_rate_limit(request).await.unwrap_err();
+        assert_eq!(error.code(), expected, "{error}");
+        assert!(!error.message().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn message_above_the_maximum_size_is_an_error() {
+    let server = Running::of(Server::new(in_memory(RULES)).max_message_bytes(100)).await;
+    let long = "x".repeat(200);
+    let error = server.client().await.should_rate_limit(request([descriptor(&[("user", &long)])])).await;
+    assert_eq!(error.unwrap_err().code(), Code::OutOfRange);
+}
+
+#[tokio::test]
+async fn malformed_messages_are_errors_and_the_connection_goes_on() {
+    use prost::bytes::{Buf, BufMut};
+    use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+
+    #[derive(Default)]
+    struct Raw;
+
+    impl Codec for Raw {
+        type Encode = Vec<u8>;
+        type Decode = ();
+        type Encoder = Self;
+        type Decoder = Self;
+
+        fn encoder(&mut self) -> Self {
+            Self
+        }
+
+        fn decoder(&mut self) -> Self {
+            Self
+        }
+    }
+
+    impl Encoder for Raw {
+        type Item = Vec<u8>;
+        type Error = tonic::Status;
+
+        fn encode(&mut self, item: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), tonic::Status> {
+            out.put_slice(&item);
+            Ok(())
+        }
+
+        fn buffer_settings(&self) -> BufferSettings {
+            BufferSettings::default()
+        }
+    }
+
+    impl Decoder for Raw {
+        type Item = ();
+        type Error = tonic::Status;
+
+        fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<()>, tonic::Status> {
+            from.advance(from.remaining());
+            Ok(Some(()))
+        }
+    }
+
+    let server = Running::start(in_memory(RULES)).await;
+    let channel =
+        Endpoint::try_from(format!("http://{}", server.grpc_addr)).unwrap().connect().await.unwrap();
+    let mut raw = tonic::client::Grpc::new(channel);
+    let valid = prost::Message::encode_to_vec(&request([descriptor(&[("user", "ada")])]));
+    let prefixes = (0..valid.len()).map(|end| valid[..end].to_vec());
+    let flipped = (0..valid.len()).flat_map(|at| {
+        let flip = |bit: u32| {
+            let mut bytes = valid.clone();
+            bytes[at] ^= 1 << bit;
+            bytes
+        };
+        (0..8).map(flip).collect::<Vec<_>>()
+    });
+    let mut outcomes = std::collections::BTreeSet::new();
+    for bytes in prefixes.chain(flipped) {
+        raw.ready().await.unwrap();
+        let path = http::uri::PathAndQuery::from_static(
+            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+        );
+        let result = raw.unary(tonic::Request::new(bytes.clone()), path, Raw).await;
+        let code = result.map_or_else(|error| error.code(), |_| Code::Ok);
+        assert!(
+            matches!(code, Code::Ok | Code::Internal | Code::InvalidArgument | Code::OutOfRange),
+            "{code} {bytes:?}"
+        );
+        outcomes.insert(format!("{code:?}"));
+    }
+    assert!(outcomes.len() > 2, "{outcomes:?}");
+    let decided = server.client().await.should_rate_limit(request([descriptor(&[("user", "zoe")])])).await;
+    assert_eq!(decided.unwrap().into_inner().overall_code(), Decided::Ok);
+}
+
+#[tokio::test]
+async fn health_is_served_under_all_names_and_ends_first() {
+    let notice = Duration::from_secs(60);
+    let server = Running::of(Server::new(in_memory(RULES)).drain_notice(notice)).await;
+    let endpoint = Endpoint::try_from(format!("http://{}", server.grpc_addr)).unwrap();
+    let mut health = HealthClient::new(endpoint.connect().await.unwrap());
+    let ask = |service: &str| HealthCheckRequest { service: service.to_owned() };
+    for name in ["", SERVICE, "ratelimit"] {
+        let status = health.check(ask(name)).await.unwrap().into_inner().status();
+        assert_eq!(status, ServingStatus::Serving, "{name}");
+    }
+    assert_eq!(health.check(ask("other")).await.unwrap_err().code(), Code::NotFound);
+
+    let mut watch = health.watch(ask(SERVICE)).await.unwrap().into_inner();
+    assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::Serving);
+    let mut client = server.client().await;
+    let stopping = tokio::spawn(server.stop());
+    assert_eq!(watch.next().await.unwrap().unwrap().status(), ServingStatus::NotServing);
+    for name in ["", "ratelimit"] {
+        let status = health.check(ask(name)).await.unwrap().into_inner().status();
+        assert_eq!(status, ServingStatus::NotServing, "{name}");
+    }
+    let decided = client.should_rate_limit(request([descriptor(&[("user", "ada")])])).await;
+    assert_eq!(decided.unwrap().into_inner().overall_code(), Decided::Ok, "requests are still accepted");
+    stopping.abort();
+}
+
+#[tokio::test]
+async fn clients_that_watch_the_health_do_not_hold_the_end_of_the_server() {
+    let server = Running::start(in_memory(RULES)).await;
+    let endpoint = Endpoint::try_from(format!("http://{}", server.grpc_addr)).unwrap();
+    let mut health = HealthClient::new(endpoint.connect().await.unwrap());
+    let mut watch = health.watch(HealthCheckRequest::default()).await.unwrap().into_inner();
+    watch.next().await.unwrap().unwrap();
+    let watcher = tokio::spawn(async move { while watch.next().await.is_some_and(|next| next.is_ok()) {} });
+    assert!(server.stop().await);
+    watcher.await.unwrap();
+}
+
+#[tokio::test]
+async fn reflection_lists_the_services_and_their_files() {
+    let server = Running::start(in_memory(RULES)).await;
+    let endpoint = Endpoint::try_from(format!("http://{}", server.grpc_addr)).unwrap();
+    let mut reflection = ServerReflectionClient::new(endpoint.connect().await.unwrap());
+    let ask = |request| {
+        tokio_stream::iter([ServerReflectionRequest { host: String::new(), message_request: Some(request) }])
+    };
+    let listed = reflection.server_reflection_info(ask(MessageRequest::ListServices(String::new()))).await;
+    let listed = listed.unwrap().into_inner().next().await.unwrap().unwrap().message_response.unwrap();
+    let MessageResponse::ListServicesResponse(listed) = listed else { panic!("{listed:?}") };
+    let names: Vec<&str> = listed.service.iter().map(|service| &*service.name).collect();
+    for expected in [SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"] {
+        assert!(names.contains(&expected), "{names:?}");
+    }
+    let file = MessageRequest::FileContainingSymbol(SERVICE.to_owned());
+    let file = reflection.server_reflection_info(ask(file)).await.unwrap().into_inner().next().await;
+    let file = file.unwrap().unwrap().message_response.unwrap();
+    assert!(matches!(file, MessageResponse::FileDescriptorResponse(_)), "{file:?}");
+}
+
+#[tokio::test]
+async fn old_connection_is_closed_without_losing_a_request() {
+    let age = Duration::from_millis(50);
+    let server = Running::of(Server::new(in_memory(RULES)).max_connection_age(age)).await;
+    let door = Door::to(server.grpc_addr.port()).await;
+    let mut client = client(door.port).await;
+    soon("several connections", async || {
+        let peek = request([with_hits(descriptor(&[("user", "ada")]), 0)]);
+        client.should_rate_limit(peek).await.unwrap();
+        door.taken() >= 4
+    })
+    .await;
+}

@@ -1,0 +1,352 @@
+//! Requests of the protocol, and their responses.
+
+use std::time::Duration;
+
+use prost_types::value::Kind;
+use tidegate::{Limiter, ManualClock, OnFailure};
+use tidegate_http::{Draft, Headers};
+use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
+use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
+use tidegate_server::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use tidegate_server::proto::envoy::r#type::v3::RateLimitUnit;
+use tidegate_server::{RateLimitService, ServiceError};
+
+use super::fixture::{descriptor, given_back, in_memory, on, request, with_hits, with_limit};
+
+const RULES: &str = "
+domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 3, name: per_user }
+    metadata: { plan: free }
+  - key: user
+    value: root
+    rate_limit: { unlimited: true }
+  - key: path
+    rate_limit: { unit: hour, requests_per_unit: 1 }
+    shadow_mode: true
+  - key: banned
+    rate_limit: { unit: day, requests_per_unit: 0 }
+  - key: tokens
+    rate_limit: { unit: second, requests_per_unit: 100 }
+  - key: premium
+    rate_limit: { unit: minute, requests_per_unit: 5, replaces: [{ name: per_user }] }
+  - key: bucket
+    rate_limit: { algorithm: token_bucket, requests_per_unit: 60, unit: minute, burst: 60 }
+  - key: odd
+    rate_limit: { every: 15m, requests_per_unit: 4 }
+  - key: held
+    rate_limit: { in_flight: 2 }
+---
+domain: quotas
+charge: each
+descriptors:
+  - key: quota_a
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+    quota_mode: true
+  - key: quota_b
+    rate_limit: { unit: minute, requests_per_unit: 2 }
+    quota_mode: true
+";
+
+fn service() -> (RateLimitService, ManualClock) {
+    let clock = ManualClock::new();
+    (on(RULES, &Limiter::in_memory_with(clock.clone())), clock)
+}
+
+/// The code, limit, unit and remaining units of a status.
+type Row = (Code, Option<(u32, Unit)>, u32);
+
+fn row(status: &DescriptorStatus) -> Row {
+    let limit = status.current_limit.as_ref().map(|limit| (limit.requests_per_unit, limit.unit()));
+    (status.code(), limit, status.limit_remaining)
+}
+
+fn rows(response: &RateLimitResponse) -> Vec<Row> {
+    response.statuses.iter().map(row).collect()
+}
+
+const OK: Code = Code::Ok;
+const OVER: Code = Code::OverLimit;
+
+#[tokio::test]
+async fn statuses_are_in_the_order_of_the_descriptors() {
+    let (service, _) = service();
+    let user = || descriptor(&[("user", "ada")]);
+    let all = request([
+        descriptor(&[("unknown", "x")]),
+        user(),
+        descriptor(&[("user", "root")]),
+        descriptor(&[("tokens", "x")]),
+    ]);
+    let response = service.decide(&all).await.unwrap();
+    assert_eq!(response.overall_code(), OK);
+    let expected = [
+        (OK, None, 0),
+        (OK, Some((3, Unit::Minute)), 2),
+        (OK, None, u32::MAX),
+        (OK, Some((100, Unit::Second)), 99),
+    ];
+    assert_eq!(rows(&response), expected);
+    assert_eq!(response.statuses[1].current_limit.as_ref().unwrap().name, "per_user");
+
+    let thrice = RateLimitRequest { hits_addend: 3, ..request([descriptor(&[("tokens", "x")]), user()]) };
+    let denied = service.decide(&thrice).await.unwrap();
+    assert_eq!(denied.overall_code(), OVER);
+    // All or nothing: what the tokens' rule admits alone was not charged.
+    assert_eq!(rows(&denied), [(OK, Some((100, Unit::Second)), 99), (OVER, Some((3, Unit::Minute)), 2)]);
+    assert!(denied.raw_body.is_empty() && denied.response_headers_to_add.is_empty());
+}
+
+#[tokio::test]
+async fn hits_of_the_descriptor_replace_those_of_the_request() {
+    let (service, _) = service();
+    let tokens = || descriptor(&[("tokens", "x")]);
+    for (of_request, of_descriptor, remaining) in [
+        (0, None, 99),
+        (1, None, 98),
+        (7, None, 91),
+        (7, Some(11), 80),
+        (7, Some(0), 80),
+        (0, Some(0), 80),
+        (0, Some(80), 0),
+    ] {
+        let descriptor = match of_descriptor {
+            Some(hits) => with_hits(tokens(), hits),
+            None => tokens(),
+        };
+        let request = RateLimitRequest { hits_addend: of_request, ..request([descriptor]) };
+        let response = service.decide(&request).await.unwrap();
+        assert_eq!(response.statuses[0].limit_remaining, remaining, "{of_request} {of_descriptor:?}");
+        assert_eq!(response.overall_code(), OK);
+    }
+    let check_only = service.decide(&request([with_hits(tokens(), 0)])).await.unwrap();
+    assert_eq!(check_only.overall_code(), OVER, "nothing remains");
+}
+
+#[tokio::test]
+async fn check_only_descriptor_denies_and_then_nothing_is_charged() {
+    let (service, _) = service();
+    let (tokens, user) = (descriptor(&[("tokens", "x")]), descriptor(&[("user", "ada")]));
+    let both = || request([with_hits(tokens.clone(), 0), user.clone()]);
+    assert_eq!(service.decide(&both()).await.unwrap().overall_code(), OK);
+    service.decide(&request([with_hits(tokens.clone(), 100)])).await.unwrap();
+    for _ in 0..2 {
+        let denied = service.decide(&both()).await.unwrap();
+        assert_eq!(denied.overall_code(), OVER);
+        let expected = [(OVER, Some((100, Unit::Second)), 0), (OK, Some((3, Unit::Minute)), 2)];
+        assert_eq!(rows(&denied), expected, "nothing is charged");
+    }
+    // With `charge: each`, what admits is charged.
+    let (a, b) = (descriptor(&[("quota_a", "x")]), descriptor(&[("quota_b", "x")]));
+    let quotas = |descriptors| RateLimitRequest { domain: "quotas".to_owned(), ..request(descriptors) };
+    service.decide(&quotas(vec![a.clone()])).await.unwrap();
+    let response = service.decide(&quotas(vec![with_hits(a, 0), b])).await.unwrap();
+    assert_eq!(rows(&response), [(OVER, Some((1, Unit::Minute)), 0), (OK, Some((2, Unit::Minute)), 1)]);
+}
+
+#[tokio::test]
+async fn negative_hits_give_units_back_and_deny_nothing() {
+    let (service, _) = service();
+    let user = || descriptor(&[("user", "ada")]);
+    for _ in 0..3 {
+        service.decide(&request([user()])).await.unwrap();
+    }
+    let two = given_back(with_hits(user(), 2));
+    let response = service.decide(&request([descriptor(&[("tokens", "x")]), two])).await.unwrap();
+    assert_eq!(response.overall_code(), OK);
+    assert_eq!(rows(&response), [(OK, Some((100, Unit::Second)), 99), (OK, Some((3, Unit::Minute)), 2)]);
+
+    // Not below zero.
+    let many = given_back(with_hits(user(), 1_000_000));
+    assert_eq!(service.decide(&request([many])).await.unwrap().statuses[0].limit_remaining, 3);
+
+    // Hits of 0 give nothing back; an exhausted limit denies no request that gives back.
+    service.decide(&request([with_hits(user(), 3)])).await.unwrap();
+    let none = given_back(with_hits(user(), 0));
+    let response = service.decide(&request([none])).await.unwrap();
+    assert_eq!((response.overall_code(), rows(&response)), (OK, vec![(OK, Some((3, Unit::Minute)), 0)]));
+}
+
+#[tokio::test]
+async fn limit_of_a_descriptor_replaces_the_rules_and_needs_no_domain() {
+    let (service, _) = service();
+    let user = || descriptor(&[("user", "ada")]);
+    let hour = RateLimitUnit::Hour as i32;
+    let own = || with_limit(user(), 2, hour);
+    for remaining in [1, 0] {
+        let response = service.decide(&request([own()])).await.unwrap();
+        assert_eq!(rows(&response), [(OK, Some((2, Unit::Hour)), remaining)]);
+    }
+    assert_eq!(service.decide(&request([own()])).await.unwrap().overall_code(), OVER);
+    // The rule has its own count.
+    assert_eq!(service.decide(&request([user()])).await.unwrap().statuses[0].limit_remaining, 2);
+    // Nothing passes a limit of 0.
+    let zero = service.decide(&request([with_limit(user(), 0, hour)])).await.unwrap();
+    assert_eq!(rows(&zero), [(OVER, Some((0, Unit::Hour)), 0)]);
+
+    let elsewhere = RateLimitRequest { domain: "unknown".to_owned(), ..request([own(), user()]) };
+    let response = service.decide(&elsewhere).await.unwrap();
+    assert_eq!(rows(&response), [(OK, Some((2, Unit::Hour)), 1), (OK, None, 0)]);
+    for (unit, expected) in [
+        (RateLimitUnit::Second, Unit::Second),
+        (RateLimitUnit::Minute, Unit::Minute),
+        (RateLimitUnit::Day, Unit::Day),
+        (RateLimitUnit::Month, Unit::Month),
+        (RateLimitUnit::Year, Unit::Year),
+    ] {
+        let response = service.decide(&request([with_limit(user(), 9, unit as i32)])).await.unwrap();
+        assert_eq!(rows(&response), [(OK, Some((9, expected)), 8)]);
+    }
+}
+
+#[tokio::test]
+async fn shadow_rule_is_ok_with_the_rest_as_if_denied() {
+    let (service, _) = service();
+    let path = || request([descriptor(&[("path", "/")])]);
+    assert_eq!(rows(&service.decide(&path()).await.unwrap()), [(OK, Some((1, Unit::Hour)), 0)]);
+    let second = service.decide(&path()).await.unwrap();
+    assert_eq!(second.overall_code(), OK);
+    assert_eq!(rows(&second), [(OK, Some((1, Unit::Hour)), 0)]);
+    assert!(second.statuses[0].duration_until_reset.unwrap().seconds > 0);
+}
+
+#[tokio::test]
+async fn replaced_rule_is_neither_charged_nor_shown() {
+    let (service, _) = service();
+    let user = || descriptor(&[("user", "ada")]);
+    let both = request([user(), descriptor(&[("premium", "ada")])]);
+    let response = service.decide(&both).await.unwrap();
+    assert_eq!(rows(&response), [(OK, None, 0), (OK, Some((5, Unit::Minute)), 4)]);
+    assert_eq!(service.decide(&request([user()])).await.unwrap().statuses[0].limit_remaining, 2);
+}
+
+#[tokio::test]
+async fn rules_in_quota_mode_deny_together() {
+    let (service, _) = service();
+    let descriptors = [descriptor(&[("quota_a", "x")]), descriptor(&[("quota_b", "x")])];
+    let both = RateLimitRequest { domain: "quotas".to_owned(), ..request(descriptors) };
+    for expected in [(OK, OK, OK), (OK, OVER, OK), (OVER, OVER, OVER)] {
+        let response = service.decide(&both).await.unwrap();
+        let codes = (response.overall_code(), response.statuses[0].code(), response.statuses[1].code());
+        assert_eq!(codes, expected);
+    }
+}
+
+#[tokio::test]
+async fn windows_without_a_unit_have_the_unit_unknown() {
+    let (service, _) = service();
+    for (key, expected) in [
+        ("odd", (4, Unit::Unknown)),
+        ("bucket", (60, Unit::Minute)),
+        ("tokens", (100, Unit::Second)),
+        ("banned", (0, Unit::Day)),
+    ] {
+        let response = service.decide(&request([descriptor(&[(key, "x")])])).await.unwrap();
+        assert_eq!(row(&response.statuses[0]).1, Some(expected), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn reset_is_in_whole_seconds_rounded_up() {
+    let (service, clock) = service();
+    let ada = || request([descriptor(&[("user", "ada")])]);
+    let reset = |response: RateLimitResponse| response.statuses[0].duration_until_reset.unwrap();
+    let first = reset(service.decide(&ada()).await.unwrap());
+    assert_eq!(first.nanos, 0);
+    assert!((1..=60).contains(&first.seconds));
+    clock.advance(Duration::from_micros(1));
+    let second = reset(service.decide(&ada()).await.unwrap());
+    assert!((first.seconds - 1..=first.seconds).contains(&second.seconds), "{first:?} {second:?}");
+}
+
+#[tokio::test]
+async fn metadata_of_passing_rules_is_dynamic_metadata() {
+    let (service, _) = service();
+    let ada = || request([descriptor(&[("user", "ada")])]);
+    let metadata = service.decide(&ada()).await.unwrap().dynamic_metadata.unwrap();
+    assert_eq!(metadata.fields["domain"].kind, Some(Kind::StringValue("d".to_owned())));
+    let Some(Kind::StructValue(rules)) = &metadata.fields["metadata"].kind else { panic!("{metadata:?}") };
+    assert_eq!(rules.fields["plan"].kind, Some(Kind::StringValue("free".to_owned())));
+    service.decide(&RateLimitRequest { hits_addend: 2, ..ada() }).await.unwrap();
+    assert_eq!(service.decide(&ada()).await.unwrap().dynamic_metadata, None);
+}
+
+#[tokio::test]
+async fn headers_report_the_binding_limit_only_if_they_are_on() {
+    let headers = |response: &RateLimitResponse| -> Vec<(String, String)> {
+        let headers = response.response_headers_to_add.iter();
+        headers.map(|header| (header.key.clone(), header.value.clone())).collect()
+    };
+    let both = || request([descriptor(&[("tokens", "x")]), descriptor(&[("user", "ada")])]);
+    let (service, _) = service();
+    assert!(headers(&service.decide(&both()).await.unwrap()).is_empty());
+
+    let x_only = Headers::new().draft(None);
+    let named = service.clone().headers(x_only).denied_body("slow down");
+    let admitted = headers(&named.decide(&both()).await.unwrap());
+    let find = |headers: &[(String, String)], name: &str| {
+        headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.clone())
+    };
+    assert_eq!(find(&admitted, "x-ratelimit-limit").as_deref(), Some("3"));
+    assert_eq!(find(&admitted, "x-ratelimit-remaining").as_deref(), Some("1"));
+    assert_eq!(find(&admitted, "retry-after"), None);
+    assert_eq!(admitted.len(), 3);
+
+    let ietf = service.clone().headers(Headers::new().x_ratelimit(false).draft(Some(Draft::Eleven)));
+    let admitted = headers(&ietf.decide(&both()).await.unwrap());
+    assert_eq!(find(&admitted, "ratelimit-policy").as_deref(), Some("\"d.user\";q=3;w=60"));
+
+    let denied = named.decide(&both()).await.unwrap();
+    assert_eq!(denied.raw_body, b"slow down");
+    let denied = headers(&denied);
+    assert_eq!(find(&denied, "x-ratelimit-remaining").as_deref(), Some("0"));
+    assert!(find(&denied, "retry-after").is_some(), "{denied:?}");
+    // A descriptor's own limit has no rule.
+    let own = with_limit(descriptor(&[("user", "bob")]), 7, RateLimitUnit::Hour as i32);
+    let own = headers(&named.decide(&request([own])).await.unwrap());
+    assert_eq!(find(&own, "x-ratelimit-limit").as_deref(), Some("7"));
+}
+
+#[tokio::test]
+async fn broken_requests_are_errors_and_charge_nothing() {
+    let service = in_memory(RULES);
+    let user = || descriptor(&[("user", "ada")]);
+    let too_many = request(std::iter::repeat_with(user).take(101));
+    for (request, expected) in [
+        (RateLimitRequest { domain: String::new(), ..request([user()]) }, "no `domain`"),
+        (request([]), "no `descriptors`"),
+        (too_many, "101 `descriptors`"),
+        (request([user(), with_limit(user(), 1, 0)]), "no known `unit` (0)"),
+        (request([user(), with_limit(user(), 1, 99)]), "no known `unit` (99)"),
+    ] {
+        let error = service.decide(&request).await.unwrap_err();
+        assert!(matches!(error, ServiceError::Invalid(_)) && error.is_callers_mistake(), "{error}");
+        assert!(error.to_string().contains(expected), "{error}");
+    }
+    let error = service.decide(&request([with_hits(user(), 4)])).await.unwrap_err();
+    assert!(error.is_callers_mistake(), "{error}");
+    let error = service.decide(&request([user(), descriptor(&[("held", "x")])])).await.unwrap_err();
+    assert!(!error.is_callers_mistake() && error.to_string().contains("in flight"), "{error}");
+    assert_eq!(service.decide(&request([user()])).await.unwrap().statuses[0].limit_remaining, 2);
+}
+
+#[tokio::test]
+async fn failure_policy_decides_while_redis_is_away() {
+    // Nothing listens there.
+    for (policy, expected) in [
+        (OnFailure::Open, Some(OK)),
+        (OnFailure::Closed, Some(OVER)),
+        (OnFailure::Local, Some(OK)),
+        (OnFailure::Error, None),
+    ] {
+        let limiter = Limiter::builder().url("redis://127.0.0.1:1").on_failure(policy);
+        let service = on(RULES, &limiter.stderr_warnings(false).build().unwrap());
+        let user = descriptor(&[("user", "ada")]);
+        let decided = service.decide(&request([user.clone()])).await;
+        assert_eq!(decided.ok().map(|response| response.overall_code()), expected, "{policy:?}");
+        // Under every policy, units that could not be given back are an error.
+        let returned = service.decide(&request([given_back(user)])).await;
+        assert!(returned.is_err_and(|error| !error.is_callers_mistake()), "{policy:?}");
+    }
+}
