@@ -81,8 +81,9 @@ mod tests {
         let ban = Ban { after: 2, within: HOUR, lasts: HOUR };
         let items = [item("login", Some(ban)), item("other", None)];
         let group = Group { items: items.into_iter().collect(), n: 2 };
-        let (used, free) = ([2, NOW_US + 1], [0, 0]);
-        let blocked = [-1 - 2, NOW_US + 1, NOW_US + 1];
+        let end_ms = NOW_US / 1_000 + 1;
+        let (used, free) = ([2, end_ms], [0, end_ms]);
+        let blocked = [-1 - 2, NOW_US + 1, end_ms];
         let is_possible = |k: i64, first: &[i64], bans: &[i64]| {
             let numbers = [&[NOW_US, -1 - k], first, &free, &[bans.len() as i64], bans].concat();
             let reply = Value::Array(numbers.into_iter().map(Value::Int).collect());
