@@ -37,17 +37,19 @@ local arg = at + 1
 -- Of the items of the group in progress. Tables for each group would cost a tenth.
 local found, used, states, keys, banned_by, counts = {}, {}, {}, {}, {}, {}
 
--- Returns the number of denials that count, the end of their time (ms), and the expiry
+-- Returns the number of denials that count, the end of their period (ms), and the expiry
 -- of the key, if it keeps them.
 local function read_count(key, within)
-  local latest, text = math.ceil((now + within) / 1000), call('GET', key)
-  if not text then return 0, latest end
-  local count = match(text, '^[1-9]%d*$') and integer(text)
-  if not count then error('STATE denials', 0) end
+  local latest = math.ceil((now + within) / 1000)
+  local is_read, text = pcall(call, 'GET', key)
+  if not is_read and not match(text, '^WRONGTYPE ') then error(text, 0) end
+  -- A new count replaces a value that no ban wrote.
+  local count = is_read and text and match(text, '^[1-9]%d*$') and integer(text)
+  if not count then return 0, latest end
   local ends = call('PEXPIRETIME', key)
   -- Redis keeps a key up to 999 us past its expiry.
   if ends >= 0 and ends * 1000 <= now then return 0, latest end
-  -- A time that ends too late for this clock, or never, ends as that of a first denial.
+  -- A period that ends too late for this clock, or never, ends as that of a first denial.
   return count, ends < 0 and latest or math.min(ends, latest), ends
 end
 
@@ -110,9 +112,11 @@ local function take(n, items, is_grant)
   end
   local banned = {}
   for i = 1, items do
-    -- The checks stay denied even if Redis rejects the count.
+    -- The checks stay denied if Redis has no memory for the count.
     if counts[i] then
+      item = i
       local is_done, begins = pcall(add, unpack(counts[i], 1, 8))
+      if not is_done and not match(begins, '^OOM ') then error(begins, 0) end
       if is_done and begins then banned[#banned + 1] = i end
     end
   end

@@ -255,7 +255,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// As [`check_all`](Self::check_all) and [`Gate::acquire`].
+    /// As [`check_all`](Self::check_all) and [`Gate::acquire`]. Also [`Error::is_config`] for a gate with a
+    /// [ban](Gate::ban) together with an in-flight limit: its denials would not be counted.
     ///
     /// # Cancel safety
     ///

@@ -224,8 +224,8 @@ impl Inspector {
     }
 
     /// Removes the state of these keys, and so lifts their blocks, with their [holds](Self::holds), [counted
-    /// denials](Self::denials) and adaptive limits. Returns the number of Redis keys that existed; the holds of a key are one, and so is its count. A call is repeated if its connection is
-    /// lost; the number can then be too low.
+    /// denials](Self::denials) and adaptive limits. Returns the number of Redis keys that existed; the holds of a key
+    /// are one, and so is its count. A call is repeated if its connection is lost; the number can then be too low.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
-//! The settings of a ban: how many denials of a key, within which time, block it for how long.
+//! The settings of a ban: how many denials of a key within a period block it, and for how long.
 
 use std::time::Duration;
 
 use crate::error::Error;
-use crate::quota::whole_micros;
+use crate::quota::{LONGEST_US, whole_micros};
 
 /// Denials of one key that lead to a block: see [`Gate::ban`](crate::Gate::ban).
 ///
@@ -18,10 +18,11 @@ use crate::quota::whole_micros;
 pub struct Ban {
     /// The number of denials, 1 to 1,000,000,000. The check with this denial is the last one before the block.
     pub after: u64,
-    /// The time in which they are counted, in whole microseconds from 1 ms to 10 years. It begins with the first
-    /// denial that is counted, and ends with a millisecond.
+    /// The period in which they are counted, in whole microseconds from 1 ms to 10 years. It begins with the first
+    /// denial that is counted, and ends with a millisecond; the next denial begins a new one. So around the end of a
+    /// period, up to `2 * after - 2` denials may come within this duration without a ban.
     pub within: Duration,
-    /// How long the block lasts, in whole microseconds from 1 ms to 10 years.
+    /// The duration of the block, in whole microseconds from 1 ms to 10 years.
     pub lasts: Duration,
 }
 
@@ -32,22 +33,22 @@ const MAX_AFTER: u64 = 1_000_000_000;
 const MIN_US: u64 = 1_000;
 
 impl Ban {
-    /// Returns the time in which denials are counted, in µs.
-    pub(crate) const fn within_us(&self) -> u64 {
-        self.within.as_micros() as u64
+    /// Returns the period in which denials are counted, in µs, of at most 10 years.
+    pub(crate) fn within_us(&self) -> u64 {
+        self.within.as_micros().min(LONGEST_US.into()) as u64
     }
 
-    /// Returns how long the block lasts, in µs.
-    pub(crate) const fn lasts_us(&self) -> u64 {
-        self.lasts.as_micros() as u64
+    /// Returns the duration of the block, in µs, of at most 10 years.
+    pub(crate) fn lasts_us(&self) -> u64 {
+        self.lasts.as_micros().min(LONGEST_US.into()) as u64
     }
 
-    /// Checks the ranges of the fields.
+    /// Validates the ranges of the fields, as [`Gate::ban`](crate::Gate::ban) does.
     ///
     /// # Errors
     ///
     /// [`Error::is_config`] with the field that is out of its range.
-    pub fn check(&self) -> Result<(), Error> {
+    pub fn validate(&self) -> Result<(), Error> {
         let Self { after, within, lasts } = *self;
         if !(1..=MAX_AFTER).contains(&after) {
             return Err(Error::config(format!(

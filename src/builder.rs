@@ -241,7 +241,8 @@ impl Builder {
 
     /// Sets the maximum number of keys that an in-memory limiter keeps, or that the fallback of a Redis
     /// limiter keeps while Redis does not answer. Beyond it, the least recently used keys are evicted and
-    /// count as unused.
+    /// count as unused. Counts of denials for [bans](crate::Gate::ban) are further keys, of which an in-memory
+    /// limiter keeps the same number; it evicts the smallest counts first.
     ///
     /// Blocked keys, and then keys that have used at least half of their limit, are evicted last: no such key
     /// is evicted while they are at most a quarter of `keys`. Beyond that, the shortest blocks and the least

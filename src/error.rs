@@ -43,6 +43,7 @@ enum ErrorKind {
     OverCapacity { cost: u64, limit: u64 },
     Timeout { waited_for: &'static str, deadline: Duration },
     Unavailable(String),
+    LostCall(String),
     BreakerOpen,
     RuntimeEnded,
     State { field: String },
@@ -134,7 +135,7 @@ impl Error {
         match &self.0.kind {
             ErrorKind::Timeout { waited_for, .. } if *waited_for == QUEUE_ROOM => "queue_full",
             ErrorKind::Timeout { .. } => "timeout",
-            ErrorKind::Unavailable(_) => "unavailable",
+            ErrorKind::Unavailable(_) | ErrorKind::LostCall(_) => "unavailable",
             ErrorKind::BreakerOpen => "breaker_open",
             ErrorKind::Refused(_) => "refused",
             ErrorKind::LapsedLease | ErrorKind::StaleMessage => "lapsed_lease",
@@ -170,7 +171,7 @@ impl Error {
 impl Error {
     /// Returns whether Redis was called and did not answer.
     pub(crate) fn is_unanswered(&self) -> bool {
-        matches!(self.0.kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable(_))
+        matches!(self.0.kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable(_) | ErrorKind::LostCall(_))
     }
 
     /// Returns whether the holder of permits was not live when Redis processed its message or renewal.
@@ -243,6 +244,11 @@ impl Error {
         Self::of(ErrorKind::Unavailable(text.into()))
     }
 
+    /// Makes the error for a call whose connection was lost: it may have run.
+    pub(crate) fn lost_call(text: impl Into<String>) -> Self {
+        Self::of(ErrorKind::LostCall(text.into()))
+    }
+
     /// Makes the error for a Redis that rejects connections, with its reason.
     pub(crate) fn unavailable_since(message: &str) -> Self {
         Self::unavailable(server_message::explained(message))
@@ -305,6 +311,11 @@ impl Error {
         matches!(&self.0.kind, ErrorKind::Refused(text) if text.starts_with("TRYAGAIN"))
     }
 
+    /// Returns whether the connection was lost while the call was in flight: it may have run.
+    pub(crate) fn is_lost_call(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::LostCall(_))
+    }
+
     fn of(kind: ErrorKind) -> Self {
         Self::new(kind, 0)
     }
@@ -331,7 +342,9 @@ impl fmt::Display for Error {
                 f,
                 "timed out after {deadline:?} waiting for {waited_for}: check whether Redis is slow or far away, or raise the deadline"
             ),
-            ErrorKind::Unavailable(text) => write!(f, "Redis is unavailable: {text}"),
+            ErrorKind::Unavailable(text) | ErrorKind::LostCall(text) => {
+                write!(f, "Redis is unavailable: {text}")
+            }
             ErrorKind::State { field } => write!(
                 f,
                 "corrupt state in field `{field}`, which tidegate did not write: find the other writer, then reset the key"

@@ -248,7 +248,8 @@ impl Gate {
     /// Makes each check of this gate first end the holds of its key that have ended, so that units of
     /// reservations with [`Reserve::back`](crate::Reserve::back) return on time: [`Limiter::reserve`](crate::Limiter::reserve).
     /// Without it, only the next reservation or settle of the key ends them, and checks may be denied for longer.
-    /// A check then takes about 1.4 times as long in Redis. A [cached denial](crate::Builder::deny_cache) may still
+    /// A check then takes about 1.4 times as long in Redis. In a group with a gate that has a [ban](Self::ban) or an
+    /// in-flight limit, holds are not ended first. A [cached denial](crate::Builder::deny_cache) may still
     /// outlast the end of a hold.
     ///
     /// Default: not.
@@ -258,9 +259,11 @@ impl Gate {
         self.with_checked_ban()
     }
 
-    /// Blocks a key whose checks this gate denied too often: after [`Ban::after`] denials within [`Ban::within`], all
-    /// its checks are denied for [`Ban::lasts`]. Redis counts and blocks in the step that denies, so all processes
-    /// share the count, and one ban begins. [`unblock`](Self::unblock) ends it.
+    /// Blocks a key whose checks this gate denied too often: after [`Ban::after`] denials in one period of
+    /// [`Ban::within`], which begins with the first of them, all its checks are denied for [`Ban::lasts`]. Redis counts
+    /// and blocks in the step that denies, so all processes share the count, and one ban begins.
+    /// [`unblock`](Self::unblock) ends it, except for a key that was checked with
+    /// [`colocate_with`](crate::Check::colocate_with) in a cluster: no write reaches that state.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
@@ -286,13 +289,14 @@ impl Gate {
     /// - checks of `check_all` that only other gates denied
     /// - peeks, and checks while the gate is in [shadow mode](Self::shadow) or [switched](crate::Control::switch)
     /// - decisions by the [failure policy](Self::on_failure)
-    /// - checks of [`acquire_all`](crate::Limiter::acquire_all) together with an in-flight limit
+    /// - checks that are sent again because their connection was lost, or because their hash slot moves
     ///
-    /// [`Limiter::reserve`](crate::Limiter::reserve) of such a gate is an error ([`Error::is_config`]). So is every
+    /// [`Limiter::reserve`](crate::Limiter::reserve) of such a gate is an error ([`Error::is_config`]), and so is
+    /// [`acquire_all`](crate::Limiter::acquire_all) of such a gate together with an in-flight limit. So is every
     /// check of a gate that also has an in-flight limit, [`holds`](Self::holds) or [leases](Self::leased), or whose
     /// ban is out of its [ranges](Ban).
     ///
-    /// Denied checks go to Redis each time to be counted: only denials by a block are
+    /// Denied checks go to Redis each time to be counted: only denials of single checks by a block are
     /// [cached](crate::Builder::deny_cache). A check takes about three times as long in Redis, as one of
     /// [`check_all`](crate::Limiter::check_all) does, and a counted denial five times.
     ///

@@ -45,8 +45,9 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (gate, key);
     }
 
-    /// Called when denials have begun a [ban](crate::Gate::ban) of a key, with its length, by the process whose check
-    /// began it. `key` displays as in Redis.
+    /// Called when denials have begun a [ban](crate::Gate::ban) of a key, with its duration, by the process whose check
+    /// began it: at most once per ban, and not at all if the reply to that check is lost or arrives after its deadline.
+    /// `key` displays as in Redis.
     fn banned(&self, gate: &str, key: &dyn fmt::Display, lasts: Duration) {
         let _ = (gate, key, lasts);
     }

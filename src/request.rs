@@ -58,10 +58,10 @@ impl GateSpec {
         }
     }
 
-    /// Returns the second key that checks of this gate need. A gate in shadow mode counts no denials.
-    fn companion(&self) -> Option<Companion> {
+    /// Returns the second key that a check of this gate needs. Peeks, and gates in shadow mode, count no denials.
+    fn companion(&self, cost: u64) -> Option<Companion> {
         match self.ban {
-            Some(ban) if !self.is_shadow => Some(Companion::Ban { ban, is_grant: false }),
+            Some(ban) if !self.is_shadow && cost > 0 => Some(Companion::Ban { ban, is_grant: false }),
             _ => self.ends_holds.then_some(Companion::Holds(None)),
         }
     }
@@ -69,11 +69,11 @@ impl GateSpec {
     /// Checks that the gate's other settings permit its ban.
     pub(crate) fn check_ban(&self) -> Result<(), Error> {
         let Some(ban) = &self.ban else { return Ok(()) };
-        ban.check()?;
+        ban.validate()?;
         let conflict = if self.info()?.quota.is_in_flight() {
             "an in-flight limit cannot have a ban: units in use deny, not many checks. Add a gate with a rate and the ban"
         } else if self.ends_holds {
-            "a gate cannot have both a ban and `holds`: give the ban to another gate, and check both with `check_all`"
+            "a gate cannot have both a ban and `holds`: give the ban to another gate, and check that one first"
         } else if self.leases.is_some() {
             "a gate cannot have both a ban and leases: denials caused by units that other processes lease would count. Remove one of the two"
         } else {
@@ -150,7 +150,7 @@ impl<'a> Request<'a> {
         let target = self.target()?;
         check_cost(self.cost, &target.gate.quota)?;
         let max_delay_us = self.max_delay_us(&target.gate.quota);
-        let companion = self.gate.companion().map(Box::new);
+        let companion = self.gate.companion(self.cost).map(Box::new);
         Ok(Item { max_delay_us, companion, ..Item::new(target, self.cost) })
     }
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use tidegate::algorithm::Storage;
-use tidegate::{Error, Gate, Limiter, OnFailure, Quota, Rate, Switch};
+use tidegate::{Ban, Error, Gate, Limiter, OnFailure, Quota, Rate, Switch};
 use tidegate_testkit::Server;
 
 use crate::support::acl::{self, PASSWORD, USER};
@@ -69,6 +69,12 @@ async fn call_everything(server: &Server, limiter: &Limiter) -> Vec<Error> {
     let key = permits.redis_key("x").unwrap();
     server.cli(&["HSET", &key, "held", "1/1 at 1 sure until 1", "web-1/1000", "1 #1"]).unwrap();
     failed.extend(permits.peek("x").await.err());
+    // Denials are counted, and then begin a ban.
+    let ban = Ban { after: 3, within: HOUR, lasts: HOUR };
+    let banned = limiter.gate("banned", Quota::fixed_window(1, HOUR)).ban(ban);
+    for _ in 0..4 {
+        failed.extend(banned.check("x").await.err());
+    }
     failed.extend(limiter.check_all(gates.iter().map(|gate| gate.key("x"))).await.err());
     failed.extend(limiter.ready().await.err());
     let control = limiter.control();

@@ -1,5 +1,6 @@
 //! Bans do what their definition says: on the scripts, in the reference, and through the limiter.
 
+mod faults;
 mod limiter;
 mod planted_mistakes;
 mod processes;

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use tidegate::{Decision, Error, Gate, Limiter, Quota, Source};
+use tidegate::{Ban, Decision, Error, Gate, Limiter, Quota, Source};
 use tidegate_testkit::Server;
 use tokio::runtime::{Builder, Runtime};
 
@@ -42,7 +42,7 @@ struct Setting {
     server: Server,
     /// Drives the connection.
     polled: Runtime,
-    _limiter: Limiter,
+    limiter: Limiter,
     gate: Gate,
     checks: Checks,
     lost: LostTime,
@@ -84,7 +84,7 @@ fn setting() -> Setting {
     let gate = limiter.gate("gate", Quota::fixed_window(1 << 40, HOUR));
     let checks = Checks { gate: gate.clone(), longest_us: Arc::default() };
     let lost = LostTime::start(&["self".to_owned(), process_id(&server)]);
-    Setting { server, polled, _limiter: limiter, gate, checks, lost }
+    Setting { server, polled, limiter, gate, checks, lost }
 }
 
 #[track_caller]
@@ -190,10 +190,17 @@ enum Then {
 
 /// A dispatcher on one runtime takes the checks of another into its batch. More checks wait in the queue.
 fn checks_of_a_living_runtime_are_decided_if_the_other(then: &Then) {
+    let setting = setting();
+    let decided = decided_if_the_other(then, &setting, &setting.gate);
+    decided.into_iter().for_each(assert_right);
+    setting.assert_in_time();
+}
+
+/// Returns the decisions on the checks of the living runtime.
+fn decided_if_the_other(then: &Then, setting: &Setting, gate: &Gate) -> Vec<Result<Decision, Error>> {
     /// Too few for a second dispatcher.
     const FEW: usize = 10;
-    let setting = setting();
-    let Setting { server, polled, gate, checks, .. } = &setting;
+    let Setting { server, polled, checks, .. } = setting;
     let other = multi_thread();
     let paused = Paused::new(server);
     let (report, reached) = mpsc::channel();
@@ -226,9 +233,8 @@ fn checks_of_a_living_runtime_are_decided_if_the_other(then: &Then) {
     let resumed = Instant::now();
     let decided = polled.block_on(join_all(dequeued.into_iter().chain(behind)));
     checks.record(resumed);
-    decided.into_iter().for_each(assert_right);
     drop(release);
-    setting.assert_in_time();
+    decided
 }
 
 #[test]
@@ -239,6 +245,18 @@ fn checks_in_flight_and_behind_are_decided_if_the_runtime_of_their_dispatcher_is
 #[test]
 fn checks_in_flight_and_behind_are_decided_if_the_runtime_of_their_dispatcher_ends() {
     checks_of_a_living_runtime_are_decided_if_the_other(&Then::Ends);
+}
+
+/// The second run of an admitted check is denied by the charge of the first.
+#[test]
+fn checks_that_another_runtime_sends_again_count_no_denials() {
+    let setting = setting();
+    let ban = Ban { after: 1, within: HOUR, lasts: 2 * HOUR };
+    let gate = setting.limiter.gate("banned", Quota::fixed_window(1, HOUR)).ban(ban);
+    for decision in decided_if_the_other(&Then::Ends, &setting, &gate) {
+        let decision = decision.unwrap();
+        assert!(decision.retry_after() <= HOUR, "{decision}");
+    }
 }
 
 /// 60 callers run on two multi-thread runtimes, one of which is blocked repeatedly.

@@ -109,7 +109,7 @@ fn pop(destination: &Destination) -> Vec<Merged> {
 /// runtime with the same id, so checks of other runtimes always have a dispatcher.
 ///
 /// The batch in flight is sent again. Redis may have counted the first call: a retried take over-charges at
-/// worst.
+/// worst. Its denials are not counted again.
 impl Drop for Dispatcher {
     fn drop(&mut self) {
         if self.has_ended {
@@ -119,6 +119,7 @@ impl Drop for Dispatcher {
         let destination = &self.shared.destinations[self.destination];
         if let Some(thread) = self.shared.reaper.thread().filter(|_| !self.is_on_reaper) {
             destination.dispatchers.begins_a_call(self.id, self.shared.reaper.micros(Instant::now()));
+            self.in_flight.batch().iter_mut().for_each(|merged| merged.group = merged.group.uncounted());
             let goes_on = Self::new(self.shared.clone(), self.destination, self.id, self.in_flight.clone());
             thread.spawn(goes_on.on_reaper());
             return;

@@ -78,9 +78,9 @@ impl Node {
         let (answers, start) = (attempt.answers(), Instant::now());
         match link.send(command, is_asking, deadline, start).await {
             Some(Err(error)) if is_lost(&error) => {
-                let error = Error::unavailable(reply::words(&error));
-                self.slot.give_up(&attempt, error.clone(), attempt.answers() > 0);
-                Exchanged::Lost(error)
+                let words = reply::words(&error);
+                self.slot.give_up(&attempt, Error::unavailable(&*words), attempt.answers() > 0);
+                Exchanged::Lost(Error::lost_call(words))
             }
             Some(reply) => {
                 let reply = match reply {

@@ -62,7 +62,7 @@ metrics! {
     GRANT_UNITS: Counter "tidegate_grant_units_total" in Count by ["gate", "outcome"],
         "Units that partial grants were asked for, granted or denied.";
     BANS: Counter "tidegate_bans_total" in Count by ["gate"],
-        "Keys that their denials have banned.";
+        "Bans begun.";
     NEAR_LIMIT: Counter "tidegate_near_limit_total" in Count by ["gate"],
         "Checks that the store admitted with less than a fifth of the limit left.";
     WAIT: Histogram "tidegate_wait_seconds" in Seconds by [],

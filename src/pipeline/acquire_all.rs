@@ -40,6 +40,19 @@ struct GroupKey {
     turn: Turn,
 }
 
+/// Returns an error if a gate with a ban is together with an in-flight limit: the script of such groups counts no
+/// denials.
+fn check_bans(requests: &[Request<'_>]) -> Result<(), Error> {
+    let is_in_flight =
+        |request: &Request<'_>| request.gate.info().is_ok_and(|info| info.quota.is_in_flight());
+    match requests.iter().find(|request| request.gate.ban.is_some()) {
+        Some(request) if requests.iter().any(is_in_flight) => Err(request.with_context(Error::config(
+            "denials of a gate with a ban cannot be counted together with an in-flight limit: check the gate first, and then acquire",
+        ))),
+        _ => Ok(()),
+    }
+}
+
 impl Pipeline {
     /// Acquires all or nothing. Repeats it for at most `max_wait`.
     pub(crate) async fn acquire_all(
@@ -48,6 +61,7 @@ impl Pipeline {
         max_wait: Duration,
     ) -> Result<(AllDecision, Option<Permits>), Error> {
         all::check_number(requests.len())?;
+        check_bans(&requests)?;
         let span = Span::of_all(requests.len());
         let waited = self.stopwatch();
         let mut polls = Polls::default();

@@ -2,13 +2,13 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use tidegate::reference::bans::{Counting, Denials, take};
+//! use tidegate::reference::bans::{Counting, DenialCount, take};
 //! use tidegate::reference::{Item, Record};
 //! use tidegate::{Ban, Quota};
 //!
 //! let quota = Quota::fixed_window(1, Duration::from_secs(60));
 //! let ban = Ban { after: 2, within: Duration::from_secs(600), lasts: Duration::from_secs(3_600) };
-//! let (mut record, mut denials) = (Record::default(), Denials::default());
+//! let (mut record, mut denials) = (Record::default(), DenialCount::default());
 //! let start = 1_767_225_600_000_000; // 2026-01-01 00:00 UTC
 //! let mut check = |now| {
 //!     let mut items = [Item::new(&quota, &mut record, 1, None)];
@@ -26,24 +26,25 @@
 use super::Item;
 use crate::ban::Ban;
 
-/// The denials of one key that count towards a ban. `Denials::default()` counts none; a store need not keep it.
+/// The number of denials of one key that count towards a ban. `DenialCount::default()` counts none; a store need not
+/// keep it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Denials {
+pub struct DenialCount {
     /// The number of denials.
     pub count: u64,
-    /// When their time ends, in ms since 1970. Redis then removes the key.
+    /// When their period ends, in ms since 1970. Redis then removes the key.
     pub ends_ms: u64,
 }
 
-impl Denials {
-    /// Returns whether Redis has removed the key at `now`, in µs since 1970. Use `Denials::default()` in place of
+impl DenialCount {
+    /// Returns whether Redis has removed the key at `now`, in µs since 1970. Use `DenialCount::default()` in place of
     /// an expired count.
     #[must_use]
     pub fn has_expired(&self, now: u64) -> bool {
         now / 1_000 > self.ends_ms
     }
 
-    /// Returns the denials that count at `now`. If there are none, a new time begins.
+    /// Returns the denials that count at `now`. If there are none, a new period begins.
     fn at(self, ban: &Ban, now: u64) -> Self {
         let latest_ms = (now + ban.within_us()).div_ceil(1_000);
         match self.count > 0 && self.ends_ms * 1_000 > now {
@@ -56,10 +57,10 @@ impl Denials {
 /// How the denials of one item of a take are counted.
 #[derive(Debug)]
 pub struct Counting<'a> {
-    /// The ban that the denials can lead to.
+    /// The ban that the denials can lead to. Durations above 10 years count as 10 years.
     pub ban: &'a Ban,
-    /// The denials of the key, which must not have [expired](Denials::has_expired). [`take`] changes them.
-    pub denials: &'a mut Denials,
+    /// The denials of the key, which must not have [expired](DenialCount::has_expired). [`take`] changes them.
+    pub denials: &'a mut DenialCount,
     /// Whether the take is a partial grant: all its checks together count as one, denied if none is admitted.
     pub is_grant: bool,
     /// Whether the ban begins with this take; [`take`] sets it.
@@ -69,7 +70,7 @@ pub struct Counting<'a> {
 impl<'a> Counting<'a> {
     /// Counts each denied check.
     #[must_use]
-    pub fn new(ban: &'a Ban, denials: &'a mut Denials) -> Self {
+    pub fn new(ban: &'a Ban, denials: &'a mut DenialCount) -> Self {
         Self { ban, denials, is_grant: false, begins: false }
     }
 
@@ -90,9 +91,9 @@ impl<'a> Counting<'a> {
         self.begins = count >= self.ban.after;
         if self.begins {
             item.record.block(item.quota, now + self.ban.lasts_us(), now);
-            *self.denials = Denials::default();
+            *self.denials = DenialCount::default();
         } else {
-            *self.denials = Denials { count, ..found };
+            *self.denials = DenialCount { count, ..found };
         }
     }
 }

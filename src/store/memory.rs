@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::generations::{EvictionRank, Generations};
 use crate::quota::Quota;
 use crate::reference::adapt::{Adaptation, Bounds, Report};
-use crate::reference::bans::Denials;
+use crate::reference::bans::DenialCount;
 use crate::reference::holds::{Call, Holds, NewHold};
 use crate::reference::in_flight::{self, Acquire, PermitLeases, Refused};
 use crate::reference::{self, Record};
@@ -47,7 +47,7 @@ struct Keys {
     /// The holds of keys, by their own keys.
     holds: Generations<String, Holds, RandomState>,
     /// The counted denials of keys, by their own keys.
-    denials: Box<Generations<String, Denials, RandomState>>,
+    denials: Box<Generations<String, DenialCount, RandomState>>,
     /// Adaptive limits by the Redis keys of the limits, with the times at which they expire.
     adaptations: Box<Generations<String, (Adaptation, u64), RandomState>>,
 }

@@ -7,7 +7,7 @@ mod reply;
 mod reserve;
 mod server_clock;
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use redis::{Cmd, Value};
 
 use self::acquire::{Sender, acquire_all_args, acquire_args};
@@ -99,27 +99,45 @@ impl RedisStore {
         groups: &[&Group],
         deadline: Deadline,
     ) -> Vec<Result<Outcome, Error>> {
-        match self.try_call(kind, groups, deadline).await {
+        // A call that ran before its connection was lost must not count its denials twice.
+        let is_repeatable = kind != CallKind::Ban;
+        match self.try_call(kind, groups, is_repeatable, deadline).await {
             Ok(reply) => Reply::new(reply).outcomes(groups),
+            Err(error) if kind == CallKind::Ban && (error.is_of_keys_apart() || error.is_lost_call()) => {
+                // A denial stands even if it cannot be counted. Without its count, a key is one key again.
+                let uncounted: Vec<Group> = groups.iter().map(|group| group.uncounted()).collect();
+                Box::pin(self.call_each(&uncounted, error.is_of_keys_apart(), deadline)).await
+            }
+            // Their slot is migrating. A single key is on one node at every moment.
             Err(error) if error.is_of_keys_apart() && groups.len() > 1 => {
-                // Their slot is migrating. A single key is on one node at every moment.
-                let each = groups.iter().map(|group| async move {
-                    let reply = self.try_call(kind, &[*group], deadline).await?;
-                    Reply::new(reply).outcome_of_one(group)
-                });
-                join_all(each).await
+                Box::pin(self.call_each(groups.iter().copied(), true, deadline)).await
             }
             Err(error) => vec![Err(error); groups.len()],
         }
+    }
+
+    /// Sends each group in a call of its own.
+    async fn call_each(
+        &self,
+        groups: impl IntoIterator<Item = &Group>,
+        is_repeatable: bool,
+        deadline: Deadline,
+    ) -> Vec<Result<Outcome, Error>> {
+        let each = groups.into_iter().map(|group| async move {
+            let reply = self.try_call(CallKind::of(group), &[group], is_repeatable, deadline).await?;
+            Reply::new(reply).outcome_of_one(group)
+        });
+        join_all(each).await
     }
 
     async fn try_call(
         &self,
         kind: CallKind<'_>,
         groups: &[&Group],
+        is_repeatable: bool,
         deadline: Deadline,
     ) -> Result<Value, Error> {
-        let to = CallTarget { hash_tag: Some(groups[0].hash_tag()), deadline, is_repeatable: true };
+        let to = CallTarget { hash_tag: Some(groups[0].hash_tag()), deadline, is_repeatable };
         match kind {
             CallKind::Take(quota) => {
                 let script = &quota.kind().definition().scripts.take;
@@ -144,7 +162,6 @@ impl RedisStore {
                 let args = |now_us, command: &mut Cmd| reserve::reserve_args(now_us, groups, command);
                 self.clock.run_in_span(&self.connection, &RESERVE, quotas(groups), args, to).await
             }
-            // A call that is sent again can only count denials twice.
             CallKind::Ban => {
                 let args = |now_us, command: &mut Cmd| ban::ban_args(now_us, groups, command);
                 self.clock.run_in_span(&self.connection, &BAN, quotas(groups), args, to).await
@@ -332,20 +349,20 @@ impl RedisStore {
             };
         };
         let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable };
-        if matches!(write, Write::Block { for_us: 0 }) && !target.gate.quota.is_in_flight() {
-            // First: a denial after the block would otherwise be added to the denials before it.
-            self.forget_denials(target, deadline).await?;
-        }
+        let quotas = std::iter::once(&target.gate.quota);
         let reply = match write {
             // It ignores its arguments.
-            Write::Reset => self.connection.run(script, |command| args(0, command), to).await?,
-            _ => {
-                self.clock
-                    .run_in_span(&self.connection, script, std::iter::once(&target.gate.quota), args, to)
-                    .await?
+            Write::Reset => self.connection.run(script, |command| args(0, command), to).await,
+            // In one round trip, first the count: a denial after the block would otherwise be added to it. Also of a
+            // gate without a ban: another process may have one.
+            Write::Block { for_us: 0 } if !target.gate.quota.is_in_flight() => {
+                let unblocked = self.clock.run_in_span(&self.connection, script, quotas, args, to);
+                let (removed, unblocked) = join(self.remove_denial_count(target, deadline), unblocked).await;
+                removed.and(unblocked)
             }
+            _ => self.clock.run_in_span(&self.connection, script, quotas, args, to).await,
         };
-        match reply {
+        match reply? {
             Value::Int(now_us) => Ok(now_us.unsigned_abs()),
             Value::Array(values) if let [Value::Int(_), Value::Int(stamp_us)] = values[..] => {
                 Ok(stamp_us.unsigned_abs())
@@ -358,7 +375,7 @@ impl RedisStore {
 
 impl RedisStore {
     /// Removes the count of a key's denials.
-    async fn forget_denials(&self, target: &Target, deadline: Deadline) -> Result<(), Error> {
+    async fn remove_denial_count(&self, target: &Target, deadline: Deadline) -> Result<(), Error> {
         let to = CallTarget { hash_tag: Some(target.hash_tag), deadline, is_repeatable: true };
         let args = |command: &mut Cmd| {
             command.arg(1).arg(target.denials_key());

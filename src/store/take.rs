@@ -51,6 +51,12 @@ impl Item {
         }
     }
 
+    /// Returns the item without a ban, whose denials are then not counted.
+    fn uncounted(&self) -> Self {
+        let companion = self.companion.clone().filter(|_| self.ban().is_none());
+        Self { target: self.target.clone(), companion, ..*self }
+    }
+
     /// Makes this a part of a partial grant: see [`Companion::Ban`].
     pub(crate) fn of_grant(mut self) -> Self {
         if let Some(Companion::Ban { is_grant, .. }) = self.companion.as_deref_mut() {
@@ -97,16 +103,18 @@ impl Group {
     /// Returns whether a key has holds, which are read in the same step. Groups with in-flight limits or bans leave
     /// the holds as they are.
     pub(super) fn has_holds(&self) -> bool {
-        self.items.iter().any(|item| item.holds().is_some()) && !self.is_in_flight() && !self.has_bans()
+        let is_in_flight = self.items.iter().any(|item| item.target.gate.quota.is_in_flight());
+        self.items.iter().any(|item| item.holds().is_some()) && !is_in_flight && !self.has_bans()
     }
 
-    /// Returns whether the denials of a key are counted in the same step. Groups with in-flight limits count none.
+    /// Returns whether the denials of a key are counted in the same step. A peek counts none.
     pub(super) fn has_bans(&self) -> bool {
-        self.items.iter().any(|item| item.ban().is_some()) && !self.is_in_flight()
+        self.n > 0 && self.items.iter().any(|item| item.ban().is_some())
     }
 
-    fn is_in_flight(&self) -> bool {
-        self.items.iter().any(|item| item.target.gate.quota.is_in_flight())
+    /// Returns the group without bans: it decides and charges the same, and counts no denials.
+    pub(crate) fn uncounted(&self) -> Self {
+        Self { items: self.items.iter().map(Item::uncounted).collect(), n: self.n }
     }
 
     /// Returns whether the group is a partial grant with at least one ban.
@@ -181,6 +189,14 @@ impl Outcome {
             };
             quota.kind().algorithm().is_possible(before.raw, now) && k <= max_k
         };
-        now <= EXACT && found.all(|(index, (item, before))| is_affordable(index, item, before))
+        let begins = |ban: &BeginningBan| {
+            let is_denied =
+                k < n && self.before.get(ban.item).is_some_and(|item| item.blocked_until_us <= now);
+            is_denied && group.items.get(ban.item).is_some_and(|item| item.ban().is_some())
+        };
+        now <= EXACT
+            && found.all(|(index, (item, before))| is_affordable(index, item, before))
+            && self.bans.iter().all(begins)
+            && self.bans.is_sorted_by(|one, next| one.item < next.item)
     }
 }

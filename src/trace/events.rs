@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::observer::Observer;
 use crate::warning::{RECOVERED, Warning};
 
-/// The minimum time between two events of failures, and of bans: while Redis is unavailable, every check fails.
+/// The minimum time between two events of failures, or two of bans: while Redis is unavailable, every check fails, and
+/// an attack can begin many bans.
 const PAUSE_US: u64 = 1_000_000;
 
 /// Returns an observer that writes events, and then notifies the given observer, if any.

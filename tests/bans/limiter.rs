@@ -302,6 +302,10 @@ async fn settings_that_contradict_a_ban_are_config_errors() {
     let gate = gate(BAN);
     let error = limiter.reserve([gate.key("x")]).await.unwrap_err();
     assert!(error.is_config() && error.to_string().contains("Gate::reserve"), "{error}");
+    let jobs = limiter.gate("jobs", Quota::in_flight(5));
+    let error = limiter.acquire_all([jobs.key("x"), gate.key("x")]).await.unwrap_err();
+    assert!(error.is_config() && error.to_string().contains("in-flight"), "{error}");
+    assert!(limiter.acquire_all([gate.key("x")]).await.unwrap().is_allowed());
 }
 
 #[tokio::test]

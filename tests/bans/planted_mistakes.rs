@@ -56,7 +56,7 @@ const MISTAKES: &[Mistake] = &[
         "quota.charge(key, 1, 1, 0, 1, ends, true, a, b, c)",
         "quota.charge(key, 1, 1, 0, 1, ends, true, 0, b, c)",
     ),
-    // A log is blocked without its member, or the charges of the take are lost.
+    // A log is blocked without its member.
     ("if quota.is_log then call", "if false then call"),
     // The reply leaves the ban out.
     ("if is_done and begins then", "if is_done and begins and i > 1 then"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tidegate::Quota;
+use tidegate::{Ban, Quota};
 use tidegate_testkit::{Cluster, Server};
 use tokio::task::JoinSet;
 
@@ -160,6 +160,55 @@ async fn keys_of_a_moving_slot_are_served_and_groups_fail_until_it_has_moved() {
     }
     assert!(pair(&stays[0]).await.unwrap().is_allowed());
     assert_eq!(gate.peek(&stays[0]).await.unwrap().remaining(), 0);
+}
+
+/// The state and the count of a key are two keys, of which one may not exist or may have moved.
+#[tokio::test]
+async fn gate_with_a_ban_decides_while_a_slot_moves_and_counts_afterwards() {
+    let mut cluster = Cluster::start().unwrap();
+    let new = cluster.add_node().unwrap();
+    cluster.prevent_failover().unwrap();
+    let limiter = builder(&cluster).build().unwrap();
+    let ban = Ban { after: 3, within: 10 * MINUTE, lasts: 60 * MINUTE };
+    let gate = limiter.gate("gate", Quota::fixed_window(1, 30 * MINUTE)).ban(ban);
+    let redis_key = gate.redis_key("user:1").unwrap();
+    let tag = |key: &str| gate.redis_key(key).unwrap()[..redis_key.find('}').unwrap()].to_owned();
+    let mut same = (2..).map(key).filter(|key| tag(key) == tag("user:1"));
+    let (other, fresh) = (same.next().unwrap(), same.next().unwrap());
+    for key in ["user:1", &other] {
+        assert!(gate.check(key).await.unwrap().is_allowed());
+    }
+    let (from, to) = (owner(&cluster, &redis_key), cluster.nodes().nth(new).unwrap());
+    let (slot, to_id) = begin_to_move(&redis_key, from, to);
+    for _ in 0..5 {
+        let denied = gate.check("user:1").await.unwrap();
+        assert!(!denied.is_allowed() && denied.retry_after() <= 30 * MINUTE, "{denied:?}");
+        assert!(!gate.peek("user:1").await.unwrap().is_allowed());
+        let many = gate.check_many(["user:1", &other]).await;
+        assert!(many.iter().all(|check| !check.as_ref().unwrap().is_allowed()));
+    }
+    assert!(gate.check(&fresh).await.unwrap().is_allowed());
+    let count_key = redis_key.replace(":gate:", ":gate:denials/");
+    for node in [from, to] {
+        assert_eq!(
+            node.cli(&["EVAL", "return #redis.call('KEYS', '*denials*')", "0"]).unwrap(),
+            "(integer) 0"
+        );
+    }
+    let address = to.url().trim_start_matches("redis://").split_once(':').unwrap();
+    for key in ["user:1", &other] {
+        let redis_key = gate.redis_key(key).unwrap();
+        assert_eq!(from.cli(&["MIGRATE", address.0, address.1, &redis_key, "0", "5000"]).unwrap(), "OK");
+        assert!(!gate.check(key).await.unwrap().is_allowed());
+    }
+    for node in [to, from] {
+        assert_eq!(node.cli(&["CLUSTER", "SETSLOT", &slot, "NODE", &to_id]).unwrap(), "OK");
+    }
+    for denial in 1..=3 {
+        let denied = gate.check("user:1").await.unwrap();
+        assert_eq!(denied.retry_after() > 30 * MINUTE, denial == 3, "denial {denial}: {denied:?}");
+    }
+    assert_eq!(to.cli(&["EXISTS", &count_key]).unwrap(), "(integer) 0");
 }
 
 #[tokio::test]

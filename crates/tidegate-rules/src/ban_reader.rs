@@ -39,7 +39,7 @@ pub(super) fn read(reader: &mut Reader<'_>, rate_limit: &Fields<'_>, limit: Opti
     let within = fields.get("within").and_then(|node| reader.duration("within", node));
     let lasts = fields.get("for").and_then(|node| reader.duration("for", node));
     let ban = Ban { after: after?, within: within?, lasts: lasts? };
-    if let Err(error) = ban.check() {
+    if let Err(error) = ban.validate() {
         // The field of the file has another name than the setting.
         reader.error(node.span(), error.to_string().replace("`lasts`", "`for`"));
         return None;

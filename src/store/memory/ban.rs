@@ -1,7 +1,7 @@
 //! Bans in memory: the reference of bans on the map.
 
 use super::Keys;
-use crate::reference::bans::{Counting, Denials, take};
+use crate::reference::bans::{Counting, DenialCount, take};
 use crate::reference::{self, Record};
 use crate::store::take::{BeginningBan, Group, Item, Outcome};
 
@@ -10,8 +10,8 @@ impl Keys {
     pub(super) fn take_with_bans(&mut self, group: &Group, now: u64) -> Outcome {
         let mut records: Vec<Record> =
             group.items.iter().map(|item| self.remove(&item.target.redis_key, now)).collect();
-        let mut denials: Vec<Denials> =
-            group.items.iter().map(|item| self.remove_denials(item, now)).collect();
+        let mut denials: Vec<DenialCount> =
+            group.items.iter().map(|item| self.remove_denial_count(item, now)).collect();
         let items = group.items.iter().zip(&mut records).map(|(item, record)| {
             reference::Item::new(&item.target.gate.quota, record, item.cost, item.max_delay_us)
         });
@@ -31,7 +31,7 @@ impl Keys {
             self.keep(&item.target, record, now);
             if denials.count > 0 {
                 // A full map keeps the largest counts.
-                let rank = |denials: &Denials| (!denials.has_expired(now)).then_some(denials.count);
+                let rank = |denials: &DenialCount| (!denials.has_expired(now)).then_some(denials.count);
                 self.denials.insert(item.target.denials_key(), denials, rank);
             }
         }
@@ -39,11 +39,11 @@ impl Keys {
     }
 
     /// Removes the count of a key's denials, to be changed and inserted again.
-    fn remove_denials(&mut self, item: &Item, now: u64) -> Denials {
+    fn remove_denial_count(&mut self, item: &Item, now: u64) -> DenialCount {
         let removed = item.ban().and_then(|_| self.denials.remove_entry(&item.target.denials_key()));
         match removed {
             Some((_, denials)) if !denials.has_expired(now) => denials,
-            _ => Denials::default(),
+            _ => DenialCount::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Runs the reference implementation of bans.
 
 use tidegate::Quota;
-use tidegate::reference::bans::{Counting, Denials, take};
+use tidegate::reference::bans::{Counting, DenialCount, take};
 use tidegate::reference::{self, Before, Record};
 
 use super::oracle::{Call, Group, Item, Taken, Verb};
@@ -10,12 +10,12 @@ use super::player::{Seen, Subject};
 /// The record and the denials of each gate's key.
 #[derive(Debug)]
 pub struct BanReference {
-    gates: Vec<(Quota, Record, Denials)>,
+    gates: Vec<(Quota, Record, DenialCount)>,
 }
 
 impl BanReference {
     pub fn new(quotas: &[Quota]) -> Self {
-        let gate = |quota: &Quota| (*quota, Record::default(), Denials::default());
+        let gate = |quota: &Quota| (*quota, Record::default(), DenialCount::default());
         Self { gates: quotas.iter().map(gate).collect() }
     }
 
@@ -46,16 +46,16 @@ impl BanReference {
             Verb::Block(gate, for_us) => {
                 let (quota, record, denials) = &mut self.gates[*gate];
                 if *for_us == 0 {
-                    *denials = Denials::default();
+                    *denials = DenialCount::default();
                 }
                 record.block(quota, if *for_us == 0 { 0 } else { now + for_us }, now);
             }
             Verb::Reset(gate) => {
                 self.gates[*gate].1 = Record::default();
-                self.gates[*gate].2 = Denials::default();
+                self.gates[*gate].2 = DenialCount::default();
             }
             Verb::LoseState(gate) => self.gates[*gate].1 = Record::default(),
-            Verb::LoseCount(gate) => self.gates[*gate].2 = Denials::default(),
+            Verb::LoseCount(gate) => self.gates[*gate].2 = DenialCount::default(),
         }
         Vec::new()
     }
@@ -75,7 +75,7 @@ impl Subject for BanReference {
                 *record = Record::default();
             }
             if denials.has_expired(now) {
-                *denials = Denials::default();
+                *denials = DenialCount::default();
             }
         }
         let reply = self.reply(&call.verb, now);
