@@ -4,6 +4,7 @@
 //!
 //! README.md describes each subject and how they differ.
 
+mod bans;
 mod bytes;
 mod case;
 mod entrant;
@@ -85,6 +86,8 @@ enum Mode {
     Permits,
     /// The scripts of reservations, beside plain groups and scripts written by hand
     Holds,
+    /// The script of gates with a ban, beside those of the same gates without one
+    Bans,
     /// A service without limits, with tidegate's layer, and with its peers' layers
     #[cfg(feature = "http")]
     Http,
@@ -145,6 +148,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
         Some(Mode::Keys { count }) => run_keys(&runtime, count, json),
         Some(Mode::Permits) => run_scripts(options, json, "token bucket", permits::run),
         Some(Mode::Holds) => run_scripts(options, json, "plain group", holds::run),
+        Some(Mode::Bans) => run_scripts(options, json, "take", bans::run),
         #[cfg(feature = "http")]
         Some(Mode::Http) => run_http(&runtime, options, json),
         #[cfg(feature = "http")]
