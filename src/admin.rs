@@ -223,6 +223,19 @@ impl Inspector {
         CountedDenials::of_reply(self.0.connection()?.run(&script::INSPECT, args, target).await?)
     }
 
+    /// Removes the [counted denials](Self::denials) of the key of the state with this name. A block and the usage stay.
+    /// The state itself need not exist.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_unavailable`] if Redis did not answer.
+    pub async fn remove_denials(&self, name: &Name) -> Result<(), Error> {
+        let args = |command: &mut Cmd| {
+            command.arg(1).arg(name.denials_key());
+        };
+        self.0.connection()?.run(&script::RESET, args, self.0.call_target(name.hash_tag)).await.map(drop)
+    }
+
     /// Removes the state of these keys, and so lifts their blocks, with their [holds](Self::holds), [counted
     /// denials](Self::denials) and adaptive limits. Returns the number of Redis keys that existed; the holds of a key
     /// are one, and so is its count. A call is repeated if its connection is lost; the number can then be too low.

@@ -4,6 +4,7 @@
 //!
 //! README.md describes each subject and how they differ.
 
+mod bans;
 mod bytes;
 mod calendar;
 mod case;
@@ -88,6 +89,8 @@ enum Mode {
     Calendar,
     /// The scripts of reservations, beside plain groups and scripts written by hand
     Holds,
+    /// The script of gates with a ban, beside those of the same gates without one
+    Bans,
     /// A service without limits, with tidegate's layer, and with its peers' layers
     #[cfg(feature = "http")]
     Http,
@@ -149,6 +152,7 @@ fn run(options: &Options) -> Result<bool, Failure> {
         Some(Mode::Permits) => run_scripts(options, json, "token bucket", permits::run),
         Some(Mode::Calendar) => run_scripts(options, json, "fixed window", calendar::run),
         Some(Mode::Holds) => run_scripts(options, json, "plain group", holds::run),
+        Some(Mode::Bans) => run_scripts(options, json, "take", bans::run),
         #[cfg(feature = "http")]
         Some(Mode::Http) => run_http(&runtime, options, json),
         #[cfg(feature = "http")]

@@ -35,26 +35,38 @@ pub(crate) async fn reset(reset: &Reset, inspector: &Inspector, out: Output) -> 
 pub(crate) async fn unblock(unblock: &Reset, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let Reset { key, gate, as_stored, confirm } = unblock;
     confirm.can_confirm()?;
-    let Some(found) = find_states(inspector, gate, key, as_stored, out).await? else { return Ok(false) };
+    let KeySearch { found, with_denials, .. } =
+        key_search::find(inspector, Some(gate), key, as_stored).await?;
+    if found.is_empty() && with_denials.is_empty() {
+        return report_nothing(inspector, Some(gate), key, as_stored, out);
+    }
     let blocked: Vec<Found> = found.into_iter().filter(is_blocked).collect();
-    if blocked.is_empty() {
-        let text = format!("{} is not blocked at {gate}", key.display());
-        out.print(&json!({ "unblocked": 0, "redis_keys": [] }), &[vec![text.into()]])?;
+    let redis_keys: Vec<&str> = blocked.iter().map(|found| found.name.redis_key.as_str()).collect();
+    let json = json!({
+        "unblocked": blocked.len(),
+        "counts_removed": with_denials.len(),
+        "redis_keys": redis_keys,
+    });
+    let text = match (blocked.is_empty(), with_denials.is_empty()) {
+        (false, _) => format!("{} is no longer blocked at {gate}", key.display()),
+        (true, false) => {
+            format!("{} is not blocked at {gate}; its counted denials are removed", key.display())
+        }
+        (true, true) => format!("{} is not blocked at {gate}", key.display()),
+    };
+    let has_effect = !blocked.is_empty() || !with_denials.is_empty();
+    if has_effect && !confirm.prompt(&format!("Unblock {} at {gate}?", key.display()))? {
         return Ok(false);
     }
-    if !confirm.prompt(&format!("Unblock {} at {gate}?", key.display()))? {
-        return Ok(false);
+    // The counts first: a denial after the block would otherwise be added to the denials before it.
+    for name in &with_denials {
+        inspector.remove_denials(name).await?;
     }
     for found in &blocked {
         inspector.block(found, Duration::ZERO).await?;
     }
-    report(
-        out,
-        &blocked,
-        "unblocked",
-        blocked.len() as u64,
-        &format!("{} is no longer blocked at {gate}", key.display()),
-    )
+    out.print(&json, &[vec![text.into()]])?;
+    Ok(has_effect)
 }
 
 fn is_blocked(found: &Found) -> bool {
@@ -178,23 +190,6 @@ pub(crate) async fn forget(forget: &Forget, inspector: &Inspector, out: Output) 
 
 fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
-}
-
-/// Finds the states of a key at a gate, which may be stored in several forms. If there is none, reports that
-/// and returns `None`.
-async fn find_states(
-    inspector: &Inspector,
-    gate: &str,
-    key: &OsStr,
-    as_stored: &AsStored,
-    out: Output,
-) -> Result<Option<Vec<Found>>, Failure> {
-    let KeySearch { found, .. } = key_search::find(inspector, Some(gate), key, as_stored).await?;
-    if found.is_empty() {
-        report_nothing(inspector, Some(gate), key, as_stored, out)?;
-        return Ok(None);
-    }
-    Ok(Some(found))
 }
 
 fn report_nothing(

@@ -6,6 +6,7 @@ use tidegate_rules::{ConfigError, Descriptor, Explanation, Limit, Rules as Loade
 use crate::args::Rules;
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone, warn};
+use crate::units::human;
 
 /// Runs a `rules` command. Returns whether the rules are valid, or whether a rule matches each descriptor.
 pub(crate) fn run(rules: &Rules, out: Output) -> Result<bool, Failure> {
@@ -108,6 +109,16 @@ fn lines(descriptor: &str, explained: &Explanation<'_>) -> Vec<Vec<Text>> {
             let text = format!("{candidate}, gate {} (denies nothing)", rule.candidate_gate_name());
             lines.push(vec![Text(Tone::Faint, "  candidate ".to_owned()), text.into()]);
         }
+        if let Some(ban) = rule.ban() {
+            let note = match explained.limit() {
+                _ if rule.is_shadow() => " (counts nothing in shadow mode)",
+                Some(Limit::Quota(_)) => "",
+                _ => " (counts nothing of this tier)",
+            };
+            let (lasts, within) = (human(ban.lasts), human(ban.within));
+            let text = format!("for {lasts} after {} denials within {within}{note}", ban.after);
+            lines.push(vec![Text(Tone::Faint, "  ban ".to_owned()), text.into()]);
+        }
     }
     lines
 }
@@ -146,6 +157,11 @@ fn explanation_json(descriptor: &str, explained: &Explanation<'_>) -> Value {
             "shadow": rule.is_shadow(),
             "quota_mode": rule.is_quota(),
             "candidate": rule.candidate().map(|candidate| candidate.to_string()),
+            "ban": rule.ban().map(|ban| json!({
+                "after": ban.after,
+                "within_us": ban.within.as_micros() as u64,
+                "for_us": ban.lasts.as_micros() as u64,
+            })),
             "metadata": rule.metadata(),
             "file": file,
             "line": line,

@@ -64,6 +64,7 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
         "notes": survey.notes(),
     });
     out.print(&json, &lines)?;
+    denials.ensure_readable()?;
     ensure_readable(&found, !found.is_empty() || !holds.is_empty() || !denials.is_empty())
 }
 

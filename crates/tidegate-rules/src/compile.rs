@@ -56,7 +56,8 @@ pub(super) fn compile(
     merges_domains: bool,
     mut errors: ErrorList,
 ) -> Result<Compiled, ConfigErrors> {
-    let (mut compiled, mut replaced, mut documents) = (Compiled::default(), Vec::new(), Vec::new());
+    let (mut compiled, mut replaced, mut bans, mut documents) =
+        (Compiled::default(), Vec::new(), Vec::new(), Vec::new());
     let bytes: usize = sources.iter().map(|source| source.text.len()).sum();
     let mut path_bytes_left = MAX_PATH_FACTOR * bytes + SPARE_PATH_BYTES;
     let mut searches_left = bytes / MIN_BYTES_PER_SEARCH + SPARE_SEARCHES;
@@ -84,6 +85,7 @@ pub(super) fn compile(
             file: source.name.as_str().into(),
             compiled: &mut compiled,
             replaced: Vec::new(),
+            bans: Vec::new(),
             documents: Vec::new(),
             steps: Vec::new(),
             settings: VecDeque::new(),
@@ -98,6 +100,7 @@ pub(super) fn compile(
         documents.extend(compiler.documents.into_iter().map(|document| (source, document)));
         let names = compiler.replaced.into_iter();
         replaced.extend(names.map(|(domain, name, span)| (domain, name, source, span)));
+        bans.extend(compiler.bans.into_iter().map(|(domain, span)| (domain, source, span)));
         errors = compiler.reader.errors;
         let warnings = compiler.reader.warnings;
         compiled.warnings.extend(warnings);
@@ -126,6 +129,7 @@ pub(super) fn compile(
         }
         errors = reader.errors;
     }
+    compiled.reject_bans_beside_permits(bans, &mut errors);
     errors.into_result()?;
     compiled.warn_of_unmatched(&documents);
     Ok(compiled)
@@ -147,6 +151,8 @@ struct FileCompiler<'s, 'c> {
     /// The entries of `replaces`: the domain, the replaced name and its position. They are checked after all
     /// files are compiled, because a later document can define the name.
     replaced: Vec<(Arc<str>, Arc<str>, SourceSpan)>,
+    /// The domain and the position of each document's first rule whose ban needs a step without permits.
+    bans: Vec<(Arc<str>, SourceSpan)>,
     documents: Vec<Document>,
     domain: Arc<str>,
     charges_each: bool,
@@ -291,6 +297,12 @@ impl FileCompiler<'_, '_> {
                 "`ban` cannot be combined with `quota_mode`: its denials may be of requests that pass";
             self.reader.error(span, message).hint("remove one of them");
         }
+        let counts_denials =
+            rule.as_ref().is_some_and(|(settings, _)| settings.ban.is_some()) && !marks.shadow;
+        let is_first = self.bans.last().is_none_or(|(domain, _)| !Arc::ptr_eq(domain, &self.domain));
+        if counts_denials && !self.charges_each && is_first {
+            self.bans.push((self.domain.clone(), span));
+        }
         let rule = rule.map(|(settings, spans)| {
             let names = settings.replaces.iter().zip(spans);
             self.replaced.extend(names.map(|(name, at)| (self.domain.clone(), name.clone(), at)));
@@ -397,6 +409,29 @@ impl FileCompiler<'_, '_> {
 }
 
 impl Compiled {
+    /// Adds an error for each of these bans whose domain also has a rule with `in_flight`: if one step decides both,
+    /// the denials are not counted.
+    fn reject_bans_beside_permits(
+        &self,
+        bans: Vec<(Arc<str>, &SourceFile, SourceSpan)>,
+        errors: &mut ErrorList,
+    ) {
+        let mut in_flight: HashMap<&str, &Rule> = HashMap::new();
+        // Permits of rules in shadow mode are acquired apart.
+        for rule in self.rules.iter().filter(|rule| rule.is_in_flight() && !rule.is_shadow()) {
+            in_flight.entry(&rule.domain).or_insert(rule);
+        }
+        for (domain, source, span) in bans {
+            let Some(rule) = in_flight.get(&*domain) else { continue };
+            let message = format!(
+                "`ban` needs `charge: each` beside `in_flight`, which the rule `{}` has: a step that also acquires permits counts no denials",
+                quoted(rule.path())
+            );
+            let hint = "add `charge: each` to the document, or put one of the rules into another domain";
+            errors.push(source.error(span, message)).hint(hint);
+        }
+    }
+
     /// Adds the warnings that need the rules of all files: domains without rules, and actions that no rule
     /// matches.
     fn warn_of_unmatched(&mut self, documents: &[(&SourceFile, Document)]) {

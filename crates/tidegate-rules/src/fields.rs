@@ -149,7 +149,7 @@ pub(super) static RATE_LIMIT: FieldTable = FieldTable {
             "Takes units in blocks and spends them without a call to Redis.",
         ),
         field("tiers", FieldKind::Named(&TIER), "Other numbers for requests of a tier."),
-        field("ban", FieldKind::One(&BAN), "Denials of one key that block it for a time."),
+        field("ban", FieldKind::One(&BAN), "Blocks a key after too many denials."),
         field(
             "candidate",
             FieldKind::One(&CANDIDATE),
@@ -181,7 +181,11 @@ pub(super) static BAN: FieldTable = FieldTable {
     label: "a ban",
     fields: &[
         field("after", FieldKind::Count(1), "The number of denials that block the key."),
-        field("within", FieldKind::Duration, "The time in which they are counted, from the first one."),
+        field(
+            "within",
+            FieldKind::Duration,
+            "The period in which they are counted, which begins with the first one.",
+        ),
         field("for", FieldKind::Duration, "How long the block lasts."),
     ],
     required: &["after", "within", "for"],

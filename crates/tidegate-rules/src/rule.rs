@@ -181,6 +181,12 @@ impl Rule {
         self.settings.candidate
     }
 
+    /// Returns the ban that the rule's denials of a key lead to, if it has one.
+    #[must_use]
+    pub fn ban(&self) -> Option<Ban> {
+        self.settings.ban.as_deref().copied()
+    }
+
     /// Returns whether the rule is in shadow mode: it decides and counts, but never denies.
     #[must_use]
     pub const fn is_shadow(&self) -> bool {

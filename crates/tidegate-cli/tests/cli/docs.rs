@@ -105,6 +105,7 @@ fn each_field_of_a_json_object_is_documented() {
         ("`inspect` of a namespace", &program.json(0, &["inspect"])),
         ("`inspect` of a namespace", &program.json(0, &["inspect"])["gates"][0]),
         ("`block`, `unblock`", &program.json(0, &["block", "u", "--gate", "g", "--for", "1h", "--yes"])),
+        ("`block`, `unblock`", &program.json(0, &["unblock", "u", "--gate", "g", "--yes"])),
         ("`rules validate`", &program.json(0, &["rules", "validate", valid.path()])),
         ("`rules validate`", &no_rule),
         ("`rules validate`", &no_rule["errors"][0]),

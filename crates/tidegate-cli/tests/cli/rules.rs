@@ -100,6 +100,23 @@ fn explain_shows_quota_mode_and_metadata() {
 }
 
 #[test]
+fn explain_shows_the_ban() {
+    let program = Program::shared();
+    let text = "{ domain: d, descriptors: [{ key: user, rate_limit: { unit: day, requests_per_unit: 9, tiers: { staff: { unlimited: true } }, ban: { after: 20, within: 10m, for: 1h } } }, { key: ip, shadow_mode: true, rate_limit: { unit: day, requests_per_unit: 9, ban: { after: 20, within: 10m, for: 90s } } }] }";
+    let file = File::new("ban", text);
+    let explain = ["rules", "explain", file.path(), "--domain", "d", "-d"];
+    let user = [&explain[..], &["user=ada"]].concat();
+    program.run(&*user).assert(0, &["ban for 1h after 20 denials within 10m\n"]);
+    let staff = [&*user, &["--tier", "staff"]].concat();
+    program.run(&*staff).assert(0, &["ban for 1h after", "(counts nothing of this tier)"]);
+    let shadow = [&explain[..], &["ip=10.1.2.3"]].concat();
+    program.run(&*shadow).assert(0, &["ban for 1m 30s after", "(counts nothing in shadow mode)"]);
+    let found = program.json(0, &shadow);
+    let ban = json!({ "after": 20, "within_us": 600_000_000, "for_us": 90_000_000 });
+    assert_eq!(found["descriptors"][0]["rule"]["ban"], ban);
+}
+
+#[test]
 fn explain_shows_the_network_and_the_candidate() {
     let program = Program::at("redis://127.0.0.1:1");
     let text = "{ domain: d, descriptors: [{ key: ip, networks: [10.0.0.0/8], rate_limit: { unit: day, requests_per_unit: 9, candidate: { requests_per_unit: 3 } } }] }";

@@ -74,8 +74,7 @@ impl GateSettings {
         iter::once((None, rule.settings.limit)).chain(tiers).map(move |(tier, limit)| {
             let Limit::Quota(quota) = limit else { return (tier, None) };
             let (on_failure, lease) = (rule.settings.on_failure, rule.settings.lease.as_deref().copied());
-            let ban = rule.settings.ban.as_deref().copied();
-            (tier, Some(Self { quota, is_shadow: rule.is_shadow(), on_failure, lease, ban }))
+            (tier, Some(Self { quota, is_shadow: rule.is_shadow(), on_failure, lease, ban: rule.ban() }))
         })
     }
 

@@ -96,6 +96,44 @@ async fn tiers_share_the_count_and_shadow_mode_counts_nothing() {
 }
 
 #[tokio::test]
+async fn requests_that_need_no_check_of_the_rule_count_nothing() {
+    let text = LOGIN
+        .replace("staff: { unlimited: true }", "staff: { unlimited: true }, free: { requests_per_unit: 0 }");
+    let rules = Rules::parse("auth.yaml", &text).unwrap();
+    let user = || Descriptor::from([("user", "ada")]);
+    let rule = rules.explain("auth", &user()).rule().cloned().unwrap();
+    let ban = rule.ban().unwrap();
+    assert_eq!((ban.after, ban.within), (3, Duration::from_secs(600)));
+    let limits = rules.bind(&Limiter::in_memory());
+    let own = || user().limit(1, Duration::from_secs(3_600)).unwrap();
+    assert_eq!(retry_after(&limits, &[own()]).await, Duration::ZERO);
+    for _ in 0..9 {
+        for descriptor in [user().tier("free"), own()] {
+            let wait = retry_after(&limits, &[descriptor]).await;
+            assert!(!wait.is_zero() && wait <= LIMIT_WAIT, "{wait:?}");
+        }
+    }
+    assert_eq!(retry_after(&limits, &[user()]).await, Duration::ZERO, "nothing was counted");
+    for _ in 0..3 {
+        let _ = retry_after(&limits, &[user()]).await;
+    }
+    assert!(retry_after(&limits, &[user()]).await > LIMIT_WAIT);
+    assert_eq!(retry_after(&limits, &[user().tier("staff")]).await, Duration::ZERO, "passes during the ban");
+}
+
+#[tokio::test]
+async fn denials_count_beside_a_limit_in_flight_if_each_rule_is_charged_apart() {
+    let text = "domain: auth\ncharge: each\ndescriptors: [{ key: user, rate_limit: { unit: hour, requests_per_unit: 1, algorithm: token_bucket, ban: { after: 3, within: 10m, for: 5h } } }, { key: upload, rate_limit: { in_flight: 9 } }]";
+    let limits = Rules::parse("auth.yaml", text).unwrap().bind(&Limiter::in_memory());
+    let both = [of("user", "ada"), of("upload", "x")];
+    for denials in 0..=3 {
+        let acquired = limits.acquire("auth", &both).await.unwrap();
+        assert_eq!(acquired.decision().is_allowed(), denials == 0);
+        assert_eq!(acquired.decision().retry_after() > LIMIT_WAIT, denials == 3, "denial {denials}");
+    }
+}
+
+#[tokio::test]
 async fn reload_keeps_the_count_and_applies_the_new_ban() {
     let folder = Folder::new("bans");
     let rules = |ban: &str| {

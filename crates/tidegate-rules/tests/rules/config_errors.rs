@@ -27,6 +27,12 @@ const EXPECTED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "ban-beside-in-flight",
+        &[
+            "4:12 `ban` needs `charge: each` beside `in_flight`, which the rule `auth.upload` has: a step that also acquires permits counts no denials = add `charge: each` to the document, or put one of the rules into another domain",
+        ],
+    ),
+    (
         "ban-in-quota-mode",
         &[
             "4:10 `ban` cannot be combined with `quota_mode`: its denials may be of requests that pass = remove one of them",
