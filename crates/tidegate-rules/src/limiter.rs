@@ -1,6 +1,7 @@
 //! Rules bound to a limiter: checks requests.
 
 mod acquire;
+mod check_or_deny;
 mod gates;
 mod plan;
 mod take_up_to;

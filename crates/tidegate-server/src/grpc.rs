@@ -35,7 +35,6 @@ impl Protocol for GrpcService {
 fn code(error: &ServiceError) -> Code {
     match error {
         ServiceError::Invalid(_) => Code::InvalidArgument,
-        ServiceError::Limiter(error) if error.is_over_capacity() => Code::OutOfRange,
         ServiceError::Limiter(error) if error.is_config() => Code::FailedPrecondition,
         ServiceError::Limiter(error) if error.is_unavailable() || error.is_shut_down() => Code::Unavailable,
         ServiceError::Limiter(_) => Code::Internal,

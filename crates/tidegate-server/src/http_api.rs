@@ -24,6 +24,7 @@ use crate::json;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::service::RateLimitService;
+use crate::service_error::ServiceError;
 
 /// The maximum time in which a client sends the head of a request, and then the body.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
@@ -78,9 +79,9 @@ async fn respond(api: &HttpApi, body: Body) -> Result<(StatusCode, Vec<u8>), (St
     let body = body.map_err(|_| bad(format!("the body did not end within {READ_TIMEOUT:?}")))?;
     let body = body.map_err(|error| bad(format!("cannot read the body: {error}")))?;
     let request = json::parse(&body).map_err(|error| bad(format!("the body is not a request: {error}")))?;
-    let response = api.service.decide(&request).await.map_err(|error| match error.is_callers_mistake() {
-        true => bad(error.to_string()),
-        false => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
+    let response = api.service.decide(&request).await.map_err(|error| match error {
+        ServiceError::Invalid(text) => bad(text),
+        ServiceError::Limiter(error) => (StatusCode::INTERNAL_SERVER_ERROR, error.to_string()),
     })?;
     let status = match response.overall_code() {
         Code::Ok => StatusCode::OK,

@@ -80,14 +80,14 @@ impl RateLimitService {
     ///
     /// The statuses are in the order of the descriptors. Descriptors with negative hits give their units back, also if
     /// the request is denied, and then show the state of their limit; they deny nothing. All others are charged
-    /// together, as [`RulesLimiter::check`] does. Descriptors with 0 hits only peek: if one of them denies, nothing is
-    /// charged.
+    /// together, as [`RulesLimiter::check_or_deny`] does. Descriptors with 0 hits only peek: if one of them denies, nothing
+    /// is charged.
     ///
     /// # Errors
     ///
     /// - [`ServiceError::Invalid`] for a request without a domain or without descriptors, with more than 100
     ///   descriptors, or with a limit of an unknown unit. Nothing is charged.
-    /// - [`ServiceError::Limiter`] if the limiter fails: see [`RulesLimiter::check`]. While Redis is unavailable, the
+    /// - [`ServiceError::Limiter`] if the limiter fails: see [`RulesLimiter::check_or_deny`]. While Redis is unavailable, the
     ///   failure policy of each rule decides. Units that could not be given back are an error under every policy. Then
     ///   the others are charged, and a caller that repeats the request may give units back twice.
     pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, ServiceError> {
@@ -151,7 +151,7 @@ async fn check(
 ) -> Result<Option<RulesDecision>, ServiceError> {
     match descriptors {
         [] => Ok(None),
-        _ => Ok(Some(rules.check(domain, descriptors).await?)),
+        _ => Ok(Some(rules.check_or_deny(domain, descriptors).await?)),
     }
 }
 

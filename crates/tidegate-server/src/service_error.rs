@@ -14,14 +14,3 @@ pub enum ServiceError {
     #[error(transparent)]
     Limiter(#[from] Error),
 }
-
-impl ServiceError {
-    /// Returns whether the same request would fail again, because of its content.
-    #[must_use]
-    pub fn is_callers_mistake(&self) -> bool {
-        match self {
-            Self::Invalid(_) => true,
-            Self::Limiter(error) => error.is_over_capacity(),
-        }
-    }
-}

@@ -1,6 +1,7 @@
 //! Tests of the service and of its two ports.
 
 mod envoy;
+mod examples;
 mod faults;
 mod fixture;
 mod grpc;

@@ -47,14 +47,13 @@ async fn each_error_has_its_code() {
     let nothing = tidegate::Limiter::builder().url("redis://127.0.0.1:1").stderr_warnings(false);
     let away = on(RULES, &nothing.on_failure(tidegate::OnFailure::Error).build().unwrap());
     let user = || descriptor(&[("user", "ada")]);
-    let cases: [(RateLimitService, RateLimitRequest, Code); 6] = [
+    let cases: [(RateLimitService, RateLimitRequest, Code); 5] = [
         (in_memory(RULES), request([]), Code::InvalidArgument),
         (
             in_memory(RULES),
             RateLimitRequest { domain: String::new(), ..request([user()]) },
             Code::InvalidArgument,
         ),
-        (in_memory(RULES), request([with_hits(user(), 3)]), Code::OutOfRange),
         (in_memory(RULES), request([descriptor(&[("held", "x")])]), Code::FailedPrecondition),
         (away.clone(), request([user()]), Code::Unavailable),
         (away, request([given_back(user())]), Code::Unavailable),

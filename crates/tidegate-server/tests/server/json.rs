@@ -58,7 +58,7 @@ async fn status_follows_the_decision() {
         (json!({ "domain": "d", "descriptors": [{ "entries": entries, "hitsAddend": "1" }] }), 200),
         (json!({ "domain": "d", "descriptors": [{ "entries": entries, "hits_addend": 1 }] }), 200),
         (json!({ "domain": "d", "descriptors": [{ "entries": entries }] }), 429),
-        (json!({ "domain": "d", "hitsAddend": 3, "descriptors": [{ "entries": entries }] }), 400),
+        (json!({ "domain": "d", "hitsAddend": 3, "descriptors": [{ "entries": entries }] }), 429),
         (json!({ "domain": "", "descriptors": [{ "entries": entries }] }), 400),
         (json!({ "domain": "d" }), 400),
         (json!({ "domain": "d", "descriptor": [] }), 400),

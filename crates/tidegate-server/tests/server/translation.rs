@@ -12,6 +12,7 @@ use tidegate_server::proto::envoy::r#type::v3::RateLimitUnit;
 use tidegate_server::{RateLimitService, ServiceError};
 
 use super::fixture::{descriptor, given_back, in_memory, on, request, with_hits, with_limit};
+use crate::support::fixture::namespace;
 
 const RULES: &str = "
 domain: d
@@ -122,6 +123,55 @@ async fn hits_of_the_descriptor_replace_those_of_the_request() {
     }
     let check_only = service.decide(&request([with_hits(tokens(), 0)])).await.unwrap();
     assert_eq!(check_only.overall_code(), OVER, "nothing remains");
+}
+
+#[tokio::test]
+async fn cost_above_a_limit_is_denied_by_its_rule_alone() {
+    let redis = tidegate_testkit::shared();
+    let limiter =
+        Limiter::builder().url(redis.url()).namespace(&namespace()).deadline(Duration::from_secs(10));
+    for limiter in [Limiter::in_memory(), limiter.build().unwrap()] {
+        let service = on(RULES, &limiter);
+        let (user, premium) = (descriptor(&[("user", "ada")]), descriptor(&[("premium", "eve")]));
+        service.decide(&request([user.clone()])).await.unwrap();
+        let minute = Some((3, Unit::Minute));
+        let four =
+            RateLimitRequest { hits_addend: 4, ..request([user.clone(), descriptor(&[("odd", "x")])]) };
+        let quarter_hours = Some((4, Unit::Unknown));
+        for _ in 0..2 {
+            let denied = service.decide(&four).await.unwrap();
+            assert_eq!(denied.overall_code(), OVER);
+            assert_eq!(rows(&denied), [(OVER, minute, 2), (OK, quarter_hours, 4)], "nothing is charged");
+            let reset = denied.statuses[0].duration_until_reset.unwrap().seconds;
+            assert!((1..=60).contains(&reset), "{reset}");
+        }
+        // Two descriptors of one count.
+        let two = || with_hits(user.clone(), 2);
+        let twice = service.decide(&request([two(), two()])).await.unwrap();
+        assert_eq!(rows(&twice), [(OK, minute, 2), (OVER, minute, 2)]);
+        // A replaced rule denies nothing.
+        let replaced = service.decide(&request([with_hits(user.clone(), 4), premium])).await.unwrap();
+        assert_eq!(rows(&replaced), [(OK, None, 0), (OK, Some((5, Unit::Minute)), 4)]);
+        let path = service.decide(&request([with_hits(descriptor(&[("path", "/")]), 9)])).await.unwrap();
+        assert_eq!(rows(&path), [(OK, Some((1, Unit::Hour)), 0)], "in shadow mode");
+        let own = with_limit(user.clone(), 2, RateLimitUnit::Hour as i32);
+        let own = service.decide(&request([with_hits(own, 3)])).await.unwrap();
+        assert_eq!(rows(&own), [(OVER, Some((2, Unit::Hour)), 2)]);
+
+        // With `charge: each`, what admits is charged, and one rule in quota mode is enough.
+        let (a, b) = (descriptor(&[("quota_a", "x")]), descriptor(&[("quota_b", "x")]));
+        let quotas = |hits, descriptors| RateLimitRequest {
+            domain: "quotas".to_owned(),
+            hits_addend: hits,
+            ..request(descriptors)
+        };
+        let response = service.decide(&quotas(2, vec![a.clone(), b.clone()])).await.unwrap();
+        assert_eq!(response.overall_code(), OK);
+        assert_eq!(rows(&response), [(OVER, Some((1, Unit::Minute)), 1), (OK, Some((2, Unit::Minute)), 0)]);
+        let response = service.decide(&quotas(3, vec![a, b])).await.unwrap();
+        assert_eq!(response.overall_code(), OVER);
+        assert_eq!(rows(&response), [(OVER, Some((1, Unit::Minute)), 1), (OVER, Some((2, Unit::Minute)), 0)]);
+    }
 }
 
 #[tokio::test]
@@ -321,13 +371,11 @@ async fn broken_requests_are_errors_and_charge_nothing() {
         (request([user(), with_limit(user(), 1, 99)]), "no known `unit` (99)"),
     ] {
         let error = service.decide(&request).await.unwrap_err();
-        assert!(matches!(error, ServiceError::Invalid(_)) && error.is_callers_mistake(), "{error}");
+        assert!(matches!(error, ServiceError::Invalid(_)), "{error}");
         assert!(error.to_string().contains(expected), "{error}");
     }
-    let error = service.decide(&request([with_hits(user(), 4)])).await.unwrap_err();
-    assert!(error.is_callers_mistake(), "{error}");
     let error = service.decide(&request([user(), descriptor(&[("held", "x")])])).await.unwrap_err();
-    assert!(!error.is_callers_mistake() && error.to_string().contains("in flight"), "{error}");
+    assert!(error.to_string().contains("in flight"), "{error}");
     assert_eq!(service.decide(&request([user()])).await.unwrap().statuses[0].limit_remaining, 2);
 }
 
@@ -347,6 +395,6 @@ async fn failure_policy_decides_while_redis_is_away() {
         assert_eq!(decided.ok().map(|response| response.overall_code()), expected, "{policy:?}");
         // Under every policy, units that could not be given back are an error.
         let returned = service.decide(&request([given_back(user)])).await;
-        assert!(returned.is_err_and(|error| !error.is_callers_mistake()), "{policy:?}");
+        assert!(matches!(returned, Err(ServiceError::Limiter(_))), "{policy:?}");
     }
 }

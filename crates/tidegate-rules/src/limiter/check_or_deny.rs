@@ -1,0 +1,77 @@
+//! Checks requests whose cost may be above a limit.
+
+use futures_util::future::{join, try_join_all};
+use tidegate::{Decision, Error};
+
+use super::plan::{Plan, PlannedCheck};
+use super::{RulesLimiter, ensure_no_permit};
+use crate::decision::RulesDecision;
+use crate::descriptor::Descriptor;
+
+impl RulesLimiter {
+    /// Checks as [`check`](Self::check) does, but a cost above the limit is a denial by that rule instead of an error.
+    /// For services whose clients do not know the limits.
+    ///
+    /// Such a denial charges nothing, and shows the units that are left. In a domain with `charge: each`, the other
+    /// rules are charged, as beside any denial. The observer is notified of the
+    /// [error](tidegate::Observer::failed), not of a decision.
+    ///
+    /// # Errors
+    ///
+    /// As [`check`](Self::check), except [`Error::is_over_capacity`].
+    pub async fn check_or_deny(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+    ) -> Result<RulesDecision, Error> {
+        let plan = self.plan(domain, descriptors);
+        ensure_no_permit(&plan)?;
+        let shadow_results = self.decide_each(plan.shadow_checks());
+        let (decided, shadow_results) = join(self.decide_or_deny(&plan), shadow_results).await;
+        let (passes, decisions) = decided?;
+        Ok(plan.decision(passes, decisions, shadow_results))
+    }
+
+    /// Returns whether the checks pass together, and their decisions.
+    async fn decide_or_deny(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
+        // A single check is left to `decide`, because it can spend from a lease.
+        if plan.charges_each() && plan.checks().len() > 1 {
+            let decided = self.decide_each(plan.checks()).await;
+            let decisions = plan.checks().iter().zip(decided).map(async |(check, decided)| match decided {
+                Err(error) if error.is_over_capacity() => Ok(peek(check).await?.into_denied()),
+                decided => decided,
+            });
+            return Ok((true, try_join_all(decisions).await?));
+        }
+        match self.decide(plan).await {
+            // Nothing was charged.
+            Err(error) if error.is_over_capacity() => self.deny(plan).await,
+            decided => decided,
+        }
+    }
+
+    /// Denies the checks whose costs are above their limits. The others keep the decisions of peeks.
+    async fn deny(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
+        let checks = plan.checks();
+        let mut decisions = try_join_all(checks.iter().map(peek)).await?;
+        for (at, decision) in decisions.iter_mut().enumerate() {
+            let check = &checks[at];
+            // Checks of one key are charged as one.
+            let is_of_key = |other: &&PlannedCheck<'_>| {
+                other.gate().name() == check.gate().name() && other.key() == check.key()
+            };
+            let of_key = checks[..=at].iter().filter(is_of_key);
+            let cost = of_key.fold(0_u64, |sum, other| sum.saturating_add(other.cost()));
+            let switch = check.gate().name().and_then(|name| self.limiter().control().current_switch(name));
+            // A switch decides regardless of the cost.
+            if cost > decision.limit() && switch.is_none() {
+                *decision = decision.clone().into_denied();
+            }
+        }
+        Ok((plan.charges_each(), decisions))
+    }
+}
+
+async fn peek(check: &PlannedCheck<'_>) -> Result<Decision, Error> {
+    check.gate().key(check.key()).peek().await
+}
