@@ -19,6 +19,7 @@ use crate::request::{Request, check_deadline};
 /// | call | does |
 /// | --- | --- |
 /// | [`check`](Check::check) | decides it |
+/// | [`decide`](Check::decide) | decides it, and leaves it to the caller |
 /// | [`peek`](Check::peek) | returns the decision that it would get |
 /// | [`reserve`](Check::reserve) | takes units whose final number is known later |
 /// | [`until_allowed`](Check::until_allowed) | waits until it is admitted |
@@ -200,6 +201,17 @@ impl Check {
 
     /// Does the same as [`check`](Self::check), for a caller that keeps the check: to make it again, or to settle it
     /// as a [`Reservation`](crate::Reservation).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+    /// use tidegate::{Limiter, Quota, Rate};
+    ///
+    /// let api = Limiter::in_memory().gate("api", Quota::token_bucket(2, Rate::per_minute(2)));
+    /// let search = api.key("user:42");
+    /// assert_eq!(search.decide().await?.remaining(), 1);
+    /// assert_eq!(search.decide().await?.remaining(), 0);
+    /// # Ok(()) }
+    /// ```
     ///
     /// # Errors
     ///

@@ -162,14 +162,16 @@ impl Merged {
 
     /// Notifies and removes callers whose deadline has passed. Returns the next deadline.
     pub(super) fn expire(&mut self, now: Instant, late: impl Fn(Deadline) -> Reply) -> Option<Instant> {
-        let is_late = |caller: &Caller| caller.deadline.at <= now;
-        if self.callers.iter().any(is_late) {
-            let callers = std::mem::take(&mut self.callers).into_iter();
-            let (expired, waiting): (SmallVec<[Caller; 1]>, _) = callers.partition(is_late);
-            self.callers = waiting;
-            for caller in expired {
-                let _ = caller.answer.send(late(caller.deadline));
+        // Callers that wait keep their order. In place, since this runs under the lock of the shard.
+        let mut waiting = 0;
+        for index in 0..self.callers.len() {
+            if self.callers[index].deadline.at > now {
+                self.callers.swap(waiting, index);
+                waiting += 1;
             }
+        }
+        for caller in self.callers.drain(waiting..) {
+            let _ = caller.answer.send(late(caller.deadline));
         }
         self.callers.iter().map(|caller| caller.deadline.at).min()
     }
@@ -296,6 +298,27 @@ mod tests {
             pop(&mut queue).iter_mut().map(|merged| usize::from(merged.is_waited_for())).collect();
         assert_eq!((sent, queue.waiting, queue.occupied), (vec![1, 1, 0], 0, 0));
         assert_eq!(queue.expire(at(9), late), None);
+    }
+
+    #[test]
+    fn callers_keep_their_order_when_others_between_them_time_out() {
+        let now = Instant::now();
+        let (mut queue, mut waiting) = (ShardQueue::default(), Vec::new());
+        for seconds in [1, 5, 1, 1, 4, 3, 1] {
+            let (answer, answered) = oneshot::channel();
+            let deadline = Deadline { at: now + Duration::from_secs(seconds), after: MINUTE };
+            queue.push(group(five(), "key"), Some(KeyedHash(7)), Caller { answer, deadline });
+            waiting.push(answered);
+        }
+        let next = queue.expire(now + Duration::from_secs(2), |deadline| {
+            Err(Error::timeout("an answer", deadline.after))
+        });
+        assert_eq!(next, Some(now + Duration::from_secs(3)));
+        let is_notified: Vec<bool> = waiting.iter_mut().map(|answer| answer.try_recv().is_ok()).collect();
+        assert_eq!(is_notified, [true, false, true, true, false, false, true]);
+        let left = pop(&mut queue).remove(0).callers;
+        let seconds: Vec<u64> = left.iter().map(|caller| (caller.deadline.at - now).as_secs()).collect();
+        assert_eq!(seconds, [5, 4, 3]);
     }
 
     #[test]

@@ -182,8 +182,12 @@ impl PermitsInner {
         reply
     }
 
-    /// Notes that the store knows a lease no more, and has all its units restored.
+    /// Notes that the store knows a lease no more, and has all its units restored. Does nothing during a shutdown, which
+    /// ends the lease itself: Redis rejects a message that arrives after that like one of a lease that lapsed.
     pub(super) async fn lapse(self: &Arc<Self>, holder: &Holder, number: u64) {
+        if self.has_ended() {
+            return;
+        }
         // No lease is opened until all keys know that this one lapsed.
         let _opening = holder.opening.lock().await;
         if !holder.end(number) {
@@ -299,9 +303,9 @@ impl PermitsInner {
         let call = LeaseCall::End { name: &lease.name };
         // A lease that is not ended lapses.
         let _ = self.call_lease(holder, call, Deadline::new(self.deadline)).await;
-        self.report_nothing(holder, lease, &busy).await;
         holder.end(lease.number);
         holder.changed.notify_waiters();
+        self.report_nothing(holder, lease, &busy).await;
     }
 
     /// Reports that the process holds nothing of these keys. Returns whether Redis replied.

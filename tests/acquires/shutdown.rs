@@ -3,24 +3,30 @@
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
 use redis::{Cmd, Parser, RedisResult, Value};
-use tidegate::Quota;
+use tidegate::{Error, Gate, Limiter, Observer, Permit, Quota};
 use tidegate_testkit::Server;
 
 use super::remaining;
-use crate::support::fixture::{PATIENCE, builder, namespace};
+use crate::support::fixture::{builder, namespace, soon};
 
-/// The reply to a script call. The proxy returns it after the client's next script call has arrived.
+/// The reply to a script call. Unless it names another time, the proxy returns it after the client's next script call
+/// has arrived.
 enum Late {
     OfServer,
+    OfServerAfter(Receiver<()>),
     Say(&'static str),
+    SayAtOnce(&'static str),
 }
 
 const STALE: &str = "*2\r\n:1700000000000000\r\n$13\r\nSTALE message\r\n";
+const LAPSED: &str = "*2\r\n:1700000000000000\r\n$12\r\nLAPSED lease\r\n";
 const NOSCRIPT: &str = "-NOSCRIPT No matching script.\r\n";
 
 /// A proxy for one client, which keeps the order of the calls.
@@ -84,11 +90,13 @@ impl Serving {
             };
             let late = if is_script(&command) { late.try_recv().ok() } else { None };
             let reply = match late {
-                Some(Late::Say(reply)) => reply.into(),
+                Some(Late::Say(reply) | Late::SayAtOnce(reply)) => reply.into(),
                 _ => self.reply_of_server(command)?,
             };
-            if late.is_some() {
-                self.await_script_call();
+            match late {
+                Some(Late::OfServer | Late::Say(_)) => self.await_script_call(),
+                Some(Late::OfServerAfter(signal)) => drop(signal.recv()),
+                Some(Late::SayAtOnce(_)) | None => {}
             }
             self.client.write_all(&reply)?;
         }
@@ -126,45 +134,130 @@ impl Read for Recorder<'_> {
     }
 }
 
-/// Shuts a limiter down while a group acquires a unit. The first message of the group and the first report of the
-/// shutdown get these replies. So the second message, with a higher number than the report, arrives meanwhile.
-async fn assert_that_nothing_is_held(late: [Late; 2]) {
-    let server = Server::process(&[]).unwrap();
-    let proxy = LateReplies::of(&server);
-    let namespace = namespace();
-    let limiter = |url: &str| {
-        let builder = builder(url).namespace(&namespace).follow_overrides(false).instances(1);
-        // Longer than the test: heartbeats would disturb the proxy, and a lapse would release the units.
-        builder.permit_ttl(Duration::from_secs(60)).build().unwrap()
-    };
-    let (ending, other) = (limiter(&proxy.url), limiter(server.url()));
-    let quota = Quota::in_flight(5);
-    let (gate, seen) = (ending.gate("gate", quota), other.gate("gate", quota));
-    // Opens the lease.
-    gate.acquire("x").await.unwrap().permit().unwrap().release().await.unwrap();
-    assert!(proxy.calls.try_iter().count() > 0);
-    late.into_iter().for_each(|late| proxy.late.send(late).unwrap());
-    let acquiring = tokio::spawn({
-        let (ending, check) = (ending.clone(), gate.key("x"));
-        async move { ending.acquire_all([check]).await }
-    });
-    let calls = tokio::task::spawn_blocking(move || {
-        proxy.calls.recv_timeout(PATIENCE).expect("the message of the group");
-        proxy
-    });
-    let _proxy = calls.await.unwrap();
-    ending.shutdown().await;
-    assert!(acquiring.await.unwrap().unwrap().is_allowed(), "Redis admitted it");
-    assert_eq!(remaining(&seen, "x").await, 5);
+#[derive(Clone, Default)]
+struct Lapsed(Arc<AtomicU64>);
+
+impl Observer for Lapsed {
+    fn permits_lapsed(&self, _: &str, units: u64) {
+        self.0.fetch_add(units, Ordering::SeqCst);
+    }
 }
 
-/// The report is sent again, after the message.
+/// A limiter that holds a permit of `x`, and another one that observes it.
+struct Scene {
+    proxy: LateReplies,
+    ending: Limiter,
+    gate: Gate,
+    permit: Permit,
+    lapsed: Lapsed,
+    seen: Gate,
+    _server: Server,
+}
+
+impl Scene {
+    async fn new() -> Self {
+        let server = Server::process(&[]).unwrap();
+        let proxy = LateReplies::of(&server);
+        let (namespace, lapsed) = (namespace(), Lapsed::default());
+        let limiter = |url: &str| {
+            let builder = builder(url).namespace(&namespace).follow_overrides(false).instances(1);
+            // Longer than the test: heartbeats would disturb the proxy, and a lapse would release the units.
+            let builder = builder.permit_ttl(Duration::from_secs(60));
+            builder.observer(lapsed.clone()).build().unwrap()
+        };
+        let (ending, other) = (limiter(&proxy.url), limiter(server.url()));
+        let quota = Quota::in_flight(5);
+        let (gate, seen) = (ending.gate("gate", quota), other.gate("gate", quota));
+        // Opens the lease.
+        let permit = gate.acquire("x").await.unwrap().permit().unwrap();
+        assert!(proxy.calls.try_iter().count() > 0);
+        Self { proxy, ending, gate, permit, lapsed, seen, _server: server }
+    }
+
+    /// Shuts the limiter down while it acquires another unit. The script calls from that message on get these replies.
+    async fn shut_down<T: Send + 'static>(
+        self,
+        late: impl IntoIterator<Item = Late>,
+        acquire: impl Future<Output = T> + Send + 'static,
+    ) -> T {
+        let Self { proxy, ending, permit, lapsed, seen, .. } = &self;
+        late.into_iter().for_each(|late| proxy.late.send(late).unwrap());
+        let acquiring = tokio::spawn(acquire);
+        soon("the message arrives", async || proxy.calls.try_recv().is_ok()).await;
+        ending.shutdown().await;
+        let acquired = acquiring.await.unwrap();
+        assert_eq!(remaining(seen, "x").await, 5);
+        assert!(!permit.is_held());
+        assert_eq!(lapsed.0.load(Ordering::SeqCst), 0, "the shutdown ended the lease: it did not lapse");
+        acquired
+    }
+
+    async fn shut_down_a_group(self, late: impl IntoIterator<Item = Late>) -> Result<bool, Error> {
+        let (ending, check) = (self.ending.clone(), self.gate.key("x"));
+        let acquire = async move { ending.acquire_all([check]).await.map(|all| all.is_allowed()) };
+        self.shut_down(late, acquire).await
+    }
+
+    async fn shut_down_an_acquire(self, late: impl IntoIterator<Item = Late>) -> Result<bool, Error> {
+        let gate = self.gate.clone();
+        let acquire = async move { gate.acquire("x").await.map(|acquired| acquired.is_allowed()) };
+        self.shut_down(late, acquire).await
+    }
+}
+
+/// The second message of the group has a higher number than the report, which is sent again after the message.
 #[tokio::test]
-async fn shutdown_releases_what_a_message_acquires_before_its_report() {
-    assert_that_nothing_is_held([Late::Say(STALE), Late::Say(NOSCRIPT)]).await;
+async fn shutdown_releases_what_a_group_acquires_before_its_report() {
+    let late = [Late::Say(STALE), Late::Say(NOSCRIPT)];
+    assert!(Scene::new().await.shut_down_a_group(late).await.unwrap(), "Redis admitted it");
 }
 
 #[tokio::test]
-async fn shutdown_releases_what_a_message_acquires_after_its_report() {
-    assert_that_nothing_is_held([Late::Say(STALE), Late::OfServer]).await;
+async fn shutdown_releases_what_a_group_acquires_after_its_report() {
+    let late = [Late::Say(STALE), Late::OfServer];
+    assert!(Scene::new().await.shut_down_a_group(late).await.unwrap(), "Redis admitted it");
+}
+
+/// The second message of the group is sent again after the end of the lease.
+#[tokio::test]
+async fn group_that_arrives_after_the_end_of_the_lease_acquires_nothing_and_no_permit_lapses() {
+    let late = [Late::Say(STALE), Late::OfServer, Late::Say(NOSCRIPT)];
+    assert!(Scene::new().await.shut_down_a_group(late).await.unwrap_err().is_shut_down());
+}
+
+#[tokio::test]
+async fn shutdown_releases_what_an_acquire_in_flight_takes_before_its_report() {
+    let error = Scene::new().await.shut_down_an_acquire([Late::OfServer]).await.unwrap_err();
+    assert!(error.is_shut_down(), "{error}");
+}
+
+/// The message is sent again after the report, whose number is higher.
+#[tokio::test]
+async fn acquire_that_arrives_after_the_report_of_a_shutdown_takes_nothing() {
+    let late = [Late::Say(NOSCRIPT), Late::OfServer];
+    let error = Scene::new().await.shut_down_an_acquire(late).await.unwrap_err();
+    assert!(error.is_shut_down(), "{error}");
+}
+
+/// After a lapse, `x` reports its unit while the acquire of another gate opens the next lease.
+#[tokio::test]
+async fn no_message_is_sent_under_a_lease_that_is_opened_during_a_shutdown() {
+    let scene = Scene::new().await;
+    let (open, is_open) = channel();
+    for late in [Late::SayAtOnce(LAPSED), Late::OfServerAfter(is_open)] {
+        scene.proxy.late.send(late).unwrap();
+    }
+    let other = scene.ending.gate("other", Quota::in_flight(5));
+    let acquiring =
+        tokio::spawn(async move { other.acquire("x").await.map(|acquired| acquired.is_allowed()) });
+    for call in ["the message arrives", "the opening of the lease arrives"] {
+        soon(call, async || scene.proxy.calls.try_recv().is_ok()).await;
+    }
+    let ending = scene.ending.clone();
+    let shutdown = tokio::spawn(async move { ending.shutdown().await });
+    assert!(acquiring.await.unwrap().unwrap_err().is_shut_down(), "the shutdown has begun");
+    open.send(()).unwrap();
+    shutdown.await.unwrap();
+    let calls = scene.proxy.calls.try_iter().count();
+    assert!((2..=3).contains(&calls), "{calls} calls: reports, the end of the lease, and reports again");
 }

@@ -80,7 +80,7 @@ use http::StatusCode;
 use http::request::Parts;
 
 use super::admission::Admission;
-use super::admitted::{Admitted, Report};
+use super::admitted::Admitted;
 use super::admitted_request::AdmittedRequest;
 use super::body::ResponseBody;
 use super::key::{PeerAddr, RoutePattern};
@@ -120,7 +120,10 @@ impl RateLimitLayer {
     }
 
     /// Does the same as [`admit`](Self::admit), for a handler of actix-web. [`AdmittedRequest::respond_actix`] settles
-    /// the charge.
+    /// the charge. [`on_rejection`](Self::on_rejection) does not apply: the handler, or actix-web by `?`, responds to the
+    /// rejection.
+    ///
+    /// Cancel safe: units taken by a dropped future are refunded, and permits are released.
     ///
     /// ```
     /// use actix_web::{Error, HttpRequest, HttpResponse, body::BoxBody, web};
@@ -138,8 +141,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// The [`Rejection`](crate::Rejection) of a request that the layer would reject: `error.as_error::<Rejection>()`. Its response is in
-    /// JSON; as a responder, it can also be text. 400 for a request that `http` 1 does not accept.
+    /// The [`Rejection`](crate::Rejection) of a request that the layer would reject: `error.as_error::<Rejection>()`.
+    /// Its response is in JSON; as a responder, it can also be text. 400 for a request that `http` 1 does not accept.
     pub async fn admit_actix(&self, request: &HttpRequest) -> Result<AdmittedRequest, Error> {
         let parts = parts_of(&self.settings, request)?;
         let admitted = AdmittedRequest::new(&self.settings, &parts).await?;
@@ -149,7 +152,8 @@ impl RateLimitLayer {
 
 /// # actix-web
 impl AdmittedRequest {
-    /// Does the same as [`respond`](Self::respond), for a response of actix-web.
+    /// Does the same as [`respond`](Self::respond), for a response of actix-web. `request` is the request that was
+    /// admitted: its method and version determine whether the body is sent.
     ///
     /// # Errors
     ///
@@ -289,8 +293,7 @@ async fn respond<B: MessageBody>(
         admitted.permits.disregard();
     }
     let (report, at_end) = admitted.settle(settings, &mut head).await;
-    report.write(&mut head.headers);
-    *response.headers_mut() = convert::from_http(&head.headers)?;
+    convert::write_report(&report, response.headers_mut())?;
     if !head.extensions.is_empty() {
         response.extensions_mut().insert(head.extensions);
     }
@@ -322,18 +325,12 @@ async fn respond_with_error(
     };
     let (report, at_end) = admitted.settle(settings, &mut head).await;
     drop(ResponseBody::finishing((), at_end, None, true));
-    error.add_response_mapper(move |response| with_report(&report, response));
+    error.add_response_mapper(move |mut response| {
+        // Header values that one version of `http` accepts, the other accepts too.
+        let _ = convert::write_report(&report, response.headers_mut());
+        response
+    });
     error
-}
-
-fn with_report(report: &Report, mut response: HttpResponse) -> HttpResponse {
-    if let Ok(mut headers) = convert::to_http(response.headers()) {
-        report.write(&mut headers);
-        if let Ok(headers) = convert::from_http(&headers) {
-            *response.headers_mut() = headers;
-        }
-    }
-    response
 }
 
 impl RequestExtensions for Extensions {

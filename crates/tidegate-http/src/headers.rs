@@ -23,6 +23,11 @@ const X_SHADOW: HeaderName = HeaderName::from_static("x-ratelimit-shadow");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
+/// The headers of an admitted request.
+#[cfg(feature = "actix")]
+pub(super) const REPORTED: [HeaderName; 6] =
+    [X_LIMIT, X_REMAINING, X_RESET, X_SHADOW, RATELIMIT, RATELIMIT_POLICY];
+
 /// Selects the headers that report the limits, on the response to each request that was checked. Limits in
 /// shadow mode are reported only by [`shadow`](Self::shadow).
 ///

@@ -363,7 +363,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// The rejection of a request that the layer would reject.
+    /// The rejection of a request that the layer would reject. Respond with it, as above: `?` may convert it to an error
+    /// to which the framework responds with 500.
     pub async fn admit(&self, request: &Parts) -> Result<AdmittedRequest, Rejection> {
         Ok(AdmittedRequest::new(&self.settings, request).await?.entered(&request.extensions))
     }

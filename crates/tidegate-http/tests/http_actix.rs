@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use actix_web::body::{BodySize, BoxBody, MessageBody, to_bytes};
 use actix_web::dev::{ServiceRequest, ServiceResponse};
 use actix_web::error::{ErrorUnauthorized, InternalError};
+use actix_web::http::header::HeaderValue;
 use actix_web::http::{Method, StatusCode, Uri};
 use actix_web::middleware::{Next, NormalizePath, TrailingSlash, from_fn};
 use actix_web::test::{TestRequest, call_service, init_service, try_call_service};
@@ -299,6 +300,30 @@ async fn response_keeps_its_headers_and_its_length() {
     assert_eq!(response.body().size(), BodySize::Sized(5));
     assert_eq!(text(response).await, "hello");
     soon("five bytes are charged", async || used(&gate, "a").await == 5).await;
+}
+
+/// So no value of the handler keeps the memory of the others while HTTP/2 remembers it.
+#[tokio::test]
+async fn header_values_of_the_handler_are_neither_copied_nor_changed() {
+    static TOKEN: &str = "token";
+    let respond = async || {
+        let mut value = HeaderValue::from_static(TOKEN);
+        value.set_sensitive(true);
+        HttpResponse::Ok().insert_header(("x-token", value)).finish()
+    };
+    let is_sensitive = |head: &http::response::Parts| head.headers["x-token"].is_sensitive();
+    let (outer, inner) = (gate("outer"), gate("inner"));
+    let layer = |gate: &Gate| RateLimitLayer::new(gate.clone(), by_key());
+    let scope = web::scope("").wrap(layer(&inner).charge(Charge::when(is_sensitive)));
+    let app = App::new().service(scope.default_service(web::to(respond))).wrap(layer(&outer));
+    let app = init_service(app).await;
+    let response = call_service(&app, get("/").to_request()).await;
+    let value = response.headers().get("x-token").unwrap();
+    assert!(value.is_sensitive());
+    assert_eq!(value.as_bytes().as_ptr(), TOKEN.as_ptr(), "it was copied");
+    let policies = header(response.response(), "ratelimit-policy");
+    assert!(policies.contains("\"outer\"") && policies.contains("\"inner\""), "{policies}");
+    assert_eq!(used(&inner, "a").await, 1, "the charge reads the headers of the response");
 }
 
 #[tokio::test]

@@ -7,6 +7,9 @@ use actix_web::{Error, HttpRequest, HttpResponse, error};
 use bytes::{BufMut, BytesMut};
 use http::{Request, Response, request, response};
 
+use crate::admitted::Report;
+use crate::headers::REPORTED;
+
 /// Returns the head of a request, without extensions.
 ///
 /// # Errors
@@ -40,33 +43,54 @@ pub(super) fn response<B>(response: Response<B>) -> Result<HttpResponse<B>, Erro
     let (head, body) = response.into_parts();
     let status = head.status.as_u16().try_into().map_err(error::ErrorInternalServerError)?;
     let mut response = HttpResponse::with_body(status, body);
-    *response.headers_mut() = from_http(&head.headers)?;
+    append_all(response.headers_mut(), &head.headers)?;
     Ok(response)
 }
 
-pub(super) fn to_http(headers: &HeaderMap) -> Result<http::HeaderMap, http::Error> {
+fn to_http(headers: &HeaderMap) -> Result<http::HeaderMap, http::Error> {
     // With a capacity that is too large, it would panic.
     let mut converted = http::HeaderMap::new();
     let mut values = shared_memory(headers.iter().map(|(_, value)| value.len()));
     for (name, value) in headers {
         let name = http::HeaderName::from_bytes(name.as_str().as_bytes())?;
         values.put_slice(value.as_bytes());
-        converted.try_append(name, http::HeaderValue::from_maybe_shared(values.split().freeze())?)?;
+        let is_sensitive = value.is_sensitive();
+        let mut value = http::HeaderValue::from_maybe_shared(values.split().freeze())?;
+        value.set_sensitive(is_sensitive);
+        converted.try_append(name, value)?;
     }
     Ok(converted)
 }
 
-pub(super) fn from_http(headers: &http::HeaderMap) -> Result<HeaderMap, Error> {
-    let mut converted = HeaderMap::with_capacity(headers.len());
-    let mut values = shared_memory(headers.values().map(http::HeaderValue::len));
-    for (name, value) in headers {
+/// Writes a report into the headers of a response. Does not copy the others: each value would then keep the memory of all
+/// while HTTP/2 remembers it to compress the next responses.
+pub(super) fn write_report(report: &Report, headers: &mut HeaderMap) -> Result<(), Error> {
+    let mut reported = http::HeaderMap::new();
+    for name in REPORTED {
+        // The values of an inner layer.
+        for value in headers.remove(name.as_str()) {
+            let value = http::HeaderValue::from_bytes(value.as_bytes());
+            reported.append(name.clone(), value.map_err(error::ErrorInternalServerError)?);
+        }
+    }
+    report.write(&mut reported);
+    append_all(headers, &reported)
+}
+
+fn append_all(headers: &mut HeaderMap, added: &http::HeaderMap) -> Result<(), Error> {
+    headers.reserve(added.len());
+    let mut values = shared_memory(added.values().map(http::HeaderValue::len));
+    for (name, value) in added {
         let name =
             HeaderName::from_bytes(name.as_str().as_bytes()).map_err(error::ErrorInternalServerError)?;
         values.put_slice(value.as_bytes());
+        let is_sensitive = value.is_sensitive();
         let value = HeaderValue::from_maybe_shared(values.split().freeze());
-        converted.append(name, value.map_err(error::ErrorInternalServerError)?);
+        let mut value = value.map_err(error::ErrorInternalServerError)?;
+        value.set_sensitive(is_sensitive);
+        headers.append(name, value);
     }
-    Ok(converted)
+    Ok(())
 }
 
 /// Allocates the memory that values of these lengths share, so that each is not allocated on its own.
