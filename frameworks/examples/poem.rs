@@ -1,38 +1,34 @@
-//! poem: a handler checks a gate, and reports the limit as the layer of `tidegate-http` does.
+//! poem: a handler behind a limit, with the rejections and headers of the layer of `tidegate-http`.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --manifest-path frameworks/Cargo.toml --example poem
 //! ```
-#[path = "shared/gate.rs"]
-mod gate;
+#[path = "shared/limit.rs"]
+mod limit;
 
-use poem::error::InternalServerError;
-use poem::http::StatusCode;
 use poem::listener::TcpListener;
-use poem::web::{Data, RemoteAddr};
-use poem::{EndpointExt, Response, Route, Server, get, handler};
-use tidegate::Gate;
-use tidegate_http::{Headers, Rejection};
+use poem::web::Data;
+use poem::{EndpointExt, Request, Response, Route, Server, get, handler};
+use tidegate_http::{RateLimitLayer, http};
 
 #[handler]
-async fn hello(gate: Data<&Gate>, client: &RemoteAddr) -> poem::Result<Response> {
-    let client = client.as_socket_addr().map(|address| address.ip().to_string()).unwrap_or_default();
-    let decision = gate.check(&client).await.map_err(InternalServerError)?;
-    let headers = Headers::new().of(&gate, &decision);
-    let mut response = match decision.is_allowed() {
-        true => Response::from((StatusCode::OK, "hello\n".to_owned())),
-        false => {
-            let rejection = Rejection::of(&gate, decision);
-            Response::from((rejection.status(), rejection.message().to_owned()))
-        }
-    };
-    response.headers_mut().extend(headers);
-    Ok(response)
+async fn limited(limit: Data<&RateLimitLayer>, request: &Request) -> Response {
+    let peer = request.remote_addr().as_socket_addr().copied();
+    let headers = request.headers().clone();
+    let head = limit::head(request.method().clone(), request.uri().clone(), headers, peer);
+    let (head, body) = limit::respond(&limit, &head, hello()).await.into_parts();
+    let mut response = Response::from((head.status, body));
+    response.headers_mut().extend(head.headers);
+    response
+}
+
+async fn hello() -> http::Response<String> {
+    http::Response::new("hello\n".to_owned())
 }
 
 #[tokio::main]
-async fn main() -> Result<(), gate::Failure> {
-    let (gate, address) = gate::from_environment()?;
-    let app = Route::new().at("/", get(hello)).data(gate);
+async fn main() -> Result<(), limit::Failure> {
+    let (limit, address) = limit::from_environment()?;
+    let app = Route::new().at("/", get(limited)).data(limit);
     Ok(Server::new(TcpListener::bind(address)).run(app).await?)
 }

@@ -1,53 +1,72 @@
-//! rocket: a handler checks a gate, and reports the limit as the layer of `tidegate-http` does. rocket has types of its
-//! own for headers. The address is that of the connection: `IpAddr` and `client_ip` would be what the client sends as
+//! rocket: a handler behind a limit, with the rejections and headers of the layer of `tidegate-http`. rocket has types of
+//! its own for heads. The peer is `Request::remote`: `IpAddr` and `client_ip` would be what the client sends as
 //! `X-Real-IP`.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --manifest-path frameworks/Cargo.toml --example rocket
 //! ```
-#[path = "shared/gate.rs"]
-mod gate;
+#[path = "shared/limit.rs"]
+mod limit;
 
+use std::convert::Infallible;
 use std::io::Cursor;
-use std::net::SocketAddr;
 
 use rocket::http::Status;
-use rocket::{Config, Response, State, get, routes};
-use tidegate::Gate;
-use tidegate_http::{Headers, Rejection};
+use rocket::request::{FromRequest, Outcome};
+use rocket::response::Responder;
+use rocket::{Config, Request, Response, State, get, routes};
+use tidegate_http::RateLimitLayer;
+use tidegate_http::http::request::Parts;
+use tidegate_http::http::{self, HeaderName, HeaderValue, Method, Uri};
+
+/// The head of a request.
+struct Head(Parts);
+
+#[rocket::async_trait]
+impl<'r> FromRequest<'r> for Head {
+    type Error = Infallible;
+
+    async fn from_request(request: &'r Request<'_>) -> Outcome<Self, Infallible> {
+        let headers = request.headers().iter().filter_map(|header| {
+            let name = HeaderName::try_from(header.name().as_str()).ok()?;
+            Some((name, HeaderValue::try_from(header.value()).ok()?))
+        });
+        let method = Method::try_from(request.method().as_str()).unwrap_or_default();
+        let uri = Uri::try_from(request.uri().to_string()).unwrap_or_default();
+        Outcome::Success(Self(limit::head(method, uri, headers.collect(), request.remote())))
+    }
+}
 
 /// A response with headers that are known at run time.
-struct Limited(Response<'static>);
+struct Limited(http::Response<String>);
 
-impl<'r> rocket::response::Responder<'r, 'static> for Limited {
-    fn respond_to(self, _: &'r rocket::Request<'_>) -> rocket::response::Result<'static> {
-        Ok(self.0)
+impl<'r> Responder<'r, 'static> for Limited {
+    fn respond_to(self, _: &'r Request<'_>) -> rocket::response::Result<'static> {
+        let (head, body) = self.0.into_parts();
+        let mut response = Response::new();
+        response.set_status(Status::new(head.status.as_u16()));
+        for (name, value) in &head.headers {
+            let value = String::from_utf8_lossy(value.as_bytes());
+            response.adjoin_raw_header(name.to_string(), value.into_owned());
+        }
+        response.set_sized_body(body.len(), Cursor::new(body));
+        Ok(response)
     }
 }
 
 #[get("/")]
-async fn hello(gate: &State<Gate>, client: SocketAddr) -> Result<Limited, Status> {
-    let decision = gate.check(&client.ip().to_string()).await.map_err(|_| Status::InternalServerError)?;
-    let mut response = Response::new();
-    for (name, value) in &Headers::new().of(gate, &decision) {
-        response.adjoin_raw_header(name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned());
-    }
-    let body = match decision.is_allowed() {
-        true => "hello\n".to_owned(),
-        false => {
-            let rejection = Rejection::of(gate, decision);
-            response.set_status(Status::new(rejection.status().as_u16()));
-            rejection.message().to_owned()
-        }
-    };
-    response.set_sized_body(body.len(), Cursor::new(body));
-    Ok(Limited(response))
+async fn limited(limit: &State<RateLimitLayer>, head: Head) -> Limited {
+    Limited(limit::respond(limit, &head.0, hello()).await)
+}
+
+async fn hello() -> http::Response<String> {
+    http::Response::new("hello\n".to_owned())
 }
 
 #[rocket::main]
-async fn main() -> Result<(), gate::Failure> {
-    let (gate, address) = gate::from_environment()?;
+async fn main() -> Result<(), limit::Failure> {
+    let (limit, address) = limit::from_environment()?;
     let config = Config { address: address.ip(), port: address.port(), ..Config::release_default() };
-    rocket::custom(config).manage(gate).mount("/", routes![hello]).launch().await?;
+    rocket::custom(config).manage(limit).mount("/", routes![limited]).launch().await?;
     Ok(())
 }

@@ -1,39 +1,37 @@
-//! warp: a filter checks a gate, and reports the limit as the layer of `tidegate-http` does.
+//! warp: a handler behind a limit, with the rejections and headers of the layer of `tidegate-http`.
 //!
 //! ```console
 //! $ TIDEGATE_REDIS_URL=redis://127.0.0.1:6379 LISTEN=127.0.0.1:3000 cargo run --manifest-path frameworks/Cargo.toml --example warp
 //! ```
-#[path = "shared/gate.rs"]
-mod gate;
+#[path = "shared/limit.rs"]
+mod limit;
 
 use std::net::SocketAddr;
 
-use tidegate::Gate;
-use tidegate_http::{Headers, Rejection};
+use tidegate_http::RateLimitLayer;
 use warp::Filter;
-use warp::http::{Response, StatusCode};
+use warp::http::{HeaderMap, Method, Response, Uri};
 
-async fn hello(gate: Gate, client: Option<SocketAddr>) -> Response<String> {
-    let client = client.map(|address| address.ip().to_string()).unwrap_or_default();
-    let mut response = Response::new("hello\n".to_owned());
-    match gate.check(&client).await {
-        Ok(decision) => {
-            response.headers_mut().extend(Headers::new().of(&gate, &decision));
-            if !decision.is_allowed() {
-                let rejection = Rejection::of(&gate, decision);
-                *response.status_mut() = rejection.status();
-                *response.body_mut() = rejection.message().to_owned();
-            }
-        }
-        Err(_) => *response.status_mut() = StatusCode::INTERNAL_SERVER_ERROR,
-    }
-    response
+async fn limited(
+    limit: RateLimitLayer,
+    method: Method,
+    headers: HeaderMap,
+    peer: Option<SocketAddr>,
+) -> Response<String> {
+    // For keys by path, use the filter `warp::path::full`.
+    let head = limit::head(method, Uri::default(), headers, peer);
+    limit::respond(&limit, &head, hello()).await
+}
+
+async fn hello() -> Response<String> {
+    Response::new("hello\n".to_owned())
 }
 
 #[tokio::main]
-async fn main() -> Result<(), gate::Failure> {
-    let (gate, address) = gate::from_environment()?;
-    let gate = warp::any().map(move || gate.clone());
-    warp::serve(warp::path::end().and(gate).and(warp::addr::remote()).then(hello)).run(address).await;
+async fn main() -> Result<(), limit::Failure> {
+    let (limit, address) = limit::from_environment()?;
+    let head = warp::method().and(warp::header::headers_cloned()).and(warp::addr::remote());
+    let limit = warp::any().map(move || limit.clone());
+    warp::serve(warp::path::end().and(limit).and(head).then(limited)).run(address).await;
     Ok(())
 }

@@ -5,16 +5,20 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use tidegate_testkit::Server;
 
-use crate::client::{Reply, get};
+use crate::client::{Connection, Reply, get};
 use crate::process::Example;
-use crate::upstream::Upstream;
-
-/// The address that the proxy trusts to forward others.
-const BALANCER: [u8; 4] = [127, 0, 0, 9];
-const CLIENT: [u8; 4] = [127, 0, 0, 1];
+use crate::upstream::{HeldUpstream, Upstream};
+use crate::{BALANCER, CLIENT};
 
 fn proxy(redis: &Server, upstream: &str) -> Example {
     Example::start_with("pingora", redis.url(), &[("UPSTREAM", upstream), ("PROXIES", "127.0.0.9")])
+}
+
+/// Uses up the limit of `CLIENT`.
+async fn exhaust(proxy: &Example) {
+    for _ in 0..10 {
+        assert_eq!(get(proxy.address, CLIENT, "/", &[]).await.status, 200);
+    }
 }
 
 /// Returns the units left that these responses report, sorted.
@@ -125,4 +129,68 @@ async fn proxy_decides_within_its_share_while_redis_is_paused() {
     assert_eq!(units_left(&admitted.iter().collect::<Vec<_>>()), (0..10).collect::<Vec<_>>());
     assert_rejected(&get(proxy.address, CLIENT, "/", &[]).await);
     drop(paused);
+}
+
+#[tokio::test]
+async fn proxy_keeps_the_connection_of_a_rejected_request_without_a_body() {
+    let (redis, upstream) = (Server::process(&[]).unwrap(), Upstream::start().await);
+    let proxy = proxy(&redis, &upstream.address.to_string());
+    exhaust(&proxy).await;
+    let mut connection = Connection::open(proxy.address, CLIENT).await;
+    connection.send("HEAD / HTTP/1.1\r\nhost: x\r\n\r\n").await;
+    let head = Reply::parse(&connection.read_until("\r\n\r\n").await);
+    assert_eq!((head.status, head.header("x-ratelimit-remaining")), (429, Some("0")), "{head:?}");
+    assert_ne!(head.header("content-length"), Some("0"));
+    connection.send("GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    assert_rejected(&connection.read_to_end().await);
+}
+
+#[tokio::test]
+async fn proxy_closes_the_connection_of_a_rejected_request_with_a_body() {
+    let (redis, upstream) = (Server::process(&[]).unwrap(), Upstream::start().await);
+    let proxy = proxy(&redis, &upstream.address.to_string());
+    exhaust(&proxy).await;
+    for body in [
+        "content-length: 5\r\n\r\nhello",
+        "content-length: 1000000\r\n\r\nthe rest follows never",
+        "transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n",
+        "content-length: 5\r\nexpect: 100-continue\r\n\r\n",
+    ] {
+        let mut connection = Connection::open(proxy.address, CLIENT).await;
+        connection.send(&format!("POST / HTTP/1.1\r\nhost: x\r\n{body}")).await;
+        let reply = connection.read_to_end().await;
+        assert_rejected(&reply);
+        assert_eq!(reply.header("connection"), Some("close"));
+    }
+    assert_eq!(upstream.calls(), 10);
+}
+
+#[tokio::test]
+async fn proxy_passes_on_the_reason_phrase_and_the_case_of_header_names() {
+    let (redis, upstream) = (Server::process(&[]).unwrap(), Upstream::start().await);
+    let proxy = proxy(&redis, &upstream.address.to_string());
+    let reply = get(proxy.address, CLIENT, "/", &[]).await;
+    assert!(reply.head.starts_with("HTTP/1.1 200 Well done\r\n"), "{reply:?}");
+    assert!(reply.head.contains("\r\nX-Upstream: yes\r\n"), "{reply:?}");
+}
+
+#[tokio::test]
+async fn permit_of_an_in_flight_limit_is_held_until_the_response_is_sent() {
+    let (redis, upstream) = (Server::process(&[]).unwrap(), HeldUpstream::start().await);
+    let address = upstream.address.to_string();
+    let variables = [("UPSTREAM", &*address), ("PROXIES", ""), ("CONCURRENT", "1")];
+    let proxy = Example::start_with("pingora", redis.url(), &variables);
+    let mut first = Connection::open(proxy.address, CLIENT).await;
+    first.send("GET / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
+    first.read_until("\r\n\r\n.").await;
+    let denied = get(proxy.address, CLIENT, "/", &[]).await;
+    assert_eq!(denied.status, 429, "{denied:?}");
+    assert!(denied.body.contains("\"violated-policies\":[\"concurrent\"]"), "{denied:?}");
+    upstream.finish();
+    first.read_until("end").await;
+    // The release follows the response.
+    let began = Instant::now();
+    while get(proxy.address, CLIENT, "/", &[]).await.status != 200 {
+        assert!(began.elapsed() < Duration::from_secs(20), "the permit is not released");
+    }
 }

@@ -213,7 +213,36 @@ impl fmt::Display for Rejection {
     }
 }
 
+/// The rejection of a request that a gate failed to decide, for a handler that checks the gate itself. Its
+/// [reason](Reason) is `Misconfigured`, `TooCostly` or `Failed`, as in the layer. The layer warns of a wrong setup; a
+/// handler logs the error itself. Its headers are [`Headers::new`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+/// use http::{Request, StatusCode};
+/// use tidegate::{Limiter, OnFailure, Quota, Rate};
+/// use tidegate_http::Rejection;
+///
+/// let nobody_listens = Limiter::builder().url("redis://127.0.0.1:1").on_failure(OnFailure::Error).build()?;
+/// let gate = nobody_listens.gate("mail", Quota::token_bucket(1, Rate::per_minute(1)));
+/// let rejection = Rejection::from(gate.check("user:42").await.unwrap_err());
+/// let (request, ()) = Request::new(()).into_parts();
+/// let response = rejection.response_with_headers(&request);
+/// assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+/// assert_eq!(response.headers()["retry-after"], "1");
+/// assert!(!response.body().contains("127.0.0.1"), "the error's text is meant for logs");
+/// # Ok(()) }
+/// ```
+impl From<Error> for Rejection {
+    fn from(error: Error) -> Self {
+        Self::error(error, &Headers::new())
+    }
+}
+
 /// Its source is the limiter's error, if there is one.
+///
+/// `?` converts it to the boxed errors of frameworks, such as `anyhow::Error`. Most frameworks respond to these with 500,
+/// also in place of 429. A handler responds with [`Rejection::response_with_headers`] instead.
 impl std::error::Error for Rejection {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.reason {

@@ -6,6 +6,7 @@ use actix_extensible_rate_limit::RateLimiter;
 use actix_extensible_rate_limit::backend::memory::InMemoryBackend;
 use actix_extensible_rate_limit::backend::redis::RedisBackend;
 use actix_extensible_rate_limit::backend::{SimpleInputFunctionBuilder, SimpleInputFuture};
+#[cfg(feature = "actix-governor")]
 use actix_governor::{Governor, GovernorConfigBuilder, KeyExtractor, SimpleKeyExtractionError};
 use actix_web::dev::{Server, ServiceRequest};
 use actix_web::{App, HttpServer, error, web};
@@ -21,13 +22,16 @@ pub(super) async fn start(
     redis: &str,
 ) -> Result<Server, Failure> {
     let hello = || App::new().route("/", web::get().to(async || "hello"));
-    let (burst, period) = pattern.limit();
     let server = match service {
         Service::ActixTidegate => {
             let limit = super::tidegate(pattern, redis)?;
             HttpServer::new(move || hello().wrap(limit.clone())).listen(listener)?.run()
         }
+        #[cfg(not(feature = "actix-governor"))]
+        Service::ActixGovernor => return Err("built without the feature `actix-governor`".into()),
+        #[cfg(feature = "actix-governor")]
         Service::ActixGovernor => {
+            let (burst, period) = pattern.limit();
             let mut builder = GovernorConfigBuilder::default();
             builder.period(period).burst_size(burst.into());
             let config =
@@ -69,9 +73,11 @@ fn input(pattern: Pattern) -> impl Fn(&ServiceRequest) -> SimpleInputFuture + 's
 }
 
 /// Reads the key from the header.
+#[cfg(feature = "actix-governor")]
 #[derive(Clone, Debug)]
 struct ByHeader;
 
+#[cfg(feature = "actix-governor")]
 impl KeyExtractor for ByHeader {
     type Key = String;
     type KeyExtractionError = SimpleKeyExtractionError<&'static str>;
