@@ -1,5 +1,5 @@
-//! rocket: a handler behind a limit, with the rejections and headers of the layer of `tidegate-http`. rocket has types of
-//! its own for heads. The peer is `Request::remote`: `IpAddr` and `client_ip` would be what the client sends as
+//! rocket: a handler behind a limit, with the rejections and headers of the layer of `tidegate-http`. rocket has its own
+//! types for heads. The peer is `Request::remote`: `IpAddr` and `client_ip` would be what the client sends as
 //! `X-Real-IP`.
 //!
 //! ```console
