@@ -5,6 +5,8 @@
 //! ```
 #[path = "shared/limit.rs"]
 mod limit;
+#[path = "shared/respond.rs"]
+mod respond;
 
 use poem::listener::TcpListener;
 use poem::web::Data;
@@ -16,7 +18,7 @@ async fn limited(limit: Data<&RateLimitLayer>, request: &Request) -> Response {
     let peer = request.remote_addr().as_socket_addr().copied();
     let headers = request.headers().clone();
     let head = limit::head(request.method().clone(), request.uri().clone(), headers, peer);
-    let (head, body) = limit::respond(&limit, &head, hello()).await.into_parts();
+    let (head, body) = respond::respond(&limit, &head, hello()).await.into_parts();
     let mut response = Response::from((head.status, body));
     response.headers_mut().extend(head.headers);
     response

@@ -1,5 +1,5 @@
-//! rocket: a handler behind a limit, with the rejections and headers of the layer of `tidegate-http`. rocket has types of
-//! its own for heads. The peer is `Request::remote`: `IpAddr` and `client_ip` would be what the client sends as
+//! rocket: a handler behind a limit, with the rejections and headers of the layer of `tidegate-http`. rocket has its own
+//! types for heads. The peer is `Request::remote`: `IpAddr` and `client_ip` would be what the client sends as
 //! `X-Real-IP`.
 //!
 //! ```console
@@ -7,6 +7,8 @@
 //! ```
 #[path = "shared/limit.rs"]
 mod limit;
+#[path = "shared/respond.rs"]
+mod respond;
 
 use std::convert::Infallible;
 use std::io::Cursor;
@@ -56,7 +58,7 @@ impl<'r> Responder<'r, 'static> for Limited {
 
 #[get("/")]
 async fn limited(limit: &State<RateLimitLayer>, head: Head) -> Limited {
-    Limited(limit::respond(limit, &head.0, hello()).await)
+    Limited(respond::respond(limit, &head.0, hello()).await)
 }
 
 async fn hello() -> http::Response<String> {

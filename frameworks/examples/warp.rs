@@ -5,6 +5,8 @@
 //! ```
 #[path = "shared/limit.rs"]
 mod limit;
+#[path = "shared/respond.rs"]
+mod respond;
 
 use std::net::SocketAddr;
 
@@ -20,7 +22,7 @@ async fn limited(
 ) -> Response<String> {
     // For keys by path, use the filter `warp::path::full`.
     let head = limit::head(method, Uri::default(), headers, peer);
-    limit::respond(&limit, &head, hello()).await
+    respond::respond(&limit, &head, hello()).await
 }
 
 async fn hello() -> Response<String> {

@@ -52,7 +52,7 @@ impl Upstream {
 }
 
 /// A body's begin, longer than pingora's buffers, and its end.
-const BEGIN: [u8; 256 * 1024] = [b'.'; 256 * 1024];
+static BEGIN: [u8; 256 * 1024] = [b'.'; 256 * 1024];
 const END: &[u8] = b"end";
 
 /// Holds the end of each response until [`finish`](Self::finish).

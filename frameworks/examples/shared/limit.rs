@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate::{Limiter, Quota, Rate};
 use tidegate_http::http::request::Parts;
-use tidegate_http::http::{HeaderMap, Method, Request, Response, Uri};
+use tidegate_http::http::{HeaderMap, Method, Request, Uri};
 use tidegate_http::{ClientIp, Key, PeerAddr, RateLimitLayer};
 
 pub(super) type Failure = Box<dyn std::error::Error>;
@@ -35,21 +35,4 @@ pub(super) fn head(method: Method, uri: Uri, headers: HeaderMap, peer: Option<So
         head.extensions.insert(PeerAddr(peer));
     }
     head
-}
-
-/// Calls the handler if the limit admits the request. Either response has the headers that report the limit. The charge
-/// is settled before the response is sent, so it cannot depend on the body.
-pub(super) async fn respond(
-    limit: &RateLimitLayer,
-    head: &Parts,
-    handler: impl Future<Output = Response<String>>,
-) -> Response<String> {
-    match limit.admit(head).await {
-        Ok(admitted) => {
-            let (head, body) = handler.await.into_parts();
-            let (head, _) = admitted.respond(Response::from_parts(head, String::new())).await.into_parts();
-            Response::from_parts(head, body)
-        }
-        Err(rejection) => rejection.response_with_headers(head),
-    }
 }
