@@ -218,11 +218,13 @@ async fn shutdown_releases_what_a_group_acquires_after_its_report() {
     assert!(Scene::new().await.shut_down_a_group(late).await.unwrap(), "Redis admitted it");
 }
 
-/// The second message of the group is sent again after the end of the lease.
+/// The second message of the group is sent again after the end of the lease. The error is that of the shutdown, or that
+/// of Redis if the group sends its last message before this process knows that the lease has ended.
 #[tokio::test]
 async fn group_that_arrives_after_the_end_of_the_lease_acquires_nothing_and_no_permit_lapses() {
     let late = [Late::Say(STALE), Late::OfServer, Late::Say(NOSCRIPT)];
-    assert!(Scene::new().await.shut_down_a_group(late).await.unwrap_err().is_shut_down());
+    let error = Scene::new().await.shut_down_a_group(late).await.unwrap_err();
+    assert!(error.is_shut_down() || error.is_unavailable(), "{error}");
 }
 
 #[tokio::test]
