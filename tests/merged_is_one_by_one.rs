@@ -19,6 +19,7 @@ fn agree(plan: &Plan, counts_denied: bool, scripts: &mut TestScripts) -> Result<
     let single: Vec<Call> = merged.iter().map(|call| one_by_one(call, keys)).collect();
     let both: Vec<&Call> = merged.iter().zip(&single).flat_map(|(a, b)| [a, b]).collect();
     let observed = scripts.run(2 * keys, both.into_iter());
+    let mut has_same_expiry = true;
     for (pair, (merged, single)) in observed.chunks(2).zip(merged.iter().zip(&single)) {
         let [a, b] = pair else { unreachable!("calls come in pairs") };
         let (a, b) = (ok(a)?, ok(b)?);
@@ -37,7 +38,14 @@ fn agree(plan: &Plan, counts_denied: bool, scripts: &mut TestScripts) -> Result<
             return differ("the decisions differ", &merged_answers, &single_answers);
         }
         let (merged_states, single_states) = (final_states(merged, a), final_states(single, b));
-        if !counts_denied && merged_states != single_states {
+        if counts_denied || !has_same_expiry || merged_states == single_states {
+            continue;
+        }
+        // A denial by another version of the quota extends an expiry that is too short after a step back of the
+        // clock. The text does not show that: a take of n may stay in the step of the text and keep the longer
+        // expiry, where a take of one sets its own. Later, one of the two keys may exist alone.
+        has_same_expiry = false;
+        if without_expiry(&merged_states) != without_expiry(&single_states) {
             return differ("the states differ", &merged_states, &single_states);
         }
     }
@@ -101,6 +109,14 @@ fn final_states(call: &Call, observed: &Observed) -> Vec<FinalState> {
         by_key.insert(target.key, (left, entries));
     }
     by_key.into_values().collect()
+}
+
+fn without_expiry(states: &[FinalState]) -> Vec<FinalState> {
+    let remove = |(left, entries): &FinalState| {
+        let expires_ms = left.expires_ms.map(|_| 0);
+        (Left { expires_ms, ..left.clone() }, entries.clone())
+    };
+    states.iter().map(remove).collect()
 }
 
 fn assert_equal(plans: impl Strategy<Value = Plan>, counts_denied: bool) {
