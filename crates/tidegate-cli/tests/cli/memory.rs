@@ -104,7 +104,8 @@ fn memory_of_a_rule_file_is_bounded_by_its_size() {
         let below = format!("*a{}, ", level - 1).repeat(10);
         writeln!(laughs, "a{level}: &a{level} [{below}]").unwrap();
     }
-    let least = peak_bytes("least", &(head.to_owned() + &block(0)));
+    // So short a run may be observed only at its start.
+    let least = (0..10).map(|_| peak_bytes("least", &(head.to_owned() + &block(0)))).max().unwrap();
     let mut report = String::new();
     let mut is_exceeded = false;
     for (name, text) in [
