@@ -13,6 +13,7 @@ use clap::ValueEnum;
 use http::{Request, Response};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
+use tokio::task::LocalSet;
 
 use crate::Failure;
 
@@ -208,7 +209,12 @@ pub(crate) async fn serve(service: Service, pattern: Pattern, redis: &str) -> Re
             let app = with_limit(hello, service, pattern, redis).await?;
             until_closed(port, axum::serve(TcpListener::from_std(listener)?, app).into_future()).await
         }
-        Framework::Actix => until_closed(port, actix::start(listener, service, pattern, redis).await?).await,
+        // The back-end in memory of a peer spawns a local task.
+        Framework::Actix => {
+            let serving =
+                async { until_closed(port, actix::start(listener, service, pattern, redis).await?).await };
+            LocalSet::new().run_until(serving).await
+        }
     }
 }
 

@@ -52,7 +52,7 @@ pub(super) async fn start(
         Service::ActixLimitation => {
             let (limit, window) = pattern.window();
             let mut builder = actix_limitation::Limiter::builder(redis);
-            builder.key_by(key_of).limit(limit.into()).period(window);
+            builder.key_by(|request| key_of(request, "limitation")).limit(limit.into()).period(window);
             let limiter = web::Data::new(builder.build().map_err(|error| error.to_string())?);
             let limit = actix_limitation::RateLimiter::default;
             HttpServer::new(move || hello().wrap(limit()).app_data(limiter.clone())).listen(listener)?.run()
@@ -62,13 +62,17 @@ pub(super) async fn start(
     Ok(server)
 }
 
-fn key_of(request: &ServiceRequest) -> Option<String> {
-    request.headers().get(HEADER)?.to_str().ok().map(ToOwned::to_owned)
+/// Reads the key from the header. Both peers on Redis use it as the Redis key, so the prefix keeps their counters apart.
+fn key_of(request: &ServiceRequest, prefix: &str) -> Option<String> {
+    let key = request.headers().get(HEADER)?.to_str().ok()?;
+    Some(format!("{prefix}:{key}"))
 }
 
 fn input(pattern: Pattern) -> impl Fn(&ServiceRequest) -> SimpleInputFuture + 'static {
     let (limit, window) = pattern.window();
-    let key = |request: &ServiceRequest| key_of(request).ok_or_else(|| error::ErrorBadRequest("no key"));
+    let key = |request: &ServiceRequest| {
+        key_of(request, "extensible").ok_or_else(|| error::ErrorBadRequest("no key"))
+    };
     SimpleInputFunctionBuilder::new(window, limit.into()).custom_fn(key).build()
 }
 
@@ -83,6 +87,7 @@ impl KeyExtractor for ByHeader {
     type KeyExtractionError = SimpleKeyExtractionError<&'static str>;
 
     fn extract(&self, request: &ServiceRequest) -> Result<String, Self::KeyExtractionError> {
-        key_of(request).ok_or_else(|| SimpleKeyExtractionError::new("no key"))
+        let key = request.headers().get(HEADER).and_then(|key| key.to_str().ok());
+        key.map(ToOwned::to_owned).ok_or_else(|| SimpleKeyExtractionError::new("no key"))
     }
 }
