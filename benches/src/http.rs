@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
-use self::load::Round;
+use self::load::{Cpu, Round};
 use self::serve::Framework;
 pub(crate) use self::serve::{Pattern, Service, serve};
 pub(crate) use self::table::table;
@@ -75,19 +75,17 @@ pub(crate) async fn run(target: &Target, rounds: usize, length: Length) -> Resul
                 for turn in 0..running.len() {
                     let index = (round + turn) % running.len();
                     let row = &mut rows[index];
-                    let (Ok(Running { service, port, .. }), None) = (&running[index], &row.failed) else {
-                        continue;
-                    };
+                    let (Ok(running), None) = (&running[index], &row.failed) else { continue };
+                    let service = running.service;
                     progress(&format!(
                         "{connections} connections, round {} of {rounds}: {service:?}",
                         round + 1
                     ));
-                    let measured = load::round(*port, pattern, connections, length).await;
-                    let measured =
-                        measured.and_then(|round| wrong(*service, pattern, &round).map(|()| round));
+                    let measured = running.round(target, pattern, connections, length).await;
+                    let measured = measured.and_then(|round| wrong(service, pattern, &round).map(|()| round));
                     match measured {
                         Ok(measured) => row.rounds.push(measured),
-                        Err(error) => row.failed = Some(failure_of_peer(*service, error)?),
+                        Err(error) => row.failed = Some(failure_of_peer(service, error)?),
                     }
                 }
             }
@@ -107,7 +105,7 @@ fn failure_of_peer(service: Service, error: Failure) -> Result<String, Failure> 
 struct Running {
     service: Service,
     port: u16,
-    _process: Child,
+    process: Child,
 }
 
 impl Running {
@@ -123,7 +121,34 @@ impl Running {
         let mut line = String::new();
         tokio::time::timeout(Duration::from_secs(10), BufReader::new(output).read_line(&mut line)).await??;
         let port = line.trim().parse().map_err(|_| format!("{} did not start", service.name()))?;
-        Ok(Self { service, port, _process: process })
+        Ok(Self { service, port, process })
+    }
+
+    /// Measures one round. The CPU times include its warm-up, as the number of requests by which they are divided does.
+    async fn round(
+        &self,
+        redis: &Target,
+        pattern: Pattern,
+        connections: usize,
+        length: Length,
+    ) -> Result<Round, Failure> {
+        let (before, cpu_before) = (redis.begin()?, self.cpu_us()?);
+        let mut round = load::round(self.port, pattern, connections, length).await?;
+        let requests = round.sent as f64;
+        let service_us = (self.cpu_us()? - cpu_before) / requests;
+        round.cpu = Cpu { service_us, redis_us: redis.end(&before)?.cpu_us / requests };
+        Ok(round)
+    }
+
+    /// Returns the CPU time of the process since its start.
+    fn cpu_us(&self) -> Result<f64, Failure> {
+        const US_PER_TICK: f64 = 10_000.0; // USER_HZ is 100 on every Linux
+        let id = self.process.id().ok_or("the service has ended")?;
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+        // utime and stime are the 12th and 13th field after the name, which ends with the last parenthesis.
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields).split_whitespace();
+        let ticks: Vec<f64> = fields.skip(11).take(2).filter_map(|ticks| ticks.parse().ok()).collect();
+        Ok(US_PER_TICK * ticks.iter().sum::<f64>())
     }
 }
 
@@ -178,6 +203,11 @@ impl Case {
     }
 }
 
+/// Returns the median of the rounds' CPU times per request.
+fn cpu(rounds: &[Round], of: impl Fn(&Cpu) -> f64) -> f64 {
+    median(rounds.iter().map(|round| of(&round.cpu)).collect())
+}
+
 pub(crate) fn json(cases: &[Case]) -> Value {
     let rows = cases.iter().flat_map(|case| {
         case.rows.iter().map(|Row { service, rounds, failed }| {
@@ -194,6 +224,8 @@ pub(crate) fn json(cases: &[Case]) -> Value {
             row["requests_per_s"] = json!(median(rounds.iter().map(Round::per_second).collect()).round());
             row["p50_us"] = json!(rounded(us(0.5)));
             row["p99_us"] = json!(rounded(us(0.99)));
+            row["service_cpu_us"] = json!(rounded(cpu(rounds, |cpu| cpu.service_us)));
+            row["redis_cpu_us"] = json!(rounded(cpu(rounds, |cpu| cpu.redis_us)));
             row
         })
     });
@@ -219,7 +251,7 @@ mod tests {
         let cases = [Case { pattern: Pattern::Hot, connections: 64, rows }];
         let text = table(&cases);
         assert!(
-            text.contains("| tower-rate-limiter | - | - | - | - | - | **failed**: 5 answers were"),
+            text.contains("| tower-rate-limiter | - | - | - | - | - | - | - | **failed**: 5 answers were"),
             "{text}"
         );
         assert!(text.contains("| `http_hot_64_vs_best_redis_peer` | left out: all peers failed |"), "{text}");

@@ -21,8 +21,18 @@ pub(super) struct Round {
     pub(super) passed: u64,
     pub(super) denied: u64,
     pub(super) failed: u64,
+    /// All requests, with those of the warm-up.
+    pub(super) sent: u64,
     pub(super) took_ns: Histogram<u64>,
     pub(super) lasted: Duration,
+    pub(super) cpu: Cpu,
+}
+
+/// CPU time per request, in us. Depends less on other load of the machine than requests per second do.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Cpu {
+    pub(super) service_us: f64,
+    pub(super) redis_us: f64,
 }
 
 impl Round {
@@ -60,28 +70,45 @@ pub(super) async fn round(
     tokio::time::sleep(length.measured).await;
     phase.store(OVER, Ordering::Relaxed);
     let lasted = begun.elapsed();
-    let mut round = Round { passed: 0, denied: 0, failed: 0, took_ns: Histogram::new(3)?, lasted };
+    let mut round = Round {
+        passed: 0,
+        denied: 0,
+        failed: 0,
+        sent: 0,
+        took_ns: Histogram::new(3)?,
+        lasted,
+        cpu: Cpu::default(),
+    };
     for task in tasks {
-        let (statuses, took) = task.await??;
+        let Tally { statuses, sent, took_ns } = task.await??;
+        round.sent += sent;
         round.passed += statuses[0];
         round.denied += statuses[1];
         round.failed += statuses[2];
-        for took in took {
-            round.took_ns.record(took)?;
+        for took_ns in took_ns {
+            round.took_ns.record(took_ns)?;
         }
     }
     Ok(round)
 }
 
-/// The number of responses with 200, 429 and any other status, and the time of each response in nanoseconds.
-type Tally = ([u64; 3], Vec<u64>);
+/// The results of one connection.
+#[derive(Default)]
+struct Tally {
+    /// Measured responses with 200, 429 and any other status.
+    statuses: [u64; 3],
+    /// All requests, with those of the warm-up.
+    sent: u64,
+    /// The time of each measured response.
+    took_ns: Vec<u64>,
+}
 
 async fn send_requests(
     mut sender: SendRequest<Empty<Bytes>>,
     pattern: Pattern,
     phase: Arc<AtomicU8>,
 ) -> Result<Tally, Failure> {
-    let (mut statuses, mut took) = ([0; 3], Vec::new());
+    let mut tally = Tally::default();
     loop {
         let key = pattern.key();
         let request = Request::get("/").header("host", "bench").header(HEADER, key).body(Empty::new())?;
@@ -90,12 +117,13 @@ async fn send_requests(
         let response = sender.send_request(request).await?;
         let status = response.status();
         response.into_body().collect().await?;
+        tally.sent += 1;
         match phase.load(Ordering::Relaxed) {
             WARM => continue,
-            OVER => return Ok((statuses, took)),
-            _ => took.push(begun.elapsed().as_nanos() as u64),
+            OVER => return Ok(tally),
+            _ => tally.took_ns.push(begun.elapsed().as_nanos() as u64),
         }
-        statuses[match status {
+        tally.statuses[match status {
             StatusCode::OK => 0,
             StatusCode::TOO_MANY_REQUESTS => 1,
             _ => 2,

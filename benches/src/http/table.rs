@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::load::Round;
 use super::serve::Pattern;
-use super::{Case, Ratio, Row};
+use super::{Case, Ratio, Row, cpu};
 use crate::report::{short, thousands};
 use crate::rounds::median;
 
@@ -18,28 +18,34 @@ pub(crate) fn table(cases: &[Case]) -> String {
         let _ = write!(
             text,
             "### {load}, {} connections\n\n\
-             | service | requests/s | p50 us | p99 us | added p50 us | added p99 us | behavior |\n\
-             | --- | ---: | ---: | ---: | ---: | ---: | --- |\n",
+             | service | requests/s | p50 us | p99 us | added p50 us | added p99 us | service CPU us | Redis CPU us | behavior |\n\
+             | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n",
             case.connections
         );
         let us = |rounds: &[Round], quantile| median(rounds.iter().map(|round| round.us(quantile)).collect());
         for Row { service, rounds, failed } in &case.rows {
             if let Some(reason) = failed {
                 let reason = reason.replace('|', "/");
-                let _ = writeln!(text, "| {} | - | - | - | - | - | **failed**: {reason} |", service.name());
+                let _ = writeln!(
+                    text,
+                    "| {} | - | - | - | - | - | - | - | **failed**: {reason} |",
+                    service.name()
+                );
                 continue;
             }
             let bare = case.rounds(service.framework().unlimited());
             let added = |quantile| us(rounds, quantile) - us(bare, quantile);
             let _ = writeln!(
                 text,
-                "| {} | {} | {} | {} | {:.0} | {:.0} | {} |",
+                "| {} | {} | {} | {} | {:.0} | {:.0} | {:.1} | {:.1} | {} |",
                 service.name(),
                 thousands(median(rounds.iter().map(Round::per_second).collect())),
                 short(us(rounds, 0.5)),
                 short(us(rounds, 0.99)),
                 added(0.5),
                 added(0.99),
+                cpu(rounds, |cpu| cpu.service_us),
+                cpu(rounds, |cpu| cpu.redis_us),
                 service.note(),
             );
         }
