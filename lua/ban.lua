@@ -35,7 +35,7 @@ for b = 1, ARGV[at] + 0 do
 end
 local arg = at + 1
 -- Of the items of the group in progress. Tables for each group would cost a tenth.
-local found, used, states, keys, banned_by, counts = {}, {}, {}, {}, {}, {}
+local found, quota_of, states, count_keys, banned_by, counts = {}, {}, {}, {}, {}, {}
 
 -- Returns the number of denials that count, the end of their period (ms), and the expiry
 -- of the key, if it keeps them.
@@ -80,9 +80,9 @@ local function take(n, items, is_grant)
   for i = 1, items do
     item = i
     local quota, cost = quotas[ARGV[arg] + 0], ARGV[arg + 1] + 0
-    used[i], states[i], banned_by[i], next_key = quota, KEYS[next_key], bans[ARGV[arg + 3] + 0], next_key + 1
+    quota_of[i], states[i], banned_by[i], next_key = quota, KEYS[next_key], bans[ARGV[arg + 3] + 0], next_key + 1
     if banned_by[i] then
-      keys[i], next_key = KEYS[next_key], next_key + 1
+      count_keys[i], next_key = KEYS[next_key], next_key + 1
     end
     found[i] = { cost, quota.afford(states[i], n, cost, ARGV[arg + 2]) }
     k = math.min(k, found[i][2])
@@ -97,14 +97,14 @@ local function take(n, items, is_grant)
     local own, blocked, ban = found[i][2], found[i][3], banned_by[i]
     counts[i] = nil
     if ban and denied > 0 and own == k and blocked <= now then
-      counts[i] = { used[i], states[i], keys[i], ban, denied, read_count(keys[i], ban.within) }
+      counts[i] = { quota_of[i], states[i], count_keys[i], ban, denied, read_count(count_keys[i], ban.within) }
     end
   end
   local row = { -1 - k }
   for i = 1, items do
     item = i
     local cost, own, blocked, ahead, a, b, c, d, e = unpack(found[i], 1, 10)
-    local after = used[i].charge(states[i], n, own, k, cost, blocked, ahead, a, b, c, d, e)
+    local after = quota_of[i].charge(states[i], n, own, k, cost, blocked, ahead, a, b, c, d, e)
     row[#row + 1] = blocked > 0 and -1 - a or a
     if blocked > 0 then row[#row + 1] = blocked end
     if b then row[#row + 1] = b end

@@ -49,7 +49,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("adapt", "b1282750c89b5eafe97702cb792851aff38cd360"),
     ("reserve", "82b40f1a9f5959e8ba61a4b1d140a4da0bef42c8"),
     ("settle", "4540a839d377e7c366006c71b66617fd9461e3a4"),
-    ("ban", "e0147500f20c28623c8934a6f7f2e9150004f58a"),
+    ("ban", "18ca4e95c0277237697b1d5ca054580ed7165143"),
     ("reset", "50d0b6896e7753deb964a64935a156ec3478f0e4"),
     ("heartbeat", "9aab087af92944096f8676b42f58e38cc723b34a"),
     ("overrides", "e08d3e20131cec113a763ec2f5d7ec9bef32fab8"),
@@ -62,7 +62,7 @@ const DIGESTS: &[(&str, &str)] = &[
     ("acquire_all@span", "1001cac5453cacbd9dead0d701e9497ae6e29c3a"),
     ("reserve@span", "7f63b835a6521f1ffe03baee34733a1d4a59bfc4"),
     ("settle@span", "9e82ed520c4e4c55cd8cbdf347bf1f0a1a52083b"),
-    ("ban@span", "9bea63eef71cf317c109a8dbc634c199ac7adfd2"),
+    ("ban@span", "f48a0dce15f493ffd24f4db0cc9a206cd4d5ca97"),
 ];
 
 #[test]

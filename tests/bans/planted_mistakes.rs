@@ -63,7 +63,7 @@ const MISTAKES: &[Mistake] = &[
     // The count is that of another item.
     (
         "KEYS[next_key], next_key + 1\n    end",
-        "KEYS[next_key], next_key + 1\n      keys[i] = keys[1] or keys[i]\n    end",
+        "KEYS[next_key], next_key + 1\n      count_keys[i] = count_keys[1] or count_keys[i]\n    end",
     ),
 ];
 
