@@ -67,7 +67,7 @@ fn ensure_count(what: &str, count: usize) -> Result<(), Problem> {
 pub(super) fn descriptors(descriptors: &[RequestDescriptor]) -> Vec<Descriptor<'_>> {
     let read = descriptors.iter().map(|descriptor| {
         let entries = descriptor.entries.iter();
-        let read = entries.fold(Descriptor::new(), |read, entry| read.entry(&*entry.key, &*entry.value));
+        let read = entries.fold(Descriptor::new(), |read, entry| read.entry(&entry.key, &entry.value));
         let read = read.hits(descriptor.hits.unwrap_or(1));
         match &descriptor.tier {
             Some(tier) => read.tier(&**tier),

@@ -157,6 +157,9 @@ async fn slow_clients_are_cut_off() {
             "HTTP/1.1 408",
         ),
         ("POST /v1/check HTTP/1.1\r\nhost: x\r\n", ""),
+        ("", ""),
+        // After a response.
+        ("GET /livez HTTP/1.1\r\nhost: x\r\n\r\n", "HTTP/1.1 200"),
     ] {
         let mut client = TcpStream::connect(server.http_addr).await.unwrap();
         client.write_all(sent.as_bytes()).await.unwrap();
