@@ -3,7 +3,7 @@
 use axum::Router;
 
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SpanHook;
+pub(crate) struct SpanHook(());
 
 pub(crate) fn traced(router: Router, _: SpanHook) -> Router {
     router

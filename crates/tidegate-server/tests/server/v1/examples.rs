@@ -12,7 +12,7 @@ const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
 /// Runs an example. Returns its output, or `None` if a program that it needs is not installed.
 async fn run(server: &Running, programs: &[&str], file: &str) -> Option<String> {
     let is_installed = |program: &&str| Command::new(program).arg("--version").output().is_ok();
-    if !programs.iter().all(|program| is_installed(&program)) {
+    if !programs.iter().all(is_installed) {
         return None;
     }
     let mut command = Command::new(if file.ends_with(".py") { "python3" } else { "sh" });
