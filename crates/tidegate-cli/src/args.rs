@@ -381,7 +381,7 @@ pub(crate) struct Serve {
     pub(crate) connections: Connections,
 }
 
-/// The connections of the gRPC port.
+/// The connections of the ports.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Connections")]
 pub(crate) struct Connections {
@@ -400,9 +400,12 @@ pub(crate) struct Connections {
     /// Ping a connection after this much silence
     #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
     pub(crate) keepalive: Duration,
-    /// Close a connection at this age, so that its client finds new replicas
+    /// Close a gRPC connection at about this age, so that its client finds new replicas
     #[arg(long, value_name = "TIME", default_value = "30m", value_parser = units::duration)]
     pub(crate) max_connection_age: Duration,
+    /// The maximum number of open connections of each port; further clients wait
+    #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
+    pub(crate) max_connections: usize,
     /// At the end: report that the service stops, and accept requests for this time
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
     pub(crate) drain_notice: Duration,

@@ -61,6 +61,7 @@ fn server(serve: &Serve, redis: &Redis, rules: ReloadingRules) -> Result<Server,
         .max_message_bytes(serve.max_message)
         .keepalive(connections.keepalive)
         .max_connection_age(connections.max_connection_age)
+        .max_connections(connections.max_connections)
         .drain_notice(connections.drain_notice)
         .drain(connections.drain)
         .ready_needs_redis(serve.on_failure == FailurePolicy::Error);

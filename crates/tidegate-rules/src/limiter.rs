@@ -6,10 +6,10 @@ mod gates;
 mod plan;
 mod take_up_to;
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::join;
-use tidegate::{Decision, Error, Limiter, RepeatedWarning};
+use tidegate::{Decision, Error, Gate, Limiter, RepeatedWarning};
 
 use self::gates::RuleGates;
 pub use self::plan::{Plan, PlannedCheck};
@@ -32,6 +32,9 @@ struct RulesLimiterInner {
     rules: Rules,
     gates: Vec<RuleGates>,
     unknown_domain: Arc<RepeatedWarning>,
+    /// The indices of the rules, ordered by the names of their gates. Made when a gate is first looked up by name,
+    /// which most services never do.
+    by_gate_name: OnceLock<Box<[usize]>>,
 }
 
 /// # Checking requests
@@ -70,12 +73,13 @@ impl RulesLimiter {
     ) -> Self {
         rules.report_warnings(limiter);
         let (limiter, rules) = (limiter.clone(), rules.clone());
-        Self(Arc::new(RulesLimiterInner { limiter, rules, gates, unknown_domain }))
+        let by_gate_name = OnceLock::new();
+        Self(Arc::new(RulesLimiterInner { limiter, rules, gates, unknown_domain, by_gate_name }))
     }
 
     /// Binds the next version of the rules. Unchanged rules keep their gates, so their leases too.
     pub(super) fn rebind(&self, rules: &Rules) -> Self {
-        let RulesLimiterInner { limiter, rules: previous, gates, unknown_domain } = &*self.0;
+        let RulesLimiterInner { limiter, rules: previous, gates, unknown_domain, .. } = &*self.0;
         let gates = RuleGates::of_rules(rules, limiter, Some((previous, gates)));
         Self::new(limiter, rules, gates, unknown_domain.clone())
     }
@@ -90,6 +94,37 @@ impl RulesLimiter {
     #[must_use]
     pub fn limiter(&self) -> &Limiter {
         &self.0.limiter
+    }
+
+    /// Returns the rule whose [gate](Rule::gate_name) has this name, and that gate with all settings of the rule. Of a
+    /// rule with tiers, it is the gate of requests without a tier. The gate is `None` for a rule that admits or denies
+    /// every request.
+    ///
+    /// For services whose callers name a gate and a key instead of a domain and descriptors. The key of a rule that
+    /// leaves one value open is that value.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tidegate::Limiter;
+    /// use tidegate_rules::{Descriptor, Rules};
+    ///
+    /// let text = "{domain: api, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]}";
+    /// let limits = Rules::parse("api.yaml", text)?.bind(&Limiter::in_memory());
+    /// let (rule, gate) = limits.find_gate("api.user").expect("the rules have this gate");
+    /// assert_eq!(rule.path(), "api.user");
+    /// assert!(gate.expect("the rule has a quota").check("ada").await?.is_allowed());
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn find_gate(&self, name: &str) -> Option<(&Rule, Option<&Gate>)> {
+        let RulesLimiterInner { rules, gates, by_gate_name, .. } = &*self.0;
+        let by_name = by_gate_name.get_or_init(|| {
+            let mut indices: Box<[usize]> = (0..gates.len()).collect();
+            indices.sort_by_key(|index| rules.gate_name(*index));
+            indices
+        });
+        let at = by_name.binary_search_by_key(&name, |index| rules.gate_name(*index)).ok()?;
+        Some((rules.shared(by_name[at]), gates[by_name[at]].get(0)))
     }
 
     /// Checks whether a request with these descriptors may pass.
@@ -124,7 +159,7 @@ impl RulesLimiter {
     /// an unknown domain.
     #[must_use]
     pub fn plan(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Plan<'_> {
-        let RulesLimiterInner { limiter, rules, gates, unknown_domain } = &*self.0;
+        let RulesLimiterInner { limiter, rules, gates, unknown_domain, .. } = &*self.0;
         let plan = Plan::new(rules, gates, limiter, domain, descriptors);
         if !plan.is_domain_known() {
             limiter.warn(unknown_domain, || {

@@ -1,12 +1,10 @@
-//! The HTTP port: `/json`, `/livez` and `/readyz`.
+//! The HTTP port: `/json`, `/v1`, `/livez` and `/readyz`.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::pin::pin;
-use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
+use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
@@ -14,55 +12,51 @@ use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::net::{TcpListener, TcpStream};
 
-use crate::incoming::accept;
+use crate::body::{self, READ_TIMEOUT};
+use crate::connections::{self, Stop};
+use crate::http_state::HttpState;
 use crate::json;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
-use crate::readiness::Readiness;
-use crate::service::RateLimitService;
 use crate::service_error::ServiceError;
+use crate::trace::{SpanHook, traced};
+use crate::v1;
 
-/// The maximum time in which a client sends the head of a request, and then the body.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
-
-#[derive(Clone, Debug)]
-pub(crate) struct HttpApi {
-    pub(crate) service: RateLimitService,
-    pub(crate) readiness: Readiness,
-    pub(crate) max_message_bytes: usize,
-}
-
-/// Serves connections until `stop` ends, then those that are in use.
-pub(crate) async fn serve(api: HttpApi, listener: TcpListener, stop: impl Future<Output = ()>) {
+/// Returns the routes of the port.
+pub(crate) fn router(api: HttpState, hook: SpanHook) -> Router {
     let router = Router::new()
         // All methods, as in Envoy's service.
         .route("/json", any(decide))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .nest("/v1", v1::router())
         .with_state(api);
-    let connections = GracefulShutdown::new();
-    let mut stop = pin!(stop);
-    loop {
-        let stream = tokio::select! {
-            stream = accept(&listener) => stream,
-            () = &mut stop => break,
-        };
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT);
-        let connection =
-            http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
-        // An error is the client's: it has left, or did not send HTTP.
-        tokio::spawn(connections.watch(connection));
-    }
-    drop(listener);
-    connections.shutdown().await;
+    traced(router, hook)
 }
 
-async fn decide(State(api): State<HttpApi>, request: Request) -> Result<Response, Infallible> {
+/// Serves connections until the server stops, then those that are in use.
+pub(crate) async fn serve(router: Router, listener: TcpListener, max_connections: usize, stop: Stop) {
+    let connection = |stream, stop| exchange(router.clone(), stream, stop);
+    connections::serve(listener, max_connections, stop, connection).await;
+}
+
+/// Serves the requests of a connection until its client closes it or the server stops.
+async fn exchange(router: Router, stream: TcpStream, mut stop: Stop) {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    // An error is the client's: it has left, or did not send HTTP.
+    tokio::select! {
+        _ = &mut connection => return,
+        () = stop.stopped() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
+}
+
+async fn decide(State(api): State<HttpState>, request: Request) -> Result<Response, Infallible> {
     Ok(match respond(&api, request.into_body()).await {
         Ok((status, json)) => {
             let mut response = (status, json).into_response();
@@ -73,11 +67,9 @@ async fn decide(State(api): State<HttpApi>, request: Request) -> Result<Response
     })
 }
 
-async fn respond(api: &HttpApi, body: Body) -> Result<(StatusCode, Vec<u8>), (StatusCode, String)> {
+async fn respond(api: &HttpState, body: Body) -> Result<(StatusCode, Vec<u8>), (StatusCode, String)> {
     let bad = |message: String| (StatusCode::BAD_REQUEST, message);
-    let body = timeout(READ_TIMEOUT, to_bytes(body, api.max_message_bytes)).await;
-    let body = body.map_err(|_| bad(format!("the body did not end within {READ_TIMEOUT:?}")))?;
-    let body = body.map_err(|error| bad(format!("cannot read the body: {error}")))?;
+    let body = body::read(body, api.max_message_bytes).await.map_err(|error| bad(error.to_string()))?;
     let request = json::parse(&body).map_err(|error| bad(format!("the body is not a request: {error}")))?;
     let response = api.service.decide(&request).await.map_err(|error| match error {
         ServiceError::Invalid(text) => bad(text),
@@ -92,7 +84,7 @@ async fn respond(api: &HttpApi, body: Body) -> Result<(StatusCode, Vec<u8>), (St
     Ok((status, json))
 }
 
-async fn readyz(State(api): State<HttpApi>) -> (StatusCode, String) {
+async fn readyz(State(api): State<HttpState>) -> (StatusCode, String) {
     match api.readiness.check().await {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n"),

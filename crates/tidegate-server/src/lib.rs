@@ -9,10 +9,14 @@
 //! - [`Server`] serves it over gRPC and over HTTP, both by the same method.
 //! - [`proto`] has the messages.
 
+mod body;
+mod connections;
 mod grpc;
+mod grpc_port;
 mod http_api;
-mod incoming;
+mod http_state;
 mod json;
+mod permits;
 pub mod proto;
 mod readiness;
 mod request;
@@ -21,9 +25,13 @@ mod server;
 mod service;
 mod service_error;
 mod tls;
+mod trace;
+mod trace_context;
 mod unit;
+mod v1;
 
 pub use self::server::{BoundServer, Server, ServerError};
 pub use self::service::RateLimitService;
 pub use self::service_error::ServiceError;
 pub use self::tls::{Tls, TlsError};
+pub use self::trace_context::TraceContext;

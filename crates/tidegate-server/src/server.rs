@@ -4,20 +4,23 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
-use tonic::transport::server::{Router, TcpIncoming};
 
+use crate::connections::Stop;
 use crate::grpc::{self, GrpcHealth};
-use crate::http_api::{self, HttpApi};
-use crate::incoming;
+use crate::grpc_port::GrpcPort;
+use crate::http_api;
+use crate::http_state::HttpState;
+use crate::permits::PermitTable;
 use crate::readiness::Readiness;
 use crate::service::RateLimitService;
 use crate::tls::Tls;
+use crate::trace::{SpanHook, traced};
 
 /// The settings of a server. [`bind`](Self::bind) opens its ports.
 ///
@@ -37,7 +40,10 @@ pub struct Server {
     tls: Option<Tls>,
     keepalive: Duration,
     max_connection_age: Duration,
+    max_connections: usize,
+    max_permits: usize,
     max_message_bytes: usize,
+    span_hook: SpanHook,
     drain_notice: Duration,
     drain: Duration,
     needs_redis: bool,
@@ -50,9 +56,6 @@ pub enum ServerError {
     /// An address cannot be listened on.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, io::Error),
-    /// The gRPC port failed.
-    #[error("the gRPC port failed: {0}")]
-    Grpc(#[from] tonic::transport::Error),
     /// The reflection service could not be made.
     #[error("the reflection service failed: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -66,7 +69,10 @@ impl Server {
             tls: None,
             keepalive: Duration::from_secs(60),
             max_connection_age: Duration::from_secs(30 * 60),
+            max_connections: 16_384,
+            max_permits: 10_000,
             max_message_bytes: 1 << 20,
+            span_hook: SpanHook::default(),
             drain_notice: Duration::from_secs(1),
             drain: Duration::from_secs(10),
             needs_redis: false,
@@ -89,12 +95,45 @@ impl Server {
         self
     }
 
-    /// Sets after how long a gRPC connection is closed. Its requests get their responses, and its client connects
-    /// again, possibly to a new replica. A client that watches the health keeps its connection until it stops watching.
+    /// Sets after how long a gRPC connection is closed, give or take a random tenth, so that the clients of a fleet do
+    /// not all connect again at the same moment. Its requests get their responses, and its client connects again,
+    /// possibly to a new replica. A client that watches the health keeps its connection until it stops watching.
     ///
     /// Default: 30 minutes.
     pub const fn max_connection_age(mut self, age: Duration) -> Self {
         self.max_connection_age = age;
+        self
+    }
+
+    /// Sets the maximum number of open connections of each port. Further clients wait, without an answer, until another
+    /// connection is closed: keep it above the number of clients, and below the process's limit of open files.
+    ///
+    /// Default: 16,384. 0 counts as 1.
+    pub const fn max_connections(mut self, connections: usize) -> Self {
+        self.max_connections = if connections == 0 { 1 } else { connections };
+        self
+    }
+
+    /// Sets the maximum number of permits that clients of `/v1/acquire` hold in this process at the same time. Further
+    /// ones get an error.
+    ///
+    /// Default: 10,000.
+    pub const fn max_permits(mut self, permits: usize) -> Self {
+        self.max_permits = permits;
+        self
+    }
+
+    /// Sets a function that is called with the span of each request whose client sent a valid trace context, before the
+    /// span is entered. The span has the context as its fields `trace_id`, `parent_span_id`, `trace_flags` and
+    /// `tracestate`; a layer that exports spans can be given it as their parent here.
+    ///
+    /// Default: none.
+    #[cfg(feature = "tracing")]
+    pub fn on_traced_request(
+        mut self,
+        hook: impl Fn(&tracing::Span, &crate::TraceContext) + Send + Sync + 'static,
+    ) -> Self {
+        self.span_hook = SpanHook(Some(Arc::new(hook)));
         self
     }
 
@@ -188,65 +227,41 @@ impl BoundServer {
     ///
     /// # Errors
     ///
-    /// If the gRPC port fails.
+    /// None at present.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<bool, ServerError> {
         let Self { settings, routes, mut health, grpc, http, .. } = self;
-        let Server { service, max_message_bytes, .. } = settings.clone();
+        let Server { service, max_message_bytes, max_connections, .. } = settings.clone();
+        let limiter = service.rules().limiter().clone();
         let readiness = Readiness::new(service.clone(), settings.needs_redis);
-        let api = HttpApi { service: service.clone(), readiness: readiness.clone(), max_message_bytes };
-        let (close, closed) = watch::channel(());
-        let http = http_api::serve(api, http, ended(closed.clone()));
-        let grpc = serve_grpc(&settings, routes, grpc, ended(closed));
-        let http = async {
-            http.await;
-            Ok(())
+        let permits = Arc::new(PermitTable::new(limiter.clone(), settings.max_permits));
+        let api = HttpState { service, readiness: readiness.clone(), permits, max_message_bytes };
+        let router = http_api::router(api, settings.span_hook.clone());
+        let port = GrpcPort {
+            routes: traced(routes.prepare().into_axum_router(), settings.span_hook.clone()),
+            tls: settings.tls.as_ref().map(Tls::config),
+            keepalive: settings.keepalive,
+            max_age: settings.max_connection_age,
+            limiter: limiter.clone(),
         };
-        let mut serving = pin!(async { tokio::try_join!(grpc, http) });
+        let (close, closed) = Stop::new();
+        let http = http_api::serve(router, http, max_connections, closed.clone());
+        let grpc = port.serve(grpc, max_connections, closed);
+        let mut serving = pin!(async { tokio::join!(grpc, http) });
 
         tokio::select! {
-            failed = &mut serving => return failed.map(|_| true),
+            _ = &mut serving => return Ok(true),
             () = stop => {}
         }
         readiness.stop();
         health.stop().await;
         tokio::select! {
-            failed = &mut serving => return failed.map(|_| true),
+            _ = &mut serving => return Ok(true),
             () = sleep(settings.drain_notice) => {}
         }
         health.end_watches().await;
         drop(close);
         let drained = timeout(settings.drain, serving).await;
-        service.rules().limiter().shutdown().await;
-        drained.map_or(Ok(false), |served| served.map(|_| true))
+        limiter.shutdown().await;
+        Ok(drained.is_ok())
     }
-}
-
-/// Ends when the sender is dropped.
-async fn ended(mut closed: watch::Receiver<()>) {
-    while closed.changed().await.is_ok() {}
-}
-
-async fn serve_grpc(
-    settings: &Server,
-    routes: Routes,
-    listener: TcpListener,
-    stop: impl Future<Output = ()>,
-) -> Result<(), ServerError> {
-    let router: Router = tonic::transport::Server::builder()
-        .http2_keepalive_interval(Some(settings.keepalive))
-        // Without `max_connection_age_grace`: with it, tonic 0.14 only cuts connections off, with their requests.
-        .max_connection_age(settings.max_connection_age)
-        .add_routes(routes);
-    match &settings.tls {
-        None => {
-            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            router.serve_with_incoming_shutdown(incoming, stop).await?;
-        }
-        Some(tls) => {
-            let limiter = settings.service.rules().limiter().clone();
-            let incoming = incoming::with_tls(listener, tls.config(), limiter);
-            router.serve_with_incoming_shutdown(incoming, stop).await?;
-        }
-    }
-    Ok(())
 }

@@ -76,6 +76,11 @@ impl RateLimitService {
         self.rules.limits()
     }
 
+    /// Returns the headers that report the limits.
+    pub(crate) const fn response_headers(&self) -> &Headers {
+        &self.headers
+    }
+
     /// Decides a request.
     ///
     /// The statuses are in the order of the descriptors. Descriptors with negative hits give their units back, also if

@@ -1,5 +1,6 @@
 //! Tests of the service and of its two ports.
 
+mod connections;
 mod envoy;
 mod examples;
 mod faults;
@@ -7,4 +8,7 @@ mod fixture;
 mod grpc;
 mod json;
 mod tls;
+#[cfg(feature = "tracing")]
+mod trace;
 mod translation;
+mod v1;

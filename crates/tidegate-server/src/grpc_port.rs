@@ -1,0 +1,99 @@
+//! The connections of the gRPC port. tonic's own server has one connection age for all of them, so that a fleet's
+//! clients would connect again at the same moment, and no maximum of connections.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use rustls::ServerConfig;
+use tidegate::{Limiter, RepeatedWarning};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{sleep, timeout};
+use tokio_rustls::TlsAcceptor;
+
+use crate::connections::{self, Stop};
+
+/// The maximum time of a TLS handshake; without TLS, until the first byte.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The reciprocal of the part by which the age of a connection is longer or shorter.
+const AGE_JITTER: u32 = 10;
+
+/// The gRPC port. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct GrpcPort {
+    pub(crate) routes: Router,
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) keepalive: Duration,
+    pub(crate) max_age: Duration,
+    /// Is warned of failed TLS handshakes.
+    pub(crate) limiter: Limiter,
+}
+
+impl GrpcPort {
+    /// Serves connections until the server stops, then those that are open until their requests have ended.
+    pub(crate) async fn serve(self, listener: TcpListener, max_connections: usize, stop: Stop) {
+        let failed = Arc::new(RepeatedWarning::new("server-tls-handshake"));
+        let connection = move |stream, stop| self.clone().connect(stream, failed.clone(), stop);
+        connections::serve(listener, max_connections, stop, connection).await;
+    }
+
+    async fn connect(self, stream: TcpStream, failed: Arc<RepeatedWarning>, stop: Stop) {
+        let Some(tls) = self.tls.clone() else {
+            // A client that sends nothing does not hold its connection.
+            if let Ok(Ok(())) = timeout(HANDSHAKE_TIMEOUT, stream.readable()).await {
+                self.exchange(stream, stop).await;
+            }
+            return;
+        };
+        match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
+            Ok(Ok(stream)) => self.exchange(stream, stop).await,
+            failure => self.limiter.warn(&failed, || match failure {
+                Ok(Err(error)) => format!("a client's TLS handshake failed: {error}"),
+                _ => format!("a client's TLS handshake failed: it took more than {HANDSHAKE_TIMEOUT:?}"),
+            }),
+        }
+    }
+
+    /// Serves the requests of a connection until its client closes it, its age is reached, or the server stops.
+    async fn exchange(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send, mut stop: Stop) {
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        http.timer(TokioTimer::new()).keep_alive_interval(self.keepalive);
+        let service = TowerToHyperService::new(self.routes);
+        let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+        // The result of a connection is its client's: it has left, or did not send HTTP/2.
+        tokio::select! {
+            _ = &mut connection => return,
+            () = sleep(jittered(self.max_age)) => {}
+            () = stop.stopped() => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        let _ = connection.await;
+    }
+}
+
+/// Returns a random age at most a tenth shorter or longer.
+fn jittered(age: Duration) -> Duration {
+    let span = age / AGE_JITTER;
+    (age - span).saturating_add(span.mul_f64(2.0 * fastrand::f64()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_a_tenth_at_most() {
+        let age = Duration::from_secs(1_800);
+        let ages: Vec<Duration> = (0..1_000).map(|_| jittered(age)).collect();
+        let (min, max) = (ages.iter().min().unwrap(), ages.iter().max().unwrap());
+        assert!(*min >= Duration::from_secs(1_620) && *max <= Duration::from_secs(1_980), "{min:?} {max:?}");
+        assert!(*max - *min > Duration::from_secs(180), "{min:?} {max:?}");
+        for age in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+            assert!(jittered(age) >= age - age / AGE_JITTER);
+        }
+    }
+}

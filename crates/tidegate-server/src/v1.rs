@@ -1,0 +1,37 @@
+//! The JSON API under `/v1`, for clients without gRPC.
+
+mod checks;
+mod decided;
+mod examples;
+mod in_flight;
+mod input;
+mod mistake;
+mod openapi;
+mod problem;
+mod quota;
+mod request;
+mod reservations;
+mod response;
+mod subject;
+
+use axum::Router;
+use axum::routing::{get, post};
+
+use self::problem::Problem;
+use crate::http_state::HttpState;
+
+/// Returns the routes below `/v1`.
+pub(crate) fn router() -> Router<HttpState> {
+    Router::new()
+        .route("/check", post(checks::check))
+        .route("/peek", post(checks::peek))
+        .route("/check_all", post(checks::check_all))
+        .route("/reserve", post(reservations::reserve))
+        .route("/commit", post(reservations::commit))
+        .route("/cancel", post(reservations::cancel))
+        .route("/acquire", post(in_flight::acquire))
+        .route("/release", post(in_flight::release))
+        .route("/openapi.json", get(openapi::document))
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
+        .fallback(async || Problem::no_such_endpoint())
+}

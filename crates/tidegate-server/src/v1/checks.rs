@@ -1,0 +1,129 @@
+//! `/v1/check`, `/v1/peek` and `/v1/check_all`.
+
+use std::time::Duration;
+
+use axum::extract::State;
+use futures_util::future::{join_all, try_join_all};
+use tidegate::{Decision, Error};
+use tidegate_rules::{PlannedCheck, RulesDecision, RulesLimiter};
+
+use super::decided::Decided;
+use super::examples;
+use super::input::Input;
+use super::problem::Problem;
+use super::request::{CheckAllRequest, CheckRequest, GateCheck, RequestDescriptor};
+use super::response::DecisionResponse;
+use super::subject::{self, GateChecks, Subject};
+use crate::http_state::HttpState;
+
+/// Decides a request, and charges it if it is admitted.
+#[utoipa::path(post, path = "/v1/check", tag = "checks", operation_id = "check",
+    request_body(content = CheckRequest, examples(
+        ("rules" = (summary = "By rules", value = json!(examples::check_by_rules()))),
+        ("gate" = (summary = "By the gate of a rule", value = json!(examples::check_by_gate()))),
+        ("quota" = (summary = "By a gate that is not in the rules", value = json!(examples::check_by_quota()))))),
+    responses((status = 200, description = "Admitted.", body = DecisionResponse),
+        (status = 429, description = "Denied. Retry-After shows the wait.", body = DecisionResponse)))]
+pub(super) async fn check(
+    State(api): State<HttpState>,
+    Input(request): Input<CheckRequest>,
+) -> Result<Decided, Problem> {
+    decide(&api, request, false).await
+}
+
+/// Returns the decision that a check would get, without charging.
+#[utoipa::path(post, path = "/v1/peek", tag = "checks", operation_id = "peek",
+    request_body(content = CheckRequest, examples(
+        ("rules" = (summary = "By rules", value = json!(examples::check_by_rules()))),
+        ("gate" = (summary = "By the gate of a rule", value = json!(examples::check_by_gate()))))),
+    responses((status = 200, description = "What a check would get: see `allowed`.", body = DecisionResponse)))]
+pub(super) async fn peek(
+    State(api): State<HttpState>,
+    Input(request): Input<CheckRequest>,
+) -> Result<Decided, Problem> {
+    Ok(decide(&api, request, true).await?.peeked())
+}
+
+/// Decides several checks in one atomic step: all are admitted and charged, or none is.
+#[utoipa::path(post, path = "/v1/check_all", tag = "checks", operation_id = "check_all",
+    request_body(content = CheckAllRequest, examples(
+        ("gates" = (summary = "By gates", value = json!(examples::check_all_by_gates()))),
+        ("rules" = (summary = "By rules", value = json!(examples::check_all_by_rules()))))),
+    responses((status = 200, description = "All are admitted.", body = DecisionResponse),
+        (status = 429, description = "At least one denies. Retry-After shows the wait.", body = DecisionResponse)))]
+pub(super) async fn check_all(
+    State(api): State<HttpState>,
+    Input(request): Input<CheckAllRequest>,
+) -> Result<Decided, Problem> {
+    let CheckAllRequest { domain, descriptors, checks } = request;
+    let rules = api.service.rules();
+    match Subject::new(domain, descriptors, checks, "`checks`")? {
+        Subject::Rules(domain, descriptors) => by_rules(&api, &rules, &domain, &descriptors, false).await,
+        Subject::Checks(checks) => {
+            let checks = GateChecks::new(&rules, &checks)?;
+            let all = rules.limiter().check_all(checks.checks()).await?;
+            Ok(Decided::of_gates(api.service.response_headers(), checks.gate(all.binding_index()), &all))
+        }
+    }
+}
+
+async fn decide(api: &HttpState, request: CheckRequest, is_peek: bool) -> Result<Decided, Problem> {
+    let CheckRequest { domain, descriptors, gate, key, cost, max_delay_us, quota } = request;
+    let rules = api.service.rules();
+    let check = match (gate, key) {
+        (Some(gate), Some(key)) => Some(vec![GateCheck { gate, key, cost, quota }]),
+        (Some(_), None) => {
+            return Err(Problem::invalid("`gate` needs a `key`: send the key to limit; it can be empty"));
+        }
+        (None, Some(_)) => return Err(Problem::invalid("`key` needs a `gate`: send the name of the gate")),
+        (None, None) if cost.is_some() || max_delay_us.is_some() || quota.is_some() => {
+            return Err(Problem::invalid(
+                "`cost`, `max_delay_us` and `quota` belong to `gate` and `key`: descriptors have `hits`, and rules a `cost`",
+            ));
+        }
+        (None, None) => None,
+    };
+    match Subject::new(domain, descriptors, check, "`gate` and `key`")? {
+        Subject::Rules(domain, descriptors) => by_rules(api, &rules, &domain, &descriptors, is_peek).await,
+        Subject::Checks(checks) => {
+            let checks = GateChecks::new(&rules, &checks)?;
+            let (gate, mut check) = checks.into_first();
+            if let Some(us) = max_delay_us {
+                check = check.max_delay(Duration::from_micros(us));
+            }
+            let decision = if is_peek { check.peek().await? } else { check.check().await? };
+            Ok(Decided::of_gate(api.service.response_headers(), &gate, &decision))
+        }
+    }
+}
+
+async fn by_rules(
+    api: &HttpState,
+    rules: &RulesLimiter,
+    domain: &str,
+    descriptors: &[RequestDescriptor],
+    is_peek: bool,
+) -> Result<Decided, Problem> {
+    let decision = match is_peek {
+        true => peek_rules(rules, domain, descriptors).await?,
+        false => rules.check(domain, &subject::descriptors(descriptors)).await?,
+    };
+    Ok(Decided::of_rules(api.service.response_headers(), rules, descriptors, &decision))
+}
+
+/// Peeks each rule on its own. So rules in flight can be among them, whose units a check could not hold.
+async fn peek_rules(
+    rules: &RulesLimiter,
+    domain: &str,
+    descriptors: &[RequestDescriptor],
+) -> Result<RulesDecision, Error> {
+    let descriptors = subject::descriptors(descriptors);
+    let plan = rules.plan(domain, &descriptors);
+    let decisions: Vec<Decision> = try_join_all(plan.checks().iter().map(peek_check)).await?;
+    let shadow_results = join_all(plan.shadow_checks().iter().map(peek_check)).await;
+    Ok(plan.decision(true, decisions, shadow_results))
+}
+
+async fn peek_check(check: &PlannedCheck<'_>) -> Result<Decision, Error> {
+    check.check().peek().await
+}

@@ -1,0 +1,87 @@
+//! The response to a decided request: its status and headers.
+
+use axum::Json;
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
+use http::{HeaderMap, StatusCode};
+use tidegate::{AllDecision, Decision, Gate};
+use tidegate_http::Headers;
+use tidegate_rules::{Limit, RulesDecision, RulesLimiter};
+
+use super::request::RequestDescriptor;
+use super::response::DecisionResponse;
+
+/// A decided request.
+pub(super) struct Decided {
+    pub(super) response: DecisionResponse,
+    headers: HeaderMap,
+    is_peek: bool,
+}
+
+impl Decided {
+    pub(super) fn of_gate(headers: &Headers, gate: &Gate, decision: &Decision) -> Self {
+        let (response, headers) = (DecisionResponse::of_gate(decision), headers.of(gate, decision));
+        Self { response, headers, is_peek: false }
+    }
+
+    /// `binding`: the gate of the check that binds.
+    pub(super) fn of_gates(headers: &Headers, binding: &Gate, all: &AllDecision) -> Self {
+        let (response, headers) = (DecisionResponse::of_gates(all), headers.of(binding, all.binding()));
+        Self { response, headers, is_peek: false }
+    }
+
+    pub(super) fn of_rules(
+        headers: &Headers,
+        rules: &RulesLimiter,
+        descriptors: &[RequestDescriptor],
+        decision: &RulesDecision,
+    ) -> Self {
+        let headers = binding_headers(headers, rules, descriptors, decision).unwrap_or_default();
+        Self { response: DecisionResponse::of_rules(decision), headers, is_peek: false }
+    }
+
+    /// Marks this as a peek, whose status is 200 whatever it shows.
+    pub(super) fn peeked(self) -> Self {
+        Self { is_peek: true, ..self }
+    }
+}
+
+/// Returns the headers that report the rule that binds, by the quota of the client's tier.
+fn binding_headers(
+    headers: &Headers,
+    rules: &RulesLimiter,
+    descriptors: &[RequestDescriptor],
+    decision: &RulesDecision,
+) -> Option<HeaderMap> {
+    let binding = decision.binding()?;
+    let at = decision.outcomes().iter().position(|outcome| std::ptr::eq(outcome, binding))?;
+    let quota = match binding.rule()?.limit(descriptors.get(at)?.tier.as_deref()) {
+        Limit::Quota(quota) => quota,
+        // Has no numbers to report.
+        Limit::Unlimited | Limit::DenyAll(_) => return None,
+    };
+    let bound = binding.decision()?;
+    let gate = rules.limiter().try_gate(bound.gate(), quota).ok()?;
+    Some(headers.of(&gate, bound))
+}
+
+impl IntoResponse for Decided {
+    fn into_response(self) -> Response {
+        let retry_after_us = self.response.retry_after_us;
+        let is_denied = !self.response.allowed && !self.is_peek;
+        let status = if is_denied { StatusCode::TOO_MANY_REQUESTS } else { StatusCode::OK };
+        let mut response = (status, Json(self.response)).into_response();
+        let headers = response.headers_mut();
+        headers.extend(self.headers);
+        headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        match is_denied {
+            true => {
+                let seconds = retry_after_us.div_ceil(1_000_000).max(1);
+                headers.entry(RETRY_AFTER).or_insert(seconds.into());
+            }
+            // A peek denies nothing.
+            false => drop(headers.remove(RETRY_AFTER)),
+        }
+        response
+    }
+}

@@ -1,0 +1,79 @@
+//! `/v1/acquire` and `/v1/release`. The store counts the units of a permit as those of the process that holds it, so a
+//! permit ends with the server that gave it.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use tidegate::Permits;
+
+use super::decided::Decided;
+use super::examples;
+use super::input::Input;
+use super::problem::Problem;
+use super::request::{AcquireRequest, ReleaseRequest};
+use super::response::{DecisionResponse, PermitBody, ReleasedResponse};
+use super::subject::{self, GateChecks, Subject};
+use crate::http_state::HttpState;
+
+const DEFAULT_TTL_MS: u64 = 60_000;
+/// One hour.
+const MAX_TTL_MS: u64 = 3_600_000;
+
+/// Acquires units of in-flight limits, which this server holds until they are released.
+#[utoipa::path(post, path = "/v1/acquire", tag = "in flight", operation_id = "acquire",
+    request_body(content = AcquireRequest, examples(
+        ("gates" = (summary = "By gates", value = json!(examples::acquire_by_gates()))),
+        ("rules" = (summary = "By rules", value = json!(examples::acquire_by_rules()))))),
+    responses((status = 200, description = "Admitted, with a `permit`.", body = DecisionResponse),
+        (status = 429, description = "Denied. Retry-After is a hint.", body = DecisionResponse)))]
+pub(super) async fn acquire(
+    State(api): State<HttpState>,
+    Input(request): Input<AcquireRequest>,
+) -> Result<Decided, Problem> {
+    let AcquireRequest { domain, descriptors, checks, ttl_ms } = request;
+    let ttl_ms = ttl_ms.unwrap_or(DEFAULT_TTL_MS);
+    if !(1..=MAX_TTL_MS).contains(&ttl_ms) {
+        return Err(Problem::invalid(format!("`ttl_ms` is {ttl_ms}: use 1 to {MAX_TTL_MS} (1 h)")));
+    }
+    let subject = Subject::new(domain, descriptors, checks, "`checks`")?;
+    // Before the units are acquired, which would have to be released.
+    let slot = api.permits.slot().ok_or_else(|| Problem::too_many_permits(api.permits.max()))?;
+    let (rules, headers) = (api.service.rules(), api.service.response_headers());
+    let (mut decided, permits) = match subject {
+        Subject::Checks(checks) => {
+            let checks = GateChecks::new(&rules, &checks)?;
+            let (all, permits) = rules.limiter().acquire_all(checks.checks()).await?.into_parts();
+            (Decided::of_gates(headers, checks.gate(all.binding_index()), &all), permits.unwrap_or_default())
+        }
+        Subject::Rules(domain, descriptors) => {
+            let acquired = rules.acquire(&domain, &subject::descriptors(&descriptors)).await?;
+            let (decision, permits) = acquired.into_parts();
+            (Decided::of_rules(headers, &rules, &descriptors, &decision), permits)
+        }
+    };
+    if decided.response.allowed {
+        decided.response.permit = Some(keep(&api, slot, permits, ttl_ms));
+    }
+    Ok(decided)
+}
+
+fn keep(api: &HttpState, slot: crate::permits::PermitSlot, permits: Permits, ttl_ms: u64) -> PermitBody {
+    let units = permits.units();
+    let id = api.permits.keep(slot, permits, Duration::from_millis(ttl_ms));
+    PermitBody { id, units, ttl_ms }
+}
+
+/// Releases a permit of this server.
+#[utoipa::path(post, path = "/v1/release", tag = "in flight", operation_id = "release",
+    request_body(content = ReleaseRequest),
+    responses((status = 200, description = "The units are free, or will be within milliseconds.", body = ReleasedResponse)))]
+pub(super) async fn release(
+    State(api): State<HttpState>,
+    Input(request): Input<ReleaseRequest>,
+) -> Result<Json<ReleasedResponse>, Problem> {
+    let permits = api.permits.take(&request.permit)?;
+    // An error means that the units are released in the background.
+    let confirmed = permits.release().await.is_ok();
+    Ok(Json(ReleasedResponse { confirmed }))
+}

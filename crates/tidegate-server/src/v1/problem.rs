@@ -1,0 +1,195 @@
+//! Errors of the API, as problem documents of RFC 9457.
+
+use std::borrow::Cow;
+
+use axum::response::{IntoResponse, Response};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, RETRY_AFTER};
+use http::{HeaderName, StatusCode};
+use serde::Serialize;
+use tidegate::Error;
+use utoipa::ToSchema;
+
+use crate::body::BodyError;
+use crate::permits::NoPermit;
+
+/// The beginning of all types of problems.
+const TYPE_PREFIX: &str = "urn:tidegate:problem:";
+
+/// The maximum number of characters of a text. It can quote the request.
+const MAX_CHARS: usize = 1_000;
+
+/// A kind of problem: the end of its type, its status and its title. Types are stable.
+type Kind = (&'static str, StatusCode, &'static str);
+
+const MALFORMED_BODY: Kind =
+    ("malformed-body", StatusCode::BAD_REQUEST, "The body is not a JSON object of this endpoint.");
+const INVALID_REQUEST: Kind = ("invalid-request", StatusCode::BAD_REQUEST, "The request cannot be decided.");
+const COST_ABOVE_LIMIT: Kind =
+    ("cost-above-limit", StatusCode::BAD_REQUEST, "The cost can never pass the limit.");
+const UNKNOWN_GATE: Kind = ("unknown-gate", StatusCode::NOT_FOUND, "The gate is not known.");
+const UNKNOWN_PERMIT: Kind = ("unknown-permit", StatusCode::NOT_FOUND, "The permit is not held.");
+const NO_SUCH_ENDPOINT: Kind = ("no-such-endpoint", StatusCode::NOT_FOUND, "The endpoint does not exist.");
+const METHOD_NOT_ALLOWED: Kind =
+    ("method-not-allowed", StatusCode::METHOD_NOT_ALLOWED, "The endpoint has another method.");
+const BODY_TIMEOUT: Kind = ("body-timeout", StatusCode::REQUEST_TIMEOUT, "The body arrived too slowly.");
+const BODY_TOO_LARGE: Kind = ("body-too-large", StatusCode::PAYLOAD_TOO_LARGE, "The body is too large.");
+const UNSUPPORTED_MEDIA_TYPE: Kind =
+    ("unsupported-media-type", StatusCode::UNSUPPORTED_MEDIA_TYPE, "The body is not declared as JSON.");
+const PERMIT_OF_ANOTHER_SERVER: Kind =
+    ("permit-of-another-server", StatusCode::MISDIRECTED_REQUEST, "Another server holds the permit.");
+const TOO_MANY_PERMITS: Kind =
+    ("too-many-permits", StatusCode::SERVICE_UNAVAILABLE, "The server holds as many permits as it may.");
+const REDIS_UNAVAILABLE: Kind =
+    ("redis-unavailable", StatusCode::SERVICE_UNAVAILABLE, "Redis did not decide.");
+const STOPPING: Kind = ("stopping", StatusCode::SERVICE_UNAVAILABLE, "The server stops.");
+const CORRUPT_STATE: Kind =
+    ("corrupt-state", StatusCode::INTERNAL_SERVER_ERROR, "The state of the key is not tidegate's.");
+const INTERNAL: Kind = ("internal", StatusCode::INTERNAL_SERVER_ERROR, "The limiter failed.");
+
+/// A request that was not decided.
+#[derive(Debug)]
+pub(super) struct Problem {
+    kind: Kind,
+    detail: Cow<'static, str>,
+    gate: Option<String>,
+}
+
+/// A problem document of RFC 9457.
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ProblemBody {
+    /// The kind of problem, which is stable: `urn:tidegate:problem:` and a name.
+    #[serde(rename = "type")]
+    kind: String,
+    /// The kind of problem in words.
+    title: &'static str,
+    /// The status of the response.
+    status: u16,
+    /// What happened, and what to do.
+    detail: String,
+    /// The gate, if the problem is about one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gate: Option<String>,
+}
+
+impl Problem {
+    fn new(kind: Kind, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { kind, detail: detail.into(), gate: None }
+    }
+
+    pub(super) fn malformed(detail: String) -> Self {
+        Self::new(MALFORMED_BODY, detail)
+    }
+
+    pub(super) fn invalid(detail: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(INVALID_REQUEST, detail)
+    }
+
+    pub(super) fn unknown_gate(gate: &str, detail: String) -> Self {
+        Self { gate: Some(gate.to_owned()), ..Self::new(UNKNOWN_GATE, detail) }
+    }
+
+    pub(super) fn no_such_endpoint() -> Self {
+        Self::new(NO_SUCH_ENDPOINT, "no endpoint has this path: /v1/openapi.json lists all")
+    }
+
+    pub(super) fn method_not_allowed() -> Self {
+        Self::new(METHOD_NOT_ALLOWED, "use the method of the header Allow")
+    }
+
+    pub(super) fn unsupported_media_type() -> Self {
+        Self::new(UNSUPPORTED_MEDIA_TYPE, "send the header `Content-Type: application/json` (curl --json)")
+    }
+
+    pub(super) fn too_many_permits(max: usize) -> Self {
+        let detail = format!("this server holds {max} permits for clients: release some, or acquire later");
+        Self::new(TOO_MANY_PERMITS, detail)
+    }
+
+    fn retries_after_s(&self) -> Option<u32> {
+        (self.kind.1 == StatusCode::SERVICE_UNAVAILABLE).then_some(1)
+    }
+}
+
+impl From<Error> for Problem {
+    fn from(error: Error) -> Self {
+        let kind = if error.is_over_capacity() {
+            COST_ABOVE_LIMIT
+        } else if error.is_config() {
+            INVALID_REQUEST
+        } else if error.is_shut_down() {
+            STOPPING
+        } else if error.is_unavailable() {
+            REDIS_UNAVAILABLE
+        } else if error.is_corrupt_state() {
+            CORRUPT_STATE
+        } else {
+            INTERNAL
+        };
+        Self { gate: error.gate().map(str::to_owned), ..Self::new(kind, error.to_string()) }
+    }
+}
+
+impl From<BodyError> for Problem {
+    fn from(error: BodyError) -> Self {
+        let kind = match error {
+            BodyError::TimedOut => BODY_TIMEOUT,
+            BodyError::TooLarge(_) => BODY_TOO_LARGE,
+            BodyError::Unreadable(_) => MALFORMED_BODY,
+        };
+        Self::new(kind, error.to_string())
+    }
+}
+
+impl From<NoPermit> for Problem {
+    fn from(reason: NoPermit) -> Self {
+        match reason {
+            NoPermit::Malformed => {
+                Self::invalid("`permit` is not an id: pass the `id` of the permit, unchanged")
+            }
+            NoPermit::OfAnotherServer => Self::new(
+                PERMIT_OF_ANOTHER_SERVER,
+                "the permit belongs to another server, or to one that has restarted: send the release to the server \
+                 that gave it; else it ends at its `ttl_ms`, and with its server",
+            ),
+            NoPermit::Ended => Self::new(
+                UNKNOWN_PERMIT,
+                "the permit was released before, or has expired: there is nothing to do",
+            ),
+        }
+    }
+}
+
+fn shortened(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MAX_CHARS) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let retry_after_s = self.retries_after_s();
+        let (name, status, title) = self.kind;
+        let body = ProblemBody {
+            kind: format!("{TYPE_PREFIX}{name}"),
+            title,
+            status: status.as_u16(),
+            detail: shortened(self.detail.into_owned()),
+            gate: self.gate.map(shortened),
+        };
+        // Strings and numbers always serialize.
+        let body = serde_json::to_string(&body).unwrap_or_default();
+        let mut response = (status, body).into_response();
+        let headers = response.headers_mut();
+        let mut set = |name: HeaderName, value: &'static str| {
+            headers.insert(name, HeaderValue::from_static(value));
+        };
+        set(CONTENT_TYPE, "application/problem+json");
+        set(CACHE_CONTROL, "no-store");
+        if let Some(seconds) = retry_after_s {
+            headers.insert(RETRY_AFTER, seconds.into());
+        }
+        response
+    }
+}

@@ -1,0 +1,125 @@
+//! `/v1/reserve`, `/v1/commit` and `/v1/cancel`. A token holds all that a settle needs, so any server of the namespace,
+//! and any service that links the library, can settle.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::extract::State;
+use tidegate::{AllDecision, Check, Limiter, Reserved, Token};
+use tidegate_rules::{Plan, PlannedCheck, RulesDecision};
+
+use super::decided::Decided;
+use super::examples;
+use super::input::Input;
+use super::problem::Problem;
+use super::request::{AtEnd, CancelRequest, CommitRequest, ReserveRequest};
+use super::response::{DecisionResponse, ReservationBody, SettledResponse};
+use super::subject::{self, GateChecks, Subject};
+use crate::http_state::HttpState;
+
+const DEFAULT_TTL_MS: u64 = 60_000;
+
+/// The settings of a reservation.
+struct Settings {
+    ttl: Duration,
+    at_end: AtEnd,
+    id: Option<String>,
+}
+
+/// Charges units whose final number is known later.
+///
+/// With rules, one reservation holds all, also in a domain with `charge: each`.
+#[utoipa::path(post, path = "/v1/reserve", tag = "reservations", operation_id = "reserve",
+    request_body(content = ReserveRequest, examples(
+        ("gates" = (summary = "By gates", value = json!(examples::reserve_by_gates()))),
+        ("rules" = (summary = "By rules", value = json!(examples::reserve_by_rules()))))),
+    responses((status = 200, description = "Admitted, with a `reservation` if something is held.", body = DecisionResponse),
+        (status = 429, description = "Denied. Retry-After shows the wait.", body = DecisionResponse)))]
+pub(super) async fn reserve(
+    State(api): State<HttpState>,
+    Input(request): Input<ReserveRequest>,
+) -> Result<Decided, Problem> {
+    let ReserveRequest { domain, descriptors, checks, ttl_ms, at_end, id } = request;
+    let ttl = Duration::from_millis(ttl_ms.unwrap_or(DEFAULT_TTL_MS));
+    let settings = Settings { ttl, at_end: at_end.unwrap_or(AtEnd::Keep), id };
+    let (rules, headers) = (api.service.rules(), api.service.response_headers());
+    match Subject::new(domain, descriptors, checks, "`checks`")? {
+        Subject::Checks(checks) => {
+            let checks = GateChecks::new(&rules, &checks)?;
+            let units: Vec<u64> = checks.checks().map(Check::units).collect();
+            let reserved = settings.reserve(rules.limiter(), checks.checks().cloned().collect()).await?;
+            let all = reserved.decision();
+            let mut decided = Decided::of_gates(headers, checks.gate(all.binding_index()), all);
+            decided.response.reservation = reserved.token().map(|token| ReservationBody::new(token, &units));
+            Ok(decided)
+        }
+        Subject::Rules(domain, descriptors) => {
+            let read = subject::descriptors(&descriptors);
+            let plan = rules.plan(&domain, &read);
+            let planned: Vec<Check> = holds(&plan).map(PlannedCheck::check).collect();
+            // A rule that denies every request leaves nothing to reserve.
+            if planned.is_empty() || plan.static_denials().next().is_some() {
+                let is_denied = plan.static_denials().next().is_some();
+                let decision = plan.decision(!is_denied, [], []);
+                return Ok(Decided::of_rules(headers, &rules, &descriptors, &decision));
+            }
+            let units: Vec<u64> = planned.iter().map(Check::units).collect();
+            let reserved = settings.reserve(rules.limiter(), planned).await?;
+            let decision = decision(plan, reserved.decision());
+            let mut decided = Decided::of_rules(headers, &rules, &descriptors, &decision);
+            decided.response.reservation = reserved.token().map(|token| ReservationBody::new(token, &units));
+            Ok(decided)
+        }
+    }
+}
+
+/// Charges the actual units of a reservation, and returns the others.
+#[utoipa::path(post, path = "/v1/commit", tag = "reservations", operation_id = "commit",
+    request_body(content = CommitRequest),
+    responses((status = 200, description = "What was found for each hold.", body = SettledResponse)))]
+pub(super) async fn commit(
+    State(api): State<HttpState>,
+    Input(request): Input<CommitRequest>,
+) -> Result<Json<SettledResponse>, Problem> {
+    let token: Token = request.token.parse()?;
+    let settlements = api.service.rules().limiter().commit(&token, request.actuals).await?;
+    Ok(Json(SettledResponse::new(&settlements)))
+}
+
+/// Returns all units of a reservation.
+#[utoipa::path(post, path = "/v1/cancel", tag = "reservations", operation_id = "cancel",
+    request_body(content = CancelRequest),
+    responses((status = 200, description = "What was found for each hold.", body = SettledResponse)))]
+pub(super) async fn cancel(
+    State(api): State<HttpState>,
+    Input(request): Input<CancelRequest>,
+) -> Result<Json<SettledResponse>, Problem> {
+    let token: Token = request.token.parse()?;
+    let settlements = api.service.rules().limiter().cancel(&token).await?;
+    Ok(Json(SettledResponse::new(&settlements)))
+}
+
+impl Settings {
+    async fn reserve(self, limiter: &Limiter, checks: Vec<Check>) -> Result<Reserved, Problem> {
+        let mut reserve = limiter.reserve(checks).ttl(self.ttl);
+        if matches!(self.at_end, AtEnd::Back) {
+            reserve = reserve.back();
+        }
+        if let Some(id) = self.id {
+            reserve = reserve.id(id);
+        }
+        Ok(reserve.await?)
+    }
+}
+
+/// Returns the checks of a reservation by rules. A rule in shadow mode denies nothing in it.
+fn holds<'p, 'r>(plan: &'p Plan<'r>) -> impl Iterator<Item = &'p PlannedCheck<'r>> {
+    plan.checks().iter().chain(plan.shadow_checks())
+}
+
+/// Returns the decision of the rules, whose checks were reserved in the order of [`holds`].
+fn decision(plan: Plan<'_>, reserved: &AllDecision) -> RulesDecision {
+    let (decisions, shadow) = reserved.each_alone().split_at(plan.checks().len());
+    let (decisions, shadow) = (decisions.to_vec(), shadow.to_vec());
+    plan.decision(reserved.is_allowed(), decisions, shadow.into_iter().map(Ok))
+}

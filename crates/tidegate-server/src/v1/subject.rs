@@ -1,0 +1,141 @@
+//! What a request asks about: descriptors of rules, or keys of gates.
+
+use tidegate::{Check, Gate, Quota};
+use tidegate_rules::{Descriptor, RulesLimiter};
+
+use super::mistake::closest;
+use super::problem::Problem;
+use super::request::{GateCheck, RequestDescriptor};
+
+/// The maximum number of descriptors or checks of a request. All are one atomic step in Redis, which serves no other
+/// client meanwhile.
+const MAX_CHECKS: usize = 100;
+/// The maximum number of gates among which a similar name is searched.
+const MAX_COMPARED_GATES: usize = 1_000;
+
+/// What a request asks about.
+pub(super) enum Subject {
+    Rules(String, Vec<RequestDescriptor>),
+    Checks(Vec<GateCheck>),
+}
+
+impl Subject {
+    /// Returns the subject of a request that has either `domain` and `descriptors`, or checks.
+    pub(super) fn new(
+        domain: Option<String>,
+        descriptors: Option<Vec<RequestDescriptor>>,
+        checks: Option<Vec<GateCheck>>,
+        form_of_checks: &str,
+    ) -> Result<Self, Problem> {
+        match (domain, descriptors, checks) {
+            (Some(domain), Some(descriptors), None) if !domain.is_empty() => {
+                ensure_count("descriptors", descriptors.len())?;
+                Ok(Self::Rules(domain, descriptors))
+            }
+            (Some(domain), _, None) if domain.is_empty() => {
+                Err(Problem::invalid("the `domain` is empty: set the domain of the rules"))
+            }
+            (Some(_), None, None) => Err(Problem::invalid("`domain` needs `descriptors`: send at least one")),
+            (None, Some(_), None) => {
+                Err(Problem::invalid("`descriptors` need a `domain`: set the domain of the rules"))
+            }
+            (None, None, Some(checks)) => {
+                ensure_count("checks", checks.len())?;
+                Ok(Self::Checks(checks))
+            }
+            (None, None, None) => Err(Problem::invalid(format!(
+                "the request names nothing to check: send `domain` and `descriptors`, or {form_of_checks}"
+            ))),
+            _ => Err(Problem::invalid(format!(
+                "the request has both forms: send either `domain` and `descriptors`, or {form_of_checks}"
+            ))),
+        }
+    }
+}
+
+fn ensure_count(what: &str, count: usize) -> Result<(), Problem> {
+    match count {
+        0 => Err(Problem::invalid(format!("`{what}` is empty: send at least one"))),
+        1..=MAX_CHECKS => Ok(()),
+        _ => Err(Problem::invalid(format!(
+            "the request has {count} `{what}`: send at most {MAX_CHECKS}, in several requests"
+        ))),
+    }
+}
+
+/// Returns the descriptors, as rules match them.
+pub(super) fn descriptors(descriptors: &[RequestDescriptor]) -> Vec<Descriptor<'_>> {
+    let read = descriptors.iter().map(|descriptor| {
+        let entries = descriptor.entries.iter();
+        let read = entries.fold(Descriptor::new(), |read, entry| read.entry(&entry.key, &entry.value));
+        let read = read.hits(descriptor.hits.unwrap_or(1));
+        match &descriptor.tier {
+            Some(tier) => read.tier(&**tier),
+            None => read,
+        }
+    });
+    read.collect()
+}
+
+/// The checks of gates, each with its gate.
+pub(super) struct GateChecks(Vec<(Gate, Check)>);
+
+impl GateChecks {
+    pub(super) fn new(rules: &RulesLimiter, checks: &[GateCheck]) -> Result<Self, Problem> {
+        let check = |check: &GateCheck| {
+            let gate = gate(rules, check)?;
+            let made = gate.key(&*check.key).cost(check.cost.unwrap_or(1));
+            Ok((gate, made))
+        };
+        checks.iter().map(check).collect::<Result<_, _>>().map(Self)
+    }
+
+    pub(super) fn checks(&self) -> impl Iterator<Item = &Check> {
+        self.0.iter().map(|(_, check)| check)
+    }
+
+    /// Returns the first check and its gate. There is one in each valid request.
+    pub(super) fn into_first(mut self) -> (Gate, Check) {
+        self.0.swap_remove(0)
+    }
+
+    /// Returns the gate of the check at an index.
+    pub(super) fn gate(&self, index: usize) -> &Gate {
+        &self.0[index].0
+    }
+}
+
+/// Returns the gate of a check: that of a rule, or one with the quota of the request.
+fn gate(rules: &RulesLimiter, check: &GateCheck) -> Result<Gate, Problem> {
+    let name = &*check.gate;
+    match (rules.find_gate(name), &check.quota) {
+        (Some(_), Some(_)) => Err(Problem::invalid(format!(
+            "the rules have the gate `{name}` and its quota: remove `quota`, or choose another gate"
+        ))),
+        (Some((_, Some(gate))), None) => Ok(gate.clone()),
+        (Some((rule, None)), None) => Err(Problem::invalid(format!(
+            "the rule `{}` of gate `{name}` has no quota, it admits or denies every request: send its `domain` and \
+             `descriptors`",
+            rule.path()
+        ))),
+        (None, Some(quota)) => Ok(rules.limiter().try_gate(name, quota.quota(name)?)?),
+        (None, None) => Err(unknown(rules, name)),
+    }
+}
+
+fn unknown(rules: &RulesLimiter, name: &str) -> Problem {
+    let known: Vec<String> =
+        rules.rules().iter().take(MAX_COMPARED_GATES).map(|rule| rule.gate_name()).collect();
+    let near = closest(name, known.iter().map(String::as_str));
+    let near = near.map_or_else(|| ".".to_owned(), |near| format!("; did you mean `{near}`?"));
+    let is_valid = rules.limiter().try_gate(name, Quota::in_flight(1));
+    match is_valid {
+        Err(error) => error.into(),
+        Ok(_) => Problem::unknown_gate(
+            name,
+            format!(
+                "no rule has the gate `{name}`{near} Send its `quota`, or the `domain` and `descriptors` of a rule"
+            ),
+        ),
+    }
+}

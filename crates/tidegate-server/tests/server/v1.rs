@@ -1,0 +1,12 @@
+//! The API under `/v1`.
+
+mod checks;
+mod examples;
+mod fixture;
+mod in_flight;
+mod malformed;
+mod mistakes;
+mod openapi;
+mod redis;
+mod reservations;
+mod validator;
