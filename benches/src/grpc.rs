@@ -2,6 +2,7 @@
 //! service that decides nothing and one that is written by hand. Each is a process of its own on the same Redis, loaded
 //! over real connections in interleaved rounds.
 
+mod costs;
 mod load;
 mod process;
 mod services;
@@ -9,6 +10,7 @@ mod table;
 
 use serde_json::{Value, json};
 
+pub(crate) use self::costs::run as costs;
 use self::load::{Pace, Pattern, Round, Shape};
 use self::process::Running;
 pub(crate) use self::services::{Service, serve};

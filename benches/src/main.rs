@@ -103,6 +103,9 @@ enum Mode {
     /// The rate-limit service over gRPC, beside one that decides nothing and one written by hand
     #[cfg(feature = "serve")]
     Serve,
+    /// Instructions and allocations of these services per decision, under valgrind
+    #[cfg(feature = "serve")]
+    ServeCosts,
     /// One of those services, in a process of its own
     #[cfg(feature = "serve")]
     #[command(hide = true)]
@@ -170,6 +173,11 @@ fn run(options: &Options) -> Result<bool, Failure> {
         }
         #[cfg(feature = "serve")]
         Some(Mode::Serve) => run_serve(&runtime, options, json),
+        #[cfg(feature = "serve")]
+        Some(Mode::ServeCosts) => {
+            write!(stdout(), "{}", runtime.block_on(grpc::costs(&main_server()?))?)?;
+            Ok(true)
+        }
         #[cfg(feature = "serve")]
         Some(Mode::GrpcService { service, ref prefix, ref redis }) => {
             runtime.block_on(grpc::serve(service, prefix, redis)).map(|()| true)

@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
@@ -192,6 +192,34 @@ pub(super) async fn round(
         }
     }
     Ok(round)
+}
+
+/// Requests in flight of [`send`].
+const SEND_IN_FLIGHT: u64 = 64;
+
+/// Sends this number of requests over one connection. All of them must be admitted.
+pub(super) async fn send(port: u16, pattern: Pattern, requests: u64) -> Result<(), Failure> {
+    let client = connect(port).await?;
+    let left = Arc::new(AtomicU64::new(requests));
+    let tasks: Vec<_> = (0..SEND_IN_FLIGHT)
+        .map(|_| {
+            let (mut client, left) = (client.clone(), left.clone());
+            tokio::spawn(async move {
+                let take = |left: u64| left.checked_sub(1);
+                while left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).is_ok() {
+                    let response = client.should_rate_limit(pattern.request()).await?.into_inner();
+                    if response.overall_code() != Code::Ok {
+                        return Err(format!("a request got {:?}", response.overall_code()).into());
+                    }
+                }
+                Ok::<_, Failure>(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await??;
+    }
+    Ok(())
 }
 
 /// When one of the senders sends.

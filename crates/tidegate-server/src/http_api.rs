@@ -10,16 +10,18 @@ use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
+use futures_util::FutureExt;
 use http::StatusCode;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use crate::incoming::accept;
+use crate::incoming::{Bounded, accept};
 use crate::json;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
@@ -36,8 +38,15 @@ pub(crate) struct HttpApi {
     pub(crate) max_message_bytes: usize,
 }
 
+/// The time in which connections get the responses to requests that were under way to them when the port closed.
+const LINGER: Duration = Duration::from_millis(100);
+
 /// Serves connections until `stop` ends, then those that are in use.
+///
+/// Once the server reports that it is stopping, each response closes its connection. So a client does not send a request
+/// on a connection that the server is about to close, which would leave it without a response.
 pub(crate) async fn serve(api: HttpApi, listener: TcpListener, stop: impl Future<Output = ()>) {
+    let readiness = api.readiness.clone();
     let router = Router::new()
         // All methods, as in Envoy's service.
         .route("/json", any(decide))
@@ -45,20 +54,38 @@ pub(crate) async fn serve(api: HttpApi, listener: TcpListener, stop: impl Future
         .route("/readyz", get(readyz))
         .with_state(api);
     let connections = GracefulShutdown::new();
-    let mut stop = pin!(stop);
-    loop {
-        let stream = tokio::select! {
-            stream = accept(&listener) => stream,
-            () = &mut stop => break,
-        };
+    let spawn = |stream| {
+        let (router, readiness) = (TowerToHyperService::new(router.clone()), readiness.clone());
+        let service = service_fn(move |request| {
+            let (response, readiness) = (router.call(request), readiness.clone());
+            async move {
+                let mut response = response.await?;
+                if readiness.is_stopping() {
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                Ok::<_, Infallible>(response)
+            }
+        });
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT);
-        let connection =
-            http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
+        let connection = http.serve_connection(TokioIo::new(Bounded::new(stream)), service);
         // An error is the client's: it has left, or did not send HTTP.
         tokio::spawn(connections.watch(connection));
+    };
+    let mut stop = pin!(stop);
+    loop {
+        tokio::select! {
+            stream = accept(&listener) => spawn(stream),
+            () = &mut stop => break,
+        }
+    }
+    // The connections that the system has accepted: it would reset them.
+    while let Some(stream) = accept(&listener).now_or_never() {
+        spawn(stream);
     }
     drop(listener);
+    // hyper closes connections whose request it has not read yet.
+    sleep(LINGER).await;
     connections.shutdown().await;
 }
 

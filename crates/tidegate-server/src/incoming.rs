@@ -1,9 +1,12 @@
 //! Accepts connections.
 
+mod bounded;
+
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::{Stream, stream};
 use rustls::ServerConfig;
 use tidegate::{Limiter, RepeatedWarning};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,6 +16,8 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
+
+pub(crate) use self::bounded::Bounded;
 
 /// The maximum time of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -33,13 +38,21 @@ pub(crate) async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
+/// Returns the connections. tonic's own listener would retry at once after an error, and load a core.
+pub(crate) fn plain(listener: TcpListener) -> impl Stream<Item = io::Result<Bounded<TcpStream>>> {
+    stream::unfold(listener, async |listener| {
+        let stream = accept(&listener).await;
+        Some((Ok(Bounded::http2(stream)), listener))
+    })
+}
+
 /// Returns the connections whose TLS handshakes succeed. Handshakes run beside each other. A failed one is a warning
 /// of the limiter.
 pub(crate) fn with_tls(
     listener: TcpListener,
     config: Arc<ServerConfig>,
     limiter: Limiter,
-) -> ReceiverStream<io::Result<TlsStream<TcpStream>>> {
+) -> ReceiverStream<io::Result<Bounded<TlsStream<TcpStream>>>> {
     let (ready, streams) = mpsc::channel(16);
     let failed = RepeatedWarning::new("server-tls-handshake");
     tokio::spawn(async move {
@@ -61,7 +74,7 @@ pub(crate) fn with_tls(
                 let stream = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
                 let stream = stream.map_err(|_| io::Error::other("it took more than 10 s"))??;
                 // An error means that the server stops.
-                let _ = ready.send(Ok(stream)).await;
+                let _ = ready.send(Ok(Bounded::http2(stream))).await;
                 io::Result::Ok(())
             });
         }

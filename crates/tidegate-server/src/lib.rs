@@ -16,6 +16,7 @@ mod json;
 pub mod proto;
 mod readiness;
 mod request;
+mod request_body;
 mod response;
 mod server;
 mod service;

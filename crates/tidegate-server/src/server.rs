@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
-use tonic::transport::server::{Router, TcpIncoming};
+use tonic::transport::server::Router;
 
 use crate::grpc::{self, GrpcHealth};
 use crate::http_api::{self, HttpApi};
@@ -239,8 +239,7 @@ async fn serve_grpc(
         .add_routes(routes);
     match &settings.tls {
         None => {
-            let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-            router.serve_with_incoming_shutdown(incoming, stop).await?;
+            router.serve_with_incoming_shutdown(incoming::plain(listener), stop).await?;
         }
         Some(tls) => {
             let limiter = settings.service.rules().limiter().clone();

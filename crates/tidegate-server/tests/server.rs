@@ -6,5 +6,8 @@ mod faults;
 mod fixture;
 mod grpc;
 mod json;
+mod malformed;
+mod raw;
+mod slow_clients;
 mod tls;
 mod translation;
