@@ -112,12 +112,14 @@ static_resources:
                   - actions: [{{ request_headers: {{ header_name: x-user, descriptor_key: tokens }} }}]
                     apply_on_stream_done: true
               - match: {{ prefix: /bytes }}
-                route:
-                  cluster: upstream
-                  rate_limits:
-                  - actions: [{{ request_headers: {{ header_name: x-user, descriptor_key: tokens }} }}]
-                    apply_on_stream_done: true
-                    hits_addend: {{ format: "%BYTES_SENT%" }}
+                route: {{ cluster: upstream }}
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                    rate_limits:
+                    - actions: [{{ request_headers: {{ header_name: x-user, descriptor_key: tokens }} }}]
+                      apply_on_stream_done: true
+                      hits_addend: {{ format: "%BYTES_SENT%" }}
               - match: {{ prefix: /models }}
                 route: {{ cluster: upstream }}
                 typed_per_filter_config:
