@@ -111,7 +111,7 @@ struct Running {
 impl Running {
     async fn start(service: Service, redis: &str, pattern: Pattern) -> Result<Self, Failure> {
         let mut process = Command::new(std::env::current_exe()?)
-            .arg("serve")
+            .arg("http-service")
             .args([service.name(), pattern.name(), redis])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -9,6 +9,8 @@ mod bytes;
 mod calendar;
 mod case;
 mod entrant;
+#[cfg(feature = "serve")]
+mod grpc;
 mod holds;
 #[cfg(feature = "http")]
 mod http;
@@ -97,7 +99,17 @@ enum Mode {
     /// One of those services, in a process of its own
     #[cfg(feature = "http")]
     #[command(hide = true)]
-    Serve { service: http::Service, pattern: http::Pattern, redis: String },
+    HttpService { service: http::Service, pattern: http::Pattern, redis: String },
+    /// The rate-limit service over gRPC, beside one that decides nothing and one written by hand
+    #[cfg(feature = "serve")]
+    Serve,
+    /// Instructions and allocations of these services per decision, under valgrind
+    #[cfg(feature = "serve")]
+    ServeCosts,
+    /// One of those services, in a process of its own
+    #[cfg(feature = "serve")]
+    #[command(hide = true)]
+    GrpcService { service: grpc::Service, prefix: String, redis: String },
 }
 
 impl Options {
@@ -156,8 +168,19 @@ fn run(options: &Options) -> Result<bool, Failure> {
         #[cfg(feature = "http")]
         Some(Mode::Http) => run_http(&runtime, options, json),
         #[cfg(feature = "http")]
-        Some(Mode::Serve { service, pattern, ref redis }) => {
+        Some(Mode::HttpService { service, pattern, ref redis }) => {
             runtime.block_on(http::serve(service, pattern, redis)).map(|()| true)
+        }
+        #[cfg(feature = "serve")]
+        Some(Mode::Serve) => run_serve(&runtime, options, json),
+        #[cfg(feature = "serve")]
+        Some(Mode::ServeCosts) => {
+            write!(stdout(), "{}", runtime.block_on(grpc::costs(&main_server()?))?)?;
+            Ok(true)
+        }
+        #[cfg(feature = "serve")]
+        Some(Mode::GrpcService { service, ref prefix, ref redis }) => {
+            runtime.block_on(grpc::serve(service, prefix, redis)).map(|()| true)
         }
         None => run_cases(&runtime, options, json, chart),
     }
@@ -222,15 +245,41 @@ fn run_http(runtime: &Runtime, options: &Options, json: Option<File>) -> Result<
     let target = Arc::new(main_server()?);
     let (rounds, length) = options.rounds_and_length();
     let cases = runtime.block_on(http::run(&target, rounds, length))?;
-    let mut machine = machine::machine(std::slice::from_ref(&target));
-    machine.push(("rounds", json!(format!("{rounds} of {:.2} s", length.measured.as_secs_f64()))));
-    writeln!(stdout(), "{} cores; {}\n\n{}", measure::cores(), target.how(), http::table(&cases))?;
+    write_services(options, &target, &http::table(&cases), http::json(&cases), json)
+}
+
+#[cfg(feature = "serve")]
+fn run_serve(runtime: &Runtime, options: &Options, json: Option<File>) -> Result<bool, Failure> {
+    let target = Arc::new(main_server()?);
+    let (rounds, length) = options.rounds_and_length();
+    let cases = runtime.block_on(grpc::run(&target, rounds, length))?;
+    if variable("TIDEGATE_REDIS_URL").is_some() {
+        target.clean()?;
+    }
+    write_services(options, &target, &grpc::table(&cases), grpc::json(&cases), json)
+}
+
+/// Writes the results of services that ran as processes.
+#[cfg(any(feature = "http", feature = "serve"))]
+fn write_services(
+    options: &Options,
+    target: &Arc<Target>,
+    table: &str,
+    mut results: Json,
+    json: Option<File>,
+) -> Result<bool, Failure> {
+    let (rounds, length) = options.rounds_and_length();
+    writeln!(stdout(), "{} cores; {}\n\n{table}", measure::cores(), target.how())?;
     if let Some(mut file) = json {
-        let machine: serde_json::Map<_, _> =
-            machine.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
-        let mut all = http::json(&cases);
-        all["machine"] = machine.into();
-        writeln!(file, "{all:#}")?;
+        let machine = machine::machine(std::slice::from_ref(target)).into_iter();
+        let mut machine: serde_json::Map<_, _> =
+            machine.map(|(name, value)| (name.to_owned(), value)).collect();
+        machine.insert(
+            "rounds".to_owned(),
+            json!(format!("{rounds} of {:.2} s", length.measured.as_secs_f64())),
+        );
+        results["machine"] = machine.into();
+        writeln!(file, "{results:#}")?;
     }
     Ok(true)
 }

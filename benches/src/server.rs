@@ -89,6 +89,13 @@ impl Target {
         Ok(1e6 * seconds.ok_or("no used_cpu_user_main_thread in INFO")?)
     }
 
+    /// Returns the CPU time of the main thread since its start.
+    #[cfg(feature = "serve")]
+    pub(crate) fn main_thread_cpu(&self) -> Result<std::time::Duration, Failure> {
+        let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(std::time::Duration::from_secs_f64(cpu_us(&mut stats)? / 1e6))
+    }
+
     /// Removes this run's keys. Needed on a server that outlives the run.
     pub(crate) fn clean(&self) -> Result<(), Failure> {
         let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);

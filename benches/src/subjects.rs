@@ -177,4 +177,4 @@ fn flat_args(case: Case) -> (u64, f64) {
 }
 
 /// A deadline that never expires, even on a busy machine. It is set because production code should set one.
-const DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);
+pub(crate) const DEADLINE: std::time::Duration = std::time::Duration::from_secs(5);

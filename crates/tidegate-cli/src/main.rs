@@ -11,6 +11,7 @@ mod holders;
 mod holds;
 mod key_search;
 mod known_gates;
+mod open_files;
 mod output;
 mod overrides;
 mod quota;

@@ -12,12 +12,14 @@ use tidegate_server::{BoundServer, RateLimitService, Server, ServerError, Tls, T
 
 use crate::args::{Connections, FailurePolicy, Redis, ResponseHeaders, Serve};
 use crate::failure::Failure;
+use crate::open_files;
 use crate::output::{Output, Text, warn};
 
 const DEMO_RULES: &str = include_str!("demo.yaml");
 
 /// Runs the service until the process is told to stop. Returns whether all requests were answered.
 pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
+    open_files::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         // Before the ports are printed: from then on, a signal ends the service in order.

@@ -16,6 +16,10 @@ mod program;
 mod rules;
 mod secrets;
 mod serve;
+#[cfg(target_os = "linux")] // reads /proc
+mod serve_clients;
+#[cfg(target_os = "linux")]
+mod serve_load;
 mod terminal;
 mod top;
 mod typos;

@@ -149,8 +149,11 @@ impl RulesLimiter {
     pub async fn check(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Result<RulesDecision, Error> {
         let plan = self.plan(domain, descriptors);
         ensure_no_permit(&plan)?;
-        let shadow_results = self.decide_each(plan.shadow_checks());
-        let (decided, shadow_results) = join(self.decide(&plan), shadow_results).await;
+        // The rare cases are boxed, here and below: a service allocates the future of each request.
+        let (decided, shadow_results) = match plan.shadow_checks() {
+            [] => (self.decide(&plan).await, Vec::new()),
+            shadow => Box::pin(join(self.decide(&plan), self.decide_each(shadow))).await,
+        };
         let (passes, decisions) = decided?;
         Ok(plan.decision(passes, decisions, shadow_results))
     }
@@ -182,11 +185,11 @@ impl RulesLimiter {
             // A separate case, because only a single check can spend from a lease.
             [check] => vec![check.gate().check_cost(check.key(), check.cost()).await?],
             checks if plan.charges_each() => {
-                self.decide_each(checks).await.into_iter().collect::<Result<_, _>>()?
+                Box::pin(self.decide_each(checks)).await.into_iter().collect::<Result<_, _>>()?
             }
             checks => {
                 let checks = checks.iter().map(PlannedCheck::check);
-                let all = self.0.limiter.check_all(checks).await?;
+                let all = Box::pin(self.0.limiter.check_all(checks)).await?;
                 return Ok((all.is_allowed(), all.each_alone().to_vec()));
             }
         };

@@ -1,12 +1,17 @@
 //! Accepts connections, up to a maximum, and serves them until the end of the server.
 
+mod bounded;
+
 use std::future::Future;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
+
+pub(crate) use self::bounded::Bounded;
 
 /// The pause after an error of the listener, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -50,6 +55,10 @@ pub(crate) async fn serve<C: Future<Output = ()> + Send + 'static>(
             Some(_) = open.join_next() => {}
             () = stop.stopped() => break,
         }
+    }
+    // The connections that the system has accepted: it would reset them.
+    while let (true, Some(stream)) = (open.len() < max, accept(&listener).now_or_never()) {
+        open.spawn(connection(stream, observed.clone()));
     }
     drop(listener);
     while open.join_next().await.is_some() {}

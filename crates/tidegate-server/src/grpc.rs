@@ -11,6 +11,7 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService as Protocol, RateLimitServiceServer,
 };
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::request_body::BodyDeadline;
 use crate::service::RateLimitService;
 use crate::service_error::ServiceError;
 
@@ -81,7 +82,7 @@ pub(crate) async fn routes(
     };
     let service =
         RateLimitServiceServer::new(GrpcService(service)).max_decoding_message_size(max_message_bytes);
-    let routes = Routes::new(service)
+    let routes = Routes::new(BodyDeadline(service))
         .add_service(health)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);

@@ -15,9 +15,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use crate::connections::{self, Stop};
+use crate::connections::{self, Bounded, Stop};
 
-/// The maximum time of a TLS handshake; without TLS, until the first byte.
+/// The maximum time of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The reciprocal of the part by which the age of a connection is longer or shorter.
 const AGE_JITTER: u32 = 10;
@@ -43,11 +43,7 @@ impl GrpcPort {
 
     async fn connect(self, stream: TcpStream, failed: Arc<RepeatedWarning>, stop: Stop) {
         let Some(tls) = self.tls.clone() else {
-            // A client that sends nothing does not hold its connection.
-            if let Ok(Ok(())) = timeout(HANDSHAKE_TIMEOUT, stream.readable()).await {
-                self.exchange(stream, stop).await;
-            }
-            return;
+            return self.exchange(stream, stop).await;
         };
         match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
             Ok(Ok(stream)) => self.exchange(stream, stop).await,
@@ -63,7 +59,8 @@ impl GrpcPort {
         let mut http = http2::Builder::new(TokioExecutor::new());
         http.timer(TokioTimer::new()).keep_alive_interval(self.keepalive);
         let service = TowerToHyperService::new(self.routes);
-        let mut connection = std::pin::pin!(http.serve_connection(TokioIo::new(stream), service));
+        let mut connection =
+            std::pin::pin!(http.serve_connection(TokioIo::new(Bounded::http2(stream)), service));
         // The result of a connection is its client's: it has left, or did not send HTTP/2.
         tokio::select! {
             _ = &mut connection => return,

@@ -2,38 +2,57 @@
 
 use std::convert::Infallible;
 use std::pin::pin;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Request, State};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use http::StatusCode;
-use http::header::{CONTENT_TYPE, HeaderValue};
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::sleep;
 
 use crate::body::{self, READ_TIMEOUT};
-use crate::connections::{self, Stop};
+use crate::connections::{self, Bounded, Stop};
 use crate::http_state::HttpState;
 use crate::json;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+use crate::readiness::Readiness;
 use crate::service_error::ServiceError;
 use crate::trace::{SpanHook, traced};
 use crate::v1;
 
+/// The time in which connections get the responses to requests that were under way to them when the port closed.
+const LINGER: Duration = Duration::from_millis(100);
+
 /// Returns the routes of the port.
 pub(crate) fn router(api: HttpState, hook: SpanHook) -> Router {
+    let readiness = api.readiness.clone();
     let router = Router::new()
         // All methods, as in Envoy's service.
         .route("/json", any(decide))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .nest("/v1", v1::router())
-        .with_state(api);
+        .with_state(api)
+        .layer(from_fn_with_state(readiness, close_while_stopping));
     traced(router, hook)
+}
+
+/// Lets each response close its connection once the server reports that it is stopping. So a client does not send a
+/// request on a connection that the server is about to close, which would leave it without a response.
+async fn close_while_stopping(State(readiness): State<Readiness>, request: Request, next: Next) -> Response {
+    let mut response = next.run(request).await;
+    if readiness.is_stopping() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
 }
 
 /// Serves connections until the server stops, then those that are in use.
@@ -46,11 +65,17 @@ pub(crate) async fn serve(router: Router, listener: TcpListener, max_connections
 async fn exchange(router: Router, stream: TcpStream, mut stop: Stop) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT);
-    let mut connection = pin!(http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)));
+    let stream = TokioIo::new(Bounded::new(stream));
+    let mut connection = pin!(http.serve_connection(stream, TowerToHyperService::new(router)));
+    let stopped = async {
+        stop.stopped().await;
+        // hyper closes a connection whose request it has not read yet.
+        sleep(LINGER).await;
+    };
     // An error is the client's: it has left, or did not send HTTP.
     tokio::select! {
         _ = &mut connection => return,
-        () = stop.stopped() => {}
+        () = stopped => {}
     }
     connection.as_mut().graceful_shutdown();
     let _ = connection.await;

@@ -20,6 +20,7 @@ mod permits;
 pub mod proto;
 mod readiness;
 mod request;
+mod request_body;
 mod response;
 mod server;
 mod service;

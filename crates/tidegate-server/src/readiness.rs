@@ -23,9 +23,13 @@ impl Readiness {
         self.is_stopping.store(true, Ordering::Relaxed);
     }
 
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.is_stopping.load(Ordering::Relaxed)
+    }
+
     /// Returns why the server is not ready. Rules are loaded and the gRPC port is open before this is first asked.
     pub(crate) async fn check(&self) -> Result<(), String> {
-        if self.is_stopping.load(Ordering::Relaxed) {
+        if self.is_stopping() {
             return Err("the server is stopping".to_owned());
         }
         if self.needs_redis {

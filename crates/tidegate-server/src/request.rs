@@ -12,13 +12,14 @@ use crate::unit;
 /// other client meanwhile.
 const MAX_DESCRIPTORS: usize = 100;
 
-/// The descriptors of a valid request.
-pub(crate) struct RequestDescriptors<'r>(Vec<RequestDescriptor<'r>>);
-
-struct RequestDescriptor<'r> {
-    descriptor: Descriptor<'r>,
-    hits: u64,
-    is_returned: bool,
+/// The descriptors of a valid request, in order.
+pub(crate) struct RequestDescriptors<'r> {
+    /// Those that charge units or, with 0 hits, peek.
+    pub(crate) charged: Vec<Descriptor<'r>>,
+    /// Those that give units back.
+    pub(crate) returned: Vec<Descriptor<'r>>,
+    /// Whether some of the first charge units and others only peek.
+    pub(crate) has_peeks_beside_charges: bool,
 }
 
 impl<'r> RequestDescriptors<'r> {
@@ -39,36 +40,26 @@ impl<'r> RequestDescriptors<'r> {
         }
         // 0 is also the value of a request that does not set it.
         let hits = u64::from(request.hits_addend.max(1));
-        let read = |from: &'r RateLimitDescriptor| {
-            let hits = from.hits_addend.unwrap_or(hits);
-            Ok(RequestDescriptor { descriptor: read(from)?, hits, is_returned: from.is_negative_hits })
-        };
-        request.descriptors.iter().map(read).collect::<Result<_, _>>().map(Self)
+        let mut charged = Vec::with_capacity(request.descriptors.len());
+        let mut returned = Vec::new();
+        let (mut has_peeks, mut has_charges) = (false, false);
+        for descriptor in &request.descriptors {
+            let hits = descriptor.hits_addend.unwrap_or(hits);
+            let read = read(descriptor)?.hits(hits);
+            if descriptor.is_negative_hits {
+                returned.push(read);
+                continue;
+            }
+            has_peeks |= hits == 0;
+            has_charges |= hits > 0;
+            charged.push(read);
+        }
+        Ok(Self { charged, returned, has_peeks_beside_charges: has_peeks && has_charges })
     }
 
-    /// Returns the descriptors that charge units or, with 0 hits, peek.
-    pub(crate) fn charged(&self) -> Vec<Descriptor<'r>> {
-        self.of_kind(false).map(|of| of.descriptor.clone().hits(of.hits)).collect()
-    }
-
-    /// Returns the same descriptors, all without units.
+    /// Returns the descriptors that charge or peek, all without units.
     pub(crate) fn charged_as_peeks(&self) -> Vec<Descriptor<'r>> {
-        self.of_kind(false).map(|of| of.descriptor.clone().hits(0)).collect()
-    }
-
-    /// Returns whether some of them charge units and others only peek.
-    pub(crate) fn has_peeks_beside_charges(&self) -> bool {
-        let has = |is_peek: bool| self.of_kind(false).any(|of| (of.hits == 0) == is_peek);
-        has(true) && has(false)
-    }
-
-    /// Returns the descriptors that give units back.
-    pub(crate) fn returned(&self) -> Vec<Descriptor<'r>> {
-        self.of_kind(true).map(|of| of.descriptor.clone().hits(of.hits)).collect()
-    }
-
-    fn of_kind(&self, is_returned: bool) -> impl Iterator<Item = &RequestDescriptor<'r>> {
-        self.0.iter().filter(move |of| of.is_returned == is_returned)
+        self.charged.iter().map(|descriptor| descriptor.clone().hits(0)).collect()
     }
 }
 

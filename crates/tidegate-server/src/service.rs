@@ -102,7 +102,11 @@ impl RateLimitService {
         let charged = charge(&rules, domain, &descriptors).await?;
         let is_allowed = charged.as_ref().is_none_or(RulesDecision::is_allowed);
         // Last: an error then leaves units charged. Before, a caller that repeats the request would give back twice.
-        let returned = give_back(&rules, domain, descriptors.returned()).await?;
+        let returned = match descriptors.returned.is_empty() {
+            true => None,
+            // Boxed, since it is rare: the server allocates the future of each request.
+            false => Box::pin(give_back(&rules, domain, descriptors.returned)).await?,
+        };
 
         // Each decision has the order of its descriptors, and one of them is nearly always empty.
         let mut outcomes_of_charged = outcomes(charged.as_ref());
@@ -136,16 +140,16 @@ async fn charge(
     domain: &str,
     descriptors: &RequestDescriptors<'_>,
 ) -> Result<Option<RulesDecision>, ServiceError> {
-    if descriptors.has_peeks_beside_charges() {
+    if descriptors.has_peeks_beside_charges {
         let peeks = descriptors.charged_as_peeks();
         if !rules.plan(domain, &peeks).charges_each() {
-            let peeked = check(rules, domain, &peeks).await?;
+            let peeked = Box::pin(check(rules, domain, &peeks)).await?;
             if peeked.as_ref().is_some_and(|peeked| !peeked.is_allowed()) {
                 return Ok(peeked);
             }
         }
     }
-    check(rules, domain, &descriptors.charged()).await
+    check(rules, domain, &descriptors.charged).await
 }
 
 /// Checks these descriptors, if there are any.
@@ -167,9 +171,6 @@ async fn give_back(
     domain: &str,
     descriptors: Vec<Descriptor<'_>>,
 ) -> Result<Option<RulesDecision>, ServiceError> {
-    if descriptors.is_empty() {
-        return Ok(None);
-    }
     let plan = rules.plan(domain, &descriptors);
     let charges = plan.checks().iter().chain(plan.shadow_checks()).filter(|check| check.cost() > 0);
     let refunds = charges.map(|check| check.gate().refund(check.key(), check.cost()));
@@ -177,4 +178,24 @@ async fn give_back(
     let peeks: Vec<_> = descriptors.into_iter().map(|descriptor| descriptor.hits(0)).collect();
     // An error would make the caller give the units back again.
     Ok(check(rules, domain, &peeks).await.ok().flatten())
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::Limiter;
+    use tidegate_rules::Rules;
+
+    use super::*;
+
+    /// The server allocates and copies the future of each request. It was 5,500 bytes with all rare cases in place.
+    #[test]
+    fn future_of_a_decision_has_no_room_for_rare_cases() {
+        let rules = Rules::parse(
+            "d.yaml",
+            "domain: d\ndescriptors: [{ key: user, rate_limit: { unlimited: true } }]\n",
+        );
+        let service = RateLimitService::new(rules.unwrap().bind(&Limiter::in_memory()));
+        let bytes = size_of_val(&service.decide(&RateLimitRequest::default()));
+        assert!(bytes <= 2_000, "{bytes} bytes");
+    }
 }

@@ -7,6 +7,9 @@ mod faults;
 mod fixture;
 mod grpc;
 mod json;
+mod malformed;
+mod raw;
+mod slow_clients;
 mod tls;
 #[cfg(feature = "tracing")]
 mod trace;

@@ -18,15 +18,15 @@ const RULES: &str =
     "domain: d\ndescriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 2 } }]\n";
 
 /// A running service. Dropping this value kills it.
-struct Service {
+pub(crate) struct Service {
     child: Child,
-    http: String,
-    grpc: String,
+    pub(crate) http: String,
+    pub(crate) grpc: String,
     errors: Arc<Mutex<String>>,
 }
 
 impl Service {
-    fn start(program: &Program, args: &[&str]) -> Self {
+    pub(crate) fn start(program: &Program, args: &[&str]) -> Self {
         let ports = ["--json", "serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
         let mut command = program.command([&ports, args].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -51,13 +51,18 @@ impl Service {
             .0
     }
 
-    fn signal(&self, signal: &str) {
+    /// Returns the number of the process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: &str) {
         let status = Command::new("kill").args([signal, &self.child.id().to_string()]).status().unwrap();
         assert!(status.success());
     }
 
     /// Waits until the process has ended, and returns its exit code.
-    fn end(mut self) -> Option<i32> {
+    pub(crate) fn end(mut self) -> Option<i32> {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

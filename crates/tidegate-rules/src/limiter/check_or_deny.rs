@@ -26,8 +26,11 @@ impl RulesLimiter {
     ) -> Result<RulesDecision, Error> {
         let plan = self.plan(domain, descriptors);
         ensure_no_permit(&plan)?;
-        let shadow_results = self.decide_each(plan.shadow_checks());
-        let (decided, shadow_results) = join(self.decide_or_deny(&plan), shadow_results).await;
+        // The rare cases are boxed, here and below: a service allocates the future of each request.
+        let (decided, shadow_results) = match plan.shadow_checks() {
+            [] => (self.decide_or_deny(&plan).await, Vec::new()),
+            shadow => Box::pin(join(self.decide_or_deny(&plan), self.decide_each(shadow))).await,
+        };
         let (passes, decisions) = decided?;
         Ok(plan.decision(passes, decisions, shadow_results))
     }
@@ -36,18 +39,22 @@ impl RulesLimiter {
     async fn decide_or_deny(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
         // A single check is left to `decide`, because it can spend from a lease.
         if plan.charges_each() && plan.checks().len() > 1 {
-            let decided = self.decide_each(plan.checks()).await;
-            let decisions = plan.checks().iter().zip(decided).map(async |(check, decided)| match decided {
-                Err(error) if error.is_over_capacity() => Ok(peek(check).await?.into_denied()),
-                decided => decided,
-            });
-            return Ok((true, try_join_all(decisions).await?));
+            return Box::pin(self.decide_or_deny_each(plan)).await;
         }
         match self.decide(plan).await {
             // Nothing was charged.
-            Err(error) if error.is_over_capacity() => self.deny(plan).await,
+            Err(error) if error.is_over_capacity() => Box::pin(self.deny(plan)).await,
             decided => decided,
         }
+    }
+
+    async fn decide_or_deny_each(&self, plan: &Plan<'_>) -> Result<(bool, Vec<Decision>), Error> {
+        let decided = self.decide_each(plan.checks()).await;
+        let decisions = plan.checks().iter().zip(decided).map(async |(check, decided)| match decided {
+            Err(error) if error.is_over_capacity() => Ok(peek(check).await?.into_denied()),
+            decided => decided,
+        });
+        Ok((true, try_join_all(decisions).await?))
     }
 
     /// Denies the checks whose costs are above their limits. The others keep the decisions of peeks.

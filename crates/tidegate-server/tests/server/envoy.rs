@@ -34,6 +34,20 @@ descriptors:
     rate_limit: { unit: day, requests_per_unit: 10 }
   - key: partner
     rate_limit: { unit: day, requests_per_unit: 3, replaces: [{ name: per_user }] }
+---
+domain: models
+charge: each
+descriptors:
+  - key: provider
+    value: first
+    quota_mode: true
+    metadata: { provider: first }
+    rate_limit: { unit: day, requests_per_unit: 1 }
+  - key: provider
+    value: second
+    quota_mode: true
+    metadata: { provider: second }
+    rate_limit: { unit: day, requests_per_unit: 2 }
 ";
 
 /// `limits`: the address of the rate-limit service; `upstream`: that of the service behind Envoy.
@@ -75,6 +89,7 @@ static_resources:
               domains: ["*"]
               response_headers_to_add:
               - header: {{ key: x-plan, value: "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:plan)%" }}
+              - header: {{ key: x-provider, value: "%DYNAMIC_METADATA(envoy.filters.http.ratelimit:metadata:provider)%" }}
               routes:
               - match: {{ prefix: /own }}
                 route:
@@ -96,6 +111,24 @@ static_resources:
                   rate_limits:
                   - actions: [{{ request_headers: {{ header_name: x-user, descriptor_key: tokens }} }}]
                     apply_on_stream_done: true
+              - match: {{ prefix: /bytes }}
+                route: {{ cluster: upstream }}
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                    rate_limits:
+                    - actions: [{{ request_headers: {{ header_name: x-user, descriptor_key: tokens }} }}]
+                      apply_on_stream_done: true
+                      hits_addend: {{ format: "%BYTES_SENT%" }}
+              - match: {{ prefix: /models }}
+                route: {{ cluster: upstream }}
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+                    "@type": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                    domain: models
+                    rate_limits:
+                    - actions: [{{ generic_key: {{ descriptor_key: provider, descriptor_value: first }} }}]
+                    - actions: [{{ generic_key: {{ descriptor_key: provider, descriptor_value: second }} }}]
               - match: {{ prefix: / }}
                 route:
                   cluster: upstream
@@ -204,11 +237,34 @@ async fn hits_of_a_descriptor_and_of_an_ended_response_are_charged() {
     soon("charged", async || tokens(&server).await == 4).await;
     assert_eq!(status(&envoy, "/tokens", "ada").await, 429);
     assert_eq!(tokens(&server).await, 4);
+    // As many units as the response has bytes, which only its end tells: "hello" has 5. A denial charges nothing.
+    assert_eq!(status(&envoy, "/bytes", "bob").await, 200);
+    soon("charged", async || tokens_of(&server, "bob").await == 5).await;
+    assert_eq!(status(&envoy, "/bytes", "bob").await, 200);
+    soon("charged", async || tokens_of(&server, "bob").await == 0).await;
+    assert_eq!(status(&envoy, "/tokens", "bob").await, 429);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn request_passes_until_all_quotas_are_used_up() {
+    let server = Running::start(in_memory(RULES)).await;
+    let envoy = envoy(server.grpc_addr, true).await;
+    for (expected, provider) in [(200, Some("first")), (200, Some("second")), (429, None)] {
+        let response = get(&envoy, "/models", &[]).await;
+        assert_eq!(response.status(), expected);
+        if let Some(provider) = provider {
+            assert_eq!(response.headers()["x-provider"], provider);
+        }
+    }
 }
 
 async fn tokens(server: &Running) -> u64 {
+    tokens_of(server, "ada").await
+}
+
+async fn tokens_of(server: &Running, user: &str) -> u64 {
     use super::fixture::{descriptor, request, with_hits};
-    let peek = request([with_hits(descriptor(&[("tokens", "ada")]), 0)]);
+    let peek = request([with_hits(descriptor(&[("tokens", user)]), 0)]);
     let response = server.client().await.should_rate_limit(peek).await.unwrap().into_inner();
     response.statuses[0].limit_remaining.into()
 }

@@ -1,4 +1,4 @@
-//! The service while Redis is paused or killed, and while it ends.
+//! The service while Redis is paused, full or killed, and while it ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -30,7 +30,7 @@ fn limiter(url: &str, policy: OnFailure) -> Limiter {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn policy_answers_within_the_deadline_while_redis_is_paused_or_killed() {
+async fn policy_answers_within_the_deadline_while_redis_is_paused_full_or_killed() {
     let mut redis = Server::process(&[]).unwrap();
     let mut services = Vec::new();
     for (policy, expected) in [
@@ -58,6 +58,17 @@ async fn policy_answers_within_the_deadline_while_redis_is_paused_or_killed() {
         assert!(decided.is_ok() || decided.unwrap_err().code() == tonic::Code::Unavailable);
     }
     drop(paused);
+    for (client, ..) in &mut services {
+        soon("Redis decides again", async || ask(client).await.is_ok_and(|code| code == Code::Ok)).await;
+    }
+    redis.cli(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]).unwrap();
+    redis.cli(&["CONFIG", "SET", "maxmemory", "1"]).unwrap();
+    for (client, _, policy, expected) in &mut services {
+        let decided = ask(client).await;
+        assert_eq!(decided.as_ref().ok(), expected.as_ref(), "{policy:?} while Redis is full");
+        assert!(decided.is_ok() || decided.unwrap_err().code() == tonic::Code::Unavailable);
+    }
+    redis.cli(&["CONFIG", "SET", "maxmemory", "0"]).unwrap();
     for (client, ..) in &mut services {
         soon("Redis decides again", async || ask(client).await.is_ok_and(|code| code == Code::Ok)).await;
     }

@@ -17,6 +17,7 @@ use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
 use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
 
 use super::fixture::{Running, client, descriptor, given_back, in_memory, on, request, with_hits};
+use super::raw::RawClient;
 use crate::support::door::Door;
 use crate::support::fixture::soon;
 
@@ -76,55 +77,8 @@ async fn message_above_the_maximum_size_is_an_error() {
 
 #[tokio::test]
 async fn malformed_messages_are_errors_and_the_connection_goes_on() {
-    use prost::bytes::{Buf, BufMut};
-    use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
-
-    #[derive(Default)]
-    struct Raw;
-
-    impl Codec for Raw {
-        type Encode = Vec<u8>;
-        type Decode = ();
-        type Encoder = Self;
-        type Decoder = Self;
-
-        fn encoder(&mut self) -> Self {
-            Self
-        }
-
-        fn decoder(&mut self) -> Self {
-            Self
-        }
-    }
-
-    impl Encoder for Raw {
-        type Item = Vec<u8>;
-        type Error = tonic::Status;
-
-        fn encode(&mut self, item: Vec<u8>, out: &mut EncodeBuf<'_>) -> Result<(), tonic::Status> {
-            out.put_slice(&item);
-            Ok(())
-        }
-
-        fn buffer_settings(&self) -> BufferSettings {
-            BufferSettings::default()
-        }
-    }
-
-    impl Decoder for Raw {
-        type Item = ();
-        type Error = tonic::Status;
-
-        fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<()>, tonic::Status> {
-            from.advance(from.remaining());
-            Ok(Some(()))
-        }
-    }
-
     let server = Running::start(in_memory(RULES)).await;
-    let channel =
-        Endpoint::try_from(format!("http://{}", server.grpc_addr)).unwrap().connect().await.unwrap();
-    let mut raw = tonic::client::Grpc::new(channel);
+    let mut raw = RawClient::connect(server.grpc_addr).await;
     let valid = prost::Message::encode_to_vec(&request([descriptor(&[("user", "ada")])]));
     let prefixes = (0..valid.len()).map(|end| valid[..end].to_vec());
     let flipped = (0..valid.len()).flat_map(|at| {
@@ -137,12 +91,7 @@ async fn malformed_messages_are_errors_and_the_connection_goes_on() {
     });
     let mut outcomes = std::collections::BTreeSet::new();
     for bytes in prefixes.chain(flipped) {
-        raw.ready().await.unwrap();
-        let path = http::uri::PathAndQuery::from_static(
-            "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
-        );
-        let result = raw.unary(tonic::Request::new(bytes.clone()), path, Raw).await;
-        let code = result.map_or_else(|error| error.code(), |_| Code::Ok);
+        let code = raw.send(bytes.clone()).await.map_or_else(|error| error.code(), |()| Code::Ok);
         assert!(
             matches!(code, Code::Ok | Code::Internal | Code::InvalidArgument | Code::OutOfRange),
             "{code} {bytes:?}"
