@@ -1,10 +1,8 @@
 //! Accepts connections.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::ServerConfig;
 use tidegate::{Limiter, RepeatedWarning};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
@@ -13,6 +11,8 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
+
+use crate::tls::Tls;
 
 /// The maximum time of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub(crate) async fn accept(listener: &TcpListener) -> TcpStream {
 /// of the limiter.
 pub(crate) fn with_tls(
     listener: TcpListener,
-    config: Arc<ServerConfig>,
+    tls: Tls,
     limiter: Limiter,
 ) -> ReceiverStream<io::Result<TlsStream<TcpStream>>> {
     let (ready, streams) = mpsc::channel(16);
@@ -56,7 +56,7 @@ pub(crate) fn with_tls(
                 // The server stops: it has dropped the receiver.
                 () = ready.closed() => return,
             };
-            let (acceptor, ready) = (TlsAcceptor::from(config.clone()), ready.clone());
+            let (acceptor, ready) = (TlsAcceptor::from(tls.config()), ready.clone());
             handshakes.spawn(async move {
                 let stream = timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
                 let stream = stream.map_err(|_| io::Error::other("it took more than 10 s"))??;

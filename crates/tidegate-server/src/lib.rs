@@ -10,6 +10,7 @@
 //! - [`proto`] has the messages.
 
 mod grpc;
+mod header_names;
 mod http_api;
 mod incoming;
 mod json;
@@ -23,6 +24,7 @@ mod service_error;
 mod tls;
 mod unit;
 
+pub use self::header_names::HeaderNames;
 pub use self::server::{BoundServer, Server, ServerError};
 pub use self::service::RateLimitService;
 pub use self::service_error::ServiceError;

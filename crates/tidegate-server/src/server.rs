@@ -244,7 +244,7 @@ async fn serve_grpc(
         }
         Some(tls) => {
             let limiter = settings.service.rules().limiter().clone();
-            let incoming = incoming::with_tls(listener, tls.config(), limiter);
+            let incoming = incoming::with_tls(listener, tls.clone(), limiter);
             router.serve_with_incoming_shutdown(incoming, stop).await?;
         }
     }
