@@ -4,6 +4,7 @@ mod answers;
 mod calendar;
 mod cluster;
 mod configuration;
+mod deployment;
 mod docs;
 mod failing;
 mod from_env;
