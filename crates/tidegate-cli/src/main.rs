@@ -43,11 +43,11 @@ fn main() -> ExitCode {
     let is_json = arguments.iter().any(|argument| argument == "--json");
     let merged = match settings::merge(arguments) {
         Ok(merged) => merged,
-        Err(failure) => return report(&failure, is_json, ""),
+        Err(failure) => return report(&failure, is_json, "", &[]),
     };
     let (cli, matches) = match parse(&merged) {
         Ok(parsed) => parsed,
-        Err(error) => return report_arguments(&error),
+        Err(error) => return report_arguments(&error, &merged.arguments),
     };
     let out = Output::new(cli.json);
     match run(&cli, &matches, &merged, out) {
@@ -55,7 +55,7 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
             let hint = if failure.exit_code() == 3 { cli.redis.tried_servers() } else { String::new() };
-            report(&failure, cli.json, &hint)
+            report(&failure, cli.json, &hint, &merged.arguments)
         }
     }
 }
@@ -68,30 +68,32 @@ fn parse(merged: &MergedArguments) -> Result<(Cli, ArgMatches), clap::Error> {
     Ok((cli, matches))
 }
 
-/// Prints a failure. Returns its exit code.
-fn report(failure: &Failure, is_json: bool, hint: &str) -> ExitCode {
+/// Prints a failure, without the passwords of these arguments. Returns its exit code.
+fn report(failure: &Failure, is_json: bool, hint: &str, merged: &[OsString]) -> ExitCode {
     let code = failure.exit_code();
     if code > 0 {
-        output::fail(is_json, code, &redact_urls(format!("{failure}{hint}"), arguments()));
+        output::fail(is_json, code, &redact_urls(format!("{failure}{hint}"), arguments(merged)));
     }
     ExitCode::from(code)
 }
 
 /// Prints the help text, or an error in the arguments. The message may contain arbitrary argument text, also
 /// a URL that is in the place of another argument.
-fn report_arguments(error: &clap::Error) -> ExitCode {
+fn report_arguments(error: &clap::Error, merged: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
         // A failed write loses only the help text, which does not affect the exit code.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let message = redact_urls(error.to_string(), arguments());
+    let message = redact_urls(error.to_string(), arguments(merged));
     output::fail(false, 2, message.trim_start_matches("error: "));
     ExitCode::from(2)
 }
 
-fn arguments() -> impl Iterator<Item = String> {
-    env::args_os().map(|argument| argument.to_string_lossy().into_owned())
+/// Returns the arguments of the command line, and those that its settings add.
+fn arguments(merged: &[OsString]) -> impl Iterator<Item = String> {
+    let all = env::args_os().chain(merged.iter().cloned());
+    all.map(|argument| argument.to_string_lossy().into_owned())
 }
 
 /// Runs the command. Returns false for a negative result, which exits with 1.

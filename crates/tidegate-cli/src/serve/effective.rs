@@ -10,6 +10,7 @@ use crate::args::Redis;
 use crate::connect::PASSWORD_VARIABLE;
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone};
+use crate::redis_url::redact_urls;
 
 /// Prints all settings. `matches` are the parsed arguments of `serve`.
 pub(crate) fn print(
@@ -49,7 +50,9 @@ fn values(setting: &Setting, matches: &ArgMatches, redis: &Redis) -> Vec<String>
         (_, Kind::Switch) => vec![matches.get_flag(&setting.id).to_string()],
         _ => {
             let raw = matches.get_raw(&setting.id);
-            raw.into_iter().flatten().map(|value| value.to_string_lossy().into_owned()).collect()
+            let texts = raw.into_iter().flatten().map(|value| value.to_string_lossy().into_owned());
+            // A URL of Redis may be the value of another setting by mistake.
+            texts.map(|text| redact_urls(text.clone(), [text].into_iter())).collect()
         }
     }
 }

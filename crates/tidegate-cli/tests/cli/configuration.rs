@@ -151,6 +151,54 @@ fn mistakes_in_a_file_are_errors_with_their_line() {
 }
 
 #[test]
+fn no_file_makes_the_program_panic_or_use_much_memory() {
+    let deep = |open: &str, count: usize| format!("drain: {}", open.repeat(count));
+    let laughs: String = (1..40).map(|at| format!("a{at}: &a{at} [*a{0}, *a{0}]\n", at - 1)).collect();
+    for text in [
+        deep("[", 100_000),
+        deep("{a: ", 100_000),
+        deep("- ", 100_000),
+        format!("a0: &a0 [x]\n{laughs}"),
+        "drain: &a [*a]\n".to_owned(),
+        "? [a, b]\n: 1\n".to_owned(),
+        "drain: !!binary x\n".to_owned(),
+        "max_message: 99999999999999999999999999\n".to_owned(),
+        "max_message: -1\n".to_owned(),
+        "drain: \u{0}\n".to_owned(),
+        "drain: 1s\n---\ndrain: 2s\n".to_owned(),
+        "\u{feff}\u{202e}drain: <b>1</b>\n".to_owned(),
+    ] {
+        let file = File::new("config-hostile", &text);
+        let ran = run(&mut bare(&["serve", "--demo", "--check", "--config", file.path()]));
+        let start = &text[..text.floor_char_boundary(40)];
+        assert_eq!(ran.code, Some(2), "{start}: {ran:?}");
+        assert!(!ran.err.contains("panicked"), "{start}: {ran:?}");
+    }
+}
+
+#[test]
+fn passwords_of_a_file_are_never_printed() {
+    let rules = File::new("config-secrets-rules", RULES);
+    for url in [
+        "redis://:QuaggaZebra@127.0.0.1:1",
+        "redis://:Quagga/Zebra@127.0.0.1:1",
+        "redis:/:Quagga@Zebra@127.0.0.1:1",
+        "http://:QuaggaZebra@127.0.0.1:1",
+        ":QuaggaZebra@127.0.0.1:1",
+        "redis://127.0.0.1:1?password=QuaggaZebra",
+    ] {
+        for line in ["redis", "redis_url", "namespace", "sentinel", "deadline", "grpc_addr", "tls_ca"] {
+            let file = File::new("config-secrets", &format!("{line}: '{url}'\n"));
+            let args = ["serve", "--rules", rules.path(), "--config", file.path()];
+            // Without `--check`, a valid URL would start the service.
+            let ran = run(&mut bare(&[&args[..], &["--check"]].concat()));
+            let printed = format!("{ran:?}");
+            assert!(!printed.contains("Quagga") && !printed.contains("Zebra"), "{line}: {url}: {printed}");
+        }
+    }
+}
+
+#[test]
 fn mistakes_in_the_environment_name_the_variable() {
     let ran = run(bare(&["serve", "--demo", "--check"]).env("TIDEGATE_DEADLINE", "soon"));
     ran.assert(
