@@ -1,5 +1,7 @@
 //! The arguments of the command line.
 
+mod service;
+
 use std::ffi::OsString;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -8,8 +10,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+pub(crate) use self::service::{Charge, Configuration, Decisions};
 use crate::quota::QuotaArgs;
-use crate::redis_url::RedisUrl;
+use crate::redis_url::{Password, RedisUrl};
 use crate::units;
 
 const EXIT_CODES: &str = "\
@@ -44,6 +47,12 @@ pub(crate) struct Redis {
     /// [default: redis://127.0.0.1:6379] [env: TIDEGATE_REDIS_URL, separated by spaces]
     #[arg(long = "redis", value_name = "URL", global = true)]
     pub(crate) urls: Vec<RedisUrl>,
+    /// The URLs are not from the command line, which every user of the machine can read.
+    #[arg(skip)]
+    pub(crate) urls_are_hidden: bool,
+    /// The password that other settings contain. `--password-file` and the environment replace it.
+    #[arg(skip)]
+    pub(crate) password: Option<Password>,
     /// The Redis user of the password [default: default]
     #[arg(long, value_name = "NAME", global = true)]
     pub(crate) user: Option<String>,
@@ -347,11 +356,14 @@ pub(crate) struct Override {
     pub(crate) confirm: Confirm,
 }
 
-/// The rate-limit service.
+/// The rate-limit service. Each argument is also a setting of the file and of the environment: see `serve::settings`.
+/// `docs/operate/serve.md` lists them all.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {
+    #[command(flatten)]
+    pub(crate) configuration: Configuration,
     /// The rule file or folder; a change takes effect within a second
-    #[arg(long, value_name = "PATH", required_unless_present = "demo")]
+    #[arg(long, value_name = "PATH")]
     pub(crate) rules: Option<PathBuf>,
     /// Serve example rules with limits in memory, without Redis
     #[arg(long, conflicts_with = "rules")]
@@ -377,6 +389,8 @@ pub(crate) struct Serve {
     /// The maximum size of a request in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
     pub(crate) max_message: usize,
+    #[command(flatten)]
+    pub(crate) decisions: Decisions,
     #[command(flatten)]
     pub(crate) connections: Connections,
 }
@@ -434,6 +448,8 @@ pub(crate) enum ResponseHeaders {
     XRatelimit,
     /// RateLimit and RateLimit-Policy of the IETF draft 11; Retry-After if denied
     Ietf,
+    /// RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as envoyproxy/ratelimit; other names by settings
+    Ratelimit,
     /// Both families
     All,
 }

@@ -1,26 +1,20 @@
 //! Builds a limiter from the arguments.
 
 use std::env;
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
-use std::sync::mpsc;
-use std::thread;
 
 use tidegate::{Builder, KeyMode, Limiter, admin::Inspector};
 
 use crate::args::Redis;
 use crate::failure::Failure;
 use crate::known_gates;
+use crate::option_file;
 use crate::output;
 use crate::redis_url::RedisUrl;
-use crate::units::human;
 
-const VARIABLE: &str = "TIDEGATE_REDIS_URL";
-const PASSWORD_VARIABLE: &str = "TIDEGATE_REDIS_PASSWORD";
+pub(crate) const VARIABLE: &str = "TIDEGATE_REDIS_URL";
+pub(crate) const PASSWORD_VARIABLE: &str = "TIDEGATE_REDIS_PASSWORD";
 const DEFAULT: &str = "redis://127.0.0.1:6379";
-/// The maximum size of a file of an option. Certificates and secrets are far smaller.
-const MAX_FILE_BYTES: u64 = 1 << 20;
 
 impl Redis {
     /// Returns a limiter that reports errors of Redis, and whose overrides cannot change before the program
@@ -85,7 +79,7 @@ impl Redis {
     }
 
     /// Returns the URLs of the arguments, else of the environment, else the default.
-    fn given_urls(&self) -> Vec<RedisUrl> {
+    pub(crate) fn given_urls(&self) -> Vec<RedisUrl> {
         if !self.urls.is_empty() {
             return self.urls.clone();
         }
@@ -96,7 +90,7 @@ impl Redis {
 
     /// Returns the URLs. Warns about a password in the arguments.
     fn urls(&self, json: bool) -> Vec<RedisUrl> {
-        if self.urls.iter().any(RedisUrl::may_have_password) {
+        if !self.urls_are_hidden && self.urls.iter().any(RedisUrl::may_have_password) {
             output::warn(
                 json,
                 &format!(
@@ -113,44 +107,17 @@ impl Redis {
     fn password(&self) -> Result<Option<String>, Failure> {
         let Some(path) = &self.password_file else {
             let is_for_url = !self.urls.iter().any(RedisUrl::has_login);
-            return Ok(env::var(PASSWORD_VARIABLE)
-                .ok()
-                .filter(|password| is_for_url && !password.is_empty()));
+            let password =
+                env::var(PASSWORD_VARIABLE).ok().filter(|password| is_for_url && !password.is_empty());
+            return Ok(password.or_else(|| Some(self.password.as_ref()?.secret().to_owned())));
         };
         let password = String::from_utf8(self.read("--password-file", path)?)
             .map_err(|_| Failure::usage("the file of --password-file is not text in UTF-8"))?;
         Ok(Some(password.trim_end_matches(['\r', '\n']).to_owned()))
     }
 
-    /// Reads the file of an option, which can also be a pipe. The error omits the path: it may be a secret
-    /// itself. Opening or reading a pipe can block forever, so another thread does it, and may outlive this call.
-    pub(crate) fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
-        let (sender, receiver) = mpsc::channel();
-        let path = path.to_owned();
-        thread::Builder::new().spawn(move || sender.send(read_file(&path)))?;
-        let bytes = receiver.recv_timeout(self.timeout).map_err(|_| {
-            let timeout = human(self.timeout);
-            Failure::usage(format!(
-                "the file of {option} did not end within {timeout}: give another file, or increase --timeout"
-            ))
-        })?;
-        let bytes = bytes.map_err(|error| {
-            Failure::usage(format!(
-                "cannot read the file of {option}: {error}; the option takes a file's path"
-            ))
-        })?;
-        match bytes.len() as u64 > MAX_FILE_BYTES {
-            true => {
-                Err(Failure::usage(format!("the file of {option} has more than 1 MiB: give another file")))
-            }
-            false => Ok(bytes),
-        }
+    /// Reads the file of an option of these, within their timeout.
+    fn read(&self, option: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+        option_file::read(option, path, self.timeout)
     }
-}
-
-/// Reads at most one byte more than the maximum.
-fn read_file(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
 }

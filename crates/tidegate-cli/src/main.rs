@@ -12,6 +12,7 @@ mod holds;
 mod key_search;
 mod known_gates;
 mod open_files;
+mod option_file;
 mod output;
 mod overrides;
 mod quota;
@@ -26,54 +27,78 @@ mod top;
 mod units;
 
 use std::env;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser};
+use clap::{ArgMatches, CommandFactory, FromArgMatches};
 
 use crate::args::{Cli, Command};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::redis_url::redact_urls;
+use crate::serve::effective;
+use crate::serve::settings::{self, MergedArguments};
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
-        Ok(cli) => cli,
-        Err(error) => return report_arguments(&error),
+    let arguments: Vec<OsString> = env::args_os().collect();
+    let is_json = arguments.iter().any(|argument| argument == "--json");
+    let merged = match settings::merge(arguments) {
+        Ok(merged) => merged,
+        Err(failure) => return report(&failure, is_json, "", &[]),
+    };
+    let (cli, matches) = match parse(&merged) {
+        Ok(parsed) => parsed,
+        Err(error) => return report_arguments(&error, &merged.arguments),
     };
     let out = Output::new(cli.json);
-    match run(&cli, out) {
+    match run(&cli, &matches, &merged, out) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(failure) => {
-            let code = failure.exit_code();
-            if code > 0 {
-                let hint = if code == 3 { cli.redis.tried_servers() } else { String::new() };
-                output::fail(cli.json, code, &redact_urls(format!("{failure}{hint}"), arguments()));
-            }
-            ExitCode::from(code)
+            let hint = if failure.exit_code() == 3 { cli.redis.tried_servers() } else { String::new() };
+            report(&failure, cli.json, &hint, &merged.arguments)
         }
     }
 }
 
+fn parse(merged: &MergedArguments) -> Result<(Cli, ArgMatches), clap::Error> {
+    let matches = Cli::command().try_get_matches_from(&merged.arguments)?;
+    let mut cli = Cli::from_arg_matches(&matches)?;
+    cli.redis.urls_are_hidden = merged.urls_are_hidden;
+    cli.redis.password.clone_from(&merged.password);
+    Ok((cli, matches))
+}
+
+/// Prints a failure, without the passwords of these arguments. Returns its exit code.
+fn report(failure: &Failure, is_json: bool, hint: &str, merged: &[OsString]) -> ExitCode {
+    let code = failure.exit_code();
+    if code > 0 {
+        output::fail(is_json, code, &redact_urls(format!("{failure}{hint}"), arguments(merged)));
+    }
+    ExitCode::from(code)
+}
+
 /// Prints the help text, or an error in the arguments. The message may contain arbitrary argument text, also
 /// a URL that is in the place of another argument.
-fn report_arguments(error: &clap::Error) -> ExitCode {
+fn report_arguments(error: &clap::Error, merged: &[OsString]) -> ExitCode {
     if !error.use_stderr() {
         // A failed write loses only the help text, which does not affect the exit code.
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
-    let message = redact_urls(error.to_string(), arguments());
+    let message = redact_urls(error.to_string(), arguments(merged));
     output::fail(false, 2, message.trim_start_matches("error: "));
     ExitCode::from(2)
 }
 
-fn arguments() -> impl Iterator<Item = String> {
-    env::args_os().map(|argument| argument.to_string_lossy().into_owned())
+/// Returns the arguments of the command line, and those that its settings add.
+fn arguments(merged: &[OsString]) -> impl Iterator<Item = String> {
+    let all = env::args_os().chain(merged.iter().cloned());
+    all.map(|argument| argument.to_string_lossy().into_owned())
 }
 
 /// Runs the command. Returns false for a negative result, which exits with 1.
-fn run(cli: &Cli, out: Output) -> Result<bool, Failure> {
+fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -> Result<bool, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (redis, json) = (&cli.redis, cli.json);
     match &cli.command {
@@ -112,7 +137,13 @@ fn run(cli: &Cli, out: Output) -> Result<bool, Failure> {
         }
         Command::Overrides => runtime.block_on(async { overrides::list(&redis.limiter(json)?, out).await }),
         Command::Rules(rules) => rules::run(rules, out),
-        Command::Serve(serve) => serve::run(serve, redis, out),
+        Command::Serve(serve) => {
+            merged.warnings.iter().for_each(|warning| output::warn(json, warning));
+            if let (true, Some((_, matches))) = (serve.configuration.check, matches.subcommand()) {
+                effective::print(matches, merged, redis, out)?;
+            }
+            serve::run(serve, redis, out)
+        }
         Command::Completions { shell } => {
             let mut text = Vec::new();
             clap_complete::generate(*shell, &mut Cli::command(), "tidegate", &mut text);

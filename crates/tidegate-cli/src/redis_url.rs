@@ -42,6 +42,29 @@ impl RedisUrl {
     }
 }
 
+/// A password. `Debug` hides it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Password(String);
+
+impl Password {
+    /// Returns the password itself.
+    pub(crate) fn secret(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<&str> for Password {
+    fn from(password: &str) -> Self {
+        Self(password.to_owned())
+    }
+}
+
+impl fmt::Debug for Password {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("…")
+    }
+}
+
 impl From<&str> for RedisUrl {
     fn from(url: &str) -> Self {
         Self(url.to_owned())

@@ -1,5 +1,11 @@
 //! `serve`: the rate-limit service.
 
+mod certificates;
+mod config_file;
+pub(crate) mod effective;
+mod from_env;
+pub(crate) mod settings;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -8,17 +14,29 @@ use serde_json::json;
 use tidegate::{Error, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
-use tidegate_server::{BoundServer, RateLimitService, Server, ServerError, Tls, TlsError};
+use tidegate_server::{BoundServer, HeaderNames, RateLimitService, Server, ServerError, TlsError};
 
-use crate::args::{Connections, FailurePolicy, Redis, ResponseHeaders, Serve};
+use self::certificates::Certificates;
+use crate::args::{Charge, FailurePolicy, Redis, ResponseHeaders, Serve};
 use crate::failure::Failure;
 use crate::open_files;
 use crate::output::{Output, Text, warn};
 
 const DEMO_RULES: &str = include_str!("demo.yaml");
 
-/// Runs the service until the process is told to stop. Returns whether all requests were answered.
+/// Runs the service until the process is told to stop. Returns whether all requests were answered. With `--check`, only
+/// loads the rules and certificates.
 pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
+    if serve.rules.is_none() && !serve.demo {
+        return Err(Failure::usage(
+            "no rules: add --rules PATH, or try example rules by `tidegate serve --demo`, which needs no Redis",
+        ));
+    }
+    let certificates = Certificates::load(&serve.connections, redis.timeout)?;
+    if serve.configuration.check {
+        return check(serve, redis, out);
+    }
+    warn_of_open_ports(serve, certificates.is_some(), out);
     open_files::raise_limit();
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -26,10 +44,37 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Fai
         let stop = stop_signal()?;
         let rules = rules(serve, redis, out).await?;
         let count = rules.limits().rules().iter().count();
-        let server = server(serve, redis, rules)?.bind(serve.grpc_addr, serve.http_addr).await?;
+        let server = server(serve, rules);
+        let server = match &certificates {
+            Some(certificates) => server.tls(certificates.tls()),
+            None => server,
+        };
+        let server = server.bind(serve.grpc_addr, serve.http_addr).await?;
+        // Ends with the runtime.
+        certificates.map(|certificates| tokio::spawn(certificates.follow(out.json)));
         report(serve, &server, count, out)?;
         Ok(server.run(stop).await?)
     })
+}
+
+/// Loads the rules, without Redis. Its address and its files are checked, too.
+fn check(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
+    if let Some(path) = &serve.rules {
+        loader(serve).load(path).map_err(Failure::ConfigErrors)?;
+        limiter(serve, redis, out)?;
+    }
+    Ok(true)
+}
+
+fn loader(serve: &Serve) -> Loader {
+    Loader::new()
+        .merge_domains(serve.decisions.merge_domains)
+        .charge_each(serve.decisions.charge == Charge::Each)
+}
+
+fn limiter(serve: &Serve, redis: &Redis, out: Output) -> Result<Limiter, Failure> {
+    let builder = redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into());
+    Ok(builder.observer(ReloadLog { json: out.json }).build()?)
 }
 
 /// Loads the rules, and binds them to the limiter.
@@ -38,11 +83,10 @@ async fn rules(serve: &Serve, redis: &Redis, out: Output) -> Result<ReloadingRul
         let rules = Rules::parse("demo.yaml", DEMO_RULES).map_err(Failure::ConfigErrors)?;
         return Ok(rules.bind(&Limiter::in_memory()).into());
     };
-    let builder = redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into());
-    let limiter = builder.observer(ReloadLog { json: out.json }).build()?;
+    let limiter = limiter(serve, redis, out)?;
     // Loaded before, for errors with their lines.
-    Rules::load(path).map_err(Failure::ConfigErrors)?;
-    let rules = Loader::new().watch(path, &limiter)?;
+    loader(serve).load(path).map_err(Failure::ConfigErrors)?;
+    let rules = loader(serve).watch(path, &limiter)?;
     if let Err(error) = limiter.ready().await {
         let policy = match serve.on_failure {
             FailurePolicy::Local => "this process decides within its share of the limits",
@@ -55,38 +99,52 @@ async fn rules(serve: &Serve, redis: &Redis, out: Output) -> Result<ReloadingRul
     Ok(rules)
 }
 
-fn server(serve: &Serve, redis: &Redis, rules: ReloadingRules) -> Result<Server, Failure> {
-    let service = RateLimitService::new(rules);
-    let service = service.headers(serve.headers.into()).denied_body(&*serve.denied_body);
+fn server(serve: &Serve, rules: ReloadingRules) -> Server {
+    let decisions = &serve.decisions;
+    let mut service = RateLimitService::new(rules)
+        .headers(serve.headers.into())
+        .shadow(decisions.shadow)
+        .denied_body(&*serve.denied_body);
+    if serve.headers == ResponseHeaders::Ratelimit {
+        service = service.header_names(HeaderNames {
+            limit: decisions.limit_header.clone(),
+            remaining: decisions.remaining_header.clone(),
+            reset: decisions.reset_header.clone(),
+        });
+    }
     let connections = &serve.connections;
-    let server = Server::new(service)
+    Server::new(service)
         .max_message_bytes(serve.max_message)
         .keepalive(connections.keepalive)
         .max_connection_age(connections.max_connection_age)
         .max_connections(connections.max_connections)
         .drain_notice(connections.drain_notice)
         .drain(connections.drain)
-        .ready_needs_redis(serve.on_failure == FailurePolicy::Error);
-    Ok(match tls(connections, redis)? {
-        Some(tls) => server.tls(tls),
-        None => server,
-    })
+        .ready_needs_redis(decisions.ready_needs_redis || serve.on_failure == FailurePolicy::Error)
 }
 
-fn tls(connections: &Connections, redis: &Redis) -> Result<Option<Tls>, Failure> {
-    let (Some(certificate), Some(key)) = (&connections.grpc_certificate, &connections.grpc_key) else {
-        return Ok(None);
-    };
-    let certificate = redis.read("--grpc-certificate", certificate)?;
-    let key = redis.read("--grpc-key", key)?;
-    let tls = match &connections.grpc_client_ca {
-        None => Tls::new(&certificate, &key)?,
-        Some(ca) => {
-            let ca = redis.read("--grpc-client-ca", ca)?;
-            Tls::mutual(&certificate, &key, &ca, &connections.grpc_client_san)?
-        }
-    };
-    Ok(Some(tls))
+/// Warns of ports that other machines reach without a certificate: each of their clients can charge every key.
+fn warn_of_open_ports(serve: &Serve, has_tls: bool, out: Output) {
+    let is_open = |address: SocketAddr| !address.ip().to_canonical().is_loopback();
+    if is_open(serve.grpc_addr) && !(has_tls && serve.connections.grpc_client_ca.is_some()) {
+        let how = if has_tls { "does not ask clients for certificates" } else { "has no TLS" };
+        warn(
+            out.json,
+            &format!(
+                "the gRPC port listens on {} and {how}: add --grpc-client-ca, or let only trusted clients reach it",
+                serve.grpc_addr
+            ),
+        );
+    }
+    if is_open(serve.http_addr) {
+        warn(
+            out.json,
+            &format!(
+                "the HTTP port listens on {} and has no TLS: let only trusted clients reach it",
+                serve.http_addr
+            ),
+        );
+    }
 }
 
 /// Prints the addresses; of a demo, also what to try.
@@ -160,10 +218,11 @@ impl From<FailurePolicy> for OnFailure {
 
 impl From<ResponseHeaders> for Headers {
     fn from(headers: ResponseHeaders) -> Self {
-        let x_ratelimit = matches!(headers, ResponseHeaders::XRatelimit | ResponseHeaders::All);
+        let x_ratelimit = !matches!(headers, ResponseHeaders::Ietf);
         let draft = matches!(headers, ResponseHeaders::Ietf | ResponseHeaders::All).then_some(Draft::Eleven);
         match headers {
             ResponseHeaders::None => Self::none(),
+            ResponseHeaders::Ratelimit => Self::none().x_ratelimit(true),
             _ => Self::new().x_ratelimit(x_ratelimit).draft(draft),
         }
     }

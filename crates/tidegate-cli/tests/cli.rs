@@ -3,8 +3,11 @@
 mod answers;
 mod calendar;
 mod cluster;
+mod configuration;
+mod deployment;
 mod docs;
 mod failing;
+mod from_env;
 mod hostile;
 mod in_flight;
 mod malformed;

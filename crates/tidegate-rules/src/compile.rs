@@ -28,6 +28,14 @@ const MAX_SHARED_SETTINGS: usize = 16;
 /// The maximum number of branches visited to find actions that no rule matches.
 const MAX_VISITS: usize = 1_000_000;
 
+/// How files are compiled, as a [`Loader`](super::load::Loader) sets it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct CompileOptions {
+    pub(super) merges_domains: bool,
+    /// The meaning of documents without `charge`.
+    pub(super) charges_each: bool,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Compiled {
     pub(super) rules: Vec<Arc<Rule>>,
@@ -53,7 +61,7 @@ const SPARE_PATH_BYTES: usize = 1 << 20;
 /// Compiles the files. `errors` are those of files that could not be read.
 pub(super) fn compile(
     sources: &[SourceFile],
-    merges_domains: bool,
+    options: CompileOptions,
     mut errors: ErrorList,
 ) -> Result<Compiled, ConfigErrors> {
     let (mut compiled, mut replaced, mut bans, mut documents) =
@@ -95,7 +103,7 @@ pub(super) fn compile(
             path_bytes_left,
             searches_left,
         };
-        nodes.into_iter().for_each(|node| compiler.document(node, merges_domains));
+        nodes.into_iter().for_each(|node| compiler.document(node, options));
         (path_bytes_left, searches_left) = (compiler.path_bytes_left, compiler.searches_left);
         documents.extend(compiler.documents.into_iter().map(|document| (source, document)));
         let names = compiler.replaced.into_iter();
@@ -169,14 +177,14 @@ struct FileCompiler<'s, 'c> {
 }
 
 impl FileCompiler<'_, '_> {
-    fn document(&mut self, mut node: YamlNode<'_>, merges_domains: bool) {
+    fn document(&mut self, mut node: YamlNode<'_>, options: CompileOptions) {
         // Each descriptor is freed when it is compiled: the memory of both is not needed at once.
         let descriptors = node.take("descriptors");
         let node = &node;
         let Some(fields) = self.reader.map(node, &DOCUMENT) else { return };
         let charge = fields.get("charge");
         let charge = charge.and_then(|node| self.reader.choice("charge", CHARGES, node));
-        let charges_each = charge == Some(1);
+        let charges_each = charge.map_or(options.charges_each, |at| at == 1);
         let (name, span) = self.reader.required("domain", &fields, node, &DOCUMENT);
         let (top, mapping) = (Level::default(), Mapping::default());
         let new = Domain { top, charges_each, mapping, file: self.file.clone(), line: span.line as usize };
@@ -186,7 +194,7 @@ impl FileCompiler<'_, '_> {
             Some(first) if name.is_empty() => first,
             Some(first) => {
                 let at = format!("{}:{}", first.file, first.line);
-                if !merges_domains {
+                if !options.merges_domains {
                     let message = format!("duplicate domain `{name}`: first defined at {at}");
                     self.reader.error(span, message).hint("put all its rules into one document");
                     scratch = Some(Level::default());

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use super::compile::{Compiled, compile};
+use super::compile::{CompileOptions, Compiled, compile};
 use super::config_error::{ConfigError, ConfigErrors, ErrorList, SourceSpan};
 use super::descriptor::Descriptor;
 use super::files::FilesRead;
@@ -26,7 +26,7 @@ struct Loaded {
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct Loader {
-    merges_domains: bool,
+    options: CompileOptions,
 }
 
 impl Loader {
@@ -40,7 +40,15 @@ impl Loader {
     ///
     /// Default: false. A duplicate domain is an error.
     pub const fn merge_domains(mut self, merges: bool) -> Self {
-        self.merges_domains = merges;
+        self.options.merges_domains = merges;
+        self
+    }
+
+    /// Sets whether documents without `charge` have `charge: each`, as the files of Envoy's service expect.
+    ///
+    /// Default: false. They have `charge: all`.
+    pub const fn charge_each(mut self, charges_each: bool) -> Self {
+        self.options.charges_each = charges_each;
         self
     }
 
@@ -76,7 +84,7 @@ impl Loader {
 
     pub(super) fn rules(&self, read: &FilesRead) -> Result<Rules, ConfigErrors> {
         let errors = read.errors.iter().cloned().collect();
-        let compiled = compile(&read.sources, self.merges_domains, errors)?;
+        let compiled = compile(&read.sources, self.options, errors)?;
         let gate_names = gate_names(&compiled.rules)?;
         Ok(Rules(Arc::new(Loaded { compiled, gate_names })))
     }

@@ -8,7 +8,6 @@ use axum::Router;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
-use rustls::ServerConfig;
 use tidegate::{Limiter, RepeatedWarning};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -16,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use crate::connections::{self, Bounded, Stop};
+use crate::tls::Tls;
 
 /// The maximum time of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -26,7 +26,7 @@ const AGE_JITTER: u32 = 10;
 #[derive(Clone)]
 pub(crate) struct GrpcPort {
     pub(crate) routes: Router,
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) tls: Option<Tls>,
     pub(crate) keepalive: Duration,
     pub(crate) max_age: Duration,
     /// Is warned of failed TLS handshakes.
@@ -42,7 +42,7 @@ impl GrpcPort {
     }
 
     async fn connect(self, stream: TcpStream, failed: Arc<RepeatedWarning>, stop: Stop) {
-        let Some(tls) = self.tls.clone() else {
+        let Some(tls) = self.tls.as_ref().map(Tls::config) else {
             return self.exchange(stream, stop).await;
         };
         match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {

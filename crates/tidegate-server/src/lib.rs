@@ -13,6 +13,7 @@ mod body;
 mod connections;
 mod grpc;
 mod grpc_port;
+mod header_names;
 mod http_api;
 mod http_state;
 mod json;
@@ -31,6 +32,7 @@ mod trace_context;
 mod unit;
 mod v1;
 
+pub use self::header_names::HeaderNames;
 pub use self::server::{BoundServer, Server, ServerError};
 pub use self::service::RateLimitService;
 pub use self::service_error::ServiceError;

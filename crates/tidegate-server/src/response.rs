@@ -9,6 +9,7 @@ use tidegate::{Decision, Quota};
 use tidegate_http::Headers;
 use tidegate_rules::{Limit, Rule, RuleOutcome, RuleResult, RulesDecision, RulesLimiter};
 
+use crate::header_names::HeaderNames;
 use crate::proto::envoy::config::core::v3::HeaderValue;
 use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use crate::proto::envoy::service::ratelimit::v3::RateLimitRequest;
@@ -87,6 +88,7 @@ fn saturate(units: u64) -> u32 {
 /// Returns the headers that report the binding limit.
 pub(crate) fn headers(
     headers: &Headers,
+    names: Option<&HeaderNames>,
     rules: &RulesLimiter,
     decision: &RulesDecision,
     request: &RateLimitRequest,
@@ -103,7 +105,10 @@ pub(crate) fn headers(
         Some(headers.of(&gate, decision))
     });
     let values = written.iter().flatten();
-    let values = values.filter_map(|(name, value)| Some((name.to_string(), value.to_str().ok()?.to_owned())));
+    let values = values.filter_map(|(name, value)| {
+        let name = names.map_or(name, |names| names.of(name));
+        Some((name.to_string(), value.to_str().ok()?.to_owned()))
+    });
     values.map(|(key, value)| HeaderValue { key, value, ..Default::default() }).collect()
 }
 

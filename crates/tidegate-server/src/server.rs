@@ -238,7 +238,7 @@ impl BoundServer {
         let router = http_api::router(api, settings.span_hook.clone());
         let port = GrpcPort {
             routes: traced(routes.prepare().into_axum_router(), settings.span_hook.clone()),
-            tls: settings.tls.as_ref().map(Tls::config),
+            tls: settings.tls.clone(),
             keepalive: settings.keepalive,
             max_age: settings.max_connection_age,
             limiter: limiter.clone(),

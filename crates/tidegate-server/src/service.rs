@@ -4,6 +4,7 @@ use futures_util::future::try_join_all;
 use tidegate_http::Headers;
 use tidegate_rules::{Descriptor, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
 
+use crate::header_names::HeaderNames;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::request::RequestDescriptors;
 use crate::response;
@@ -43,13 +44,21 @@ use crate::service_error::ServiceError;
 pub struct RateLimitService {
     rules: ReloadingRules,
     headers: Headers,
+    header_names: Option<HeaderNames>,
+    is_shadow: bool,
     denied_body: Vec<u8>,
 }
 
 impl RateLimitService {
     /// Creates a service that decides by these rules.
     pub fn new(rules: impl Into<ReloadingRules>) -> Self {
-        Self { rules: rules.into(), headers: Headers::none(), denied_body: Vec::new() }
+        Self {
+            rules: rules.into(),
+            headers: Headers::none(),
+            header_names: None,
+            is_shadow: false,
+            denied_body: Vec::new(),
+        }
     }
 
     /// Sets the headers that the proxy adds to its responses. They report the limit that binds.
@@ -58,6 +67,25 @@ impl RateLimitService {
     #[must_use]
     pub const fn headers(mut self, headers: Headers) -> Self {
         self.headers = headers;
+        self
+    }
+
+    /// Renames the headers of [`Headers::x_ratelimit`].
+    ///
+    /// Default: their own names.
+    #[must_use]
+    pub fn header_names(mut self, names: HeaderNames) -> Self {
+        self.header_names = Some(names);
+        self
+    }
+
+    /// Sets whether no request is denied, to try rules. Requests are decided and charged as usual, and the statuses
+    /// show which descriptors are over their limits; the code of the response is `OK`.
+    ///
+    /// Default: false.
+    #[must_use]
+    pub const fn shadow(mut self, is_shadow: bool) -> Self {
+        self.is_shadow = is_shadow;
         self
     }
 
@@ -100,7 +128,7 @@ impl RateLimitService {
         let descriptors = RequestDescriptors::new(request)?;
         let domain = &*request.domain;
         let charged = charge(&rules, domain, &descriptors).await?;
-        let is_allowed = charged.as_ref().is_none_or(RulesDecision::is_allowed);
+        let is_allowed = self.is_shadow || charged.as_ref().is_none_or(RulesDecision::is_allowed);
         // Last: an error then leaves units charged. Before, a caller that repeats the request would give back twice.
         let returned = match descriptors.returned.is_empty() {
             true => None,
@@ -118,7 +146,9 @@ impl RateLimitService {
         let mut response = RateLimitResponse { statuses: statuses.collect(), ..Default::default() };
         response.set_overall_code(response::code(is_allowed));
         if let Some(charged) = &charged {
-            response.response_headers_to_add = response::headers(&self.headers, &rules, charged, request);
+            let names = self.header_names.as_ref();
+            response.response_headers_to_add =
+                response::headers(&self.headers, names, &rules, charged, request);
             response.dynamic_metadata = response::metadata(domain, charged);
         }
         if !is_allowed {

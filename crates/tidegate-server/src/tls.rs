@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
@@ -16,10 +17,10 @@ use webpki::EndEntityCert;
 
 /// The certificates of the gRPC port, from [`Server::tls`](crate::Server::tls).
 ///
-/// They are read once: a new certificate takes effect at the next start.
+/// Clones share the certificates: [`replace`](Self::replace) changes those of a running server.
 #[derive(Clone, Debug)]
 pub struct Tls {
-    config: Arc<ServerConfig>,
+    config: Arc<ArcSwap<ServerConfig>>,
 }
 
 /// The reason why [`Tls`] could not be made.
@@ -87,11 +88,17 @@ impl Tls {
         };
         let mut config = config.with_single_cert(certificates, key).map_err(unusable)?;
         config.alpn_protocols = vec![b"h2".to_vec()];
-        Ok(Self { config: config.into() })
+        Ok(Self { config: Arc::new(ArcSwap::from_pointee(config)) })
+    }
+
+    /// Replaces the certificates, the CA of clients and the allowed names by those of `newer`, for new connections. Open
+    /// connections are not closed: see [`Server::max_connection_age`](crate::Server::max_connection_age).
+    pub fn replace(&self, newer: &Self) {
+        self.config.store(newer.config());
     }
 
     pub(crate) fn config(&self) -> Arc<ServerConfig> {
-        self.config.clone()
+        self.config.load_full()
     }
 }
 

@@ -10,6 +10,8 @@ use super::program::Program;
 use super::rules::File;
 
 const DOCS: &str = include_str!("../../../../docs/operate/cli.md");
+/// Documents the options of `serve` that are settings.
+const SERVE_DOCS: &str = include_str!("../../../../docs/operate/serve.md");
 
 /// Returns the commands of a help text.
 fn commands(help: &str) -> Vec<String> {
@@ -49,7 +51,10 @@ fn each_command_and_each_option_is_documented() {
     }
     assert!(names.len() >= 13 && expected.len() >= 30, "{names:?} {expected:?}");
     for word in names.iter().chain(&expected) {
-        let is_documented = DOCS.contains(&format!("`{word}`")) || DOCS.contains(&format!("`{word} "));
+        let setting = word.trim_start_matches("--").replace('-', "_");
+        let is_documented = DOCS.contains(&format!("`{word}`"))
+            || DOCS.contains(&format!("`{word} "))
+            || SERVE_DOCS.contains(&format!("\n| `{setting}` |"));
         assert!(is_documented, "docs/operate/cli.md does not document `{word}`");
     }
     let own_lines: Vec<&str> =

@@ -28,7 +28,11 @@ pub(crate) struct Service {
 impl Service {
     pub(crate) fn start(program: &Program, args: &[&str]) -> Self {
         let ports = ["--json", "serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
-        let mut command = program.command([&ports, args].concat());
+        Self::of(program.command([&ports, args].concat()))
+    }
+
+    /// Starts a command with `--json` in its settings.
+    pub(crate) fn of(mut command: Command) -> Self {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let errors = Arc::<Mutex<String>>::default();
         let (lines, seen) = (BufReader::new(child.stderr.take().unwrap()).lines(), errors.clone());
@@ -41,11 +45,11 @@ impl Service {
     }
 
     /// Returns whether standard error contains a text.
-    fn has_reported(&self, text: &str) -> bool {
+    pub(crate) fn has_reported(&self, text: &str) -> bool {
         self.errors.lock().unwrap().contains(text)
     }
 
-    fn ask(&self, user: &str) -> u16 {
+    pub(crate) fn ask(&self, user: &str) -> u16 {
         let entries = format!(r#"[{{"key": "user", "value": "{user}"}}]"#);
         http(&self.http, "/json", &format!(r#"{{"domain": "d", "descriptors": [{{"entries": {entries}}}]}}"#))
             .0
@@ -82,7 +86,7 @@ impl Drop for Service {
 }
 
 /// Posts a body. Returns the status and the body of the response.
-fn http(address: &str, path: &str, body: &str) -> (u16, String) {
+pub(crate) fn http(address: &str, path: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
     write!(
@@ -97,14 +101,19 @@ fn http(address: &str, path: &str, body: &str) -> (u16, String) {
 }
 
 fn readyz(address: &str) -> u16 {
+    get(address, "/readyz")
+}
+
+/// Returns the status of a page.
+pub(crate) fn get(address: &str, path: &str) -> u16 {
     let mut stream = TcpStream::connect(address).unwrap();
-    write!(stream, "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
     let mut response = String::new();
     stream.read_to_string(&mut response).unwrap();
     response.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
-fn soon(condition: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) fn soon(condition: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
         assert!(start.elapsed() < HANGS, "not in time: {condition}");
@@ -185,7 +194,7 @@ fn mistakes_in_the_arguments_are_errors_before_the_start() {
     let taken = taken.local_addr().unwrap().to_string();
     for (args, code, texts) in [
         (&["--rulez", "x"][..], 2, &["--rules"][..]),
-        (&[], 2, &["--rules <PATH>"]),
+        (&[], 2, &["--rules PATH", "serve --demo"]),
         (&["--demo", "--rules", file.path()], 2, &["cannot be used with"]),
         (&["--rules", wrong.path()], 1, &["did you mean `year`"]),
         (&["--rules", file.path(), "--on-failure", "opn"], 2, &["open"]),
@@ -217,4 +226,29 @@ fn service_starts_without_redis_and_says_what_decides() {
         service.signal("-TERM");
         assert_eq!(service.end(), Some(0));
     }
+}
+
+/// Returns a certificate and its key, in PEM.
+fn certificate() -> [String; 2] {
+    let signed = rcgen::generate_simple_self_signed(["limits".to_owned()]).unwrap();
+    [signed.cert.pem(), signed.signing_key.serialize_pem()]
+}
+
+#[test]
+fn changed_certificates_are_reloaded_and_wrong_ones_are_reported() {
+    let [old, old_key] = certificate();
+    let [new, new_key] = certificate();
+    let (file, key) = (File::new("serve-certificate", &old), File::new("serve-key", &old_key));
+    let service = Service::start(
+        &Program::at("redis://127.0.0.1:1"),
+        &["--demo", "--grpc-certificate", file.path(), "--grpc-key", key.path()],
+    );
+    std::fs::write(file.path(), new).unwrap();
+    std::fs::write(key.path(), new_key).unwrap();
+    soon("reloaded", || service.has_reported("certificates reloaded"));
+    assert!(!service.has_reported("not reloaded"), "both files are read before either is used");
+    std::fs::write(key.path(), old_key).unwrap();
+    soon("reported", || service.has_reported("certificates not reloaded, the previous ones remain: "));
+    std::fs::remove_file(key.path()).unwrap();
+    soon("reported", || service.has_reported("cannot read the file of --grpc-key"));
 }

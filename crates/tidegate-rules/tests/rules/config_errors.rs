@@ -448,6 +448,24 @@ fn duplicate_domain_is_an_error_unless_domains_are_merged() {
 }
 
 #[test]
+fn loader_sets_the_charge_of_documents_without_one() {
+    let quota = "domain: d\ndescriptors: [{ key: k, quota_mode: true, rate_limit: { unit: day, requests_per_unit: 1 } }]";
+    let all = format!("charge: all\n{quota}");
+    assert_eq!(
+        Loader::new().parse([("a.yaml", quota)]).unwrap_err().total(),
+        1,
+        "quota mode needs `charge: each`"
+    );
+    let each = Loader::new().charge_each(true);
+    assert_eq!(each.parse([("a.yaml", quota)]).unwrap().iter().count(), 1);
+    assert_eq!(
+        each.parse([("a.yaml", &*all)]).unwrap_err().total(),
+        1,
+        "a document's own `charge` has precedence"
+    );
+}
+
+#[test]
 fn wildcards_that_each_request_has_to_try_are_bounded() {
     let descriptors = |number: usize| -> String {
         let limit = "rate_limit: { unit: day, requests_per_unit: 1 }";

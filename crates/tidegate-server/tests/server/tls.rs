@@ -5,7 +5,7 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, 
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use tidegate_server::{Server, Tls, TlsError};
 use tonic::Status;
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 
 use super::fixture::{Running, descriptor, in_memory, request};
 
@@ -43,17 +43,24 @@ fn uri(name: &str) -> SanType {
     SanType::URI(Ia5String::try_from(name).unwrap())
 }
 
-async fn ask(server: &Running, ca: &Ca, client: Option<&Pair>) -> Result<(), String> {
+async fn channel(server: &Running, ca: &Ca, client: Option<&Pair>) -> Result<Channel, String> {
     let mut tls =
         ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca.pem())).domain_name("limits");
     if let Some((certificate, key)) = client {
         tls = tls.identity(Identity::from_pem(certificate, key));
     }
     let endpoint = Endpoint::try_from(format!("https://{}", server.grpc_addr)).unwrap();
-    let channel = endpoint.tls_config(tls).unwrap().connect().await.map_err(|error| error.to_string())?;
+    endpoint.tls_config(tls).unwrap().connect().await.map_err(|error| error.to_string())
+}
+
+async fn check(channel: Channel) -> Result<(), String> {
     let mut client = RateLimitServiceClient::new(channel);
     let decided = client.should_rate_limit(request([descriptor(&[("user", "ada")])])).await;
     decided.map(drop).map_err(|error: Status| error.to_string())
+}
+
+async fn ask(server: &Running, ca: &Ca, client: Option<&Pair>) -> Result<(), String> {
+    check(channel(server, ca, client).await?).await
 }
 
 #[tokio::test]
@@ -105,6 +112,27 @@ async fn only_clients_with_an_allowed_name_are_admitted() {
         assert!(ask(server, &servers, Some(&foreign)).await.is_err(), "another CA");
         assert!(ask(server, &servers, None).await.is_err(), "no certificate");
     }
+}
+
+#[tokio::test]
+async fn replaced_certificates_apply_to_new_connections() {
+    let (old, new, clients) = (ca("old servers"), ca("new servers"), ca("clients"));
+    let pair = |ca: &Ca| signed(ca, &[dns("limits")]);
+    let (certificate, key) = pair(&old);
+    let tls = Tls::new(certificate.as_bytes(), key.as_bytes()).unwrap();
+    let server = Running::of(Server::new(in_memory(RULES)).tls(tls.clone())).await;
+    let open = channel(&server, &old, None).await.unwrap();
+    check(open.clone()).await.unwrap();
+    ask(&server, &new, None).await.unwrap_err();
+
+    let (certificate, key) = pair(&new);
+    let ca = clients.pem();
+    let newer = Tls::mutual(certificate.as_bytes(), key.as_bytes(), ca.as_bytes(), ["envoy"]).unwrap();
+    tls.replace(&newer);
+    ask(&server, &new, Some(&signed(&clients, &[dns("envoy")]))).await.unwrap();
+    ask(&server, &new, None).await.unwrap_err();
+    ask(&server, &old, None).await.unwrap_err();
+    check(open).await.unwrap();
 }
 
 #[tokio::test]

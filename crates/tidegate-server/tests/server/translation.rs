@@ -9,7 +9,7 @@ use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::
 use tidegate_server::proto::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus};
 use tidegate_server::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use tidegate_server::proto::envoy::r#type::v3::RateLimitUnit;
-use tidegate_server::{RateLimitService, ServiceError};
+use tidegate_server::{HeaderNames, RateLimitService, ServiceError};
 
 use super::fixture::{descriptor, given_back, in_memory, on, request, with_hits, with_limit};
 use crate::support::fixture::namespace;
@@ -356,6 +356,39 @@ async fn headers_report_the_binding_limit_only_if_they_are_on() {
     let own = with_limit(descriptor(&[("user", "bob")]), 7, RateLimitUnit::Hour as i32);
     let own = headers(&named.decide(&request([own])).await.unwrap());
     assert_eq!(find(&own, "x-ratelimit-limit").as_deref(), Some("7"));
+}
+
+#[tokio::test]
+async fn headers_can_have_other_names() {
+    let (service, _) = service();
+    let name = |text: &'static str| http::HeaderName::from_static(text);
+    let names = HeaderNames {
+        limit: name("x-own-limit"),
+        remaining: name("ratelimit-remaining"),
+        reset: name("x-reset"),
+    };
+    let service = service.headers(Headers::none().x_ratelimit(true)).header_names(names);
+    let asked = request([descriptor(&[("user", "ada")])]);
+    let response = service.decide(&asked).await.unwrap();
+    let sent: Vec<&str> = response.response_headers_to_add.iter().map(|header| &*header.key).collect();
+    assert_eq!(sent, ["x-own-limit", "ratelimit-remaining", "x-reset"]);
+}
+
+#[tokio::test]
+async fn service_in_shadow_mode_charges_and_denies_nothing() {
+    let (service, _) = service();
+    let service = service.shadow(true).denied_body("slow down");
+    let asked = request([descriptor(&[("user", "ada")]), descriptor(&[("banned", "x")])]);
+    let response = service.decide(&asked).await.unwrap();
+    assert_eq!((response.overall_code(), &*response.raw_body), (OK, &b""[..]));
+    assert_eq!(response.statuses[1].code(), OVER, "a status shows which descriptor is over its limit");
+    let ada = || request([descriptor(&[("user", "ada")])]);
+    for left in [2, 1, 0] {
+        let response = service.decide(&ada()).await.unwrap();
+        assert_eq!(rows(&response), [(OK, Some((3, Unit::Minute)), left)]);
+    }
+    let response = service.decide(&ada()).await.unwrap();
+    assert_eq!((response.overall_code(), rows(&response)), (OK, vec![(OVER, Some((3, Unit::Minute)), 0)]));
 }
 
 #[tokio::test]

@@ -1,0 +1,89 @@
+//! Prints the effective settings, each with its origin. The text is a valid configuration file.
+
+use std::env;
+
+use clap::ArgMatches;
+use serde_json::json;
+
+use super::settings::{Kind, MergedArguments, Origin, Setting, settings};
+use crate::args::Redis;
+use crate::connect::PASSWORD_VARIABLE;
+use crate::failure::Failure;
+use crate::output::{Output, Text, Tone};
+use crate::redis_url::redact_urls;
+
+/// Prints all settings. `matches` are the parsed arguments of `serve`.
+pub(crate) fn print(
+    matches: &ArgMatches,
+    merged: &MergedArguments,
+    redis: &Redis,
+    out: Output,
+) -> Result<(), Failure> {
+    let (mut lines, mut objects) = (Vec::new(), Vec::new());
+    for setting in settings() {
+        let values = values(&setting, matches, redis);
+        let origin = merged.origin(&setting.name);
+        let value = yaml(&values, setting.kind);
+        // A setting without a value is a comment, so that the file remains valid.
+        let (value, shown) = match values.is_empty() {
+            true => (format!("# {}:", setting.name), "not set".to_owned()),
+            false => (format!("{}: {value}", setting.name), origin.to_string()),
+        };
+        lines.push(vec![Text::from(value), Text(Tone::Faint, format!("  # {shown}"))]);
+        objects.push(json!({
+            "name": setting.name,
+            "variable": setting.variable(),
+            "values": values,
+            "origin": origin.to_string(),
+        }));
+    }
+    if let Some(origin) = password_origin(merged, redis) {
+        lines.push(vec![Text(Tone::Faint, format!("# the password of Redis is hidden: {origin}"))]);
+    }
+    out.print(&json!({ "settings": objects }), &lines)
+}
+
+/// Returns the values of a setting as text. The URLs of Redis are shown without passwords.
+fn values(setting: &Setting, matches: &ArgMatches, redis: &Redis) -> Vec<String> {
+    match (&*setting.name, setting.kind) {
+        ("redis", _) => redis.given_urls().iter().map(ToString::to_string).collect(),
+        (_, Kind::Switch) => vec![matches.get_flag(&setting.id).to_string()],
+        _ => {
+            let raw = matches.get_raw(&setting.id);
+            let texts = raw.into_iter().flatten().map(|value| value.to_string_lossy().into_owned());
+            // A URL of Redis may be the value of another setting by mistake.
+            texts.map(|text| redact_urls(text.clone(), [text].into_iter())).collect()
+        }
+    }
+}
+
+/// Returns where the password of Redis is, unless a file has it, which is a setting.
+fn password_origin(merged: &MergedArguments, redis: &Redis) -> Option<Origin> {
+    if redis.password_file.is_some() {
+        return None;
+    }
+    let is_set = env::var_os(PASSWORD_VARIABLE).is_some_and(|password| !password.is_empty());
+    match is_set {
+        true => Some(Origin::Variable(PASSWORD_VARIABLE.to_owned())),
+        false => merged.password.as_ref().map(|_| Origin::Variable("REDIS_AUTH".to_owned())),
+    }
+}
+
+fn yaml(values: &[String], kind: Kind) -> String {
+    let mut scalars: Vec<String> = values.iter().map(|value| scalar(value, kind)).collect();
+    match scalars.len() {
+        1 => scalars.remove(0),
+        _ => format!("[{}]", scalars.join(", ")),
+    }
+}
+
+/// Quotes a text, unless it is plain in YAML.
+fn scalar(text: &str, kind: Kind) -> String {
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "/._-".contains(letter);
+    let begins = |letter: char| letter.is_ascii_alphanumeric() || letter == '/';
+    match kind == Kind::Switch || (text.starts_with(begins) && text.chars().all(is_plain)) {
+        true => text.to_owned(),
+        // Text in JSON is also text in YAML.
+        false => serde_json::Value::from(text).to_string(),
+    }
+}

@@ -1,0 +1,228 @@
+//! Reads the environment variables of envoyproxy/ratelimit as settings of `serve`.
+
+mod redis;
+pub(crate) mod variables;
+
+use std::ffi::OsString;
+use std::fs;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use self::variables::{Treatment, VARIABLES};
+use super::settings::{Origin, SettingValue};
+use crate::failure::Failure;
+use crate::redis_url::Password;
+
+/// That program listens on all addresses.
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+/// The age of connections that never become too old.
+const NO_MAXIMUM_AGE: &str = "3650d";
+/// The maximum number of files that a warning names.
+const MAX_NAMED_FILES: usize = 3;
+
+/// The settings that the variables mean.
+#[derive(Debug, Default)]
+pub(crate) struct Imported {
+    pub(crate) values: Vec<SettingValue>,
+    pub(crate) password: Option<Password>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl Imported {
+    fn set(&mut self, name: &str, text: impl Into<String>, variable: &str) {
+        self.set_all(name, vec![text.into()], variable);
+    }
+
+    fn set_all(&mut self, name: &str, texts: Vec<String>, variable: &str) {
+        let origin = Origin::Variable(variable.to_owned());
+        self.values.push(SettingValue { name: name.to_owned(), texts, origin });
+    }
+}
+
+/// The variables of an environment. An empty one is not set, as in envoyproxy/ratelimit.
+pub(crate) struct Variables<'e>(&'e dyn Fn(&str) -> Option<OsString>);
+
+impl Variables<'_> {
+    fn get(&self, name: &'static str) -> Result<Option<String>, Failure> {
+        debug_assert!(VARIABLES.iter().any(|variable| variable.name == name), "{name} is not in the table");
+        let Some(text) = (self.0)(name).filter(|text| !text.is_empty()) else { return Ok(None) };
+        text.into_string().map(Some).map_err(|_| Failure::usage(format!("{name} is not text in UTF-8")))
+    }
+
+    fn is_true(&self, name: &'static str) -> Result<bool, Failure> {
+        let Some(text) = self.get(name)? else { return Ok(false) };
+        boolean(&text).ok_or_else(|| Failure::usage(format!("{name}={text}: write true or false")))
+    }
+}
+
+/// Reads a Boolean as Go does.
+fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
+        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+/// Returns the settings that an environment means.
+///
+/// # Errors
+///
+/// If a variable asks for something that the service does not do, or is not valid.
+pub(crate) fn read(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Imported, Failure> {
+    let variables = Variables(environment);
+    let mut imported = Imported::default();
+    report(&variables, &mut imported)?;
+    rules(&variables, &mut imported)?;
+    address(&variables, &mut imported, ("HOST", "PORT", 8080), "http_addr")?;
+    address(&variables, &mut imported, ("GRPC_HOST", "GRPC_PORT", 8081), "grpc_addr")?;
+    connections(&variables, &mut imported)?;
+    decisions(&variables, &mut imported)?;
+    redis::read(&variables, &mut imported)?;
+    if variables.get("LOG_FORMAT")?.is_some_and(|format| format.eq_ignore_ascii_case("json")) {
+        imported.set("json", "true", "LOG_FORMAT");
+    }
+    Ok(imported)
+}
+
+/// Reports the variables that have no effect, and refuses those that would change decisions.
+fn report(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
+    for variable in VARIABLES {
+        let name = variable.name;
+        let (Treatment::Warned(reason) | Treatment::Refused(reason)) = variable.treatment else { continue };
+        let Some(text) = variables.get(name)? else { continue };
+        let is_neutral = match (boolean(variable.neutral), boolean(&text)) {
+            (Some(neutral), Some(given)) => neutral == given,
+            _ => text.eq_ignore_ascii_case(variable.neutral),
+        };
+        if is_neutral {
+            continue;
+        }
+        match variable.treatment {
+            Treatment::Refused(_) => {
+                return Err(Failure::usage(format!("{name}={text} is not supported: {reason}")));
+            }
+            _ => imported.warnings.push(format!("{name} has no effect: {reason}")),
+        }
+    }
+    Ok(())
+}
+
+fn rules(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
+    let or = |text: Option<String>, default: &str| text.unwrap_or_else(|| default.to_owned());
+    let root = or(variables.get("RUNTIME_ROOT")?, "/srv/runtime_data/current");
+    let folders = [
+        or(variables.get("RUNTIME_SUBDIRECTORY")?, ""),
+        or(variables.get("RUNTIME_APPDIRECTORY")?, "config"),
+    ];
+    // Joined as in Go: a leading slash of the second part does not begin a new path.
+    let folders = folders.iter().map(|folder| folder.trim_matches('/')).filter(|folder| !folder.is_empty());
+    let path = folders.fold(PathBuf::from(root), |path, folder| path.join(folder));
+    warn_of_unread(&path, imported);
+    imported.set("rules", path.to_string_lossy(), "RUNTIME_ROOT");
+    if variables.is_true("MERGE_DOMAIN_CONFIG")? {
+        imported.set("merge_domains", "true", "MERGE_DOMAIN_CONFIG");
+    }
+    Ok(())
+}
+
+/// Warns of files that envoyproxy/ratelimit reads as rules: it reads all files, also those of subfolders.
+fn warn_of_unread(folder: &Path, imported: &mut Imported) {
+    // An unreadable folder is an error when its rules are loaded.
+    let files = fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path());
+    let is_unread = |file: &PathBuf| {
+        let is_hidden = file.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b"."));
+        let is_yaml = file.extension().is_some_and(|ending| ending == "yaml" || ending == "yml");
+        !is_hidden && (file.is_dir() || !is_yaml)
+    };
+    let mut unread: Vec<String> = files.filter(is_unread).map(|file| file.display().to_string()).collect();
+    unread.sort();
+    if !unread.is_empty() {
+        let more = unread.len().saturating_sub(MAX_NAMED_FILES);
+        unread.truncate(MAX_NAMED_FILES);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let names = unread.join(", ");
+        imported.warnings.push(format!(
+            "not read as rules: {names}{more}; move the rules into files of the folder itself that end in .yaml"
+        ));
+    }
+}
+
+fn address(
+    variables: &Variables<'_>,
+    imported: &mut Imported,
+    (host, port, default): (&'static str, &'static str, u16),
+    setting: &str,
+) -> Result<(), Failure> {
+    let address = match variables.get(host)? {
+        None => ANY,
+        Some(name) if name == "localhost" => Ipv4Addr::LOCALHOST.into(),
+        Some(address) => address.parse().map_err(|_| {
+            Failure::usage(format!("{host}={address}: give an IP address, or the setting `{setting}`"))
+        })?,
+    };
+    let number = match variables.get(port)? {
+        None => default,
+        Some(number) => number
+            .parse()
+            .map_err(|_| Failure::usage(format!("{port}={number}: give a port from 0 to 65535")))?,
+    };
+    imported.set(setting, SocketAddr::new(address, number).to_string(), port);
+    Ok(())
+}
+
+fn connections(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
+    const AGE: &str = "GRPC_MAX_CONNECTION_AGE";
+    if let Some(age) = variables.get(AGE)? {
+        let is_infinite = matches!(&*age, "0" | "0s");
+        imported.set("max_connection_age", if is_infinite { NO_MAXIMUM_AGE.to_owned() } else { age }, AGE);
+    }
+    if variables.is_true("GRPC_SERVER_USE_TLS")? {
+        for (variable, setting) in [
+            ("GRPC_SERVER_TLS_CERT", "grpc_certificate"),
+            ("GRPC_SERVER_TLS_KEY", "grpc_key"),
+            ("GRPC_CLIENT_TLS_CACERT", "grpc_client_ca"),
+        ] {
+            if let Some(path) = variables.get(variable)? {
+                imported.set(setting, path, variable);
+            } else if setting != "grpc_client_ca" {
+                return Err(Failure::usage(format!("GRPC_SERVER_USE_TLS needs {variable}: set it")));
+            }
+        }
+        let san = variables.get("GRPC_CLIENT_TLS_SAN")?;
+        if let (Some(_), Some(san)) = (variables.get("GRPC_CLIENT_TLS_CACERT")?, san) {
+            imported.set("grpc_client_san", san, "GRPC_CLIENT_TLS_SAN");
+        }
+    }
+    Ok(())
+}
+
+fn decisions(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
+    const STOP: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
+    imported.set("charge", if variables.is_true(STOP)? { "all" } else { "each" }, STOP);
+    if variables.is_true("SHADOW_MODE")? {
+        imported.set("shadow", "true", "SHADOW_MODE");
+    }
+    if variables.is_true("LIMIT_RESPONSE_HEADERS_ENABLED")? {
+        imported.set("headers", "ratelimit", "LIMIT_RESPONSE_HEADERS_ENABLED");
+        for (variable, setting) in [
+            ("LIMIT_LIMIT_HEADER", "limit_header"),
+            ("LIMIT_REMAINING_HEADER", "remaining_header"),
+            ("LIMIT_RESET_HEADER", "reset_header"),
+        ] {
+            if let Some(name) = variables.get(variable)? {
+                imported.set(setting, name, variable);
+            }
+        }
+    }
+    if let Some(prefix) = variables.get("CACHE_KEY_PREFIX")? {
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+        if prefix.len() > 64 || !prefix.bytes().all(is_allowed) {
+            return Err(Failure::usage(format!(
+                "CACHE_KEY_PREFIX={prefix}: use 1 to 64 letters, digits, `_`, `.` or `-`, or set `namespace`"
+            )));
+        }
+        imported.set("namespace", prefix, "CACHE_KEY_PREFIX");
+    }
+    Ok(())
+}

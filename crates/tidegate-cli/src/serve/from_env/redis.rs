@@ -1,0 +1,104 @@
+//! The variables of envoyproxy/ratelimit that say where Redis is.
+
+use std::fmt::Write as _;
+
+use super::{Imported, Variables};
+use crate::failure::Failure;
+use crate::redis_url::Password;
+
+const URL: &str = "REDIS_URL";
+const TYPE: &str = "REDIS_TYPE";
+const AUTH: &str = "REDIS_AUTH";
+
+pub(super) fn read(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
+    let is_encrypted = variables.is_true("REDIS_TLS")?;
+    let scheme = if is_encrypted { "rediss" } else { "redis" };
+    let url = variables.get(URL)?.unwrap_or_else(|| "/var/run/nutcracker/ratelimit.sock".to_owned());
+    let kind = variables.get(TYPE)?.unwrap_or_default();
+    // A list of addresses, for all kinds but a socket.
+    let urls = |addresses: &str, login: &str| -> Vec<String> {
+        let addresses = addresses.split(',').map(str::trim).filter(|address| !address.is_empty());
+        addresses.map(|address| format!("{scheme}://{login}{address}")).collect()
+    };
+    match &*kind.to_lowercase() {
+        "" | "single" => {
+            let is_tcp =
+                variables.get("REDIS_SOCKET_TYPE")?.is_some_and(|kind| kind.eq_ignore_ascii_case("tcp"));
+            let url = match is_tcp {
+                _ if url.contains("://") => url,
+                true => format!("{scheme}://{url}"),
+                false => format!("unix://{url}"),
+            };
+            imported.set("redis", url, URL);
+        }
+        "cluster" => {
+            imported.set_all("redis", urls(&url, ""), URL);
+            imported.set("cluster", "true", TYPE);
+        }
+        "sentinel" => {
+            let Some((name, sentinels)) = url.split_once(',') else {
+                return Err(Failure::usage(format!(
+                    "{URL} needs the name of the primary and the sentinels, as in `mymaster,10.0.0.1:26379`"
+                )));
+            };
+            let login = variables.get("REDIS_SENTINEL_AUTH")?.map(|auth| login(&auth)).unwrap_or_default();
+            imported.set_all("redis", urls(sentinels, &login), URL);
+            imported.set("sentinel", name, URL);
+        }
+        _ => {
+            return Err(Failure::usage(format!("{TYPE}={kind}: write SINGLE, SENTINEL or CLUSTER")));
+        }
+    }
+    if let Some(auth) = variables.get(AUTH)? {
+        let (user, password) = split(&auth);
+        if let Some(user) = user.filter(|user| !user.is_empty()) {
+            imported.set("user", user, AUTH);
+        }
+        imported.password = Some(Password::from(password));
+    }
+    if is_encrypted {
+        for (variable, setting) in [
+            ("REDIS_TLS_CACERT", "tls_ca"),
+            ("REDIS_TLS_CLIENT_CERT", "tls_certificate"),
+            ("REDIS_TLS_CLIENT_KEY", "tls_key"),
+        ] {
+            if let Some(path) = variables.get(variable)? {
+                imported.set(setting, path, variable);
+            }
+        }
+    }
+    if let Some(timeout) = variables.get("REDIS_TIMEOUT")? {
+        imported.set("deadline", timeout, "REDIS_TIMEOUT");
+    }
+    const READY: &str = "REDIS_HEALTH_CHECK_ACTIVE_CONNECTION";
+    if variables.is_true(READY)? {
+        imported.set("ready_needs_redis", "true", READY);
+    }
+    Ok(())
+}
+
+/// Splits a login into the user, if it has one, and the password.
+fn split(auth: &str) -> (Option<&str>, &str) {
+    match auth.split_once(':') {
+        Some((user, password)) => (Some(user), password),
+        None => (None, auth),
+    }
+}
+
+/// Returns a login as it begins a URL.
+fn login(auth: &str) -> String {
+    let (user, password) = split(auth);
+    format!("{}:{}@", percent_encode(user.unwrap_or_default()), percent_encode(password))
+}
+
+fn percent_encode(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        // Writing to a String cannot fail.
+        let _ = match byte.is_ascii_alphanumeric() {
+            true => write!(encoded, "{}", char::from(byte)),
+            false => write!(encoded, "%{byte:02X}"),
+        };
+    }
+    encoded
+}

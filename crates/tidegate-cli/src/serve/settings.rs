@@ -1,0 +1,320 @@
+//! The settings of `serve`. Each argument of `serve` that has a value or is a switch is a setting under the same name in
+//! the environment and in the file. The first of these has precedence:
+//!
+//! 1. the flag, `--grpc-addr`
+//! 2. the environment, `TIDEGATE_GRPC_ADDR`
+//! 3. the file of `--config`, `grpc_addr`
+//! 4. with `--from-env`, the environment of envoyproxy/ratelimit: see [`from_env`](super::from_env)
+//! 5. the default
+//!
+//! The definitions in `args` are the only place of a setting: settings of the environment and of the file become further
+//! arguments, which clap parses.
+
+use std::env;
+use std::ffi::OsString;
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, CommandFactory};
+
+use super::{config_file, from_env};
+use crate::args::Cli;
+use crate::connect::{PASSWORD_VARIABLE, VARIABLE};
+use crate::failure::Failure;
+use crate::option_file;
+use crate::redis_url::{Password, redact_urls};
+
+const PREFIX: &str = "TIDEGATE_";
+const CONFIG_VARIABLE: &str = "TIDEGATE_CONFIG";
+/// Arguments that are no settings: they say where settings come from, or do something else than serve.
+const NO_SETTINGS: [&str; 5] = ["config", "from-env", "check", "help", "version"];
+/// The maximum number of edits between a word and the name that a message suggests.
+const MAX_EDITS: usize = 3;
+
+/// A setting of `serve`.
+#[derive(Debug)]
+pub(crate) struct Setting {
+    /// Its name in the file.
+    pub(crate) name: String,
+    /// Its argument in clap.
+    pub(crate) id: String,
+    option: String,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    One,
+    List,
+    Switch,
+}
+
+/// The values of a setting from one place: one, except of a list.
+#[derive(Debug)]
+pub(crate) struct SettingValue {
+    pub(crate) name: String,
+    pub(crate) texts: Vec<String>,
+    pub(crate) origin: Origin,
+}
+
+/// Where the value of a setting comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    Flag(String),
+    Variable(String),
+    /// The path, the line and the column.
+    File(String),
+    Default,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(name) | Self::Variable(name) | Self::File(name) => f.write_str(name),
+            Self::Default => f.write_str("default"),
+        }
+    }
+}
+
+/// The arguments with the settings of all places.
+#[derive(Debug, Default)]
+pub(crate) struct MergedArguments {
+    /// The arguments of the command line, then those of the other places.
+    pub(crate) arguments: Vec<OsString>,
+    /// The origins of all settings that are not defaults, by their names.
+    origins: Vec<(String, Origin)>,
+    /// Whether the URLs of Redis are not those of a flag.
+    pub(crate) urls_are_hidden: bool,
+    /// A password of Redis that is no setting.
+    pub(crate) password: Option<Password>,
+    pub(crate) warnings: Vec<String>,
+}
+
+impl MergedArguments {
+    /// Returns where the value of a setting comes from.
+    pub(crate) fn origin(&self, name: &str) -> Origin {
+        let known = self.origins.iter().find(|(of, _)| of == name);
+        known.map_or(Origin::Default, |(_, origin)| origin.clone())
+    }
+
+    fn add(&mut self, setting: &Setting, value: SettingValue) {
+        // `connect` reads this variable itself, since a password of the environment is for its URL.
+        let is_read_later = value.origin == Origin::Variable(VARIABLE.to_owned());
+        match setting.kind {
+            _ if is_read_later => {}
+            // A switch that is off has no argument.
+            Kind::Switch if value.texts.iter().all(|text| text == "false") => {}
+            Kind::Switch => self.arguments.push(format!("--{}", setting.option).into()),
+            Kind::One | Kind::List => {
+                let arguments = value.texts.iter().map(|text| format!("--{}={text}", setting.option).into());
+                self.arguments.extend(arguments);
+            }
+        }
+        self.urls_are_hidden |= setting.name == "redis";
+        self.origins.push((value.name, value.origin));
+    }
+}
+
+/// Returns the arguments with all settings of `serve`. The arguments of other commands are unchanged.
+pub(crate) fn merge(arguments: Vec<OsString>) -> Result<MergedArguments, Failure> {
+    let mut merged = MergedArguments { arguments, ..Default::default() };
+    // The arguments may lack what the file contains. Their mistakes are reported when they are parsed with it.
+    let given = Cli::command().ignore_errors(true).try_get_matches_from(&merged.arguments);
+    let Some(given) = given.ok().and_then(|mut given| given.remove_subcommand()) else { return Ok(merged) };
+    let ("serve", given) = (&*given.0, given.1) else { return Ok(merged) };
+
+    let settings = settings();
+    let mut layers = environment(&settings, &mut merged.warnings)?;
+    if let Some((path, origin)) = config_path(&given) {
+        layers.extend(file(&path, &origin, &given, &settings)?);
+    }
+    // After a mistake in the arguments, a switch has no value.
+    if given.value_source("from_env") == Some(ValueSource::CommandLine) {
+        let imported = from_env::read(&|name| env::var_os(name))?;
+        merged.password = imported.password;
+        merged.warnings.extend(imported.warnings);
+        layers.extend(imported.values);
+    }
+    layers.iter().try_for_each(|value| ensure_valid(&settings, value))?;
+    for setting in &settings {
+        if is_given(&given, setting) {
+            merged.origins.push((setting.name.clone(), Origin::Flag(format!("--{}", setting.option))));
+        } else if let Some(at) = layers.iter().position(|value| value.name == setting.name) {
+            merged.add(setting, layers.remove(at));
+        }
+    }
+    Ok(merged)
+}
+
+/// Returns all settings, in the order of the help text.
+pub(crate) fn settings() -> Vec<Setting> {
+    let mut command = Cli::command();
+    // Makes the global arguments, those of Redis, known to each subcommand.
+    command.build();
+    let serve = command.find_subcommand("serve");
+    serve.into_iter().flat_map(|serve| serve.get_arguments()).filter_map(setting).collect()
+}
+
+fn setting(arg: &Arg) -> Option<Setting> {
+    let option = arg.get_long().filter(|option| !NO_SETTINGS.contains(option))?;
+    let kind = match arg.get_action() {
+        ArgAction::SetTrue => Kind::Switch,
+        ArgAction::Append => Kind::List,
+        _ => Kind::One,
+    };
+    Some(Setting {
+        name: option.replace('-', "_"),
+        id: arg.get_id().to_string(),
+        option: option.to_owned(),
+        kind,
+    })
+}
+
+impl Setting {
+    /// Returns the name of its variable in the environment.
+    pub(crate) fn variable(&self) -> String {
+        match &*self.name {
+            "redis" => VARIABLE.to_owned(),
+            name => format!("{PREFIX}{}", name.to_uppercase()),
+        }
+    }
+}
+
+fn is_given(given: &ArgMatches, setting: &Setting) -> bool {
+    given.value_source(&setting.id) == Some(ValueSource::CommandLine)
+}
+
+/// Returns the settings of the environment. An empty variable is none.
+fn environment(settings: &[Setting], warnings: &mut Vec<String>) -> Result<Vec<SettingValue>, Failure> {
+    let mut values = Vec::new();
+    for setting in settings {
+        let variable = setting.variable();
+        let Some(text) = env::var_os(&variable).filter(|text| !text.is_empty()) else { continue };
+        let text =
+            text.into_string().map_err(|_| Failure::usage(format!("{variable} is not text in UTF-8")))?;
+        let texts = match setting.kind {
+            Kind::List => text.split_whitespace().map(str::to_owned).collect(),
+            Kind::One | Kind::Switch => vec![text],
+        };
+        values.push(SettingValue { name: setting.name.clone(), texts, origin: Origin::Variable(variable) });
+    }
+    let known: Vec<String> = settings.iter().map(Setting::variable).collect();
+    for variable in env::vars_os().filter_map(|(name, _)| name.into_string().ok()) {
+        let is_ours =
+            variable.starts_with(PREFIX) && ![CONFIG_VARIABLE, PASSWORD_VARIABLE].contains(&&*variable);
+        if !is_ours || known.contains(&variable) {
+            continue;
+        }
+        // Others are ignored: Kubernetes sets such as TIDEGATE_SERVICE_HOST for a service with this name.
+        if let Some(near) = nearest(&variable, known.iter().map(String::as_str)) {
+            warnings.push(format!("unknown variable {variable} is ignored: did you mean {near}?"));
+        }
+    }
+    Ok(values)
+}
+
+/// Returns the path of the configuration file, and the option or variable that names it.
+fn config_path(given: &ArgMatches) -> Option<(PathBuf, String)> {
+    match given.get_one::<PathBuf>("config") {
+        Some(path) => Some((path.clone(), "--config".to_owned())),
+        None => {
+            let path = env::var_os(CONFIG_VARIABLE).filter(|path| !path.is_empty())?;
+            Some((path.into(), CONFIG_VARIABLE.to_owned()))
+        }
+    }
+}
+
+fn file(
+    path: &Path,
+    origin: &str,
+    given: &ArgMatches,
+    settings: &[Setting],
+) -> Result<Vec<SettingValue>, Failure> {
+    let timeout = given.get_one::<Duration>("timeout").copied().unwrap_or(Duration::from_secs(5));
+    let text = String::from_utf8(option_file::read(origin, path, timeout)?)
+        .map_err(|_| Failure::usage(format!("{}: this file is not UTF-8", path.display())))?;
+    config_file::read(path, &text, settings)
+}
+
+/// Checks a value as clap does, so that the error names where the value comes from.
+fn ensure_valid(settings: &[Setting], value: &SettingValue) -> Result<(), Failure> {
+    let Some(setting) = settings.iter().find(|setting| setting.name == value.name) else { return Ok(()) };
+    let invalid = |reason: &str| Failure::usage(format!("{}: {reason}", value.origin));
+    if setting.kind == Kind::Switch {
+        return match value.texts.iter().all(|text| text == "true" || text == "false") {
+            true => Ok(()),
+            false => Err(invalid(&format!("the setting `{}` is true or false", setting.name))),
+        };
+    }
+    for text in &value.texts {
+        let argument = format!("--{}={text}", setting.option);
+        let parsed = Cli::command().try_get_matches_from(["tidegate", "serve", &argument]);
+        let Err(error) = parsed else { continue };
+        if !matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation) {
+            continue;
+        }
+        let message = redact_urls(error.to_string(), [argument].into_iter());
+        let message = message.trim_start_matches("error: ");
+        let message = message.split("\n\nFor more information").next().unwrap_or_default();
+        return Err(invalid(&format!("the setting `{}`: {message}", setting.name)));
+    }
+    Ok(())
+}
+
+/// Returns the name of the setting that a word may mean.
+pub(crate) fn closest<'s>(word: &str, settings: &'s [Setting]) -> Option<&'s str> {
+    nearest(&word.to_lowercase().replace('-', "_"), settings.iter().map(|setting| &*setting.name))
+}
+
+fn nearest<'n>(word: &str, names: impl Iterator<Item = &'n str>) -> Option<&'n str> {
+    // The distance takes time that grows with the product of both lengths.
+    if word.len() > 100 {
+        return None;
+    }
+    let near = names.map(|name| (strsim::damerau_levenshtein(word, name), name));
+    let (edits, name) = near.min_by_key(|(edits, _)| *edits)?;
+    (edits <= MAX_EDITS && edits * 3 <= name.len()).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_setting_has_one_name_in_all_places() {
+        let settings = settings();
+        let names: Vec<&str> = settings.iter().map(|setting| &*setting.name).collect();
+        for name in ["rules", "redis", "namespace", "grpc_addr", "grpc_client_san", "charge", "json"] {
+            assert!(names.contains(&name), "{name} in {names:?}");
+        }
+        assert!(!names.contains(&"config") && !names.contains(&"help"), "{names:?}");
+        let variable = |name: &str| settings.iter().find(|setting| setting.name == name).unwrap().variable();
+        assert_eq!(variable("grpc_addr"), "TIDEGATE_GRPC_ADDR");
+        assert_eq!(variable("redis"), "TIDEGATE_REDIS_URL");
+        assert_eq!(variable("namespace"), "TIDEGATE_NAMESPACE");
+        let mut unique = names.clone();
+        unique.sort_unstable();
+        unique.dedup();
+        assert_eq!(unique.len(), names.len());
+    }
+
+    #[test]
+    fn similar_names_are_suggested_and_unlike_ones_are_not() {
+        let settings = settings();
+        for (word, expected) in [
+            ("grpc_adr", Some("grpc_addr")),
+            ("grpc-addr", Some("grpc_addr")),
+            ("Namespace", Some("namespace")),
+            ("drian", Some("drain")),
+            ("", None),
+            ("x", None),
+            ("quota", None),
+        ] {
+            assert_eq!(closest(word, &settings), expected, "{word}");
+        }
+        assert_eq!(closest(&"grpc_addr".repeat(1_000), &settings), None);
+    }
+}
