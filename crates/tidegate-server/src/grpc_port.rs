@@ -19,6 +19,9 @@ use crate::tls::Tls;
 
 /// The maximum time of a TLS handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+/// The maximum number of requests of a connection at the same time. A proxy sends all of its requests over one or a few
+/// connections; hyper's default of 200 would make it open more.
+const MAX_STREAMS: u32 = 1_024;
 /// The reciprocal of the part by which the age of a connection is longer or shorter.
 const AGE_JITTER: u32 = 10;
 
@@ -57,7 +60,7 @@ impl GrpcPort {
     /// Serves the requests of a connection until its client closes it, its age is reached, or the server stops.
     async fn exchange(self, stream: impl AsyncRead + AsyncWrite + Unpin + Send, mut stop: Stop) {
         let mut http = http2::Builder::new(TokioExecutor::new());
-        http.timer(TokioTimer::new()).keep_alive_interval(self.keepalive);
+        http.timer(TokioTimer::new()).keep_alive_interval(self.keepalive).max_concurrent_streams(MAX_STREAMS);
         let service = TowerToHyperService::new(self.routes);
         let mut connection =
             std::pin::pin!(http.serve_connection(TokioIo::new(Bounded::http2(stream)), service));

@@ -81,6 +81,31 @@ async fn failure_policy_decides_while_redis_is_killed() {
 }
 
 #[tokio::test]
+async fn settle_and_release_go_on_in_the_background_while_redis_is_paused() {
+    let redis = Server::process(&[]).unwrap();
+    let limiter = || builder_as_is(redis.url()).namespace("shared").deadline(Duration::from_secs(1));
+    let server = Running::start(on(RULES, &limiter().build().unwrap())).await;
+    let checks = json!({ "checks": [by_gate("d.user", "ada")] });
+    let reserved = post(&server, "reserve", &checks).await;
+    let acquired = post(&server, "acquire", &by_rules("held", "ada")).await;
+    assert_eq!((reserved.status, acquired.status), (200, 200), "{reserved:?} {acquired:?}");
+    let paused = redis.pause().unwrap();
+    let token = &reserved.body["reservation"]["token"];
+    let cancelled = post(&server, "cancel", &json!({ "token": token })).await;
+    assert_eq!((cancelled.status, &cancelled.body["settlements"]), (200, &json!(["queued"])));
+    let released = post(&server, "release", &json!({ "permit": acquired.body["permit"]["id"] })).await;
+    assert_eq!((released.status, &released.body), (200, &json!({ "confirmed": false })));
+    drop(paused);
+    soon("settled and released", async || {
+        let settled = post(&server, "peek", &by_gate("d.user", "ada")).await;
+        let free = post(&server, "peek", &by_rules("held", "ada")).await;
+        settled.body["decision"]["remaining"] == 2 && free.body["decision"]["remaining"] == 1
+    })
+    .await;
+    assert!(server.stop().await);
+}
+
+#[tokio::test]
 async fn data_of_another_program_is_a_problem_of_the_server() {
     let redis = tidegate_testkit::shared();
     let limiter = builder(redis.url()).build().unwrap();
