@@ -20,6 +20,7 @@
 //! ```
 
 mod access;
+mod audit;
 mod denials;
 mod holders;
 mod holds;
@@ -35,6 +36,7 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use self::access::{RedisAccess, StoredRow, unexpected_reply};
+pub use self::audit::{AuditEntry, AuditRecord};
 pub use self::denials::CountedDenials;
 use self::holders::MAX_HOLDERS;
 pub use self::holders::{Holder, Holders, WaitingHolder};
