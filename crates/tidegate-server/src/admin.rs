@@ -1,11 +1,17 @@
 //! The admin port: for operators and their tools, apart from the ports for clients of the service.
 
 mod access;
+mod api;
 mod audit;
+mod change;
+mod config;
 mod headers;
 mod html;
+mod metrics;
 mod problem;
 mod settings;
+
+use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::Request;
@@ -14,8 +20,9 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use tidegate::Limiter;
 use tidegate::admin::Inspector;
+use tidegate::{Limiter, Quota};
+use tidegate_rules::Rule;
 
 use self::access::{Access, Viewer, csrf_token};
 pub use self::access::{AdminTokens, AdminTokensError, Role};
@@ -36,14 +43,28 @@ pub(crate) struct AdminState {
     pub(crate) audit: AuditLog,
     pub(crate) access: Access,
     pub(crate) metrics: Option<ServiceMetrics>,
+    pub(crate) settings: Arc<Admin>,
 }
 
 impl AdminState {
     pub(crate) fn new(service: RateLimitService, admin: &Admin, metrics: Option<ServiceMetrics>) -> Self {
         let limiter = service.rules().limiter().clone();
         let inspector = Inspector::new(&limiter).ok();
-        let audit = AuditLog::new();
-        Self { service, limiter, inspector, audit, access: Access::new(admin.access()), metrics }
+        let audit = AuditLog::new(inspector.clone(), admin.on_audit_event());
+        let settings = Arc::new(admin.clone());
+        Self { service, limiter, inspector, audit, access: Access::new(admin.access()), metrics, settings }
+    }
+
+    /// Returns whether a rule in force has this gate.
+    fn has_rule(&self, gate: &str) -> bool {
+        self.service.rules().rules().iter().any(|rule| rule.gate_name() == gate)
+    }
+
+    /// Returns the quota of the rule with this gate; `None` if there is no such rule, or if it has no quota.
+    fn rule_quota(&self, gate: &str) -> Option<Quota> {
+        let rules = self.service.rules();
+        let rule = rules.rules().iter().find(|rule| rule.gate_name() == gate);
+        rule.and_then(Rule::quota)
     }
 }
 
@@ -52,7 +73,10 @@ pub(crate) fn router(state: AdminState) -> Router {
     Router::new()
         .route("/", get(start))
         .route("/assets/plain.css", get(style))
+        .route("/config", get(config::show))
+        .route("/metrics", get(metrics::show))
         .merge(access::routes())
+        .merge(api::routes())
         .fallback(not_found)
         .layer(from_fn_with_state(state.clone(), access::guard))
         // The outer one: errors of the guard have the headers, too.
