@@ -236,9 +236,10 @@ impl Watcher {
         let rules = self.loader.rules(read).map_err(Error::from);
         let applied = rules.and_then(|rules| shared.apply(&rules));
         let reload = Reload { at: Instant::now(), result: applied, sources: read.sources.clone() };
+        let reload = Arc::new(reload);
+        shared.last_reload.store(Some(reload.clone()));
         if let Some(observer) = self.limiter.observer() {
             observer.reloaded(reload.result());
         }
-        shared.last_reload.store(Some(Arc::new(reload)));
     }
 }

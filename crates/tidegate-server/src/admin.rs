@@ -1,17 +1,16 @@
 //! The admin port: for operators and their tools, apart from the ports for clients of the service.
 
-mod access;
+pub(crate) mod access;
 mod api;
-mod audit;
-mod change;
+pub(crate) mod audit;
+pub(crate) mod change;
 mod config;
 mod headers;
-mod html;
+pub(crate) mod html;
 mod metrics;
-mod problem;
+pub(crate) mod problem;
 mod settings;
-
-use std::sync::Arc;
+mod state;
 
 use axum::Router;
 use axum::extract::Request;
@@ -20,53 +19,12 @@ use axum::response::{Html, IntoResponse, Response};
 use axum::routing::get;
 use http::StatusCode;
 use http::header::CONTENT_TYPE;
-use tidegate::admin::Inspector;
-use tidegate::{Limiter, Quota};
-use tidegate_rules::Rule;
 
-use self::access::{Access, Viewer, csrf_token};
 pub use self::access::{AdminTokens, AdminTokensError, Role};
-use self::audit::AuditLog;
+use self::access::{Viewer, csrf_token};
 use self::problem::Problem;
 pub use self::settings::Admin;
-use crate::metrics::ServiceMetrics;
-use crate::service::RateLimitService;
-
-/// What the handlers of the admin port work with. Clones share it.
-#[derive(Clone, Debug)]
-pub(crate) struct AdminState {
-    /// The rules in force, and their decisions.
-    pub(crate) service: RateLimitService,
-    pub(crate) limiter: Limiter,
-    /// `None` if the limiter has no Redis.
-    pub(crate) inspector: Option<Inspector>,
-    pub(crate) audit: AuditLog,
-    pub(crate) access: Access,
-    pub(crate) metrics: Option<ServiceMetrics>,
-    pub(crate) settings: Arc<Admin>,
-}
-
-impl AdminState {
-    pub(crate) fn new(service: RateLimitService, admin: &Admin, metrics: Option<ServiceMetrics>) -> Self {
-        let limiter = service.rules().limiter().clone();
-        let inspector = Inspector::new(&limiter).ok();
-        let audit = AuditLog::new(inspector.clone(), admin.on_audit_event());
-        let settings = Arc::new(admin.clone());
-        Self { service, limiter, inspector, audit, access: Access::new(admin.access()), metrics, settings }
-    }
-
-    /// Returns whether a rule in force has this gate.
-    fn has_rule(&self, gate: &str) -> bool {
-        self.service.rules().rules().iter().any(|rule| rule.gate_name() == gate)
-    }
-
-    /// Returns the quota of the rule with this gate; `None` if there is no such rule, or if it has no quota.
-    fn rule_quota(&self, gate: &str) -> Option<Quota> {
-        let rules = self.service.rules();
-        let rule = rules.rules().iter().find(|rule| rule.gate_name() == gate);
-        rule.and_then(Rule::quota)
-    }
-}
+pub(crate) use self::state::AdminState;
 
 /// Returns all pages of the port. Each handler states the right it needs by an argument: see [`access`].
 pub(crate) fn router(state: AdminState) -> Router {
@@ -75,10 +33,10 @@ pub(crate) fn router(state: AdminState) -> Router {
         .route("/assets/plain.css", get(style))
         .route("/config", get(config::show))
         .route("/metrics", get(metrics::show))
-        .merge(access::routes())
+        .merge(access::routes(state.access.clone()))
         .merge(api::routes())
         .fallback(not_found)
-        .layer(from_fn_with_state(state.clone(), access::guard))
+        .layer(from_fn_with_state(state.access.clone(), access::guard))
         // The outer one: errors of the guard have the headers, too.
         .layer(from_fn(headers::add))
         .with_state(state)
@@ -94,7 +52,9 @@ async fn start(Viewer(identity): Viewer) -> Html<String> {
             csrf_token(&identity)
         ),
     };
-    Html(html::page("Admin port", &(who + &log_out)))
+    let links = "<ul>\n<li><a href=\"/config?format=text\">Active rules</a></li>\n\
+                 <li><a href=\"/metrics\">Metrics</a></li>\n<li><a href=\"/api/audit\">Audit log</a></li>\n</ul>\n";
+    Html(html::page("Admin port", &(who + links + &log_out)))
 }
 
 /// Needs no right: the page of the login uses it.
