@@ -34,7 +34,8 @@ pub struct Shape {
 /// A key under the namespace that is not a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotState {
-    /// A key for all gates: the instances, the operators' overrides, or the holders of in-flight limits.
+    /// A key for all gates: the instances, the operators' overrides and their audit log, or the holders of
+    /// in-flight limits.
     Shared,
     /// A state in the format of another version of tidegate. Contains the number of that format.
     Layout(u32),
@@ -58,7 +59,8 @@ impl Name {
         let mut parts = rest.splitn(3, ':');
         let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             let last = rest.rsplit(':').next().unwrap_or_default();
-            let is_shared = layout == SHARED_LAYOUT && matches!(last, "instances" | "overrides" | "holders");
+            let is_shared =
+                layout == SHARED_LAYOUT && matches!(last, "audit" | "instances" | "overrides" | "holders");
             return Err(if is_shared { NotState::Shared } else { NotState::Foreign });
         };
         if layout != LAYOUT {
@@ -296,6 +298,7 @@ mod tests {
             ("ns:1:instances", NotState::Shared),
             ("ns:1:{cr}:instances", NotState::Shared),
             ("ns:1:overrides", NotState::Shared),
+            ("ns:1:audit", NotState::Shared),
             ("ns:1:{g2}:holders", NotState::Shared),
             ("ns:1:login:token_bucket:x", NotState::Layout(1)),
             ("ns:3:login:token_bucket:x", NotState::Layout(3)),

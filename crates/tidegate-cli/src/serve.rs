@@ -1,5 +1,6 @@
 //! `serve`: the rate-limit service.
 
+mod admin;
 mod certificates;
 mod config_file;
 pub(crate) mod effective;
@@ -14,7 +15,9 @@ use serde_json::json;
 use tidegate::{Error, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
-use tidegate_server::{BoundServer, HeaderNames, RateLimitService, Server, ServerError, TlsError};
+use tidegate_server::{
+    BoundServer, HeaderNames, RateLimitService, Server, ServerError, ServiceMetrics, TlsError,
+};
 
 use self::certificates::Certificates;
 use crate::args::{Charge, FailurePolicy, Redis, ResponseHeaders, Serve};
@@ -33,6 +36,7 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Fai
         ));
     }
     let certificates = Certificates::load(&serve.connections, redis.timeout)?;
+    let admin = admin::port(serve)?;
     if serve.configuration.check {
         return check(serve, redis, out);
     }
@@ -42,11 +46,16 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Fai
     runtime.block_on(async {
         // Before the ports are printed: from then on, a signal ends the service in order.
         let stop = stop_signal()?;
-        let rules = rules(serve, redis, out).await?;
+        let metrics = ServiceMetrics::new();
+        let rules = rules(serve, redis, &metrics, out).await?;
         let count = rules.limits().rules().iter().count();
-        let server = server(serve, rules);
+        let server = server(serve, rules).metrics(metrics);
         let server = match &certificates {
             Some(certificates) => server.tls(certificates.tls()),
+            None => server,
+        };
+        let server = match admin {
+            Some(admin) => server.admin(admin),
             None => server,
         };
         let server = server.bind(serve.grpc_addr, serve.http_addr).await?;
@@ -61,7 +70,7 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Fai
 fn check(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
     if let Some(path) = &serve.rules {
         loader(serve).load(path).map_err(Failure::ConfigErrors)?;
-        limiter(serve, redis, out)?;
+        limiter(serve, redis, &ServiceMetrics::new(), out)?;
     }
     Ok(true)
 }
@@ -72,18 +81,24 @@ fn loader(serve: &Serve) -> Loader {
         .charge_each(serve.decisions.charge == Charge::Each)
 }
 
-fn limiter(serve: &Serve, redis: &Redis, out: Output) -> Result<Limiter, Failure> {
+fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) -> Result<Limiter, Failure> {
     let builder = redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into());
-    Ok(builder.observer(ReloadLog { json: out.json }).build()?)
+    Ok(builder.observer((ReloadLog { json: out.json }, metrics.observer())).build()?)
 }
 
 /// Loads the rules, and binds them to the limiter.
-async fn rules(serve: &Serve, redis: &Redis, out: Output) -> Result<ReloadingRules, Failure> {
+async fn rules(
+    serve: &Serve,
+    redis: &Redis,
+    metrics: &ServiceMetrics,
+    out: Output,
+) -> Result<ReloadingRules, Failure> {
     let Some(path) = &serve.rules else {
         let rules = Rules::parse("demo.yaml", DEMO_RULES).map_err(Failure::ConfigErrors)?;
-        return Ok(rules.bind(&Limiter::in_memory()).into());
+        let limiter = Limiter::builder().in_memory().observer(metrics.observer()).build()?;
+        return Ok(rules.bind(&limiter).into());
     };
-    let limiter = limiter(serve, redis, out)?;
+    let limiter = limiter(serve, redis, metrics, out)?;
     // Loaded before, for errors with their lines.
     loader(serve).load(path).map_err(Failure::ConfigErrors)?;
     let rules = loader(serve).watch(path, &limiter)?;
@@ -157,7 +172,12 @@ fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) -> Res
     if serve.demo {
         lines.extend(demo_lines(http).map(line));
     }
-    out.print(&json!({ "grpc_addr": grpc, "http_addr": http, "rules": rules }), &lines)
+    let admin = server.admin_addr();
+    if let Some(admin) = admin {
+        lines.push(line(format!("admin port on http://{admin}: /config, /metrics")));
+    }
+    let json = json!({ "grpc_addr": grpc, "http_addr": http, "admin_addr": admin, "rules": rules });
+    out.print(&json, &lines)
 }
 
 fn demo_lines(http: SocketAddr) -> [String; 5] {

@@ -52,6 +52,6 @@ pub use self::explain::{Explanation, MatchedEntry};
 pub use self::limit::Limit;
 pub use self::limiter::{Plan, PlannedCheck, RulesLimiter};
 pub use self::load::{Loader, Rules};
-pub use self::reloading::{Need, ReloadingRules};
+pub use self::reloading::{Need, Reload, ReloadingRules};
 pub use self::rule::Rule;
 pub use self::schema::schema;

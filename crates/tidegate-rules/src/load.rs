@@ -20,6 +20,7 @@ struct Loaded {
     compiled: Compiled,
     /// The gate name of each rule, by the rule's index.
     gate_names: Vec<Box<str>>,
+    sources: Arc<Vec<SourceFile>>,
 }
 
 /// Loads rules with options; [`Rules::load`] uses the defaults.
@@ -78,7 +79,7 @@ impl Loader {
         texts: impl IntoIterator<Item = (&'t str, &'t str)>,
     ) -> Result<Rules, ConfigErrors> {
         let source = |(name, text): (&str, &str)| SourceFile { name: name.to_owned(), text: text.to_owned() };
-        let sources = texts.into_iter().map(source).collect();
+        let sources = Arc::new(texts.into_iter().map(source).collect());
         self.rules(&FilesRead { sources, errors: Vec::new() })
     }
 
@@ -86,7 +87,7 @@ impl Loader {
         let errors = read.errors.iter().cloned().collect();
         let compiled = compile(&read.sources, self.options, errors)?;
         let gate_names = gate_names(&compiled.rules)?;
-        Ok(Rules(Arc::new(Loaded { compiled, gate_names })))
+        Ok(Rules(Arc::new(Loaded { compiled, gate_names, sources: read.sources.clone() })))
     }
 }
 
@@ -122,6 +123,11 @@ impl Rules {
     /// Iterates over all rules, in the order of the files.
     pub fn iter(&self) -> impl Iterator<Item = &Rule> {
         self.0.compiled.rules.iter().map(|rule| &**rule)
+    }
+
+    /// Returns the name and the text of each file that the rules were loaded from.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.sources.iter().map(|source| (&*source.name, &*source.text))
     }
 
     /// Returns mistakes that do not prevent loading, ordered by file, line and column; at most 100.

@@ -3,14 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tidegate::{Error, Limiter};
 
 use super::files::FilesRead;
 use super::limiter::RulesLimiter;
 use super::load::{Loader, Rules};
+use super::source::SourceFile;
 
 /// The time between two readings of the files. A change takes effect once two readings in a row are equal, so
 /// that a partly written file, or two versions of files that are swapped together, rarely or never does.
@@ -52,6 +53,39 @@ struct ReloadInner {
     /// The conditions of the rules' users. Locked while new rules are applied, so that no condition is added
     /// between the validation and the swap.
     needs: Mutex<Vec<Weak<Need>>>,
+    last_reload: ArcSwapOption<Reload>,
+}
+
+/// The last change of the files, from [`ReloadingRules::last_reload`].
+#[derive(Debug)]
+pub struct Reload {
+    at: Instant,
+    result: Result<usize, Error>,
+    sources: Arc<Vec<SourceFile>>,
+}
+
+impl Reload {
+    /// Returns the time since then.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.at.elapsed()
+    }
+
+    /// Returns the number of rules, which are in force. An error names all mistakes in the files; then the previous
+    /// rules stay in force.
+    ///
+    /// # Errors
+    ///
+    /// The error with which the files were rejected.
+    pub fn result(&self) -> Result<usize, &Error> {
+        self.result.as_ref().copied()
+    }
+
+    /// Returns the name and the text of each file that was read then. Leaves out files that are no rule files.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
+        let of_rules = self.sources.iter().filter(|source| source.is_rule_file());
+        of_rules.map(|source| (&*source.name, &*source.text))
+    }
 }
 
 /// A condition that new rules must satisfy, set by a user of the rules such as an HTTP layer.
@@ -69,6 +103,12 @@ impl ReloadingRules {
     #[must_use]
     pub fn limits(&self) -> RulesLimiter {
         RulesLimiter::clone(&self.shared.limits.load())
+    }
+
+    /// Returns the last change of the files; `None` if they are as they were loaded first.
+    #[must_use]
+    pub fn last_reload(&self) -> Option<Arc<Reload>> {
+        self.shared.last_reload.load_full()
     }
 
     /// Adds a condition: reloads apply only rules that satisfy it. It ends when the last `Arc` of it is
@@ -104,7 +144,11 @@ impl ReloadInner {
     }
 
     fn new(limits: RulesLimiter) -> Self {
-        Self { limits: ArcSwap::from_pointee(limits), needs: Mutex::default() }
+        Self {
+            limits: ArcSwap::from_pointee(limits),
+            needs: Mutex::default(),
+            last_reload: ArcSwapOption::empty(),
+        }
     }
 
     /// Applies the rules if they satisfy all conditions, and returns their number.
@@ -191,8 +235,11 @@ impl Watcher {
         let Some(shared) = self.shared.upgrade() else { return };
         let rules = self.loader.rules(read).map_err(Error::from);
         let applied = rules.and_then(|rules| shared.apply(&rules));
+        let reload = Reload { at: Instant::now(), result: applied, sources: read.sources.clone() };
+        let reload = Arc::new(reload);
+        shared.last_reload.store(Some(reload.clone()));
         if let Some(observer) = self.limiter.observer() {
-            observer.reloaded(applied.as_ref().copied());
+            observer.reloaded(reload.result());
         }
     }
 }

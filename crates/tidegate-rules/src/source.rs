@@ -8,7 +8,7 @@ use super::config_error::{ConfigError, MAX_CONTEXT_CHARS, SourceSpan};
 const FIELDS: [&str; 3] = ["domain", "descriptors", "rate_limits"];
 
 /// A file's display name and its text.
-#[derive(PartialEq)]
+#[derive(Debug, PartialEq)]
 pub(super) struct SourceFile {
     pub(super) name: String,
     pub(super) text: String,

@@ -5,6 +5,7 @@ mod bounded;
 use std::future::Future;
 use std::time::Duration;
 
+use ::metrics::Gauge;
 use futures_util::FutureExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
@@ -12,6 +13,7 @@ use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 pub(crate) use self::bounded::Bounded;
+use crate::metrics::ServiceMetrics;
 
 /// The pause after an error of the listener, such as too many open files.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -33,35 +35,73 @@ impl Stop {
     }
 }
 
-/// Serves connections until the server stops, then those that are open until each has ended. With `max` open
-/// connections, further ones wait in the backlog of the listener until one is closed.
-///
-/// # Cancel safety
-///
-/// Dropping the future closes all connections.
-pub(crate) async fn serve<C: Future<Output = ()> + Send + 'static>(
-    listener: TcpListener,
-    max: usize,
-    mut stop: Stop,
-    connection: impl Fn(TcpStream, Stop) -> C,
-) {
-    let mut open = JoinSet::new();
-    let observed = stop.clone();
-    loop {
-        tokio::select! {
-            stream = accept(&listener), if open.len() < max => {
-                open.spawn(connection(stream, observed.clone()));
+/// A port whose connections are counted and bounded.
+pub(crate) struct Port {
+    /// Its name in metrics.
+    pub(crate) name: &'static str,
+    pub(crate) listener: TcpListener,
+    /// The maximum number of open connections. Further ones wait in the backlog of the listener until one is closed.
+    pub(crate) max_connections: usize,
+    pub(crate) metrics: Option<ServiceMetrics>,
+    pub(crate) stop: Stop,
+}
+
+impl Port {
+    /// Serves connections until the server stops, then those that are open until each has ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes all connections.
+    pub(crate) async fn serve<C>(self, connection: impl Fn(TcpStream, Stop) -> C)
+    where
+        C: Future<Output = ()> + Send + 'static,
+    {
+        let Self { name, listener, max_connections, metrics, mut stop } = self;
+        let gauge = metrics.map(|metrics| metrics.connections(name));
+        let observed = stop.clone();
+        let counted = |stream| {
+            let count = gauge.clone().map(OpenConnection::new);
+            let serving = connection(stream, observed.clone());
+            async move {
+                serving.await;
+                drop(count);
             }
-            Some(_) = open.join_next() => {}
-            () = stop.stopped() => break,
+        };
+        let mut open = JoinSet::new();
+        loop {
+            tokio::select! {
+                stream = accept(&listener), if open.len() < max_connections => {
+                    open.spawn(counted(stream));
+                }
+                Some(_) = open.join_next() => {}
+                () = stop.stopped() => break,
+            }
         }
+        // The connections that the system has accepted: it would reset them.
+        while open.len() < max_connections
+            && let Some(stream) = accept(&listener).now_or_never()
+        {
+            open.spawn(counted(stream));
+        }
+        drop(listener);
+        while open.join_next().await.is_some() {}
     }
-    // The connections that the system has accepted: it would reset them.
-    while let (true, Some(stream)) = (open.len() < max, accept(&listener).now_or_never()) {
-        open.spawn(connection(stream, observed.clone()));
+}
+
+/// Counts a connection until it is dropped.
+struct OpenConnection(Gauge);
+
+impl OpenConnection {
+    fn new(gauge: Gauge) -> Self {
+        gauge.increment(1.0);
+        Self(gauge)
     }
-    drop(listener);
-    while open.join_next().await.is_some() {}
+}
+
+impl Drop for OpenConnection {
+    fn drop(&mut self) {
+        self.0.decrement(1.0);
+    }
 }
 
 async fn accept(listener: &TcpListener) -> TcpStream {

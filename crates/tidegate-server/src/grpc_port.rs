@@ -4,13 +4,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::metrics::Counter;
 use axum::Router;
 use hyper::server::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use tidegate::{Limiter, RepeatedWarning};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
@@ -34,27 +35,28 @@ pub(crate) struct GrpcPort {
     pub(crate) max_age: Duration,
     /// Is warned of failed TLS handshakes.
     pub(crate) limiter: Limiter,
+    /// Counts failed TLS handshakes.
+    pub(crate) failed_handshakes: Option<Counter>,
 }
 
 impl GrpcPort {
     /// Serves connections until the server stops, then those that are open until their requests have ended.
-    pub(crate) async fn serve(self, listener: TcpListener, max_connections: usize, stop: Stop) {
-        let failed = Arc::new(RepeatedWarning::new("server-tls-handshake"));
-        let connection = move |stream, stop| self.clone().connect(stream, failed.clone(), stop);
-        connections::serve(listener, max_connections, stop, connection).await;
+    pub(crate) async fn serve(self, port: connections::Port) {
+        let warning = Arc::new(RepeatedWarning::new("server-tls-handshake"));
+        port.serve(|stream, stop| self.clone().connect(stream, warning.clone(), stop)).await;
     }
 
-    async fn connect(self, stream: TcpStream, failed: Arc<RepeatedWarning>, stop: Stop) {
+    async fn connect(self, stream: TcpStream, warning: Arc<RepeatedWarning>, stop: Stop) {
         let Some(tls) = self.tls.as_ref().map(Tls::config) else {
             return self.exchange(stream, stop).await;
         };
-        match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
-            Ok(Ok(stream)) => self.exchange(stream, stop).await,
-            failure => self.limiter.warn(&failed, || match failure {
-                Ok(Err(error)) => format!("a client's TLS handshake failed: {error}"),
-                _ => format!("a client's TLS handshake failed: it took more than {HANDSHAKE_TIMEOUT:?}"),
-            }),
-        }
+        let failure = match timeout(HANDSHAKE_TIMEOUT, TlsAcceptor::from(tls).accept(stream)).await {
+            Ok(Ok(stream)) => return self.exchange(stream, stop).await,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("it took more than {HANDSHAKE_TIMEOUT:?}"),
+        };
+        self.failed_handshakes.iter().for_each(|failed| failed.increment(1));
+        self.limiter.warn(&warning, || format!("a client's TLS handshake failed: {failure}"));
     }
 
     /// Serves the requests of a connection until its client closes it, its age is reached, or the server stops.

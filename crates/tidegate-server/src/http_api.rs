@@ -1,38 +1,28 @@
 //! The HTTP port: `/json`, `/v1`, `/livez` and `/readyz`.
 
-use std::convert::Infallible;
-use std::pin::pin;
-use std::time::Duration;
-
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::time::sleep;
+use std::convert::Infallible;
+use tokio::time::Instant;
 
-use crate::body::{self, READ_TIMEOUT};
-use crate::connections::{self, Bounded, Stop};
+use crate::body;
 use crate::http_state::HttpState;
 use crate::json;
+use crate::metrics::ServiceMetrics;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::service_error::ServiceError;
 use crate::trace::{SpanHook, traced};
 use crate::v1;
 
-/// The time in which connections get the responses to requests that were under way to them when the port closed.
-const LINGER: Duration = Duration::from_millis(100);
-
 /// Returns the routes of the port.
-pub(crate) fn router(api: HttpState, hook: SpanHook) -> Router {
+pub(crate) fn router(api: HttpState, metrics: Option<ServiceMetrics>, hook: SpanHook) -> Router {
     let readiness = api.readiness.clone();
     let router = Router::new()
         // All methods, as in Envoy's service.
@@ -42,6 +32,10 @@ pub(crate) fn router(api: HttpState, hook: SpanHook) -> Router {
         .nest("/v1", v1::router())
         .with_state(api)
         .layer(from_fn_with_state(readiness, close_while_stopping));
+    let router = match metrics {
+        Some(metrics) => router.layer(from_fn_with_state(metrics, count)),
+        None => router,
+    };
     traced(router, hook)
 }
 
@@ -55,30 +49,18 @@ async fn close_while_stopping(State(readiness): State<Readiness>, request: Reque
     response
 }
 
-/// Serves connections until the server stops, then those that are in use.
-pub(crate) async fn serve(router: Router, listener: TcpListener, max_connections: usize, stop: Stop) {
-    let connection = |stream, stop| exchange(router.clone(), stream, stop);
-    connections::serve(listener, max_connections, stop, connection).await;
-}
-
-/// Serves the requests of a connection until its client closes it or the server stops.
-async fn exchange(router: Router, stream: TcpStream, mut stop: Stop) {
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT);
-    let stream = TokioIo::new(Bounded::new(stream));
-    let mut connection = pin!(http.serve_connection(stream, TowerToHyperService::new(router)));
-    let stopped = async {
-        stop.stopped().await;
-        // hyper closes a connection whose request it has not read yet.
-        sleep(LINGER).await;
-    };
-    // An error is the client's: it has left, or did not send HTTP.
-    tokio::select! {
-        _ = &mut connection => return,
-        () = stopped => {}
-    }
-    connection.as_mut().graceful_shutdown();
-    let _ = connection.await;
+/// Counts a request by its route. The path of a client is no label: it could be any.
+async fn count(
+    State(metrics): State<ServiceMetrics>,
+    route: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or("other", MatchedPath::as_str);
+    metrics.answered("http", route, response.status().as_str(), began);
+    response
 }
 
 async fn decide(State(api): State<HttpState>, request: Request) -> Result<Response, Infallible> {

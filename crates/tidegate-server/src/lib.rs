@@ -7,18 +7,23 @@
 //!
 //! - [`RateLimitService`] decides a request of the protocol by rules. It knows no server.
 //! - [`Server`] serves it over gRPC and over HTTP, both by the same method.
+//! - [`Admin`] has the settings of the admin port, for operators.
 //! - [`proto`] has the messages.
 
+mod admin;
 mod body;
 mod connections;
 mod grpc;
 mod grpc_port;
 mod header_names;
+mod http1;
 mod http_api;
 mod http_state;
 mod json;
+mod metrics;
 mod permits;
 pub mod proto;
+mod random;
 mod readiness;
 mod request;
 mod request_body;
@@ -32,7 +37,9 @@ mod trace_context;
 mod unit;
 mod v1;
 
+pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role};
 pub use self::header_names::HeaderNames;
+pub use self::metrics::ServiceMetrics;
 pub use self::server::{BoundServer, Server, ServerError};
 pub use self::service::RateLimitService;
 pub use self::service_error::ServiceError;

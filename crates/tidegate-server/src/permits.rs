@@ -9,7 +9,7 @@ use tidegate::{Limiter, Permits};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-use crate::tls::random_bytes;
+use crate::random::random_bytes;
 
 /// The bytes of an id that name the server, and those that name a permit of it.
 const SERVER_BYTES: usize = 4;

@@ -1,6 +1,6 @@
-//! The server: its settings, its two ports, and its end.
+//! The server: its settings, its ports, and its end.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -11,16 +11,22 @@ use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
-use crate::connections::Stop;
+use crate::admin::{self, Admin, AdminState};
+use crate::connections::{Port, Stop};
 use crate::grpc::{self, GrpcHealth};
 use crate::grpc_port::GrpcPort;
 use crate::http_api;
 use crate::http_state::HttpState;
+use crate::http1;
+use crate::metrics::ServiceMetrics;
 use crate::permits::PermitTable;
 use crate::readiness::Readiness;
 use crate::service::RateLimitService;
 use crate::tls::Tls;
 use crate::trace::{SpanHook, traced};
+
+/// The maximum number of open connections to the admin port: operators and their tools are few.
+const MAX_ADMIN_CONNECTIONS: usize = 256;
 
 /// The settings of a server. [`bind`](Self::bind) opens its ports.
 ///
@@ -38,6 +44,8 @@ use crate::trace::{SpanHook, traced};
 pub struct Server {
     service: RateLimitService,
     tls: Option<Tls>,
+    admin: Option<Admin>,
+    metrics: Option<ServiceMetrics>,
     keepalive: Duration,
     max_connection_age: Duration,
     max_connections: usize,
@@ -56,6 +64,12 @@ pub enum ServerError {
     /// An address cannot be listened on.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, io::Error),
+    /// The admin port would be open to other machines without tokens.
+    #[error(
+        "the admin port at {0} would be open to other machines without a token: give it tokens (--admin-tokens FILE), \
+         or an address of this machine only, such as 127.0.0.1:8082"
+    )]
+    AdminNeedsTokens(SocketAddr),
     /// The reflection service could not be made.
     #[error("the reflection service failed: {0}")]
     Reflection(#[from] tonic_reflection::server::Error),
@@ -67,6 +81,8 @@ impl Server {
         Self {
             service,
             tls: None,
+            admin: None,
+            metrics: None,
             keepalive: Duration::from_secs(60),
             max_connection_age: Duration::from_secs(30 * 60),
             max_connections: 16_384,
@@ -84,6 +100,22 @@ impl Server {
     /// Default: none. The port is not encrypted.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Opens a third port, for operators.
+    ///
+    /// Default: none.
+    pub fn admin(mut self, admin: Admin) -> Self {
+        self.admin = Some(admin);
+        self
+    }
+
+    /// Counts requests and connections here. The admin port serves these metrics.
+    ///
+    /// Default: none. Nothing is counted.
+    pub fn metrics(mut self, metrics: ServiceMetrics) -> Self {
+        self.metrics = Some(metrics);
         self
     }
 
@@ -175,12 +207,21 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If an address cannot be listened on.
+    /// If an address cannot be listened on, or if the [admin port](Self::admin) would be open to other machines without
+    /// tokens.
     pub async fn bind(self, grpc: SocketAddr, http: SocketAddr) -> Result<BoundServer, ServerError> {
+        if let Some(admin) = self.admin.as_ref().filter(|admin| !admin.is_safe()) {
+            return Err(ServerError::AdminNeedsTokens(admin.address));
+        }
         let (grpc, grpc_addr) = listen(grpc).await?;
         let (http, http_addr) = listen(http).await?;
-        let (routes, health) = grpc::routes(self.service.clone(), self.max_message_bytes).await?;
-        Ok(BoundServer { settings: self, routes, health, grpc, http, grpc_addr, http_addr })
+        let admin = match &self.admin {
+            Some(admin) => Some(listen(admin.address).await?),
+            None => None,
+        };
+        let (routes, health) =
+            grpc::routes(self.service.clone(), self.metrics.clone(), self.max_message_bytes).await?;
+        Ok(BoundServer { settings: self, routes, health, grpc, http, admin, grpc_addr, http_addr })
     }
 }
 
@@ -199,6 +240,7 @@ pub struct BoundServer {
     health: GrpcHealth,
     grpc: TcpListener,
     http: TcpListener,
+    admin: Option<(TcpListener, SocketAddr)>,
     grpc_addr: SocketAddr,
     http_addr: SocketAddr,
 }
@@ -216,6 +258,12 @@ impl BoundServer {
         self.http_addr
     }
 
+    /// Returns the address of the admin port, if there is one.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(_, address)| *address)
+    }
+
     /// Serves until `stop` ends, then stops in this order:
     ///
     /// 1. The health service reports `NOT_SERVING`, and `/readyz` replies 503. Requests are still accepted for the
@@ -229,24 +277,48 @@ impl BoundServer {
     ///
     /// None at present.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<bool, ServerError> {
-        let Self { settings, routes, mut health, grpc, http, .. } = self;
-        let Server { service, max_message_bytes, max_connections, .. } = settings.clone();
+        let Self { settings, routes, mut health, grpc, http, admin, .. } = self;
+        let Server { service, metrics, max_message_bytes, max_connections, .. } = settings.clone();
         let limiter = service.rules().limiter().clone();
         let readiness = Readiness::new(service.clone(), settings.needs_redis);
+        let (close, closed) = Stop::new();
+        let port = |name, listener, max_connections| {
+            let (metrics, stop) = (metrics.clone(), closed.clone());
+            Port { name, listener, max_connections, metrics, stop }
+        };
+
         let permits = Arc::new(PermitTable::new(limiter.clone(), settings.max_permits));
-        let api = HttpState { service, readiness: readiness.clone(), permits, max_message_bytes };
-        let router = http_api::router(api, settings.span_hook.clone());
-        let port = GrpcPort {
+        let api =
+            HttpState { service: service.clone(), readiness: readiness.clone(), permits, max_message_bytes };
+        let router = http_api::router(api, metrics.clone(), settings.span_hook.clone());
+        let http = http1::serve(router, port("http", http, max_connections));
+        let connections = GrpcPort {
             routes: traced(routes.prepare().into_axum_router(), settings.span_hook.clone()),
             tls: settings.tls.clone(),
             keepalive: settings.keepalive,
             max_age: settings.max_connection_age,
             limiter: limiter.clone(),
+            failed_handshakes: metrics.as_ref().map(|it| it.rejected_connections("grpc", "tls_handshake")),
         };
-        let (close, closed) = Stop::new();
-        let http = http_api::serve(router, http, max_connections, closed.clone());
-        let grpc = port.serve(grpc, max_connections, closed);
-        let mut serving = pin!(async { tokio::join!(grpc, http) });
+        let grpc = connections.serve(port("grpc", grpc, max_connections));
+        let admin = async {
+            if let (Some(admin), Some((listener, _))) = (&settings.admin, admin) {
+                let state = AdminState::new(service, admin, metrics.clone());
+                http1::serve(admin::router(state), port("admin", listener, MAX_ADMIN_CONNECTIONS)).await;
+            }
+        };
+        let upkeep = async {
+            match &metrics {
+                Some(metrics) => metrics.keep_up().await,
+                None => pending().await,
+            }
+        };
+        let mut serving = pin!(async {
+            tokio::select! {
+                _ = async { tokio::join!(grpc, http, admin) } => {}
+                never = upkeep => match never {},
+            }
+        });
 
         tokio::select! {
             _ = &mut serving => return Ok(true),

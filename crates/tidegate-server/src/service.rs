@@ -109,6 +109,11 @@ impl RateLimitService {
         &self.headers
     }
 
+    /// Returns the rules with their last reload.
+    pub(crate) const fn reloading(&self) -> &ReloadingRules {
+        &self.rules
+    }
+
     /// Decides a request.
     ///
     /// The statuses are in the order of the descriptors. Descriptors with negative hits give their units back, also if

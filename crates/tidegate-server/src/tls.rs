@@ -102,12 +102,6 @@ impl Tls {
     }
 }
 
-/// Fills the bytes by the random generator of the TLS implementation.
-pub(crate) fn random_bytes(bytes: &mut [u8]) {
-    // It fails only if the operating system has no random numbers.
-    provider().secure_random.fill(bytes).expect("the operating system provides random numbers");
-}
-
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

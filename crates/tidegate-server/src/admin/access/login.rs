@@ -1,0 +1,115 @@
+//! The login of browsers: a token for a session.
+
+use axum::Router;
+use axum::extract::{Query, Request, State};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use http::StatusCode;
+use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, SET_COOKIE};
+use serde::Deserialize;
+
+use super::Form;
+use super::caller::Caller;
+use super::control::Access;
+use super::cookie::{cookie, session_id};
+use super::extract::{MaybeIdentity, read_login_form};
+use super::next_page::own_page;
+use super::rejection::Rejection;
+use super::sessions::LONGEST;
+use crate::admin::html;
+
+pub(crate) fn routes<S: Clone + Send + Sync + 'static>(access: Access) -> Router<S> {
+    let router = Router::new().route("/login", get(show).post(log_in)).route("/logout", post(log_out));
+    router.with_state(access)
+}
+
+#[derive(Deserialize)]
+struct After {
+    #[serde(default)]
+    next: String,
+}
+
+#[derive(Deserialize)]
+struct LoginForm {
+    token: String,
+    #[serde(default)]
+    next: String,
+}
+
+async fn show(MaybeIdentity(identity): MaybeIdentity, Query(After { next }): Query<After>) -> Response {
+    match identity {
+        Some(_) => Redirect::to(own_page(&next)).into_response(),
+        None => Html(page(own_page(&next), None)).into_response(),
+    }
+}
+
+fn page(next: &str, error: Option<&str>) -> String {
+    let error =
+        error.map(|text| format!("<p role=\"alert\">{}</p>\n", html::escape(text))).unwrap_or_default();
+    let next = html::escape(next);
+    let form = format!(
+        "{error}<form method=\"post\" action=\"/login\">\n\
+         <label for=\"token\">Token</label>\n\
+         <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" required autofocus>\n\
+         <input name=\"next\" type=\"hidden\" value=\"{next}\">\n\
+         <button>Log in</button>\n</form>"
+    );
+    html::page("Log in", &form)
+}
+
+async fn log_in(State(access): State<Access>, caller: Caller, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let access = &access;
+    let form: LoginForm = match read_login_form(&parts.headers, body).await {
+        Ok(form) => form,
+        Err(rejection) => return rejection.of(&parts.headers),
+    };
+    let next = own_page(&form.next);
+    if access.settings().tokens.is_none() {
+        return Redirect::to(next).into_response();
+    }
+    let failed = |status: StatusCode, rejection: &Rejection| {
+        (status, Html(page(next, Some(&rejection.detail())))).into_response()
+    };
+    match access.verify(&caller.client, form.token.trim().as_bytes()).await {
+        Ok(Some((name, role))) => {
+            // A session of this browser ends: nobody can have prepared the id of the new one.
+            end_session(access, &parts.headers);
+            let id = access.sessions().begin(name, role);
+            with_cookie(Redirect::to(next), &cookie(access, &id, LONGEST.as_secs()))
+        }
+        Ok(None) => failed(StatusCode::UNAUTHORIZED, &Rejection::WrongToken),
+        Err(wait) => {
+            let mut response = failed(StatusCode::TOO_MANY_REQUESTS, &Rejection::TooManyAttempts(wait));
+            response.headers_mut().insert(RETRY_AFTER, (wait.as_secs() + 1).into());
+            response
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct NoFields {}
+
+async fn log_out(
+    State(access): State<Access>,
+    headers: HeaderMap,
+    Form(NoFields {}): Form<NoFields>,
+) -> Response {
+    end_session(&access, &headers);
+    with_cookie(Redirect::to("/login"), &cookie(&access, "", 0))
+}
+
+fn end_session(access: &Access, headers: &HeaderMap) {
+    if let Some(id) = session_id(access, headers) {
+        access.sessions().end(id);
+    }
+}
+
+fn with_cookie(response: impl IntoResponse, cookie: &str) -> Response {
+    let mut response = response.into_response();
+    // The parts are digits, letters and constants.
+    if let Ok(cookie) = HeaderValue::from_str(cookie) {
+        response.headers_mut().insert(SET_COOKIE, cookie);
+    }
+    response
+}

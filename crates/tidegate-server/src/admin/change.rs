@@ -1,0 +1,101 @@
+//! The changes that an operator can make. The JSON API and the forms of the console both call [`apply`].
+
+mod failed;
+mod fields;
+mod in_memory;
+mod in_redis;
+mod kinds;
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tidegate::Quota;
+
+use self::failed::{Failed, problem};
+pub(crate) use self::fields::ChangeFields;
+use self::kinds::Key;
+pub(crate) use self::kinds::Verb;
+use super::access::Identity;
+use super::audit::AuditAction;
+use super::problem::Problem;
+use super::state::AdminState;
+
+/// The outcome of a change.
+#[derive(Clone, Debug)]
+pub(crate) struct Changed {
+    /// In words, such as `blocked for 1h`. Does not contain the key.
+    pub(crate) result: String,
+    /// False if there was nothing to change, for example no block to lift.
+    pub(crate) has_effect: bool,
+    /// Why the audit log in Redis has no entry of the change, although it was made.
+    pub(crate) audit_error: Option<String>,
+}
+
+/// Makes a change, and records it in the audit log with its result.
+///
+/// # Errors
+///
+/// If a field is wrong, the gate is not known, or Redis failed. Of these, only failures of Redis are recorded: the
+/// others change nothing, for any operator.
+///
+/// # Cancel safety
+///
+/// The change goes on in a task of its own if the future is dropped, so that it is recorded.
+pub(crate) async fn apply(
+    state: &AdminState,
+    identity: &Identity,
+    verb: Verb,
+    fields: ChangeFields,
+) -> Result<Changed, Problem> {
+    let (state, identity) = (state.clone(), identity.clone());
+    let changing = tokio::spawn(async move { apply_to_end(&state, &identity, verb, fields).await });
+    changing.await.unwrap_or_else(|_| {
+        let text = "the change has failed: see the log of the service";
+        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, text))
+    })
+}
+
+async fn apply_to_end(
+    state: &AdminState,
+    identity: &Identity,
+    verb: Verb,
+    fields: ChangeFields,
+) -> Result<Changed, Problem> {
+    let (gate, force) = (fields.gate.clone(), fields.force());
+    let reason = fields.reason()?;
+    let rule_quota = state.rule_quota(&gate);
+    let change = fields.change(verb, rule_quota)?;
+    // Fails if no gate can have this name.
+    let any = Quota::fixed_window(1, Duration::from_secs(1));
+    state.limiter.try_gate(&gate, any).map_err(|error| problem(&error))?;
+    let action = AuditAction {
+        verb: verb.as_str(),
+        gate: gate.clone(),
+        key: change.key().map(|key| stored(state, key)).unwrap_or_default(),
+        detail: change.detail(),
+        reason,
+    };
+    let done = match &state.inspector {
+        Some(inspector) => in_redis::apply(state, inspector, &gate, change, force).await,
+        None => in_memory::apply(state, &gate, change, force).await,
+    };
+    let (result, answer) = match done {
+        Ok((result, has_effect)) => (result.clone(), Ok((result, has_effect))),
+        Err(Failed::Before(problem)) => return Err(problem),
+        Err(Failed::Limiter(error)) => (format!("failed: {error}"), Err(problem(&error))),
+    };
+    let recorded = state.audit.record(identity, action, &result).await;
+    let audit_error = recorded.err().map(|error| error.to_string());
+    answer.map(|(result, has_effect)| Changed { result, has_effect, audit_error })
+}
+
+/// Returns the key as it is stored, for the audit log: under [`KeyMode::Hmac`](tidegate::KeyMode::Hmac), the log must
+/// not contain what the other keys hide.
+fn stored(state: &AdminState, key: &Key) -> String {
+    match (key, &state.inspector) {
+        (Key::Clear(key), Some(inspector)) => {
+            inspector.stored_forms(key.as_bytes()).into_iter().next().unwrap_or_default()
+        }
+        (Key::Clear(key) | Key::Stored(key), _) => key.clone(),
+    }
+}

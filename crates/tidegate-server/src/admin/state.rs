@@ -1,0 +1,49 @@
+//! The state of the handlers.
+
+use std::sync::Arc;
+
+use tidegate::admin::Inspector;
+use tidegate::{Limiter, Quota};
+use tidegate_rules::Rule;
+
+use super::access::Access;
+use super::audit::AuditLog;
+use super::settings::Admin;
+use crate::metrics::ServiceMetrics;
+use crate::service::RateLimitService;
+
+/// The state of the handlers of the admin port. Clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct AdminState {
+    /// The active rules, and their decisions.
+    pub(crate) service: RateLimitService,
+    pub(crate) limiter: Limiter,
+    /// `None` if the limiter has no Redis.
+    pub(crate) inspector: Option<Inspector>,
+    pub(crate) audit: AuditLog,
+    pub(crate) access: Access,
+    pub(crate) metrics: Option<ServiceMetrics>,
+    pub(crate) settings: Arc<Admin>,
+}
+
+impl AdminState {
+    pub(crate) fn new(service: RateLimitService, admin: &Admin, metrics: Option<ServiceMetrics>) -> Self {
+        let limiter = service.rules().limiter().clone();
+        let inspector = Inspector::new(&limiter).ok();
+        let audit = AuditLog::new(inspector.clone(), admin.on_audit_event());
+        let settings = Arc::new(admin.clone());
+        Self { service, limiter, inspector, audit, access: Access::new(admin.access()), metrics, settings }
+    }
+
+    /// Returns whether an active rule has this gate.
+    pub(crate) fn has_rule(&self, gate: &str) -> bool {
+        self.service.rules().rules().iter().any(|rule| rule.gate_name() == gate)
+    }
+
+    /// Returns the quota of the rule with this gate; `None` if there is no such rule, or if it has no quota.
+    pub(crate) fn rule_quota(&self, gate: &str) -> Option<Quota> {
+        let rules = self.service.rules();
+        let rule = rules.rules().iter().find(|rule| rule.gate_name() == gate);
+        rule.and_then(Rule::quota)
+    }
+}

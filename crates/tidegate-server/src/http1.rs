@@ -1,0 +1,56 @@
+//! Serves a router over HTTP/1.1 without TLS: the HTTP port and the admin port.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::time::Duration;
+
+use axum::Router;
+use http::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use tokio::net::TcpStream;
+use tokio::time::sleep;
+
+use crate::body::READ_TIMEOUT;
+use crate::connections::{Bounded, Port, Stop};
+
+/// The time in which connections get the responses to requests that were under way to them when the port closed.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// The address of the client of a connection, among the extensions of its requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PeerAddr(pub(crate) SocketAddr);
+
+/// Serves connections until the server stops, then those that are in use.
+pub(crate) async fn serve(router: Router, port: Port) {
+    port.serve(|stream, stop| exchange(router.clone(), stream, stop)).await;
+}
+
+/// Serves the requests of a connection until its client closes it or the server stops.
+async fn exchange(router: Router, stream: TcpStream, mut stop: Stop) {
+    // A connection without an address has ended.
+    let Ok(peer) = stream.peer_addr() else { return };
+    let router = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(PeerAddr(peer));
+        router.call(request)
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT);
+    let mut connection = pin!(http.serve_connection(TokioIo::new(Bounded::new(stream)), service));
+    let stopped = async {
+        stop.stopped().await;
+        // hyper closes a connection whose request it has not read yet.
+        sleep(LINGER).await;
+    };
+    // An error is the client's: it has left, or did not send HTTP.
+    tokio::select! {
+        _ = &mut connection => return,
+        () = stopped => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    let _ = connection.await;
+}
