@@ -42,7 +42,8 @@ impl Service {
         let mut line = String::new();
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let started: Value = serde_json::from_str(&line).unwrap();
-        let text = |name: &str| started[name].as_str().unwrap().to_owned();
+        // Of a port that is closed: empty.
+        let text = |name: &str| started[name].as_str().unwrap_or_default().to_owned();
         Self { http: text("http_addr"), grpc: text("grpc_addr"), admin: text("admin_addr"), child, errors }
     }
 

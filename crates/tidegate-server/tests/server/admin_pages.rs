@@ -69,7 +69,7 @@ async fn metrics_contain_the_limiter_and_the_ports() {
         (r#"tidegate_server_requests_total{protocol="http",method="other",code="404"}"#, 1.0),
         (r#"tidegate_server_request_seconds_count{protocol="grpc",method="ShouldRateLimit"}"#, 2.0),
         (r#"tidegate_server_connections{port="admin"}"#, 1.0),
-        (r#"tidegate_server_rejected_connections_total{port="admin",reason="too_many"}"#, 0.0),
+        (r#"tidegate_server_rejected_connections_total{port="grpc",reason="tls_handshake"}"#, 0.0),
     ] {
         assert_eq!(value(series), expected, "{series}\n{text}");
     }

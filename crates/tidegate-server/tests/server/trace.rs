@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Once};
 
 use serde_json::json;
 use tidegate_server::{Server, TraceContext};
@@ -73,6 +73,10 @@ impl<S: Subscriber + for<'s> LookupSpan<'s>> Layer<S> for Spans {
 impl Spans {
     /// Collects until the guard is dropped.
     fn collect() -> (Self, DefaultGuard) {
+        // Race: a test without a subscriber reaches a span first, and tracing disables that span for the process; then a
+        // subscriber of one thread does not get it in time. A subscriber of all threads keeps it enabled.
+        static ALL_THREADS: Once = Once::new();
+        ALL_THREADS.call_once(|| tracing::subscriber::set_global_default(Registry::default()).unwrap());
         let spans = Self::default();
         let guard = tracing::subscriber::set_default(Registry::default().with(spans.clone()));
         (spans, guard)
