@@ -1,10 +1,11 @@
 //! `serve`: the rate-limit service.
 
+pub(crate) mod arguments;
 mod certificates;
 mod config_file;
 pub(crate) mod effective;
 mod from_env;
-pub(crate) mod settings;
+mod setting;
 
 use std::future::Future;
 use std::io;
