@@ -356,7 +356,7 @@ pub(crate) struct Override {
     pub(crate) confirm: Confirm,
 }
 
-/// The rate-limit service. Each argument is also a setting of the file and of the environment: see `serve::settings`.
+/// The rate-limit service. Each argument is also a setting of the file and of the environment: see `serve::arguments`.
 /// `docs/operate/serve.md` lists them all.
 #[derive(Args, Debug)]
 pub(crate) struct Serve {

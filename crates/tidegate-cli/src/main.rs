@@ -36,13 +36,13 @@ use crate::args::{Cli, Command};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::redis_url::redact_urls;
+use crate::serve::arguments::{self, MergedArguments};
 use crate::serve::effective;
-use crate::serve::settings::{self, MergedArguments};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
     let is_json = arguments.iter().any(|argument| argument == "--json");
-    let merged = match settings::merge(arguments) {
+    let merged = match arguments::merge(arguments) {
         Ok(merged) => merged,
         Err(failure) => return report(&failure, is_json, "", &[]),
     };

@@ -1,11 +1,12 @@
 //! `serve`: the rate-limit service.
 
 mod admin;
+pub(crate) mod arguments;
 mod certificates;
 mod config_file;
 pub(crate) mod effective;
 mod from_env;
-pub(crate) mod settings;
+mod setting;
 
 use std::future::Future;
 use std::io;

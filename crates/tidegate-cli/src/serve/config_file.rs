@@ -7,7 +7,7 @@ use std::path::Path;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{DuplicateKeyPolicy, Location, Spanned};
 
-use super::settings::{Kind, Origin, Setting, SettingValue, closest};
+use super::setting::{Kind, Origin, Setting, SettingValue, closest};
 use crate::failure::Failure;
 
 /// Returns the settings of a file, in its order.

@@ -5,7 +5,8 @@ use std::env;
 use clap::ArgMatches;
 use serde_json::json;
 
-use super::settings::{Kind, MergedArguments, Origin, Setting, settings};
+use super::arguments::MergedArguments;
+use super::setting::{Kind, Origin, Setting, settings};
 use crate::args::Redis;
 use crate::connect::PASSWORD_VARIABLE;
 use crate::failure::Failure;

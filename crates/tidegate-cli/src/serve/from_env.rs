@@ -1,17 +1,17 @@
 //! Reads the environment variables of envoyproxy/ratelimit as settings of `serve`.
 
+mod imported;
 mod redis;
-pub(crate) mod variables;
+mod variables;
 
 use std::ffi::OsString;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use self::imported::{Imported, Variables, boolean};
 use self::variables::{Treatment, VARIABLES};
-use super::settings::{Origin, SettingValue};
 use crate::failure::Failure;
-use crate::redis_url::Password;
 
 /// That program listens on all addresses.
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
@@ -20,57 +20,13 @@ const NO_MAXIMUM_AGE: &str = "3650d";
 /// The maximum number of files that a warning names.
 const MAX_NAMED_FILES: usize = 3;
 
-/// The settings that the variables mean.
-#[derive(Debug, Default)]
-pub(crate) struct Imported {
-    pub(crate) values: Vec<SettingValue>,
-    pub(crate) password: Option<Password>,
-    pub(crate) warnings: Vec<String>,
-}
-
-impl Imported {
-    fn set(&mut self, name: &str, text: impl Into<String>, variable: &str) {
-        self.set_all(name, vec![text.into()], variable);
-    }
-
-    fn set_all(&mut self, name: &str, texts: Vec<String>, variable: &str) {
-        let origin = Origin::Variable(variable.to_owned());
-        self.values.push(SettingValue { name: name.to_owned(), texts, origin });
-    }
-}
-
-/// The variables of an environment. An empty one is not set, as in envoyproxy/ratelimit.
-pub(crate) struct Variables<'e>(&'e dyn Fn(&str) -> Option<OsString>);
-
-impl Variables<'_> {
-    fn get(&self, name: &'static str) -> Result<Option<String>, Failure> {
-        debug_assert!(VARIABLES.iter().any(|variable| variable.name == name), "{name} is not in the table");
-        let Some(text) = (self.0)(name).filter(|text| !text.is_empty()) else { return Ok(None) };
-        text.into_string().map(Some).map_err(|_| Failure::usage(format!("{name} is not text in UTF-8")))
-    }
-
-    fn is_true(&self, name: &'static str) -> Result<bool, Failure> {
-        let Some(text) = self.get(name)? else { return Ok(false) };
-        boolean(&text).ok_or_else(|| Failure::usage(format!("{name}={text}: write true or false")))
-    }
-}
-
-/// Reads a Boolean as Go does.
-fn boolean(text: &str) -> Option<bool> {
-    match text {
-        "1" | "t" | "T" | "TRUE" | "true" | "True" => Some(true),
-        "0" | "f" | "F" | "FALSE" | "false" | "False" => Some(false),
-        _ => None,
-    }
-}
-
 /// Returns the settings that an environment means.
 ///
 /// # Errors
 ///
 /// If a variable asks for something that the service does not do, or is not valid.
 pub(crate) fn read(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Imported, Failure> {
-    let variables = Variables(environment);
+    let variables = Variables::new(environment);
     let mut imported = Imported::default();
     report(&variables, &mut imported)?;
     rules(&variables, &mut imported)?;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Imported, Variables};
+use super::imported::{Imported, Variables};
 use crate::failure::Failure;
 use crate::redis_url::Password;
 
