@@ -185,7 +185,10 @@ mod tests {
     /// The server allocates and copies the future of each request. It was 5,500 bytes with all rare cases in place.
     #[test]
     fn future_of_a_decision_has_no_room_for_rare_cases() {
-        let rules = Rules::parse("d.yaml", "domain: d\ndescriptors: [{ key: user, rate_limit: { unlimited: true } }]\n");
+        let rules = Rules::parse(
+            "d.yaml",
+            "domain: d\ndescriptors: [{ key: user, rate_limit: { unlimited: true } }]\n",
+        );
         let service = RateLimitService::new(rules.unwrap().bind(&Limiter::in_memory()));
         let bytes = size_of_val(&service.decide(&RateLimitRequest::default()));
         assert!(bytes <= 2_000, "{bytes} bytes");
