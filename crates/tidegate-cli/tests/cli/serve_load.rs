@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use rand::Rng;
 use tokio::runtime::Runtime;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -56,7 +55,7 @@ async fn send_until_refused(
 fn terminated_service_loses_no_request_of_clients_that_go_on() {
     let program = Program::shared();
     let file = File::new("serve-terminated", &rules());
-    let args = ["--rules", file.path(), "--deadline", "10s", "--on-failure", "error"];
+    let args = ["--rules", file.path(), "--deadline", "10s", "--on-failure", "error", "--drain", "60s"];
     let service = Service::start(&program, &args);
     let runtime = Runtime::new().unwrap();
     let outcomes = runtime.block_on(async {
@@ -220,21 +219,21 @@ fn long_form_memory_does_not_grow_in_10_minutes_with_a_million_keys() {
 
 /// Loads a service for a time. Asserts that in the last `window` it needs at most 10 % and some bytes more than in the
 /// first one after the warm-up.
-fn memory(keys: u32, warm_up: Duration, total: Duration, window: Duration, spare_bytes: u64) {
+fn memory(keys: usize, warm_up: Duration, total: Duration, window: Duration, spare_bytes: u64) {
     let program = Program::shared();
     let file = File::new("serve-memory", &rules());
     let service = Service::start(&program, &["--rules", file.path(), "--deadline", "10s"]);
     let runtime = Runtime::new().unwrap();
-    let answered = Arc::new(AtomicUsize::new(0));
+    let (sent, answered) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let samples = runtime.block_on(async {
         let mut clients = JoinSet::new();
         for protocol in [Protocol::Grpc, Protocol::Grpc, Protocol::Grpc, Protocol::Http] {
             let connection = Connection::open(protocol, &address(&service, protocol)).await.unwrap();
             for _ in 0..(if protocol == Protocol::Grpc { 32 } else { 1 }) {
-                let (connection, answered) = (connection.clone(), answered.clone());
+                let (connection, sent, answered) = (connection.clone(), sent.clone(), answered.clone());
                 clients.spawn(async move {
                     loop {
-                        let user = format!("user-{}", rand::rng().random_range(0..keys));
+                        let user = format!("user-{}", sent.fetch_add(1, Ordering::Relaxed) % keys);
                         assert_eq!(connection.ask(&user).await, Outcome::Allowed);
                         answered.fetch_add(1, Ordering::Relaxed);
                     }
