@@ -25,8 +25,12 @@ mod holders;
 mod holds;
 mod instances;
 mod name;
+mod ranking;
+mod redis_load;
 mod scan;
+mod top_keys;
 mod usage;
+mod words;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -40,9 +44,13 @@ use self::holders::MAX_HOLDERS;
 pub use self::holders::{Holder, Holders, WaitingHolder};
 use self::holds::MAX_HOLDS;
 pub use self::holds::{FoundHold, KeyHolds};
-pub use self::name::{Name, NotState, Shape};
+pub use self::name::{Name, NotState, Shape, decoded_key};
+pub use self::ranking::Ranking;
+pub use self::redis_load::RedisLoad;
 pub use self::scan::{OtherKey, Page, Scan};
+pub use self::top_keys::TopKeys;
 pub use self::usage::Usage;
+pub use self::words::{human, units, visible};
 use crate::algorithm::{MAX_DEBT, Storage};
 use crate::error::Error;
 use crate::key::HashTag;
@@ -58,7 +66,7 @@ const KEYS_PER_CALL: usize = 128;
 const LOGS_PER_CALL: usize = 51;
 
 /// A key with its content.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Found {
     /// The parsed Redis key.
     pub name: Name,

@@ -123,17 +123,23 @@ impl Name {
     /// Returns the limited key; `None` if only its hash or HMAC is stored.
     #[must_use]
     pub fn key(&self) -> Option<Vec<u8>> {
-        let mut key = Vec::with_capacity(self.written.len());
-        let mut rest = self.written.as_bytes();
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        loop {
-            (rest, _) = match rest {
-                [] => return Some(key),
-                [b'%', high, low, more @ ..] => (more, key.push((digit(*high)? << 4 | digit(*low)?) as u8)),
-                [b'%', ..] => return None,
-                [byte, more @ ..] => (more, key.push(*byte)),
-            };
-        }
+        decoded_key(&self.written)
+    }
+}
+
+/// Returns the key that is written in Redis in this form, such as [`Name::written`]; `None` if it is a hash or an HMAC.
+#[must_use]
+pub fn decoded_key(written: &str) -> Option<Vec<u8>> {
+    let mut key = Vec::with_capacity(written.len());
+    let mut rest = written.as_bytes();
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    loop {
+        (rest, _) = match rest {
+            [] => return Some(key),
+            [b'%', high, low, more @ ..] => (more, key.push((digit(*high)? << 4 | digit(*low)?) as u8)),
+            [b'%', ..] => return None,
+            [byte, more @ ..] => (more, key.push(*byte)),
+        };
     }
 }
 
