@@ -4,6 +4,7 @@
 use std::fs::{self, File, FileType, OpenOptions};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use super::config_error::{ConfigError, SourceSpan};
 use super::source::SourceFile;
@@ -16,7 +17,8 @@ const MAX_FILES: usize = 1_000;
 /// The files that were read, and the errors of those that could not be.
 #[derive(PartialEq)]
 pub(super) struct FilesRead {
-    pub(super) sources: Vec<SourceFile>,
+    /// Shared with the rules that they contain.
+    pub(super) sources: Arc<[SourceFile]>,
     pub(super) errors: Vec<ConfigError>,
 }
 
@@ -40,7 +42,7 @@ impl FilesRead {
                 Err(reason) => errors.push(unreadable(&file, reason)),
             }
         }
-        Self { sources, errors }
+        Self { sources: sources.into(), errors }
     }
 }
 

@@ -20,6 +20,7 @@ struct Loaded {
     compiled: Compiled,
     /// The gate name of each rule, by the rule's index.
     gate_names: Vec<Box<str>>,
+    sources: Arc<[SourceFile]>,
 }
 
 /// Loads rules with options; [`Rules::load`] uses the defaults.
@@ -78,7 +79,7 @@ impl Loader {
         let errors = read.errors.iter().cloned().collect();
         let compiled = compile(&read.sources, self.merges_domains, errors)?;
         let gate_names = gate_names(&compiled.rules)?;
-        Ok(Rules(Arc::new(Loaded { compiled, gate_names })))
+        Ok(Rules(Arc::new(Loaded { compiled, gate_names, sources: read.sources.clone() })))
     }
 }
 
@@ -135,6 +136,11 @@ impl Rules {
     #[must_use]
     pub fn warnings(&self) -> &[ConfigError] {
         &self.0.compiled.warnings
+    }
+
+    /// Iterates over the names of the files and their texts, in the order in which they were read.
+    pub fn sources(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+        self.0.sources.iter().map(|source| (&*source.name, &*source.text))
     }
 
     /// Returns whether the files define this domain.

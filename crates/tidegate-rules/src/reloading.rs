@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, ArcSwapOption};
 use tidegate::{Error, Limiter};
 
 use super::files::FilesRead;
 use super::limiter::RulesLimiter;
 use super::load::{Loader, Rules};
+use super::reload::Reload;
 
 /// The time between two readings of the files. A change takes effect once two readings in a row are equal, so
 /// that a partly written file, or two versions of files that are swapped together, rarely or never does.
@@ -52,6 +53,7 @@ struct ReloadInner {
     /// The conditions of the rules' users. Locked while new rules are applied, so that no condition is added
     /// between the validation and the swap.
     needs: Mutex<Vec<Weak<Need>>>,
+    last_reload: ArcSwapOption<Reload>,
 }
 
 /// A condition that new rules must satisfy, set by a user of the rules such as an HTTP layer.
@@ -69,6 +71,13 @@ impl ReloadingRules {
     #[must_use]
     pub fn limits(&self) -> RulesLimiter {
         RulesLimiter::clone(&self.shared.limits.load())
+    }
+
+    /// Returns the last reload, applied or not. `None` if the files have not changed since they were first loaded, or if
+    /// the rules are not watched.
+    #[must_use]
+    pub fn last_reload(&self) -> Option<Arc<Reload>> {
+        self.shared.last_reload.load_full()
     }
 
     /// Adds a condition: reloads apply only rules that satisfy it. It ends when the last `Arc` of it is
@@ -104,7 +113,11 @@ impl ReloadInner {
     }
 
     fn new(limits: RulesLimiter) -> Self {
-        Self { limits: ArcSwap::from_pointee(limits), needs: Mutex::default() }
+        Self {
+            limits: ArcSwap::from_pointee(limits),
+            needs: Mutex::default(),
+            last_reload: ArcSwapOption::empty(),
+        }
     }
 
     /// Applies the rules if they satisfy all conditions, and returns their number.
@@ -189,8 +202,12 @@ impl Watcher {
 
     fn reload(&self, read: &FilesRead) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let rules = self.loader.rules(read).map_err(Error::from);
-        let applied = rules.and_then(|rules| shared.apply(&rules));
+        let (applied, errors) = match self.loader.rules(read) {
+            Ok(rules) => (shared.apply(&rules), None),
+            Err(errors) => (Err(Error::from(errors.clone())), Some(errors)),
+        };
+        let reload = Reload::new(applied.clone(), errors, read.sources.clone());
+        shared.last_reload.store(Some(Arc::new(reload)));
         if let Some(observer) = self.limiter.observer() {
             observer.reloaded(applied.as_ref().copied());
         }
