@@ -1,8 +1,10 @@
 //! The service: a request of the protocol to its response, without a server.
 
+use std::sync::Arc;
+
 use futures_util::future::try_join_all;
 use tidegate_http::Headers;
-use tidegate_rules::{Descriptor, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
+use tidegate_rules::{Descriptor, Reload, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
 
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::request::RequestDescriptors;
@@ -74,6 +76,12 @@ impl RateLimitService {
     #[must_use]
     pub fn rules(&self) -> RulesLimiter {
         self.rules.limits()
+    }
+
+    /// Returns the last reload of the rules, applied or not: see [`ReloadingRules::last_reload`].
+    #[must_use]
+    pub fn last_reload(&self) -> Option<Arc<Reload>> {
+        self.rules.last_reload()
     }
 
     /// Decides a request.
