@@ -21,6 +21,7 @@
 
 mod access;
 mod denials;
+mod figures;
 mod holders;
 mod holds;
 mod instances;
@@ -40,6 +41,7 @@ use smallvec::SmallVec;
 
 use self::access::{RedisAccess, StoredRow, unexpected_reply};
 pub use self::denials::CountedDenials;
+pub use self::figures::{FigureBucket, FleetFigures, GateFigures, Instance, LatencyFigures};
 use self::holders::MAX_HOLDERS;
 pub use self::holders::{Holder, Holders, WaitingHolder};
 use self::holds::MAX_HOLDS;

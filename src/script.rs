@@ -137,6 +137,10 @@ pub(crate) static INSPECT_HOLDERS: Script =
 #[cfg(feature = "admin")]
 pub(crate) static INSPECT_HOLDS: Script = Script::new("inspect_holds", with_prelude!(lua!("inspect_holds")));
 
+/// Reads the figures of the fleet. Only operators' tools call it.
+#[cfg(feature = "admin")]
+pub(crate) static FIGURES: Script = Script::new("figures", with_prelude!(lua!("figures")));
+
 /// Reads the contents of keys. Only the command line calls it.
 #[cfg(feature = "admin")]
 pub(crate) static INSPECT: Script = Script::new("inspect", with_prelude!(lua!("inspect")));
