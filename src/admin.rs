@@ -20,6 +20,7 @@
 //! ```
 
 mod access;
+mod audit;
 mod denials;
 mod figures;
 mod holders;
@@ -40,6 +41,7 @@ use redis::{Cmd, Value};
 use smallvec::SmallVec;
 
 use self::access::{RedisAccess, StoredRow, unexpected_reply};
+pub use self::audit::{AuditEntry, AuditRecord};
 pub use self::denials::CountedDenials;
 pub use self::figures::{FigureBucket, FleetFigures, GateFigures, Instance, LatencyFigures};
 use self::holders::MAX_HOLDERS;

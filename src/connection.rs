@@ -195,6 +195,13 @@ impl Connection {
         self.send(&scan, to, &mut retries).await?.map_err(script_error)
     }
 
+    /// Runs one command of an operator's tool, which needs no script.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn call(&self, command: &Cmd, to: CallTarget) -> Result<Value, Error> {
+        let mut retries = RetryBudget::new(to.is_repeatable);
+        self.send(command, to, &mut retries).await?.map_err(script_error)
+    }
+
     /// Sends a command. The outer error means that no answer arrived; the inner one is the server's error.
     async fn send(
         &self,

@@ -213,6 +213,12 @@ impl Keyspace {
         self.of_all_gates(&format!("{INSTANCE_RECORDS}{start_s}"))
     }
 
+    /// Returns the key of this namespace's audit log.
+    #[cfg(feature = "admin")]
+    pub(crate) fn audit(&self) -> String {
+        self.of_all_gates("audit")
+    }
+
     /// Returns the key of the leases of the holders of in-flight limits: one for each hash tag, since the
     /// scripts read it together with the keys that are held.
     pub(crate) fn holders(&self, hash_tag: HashTag) -> String {

@@ -36,8 +36,8 @@ pub struct Shape {
 /// A key under the namespace that is not a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotState {
-    /// A key for all gates: the instances, their figures, the operators' overrides, or the holders of in-flight
-    /// limits.
+    /// A key for all gates: the instances, their figures, the operators' overrides and their audit log, or the holders
+    /// of in-flight limits.
     Shared,
     /// A state in the format of another version of tidegate. Contains the number of that format.
     Layout(u32),
@@ -62,7 +62,7 @@ impl Name {
         let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             let last = rest.rsplit(':').next().unwrap_or_default();
             let is_of_figures = last.starts_with(FIGURES) || last.starts_with(INSTANCE_RECORDS);
-            let is_known = is_of_figures || matches!(last, "instances" | "overrides" | "holders");
+            let is_known = is_of_figures || matches!(last, "audit" | "instances" | "overrides" | "holders");
             let is_shared = layout == SHARED_LAYOUT && is_known;
             return Err(if is_shared { NotState::Shared } else { NotState::Foreign });
         };
@@ -307,6 +307,7 @@ mod tests {
             ("ns:1:instances", NotState::Shared),
             ("ns:1:{cr}:instances", NotState::Shared),
             ("ns:1:overrides", NotState::Shared),
+            ("ns:1:audit", NotState::Shared),
             ("ns:1:{g2}:holders", NotState::Shared),
             ("ns:1:figures/1763683200", NotState::Shared),
             ("ns:1:{cr}:instances/1763683200", NotState::Shared),

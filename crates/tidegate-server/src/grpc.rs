@@ -1,11 +1,13 @@
 //! The service over gRPC, beside health and reflection.
 
+use tokio::time::Instant;
 use tonic::server::NamedService;
 use tonic::service::Routes;
 use tonic::{Code, Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::metrics::ServiceMetrics;
 use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService as Protocol, RateLimitServiceServer,
@@ -19,7 +21,10 @@ use crate::service_error::ServiceError;
 const HEALTH_NAMES: [&str; 3] =
     ["", <RateLimitServiceServer<GrpcService> as NamedService>::NAME, "ratelimit"];
 
-struct GrpcService(RateLimitService);
+struct GrpcService {
+    service: RateLimitService,
+    metrics: Option<ServiceMetrics>,
+}
 
 #[tonic::async_trait]
 impl Protocol for GrpcService {
@@ -27,7 +32,15 @@ impl Protocol for GrpcService {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let response = self.0.decide(request.get_ref()).await;
+        let began = Instant::now();
+        let response = self.service.decide(request.get_ref()).await;
+        if let Some(metrics) = &self.metrics {
+            let code = match &response {
+                Ok(response) => response.overall_code().as_str_name(),
+                Err(error) => name(code(error)),
+            };
+            metrics.answered("grpc", "ShouldRateLimit", code, began);
+        }
         response.map(Response::new).map_err(|error| Status::new(code(&error), error.to_string()))
     }
 }
@@ -38,6 +51,16 @@ fn code(error: &ServiceError) -> Code {
         ServiceError::Limiter(error) if error.is_config() => Code::FailedPrecondition,
         ServiceError::Limiter(error) if error.is_unavailable() || error.is_shut_down() => Code::Unavailable,
         ServiceError::Limiter(_) => Code::Internal,
+    }
+}
+
+/// Returns the name of a code that [`code`] returns, as the protocol writes it.
+fn name(code: Code) -> &'static str {
+    match code {
+        Code::InvalidArgument => "INVALID_ARGUMENT",
+        Code::FailedPrecondition => "FAILED_PRECONDITION",
+        Code::Unavailable => "UNAVAILABLE",
+        _ => "INTERNAL",
     }
 }
 
@@ -68,6 +91,7 @@ impl GrpcHealth {
 /// If the descriptors of the build are broken.
 pub(crate) async fn routes(
     service: RateLimitService,
+    metrics: Option<ServiceMetrics>,
     max_message_bytes: usize,
 ) -> Result<(Routes, GrpcHealth), tonic_reflection::server::Error> {
     let (reporter, health) = tonic_health::server::health_reporter();
@@ -79,8 +103,8 @@ pub(crate) async fn routes(
         let builder = builder.register_encoded_file_descriptor_set(DESCRIPTORS);
         builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let service =
-        RateLimitServiceServer::new(GrpcService(service)).max_decoding_message_size(max_message_bytes);
+    let service = RateLimitServiceServer::new(GrpcService { service, metrics })
+        .max_decoding_message_size(max_message_bytes);
     let routes = Routes::new(service)
         .add_service(health)
         .add_service(reflection().build_v1()?)

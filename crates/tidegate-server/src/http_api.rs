@@ -1,32 +1,26 @@
 //! The HTTP port: `/json`, `/livez` and `/readyz`.
 
 use std::convert::Infallible;
-use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{any, get};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
-use hyper::server::conn::http1;
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
-use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::incoming::accept;
 use crate::json;
+use crate::metrics::ServiceMetrics;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::service::RateLimitService;
 use crate::service_error::ServiceError;
 
-/// The maximum time in which a client sends the head of a request, and then the body.
+/// The maximum time in which a client sends the body of a request.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug)]
@@ -36,30 +30,32 @@ pub(crate) struct HttpApi {
     pub(crate) max_message_bytes: usize,
 }
 
-/// Serves connections until `stop` ends, then those that are in use.
-pub(crate) async fn serve(api: HttpApi, listener: TcpListener, stop: impl Future<Output = ()>) {
+/// Returns the pages of the port.
+pub(crate) fn router(api: HttpApi, metrics: Option<ServiceMetrics>) -> Router {
     let router = Router::new()
         // All methods, as in Envoy's service.
         .route("/json", any(decide))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
         .with_state(api);
-    let connections = GracefulShutdown::new();
-    let mut stop = pin!(stop);
-    loop {
-        let stream = tokio::select! {
-            stream = accept(&listener) => stream,
-            () = &mut stop => break,
-        };
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new()).header_read_timeout(READ_TIMEOUT);
-        let connection =
-            http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router.clone()));
-        // An error is the client's: it has left, or did not send HTTP.
-        tokio::spawn(connections.watch(connection));
+    match metrics {
+        Some(metrics) => router.layer(from_fn_with_state(metrics, count)),
+        None => router,
     }
-    drop(listener);
-    connections.shutdown().await;
+}
+
+/// Counts a request by its route. The path of a client is no label: it could be any.
+async fn count(
+    State(metrics): State<ServiceMetrics>,
+    route: Option<MatchedPath>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let began = Instant::now();
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or("other", MatchedPath::as_str);
+    metrics.answered("http", route, response.status().as_str(), began);
+    response
 }
 
 async fn decide(State(api): State<HttpApi>, request: Request) -> Result<Response, Infallible> {

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ::metrics::Counter;
 use rustls::ServerConfig;
 use tidegate::{Limiter, RepeatedWarning};
 use tokio::net::{TcpListener, TcpStream};
@@ -39,6 +40,7 @@ pub(crate) fn with_tls(
     listener: TcpListener,
     config: Arc<ServerConfig>,
     limiter: Limiter,
+    rejected: Option<Counter>,
 ) -> ReceiverStream<io::Result<TlsStream<TcpStream>>> {
     let (ready, streams) = mpsc::channel(16);
     let failed = RepeatedWarning::new("server-tls-handshake");
@@ -49,6 +51,7 @@ pub(crate) fn with_tls(
                 stream = accept(&listener) => stream,
                 Some(result) = handshakes.join_next() => {
                     if let Ok(Err(error)) = result {
+                        rejected.iter().for_each(|rejected| rejected.increment(1));
                         limiter.warn(&failed, || format!("a client's TLS handshake failed: {error}"));
                     }
                     continue;

@@ -7,12 +7,16 @@
 //!
 //! - [`RateLimitService`] decides a request of the protocol by rules. It knows no server.
 //! - [`Server`] serves it over gRPC and over HTTP, both by the same method.
+//! - [`Admin`] has the settings of the admin port, for operators.
 //! - [`proto`] has the messages.
 
+mod admin;
 mod grpc;
+mod http1;
 mod http_api;
 mod incoming;
 mod json;
+mod metrics;
 pub mod proto;
 mod readiness;
 mod request;
@@ -23,6 +27,8 @@ mod service_error;
 mod tls;
 mod unit;
 
+pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role};
+pub use self::metrics::ServiceMetrics;
 pub use self::server::{BoundServer, Server, ServerError};
 pub use self::service::RateLimitService;
 pub use self::service_error::ServiceError;

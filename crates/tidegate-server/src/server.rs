@@ -1,23 +1,30 @@
-//! The server: its settings, its two ports, and its end.
+//! The server: its settings, its ports, and its end.
 
-use std::future::Future;
+use std::future::{Future, pending};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 use tonic::transport::server::{Router, TcpIncoming};
 
+use crate::admin::{self, Admin, AdminState};
 use crate::grpc::{self, GrpcHealth};
 use crate::http_api::{self, HttpApi};
+use crate::http1::{self, Port};
 use crate::incoming;
+use crate::metrics::{Counted, ServiceMetrics};
 use crate::readiness::Readiness;
 use crate::service::RateLimitService;
 use crate::tls::Tls;
+
+/// The maximum number of open connections to the admin port: operators and their tools are few.
+const MAX_ADMIN_CONNECTIONS: usize = 256;
 
 /// The settings of a server. [`bind`](Self::bind) opens its ports.
 ///
@@ -35,6 +42,8 @@ use crate::tls::Tls;
 pub struct Server {
     service: RateLimitService,
     tls: Option<Tls>,
+    admin: Option<Admin>,
+    metrics: Option<ServiceMetrics>,
     keepalive: Duration,
     max_connection_age: Duration,
     max_message_bytes: usize,
@@ -50,6 +59,12 @@ pub enum ServerError {
     /// An address cannot be listened on.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, io::Error),
+    /// The admin port would be open to other machines without tokens.
+    #[error(
+        "the admin port at {0} would be open to other machines without a token: give it tokens (--admin-tokens FILE), \
+         or an address of this machine only, such as 127.0.0.1:8082"
+    )]
+    AdminNeedsTokens(SocketAddr),
     /// The gRPC port failed.
     #[error("the gRPC port failed: {0}")]
     Grpc(#[from] tonic::transport::Error),
@@ -64,6 +79,8 @@ impl Server {
         Self {
             service,
             tls: None,
+            admin: None,
+            metrics: None,
             keepalive: Duration::from_secs(60),
             max_connection_age: Duration::from_secs(30 * 60),
             max_message_bytes: 1 << 20,
@@ -78,6 +95,22 @@ impl Server {
     /// Default: none. The port is not encrypted.
     pub fn tls(mut self, tls: Tls) -> Self {
         self.tls = Some(tls);
+        self
+    }
+
+    /// Opens a third port, for operators.
+    ///
+    /// Default: none.
+    pub fn admin(mut self, admin: Admin) -> Self {
+        self.admin = Some(admin);
+        self
+    }
+
+    /// Counts requests and connections here. The admin port serves these metrics.
+    ///
+    /// Default: none. Nothing is counted.
+    pub fn metrics(mut self, metrics: ServiceMetrics) -> Self {
+        self.metrics = Some(metrics);
         self
     }
 
@@ -136,12 +169,21 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If an address cannot be listened on.
+    /// If an address cannot be listened on, or if the [admin port](Self::admin) would be open to other machines without
+    /// tokens.
     pub async fn bind(self, grpc: SocketAddr, http: SocketAddr) -> Result<BoundServer, ServerError> {
+        if let Some(admin) = self.admin.as_ref().filter(|admin| !admin.is_safe()) {
+            return Err(ServerError::AdminNeedsTokens(admin.address));
+        }
         let (grpc, grpc_addr) = listen(grpc).await?;
         let (http, http_addr) = listen(http).await?;
-        let (routes, health) = grpc::routes(self.service.clone(), self.max_message_bytes).await?;
-        Ok(BoundServer { settings: self, routes, health, grpc, http, grpc_addr, http_addr })
+        let admin = match &self.admin {
+            Some(admin) => Some(listen(admin.address).await?),
+            None => None,
+        };
+        let (routes, health) =
+            grpc::routes(self.service.clone(), self.metrics.clone(), self.max_message_bytes).await?;
+        Ok(BoundServer { settings: self, routes, health, grpc, http, admin, grpc_addr, http_addr })
     }
 }
 
@@ -160,6 +202,7 @@ pub struct BoundServer {
     health: GrpcHealth,
     grpc: TcpListener,
     http: TcpListener,
+    admin: Option<(TcpListener, SocketAddr)>,
     grpc_addr: SocketAddr,
     http_addr: SocketAddr,
 }
@@ -177,6 +220,12 @@ impl BoundServer {
         self.http_addr
     }
 
+    /// Returns the address of the admin port, if there is one.
+    #[must_use]
+    pub fn admin_addr(&self) -> Option<SocketAddr> {
+        self.admin.as_ref().map(|(_, address)| *address)
+    }
+
     /// Serves until `stop` ends, then stops in this order:
     ///
     /// 1. The health service reports `NOT_SERVING`, and `/readyz` replies 503. Requests are still accepted for the
@@ -190,18 +239,33 @@ impl BoundServer {
     ///
     /// If the gRPC port fails.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<bool, ServerError> {
-        let Self { settings, routes, mut health, grpc, http, .. } = self;
+        let Self { settings, routes, mut health, grpc, http, admin, .. } = self;
         let Server { service, max_message_bytes, .. } = settings.clone();
         let readiness = Readiness::new(service.clone(), settings.needs_redis);
         let api = HttpApi { service: service.clone(), readiness: readiness.clone(), max_message_bytes };
         let (close, closed) = watch::channel(());
-        let http = http_api::serve(api, http, ended(closed.clone()));
+        let metrics = settings.metrics.clone();
+        let port = Port { name: "http", listener: http, max_connections: None, metrics: metrics.clone() };
+        let http = http1::serve(http_api::router(api, metrics), port, ended(closed.clone()));
+        let admin = serve_admin(&settings, admin, ended(closed.clone()));
         let grpc = serve_grpc(&settings, routes, grpc, ended(closed));
         let http = async {
-            http.await;
+            tokio::join!(http, admin);
             Ok(())
         };
-        let mut serving = pin!(async { tokio::try_join!(grpc, http) });
+        let upkeep = settings.metrics.clone();
+        let upkeep = async {
+            match upkeep {
+                Some(metrics) => metrics.keep_up().await,
+                None => pending().await,
+            }
+        };
+        let mut serving = pin!(async {
+            tokio::select! {
+                served = async { tokio::try_join!(grpc, http) } => served,
+                never = upkeep => match never {},
+            }
+        });
 
         tokio::select! {
             failed = &mut serving => return failed.map(|_| true),
@@ -226,6 +290,20 @@ async fn ended(mut closed: watch::Receiver<()>) {
     while closed.changed().await.is_ok() {}
 }
 
+/// Serves the admin port, if there is one. It closes with the other ports.
+async fn serve_admin(
+    settings: &Server,
+    listener: Option<(TcpListener, SocketAddr)>,
+    stop: impl Future<Output = ()>,
+) {
+    if let (Some(admin), Some((listener, _))) = (&settings.admin, listener) {
+        let metrics = settings.metrics.clone();
+        let state = AdminState::new(settings.service.clone(), admin, metrics.clone());
+        let port = Port { name: "admin", listener, max_connections: Some(MAX_ADMIN_CONNECTIONS), metrics };
+        http1::serve(admin::router(state), port, stop).await;
+    }
+}
+
 async fn serve_grpc(
     settings: &Server,
     routes: Routes,
@@ -237,14 +315,19 @@ async fn serve_grpc(
         // Without `max_connection_age_grace`: with it, tonic 0.14 only cuts connections off, with their requests.
         .max_connection_age(settings.max_connection_age)
         .add_routes(routes);
+    let metrics = settings.metrics.as_ref();
+    let open = metrics.map(|metrics| metrics.connections("grpc"));
     match &settings.tls {
         None => {
             let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+            let incoming = incoming.map_ok(move |stream| Counted::new(stream, open.clone()));
             router.serve_with_incoming_shutdown(incoming, stop).await?;
         }
         Some(tls) => {
             let limiter = settings.service.rules().limiter().clone();
-            let incoming = incoming::with_tls(listener, tls.config(), limiter);
+            let rejected = metrics.map(|metrics| metrics.rejected_connections("grpc", "tls_handshake"));
+            let incoming = incoming::with_tls(listener, tls.config(), limiter, rejected);
+            let incoming = incoming.map_ok(move |stream| Counted::new(stream, open.clone()));
             router.serve_with_incoming_shutdown(incoming, stop).await?;
         }
     }

@@ -1,0 +1,202 @@
+//! The arguments by which handlers state what a request must have.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::RequestPartsExt;
+use axum::body::{Body, to_bytes};
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::response::Response;
+use http::header::CONTENT_TYPE;
+use http::request::Parts;
+use http::{HeaderMap, Method, StatusCode};
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::guard::Caller;
+use super::rejection::Rejection;
+use super::{Identity, Role};
+use crate::admin::AdminState;
+
+/// The maximum size of a form or a change in bytes.
+const MAX_BODY_BYTES: usize = 64 << 10;
+/// The maximum time in which a client sends the body.
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
+/// The field of a form with the CSRF token.
+const CSRF_FIELD: &str = "csrf";
+/// The header of a script's request with the CSRF token.
+const CSRF_HEADER: &str = "x-csrf-token";
+
+/// A request whose sender may read. Rejects others: a browser is sent to the login.
+#[derive(Clone, Debug)]
+pub(crate) struct Viewer(pub(crate) Identity);
+
+/// A request whose sender may change limits.
+#[derive(Clone, Debug)]
+pub(crate) struct Operator(pub(crate) Identity);
+
+/// A form, sent by POST, whose CSRF token is that of the sender's session. Extracts the form without that token.
+#[derive(Clone, Debug)]
+pub(crate) struct Form<T>(pub(crate) T);
+
+/// A change in JSON, sent by POST with the type `application/json`. A sender with a session also sends its CSRF token,
+/// in the header `x-csrf-token`.
+#[derive(Clone, Debug)]
+pub(crate) struct Change<T>(pub(crate) T);
+
+fn caller(parts: &Parts) -> Option<&Caller> {
+    parts.extensions.get::<Caller>()
+}
+
+fn identity(parts: &Parts) -> Result<Identity, Response> {
+    let identity = caller(parts).and_then(|caller| caller.identity.clone());
+    identity.ok_or_else(|| {
+        let page = (parts.method == Method::GET).then(|| parts.uri.clone());
+        Rejection::NoIdentity { page }.of(&parts.headers)
+    })
+}
+
+impl FromRequestParts<AdminState> for Viewer {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AdminState) -> Result<Self, Response> {
+        identity(parts).map(Self)
+    }
+}
+
+impl FromRequestParts<AdminState> for Operator {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AdminState) -> Result<Self, Response> {
+        let identity = identity(parts)?;
+        match identity.role {
+            Role::Operator => Ok(Self(identity)),
+            Role::Viewer => Err(Rejection::NotAllowed(Role::Operator).of(&parts.headers)),
+        }
+    }
+}
+
+/// The identity of a request, if it has one.
+#[derive(Clone, Debug)]
+pub(super) struct MaybeIdentity(pub(super) Option<Identity>);
+
+impl FromRequestParts<AdminState> for MaybeIdentity {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AdminState) -> Result<Self, Infallible> {
+        Ok(Self(caller(parts).and_then(|caller| caller.identity.clone())))
+    }
+}
+
+impl FromRequestParts<AdminState> for Caller {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, _: &AdminState) -> Result<Self, Response> {
+        caller(parts).cloned().ok_or_else(|| Rejection::NoIdentity { page: None }.of(&parts.headers))
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<AdminState> for Form<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &AdminState) -> Result<Self, Response> {
+        let (mut parts, body) = request.into_parts();
+        let Viewer(identity) = parts.extract_with_state(state).await?;
+        let headers = parts.headers;
+        let read = async {
+            let (fields, csrf) = read_form(&headers, body).await?;
+            match &identity.csrf {
+                Some(expected) if !csrf.is_some_and(|given| expected.is(&given)) => {
+                    Err(Rejection::WrongCsrfToken)
+                }
+                _ => parse(&fields),
+            }
+        };
+        read.await.map(Self).map_err(|rejection| rejection.of(&headers))
+    }
+}
+
+impl<T: DeserializeOwned> FromRequest<AdminState> for Change<T> {
+    type Rejection = Response;
+
+    async fn from_request(request: Request, state: &AdminState) -> Result<Self, Response> {
+        let (mut parts, body) = request.into_parts();
+        let Viewer(identity) = parts.extract_with_state(state).await?;
+        let headers = parts.headers;
+        let read = async {
+            // A page of another site cannot send this type unless the port answers a preflight request, which it does
+            // not. So only a session, whose cookie browsers add by themselves, needs a token beside it.
+            if !is_type(&headers, "application/json") {
+                return Err(wrong_type("application/json"));
+            }
+            let given = headers.get(CSRF_HEADER).and_then(|given| given.to_str().ok());
+            match &identity.csrf {
+                Some(expected) if identity.has_session && !given.is_some_and(|given| expected.is(given)) => {
+                    return Err(Rejection::WrongCsrfToken);
+                }
+                _ => {}
+            }
+            let body = read_body(body).await?;
+            serde_json::from_slice(&body)
+                .map_err(|error| bad(format!("the body is not this change: {error}")))
+        };
+        read.await.map(Self).map_err(|rejection| rejection.of(&headers))
+    }
+}
+
+/// Reads a form without a CSRF token: that of the login, which has no session yet.
+pub(super) async fn read_login_form<T: DeserializeOwned>(
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Rejection> {
+    let (fields, _) = read_form(headers, body).await?;
+    parse(&fields)
+}
+
+/// Reads the fields of a form, and separates the CSRF token. Two of them are none.
+async fn read_form(headers: &HeaderMap, body: Body) -> Result<(String, Option<String>), Rejection> {
+    const TYPE: &str = "application/x-www-form-urlencoded";
+    if !is_type(headers, TYPE) {
+        return Err(wrong_type(TYPE));
+    }
+    let body = read_body(body).await?;
+    let (mut fields, mut tokens) = (form_urlencoded::Serializer::new(String::new()), Vec::new());
+    for (name, value) in form_urlencoded::parse(&body) {
+        match &*name {
+            CSRF_FIELD => tokens.push(value.into_owned()),
+            _ => drop(fields.append_pair(&name, &value)),
+        }
+    }
+    let token = if tokens.len() == 1 { tokens.pop() } else { None };
+    Ok((fields.finish(), token))
+}
+
+fn parse<T: DeserializeOwned>(fields: &str) -> Result<T, Rejection> {
+    serde_urlencoded::from_str(fields).map_err(|error| bad(format!("the form is incomplete: {error}")))
+}
+
+async fn read_body(body: Body) -> Result<Vec<u8>, Rejection> {
+    let read = timeout(READ_TIMEOUT, to_bytes(body, MAX_BODY_BYTES)).await;
+    let read = read.map_err(|_| {
+        let text = format!("the body did not end within {READ_TIMEOUT:?}");
+        Rejection::Body(StatusCode::REQUEST_TIMEOUT, text)
+    })?;
+    let bytes = read.map_err(|_| {
+        let text = format!("the body has more than {MAX_BODY_BYTES} bytes, or was cut off");
+        Rejection::Body(StatusCode::PAYLOAD_TOO_LARGE, text)
+    })?;
+    Ok(bytes.into())
+}
+
+fn is_type(headers: &HeaderMap, expected: &str) -> bool {
+    let given = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    given.split(';').next().is_some_and(|given| given.trim().eq_ignore_ascii_case(expected))
+}
+
+fn wrong_type(expected: &str) -> Rejection {
+    Rejection::Body(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("the type of the body is not {expected}"))
+}
+
+fn bad(text: String) -> Rejection {
+    Rejection::Body(StatusCode::BAD_REQUEST, text)
+}

@@ -1,0 +1,87 @@
+//! Runs before all handlers: finds the identity of a request, and rejects requests of foreign pages.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use axum::extract::{Request, State};
+use axum::middleware::Next;
+use axum::response::Response;
+use http::HeaderMap;
+use http::header::{AUTHORIZATION, COOKIE};
+use http::request::Parts;
+
+use super::attempts::Client;
+use super::rejection::Rejection;
+use super::{Access, Identity, login, origin};
+use crate::admin::AdminState;
+use crate::http1::PeerAddr;
+
+/// What [`guard`] has found out about a request, among its extensions.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    pub(super) client: Client,
+    pub(super) identity: Option<Identity>,
+}
+
+/// Passes a request on with its [`Caller`], or rejects it.
+pub(crate) async fn guard(State(state): State<AdminState>, request: Request, next: Next) -> Response {
+    let (mut parts, body) = request.into_parts();
+    match caller(&state.access, &parts).await {
+        Ok(caller) => {
+            parts.extensions.insert(caller);
+            next.run(Request::from_parts(parts, body)).await
+        }
+        Err(rejection) => rejection.of(&parts.headers),
+    }
+}
+
+async fn caller(access: &Access, request: &Parts) -> Result<Caller, Rejection> {
+    let (headers, hosts) = (&request.headers, &*access.settings().hosts);
+    let client = Client::new(peer(request));
+    // A page of another site cannot make a browser send a bearer token of ours. So such a request may use any name of
+    // this port, and needs no proof of its origin.
+    if let Some(token) = bearer_token(headers)? {
+        if access.settings().tokens.is_some() {
+            let found = access.verify(&client, token).await.map_err(Rejection::TooManyAttempts)?;
+            let (name, role) = found.ok_or(Rejection::WrongToken)?;
+            let identity = Some(Identity { name, role, csrf: None, has_session: false });
+            return Ok(Caller { client, identity });
+        }
+    }
+    if !origin::is_known_host(headers, &request.uri, hosts) {
+        return Err(Rejection::UnknownHost);
+    }
+    if !origin::is_same_origin(&request.method, headers, hosts) {
+        return Err(Rejection::ForeignOrigin);
+    }
+    let session = || session_id(access, headers).and_then(|id| access.session(id));
+    let identity = access.open_identity().or_else(session);
+    Ok(Caller { client, identity })
+}
+
+/// Returns the address of the connection. Behind a proxy, it is that of the proxy.
+fn peer(request: &Parts) -> IpAddr {
+    let peer = request.extensions.get::<PeerAddr>();
+    peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |PeerAddr(address)| address.ip())
+}
+
+fn bearer_token(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
+    let mut lines = headers.get_all(AUTHORIZATION).iter();
+    let Some(line) = lines.next() else { return Ok(None) };
+    if lines.next().is_some() {
+        return Err(Rejection::WrongToken);
+    }
+    let line = line.as_bytes();
+    match line.split_at_checked(7) {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => Ok(Some(token.trim_ascii())),
+        _ => Err(Rejection::WrongToken),
+    }
+}
+
+/// Returns the session id of the request's cookie.
+pub(super) fn session_id<'h>(access: &Access, headers: &'h HeaderMap) -> Option<&'h str> {
+    let name = login::cookie_name(access);
+    let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
+    let mut cookies =
+        lines.flat_map(|line| line.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
+    cookies.find(|(found, _)| *found == name).map(|(_, id)| id)
+}

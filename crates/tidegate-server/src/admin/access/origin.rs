@@ -1,0 +1,149 @@
+//! Whether a request comes from a page of this port.
+//!
+//! - A page of another site that has bound its own name to this port's address (DNS rebinding) sends that name in
+//!   `Host`. Only addresses, `localhost` and the configured names are accepted.
+//! - A form or script of another site sends that site in `Origin`, and `cross-site` in `Sec-Fetch-Site`.
+
+use std::net::IpAddr;
+
+use http::header::{HOST, HeaderMap, ORIGIN};
+use http::uri::Authority;
+use http::{Method, Uri};
+
+/// Returns whether the request names this port by an address, `localhost` or one of these names.
+pub(super) fn is_known_host(headers: &HeaderMap, uri: &Uri, names: &[String]) -> bool {
+    // Several lines are ambiguous: this program and a proxy could read different ones.
+    if headers.get_all(HOST).iter().count() > 1 {
+        return false;
+    }
+    let host = authority(headers);
+    // An absolute request target replaces `Host`, and is checked as well.
+    host.as_ref().is_some_and(|host| is_known(host, names))
+        && uri.authority().is_none_or(|target| is_known(target, names))
+}
+
+fn is_known(authority: &Authority, names: &[String]) -> bool {
+    // In a URI, an IPv6 address has brackets.
+    let host = authority.host().trim_start_matches('[').trim_end_matches(']');
+    let is_name = |name: &str| host.eq_ignore_ascii_case(name);
+    host.parse::<IpAddr>().is_ok() || is_name("localhost") || names.iter().any(|name| is_name(name))
+}
+
+fn authority(headers: &HeaderMap) -> Option<Authority> {
+    let authority: Authority = headers.get(HOST)?.to_str().ok()?.parse().ok()?;
+    // `user@host` is no host.
+    (!authority.as_str().contains('@')).then_some(authority)
+}
+
+/// Returns whether the request cannot have been made by a page of another site. True for methods that change nothing.
+/// A program that is no browser sends neither of the two headers.
+pub(super) fn is_same_origin(method: &Method, headers: &HeaderMap, names: &[String]) -> bool {
+    if method.is_safe() {
+        return true;
+    }
+    let is_fetched_here = match headers.get("sec-fetch-site") {
+        None => true,
+        Some(site) => site == "same-origin",
+    };
+    let is_origin_here = match headers.get(ORIGIN) {
+        None => true,
+        Some(origin) => origin.to_str().is_ok_and(|origin| is_own_origin(origin, headers, names)),
+    };
+    is_fetched_here && is_origin_here
+}
+
+/// Compares an origin with the host of the request. Behind a proxy that changes `Host`, the origin has one of the
+/// configured names.
+fn is_own_origin(origin: &str, headers: &HeaderMap, names: &[String]) -> bool {
+    let Some(origin) = origin.strip_prefix("http://").or_else(|| origin.strip_prefix("https://")) else {
+        return false;
+    };
+    let Ok(origin) = origin.parse::<Authority>() else { return false };
+    authority(headers).is_some_and(|host| host == origin)
+        || names.iter().any(|name| {
+            origin.as_str().eq_ignore_ascii_case(name) || origin.host().eq_ignore_ascii_case(name)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn host_is_an_address_localhost_or_a_configured_name() {
+        let names = ["limits.example".to_owned()];
+        let is_known =
+            |host: &str| is_known_host(&headers(&[("host", host)]), &Uri::from_static("/"), &names);
+        for host in [
+            "127.0.0.1:8082",
+            "10.1.2.3",
+            "[::1]:8082",
+            "[::1]",
+            "localhost:1",
+            "LocalHost",
+            "Limits.Example:443",
+        ] {
+            assert!(is_known(host), "{host}");
+        }
+        for host in [
+            "evil.example",
+            "127.0.0.1.evil.example",
+            "localhost.evil.example",
+            "limits.example.evil",
+            "localhost@evil.example",
+            "evil.example@localhost",
+            "",
+            ":8082",
+            "[::1",
+            "local host",
+        ] {
+            assert!(!is_known(host), "{host}");
+        }
+        assert!(!is_known_host(&HeaderMap::new(), &Uri::from_static("/"), &names));
+        let twice = headers(&[("host", "localhost"), ("host", "evil.example")]);
+        assert!(!is_known_host(&twice, &Uri::from_static("/"), &names));
+        let absolute = Uri::from_static("http://evil.example/");
+        assert!(!is_known_host(&headers(&[("host", "localhost")]), &absolute, &names));
+    }
+
+    #[test]
+    fn request_of_another_origin_changes_nothing() {
+        let names = ["limits.example".to_owned()];
+        let check = |pairs: &[(&'static str, &str)]| {
+            let mut pairs = pairs.to_vec();
+            pairs.push(("host", "127.0.0.1:8082"));
+            is_same_origin(&Method::POST, &headers(&pairs), &names)
+        };
+        assert!(check(&[]), "no browser");
+        assert!(check(&[("origin", "http://127.0.0.1:8082")]));
+        assert!(check(&[("origin", "http://127.0.0.1:8082"), ("sec-fetch-site", "same-origin")]));
+        assert!(check(&[("origin", "https://limits.example"), ("sec-fetch-site", "same-origin")]));
+        for foreign in [
+            "null",
+            "",
+            "http://evil.example",
+            "http://127.0.0.1:8083",
+            "http://127.0.0.1",
+            "http://localhost:8082",
+            "ftp://127.0.0.1:8082",
+            "https://limits.example.evil",
+        ] {
+            assert!(!check(&[("origin", foreign)]), "{foreign}");
+            assert!(!check(&[("origin", foreign), ("sec-fetch-site", "same-origin")]), "{foreign}");
+        }
+        for site in ["cross-site", "same-site", "none", "", "SAME-ORIGIN"] {
+            assert!(!check(&[("sec-fetch-site", site)]), "{site}");
+            assert!(!check(&[("sec-fetch-site", site), ("origin", "http://127.0.0.1:8082")]), "{site}");
+        }
+        let foreign = headers(&[("host", "localhost"), ("origin", "http://evil.example")]);
+        assert!(is_same_origin(&Method::GET, &foreign, &names), "a link to a page");
+    }
+}

@@ -1,0 +1,97 @@
+//! The responses to requests that may not do what they ask for.
+
+use std::time::Duration;
+
+use axum::response::{IntoResponse, Redirect, Response};
+use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use http::{StatusCode, Uri};
+
+use super::Role;
+use crate::admin::problem::Problem;
+
+/// The reason why a request is rejected.
+#[derive(Debug)]
+pub(crate) enum Rejection {
+    /// The `Host` of the request is none of the port's names.
+    UnknownHost,
+    /// A page of another site has made the request.
+    ForeignOrigin,
+    /// The request has no token and no session.
+    NoIdentity {
+        /// The page to show after the login.
+        page: Option<Uri>,
+    },
+    WrongToken,
+    /// The client has sent too many wrong tokens, and may try again after this time.
+    TooManyAttempts(Duration),
+    /// The identity has not this role.
+    NotAllowed(Role),
+    WrongCsrfToken,
+    /// The body cannot be read as what the handler needs.
+    Body(StatusCode, String),
+}
+
+impl Rejection {
+    /// Returns the response, in the format that the request accepts.
+    pub(super) fn of(self, headers: &HeaderMap) -> Response {
+        match self {
+            Self::NoIdentity { page: Some(page) } if Problem::accepts_html(headers) => {
+                return Redirect::to(&super::login::address(&page)).into_response();
+            }
+            _ => {}
+        }
+        let problem = Problem::new(self.status(), self.detail());
+        let mut response = problem.respond(headers);
+        match self {
+            Self::NoIdentity { .. } | Self::WrongToken => {
+                let challenge = HeaderValue::from_static("Bearer realm=\"tidegate admin\"");
+                response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+            }
+            Self::TooManyAttempts(wait) => {
+                response.headers_mut().insert(RETRY_AFTER, whole_seconds(wait).into());
+            }
+            _ => {}
+        }
+        response
+    }
+
+    fn status(&self) -> StatusCode {
+        match self {
+            Self::UnknownHost => StatusCode::MISDIRECTED_REQUEST,
+            Self::ForeignOrigin | Self::NotAllowed(_) | Self::WrongCsrfToken => StatusCode::FORBIDDEN,
+            Self::NoIdentity { .. } | Self::WrongToken => StatusCode::UNAUTHORIZED,
+            Self::TooManyAttempts(_) => StatusCode::TOO_MANY_REQUESTS,
+            Self::Body(status, _) => *status,
+        }
+    }
+
+    pub(super) fn detail(&self) -> String {
+        match self {
+            Self::UnknownHost => "the Host of the request is neither an address, nor localhost, nor a name of the \
+                                  setting --admin-host: use an address, or add the name there"
+                .to_owned(),
+            Self::ForeignOrigin => {
+                "a page of another site has sent this request: repeat it on a page of this port. Behind a proxy that \
+                 changes the Host header, add the name that browsers use to the setting --admin-host"
+                    .to_owned()
+            }
+            Self::NoIdentity { .. } => {
+                "this page needs a token: log in at /login, or send `Authorization: Bearer TOKEN`".to_owned()
+            }
+            Self::WrongToken => "the token is wrong: see the file of --admin-tokens".to_owned(),
+            Self::TooManyAttempts(wait) => {
+                format!("too many wrong tokens from this address: try again in {} s", whole_seconds(*wait))
+            }
+            Self::NotAllowed(role) => format!("this needs a token with the role `{}`", role.as_str()),
+            Self::WrongCsrfToken => {
+                "the form is not of this session: load the page again, and repeat the change".to_owned()
+            }
+            Self::Body(_, text) => text.clone(),
+        }
+    }
+}
+
+/// Rounds up: a client that waits for that long is not early.
+fn whole_seconds(wait: Duration) -> u64 {
+    wait.as_secs() + u64::from(wait.subsec_nanos() > 0)
+}

@@ -1,0 +1,151 @@
+//! The sessions of browsers, in the memory of this process.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use sha2::{Digest, Sha256};
+use tidegate::ManualClock;
+
+use super::csrf::CsrfToken;
+use super::{Role, random};
+
+/// The maximum number of sessions. The one that was used longest ago yields to a new one.
+const MAX_SESSIONS: usize = 1_000;
+/// The time without a request after which a session ends.
+pub(super) const IDLE: Duration = Duration::from_secs(30 * 60);
+/// The time after which a session ends in any case.
+pub(super) const LONGEST: Duration = Duration::from_secs(12 * 60 * 60);
+
+#[derive(Clone, Debug)]
+pub(super) struct Session {
+    pub(super) name: String,
+    pub(super) role: Role,
+    pub(super) csrf: CsrfToken,
+    began: Duration,
+    used: Duration,
+}
+
+impl Session {
+    fn is_over(&self, now: Duration) -> bool {
+        now.saturating_sub(self.used) >= IDLE || now.saturating_sub(self.began) >= LONGEST
+    }
+}
+
+/// The sessions, by the SHA-256 of their ids: the time of a search tells nothing about an id.
+#[derive(Debug)]
+pub(super) struct Sessions {
+    sessions: Mutex<HashMap<[u8; 32], Session>>,
+    start: Instant,
+    clock: Option<ManualClock>,
+}
+
+impl Sessions {
+    pub(super) fn new(clock: Option<ManualClock>) -> Self {
+        Self { sessions: Mutex::default(), start: Instant::now(), clock }
+    }
+
+    /// Begins a session, and returns its id.
+    pub(super) fn begin(&self, name: String, role: Role) -> String {
+        let (id, now) = (random::secret(), self.now());
+        let session = Session { name, role, csrf: CsrfToken::random(), began: now, used: now };
+        let mut sessions = self.lock();
+        sessions.retain(|_, session| !session.is_over(now));
+        if sessions.len() >= MAX_SESSIONS {
+            let oldest = sessions.iter().min_by_key(|(_, session)| session.used).map(|(id, _)| *id);
+            oldest.and_then(|oldest| sessions.remove(&oldest));
+        }
+        sessions.insert(digest(&id), session);
+        id
+    }
+
+    /// Returns the session with this id, and notes its use.
+    pub(super) fn find(&self, id: &str) -> Option<Session> {
+        let (now, digest) = (self.now(), digest(id));
+        let mut sessions = self.lock();
+        let session = sessions.get_mut(&digest)?;
+        if session.is_over(now) {
+            sessions.remove(&digest);
+            return None;
+        }
+        session.used = now;
+        Some(session.clone())
+    }
+
+    /// Ends the session with this id, if there is one.
+    pub(super) fn end(&self, id: &str) {
+        self.lock().remove(&digest(id));
+    }
+
+    fn now(&self) -> Duration {
+        self.clock.as_ref().map_or_else(|| self.start.elapsed(), ManualClock::now)
+    }
+
+    /// Ignores poisoning: each change is complete before the lock is released.
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 32], Session>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn digest(id: &str) -> [u8; 32] {
+    Sha256::digest(id).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sessions() -> (Sessions, ManualClock) {
+        let clock = ManualClock::new();
+        (Sessions::new(Some(clock.clone())), clock)
+    }
+
+    #[test]
+    fn session_ends_when_idle_and_at_its_longest_age() {
+        let (sessions, clock) = sessions();
+        let second = Duration::from_secs(1);
+        let id = sessions.begin("ada".to_owned(), Role::Operator);
+        clock.advance(IDLE - second);
+        assert!(sessions.find(&id).is_some());
+        clock.advance(IDLE);
+        assert!(sessions.find(&id).is_none());
+
+        let id = sessions.begin("ada".to_owned(), Role::Operator);
+        let mut age = Duration::ZERO;
+        while age + IDLE - second < LONGEST {
+            clock.advance(IDLE - second);
+            age += IDLE - second;
+            assert!(sessions.find(&id).is_some(), "{age:?}");
+        }
+        clock.advance(LONGEST - age);
+        assert!(sessions.find(&id).is_none());
+    }
+
+    #[test]
+    fn number_of_sessions_is_bounded() {
+        let (sessions, clock) = sessions();
+        let ids: Vec<String> = (0..=MAX_SESSIONS)
+            .map(|_| {
+                clock.advance(Duration::from_millis(1));
+                sessions.begin("ada".to_owned(), Role::Viewer)
+            })
+            .collect();
+        assert!(sessions.find(&ids[0]).is_none());
+        assert!(ids[1..].iter().all(|id| sessions.find(id).is_some()));
+        assert_eq!(sessions.lock().len(), MAX_SESSIONS);
+    }
+
+    #[test]
+    fn ended_session_and_unknown_id_are_nothing() {
+        let (sessions, _) = sessions();
+        let (first, second) =
+            (sessions.begin("a".to_owned(), Role::Viewer), sessions.begin("b".to_owned(), Role::Viewer));
+        assert_ne!(first, second);
+        sessions.end(&first);
+        assert!(sessions.find(&first).is_none());
+        for id in ["", "0", &first.to_uppercase(), &format!("{second} "), &second[1..]] {
+            assert!(sessions.find(id).is_none(), "{id}");
+        }
+        assert_eq!(sessions.find(&second).map(|session| session.name).as_deref(), Some("b"));
+    }
+}

@@ -1,0 +1,87 @@
+//! The settings of the admin port.
+
+use std::net::SocketAddr;
+
+use tidegate::ManualClock;
+
+use super::access::{AccessSettings, AdminTokens, Role};
+
+/// The settings of the admin port, for [`Server::admin`](crate::Server::admin).
+///
+/// ```
+/// use tidegate_server::{Admin, AdminTokens};
+///
+/// let tokens = AdminTokens::parse("prometheus viewer token:mHwDmMzZrkXGDzEt7bn9xQ")?;
+/// let admin = Admin::new("10.0.0.1:8082".parse()?).tokens(tokens).host("limits.example").behind_tls(true);
+/// # let _ = admin; Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Admin {
+    pub(crate) address: SocketAddr,
+    access: AccessSettings,
+}
+
+impl Admin {
+    /// Opens the port at this address; port 0 means any free port. Without [tokens](Self::tokens), the address must be
+    /// of the loopback interface, and each client may read.
+    pub const fn new(address: SocketAddr) -> Self {
+        let access = AccessSettings {
+            tokens: None,
+            open_role: Role::Viewer,
+            hosts: Vec::new(),
+            is_behind_tls: false,
+            clock: None,
+        };
+        Self { address, access }
+    }
+
+    /// Admits only clients with one of these tokens.
+    ///
+    /// Default: none.
+    pub fn tokens(mut self, tokens: AdminTokens) -> Self {
+        self.access.tokens = Some(tokens);
+        self
+    }
+
+    /// Sets what each client may do on a port without tokens. As an operator, each process and user of this machine can
+    /// change all limits.
+    ///
+    /// Default: [`Role::Viewer`].
+    pub const fn open_role(mut self, role: Role) -> Self {
+        self.access.open_role = role;
+        self
+    }
+
+    /// Adds a name by which browsers reach the port. Others are rejected, except addresses and `localhost`: otherwise a
+    /// page of another site could give the port its own name, and so read and change everything.
+    ///
+    /// Default: none.
+    pub fn host(mut self, name: impl Into<String>) -> Self {
+        self.access.hosts.push(name.into().to_ascii_lowercase());
+        self
+    }
+
+    /// Sets whether browsers reach the port by TLS, which a proxy ends. Session cookies are then sent by TLS only.
+    ///
+    /// Default: false.
+    pub const fn behind_tls(mut self, is_behind: bool) -> Self {
+        self.access.is_behind_tls = is_behind;
+        self
+    }
+
+    /// Uses this clock for sessions and for attempts, in tests.
+    pub fn manual_clock(mut self, clock: ManualClock) -> Self {
+        self.access.clock = Some(clock);
+        self
+    }
+
+    /// Returns whether the port may be opened: each client that reaches it is on this machine, or needs a token.
+    pub(crate) fn is_safe(&self) -> bool {
+        self.access.tokens.is_some() || self.address.ip().to_canonical().is_loopback()
+    }
+
+    pub(super) fn access(&self) -> AccessSettings {
+        self.access.clone()
+    }
+}
