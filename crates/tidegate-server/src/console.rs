@@ -8,6 +8,7 @@
 mod assets;
 mod catalog;
 mod change;
+mod changes;
 mod chart;
 mod diff;
 mod explain;
@@ -23,6 +24,7 @@ mod key_search;
 mod keys;
 mod overrides;
 mod overview;
+mod plain;
 mod readings;
 mod rules;
 mod runbook;
@@ -34,6 +36,7 @@ mod words;
 use axum::Router;
 use axum::routing::get;
 
+pub(crate) use self::plain::{error_page, login_page};
 pub(crate) use self::readings::Console;
 use crate::admin::AdminState;
 

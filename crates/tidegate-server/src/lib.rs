@@ -11,6 +11,7 @@
 //! - [`proto`] has the messages.
 
 mod admin;
+mod console;
 mod grpc;
 mod http1;
 mod http_api;

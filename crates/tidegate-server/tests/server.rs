@@ -1,5 +1,7 @@
 //! Tests of the service and of its two ports.
 
+mod browser;
+mod console;
 mod envoy;
 mod examples;
 mod faults;

@@ -21,6 +21,7 @@ const MAX_DURATION: Duration = Quota::MAX_WINDOW;
 /// A change, ready to be made.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
+    pub(super) action: Action,
     pub(super) gate: String,
     pub(super) effect: Effect,
     pub(super) reason: String,
@@ -133,10 +134,18 @@ impl Action {
     /// Returns what the change does.
     pub(super) const fn consequence(self) -> &'static str {
         match self {
-            Self::Block => "Every check of the key at this gate is denied until the block ends. Its usage stays.",
-            Self::Unblock => "Lifts the block, and removes the denials that count towards a ban. The usage stays.",
-            Self::Reset => "Removes the usage, the holds, the counted denials and the block of the key at this gate.",
-            Self::Override => "The key has this quota at the gate, in the whole fleet, until the override ends.",
+            Self::Block => {
+                "Every check of the key at this gate is denied until the block ends. Its usage stays."
+            }
+            Self::Unblock => {
+                "Lifts the block, and removes the denials that count towards a ban. The usage stays."
+            }
+            Self::Reset => {
+                "Removes the usage, the holds, the counted denials and the block of the key at this gate."
+            }
+            Self::Override => {
+                "The key has this quota at the gate, in the whole fleet, until the override ends."
+            }
             Self::EndOverride => "The key has the gate's own quota again.",
             Self::Switch => "Applies to all keys of the gate, in the whole fleet.",
             Self::EndSwitch => "The gate follows its own quota again.",
@@ -151,8 +160,19 @@ impl Values {
 
     /// Returns the values that the form and the question repeat.
     pub(super) fn repeated(&self) -> Vec<(String, String)> {
-        const NAMES: [&str; 11] =
-            ["action", "gate", "key", "written", "duration", "mode", "algorithm", "limit", "units", "per", "reason"];
+        const NAMES: [&str; 11] = [
+            "action",
+            "gate",
+            "key",
+            "written",
+            "duration",
+            "mode",
+            "algorithm",
+            "limit",
+            "units",
+            "per",
+            "reason",
+        ];
         let value = |name: &&str| self.0.get(*name).map(|value| ((*name).to_owned(), value.clone()));
         NAMES.iter().filter_map(value).collect()
     }
@@ -182,12 +202,13 @@ impl Change {
             }
             Action::EndOverride => Effect::EndOverride { key: key()? },
             Action::Switch => {
-                let switch = values.get("mode").parse().map_err(|error: tidegate::Error| error.to_string())?;
+                let switch =
+                    values.get("mode").parse().map_err(|error: tidegate::Error| error.to_string())?;
                 Effect::Switch { switch, lasts: duration(values)? }
             }
             Action::EndSwitch => Effect::EndSwitch,
         };
-        Ok(Self { gate, effect, reason })
+        Ok(Self { action, gate, effect, reason })
     }
 
     /// Returns the question to confirm.
@@ -200,14 +221,19 @@ impl Change {
             Effect::Override { key, quota, lasts } => {
                 format!("Give {} at {gate} {} for {}?", key.shown, words::quota(quota), human(*lasts))
             }
-            Effect::EndOverride { key } => format!("Give {} at {gate} the gate's own quota again?", key.shown),
+            Effect::EndOverride { key } => {
+                format!("Give {} at {gate} the gate's own quota again?", key.shown)
+            }
             Effect::Switch { switch, lasts } => {
                 let verb = match switch {
                     Switch::Open => "Admit every check at",
                     Switch::Closed => "Deny every check at",
                     _ => "Deny nothing, in shadow mode, at",
                 };
-                let lasts = lasts.map_or_else(|| ", until the switch is ended".to_owned(), |lasts| format!(" for {}", human(lasts)));
+                let lasts = lasts.map_or_else(
+                    || ", until the switch is ended".to_owned(),
+                    |lasts| format!(" for {}", human(lasts)),
+                );
                 format!("{verb} {gate}{lasts}?")
             }
             Effect::EndSwitch => format!("End the switch of {gate}?"),
@@ -216,14 +242,7 @@ impl Change {
 
     /// Returns the page to show after the change.
     pub(super) fn page_after(&self) -> String {
-        let key = match &self.effect {
-            Effect::Block { key, .. }
-            | Effect::Unblock { key }
-            | Effect::Reset { key }
-            | Effect::Override { key, .. }
-            | Effect::EndOverride { key } => key.written.first(),
-            Effect::Switch { .. } | Effect::EndSwitch => None,
-        };
+        let key = self.effect.key().and_then(|key| key.written.first());
         match key {
             Some(written) => format!("/key?written={}", words::query_value(written)),
             None => format!("/gate?name={}", words::query_value(&self.gate)),
@@ -231,10 +250,43 @@ impl Change {
     }
 }
 
+impl Effect {
+    pub(super) const fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Block { key, .. }
+            | Self::Unblock { key }
+            | Self::Reset { key }
+            | Self::Override { key, .. }
+            | Self::EndOverride { key } => Some(key),
+            Self::Switch { .. } | Self::EndSwitch => None,
+        }
+    }
+
+    /// Returns the values of the change in words.
+    pub(super) fn detail(&self) -> String {
+        match self {
+            Self::Block { lasts, .. } => format!("for {}", human(*lasts)),
+            Self::Override { quota, lasts, .. } => format!("{} for {}", words::quota(quota), human(*lasts)),
+            Self::Switch { switch, lasts: Some(lasts) } => format!("{switch} for {}", human(*lasts)),
+            Self::Switch { switch, lasts: None } => switch.to_string(),
+            Self::Unblock { .. } | Self::Reset { .. } | Self::EndOverride { .. } | Self::EndSwitch => {
+                String::new()
+            }
+        }
+    }
+}
+
 impl ChangePage {
-    pub(super) fn new(frame: Frame, action: Action, values: Values, key: Option<&Key>, error: Option<String>) -> Self {
+    pub(super) fn new(
+        frame: Frame,
+        action: Action,
+        values: Values,
+        key: Option<&Key>,
+        error: Option<String>,
+    ) -> Self {
         let chosen = values.get("algorithm").to_owned();
-        let algorithms = ALGORITHMS.iter().map(|algorithm| (algorithm.name, algorithm.name == chosen)).collect();
+        let algorithms =
+            ALGORITHMS.iter().map(|algorithm| (algorithm.name, algorithm.name == chosen)).collect();
         Self {
             frame: Frame { title: action.title().to_owned(), tab: tab(action), ..frame },
             action,
@@ -247,7 +299,13 @@ impl ChangePage {
 }
 
 impl ConfirmPage {
-    pub(super) fn new(frame: Frame, action: Action, values: &Values, change: &Change, followers: String) -> Self {
+    pub(super) fn new(
+        frame: Frame,
+        action: Action,
+        values: &Values,
+        change: &Change,
+        followers: String,
+    ) -> Self {
         let hidden = values.repeated();
         let query: Vec<String> =
             hidden.iter().map(|(name, value)| format!("{name}={}", words::query_value(value))).collect();
@@ -277,7 +335,8 @@ fn duration(values: &Values) -> Result<Option<Duration>, String> {
         return Ok(None);
     }
     let parsed = humantime::parse_duration(text);
-    let parsed = parsed.map_err(|error| format!("invalid time `{text}`: {error}; write such as 15m, 1h30m or 7d"))?;
+    let parsed =
+        parsed.map_err(|error| format!("invalid time `{text}`: {error}; write such as 15m, 1h30m or 7d"))?;
     match parsed {
         Duration::ZERO => Err("the time is zero".to_owned()),
         parsed if parsed > MAX_DURATION => Err("the time is longer than ten years".to_owned()),
@@ -301,7 +360,8 @@ fn quota(values: &Values) -> Result<Quota, String> {
     let limit = number("limit", "limit")?;
     let per = || {
         let text = values.get("per").trim();
-        humantime::parse_duration(text).map_err(|error| format!("invalid time `{text}`: {error}; write such as 1s, 1m or 1h"))
+        humantime::parse_duration(text)
+            .map_err(|error| format!("invalid time `{text}`: {error}; write such as 1s, 1m or 1h"))
     };
     let quota = match algorithm.parameters {
         Parameters::Rate => {
@@ -334,7 +394,14 @@ mod tests {
         assert_eq!(change.question(), "Block user:42 at login for 1h 30m?");
         assert_eq!(change.page_after(), "/key?written=user%3A42");
 
-        let bucket = [("gate", "login"), ("duration", "1d"), ("reason", "r"), ("algorithm", "token_bucket"), ("limit", "10"), ("per", "1m")];
+        let bucket = [
+            ("gate", "login"),
+            ("duration", "1d"),
+            ("reason", "r"),
+            ("algorithm", "token_bucket"),
+            ("limit", "10"),
+            ("per", "1m"),
+        ];
         let change = Change::new(Action::Override, &values(&bucket), key()).unwrap();
         assert_eq!(change.question(), "Give user:42 at login 10 at once, refilled 10/min for 1d?");
 
@@ -346,7 +413,14 @@ mod tests {
 
     #[test]
     fn incomplete_or_odd_values_are_rejected() {
-        let valid = [("gate", "login"), ("duration", "1h"), ("reason", "r"), ("algorithm", "fixed_window"), ("limit", "1"), ("per", "1s")];
+        let valid = [
+            ("gate", "login"),
+            ("duration", "1h"),
+            ("reason", "r"),
+            ("algorithm", "fixed_window"),
+            ("limit", "1"),
+            ("per", "1s"),
+        ];
         let with = |name: &str, value: &str| {
             let mut values = values(&valid);
             values.0.insert(name.to_owned(), value.to_owned());
@@ -355,8 +429,19 @@ mod tests {
         assert!(Change::new(Action::Override, &values(&valid), key()).is_ok());
         let long = "x".repeat(MAX_VALUE_BYTES + 1);
         for (name, value) in [
-            ("gate", " "), ("reason", ""), ("duration", ""), ("duration", "soon"), ("duration", "0s"), ("duration", "11years"),
-            ("algorithm", "x"), ("limit", "0"), ("limit", "-1"), ("limit", "1.5"), ("per", ""), ("per", "0s"), ("reason", &long),
+            ("gate", " "),
+            ("reason", ""),
+            ("duration", ""),
+            ("duration", "soon"),
+            ("duration", "0s"),
+            ("duration", "11years"),
+            ("algorithm", "x"),
+            ("limit", "0"),
+            ("limit", "-1"),
+            ("limit", "1.5"),
+            ("per", ""),
+            ("per", "0s"),
+            ("reason", &long),
         ] {
             assert!(Change::new(Action::Override, &with(name, value), key()).is_err(), "{name}={value}");
         }

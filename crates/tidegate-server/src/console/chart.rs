@@ -43,9 +43,16 @@ pub(super) struct Series {
 
 impl Chart {
     /// Draws bars, the first series at the bottom.
-    pub(super) fn stacked(title: &'static str, summary: String, series: Vec<Series>, label: impl Fn(f64) -> String) -> Self {
+    pub(super) fn stacked(
+        title: &'static str,
+        summary: String,
+        series: Vec<Series>,
+        label: impl Fn(f64) -> String,
+    ) -> Self {
         let width = width(&series);
-        let total = |at: usize| series.iter().filter_map(|series| series.values.get(at).copied().flatten()).sum::<f64>();
+        let total = |at: usize| {
+            series.iter().filter_map(|series| series.values.get(at).copied().flatten()).sum::<f64>()
+        };
         let top = round_up((0..width).map(total).fold(0.0, f64::max));
         let mut below = vec![0.0; width];
         let parts = series.into_iter().map(|series| {
@@ -66,7 +73,12 @@ impl Chart {
     }
 
     /// Draws a line for each series.
-    pub(super) fn lines(title: &'static str, summary: String, series: Vec<Series>, label: impl Fn(f64) -> String) -> Self {
+    pub(super) fn lines(
+        title: &'static str,
+        summary: String,
+        series: Vec<Series>,
+        label: impl Fn(f64) -> String,
+    ) -> Self {
         let width = width(&series);
         let values = series.iter().flat_map(|series| series.values.iter().copied().flatten());
         let top = round_up(values.fold(0.0, f64::max));
@@ -91,7 +103,13 @@ impl Chart {
         Self { parts: parts.collect(), is_line: true, ..Self::empty(title, summary, width, top, label) }
     }
 
-    fn empty(title: &'static str, summary: String, width: usize, top: f64, label: impl Fn(f64) -> String) -> Self {
+    fn empty(
+        title: &'static str,
+        summary: String,
+        width: usize,
+        top: f64,
+        label: impl Fn(f64) -> String,
+    ) -> Self {
         Self {
             title,
             summary,
@@ -173,8 +191,9 @@ mod tests {
 
     #[test]
     fn top_is_round() {
-        assert_eq!([0.0, 0.03, 1.0, 1.1, 4.9, 5.0, 51.0, 999.0].map(round_up), [
-            1.0, 0.05, 1.0, 2.0, 5.0, 5.0, 100.0, 1000.0
-        ]);
+        assert_eq!(
+            [0.0, 0.03, 1.0, 1.1, 4.9, 5.0, 51.0, 999.0].map(round_up),
+            [1.0, 0.05, 1.0, 2.0, 5.0, 5.0, 100.0, 1000.0]
+        );
     }
 }

@@ -41,8 +41,8 @@ pub(super) struct Who {
 }
 
 impl Tab {
-    pub(super) const ALL: &[Self] =
-        &[Self::Overview, Self::Gates, Self::Keys, Self::Overrides, Self::Rules, Self::Explain, Self::Health];
+    pub(super) const ALL: [Self; 7] =
+        [Self::Overview, Self::Gates, Self::Keys, Self::Overrides, Self::Rules, Self::Explain, Self::Health];
 
     pub(super) const fn title(self) -> &'static str {
         match self {
@@ -70,6 +70,16 @@ impl Tab {
 }
 
 impl Frame {
+    /// Returns whether the page is this one of the navigation, or below it.
+    pub(super) fn is_at(&self, tab: &Tab) -> bool {
+        self.tab.as_ref() == Some(tab)
+    }
+
+    /// Returns the number to show beside an entry of the navigation.
+    pub(super) fn count_of(&self, tab: &Tab) -> usize {
+        if *tab == Tab::Health { self.firing } else { 0 }
+    }
+
     /// Returns the hidden field's value for forms; empty if there can be none.
     pub(super) fn csrf(&self) -> &str {
         self.who.as_ref().and_then(|who| who.csrf.as_deref()).unwrap_or_default()

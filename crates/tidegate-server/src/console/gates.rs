@@ -60,11 +60,18 @@ impl Gates {
         let wanted = search.to_lowercase();
         let is_found = |name: &&str| {
             let facts = catalog.get(name);
-            let texts = [Some(*name), facts.map(|it| &*it.path), facts.map(|it| &*it.quota), facts.map(|it| &*it.origin.text)];
+            let texts = [
+                Some(*name),
+                facts.map(|it| &*it.path),
+                facts.map(|it| &*it.quota),
+                facts.map(|it| &*it.origin.text),
+            ];
             wanted.is_empty() || texts.into_iter().flatten().any(|text| text.to_lowercase().contains(&wanted))
         };
         let mut found: Vec<&str> = names.into_iter().filter(is_found).collect();
-        found.sort_by_key(|name| std::cmp::Reverse(figures(name).map_or((0, 0), |gate| (gate.now.denied, gate.hour.denied))));
+        found.sort_by_key(|name| {
+            std::cmp::Reverse(figures(name).map_or((0, 0), |gate| (gate.now.denied, gate.hour.denied)))
+        });
         let pages = found.len().div_ceil(PER_PAGE).max(1);
         let page = page.min(pages - 1);
         let shown = found.iter().skip(page * PER_PAGE).take(PER_PAGE);

@@ -7,10 +7,12 @@ use askama::Template;
 use axum::extract::{Query, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use http::{HeaderMap, StatusCode};
+use tidegate::admin::Inspector;
 use tidegate::{Error, Override};
 
 use super::catalog::Catalog;
 use super::change::{Action, Change, ChangePage, ConfirmPage, Values};
+use super::changes;
 use super::explain::{ExplainPage, Question};
 use super::frame::{Frame, Who};
 use super::gate::GatePage;
@@ -23,7 +25,6 @@ use super::overrides::Overrides;
 use super::overview::{Live, Overview, OverviewLive, Readings};
 use super::readings::Console;
 use super::rules::RulesPage;
-use super::{changes, words};
 use crate::admin::{AdminState, Form, Identity, Operator, Problem, Role, Viewer, csrf_token};
 
 /// The parameters of a page.
@@ -33,6 +34,8 @@ type Parameters = Query<HashMap<String, String>>;
 const MAX_PARAMETER_BYTES: usize = 2_048;
 /// The entries of the audit log that are searched for a key.
 const MAX_AUDIT_ENTRIES: usize = 1_000;
+/// The changes of a key that are shown.
+const MAX_EVENTS: usize = 50;
 
 fn text<'p>(parameters: &'p Parameters, name: &str) -> &'p str {
     let found = parameters.0.get(name).filter(|value| value.len() <= MAX_PARAMETER_BYTES);
@@ -92,7 +95,8 @@ fn page_with(status: StatusCode, template: &impl Template) -> Response {
     match template.render() {
         Ok(html) => (status, Html(html)).into_response(),
         Err(error) => {
-            let problem = Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot render the page: {error}"));
+            let problem =
+                Problem::new(StatusCode::INTERNAL_SERVER_ERROR, format!("cannot render the page: {error}"));
             problem.respond(&HeaderMap::new())
         }
     }
@@ -100,7 +104,12 @@ fn page_with(status: StatusCode, template: &impl Template) -> Response {
 
 async fn live(console: &Console, common: &Common) -> Live {
     let redis = console.load().await;
-    Live::new(Readings { hour: common.hour(), overrides: common.overrides(), catalog: &common.catalog, redis })
+    Live::new(Readings {
+        hour: common.hour(),
+        overrides: common.overrides(),
+        catalog: &common.catalog,
+        redis,
+    })
 }
 
 pub(super) async fn overview(State(state): State<AdminState>, Viewer(identity): Viewer) -> Response {
@@ -167,7 +176,8 @@ fn key_of(console: &Console, key: &str, written: &str) -> Option<Key> {
     if !written.is_empty() {
         return Key::of_written(written);
     }
-    let forms = console.inspector().map_or_else(|_| Vec::new(), |inspector| inspector.stored_forms(key.as_bytes()));
+    let forms =
+        console.inspector().map_or_else(|_| Vec::new(), |inspector| inspector.stored_forms(key.as_bytes()));
     (!key.is_empty()).then(|| Key::of_text(key, forms))
 }
 
@@ -182,7 +192,8 @@ pub(super) async fn key(
     let (text_of_key, stored) = (text(&parameters, "key"), !text(&parameters, "stored").is_empty());
     let written = if stored { text_of_key } else { text(&parameters, "written") };
     let Some(key) = key_of(console, text_of_key, written) else {
-        let why = "no key: a stored form has only printable characters, others are % and two hexadecimal digits";
+        let why =
+            "no key: a stored form has only printable characters, others are % and two hexadecimal digits";
         return problem(StatusCode::BAD_REQUEST, why.to_owned());
     };
     let inspector = match console.inspector() {
@@ -198,15 +209,15 @@ pub(super) async fn key(
             return problem(StatusCode::SERVICE_UNAVAILABLE, format!("the key cannot be read: {error}"));
         }
     };
-    let history = history(&state, &key).await;
+    let history = history(inspector, &key).await;
     page(&KeyPage::new(common.frame.clone(), &key, &search, common.overrides(), history, &common.catalog))
 }
 
 /// Returns the changes of a key in the audit log.
-async fn history(state: &AdminState, key: &Key) -> Result<Vec<Event>, String> {
-    let entries = changes::audit_entries(state, MAX_AUDIT_ENTRIES).await?;
-    let of_key = |event: &&changes::Entry| key.written.contains(&event.key) || event.key == key.shown;
-    Ok(entries.iter().filter(of_key).take(50).map(changes::Entry::event).collect())
+async fn history(inspector: &Inspector, key: &Key) -> Result<Vec<Event>, String> {
+    let entries = changes::audit_entries(inspector, MAX_AUDIT_ENTRIES).await?;
+    let of_key = |entry: &&changes::Entry| key.written.contains(&entry.key);
+    Ok(entries.iter().filter(of_key).take(MAX_EVENTS).map(changes::Entry::event).collect())
 }
 
 pub(super) async fn overrides(
@@ -215,7 +226,8 @@ pub(super) async fn overrides(
     parameters: Parameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
-    let overrides = common.overrides.as_deref().map_err(|error| format!("The overrides cannot be read: {error}"));
+    let overrides =
+        common.overrides.as_deref().map_err(|error| format!("The overrides cannot be read: {error}"));
     let (gate, at) = (text(&parameters, "gate"), number(&parameters, "page"));
     page(&Overrides::new(common.frame.clone(), overrides, gate, at))
 }
@@ -248,6 +260,14 @@ pub(super) async fn health(State(state): State<AdminState>, Viewer(identity): Vi
     let own = state.console.own_health().await;
     let known = state.console.known(&common.hour, &common.overrides);
     page(&HealthPage::new(common.frame, &known, own))
+}
+
+/// Returns how many instances will follow a change.
+async fn followers(console: &Console) -> String {
+    match console.inspector() {
+        Ok(inspector) => changes::followers(inspector).await,
+        Err(_) => "Only this process follows it: it counts in its own memory.".to_owned(),
+    }
 }
 
 pub(super) async fn change_form(
@@ -284,7 +304,7 @@ pub(super) async fn change(
         }
     };
     if values.get("confirmed") != "yes" {
-        let followers = changes::followers(&state).await;
+        let followers = followers(&state.console).await;
         return page(&ConfirmPage::new(frame, action, &values, &change, followers));
     }
     match changes::apply(&state, &identity, &change).await {

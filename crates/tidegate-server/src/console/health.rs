@@ -44,12 +44,8 @@ impl HealthPage {
             let anchor = section.alert.to_lowercase();
             list.push(Entry { alert: section.alert, anchor, detail, html: &section.html });
         }
-        let frame = Frame {
-            title: "Health".to_owned(),
-            tab: Some(Tab::Health),
-            firing: firing.len(),
-            ..frame
-        };
+        let frame =
+            Frame { title: "Health".to_owned(), tab: Some(Tab::Health), firing: firing.len(), ..frame };
         Self { frame, firing, quiet, unknown, redis }
     }
 }

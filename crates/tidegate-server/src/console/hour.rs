@@ -19,6 +19,7 @@ const NOW_S: u64 = 60;
 /// Sums of decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Totals {
+    /// Without those that only shadow mode admitted.
     pub(super) allowed: u64,
     pub(super) denied: u64,
     pub(super) near_limit: u64,
@@ -63,8 +64,9 @@ pub(super) struct Hour {
 }
 
 impl Totals {
+    /// Returns all decisions.
     pub(super) const fn decisions(&self) -> u64 {
-        self.allowed.saturating_add(self.denied)
+        self.allowed.saturating_add(self.denied).saturating_add(self.shadow_denied)
     }
 
     pub(super) fn add(&mut self, other: &Self) {
@@ -150,7 +152,9 @@ impl Hour {
             total.now.add(&gate.now);
             total.steps.iter_mut().zip(&gate.steps).for_each(|(sum, step)| sum.add(step));
             gate.sources.iter().for_each(|(name, count)| add_source(&mut total.sources, name, *count));
-            gate.sources_now.iter().for_each(|(name, count)| add_source(&mut total.sources_now, name, *count));
+            gate.sources_now
+                .iter()
+                .for_each(|(name, count)| add_source(&mut total.sources_now, name, *count));
         }
         total
     }
@@ -203,6 +207,5 @@ fn add_source(sources: &mut BTreeMap<String, u64>, name: &str, decisions: u64) {
 
 fn raise(highest: &mut Option<Latency>, new: Latency) {
     let old = highest.unwrap_or_default();
-    *highest =
-        Some(Latency { p50_us: old.p50_us.max(new.p50_us), p99_us: old.p99_us.max(new.p99_us) });
+    *highest = Some(Latency { p50_us: old.p50_us.max(new.p50_us), p99_us: old.p99_us.max(new.p99_us) });
 }

@@ -157,6 +157,10 @@ impl Key {
         if written.is_empty() || !written.bytes().all(|byte| byte.is_ascii_graphic()) {
             return None;
         }
-        Some(Self { shown: written.to_owned(), bytes: decoded_key(written), written: vec![written.to_owned()] })
+        Some(Self {
+            shown: written.to_owned(),
+            bytes: decoded_key(written),
+            written: vec![written.to_owned()],
+        })
     }
 }

@@ -6,11 +6,11 @@ mod verdict;
 use std::time::Duration;
 
 use askama::Template;
+use tidegate::Override;
 use tidegate::admin::{Instance, human};
-use tidegate::{Error, Override};
 
-use self::charts::{decisions_chart, latency_chart, spark};
 pub(super) use self::charts::decisions_of_gate;
+use self::charts::{decisions_chart, latency_chart, spark};
 use self::verdict::{Denying, Headline};
 use super::catalog::Catalog;
 use super::chart::Chart;
@@ -170,7 +170,7 @@ impl Live {
         let rows = gates.iter().take(MAX_GATES).map(|(name, gate)| GateRow {
             name: (*name).clone(),
             totals: gate.hour,
-            spark: spark(hour, gate),
+            spark: spark(gate),
         });
         let more_denying = denying.len().saturating_sub(MAX_DENYING);
         let mut denying = denying;
@@ -220,8 +220,18 @@ fn tiles(hour: &Hour, now: &Totals, reading: &Result<&Hour, &str>) -> Vec<Tile> 
     };
     vec![
         tile("Decisions, last minute", rate(now.decisions()), String::new(), Tone::Plain),
-        tile("Denied", rate(now.denied), words::share(now.denied, now.decisions()), tone(now.denied, Tone::Bad)),
-        tile("Near a limit", rate(now.near_limit), "admitted with a fifth left".to_owned(), tone(now.near_limit, Tone::Warn)),
+        tile(
+            "Denied",
+            rate(now.denied),
+            words::share(now.denied, now.decisions()),
+            tone(now.denied, Tone::Bad),
+        ),
+        tile(
+            "Near a limit",
+            rate(now.near_limit),
+            "admitted with a fifth left".to_owned(),
+            tone(now.near_limit, Tone::Warn),
+        ),
         tile("Denied in shadow mode", rate(now.shadow_denied), "admitted".to_owned(), Tone::Plain),
         tile("Errors", rate(now.errors), "checks without a reply".to_owned(), tone(now.errors, Tone::Bad)),
         tile("Wait for Redis, p99", p99, p50, slow),
@@ -265,7 +275,11 @@ fn meaning(source: &str) -> &'static str {
 impl NodeRow {
     fn new(node: &NodeLoad) -> Self {
         let load = &node.load;
-        let name = if load.node.is_empty() { load.version.clone() } else { format!("{} ({})", load.node, load.version) };
+        let name = if load.node.is_empty() {
+            load.version.clone()
+        } else {
+            format!("{} ({})", load.node, load.version)
+        };
         let memory = match load.max_memory_bytes {
             None => format!("{}, no limit", words::bytes(load.used_memory_bytes)),
             Some(max) => format!(
@@ -296,9 +310,4 @@ impl InstanceRow {
             age: human(Duration::from_secs(instance.age.as_secs())),
         }
     }
-}
-
-/// Returns the message for figures that cannot be read.
-pub(super) fn unreadable(error: &Error) -> String {
-    format!("The figures of the fleet cannot be read: {error}")
 }

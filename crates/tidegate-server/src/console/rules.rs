@@ -93,6 +93,12 @@ impl RulesPage {
     }
 }
 
+impl RulesPage {
+    fn shown_file(&self) -> Option<&File> {
+        self.files.get(self.shown)
+    }
+}
+
 impl File {
     fn new(name: &str) -> Self {
         Self { name: name.to_owned(), short: name.rsplit('/').next().unwrap_or(name).to_owned() }

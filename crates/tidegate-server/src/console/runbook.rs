@@ -18,7 +18,10 @@ pub(super) struct Section {
 pub(super) fn sections() -> &'static [Section] {
     static SECTIONS: LazyLock<Vec<Section>> = LazyLock::new(|| {
         let sections = TEXT.split("\n## ").skip(1);
-        sections.filter_map(|section| section.split_once('\n')).map(|(alert, text)| Section { alert, html: html(text) }).collect()
+        sections
+            .filter_map(|section| section.split_once('\n'))
+            .map(|(alert, text)| Section { alert, html: html(text) })
+            .collect()
     });
     &SECTIONS
 }
@@ -54,7 +57,11 @@ mod tests {
     #[test]
     fn copy_of_the_runbook_equals_the_page() {
         let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate/runbook.md");
-        assert_eq!(std::fs::read_to_string(page).unwrap(), TEXT, "copy docs/operate/runbook.md to docs/runbook.md");
+        assert_eq!(
+            std::fs::read_to_string(page).unwrap(),
+            TEXT,
+            "copy docs/operate/runbook.md to docs/runbook.md"
+        );
     }
 
     #[test]

@@ -62,7 +62,10 @@ mod tests {
         let window = Window::around(&text, 401, &[402]);
         assert_eq!((window.lines[0].number, &*window.lines[0].text, window.all), (401, "line 401", 1_000));
         assert_eq!((window.previous, window.next), (Some(1), Some(801)));
-        assert_eq!(window.lines.iter().filter(|line| line.is_wrong).map(|line| line.number).collect::<Vec<_>>(), [402]);
+        assert_eq!(
+            window.lines.iter().filter(|line| line.is_wrong).map(|line| line.number).collect::<Vec<_>>(),
+            [402]
+        );
         for line in [0, 1, 400] {
             assert_eq!(Window::around(&text, line, &[]).lines[0].number, 1);
         }

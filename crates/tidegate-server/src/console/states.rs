@@ -29,7 +29,9 @@ pub(super) struct StateRow {
 /// Returns the limit of a key's state: by an override, by the state itself, or by the rules.
 pub(super) fn limit_of(found: &Found, overrides: &[Override], catalog: &Catalog) -> Option<u64> {
     let overriding = overrides.iter().find_map(|entry| match entry {
-        Override::Quota { gate, key, quota, .. } if *gate == found.name.gate && *key == found.name.written => {
+        Override::Quota { gate, key, quota, .. }
+            if *gate == found.name.gate && *key == found.name.written =>
+        {
             Some(quota.limit())
         }
         _ => None,
@@ -77,10 +79,14 @@ impl StateRow {
             false => format!("unused again in {}", human(usage.reset_after)),
         };
         let (class, label, sentence) = match usage.blocked_for {
-            Some(left) => {
-                ("bad", "blocked", format!("Blocked: every check is denied for {} more. {used} used.", human(left)))
+            Some(left) => (
+                "bad",
+                "blocked",
+                format!("Blocked: every check is denied for {} more. {used} used.", human(left)),
+            ),
+            None if is_full => {
+                ("bad", "denied", format!("{used} used: no unit is left, so checks are denied; {resets}."))
             }
-            None if is_full => ("bad", "denied", format!("{used} used: no unit is left, so checks are denied; {resets}.")),
             None if is_near => ("warn", "near limit", format!("{used} used; {resets}.")),
             None => ("good", "allowed", format!("{used} used; {resets}.")),
         };

@@ -47,7 +47,11 @@ impl Top {
     }
 
     /// Reads the next part of the keys of a gate, or of all. `limits` are those of the gates of the rules.
-    pub(super) async fn read(&self, gate: Option<&str>, limits: HashMap<String, u64>) -> Result<Ranked, Error> {
+    pub(super) async fn read(
+        &self,
+        gate: Option<&str>,
+        limits: HashMap<String, u64>,
+    ) -> Result<Ranked, Error> {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         let scanned = self.scanned(gate);
         let mut scanned = scanned.lock().await;

@@ -1,6 +1,6 @@
 //! Quotas, rates and amounts in words.
 
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::admin::human;
 use tidegate::{Override, Quota};
@@ -148,6 +148,13 @@ pub(super) fn clock(unix_s: u64) -> String {
     format!("{:02}:{:02}:{:02} UTC", of_day / 3_600, of_day / 60 % 60, of_day % 60)
 }
 
+/// Formats a time in UTC: `2026-11-24 14:03:05 UTC`.
+pub(super) fn date_and_time(unix_s: u64) -> String {
+    let time = UNIX_EPOCH + Duration::from_secs(unix_s);
+    let text = humantime::format_rfc3339_seconds(time).to_string();
+    text.replace('T', " ").replace('Z', " UTC")
+}
+
 /// Formats a size: `512 B`, `1.5 MB`.
 pub(super) fn bytes(bytes: u64) -> String {
     const UNITS: [(&str, f64); 4] = [("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0)];
@@ -191,13 +198,18 @@ mod tests {
 
     #[test]
     fn amounts_are_short() {
-        assert_eq!(["1", "1234", "12345", "1234567", "1.5"].map(grouped), ["1", "1234", "12\u{2009}345", "1\u{2009}234\u{2009}567", "1.5"]);
-        assert_eq!([0.0, 0.04, 0.4, 12.0, 12.34, 1_234.4, 12_345.0].map(per_second), [
-            "0", "<0.1", "0.4", "12", "12.3", "1234", "12\u{2009}345"
-        ]);
-        assert_eq!([(0, 0), (0, 5), (1, 1000), (1, 2), (999, 1000), (5, 5)].map(|(a, b)| share(a, b)), [
-            "-", "0 %", "<1 %", "50 %", ">99 %", "100 %"
-        ]);
+        assert_eq!(
+            ["1", "1234", "12345", "1234567", "1.5"].map(grouped),
+            ["1", "1234", "12\u{2009}345", "1\u{2009}234\u{2009}567", "1.5"]
+        );
+        assert_eq!(
+            [0.0, 0.04, 0.4, 12.0, 12.34, 1_234.4, 12_345.0].map(per_second),
+            ["0", "<0.1", "0.4", "12", "12.3", "1234", "12\u{2009}345"]
+        );
+        assert_eq!(
+            [(0, 0), (0, 5), (1, 1000), (1, 2), (999, 1000), (5, 5)].map(|(a, b)| share(a, b)),
+            ["-", "0 %", "<1 %", "50 %", ">99 %", "100 %"]
+        );
         assert_eq!([0, 999, 1_500_000].map(bytes), ["0 B", "999 B", "1.5 MB"]);
         assert_eq!(counted(1, "gate"), "1 gate");
     }

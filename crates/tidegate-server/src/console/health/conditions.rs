@@ -35,15 +35,25 @@ pub(in crate::console) enum State {
 pub(super) fn of(alert: &str, known: &Known<'_>) -> State {
     match alert {
         "TidegateReloadFailed" => match &known.reload_error {
-            Some(error) => State::Fires(format!("The last reload in this process failed: {}", first_line(error))),
-            None => State::Quiet("This process has applied the last change of its files. Other instances: see Prometheus.".to_owned()),
+            Some(error) => {
+                State::Fires(format!("The last reload in this process failed: {}", first_line(error)))
+            }
+            None => State::Quiet(
+                "This process has applied the last change of its files. Other instances: see Prometheus."
+                    .to_owned(),
+            ),
         },
         "TidegateSwitched" => switched(known),
         "TidegateRedisRefuses" => match &known.redis_error {
             Some(error) => State::Fires(format!("Redis does not decide for this process: {error}")),
-            None => State::Quiet("Redis decides for this process. Other instances: see Prometheus.".to_owned()),
+            None => {
+                State::Quiet("Redis decides for this process. Other instances: see Prometheus.".to_owned())
+            }
         },
-        "TidegateBreakerOpen" | "TidegateFallbackDecides" | "TidegateNearDeadline" | "TidegateDeniesMuch"
+        "TidegateBreakerOpen"
+        | "TidegateFallbackDecides"
+        | "TidegateNearDeadline"
+        | "TidegateDeniesMuch"
         | "TidegateNoDecisions" => match known.hour {
             Ok(hour) => of_figures(alert, hour),
             Err(why) => State::Unknown(why.to_owned()),
@@ -61,7 +71,9 @@ fn switched(known: &Known<'_>) -> State {
     let gates: Vec<&str> = switches.filter_map(gate_of).collect();
     match gates.is_empty() {
         true => State::Quiet("No gate is switched.".to_owned()),
-        false => State::Fires(format!("Switched now: {}. The alert waits for an hour.", named(gates.into_iter()))),
+        false => {
+            State::Fires(format!("Switched now: {}. The alert waits for an hour.", named(gates.into_iter())))
+        }
     }
 }
 
@@ -118,7 +130,9 @@ fn of_figures(alert: &str, hour: &Hour) -> State {
             let any = hour.gates.values().any(|gate| Hour::newest(gate, minutes(5)).decisions() > 0);
             match any {
                 true => State::Quiet("The fleet makes decisions.".to_owned()),
-                false => State::Fires("No instance has published a decision in the last 5 minutes.".to_owned()),
+                false => {
+                    State::Fires("No instance has published a decision in the last 5 minutes.".to_owned())
+                }
             }
         }
     }

@@ -17,7 +17,7 @@ pub(in crate::console) fn decisions_of_gate(hour: &Hour, gate: &GateHour) -> Cha
 fn stacked(title: &'static str, hour: &Hour, gate: &GateHour) -> Chart {
     let Totals { allowed, denied, shadow_denied, .. } = gate.hour;
     let summary = format!(
-        "{title} in the last hour: {allowed} allowed, of which {shadow_denied} only because of shadow mode; {denied} denied"
+        "{title} in the last hour: {allowed} allowed, {shadow_denied} allowed only because of shadow mode, {denied} denied"
     );
     let series = series(hour, gate);
     Chart::stacked(title, summary, series, |value| format!("{}/s", words::per_second(value)))
@@ -25,17 +25,21 @@ fn stacked(title: &'static str, hour: &Hour, gate: &GateHour) -> Chart {
 }
 
 /// A small chart of one gate.
-pub(super) fn spark(hour: &Hour, gate: &GateHour) -> Chart {
+pub(super) fn spark(gate: &GateHour) -> Chart {
     let Totals { allowed, denied, .. } = gate.hour;
     let summary = format!("the last hour: {allowed} allowed, {denied} denied");
     // One bar for each two minutes.
     let steps: Vec<Totals> = gate
         .steps
         .chunks(4)
-        .map(|steps| steps.iter().fold(Totals::default(), |mut sum, step| { sum.add(step); sum }))
+        .map(|steps| {
+            steps.iter().fold(Totals::default(), |mut sum, step| {
+                sum.add(step);
+                sum
+            })
+        })
         .collect();
     let values = |value: fn(&Totals) -> u64| steps.iter().map(|step| Some(value(step) as f64)).collect();
-    let _ = hour;
     let series = vec![
         Series { class: "denied", label: "denied", values: values(|step| step.denied) },
         Series { class: "allowed", label: "allowed", values: values(|step| step.allowed) },
@@ -47,12 +51,12 @@ fn series(hour: &Hour, gate: &GateHour) -> Vec<Series> {
     let values = |value: fn(&Totals) -> u64| hour.rates(&gate.steps, value);
     vec![
         Series { class: "denied", label: "denied", values: values(|step| step.denied) },
-        Series { class: "shadow", label: "allowed by shadow mode", values: values(|step| step.shadow_denied) },
         Series {
-            class: "allowed",
-            label: "allowed",
-            values: values(|step| step.allowed.saturating_sub(step.shadow_denied)),
+            class: "shadow",
+            label: "allowed by shadow mode",
+            values: values(|step| step.shadow_denied),
         },
+        Series { class: "allowed", label: "allowed", values: values(|step| step.allowed) },
     ]
 }
 

@@ -82,7 +82,8 @@ impl Headline {
         if open > 0 {
             let all = words::counted(hour.instances.len(), "instance");
             let text = format!("Redis does not decide for {open} of {all}");
-            let note = "Their circuit breakers are open, and the failure policy decides. See Health.".to_owned();
+            let note =
+                "Their circuit breakers are open, and the failure policy decides. See Health.".to_owned();
             return headline(Tone::Bad, text, Some(stale.unwrap_or(note)));
         }
         if stale.is_some() {
@@ -94,7 +95,8 @@ impl Headline {
             let text = format!("{} {verb} requests", words::counted(denying.len(), "gate"));
             return headline(verdict, text, None);
         }
-        let switched = readings.overrides.iter().filter(|entry| matches!(entry, Override::Switch { .. })).count();
+        let switched =
+            readings.overrides.iter().filter(|entry| matches!(entry, Override::Switch { .. })).count();
         let note = (switched > 0).then(|| format!("{} switched by operators. See Overrides.", are(switched)));
         match (hour.gates.is_empty(), switched) {
             (true, _) => headline(Tone::Plain, "No decisions in the last hour".to_owned(), note),
