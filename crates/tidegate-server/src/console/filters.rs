@@ -1,5 +1,7 @@
 //! The filters of the templates.
 
+#![expect(unreachable_pub, reason = "askama generates a public type for each filter")]
+
 use std::fmt;
 
 use askama::{Result, Values};

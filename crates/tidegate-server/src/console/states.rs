@@ -20,9 +20,6 @@ pub(super) struct StateRow {
     pub(super) sentence: String,
     pub(super) class: &'static str,
     pub(super) label: &'static str,
-    pub(super) is_blocked: bool,
-    pub(super) resets_in: String,
-    pub(super) expires_in: String,
     pub(super) redis_key: String,
 }
 
@@ -59,9 +56,6 @@ impl StateRow {
             sentence: String::new(),
             class: "bad",
             label: "not readable",
-            is_blocked: false,
-            resets_in: String::new(),
-            expires_in: found.expires_in.map_or_else(|| "never".to_owned(), human),
             redis_key: name.redis_key.clone(),
         };
         let usage = match &found.usage {
@@ -96,8 +90,6 @@ impl StateRow {
             sentence,
             class,
             label,
-            is_blocked: usage.blocked_for.is_some(),
-            resets_in: human(usage.reset_after),
             ..row
         }
     }

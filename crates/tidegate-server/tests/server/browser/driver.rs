@@ -1,19 +1,22 @@
-//! A browser: its size, its color scheme, its log.
+//! A browser: its size, its color scheme, its log. A client of WebDriver for the few commands that the tests need.
 
-use fantoccini::wd::WebDriverCompatibleCommand;
-use fantoccini::{Client, ClientBuilder, Locator};
-use http::Method;
-use hyper_util::client::legacy::connect::HttpConnector;
+use std::time::Duration;
+
+use reqwest::{Client, Method};
 use serde_json::{Value, json};
 use tidegate_testkit::Chromium;
-use url::{ParseError, Url};
 
 use super::super::console::fixture::Console;
-use crate::support::fixture::soon;
+use crate::support::fixture::{HANGS, soon};
 
-/// A browser with one window. [`close`](Self::close) ends it; so does the end of the test.
+/// The name of an element's id in the messages of WebDriver.
+const ELEMENT: &str = "element-6066-11e4-a52e-4f735466cecf";
+
+/// A browser with one window. It ends with the test.
 pub struct Browser {
-    pub client: Client,
+    client: Client,
+    /// The URL of the session.
+    session: String,
     _chromium: Chromium,
 }
 
@@ -33,20 +36,17 @@ impl Scheme {
     }
 }
 
-/// A command of Chromium beside those of WebDriver.
-#[derive(Debug)]
-struct Command {
-    path: &'static str,
-    body: Value,
-}
-
-impl WebDriverCompatibleCommand for Command {
-    fn endpoint(&self, base: &Url, session: Option<&str>) -> Result<Url, ParseError> {
-        base.join(&format!("session/{}/{}", session.unwrap_or_default(), self.path))
+/// Sends a command, and returns its value, or the error's text.
+async fn send(client: &Client, method: Method, url: &str, body: Option<Value>) -> Result<Value, String> {
+    let mut request = client.request(method, url).timeout(HANGS * 2);
+    if let Some(body) = body {
+        request = request.header("content-type", "application/json").body(body.to_string());
     }
-
-    fn method_and_body(&self, _: &Url) -> (Method, Option<String>) {
-        (Method::POST, Some(self.body.to_string()))
+    let text = request.send().await.unwrap().text().await.unwrap();
+    let reply: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"));
+    match reply["value"]["error"].as_str() {
+        Some(error) => Err(format!("{error}: {}", reply["value"]["message"])),
+        None => Ok(reply["value"].clone()),
     }
 }
 
@@ -57,19 +57,28 @@ impl Browser {
             "goog:chromeOptions": { "binary": chromium.program(), "args": Chromium::ARGUMENTS },
             "goog:loggingPrefs": { "browser": "ALL" },
         });
-        let Value::Object(capabilities) = capabilities else { unreachable!() };
-        let mut builder = ClientBuilder::new(HttpConnector::new());
-        let client = builder.capabilities(capabilities).connect(&chromium.url()).await.unwrap();
-        Self { client, _chromium: chromium }
+        let body = json!({ "capabilities": { "alwaysMatch": capabilities } });
+        let client = Client::builder().no_proxy().build().unwrap();
+        let sessions = format!("{}/session", chromium.url());
+        let session = send(&client, Method::POST, &sessions, Some(body)).await.unwrap();
+        let session = format!("{sessions}/{}", session["sessionId"].as_str().unwrap());
+        Self { client, session, _chromium: chromium }
     }
 
     pub async fn close(self) {
-        self.client.close().await.unwrap();
+        send(&self.client, Method::DELETE, &self.session, None).await.unwrap();
     }
 
-    async fn devtools(&self, command: &str, parameters: Value) {
-        let body = json!({ "cmd": command, "params": parameters });
-        self.client.issue_cmd(Command { path: "goog/cdp/execute", body }).await.unwrap();
+    async fn try_post(&self, path: &str, body: Value) -> Result<Value, String> {
+        send(&self.client, Method::POST, &format!("{}/{path}", self.session), Some(body)).await
+    }
+
+    async fn post(&self, path: &str, body: Value) -> Value {
+        self.try_post(path, body).await.unwrap()
+    }
+
+    async fn devtools(&self, command: &str, parameters: Value) -> Value {
+        self.post("goog/cdp/execute", json!({ "cmd": command, "params": parameters })).await
     }
 
     /// Sets the width of the page in CSS pixels. A window cannot be as narrow as a phone.
@@ -86,22 +95,18 @@ impl Browser {
     /// Returns the errors and warnings that the browser has logged since the last call: of scripts, of loading, and of
     /// what the policy of the page has blocked.
     pub async fn errors(&self) -> Vec<String> {
-        let log = self
-            .client
-            .issue_cmd(Command { path: "se/log", body: json!({ "type": "browser" }) })
-            .await
-            .unwrap();
+        let log = self.post("se/log", json!({ "type": "browser" })).await;
         let entries = log.as_array().cloned().unwrap_or_default();
         let is_bad = |entry: &&Value| matches!(entry["level"].as_str(), Some("SEVERE" | "WARNING"));
         entries.iter().filter(is_bad).map(|entry| entry["message"].to_string()).collect()
     }
 
     pub async fn eval(&self, script: &str) -> Value {
-        self.client.execute(script, Vec::new()).await.unwrap()
+        self.post("execute/sync", json!({ "script": script, "args": [] })).await
     }
 
     pub async fn open(&self, console: &Console, path: &str) {
-        self.client.goto(&console.url(path)).await.unwrap();
+        self.post("url", json!({ "url": console.url(path) })).await;
     }
 
     pub async fn log_in(&self, console: &Console, token: &str) {
@@ -110,24 +115,55 @@ impl Browser {
         self.click("main button").await;
     }
 
+    /// Waits for an element, and does something with it. Repeats if the page was replaced meanwhile.
+    async fn with(&self, selector: &str, action: &str, body: Value) {
+        let start = std::time::Instant::now();
+        loop {
+            let found = self.try_post("element", json!({ "using": "css selector", "value": selector })).await;
+            let done = match &found {
+                Ok(element) => {
+                    let id = element[ELEMENT].as_str().unwrap();
+                    self.try_post(&format!("element/{id}/{action}"), body.clone()).await
+                }
+                Err(error) => Err(error.clone()),
+            };
+            match done {
+                Ok(_) => return,
+                Err(error) => assert!(start.elapsed() < HANGS, "{action} {selector}: {error}"),
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
     pub async fn fill(&self, selector: &str, text: &str) {
-        let element = self.client.wait().for_element(Locator::Css(selector)).await.unwrap();
-        element.clear().await.unwrap();
-        element.send_keys(text).await.unwrap();
+        self.with(selector, "clear", json!({})).await;
+        self.with(selector, "value", json!({ "text": text })).await;
     }
 
     pub async fn click(&self, selector: &str) {
-        self.client.wait().for_element(Locator::Css(selector)).await.unwrap().click().await.unwrap();
+        self.with(selector, "click", json!({})).await;
     }
 
-    /// Returns a picture of the window, as PNG.
-    pub async fn screenshot(&self) -> Vec<u8> {
-        self.client.screenshot().await.unwrap()
+    /// Presses the Tab key.
+    pub async fn tab(&self) {
+        let key = |kind: &str| json!({ "type": kind, "value": "\u{e004}" });
+        let actions = json!({ "type": "key", "id": "keyboard", "actions": [key("keyDown"), key("keyUp")] });
+        self.post("actions", json!({ "actions": [actions] })).await;
+    }
+
+    /// Returns a picture of the window, as PNG in base64.
+    pub async fn screenshot(&self) -> String {
+        let picture = self.devtools("Page.captureScreenshot", json!({ "format": "png" })).await;
+        picture["data"].as_str().unwrap().to_owned()
     }
 
     /// Returns the visible text of the page.
     pub async fn text(&self) -> String {
-        self.eval("return document.body.innerText").await.as_str().unwrap_or_default().to_owned()
+        self.eval("return document.body ? document.body.innerText : ''")
+            .await
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
     }
 
     /// Waits until the page shows a text.

@@ -3,6 +3,9 @@
 use std::fs;
 use std::path::Path;
 
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD as STANDARD;
+
 use super::super::console::fixture::{Console, OPERATOR};
 use super::driver::{Browser, Scheme};
 use super::fleet;
@@ -39,7 +42,8 @@ async fn long_form_screenshots_of_the_documentation_are_written() {
         browser.prefer(*scheme).await;
         browser.resize(*width).await;
         browser.open(&console, path).await;
-        fs::write(folder.join(name).with_extension("png"), browser.screenshot().await).unwrap();
+        let picture = STANDARD.decode(browser.screenshot().await).unwrap();
+        fs::write(folder.join(name).with_extension("png"), picture).unwrap();
     }
     let bytes: u64 = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     println!("{} kB of screenshots", bytes / 1_000);
