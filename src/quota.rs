@@ -345,6 +345,27 @@ impl Quota {
         }
     }
 
+    /// Returns this quota with another [limit](Self::limit). A rate and a window stay as they are.
+    ///
+    /// ```
+    /// use tidegate::{Quota, Rate};
+    ///
+    /// let quota = Quota::token_bucket(5, Rate::per_minute(5)).try_with_limit(20)?;
+    /// assert_eq!(quota, Quota::token_bucket(20, Rate::per_minute(5)));
+    /// # Ok::<(), tidegate::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// If the limit is 0 or too large, as the constructor of such a quota.
+    pub fn try_with_limit(self, limit: u64) -> Result<Self, Error> {
+        if let Some(calendar) = self.kind.calendar() {
+            return Self::try_calendar_window(limit, calendar);
+        }
+        let [_, b, c, d] = self.kind.args();
+        Self::of_args(self.kind.definition(), [limit, b, c, d])
+    }
+
     /// Returns whether admitted checks can have a [`delay`](crate::Decision::delay).
     #[must_use]
     pub fn has_queue(&self) -> bool {

@@ -379,6 +379,30 @@ pub(crate) struct Serve {
     pub(crate) max_message: usize,
     #[command(flatten)]
     pub(crate) connections: Connections,
+    #[command(flatten)]
+    pub(crate) admin: AdminPort,
+}
+
+/// The port for operators and Prometheus.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Admin port")]
+pub(crate) struct AdminPort {
+    /// The address of the admin port, such as 127.0.0.1:8082 [default: none; with --demo, 127.0.0.1:8082]
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) admin_addr: Option<SocketAddr>,
+    /// The file with the tokens of the admin port, one a line: NAME, viewer or operator, and sha256:… or
+    /// token:… [default: none; then each client on this machine is a viewer, with --demo an operator]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) admin_tokens: Option<PathBuf>,
+    /// A name by which browsers reach the admin port. Repeat for each further name
+    #[arg(long, value_name = "NAME", requires = "admin_addr")]
+    pub(crate) admin_host: Vec<String>,
+    /// Browsers reach the admin port by TLS, which a proxy ends
+    #[arg(long, requires = "admin_addr")]
+    pub(crate) admin_behind_tls: bool,
+    /// Serve /metrics of the admin port without a token
+    #[arg(long)]
+    pub(crate) metrics_public: bool,
 }
 
 /// The connections of the gRPC port.

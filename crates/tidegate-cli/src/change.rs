@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::admin::{Found, Inspector, Name, Shape};
+use tidegate::admin::{Found, Inspector, KeyStates};
 use tidegate::{Limiter, Override, Quota};
 
 use crate::args::{AsStored, Block, Forget, Reset};
@@ -20,23 +20,23 @@ use crate::units::human;
 pub(crate) async fn reset(reset: &Reset, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let Reset { key, gate, as_stored, confirm } = reset;
     confirm.can_confirm()?;
-    let search = key_search::find(inspector, Some(gate), key, as_stored).await?;
-    let names = search.names();
+    let states = key_search::find(inspector, Some(gate), key, as_stored).await?.states;
+    let names = states.names();
     if names.is_empty() {
         return report_nothing(inspector, Some(gate), key, as_stored, out);
     }
     if !confirm.prompt(&format!("Reset {} at {gate}?", key.display()))? {
         return Ok(false);
     }
-    let (found, removed) = (search.found, inspector.remove(&names).await?);
+    let (found, removed) = (states.found, inspector.remove(&names).await?);
     report(out, &found, "removed", removed, &format!("{} at {gate} is reset", key.display()))
 }
 
 pub(crate) async fn unblock(unblock: &Reset, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let Reset { key, gate, as_stored, confirm } = unblock;
     confirm.can_confirm()?;
-    let KeySearch { found, with_denials, .. } =
-        key_search::find(inspector, Some(gate), key, as_stored).await?;
+    let search = key_search::find(inspector, Some(gate), key, as_stored).await?;
+    let KeyStates { found, with_denials, .. } = search.states;
     if found.is_empty() && with_denials.is_empty() {
         return report_nothing(inspector, Some(gate), key, as_stored, out);
     }
@@ -83,7 +83,7 @@ pub(crate) async fn block(block: &Block, limiter: &Limiter, out: Output) -> Resu
     let gate = &named.name;
     known_gates::ensure_valid_or_rule(limiter, gate)?;
     let inspector = Inspector::new(limiter)?;
-    let found = key_search::find(&inspector, Some(gate), key, as_stored).await?.found;
+    let found = key_search::find(&inspector, Some(gate), key, as_stored).await?.states.found;
     let quota = match (named.quota, found.first()) {
         (None, Some(found)) => found.quota()?,
         (_, None) if as_stored.stored => {
@@ -121,27 +121,19 @@ pub(crate) async fn block(block: &Block, limiter: &Limiter, out: Output) -> Resu
 
 /// Returns a quota whose state has the form of the gate's other keys.
 async fn quota_of_other_keys(inspector: &Inspector, gate: &str) -> Result<Quota, Failure> {
-    let mut shapes: BTreeSet<Shape> = BTreeSet::new();
-    let mut sample: Option<Name> = None;
-    let mut scan = inspector.scan(Some(gate));
-    while let Some(page) = scan.next().await? {
-        for name in page.names.into_iter().filter(|name| name.gate == gate) {
-            shapes.insert(name.shape);
-            sample.get_or_insert(name);
-        }
-    }
+    let shapes = inspector.gate_shapes(gate, usize::MAX).await?;
     let how = HOW_TO_SPECIFY;
-    let Some(sample) = sample else {
+    let Some(sample) = shapes.values().next() else {
         return Err(Failure::usage(format!("no state of gate {gate}, so its algorithm is unknown: {how}")));
     };
     if shapes.len() > 1 {
-        let shapes: Vec<String> = shapes.iter().map(ToString::to_string).collect();
+        let shapes: Vec<String> = shapes.keys().map(ToString::to_string).collect();
         return Err(Failure::usage(format!(
             "the state of gate {gate} is stored as {}: {how}",
             shapes.join(" and as ")
         )));
     }
-    let read = inspector.read(std::slice::from_ref(&sample)).await?;
+    let read = inspector.read(std::slice::from_ref(sample)).await?;
     // The sample may have expired meanwhile.
     Ok(read.first().map_or_else(|| sample.shape.quota(1), Found::quota)?)
 }
@@ -150,8 +142,8 @@ async fn quota_of_other_keys(inspector: &Inspector, gate: &str) -> Result<Quota,
 pub(crate) async fn forget(forget: &Forget, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let Forget { key, as_stored, confirm } = forget;
     confirm.can_confirm()?;
-    let search = key_search::find(inspector, None, key, as_stored).await?;
-    let (names, KeySearch { found, survey, .. }) = (search.names(), search);
+    let KeySearch { states, survey } = key_search::find(inspector, None, key, as_stored).await?;
+    let (names, found) = (states.names(), states.found);
     let written = key_search::stored_forms(inspector, key, as_stored)?;
     let overrides = inspector.overrides().await?.into_iter();
     let overrides: Vec<(String, String)> = overrides

@@ -142,6 +142,11 @@ pub(crate) fn warn(json: bool, message: &str) {
     }
 }
 
+/// Prints an entry of the audit log to standard error, as one line of JSON.
+pub(crate) fn audit(entry: &Value) {
+    print_error(&ascii(entry), None);
+}
+
 fn print_error(message: &str, tone: Option<Tone>) {
     let mut err = io::stderr().lock();
     let message: Vec<Cow<'_, str>> = message.lines().map(safe).collect();

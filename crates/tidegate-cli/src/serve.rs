@@ -1,5 +1,7 @@
 //! `serve`: the rate-limit service.
 
+mod admin;
+
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +10,7 @@ use serde_json::json;
 use tidegate::{Error, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
-use tidegate_server::{BoundServer, RateLimitService, Server, ServerError, Tls, TlsError};
+use tidegate_server::{BoundServer, RateLimitService, Server, ServerError, ServiceMetrics, Tls, TlsError};
 
 use crate::args::{Connections, FailurePolicy, Redis, ResponseHeaders, Serve};
 use crate::failure::Failure;
@@ -22,22 +24,34 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Fai
     runtime.block_on(async {
         // Before the ports are printed: from then on, a signal ends the service in order.
         let stop = stop_signal()?;
-        let rules = rules(serve, redis, out).await?;
+        let metrics = ServiceMetrics::new();
+        let rules = rules(serve, redis, &metrics, out).await?;
         let count = rules.limits().rules().iter().count();
-        let server = server(serve, redis, rules)?.bind(serve.grpc_addr, serve.http_addr).await?;
+        let server = server(serve, redis, rules)?.metrics(metrics);
+        let server = match admin::port(serve)? {
+            Some(port) => server.admin(port),
+            None => server,
+        };
+        let server = server.bind(serve.grpc_addr, serve.http_addr).await?;
         report(serve, &server, count, out)?;
         Ok(server.run(stop).await?)
     })
 }
 
 /// Loads the rules, and binds them to the limiter.
-async fn rules(serve: &Serve, redis: &Redis, out: Output) -> Result<ReloadingRules, Failure> {
+async fn rules(
+    serve: &Serve,
+    redis: &Redis,
+    metrics: &ServiceMetrics,
+    out: Output,
+) -> Result<ReloadingRules, Failure> {
     let Some(path) = &serve.rules else {
         let rules = Rules::parse("demo.yaml", DEMO_RULES).map_err(Failure::ConfigErrors)?;
-        return Ok(rules.bind(&Limiter::in_memory()).into());
+        let limiter = Limiter::builder().in_memory().observer(metrics.observer()).build()?;
+        return Ok(rules.bind(&limiter).into());
     };
     let builder = redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into());
-    let limiter = builder.observer(ReloadLog { json: out.json }).build()?;
+    let limiter = builder.observer((ReloadLog { json: out.json }, metrics.observer())).build()?;
     // Loaded before, for errors with their lines.
     Rules::load(path).map_err(Failure::ConfigErrors)?;
     let rules = Loader::new().watch(path, &limiter)?;
@@ -96,7 +110,12 @@ fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) -> Res
     if serve.demo {
         lines.extend(demo_lines(http).map(line));
     }
-    out.print(&json!({ "grpc_addr": grpc, "http_addr": http, "rules": rules }), &lines)
+    let admin = server.admin_addr();
+    if let Some(admin) = admin {
+        lines.insert(1, line(format!("admin port on http://{admin}: /config, /metrics")));
+    }
+    let json = json!({ "grpc_addr": grpc, "http_addr": http, "admin_addr": admin, "rules": rules });
+    out.print(&json, &lines)
 }
 
 fn demo_lines(http: SocketAddr) -> [String; 5] {

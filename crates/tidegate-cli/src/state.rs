@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tidegate::Quota;
-use tidegate::admin::{Found, Inspector, Name};
+use tidegate::admin::{Found, Inspector, KeyStates, Name};
 
 use crate::args::Inspect;
 use crate::denials::Denials;
@@ -26,8 +26,8 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
             None => show_namespace(&survey, limit, inspector, out),
         };
     };
-    let KeySearch { found, with_holds, with_denials, mut survey } =
-        find(inspector, gate, key, &inspect.as_stored).await?;
+    let KeySearch { states, mut survey } = find(inspector, gate, key, &inspect.as_stored).await?;
+    let KeyStates { found, with_holds, with_denials } = states;
     let written = stored_forms(inspector, key, &inspect.as_stored)?;
     survey.overrides = overrides::note(inspector, gate, Some(&written)).await;
     let holds = Holds::read(inspector, &with_holds, limit).await?;

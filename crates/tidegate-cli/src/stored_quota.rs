@@ -71,7 +71,7 @@ pub(crate) async fn quota(
     if let Some(quota) = override_of(inspector, overrides, gate, key.as_encoded_bytes()) {
         return Ok(quota);
     }
-    let found = key_search::find(inspector, Some(gate), key, &AsStored { stored: false }).await?.found;
+    let found = key_search::find(inspector, Some(gate), key, &AsStored { stored: false }).await?.states.found;
     let key = key.display();
     match found.as_slice() {
         [found] => found.usage.as_ref().map_err(Clone::clone)?.quota.ok_or_else(|| {

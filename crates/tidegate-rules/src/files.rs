@@ -17,8 +17,8 @@ const MAX_FILES: usize = 1_000;
 /// The files that were read, and the errors of those that could not be.
 #[derive(PartialEq)]
 pub(super) struct FilesRead {
-    /// Shared with the rules that they contain.
-    pub(super) sources: Arc<[SourceFile]>,
+    /// Shared with the rules that are compiled from them.
+    pub(super) sources: Arc<Vec<SourceFile>>,
     pub(super) errors: Vec<ConfigError>,
 }
 
@@ -42,7 +42,7 @@ impl FilesRead {
                 Err(reason) => errors.push(unreadable(&file, reason)),
             }
         }
-        Self { sources: sources.into(), errors }
+        Self { sources: Arc::new(sources), errors }
     }
 }
 

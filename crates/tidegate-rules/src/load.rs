@@ -20,7 +20,7 @@ struct Loaded {
     compiled: Compiled,
     /// The gate name of each rule, by the rule's index.
     gate_names: Vec<Box<str>>,
-    sources: Arc<[SourceFile]>,
+    sources: Arc<Vec<SourceFile>>,
 }
 
 /// Loads rules with options; [`Rules::load`] uses the defaults.
@@ -71,7 +71,7 @@ impl Loader {
         texts: impl IntoIterator<Item = (&'t str, &'t str)>,
     ) -> Result<Rules, ConfigErrors> {
         let source = |(name, text): (&str, &str)| SourceFile { name: name.to_owned(), text: text.to_owned() };
-        let sources = texts.into_iter().map(source).collect();
+        let sources = Arc::new(texts.into_iter().map(source).collect());
         self.rules(&FilesRead { sources, errors: Vec::new() })
     }
 
@@ -139,7 +139,7 @@ impl Rules {
     }
 
     /// Iterates over the names of the files and their texts, in the order in which they were read.
-    pub fn sources(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.sources.iter().map(|source| (&*source.name, &*source.text))
     }
 

@@ -3,15 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::{self, Thread};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tidegate::{Error, Limiter};
 
+use super::config_error::{ConfigError, ConfigErrors};
 use super::files::FilesRead;
 use super::limiter::RulesLimiter;
 use super::load::{Loader, Rules};
-use super::reload::Reload;
+use super::source::SourceFile;
 
 /// The time between two readings of the files. A change takes effect once two readings in a row are equal, so
 /// that a partly written file, or two versions of files that are swapped together, rarely or never does.
@@ -56,6 +57,45 @@ struct ReloadInner {
     last_reload: ArcSwapOption<Reload>,
 }
 
+/// The last change of the files, from [`ReloadingRules::last_reload`].
+#[derive(Debug)]
+pub struct Reload {
+    at: Instant,
+    result: Result<usize, Error>,
+    errors: Option<ConfigErrors>,
+    sources: Arc<Vec<SourceFile>>,
+}
+
+impl Reload {
+    /// Returns the time since then.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.at.elapsed()
+    }
+
+    /// Returns the number of rules, which are in force. An error names all mistakes in the files; then the previous
+    /// rules stay in force.
+    ///
+    /// # Errors
+    ///
+    /// The error with which the files were rejected.
+    pub fn result(&self) -> Result<usize, &Error> {
+        self.result.as_ref().copied()
+    }
+
+    /// Iterates over the errors in the files, with their positions. Empty if the rules were valid, also if a
+    /// [condition](ReloadingRules::require) rejected them.
+    pub fn errors(&self) -> impl Iterator<Item = &ConfigError> {
+        self.errors.iter().flat_map(ConfigErrors::iter)
+    }
+
+    /// Returns the name and the text of each file that was read then. Leaves out files that are no rule files.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
+        let of_rules = self.sources.iter().filter(|source| source.is_rule_file());
+        of_rules.map(|source| (&*source.name, &*source.text))
+    }
+}
+
 /// A condition that new rules must satisfy, set by a user of the rules such as an HTTP layer.
 pub type Need = dyn Fn(&Rules) -> Result<(), Error> + Send + Sync;
 
@@ -73,8 +113,7 @@ impl ReloadingRules {
         RulesLimiter::clone(&self.shared.limits.load())
     }
 
-    /// Returns the last reload, applied or not. `None` if the files have not changed since they were first loaded, or if
-    /// the rules are not watched.
+    /// Returns the last change of the files; `None` if they are as they were loaded first.
     #[must_use]
     pub fn last_reload(&self) -> Option<Arc<Reload>> {
         self.shared.last_reload.load_full()
@@ -202,14 +241,14 @@ impl Watcher {
 
     fn reload(&self, read: &FilesRead) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let (applied, errors) = match self.loader.rules(read) {
+        let (result, errors) = match self.loader.rules(read) {
             Ok(rules) => (shared.apply(&rules), None),
             Err(errors) => (Err(Error::from(errors.clone())), Some(errors)),
         };
-        let reload = Reload::new(applied.clone(), errors, read.sources.clone());
-        shared.last_reload.store(Some(Arc::new(reload)));
+        let reload = Arc::new(Reload { at: Instant::now(), result, errors, sources: read.sources.clone() });
+        shared.last_reload.store(Some(reload.clone()));
         if let Some(observer) = self.limiter.observer() {
-            observer.reloaded(applied.as_ref().copied());
+            observer.reloaded(reload.result());
         }
     }
 }

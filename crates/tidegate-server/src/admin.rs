@@ -1,8 +1,12 @@
 //! The admin port: for operators and their tools, apart from the ports for clients of the service.
 
 mod access;
+mod api;
 mod audit;
+mod change;
+mod config;
 mod headers;
+mod metrics;
 mod problem;
 mod settings;
 mod state;
@@ -15,7 +19,7 @@ use http::StatusCode;
 
 pub use self::access::{AdminTokens, AdminTokensError, Role};
 pub(crate) use self::access::{Form, Identity, Operator, Viewer, csrf_token};
-pub(crate) use self::audit::AuditAction;
+pub(crate) use self::change::{ChangeFields, Changed, Verb, apply, describe};
 pub(crate) use self::problem::Problem;
 pub use self::settings::Admin;
 pub(crate) use self::state::AdminState;
@@ -25,7 +29,10 @@ use crate::console;
 pub(crate) fn router(state: AdminState) -> Router {
     Router::new()
         .merge(console::routes())
+        .route("/config", get(config::show))
+        .route("/metrics", get(metrics::show))
         .merge(access::routes())
+        .merge(api::routes())
         .fallback(not_found)
         .layer(from_fn_with_state(state.clone(), access::guard))
         // The outer one: errors of the guard have the headers, too.

@@ -8,7 +8,6 @@
 mod assets;
 mod catalog;
 mod change;
-mod changes;
 mod chart;
 mod diff;
 mod explain;
@@ -19,6 +18,7 @@ mod gate;
 mod gates;
 mod handlers;
 mod health;
+mod history;
 mod hour;
 mod key_search;
 mod keys;

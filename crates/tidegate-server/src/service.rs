@@ -1,10 +1,8 @@
 //! The service: a request of the protocol to its response, without a server.
 
-use std::sync::Arc;
-
 use futures_util::future::try_join_all;
 use tidegate_http::Headers;
-use tidegate_rules::{Descriptor, Reload, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
+use tidegate_rules::{Descriptor, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
 
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use crate::request::RequestDescriptors;
@@ -78,10 +76,9 @@ impl RateLimitService {
         self.rules.limits()
     }
 
-    /// Returns the last reload of the rules, applied or not: see [`ReloadingRules::last_reload`].
-    #[must_use]
-    pub fn last_reload(&self) -> Option<Arc<Reload>> {
-        self.rules.last_reload()
+    /// Returns the rules with their last reload.
+    pub(crate) const fn reloading(&self) -> &ReloadingRules {
+        &self.rules
     }
 
     /// Decides a request.

@@ -1,5 +1,8 @@
-//! Tests of the service and of its two ports.
+//! Tests of the service and of its ports.
 
+mod admin_access;
+mod admin_changes;
+mod admin_pages;
 mod browser;
 mod console;
 mod envoy;

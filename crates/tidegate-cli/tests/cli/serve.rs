@@ -28,7 +28,8 @@ struct Service {
 impl Service {
     fn start(program: &Program, args: &[&str]) -> Self {
         let ports = ["--json", "serve", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
-        let mut command = program.command([&ports, args].concat());
+        let ports = [&ports[..], &["--admin-addr", "127.0.0.1:0"]].concat();
+        let mut command = program.command([&ports[..], args].concat());
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let errors = Arc::<Mutex<String>>::default();
         let (lines, seen) = (BufReader::new(child.stderr.take().unwrap()).lines(), errors.clone());

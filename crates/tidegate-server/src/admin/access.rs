@@ -27,6 +27,7 @@ pub(crate) use self::csrf::csrf_token;
 pub(crate) use self::extract::{Change, Form, Operator, Viewer};
 pub(crate) use self::guard::guard;
 pub(crate) use self::login::routes;
+pub(super) use self::random::hex;
 use self::sessions::{Session, Sessions};
 pub use self::tokens::{AdminTokens, AdminTokensError};
 
@@ -64,6 +65,14 @@ pub(crate) struct Identity {
     csrf: Option<CsrfToken>,
     /// Whether it has a session, which it can end.
     pub(crate) has_session: bool,
+}
+
+#[cfg(test)]
+impl Identity {
+    /// An identity of a test, as with a bearer token.
+    pub(crate) fn named(name: &str, role: Role) -> Self {
+        Self { name: name.to_owned(), role, csrf: None, has_session: false }
+    }
 }
 
 /// Who may do what. Clones share it.

@@ -1,13 +1,20 @@
-//! The log of all changes that operators make.
+//! The log of all changes that operators make: an event for the program's subscriber, and the newest entries in the
+//! stream of the namespace in Redis, or in this process if the limiter has no Redis.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use tidegate::Error;
+use tidegate::admin::{AuditEntry, AuditRecord, Inspector};
+
 use super::access::Identity;
 
-/// The entries that this process remembers.
+/// The entries that this process remembers without Redis.
 const MAX_REMEMBERED: usize = 1_000;
+
+/// A function that is called with each change: see [`Admin::on_audit`](super::Admin::on_audit).
+pub(crate) type OnAudit = Arc<dyn Fn(&AuditEntry) + Send + Sync>;
 
 /// A change that an operator asked for.
 #[derive(Clone, Debug, Default)]
@@ -15,7 +22,7 @@ pub(crate) struct AuditAction {
     /// `block`, `unblock`, `reset`, `override`, `end_override`, `switch` or `end_switch`.
     pub(crate) verb: &'static str,
     pub(crate) gate: String,
-    /// The key; empty for a switch, which is of all keys.
+    /// The key as stored; empty for a switch, which is of all keys.
     pub(crate) key: String,
     /// The values of the change, such as the time of a block.
     pub(crate) detail: String,
@@ -23,62 +30,104 @@ pub(crate) struct AuditAction {
     pub(crate) reason: String,
 }
 
-/// A change, by whom, when, and what came of it.
-#[derive(Clone, Debug)]
-pub(crate) struct AuditEntry {
-    pub(crate) unix_ms: u64,
-    pub(crate) operator: String,
-    pub(crate) role: &'static str,
-    pub(crate) action: AuditAction,
-    pub(crate) result: String,
-}
-
 /// Clones share it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct AuditLog {
-    recent: Arc<Mutex<VecDeque<AuditEntry>>>,
+#[derive(Clone)]
+pub(crate) struct AuditLog(Arc<AuditInner>);
+
+struct AuditInner {
+    inspector: Option<Inspector>,
+    on_audit: Option<OnAudit>,
+    /// Used without Redis.
+    remembered: Mutex<VecDeque<AuditEntry>>,
 }
 
 impl AuditLog {
-    pub(crate) fn new() -> Self {
-        Self::default()
+    pub(crate) fn new(inspector: Option<Inspector>, on_audit: Option<OnAudit>) -> Self {
+        Self(Arc::new(AuditInner { inspector, on_audit, remembered: Mutex::default() }))
     }
 
     /// Records a change after it was tried, with its result.
-    pub(crate) async fn record(&self, identity: &Identity, action: AuditAction, result: &str) {
-        let entry = AuditEntry {
-            unix_ms: now_ms(),
+    ///
+    /// # Errors
+    ///
+    /// If Redis did not store the entry. The event is there in any case, and contains that error.
+    pub(crate) async fn record(
+        &self,
+        identity: &Identity,
+        action: AuditAction,
+        result: &str,
+    ) -> Result<(), Error> {
+        let AuditAction { verb, gate, key, detail, reason } = action;
+        let record = AuditRecord {
             operator: identity.name.clone(),
-            role: identity.role.as_str(),
-            action,
+            role: identity.role.as_str().to_owned(),
+            verb: verb.to_owned(),
+            gate,
+            key,
+            detail,
+            reason,
             result: result.to_owned(),
         };
-        tracing::info!(
-            target: "tidegate::audit",
-            operator = entry.operator,
-            role = entry.role,
-            verb = entry.action.verb,
-            gate = entry.action.gate,
-            key = entry.action.key,
-            detail = entry.action.detail,
-            reason = entry.action.reason,
-            result = entry.result,
-        );
-        let mut recent = self.lock();
-        if recent.len() == MAX_REMEMBERED {
-            recent.pop_front();
+        let entry = AuditEntry { unix_ms: now_ms(), record };
+        let stored = match &self.0.inspector {
+            Some(inspector) => inspector.record_audit(&entry.record).await,
+            None => {
+                self.remember(entry.clone());
+                Ok(())
+            }
+        };
+        report(&entry, stored.as_ref().err());
+        if let Some(on_audit) = &self.0.on_audit {
+            on_audit(&entry);
         }
-        recent.push_back(entry);
+        stored
     }
 
     /// Returns the newest entries, the newest first.
-    pub(crate) fn recent(&self, count: usize) -> Vec<AuditEntry> {
-        self.lock().iter().rev().take(count).cloned().collect()
+    ///
+    /// # Errors
+    ///
+    /// If Redis did not return them.
+    pub(crate) async fn entries(&self, count: usize) -> Result<Vec<AuditEntry>, Error> {
+        match &self.0.inspector {
+            Some(inspector) => inspector.audit_log(count).await,
+            None => Ok(self.lock().iter().rev().take(count).cloned().collect()),
+        }
+    }
+
+    fn remember(&self, entry: AuditEntry) {
+        let mut remembered = self.lock();
+        if remembered.len() == MAX_REMEMBERED {
+            remembered.pop_front();
+        }
+        remembered.push_back(entry);
     }
 
     /// Ignores poisoning: each change is complete before the lock is released.
     fn lock(&self) -> MutexGuard<'_, VecDeque<AuditEntry>> {
-        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for AuditLog {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AuditLog").field("inspector", &self.0.inspector).finish_non_exhaustive()
+    }
+}
+
+fn report(entry: &AuditEntry, error: Option<&Error>) {
+    let AuditRecord { operator, role, verb, gate, key, detail, reason, result } = &entry.record;
+    match error {
+        None => tracing::info!(
+            target: "tidegate::audit",
+            operator, role, verb, gate, key, detail, reason, result,
+            "an operator has changed a limit"
+        ),
+        Some(error) => tracing::error!(
+            target: "tidegate::audit",
+            operator, role, verb, gate, key, detail, reason, result, %error,
+            "an operator has changed a limit, and Redis has not stored the audit entry"
+        ),
     }
 }
 
@@ -86,4 +135,26 @@ fn now_ms() -> u64 {
     #[allow(clippy::disallowed_methods, reason = "the time of an entry is shown, and decides nothing")]
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::access::Role;
+    use super::*;
+
+    #[tokio::test]
+    async fn log_in_memory_is_bounded() {
+        let log = AuditLog::new(None, None);
+        let identity = Identity::named("ada", Role::Operator);
+        for index in 0..=MAX_REMEMBERED {
+            let action = AuditAction { verb: "reset", key: index.to_string(), ..AuditAction::default() };
+            log.record(&identity, action, "done").await.unwrap();
+        }
+        let entries = log.entries(usize::MAX).await.unwrap();
+        assert_eq!(entries.len(), MAX_REMEMBERED);
+        assert_eq!(entries[0].record.key, MAX_REMEMBERED.to_string());
+        assert_eq!(entries[MAX_REMEMBERED - 1].record.key, "1");
+        assert_eq!(log.entries(2).await.unwrap().len(), 2);
+        assert!(log.entries(0).await.unwrap().is_empty());
+    }
 }

@@ -1,10 +1,14 @@
 //! The settings of the admin port.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
+use serde_json::Value;
 use tidegate::ManualClock;
+use tidegate::admin::AuditEntry;
 
 use super::access::{AccessSettings, AdminTokens, Role};
+use super::audit::OnAudit;
 
 /// The settings of the admin port, for [`Server::admin`](crate::Server::admin).
 ///
@@ -15,11 +19,15 @@ use super::access::{AccessSettings, AdminTokens, Role};
 /// let admin = Admin::new("10.0.0.1:8082".parse()?).tokens(tokens).host("limits.example").behind_tls(true);
 /// # let _ = admin; Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use]
 pub struct Admin {
     pub(crate) address: SocketAddr,
     access: AccessSettings,
+    on_audit: Option<OnAudit>,
+    pub(super) has_public_metrics: bool,
+    /// The settings of the program, for `/config`.
+    pub(super) shown_settings: Option<Value>,
 }
 
 impl Admin {
@@ -33,7 +41,7 @@ impl Admin {
             is_behind_tls: false,
             clock: None,
         };
-        Self { address, access }
+        Self { address, access, on_audit: None, has_public_metrics: false, shown_settings: None }
     }
 
     /// Admits only clients with one of these tokens.
@@ -70,6 +78,31 @@ impl Admin {
         self
     }
 
+    /// Sets whether `/metrics` needs no token, as if each client were a viewer there.
+    ///
+    /// Default: false.
+    pub const fn public_metrics(mut self, is_public: bool) -> Self {
+        self.has_public_metrics = is_public;
+        self
+    }
+
+    /// Calls this function with each change of an operator, beside the event of `tracing`: for a program without a
+    /// subscriber. It must not block.
+    ///
+    /// Default: none.
+    pub fn on_audit(mut self, on_audit: impl Fn(&AuditEntry) + Send + Sync + 'static) -> Self {
+        self.on_audit = Some(Arc::new(on_audit));
+        self
+    }
+
+    /// Shows these settings of the program at `/config`. They must contain no secrets.
+    ///
+    /// Default: none.
+    pub fn shown_settings(mut self, settings: Value) -> Self {
+        self.shown_settings = Some(settings);
+        self
+    }
+
     /// Uses this clock for sessions and for attempts, in tests.
     pub fn manual_clock(mut self, clock: ManualClock) -> Self {
         self.access.clock = Some(clock);
@@ -81,7 +114,20 @@ impl Admin {
         self.access.tokens.is_some() || self.address.ip().to_canonical().is_loopback()
     }
 
+    pub(super) fn on_audit_event(&self) -> Option<OnAudit> {
+        self.on_audit.clone()
+    }
+
     pub(super) fn access(&self) -> AccessSettings {
         self.access.clone()
+    }
+}
+
+impl std::fmt::Debug for Admin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Admin")
+            .field("address", &self.address)
+            .field("access", &self.access)
+            .finish_non_exhaustive()
     }
 }

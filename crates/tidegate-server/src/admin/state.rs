@@ -1,7 +1,10 @@
 //! What the handlers of the admin port work with.
 
-use tidegate::Limiter;
+use std::sync::Arc;
+
 use tidegate::admin::Inspector;
+use tidegate::{Limiter, Quota};
+use tidegate_rules::Rule;
 
 use super::access::Access;
 use super::audit::AuditLog;
@@ -21,6 +24,7 @@ pub(crate) struct AdminState {
     pub(crate) audit: AuditLog,
     pub(crate) access: Access,
     pub(crate) metrics: Option<ServiceMetrics>,
+    pub(crate) settings: Arc<Admin>,
     /// The readings of the console.
     pub(crate) console: Console,
 }
@@ -29,8 +33,22 @@ impl AdminState {
     pub(crate) fn new(service: RateLimitService, admin: &Admin, metrics: Option<ServiceMetrics>) -> Self {
         let limiter = service.rules().limiter().clone();
         let inspector = Inspector::new(&limiter).ok();
-        let audit = AuditLog::new();
+        let audit = AuditLog::new(inspector.clone(), admin.on_audit_event());
+        let settings = Arc::new(admin.clone());
         let console = Console::new(service.clone(), inspector.clone());
-        Self { service, limiter, inspector, audit, access: Access::new(admin.access()), metrics, console }
+        let access = Access::new(admin.access());
+        Self { service, limiter, inspector, audit, access, metrics, settings, console }
+    }
+
+    /// Returns whether a rule in force has this gate.
+    pub(super) fn has_rule(&self, gate: &str) -> bool {
+        self.service.rules().rules().iter().any(|rule| rule.gate_name() == gate)
+    }
+
+    /// Returns the quota of the rule with this gate; `None` if there is no such rule, or if it has no quota.
+    pub(super) fn rule_quota(&self, gate: &str) -> Option<Quota> {
+        let rules = self.service.rules();
+        let rule = rules.rules().iter().find(|rule| rule.gate_name() == gate);
+        rule.and_then(Rule::quota)
     }
 }

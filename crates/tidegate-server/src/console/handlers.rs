@@ -11,13 +11,13 @@ use tidegate::admin::Inspector;
 use tidegate::{Error, Override};
 
 use super::catalog::Catalog;
-use super::change::{Action, Change, ChangePage, ConfirmPage, Values};
-use super::changes;
+use super::change::{ChangePage, ChangedPage, ConfirmPage, Values, verb};
 use super::explain::{ExplainPage, Question};
 use super::frame::{Frame, Who};
 use super::gate::GatePage;
 use super::gates::Gates;
 use super::health::{HealthPage, firing};
+use super::history::{self, Entry};
 use super::hour::Hour;
 use super::key_search::KeySearch;
 use super::keys::{Event, Key, KeyPage, Keys, KeysLive, Lists};
@@ -25,7 +25,9 @@ use super::overrides::Overrides;
 use super::overview::{Live, Overview, OverviewLive, Readings};
 use super::readings::Console;
 use super::rules::RulesPage;
-use crate::admin::{AdminState, Form, Identity, Operator, Problem, Role, Viewer, csrf_token};
+use crate::admin::{
+    AdminState, Changed, Form, Identity, Operator, Problem, Role, Viewer, apply, csrf_token, describe,
+};
 
 /// The parameters of a page.
 type Parameters = Query<HashMap<String, String>>;
@@ -209,15 +211,15 @@ pub(super) async fn key(
             return problem(StatusCode::SERVICE_UNAVAILABLE, format!("the key cannot be read: {error}"));
         }
     };
-    let history = history(inspector, &key).await;
+    let history = history_of(&state, &key).await;
     page(&KeyPage::new(common.frame.clone(), &key, &search, common.overrides(), history, &common.catalog))
 }
 
 /// Returns the changes of a key in the audit log.
-async fn history(inspector: &Inspector, key: &Key) -> Result<Vec<Event>, String> {
-    let entries = changes::audit_entries(inspector, MAX_AUDIT_ENTRIES).await?;
-    let of_key = |entry: &&changes::Entry| key.written.contains(&entry.key);
-    Ok(entries.iter().filter(of_key).take(MAX_EVENTS).map(changes::Entry::event).collect())
+async fn history_of(state: &AdminState, key: &Key) -> Result<Vec<Event>, String> {
+    let entries = history::audit_entries(state, MAX_AUDIT_ENTRIES).await?;
+    let of_key = |entry: &&Entry| key.written.contains(&entry.key);
+    Ok(entries.iter().filter(of_key).take(MAX_EVENTS).map(Entry::event).collect())
 }
 
 pub(super) async fn overrides(
@@ -238,7 +240,8 @@ pub(super) async fn rules(
     parameters: Parameters,
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
-    let (rules, reload) = (state.console.service().rules(), state.console.service().last_reload());
+    let (rules, reload) =
+        (state.console.service().rules(), state.console.service().reloading().last_reload());
     let (file, line) = (number(&parameters, "file"), number(&parameters, "line"));
     page(&RulesPage::new(common.frame, &rules, reload.as_deref(), file, line))
 }
@@ -265,7 +268,7 @@ pub(super) async fn health(State(state): State<AdminState>, Viewer(identity): Vi
 /// Returns how many instances will follow a change.
 async fn followers(console: &Console) -> String {
     match console.inspector() {
-        Ok(inspector) => changes::followers(inspector).await,
+        Ok(inspector) => history::followers(inspector).await,
         Err(_) => "Only this process follows it: it counts in its own memory.".to_owned(),
     }
 }
@@ -277,11 +280,10 @@ pub(super) async fn change_form(
     Query(values): Parameters,
 ) -> Response {
     let values = Values(values);
-    let Some(action) = Action::parse(values.get("action")) else {
+    let Some(verb) = verb(values.get("verb")) else {
         return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
     };
-    let key = key_of(&state.console, values.get("key"), values.get("written"));
-    page(&ChangePage::new(frame(&state.console, &identity), action, values, key.as_ref(), None))
+    page(&ChangePage::new(frame(&state.console, &identity), verb, values, None))
 }
 
 pub(super) async fn change(
@@ -291,27 +293,34 @@ pub(super) async fn change(
     Form(values): Form<HashMap<String, String>>,
 ) -> Response {
     let values = Values(values);
-    let Some(action) = Action::parse(values.get("action")) else {
+    let Some(verb) = verb(values.get("verb")) else {
         return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
     };
-    let frame = frame(&state.console, &identity);
-    let key = key_of(&state.console, values.get("key"), values.get("written"));
-    let change = match Change::new(action, &values, key.clone()) {
-        Ok(change) => change,
-        Err(error) => {
-            let form = ChangePage::new(frame, action, values, key.as_ref(), Some(error));
-            return page_with(StatusCode::UNPROCESSABLE_ENTITY, &form);
-        }
+    let (console, frame) = (&state.console, frame(&state.console, &identity));
+    let failed = |frame, problem: Problem| {
+        let form = ChangePage::new(frame, verb, values.clone(), Some(problem.detail));
+        page_with(problem.status, &form)
     };
     if values.get("confirmed") != "yes" {
-        let followers = followers(&state.console).await;
-        return page(&ConfirmPage::new(frame, action, &values, &change, followers));
+        return match describe(&state, verb, &values.fields()) {
+            Ok(detail) => {
+                let followers = followers(console).await;
+                page(&ConfirmPage::new(frame, verb, &values, &detail, followers))
+            }
+            Err(problem) => failed(frame, problem),
+        };
     }
-    match changes::apply(&state, &identity, &change).await {
-        Ok(_) => Redirect::to(&change.page_after()).into_response(),
-        Err(error) => {
-            let form = ChangePage::new(frame, action, values, key.as_ref(), Some(error));
-            page_with(StatusCode::CONFLICT, &form)
+    let key = values.get("key");
+    let key = key_of(console, key, if values.get("stored").is_empty() { "" } else { key });
+    let next = values.page_after(key.as_ref());
+    match apply(&state, &identity, verb, values.fields()).await {
+        Ok(Changed { has_effect: true, audit_error: None, .. }) => Redirect::to(&next).into_response(),
+        Ok(Changed { result, has_effect, audit_error }) => {
+            let done = if has_effect { "Done" } else { "Nothing has changed" };
+            let error = audit_error.map(|error| format!(" The audit log has no entry of it: {error}."));
+            let message = format!("{done}: {result}.{}", error.unwrap_or_default());
+            page(&ChangedPage::new(frame, verb, message, next))
         }
+        Err(problem) => failed(frame, problem),
     }
 }

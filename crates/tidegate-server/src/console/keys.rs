@@ -48,7 +48,8 @@ pub(super) struct KeyPage {
     pub(super) shown: String,
     /// The form in Redis, for links.
     pub(super) written: String,
-    /// Whether the key itself is known, so that a gate without its state can be blocked.
+    /// The key for changes: itself if it is text, otherwise its form in Redis.
+    pub(super) changed: String,
     pub(super) is_known: bool,
     pub(super) states: Vec<StateRow>,
     pub(super) denials: Vec<(String, String)>,
@@ -117,7 +118,8 @@ impl KeyPage {
             frame: Frame { title: format!("Key {}", key.shown), tab: Some(Tab::Keys), ..frame },
             shown: key.shown.clone(),
             written: key.written.first().cloned().unwrap_or_default(),
-            is_known: key.bytes.is_some(),
+            is_known: key.text().is_some(),
+            changed: key.text().or_else(|| key.written.first().cloned()).unwrap_or_default(),
             states: search.found.iter().map(|found| StateRow::new(found, overrides, catalog)).collect(),
             denials: search
                 .denials
@@ -147,6 +149,11 @@ pub(super) struct Key {
 }
 
 impl Key {
+    /// Returns the key itself, if it is known, and text.
+    fn text(&self) -> Option<String> {
+        self.bytes.clone().and_then(|bytes| String::from_utf8(bytes).ok())
+    }
+
     /// Makes a key from its text.
     pub(super) fn of_text(text: &str, stored_forms: Vec<String>) -> Self {
         Self { shown: text.to_owned(), bytes: Some(text.as_bytes().to_vec()), written: stored_forms }

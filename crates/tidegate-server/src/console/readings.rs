@@ -92,12 +92,12 @@ impl Console {
         hour: &'k Result<Arc<Hour>, String>,
         overrides: &'k Result<Vec<Override>, Error>,
     ) -> Known<'k> {
-        let reload = self.0.service.last_reload();
+        let reload = self.0.service.reloading().last_reload();
         let redis_error = overrides.as_ref().err().filter(|error| !error.is_timeout());
         Known {
             hour: hour.as_deref().map_err(|why| &**why),
             overrides: overrides.as_deref().map_err(ToString::to_string),
-            reload_error: reload.and_then(|reload| reload.result.as_ref().err().map(ToString::to_string)),
+            reload_error: reload.and_then(|reload| reload.result().err().map(ToString::to_string)),
             redis_error: redis_error.map(ToString::to_string),
         }
     }

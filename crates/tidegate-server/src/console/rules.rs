@@ -1,6 +1,6 @@
 //! The rules: their source, the result of the last reload, and the files on disk that are not applied.
 
-use std::time::SystemTime;
+use std::time::Duration;
 
 use askama::Template;
 use tidegate::admin::human;
@@ -121,15 +121,14 @@ impl Mistake {
 
 impl ReloadView {
     fn new(reload: &Reload, active: &[(&str, &str)]) -> Self {
-        let failed = reload.result.as_ref().err();
+        let failed = reload.result().err();
         let errors: Vec<Mistake> = reload.errors().take(MAX_ERRORS).map(Mistake::new).collect();
         let all_errors = reload.errors().count();
         let mut diffs = if failed.is_some() { diffs(reload, active) } else { Vec::new() };
         let more_diffs = diffs.len().saturating_sub(MAX_DIFFS);
         diffs.truncate(MAX_DIFFS);
-        let ago = SystemTime::now().duration_since(reload.at).unwrap_or_default();
         Self {
-            ago: human(std::time::Duration::from_secs(ago.as_secs())),
+            ago: human(Duration::from_secs(reload.age().as_secs())),
             // The list has each error.
             failed: failed.map(|error| if errors.is_empty() { error.to_string() } else { String::new() }),
             more_errors: all_errors - errors.len(),
@@ -140,24 +139,26 @@ impl ReloadView {
     }
 }
 
-/// Compares the files that the reload read with the active ones.
+/// Compares the rule files that the reload read with the active ones.
 fn diffs(reload: &Reload, active: &[(&str, &str)]) -> Vec<FileDiff> {
-    let on_disk: Vec<(&str, Option<&str>)> = reload.sources().collect();
+    let on_disk: Vec<(&str, &str)> = reload.sources().collect();
+    let of = |files: &[(&str, &str)], name: &str| {
+        files.iter().find(|(other, _)| *other == name).map(|(_, text)| (*text).to_owned())
+    };
+    let mut names: Vec<&str> = on_disk.iter().chain(active).map(|(name, _)| *name).collect();
+    names.sort_unstable();
+    names.dedup();
     let mut diffs = Vec::new();
-    for (name, new) in &on_disk {
-        let old = active.iter().find(|(other, _)| other == name).map(|(_, text)| *text);
-        let (what, new) = match (old, new) {
-            (Some(old), Some(new)) if old == *new => continue,
-            (Some(_), Some(new)) => ("changed", *new),
-            (None, Some(new)) => ("new", *new),
-            (_, None) => ("not shown: it has no field of a rule file", old.unwrap_or_default()),
+    for name in names {
+        let (old, new) = (of(active, name), of(&on_disk, name));
+        let what = match (&old, &new) {
+            (Some(old), Some(new)) if old == new => continue,
+            (Some(_), Some(_)) => "changed",
+            (None, _) => "new",
+            (_, None) => "missing, not readable, or no rule file",
         };
-        let (lines, is_cut) = diff::lines(old.unwrap_or_default(), new);
-        diffs.push(FileDiff { name: (*name).to_owned(), what, lines, is_cut });
-    }
-    for (name, old) in active.iter().filter(|(name, _)| !on_disk.iter().any(|(other, _)| other == name)) {
-        let (lines, is_cut) = diff::lines(old, "");
-        diffs.push(FileDiff { name: (*name).to_owned(), what: "missing or not readable", lines, is_cut });
+        let (lines, is_cut) = diff::lines(&old.unwrap_or_default(), &new.unwrap_or_default());
+        diffs.push(FileDiff { name: name.to_owned(), what, lines, is_cut });
     }
     diffs
 }

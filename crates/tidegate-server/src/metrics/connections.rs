@@ -12,7 +12,7 @@ use tonic::transport::server::Connected;
 #[derive(Debug)]
 pub(crate) struct Counted<S> {
     stream: S,
-    open: Option<OpenConnection>,
+    _open: Option<OpenConnection>,
 }
 
 #[derive(Debug)]
@@ -25,7 +25,7 @@ impl<S> Counted<S> {
             connections.increment(1.0);
             OpenConnection(connections)
         });
-        Self { stream, open }
+        Self { stream, _open: open }
     }
 }
 

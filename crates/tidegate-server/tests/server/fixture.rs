@@ -40,6 +40,7 @@ pub async fn client(port: u16) -> Client {
 pub struct Running {
     pub grpc_addr: SocketAddr,
     pub http_addr: SocketAddr,
+    pub admin_addr: Option<SocketAddr>,
     stop: oneshot::Sender<()>,
     server: JoinHandle<Result<bool, ServerError>>,
 }
@@ -56,9 +57,10 @@ impl Running {
     pub async fn at(server: Server, grpc: SocketAddr) -> Self {
         let bound = server.bind(grpc, ANY).await.unwrap();
         let (grpc_addr, http_addr) = (bound.grpc_addr(), bound.http_addr());
+        let admin_addr = bound.admin_addr();
         let (stop, stopped) = oneshot::channel();
         let server = tokio::spawn(bound.run(async { drop(stopped.await) }));
-        Self { grpc_addr, http_addr, stop, server }
+        Self { grpc_addr, http_addr, admin_addr, stop, server }
     }
 
     pub async fn client(&self) -> Client {
@@ -67,6 +69,11 @@ impl Running {
 
     pub fn url(&self, path: &str) -> String {
         format!("http://{}{path}", self.http_addr)
+    }
+
+    /// Returns the address of a page of the admin port.
+    pub fn admin_url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.admin_addr.unwrap())
     }
 
     /// Stops the server. Returns whether all requests got their responses.

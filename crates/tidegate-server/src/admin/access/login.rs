@@ -8,11 +8,11 @@ use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, SET_COOKIE};
 use http::{StatusCode, Uri};
 use serde::Deserialize;
 
-use super::Access;
-use super::extract::{Form, MaybeIdentity, read_login_form};
+use super::extract::{MaybeIdentity, read_login_form};
 use super::guard::{Caller, session_id};
 use super::rejection::Rejection;
 use super::sessions::LONGEST;
+use super::{Access, Form};
 use crate::admin::AdminState;
 use crate::console::login_page as page;
 

@@ -1,6 +1,6 @@
 //! The tokens of the admin port, from a file.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::path::Path;
 
@@ -69,8 +69,11 @@ impl AdminTokens {
     /// - If the file cannot be read, has another format, or has no token.
     /// - On Unix, if users outside the file's group can read it, or its group can change it.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, AdminTokensError> {
+        // Opening a FIFO would wait for its writer. Another process can replace the file before it is opened, so that the
+        // opened file is checked again.
+        ensure_regular(&fs::metadata(&path)?)?;
         let file = File::open(path)?;
-        ensure_private(&file)?;
+        ensure_private(&file.metadata()?)?;
         let mut text = String::new();
         file.take(MAX_FILE_BYTES + 1).read_to_string(&mut text)?;
         if text.len() as u64 > MAX_FILE_BYTES {
@@ -163,29 +166,27 @@ fn parse_sha256(hex: &str) -> Option<[u8; 32]> {
     Some(bytes)
 }
 
-/// Fails if users outside the file's group can read it, or its group can change it. The group may read it, because
-/// Kubernetes gives mounted secrets to a group.
-#[cfg(unix)]
-fn ensure_private(file: &File) -> Result<(), AdminTokensError> {
-    use std::os::unix::fs::PermissionsExt;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        return Err(AdminTokensError::Unusable("the path is not that of a regular file".to_owned()));
-    }
-    match metadata.permissions().mode() & 0o777 {
-        mode if mode & 0o027 != 0 => Err(AdminTokensError::Unusable(format!(
-            "the file has the mode {mode:o}, so that other users can read or change it: set 600, or 640 for its group"
-        ))),
-        _ => Ok(()),
-    }
-}
-
-#[cfg(not(unix))]
-fn ensure_private(file: &File) -> Result<(), AdminTokensError> {
-    match file.metadata()?.is_file() {
+fn ensure_regular(metadata: &Metadata) -> Result<(), AdminTokensError> {
+    match metadata.is_file() {
         true => Ok(()),
         false => Err(AdminTokensError::Unusable("the path is not that of a regular file".to_owned())),
     }
+}
+
+/// Fails if users outside the file's group can read it, or its group can change it. The group may read it, because
+/// Kubernetes gives mounted secrets to a group.
+fn ensure_private(metadata: &Metadata) -> Result<(), AdminTokensError> {
+    ensure_regular(metadata)?;
+    #[cfg(unix)]
+    {
+        let mode = std::os::unix::fs::PermissionsExt::mode(&metadata.permissions()) & 0o777;
+        if mode & 0o027 != 0 {
+            return Err(AdminTokensError::Unusable(format!(
+                "the file has the mode {mode:o}, so that other users can read or change it: set 600, or 640 for its group"
+            )));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

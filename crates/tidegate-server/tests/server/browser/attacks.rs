@@ -52,7 +52,7 @@ async fn markup_in_keys_gates_and_rules_runs_nothing() {
             format!("/overrides?gate={value}"),
             format!("/explain?domain={value}&descriptor={value}"),
             format!("/explain?domain={value}&request={value}&headers={value}&ip={value}"),
-            format!("/change?action=override&gate={value}&key={value}&limit={value}&reason={value}"),
+            format!("/change?verb=override&gate={value}&key={value}&limit={value}&reason={value}"),
         ]);
     }
     let browser = Browser::start().await;

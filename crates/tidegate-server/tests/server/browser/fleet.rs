@@ -38,7 +38,7 @@ pub const MORE_SHOTS: &[(&str, &str, u32, Scheme)] = &[
     ("x-overrides-dark", "/overrides", 360, Scheme::Dark),
     ("x-health", "/health", 1280, Scheme::Light),
     ("x-explain", "/explain?domain=shop&descriptor=tenant%3D7", 1280, Scheme::Light),
-    ("x-change", "/change?action=override&gate=shop.tenant&key=tenant%3A7", 1280, Scheme::Light),
+    ("x-change", "/change?verb=override&gate=shop.tenant&key=tenant%3A7", 1280, Scheme::Light),
     ("x-rules-light", "/rules", 360, Scheme::Light),
     ("x-error", "/nothing", 768, Scheme::Light),
 ];

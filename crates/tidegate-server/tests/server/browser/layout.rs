@@ -21,9 +21,9 @@ pub const PAGES: [&str; 14] = [
     "/rules",
     "/explain?domain=shop&descriptor=user%3Dbob",
     "/health",
-    "/change?action=block&gate=shop.user&written=bob",
-    "/change?action=override&gate=shop.user&key=bob",
-    "/change?action=switch&mode=closed&gate=shop.user",
+    "/change?verb=block&gate=shop.user&key=bob",
+    "/change?verb=override&gate=shop.user&key=bob",
+    "/change?verb=switch&to=closed&gate=shop.user",
     "/nothing",
     "/login",
 ];

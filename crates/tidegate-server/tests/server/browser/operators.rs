@@ -27,7 +27,7 @@ async fn key_that_is_blocked_in_the_browser_is_denied_by_a_linked_library() {
     browser.click("main form button").await;
     browser.fill("#gate", USERS).await;
     browser.click("button[value=block]").await;
-    browser.fill("#duration", "15m").await;
+    browser.fill("#for", "15m").await;
     browser.fill("#reason", "abuse of the search").await;
     browser.click("main button.primary").await;
     browser.sees("Block bob at shop.user for 15m?").await;
@@ -59,9 +59,9 @@ async fn form_with_a_mistake_is_shown_again_with_the_values() {
     let browser = Browser::start().await;
     browser.log_in(&console, OPERATOR).await;
     browser.sees("No decisions in the last hour").await;
-    browser.open(&console, "/change?action=override&gate=shop.user&key=bob").await;
+    browser.open(&console, "/change?verb=override&gate=shop.user&key=bob").await;
     browser.fill("#limit", "0").await;
-    browser.fill("#duration", "1h").await;
+    browser.fill("#for", "1h").await;
     browser.fill("#reason", "a partner").await;
     browser.click("main button.primary").await;
     browser.sees("is not a valid").await;
@@ -84,7 +84,7 @@ async fn wrong_token_and_ended_session_lead_to_the_login() {
     browser.click("main button").await;
     browser.sees("Gates of the rules").await;
     assert!(!browser.text().await.contains("Deny all"), "a viewer changes nothing");
-    browser.open(&console, "/change?action=switch&gate=shop.user").await;
+    browser.open(&console, "/change?verb=switch&gate=shop.user").await;
     browser.sees("this needs a token with the role").await;
 
     browser.open(&console, "/").await;

@@ -24,10 +24,10 @@ async fn change_is_made_only_after_a_confirmation() {
     let csrf = session.csrf(&console).await;
     let form = [
         ("csrf", &*csrf),
-        ("action", "block"),
+        ("verb", "block"),
         ("gate", USERS),
         ("key", "bob"),
-        ("duration", "1h"),
+        ("for", "1h"),
         ("reason", "abuse"),
     ];
     let page = session.post(&console, "/change", &form).await.text().await.unwrap();
@@ -46,7 +46,7 @@ async fn change_is_made_only_after_a_confirmation() {
 async fn each_kind_of_change_takes_effect() {
     let console = Console::start(RULES).await;
     let session = Session::begin(&console, OPERATOR).await;
-    let of_bob = |action: &'static str| vec![("action", action), ("gate", USERS), ("key", "bob")];
+    let of_bob = |action: &'static str| vec![("verb", action), ("gate", USERS), ("key", "bob")];
     let users = users(&console);
     for _ in 0..3 {
         let _ = users.check("bob").await.unwrap();
@@ -54,28 +54,25 @@ async fn each_kind_of_change_takes_effect() {
     assert_eq!(change(&console, &session, &of_bob("reset")).await, 303);
     assert_eq!(users.peek("bob").await.unwrap().remaining(), 3);
 
-    assert_eq!(
-        change(&console, &session, &[&of_bob("block")[..], &[("duration", "1h")]].concat()).await,
-        303
-    );
+    assert_eq!(change(&console, &session, &[&of_bob("block")[..], &[("for", "1h")]].concat()).await, 303);
     assert!(!users.peek("bob").await.unwrap().is_allowed());
     assert_eq!(change(&console, &session, &of_bob("unblock")).await, 303);
     assert!(users.peek("bob").await.unwrap().is_allowed());
 
-    let quota = [("algorithm", "fixed_window"), ("limit", "50"), ("per", "1m"), ("duration", "1h")];
+    let quota = [("algorithm", "fixed_window"), ("limit", "50"), ("window", "1m"), ("for", "1h")];
     assert_eq!(change(&console, &session, &[&of_bob("override")[..], &quota].concat()).await, 303);
     let overrides = console.limiter().control().overrides().await.unwrap();
     assert_eq!(overrides.len(), 1, "{overrides:?}");
     assert_eq!(change(&console, &session, &of_bob("end_override")).await, 303);
 
-    let switch = [("action", "switch"), ("gate", USERS), ("mode", "closed")];
+    let switch = [("verb", "switch"), ("gate", USERS), ("to", "closed")];
     assert_eq!(change(&console, &session, &switch).await, 303);
     let overrides = console.limiter().control().overrides().await.unwrap();
     assert!(
         matches!(&*overrides, [tidegate::Override::Switch { switch: Switch::Closed, .. }]),
         "{overrides:?}"
     );
-    assert_eq!(change(&console, &session, &[("action", "end_switch"), ("gate", USERS)]).await, 303);
+    assert_eq!(change(&console, &session, &[("verb", "end_switch"), ("gate", USERS)]).await, 303);
     assert!(console.limiter().control().overrides().await.unwrap().is_empty());
     console.stop().await;
 }
@@ -85,15 +82,15 @@ async fn viewers_foreign_forms_and_mistakes_change_nothing() {
     let console = Console::start(RULES).await;
     let (viewer, operator) =
         (Session::begin(&console, VIEWER).await, Session::begin(&console, OPERATOR).await);
-    let block = [("action", "block"), ("gate", USERS), ("key", "bob"), ("duration", "1h")];
+    let block = [("verb", "block"), ("gate", USERS), ("key", "bob"), ("for", "1h")];
     assert_eq!(change(&console, &viewer, &block).await, 403);
-    assert_eq!(viewer.get(&console, "/change?action=block").await.status(), 403);
+    assert_eq!(viewer.get(&console, "/change?verb=block").await.status(), 403);
     let without_csrf = [&block[..], &[("confirmed", "yes"), ("reason", "r")]].concat();
     assert_eq!(operator.post(&console, "/change", &without_csrf).await.status(), 403);
     let response = client().post(console.url("/change")).form(&without_csrf).send().await.unwrap();
     assert_eq!(response.status(), 401);
-    assert_eq!(change(&console, &operator, &[("action", "forget"), ("gate", USERS)]).await, 404);
-    for (name, value) in [("duration", "soon"), ("duration", ""), ("gate", ""), ("reason", " ")] {
+    assert_eq!(change(&console, &operator, &[("verb", "forget"), ("gate", USERS)]).await, 404);
+    for (name, value) in [("for", "soon"), ("for", ""), ("gate", ""), ("reason", " ")] {
         let mut form: Vec<_> = block.iter().copied().filter(|(of, _)| *of != name).collect();
         form.push((name, value));
         let csrf = operator.csrf(&console).await;

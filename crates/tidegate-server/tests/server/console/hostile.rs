@@ -74,7 +74,7 @@ async fn markup_in_rules_and_keys_is_text_on_each_page() {
             format!("/explain?domain={value}&request={value}&headers={value}&ip={value}"),
             format!("/rules?file={value}&line={value}"),
             format!("/login?next={value}"),
-            format!("/change?action={value}"),
+            format!("/change?verb={value}"),
         ] {
             let response = console.get(&path).await;
             assert!(response.status().as_u16() < 500, "{path}: {}", response.status());

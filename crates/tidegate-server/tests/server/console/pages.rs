@@ -42,7 +42,7 @@ async fn pages_without_redis_have_the_rules_and_say_what_is_missing() {
 #[tokio::test]
 async fn pages_need_a_token() {
     let console = Console::start(RULES).await;
-    for path in PAGES.into_iter().chain(["/key?key=bob", "/gate?name=shop.user", "/change?action=block"]) {
+    for path in PAGES.into_iter().chain(["/key?key=bob", "/gate?name=shop.user", "/change?verb=block"]) {
         let response = client().get(console.url(path)).header("accept", "text/html").send().await.unwrap();
         assert_eq!(response.status(), 303, "{path}");
         assert!(response.headers()["location"].to_str().unwrap().starts_with("/login?next="), "{path}");

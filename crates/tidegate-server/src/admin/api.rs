@@ -1,0 +1,69 @@
+//! The JSON API of the admin port: changes, and the audit log.
+
+use axum::Router;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use http::HeaderMap;
+use http::header::{CONTENT_TYPE, HeaderValue};
+use serde_json::{Value, json};
+use tidegate::admin::{AuditEntry, AuditRecord};
+
+use super::AdminState;
+use super::access::{Change, Operator, Viewer};
+use super::change::{self, ChangeFields, Verb};
+use super::problem::Problem;
+
+/// The newest entries of the audit log that are shown.
+const SHOWN_ENTRIES: usize = 200;
+
+/// `POST /api/block`, and so on for each [`Verb`]; `GET /api/audit`.
+pub(super) fn routes() -> Router<AdminState> {
+    let router = Router::new().route("/api/audit", get(audit));
+    Verb::ALL.into_iter().fold(router, |router, verb| {
+        let handler = async move |State(state): State<AdminState>,
+                                  Operator(identity): Operator,
+                                  headers: HeaderMap,
+                                  Change(fields): Change<ChangeFields>| {
+            match change::apply(&state, &identity, verb, fields).await {
+                Ok(changed) => json_response(&json!({
+                    "result": changed.result,
+                    "changed": changed.has_effect,
+                    "audit_error": changed.audit_error,
+                })),
+                Err(problem) => problem.respond(&headers),
+            }
+        };
+        router.route(&format!("/api/{}", verb.as_str()), post(handler))
+    })
+}
+
+async fn audit(State(state): State<AdminState>, Viewer(_): Viewer, headers: HeaderMap) -> Response {
+    match state.audit.entries(SHOWN_ENTRIES).await {
+        Ok(entries) => json_response(&json!({ "entries": entries.iter().map(entry).collect::<Vec<_>>() })),
+        Err(error) => {
+            Problem::new(http::StatusCode::SERVICE_UNAVAILABLE, error.to_string()).respond(&headers)
+        }
+    }
+}
+
+pub(super) fn entry(entry: &AuditEntry) -> Value {
+    let AuditRecord { operator, role, verb, gate, key, detail, reason, result } = &entry.record;
+    json!({
+        "unix_ms": entry.unix_ms,
+        "operator": operator,
+        "role": role,
+        "verb": verb,
+        "gate": gate,
+        "key": key,
+        "detail": detail,
+        "reason": reason,
+        "result": result,
+    })
+}
+
+pub(super) fn json_response(value: &Value) -> Response {
+    let mut response = (value.to_string() + "\n").into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}

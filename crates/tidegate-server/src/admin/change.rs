@@ -1,0 +1,233 @@
+//! The changes that an operator can make. The JSON API and the forms of the console both call [`apply`].
+
+mod fields;
+mod in_memory;
+mod in_redis;
+
+use std::time::Duration;
+
+use http::StatusCode;
+use tidegate::{Error, Quota, Switch};
+
+pub(crate) use self::fields::ChangeFields;
+use super::AdminState;
+use super::access::Identity;
+use super::audit::AuditAction;
+use super::problem::Problem;
+
+/// What a change does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Block,
+    Unblock,
+    Reset,
+    Override,
+    EndOverride,
+    Switch,
+    EndSwitch,
+}
+
+impl Verb {
+    pub(crate) const ALL: [Self; 7] = [
+        Self::Block,
+        Self::Unblock,
+        Self::Reset,
+        Self::Override,
+        Self::EndOverride,
+        Self::Switch,
+        Self::EndSwitch,
+    ];
+
+    /// Returns its name in the audit log and in `/api/NAME`.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Block => "block",
+            Self::Unblock => "unblock",
+            Self::Reset => "reset",
+            Self::Override => "override",
+            Self::EndOverride => "end_override",
+            Self::Switch => "switch",
+            Self::EndSwitch => "end_switch",
+        }
+    }
+}
+
+/// A change whose fields are valid.
+#[derive(Clone, Debug)]
+pub(super) enum Change {
+    Block { key: Key, duration: Duration, quota: Option<Quota> },
+    Unblock { key: Key },
+    Reset { key: Key },
+    Override { key: Key, quota: Quota, duration: Duration },
+    EndOverride { key: Key },
+    Switch { to: Switch, duration: Option<Duration> },
+    EndSwitch,
+}
+
+/// A key of an operator.
+#[derive(Clone, Debug)]
+pub(super) enum Key {
+    /// As services give it.
+    Clear(String),
+    /// As Redis shows it.
+    Stored(String),
+}
+
+/// What came of a change.
+#[derive(Clone, Debug)]
+pub(crate) struct Changed {
+    /// In words, such as `blocked for 1h`. Does not contain the key.
+    pub(crate) result: String,
+    /// False if there was nothing to change, such as no block to lift.
+    pub(crate) has_effect: bool,
+    /// Why the audit log in Redis has no entry of the change, although it was made.
+    pub(crate) audit_error: Option<String>,
+}
+
+/// Makes a change, and records it in the audit log with its result.
+///
+/// # Errors
+///
+/// If a field is wrong, the gate is not known, or Redis failed. Of these, only failures of Redis are recorded: the
+/// others change nothing, for any operator.
+///
+/// # Cancel safety
+///
+/// The change goes on in a task of its own if the future is dropped, so that it is recorded.
+pub(crate) async fn apply(
+    state: &AdminState,
+    identity: &Identity,
+    verb: Verb,
+    fields: ChangeFields,
+) -> Result<Changed, Problem> {
+    let (state, identity) = (state.clone(), identity.clone());
+    let changing = tokio::spawn(async move { apply_to_end(&state, &identity, verb, fields).await });
+    changing.await.unwrap_or_else(|_| {
+        let text = "the change has failed: see the log of the service";
+        Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, text))
+    })
+}
+
+async fn apply_to_end(
+    state: &AdminState,
+    identity: &Identity,
+    verb: Verb,
+    fields: ChangeFields,
+) -> Result<Changed, Problem> {
+    let (gate, force) = (fields.gate.clone(), fields.force());
+    let reason = fields.reason()?;
+    let rule_quota = state.rule_quota(&gate);
+    let change = fields.change(verb, rule_quota)?;
+    ensure_valid_name(state, &gate)?;
+    let action = AuditAction {
+        verb: verb.as_str(),
+        gate: gate.clone(),
+        key: change.key().map(|key| stored(state, key)).unwrap_or_default(),
+        detail: change.detail(),
+        reason,
+    };
+    let done = match &state.inspector {
+        Some(inspector) => in_redis::apply(state, inspector, &gate, change, force).await,
+        None => in_memory::apply(state, &gate, change, force).await,
+    };
+    let (result, answer) = match done {
+        Ok((result, has_effect)) => (result.clone(), Ok((result, has_effect))),
+        Err(Failed::Before(problem)) => return Err(problem),
+        Err(Failed::Limiter(error)) => (format!("failed: {error}"), Err(problem(&error))),
+    };
+    let recorded = state.audit.record(identity, action, &result).await;
+    let audit_error = recorded.err().map(|error| error.to_string());
+    answer.map(|(result, has_effect)| Changed { result, has_effect, audit_error })
+}
+
+/// Returns the values of a change in words, such as `for 1h`, without making it.
+///
+/// # Errors
+///
+/// If a field is wrong, or no gate can have this name.
+pub(crate) fn describe(state: &AdminState, verb: Verb, fields: &ChangeFields) -> Result<String, Problem> {
+    fields.reason()?;
+    let change = fields.change(verb, state.rule_quota(&fields.gate))?;
+    ensure_valid_name(state, &fields.gate)?;
+    Ok(change.detail())
+}
+
+/// Fails if no gate can have this name.
+fn ensure_valid_name(state: &AdminState, gate: &str) -> Result<(), Problem> {
+    let any = Quota::fixed_window(1, Duration::from_secs(1));
+    state.limiter.try_gate(gate, any).map(drop).map_err(|error| problem(&error))
+}
+
+/// Why a change was not made.
+#[derive(Debug)]
+pub(super) enum Failed {
+    /// Nothing was tried.
+    Before(Problem),
+    /// The limiter failed, possibly after a part of the change.
+    Limiter(Error),
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self::Limiter(error)
+    }
+}
+
+impl Failed {
+    fn no_effect(text: impl Into<String>) -> Self {
+        Self::Before(Problem::new(StatusCode::CONFLICT, text))
+    }
+}
+
+fn problem(error: &Error) -> Problem {
+    let status = match () {
+        () if error.is_config() => StatusCode::BAD_REQUEST,
+        () if error.is_corrupt_state() => StatusCode::CONFLICT,
+        () => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    Problem::new(status, error.to_string())
+}
+
+/// Returns the key as it is stored, for the audit log: under [`KeyMode::Hmac`](tidegate::KeyMode::Hmac), the log must
+/// not contain what the other keys hide.
+fn stored(state: &AdminState, key: &Key) -> String {
+    match (key, &state.inspector) {
+        (Key::Clear(key), Some(inspector)) => {
+            inspector.stored_forms(key.as_bytes()).into_iter().next().unwrap_or_default()
+        }
+        (Key::Clear(key) | Key::Stored(key), _) => key.clone(),
+    }
+}
+
+impl Change {
+    fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Block { key, .. }
+            | Self::Unblock { key }
+            | Self::Reset { key }
+            | Self::Override { key, .. }
+            | Self::EndOverride { key } => Some(key),
+            Self::Switch { .. } | Self::EndSwitch => None,
+        }
+    }
+
+    /// Returns the values of the change.
+    fn detail(&self) -> String {
+        match self {
+            Self::Block { duration, .. } => format!("for {}", human(*duration)),
+            Self::Override { quota, duration, .. } => format!("{quota} for {}", human(*duration)),
+            Self::Switch { to, duration } => match duration {
+                Some(duration) => format!("{to} for {}", human(*duration)),
+                None => to.to_string(),
+            },
+            Self::Unblock { .. } | Self::Reset { .. } | Self::EndOverride { .. } | Self::EndSwitch => {
+                String::new()
+            }
+        }
+    }
+}
+
+/// Writes a duration such as `1h 30m`.
+pub(crate) fn human(duration: Duration) -> String {
+    humantime::format_duration(duration).to_string()
+}

@@ -1,0 +1,283 @@
+//! The fields of a change, from JSON or from a form.
+
+use std::time::Duration;
+
+use http::StatusCode;
+use serde::Deserialize;
+use tidegate::algorithm::{ALGORITHMS, Definition, Parameters};
+use tidegate::{Quota, Rate};
+
+use super::{Change, Key, Problem, Verb};
+
+/// The maximum length of a reason in bytes.
+const MAX_REASON_BYTES: usize = 500;
+const HOW_TO_WRITE_TIME: &str = "write a time such as 90s, 15m, 1h30m or 7d";
+
+/// All fields that a change can have; each verb uses some of them. All are texts, so that a form and JSON are read
+/// alike.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ChangeFields {
+    pub(crate) gate: String,
+    pub(crate) key: Option<String>,
+    /// `true` if the key is as Redis shows it.
+    pub(crate) stored: Option<String>,
+    /// How long the change lasts.
+    #[serde(rename = "for")]
+    pub(crate) duration: Option<String>,
+    /// The mode of a switch: `open`, `closed` or `shadow`.
+    pub(crate) to: Option<String>,
+    /// The quota of an override. Without an algorithm, it is that of the gate's rule, with another limit.
+    pub(crate) algorithm: Option<String>,
+    pub(crate) limit: Option<String>,
+    /// Such as `5/s`.
+    pub(crate) rate: Option<String>,
+    pub(crate) window: Option<String>,
+    /// `true` to change a gate of which neither a rule nor state is known.
+    pub(crate) force: Option<String>,
+    pub(crate) reason: String,
+}
+
+impl ChangeFields {
+    pub(super) fn force(&self) -> bool {
+        is_true(self.force.as_deref())
+    }
+
+    pub(super) fn reason(&self) -> Result<String, Problem> {
+        match self.reason.trim() {
+            "" => Err(wrong("`reason` is missing: the audit log shows why a limit was changed")),
+            reason if reason.len() > MAX_REASON_BYTES => {
+                Err(wrong(&format!("`reason` has more than {MAX_REASON_BYTES} bytes")))
+            }
+            reason => Ok(reason.to_owned()),
+        }
+    }
+
+    /// Returns the change. `rule_quota` is that of the gate's rule.
+    pub(super) fn change(&self, verb: Verb, rule_quota: Option<Quota>) -> Result<Change, Problem> {
+        self.ensure_used(verb)?;
+        Ok(match verb {
+            Verb::Block => Change::Block {
+                key: self.key()?,
+                duration: self.required_duration()?,
+                quota: self.quota(rule_quota)?.or(rule_quota),
+            },
+            Verb::Unblock => Change::Unblock { key: self.key()? },
+            Verb::Reset => Change::Reset { key: self.key()? },
+            Verb::Override => Change::Override {
+                key: self.clear_key()?,
+                quota: self
+                    .quota(rule_quota)?
+                    .ok_or_else(|| wrong("`limit` is missing: the units of the new quota"))?,
+                duration: self.required_duration()?,
+            },
+            Verb::EndOverride => Change::EndOverride { key: self.key()? },
+            Verb::Switch => {
+                let to = self.to.as_deref().unwrap_or_default();
+                let to = to.parse().map_err(|_| wrong("`to` is none of `open`, `closed` and `shadow`"))?;
+                Change::Switch { to, duration: self.duration()? }
+            }
+            Verb::EndSwitch => Change::EndSwitch,
+        })
+    }
+
+    /// Rejects fields that would have no effect: the operator expects one.
+    fn ensure_used(&self, verb: Verb) -> Result<(), Problem> {
+        let is_of_key = !matches!(verb, Verb::Switch | Verb::EndSwitch);
+        let has_quota = matches!(verb, Verb::Override | Verb::Block);
+        let lasts = matches!(verb, Verb::Override | Verb::Block | Verb::Switch);
+        let fields = [
+            ("key", &self.key, is_of_key),
+            ("stored", &self.stored, is_of_key),
+            ("for", &self.duration, lasts),
+            ("to", &self.to, verb == Verb::Switch),
+            ("algorithm", &self.algorithm, has_quota),
+            ("limit", &self.limit, has_quota),
+            ("rate", &self.rate, has_quota),
+            ("window", &self.window, has_quota),
+        ];
+        match fields.into_iter().find(|(_, value, is_used)| given(value).is_some() && !is_used) {
+            Some((name, ..)) => Err(wrong(&format!("`{name}` has no meaning for {}", verb.as_str()))),
+            None => Ok(()),
+        }
+    }
+
+    fn key(&self) -> Result<Key, Problem> {
+        let key = self.key.clone().ok_or_else(|| wrong("`key` is missing"))?;
+        match is_true(self.stored.as_deref()) {
+            false => Ok(Key::Clear(key)),
+            true if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()) => {
+                Ok(Key::Stored(key))
+            }
+            true => Err(wrong(
+                "a stored key has only printable characters: other bytes are stored as % and two digits",
+            )),
+        }
+    }
+
+    fn clear_key(&self) -> Result<Key, Problem> {
+        match self.key()? {
+            Key::Stored(_) => Err(wrong("an override needs the key itself, not its stored form")),
+            key => Ok(key),
+        }
+    }
+
+    fn duration(&self) -> Result<Option<Duration>, Problem> {
+        let Some(text) = given(&self.duration) else { return Ok(None) };
+        match humantime::parse_duration(text) {
+            Ok(duration) if !duration.is_zero() => Ok(Some(duration)),
+            _ => Err(wrong(&format!("`for` is no time above zero: {HOW_TO_WRITE_TIME}"))),
+        }
+    }
+
+    fn required_duration(&self) -> Result<Duration, Problem> {
+        self.duration()?.ok_or_else(|| wrong(&format!("`for` is missing: {HOW_TO_WRITE_TIME}")))
+    }
+
+    /// Returns the quota of the fields, or `None` if they contain none.
+    fn quota(&self, rule_quota: Option<Quota>) -> Result<Option<Quota>, Problem> {
+        let Some(limit) = given(&self.limit) else {
+            let others = [&self.algorithm, &self.rate, &self.window];
+            return match others.into_iter().any(|field| given(field).is_some()) {
+                true => Err(wrong("`limit` is missing: the units of the quota")),
+                false => Ok(None),
+            };
+        };
+        let limit = limit.parse().map_err(|_| wrong("`limit` is no number of units"))?;
+        let quota = match (given(&self.algorithm), rule_quota) {
+            (None, Some(quota)) if given(&self.rate).is_none() && given(&self.window).is_none() => {
+                quota.try_with_limit(limit)
+            }
+            (None, None) => {
+                return Err(wrong("`algorithm` is missing: no rule of this service has the gate"));
+            }
+            (algorithm, quota) => {
+                let name = algorithm.or(quota.as_ref().map(Quota::algorithm)).unwrap_or_default();
+                self.new_quota(definition(name)?, limit)?
+            }
+        };
+        quota.map(Some).map_err(|error| wrong(&error.to_string()))
+    }
+
+    fn new_quota(
+        &self,
+        algorithm: &'static Definition,
+        limit: u64,
+    ) -> Result<Result<Quota, tidegate::Error>, Problem> {
+        Ok(match (algorithm.parameters, given(&self.rate), given(&self.window)) {
+            (Parameters::Rate, Some(text), None) => Quota::with_rate(algorithm, limit, rate(text)?),
+            (Parameters::Window, None, Some(window)) => {
+                let window = humantime::parse_duration(window);
+                let window =
+                    window.map_err(|_| wrong(&format!("`window` is no time: {HOW_TO_WRITE_TIME}")))?;
+                Quota::with_window(algorithm, limit, window)
+            }
+            (Parameters::Count, None, None) => Quota::with_count(algorithm, limit),
+            (parameters, ..) => {
+                let needs = match parameters {
+                    Parameters::Rate => "a `rate`, such as 5/s, and no `window`",
+                    Parameters::Window => "a `window`, such as 60s, and no `rate`",
+                    Parameters::Count => "neither a `rate` nor a `window`",
+                };
+                return Err(wrong(&format!("{} needs {needs}", algorithm.name)));
+            }
+        })
+    }
+}
+
+/// An empty field of a form is one that was not filled in.
+fn given(field: &Option<String>) -> Option<&str> {
+    field.as_deref().map(str::trim).filter(|text| !text.is_empty())
+}
+
+fn is_true(field: Option<&str>) -> bool {
+    matches!(field, Some("true" | "on" | "1"))
+}
+
+fn definition(name: &str) -> Result<&'static Definition, Problem> {
+    let found = ALGORITHMS.into_iter().find(|algorithm| algorithm.name == name);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = ALGORITHMS.into_iter().map(|algorithm| algorithm.name).collect();
+        wrong(&format!("`algorithm` is none of {}", names.join(", ")))
+    })
+}
+
+/// Parses a rate such as `5/s`, `100/m` or `1/1500ms`.
+fn rate(text: &str) -> Result<Rate, Problem> {
+    let invalid = || wrong("`rate` is no rate: write such as 5/s, 100/m, 1000/h or 1/1500ms");
+    let (units, period) = text.split_once('/').ok_or_else(invalid)?;
+    let period = period.trim();
+    let one = if period.starts_with(|first: char| first.is_ascii_digit()) { "" } else { "1" };
+    let period = humantime::parse_duration(&format!("{one}{period}")).map_err(|_| invalid())?;
+    let units = units.trim().parse().map_err(|_| invalid())?;
+    Rate::try_new(units, period).map_err(|error| wrong(&error.to_string()))
+}
+
+fn wrong(text: &str) -> Problem {
+    Problem::new(StatusCode::BAD_REQUEST, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(json: &str) -> ChangeFields {
+        serde_json::from_str(json).unwrap()
+    }
+
+    #[test]
+    fn quota_is_that_of_the_rule_with_another_limit_or_a_new_one() {
+        let minute = Duration::from_secs(60);
+        let rule = Some(Quota::fixed_window(5, minute).aligned_to_clock());
+        for (json, expected) in [
+            (r#"{"limit":"50"}"#, Quota::fixed_window(50, minute).aligned_to_clock()),
+            (r#"{"limit":"50","window":"1h"}"#, Quota::fixed_window(50, 60 * minute)),
+            (
+                r#"{"limit":"9","algorithm":"token_bucket","rate":"3/m"}"#,
+                Quota::token_bucket(9, Rate::per_minute(3)),
+            ),
+            (r#"{"limit":"9","algorithm":"in_flight","rate":""}"#, Quota::in_flight(9)),
+        ] {
+            assert_eq!(fields(json).quota(rule).unwrap(), Some(expected), "{json}");
+        }
+        assert_eq!(fields("{}").quota(rule).unwrap(), None);
+        for json in [
+            r#"{"limit":"0"}"#,
+            r#"{"limit":"-1"}"#,
+            r#"{"limit":"99999999999999999999"}"#,
+            r#"{"limit":"5","window":"-1s"}"#,
+            r#"{"limit":"5","window":"0s"}"#,
+            r#"{"limit":"5","rate":"1/s"}"#,
+            r#"{"limit":"5","algorithm":"token_bucket","window":"1s"}"#,
+            r#"{"limit":"5","algorithm":"<b>","window":"1s"}"#,
+            r#"{"limit":"5","algorithm":"token_bucket","rate":"0/s"}"#,
+            r#"{"rate":"1/s"}"#,
+        ] {
+            assert!(fields(json).quota(rule).is_err(), "{json}");
+        }
+        assert!(fields(r#"{"limit":"50"}"#).quota(None).is_err(), "no rule and no algorithm");
+    }
+
+    #[test]
+    fn field_without_a_meaning_is_rejected() {
+        for (verb, json) in [
+            (Verb::Unblock, r#"{"key":"a","for":"1h"}"#),
+            (Verb::Switch, r#"{"key":"a","to":"open"}"#),
+            (Verb::Switch, r#"{"to":"OPEN"}"#),
+            (Verb::Switch, "{}"),
+            (Verb::EndSwitch, r#"{"to":"open"}"#),
+            (Verb::Block, r#"{"key":"a"}"#),
+            (Verb::Block, r#"{"for":"1h"}"#),
+            (Verb::Block, r#"{"key":"a","for":"0s"}"#),
+            (Verb::Reset, r#"{"key":"a b","stored":"true"}"#),
+            (Verb::Override, r#"{"key":"a","stored":"true","limit":"5","for":"1h"}"#),
+        ] {
+            let rule = Some(Quota::fixed_window(5, Duration::from_secs(60)));
+            assert!(fields(json).change(verb, rule).is_err(), "{verb:?} {json}");
+        }
+        assert!(serde_json::from_str::<ChangeFields>(r#"{"duration":"1h"}"#).is_err());
+        assert!(fields(r#"{"reason":" "}"#).reason().is_err());
+        assert!(fields(&format!(r#"{{"reason":"{}"}}"#, "x".repeat(500))).reason().is_ok());
+        assert!(fields(&format!(r#"{{"reason":"{}"}}"#, "x".repeat(501))).reason().is_err());
+    }
+}

@@ -1,0 +1,75 @@
+//! Changes of a limiter in memory, whose gates are those of the rules: it has no names to search.
+
+use tidegate::{Gate, Override};
+
+use super::{AdminState, Change, Failed, Key, human};
+
+/// Returns the result in words, and whether anything has changed.
+pub(super) async fn apply(
+    state: &AdminState,
+    gate: &str,
+    change: Change,
+    force: bool,
+) -> Result<(String, bool), Failed> {
+    let control = state.limiter.control();
+    if !force && !state.has_rule(gate) {
+        return Err(Failed::no_effect(format!(
+            "no rule of this service has the gate {gate}; nothing changed. To change it anyway, set `force` to `true`"
+        )));
+    }
+    Ok(match change {
+        Change::Block { key, duration, .. } => {
+            gate_of(state, gate)?.block(text(&key), duration).await?;
+            (format!("blocked for {}", human(duration)), true)
+        }
+        Change::Unblock { key } => {
+            gate_of(state, gate)?.unblock(text(&key)).await?;
+            ("no longer blocked".to_owned(), true)
+        }
+        Change::Reset { key } => {
+            gate_of(state, gate)?.reset(text(&key)).await?;
+            ("reset".to_owned(), true)
+        }
+        Change::Override { key, quota, duration } => {
+            control.set_override(gate, text(&key), quota, duration).await?;
+            (format!("has the quota {quota} for {}", human(duration)), true)
+        }
+        Change::EndOverride { key } => {
+            let before = control.overrides().await?.len();
+            control.end_override(gate, text(&key)).await?;
+            match control.overrides().await?.len() < before {
+                true => ("has the gate's own quota again".to_owned(), true),
+                false => ("the key has no override".to_owned(), false),
+            }
+        }
+        Change::Switch { to, duration } => {
+            control.switch(gate, to, duration).await?;
+            (format!("switched {to}"), true)
+        }
+        Change::EndSwitch => {
+            let overrides = control.overrides().await?;
+            let is_switch =
+                |entry: &Override| matches!(entry, Override::Switch { gate: of, .. } if of == gate);
+            control.end_switch(gate).await?;
+            match overrides.iter().any(is_switch) {
+                true => ("follows its own quota again".to_owned(), true),
+                false => ("the gate was not switched".to_owned(), false),
+            }
+        }
+    })
+}
+
+/// Returns the gate of a rule.
+fn gate_of(state: &AdminState, gate: &str) -> Result<Gate, Failed> {
+    let Some(quota) = state.rule_quota(gate) else {
+        return Err(Failed::no_effect(format!("no rule with a quota has the gate {gate}; nothing changed")));
+    };
+    Ok(state.limiter.try_gate(gate, quota)?)
+}
+
+/// A limiter in memory shows no stored keys, so both are keys themselves.
+fn text(key: &Key) -> &str {
+    match key {
+        Key::Clear(key) | Key::Stored(key) => key,
+    }
+}

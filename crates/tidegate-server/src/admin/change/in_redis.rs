@@ -1,0 +1,237 @@
+//! Changes of the state in Redis. They find the states of a key by their form there, so that they also reach keys of
+//! services that link the library, and keys from before the rules changed.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use tidegate::admin::{Found, Inspector, KeyStates};
+use tidegate::{Override, Quota};
+use tokio::time::timeout;
+
+use super::{AdminState, Change, Failed, Key, human};
+
+/// The pages that are read to find how a gate's keys are stored: 100,000 keys of the database.
+const MAX_PAGES: usize = 100;
+/// The maximum time of a search, which reads the names of all keys in the database.
+const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Returns the result in words, and whether anything has changed.
+pub(super) async fn apply(
+    state: &AdminState,
+    inspector: &Inspector,
+    gate: &str,
+    change: Change,
+    force: bool,
+) -> Result<(String, bool), Failed> {
+    match change {
+        Change::Block { key, duration, quota } => {
+            block(state, inspector, gate, &key, duration, quota, force).await
+        }
+        Change::Unblock { key } => unblock(inspector, gate, &key).await,
+        Change::Reset { key } => {
+            let names = find(inspector, gate, &key).await?.names();
+            let removed = inspector.remove(&names).await?;
+            Ok(match names.is_empty() {
+                true => ("the key has no state".to_owned(), false),
+                false => ("reset".to_owned(), removed > 0),
+            })
+        }
+        Change::Override { key, quota, duration } => {
+            ensure_known(state, inspector, gate, force).await?;
+            ensure_same_kind(inspector, gate, &quota, force).await?;
+            let Key::Clear(key) = key else {
+                return Err(Failed::no_effect("an override needs the key itself"));
+            };
+            state.limiter.control().set_override(gate, key, quota, duration).await?;
+            Ok((format!("has the quota {quota} for {}", human(duration)), true))
+        }
+        Change::EndOverride { key } => end_override(inspector, gate, &key).await,
+        Change::Switch { to, duration } => {
+            ensure_known(state, inspector, gate, force).await?;
+            state.limiter.control().switch(gate, to, duration).await?;
+            Ok((format!("switched {to}"), true))
+        }
+        Change::EndSwitch => {
+            let overrides = inspector.overrides().await?;
+            let is_switched = overrides
+                .iter()
+                .any(|entry| matches!(entry, Override::Switch { gate: of, .. } if of == gate));
+            state.limiter.control().end_switch(gate).await?;
+            Ok(match is_switched {
+                true => ("follows its own quota again".to_owned(), true),
+                false => ("the gate was not switched".to_owned(), false),
+            })
+        }
+    }
+}
+
+fn stored_forms(inspector: &Inspector, key: &Key) -> Vec<String> {
+    match key {
+        Key::Clear(key) => inspector.stored_forms(key.as_bytes()),
+        Key::Stored(key) => vec![key.clone()],
+    }
+}
+
+async fn find(inspector: &Inspector, gate: &str, key: &Key) -> Result<KeyStates, Failed> {
+    let written = stored_forms(inspector, key);
+    within_timeout(inspector.find_key(Some(gate), &written, |_| {})).await
+}
+
+/// Ends a search that takes too long. Searches change nothing.
+async fn within_timeout<T>(search: impl Future<Output = Result<T, tidegate::Error>>) -> Result<T, Failed> {
+    match timeout(SEARCH_TIMEOUT, search).await {
+        Ok(found) => Ok(found?),
+        Err(_) => Err(Failed::no_effect(format!(
+            "the database has too many keys to find this one within {SEARCH_TIMEOUT:?}; nothing changed"
+        ))),
+    }
+}
+
+/// Blocks the existing states of the key, and the state that a service would create for it. If an override gives the
+/// key another quota, the created state is that of the override.
+async fn block(
+    state: &AdminState,
+    inspector: &Inspector,
+    gate: &str,
+    key: &Key,
+    duration: Duration,
+    quota: Option<Quota>,
+    force: bool,
+) -> Result<(String, bool), Failed> {
+    let found = find(inspector, gate, key).await?.found;
+    let mut redis_keys = BTreeSet::new();
+    if let Key::Clear(key) = key {
+        let quota = match (quota, found.first()) {
+            (Some(quota), first) => {
+                if first.is_none() {
+                    ensure_known(state, inspector, gate, force).await?;
+                }
+                quota
+            }
+            (None, Some(first)) => first.quota()?,
+            (None, None) => quota_of_other_keys(inspector, gate).await?,
+        };
+        inspector.read_overrides().await?;
+        let gate = state.limiter.try_gate(gate, quota)?;
+        gate.block(key, duration).await?;
+        redis_keys.insert(gate.redis_key(key)?);
+    } else if found.is_empty() {
+        return Err(Failed::no_effect(
+            "the key has no state, so how it is stored is unknown: give the key itself",
+        ));
+    }
+    for found in found {
+        if !redis_keys.contains(&found.name.redis_key) {
+            inspector.block(&found, duration).await?;
+            redis_keys.insert(found.name.redis_key);
+        }
+    }
+    Ok((format!("blocked for {}", human(duration)), true))
+}
+
+async fn unblock(inspector: &Inspector, gate: &str, key: &Key) -> Result<(String, bool), Failed> {
+    let KeyStates { found, with_denials, .. } = find(inspector, gate, key).await?;
+    // The counts first: a denial after the block would otherwise be added to the denials before it.
+    for name in &with_denials {
+        inspector.remove_denials(name).await?;
+    }
+    // Unreadable state counts as blocked: the attempt to unblock it reports the error.
+    let is_blocked = |found: &&Found| found.usage.as_ref().map_or(true, |usage| usage.blocked_for.is_some());
+    let mut unblocked = 0;
+    for found in found.iter().filter(is_blocked) {
+        inspector.block(found, Duration::ZERO).await?;
+        unblocked += 1;
+    }
+    Ok(match (unblocked, with_denials.len()) {
+        (0, 0) => ("the key is not blocked".to_owned(), false),
+        (0, _) => ("the key is not blocked; its counted denials are removed".to_owned(), true),
+        (_, _) => ("no longer blocked".to_owned(), true),
+    })
+}
+
+async fn end_override(inspector: &Inspector, gate: &str, key: &Key) -> Result<(String, bool), Failed> {
+    let written = stored_forms(inspector, key);
+    let overrides = inspector.overrides().await?;
+    let of_key = overrides.iter().filter_map(|entry| match entry {
+        Override::Quota { gate: of, key, .. } if of == gate && written.contains(key) => Some(key),
+        _ => None,
+    });
+    let mut ended = 0;
+    for key in of_key {
+        inspector.end_override(gate, key).await?;
+        ended += 1;
+    }
+    Ok(match ended {
+        0 => ("the key has no override".to_owned(), false),
+        _ => ("has the gate's own quota again".to_owned(), true),
+    })
+}
+
+/// Fails if no rule, override or state is of the gate: then its name is probably a mistake.
+async fn ensure_known(
+    state: &AdminState,
+    inspector: &Inspector,
+    gate: &str,
+    force: bool,
+) -> Result<(), Failed> {
+    if force || state.has_rule(gate) {
+        return Ok(());
+    }
+    let overrides = inspector.overrides().await?;
+    let is_of_gate = |entry: &Override| match entry {
+        Override::Switch { gate: of, .. } | Override::Quota { gate: of, .. } => of == gate,
+        _ => false,
+    };
+    if overrides.iter().any(is_of_gate) {
+        return Ok(());
+    }
+    match within_timeout(inspector.gate_shapes(gate, MAX_PAGES)).await?.is_empty() {
+        false => Ok(()),
+        true => Err(Failed::no_effect(format!(
+            "no rule and no state of gate {gate} in namespace {}; nothing changed. To change it anyway, set `force` to `true`",
+            inspector.namespace()
+        ))),
+    }
+}
+
+/// Fails if the gate's keys limit operations in flight and the quota is a rate, or the reverse: services would ignore
+/// the override.
+async fn ensure_same_kind(
+    inspector: &Inspector,
+    gate: &str,
+    quota: &Quota,
+    force: bool,
+) -> Result<(), Failed> {
+    if force {
+        return Ok(());
+    }
+    let shapes = within_timeout(inspector.gate_shapes(gate, MAX_PAGES)).await?;
+    let is_same = |stored: Quota| stored.is_in_flight() == quota.is_in_flight();
+    match shapes.is_empty() || shapes.keys().any(|shape| shape.quota(1).is_ok_and(is_same)) {
+        true => Ok(()),
+        false => Err(Failed::no_effect(format!(
+            "the keys of gate {gate} are of another kind than {quota}: services would ignore it; nothing changed. To set \
+             it anyway, set `force` to `true`"
+        ))),
+    }
+}
+
+/// Returns a quota whose state has the form of the gate's other keys.
+async fn quota_of_other_keys(inspector: &Inspector, gate: &str) -> Result<Quota, Failed> {
+    let shapes = within_timeout(inspector.gate_shapes(gate, MAX_PAGES)).await?;
+    let how = "give `algorithm`, `limit` and `rate` or `window`";
+    let mut samples = shapes.values();
+    match (samples.next(), samples.next()) {
+        (Some(sample), None) => {
+            let read = inspector.read(std::slice::from_ref(sample)).await?;
+            // The sample may have expired meanwhile.
+            Ok(read.first().map_or_else(|| sample.shape.quota(1), Found::quota)?)
+        }
+        (None, _) => Err(Failed::no_effect(format!(
+            "no rule and no state of gate {gate}, so its algorithm is unknown; nothing changed: {how}"
+        ))),
+        (Some(_), Some(_)) => Err(Failed::no_effect(format!(
+            "the keys of gate {gate} are stored in several forms; nothing changed: {how}"
+        ))),
+    }
+}

@@ -1,0 +1,137 @@
+//! `/config`: the rules in force, the files they are from, and the settings of the server without secrets.
+
+use std::fmt::Write;
+
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Response};
+use http::HeaderMap;
+use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tidegate_rules::{Limit, Rule};
+
+use super::AdminState;
+use super::access::Viewer;
+use super::api::json_response;
+
+#[derive(Deserialize)]
+pub(super) struct Format {
+    /// `json` or `text`; without it, the header `Accept` decides.
+    format: Option<String>,
+}
+
+pub(super) async fn show(
+    State(state): State<AdminState>,
+    Viewer(_): Viewer,
+    Query(Format { format }): Query<Format>,
+    headers: HeaderMap,
+) -> Response {
+    let config = config(&state);
+    let accepted = || headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
+    let is_text = match format.as_deref() {
+        Some(format) => format == "text",
+        None => accepted().contains("text/plain"),
+    };
+    if !is_text {
+        return json_response(&config);
+    }
+    let mut response = text(&config).into_response();
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    response
+}
+
+fn config(state: &AdminState) -> Value {
+    let limits = state.service.rules();
+    let rules: Vec<Value> = limits.rules().iter().map(rule).collect();
+    let sources = limits
+        .rules()
+        .sources()
+        .map(|(file, text)| json!({ "file": file, "sha256": sha256(text), "lines": text.lines().count() }));
+    let reload = state.service.reloading().last_reload().map(|reload| {
+        let age_ms = u64::try_from(reload.age().as_millis()).unwrap_or(u64::MAX);
+        match reload.result() {
+            Ok(rules) => json!({ "age_ms": age_ms, "result": "good", "rules": rules }),
+            Err(error) => json!({ "age_ms": age_ms, "result": "bad", "error": error.to_string() }),
+        }
+    });
+    let warnings: Vec<String> = limits.rules().warnings().iter().map(ToString::to_string).collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "namespace": state.inspector.as_ref().map(|inspector| inspector.namespace()),
+        "store": if state.inspector.is_some() { "redis" } else { "memory" },
+        "rules": rules,
+        "files": sources.collect::<Vec<_>>(),
+        "warnings": warnings,
+        "last_reload": reload,
+        "settings": state.settings.shown_settings,
+    })
+}
+
+fn rule(rule: &Rule) -> Value {
+    let (file, line) = rule.origin();
+    json!({
+        "domain": rule.domain(),
+        "rule": rule.path(),
+        "name": rule.name(),
+        "gate": rule.gate_name(),
+        "quota": quota(rule),
+        "mode": mode(rule),
+        "cost": rule.cost(),
+        "file": file,
+        "line": line,
+    })
+}
+
+/// Returns the limit of requests without a tier, in words.
+fn quota(rule: &Rule) -> String {
+    match rule.limit(None) {
+        Limit::Quota(quota) => quota.to_string(),
+        Limit::Unlimited => "unlimited".to_owned(),
+        Limit::DenyAll(_) => "denies every request".to_owned(),
+    }
+}
+
+fn mode(rule: &Rule) -> &'static str {
+    match () {
+        () if rule.is_shadow() => "shadow",
+        () if rule.is_quota() => "quota",
+        () => "enforced",
+    }
+}
+
+fn sha256(text: &str) -> String {
+    super::access::hex(&Sha256::digest(text))
+}
+
+/// Writes the same as text: one rule a line, as envoyproxy/ratelimit does.
+fn text(config: &Value) -> String {
+    let mut out = String::new();
+    let word = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    for rule in config["rules"].as_array().into_iter().flatten() {
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            out,
+            "{}: {} ({}, gate {}) at {}:{}",
+            word(&rule["rule"]),
+            word(&rule["quota"]),
+            word(&rule["mode"]),
+            word(&rule["gate"]),
+            word(&rule["file"]),
+            rule["line"]
+        );
+    }
+    for file in config["files"].as_array().into_iter().flatten() {
+        let _ = writeln!(out, "file {}: sha256 {}", word(&file["file"]), word(&file["sha256"]));
+    }
+    let reload = &config["last_reload"];
+    let _ = match (reload.is_null(), reload["error"].as_str()) {
+        (true, _) => writeln!(out, "last reload: none since the start"),
+        (false, None) => writeln!(out, "last reload: good, {} ms ago", reload["age_ms"]),
+        (false, Some(error)) => writeln!(out, "last reload: bad, {} ms ago: {error}", reload["age_ms"]),
+    };
+    for (name, value) in config["settings"].as_object().into_iter().flatten() {
+        let _ = writeln!(out, "setting {name}: {}", word(value));
+    }
+    out
+}

@@ -1,0 +1,96 @@
+//! Finds the states of one key, and the forms in which a gate's keys are stored.
+
+use std::collections::BTreeMap;
+
+use super::{Found, Inspector, Name, Page, Shape};
+use crate::error::Error;
+
+/// The maximum states of one key. A namespace has far fewer gates.
+const MAX_STATES: usize = 10_000;
+
+/// The states of one key, from [`Inspector::find_key`].
+#[derive(Debug, Default)]
+pub struct KeyStates {
+    /// The states, by their Redis keys.
+    pub found: Vec<Found>,
+    /// The states that have holds. A state may have expired before its holds.
+    pub with_holds: Vec<Name>,
+    /// The states whose keys have denials counted for a ban. A state may have expired before its count.
+    pub with_denials: Vec<Name>,
+}
+
+impl KeyStates {
+    /// Returns the states of the key, and those of which only holds or counted denials are left.
+    #[must_use]
+    pub fn names(&self) -> Vec<Name> {
+        let mut names: Vec<Name> = self.found.iter().map(|found| found.name.clone()).collect();
+        for name in self.with_holds.iter().chain(&self.with_denials) {
+            if !names.contains(name) {
+                names.push(name.clone());
+            }
+        }
+        names
+    }
+}
+
+/// # Searches
+impl Inspector {
+    /// Finds the states of a key at one gate or at all gates, by scanning all keys. `written` has its
+    /// [stored forms](Self::stored_forms). Calls `on_page` with each page of the scan.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if the key has more than 10,000 states; otherwise as [`Scan::next`](super::Scan::next) and
+    /// [`read`](Self::read).
+    pub async fn find_key(
+        &self,
+        gate: Option<&str>,
+        written: &[String],
+        mut on_page: impl FnMut(&Page),
+    ) -> Result<KeyStates, Error> {
+        let (mut names, mut with_holds, mut with_denials): (Vec<Name>, Vec<Name>, Vec<Name>) =
+            Default::default();
+        for written in written {
+            let mut scan = self.scan_key(gate, written);
+            while let Some(page) = scan.next().await? {
+                on_page(&page);
+                // The pattern also matches longer keys with the same end.
+                let is_of_key =
+                    |name: &Name| name.written == *written && gate.is_none_or(|gate| name.gate == gate);
+                names.extend(page.names.into_iter().filter(is_of_key));
+                with_holds.extend(page.with_holds.into_iter().filter(is_of_key));
+                with_denials.extend(page.with_denials.into_iter().filter(is_of_key));
+                if names.len().max(with_holds.len()).max(with_denials.len()) > MAX_STATES {
+                    return Err(Error::config(format!(
+                        "this key has more than {MAX_STATES} states: give its gate"
+                    )));
+                }
+            }
+        }
+        for names in [&mut names, &mut with_holds, &mut with_denials] {
+            names.sort_by(|a, b| a.redis_key.cmp(&b.redis_key));
+            names.dedup();
+        }
+        let mut found = self.read(&names).await?;
+        found.sort_by(|a, b| a.name.redis_key.cmp(&b.name.redis_key));
+        Ok(KeyStates { found, with_holds, with_denials })
+    }
+
+    /// Returns the forms in which the keys of a gate are stored, each with one of these keys. Reads at most `max_pages`
+    /// of the keys in this database.
+    ///
+    /// # Errors
+    ///
+    /// As [`Scan::next`](super::Scan::next).
+    pub async fn gate_shapes(&self, gate: &str, max_pages: usize) -> Result<BTreeMap<Shape, Name>, Error> {
+        let mut shapes = BTreeMap::new();
+        let mut scan = self.scan(Some(gate));
+        for _ in 0..max_pages {
+            let Some(page) = scan.next().await? else { break };
+            for name in page.names.into_iter().filter(|name| name.gate == gate) {
+                shapes.entry(name.shape).or_insert(name);
+            }
+        }
+        Ok(shapes)
+    }
+}
