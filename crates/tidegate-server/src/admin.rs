@@ -15,6 +15,7 @@ use axum::Router;
 use axum::extract::Request;
 use axum::middleware::{from_fn, from_fn_with_state};
 use axum::response::Response;
+use axum::routing::get;
 use http::StatusCode;
 
 pub use self::access::{AdminTokens, AdminTokensError, Role};
