@@ -22,6 +22,7 @@ struct Service {
     child: Child,
     http: String,
     grpc: String,
+    admin: String,
     errors: Arc<Mutex<String>>,
 }
 
@@ -38,7 +39,7 @@ impl Service {
         BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
         let started: Value = serde_json::from_str(&line).unwrap();
         let text = |name: &str| started[name].as_str().unwrap().to_owned();
-        Self { http: text("http_addr"), grpc: text("grpc_addr"), child, errors }
+        Self { http: text("http_addr"), grpc: text("grpc_addr"), admin: text("admin_addr"), child, errors }
     }
 
     /// Returns whether standard error contains a text.
@@ -79,11 +80,16 @@ impl Drop for Service {
 
 /// Posts a body. Returns the status and the body of the response.
 fn http(address: &str, path: &str, body: &str) -> (u16, String) {
+    send(address, &format!("POST {path}"), "accept: */*", body)
+}
+
+/// Sends a request with one more header. Returns the status and the body of the response.
+fn send(address: &str, method_and_path: &str, header: &str, body: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     let length = body.len();
     write!(
         stream,
-        "POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+        "{method_and_path} HTTP/1.1\r\nhost: localhost\r\n{header}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n{body}"
     )
     .unwrap();
     let mut response = String::new();
@@ -134,6 +140,7 @@ fn two_services_share_the_limits_of_their_rules_in_redis() {
 fn demo_needs_no_redis_and_its_request_works() {
     let program = Program::at("redis://127.0.0.1:1");
     let ports = ["serve", "--demo", "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
+    let ports = [&ports[..], &["--admin-addr", "127.0.0.1:0"]].concat();
     let mut child = program.command(ports).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
     assert!(lines.next().unwrap().starts_with("serving 3 rules: gRPC on 127.0.0.1:"));
@@ -144,6 +151,13 @@ fn demo_needs_no_redis_and_its_request_works() {
     assert_eq!(codes.collect::<Vec<_>>(), [200, 200, 200, 200, 200, 429]);
     let ada = body.trim_matches('\'').replace("bob", "ada");
     assert!((0..9).all(|_| http(address, "/json", &ada).0 == 200));
+    let admin = lines.find(|line| line.starts_with("admin port")).unwrap();
+    let admin = admin.strip_prefix("admin port on http://").unwrap().split_once(": ").unwrap().0.to_owned();
+    let block = r#"{"gate":"demo.user","key":"zoe","for":"1h","reason":"test"}"#;
+    let (status, text) = send(&admin, "POST /api/block", "content-type: application/json", block);
+    assert_eq!(status, 200, "each client of a demo is an operator: {text}");
+    let zoe = body.trim_matches('\'').replace("bob", "zoe");
+    assert_eq!(http(address, "/json", &zoe).0, 429);
     child.kill().unwrap();
     child.wait().unwrap();
 }
@@ -212,5 +226,62 @@ fn service_starts_without_redis_and_says_what_decides() {
         }
         service.signal("-TERM");
         assert_eq!(service.end(), Some(0));
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn admin_port_has_the_tokens_of_its_file_and_reports_changes() {
+    use std::fs::{Permissions, set_permissions};
+    use std::os::unix::fs::PermissionsExt;
+
+    let program = Program::shared();
+    let (rules, tokens) = (File::new("serve-admin", RULES), File::new("serve-tokens", TOKENS));
+    let args = ["--rules", rules.path(), "--deadline", "10s", "--admin-tokens", tokens.path()];
+    set_permissions(tokens.path(), Permissions::from_mode(0o604)).unwrap();
+    let (addr, any) = ("--admin-addr", "127.0.0.1:0");
+    program.run([&["serve", addr, any], &args[..]].concat()).assert(2, &["mode 604", "set 600"]);
+    set_permissions(tokens.path(), Permissions::from_mode(0o600)).unwrap();
+
+    let service = Service::start(&program, &args);
+    let (viewer, operator) =
+        ("authorization: Bearer the-token-of-the-viewer", "authorization: Bearer the-token-of-the-operator");
+    assert_eq!(send(&service.admin, "GET /config", "accept: */*", "").0, 401);
+    let (status, config) = send(&service.admin, "GET /config", viewer, "");
+    assert_eq!(status, 200);
+    assert!(config.contains(r#""on_failure":"local""#) && config.contains(rules.path()), "{config}");
+    assert!(!config.contains("the-token-of"), "{config}");
+    assert_eq!(service.ask("ada"), 200);
+    let (status, metrics) = send(&service.admin, "GET /metrics", viewer, "");
+    assert_eq!(status, 200);
+    let counted = r#"tidegate_decisions_total{gate="d.user",outcome="allowed",source="redis"} 1"#;
+    assert!(metrics.contains(counted), "{metrics}");
+
+    let json = format!("{operator}\r\ncontent-type: application/json");
+    let block = r#"{"gate":"d.user","key":"ada","for":"1h","reason":"scraping"}"#;
+    let (status, text) = send(&service.admin, "POST /api/block", &json, block);
+    assert_eq!(status, 200, "{text}");
+    assert_eq!(service.ask("ada"), 429);
+    soon("the change is reported", || service.has_reported(r#""reason":"scraping""#));
+    assert!(!service.has_reported("the-token-of"));
+}
+
+const TOKENS: &str =
+    "vic viewer token:the-token-of-the-viewer\nada operator token:the-token-of-the-operator\n";
+
+#[test]
+fn admin_port_for_other_machines_needs_tokens() {
+    let program = Program::shared();
+    let rules = File::new("serve-open", RULES);
+    let ports =
+        ["serve", "--rules", rules.path(), "--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
+    for (args, texts) in [
+        (&["--admin-addr", "0.0.0.0:0"][..], &["--admin-tokens FILE", "127.0.0.1:8082"][..]),
+        (&["--admin-tokens", rules.path()], &["--admin-addr"]),
+        (&["--metrics-public"], &["--admin-addr"]),
+        (&["--admin-addr", "127.0.0.1:0", "--admin-tokens", "/dev/null"], &["regular file"]),
+        (&["--admin-addr", "127.0.0.1:0", "--admin-tokens", "/nowhere"], &["cannot read", "--admin-tokens"]),
+    ] {
+        program.run([&ports[..], args].concat()).assert(2, texts);
     }
 }

@@ -213,7 +213,8 @@ async fn audit_log_in_redis_is_bounded_and_its_texts_are_cut() {
     let record =
         AuditRecord { verb: "reset".to_owned(), reason: "é".repeat(2_000), ..AuditRecord::default() };
     inspector.record_audit(&record).await.unwrap();
-    let length: u64 = redis.cli(&["XLEN", &key]).unwrap().trim().parse().unwrap();
+    let length = redis.cli(&["XLEN", &key]).unwrap();
+    let length: u64 = length.rsplit(' ').next().unwrap().trim().parse().unwrap();
     assert!((10_000..=10_200).contains(&length), "{length}");
     let newest = inspector.audit_log(2).await.unwrap();
     assert_eq!((newest.len(), &*newest[0].record.verb, newest[0].record.reason.len()), (2, "reset", 1_024));
@@ -234,7 +235,10 @@ async fn change_without_an_audit_entry_in_redis_is_reported() {
     let (status, answer) =
         change(&server, "switch", json!({ "gate": GATE, "to": "open", "reason": "x" })).await;
     assert_eq!((status, &answer["changed"]), (200, &json!(true)));
-    assert!(answer["audit_error"].as_str().unwrap().contains("WRONGTYPE"), "{answer}");
+    assert!(
+        answer["audit_error"].as_str().unwrap().contains("a type that tidegate does not write"),
+        "{answer}"
+    );
     assert_eq!(decide(&server, "eve").await, Code::Ok);
     let failed = client().get(server.admin_url("/api/audit")).bearer_auth(OPERATOR).send().await.unwrap();
     assert_eq!(failed.status(), 503);

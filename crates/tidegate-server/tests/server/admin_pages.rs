@@ -25,9 +25,9 @@ async fn counted(admin: Admin) -> Running {
     let server = Server::new(service).metrics(metrics).admin(admin).drain_notice(Duration::ZERO);
     let server = Running::of(server).await;
     let mut client = server.client().await;
-    client.should_rate_limit(request([descriptor(&[("user", "ada")])])).await.unwrap();
+    client.should_rate_limit(request([descriptor(&[("user", "quagga")])])).await.unwrap();
     client.should_rate_limit(request([])).await.unwrap_err();
-    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}"#;
+    let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"quagga"}]}]}"#;
     let http = reqwest::Client::new();
     assert_eq!(http.post(server.url("/json")).body(body).send().await.unwrap().status(), 200);
     assert_eq!(http.get(server.url("/any/path")).send().await.unwrap().status(), 404);
@@ -59,7 +59,7 @@ async fn metrics_contain_the_limiter_and_the_ports() {
         found.unwrap_or_else(|| panic!("{series} is not in\n{text}")).1
     };
     for (series, expected) in [
-        (r#"tidegate_decisions_total{gate="per_user",outcome="allowed",source="memory"}"#, 2.0),
+        (r#"tidegate_decisions_total{gate="d.user",outcome="allowed",source="memory"}"#, 2.0),
         (r#"tidegate_server_requests_total{protocol="grpc",method="ShouldRateLimit",code="OK"}"#, 1.0),
         (
             r#"tidegate_server_requests_total{protocol="grpc",method="ShouldRateLimit",code="INVALID_ARGUMENT"}"#,
@@ -77,7 +77,7 @@ async fn metrics_contain_the_limiter_and_the_ports() {
     let bucket =
         r#"tidegate_server_request_seconds_bucket{protocol="grpc",method="ShouldRateLimit",le="+Inf"}"#;
     assert_eq!(value(bucket), 2.0);
-    assert!(!text.contains("ada") && !text.contains("/any/path"), "no text of a client is a label");
+    assert!(!text.contains("quagga") && !text.contains("/any/path"), "no text of a client is a label");
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use tidegate::admin::{Found, Inspector, KeyStates};
-use tidegate::{Override, Quota};
+use tidegate::{Gate, Override, Quota};
 use tokio::time::timeout;
 
 use super::{AdminState, Change, Failed, Key, human};
@@ -27,10 +27,13 @@ pub(super) async fn apply(
         Change::Block { key, duration, quota } => {
             block(state, inspector, gate, &key, duration, quota, force).await
         }
-        Change::Unblock { key } => unblock(inspector, gate, &key).await,
+        Change::Unblock { key } => unblock(state, inspector, gate, &key).await,
         Change::Reset { key } => {
             let names = find(inspector, gate, &key).await?.names();
             let removed = inspector.remove(&names).await?;
+            if let Some((gate, key)) = own_gate(state, gate, &key)? {
+                gate.reset(key).await?;
+            }
             Ok(match names.is_empty() {
                 true => ("the key has no state".to_owned(), false),
                 false => ("reset".to_owned(), removed > 0),
@@ -69,6 +72,15 @@ fn stored_forms(inspector: &Inspector, key: &Key) -> Vec<String> {
     match key {
         Key::Clear(key) => inspector.stored_forms(key.as_bytes()),
         Key::Stored(key) => vec![key.clone()],
+    }
+}
+
+/// Returns the gate of a rule of this service. Its methods reach the state of its own quota only, but also the denials
+/// that this process has cached: other instances apply the change up to the time of their cache later.
+fn own_gate<'k>(state: &AdminState, gate: &str, key: &'k Key) -> Result<Option<(Gate, &'k str)>, Failed> {
+    match (key, state.rule_quota(gate)) {
+        (Key::Clear(key), Some(quota)) => Ok(Some((state.limiter.try_gate(gate, quota)?, key))),
+        _ => Ok(None),
     }
 }
 
@@ -129,7 +141,12 @@ async fn block(
     Ok((format!("blocked for {}", human(duration)), true))
 }
 
-async fn unblock(inspector: &Inspector, gate: &str, key: &Key) -> Result<(String, bool), Failed> {
+async fn unblock(
+    state: &AdminState,
+    inspector: &Inspector,
+    gate: &str,
+    key: &Key,
+) -> Result<(String, bool), Failed> {
     let KeyStates { found, with_denials, .. } = find(inspector, gate, key).await?;
     // The counts first: a denial after the block would otherwise be added to the denials before it.
     for name in &with_denials {
@@ -141,6 +158,9 @@ async fn unblock(inspector: &Inspector, gate: &str, key: &Key) -> Result<(String
     for found in found.iter().filter(is_blocked) {
         inspector.block(found, Duration::ZERO).await?;
         unblocked += 1;
+    }
+    if let Some((gate, key)) = own_gate(state, gate, key)? {
+        gate.unblock(key).await?;
     }
     Ok(match (unblocked, with_denials.len()) {
         (0, 0) => ("the key is not blocked".to_owned(), false),
