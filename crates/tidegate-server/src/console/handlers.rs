@@ -7,7 +7,6 @@ use askama::Template;
 use axum::extract::{Query, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use http::{HeaderMap, StatusCode};
-use tidegate::admin::Inspector;
 use tidegate::{Error, Override};
 
 use super::catalog::Catalog;

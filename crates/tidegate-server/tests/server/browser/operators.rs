@@ -73,7 +73,7 @@ async fn form_with_a_mistake_is_shown_again_with_the_values() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_token_and_ended_session_lead_to_the_login() {
     let (server, namespace, clock) = (shared(), namespace(), ManualClock::new());
-    let rules = Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter(server, &namespace));
+    let rules = Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter(&server, &namespace));
     let console = Console::of(server, namespace, RateLimitService::new(rules), Some(clock.clone())).await;
     let browser = Browser::start().await;
     browser.open(&console, "/gates").await;

@@ -6,7 +6,7 @@ use std::path::Path;
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 
-use super::super::console::fixture::{Console, OPERATOR};
+use super::super::console::fixture::OPERATOR;
 use super::driver::{Browser, Scheme};
 use super::fleet;
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tidegate::{Quota, Switch};
 
-use super::fixture::{Console, OPERATOR, RULES, Session, USERS, VIEWER, client};
+use super::fixture::{Console, OPERATOR, RULES, Session, USERS, VIEWER, client, with_form};
 
 fn users(console: &Console) -> tidegate::Gate {
     console.limiter().gate(USERS, Quota::fixed_window(3, Duration::from_secs(60)))
@@ -87,7 +87,7 @@ async fn viewers_foreign_forms_and_mistakes_change_nothing() {
     assert_eq!(viewer.get(&console, "/change?verb=block").await.status(), 403);
     let without_csrf = [&block[..], &[("confirmed", "yes"), ("reason", "r")]].concat();
     assert_eq!(operator.post(&console, "/change", &without_csrf).await.status(), 403);
-    let response = client().post(console.url("/change")).form(&without_csrf).send().await.unwrap();
+    let response = with_form(client().post(console.url("/change")), &without_csrf).send().await.unwrap();
     assert_eq!(response.status(), 401);
     assert_eq!(change(&console, &operator, &[("verb", "forget"), ("gate", USERS)]).await, 404);
     for (name, value) in [("for", "soon"), ("for", ""), ("gate", ""), ("reason", " ")] {

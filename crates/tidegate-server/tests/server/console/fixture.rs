@@ -1,10 +1,11 @@
 //! A service with an admin port on a Redis, and figures of a fleet as instances publish them.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response};
+use reqwest::{Client, RequestBuilder, Response};
 use tidegate::Limiter;
 use tidegate_rules::{Loader, Rules};
 use tidegate_server::{Admin, AdminTokens, BoundServer, RateLimitService, Server as Service, ServerError};
@@ -37,7 +38,7 @@ pub const USERS: &str = "shop.user";
 
 /// A service with its admin port.
 pub struct Console {
-    pub server: &'static Server,
+    pub server: Arc<Server>,
     pub namespace: String,
     pub address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -53,19 +54,19 @@ impl Console {
     pub async fn start(rules: &str) -> Self {
         let (server, namespace) = (shared(), namespace());
         let rules = Rules::parse("shop.yaml", rules).unwrap();
-        let service = RateLimitService::new(rules.bind(&limiter(server, &namespace)));
+        let service = RateLimitService::new(rules.bind(&limiter(&server, &namespace)));
         Self::of(server, namespace, service, None).await
     }
 
     /// Starts a service whose rules reload from this path.
     pub async fn watching(path: &std::path::Path) -> Self {
         let (server, namespace) = (shared(), namespace());
-        let rules = Loader::new().watch(path, &limiter(server, &namespace)).unwrap();
+        let rules = Loader::new().watch(path, &limiter(&server, &namespace)).unwrap();
         Self::of(server, namespace, RateLimitService::new(rules), None).await
     }
 
     pub async fn of(
-        server: &'static Server,
+        server: Arc<Server>,
         namespace: String,
         service: RateLimitService,
         clock: Option<tidegate::ManualClock>,
@@ -89,7 +90,7 @@ impl Console {
     }
 
     pub fn limiter(&self) -> Limiter {
-        limiter(self.server, &self.namespace)
+        limiter(&self.server, &self.namespace)
     }
 
     /// Returns the response to a reader with a token.
@@ -153,7 +154,7 @@ impl Session {
     pub async fn begin(console: &Console, token: &str) -> Self {
         let client = client();
         let form = [("token", token), ("next", "/")];
-        let response = client.post(console.url("/login")).form(&form).send().await.unwrap();
+        let response = with_form(client.post(console.url("/login")), &form).send().await.unwrap();
         assert_eq!(response.status(), 303);
         let cookie = response.headers()["set-cookie"].to_str().unwrap();
         Self { client, cookie: cookie.split(';').next().unwrap().to_owned() }
@@ -166,7 +167,7 @@ impl Session {
 
     pub async fn post(&self, console: &Console, path: &str, form: &[(&str, &str)]) -> Response {
         let request = self.client.post(console.url(path)).header("cookie", &self.cookie);
-        request.header("accept", "text/html").form(form).send().await.unwrap()
+        with_form(request.header("accept", "text/html"), form).send().await.unwrap()
     }
 
     /// Returns the CSRF token in the forms of this session.
@@ -185,3 +186,10 @@ pub fn hidden(page: &str, name: &str) -> String {
 /// The pages of the console without parameters.
 pub const PAGES: [&str; 9] =
     ["/", "/live", "/gates", "/keys", "/keys/live", "/overrides", "/rules", "/explain", "/health"];
+
+/// Adds the body of a form.
+pub fn with_form(request: RequestBuilder, form: &[(&str, &str)]) -> RequestBuilder {
+    let mut body = form_urlencoded::Serializer::new(String::new());
+    body.extend_pairs(form);
+    request.header("content-type", "application/x-www-form-urlencoded").body(body.finish())
+}
