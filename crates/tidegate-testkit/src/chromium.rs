@@ -32,8 +32,8 @@ impl Chromium {
     ///
     /// If there is no Chromium or no `chromedriver`, or if it exits at once; the error contains its log.
     pub fn start() -> Result<Self, Error> {
-        let program = environment::program("chromium", "chromium").ok_or(Error::NoChromium)?;
-        let driver = environment::program("chromedriver", "chromium").ok_or(Error::NoChromium)?;
+        let program = environment::path_of("chromium").ok_or(Error::NoChromium)?;
+        let driver = environment::path_of("chromedriver").ok_or(Error::NoChromium)?;
         let port = free_port()?;
         let arguments = [&*driver.to_string_lossy(), &port.to_string()];
         let (_, lifeline) = daemon::launch(PREPARE, &arguments, STARTED)?;
@@ -46,7 +46,7 @@ impl Chromium {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Returns the program of the browser.
+    /// Returns the path of the browser.
     #[must_use]
     pub fn program(&self) -> &std::path::Path {
         &self.program

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::console::fixture::{Console, MAX_PAGE_BYTES, OPERATOR, RULES, USERS};
+use super::super::console::fixture::{Console, MAX_PAGE_BYTES, OPERATOR, RULES, USERS, users_quota};
 use super::driver::{Browser, Scheme};
 use tidegate::{Quota, Switch};
 
@@ -36,7 +36,7 @@ pub async fn fill(console: &Console) {
         "a/redis=120 n/redis=14 a/lease=40 d/redis=31 s/redis=2 e=1",
     );
     let limiter = console.limiter();
-    let gate = limiter.gate(USERS, Quota::fixed_window(3, Duration::from_secs(60)));
+    let gate = limiter.gate(USERS, users_quota());
     for key in ["bob", "user-of-a-tenant-with-a-long-name:1234567890", "<img src=x onerror=alert(1)>"] {
         for _ in 0..4 {
             let _ = gate.check(key).await.unwrap();

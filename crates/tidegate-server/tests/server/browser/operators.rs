@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use tidegate::{ManualClock, Quota};
+use tidegate::ManualClock;
 use tidegate_rules::Rules;
 use tidegate_server::RateLimitService;
 use tidegate_testkit::shared;
 
-use super::super::console::fixture::{Console, OPERATOR, RULES, USERS, VIEWER, limiter};
+use super::super::console::fixture::{Console, OPERATOR, RULES, USERS, VIEWER, limiter, users_quota};
 use super::driver::Browser;
 use crate::support::fixture::{namespace, soon};
 
@@ -16,7 +16,7 @@ async fn key_that_is_blocked_in_the_browser_is_denied_by_a_linked_library() {
     let console = Console::start(RULES).await;
     // A service of the fleet that links the library, with the quota of the rule.
     let service = console.limiter();
-    let users = service.gate(USERS, Quota::fixed_window(3, Duration::from_secs(60)));
+    let users = service.gate(USERS, users_quota());
     assert!(users.peek("bob").await.unwrap().is_allowed());
 
     let browser = Browser::start().await;

@@ -1,13 +1,11 @@
 //! Changes by operators, over HTTP as a browser sends them.
 
-use std::time::Duration;
+use tidegate::Switch;
 
-use tidegate::{Quota, Switch};
-
-use super::fixture::{Console, OPERATOR, RULES, Session, USERS, VIEWER, client, with_form};
+use super::fixture::{Console, OPERATOR, RULES, Session, USERS, VIEWER, client, users_quota, with_form};
 
 fn users(console: &Console) -> tidegate::Gate {
-    console.limiter().gate(USERS, Quota::fixed_window(3, Duration::from_secs(60)))
+    console.limiter().gate(USERS, users_quota())
 }
 
 /// Confirms a change, and returns the status.
@@ -99,7 +97,7 @@ async fn viewers_foreign_forms_and_mistakes_change_nothing() {
             form.push(("reason", "r"));
         }
         let response = operator.post(&console, "/change", &form).await;
-        assert_eq!(response.status(), 422, "{name}={value}");
+        assert_eq!(response.status(), 400, "{name}={value}");
         let page = response.text().await.unwrap();
         assert!(
             page.contains("role=\"alert\"") && page.contains("value=\"shop.user\"") || name == "gate",

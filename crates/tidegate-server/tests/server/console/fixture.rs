@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use reqwest::redirect::Policy;
 use reqwest::{Client, RequestBuilder, Response};
-use tidegate::Limiter;
+use tidegate::{Limiter, Quota};
 use tidegate_rules::{Loader, Rules};
 use tidegate_server::{Admin, AdminTokens, BoundServer, RateLimitService, Server as Service, ServerError};
 use tidegate_testkit::{Server, shared};
@@ -32,6 +32,11 @@ descriptors:
     rate_limit: { unit: hour, requests_per_unit: 100 }
     shadow_mode: true
 ";
+
+/// The quota of the rule for users.
+pub fn users_quota() -> Quota {
+    Rules::parse("shop.yaml", RULES).unwrap().iter().next().unwrap().quota().unwrap()
+}
 
 /// The gate of the rule for users.
 pub const USERS: &str = "shop.user";
