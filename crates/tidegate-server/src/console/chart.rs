@@ -135,13 +135,13 @@ fn width(series: &[Series]) -> usize {
     series.iter().map(|series| series.values.len()).max().unwrap_or(0)
 }
 
-/// Rounds up to 1, 2 or 5 times a power of ten, so that the labels are short. At least 1e-9.
+/// Rounds up to a number whose half is short, too: 1, 2, 4, 6 or 8 times a power of ten. Of nothing, 1.
 fn round_up(value: f64) -> f64 {
     if !value.is_finite() || value <= 1e-9 {
         return 1.0;
     }
     let power = 10_f64.powf(value.log10().floor());
-    let steps = [1.0, 2.0, 5.0, 10.0].map(|step| step * power);
+    let steps = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].map(|step| step * power);
     steps.into_iter().find(|step| *step >= value * 0.999_999).unwrap_or(value)
 }
 
@@ -164,9 +164,9 @@ mod tests {
         let allowed = series("allowed", &[Some(1.0), None, Some(0.0)]);
         let denied = series("denied", &[Some(3.0), None, Some(2.0)]);
         let chart = Chart::stacked("t", String::new(), vec![allowed, denied], |value| value.to_string());
-        assert_eq!((&*chart.top_label, &*chart.mid_label, chart.width), ("5", "2.5", 3));
+        assert_eq!((&*chart.top_label, &*chart.mid_label, chart.width), ("4", "2", 3));
         let paths: Vec<&str> = chart.parts.iter().map(|part| &*part.path).collect();
-        assert_eq!(paths, ["M0 100h.9v-20h-.9z", "M0 80h.9v-60h-.9zM2 100h.9v-40h-.9z"]);
+        assert_eq!(paths, ["M0 100h.9v-25h-.9z", "M0 75h.9v-75h-.9zM2 100h.9v-50h-.9z"]);
     }
 
     #[test]
@@ -193,7 +193,7 @@ mod tests {
     fn top_is_round() {
         assert_eq!(
             [0.0, 0.03, 1.0, 1.1, 4.9, 5.0, 51.0, 999.0].map(round_up),
-            [1.0, 0.05, 1.0, 2.0, 5.0, 5.0, 100.0, 1000.0]
+            [1.0, 0.04, 1.0, 2.0, 6.0, 6.0, 60.0, 1000.0]
         );
     }
 }

@@ -1,8 +1,8 @@
 //! One gate: its quota, its figures, its overrides.
 
 use askama::Template;
-use tidegate::Override;
 use tidegate::admin::human;
+use tidegate::{Override, Switch};
 use tidegate_rules::{Rule, RulesLimiter};
 
 use super::catalog::{Catalog, GateFacts, switch_of};
@@ -26,7 +26,7 @@ pub(super) struct GatePage {
     pub(super) facts: Option<GateFacts>,
     /// More settings of the rule: name and value in words.
     pub(super) settings: Vec<(&'static str, String)>,
-    pub(super) switch: Option<&'static str>,
+    pub(super) switch: Option<Switch>,
     pub(super) figures: Option<Figures>,
     pub(super) note: Option<String>,
     pub(super) overrides: Vec<OverrideRow>,
@@ -61,7 +61,7 @@ impl GatePage {
             name: name.to_owned(),
             facts: catalog.get(name).cloned(),
             settings: rule.map(settings).unwrap_or_default(),
-            switch: switch_of(overrides, name).map(|switch| words::switch_effect(switch.as_str())),
+            switch: switch_of(overrides, name),
             figures: figures.map(|(hour, gate)| Figures {
                 hour: gate.hour,
                 denied_share: words::share(gate.hour.denied, gate.hour.decisions()),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use askama::Template;
-use tidegate::Override;
+use tidegate::{Override, Switch};
 
 use super::catalog::{Catalog, Origin, overridden_keys, switch_of};
 use super::filters;
@@ -39,7 +39,7 @@ pub(super) struct Row {
     pub(super) denied_now: String,
     pub(super) is_denying: bool,
     /// What a switch does.
-    pub(super) switch: Option<&'static str>,
+    pub(super) switch: Option<Switch>,
     pub(super) overridden_keys: usize,
 }
 
@@ -107,7 +107,7 @@ impl Row {
             totals: figures.map(|gate| gate.hour).unwrap_or_default(),
             denied_now: words::per_second(Hour::per_second_now(denied_now)),
             is_denying: denied_now > 0,
-            switch: switch_of(overrides, name).map(|switch| words::switch_effect(switch.as_str())),
+            switch: switch_of(overrides, name),
             overridden_keys: overridden_keys(overrides, name),
         }
     }

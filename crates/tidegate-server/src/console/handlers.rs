@@ -282,7 +282,8 @@ pub(super) async fn change_form(
     let Some(verb) = verb(values.get("verb")) else {
         return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
     };
-    page(&ChangePage::new(frame(&state.console, &identity), verb, values, None))
+    let common = Common::new(&state.console, &identity).await;
+    page(&ChangePage::new(common.frame, verb, values, None))
 }
 
 pub(super) async fn change(
@@ -295,7 +296,8 @@ pub(super) async fn change(
     let Some(verb) = verb(values.get("verb")) else {
         return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
     };
-    let (console, frame) = (&state.console, frame(&state.console, &identity));
+    let console = &state.console;
+    let frame = Common::new(console, &identity).await.frame;
     let failed = |frame, problem: Problem| {
         let form = ChangePage::new(frame, verb, values.clone(), Some(problem.detail));
         page_with(problem.status, &form)

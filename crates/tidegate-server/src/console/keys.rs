@@ -94,9 +94,13 @@ impl Lists {
             ),
         };
         let summary = match denied.len() {
-            0 => "No key is denied.".to_owned(),
-            super::top::LISTED => format!("{} or more keys are denied.", denied.len()),
-            number => format!("{} denied.", words::counted(number, "key")),
+            0 => "No key is denied now".to_owned(),
+            super::top::LISTED => format!("{} or more keys are denied now", denied.len()),
+            number => format!(
+                "{} {} denied now",
+                words::counted(number, "key"),
+                if number == 1 { "is" } else { "are" }
+            ),
         };
         Self { denied, most_used: rows(&ranked.most_used), progress, summary }
     }

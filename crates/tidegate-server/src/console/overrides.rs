@@ -1,7 +1,7 @@
 //! The overrides and switches of the whole fleet.
 
 use askama::Template;
-use tidegate::{Override, Switch};
+use tidegate::Override;
 
 use super::filters;
 use super::frame::{Frame, Tab};
@@ -64,8 +64,7 @@ impl Row {
     pub(super) fn new(entry: &Override) -> Option<Self> {
         let (gate, effect) = words::override_effect(entry)?;
         let (key, class, ends_in) = match entry {
-            Override::Switch { switch: Switch::Closed, ends_in, .. } => (None, "bad", ends_in),
-            Override::Switch { ends_in, .. } => (None, "warn", ends_in),
+            Override::Switch { switch, ends_in, .. } => (None, words::switch_class(switch), ends_in),
             Override::Quota { key, ends_in, .. } => (Some(key.clone()), "info", ends_in),
             _ => return None,
         };

@@ -31,7 +31,11 @@ fn html(markdown: &str) -> String {
     let mut paths = Vec::new();
     let events = Parser::new_ext(markdown, Options::ENABLE_TABLES).filter_map(move |event| match event {
         Event::Start(Tag::Link { ref dest_url, .. }) if !dest_url.starts_with('#') => {
-            paths.push(Some(format!(" (docs/operate/{dest_url})")));
+            let path = match dest_url.strip_prefix("../") {
+                Some(rest) => format!(" (docs/{rest})"),
+                None => format!(" (docs/operate/{dest_url})"),
+            };
+            paths.push(Some(path));
             None
         }
         Event::Start(Tag::Link { .. }) => {

@@ -13,9 +13,8 @@ pub(super) struct StateRow {
     /// The key as written in Redis.
     pub(super) written: String,
     pub(super) quota: String,
-    pub(super) used: String,
-    /// Used and limit, for a meter.
-    pub(super) meter: Option<(u64, u64)>,
+    /// The used part of the limit in percent.
+    pub(super) percent: Option<u64>,
     /// The state in a sentence.
     pub(super) sentence: String,
     pub(super) class: &'static str,
@@ -51,8 +50,7 @@ impl StateRow {
             gate: name.gate.clone(),
             written: name.written.clone(),
             quota,
-            used: String::new(),
-            meter: None,
+            percent: None,
             sentence: String::new(),
             class: "bad",
             label: "not readable",
@@ -85,8 +83,7 @@ impl StateRow {
             None => ("good", "allowed", format!("{used} used; {resets}.")),
         };
         Self {
-            meter: limit.map(|limit| (usage.used.clamp(0.0, limit as f64) as u64, limit)),
-            used,
+            percent: limit.map(|limit| (100.0 * (usage.used / limit.max(1) as f64).clamp(0.0, 1.0)) as u64),
             sentence,
             class,
             label,

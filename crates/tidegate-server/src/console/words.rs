@@ -3,7 +3,7 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use tidegate::admin::human;
-use tidegate::{Override, Quota};
+use tidegate::{Override, Quota, Switch};
 use tidegate_rules::{Limit, Rule};
 
 /// Returns a quota in words: `5 at once, refilled 5/min`, `100 per minute`.
@@ -60,20 +60,25 @@ pub(super) fn limit(limit: &Limit) -> String {
 /// Returns the effect of an override in words, and its gate. `None` for a kind that this version does not know.
 pub(super) fn override_effect(entry: &Override) -> Option<(&str, String)> {
     match entry {
-        Override::Switch { gate, switch, .. } => Some((gate, switch_effect(switch.as_str()).to_owned())),
+        Override::Switch { gate, switch, .. } => Some((gate, switch_effect(switch).to_owned())),
         Override::Quota { gate, quota: instead, .. } => Some((gate, quota(instead))),
         _ => None,
     }
 }
 
 /// Returns what a switch does.
-pub(super) fn switch_effect(switch: &str) -> &'static str {
+pub(super) fn switch_effect(switch: &Switch) -> &'static str {
     match switch {
-        "open" => "switched open: admits every check",
-        "closed" => "switched closed: denies every check",
-        "shadow" => "switched to shadow mode: denies nothing",
+        Switch::Open => "switched open: admits every check",
+        Switch::Closed => "switched closed: denies every check",
+        Switch::Shadow => "switched to shadow mode: denies nothing",
         _ => "switched",
     }
+}
+
+/// Returns the class of the style sheet for a switch.
+pub(super) fn switch_class(switch: &Switch) -> &'static str {
+    if *switch == Switch::Closed { "bad" } else { "warn" }
 }
 
 /// Returns when an override ends.

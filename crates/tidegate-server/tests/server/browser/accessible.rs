@@ -76,7 +76,7 @@ async fn pages_have_labels_headers_landmarks_and_contrast() {
     fill(&console).await;
     let browser = Browser::start().await;
     browser.log_in(&console, OPERATOR).await;
-    browser.sees("2 gates deny requests").await;
+    browser.sees("3 gates deny requests").await;
     for path in PAGES {
         browser.open(&console, path).await;
         assert_eq!(browser.eval(STRUCTURE).await, json!([]), "{path}");
@@ -95,7 +95,7 @@ async fn keyboard_reaches_the_content_the_navigation_and_the_tables() {
     fill(&console).await;
     let browser = Browser::start().await;
     browser.log_in(&console, OPERATOR).await;
-    browser.sees("2 gates deny requests").await;
+    browser.sees("3 gates deny requests").await;
     browser.open(&console, "/gates").await;
     let mut reached = Vec::new();
     for _ in 0..16 {

@@ -65,7 +65,7 @@ async fn pages_fit_each_width_in_light_and_dark_without_errors() {
     fill(&console).await;
     let browser = Browser::start().await;
     browser.log_in(&console, OPERATOR).await;
-    browser.sees("2 gates deny requests").await;
+    browser.sees("3 gates deny requests").await;
     for path in PAGES {
         browser.open(&console, path).await;
         let found = browser.eval(PERFORMANCE).await;
@@ -106,7 +106,7 @@ async fn live_part_is_replaced_and_keeps_the_focus() {
     browser.log_in(&console, OPERATOR).await;
     browser.sees("No decisions in the last hour").await;
     fill(&console).await;
-    browser.sees("2 gates deny requests").await;
+    browser.sees("3 gates deny requests").await;
     let status = browser.eval("return document.getElementById('live-status').textContent").await;
     assert!(status.as_str().is_some_and(|status| status.contains("gates deny")), "{status}");
     browser.eval("document.getElementById('d-1').focus()").await;

@@ -64,7 +64,10 @@ async fn form_with_a_mistake_is_shown_again_with_the_values() {
     browser.fill("#for", "1h").await;
     browser.fill("#reason", "a partner").await;
     browser.click("main button.primary").await;
-    browser.sees("is not a valid").await;
+    soon("the mistake is shown", async || {
+        browser.eval("return document.getElementById('form-error') !== null").await == true
+    })
+    .await;
     assert_eq!(browser.eval("return document.getElementById('reason').value").await, "a partner");
     browser.close().await;
     console.stop().await;

@@ -20,8 +20,8 @@ descriptors:
 "#;
 
 /// Text that would be markup if a page did not escape it.
-const MARKUP: [&str; 6] =
-    ["<script>alert", "<img src=x", "<svg/onload", "' onmouseover='", "\"><", "href=\"javascript:"];
+const MARKUP: [&str; 5] =
+    ["<script>alert", "<img src=x", "<svg/onload", "' onmouseover='", "href=\"javascript:"];
 
 const KEYS: [&[u8]; 6] = [
     b"\"><img src=x onerror=alert('stored')>",
@@ -121,8 +121,8 @@ async fn headers_let_nothing_run_that_a_page_did_not_escape() {
         let policy = response.headers()["content-security-policy"].to_str().unwrap();
         assert!(policy.contains("default-src 'none'") && !policy.contains("unsafe"), "{path}: {policy}");
         let page = response.text().await.unwrap();
-        for inline in [" style=\"", " onclick=", "<style", "http://", "https://"] {
-            assert!(!page.replace("http://www.w3.org/", "").contains(inline), "{path} has {inline}");
+        for inline in [" style=\"", " onclick=", "<style", "src=\"http", "href=\"http", "url("] {
+            assert!(!page.contains(inline), "{path} has {inline}");
         }
     }
     console.stop().await;

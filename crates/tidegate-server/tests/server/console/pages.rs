@@ -96,14 +96,14 @@ async fn state_of_a_key_is_shown_in_words() {
     // A refresh reads a part of the database, which other tests share.
     soon("the key is listed", async || {
         let lists = console.page("/keys", 200).await;
-        lists.contains("1 key denied.") && lists.contains("/key?written=bob")
+        lists.contains("1 key is denied now") && lists.contains("/key?written=bob")
     })
     .await;
     gate.block("bob", std::time::Duration::from_secs(3_600)).await.unwrap();
     assert!(console.page("/key?written=bob", 200).await.contains("Blocked: every check is denied for 59m"));
     soon("the block is listed", async || console.page("/keys?gate=shop.user", 200).await.contains("blocked"))
         .await;
-    assert!(console.page("/keys?gate=other", 200).await.contains("No key is denied."));
+    assert!(console.page("/keys?gate=other", 200).await.contains("No key is denied now"));
     console.stop().await;
 }
 
