@@ -22,6 +22,7 @@
 mod access;
 mod denials;
 mod figures;
+mod fleet;
 mod holders;
 mod holds;
 mod instances;
