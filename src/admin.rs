@@ -23,6 +23,7 @@ mod access;
 mod audit;
 mod denials;
 mod figures;
+mod fleet;
 mod holders;
 mod holds;
 mod instances;

@@ -4,12 +4,18 @@
 //! There is one hash for each 5 s of the server's clock, kept for an hour. A field is the name of a gate, its text
 //! the sum of all instances. See [`format`](self::format).
 
+mod counters;
 pub(crate) mod format;
 mod latency;
+mod registry;
+mod sharded;
 
 use std::time::Duration;
 
+pub(crate) use self::counters::GateCounters;
+#[cfg(feature = "admin")]
 pub(crate) use self::latency::Histogram;
+pub(crate) use self::registry::Figures;
 
 /// The time of one hash of figures.
 pub(crate) const BUCKET: Duration = Duration::from_secs(5);

@@ -117,7 +117,6 @@ mod decision;
 mod deny_cache;
 mod error;
 mod fallback;
-#[cfg(feature = "admin")]
 mod figures;
 mod gate;
 mod gate_name;

@@ -120,6 +120,9 @@ pub static RESET: Script = Script::new("reset", lua!("reset"));
 /// Records that a process is alive, and counts the processes.
 pub(crate) static HEARTBEAT: Script = Script::new("heartbeat", with_prelude!(lua!("heartbeat")));
 
+/// Adds the figures of a process to those of the fleet.
+pub(crate) static PUBLISH: Script = Script::new("publish", with_prelude!(lua!("publish")));
+
 /// Reads the overrides of the namespace.
 pub(crate) static OVERRIDES: Script = Script::new("overrides", with_prelude!(lua!("overrides")));
 

@@ -1,25 +1,13 @@
-//! Reads the figures that the instances publish.
+//! The figures that instances publish, parsed from the texts in Redis.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use futures_util::future::{join, try_join_all};
-use redis::{Cmd, Value};
+use crate::figures::Histogram;
+use crate::figures::format::{self, ERRORS, LATENCY, OTHER};
+use crate::key::Keyspace;
 
-use super::Inspector;
-use super::access::unexpected_reply;
-use crate::error::Error;
-use crate::figures::format::{self, LATENCY, OTHER};
-use crate::figures::{BUCKET, Histogram, KEPT, MAX_GATES, MAX_INSTANCES, RECORDS_BUCKET};
-use crate::key::{HashTag, Keyspace};
-use crate::script;
-
-/// The maximum hashes per call, so that Redis is not blocked for long.
-const HASHES_PER_CALL: usize = 24;
-/// The maximum bytes of a field and its text. The longest that tidegate writes are shorter.
-const MAX_BYTES: usize = 2_048;
-
-/// What the instances of a namespace did, by time: see [`Inspector::figures`].
+/// What the instances of a namespace did, by time: see [`Inspector::figures`](super::Inspector::figures).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetFigures {
     /// The time of one bucket: 5 s.
@@ -54,7 +42,8 @@ pub struct GateFigures {
     pub near_limit: u64,
     /// Checks that were admitted only because of shadow mode.
     pub shadow_denied: u64,
-    /// Checks that the store did not decide. If the failure policy decided, they also count as its decision.
+    /// Checks that the store did not decide, and other calls for this gate that failed. If the failure policy decided a
+    /// check, it also counts as a decision.
     pub errors: u64,
     /// All decisions by the [source](crate::Source) that decided, by its name.
     pub by_source: Vec<(String, u64)>,
@@ -83,7 +72,7 @@ pub struct Instance {
     /// Whether its circuit breaker is open, when it last published: it does not publish while the circuit of the figures'
     /// key is open.
     pub breaker_open: bool,
-    /// The checks that the store did not decide since the instance started.
+    /// The sum of [`errors`](GateFigures::errors) since the instance started.
     pub store_errors: u64,
 }
 
@@ -96,12 +85,10 @@ impl GateFigures {
         let mut by_source = BTreeMap::new();
         for (word, count) in format::numbers(text) {
             match word.split_once('/') {
-                Some((outcome, source)) if is_source(source) => {
-                    if figures.add(outcome, count) {
-                        add(by_source.entry(source).or_default(), count);
-                    }
+                Some((outcome, source)) if is_source(source) && figures.add(outcome, count) => {
+                    add(by_source.entry(source).or_default(), count);
                 }
-                None if word == "e" => add(&mut figures.errors, count),
+                None if word == ERRORS => add(&mut figures.errors, count),
                 _ => {}
             }
         }
@@ -109,7 +96,7 @@ impl GateFigures {
         figures
     }
 
-    /// Returns whether the outcome is known.
+    /// Adds decisions of an outcome. Returns whether the outcome is known.
     fn add(&mut self, outcome: &str, count: u64) -> bool {
         match outcome {
             "a" => add(&mut self.allowed, count),
@@ -142,7 +129,7 @@ impl LatencyFigures {
 }
 
 impl FigureBucket {
-    fn of_fields(start_unix_s: u64, fields: &[(String, String)]) -> Self {
+    pub(super) fn of_fields(start_unix_s: u64, fields: &[(String, String)]) -> Self {
         let mut bucket = Self { start_unix_s, ..Self::default() };
         for (field, text) in fields {
             if field == LATENCY {
@@ -157,8 +144,8 @@ impl FigureBucket {
 }
 
 impl Instance {
-    /// Returns `None` for a field that no instance writes.
-    fn of_text(id: &str, text: &str, now_us: u64) -> Option<Self> {
+    /// Returns `None` for an instance that was shut down, and for a field that no instance writes.
+    pub(super) fn of_text(id: &str, text: &str, now_us: u64) -> Option<Self> {
         let is_id = (1..=64).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
         let mut instance = is_id.then(|| Self { id: id.to_owned(), ..Self::default() })?;
         let mut at_us = None;
@@ -167,6 +154,7 @@ impl Instance {
                 "version" if is_version(value) => instance.version = value.to_owned(),
                 "breaker" => instance.breaker_open = value == "open",
                 "errors" => instance.store_errors = value.parse().unwrap_or(0),
+                "ended" => return None,
                 "at" => at_us = value.parse().ok(),
                 _ => {}
             }
@@ -174,95 +162,6 @@ impl Instance {
         instance.age = Duration::from_micros(now_us.saturating_sub(at_us?));
         Some(instance)
     }
-}
-
-/// # Figures of the fleet
-impl Inspector {
-    /// Returns what all instances of the namespace did in the newest `span`, at most an hour, in buckets of 5 s by the
-    /// server's clock, and the live instances.
-    ///
-    /// Each instance publishes its counters every 5 s, unless
-    /// [`publish_figures(false)`](crate::Builder::publish_figures). So a bucket holds decisions of its own time and of up to 5 s
-    /// before it, and of an outage, whose figures are published after it. A bucket is final once a later one has begun.
-    ///
-    /// Takes two round trips: the second reads up to 720 hashes in calls that are in flight together.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_unavailable`] if Redis did not answer, or if another program has written a key of another type.
-    pub async fn figures(&self, span: Duration) -> Result<FleetFigures, Error> {
-        let (now_us, _) = self.read_hashes(&[]).await?;
-        let starts = starts(now_us / 1_000_000, BUCKET, span.min(KEPT));
-        let keyspace = self.0.pipeline.keyspace();
-        let figures = starts.chunks(HASHES_PER_CALL).map(|starts| async move {
-            let keys: Vec<_> = starts.iter().map(|&start_s| keyspace.figures(start_s)).collect();
-            let (_, rows) = self.read_hashes(&keys).await?;
-            let of_row = |(&start_s, fields): (&u64, Vec<_>)| FigureBucket::of_fields(start_s, &fields);
-            let buckets = starts.iter().zip(rows).filter(|(_, fields)| !fields.is_empty()).map(of_row);
-            Ok::<Vec<_>, Error>(buckets.collect())
-        });
-        let (buckets, instances) = join(try_join_all(figures), self.read_instances(now_us)).await;
-        let buckets = buckets?.into_iter().flatten().collect();
-        Ok(FleetFigures { bucket: BUCKET, buckets, instances: instances? })
-    }
-
-    async fn read_instances(&self, now_us: u64) -> Result<Vec<Instance>, Error> {
-        let keyspace = self.0.pipeline.keyspace();
-        // An instance publishes at least every 10 s, so its record is in one of the two.
-        let starts = starts(now_us / 1_000_000, RECORDS_BUCKET, RECORDS_BUCKET * 2);
-        let keys: Vec<_> = starts.iter().map(|&start_s| keyspace.instance_records(start_s)).collect();
-        let (now_us, rows) = self.read_hashes(&keys).await?;
-        let mut instances = BTreeMap::new();
-        // The newest record last, so that it stays.
-        for (id, text) in rows.into_iter().flatten() {
-            if let Some(instance) = Instance::of_text(&id, &text, now_us) {
-                instances.insert(id, instance);
-            }
-        }
-        Ok(instances.into_values().take(MAX_INSTANCES).collect())
-    }
-
-    /// Returns the server's time in µs since 1970, and the fields and texts of each hash.
-    async fn read_hashes(&self, keys: &[String]) -> Result<(u64, Vec<Vec<(String, String)>>), Error> {
-        let args = |command: &mut Cmd| {
-            // Besides the gates or instances, a hash has up to three other fields.
-            command.arg(keys.len()).arg(keys).arg(MAX_GATES.max(MAX_INSTANCES) + 3).arg(MAX_BYTES);
-        };
-        let target = self.0.call_target(HashTag::default());
-        let reply = self.0.connection()?.run(&script::FIGURES, args, target).await?;
-        let Value::Array(reply) = reply else { return Err(unexpected_reply()) };
-        let [Value::Int(now_us), rows @ ..] = reply.as_slice() else { return Err(unexpected_reply()) };
-        if rows.len() != keys.len() {
-            return Err(unexpected_reply());
-        }
-        let rows = rows.iter().map(fields_of_row).collect::<Result<_, _>>()?;
-        Ok((now_us.unsigned_abs(), rows))
-    }
-}
-
-fn fields_of_row(row: &Value) -> Result<Vec<(String, String)>, Error> {
-    let texts = match row {
-        Value::Array(texts) => texts,
-        Value::BulkString(error) => return Err(Error::from_script(&String::from_utf8_lossy(error))),
-        _ => return Err(unexpected_reply()),
-    };
-    let text = |value: &Value| match value {
-        Value::BulkString(text) => Ok(String::from_utf8_lossy(text).into_owned()),
-        _ => Err(unexpected_reply()),
-    };
-    let pair = |pair: &[Value]| match pair {
-        [field, value] => Ok((text(field)?, text(value)?)),
-        _ => Err(unexpected_reply()),
-    };
-    texts.chunks(2).map(pair).collect()
-}
-
-/// Returns the starts of the buckets of the newest `span`, oldest first, in seconds. The last one is current.
-fn starts(now_s: u64, bucket: Duration, span: Duration) -> Vec<u64> {
-    let bucket_s = bucket.as_secs();
-    let count = span.as_secs().div_ceil(bucket_s).max(1);
-    let current_s = now_s - now_s % bucket_s;
-    (0..count).rev().map(|ago| current_s.saturating_sub(ago * bucket_s)).collect()
 }
 
 fn is_source(text: &str) -> bool {
@@ -329,18 +228,15 @@ mod tests {
         );
         assert_eq!(instance.age, Duration::from_millis(2));
         assert_eq!(Instance::of_text("3f2a", "version=<b> at=4000", 3_000).unwrap().version, "");
-        for (id, text) in [("", "at=1"), ("<b>", "at=1"), ("(count)", "at=1"), ("3f2a", ""), ("3f2a", "at=x")]
-        {
+        for (id, text) in [
+            ("3f2a", "ended=1 at=1"),
+            ("", "at=1"),
+            ("<b>", "at=1"),
+            ("(count)", "at=1"),
+            ("3f2a", ""),
+            ("3f2a", "at=x"),
+        ] {
             assert_eq!(Instance::of_text(id, text, 3_000), None, "{id} {text}");
         }
-    }
-
-    #[test]
-    fn span_is_the_newest_buckets_with_the_current_one() {
-        let of = |now_s, span_s| starts(now_s, BUCKET, Duration::from_secs(span_s));
-        assert_eq!(of(104, 10), [95, 100]);
-        assert_eq!(of(105, 11), [95, 100, 105]);
-        assert_eq!(of(100, 0), [100]);
-        assert_eq!(of(1_763_683_200, 3_600).len(), 720);
     }
 }

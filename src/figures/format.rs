@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `tidegate:1:figures/START` | a gate, or [`OTHER`] | `a/redis=120 n/redis=3 d/deny_cache=4 e=1` |
 //! | | [`LATENCY`] | `64=12 128=40`: latencies by the upper bound of their bucket in µs |
-//! | `tidegate:1:instances/START` | the id of an instance | `version=1.2.3 breaker=closed errors=0 at=1763683200000000` |
+//! | `tidegate:1:instances/START` | the id of an instance | `version=1.2.3 breaker=closed errors=0 at=1763683200000000`; `ended=1` after its shutdown |
 //! | both | [`COUNT`] | the number of gates or instances in this hash |
 //!
 //! `START` is the second in which the time of the hash begins, by the server's clock. The words of a gate's text are an outcome
@@ -15,6 +15,8 @@
 //! Instances of other versions may use other words: the script adds numbers of equal words, whatever they are, and a
 //! reader skips the words that it does not know.
 
+use std::fmt::{self, Write};
+
 /// The field that sums the gates beyond the maximum number of a hash or of an instance.
 pub(crate) const OTHER: &str = "(other)";
 /// The field of the latencies.
@@ -22,13 +24,36 @@ pub(crate) const LATENCY: &str = "(latency)";
 /// The field with the number of gates, or of instances.
 #[cfg(test)]
 pub(crate) const COUNT: &str = "(count)";
+/// The word of the number of errors.
+pub(crate) const ERRORS: &str = "e";
+
+/// A text of words `NAME=NUMBER`.
+#[derive(Debug, Default)]
+pub(super) struct NumberText(String);
+
+impl NumberText {
+    /// Adds a word, unless the number is 0.
+    pub(super) fn add(&mut self, name: fmt::Arguments<'_>, number: u64) {
+        if number > 0 {
+            let separator = if self.0.is_empty() { "" } else { " " };
+            // Writing to a String cannot fail.
+            let _ = write!(self.0, "{separator}{name}={number}");
+        }
+    }
+
+    pub(super) fn into_string(self) -> String {
+        self.0
+    }
+}
 
 /// Returns the words `NAME=TEXT` of a text.
+#[cfg(any(feature = "admin", test))]
 pub(crate) fn words(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split(' ').filter_map(|word| word.split_once('='))
 }
 
 /// Returns the words `NAME=NUMBER` of a text.
+#[cfg(any(feature = "admin", test))]
 pub(crate) fn numbers(text: &str) -> impl Iterator<Item = (&str, u64)> {
     words(text).filter_map(|(name, number)| Some((name, number.parse().ok()?)))
 }

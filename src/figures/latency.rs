@@ -3,14 +3,16 @@
 /// The bits of the first bound: the first bucket holds latencies of at most 16 µs.
 const FIRST_BITS: u32 = 4;
 /// The last bucket ends at 2^24 µs, 17 s, and also holds all longer latencies.
-pub(crate) const BUCKETS: usize = 21;
+pub(super) const BUCKETS: usize = 21;
 
 /// The number of latencies in each bucket.
+#[cfg(any(feature = "admin", test))]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Histogram {
     counts: [u64; BUCKETS],
 }
 
+#[cfg(any(feature = "admin", test))]
 impl Histogram {
     /// Adds `count` latencies of `latency_us`.
     pub(crate) fn add(&mut self, latency_us: u64, count: u64) {
@@ -41,13 +43,14 @@ impl Histogram {
 }
 
 /// Returns the bucket of a latency.
-pub(crate) fn bucket_of(latency_us: u64) -> usize {
+#[inline]
+pub(super) fn bucket_of(latency_us: u64) -> usize {
     let bits = u64::BITS - latency_us.saturating_sub(1).leading_zeros();
     (bits.saturating_sub(FIRST_BITS) as usize).min(BUCKETS - 1)
 }
 
 /// Returns the longest latency of a bucket, in µs.
-pub(crate) fn bound_us(bucket: usize) -> u64 {
+pub(super) fn bound_us(bucket: usize) -> u64 {
     1 << (FIRST_BITS as usize + bucket)
 }
 

@@ -31,7 +31,7 @@ impl Pipeline {
     pub(super) fn try_lease(&self, gate: &GateSpec, key: &[u8], cost: u64) -> Option<Decision> {
         let leases = gate.leases.as_ref().filter(|_| !self.overrides.is_any())?;
         let decision = leases.spend(key, cost)?;
-        self.notify_decided(&decision);
+        self.notify_decided(leases.counters(), &decision);
         Span::of_check(cost).decided(Ok(&decision));
         Some(decision)
     }
