@@ -21,18 +21,21 @@
 
 mod access;
 mod audit;
+mod audit_log;
 mod denials;
 mod figures;
 mod fleet;
+mod found;
 mod holders;
 mod holds;
 mod instances;
 mod key_search;
+mod load;
 mod name;
 mod ranking;
 mod redis_load;
 mod scan;
-mod top_keys;
+pub mod top_keys;
 mod usage;
 mod words;
 
@@ -46,16 +49,15 @@ use self::access::{RedisAccess, StoredRow, unexpected_reply};
 pub use self::audit::{AuditEntry, AuditRecord};
 pub use self::denials::CountedDenials;
 pub use self::figures::{FigureBucket, FleetFigures, GateFigures, Instance, LatencyFigures};
+pub use self::found::{Found, KeyStates};
 use self::holders::MAX_HOLDERS;
 pub use self::holders::{Holder, Holders, WaitingHolder};
 use self::holds::MAX_HOLDS;
 pub use self::holds::{FoundHold, KeyHolds};
-pub use self::key_search::KeyStates;
 pub use self::name::{Name, NotState, Shape, decoded_key};
 pub use self::ranking::Ranking;
 pub use self::redis_load::RedisLoad;
 pub use self::scan::{OtherKey, Page, Scan};
-pub use self::top_keys::TopKeys;
 pub use self::usage::Usage;
 pub use self::words::{human, units, visible};
 use crate::algorithm::{MAX_DEBT, Storage};
@@ -71,32 +73,6 @@ use crate::store::{Group, Item, Target, Write};
 /// The maximum keys and logs per call, so that Redis is not blocked for long.
 const KEYS_PER_CALL: usize = 128;
 const LOGS_PER_CALL: usize = 51;
-
-/// A key with its content.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// The parsed Redis key.
-    pub name: Name,
-    /// The usage. An error with [`is_corrupt_state`](Error::is_corrupt_state) if tidegate did not write the
-    /// content, another error if Redis rejected the read of this key.
-    pub usage: Result<Usage, Error>,
-    /// The time until Redis removes the key. `None` if the key never expires, as keys that tidegate did not
-    /// write, or if Redis rejected the read.
-    pub expires_in: Option<Duration>,
-}
-
-impl Found {
-    /// Returns a quota with the Redis key of this state: the quota that wrote it, if the state contains it.
-    /// Else a quota with the algorithm and window of the Redis key, and limit 1.
-    ///
-    /// # Errors
-    ///
-    /// The error of [`usage`](Self::usage), if there is one.
-    pub fn quota(&self) -> Result<Quota, Error> {
-        let written_by = self.usage.as_ref().map_err(Error::clone)?.quota;
-        written_by.map_or_else(|| self.name.shape.quota(1), Ok)
-    }
-}
 
 /// Reads and changes the state in a limiter's Redis, within the limiter's namespace.
 ///

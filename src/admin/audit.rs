@@ -1,14 +1,7 @@
-//! The log of the changes that operators make, in a stream of the namespace.
+//! An entry of the audit log, and its fields in the stream.
 
-use redis::{Cmd, Value};
+use redis::Value;
 
-use super::Inspector;
-use super::access::unexpected_reply;
-use crate::error::Error;
-use crate::key::HashTag;
-
-/// The entries that the stream keeps; Redis keeps up to some 100 more, since it removes them in blocks.
-const MAX_ENTRIES: u64 = 10_000;
 /// The maximum length of one text of an entry in bytes. Longer ones are cut.
 const MAX_TEXT_BYTES: usize = 1_024;
 
@@ -23,13 +16,13 @@ pub struct AuditRecord {
     pub verb: String,
     /// The gate.
     pub gate: String,
-    /// The key in a [stored form](Inspector::stored_forms); empty for a change of a whole gate.
+    /// The key in a [stored form](super::Inspector::stored_forms); empty for a change of a whole gate.
     pub key: String,
     /// The values of the change, such as the duration of a block.
     pub detail: String,
     /// Why, in the operator's words.
     pub reason: String,
-    /// What came of it.
+    /// The outcome.
     pub result: String,
 }
 
@@ -43,17 +36,17 @@ pub struct AuditEntry {
 }
 
 impl AuditRecord {
-    /// The fields of an entry in the stream.
-    fn fields(&self) -> [(&'static str, &String); 8] {
+    /// Returns the fields of an entry in the stream.
+    pub(super) fn fields(&self) -> [(&'static str, &str); 8] {
         [
-            ("operator", &self.operator),
-            ("role", &self.role),
-            ("verb", &self.verb),
-            ("gate", &self.gate),
-            ("key", &self.key),
-            ("detail", &self.detail),
-            ("reason", &self.reason),
-            ("result", &self.result),
+            ("operator", cut(&self.operator)),
+            ("role", cut(&self.role)),
+            ("verb", cut(&self.verb)),
+            ("gate", cut(&self.gate)),
+            ("key", cut(&self.key)),
+            ("detail", cut(&self.detail)),
+            ("reason", cut(&self.reason)),
+            ("result", cut(&self.result)),
         ]
     }
 
@@ -73,49 +66,7 @@ impl AuditRecord {
     }
 }
 
-/// # Audit log
-impl Inspector {
-    /// Adds a change to the audit log of the namespace: the stream `tidegate:1:audit`, which keeps the newest 10,000
-    /// entries. Needs the rights to `XADD` and `XREVRANGE`, which a limiter does not need.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_unavailable`] if Redis did not answer, or rejected the entry. If the connection is lost, the call is
-    /// sent again, so an entry can be there twice.
-    pub async fn record_audit(&self, record: &AuditRecord) -> Result<(), Error> {
-        let mut command = redis::cmd("XADD");
-        command.arg(self.0.pipeline.keyspace().audit()).arg("MAXLEN").arg("~").arg(MAX_ENTRIES).arg("*");
-        for (name, text) in record.fields() {
-            command.arg(name).arg(cut(text));
-        }
-        match self.call_audit(&command).await? {
-            Value::BulkString(_) | Value::SimpleString(_) => Ok(()),
-            _ => Err(unexpected_reply()),
-        }
-    }
-
-    /// Returns the newest entries of the audit log, at most `count`, the newest first. Skips entries that tidegate did
-    /// not write.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::is_unavailable`] if Redis did not answer; [`Error::is_corrupt_state`] if the key is no stream.
-    pub async fn audit_log(&self, count: usize) -> Result<Vec<AuditEntry>, Error> {
-        let mut command = redis::cmd("XREVRANGE");
-        // COUNT 0 would mean all.
-        command.arg(self.0.pipeline.keyspace().audit()).arg("+").arg("-").arg("COUNT").arg(count.max(1));
-        match self.call_audit(&command).await? {
-            Value::Array(entries) => Ok(entries.into_iter().take(count).filter_map(entry).collect()),
-            _ => Err(unexpected_reply()),
-        }
-    }
-
-    async fn call_audit(&self, command: &Cmd) -> Result<Value, Error> {
-        self.0.connection()?.call(command, self.0.call_target(HashTag::default())).await
-    }
-}
-
-fn entry(entry: Value) -> Option<AuditEntry> {
+pub(super) fn entry(entry: Value) -> Option<AuditEntry> {
     let Value::Array(parts) = entry else { return None };
     let Ok([Value::BulkString(id), Value::Array(fields)]) = <[Value; 2]>::try_from(parts) else {
         return None;

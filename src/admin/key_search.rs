@@ -2,36 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use super::{Found, Inspector, Name, Page, Shape};
+use super::found::KeyStates;
+use super::{Inspector, Name, Page, Shape};
 use crate::error::Error;
 
 /// The maximum states of one key. A namespace has far fewer gates.
 const MAX_STATES: usize = 10_000;
-
-/// The states of one key, from [`Inspector::find_key`].
-#[derive(Debug, Default)]
-pub struct KeyStates {
-    /// The states, by their Redis keys.
-    pub found: Vec<Found>,
-    /// The states that have holds. A state may have expired before its holds.
-    pub with_holds: Vec<Name>,
-    /// The states whose keys have denials counted for a ban. A state may have expired before its count.
-    pub with_denials: Vec<Name>,
-}
-
-impl KeyStates {
-    /// Returns the states of the key, and those of which only holds or counted denials are left.
-    #[must_use]
-    pub fn names(&self) -> Vec<Name> {
-        let mut names: Vec<Name> = self.found.iter().map(|found| found.name.clone()).collect();
-        for name in self.with_holds.iter().chain(&self.with_denials) {
-            if !names.contains(name) {
-                names.push(name.clone());
-            }
-        }
-        names
-    }
-}
 
 /// # Searches
 impl Inspector {

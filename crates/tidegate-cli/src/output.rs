@@ -143,7 +143,7 @@ pub(crate) fn warn(json: bool, message: &str) {
 }
 
 /// Prints an entry of the audit log to standard error, as one line of JSON.
-pub(crate) fn audit(entry: &Value) {
+pub(crate) fn audit(entry: &serde_json::Value) {
     print_error(&ascii(entry), None);
 }
 

@@ -1,13 +1,13 @@
 //! The admin port: for operators and their tools, apart from the ports for clients of the service.
 
-mod access;
+pub(crate) mod access;
 mod api;
-mod audit;
-mod change;
+pub(crate) mod audit;
+pub(crate) mod change;
 mod config;
 mod headers;
 mod metrics;
-mod problem;
+pub(crate) mod problem;
 mod settings;
 mod state;
 
@@ -32,10 +32,10 @@ pub(crate) fn router(state: AdminState) -> Router {
         .merge(console::routes())
         .route("/config", get(config::show))
         .route("/metrics", get(metrics::show))
-        .merge(access::routes())
+        .merge(access::routes(state.access.clone()))
         .merge(api::routes())
         .fallback(not_found)
-        .layer(from_fn_with_state(state.clone(), access::guard))
+        .layer(from_fn_with_state(state.access.clone(), access::guard))
         // The outer one: errors of the guard have the headers, too.
         .layer(from_fn(headers::add))
         .with_state(state)

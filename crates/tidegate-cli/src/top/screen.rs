@@ -12,7 +12,8 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table};
-use tidegate::admin::{Inspector, Ranking, TopKeys};
+use tidegate::admin::top_keys::TopKeys;
+use tidegate::admin::{Inspector, Ranking};
 
 use crate::args::Top;
 use crate::failure::Failure;

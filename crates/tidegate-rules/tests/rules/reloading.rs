@@ -109,10 +109,20 @@ async fn invalid_file_keeps_the_old_rules_and_is_reported_once() {
     let folder = Folder::new("bad");
     folder.write("a.yaml", rules_with_limit(10));
     let (watched, reloads) = watch(&folder);
+    assert!(watched.last_reload().is_none());
     folder.write("a.yaml", rules_with_limit(20).replace("day", "dya"));
     reloads.wait_for(1).await;
     let error = reloads.recorded().remove(0).unwrap_err();
     assert!(error.contains("a.yaml:2:45: there is no unit `dya`"), "{error}");
+    let reload = watched.last_reload().unwrap();
+    assert_eq!(reload.result().unwrap_err().to_string(), error);
+    assert_eq!(
+        reload.sources().map(|(_, text)| text).collect::<Vec<_>>(),
+        [rules_with_limit(20).replace("day", "dya")]
+    );
+    let limits = watched.limits();
+    let active = limits.rules().sources().map(|(_, text)| text.to_owned()).collect::<Vec<_>>();
+    assert_eq!(active, [rules_with_limit(10)], "the previous text stays");
     assert_eq!(check(&watched).await, (10, 9));
     folder.write("a.yaml", "");
     reloads.wait_for(2).await;
@@ -123,6 +133,7 @@ async fn invalid_file_keeps_the_old_rules_and_is_reported_once() {
     wait_for_limit(&watched, 20).await;
     reloads.wait_for(4).await;
     assert_eq!(reloads.recorded()[3], Ok(1));
+    assert_eq!(watched.last_reload().unwrap().result().unwrap(), 1);
 }
 
 #[tokio::test]

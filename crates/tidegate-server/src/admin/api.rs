@@ -9,10 +9,10 @@ use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
 use tidegate::admin::{AuditEntry, AuditRecord};
 
-use super::AdminState;
-use super::access::{Change, Operator, Viewer};
+use super::access::{Json, Operator, Viewer};
 use super::change::{self, ChangeFields, Verb};
 use super::problem::Problem;
+use super::state::AdminState;
 
 /// The newest entries of the audit log that are shown.
 const SHOWN_ENTRIES: usize = 200;
@@ -24,7 +24,7 @@ pub(super) fn routes() -> Router<AdminState> {
         let handler = async move |State(state): State<AdminState>,
                                   Operator(identity): Operator,
                                   headers: HeaderMap,
-                                  Change(fields): Change<ChangeFields>| {
+                                  Json(fields): Json<ChangeFields>| {
             match change::apply(&state, &identity, verb, fields).await {
                 Ok(changed) => json_response(&json!({
                     "result": changed.result,

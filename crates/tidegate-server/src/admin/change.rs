@@ -1,84 +1,31 @@
 //! The changes that an operator can make. The JSON API and the forms of the console both call [`apply`].
 
+mod failed;
 mod fields;
 mod in_memory;
 mod in_redis;
+mod kinds;
 
 use std::time::Duration;
 
 use http::StatusCode;
-use tidegate::{Error, Quota, Switch};
+use tidegate::Quota;
 
+use self::failed::{Failed, problem};
 pub(crate) use self::fields::ChangeFields;
-use super::AdminState;
+use self::kinds::Key;
+pub(crate) use self::kinds::Verb;
 use super::access::Identity;
 use super::audit::AuditAction;
 use super::problem::Problem;
+use super::state::AdminState;
 
-/// What a change does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verb {
-    Block,
-    Unblock,
-    Reset,
-    Override,
-    EndOverride,
-    Switch,
-    EndSwitch,
-}
-
-impl Verb {
-    pub(crate) const ALL: [Self; 7] = [
-        Self::Block,
-        Self::Unblock,
-        Self::Reset,
-        Self::Override,
-        Self::EndOverride,
-        Self::Switch,
-        Self::EndSwitch,
-    ];
-
-    /// Returns its name in the audit log and in `/api/NAME`.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Block => "block",
-            Self::Unblock => "unblock",
-            Self::Reset => "reset",
-            Self::Override => "override",
-            Self::EndOverride => "end_override",
-            Self::Switch => "switch",
-            Self::EndSwitch => "end_switch",
-        }
-    }
-}
-
-/// A change whose fields are valid.
-#[derive(Clone, Debug)]
-pub(super) enum Change {
-    Block { key: Key, duration: Duration, quota: Option<Quota> },
-    Unblock { key: Key },
-    Reset { key: Key },
-    Override { key: Key, quota: Quota, duration: Duration },
-    EndOverride { key: Key },
-    Switch { to: Switch, duration: Option<Duration> },
-    EndSwitch,
-}
-
-/// A key of an operator.
-#[derive(Clone, Debug)]
-pub(super) enum Key {
-    /// As services give it.
-    Clear(String),
-    /// As Redis shows it.
-    Stored(String),
-}
-
-/// What came of a change.
+/// The outcome of a change.
 #[derive(Clone, Debug)]
 pub(crate) struct Changed {
     /// In words, such as `blocked for 1h`. Does not contain the key.
     pub(crate) result: String,
-    /// False if there was nothing to change, such as no block to lift.
+    /// False if there was nothing to change, for example no block to lift.
     pub(crate) has_effect: bool,
     /// Why the audit log in Redis has no entry of the change, although it was made.
     pub(crate) audit_error: Option<String>,
@@ -158,36 +105,6 @@ fn ensure_valid_name(state: &AdminState, gate: &str) -> Result<(), Problem> {
     state.limiter.try_gate(gate, any).map(drop).map_err(|error| problem(&error))
 }
 
-/// Why a change was not made.
-#[derive(Debug)]
-pub(super) enum Failed {
-    /// Nothing was tried.
-    Before(Problem),
-    /// The limiter failed, possibly after a part of the change.
-    Limiter(Error),
-}
-
-impl From<Error> for Failed {
-    fn from(error: Error) -> Self {
-        Self::Limiter(error)
-    }
-}
-
-impl Failed {
-    fn no_effect(text: impl Into<String>) -> Self {
-        Self::Before(Problem::new(StatusCode::CONFLICT, text))
-    }
-}
-
-fn problem(error: &Error) -> Problem {
-    let status = match () {
-        () if error.is_config() => StatusCode::BAD_REQUEST,
-        () if error.is_corrupt_state() => StatusCode::CONFLICT,
-        () => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    Problem::new(status, error.to_string())
-}
-
 /// Returns the key as it is stored, for the audit log: under [`KeyMode::Hmac`](tidegate::KeyMode::Hmac), the log must
 /// not contain what the other keys hide.
 fn stored(state: &AdminState, key: &Key) -> String {
@@ -197,37 +114,4 @@ fn stored(state: &AdminState, key: &Key) -> String {
         }
         (Key::Clear(key) | Key::Stored(key), _) => key.clone(),
     }
-}
-
-impl Change {
-    fn key(&self) -> Option<&Key> {
-        match self {
-            Self::Block { key, .. }
-            | Self::Unblock { key }
-            | Self::Reset { key }
-            | Self::Override { key, .. }
-            | Self::EndOverride { key } => Some(key),
-            Self::Switch { .. } | Self::EndSwitch => None,
-        }
-    }
-
-    /// Returns the values of the change.
-    fn detail(&self) -> String {
-        match self {
-            Self::Block { duration, .. } => format!("for {}", human(*duration)),
-            Self::Override { quota, duration, .. } => format!("{quota} for {}", human(*duration)),
-            Self::Switch { to, duration } => match duration {
-                Some(duration) => format!("{to} for {}", human(*duration)),
-                None => to.to_string(),
-            },
-            Self::Unblock { .. } | Self::Reset { .. } | Self::EndOverride { .. } | Self::EndSwitch => {
-                String::new()
-            }
-        }
-    }
-}
-
-/// Writes a duration such as `1h 30m`.
-pub(crate) fn human(duration: Duration) -> String {
-    humantime::format_duration(duration).to_string()
 }

@@ -1,4 +1,4 @@
-//! `/config`: the rules in force, the files they are from, and the settings of the server without secrets.
+//! `/config`: the active rules, the files they are from, and the settings of the server without secrets.
 
 use std::fmt::Write;
 
@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tidegate_rules::{Limit, Rule};
 
-use super::AdminState;
 use super::access::Viewer;
 use super::api::json_response;
+use super::state::AdminState;
 
 #[derive(Deserialize)]
 pub(super) struct Format {

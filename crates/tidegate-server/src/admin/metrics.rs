@@ -5,9 +5,9 @@ use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use http::header::{CONTENT_TYPE, HeaderValue};
 
-use super::AdminState;
 use super::access::Viewer;
 use super::problem::Problem;
+use super::state::AdminState;
 
 /// Prometheus's text format.
 const TEXT_FORMAT: HeaderValue = HeaderValue::from_static("text/plain; version=0.0.4; charset=utf-8");

@@ -1,4 +1,4 @@
-//! What the handlers of the admin port work with.
+//! The state of the handlers.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::console::Console;
 use crate::metrics::ServiceMetrics;
 use crate::service::RateLimitService;
 
-/// What the handlers of the admin port work with. Clones share it.
+/// The state of the handlers of the admin port. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminState {
-    /// The rules in force, and their decisions.
+    /// The active rules, and their decisions.
     pub(crate) service: RateLimitService,
     pub(crate) limiter: Limiter,
     /// `None` if the limiter has no Redis.
@@ -40,13 +40,13 @@ impl AdminState {
         Self { service, limiter, inspector, audit, access, metrics, settings, console }
     }
 
-    /// Returns whether a rule in force has this gate.
-    pub(super) fn has_rule(&self, gate: &str) -> bool {
+    /// Returns whether an active rule has this gate.
+    pub(crate) fn has_rule(&self, gate: &str) -> bool {
         self.service.rules().rules().iter().any(|rule| rule.gate_name() == gate)
     }
 
     /// Returns the quota of the rule with this gate; `None` if there is no such rule, or if it has no quota.
-    pub(super) fn rule_quota(&self, gate: &str) -> Option<Quota> {
+    pub(crate) fn rule_quota(&self, gate: &str) -> Option<Quota> {
         let rules = self.service.rules();
         let rule = rules.rules().iter().find(|rule| rule.gate_name() == gate);
         rule.and_then(Rule::quota)

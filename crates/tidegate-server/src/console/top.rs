@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
 use std::time::Duration;
 
 use tidegate::Error;
-use tidegate::admin::{Found, Inspector, Ranking, TopKeys};
+use tidegate::admin::top_keys::TopKeys;
+use tidegate::admin::{Found, Inspector, Ranking};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 

@@ -12,6 +12,7 @@ use tidegate_testkit::Server as Redis;
 
 use super::admin_access::{GATE, OPERATOR, RULES, client, start, tokens};
 use super::fixture::{ANY, Running, descriptor, on, request};
+use crate::support::acl;
 use crate::support::fixture::namespace;
 
 fn limiter(url: &str, namespace: &str) -> Limiter {
@@ -257,4 +258,21 @@ async fn change_while_redis_is_away_fails() {
         let (status, problem) = change(&server, verb, body).await;
         assert_eq!(status, 503, "{problem}");
     }
+}
+
+#[tokio::test]
+async fn documented_rights_suffice_for_all_changes_and_a_missing_one_is_named() {
+    let redis = Redis::process(&[]).unwrap();
+    acl::create_user(&redis);
+    redis.cli(&["ACL", "SETUSER", acl::USER, "+scan", "+xadd", "+xrevrange"]).unwrap();
+    let builder = Limiter::builder().url(redis.url()).credentials(acl::USER, acl::PASSWORD);
+    let builder = builder.deadline(Duration::from_secs(10)).on_failure(OnFailure::Error);
+    let server = on_redis(&builder.stderr_warnings(false).build().unwrap()).await;
+    make_all_changes(&server, "eve").await;
+    assert_eq!(audit(&server).await.len(), VERBS.len());
+    redis.cli(&["ACL", "SETUSER", acl::USER, "-xadd"]).unwrap();
+    let switch = json!({ "gate": GATE, "to": "open", "reason": "x" });
+    let (status, answer) = change(&server, "switch", switch).await;
+    assert_eq!(status, 200);
+    assert!(answer["audit_error"].as_str().unwrap().contains("+xadd"), "{answer}");
 }

@@ -1,6 +1,6 @@
 //! The tokens that show that a form comes from a page of this port.
 
-use super::{Identity, is_same_secret, random};
+use super::secret::{is_same_secret, secret};
 
 /// The secret in the forms of a session. A page of another site cannot read it.
 #[derive(Clone)]
@@ -8,7 +8,11 @@ pub(crate) struct CsrfToken(String);
 
 impl CsrfToken {
     pub(super) fn random() -> Self {
-        Self(random::secret())
+        Self(secret())
+    }
+
+    pub(super) fn as_str(&self) -> &str {
+        &self.0
     }
 
     pub(super) fn is(&self, given: &str) -> bool {
@@ -20,10 +24,4 @@ impl std::fmt::Debug for CsrfToken {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("CsrfToken")
     }
-}
-
-/// Returns the value of the hidden field `csrf`, which each form that is read by [`Form`](super::Form) needs. Empty for
-/// a request with a bearer token, which needs none.
-pub(crate) fn csrf_token(identity: &Identity) -> &str {
-    identity.csrf.as_ref().map_or("", |CsrfToken(text)| text)
 }

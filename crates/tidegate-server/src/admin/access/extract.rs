@@ -13,10 +13,9 @@ use http::{HeaderMap, Method, StatusCode};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use super::guard::Caller;
+use super::caller::Caller;
+use super::identity::{Identity, Role};
 use super::rejection::Rejection;
-use super::{Identity, Role};
-use crate::admin::AdminState;
 
 /// The maximum size of a form or a change in bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;
@@ -39,10 +38,10 @@ pub(crate) struct Operator(pub(crate) Identity);
 #[derive(Clone, Debug)]
 pub(crate) struct Form<T>(pub(crate) T);
 
-/// A change in JSON, sent by POST with the type `application/json`. A sender with a session also sends its CSRF token,
+/// A body in JSON, sent by POST with the type `application/json`. A sender with a session also sends its CSRF token,
 /// in the header `x-csrf-token`.
 #[derive(Clone, Debug)]
-pub(crate) struct Change<T>(pub(crate) T);
+pub(crate) struct Json<T>(pub(crate) T);
 
 fn caller(parts: &Parts) -> Option<&Caller> {
     parts.extensions.get::<Caller>()
@@ -56,18 +55,18 @@ fn identity(parts: &Parts) -> Result<Identity, Response> {
     })
 }
 
-impl FromRequestParts<AdminState> for Viewer {
+impl<S: Send + Sync> FromRequestParts<S> for Viewer {
     type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, _: &AdminState) -> Result<Self, Response> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         identity(parts).map(Self)
     }
 }
 
-impl FromRequestParts<AdminState> for Operator {
+impl<S: Send + Sync> FromRequestParts<S> for Operator {
     type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, _: &AdminState) -> Result<Self, Response> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         let identity = identity(parts)?;
         match identity.role {
             Role::Operator => Ok(Self(identity)),
@@ -80,26 +79,26 @@ impl FromRequestParts<AdminState> for Operator {
 #[derive(Clone, Debug)]
 pub(super) struct MaybeIdentity(pub(super) Option<Identity>);
 
-impl FromRequestParts<AdminState> for MaybeIdentity {
+impl<S: Send + Sync> FromRequestParts<S> for MaybeIdentity {
     type Rejection = Infallible;
 
-    async fn from_request_parts(parts: &mut Parts, _: &AdminState) -> Result<Self, Infallible> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
         Ok(Self(caller(parts).and_then(|caller| caller.identity.clone())))
     }
 }
 
-impl FromRequestParts<AdminState> for Caller {
+impl<S: Send + Sync> FromRequestParts<S> for Caller {
     type Rejection = Response;
 
-    async fn from_request_parts(parts: &mut Parts, _: &AdminState) -> Result<Self, Response> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
         caller(parts).cloned().ok_or_else(|| Rejection::NoIdentity { page: None }.of(&parts.headers))
     }
 }
 
-impl<T: DeserializeOwned> FromRequest<AdminState> for Form<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Form<T> {
     type Rejection = Response;
 
-    async fn from_request(request: Request, state: &AdminState) -> Result<Self, Response> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let (mut parts, body) = request.into_parts();
         let Viewer(identity) = parts.extract_with_state(state).await?;
         let headers = parts.headers;
@@ -116,10 +115,10 @@ impl<T: DeserializeOwned> FromRequest<AdminState> for Form<T> {
     }
 }
 
-impl<T: DeserializeOwned> FromRequest<AdminState> for Change<T> {
+impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Response;
 
-    async fn from_request(request: Request, state: &AdminState) -> Result<Self, Response> {
+    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
         let (mut parts, body) = request.into_parts();
         let Viewer(identity) = parts.extract_with_state(state).await?;
         let headers = parts.headers;
@@ -138,7 +137,7 @@ impl<T: DeserializeOwned> FromRequest<AdminState> for Change<T> {
             }
             let body = read_body(body).await?;
             serde_json::from_slice(&body)
-                .map_err(|error| bad(format!("the body is not this change: {error}")))
+                .map_err(|error| bad(format!("the body is not as expected: {error}")))
         };
         read.await.map(Self).map_err(|rejection| rejection.of(&headers))
     }

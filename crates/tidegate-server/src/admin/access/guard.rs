@@ -6,26 +6,22 @@ use axum::extract::{Request, State};
 use axum::middleware::Next;
 use axum::response::Response;
 use http::HeaderMap;
-use http::header::{AUTHORIZATION, COOKIE};
+use http::header::AUTHORIZATION;
 use http::request::Parts;
 
 use super::attempts::Client;
+use super::caller::Caller;
+use super::control::Access;
+use super::cookie::session_id;
+use super::identity::Identity;
+use super::origin;
 use super::rejection::Rejection;
-use super::{Access, Identity, login, origin};
-use crate::admin::AdminState;
 use crate::http1::PeerAddr;
 
-/// What [`guard`] has found out about a request, among its extensions.
-#[derive(Clone, Debug)]
-pub(super) struct Caller {
-    pub(super) client: Client,
-    pub(super) identity: Option<Identity>,
-}
-
 /// Passes a request on with its [`Caller`], or rejects it.
-pub(crate) async fn guard(State(state): State<AdminState>, request: Request, next: Next) -> Response {
+pub(crate) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
-    match caller(&state.access, &parts).await {
+    match caller(&access, &parts).await {
         Ok(caller) => {
             parts.extensions.insert(caller);
             next.run(Request::from_parts(parts, body)).await
@@ -75,13 +71,4 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => Ok(Some(token.trim_ascii())),
         _ => Err(Rejection::WrongToken),
     }
-}
-
-/// Returns the session id of the request's cookie.
-pub(super) fn session_id<'h>(access: &Access, headers: &'h HeaderMap) -> Option<&'h str> {
-    let name = login::cookie_name(access);
-    let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
-    let mut cookies =
-        lines.flat_map(|line| line.split(';')).filter_map(|cookie| cookie.trim().split_once('='));
-    cookies.find(|(found, _)| *found == name).map(|(_, id)| id)
 }

@@ -4,25 +4,23 @@ use axum::Router;
 use axum::extract::{Query, Request, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
+use http::StatusCode;
 use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, SET_COOKIE};
-use http::{StatusCode, Uri};
 use serde::Deserialize;
 
+use super::Form;
+use super::caller::Caller;
+use super::control::Access;
+use super::cookie::{cookie, session_id};
 use super::extract::{MaybeIdentity, read_login_form};
-use super::guard::{Caller, session_id};
+use super::next_page::own_page;
 use super::rejection::Rejection;
 use super::sessions::LONGEST;
-use super::{Access, Form};
-use crate::admin::AdminState;
 use crate::console::login_page as page;
 
-/// The page after a login that was not asked for by another page.
-const START: &str = "/";
-/// The maximum length of the address of the page after the login.
-const MAX_PAGE_BYTES: usize = 2_000;
-
-pub(crate) fn routes() -> Router<AdminState> {
-    Router::new().route("/login", get(show).post(log_in)).route("/logout", post(log_out))
+pub(crate) fn routes<S: Clone + Send + Sync + 'static>(access: Access) -> Router<S> {
+    let router = Router::new().route("/login", get(show).post(log_in)).route("/logout", post(log_out));
+    router.with_state(access)
 }
 
 #[derive(Deserialize)]
@@ -38,21 +36,6 @@ struct LoginForm {
     next: String,
 }
 
-/// Returns the address of the login that leads to this page.
-pub(super) fn address(page: &Uri) -> String {
-    let page = page.path_and_query().map_or(START, |page| page.as_str());
-    let next: String = form_urlencoded::byte_serialize(page.as_bytes()).collect();
-    format!("/login?next={next}")
-}
-
-/// Returns the path if it leads to a page of this port, else the start.
-fn own_page(next: &str) -> &str {
-    // Browsers read `//host` and `/\host` as the address of another host.
-    let is_path = next.starts_with('/') && !next[1..].starts_with(['/', '\\']);
-    let is_plain = next.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
-    if is_path && is_plain && next.len() <= MAX_PAGE_BYTES { next } else { START }
-}
-
 async fn show(MaybeIdentity(identity): MaybeIdentity, Query(After { next }): Query<After>) -> Response {
     match identity {
         Some(_) => Redirect::to(own_page(&next)).into_response(),
@@ -60,9 +43,9 @@ async fn show(MaybeIdentity(identity): MaybeIdentity, Query(After { next }): Que
     }
 }
 
-async fn log_in(State(state): State<AdminState>, caller: Caller, request: Request) -> Response {
+async fn log_in(State(access): State<Access>, caller: Caller, request: Request) -> Response {
     let (parts, body) = request.into_parts();
-    let access = &state.access;
+    let access = &access;
     let form: LoginForm = match read_login_form(&parts.headers, body).await {
         Ok(form) => form,
         Err(rejection) => return rejection.of(&parts.headers),
@@ -78,7 +61,7 @@ async fn log_in(State(state): State<AdminState>, caller: Caller, request: Reques
         Ok(Some((name, role))) => {
             // A session of this browser ends: nobody can have prepared the id of the new one.
             end_session(access, &parts.headers);
-            let id = access.0.sessions.begin(name, role);
+            let id = access.sessions().begin(name, role);
             with_cookie(Redirect::to(next), &cookie(access, &id, LONGEST.as_secs()))
         }
         Ok(None) => failed(StatusCode::UNAUTHORIZED, &Rejection::WrongToken),
@@ -94,28 +77,18 @@ async fn log_in(State(state): State<AdminState>, caller: Caller, request: Reques
 struct NoFields {}
 
 async fn log_out(
-    State(state): State<AdminState>,
+    State(access): State<Access>,
     headers: HeaderMap,
     Form(NoFields {}): Form<NoFields>,
 ) -> Response {
-    end_session(&state.access, &headers);
-    with_cookie(Redirect::to("/login"), &cookie(&state.access, "", 0))
+    end_session(&access, &headers);
+    with_cookie(Redirect::to("/login"), &cookie(&access, "", 0))
 }
 
 fn end_session(access: &Access, headers: &HeaderMap) {
     if let Some(id) = session_id(access, headers) {
-        access.0.sessions.end(id);
+        access.sessions().end(id);
     }
-}
-
-/// The prefix makes browsers reject the cookie unless it is secure and of this host alone.
-pub(super) fn cookie_name(access: &Access) -> &'static str {
-    if access.settings().is_behind_tls { "__Host-tidegate-admin" } else { "tidegate-admin" }
-}
-
-fn cookie(access: &Access, id: &str, max_age_s: u64) -> String {
-    let secure = if access.settings().is_behind_tls { "; Secure" } else { "" };
-    format!("{}={id}; Path=/; Max-Age={max_age_s}; HttpOnly; SameSite=Strict{secure}", cookie_name(access))
 }
 
 fn with_cookie(response: impl IntoResponse, cookie: &str) -> Response {
@@ -125,34 +98,4 @@ fn with_cookie(response: impl IntoResponse, cookie: &str) -> Response {
         response.headers_mut().insert(SET_COOKIE, cookie);
     }
     response
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn login_leads_only_to_pages_of_this_port() {
-        for page in ["/", "/keys?gate=a&key=b%20c", "/a//b"] {
-            assert_eq!(own_page(page), page);
-        }
-        let long = format!("/{}", "x".repeat(MAX_PAGE_BYTES));
-        for page in [
-            "",
-            "keys",
-            "//evil.example",
-            "/\\evil.example",
-            "https://evil.example",
-            "/a b",
-            "/é",
-            "/\r\nx: y",
-            "/\t/e",
-            &long,
-        ] {
-            assert_eq!(own_page(page), START, "{page}");
-        }
-        let uri = "/keys?key=%22%3E%3Cscript%3E&x='".parse().unwrap();
-        assert_eq!(address(&uri), "/login?next=%2Fkeys%3Fkey%3D%2522%253E%253Cscript%253E%26x%3D%27");
-        assert!(!page("/keys?x='\"><script>", None).contains("\"><script>"));
-    }
 }

@@ -6,7 +6,8 @@ use axum::response::{IntoResponse, Redirect, Response};
 use http::header::{HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use http::{StatusCode, Uri};
 
-use super::Role;
+use super::identity::Role;
+use super::next_page::login_address;
 use crate::admin::problem::Problem;
 
 /// The reason why a request is rejected.
@@ -36,7 +37,7 @@ impl Rejection {
     pub(super) fn of(self, headers: &HeaderMap) -> Response {
         match self {
             Self::NoIdentity { page: Some(page) } if Problem::accepts_html(headers) => {
-                return Redirect::to(&super::login::address(&page)).into_response();
+                return Redirect::to(&login_address(&page)).into_response();
             }
             _ => {}
         }

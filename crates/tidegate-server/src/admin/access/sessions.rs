@@ -8,7 +8,8 @@ use sha2::{Digest, Sha256};
 use tidegate::ManualClock;
 
 use super::csrf::CsrfToken;
-use super::{Role, random};
+use super::identity::Role;
+use super::secret::secret;
 
 /// The maximum number of sessions. The one that was used longest ago yields to a new one.
 const MAX_SESSIONS: usize = 1_000;
@@ -47,7 +48,7 @@ impl Sessions {
 
     /// Begins a session, and returns its id.
     pub(super) fn begin(&self, name: String, role: Role) -> String {
-        let (id, now) = (random::secret(), self.now());
+        let (id, now) = (secret(), self.now());
         let session = Session { name, role, csrf: CsrfToken::random(), began: now, used: now };
         let mut sessions = self.lock();
         sessions.retain(|_, session| !session.is_over(now));

@@ -6,7 +6,8 @@ use std::path::Path;
 
 use sha2::{Digest, Sha256};
 
-use super::{Role, is_same_secret};
+use super::identity::Role;
+use super::secret::is_same_secret;
 
 /// The maximum size of the file in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;

@@ -3,24 +3,28 @@
 use std::time::Duration;
 
 use http::StatusCode;
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer};
 use tidegate::algorithm::{ALGORITHMS, Definition, Parameters};
 use tidegate::{Quota, Rate};
 
-use super::{Change, Key, Problem, Verb};
+use super::kinds::{Change, Key, Verb};
+use crate::admin::problem::Problem;
 
+/// The longest time of a change.
+const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The maximum length of a reason in bytes.
 const MAX_REASON_BYTES: usize = 500;
 const HOW_TO_WRITE_TIME: &str = "write a time such as 90s, 15m, 1h30m or 7d";
 
-/// All fields that a change can have; each verb uses some of them. All are texts, so that a form and JSON are read
-/// alike.
+/// All fields that a change can have; each verb uses some of them. A form has only texts; JSON can also have numbers and
+/// Booleans.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct ChangeFields {
     pub(crate) gate: String,
     pub(crate) key: Option<String>,
     /// `true` if the key is as Redis shows it.
+    #[serde(deserialize_with = "text")]
     pub(crate) stored: Option<String>,
     /// How long the change lasts.
     #[serde(rename = "for")]
@@ -29,11 +33,13 @@ pub(crate) struct ChangeFields {
     pub(crate) to: Option<String>,
     /// The quota of an override. Without an algorithm, it is that of the gate's rule, with another limit.
     pub(crate) algorithm: Option<String>,
+    #[serde(deserialize_with = "text")]
     pub(crate) limit: Option<String>,
     /// Such as `5/s`.
     pub(crate) rate: Option<String>,
     pub(crate) window: Option<String>,
     /// `true` to change a gate of which neither a rule nor state is known.
+    #[serde(deserialize_with = "text")]
     pub(crate) force: Option<String>,
     pub(crate) reason: String,
 }
@@ -125,8 +131,10 @@ impl ChangeFields {
     fn duration(&self) -> Result<Option<Duration>, Problem> {
         let Some(text) = given(&self.duration) else { return Ok(None) };
         match humantime::parse_duration(text) {
-            Ok(duration) if !duration.is_zero() => Ok(Some(duration)),
-            _ => Err(wrong(&format!("`for` is no time above zero: {HOW_TO_WRITE_TIME}"))),
+            Ok(duration) if !duration.is_zero() && duration <= LONGEST => Ok(Some(duration)),
+            _ => {
+                Err(wrong(&format!("`for` is no time above zero, of at most ten years: {HOW_TO_WRITE_TIME}")))
+            }
         }
     }
 
@@ -185,6 +193,22 @@ impl ChangeFields {
     }
 }
 
+/// Reads a text, or a number or a Boolean as its text.
+fn text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Written {
+        Text(String),
+        Number(u64),
+        Boolean(bool),
+    }
+    Ok(Option::<Written>::deserialize(deserializer)?.map(|written| match written {
+        Written::Text(text) => text,
+        Written::Number(number) => number.to_string(),
+        Written::Boolean(is_true) => is_true.to_string(),
+    }))
+}
+
 /// An empty field of a form is one that was not filled in.
 fn given(field: &Option<String>) -> Option<&str> {
     field.as_deref().map(str::trim).filter(|text| !text.is_empty())
@@ -231,6 +255,7 @@ mod tests {
         let rule = Some(Quota::fixed_window(5, minute).aligned_to_clock());
         for (json, expected) in [
             (r#"{"limit":"50"}"#, Quota::fixed_window(50, minute).aligned_to_clock()),
+            (r#"{"limit":50}"#, Quota::fixed_window(50, minute).aligned_to_clock()),
             (r#"{"limit":"50","window":"1h"}"#, Quota::fixed_window(50, 60 * minute)),
             (
                 r#"{"limit":"9","algorithm":"token_bucket","rate":"3/m"}"#,
@@ -269,6 +294,8 @@ mod tests {
             (Verb::Block, r#"{"key":"a"}"#),
             (Verb::Block, r#"{"for":"1h"}"#),
             (Verb::Block, r#"{"key":"a","for":"0s"}"#),
+            (Verb::Block, r#"{"key":"a","for":"3651d"}"#),
+            (Verb::Block, r#"{"key":"a","for":"99999999999999999999y"}"#),
             (Verb::Reset, r#"{"key":"a b","stored":"true"}"#),
             (Verb::Override, r#"{"key":"a","stored":"true","limit":"5","for":"1h"}"#),
         ] {

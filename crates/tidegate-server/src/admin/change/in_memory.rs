@@ -2,7 +2,9 @@
 
 use tidegate::{Gate, Override};
 
-use super::{AdminState, Change, Failed, Key, human};
+use super::failed::Failed;
+use super::kinds::{Change, Key, human};
+use crate::admin::state::AdminState;
 
 /// Returns the result in words, and whether anything has changed.
 pub(super) async fn apply(

@@ -8,7 +8,9 @@ use tidegate::admin::{Found, Inspector, KeyStates};
 use tidegate::{Gate, Override, Quota};
 use tokio::time::timeout;
 
-use super::{AdminState, Change, Failed, Key, human};
+use super::failed::Failed;
+use super::kinds::{Change, Key, human};
+use crate::admin::state::AdminState;
 
 /// The pages that are read to find how a gate's keys are stored: 100,000 keys of the database.
 const MAX_PAGES: usize = 100;

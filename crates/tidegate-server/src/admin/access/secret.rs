@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use subtle::ConstantTimeEq;
+
 /// Returns 256 bits from the operating system, as 64 hexadecimal digits.
 ///
 /// # Panics
@@ -20,4 +22,9 @@ pub(in crate::admin) fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// Compares secrets in a time that does not depend on their content.
+pub(super) fn is_same_secret(a: &[u8], b: &[u8]) -> bool {
+    a.ct_eq(b).into()
 }
