@@ -66,7 +66,6 @@ use crate::key::HashTag;
 use crate::keyed_hash::KeyedHash;
 use crate::limiter::Limiter;
 use crate::overrides::Override;
-use crate::quota::Quota;
 use crate::script;
 use crate::store::{Group, Item, Target, Write};
 
