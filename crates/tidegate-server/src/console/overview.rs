@@ -1,18 +1,20 @@
 //! The overview: what the fleet denies now, and why; the last hour.
 
 mod charts;
+mod input;
+mod tone;
 mod verdict;
 
 use std::time::Duration;
 
 use askama::Template;
-use tidegate::Override;
 use tidegate::admin::{Instance, human};
 
 pub(super) use self::charts::decisions_of_gate;
 use self::charts::{decisions_chart, latency_chart, spark};
+pub(super) use self::input::Readings;
+pub(super) use self::tone::Tone;
 use self::verdict::{Denying, Headline};
-use super::catalog::Catalog;
 use super::chart::Chart;
 use super::figures::NodeLoad;
 use super::filters;
@@ -38,45 +40,6 @@ pub(super) struct Overview {
 #[template(path = "overview_live.html")]
 pub(super) struct OverviewLive {
     pub(super) live: Live,
-}
-
-/// How urgent something is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Tone {
-    Plain,
-    Good,
-    Warn,
-    Bad,
-}
-
-impl Tone {
-    pub(super) const fn class(self) -> &'static str {
-        match self {
-            Self::Plain => "",
-            Self::Good => "good",
-            Self::Warn => "warn",
-            Self::Bad => "bad",
-        }
-    }
-
-    /// Returns the class of a text in this tone.
-    pub(super) const fn text_class(self) -> &'static str {
-        match self {
-            Self::Plain => "",
-            Self::Good => "is-good",
-            Self::Warn => "is-warn",
-            Self::Bad => "is-bad",
-        }
-    }
-}
-
-/// The readings from which the overview is made.
-pub(super) struct Readings<'r> {
-    pub(super) hour: Result<&'r Hour, &'r str>,
-    pub(super) overrides: &'r [Override],
-    pub(super) catalog: &'r Catalog,
-    /// The message of an error.
-    pub(super) redis: Result<Vec<NodeLoad>, String>,
 }
 
 /// The figures of the overview.

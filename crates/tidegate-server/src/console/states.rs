@@ -22,6 +22,18 @@ pub(super) struct StateRow {
     pub(super) redis_key: String,
 }
 
+/// Returns the quota that an override gives the key.
+fn override_of(found: &Found, overrides: &[Override]) -> Option<Quota> {
+    overrides.iter().find_map(|entry| match entry {
+        Override::Quota { gate, key, quota, .. }
+            if *gate == found.name.gate && *key == found.name.written =>
+        {
+            Some(*quota)
+        }
+        _ => None,
+    })
+}
+
 /// Returns the limit of a key's state: by an override, by the state itself, or by the rules.
 pub(super) fn limit_of(found: &Found, overrides: &[Override], catalog: &Catalog) -> Option<u64> {
     let overriding = overrides.iter().find_map(|entry| match entry {
@@ -41,7 +53,8 @@ impl StateRow {
         let name = &found.name;
         let limit = limit_of(found, overrides, catalog);
         let stored_quota = found.usage.as_ref().ok().and_then(|usage| usage.quota);
-        let quota = match (stored_quota, catalog.get(&name.gate)) {
+        let quota = override_of(found, overrides).or(stored_quota);
+        let quota = match (quota, catalog.get(&name.gate)) {
             (Some(quota), _) => words::quota(&quota),
             (None, Some(facts)) => facts.quota.clone(),
             (None, None) => name.shape.to_string(),

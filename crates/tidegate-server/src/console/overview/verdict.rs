@@ -2,7 +2,8 @@
 
 use tidegate::{Override, Switch};
 
-use super::{Readings, Tone};
+use super::input::Readings;
+use super::tone::Tone;
 use crate::console::catalog::{Catalog, Origin, switch_of};
 use crate::console::hour::{GateHour, Hour};
 use crate::console::words;

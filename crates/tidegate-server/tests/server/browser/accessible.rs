@@ -82,6 +82,7 @@ async fn pages_have_labels_headers_landmarks_and_contrast() {
         assert_eq!(browser.eval(STRUCTURE).await, json!([]), "{path}");
         for scheme in [Scheme::Light, Scheme::Dark] {
             browser.prefer(scheme).await;
+            browser.open(&console, path).await;
             assert_eq!(browser.eval(CONTRAST).await, json!([]), "{path}, {}", scheme.as_str());
         }
     }

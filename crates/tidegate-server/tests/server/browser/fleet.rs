@@ -71,7 +71,7 @@ const HOUR: &str = "
 
 pub async fn start(folder: &Path) -> Console {
     fs::write(folder.join("shop.yaml"), RULES).unwrap();
-    let console = Console::watching(folder).await;
+    let console = Console::watching_in(folder, "shop".to_owned()).await;
     console.server.cli(&["EVAL", HOUR, "0", &console.namespace]).unwrap();
     let limiter = console.limiter();
     let minute = Duration::from_secs(60);

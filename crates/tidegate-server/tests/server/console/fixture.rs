@@ -65,7 +65,11 @@ impl Console {
 
     /// Starts a service whose rules reload from this path.
     pub async fn watching(path: &std::path::Path) -> Self {
-        let (server, namespace) = (shared(), namespace());
+        Self::watching_in(path, namespace()).await
+    }
+
+    pub async fn watching_in(path: &std::path::Path, namespace: String) -> Self {
+        let server = shared();
         let rules = Loader::new().watch(path, &limiter(&server, &namespace)).unwrap();
         Self::of(server, namespace, RateLimitService::new(rules), None).await
     }
