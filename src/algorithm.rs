@@ -23,7 +23,7 @@ pub use self::log::{Log, LogEntry};
 use crate::error::Error;
 use crate::quota::Calendar;
 use crate::script::{
-    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, RESET, Script, Scripts, lua, with_prelude,
+    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, PUBLISH, RESET, Script, Scripts, lua, with_prelude,
 };
 
 /// Lists the algorithms, in the order of their scripts and of the CLI: those of rate limits, then those of
@@ -223,7 +223,7 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
         .chain(of_each(|scripts| scripts.penalize.as_ref()))
         .chain(of_each(|scripts| Some(&scripts.block)))
         .chain([&GROUP, &ACQUIRE_ALL, &PERMIT_LEASE, &ADAPT, &RESERVE, &SETTLE, &BAN, &RESET, &HEARTBEAT])
-        .chain([&OVERRIDES, &OVERRIDE])
+        .chain([&PUBLISH, &OVERRIDES, &OVERRIDE])
         .chain(scripts_in_span())
 }
 

@@ -110,6 +110,7 @@ pub struct Builder {
     instances: Option<u64>,
     breaker: bool,
     overrides: bool,
+    figures: bool,
     permit_ttl: Duration,
     reservation_secrets: Vec<Vec<u8>>,
 }
@@ -155,6 +156,7 @@ impl Default for Builder {
             instances: None,
             breaker: true,
             overrides: true,
+            figures: true,
             permit_ttl: Duration::from_secs(10),
             reservation_secrets: Vec::new(),
         }
@@ -236,6 +238,19 @@ impl Builder {
     /// Default: true.
     pub fn follow_overrides(mut self, follow: bool) -> Self {
         self.overrides = follow;
+        self
+    }
+
+    /// Enables publishing the figures of this process for the fleet's console: per gate, the decisions by outcome and
+    /// source, and errors; latencies; and a record with the version and the state of the circuit breaker.
+    ///
+    /// The process publishes them every 5 s while there is anything to report, in one call, and when it is
+    /// [shut down](Limiter::shutdown). Redis keeps them for an hour. No key of a check is published, and a failure changes no
+    /// decision. Over Redis only.
+    ///
+    /// Default: true.
+    pub fn publish_figures(mut self, publish: bool) -> Self {
+        self.figures = publish;
         self
     }
 
@@ -375,6 +390,7 @@ impl Builder {
             instances: self.instances,
             breaker: self.breaker,
             overrides: self.overrides,
+            figures: self.figures,
             permit_ttl: self.permit_ttl,
             secrets: Secrets::new(&self.namespace, self.reservation_secrets)?,
         };

@@ -166,9 +166,19 @@ impl Connection {
 
     /// Returns the text of INFO.
     pub(crate) async fn info(&self, deadline: Deadline) -> Result<String, Error> {
-        let mut info = redis::cmd("INFO");
-        info.arg("server").arg("memory");
         let to = CallTarget { hash_tag: None, deadline, is_repeatable: true };
+        self.info_sections(&["server", "memory"], to).await
+    }
+
+    /// Returns the text of INFO about the load of the node of a hash tag.
+    #[cfg(feature = "admin")]
+    pub(crate) async fn info_of_load(&self, to: CallTarget) -> Result<String, Error> {
+        self.info_sections(&["server", "clients", "memory", "stats", "cpu"], to).await
+    }
+
+    async fn info_sections(&self, sections: &[&str], to: CallTarget) -> Result<String, Error> {
+        let mut info = redis::cmd("INFO");
+        info.arg(sections);
         let reply =
             self.send(&info, to, &mut RetryBudget::new(to.is_repeatable)).await?.map_err(script_error)?;
         redis::from_redis_value(reply)

@@ -38,6 +38,19 @@ pub enum Source {
 }
 
 impl Source {
+    /// All sources, in the order of their numbers.
+    pub(crate) const ALL: [Self; 9] = [
+        Self::Redis,
+        Self::Memory,
+        Self::DenyCache,
+        Self::Lease,
+        Self::Local,
+        Self::Open,
+        Self::Closed,
+        Self::Rule,
+        Self::Switch,
+    ];
+
     /// Returns the label for metrics and texts, such as `redis`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -118,6 +131,15 @@ impl Decision {
     pub fn into_denied(self) -> Self {
         let retry_after_us = if self.allowed { self.reset_after_us } else { self.retry_after_us };
         Self { allowed: false, shadow: false, retry_after_us, ..self }
+    }
+
+    /// Returns whether the store admitted the check with less than 20 % of the limit left. The units left in a lease or
+    /// in a share of the fallback do not show how near the limit is.
+    #[inline]
+    pub(crate) fn is_near_limit(&self) -> bool {
+        let is_from_store = matches!(self.source, Source::Redis | Source::Memory);
+        let is_admitted = is_from_store && self.allowed && !self.shadow;
+        is_admitted && u128::from(self.remaining) * 5 < u128::from(self.limit)
     }
 
     /// Makes a decision that does not depend on the units used.

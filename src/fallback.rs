@@ -9,6 +9,7 @@ mod instances;
 mod last_known;
 mod on_failure;
 mod part;
+mod publisher;
 mod reconcile;
 mod table;
 
@@ -24,6 +25,7 @@ pub(crate) use self::instances::Instances;
 use self::last_known::LastKnown;
 pub use self::on_failure::OnFailure;
 use self::part::Part;
+pub(crate) use self::publisher::Publisher;
 use self::table::LocalTable;
 pub(crate) use self::table::ReconcileStamp;
 use crate::background::{Background, JobSlot};
@@ -50,13 +52,25 @@ pub(crate) struct Settings {
     pub(crate) warnings: WarningSink,
     pub(crate) instances: Instances,
     pub(crate) max_keys: usize,
+    /// `None`: this process publishes no figures.
+    pub(crate) publisher: Option<Publisher>,
     pub(crate) background: Arc<Background>,
 }
 
 impl Fallback {
     pub(crate) fn new(settings: Settings) -> Self {
-        let Settings { store, breaker, clock, deadline, observer, warnings, instances, max_keys, background } =
-            settings;
+        let Settings {
+            store,
+            breaker,
+            clock,
+            deadline,
+            observer,
+            warnings,
+            instances,
+            max_keys,
+            publisher,
+            background,
+        } = settings;
         Self(Arc::new(FallbackInner {
             store,
             breaker,
@@ -66,6 +80,7 @@ impl Fallback {
             warnings,
             heartbeat_rejected: RepeatedWarning::new("heartbeat-rejected"),
             instances,
+            publisher,
             last_known: LastKnown::new(max_keys),
             table: LocalTable::new(max_keys),
             background,
@@ -75,7 +90,7 @@ impl Fallback {
         }))
     }
 
-    /// Starts the heartbeats by which instances count each other, unless they are running.
+    /// Starts the heartbeats by which instances count each other and publish their figures, unless they are running.
     #[inline]
     pub(crate) fn ensure_counted(&self) {
         heartbeat::ensure_running(&self.0);
@@ -84,6 +99,12 @@ impl Fallback {
     /// Reconciles the units admitted here, before a shutdown.
     pub(crate) async fn reconcile_before_shutdown(&self, ends: Instant) {
         self.0.reconcile_before_shutdown(ends).await;
+    }
+
+    /// Publishes the last figures, before a shutdown.
+    pub(crate) async fn publish_last(&self, ends: Instant) {
+        // A call that is not answered in time stays without effect for the shutdown.
+        let _ = tokio::time::timeout_at(ends, self.0.publish(true)).await;
     }
 
     /// Returns the last known number of processes.

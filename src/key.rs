@@ -42,6 +42,12 @@ pub(crate) const DENIALS: &str = "denials/";
 /// `tidegate:2:payments:adaptive/in_flight:provider`.
 pub(crate) const ADAPTIVE: &str = "adaptive/";
 
+/// Precedes the start of a bucket in the key of its figures, such as `tidegate:1:figures/1763683200`.
+pub(crate) const FIGURES: &str = "figures/";
+
+/// Precedes the start of a time in the key of its instances' records, such as `tidegate:1:instances/1763683200`.
+pub(crate) const INSTANCE_RECORDS: &str = "instances/";
+
 /// How keys are written in Redis.
 ///
 /// Default: [`KeyMode::Clear`].
@@ -191,6 +197,16 @@ impl Keyspace {
     /// Returns the key of this namespace's overrides.
     pub(crate) fn overrides(&self) -> String {
         self.of_all_gates("overrides")
+    }
+
+    /// Returns the key of the fleet's [figures](crate::figures) of the bucket that begins at this second of the server's clock.
+    pub(crate) fn figures(&self, start_s: u64) -> String {
+        self.of_all_gates(&format!("{FIGURES}{start_s}"))
+    }
+
+    /// Returns the key of the instances' records of the time that begins at this second of the server's clock.
+    pub(crate) fn instance_records(&self, start_s: u64) -> String {
+        self.of_all_gates(&format!("{INSTANCE_RECORDS}{start_s}"))
     }
 
     /// Returns the key of this namespace's audit log.

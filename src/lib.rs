@@ -93,7 +93,7 @@
 //!         |
 //! metrics, most_denied, trace            observability
 //!         |
-//! reference, algorithm, script, quota, ban, decision, grant, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, background, settlement, reservation_secret, sync
+//! reference, algorithm, script, quota, ban, decision, grant, health, key, as_key, error, redact, keyed_hash, gate_name, sharded_arc, generations, clock, observer, warning, figures, background, settlement, reservation_secret, sync
 //! ```
 //!
 //! Each algorithm is one file in `src/algorithm` and one file of the same name in `lua`; tests compare the two.
@@ -117,6 +117,7 @@ mod decision;
 mod deny_cache;
 mod error;
 mod fallback;
+mod figures;
 mod gate;
 mod gate_name;
 mod generations;

@@ -18,7 +18,7 @@
 //! | --- | --- |
 //! | `gate` | the name of the gate, or of the rule with `tidegate-rules`. Beyond some 16,000 names: `other` |
 //! | `outcome` | `allowed`, `denied`; `shadow_denied`: admitted only because of shadow mode |
-//! | `source` | the component that decided: [`Source`] |
+//! | `source` | the component that decided: [`Source`](crate::Source) |
 //! | `kind` | of an error: [`Error::kind`]; of an operator's override: `switch`, `override` |
 //! | `fate` | `taken`, `spent`, `returned`, `stranded` |
 //! | `result` | `good`, `bad` |
@@ -44,7 +44,7 @@ use metrics::{Counter, Gauge, Histogram, Recorder};
 use self::gates::Gates;
 use self::register::Register;
 use crate::clock::Clock;
-use crate::decision::{Decision, Source};
+use crate::decision::Decision;
 use crate::error::Error;
 use crate::observer::Observer;
 use crate::settlement::Settlement;
@@ -158,9 +158,7 @@ impl Observer for Metrics {
     fn decided(&self, decision: &Decision) {
         let counts = self.gates.of(&decision.gate);
         counts.decision(decision, &self.register).increment(1);
-        // The units left in a lease or a share do not show how near the limit is.
-        let is_from_store = matches!(decision.source, Source::Redis | Source::Memory);
-        if is_from_store && decision.allowed && !decision.shadow && is_near_limit(decision) {
+        if decision.is_near_limit() {
             counts.near_limit(&self.register).increment(1);
         }
     }
@@ -279,10 +277,6 @@ impl Observer for Metrics {
             }
         }
     }
-}
-
-fn is_near_limit(decision: &Decision) -> bool {
-    u128::from(decision.remaining) * 5 < u128::from(decision.limit)
 }
 
 impl Default for Metrics {

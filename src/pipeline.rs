@@ -7,7 +7,7 @@
 //! 5. **batch**: the check joins others, and equal checks are merged.
 //! 6. **store**: a script decides and charges.
 //! 7. **fallback**: without a reply, the failure policy decides.
-//! 8. **report**: shadow mode, then the observer.
+//! 8. **report**: shadow mode, then the figures and the observer.
 //!
 //! A single check ([`Pipeline::check`]) passes all of them. Many independent checks
 //! ([`Pipeline::check_each`]) skip the leases and travel in calls of their own. Several checks in one atomic
@@ -285,7 +285,8 @@ impl Pipeline {
         };
         let resolved = requests.into_iter().map(resolve).collect::<Result<Vec<_>, Error>>()?;
         let switched = resolved.iter().filter(|(request, _)| n > 0 && request.cost > 0);
-        switched.filter_map(|(_, decision)| decision.as_ref()).for_each(|it| self.notify_decided(it));
+        let decided = switched.filter_map(|(request, decision)| Some((request, decision.as_ref()?)));
+        decided.for_each(|(request, decision)| self.notify_decided(request.gate.tally(), decision));
         Ok(resolved.into_iter().unzip())
     }
 

@@ -120,6 +120,9 @@ pub static RESET: Script = Script::new("reset", lua!("reset"));
 /// Records that a process is alive, and counts the processes.
 pub(crate) static HEARTBEAT: Script = Script::new("heartbeat", with_prelude!(lua!("heartbeat")));
 
+/// Adds the figures of a process to those of the fleet.
+pub(crate) static PUBLISH: Script = Script::new("publish", with_prelude!(lua!("publish")));
+
 /// Reads the overrides of the namespace.
 pub(crate) static OVERRIDES: Script = Script::new("overrides", with_prelude!(lua!("overrides")));
 
@@ -136,6 +139,10 @@ pub(crate) static INSPECT_HOLDERS: Script =
 /// Reads the holds of a key. Only the command line calls it.
 #[cfg(feature = "admin")]
 pub(crate) static INSPECT_HOLDS: Script = Script::new("inspect_holds", with_prelude!(lua!("inspect_holds")));
+
+/// Reads the figures of the fleet. Only operators' tools call it.
+#[cfg(feature = "admin")]
+pub(crate) static FIGURES: Script = Script::new("figures", with_prelude!(lua!("figures")));
 
 /// Reads the contents of keys. Only the command line calls it.
 #[cfg(feature = "admin")]

@@ -1,6 +1,7 @@
 //! Several copies of a value that all threads read. Each check holds a reference while it waits. With a
 //! single copy, the cache line of its reference count would move between cores for every check.
 
+use std::cell::Cell;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -29,12 +30,28 @@ impl<T: Clone> ShardedArc<T> {
 }
 
 /// Returns the number of this thread. Threads are numbered in the order of their first calls.
+#[inline]
 pub(crate) fn number() -> usize {
-    static THREADS: AtomicUsize = AtomicUsize::new(0);
-    thread_local! {
-        static NUMBER: usize = THREADS.fetch_add(1, Ordering::Relaxed);
+    match NUMBER.get() {
+        NONE => assign_number(),
+        number => number,
     }
-    NUMBER.with(|number| *number)
+}
+
+/// The number of a thread that has none yet.
+const NONE: usize = usize::MAX;
+
+thread_local! {
+    // A constant needs no test whether it was initialized: each leased check reads it.
+    static NUMBER: Cell<usize> = const { Cell::new(NONE) };
+}
+
+#[cold]
+fn assign_number() -> usize {
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    let number = THREADS.fetch_add(1, Ordering::Relaxed);
+    NUMBER.set(number);
+    number
 }
 
 /// Returns whether this thread drives a current-thread runtime. Determined at the thread's first call.

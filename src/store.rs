@@ -12,8 +12,8 @@ mod target_cache;
 use std::time::Duration;
 
 pub(crate) use self::command::{
-    Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem,
-    Standing, Write,
+    Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Publication,
+    SettleItem, Standing, Write,
 };
 pub(crate) use self::companion::{Companion, Message};
 use self::memory::MemoryStore;
@@ -161,6 +161,18 @@ impl Store {
         match self {
             Self::Redis(store) => store.count_in(beat, deadline).await,
             _ => Ok(1),
+        }
+    }
+
+    /// Adds figures to those of the fleet, if the store is Redis. A call without a reply may have added them.
+    pub(crate) async fn publish(
+        &self,
+        publication: Publication<'_>,
+        deadline: Deadline,
+    ) -> Result<(), Error> {
+        match self {
+            Self::Redis(store) => store.publish(publication, deadline).await,
+            _ => Ok(()),
         }
     }
 

@@ -8,7 +8,8 @@ pub(crate) const RECOVERED: &str = "Redis decides checks again: limits are share
 
 /// The codes of the limiter's own warnings. Other crates have more.
 #[cfg(feature = "metrics")]
-pub(crate) const CODES: [&str; 5] = [
+pub(crate) const CODES: [&str; 6] = [
+    "figures-rejected",
     "heartbeat-rejected",
     "overrides-left-out",
     "overrides-unreadable",

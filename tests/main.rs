@@ -29,6 +29,8 @@ mod fallback_reservations;
 mod fallback_share;
 mod fallback_warm_start;
 mod faults;
+#[cfg(feature = "admin")]
+mod figures;
 mod fixed_window;
 mod full_queue;
 mod give_backs_of_nothing;

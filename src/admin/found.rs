@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::quota::Quota;
 
 /// A key with its content.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Found {
     /// The parsed Redis key.
     pub name: Name,

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use crate::algorithm::{ALGORITHMS, Definition, Parameters};
 use crate::error::Error;
-use crate::key::{ADAPTIVE, DENIALS, HOLDS, HashTag, Keyspace, LAYOUT, SHARED_LAYOUT};
+use crate::key::{
+    ADAPTIVE, DENIALS, FIGURES, HOLDS, HashTag, INSTANCE_RECORDS, Keyspace, LAYOUT, SHARED_LAYOUT,
+};
 use crate::quota::{Quota, Rate, Window};
 
 /// The parsed Redis key of a state.
@@ -34,8 +36,8 @@ pub struct Shape {
 /// A key under the namespace that is not a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotState {
-    /// A key for all gates: the instances, the operators' overrides and their audit log, or the holders of
-    /// in-flight limits.
+    /// A key for all gates: the instances, their figures, the operators' overrides and their audit log, or the holders
+    /// of in-flight limits.
     Shared,
     /// A state in the format of another version of tidegate. Contains the number of that format.
     Layout(u32),
@@ -59,8 +61,9 @@ impl Name {
         let mut parts = rest.splitn(3, ':');
         let (Some(gate), Some(shape), Some(key)) = (parts.next(), parts.next(), parts.next()) else {
             let last = rest.rsplit(':').next().unwrap_or_default();
-            let is_shared =
-                layout == SHARED_LAYOUT && matches!(last, "audit" | "instances" | "overrides" | "holders");
+            let is_of_figures = last.starts_with(FIGURES) || last.starts_with(INSTANCE_RECORDS);
+            let is_known = is_of_figures || matches!(last, "audit" | "instances" | "overrides" | "holders");
+            let is_shared = layout == SHARED_LAYOUT && is_known;
             return Err(if is_shared { NotState::Shared } else { NotState::Foreign });
         };
         if layout != LAYOUT {
@@ -125,17 +128,23 @@ impl Name {
     /// Returns the limited key; `None` if only its hash or HMAC is stored.
     #[must_use]
     pub fn key(&self) -> Option<Vec<u8>> {
-        let mut key = Vec::with_capacity(self.written.len());
-        let mut rest = self.written.as_bytes();
-        let digit = |byte: u8| char::from(byte).to_digit(16);
-        loop {
-            (rest, _) = match rest {
-                [] => return Some(key),
-                [b'%', high, low, more @ ..] => (more, key.push((digit(*high)? << 4 | digit(*low)?) as u8)),
-                [b'%', ..] => return None,
-                [byte, more @ ..] => (more, key.push(*byte)),
-            };
-        }
+        decoded_key(&self.written)
+    }
+}
+
+/// Returns the key that is written in Redis in this form, such as [`Name::written`]; `None` if it is a hash or an HMAC.
+#[must_use]
+pub fn decoded_key(written: &str) -> Option<Vec<u8>> {
+    let mut key = Vec::with_capacity(written.len());
+    let mut rest = written.as_bytes();
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    loop {
+        (rest, _) = match rest {
+            [] => return Some(key),
+            [b'%', high, low, more @ ..] => (more, key.push((digit(*high)? << 4 | digit(*low)?) as u8)),
+            [b'%', ..] => return None,
+            [byte, more @ ..] => (more, key.push(*byte)),
+        };
     }
 }
 
@@ -300,6 +309,8 @@ mod tests {
             ("ns:1:overrides", NotState::Shared),
             ("ns:1:audit", NotState::Shared),
             ("ns:1:{g2}:holders", NotState::Shared),
+            ("ns:1:figures/1763683200", NotState::Shared),
+            ("ns:1:{cr}:instances/1763683200", NotState::Shared),
             ("ns:1:login:token_bucket:x", NotState::Layout(1)),
             ("ns:3:login:token_bucket:x", NotState::Layout(3)),
             ("ns:3:instances", NotState::Foreign),

@@ -28,9 +28,9 @@ pub struct Scan {
 
 /// A node that is not completely scanned, addressed by one of its hash tags.
 #[derive(Debug)]
-struct ScanNode {
-    hash_tag: HashTag,
-    address: (String, u16),
+pub(super) struct ScanNode {
+    pub(super) hash_tag: HashTag,
+    pub(super) address: (String, u16),
     progress: Progress,
 }
 
@@ -108,7 +108,7 @@ impl Scan {
     /// Returns the Redis keys of the next page, unparsed, as [`next`](Self::next) does.
     pub(super) async fn next_keys(&mut self) -> Result<Option<Vec<Vec<u8>>>, Error> {
         if self.nodes.is_none() {
-            self.nodes = Some(nodes(&self.access).await?);
+            self.nodes = Some(nodes(&self.access, HashTag::all()).await?);
         }
         let Some(node) = self.nodes.as_mut().and_then(|nodes| nodes.last_mut()) else { return Ok(None) };
         let connection = self.access.connection()?;
@@ -156,12 +156,16 @@ impl Progress {
     }
 }
 
-/// Returns each node once. Calls a script with a key of each hash tag, so that a cluster node replies with a
-/// redirect if it does not serve the tag. This also detects a cluster that is configured as a single server.
-async fn nodes(access: &RedisAccess) -> Result<Vec<ScanNode>, Error> {
+/// Returns each node of these hash tags once. Calls a script with a key of each hash tag, so that a cluster node replies
+/// with a redirect if it does not serve the tag. With all hash tags, this also detects a cluster that is configured as a
+/// single server.
+pub(super) async fn nodes(
+    access: &RedisAccess,
+    hash_tags: impl Iterator<Item = HashTag>,
+) -> Result<Vec<ScanNode>, Error> {
     let (connection, keyspace) = (access.connection()?, access.pipeline.keyspace());
     let mut nodes: Vec<ScanNode> = Vec::new();
-    for hash_tag in HashTag::all() {
+    for hash_tag in hash_tags {
         let key = keyspace.probe_key(hash_tag);
         let args = |command: &mut Cmd| {
             command.arg(1).arg(&key).arg(0);

@@ -238,6 +238,7 @@ mod tests {
             quota,
             prefix,
             keyed_hasher: KeyedHasher::default(),
+            counters: None,
         });
         let target = Target::new(&gate, key.as_bytes(), None);
         Group::of_one(Item::new(target, 1))

@@ -1,4 +1,4 @@
-//! The heartbeats by which instances count each other in the store.
+//! The heartbeats by which instances count each other in the store. Each also publishes the figures.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -15,10 +15,10 @@ const BEAT: Duration = Duration::from_secs(5);
 /// An instance without a heartbeat for this long is not counted.
 const LIFETIME: Duration = Duration::from_secs(15);
 
-/// Starts the heartbeats, unless they are running or the number is configured.
+/// Starts the heartbeats, unless they are running, or neither the number nor the figures need them.
 #[inline]
 pub(super) fn ensure_running(shared: &Arc<FallbackInner>) {
-    if shared.instances.counted_at.is_some() {
+    if shared.instances.counted_at.is_some() || shared.publisher.is_some() {
         let beating = || Beating(Arc::downgrade(shared));
         shared.heartbeats.ensure_running(&shared.background, beating);
     }
@@ -36,6 +36,7 @@ impl Job for Beating {
                 return;
             };
             shared.count().await;
+            shared.publish(false).await;
             drop(shared);
             tokio::time::sleep(pause.mul_f64(1.0 - fastrand::f64() / 10.0)).await;
             pause = (pause * 2).min(BEAT);
@@ -70,6 +71,21 @@ impl FallbackInner {
                 });
             }
             Err(_) => {}
+        }
+    }
+
+    /// Publishes the figures, if this process publishes any. A failure changes nothing for checks.
+    pub(super) async fn publish(&self, is_last: bool) {
+        let Some(publisher) = &self.publisher else { return };
+        let published = publisher.publish(&self.store, &self.breaker, self.deadline, is_last).await;
+        // Whether Redis answers is the breaker's to report.
+        if let Err(error) = published
+            && !error.is_unanswered()
+        {
+            self.warnings.warn(&publisher.rejected, || {
+                let error = error.at(self.store.address().unwrap_or_default());
+                format!("the figures of this process are missing in those of the fleet: {error}")
+            });
         }
     }
 }

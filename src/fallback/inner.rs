@@ -7,6 +7,7 @@ use tokio::sync::Mutex;
 
 use super::instances::Instances;
 use super::last_known::LastKnown;
+use super::publisher::Publisher;
 use super::table::LocalTable;
 use crate::background::{Background, JobSlot};
 use crate::breaker::Breaker;
@@ -28,6 +29,7 @@ pub(super) struct FallbackInner {
     pub(super) warnings: WarningSink,
     pub(super) heartbeat_rejected: RepeatedWarning,
     pub(super) instances: Instances,
+    pub(super) publisher: Option<Publisher>,
     pub(super) last_known: LastKnown,
     pub(super) table: LocalTable,
     pub(super) background: Arc<Background>,

@@ -252,6 +252,7 @@ mod tests {
             quota,
             prefix: Keyspace::new("test", KeyMode::Clear).unwrap().prefix("gate", &quota).unwrap(),
             keyed_hasher: KeyedHasher::default(),
+            counters: None,
         });
         let table = LocalTable::new(1_000);
         // The last known state is found only once, so the table alone keeps the block.

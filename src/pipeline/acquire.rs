@@ -87,7 +87,7 @@ impl Pipeline {
         self.ensure_background_jobs();
         // In shadow mode, one decision is enough.
         let waits = max_wait > Duration::ZERO && !request.gate.is_shadow;
-        let since_us = self.now_if_observed().filter(|_| !waits);
+        let since_us = self.now_if_measured().filter(|_| !waits);
         let limits = self.time_limits(request, waits.then_some(max_wait));
         if let Some(adaptive) = &terms.adaptive {
             adaptive.key.ensure_current(self.deadline_of(request.deadline)).await;
@@ -189,7 +189,7 @@ impl Pipeline {
                 decision
             }
             Answer::Undecided { policy, error, remaining, retry_us, .. } => {
-                self.notify_failed(&info.name, &request.with_context(error));
+                self.notify_failed(info, || request.with_context(error));
                 match policy {
                     OnFailure::Local => self.local_decision(request, held.is_some(), remaining, retry_us)?,
                     OnFailure::Open => request.fixed_decision(true, Source::Open)?,
@@ -198,7 +198,7 @@ impl Pipeline {
             }
             Answer::Failed(error) => {
                 let error = request.with_context(error);
-                self.notify_failed(&info.name, &error);
+                self.notify_failed(info, || error.clone());
                 return Err(error);
             }
         };

@@ -74,8 +74,8 @@ impl Pipeline {
     /// Returns the failure policy to apply, or the error if none applies.
     pub(super) fn policy(&self, request: &Request<'_>, error: Error) -> Result<OnFailure, Error> {
         let fixed = self.store.fixed_decision();
-        if self.observer.is_some() && fixed.is_none() {
-            self.notify_failed(&request.gate.info()?.name, &request.with_context(error.clone()));
+        if fixed.is_none() {
+            self.notify_failed(request.gate.info()?, || request.with_context(error.clone()));
         }
         let on_failure = match fixed {
             Some(true) => OnFailure::Open,

@@ -11,8 +11,8 @@ use crate::error::Error;
 use crate::fallback::Fallback;
 use crate::health::Health;
 
-/// The time limit of a shutdown for giving back leases, releasing permits, reconciling the fallback's units, and
-/// queued settles.
+/// The time limit of a shutdown for giving back leases, releasing permits, reconciling the fallback's units, queued
+/// settles, and the last figures.
 const SHUTDOWN: Duration = Duration::from_secs(6);
 
 impl Pipeline {
@@ -50,6 +50,9 @@ impl Pipeline {
         }
         if let Some(settle_queue) = &self.settle_queue {
             settle_queue.end(ends).await;
+        }
+        if let Some(fallback) = &self.fallback {
+            fallback.publish_last(ends).await;
         }
         if let Some(breaker) = &self.breaker {
             breaker.shut_down();

@@ -36,7 +36,7 @@ impl Pipeline {
         if let Ok(info) = request.gate.info() {
             let quota = info.quota.at_most(request.at_most);
             if quota != info.quota {
-                let restricted = self.gate_info(&info.name, quota);
+                let restricted = self.info_with_quota(info, quota);
                 request.whole_limit = Some(info.quota.limit());
                 request.gate.to_mut().info = restricted.map(|info| Arc::new(ShardedArc::new(info)));
             }
@@ -83,7 +83,7 @@ impl Pipeline {
 
     fn find_overrides(&self, gate: &GateSpec, key: &[u8]) -> Option<KeyOverrides> {
         let info = gate.info().ok()?;
-        Some(self.overrides.of_key(info, key, |quota| self.gate_info(&info.name, quota)))
+        Some(self.overrides.of_key(info, key, |quota| self.info_with_quota(info, quota)))
     }
 }
 

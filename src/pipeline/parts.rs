@@ -13,7 +13,8 @@ use crate::clock::{Clock, Stopwatch};
 use crate::connection::Deadline;
 use crate::deny_cache::DenyCache;
 use crate::error::Error;
-use crate::fallback::{self, Fallback, Instances, OnFailure};
+use crate::fallback::{self, Fallback, Instances, OnFailure, Publisher};
+use crate::figures::Figures;
 use crate::key::Keyspace;
 use crate::keyed_hash::KeyedHasher;
 use crate::lease::Registry;
@@ -42,6 +43,8 @@ pub(crate) struct Pipeline {
     pub(crate) unheld: UnheldCharges,
     pub(crate) secrets: Secrets,
     pub(super) observer: Option<Arc<dyn Observer>>,
+    /// Set if this process publishes figures.
+    pub(super) figures: Option<Arc<Figures>>,
     pub(crate) warnings: WarningSink,
     pub(super) background: Arc<Background>,
     pub(super) keyspace: Keyspace,
@@ -69,6 +72,7 @@ pub(crate) struct Settings {
     pub(crate) instances: Option<u64>,
     pub(crate) breaker: bool,
     pub(crate) overrides: bool,
+    pub(crate) figures: bool,
     pub(crate) permit_ttl: Duration,
     /// For the tokens of reservations.
     pub(crate) secrets: Secrets,
@@ -97,6 +101,7 @@ impl Pipeline {
         let probes = probes(&keyspace, &keyed_hasher)?;
         let probe = probes[0].clone();
         let can_fail = matches!(*store, Store::Redis(_));
+        let figures = (can_fail && settings.figures).then(|| Arc::new(Figures::default()));
         let breaker = can_fail.then(|| {
             Arc::new(Breaker::new(breaker::Settings {
                 store: store.clone(),
@@ -133,6 +138,7 @@ impl Pipeline {
                     None => Instances::counted(keyspace.instances()),
                 },
                 max_keys,
+                publisher: figures.clone().map(|figures| Publisher::new(figures, keyspace.clone())),
                 background: background.clone(),
             })
         });
@@ -177,6 +183,7 @@ impl Pipeline {
             unheld: UnheldCharges::default(),
             secrets,
             observer,
+            figures,
             warnings,
             background,
             keyspace,
@@ -190,7 +197,15 @@ impl Pipeline {
     }
 
     pub(crate) fn gate_info(&self, name: &str, quota: Quota) -> Result<GateInfo, Error> {
-        GateInfo::new(&self.keyspace, &self.keyed_hasher, name, quota)
+        let info = GateInfo::new(&self.keyspace, &self.keyed_hasher, name, quota)?;
+        let counters = self.figures.as_ref().map(|figures| figures.gate(name));
+        Ok(GateInfo { counters, ..info })
+    }
+
+    /// Returns the same gate with another quota.
+    pub(super) fn info_with_quota(&self, info: &GateInfo, quota: Quota) -> Result<GateInfo, Error> {
+        let other = GateInfo::new(&self.keyspace, &self.keyed_hasher, &info.name, quota)?;
+        Ok(GateInfo { counters: info.counters.clone(), ..other })
     }
 
     pub(crate) fn observer(&self) -> Option<&dyn Observer> {

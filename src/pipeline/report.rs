@@ -1,11 +1,13 @@
-//! Stage 8: shadow mode, then the observer.
+//! Stage 8: shadow mode, then the figures of the gate and the observer.
 
 use std::fmt;
 
 use super::parts::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
+use crate::figures::Tally;
 use crate::request::Request;
+use crate::store::GateInfo;
 use crate::trace::Span;
 
 impl Pipeline {
@@ -64,7 +66,7 @@ impl Pipeline {
     /// Reports a decision and a denied key, also if only shadow mode admitted the check.
     #[inline]
     pub(super) fn notify(&self, request: &Request<'_>, decision: &Decision) {
-        self.notify_decided(decision);
+        self.notify_decided(request.gate.tally(), decision);
         if let (Some(observer), Ok(info)) = (&self.observer, request.gate.info())
             && (decision.shadow || !decision.allowed)
             && decision.source != Source::Switch
@@ -73,16 +75,24 @@ impl Pipeline {
         }
     }
 
+    /// Counts a decision in the figures of its gate, and notifies the observer.
     #[inline]
-    pub(super) fn notify_decided(&self, decision: &Decision) {
+    pub(super) fn notify_decided(&self, tally: Option<Tally<'_>>, decision: &Decision) {
+        if let Some(tally) = tally {
+            tally.count(decision);
+        }
         if let Some(observer) = &self.observer {
             observer.decided(decision);
         }
     }
 
-    pub(super) fn notify_failed(&self, gate: &str, error: &Error) {
+    /// Counts an error in the figures of its gate, and notifies the observer.
+    pub(super) fn notify_failed(&self, info: &GateInfo, error: impl FnOnce() -> Error) {
+        if let Some(figures) = &self.figures {
+            figures.count_error(info.counters.as_deref());
+        }
         if let Some(observer) = &self.observer {
-            observer.failed(gate, error);
+            observer.failed(&info.name, &error());
         }
     }
 }

@@ -36,7 +36,7 @@ impl Pipeline {
         deadline: Deadline,
     ) -> impl Future<Output = Result<Share, Error>> {
         self.ensure_background_jobs();
-        let since_us = self.now_if_observed();
+        let since_us = self.now_if_measured();
         let taking = self.batch.take(group, deadline);
         async move {
             let share = taking.await;
@@ -63,7 +63,7 @@ impl Pipeline {
             .zip(&hash_tags)
             .filter_map(|(group, hash_tag)| hash_tag.is_ok().then_some(group));
         let groups: Vec<_> = groups.collect();
-        let since_us = self.now_if_observed();
+        let since_us = self.now_if_measured();
         let is_sent = !groups.is_empty();
         let mut shares = self.batch.take_each(groups, deadline).await.into_iter();
         if is_sent {
@@ -92,7 +92,8 @@ impl Pipeline {
         }
     }
 
-    /// Starts the background jobs of every limiter in use: reading overrides, and heartbeats.
+    /// Starts the background jobs of every limiter in use: reading overrides, and heartbeats, with which it
+    /// publishes figures.
     #[inline]
     pub(super) fn ensure_background_jobs(&self) {
         self.overrides.ensure_followed();
@@ -108,14 +109,21 @@ impl Pipeline {
         }
     }
 
-    /// Returns the time by this process's clock, if there is an observer.
-    pub(super) fn now_if_observed(&self) -> Option<u64> {
-        self.observer.as_ref().map(|_| self.clock.local_us())
+    /// Returns the time by this process's clock, if an observer or the figures need it.
+    pub(super) fn now_if_measured(&self) -> Option<u64> {
+        let is_measured = self.observer.is_some() || self.figures.is_some();
+        is_measured.then(|| self.clock.local_us())
     }
 
+    /// Counts the latency in the figures, and notifies the observer.
     pub(super) fn notify_waited(&self, since_us: Option<u64>) {
-        if let (Some(observer), Some(since_us)) = (&self.observer, since_us) {
-            observer.waited(Duration::from_micros(self.clock.local_us().saturating_sub(since_us)));
+        let Some(since_us) = since_us else { return };
+        let took_us = self.clock.local_us().saturating_sub(since_us);
+        if let Some(figures) = &self.figures {
+            figures.count_latency(took_us);
+        }
+        if let Some(observer) = &self.observer {
+            observer.waited(Duration::from_micros(took_us));
         }
     }
 }

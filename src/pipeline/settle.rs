@@ -31,10 +31,10 @@ impl Pipeline {
         let results = settled.unwrap_or_else(|error| vec![Err(error); call.items.len()]);
         let results = self.queue_unanswered(&call, results);
         for (item, result) in call.items.iter().zip(&results) {
-            let gate = &item.target.gate.name;
+            let gate = &item.target.gate;
             match result {
-                Ok(settlement) => self.notify_settled(gate, *settlement),
-                Err(error) => self.notify_failed(gate, error),
+                Ok(settlement) => self.notify_settled(&gate.name, *settlement),
+                Err(error) => self.notify_failed(gate, || error.clone()),
             }
         }
         results

@@ -62,7 +62,7 @@ impl Pipeline {
         self.record_result(target.hash_tag, &written, deadline.after);
         written.map(drop).map_err(|error| {
             let error = error.with_context(target.gate.name, key);
-            self.notify_failed(&target.gate.name, &error);
+            self.notify_failed(&target.gate, || error.clone());
             error
         })
     }

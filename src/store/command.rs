@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::target::Target;
 use crate::error::Error;
+use crate::key::Keyspace;
 use crate::reference::adapt::Adaptation;
 
 /// Small writes other than a take.
@@ -37,6 +38,17 @@ pub(crate) struct Heartbeat<'a> {
     pub(crate) name: &'a str,
     /// How long the process counts after this heartbeat.
     pub(crate) lifetime: Duration,
+}
+
+/// What one process publishes: see [`crate::figures`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Publication<'a> {
+    pub(crate) keyspace: &'a Keyspace,
+    pub(crate) id: &'a str,
+    /// The words of its record, without the time.
+    pub(crate) record: &'a str,
+    /// Fields and texts of the figures; may be empty.
+    pub(crate) fields: &'a [(String, String)],
 }
 
 /// A change of a holder's lease. The name ends in the lease's length: see

@@ -3,6 +3,7 @@
 mod acquire;
 mod arguments;
 mod ban;
+mod publish;
 mod reply;
 mod reserve;
 mod server_clock;

@@ -4,6 +4,7 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use crate::error::Error;
+use crate::figures::GateCounters;
 use crate::gate_name::GateName;
 use crate::key::{HashTag, Keyspace, Prefix};
 use crate::keyed_hash::{KeyedHash, KeyedHasher};
@@ -16,6 +17,8 @@ pub(crate) struct GateInfo {
     pub(crate) quota: Quota,
     pub(crate) prefix: Prefix,
     pub(crate) keyed_hasher: KeyedHasher,
+    /// Of the gates with this name; `None` if this process publishes no figures.
+    pub(crate) counters: Option<Arc<GateCounters>>,
 }
 
 impl GateInfo {
@@ -28,7 +31,7 @@ impl GateInfo {
         let prefix = keyspace.prefix(name, &quota)?;
         // The name is part of the prefix, so its length was checked.
         let name = GateName::new(name).ok_or_else(|| Error::config("a gate's name has at most 64 bytes"))?;
-        Ok(Self { name, quota, prefix, keyed_hasher: keyed_hasher.clone() })
+        Ok(Self { name, quota, prefix, keyed_hasher: keyed_hasher.clone(), counters: None })
     }
 }
 

@@ -62,6 +62,7 @@ mod tests {
             quota,
             prefix: Keyspace::new("test", KeyMode::Clear).unwrap().prefix(name, &quota).unwrap(),
             keyed_hasher: KeyedHasher::default(),
+            counters: None,
         };
         Target::new(&Arc::new(gate), b"key", None)
     }

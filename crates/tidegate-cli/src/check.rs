@@ -248,7 +248,7 @@ impl Request {
     }
 
     pub(crate) fn entries(&self) -> Result<Vec<Entries>, Failure> {
-        self.descriptor.iter().map(|text| entries(text)).collect()
+        Ok(self.descriptor.iter().map(|text| Descriptor::parse_entries(text)).collect::<Result<_, _>>()?)
     }
 
     pub(crate) fn descriptors<'a>(&'a self, entries: &'a [Entries]) -> Vec<Descriptor<'a>> {
@@ -262,45 +262,5 @@ impl Request {
             }
         };
         entries.iter().map(descriptor).collect()
-    }
-}
-
-/// Parses `a=b,c=d`. A backslash escapes the next character.
-fn entries(text: &str) -> Result<Entries, Failure> {
-    let mut parts = vec![String::new()];
-    let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
-        let last = parts.len() - 1;
-        match letter {
-            ',' => parts.push(String::new()),
-            '\\' => parts[last].extend(letters.next()),
-            _ => parts[last].push(letter),
-        }
-    }
-    let entry = |part: String| match part.split_once('=') {
-        Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
-        _ => Err(Failure::usage(format!("invalid descriptor entry `{part}`: write key=value,key=value"))),
-    };
-    parts.into_iter().map(entry).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn descriptor_entries_are_separated_by_commas() {
-        let read = |text: &str| entries(text).ok();
-        let pairs = |pairs: &[(&str, &str)]| {
-            Some(
-                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Vec<_>>(),
-            )
-        };
-        assert_eq!(read("a=b"), pairs(&[("a", "b")]));
-        assert_eq!(read("a=b,c="), pairs(&[("a", "b"), ("c", "")]));
-        assert_eq!(read(r"a=b\,c=d=e\\"), pairs(&[("a", r"b,c=d=e\")]));
-        for text in ["", "a", "=b", "a=b,", ","] {
-            assert_eq!(read(text), None, "{text}");
-        }
     }
 }

@@ -69,8 +69,8 @@ pub(crate) async fn run(inspect: &Inspect, inspector: &Inspector, out: Output) -
 }
 
 /// Returns `is_found`, or the first error of an unreadable state. Called after the states are printed.
-fn ensure_readable(shown: &[Found], is_found: bool) -> Result<bool, Failure> {
-    match shown.iter().find_map(|found| found.usage.as_ref().err()) {
+fn ensure_readable<'f>(shown: impl IntoIterator<Item = &'f Found>, is_found: bool) -> Result<bool, Failure> {
+    match shown.into_iter().find_map(|found| found.usage.as_ref().err()) {
         Some(error) => Err(error.clone().into()),
         None => Ok(is_found),
     }
@@ -80,7 +80,7 @@ fn show_gate(gate: &str, survey: &Survey, inspector: &Inspector, out: Output) ->
     let shown = survey.ranking.best();
     let keys = survey.keys;
     let blocked: u64 = survey.groups.values().map(|group| group.blocked).sum();
-    let mut lines = state_table(shown);
+    let mut lines = state_table(shown.clone());
     if keys == 0 {
         let text = format!("no state of gate {gate} in namespace {}", inspector.namespace());
         lines = vec![vec![text.into()]];
@@ -93,7 +93,7 @@ fn show_gate(gate: &str, survey: &Survey, inspector: &Inspector, out: Output) ->
         "gate": gate,
         "keys": keys,
         "blocked": blocked,
-        "states": shown.iter().map(state_json).collect::<Vec<_>>(),
+        "states": shown.clone().map(state_json).collect::<Vec<_>>(),
         "more": keys.saturating_sub(shown.len() as u64),
         "notes": survey.notes(),
     });
@@ -155,8 +155,8 @@ fn show_namespace(
 }
 
 /// Returns a table of states, one per row.
-pub(crate) fn state_table(shown: &[Found]) -> Vec<Vec<Text>> {
-    let rows = shown.iter().map(|found| {
+pub(crate) fn state_table<'f>(shown: impl Iterator<Item = &'f Found>) -> Vec<Vec<Text>> {
+    let rows = shown.map(|found| {
         let name = &found.name;
         [vec![name.written.as_str().into(), name.gate.as_str().into()], cells(found)].concat()
     });

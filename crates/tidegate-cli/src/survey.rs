@@ -1,9 +1,8 @@
 //! Statistics of many keys, read page by page. Memory is bounded, regardless of the number of keys.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
-use tidegate::admin::{Found, Inspector, NotState, OtherKey, Page, Shape};
+use tidegate::admin::{Found, Inspector, NotState, OtherKey, Page, Ranking, Shape};
 
 use crate::failure::Failure;
 
@@ -12,15 +11,6 @@ const MAX_GROUPS: usize = 10_000;
 /// The maximum foreign keys that a note names, and the characters of each.
 const MAX_NAMED: usize = 3;
 const MAX_NAME_CHARS: usize = 80;
-
-/// The most used keys, in descending order. Unreadable keys come first.
-#[derive(Debug)]
-pub(crate) struct Ranking {
-    limit: usize,
-    best: Vec<Found>,
-    /// The Redis keys of `best`.
-    redis_keys: HashSet<String>,
-}
 
 /// Statistics of the keys of a gate with one shape.
 #[derive(Debug, Default)]
@@ -47,42 +37,10 @@ pub(crate) struct Survey {
     pub(crate) overrides: Option<String>,
 }
 
-impl Ranking {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { limit, best: Vec::new(), redis_keys: HashSet::new() }
-    }
-
-    pub(crate) fn add(&mut self, found: Found) {
-        // SCAN can return a key twice. The later reading replaces the earlier one.
-        if self.redis_keys.remove(&found.name.redis_key) {
-            self.best.retain(|other| other.name != found.name);
-        }
-        let at = self.best.partition_point(|other| rank(other) <= rank(&found));
-        if at < self.limit {
-            self.redis_keys.insert(found.name.redis_key.clone());
-            self.best.insert(at, found);
-        }
-        for dropped in self.best.drain(self.limit.min(self.best.len())..) {
-            self.redis_keys.remove(&dropped.name.redis_key);
-        }
-    }
-
-    pub(crate) fn best(&self) -> &[Found] {
-        &self.best
-    }
-}
-
-/// Returns the sort key of the ranking.
-fn rank(found: &Found) -> (Reverse<u64>, &str) {
-    // For non-negative numbers, the order of the bits is the order of the numbers.
-    let used = found.usage.as_ref().map_or(f64::INFINITY, |usage| usage.used);
-    (Reverse(used.to_bits()), &found.name.redis_key)
-}
-
 impl Survey {
     pub(crate) fn new(limit: usize) -> Self {
         let (groups, layouts, foreign_names) = Default::default();
-        let ranking = Ranking::new(limit);
+        let ranking = Ranking::most_used(limit);
         Self { keys: 0, groups, ranking, layouts, foreign: 0, foreign_names, overrides: None }
     }
 

@@ -1,7 +1,5 @@
-//! `top`: the most used keys. Each live refresh reads a part of the keys, and again the current most used keys.
-//! Therefore a refresh costs Redis the same, regardless of the number of keys.
+//! `top`: the most used keys.
 
-mod live_view;
 mod screen;
 
 use serde_json::json;
@@ -19,13 +17,13 @@ pub(crate) use self::screen::show;
 pub(crate) async fn once(top: &Top, inspector: &Inspector, out: Output) -> Result<bool, Failure> {
     let survey = Survey::of(inspector, top.gate.as_deref(), usize::from(top.limit)).await?;
     let shown = survey.ranking.best();
-    let mut lines = state::state_table(shown);
+    let mut lines = state::state_table(shown.clone());
     lines.push(vec![Text(Tone::Faint, format!("{} of {} keys", shown.len(), survey.keys))]);
     lines.extend(survey.notes().into_iter().map(|note| vec![Text(Tone::Warn, note)]));
     let json = json!({
         "namespace": inspector.namespace(),
         "keys": survey.keys,
-        "states": shown.iter().map(state::state_json).collect::<Vec<_>>(),
+        "states": shown.clone().map(state::state_json).collect::<Vec<_>>(),
         "notes": survey.notes(),
     });
     out.print(&json, &lines)?;

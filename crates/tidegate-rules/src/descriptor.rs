@@ -129,6 +129,40 @@ impl<'a> Descriptor<'a> {
     }
 }
 
+/// # Text
+impl Descriptor<'_> {
+    /// Parses the text that `Display` formats: the entries of `a=b,c=d`. A backslash escapes the next character.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::is_config`] if an entry has no key or no `=`.
+    ///
+    /// ```
+    /// use tidegate_rules::Descriptor;
+    ///
+    /// let entries = Descriptor::parse_entries(r"user=ada,path=/a\,b")?;
+    /// assert_eq!(entries[1], ("path".to_owned(), "/a,b".to_owned()));
+    /// # Ok::<(), tidegate::Error>(())
+    /// ```
+    pub fn parse_entries(text: &str) -> Result<Vec<(String, String)>, Error> {
+        let mut parts = vec![String::new()];
+        let mut letters = text.chars();
+        while let Some(letter) = letters.next() {
+            let last = parts.len() - 1;
+            match letter {
+                ',' => parts.push(String::new()),
+                '\\' => parts[last].extend(letters.next()),
+                _ => parts[last].push(letter),
+            }
+        }
+        let entry = |part: String| match part.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
+            _ => Err(Error::config(format!("invalid descriptor entry `{part}`: write key=value,key=value"))),
+        };
+        parts.into_iter().map(entry).collect()
+    }
+}
+
 /// Values may be personal data or tokens.
 impl fmt::Debug for Descriptor<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -158,5 +192,26 @@ impl fmt::Display for Descriptor<'_> {
 impl<'a, const N: usize> From<[(&'a str, &'a str); N]> for Descriptor<'a> {
     fn from(entries: [(&'a str, &'a str); N]) -> Self {
         entries.into_iter().fold(Self::new(), |descriptor, (key, value)| descriptor.entry(key, value))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descriptor_entries_are_separated_by_commas() {
+        let read = |text: &str| Descriptor::parse_entries(text).ok();
+        let pairs = |pairs: &[(&str, &str)]| {
+            Some(
+                pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect::<Vec<_>>(),
+            )
+        };
+        assert_eq!(read("a=b"), pairs(&[("a", "b")]));
+        assert_eq!(read("a=b,c="), pairs(&[("a", "b"), ("c", "")]));
+        assert_eq!(read(r"a=b\,c=d=e\\"), pairs(&[("a", r"b,c=d=e\")]));
+        for text in ["", "a", "=b", "a=b,", ","] {
+            assert_eq!(read(text), None, "{text}");
+        }
     }
 }

@@ -125,11 +125,6 @@ impl Rules {
         self.0.compiled.rules.iter().map(|rule| &**rule)
     }
 
-    /// Returns the name and the text of each file that the rules were loaded from.
-    pub fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0.sources.iter().map(|source| (&*source.name, &*source.text))
-    }
-
     /// Returns mistakes that do not prevent loading, ordered by file, line and column; at most 100.
     /// [`bind`](Self::bind) and each reload report them to the limiter as the warning `rules-file`.
     ///
@@ -149,6 +144,11 @@ impl Rules {
     #[must_use]
     pub fn warnings(&self) -> &[ConfigError] {
         &self.0.compiled.warnings
+    }
+
+    /// Iterates over the names of the files and their texts, in the order in which they were read.
+    pub fn sources(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.sources.iter().map(|source| (&*source.name, &*source.text))
     }
 
     /// Returns whether the files define this domain.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use arc_swap::{ArcSwap, ArcSwapOption};
 use tidegate::{Error, Limiter};
 
+use super::config_error::{ConfigError, ConfigErrors};
 use super::files::FilesRead;
 use super::limiter::RulesLimiter;
 use super::load::{Loader, Rules};
@@ -61,6 +62,7 @@ struct ReloadInner {
 pub struct Reload {
     at: Instant,
     result: Result<usize, Error>,
+    errors: Option<ConfigErrors>,
     sources: Arc<Vec<SourceFile>>,
 }
 
@@ -79,6 +81,12 @@ impl Reload {
     /// The error with which the files were rejected.
     pub fn result(&self) -> Result<usize, &Error> {
         self.result.as_ref().copied()
+    }
+
+    /// Iterates over the errors in the files, with their positions. Empty if the rules were valid, also if a
+    /// [condition](ReloadingRules::require) rejected them.
+    pub fn errors(&self) -> impl Iterator<Item = &ConfigError> {
+        self.errors.iter().flat_map(ConfigErrors::iter)
     }
 
     /// Returns the name and the text of each file that was read then. Leaves out files that are no rule files.
@@ -233,10 +241,11 @@ impl Watcher {
 
     fn reload(&self, read: &FilesRead) {
         let Some(shared) = self.shared.upgrade() else { return };
-        let rules = self.loader.rules(read).map_err(Error::from);
-        let applied = rules.and_then(|rules| shared.apply(&rules));
-        let reload = Reload { at: Instant::now(), result: applied, sources: read.sources.clone() };
-        let reload = Arc::new(reload);
+        let (result, errors) = match self.loader.rules(read) {
+            Ok(rules) => (shared.apply(&rules), None),
+            Err(errors) => (Err(Error::from(errors.clone())), Some(errors)),
+        };
+        let reload = Arc::new(Reload { at: Instant::now(), result, errors, sources: read.sources.clone() });
         shared.last_reload.store(Some(reload.clone()));
         if let Some(observer) = self.limiter.observer() {
             observer.reloaded(reload.result());

@@ -1,5 +1,6 @@
 //! The text of a rule file.
 
+use std::fmt;
 use std::ops::Range;
 
 use super::config_error::{ConfigError, MAX_CONTEXT_CHARS, SourceSpan};
@@ -8,10 +9,17 @@ use super::config_error::{ConfigError, MAX_CONTEXT_CHARS, SourceSpan};
 const FIELDS: [&str; 3] = ["domain", "descriptors", "rate_limits"];
 
 /// A file's display name and its text.
-#[derive(Debug, PartialEq)]
+#[derive(PartialEq)]
 pub(super) struct SourceFile {
     pub(super) name: String,
     pub(super) text: String,
+}
+
+/// The text can be long.
+impl fmt::Debug for SourceFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SourceFile").field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl SourceFile {

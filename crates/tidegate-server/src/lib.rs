@@ -2,6 +2,7 @@
 // The first definition of a label applies: here, links of the README lead to items.
 //! [tidegate]: tidegate
 //! [serve.md]: crate::Server
+//! [admin.md]: crate::Admin
 #![doc = include_str!("../README.md")]
 //! # Layout
 //!
@@ -13,6 +14,7 @@
 mod admin;
 mod body;
 mod connections;
+mod console;
 mod grpc;
 mod grpc_port;
 mod header_names;

@@ -3,7 +3,9 @@
 mod admin_access;
 mod admin_changes;
 mod admin_pages;
+mod browser;
 mod connections;
+mod console;
 mod envoy;
 mod examples;
 mod faults;

@@ -92,8 +92,13 @@ pub(crate) fn program(name: &str, folder: &str) -> Option<PathBuf> {
 }
 
 pub(crate) fn on_path(program: &str) -> bool {
-    env::var_os("PATH")
-        .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).is_file()))
+    path_of(program).is_some()
+}
+
+/// Returns the file of a program in the PATH.
+pub(crate) fn path_of(program: &str) -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path).map(|folder| folder.join(program)).find(|file| file.is_file())
 }
 
 fn set(name: &str) -> Option<String> {

@@ -54,6 +54,9 @@ pub enum Error {
     /// There is no `envoy`.
     #[error("no envoy in the PATH or in target/envoy: run scripts/envoy")]
     NoEnvoy,
+    /// There is no `chromium`, or no `chromedriver`.
+    #[error("no chromium or no chromedriver in the PATH: run scripts/chromium")]
+    NoChromium,
     /// `CI` is set and an engine replies, but the server would not run in a container.
     #[error("in CI, where a Docker engine answers, Redis must run in a container: {0}")]
     NotInContainer(String),

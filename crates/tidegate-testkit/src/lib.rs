@@ -1,4 +1,4 @@
-//! Provides a real Redis (and a [`Prometheus`], an [`Nginx`] or an [`Envoy`]) for the tests, demo and benches of tidegate: a container if a
+//! Provides a real Redis (and a [`Prometheus`], an [`Nginx`], an [`Envoy`] or a [`Chromium`]) for the tests, demo and benches of tidegate: a container if a
 //! Docker engine answers, else a plain `redis-server` process, else an [`Error`] with the missing part of
 //! each. It has no in-memory substitute and skips no test.
 //!
@@ -23,6 +23,7 @@
 //! Nothing is left behind, even if the caller ends by SIGKILL: each server stops when a pipe from this
 //! process closes. (Stopping a container after a signal needs `curl`.)
 
+mod chromium;
 mod client;
 mod clock;
 mod cluster;
@@ -42,6 +43,7 @@ mod sentinels;
 mod server;
 mod shared;
 
+pub use chromium::Chromium;
 pub use cluster::Cluster;
 pub use envoy::Envoy;
 pub use error::Error;

@@ -2,7 +2,7 @@
 //!
 //! Only the client knows the calendar, and only the server's clock decides. So the client sends the window of the
 //! server's time as it estimates it, and the span of time in which that window is right. The script refuses a call
-//! outside of that span, and reports its time.
+//! outside of that span, and reports its time. Figures are published in the same way.
 
 use std::ops::Range;
 
@@ -62,11 +62,11 @@ impl ServerClock {
         ))
     }
 
-    fn now_us(&self) -> u64 {
+    pub(super) fn now_us(&self) -> u64 {
         Clock::System.now_us().wrapping_add(self.ahead_us.load(Ordering::Relaxed))
     }
 
-    fn set(&self, server_now_us: u64) {
+    pub(super) fn set(&self, server_now_us: u64) {
         self.ahead_us.store(server_now_us.wrapping_sub(Clock::System.now_us()), Ordering::Relaxed);
     }
 }

@@ -12,9 +12,9 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Row, Table};
-use tidegate::admin::Inspector;
+use tidegate::admin::top_keys::TopKeys;
+use tidegate::admin::{Inspector, Ranking};
 
-use super::live_view::LiveView;
 use crate::args::Top;
 use crate::failure::Failure;
 use crate::output::{Output, Text, Tone, cell, safe};
@@ -41,7 +41,8 @@ enum Message {
 
 /// Draws until a key press or a signal ends it. Fails before drawing if the first read fails.
 pub(crate) fn show(top: &Top, inspector: Inspector, out: Output) -> Result<bool, Failure> {
-    let mut live = LiveView::new(inspector, top.gate.clone(), usize::from(top.limit));
+    let ranking = Ranking::most_used(usize::from(top.limit));
+    let mut live = TopKeys::new(inspector, top.gate.clone(), vec![ranking]);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(live.refresh())?;
     let first = View::new(&live, None);
@@ -90,7 +91,7 @@ fn wait(receiver: &Receiver<Message>) -> Result<Option<Message>, Failure> {
 }
 
 /// Refreshes and sends views until a signal arrives or the receiver is gone.
-async fn refresh_loop(mut live: LiveView, every: Duration, sender: &Sender<Message>) {
+async fn refresh_loop(mut live: TopKeys, every: Duration, sender: &Sender<Message>) {
     let mut end = pin!(end_signal());
     loop {
         let next = async {
@@ -128,12 +129,12 @@ async fn end_signal() {
 }
 
 impl View {
-    fn new(live: &LiveView, error: Option<String>) -> Self {
-        let rows = live.shown().iter().map(|found| {
+    fn new(live: &TopKeys, error: Option<String>) -> Self {
+        let rows = live.rankings().iter().flat_map(Ranking::best).map(|found| {
             let name = &found.name;
             [vec![name.written.as_str().into(), name.gate.as_str().into()], cells(found)].concat()
         });
-        Self { rows: rows.collect(), keys_read: live.keys_read, last_round: live.last_round, error }
+        Self { rows: rows.collect(), keys_read: live.keys_read(), last_round: live.last_round(), error }
     }
 
     /// Returns the new view. If its refresh failed, keeps the rows of this view.

@@ -137,6 +137,36 @@ async fn invalid_file_keeps_the_old_rules_and_is_reported_once() {
 }
 
 #[tokio::test]
+async fn last_reload_has_the_files_and_their_errors_while_the_old_rules_keep_their_own() {
+    let folder = Folder::new("last-reload");
+    let (old, new) = (rules_with_limit(10), rules_with_limit(20));
+    folder.write("a.yaml", old.clone());
+    let (watched, reloads) = watch(&folder);
+    assert!(watched.last_reload().is_none());
+
+    folder.write("a.yaml", new.replace("day", "dya"));
+    folder.write("b.yaml", "root:x:0:0");
+    reloads.wait_for(1).await;
+    let failed = watched.last_reload().unwrap();
+    assert!(failed.result().unwrap_err().to_string().contains("there is no unit `dya`"));
+    let lines: Vec<_> =
+        failed.errors().map(|error| (error.file().ends_with("a.yaml"), error.line())).collect();
+    assert_eq!(lines[0], (true, 2));
+    let texts: Vec<_> = failed.sources().map(|(_, text)| text.to_owned()).collect();
+    assert_eq!(texts, [new.replace("day", "dya")], "the text of another file is not shown");
+    let limits = watched.limits();
+    assert_eq!(limits.rules().sources().map(|(_, text)| text).collect::<Vec<_>>(), [&*old]);
+
+    fs::remove_file(folder.0.join("b.yaml")).unwrap();
+    folder.write("a.yaml", new.clone());
+    wait_for_limit(&watched, 20).await;
+    reloads.wait_for(2).await;
+    let applied = watched.last_reload().unwrap();
+    assert_eq!((applied.result().ok(), applied.errors().count()), (Some(1), 0));
+    assert_eq!(watched.limits().rules().sources().map(|(_, text)| text).collect::<Vec<_>>(), [&*new]);
+}
+
+#[tokio::test]
 async fn invalid_file_at_startup_is_an_error() {
     let folder = Folder::new("start");
     folder.write("a.yaml", "domain: d\ncharge: both\n");

@@ -65,9 +65,7 @@ async fn apply_to_end(
     let reason = fields.reason()?;
     let rule_quota = state.rule_quota(&gate);
     let change = fields.change(verb, rule_quota)?;
-    // Fails if no gate can have this name.
-    let any = Quota::fixed_window(1, Duration::from_secs(1));
-    state.limiter.try_gate(&gate, any).map_err(|error| problem(&error))?;
+    ensure_valid_name(state, &gate)?;
     let action = AuditAction {
         verb: verb.as_str(),
         gate: gate.clone(),
@@ -87,6 +85,24 @@ async fn apply_to_end(
     let recorded = state.audit.record(identity, action, &result).await;
     let audit_error = recorded.err().map(|error| error.to_string());
     answer.map(|(result, has_effect)| Changed { result, has_effect, audit_error })
+}
+
+/// Returns the values of a change in words, such as `for 1h`, without making it.
+///
+/// # Errors
+///
+/// If a field is wrong, or no gate can have this name.
+pub(crate) fn describe(state: &AdminState, verb: Verb, fields: &ChangeFields) -> Result<String, Problem> {
+    fields.reason()?;
+    let change = fields.change(verb, state.rule_quota(&fields.gate))?;
+    ensure_valid_name(state, &fields.gate)?;
+    Ok(change.detail())
+}
+
+/// Fails if no gate can have this name.
+fn ensure_valid_name(state: &AdminState, gate: &str) -> Result<(), Problem> {
+    let any = Quota::fixed_window(1, Duration::from_secs(1));
+    state.limiter.try_gate(gate, any).map(drop).map_err(|error| problem(&error))
 }
 
 /// Returns the key as it is stored, for the audit log: under [`KeyMode::Hmac`](tidegate::KeyMode::Hmac), the log must

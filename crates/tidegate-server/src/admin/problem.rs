@@ -5,7 +5,7 @@ use http::StatusCode;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderMap, HeaderValue};
 use serde_json::json;
 
-use super::html;
+use crate::console::error_page;
 
 /// An error with its status, and what to do about it.
 #[derive(Clone, Debug)]
@@ -32,8 +32,7 @@ impl Problem {
     /// Returns the response, in the format that the request accepts.
     pub(crate) fn respond(&self, headers: &HeaderMap) -> Response {
         if Self::accepts_html(headers) {
-            let content = format!("<p>{}</p>\n<p><a href=\"/\">Start</a></p>", html::escape(&self.detail));
-            return (self.status, Html(html::page(self.title(), &content))).into_response();
+            return (self.status, Html(error_page(self.title(), &self.detail))).into_response();
         }
         let document =
             json!({ "title": self.title(), "status": self.status.as_u16(), "detail": self.detail });

@@ -9,6 +9,7 @@ use tidegate_rules::Rule;
 use super::access::Access;
 use super::audit::AuditLog;
 use super::settings::Admin;
+use crate::console::Console;
 use crate::metrics::ServiceMetrics;
 use crate::service::RateLimitService;
 
@@ -24,6 +25,8 @@ pub(crate) struct AdminState {
     pub(crate) access: Access,
     pub(crate) metrics: Option<ServiceMetrics>,
     pub(crate) settings: Arc<Admin>,
+    /// The readings of the console.
+    pub(crate) console: Console,
 }
 
 impl AdminState {
@@ -32,7 +35,9 @@ impl AdminState {
         let inspector = Inspector::new(&limiter).ok();
         let audit = AuditLog::new(inspector.clone(), admin.on_audit_event());
         let settings = Arc::new(admin.clone());
-        Self { service, limiter, inspector, audit, access: Access::new(admin.access()), metrics, settings }
+        let console = Console::new(service.clone(), inspector.clone());
+        let access = Access::new(admin.access());
+        Self { service, limiter, inspector, audit, access, metrics, settings, console }
     }
 
     /// Returns whether an active rule has this gate.

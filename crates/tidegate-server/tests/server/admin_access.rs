@@ -71,7 +71,7 @@ async fn csrf(server: &Running, cookie: Option<&str>) -> String {
     let request = cookie.into_iter().fold(request, |request, cookie| request.header("cookie", cookie));
     let page = request.send().await.unwrap().text().await.unwrap();
     let (_, rest) =
-        page.split_once("name=\"csrf\" type=\"hidden\" value=\"").unwrap_or_else(|| panic!("{page}"));
+        page.split_once("type=\"hidden\" name=\"csrf\" value=\"").unwrap_or_else(|| panic!("{page}"));
     rest.split_once('"').unwrap().0.to_owned()
 }
 
@@ -287,7 +287,7 @@ async fn each_response_has_the_security_headers() {
     let long = "x".repeat(100_000);
     for (expected, request) in [
         (200, get("/login")),
-        (200, get("/assets/plain.css")),
+        (200, get("/assets/console.css")),
         (200, get("/config").bearer_auth(VIEWER)),
         (401, get("/config")),
         (303, get("/config").header(ACCEPT, "text/html")),

@@ -16,7 +16,7 @@ use super::extract::{MaybeIdentity, read_login_form};
 use super::next_page::own_page;
 use super::rejection::Rejection;
 use super::sessions::LONGEST;
-use crate::admin::html;
+use crate::console::login_page as page;
 
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>(access: Access) -> Router<S> {
     let router = Router::new().route("/login", get(show).post(log_in)).route("/logout", post(log_out));
@@ -41,20 +41,6 @@ async fn show(MaybeIdentity(identity): MaybeIdentity, Query(After { next }): Que
         Some(_) => Redirect::to(own_page(&next)).into_response(),
         None => Html(page(own_page(&next), None)).into_response(),
     }
-}
-
-fn page(next: &str, error: Option<&str>) -> String {
-    let error =
-        error.map(|text| format!("<p role=\"alert\">{}</p>\n", html::escape(text))).unwrap_or_default();
-    let next = html::escape(next);
-    let form = format!(
-        "{error}<form method=\"post\" action=\"/login\">\n\
-         <label for=\"token\">Token</label>\n\
-         <input id=\"token\" name=\"token\" type=\"password\" autocomplete=\"current-password\" required autofocus>\n\
-         <input name=\"next\" type=\"hidden\" value=\"{next}\">\n\
-         <button>Log in</button>\n</form>"
-    );
-    html::page("Log in", &form)
 }
 
 async fn log_in(State(access): State<Access>, caller: Caller, request: Request) -> Response {

@@ -1,0 +1,61 @@
+//! The web console: pages that the server renders, for operators and browsers. [`crate::admin`] mounts it, and decides who
+//! may see and change what.
+//!
+//! Each page is a module with a template of the same name: a plain struct, made from readings of the fleet
+//! ([`figures`], [`top`]) without I/O. [`handlers`] reads, and calls it. The templates escape HTML; text in them also
+//! passes the filter `visible`, and values in links the filter `urlencode_strict`.
+
+mod assets;
+mod catalog;
+mod change;
+mod chart;
+mod diff;
+mod explain;
+mod figures;
+mod filters;
+mod frame;
+mod gate;
+mod gates;
+mod handlers;
+mod health;
+mod history;
+mod hour;
+mod key_search;
+mod keys;
+mod overrides;
+mod overview;
+mod plain;
+mod readings;
+mod rules;
+mod runbook;
+mod source;
+mod states;
+mod top;
+mod words;
+
+use axum::Router;
+use axum::routing::get;
+
+pub(crate) use self::plain::{error_page, login_page};
+pub(crate) use self::readings::Console;
+use crate::admin::AdminState;
+
+/// Returns the pages of the console.
+pub(crate) fn routes() -> Router<AdminState> {
+    Router::new()
+        .route("/", get(handlers::overview))
+        .route("/live", get(handlers::overview_live))
+        .route("/gates", get(handlers::gates))
+        .route("/gate", get(handlers::gate))
+        .route("/keys", get(handlers::keys))
+        .route("/keys/live", get(handlers::keys_live))
+        .route("/key", get(handlers::key))
+        .route("/overrides", get(handlers::overrides))
+        .route("/rules", get(handlers::rules))
+        .route("/explain", get(handlers::explain))
+        .route("/health", get(handlers::health))
+        .route("/change", get(handlers::change_form).post(handlers::change))
+        .route("/assets/console.css", get(assets::style))
+        .route("/assets/console.js", get(assets::script))
+        .route("/assets/icon.svg", get(assets::icon))
+}

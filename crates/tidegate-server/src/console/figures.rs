@@ -1,0 +1,117 @@
+//! The figures of the fleet and the load of Redis, read at most once in two seconds for all readers.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use tidegate::Error;
+use tidegate::admin::{FigureBucket, Inspector, Instance, RedisLoad};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+use super::hour::{Hour, SPAN};
+
+/// Readers within this time share a reading.
+const SHARED_FOR: Duration = Duration::from_secs(2);
+/// Buckets of this age can still change: an instance publishes them with its next heartbeat.
+const UNSETTLED: Duration = Duration::from_secs(30);
+
+/// The figures of the fleet. After the first reading, which takes the whole hour, only the newest buckets are read.
+pub(super) struct Figures {
+    inspector: Inspector,
+    kept: Mutex<Kept>,
+    load: Mutex<Load>,
+}
+
+#[derive(Default)]
+struct Kept {
+    buckets: BTreeMap<u64, FigureBucket>,
+    instances: Vec<Instance>,
+    bucket: Duration,
+    /// The last reading that succeeded.
+    read_at: Option<Instant>,
+    hour: Option<(Instant, Arc<Hour>)>,
+}
+
+#[derive(Default)]
+struct Load {
+    last: Option<(Instant, Result<Vec<RedisLoad>, Error>)>,
+    /// The one before it, for the difference of processor times.
+    before: Option<(Instant, Vec<RedisLoad>)>,
+}
+
+/// The load of a server, and its processor load since the reading before.
+#[derive(Clone)]
+pub(super) struct NodeLoad {
+    pub(super) load: RedisLoad,
+    /// In processors; since the server's start if there is no earlier reading.
+    pub(super) processors: f64,
+}
+
+impl Figures {
+    pub(super) fn new(inspector: Inspector) -> Self {
+        Self { inspector, kept: Mutex::default(), load: Mutex::default() }
+    }
+
+    /// Returns the figures of the last hour. If Redis does not answer, returns the last ones, which say so.
+    pub(super) async fn hour(&self) -> Result<Arc<Hour>, Error> {
+        let mut kept = self.kept.lock().await;
+        if let Some((made_at, hour)) = &kept.hour
+            && made_at.elapsed() < SHARED_FOR
+        {
+            return Ok(hour.clone());
+        }
+        let span = kept.read_at.map_or(SPAN, |read_at| (read_at.elapsed() + UNSETTLED).min(SPAN));
+        let now = Instant::now();
+        let now_unix_s = unix_s(SystemTime::now());
+        let stale = match self.inspector.figures(span).await {
+            Ok(figures) => {
+                // A bucket without figures is absent, also if it was read before.
+                let from = now_unix_s.saturating_sub(span.as_secs());
+                kept.buckets.retain(|start, _| *start < from);
+                kept.buckets.extend(figures.buckets.into_iter().map(|bucket| (bucket.start_unix_s, bucket)));
+                (kept.instances, kept.bucket, kept.read_at) = (figures.instances, figures.bucket, Some(now));
+                None
+            }
+            Err(error) if kept.read_at.is_none() => return Err(error),
+            Err(error) => Some(error.to_string()),
+        };
+        let oldest = now_unix_s.saturating_sub(SPAN.as_secs() + UNSETTLED.as_secs());
+        kept.buckets.retain(|start, _| *start >= oldest);
+        let hour = Hour::new(kept.buckets.values(), kept.instances.clone(), kept.bucket, now_unix_s);
+        let hour = Arc::new(Hour { stale, ..hour });
+        kept.hour = Some((now, hour.clone()));
+        Ok(hour)
+    }
+
+    /// Returns the load of each server.
+    pub(super) async fn load(&self) -> Result<Vec<NodeLoad>, Error> {
+        let mut load = self.load.lock().await;
+        if !load.last.as_ref().is_some_and(|(read_at, _)| read_at.elapsed() < SHARED_FOR) {
+            let new = self.inspector.redis_load().await;
+            if let Some((read_at, Ok(loads))) = load.last.replace((Instant::now(), new)) {
+                load.before = Some((read_at, loads));
+            }
+        }
+        let Some((read_at, loads)) = &load.last else { return Ok(Vec::new()) };
+        let before = load.before.as_ref();
+        Ok(loads.clone()?.into_iter().map(|node| NodeLoad::new(node, *read_at, before)).collect())
+    }
+}
+
+impl NodeLoad {
+    fn new(load: RedisLoad, read_at: Instant, before: Option<&(Instant, Vec<RedisLoad>)>) -> Self {
+        let earlier = before.and_then(|(at, loads)| {
+            // A restarted server counts from zero.
+            let same = loads.iter().find(|other| other.node == load.node && other.uptime <= load.uptime)?;
+            let elapsed = read_at.saturating_duration_since(*at);
+            Some((load.cpu.saturating_sub(same.cpu), elapsed)).filter(|_| !elapsed.is_zero())
+        });
+        let (busy, elapsed) = earlier.unwrap_or((load.cpu, load.uptime.max(Duration::from_secs(1))));
+        Self { processors: busy.as_secs_f64() / elapsed.as_secs_f64(), load }
+    }
+}
+
+pub(super) fn unix_s(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}

@@ -1,0 +1,114 @@
+//! The list of gates: of the rules, and those that only services know.
+
+use std::collections::BTreeSet;
+
+use askama::Template;
+use tidegate::{Override, Switch};
+
+use super::catalog::{Catalog, Origin, overridden_keys, switch_of};
+use super::filters;
+use super::frame::{Frame, Tab};
+use super::hour::{GateHour, Hour, Totals};
+use super::words;
+
+/// The maximum gates of a page.
+const PER_PAGE: usize = 100;
+
+/// The page.
+#[derive(Template)]
+#[template(path = "gates.html")]
+pub(super) struct Gates {
+    pub(super) frame: Frame,
+    pub(super) search: String,
+    pub(super) rows: Vec<Row>,
+    /// The number of gates that the search finds.
+    pub(super) found: usize,
+    /// Counted from 0.
+    pub(super) page: usize,
+    pub(super) pages: usize,
+    /// Why there are no figures.
+    pub(super) note: Option<String>,
+}
+
+/// A gate.
+pub(super) struct Row {
+    pub(super) name: String,
+    pub(super) quota: String,
+    pub(super) origin: Option<Origin>,
+    pub(super) totals: Totals,
+    pub(super) denied_now: String,
+    pub(super) is_denying: bool,
+    /// What a switch does.
+    pub(super) switch: Option<Switch>,
+    pub(super) overridden_keys: usize,
+}
+
+impl Gates {
+    /// Lists the gates whose name, quota or position contains `search`, those that deny most first.
+    pub(super) fn new(
+        frame: Frame,
+        hour: Result<&Hour, &str>,
+        overrides: &[Override],
+        catalog: &Catalog,
+        search: &str,
+        page: usize,
+    ) -> Self {
+        let figures = |name: &str| hour.ok().and_then(|hour| hour.gates.get(name));
+        let mut names: BTreeSet<&str> = catalog.names().collect();
+        names.extend(hour.iter().flat_map(|hour| hour.gates.keys().map(|name| &**name)));
+        names.extend(overrides.iter().filter_map(gate_of));
+        let wanted = search.to_lowercase();
+        let is_found = |name: &&str| {
+            let facts = catalog.get(name);
+            let texts = [
+                Some(*name),
+                facts.map(|it| &*it.path),
+                facts.map(|it| &*it.quota),
+                facts.map(|it| &*it.origin.text),
+            ];
+            wanted.is_empty() || texts.into_iter().flatten().any(|text| text.to_lowercase().contains(&wanted))
+        };
+        let mut found: Vec<&str> = names.into_iter().filter(is_found).collect();
+        found.sort_by_key(|name| {
+            std::cmp::Reverse(figures(name).map_or((0, 0), |gate| (gate.now.denied, gate.hour.denied)))
+        });
+        let pages = found.len().div_ceil(PER_PAGE).max(1);
+        let page = page.min(pages - 1);
+        let shown = found.iter().skip(page * PER_PAGE).take(PER_PAGE);
+        let rows = shown.map(|name| Row::new(name, figures(name), overrides, catalog)).collect();
+        Self {
+            frame: Frame { title: "Gates".to_owned(), tab: Some(Tab::Gates), ..frame },
+            search: search.to_owned(),
+            rows,
+            found: found.len(),
+            page,
+            pages,
+            note: hour.err().map(str::to_owned),
+        }
+    }
+}
+
+/// Returns the gate of an override.
+pub(super) fn gate_of(entry: &Override) -> Option<&str> {
+    match entry {
+        Override::Switch { gate, .. } | Override::Quota { gate, .. } => Some(gate),
+        _ => None,
+    }
+}
+
+impl Row {
+    fn new(name: &str, figures: Option<&GateHour>, overrides: &[Override], catalog: &Catalog) -> Self {
+        let facts = catalog.get(name);
+        let denied_now = figures.map_or(0, |gate| gate.now.denied);
+        Self {
+            name: name.to_owned(),
+            quota: facts.map_or_else(String::new, |facts| facts.quota.clone()),
+            origin: facts.map(|facts| facts.origin.clone()),
+            totals: figures.map(|gate| gate.hour).unwrap_or_default(),
+            denied_now: words::per_second(Hour::per_second_now(denied_now)),
+            is_denying: denied_now > 0,
+            switch: switch_of(overrides, name),
+            overridden_keys: overridden_keys(overrides, name),
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The figures of the fleet of one hour, summed for the pages.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use tidegate::admin::{FigureBucket, Instance};
+
+/// The length of the figures.
+pub(super) const SPAN: Duration = Duration::from_secs(3_600);
+/// The time of one bar of a chart, in seconds.
+pub(super) const STEP_S: u64 = 30;
+/// The number of bars of a chart.
+pub(super) const STEPS: usize = (SPAN.as_secs() / STEP_S) as usize;
+/// Instances publish with their heartbeats: younger figures than this are not complete.
+const SETTLED_S: u64 = 10;
+/// The time that counts as now, in seconds.
+const NOW_S: u64 = 60;
+
+/// Sums of decisions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    /// Without those that only shadow mode admitted.
+    pub(super) allowed: u64,
+    pub(super) denied: u64,
+    pub(super) near_limit: u64,
+    pub(super) shadow_denied: u64,
+    pub(super) errors: u64,
+}
+
+/// The figures of one gate.
+#[derive(Clone, Debug)]
+pub(super) struct GateHour {
+    pub(super) hour: Totals,
+    /// The last minute.
+    pub(super) now: Totals,
+    pub(super) steps: Vec<Totals>,
+    /// Decisions of the hour by source.
+    pub(super) sources: BTreeMap<String, u64>,
+    pub(super) sources_now: BTreeMap<String, u64>,
+}
+
+/// The latency of one step: the highest of its buckets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Latency {
+    pub(super) p50_us: u64,
+    pub(super) p99_us: u64,
+}
+
+/// The figures of the fleet, for one moment.
+#[derive(Clone, Debug)]
+pub(super) struct Hour {
+    pub(super) gates: BTreeMap<String, GateHour>,
+    /// One per step; `None` if no decision waited for Redis.
+    pub(super) latency: Vec<Option<Latency>>,
+    /// The highest of the last minute.
+    pub(super) latency_now: Option<Latency>,
+    pub(super) instances: Vec<Instance>,
+    /// The time that an instance sums before it publishes.
+    pub(super) bucket: Duration,
+    /// The end of the figures, in seconds since 1970.
+    pub(super) until_unix_s: u64,
+    /// Why the figures are not current.
+    pub(super) stale: Option<String>,
+}
+
+impl Totals {
+    /// Returns all decisions.
+    pub(super) const fn decisions(&self) -> u64 {
+        self.allowed.saturating_add(self.denied).saturating_add(self.shadow_denied)
+    }
+
+    pub(super) fn add(&mut self, other: &Self) {
+        for (sum, more) in [
+            (&mut self.allowed, other.allowed),
+            (&mut self.denied, other.denied),
+            (&mut self.near_limit, other.near_limit),
+            (&mut self.shadow_denied, other.shadow_denied),
+            (&mut self.errors, other.errors),
+        ] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+impl Default for GateHour {
+    fn default() -> Self {
+        let steps = vec![Totals::default(); STEPS];
+        let (hour, now, sources, sources_now) = Default::default();
+        Self { hour, now, steps, sources, sources_now }
+    }
+}
+
+impl Hour {
+    /// Sums the buckets of the hour before `now_unix_s`.
+    pub(super) fn new<'b>(
+        buckets: impl Iterator<Item = &'b FigureBucket>,
+        instances: Vec<Instance>,
+        bucket: Duration,
+        now_unix_s: u64,
+    ) -> Self {
+        let bucket_s = bucket.as_secs().max(1);
+        let until = now_unix_s.saturating_sub(SETTLED_S) / bucket_s * bucket_s;
+        let first_step = first_step(until);
+        let mut gates: HashMap<&str, GateHour> = HashMap::new();
+        let mut latency = vec![None; STEPS];
+        let mut latency_now = None;
+        for bucket in buckets {
+            let start = bucket.start_unix_s;
+            if start >= until || start < first_step {
+                continue;
+            }
+            let step = usize::try_from((start - first_step) / STEP_S).unwrap_or(STEPS).min(STEPS - 1);
+            let is_now = start + NOW_S >= until;
+            for figures in &bucket.gates {
+                let gate = gates.entry(&figures.gate).or_default();
+                let totals = Totals {
+                    allowed: figures.allowed,
+                    denied: figures.denied,
+                    near_limit: figures.near_limit,
+                    shadow_denied: figures.shadow_denied,
+                    errors: figures.errors,
+                };
+                gate.hour.add(&totals);
+                gate.steps[step].add(&totals);
+                if is_now {
+                    gate.now.add(&totals);
+                }
+                for (source, decisions) in &figures.by_source {
+                    add_source(&mut gate.sources, source, *decisions);
+                    if is_now {
+                        add_source(&mut gate.sources_now, source, *decisions);
+                    }
+                }
+            }
+            if bucket.latency_us.count > 0 {
+                let new = Latency { p50_us: bucket.latency_us.p50_us, p99_us: bucket.latency_us.p99_us };
+                raise(&mut latency[step], new);
+                if is_now {
+                    raise(&mut latency_now, new);
+                }
+            }
+        }
+        let gates = gates.into_iter().map(|(name, gate)| (name.to_owned(), gate)).collect();
+        Self { gates, latency, latency_now, instances, bucket, until_unix_s: until, stale: None }
+    }
+
+    /// Returns the sums of all gates.
+    pub(super) fn total(&self) -> GateHour {
+        let mut total = GateHour::default();
+        for gate in self.gates.values() {
+            total.hour.add(&gate.hour);
+            total.now.add(&gate.now);
+            total.steps.iter_mut().zip(&gate.steps).for_each(|(sum, step)| sum.add(step));
+            gate.sources.iter().for_each(|(name, count)| add_source(&mut total.sources, name, *count));
+            gate.sources_now
+                .iter()
+                .for_each(|(name, count)| add_source(&mut total.sources_now, name, *count));
+        }
+        total
+    }
+
+    /// Returns the sums of a gate in the last `span`, in whole steps.
+    pub(super) fn newest(gate: &GateHour, span: Duration) -> Totals {
+        let steps = usize::try_from(span.as_secs() / STEP_S).unwrap_or(STEPS).min(STEPS);
+        let mut sum = Totals::default();
+        gate.steps[STEPS - steps..].iter().for_each(|step| sum.add(step));
+        sum
+    }
+
+    /// Returns the values of a chart: a rate per second for each step, of which the last one may have just begun.
+    pub(super) fn rates(&self, steps: &[Totals], value: impl Fn(&Totals) -> u64) -> Vec<Option<f64>> {
+        let first = first_step(self.until_unix_s);
+        let rate = |(at, step): (usize, &Totals)| {
+            let start = first + at as u64 * STEP_S;
+            let seconds = self.until_unix_s.saturating_sub(start).clamp(1, STEP_S);
+            Some(value(step) as f64 / seconds as f64)
+        };
+        steps.iter().enumerate().map(rate).collect()
+    }
+
+    /// Returns a number of the last minute as a rate per second.
+    pub(super) fn per_second_now(number: u64) -> f64 {
+        number as f64 / NOW_S as f64
+    }
+
+    /// Returns the gates that denied in the last minute, those with the most denials first.
+    pub(super) fn denying(&self) -> Vec<(&str, &GateHour)> {
+        let denying = self.gates.iter().filter(|(_, gate)| gate.now.denied > 0);
+        let mut denying: Vec<_> = denying.map(|(name, gate)| (&**name, gate)).collect();
+        denying.sort_by_key(|(_, gate)| std::cmp::Reverse(gate.now.denied));
+        denying
+    }
+}
+
+/// Returns the start of the first step, whose bounds do not move from one reading to the next.
+fn first_step(until_unix_s: u64) -> u64 {
+    let end = until_unix_s.div_ceil(STEP_S) * STEP_S;
+    end.saturating_sub(SPAN.as_secs())
+}
+
+fn add_source(sources: &mut BTreeMap<String, u64>, name: &str, decisions: u64) {
+    match sources.get_mut(name) {
+        Some(sum) => *sum = sum.saturating_add(decisions),
+        None => drop(sources.insert(name.to_owned(), decisions)),
+    }
+}
+
+fn raise(highest: &mut Option<Latency>, new: Latency) {
+    let old = highest.unwrap_or_default();
+    *highest = Some(Latency { p50_us: old.p50_us.max(new.p50_us), p99_us: old.p99_us.max(new.p99_us) });
+}

@@ -1,0 +1,112 @@
+//! The first thing that an operator sees: whether the fleet denies, and why.
+
+use tidegate::{Override, Switch};
+
+use super::input::Readings;
+use super::tone::Tone;
+use crate::console::catalog::{Catalog, Origin, switch_of};
+use crate::console::hour::{GateHour, Hour};
+use crate::console::words;
+
+/// A gate that denied in the last minute.
+#[derive(Debug)]
+pub(in crate::console) struct Denying {
+    pub(in crate::console) name: String,
+    pub(in crate::console) denied_per_second: String,
+    pub(in crate::console) share: String,
+    pub(in crate::console) why: String,
+    pub(in crate::console) origin: Option<Origin>,
+    is_severe: bool,
+}
+
+/// The verdict in a few words.
+pub(super) struct Headline {
+    pub(super) verdict: Tone,
+    pub(super) headline: String,
+    pub(super) note: Option<String>,
+}
+
+impl Denying {
+    /// Returns all gates that denied in the last minute, those with the most denials first.
+    pub(super) fn all(hour: &Hour, overrides: &[Override], catalog: &Catalog) -> Vec<Self> {
+        let denying = hour.denying().into_iter();
+        denying.map(|(name, gate)| Self::new(name, gate, overrides, catalog)).collect()
+    }
+
+    fn new(name: &str, gate: &GateHour, overrides: &[Override], catalog: &Catalog) -> Self {
+        let facts = catalog.get(name);
+        let is_most = gate.now.denied * 2 >= gate.now.decisions();
+        Self {
+            name: name.to_owned(),
+            denied_per_second: words::per_second(Hour::per_second_now(gate.now.denied)),
+            share: words::share(gate.now.denied, gate.now.decisions()),
+            why: why(name, gate, overrides, catalog),
+            origin: facts.map(|facts| facts.origin.clone()),
+            is_severe: is_most || switch_of(overrides, name) == Some(Switch::Closed),
+        }
+    }
+}
+
+/// Returns why a gate denies.
+fn why(name: &str, gate: &GateHour, overrides: &[Override], catalog: &Catalog) -> String {
+    let of_source = |source: &str| gate.sources_now.get(source).copied().unwrap_or(0);
+    if switch_of(overrides, name) == Some(Switch::Closed) {
+        return "an operator has switched the gate closed".to_owned();
+    }
+    let facts = catalog.get(name);
+    if facts.is_some_and(|facts| facts.denies_all) {
+        return "its rule denies every request".to_owned();
+    }
+    if of_source("closed") * 2 > gate.now.denied {
+        return "Redis does not decide, and the failure policy is `closed`".to_owned();
+    }
+    let quota = facts.map_or_else(
+        || "keys over their quota, which a service defines in its code".to_owned(),
+        |facts| format!("keys over {}", facts.quota),
+    );
+    match of_source("local") {
+        0 => quota,
+        _ => format!("{quota}; Redis is away, so each instance decides within its share"),
+    }
+}
+
+impl Headline {
+    pub(super) fn new(readings: &Readings<'_>, hour: &Hour, denying: &[Denying]) -> Self {
+        let headline = |verdict, headline: String, note| Self { verdict, headline, note };
+        if let Err(why) = readings.hour {
+            return headline(Tone::Warn, "No figures of the fleet".to_owned(), Some(why.to_owned()));
+        }
+        let stale = hour.stale.as_ref().map(|error| {
+            format!("These figures are not current, because Redis did not answer this process: {error}")
+        });
+        let open = hour.instances.iter().filter(|instance| instance.breaker_open).count();
+        if open > 0 {
+            let all = words::counted(hour.instances.len(), "instance");
+            let text = format!("Redis does not decide for {open} of {all}");
+            let note =
+                "Their circuit breakers are open, and the failure policy decides. See Health.".to_owned();
+            return headline(Tone::Bad, text, Some(stale.unwrap_or(note)));
+        }
+        if stale.is_some() {
+            return headline(Tone::Bad, "Redis does not answer this process".to_owned(), stale);
+        }
+        if !denying.is_empty() {
+            let verdict = if denying.iter().any(|gate| gate.is_severe) { Tone::Bad } else { Tone::Warn };
+            let verb = if denying.len() == 1 { "denies" } else { "deny" };
+            let text = format!("{} {verb} requests", words::counted(denying.len(), "gate"));
+            return headline(verdict, text, None);
+        }
+        let switched =
+            readings.overrides.iter().filter(|entry| matches!(entry, Override::Switch { .. })).count();
+        let note = (switched > 0).then(|| format!("{} switched by operators. See Overrides.", are(switched)));
+        match (hour.gates.is_empty(), switched) {
+            (true, _) => headline(Tone::Plain, "No decisions in the last hour".to_owned(), note),
+            (_, 0) => headline(Tone::Good, "No gate denies requests".to_owned(), None),
+            _ => headline(Tone::Warn, "No gate denies requests".to_owned(), note),
+        }
+    }
+}
+
+fn are(gates: usize) -> String {
+    format!("{} {}", words::counted(gates, "gate"), if gates == 1 { "is" } else { "are" })
+}

@@ -1,0 +1,38 @@
+//! The pages without an identity: the login, and errors.
+
+use askama::Template;
+
+use super::filters;
+use super::frame::{Frame, Tab};
+
+#[derive(Template)]
+#[template(path = "login.html")]
+struct Login<'t> {
+    frame: Frame,
+    next: &'t str,
+    error: Option<&'t str>,
+}
+
+#[derive(Template)]
+#[template(path = "error.html")]
+struct ErrorPage<'t> {
+    frame: Frame,
+    message: &'t str,
+}
+
+/// Returns the page of the login. It leads to the page `next`, and shows why the last attempt failed.
+pub(crate) fn login_page(next: &str, error: Option<&str>) -> String {
+    let frame = Frame { title: "Log in".to_owned(), ..Frame::default() };
+    rendered(&Login { frame, next, error })
+}
+
+/// Returns the page of an error.
+pub(crate) fn error_page(title: &str, message: &str) -> String {
+    let frame = Frame { title: title.to_owned(), ..Frame::default() };
+    rendered(&ErrorPage { frame, message })
+}
+
+/// Returns an empty page if the template fails, which writes only texts to memory.
+fn rendered(template: &impl Template) -> String {
+    template.render().unwrap_or_default()
+}

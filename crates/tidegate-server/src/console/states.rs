@@ -1,0 +1,106 @@
+//! The state of a key, in words.
+
+use tidegate::admin::{Found, human, units};
+use tidegate::{Override, Quota};
+
+use super::catalog::Catalog;
+use super::words;
+
+/// The state of a key at one gate.
+#[derive(Debug)]
+pub(super) struct StateRow {
+    pub(super) gate: String,
+    /// The key as written in Redis.
+    pub(super) written: String,
+    pub(super) quota: String,
+    /// The used part of the limit in percent.
+    pub(super) percent: Option<u64>,
+    /// The state in a sentence.
+    pub(super) sentence: String,
+    pub(super) class: &'static str,
+    pub(super) label: &'static str,
+    pub(super) redis_key: String,
+}
+
+/// Returns the quota that an override gives the key.
+fn override_of(found: &Found, overrides: &[Override]) -> Option<Quota> {
+    overrides.iter().find_map(|entry| match entry {
+        Override::Quota { gate, key, quota, .. }
+            if *gate == found.name.gate && *key == found.name.written =>
+        {
+            Some(*quota)
+        }
+        _ => None,
+    })
+}
+
+/// Returns the limit of a key's state: by an override, by the state itself, or by the rules.
+pub(super) fn limit_of(found: &Found, overrides: &[Override], catalog: &Catalog) -> Option<u64> {
+    let overriding = overrides.iter().find_map(|entry| match entry {
+        Override::Quota { gate, key, quota, .. }
+            if *gate == found.name.gate && *key == found.name.written =>
+        {
+            Some(quota.limit())
+        }
+        _ => None,
+    });
+    let stored = || found.usage.as_ref().ok()?.quota.as_ref().map(Quota::limit);
+    overriding.or_else(stored).or_else(|| catalog.get(&found.name.gate)?.limit)
+}
+
+impl StateRow {
+    pub(super) fn new(found: &Found, overrides: &[Override], catalog: &Catalog) -> Self {
+        let name = &found.name;
+        let limit = limit_of(found, overrides, catalog);
+        let stored_quota = found.usage.as_ref().ok().and_then(|usage| usage.quota);
+        let quota = override_of(found, overrides).or(stored_quota);
+        let quota = match (quota, catalog.get(&name.gate)) {
+            (Some(quota), _) => words::quota(&quota),
+            (None, Some(facts)) => facts.quota.clone(),
+            (None, None) => name.shape.to_string(),
+        };
+        let row = Self {
+            gate: name.gate.clone(),
+            written: name.written.clone(),
+            quota,
+            percent: None,
+            sentence: String::new(),
+            class: "bad",
+            label: "not readable",
+            redis_key: name.redis_key.clone(),
+        };
+        let usage = match &found.usage {
+            Ok(usage) => usage,
+            Err(error) => return Self { sentence: format!("Not readable: {error}"), ..row },
+        };
+        let used = match limit {
+            Some(limit) => format!("{} of {}", units(usage.used), words::grouped(&limit.to_string())),
+            None => units(usage.used),
+        };
+        let is_full = limit.is_some_and(|limit| usage.used > limit as f64 - 1.0);
+        let is_near = limit.is_some_and(|limit| usage.used >= 0.8 * limit as f64);
+        let resets = match usage.reset_after.is_zero() {
+            true => "unused".to_owned(),
+            false => format!("unused again in {}", human(usage.reset_after)),
+        };
+        let (class, label, sentence) = match usage.blocked_for {
+            Some(left) => (
+                "bad",
+                "blocked",
+                format!("Blocked: every check is denied for {} more. {used} used.", human(left)),
+            ),
+            None if is_full => {
+                ("bad", "denied", format!("{used} used: no unit is left, so checks are denied; {resets}."))
+            }
+            None if is_near => ("warn", "near limit", format!("{used} used; {resets}.")),
+            None => ("good", "allowed", format!("{used} used; {resets}.")),
+        };
+        Self {
+            percent: limit.map(|limit| (100.0 * (usage.used / limit.max(1) as f64).clamp(0.0, 1.0)) as u64),
+            sentence,
+            class,
+            label,
+            ..row
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The most used keys and those that are denied now, read a part at a time for all readers.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex as SyncMutex, PoisonError};
+use std::time::Duration;
+
+use tidegate::Error;
+use tidegate::admin::top_keys::TopKeys;
+use tidegate::admin::{Found, Inspector, Ranking};
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+
+/// The keys of each list.
+pub(super) const LISTED: usize = 25;
+/// Readers within this time share a reading, so that Redis reads at most 10,000 keys a second for them.
+const SHARED_FOR: Duration = Duration::from_secs(1);
+/// The maximum gates with rankings of their own. The one that was read first is forgotten.
+const MAX_GATES: usize = 16;
+
+/// The limits of gates whose states do not contain them, by gate.
+type Limits = Arc<SyncMutex<HashMap<String, u64>>>;
+
+/// The rankings of all keys, and of some gates.
+pub(super) struct Top {
+    inspector: Inspector,
+    limits: Limits,
+    /// In the order in which they were made.
+    rankings: SyncMutex<Vec<(Option<String>, Arc<Mutex<Scanned>>)>>,
+}
+
+struct Scanned {
+    keys: TopKeys,
+    read_at: Option<Instant>,
+}
+
+/// The rankings at one moment.
+pub(super) struct Ranked {
+    pub(super) denied: Vec<Found>,
+    pub(super) most_used: Vec<Found>,
+    /// The keys read in this round, and those of the last complete one.
+    pub(super) keys_read: u64,
+    pub(super) last_round: Option<u64>,
+}
+
+impl Top {
+    pub(super) fn new(inspector: Inspector) -> Self {
+        Self { inspector, limits: Limits::default(), rankings: SyncMutex::default() }
+    }
+
+    /// Reads the next part of the keys of a gate, or of all. `limits` are those of the gates of the rules.
+    pub(super) async fn read(
+        &self,
+        gate: Option<&str>,
+        limits: HashMap<String, u64>,
+    ) -> Result<Ranked, Error> {
+        *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
+        let scanned = self.scanned(gate);
+        let mut scanned = scanned.lock().await;
+        if !scanned.read_at.is_some_and(|read_at| read_at.elapsed() < SHARED_FOR) {
+            scanned.keys.refresh().await?;
+            scanned.read_at = Some(Instant::now());
+        }
+        let ranking = |index: usize| scanned.keys.rankings()[index].best().cloned().collect();
+        Ok(Ranked {
+            denied: ranking(0),
+            most_used: ranking(1),
+            keys_read: scanned.keys.keys_read(),
+            last_round: scanned.keys.last_round(),
+        })
+    }
+
+    fn scanned(&self, gate: Option<&str>) -> Arc<Mutex<Scanned>> {
+        let mut rankings = self.rankings.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, scanned)) = rankings.iter().find(|(of, _)| of.as_deref() == gate) {
+            return scanned.clone();
+        }
+        let limits = self.limits.clone();
+        let by = vec![Ranking::by(LISTED, move |found| denied(found, &limits)), Ranking::most_used(LISTED)];
+        let keys = TopKeys::new(self.inspector.clone(), gate.map(str::to_owned), by);
+        let scanned = Arc::new(Mutex::new(Scanned { keys, read_at: None }));
+        if rankings.len() == MAX_GATES {
+            rankings.remove(0);
+        }
+        rankings.push((gate.map(str::to_owned), scanned.clone()));
+        scanned
+    }
+}
+
+/// Ranks the keys that are denied now: blocked keys, the longest block first, then those without a unit left, the last
+/// to be unused first. `None` for others, and for keys whose limit is not known.
+fn denied(found: &Found, limits: &Limits) -> Option<f64> {
+    const BLOCKED: f64 = 1e15;
+    let usage = found.usage.as_ref().ok()?;
+    if let Some(left) = usage.blocked_for {
+        return Some(BLOCKED + left.as_secs_f64());
+    }
+    let of_rules = || limits.lock().unwrap_or_else(PoisonError::into_inner).get(&found.name.gate).copied();
+    let limit = usage.quota.map(|quota| quota.limit()).or_else(of_rules)?;
+    (usage.used > limit as f64 - 1.0).then(|| usage.reset_after.as_secs_f64())
+}

@@ -1,0 +1,109 @@
+//! Changes by operators, over HTTP as a browser sends them.
+
+use tidegate::Switch;
+
+use super::fixture::{Console, OPERATOR, RULES, Session, USERS, VIEWER, client, users_quota, with_form};
+
+fn users(console: &Console) -> tidegate::Gate {
+    console.limiter().gate(USERS, users_quota())
+}
+
+/// Confirms a change, and returns the status.
+async fn change(console: &Console, session: &Session, form: &[(&str, &str)]) -> u16 {
+    let csrf = session.csrf(console).await;
+    let form = [&[("csrf", &*csrf), ("confirmed", "yes"), ("reason", "a test")], form].concat();
+    session.post(console, "/change", &form).await.status().as_u16()
+}
+
+#[tokio::test]
+async fn change_is_made_only_after_a_confirmation() {
+    let console = Console::start(RULES).await;
+    let session = Session::begin(&console, OPERATOR).await;
+    let csrf = session.csrf(&console).await;
+    let form = [
+        ("csrf", &*csrf),
+        ("verb", "block"),
+        ("gate", USERS),
+        ("key", "bob"),
+        ("for", "1h"),
+        ("reason", "abuse"),
+    ];
+    let page = session.post(&console, "/change", &form).await.text().await.unwrap();
+    assert!(page.contains("Block bob at shop.user for 1h?") && page.contains("abuse"), "{page}");
+    assert!(users(&console).peek("bob").await.unwrap().is_allowed());
+    let response = session.post(&console, "/change", &[&form[..], &[("confirmed", "yes")]].concat()).await;
+    assert_eq!(response.status(), 303);
+    assert_eq!(response.headers()["location"], "/key?written=bob");
+    assert!(!users(&console).peek("bob").await.unwrap().is_allowed());
+    let page = session.get(&console, "/key?written=bob").await.text().await.unwrap();
+    assert!(page.contains("Blocked") && page.contains("ada (operator)") && page.contains("abuse"), "{page}");
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn each_kind_of_change_takes_effect() {
+    let console = Console::start(RULES).await;
+    let session = Session::begin(&console, OPERATOR).await;
+    let of_bob = |action: &'static str| vec![("verb", action), ("gate", USERS), ("key", "bob")];
+    let users = users(&console);
+    for _ in 0..3 {
+        let _ = users.check("bob").await.unwrap();
+    }
+    assert_eq!(change(&console, &session, &of_bob("reset")).await, 303);
+    assert_eq!(users.peek("bob").await.unwrap().remaining(), 3);
+
+    assert_eq!(change(&console, &session, &[&of_bob("block")[..], &[("for", "1h")]].concat()).await, 303);
+    assert!(!users.peek("bob").await.unwrap().is_allowed());
+    assert_eq!(change(&console, &session, &of_bob("unblock")).await, 303);
+    assert!(users.peek("bob").await.unwrap().is_allowed());
+
+    let quota = [("algorithm", "fixed_window"), ("limit", "50"), ("window", "1m"), ("for", "1h")];
+    assert_eq!(change(&console, &session, &[&of_bob("override")[..], &quota].concat()).await, 303);
+    let overrides = console.limiter().control().overrides().await.unwrap();
+    assert_eq!(overrides.len(), 1, "{overrides:?}");
+    assert_eq!(change(&console, &session, &of_bob("end_override")).await, 303);
+
+    let switch = [("verb", "switch"), ("gate", USERS), ("to", "closed")];
+    assert_eq!(change(&console, &session, &switch).await, 303);
+    let overrides = console.limiter().control().overrides().await.unwrap();
+    assert!(
+        matches!(&*overrides, [tidegate::Override::Switch { switch: Switch::Closed, .. }]),
+        "{overrides:?}"
+    );
+    assert_eq!(change(&console, &session, &[("verb", "end_switch"), ("gate", USERS)]).await, 303);
+    assert!(console.limiter().control().overrides().await.unwrap().is_empty());
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn viewers_foreign_forms_and_mistakes_change_nothing() {
+    let console = Console::start(RULES).await;
+    let (viewer, operator) =
+        (Session::begin(&console, VIEWER).await, Session::begin(&console, OPERATOR).await);
+    let block = [("verb", "block"), ("gate", USERS), ("key", "bob"), ("for", "1h")];
+    assert_eq!(change(&console, &viewer, &block).await, 403);
+    assert_eq!(viewer.get(&console, "/change?verb=block").await.status(), 403);
+    let without_csrf = [&block[..], &[("confirmed", "yes"), ("reason", "r")]].concat();
+    assert_eq!(operator.post(&console, "/change", &without_csrf).await.status(), 403);
+    let response = with_form(client().post(console.url("/change")), &without_csrf).send().await.unwrap();
+    assert_eq!(response.status(), 401);
+    assert_eq!(change(&console, &operator, &[("verb", "forget"), ("gate", USERS)]).await, 404);
+    for (name, value) in [("for", "soon"), ("for", ""), ("gate", ""), ("reason", " ")] {
+        let mut form: Vec<_> = block.iter().copied().filter(|(of, _)| *of != name).collect();
+        form.push((name, value));
+        let csrf = operator.csrf(&console).await;
+        form.extend([("csrf", &*csrf), ("confirmed", "yes")]);
+        if name != "reason" {
+            form.push(("reason", "r"));
+        }
+        let response = operator.post(&console, "/change", &form).await;
+        assert_eq!(response.status(), 400, "{name}={value}");
+        let page = response.text().await.unwrap();
+        assert!(
+            page.contains("role=\"alert\"") && page.contains("value=\"shop.user\"") || name == "gate",
+            "{page}"
+        );
+    }
+    assert!(users(&console).peek("bob").await.unwrap().is_allowed());
+    console.stop().await;
+}

@@ -1,0 +1,147 @@
+//! What the pages show.
+
+use std::fs;
+
+use tidegate::{Limiter, Switch};
+use tidegate_rules::Rules;
+use tidegate_server::RateLimitService;
+use tidegate_testkit::shared;
+
+use super::fixture::{Console, PAGES, RULES, USERS, client, users_quota};
+use crate::support::fixture::{namespace, soon};
+
+#[tokio::test]
+async fn pages_of_an_empty_fleet_are_shown() {
+    let console = Console::start(RULES).await;
+    for path in PAGES {
+        let page = console.page(path, 200).await;
+        assert!(!page.contains("NaN") && !page.contains("Infinity"), "{path}: {page}");
+    }
+    assert!(console.page("/", 200).await.contains("No decisions in the last hour"));
+    assert!(console.page("/key?key=nobody", 200).await.contains("No state at any gate"));
+    console.page("/gate?name=shop.user", 200).await;
+    console.page("/gate?name=unknown", 404).await;
+    console.page("/nothing", 404).await;
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn pages_without_redis_have_the_rules_and_say_what_is_missing() {
+    let service =
+        RateLimitService::new(Rules::parse("shop.yaml", RULES).unwrap().bind(&Limiter::in_memory()));
+    let console = Console::of(shared(), namespace(), service, None).await;
+    for path in PAGES {
+        console.page(path, 200).await;
+    }
+    assert!(console.page("/", 200).await.contains("counts in its own memory"));
+    assert!(console.page("/gates", 200).await.contains("3 per minute"));
+    console.page("/key?key=bob", 404).await;
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn pages_need_a_token() {
+    let console = Console::start(RULES).await;
+    for path in PAGES.into_iter().chain(["/key?key=bob", "/gate?name=shop.user", "/change?verb=block"]) {
+        let response = client().get(console.url(path)).header("accept", "text/html").send().await.unwrap();
+        assert_eq!(response.status(), 303, "{path}");
+        assert!(response.headers()["location"].to_str().unwrap().starts_with("/login?next="), "{path}");
+        let response = client().get(console.url(path)).send().await.unwrap();
+        assert_eq!(response.status(), 401, "{path}");
+    }
+    for path in ["/login", "/assets/console.css", "/assets/console.js", "/assets/icon.svg"] {
+        assert_eq!(client().get(console.url(path)).send().await.unwrap().status(), 200, "{path}");
+    }
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn overview_shows_the_gates_that_deny_and_why() {
+    let console = Console::start(RULES).await;
+    console.publish(&[USERS, "in-code"], 60, "a/redis=10 n/redis=5 d/redis=30 s/redis=1 e=2");
+    let page = console.page("/", 200).await;
+    assert!(page.contains("2 gates deny requests"), "{page}");
+    for text in [
+        "6/s",
+        "65 %",
+        "keys over 3 per minute",
+        "shop.yaml:4",
+        "a service defines in its code",
+        "3f2a",
+        "Redis 7",
+    ] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    console.limiter().control().switch(USERS, Switch::Closed, None).await.unwrap();
+    let page = console.page("/gate?name=shop.user", 200).await;
+    assert!(page.contains("switched closed: denies every check"), "{page}");
+    soon("the overview names the switch", async || {
+        console.page("/", 200).await.contains("an operator has switched the gate closed")
+    })
+    .await;
+    let health = console.page("/health", 200).await;
+    assert!(health.contains("Switched now: shop.user") && health.contains("2 entries fire"), "{health}");
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn state_of_a_key_is_shown_in_words() {
+    let console = Console::start(RULES).await;
+    let gate = console.limiter().gate(USERS, users_quota());
+    for _ in 0..4 {
+        let _ = gate.check("bob").await.unwrap();
+    }
+    let page = console.page("/key?key=bob", 200).await;
+    assert!(page.contains("3 of 3 used: no unit is left, so checks are denied"), "{page}");
+    // A refresh reads a part of the database, which other tests share.
+    soon("the key is listed", async || {
+        let lists = console.page("/keys", 200).await;
+        lists.contains("1 key is denied now") && lists.contains("/key?written=bob")
+    })
+    .await;
+    gate.block("bob", std::time::Duration::from_secs(3_600)).await.unwrap();
+    assert!(console.page("/key?written=bob", 200).await.contains("Blocked: every check is denied for 59m"));
+    soon("the block is listed", async || console.page("/keys?gate=shop.user", 200).await.contains("blocked"))
+        .await;
+    assert!(console.page("/keys?gate=other", 200).await.contains("No key is denied now"));
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn explanation_names_the_rule_and_its_line() {
+    let console = Console::start(RULES).await;
+    let page = console.page("/explain?domain=shop&descriptor=user%3Dbob", 200).await;
+    assert!(page.contains("3 per minute") && page.contains("shop.yaml:4"), "{page}");
+    let page = console.page("/explain?domain=shop&descriptor=usr%3Dbob", 200).await;
+    assert!(page.contains("No rule applies") && page.contains("did you mean user?"), "{page}");
+    for odd in
+        ["descriptor=user", "request=G%20E%20T%20x", "request=GET+/&headers=x", "request=GET+/&ip=1.2.3"]
+    {
+        let page = console.page(&format!("/explain?domain=shop&{odd}"), 200).await;
+        assert!(page.contains("role=\"alert\"") || page.contains("no descriptor"), "{odd}: {page}");
+    }
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn rejected_rule_file_is_shown_with_its_errors_and_its_difference() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("shop.yaml");
+    fs::write(&file, RULES).unwrap();
+    let console = Console::watching(folder.path()).await;
+    assert!(console.page("/rules", 200).await.contains("have not changed since"));
+    fs::write(folder.path().join("new"), RULES.replace("unit: minute", "unit: minuet")).unwrap();
+    fs::rename(folder.path().join("new"), &file).unwrap();
+    soon("the reload fails", async || console.page("/rules", 200).await.contains("are not applied")).await;
+    let page = console.page("/rules", 200).await;
+    for text in ["there is no unit `minuet`", "class=\"removed\"", "class=\"added\"", "unit: minuet"] {
+        assert!(page.contains(text), "{text}: {page}");
+    }
+    assert!(console.page("/health", 200).await.contains("The last reload in this process failed"));
+    fs::write(folder.path().join("new"), RULES.replace("requests_per_unit: 3", "requests_per_unit: 4"))
+        .unwrap();
+    fs::rename(folder.path().join("new"), &file).unwrap();
+    soon("the reload succeeds", async || console.page("/rules", 200).await.contains("ago: valid")).await;
+    assert!(console.page("/gates", 200).await.contains("4 per minute"));
+    console.stop().await;
+}
