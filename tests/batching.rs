@@ -21,7 +21,7 @@ type Checking<'a> = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send 
 /// turns with the callers of a current-thread runtime, so that the counts do not depend on the machine.
 async fn setting(quota: Quota) -> (Server, Limiter, Gate) {
     let server = Server::process(&[]).unwrap();
-    let builder = builder(server.url()).manual_clock(ManualClock::new());
+    let builder = builder(server.url()).manual_clock(ManualClock::new()).publish_figures(false);
     let limiter = builder.deny_cache(Duration::ZERO).build().unwrap();
     let gate = limiter.gate("gate", quota);
     // Loads the script, so that no later call is sent twice.

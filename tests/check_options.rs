@@ -155,7 +155,8 @@ fn fallible_twin_of_aligned_to_clock_returns_the_same_quota_or_an_error() {
 #[tokio::test]
 async fn strict_limiter_returns_only_what_redis_decided() {
     let server = Server::process(&[]).unwrap();
-    let strict = |builder: Builder| builder.namespace("strict").strict().build().unwrap();
+    let strict =
+        |builder: Builder| builder.namespace("strict").strict().publish_figures(false).build().unwrap();
     let operator = strict(builder_as_is(server.url()));
     operator.control().switch("gate", tidegate::Switch::Closed, None).await.unwrap();
     let limiter = strict(builder_as_is(server.url()));

@@ -51,7 +51,8 @@ async fn every_instance_observes_an_override_and_its_end_within_a_second() {
 #[tokio::test]
 async fn overrides_add_no_command_per_check() {
     let server = Server::process(&[]).unwrap();
-    let limiter = builder(server.url()).follow_overrides(false).instances(1).build().unwrap();
+    let limiter =
+        builder(server.url()).follow_overrides(false).instances(1).publish_figures(false).build().unwrap();
     let gate = limiter.gate("gate", Quota::fixed_window(1_000, HOUR));
     let _ = gate.check("x").await.unwrap();
     limiter.control().switch("gate", Switch::Open, None).await.unwrap();
@@ -72,7 +73,8 @@ async fn limiter_that_does_not_follow_overrides_reads_and_applies_none() {
     let proxy = Proxy::start(server.url()).unwrap();
     let namespace = namespace();
     let limiter = |url: &str, follows| {
-        let builder = builder(url).namespace(&namespace).follow_overrides(follows).instances(1);
+        let builder =
+            builder(url).namespace(&namespace).follow_overrides(follows).instances(1).publish_figures(false);
         builder.build().unwrap()
     };
     let (operator, follower) = (limiter(server.url(), false), limiter(server.url(), true));

@@ -23,7 +23,8 @@ impl Builder {
     /// process: set [`instances`](Self::instances) for it. [Batching](Self::batching) stays on, since Redis decides every
     /// check of a batch.
     ///
-    /// While Redis does not answer, each check waits for its deadline.
+    /// The process still [publishes its figures](Self::publish_figures). While Redis does not answer, each check waits for
+    /// its deadline.
     ///
     /// ```
     /// # fn main() -> Result<(), tidegate::Error> {

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{self, NumberText};
-use super::sharded::Sharded;
+use super::sharded::{Mine, Sharded};
 use crate::decision::{Decision, Source};
 use crate::sync::{Mutex, lock};
 
@@ -34,21 +34,32 @@ pub(super) struct GateCounts {
     errors: u64,
 }
 
-impl GateCounters {
+/// The counters of a gate that the calling thread adds to.
+pub(crate) struct Tally<'a>(Mine<'a, Cells>);
+
+impl Tally<'_> {
     /// Counts a decision: one addition, to a counter that hardly any other thread writes.
     #[inline]
-    pub(crate) fn count(&self, decision: &Decision) {
+    pub(crate) fn count(self, decision: &Decision) {
         let outcome = match (decision.shadow, decision.allowed) {
             (true, _) => 3,
             (false, false) => 2,
             (false, true) => usize::from(decision.is_near_limit()),
         };
-        self.cells.increment(|cells| &cells.decided[outcome][decision.source as usize]);
+        self.0.increment(|cells| &cells.decided[outcome][decision.source as usize]);
+    }
+}
+
+impl GateCounters {
+    /// Returns the counters of the calling thread.
+    #[inline]
+    pub(crate) fn tally(&self) -> Tally<'_> {
+        Tally(self.cells.mine())
     }
 
     /// Counts a check that the store did not decide.
     pub(crate) fn count_error(&self) {
-        self.cells.increment(|cells| &cells.errors);
+        self.cells.mine().increment(|cells| &cells.errors);
     }
 
     /// Returns the numbers since the last call.
@@ -128,11 +139,11 @@ mod tests {
     #[test]
     fn counts_are_by_outcome_and_source_and_taken_once() {
         let counters = GateCounters::default();
-        counters.count(&decision(Source::Redis, true, 20));
-        counters.count(&decision(Source::Redis, true, 19));
-        counters.count(&decision(Source::Lease, true, 1));
-        counters.count(&decision(Source::DenyCache, false, 0));
-        counters.count(&Decision { shadow: true, ..decision(Source::Redis, true, 0) });
+        counters.tally().count(&decision(Source::Redis, true, 20));
+        counters.tally().count(&decision(Source::Redis, true, 19));
+        counters.tally().count(&decision(Source::Lease, true, 1));
+        counters.tally().count(&decision(Source::DenyCache, false, 0));
+        counters.tally().count(&Decision { shadow: true, ..decision(Source::Redis, true, 0) });
         counters.count_error();
         assert!(!counters.is_taken());
         let counts = counters.take();
@@ -148,7 +159,7 @@ mod tests {
         let decision = decision(Source::Redis, true, 50);
         let mut taken = GateCounts::default();
         std::thread::scope(|scope| {
-            let counts = || (0..1_000).for_each(|_| counters.count(&decision));
+            let counts = || (0..1_000).for_each(|_| counters.tally().count(&decision));
             let threads: Vec<_> = (0..20).map(|_| scope.spawn(counts)).collect();
             while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
                 taken.add(counters.take());

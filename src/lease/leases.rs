@@ -16,7 +16,7 @@ use super::worker::{self, Upstream};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::decision::{Decision, Source};
-use crate::figures::GateCounters;
+use crate::figures::{GateCounters, Tally};
 use crate::observer::Observer;
 use crate::store::GateInfo;
 use crate::sync::lock;
@@ -130,8 +130,8 @@ impl Leases {
 
     /// Returns the counters of the fleet's figures, if this process publishes any.
     #[inline]
-    pub(crate) fn counters(&self) -> Option<&GateCounters> {
-        self.0.info.counters.as_deref()
+    pub(crate) fn tally(&self) -> Option<Tally<'_>> {
+        self.0.info.counters.as_deref().map(GateCounters::tally)
     }
 
     pub(super) fn shared(&self) -> &Arc<LeasesInner> {

@@ -11,7 +11,7 @@ use crate::support::fixture::{HOUR, PATIENCE, calls, limiter, soon};
 
 /// Returns a limiter that makes no calls but those for permits.
 fn quiet(server: &Server) -> Limiter {
-    short_lived(server).follow_overrides(false).instances(1).build().unwrap()
+    short_lived(server).follow_overrides(false).instances(1).publish_figures(false).build().unwrap()
 }
 
 async fn permits(gate: &tidegate::Gate, keys: impl Iterator<Item = String>) -> Vec<Permit> {

@@ -115,7 +115,8 @@ async fn state_that_was_flushed_is_back_after_a_heartbeat() {
 async fn keys_are_restored_in_few_calls() {
     const KEYS: usize = 640;
     let server = Server::process(&[]).unwrap();
-    let builder = settings(server.url()).deadline(PATIENCE).follow_overrides(false).instances(1);
+    let builder =
+        settings(server.url()).deadline(PATIENCE).follow_overrides(false).instances(1).publish_figures(false);
     let gate = builder.build().unwrap().gate("gate", Quota::in_flight(1));
     let acquires = (0..KEYS).map(|key| gate.try_acquire(key.to_string()));
     let permits = futures_util::future::join_all(acquires).await;

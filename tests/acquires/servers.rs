@@ -10,7 +10,7 @@ use crate::support::fixture::{PATIENCE, calls, soon};
 async fn heartbeats_of_a_cluster_are_one_per_hash_tag_in_use() {
     let cluster = Cluster::start().unwrap();
     let builder = Limiter::builder().cluster(cluster.urls()).permit_ttl(TTL).deadline(PATIENCE);
-    let limiter = builder.follow_overrides(false).instances(1).build().unwrap();
+    let limiter = builder.follow_overrides(false).instances(1).publish_figures(false).build().unwrap();
     let gate = limiter.gate("gate", Quota::in_flight(10));
     let mut permits = Vec::new();
     for key in 0..200 {

@@ -160,7 +160,11 @@ impl Scene {
         let proxy = LateReplies::of(&server);
         let (namespace, lapsed) = (namespace(), Lapsed::default());
         let limiter = |url: &str| {
-            let builder = builder(url).namespace(&namespace).follow_overrides(false).instances(1);
+            let builder = builder(url)
+                .namespace(&namespace)
+                .follow_overrides(false)
+                .instances(1)
+                .publish_figures(false);
             // Longer than the test: heartbeats would disturb the proxy, and a lapse would release the units.
             let builder = builder.permit_ttl(Duration::from_secs(60));
             builder.observer(lapsed.clone()).build().unwrap()

@@ -16,7 +16,7 @@ const SETTINGS: Adaptive = Adaptive::new().min(4);
 
 fn settings(url: &str) -> Builder {
     let builder = Limiter::builder().url(url).namespace("fleet").deadline(PATIENCE).stderr_warnings(false);
-    builder.on_failure(OnFailure::Error).breaker(false).instances(1)
+    builder.on_failure(OnFailure::Error).breaker(false).instances(1).publish_figures(false)
 }
 
 fn connect(url: &str) -> Gate {

@@ -20,7 +20,7 @@ const DAY_US: u64 = 24 * HOUR_US;
 /// Returns a limiter that makes no calls but those of its checks.
 fn undisturbed(url: &str) -> Limiter {
     let builder = builder(url).batching(false).deny_cache(Duration::ZERO);
-    builder.instances(1).follow_overrides(false).build().unwrap()
+    builder.instances(1).follow_overrides(false).publish_figures(false).build().unwrap()
 }
 
 fn assert_of_the_servers_window(decision: &Decision, calendar: Calendar) {

@@ -83,7 +83,8 @@ descriptors:
 async fn all_rules_are_checked_in_one_call_and_the_binding_one_is_reported() {
     let server = tidegate_testkit::Server::process(&[]).unwrap();
     // Sends no calls in the background, which the server would count too.
-    let limiter = builder(server.url()).follow_overrides(false).instances(1).build().unwrap();
+    let limiter =
+        builder(server.url()).follow_overrides(false).instances(1).publish_figures(false).build().unwrap();
     let tested = Tested::new(layer(&limiter, SEVERAL));
     let both = |key| request(&[("x-api-key", key), ("x-user", "ada")]);
     let first = tested.send(both("k1")).await;
