@@ -1,4 +1,5 @@
 //! A service under load: its end, many connections, and its memory.
+#![allow(clippy::print_stdout, reason = "prints the figures of docs/measurements/2026-11-service.md")]
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

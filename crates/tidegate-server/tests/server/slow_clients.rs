@@ -136,8 +136,7 @@ async fn slow_clients_are_closed_in_time_and_hold_no_other_client() {
     assert!(clients.is_empty(), "only these were closed in time: {closed:?}");
     is_over.store(true, Ordering::Relaxed);
     let longest = others.await.unwrap();
-    println!("{} others were answered, each within {longest:?}", answered.load(Ordering::Relaxed));
-    assert!(answered.load(Ordering::Relaxed) > 20);
+    assert!(answered.load(Ordering::Relaxed) > 20, "{answered:?}");
     assert!(longest < Duration::from_secs(3), "{longest:?}");
     assert!(server.stop().await);
 }
