@@ -68,7 +68,8 @@ impl Scene {
 
     pub fn limiter(&self, settings: impl FnOnce(Builder) -> Builder) -> Limiter {
         let builder = builder_as_is(&self.network.url()).credentials(USER, PASSWORD).namespace("faults");
-        let builder = builder.deadline(self.deadline).deny_cache(Duration::ZERO).instances(1);
+        let builder =
+            builder.deadline(self.deadline).deny_cache(Duration::ZERO).instances(1).publish_figures(false);
         // The wire counts script calls, and reading overrides is one.
         settings(builder.follow_overrides(false)).build().unwrap()
     }
