@@ -12,7 +12,7 @@ mod sharded;
 
 use std::time::Duration;
 
-pub(crate) use self::counters::{GateCounters, Tally};
+pub(crate) use self::counters::GateCounters;
 #[cfg(feature = "admin")]
 pub(crate) use self::latency::Histogram;
 pub(crate) use self::registry::Figures;

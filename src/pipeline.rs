@@ -286,7 +286,7 @@ impl Pipeline {
         let resolved = requests.into_iter().map(resolve).collect::<Result<Vec<_>, Error>>()?;
         let switched = resolved.iter().filter(|(request, _)| n > 0 && request.cost > 0);
         let decided = switched.filter_map(|(request, decision)| Some((request, decision.as_ref()?)));
-        decided.for_each(|(request, decision)| self.notify_decided(request.gate.tally(), decision));
+        decided.for_each(|(request, decision)| self.notify_decided(request.gate.counters(), decision));
         Ok(resolved.into_iter().unzip())
     }
 

@@ -9,7 +9,7 @@ use crate::ban::Ban;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
 use crate::fallback::OnFailure;
-use crate::figures::{GateCounters, Tally};
+use crate::figures::GateCounters;
 use crate::lease::Leases;
 use crate::permits::OnLapse;
 use crate::quota::Quota;
@@ -61,8 +61,8 @@ impl GateSpec {
 
     /// Returns the counters of the fleet's figures, if this process publishes any.
     #[inline]
-    pub(crate) fn tally(&self) -> Option<Tally<'_>> {
-        self.info.as_ref().ok()?.mine().counters.as_deref().map(GateCounters::tally)
+    pub(crate) fn counters(&self) -> Option<&GateCounters> {
+        self.info.as_ref().ok()?.mine().counters.as_deref()
     }
 
     /// Returns the second key that a check of this gate needs. Peeks, and gates in shadow mode, count no denials.

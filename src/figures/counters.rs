@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::format::{self, NumberText};
-use super::sharded::{Mine, Sharded};
+use super::sharded::Sharded;
 use crate::decision::{Decision, Source};
 use crate::sync::{Mutex, lock};
 
@@ -14,7 +14,7 @@ const SOURCES: usize = Source::ALL.len();
 /// Counts the decisions of one gate of this process, by outcome and source.
 #[derive(Debug, Default)]
 pub(crate) struct GateCounters {
-    /// Since the start: each counter has one writer, so a reader cannot reset it.
+    /// Since the start.
     cells: Sharded<Cells>,
     /// The numbers that were taken.
     taken: Mutex<GateCounts>,
@@ -34,32 +34,30 @@ pub(super) struct GateCounts {
     errors: u64,
 }
 
-/// The counters of a gate that the calling thread adds to.
-pub(crate) struct Tally<'a>(Mine<'a, Cells>);
-
-impl Tally<'_> {
-    /// Counts a decision: one addition, to a counter that hardly any other thread writes.
+impl GateCounters {
+    /// Counts a decision: one addition. Not of a lease, which [`add_leased`](Self::add_leased) counts.
     #[inline]
-    pub(crate) fn count(self, decision: &Decision) {
+    pub(crate) fn count(&self, decision: &Decision) {
+        if decision.source == Source::Lease {
+            return;
+        }
         let outcome = match (decision.shadow, decision.allowed) {
             (true, _) => 3,
             (false, false) => 2,
             (false, true) => usize::from(decision.is_near_limit()),
         };
-        self.0.increment(|cells| &cells.decided[outcome][decision.source as usize]);
+        self.cells.increment(|cells| &cells.decided[outcome][decision.source as usize]);
     }
-}
 
-impl GateCounters {
-    /// Returns the counters of the calling thread.
-    #[inline]
-    pub(crate) fn tally(&self) -> Tally<'_> {
-        Tally(self.cells.mine())
+    /// Counts units that checks spent from leases, when a lease is refilled or ends. Counting each check would make a
+    /// leased check a third slower.
+    pub(crate) fn add_leased(&self, units: u64) {
+        self.cells.add(units, |cells| &cells.decided[0][Source::Lease as usize]);
     }
 
     /// Counts a check that the store did not decide.
     pub(crate) fn count_error(&self) {
-        self.cells.mine().increment(|cells| &cells.errors);
+        self.cells.increment(|cells| &cells.errors);
     }
 
     /// Returns the numbers since the last call.
@@ -139,16 +137,17 @@ mod tests {
     #[test]
     fn counts_are_by_outcome_and_source_and_taken_once() {
         let counters = GateCounters::default();
-        counters.tally().count(&decision(Source::Redis, true, 20));
-        counters.tally().count(&decision(Source::Redis, true, 19));
-        counters.tally().count(&decision(Source::Lease, true, 1));
-        counters.tally().count(&decision(Source::DenyCache, false, 0));
-        counters.tally().count(&Decision { shadow: true, ..decision(Source::Redis, true, 0) });
+        counters.count(&decision(Source::Redis, true, 20));
+        counters.count(&decision(Source::Redis, true, 19));
+        counters.count(&decision(Source::Lease, true, 1));
+        counters.add_leased(7);
+        counters.count(&decision(Source::DenyCache, false, 0));
+        counters.count(&Decision { shadow: true, ..decision(Source::Redis, true, 0) });
         counters.count_error();
         assert!(!counters.is_taken());
         let counts = counters.take();
-        assert_eq!(counts.text(), "a/redis=1 a/lease=1 n/redis=1 d/deny_cache=1 s/redis=1 e=1");
-        assert_eq!(counts.total(), 6);
+        assert_eq!(counts.text(), "a/redis=1 a/lease=7 n/redis=1 d/deny_cache=1 s/redis=1 e=1");
+        assert_eq!(counts.total(), 12);
         assert!(counters.is_taken());
         assert_eq!(counters.take(), GateCounts::default());
     }
@@ -159,7 +158,7 @@ mod tests {
         let decision = decision(Source::Redis, true, 50);
         let mut taken = GateCounts::default();
         std::thread::scope(|scope| {
-            let counts = || (0..1_000).for_each(|_| counters.tally().count(&decision));
+            let counts = || (0..1_000).for_each(|_| counters.count(&decision));
             let threads: Vec<_> = (0..20).map(|_| scope.spawn(counts)).collect();
             while !threads.iter().all(std::thread::ScopedJoinHandle::is_finished) {
                 taken.add(counters.take());

@@ -48,7 +48,7 @@ impl Figures {
     /// Counts the latency of a decision that waited for the store.
     #[inline]
     pub(crate) fn count_latency(&self, latency_us: u64) {
-        self.latencies.mine().increment(|counts| &counts[bucket_of(latency_us)]);
+        self.latencies.increment(|counts| &counts[bucket_of(latency_us)]);
     }
 
     /// Counts a check that the store did not decide.
@@ -110,8 +110,8 @@ mod tests {
     #[test]
     fn gates_of_one_name_share_their_counters() {
         let figures = Figures::default();
-        figures.gate("login").tally().count(&decision());
-        figures.gate("login").tally().count(&decision());
+        figures.gate("login").count(&decision());
+        figures.gate("login").count(&decision());
         figures.count_latency(100);
         assert_eq!(figures.take(), [("login", "a/redis=2"), ("(latency)", "128=1")].map(owned));
         assert_eq!(figures.take(), []);
@@ -132,11 +132,11 @@ mod tests {
         let figures = Figures::default();
         for number in 0..MAX_PUBLISHED {
             let gate = figures.gate(&format!("gate-{number}"));
-            gate.tally().count(&decision());
-            gate.tally().count(&decision());
+            gate.count(&decision());
+            gate.count(&decision());
         }
         for number in 0..5 {
-            figures.gate(&format!("rare-{number}")).tally().count(&decision());
+            figures.gate(&format!("rare-{number}")).count(&decision());
         }
         let fields = figures.take();
         assert_eq!(fields.len(), MAX_PUBLISHED + 1);
@@ -147,11 +147,11 @@ mod tests {
     fn only_as_many_gates_as_can_be_are_counted_apart_and_unused_ones_make_room() {
         let figures = Figures::default();
         let kept: Vec<_> = (0..MAX_COUNTED).map(|number| figures.gate(&format!("gate-{number}"))).collect();
-        figures.gate("further").tally().count(&decision());
+        figures.gate("further").count(&decision());
         assert_eq!(figures.take(), [owned(("(other)", "a/redis=1"))]);
-        kept[0].tally().count(&decision());
+        kept[0].count(&decision());
         drop(kept);
-        figures.gate("further").tally().count(&decision());
+        figures.gate("further").count(&decision());
         assert_eq!(lock(&figures.gates).len(), 2, "a gate with counts stays");
         let mut fields = figures.take();
         fields.sort();

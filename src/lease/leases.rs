@@ -16,7 +16,6 @@ use super::worker::{self, Upstream};
 use crate::background::Background;
 use crate::clock::Clock;
 use crate::decision::{Decision, Source};
-use crate::figures::{GateCounters, Tally};
 use crate::observer::Observer;
 use crate::store::GateInfo;
 use crate::sync::lock;
@@ -126,12 +125,6 @@ impl Leases {
     pub(crate) fn stats(&self) -> LeaseStats {
         let slots = self.0.table.get().map_or(&[][..], LeaseTable::slots);
         self.0.counters.stats(slots.iter().map(|slot| u64::from(slot.left())).sum())
-    }
-
-    /// Returns the counters of the fleet's figures, if this process publishes any.
-    #[inline]
-    pub(crate) fn tally(&self) -> Option<Tally<'_>> {
-        self.0.info.counters.as_deref().map(GateCounters::tally)
     }
 
     pub(super) fn shared(&self) -> &Arc<LeasesInner> {

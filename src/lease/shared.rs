@@ -107,13 +107,17 @@ impl LeasesInner {
         }
     }
 
-    /// Reports the units spent since the last report. Only the worker calls it.
+    /// Adds the units spent since the last report to the figures of the gate, and reports them to the observer. Only the
+    /// worker calls it.
     pub(super) fn report_spent(&self) {
         let spent = self.counters.spent.load(Ordering::Relaxed);
         let units = spent.wrapping_sub(self.counters.reported_spent.load(Ordering::Relaxed));
         // Below 0 if discarded units are still to be counted as spent.
         if units.cast_signed() > 0 {
             self.counters.reported_spent.store(spent, Ordering::Relaxed);
+            if let Some(counters) = &self.info.counters {
+                counters.add_leased(units);
+            }
             self.notify(|observer, gate| observer.spent(gate, units));
         }
     }

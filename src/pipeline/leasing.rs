@@ -31,9 +31,8 @@ impl Pipeline {
     pub(super) fn try_lease(&self, gate: &GateSpec, key: &[u8], cost: u64) -> Option<Decision> {
         let leases = gate.leases.as_ref().filter(|_| !self.overrides.is_any())?;
         // Found before the units are spent: the loads would wait for the compare-and-swap.
-        let tally = leases.tally();
         let decision = leases.spend(key, cost)?;
-        self.notify_decided(tally, &decision);
+        self.notify_decided(None, &decision);
         Span::of_check(cost).decided(Ok(&decision));
         Some(decision)
     }

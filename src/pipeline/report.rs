@@ -5,7 +5,7 @@ use std::fmt;
 use super::parts::Pipeline;
 use crate::decision::{Decision, Source};
 use crate::error::Error;
-use crate::figures::Tally;
+use crate::figures::GateCounters;
 use crate::request::Request;
 use crate::store::GateInfo;
 use crate::trace::Span;
@@ -66,7 +66,7 @@ impl Pipeline {
     /// Reports a decision and a denied key, also if only shadow mode admitted the check.
     #[inline]
     pub(super) fn notify(&self, request: &Request<'_>, decision: &Decision) {
-        self.notify_decided(request.gate.tally(), decision);
+        self.notify_decided(request.gate.counters(), decision);
         if let (Some(observer), Ok(info)) = (&self.observer, request.gate.info())
             && (decision.shadow || !decision.allowed)
             && decision.source != Source::Switch
@@ -75,11 +75,11 @@ impl Pipeline {
         }
     }
 
-    /// Counts a decision in the figures of its gate, and notifies the observer.
+    /// Counts a decision in the figures of its gate, if there are any, and notifies the observer.
     #[inline]
-    pub(super) fn notify_decided(&self, tally: Option<Tally<'_>>, decision: &Decision) {
-        if let Some(tally) = tally {
-            tally.count(decision);
+    pub(super) fn notify_decided(&self, counters: Option<&GateCounters>, decision: &Decision) {
+        if let Some(counters) = counters {
+            counters.count(decision);
         }
         if let Some(observer) = &self.observer {
             observer.decided(decision);

@@ -1,4 +1,4 @@
-//! Changes by operators: the form with the reason, then the page that asks for a confirmation.
+//! Changes by operators: the form with the reason, then the page of the confirmation.
 
 use std::collections::HashMap;
 

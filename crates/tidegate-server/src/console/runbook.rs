@@ -51,7 +51,8 @@ fn html(markdown: &str) -> String {
     });
     let mut out = String::new();
     html::push_html(&mut out, events);
-    out
+    // For screen readers.
+    out.replace("<th>", "<th scope=\"col\">")
 }
 
 #[cfg(test)]

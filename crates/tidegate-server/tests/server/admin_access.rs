@@ -287,7 +287,6 @@ async fn each_response_has_the_security_headers() {
     let long = "x".repeat(100_000);
     for (expected, request) in [
         (200, get("/login")),
-        (200, get("/assets/console.css")),
         (200, get("/config").bearer_auth(VIEWER)),
         (401, get("/config")),
         (303, get("/config").header(ACCEPT, "text/html")),

@@ -151,9 +151,10 @@ impl Browser {
         self.post("actions", json!({ "actions": [actions] })).await;
     }
 
-    /// Returns a picture of the window, as PNG in base64.
+    /// Returns a picture of the window, as WebP in base64.
     pub async fn screenshot(&self) -> String {
-        let picture = self.devtools("Page.captureScreenshot", json!({ "format": "png" })).await;
+        let picture =
+            self.devtools("Page.captureScreenshot", json!({ "format": "webp", "quality": 82 })).await;
         picture["data"].as_str().unwrap().to_owned()
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tidegate::{Quota, Rate, Switch};
 
-use super::super::console::fixture::Console;
+use super::super::console::fixture::{Console, OPERATOR, Session};
 use super::driver::Scheme;
 
 const RULES: &str = "\
@@ -82,7 +82,18 @@ pub async fn start(folder: &Path) -> Console {
             let _ = login.check(account).await.unwrap();
         }
     }
-    login.block("mallory@example.net", Duration::from_secs(3_600)).await.unwrap();
+    let operator = Session::begin(&console, OPERATOR).await;
+    let csrf = operator.csrf(&console).await;
+    let block = [
+        ("csrf", &*csrf),
+        ("confirmed", "yes"),
+        ("verb", "block"),
+        ("gate", "shop.login"),
+        ("key", "mallory@example.net"),
+        ("for", "1h"),
+        ("reason", "stolen passwords are tried, ticket 4711"),
+    ];
+    assert_eq!(operator.post(&console, "/change", &block).await.status(), 303);
     for (key, cost) in [("tenant:7", 588), ("tenant:12", 340), ("tenant:31", 77)] {
         let _ = tenant.check_cost(key, cost).await.unwrap();
     }

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::super::console::fixture::{Console, MAX_PAGE_BYTES, OPERATOR, RULES, USERS, users_quota};
 use super::driver::{Browser, Scheme};
+use crate::support::fixture::soon;
 use tidegate::{Quota, Switch};
 
 pub const WIDTHS: [u32; 4] = [360, 768, 1280, 1920];
@@ -68,6 +69,7 @@ async fn pages_fit_each_width_in_light_and_dark_without_errors() {
     browser.sees("3 gates deny requests").await;
     for path in PAGES {
         browser.open(&console, path).await;
+        soon("the page is painted", async || !browser.eval(PERFORMANCE).await["paint"].is_null()).await;
         let found = browser.eval(PERFORMANCE).await;
         let origin = console.url("");
         assert_eq!(found["origins"], serde_json::json!([origin]), "{path}");
@@ -111,7 +113,7 @@ async fn live_part_is_replaced_and_keeps_the_focus() {
     assert!(status.as_str().is_some_and(|status| status.contains("gates deny")), "{status}");
     browser.eval("document.getElementById('d-1').focus()").await;
     browser.eval("document.getElementById('d-1').dataset.old = 'yes'").await;
-    crate::support::fixture::soon("the part is replaced", async || {
+    soon("the part is replaced", async || {
         browser.eval("return document.getElementById('d-1')?.dataset.old ?? 'new'").await == "new"
     })
     .await;

@@ -15,7 +15,7 @@ const SHOTS: [(&str, &str, u32, Scheme); 6] = [
     ("overview", "/", 1280, Scheme::Light),
     ("overview-dark", "/", 1280, Scheme::Dark),
     ("overview-phone", "/", 390, Scheme::Light),
-    ("key", "/key?key=tenant%3A7", 1280, Scheme::Light),
+    ("key", "/key?key=mallory%40example.net", 1280, Scheme::Light),
     ("gates", "/gates", 1280, Scheme::Light),
     ("rules", "/rules", 1280, Scheme::Dark),
 ];
@@ -43,7 +43,7 @@ async fn long_form_screenshots_of_the_documentation_are_written() {
         browser.resize(*width).await;
         browser.open(&console, path).await;
         let picture = STANDARD.decode(browser.screenshot().await).unwrap();
-        fs::write(folder.join(name).with_extension("png"), picture).unwrap();
+        fs::write(folder.join(name).with_extension("webp"), picture).unwrap();
     }
     let bytes: u64 = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
     println!("{} kB of screenshots", bytes / 1_000);
