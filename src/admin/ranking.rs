@@ -60,6 +60,7 @@ impl Ranking {
     }
 
     /// Iterates over the keys, the first in the order first.
+    #[must_use]
     pub fn best(&self) -> impl ExactSizeIterator<Item = &Found> {
         self.best.iter().map(|(_, found)| found)
     }
