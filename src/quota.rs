@@ -359,6 +359,7 @@ impl Quota {
     ///
     /// If the limit is 0 or too large, as the constructor of such a quota.
     pub fn try_with_limit(self, limit: u64) -> Result<Self, Error> {
+        #[cfg(feature = "calendar")]
         if let Some(calendar) = self.kind.calendar() {
             return Self::try_calendar_window(limit, calendar);
         }

@@ -47,19 +47,20 @@ fn caller(parts: &Parts) -> Option<&Caller> {
     parts.extensions.get::<Caller>()
 }
 
-fn identity(parts: &Parts) -> Result<Identity, Response> {
-    let identity = caller(parts).and_then(|caller| caller.identity.clone());
-    identity.ok_or_else(|| {
-        let page = (parts.method == Method::GET).then(|| parts.uri.clone());
-        Rejection::NoIdentity { page }.of(&parts.headers)
-    })
+fn identity(parts: &Parts) -> Option<Identity> {
+    caller(parts).and_then(|caller| caller.identity.clone())
+}
+
+fn no_identity(parts: &Parts) -> Response {
+    let page = (parts.method == Method::GET).then(|| parts.uri.clone());
+    Rejection::NoIdentity { page }.of(&parts.headers)
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for Viewer {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
-        identity(parts).map(Self)
+        identity(parts).map(Self).ok_or_else(|| no_identity(parts))
     }
 }
 
@@ -67,7 +68,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Operator {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Response> {
-        let identity = identity(parts)?;
+        let identity = identity(parts).ok_or_else(|| no_identity(parts))?;
         match identity.role {
             Role::Operator => Ok(Self(identity)),
             Role::Viewer => Err(Rejection::NotAllowed(Role::Operator).of(&parts.headers)),
@@ -83,7 +84,7 @@ impl<S: Send + Sync> FromRequestParts<S> for MaybeIdentity {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
-        Ok(Self(caller(parts).and_then(|caller| caller.identity.clone())))
+        Ok(Self(identity(parts)))
     }
 }
 

@@ -35,13 +35,13 @@ async fn caller(access: &Access, request: &Parts) -> Result<Caller, Rejection> {
     let client = Client::new(peer(request));
     // A page of another site cannot make a browser send a bearer token of ours. So such a request may use any name of
     // this port, and needs no proof of its origin.
-    if let Some(token) = bearer_token(headers)? {
-        if access.settings().tokens.is_some() {
-            let found = access.verify(&client, token).await.map_err(Rejection::TooManyAttempts)?;
-            let (name, role) = found.ok_or(Rejection::WrongToken)?;
-            let identity = Some(Identity { name, role, csrf: None, has_session: false });
-            return Ok(Caller { client, identity });
-        }
+    if let Some(token) = bearer_token(headers)?
+        && access.settings().tokens.is_some()
+    {
+        let found = access.verify(&client, token).await.map_err(Rejection::TooManyAttempts)?;
+        let (name, role) = found.ok_or(Rejection::WrongToken)?;
+        let identity = Some(Identity { name, role, csrf: None, has_session: false });
+        return Ok(Caller { client, identity });
     }
     if !origin::is_known_host(headers, &request.uri, hosts) {
         return Err(Rejection::UnknownHost);
