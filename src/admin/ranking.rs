@@ -61,7 +61,7 @@ impl Ranking {
 
     /// Iterates over the keys, the first in the order first.
     #[must_use]
-    pub fn best(&self) -> impl ExactSizeIterator<Item = &Found> + Clone {
+    pub fn best(&self) -> impl ExactSizeIterator<Item = &Found> {
         self.best.iter().map(|(_, found)| found)
     }
 }
@@ -124,7 +124,7 @@ mod tests {
             ranking.add(found(key, used));
         }
         assert_eq!(keys(&ranking), ["b", "d"]);
-        ranking.add(Found { usage: Err(crate::error::Error::config("x")), ..found("e", 0.0) });
+        ranking.add(Found { usage: Err(crate::Error::config("x")), ..found("e", 0.0) });
         assert_eq!(keys(&ranking), ["e", "b"], "an unreadable key comes first");
         assert_eq!(keys(&ranking.emptied()), [""; 0]);
     }
