@@ -10,6 +10,8 @@ use crate::key::Keyspace;
 /// What the instances of a namespace did, by time: see [`Inspector::figures`](super::Inspector::figures).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetFigures {
+    /// The server's time when they were read, in seconds since 1970.
+    pub now_unix_s: u64,
     /// The time of one bucket: 5 s.
     pub bucket: Duration,
     /// The buckets in which an instance published figures, oldest first. The last one may still grow.

@@ -46,7 +46,8 @@ impl Inspector {
         });
         let (buckets, instances) = join(try_join_all(figures), self.read_instances(now_us)).await;
         let buckets = buckets?.into_iter().flatten().collect();
-        Ok(FleetFigures { bucket: BUCKET, buckets, instances: instances? })
+        let now_unix_s = now_us / 1_000_000;
+        Ok(FleetFigures { now_unix_s, bucket: BUCKET, buckets, instances: instances? })
     }
 
     async fn read_instances(&self, now_us: u64) -> Result<Vec<Instance>, Error> {

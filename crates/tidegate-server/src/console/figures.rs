@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use tidegate::Error;
 use tidegate::admin::{FigureBucket, Inspector, Instance, RedisLoad};
@@ -28,8 +28,8 @@ struct Kept {
     buckets: BTreeMap<u64, FigureBucket>,
     instances: Vec<Instance>,
     bucket: Duration,
-    /// The last reading that succeeded.
-    read_at: Option<Instant>,
+    /// The last reading that succeeded, and the server's time of it.
+    read_at: Option<(Instant, u64)>,
     hour: Option<(Instant, Arc<Hour>)>,
 }
 
@@ -61,21 +61,23 @@ impl Figures {
         {
             return Ok(hour.clone());
         }
-        let span = kept.read_at.map_or(SPAN, |read_at| (read_at.elapsed() + UNSETTLED).min(SPAN));
+        let span = kept.read_at.map_or(SPAN, |(read_at, _)| (read_at.elapsed() + UNSETTLED).min(SPAN));
         let now = Instant::now();
-        let now_unix_s = unix_s(SystemTime::now());
         let stale = match self.inspector.figures(span).await {
             Ok(figures) => {
                 // A bucket without figures is absent, also if it was read before.
-                let from = now_unix_s.saturating_sub(span.as_secs());
+                let from = figures.now_unix_s.saturating_sub(span.as_secs());
                 kept.buckets.retain(|start, _| *start < from);
                 kept.buckets.extend(figures.buckets.into_iter().map(|bucket| (bucket.start_unix_s, bucket)));
-                (kept.instances, kept.bucket, kept.read_at) = (figures.instances, figures.bucket, Some(now));
+                kept.read_at = Some((now, figures.now_unix_s));
+                (kept.instances, kept.bucket) = (figures.instances, figures.bucket);
                 None
             }
             Err(error) if kept.read_at.is_none() => return Err(error),
             Err(error) => Some(error.to_string()),
         };
+        // The server's clock, so that this machine's need not be right.
+        let now_unix_s = kept.read_at.map_or(0, |(read_at, unix_s)| unix_s + read_at.elapsed().as_secs());
         let oldest = now_unix_s.saturating_sub(SPAN.as_secs() + UNSETTLED.as_secs());
         kept.buckets.retain(|start, _| *start >= oldest);
         let hour = Hour::new(kept.buckets.values(), kept.instances.clone(), kept.bucket, now_unix_s);
@@ -110,8 +112,4 @@ impl NodeLoad {
         let (busy, elapsed) = earlier.unwrap_or((load.cpu, load.uptime.max(Duration::from_secs(1))));
         Self { processors: busy.as_secs_f64() / elapsed.as_secs_f64(), load }
     }
-}
-
-pub(super) fn unix_s(time: SystemTime) -> u64 {
-    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
