@@ -121,7 +121,7 @@ pub(crate) enum Command {
     #[command(subcommand)]
     Rules(Rules),
     /// Run the rate-limit service: Envoy's protocol over gRPC, and JSON over HTTP
-    Serve(Serve),
+    Serve(Box<Serve>),
     /// Print completions for a shell
     Completions {
         /// The shell

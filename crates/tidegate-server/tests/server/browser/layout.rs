@@ -1,4 +1,5 @@
 //! Each page in each size and color scheme: no overflow, no error, no foreign request, a low weight.
+#![allow(clippy::print_stdout, reason = "prints sizes and times, which no test asserts")]
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
 //! Operators at work: log in, block, unblock, and what a linked library decides.
+#![allow(clippy::print_stdout, reason = "prints sizes and times, which no test asserts")]
 
 use std::time::{Duration, Instant};
 

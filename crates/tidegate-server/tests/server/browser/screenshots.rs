@@ -1,4 +1,5 @@
 //! The screenshots of the documentation: written by an ignored test, since fonts differ between machines.
+#![allow(clippy::print_stdout, reason = "prints sizes and times, which no test asserts")]
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,5 @@
 //! Large fleets: each page is bounded in size, and in the work that it makes.
+#![allow(clippy::print_stdout, reason = "prints sizes and times, which no test asserts")]
 
 use std::time::Instant;
 
