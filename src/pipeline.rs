@@ -211,7 +211,8 @@ impl Pipeline {
         hold: Option<&NewHold>,
     ) -> Result<(u64, AllDecision, Vec<Request<'a>>), Error> {
         all::check_number(requests.len())?;
-        let (requests, mut decisions) = self.resolve_all(requests, n)?;
+        let (requests, mut decisions) = self.resolve_all(requests)?;
+        let switched = all::switched(&requests, &decisions, n);
         // A group that a closed gate denies charges nothing.
         let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
         let n = if is_denied { 0 } else { n };
@@ -258,8 +259,9 @@ impl Pipeline {
         }
         // A check of cost 0 binds only if all costs are 0.
         let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
-        let decisions = decisions.into_iter().flatten().collect();
         let is_allowed = taken.is_allowed && !is_denied;
+        self.notify_switched(&requests, &decisions, &switched, is_allowed);
+        let decisions = decisions.into_iter().flatten().collect();
         // Of a group that was granted less often than wanted, the gate that restricts it binds, as of a denied one.
         let is_full = is_allowed && !taken.is_restricted;
         let decision =
@@ -277,16 +279,12 @@ impl Pipeline {
     fn resolve_all<'a>(
         &self,
         requests: Vec<Request<'a>>,
-        n: u64,
     ) -> Result<(Vec<Request<'a>>, Vec<Option<Decision>>), Error> {
         let resolve = |request| match self.resolve(request) {
             Resolved::Switched(request, decided) => Ok((request, Some(decided?))),
             Resolved::Check(request) => Ok((request, None)),
         };
         let resolved = requests.into_iter().map(resolve).collect::<Result<Vec<_>, Error>>()?;
-        let switched = resolved.iter().filter(|(request, _)| n > 0 && request.cost > 0);
-        let decided = switched.filter_map(|(request, decision)| Some((request, decision.as_ref()?)));
-        decided.for_each(|(request, decision)| self.notify_decided(request.gate.counters(), decision));
         Ok(resolved.into_iter().unzip())
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::admin::{FigureBucket, FleetFigures, GateFigures, Inspector};
-use tidegate::{Builder, Lease, Limiter, OnFailure, Quota, Rate, Switch};
+use tidegate::{Builder, Lease, Limiter, OnFailure, Quota, Rate, Source, Switch};
 use tidegate_testkit::{Pool, Pooled, Server};
 
 use crate::support::acl::{self, PASSWORD, USER};
@@ -198,6 +198,12 @@ async fn unused_limiter_publishes_nothing_when_it_is_shut_down() {
     assert_eq!(calls(&fleet.0, "evalsha"), before);
 }
 
+/// Returns the decisions of a gate by a source.
+fn count(found: &FleetFigures, name: &str, source: &str) -> u64 {
+    let gates = found.buckets.iter().flat_map(|bucket| &bucket.gates).filter(|gate| gate.gate == name);
+    gates.flat_map(sources).filter(|(other, _)| *other == source).map(|(_, count)| count).sum()
+}
+
 #[tokio::test]
 async fn leased_switched_and_grouped_decisions_are_counted() {
     let fleet = Fleet::new();
@@ -217,15 +223,25 @@ async fn leased_switched_and_grouped_decisions_are_counted() {
     soon("the gate is closed", async || !one.check("x").await.unwrap().is_allowed()).await;
     limiter.shutdown().await;
     let found = fleet.figures(HOUR).await;
-    let sum = |name: &str, source: &str| -> u64 {
-        let gates = found.buckets.iter().flat_map(|bucket| &bucket.gates).filter(|gate| gate.gate == name);
-        let counts = gates.flat_map(sources).filter(|(other, _)| *other == source);
-        counts.map(|(_, count)| count).sum()
-    };
+    let sum = |name: &str, source: &str| count(&found, name, source);
     assert!(sum("leased", "lease") >= 1 && sum("leased", "redis") >= 1, "{found:?}");
     assert!(sum("one", "switch") >= 1, "{found:?}");
     // Of a denied group, only the gates that denied are counted.
     assert_eq!(sum("two", "redis"), 2, "{found:?}");
+}
+
+#[tokio::test]
+async fn switch_that_admits_is_not_counted_in_a_group_that_another_gate_denies() {
+    let fleet = Fleet::new();
+    let limiter = fleet.limiter();
+    let (open, one) = (limiter.gate("open", TEN), limiter.gate("one", Quota::fixed_window(1, HOUR)));
+    limiter.control().switch("open", Switch::Open, None).await.unwrap();
+    soon("the gate is open", async || open.peek("x").await.unwrap().source() == Source::Switch).await;
+    let allowed = limiter.check_all([open.key("x"), one.key("x")]).await.unwrap();
+    let denied = limiter.check_all([open.key("x"), one.key("x")]).await.unwrap();
+    assert!(allowed.is_allowed() && !denied.is_allowed());
+    limiter.shutdown().await;
+    assert_eq!(count(&fleet.figures(HOUR).await, "open", "switch"), 1);
 }
 
 #[tokio::test]

@@ -124,7 +124,7 @@ mod tests {
             ranking.add(found(key, used));
         }
         assert_eq!(keys(&ranking), ["b", "d"]);
-        ranking.add(Found { usage: Err(crate::Error::config("x")), ..found("e", 0.0) });
+        ranking.add(Found { usage: Err(crate::error::Error::config("x")), ..found("e", 0.0) });
         assert_eq!(keys(&ranking), ["e", "b"], "an unreadable key comes first");
         assert_eq!(keys(&ranking.emptied()), [""; 0]);
     }

@@ -52,10 +52,14 @@ pub(crate) fn words(text: &str) -> impl Iterator<Item = (&str, &str)> {
     text.split(' ').filter_map(|word| word.split_once('='))
 }
 
-/// Returns the words `NAME=NUMBER` of a text.
+/// The maximum number that a reader accepts: more than a fleet decides in 5 s, and sums of an hour do not overflow.
+#[cfg(any(feature = "admin", test))]
+const MAX_NUMBER: u64 = 1 << 32;
+
+/// Returns the words `NAME=NUMBER` of a text. A number above 2^32, which no instance has written, counts as 2^32.
 #[cfg(any(feature = "admin", test))]
 pub(crate) fn numbers(text: &str) -> impl Iterator<Item = (&str, u64)> {
-    words(text).filter_map(|(name, number)| Some((name, number.parse().ok()?)))
+    words(text).filter_map(|(name, number)| Some((name, number.parse::<u64>().ok()?.min(MAX_NUMBER))))
 }
 
 #[cfg(test)]
@@ -64,8 +68,9 @@ mod tests {
 
     #[test]
     fn only_words_with_a_number_are_read() {
-        let found: Vec<_> = numbers("a/redis=120  e=1 x b= =2 c=-1 d=18446744073709551616 e=0x1").collect();
-        assert_eq!(found, [("a/redis", 120), ("e", 1), ("", 2)]);
+        let text = "a/redis=120  e=1 x b= =2 c=-1 d=18446744073709551616 e=0x1 f=18446744073709551615";
+        let found: Vec<_> = numbers(text).collect();
+        assert_eq!(found, [("a/redis", 120), ("e", 1), ("", 2), ("f", MAX_NUMBER)]);
         assert_eq!(numbers("").count(), 0);
     }
 

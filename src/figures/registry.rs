@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::counters::{GateCounters, GateCounts};
 use super::format::{LATENCY, NumberText, OTHER};
@@ -20,6 +20,8 @@ pub(crate) const MAX_PUBLISHED: usize = 128;
 #[derive(Debug, Default)]
 pub(crate) struct Figures {
     gates: Mutex<HashMap<Box<str>, Arc<GateCounters>>>,
+    /// Whether all gates were in use, or had numbers that were not taken, when one more was needed.
+    is_full: AtomicBool,
     other: Arc<GateCounters>,
     latencies: Sharded<[AtomicU64; BUCKETS]>,
     /// The latencies that were taken.
@@ -36,11 +38,16 @@ impl Figures {
             return counters.clone();
         }
         if gates.len() >= MAX_COUNTED {
+            // Once per publication: with all gates in use, each new name would search them again.
+            if self.is_full.swap(true, Ordering::Relaxed) {
+                return self.other.clone();
+            }
             // Rules from files may have other gates after each reload.
             gates.retain(|_, counters| Arc::strong_count(counters) > 1 || !counters.is_taken());
-        }
-        if gates.len() >= MAX_COUNTED {
-            return self.other.clone();
+            if gates.len() >= MAX_COUNTED {
+                return self.other.clone();
+            }
+            self.is_full.store(false, Ordering::Relaxed);
         }
         gates.entry(name.into()).or_default().clone()
     }
@@ -64,6 +71,7 @@ impl Figures {
 
     /// Returns the fields and texts of what was counted since the last call, to publish them once.
     pub(crate) fn take(&self) -> Vec<(String, String)> {
+        self.is_full.store(false, Ordering::Relaxed);
         let gates: Vec<_> =
             lock(&self.gates).iter().map(|(name, counters)| (name.clone(), counters.clone())).collect();
         let counts = gates.into_iter().map(|(name, counters)| (name, counters.take()));

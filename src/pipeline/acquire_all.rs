@@ -102,7 +102,8 @@ impl Pipeline {
         requests: Vec<Request<'static>>,
     ) -> Result<(AllDecision, Option<Permits>), Error> {
         let n = u64::from(requests.iter().any(|request| request.cost > 0));
-        let (requests, mut decisions) = self.resolve_all(requests, n)?;
+        let (requests, mut decisions) = self.resolve_all(requests)?;
+        let switched = all::switched(&requests, &decisions, n);
         let is_denied = decisions.iter().flatten().any(|decision| !decision.is_allowed());
         let n = if is_denied { 0 } else { n };
         let undecided = (0..requests.len()).filter(|&at| decisions[at].is_none());
@@ -118,6 +119,7 @@ impl Pipeline {
             decisions[at] = Some(decision);
         }
         let is_allowed = taken.is_allowed && !is_denied;
+        self.notify_switched(&requests, &decisions, &switched, is_allowed);
         for at in shadow {
             let (decision, units) = self.acquire_in_shadow(&requests[at], n, is_allowed).await?;
             decisions[at] = Some(decision);

@@ -21,6 +21,12 @@ pub(super) fn check_number(checks: usize) -> Result<(), Error> {
     }
 }
 
+/// Returns the indices of the checks that a switch decided, and that charge. A group of `n` 0 only peeks.
+pub(super) fn switched(requests: &[Request<'_>], decisions: &[Option<Decision>], n: u64) -> Vec<usize> {
+    let is_switched = |&at: &usize| n > 0 && requests[at].cost > 0 && decisions[at].is_some();
+    (0..requests.len()).filter(is_switched).collect()
+}
+
 /// The decision on a group of checks that is taken n times.
 pub(super) struct GroupDecision {
     /// How often the group was admitted and charged; 0 for a peek.

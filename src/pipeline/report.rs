@@ -75,6 +75,19 @@ impl Pipeline {
         }
     }
 
+    /// Reports the checks of a group that a switch decided: all if the group is admitted, else those that denied it.
+    pub(super) fn notify_switched(
+        &self,
+        requests: &[Request<'_>],
+        decisions: &[Option<Decision>],
+        switched: &[usize],
+        is_allowed: bool,
+    ) {
+        let decided = switched.iter().filter_map(|&at| Some((&requests[at], decisions[at].as_ref()?)));
+        let reported = decided.filter(|(_, decision)| is_allowed || !decision.is_allowed());
+        reported.for_each(|(request, decision)| self.notify_decided(request.gate.counters(), decision));
+    }
+
     /// Counts a decision in the figures of its gate, if there are any, and notifies the observer.
     #[inline]
     pub(super) fn notify_decided(&self, counters: Option<&GateCounters>, decision: &Decision) {
