@@ -89,7 +89,7 @@ impl Figures {
     /// Returns the load of each server.
     pub(super) async fn load(&self) -> Result<Vec<NodeLoad>, Error> {
         let mut load = self.load.lock().await;
-        if !load.last.as_ref().is_some_and(|(read_at, _)| read_at.elapsed() < SHARED_FOR) {
+        if load.last.as_ref().is_none_or(|(read_at, _)| read_at.elapsed() >= SHARED_FOR) {
             let new = self.inspector.redis_load().await;
             if let Some((read_at, Ok(loads))) = load.last.replace((Instant::now(), new)) {
                 load.before = Some((read_at, loads));

@@ -25,8 +25,11 @@ pub(super) struct Top {
     inspector: Inspector,
     limits: Limits,
     /// In the order in which they were made.
-    rankings: SyncMutex<Vec<(Option<String>, Arc<Mutex<Scanned>>)>>,
+    rankings: SyncMutex<Vec<OfGate>>,
 }
+
+/// The rankings of one gate, or of all.
+type OfGate = (Option<String>, Arc<Mutex<Scanned>>);
 
 struct Scanned {
     keys: TopKeys,
@@ -56,7 +59,7 @@ impl Top {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         let scanned = self.scanned(gate);
         let mut scanned = scanned.lock().await;
-        if !scanned.read_at.is_some_and(|read_at| read_at.elapsed() < SHARED_FOR) {
+        if scanned.read_at.is_none_or(|read_at| read_at.elapsed() >= SHARED_FOR) {
             scanned.keys.refresh().await?;
             scanned.read_at = Some(Instant::now());
         }
@@ -96,5 +99,5 @@ fn denied(found: &Found, limits: &Limits) -> Option<f64> {
     }
     let of_rules = || limits.lock().unwrap_or_else(PoisonError::into_inner).get(&found.name.gate).copied();
     let limit = usage.quota.map(|quota| quota.limit()).or_else(of_rules)?;
-    (usage.used > limit as f64 - 1.0).then(|| usage.reset_after.as_secs_f64())
+    (usage.used > limit as f64 - 1.0).then_some(usage.reset_after.as_secs_f64())
 }

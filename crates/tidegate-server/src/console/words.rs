@@ -103,7 +103,7 @@ pub(super) fn grouped(number: &str) -> String {
     }
     let mut out = String::with_capacity(number.len() * 2);
     for (index, digit) in number.chars().enumerate() {
-        if index > 0 && (number.len() - index) % 3 == 0 {
+        if index > 0 && (number.len() - index).is_multiple_of(3) {
             out.push('\u{2009}');
         }
         out.push(digit);
@@ -141,8 +141,8 @@ pub(super) fn share(part: u64, whole: u64) -> String {
 pub(super) fn latency(us: u64) -> String {
     match us {
         ..1_000 => format!("{us} µs"),
-        ..10_000 => format!("{:.1} ms", us as f64 / 1e3),
-        ..1_000_000 => format!("{} ms", us / 1_000),
+        1_000..10_000 => format!("{:.1} ms", us as f64 / 1e3),
+        10_000..1_000_000 => format!("{} ms", us / 1_000),
         _ => format!("{:.1} s", us as f64 / 1e6),
     }
 }
