@@ -61,7 +61,7 @@ impl Ranking {
 
     /// Iterates over the keys, the first in the order first.
     #[must_use]
-    pub fn best(&self) -> impl ExactSizeIterator<Item = &Found> {
+    pub fn best(&self) -> impl ExactSizeIterator<Item = &Found> + Clone {
         self.best.iter().map(|(_, found)| found)
     }
 }
