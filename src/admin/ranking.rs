@@ -106,6 +106,7 @@ mod tests {
 
     use super::*;
     use crate::admin::{Name, Usage};
+    use crate::error::Error;
 
     fn found(key: &str, used: f64) -> Found {
         let name = Name::parse("ns", format!("ns:2:login:token_bucket:{key}").as_bytes()).unwrap();
@@ -124,7 +125,7 @@ mod tests {
             ranking.add(found(key, used));
         }
         assert_eq!(keys(&ranking), ["b", "d"]);
-        ranking.add(Found { usage: Err(crate::error::Error::config("x")), ..found("e", 0.0) });
+        ranking.add(Found { usage: Err(Error::config("x")), ..found("e", 0.0) });
         assert_eq!(keys(&ranking), ["e", "b"], "an unreadable key comes first");
         assert_eq!(keys(&ranking.emptied()), [""; 0]);
     }

@@ -62,7 +62,7 @@ impl Chart {
                 if value <= 0.0 {
                     continue;
                 }
-                let (bottom, height) = (HEIGHT * (1.0 - below[at] / top), HEIGHT * value / top);
+                let (bottom, height) = (HEIGHT * (1.0 - below[at] / top), HEIGHT * (value / top));
                 // Writing to a String cannot fail.
                 let _ = write!(path, "M{at} {}h.9v-{}h-.9z", number(bottom), number(height));
                 below[at] += value;
@@ -142,7 +142,7 @@ fn round_up(value: f64) -> f64 {
     }
     let power = 10_f64.powf(value.log10().floor());
     let steps = [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].map(|step| step * power);
-    steps.into_iter().find(|step| *step >= value * 0.999_999).unwrap_or(value)
+    steps.into_iter().find(|step| step.is_finite() && *step >= value * 0.999_999).unwrap_or(value)
 }
 
 /// Formats a coordinate with at most one decimal.

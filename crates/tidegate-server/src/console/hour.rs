@@ -209,3 +209,52 @@ fn raise(highest: &mut Option<Latency>, new: Latency) {
     let old = highest.unwrap_or_default();
     *highest = Some(Latency { p50_us: old.p50_us.max(new.p50_us), p99_us: old.p99_us.max(new.p99_us) });
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate::admin::{GateFigures, LatencyFigures};
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_012;
+
+    fn bucket(start_unix_s: u64, allowed: u64, denied: u64) -> FigureBucket {
+        let by_source = vec![("redis".to_owned(), allowed + denied)];
+        let gate = GateFigures { gate: "g".to_owned(), allowed, denied, by_source, ..GateFigures::default() };
+        let latency_us = LatencyFigures { count: 1, p50_us: 100, p99_us: denied };
+        FigureBucket { start_unix_s, gates: vec![gate], latency_us }
+    }
+
+    fn hour(buckets: &[FigureBucket]) -> Hour {
+        Hour::new(buckets.iter(), Vec::new(), Duration::from_secs(5), NOW)
+    }
+
+    #[test]
+    fn hour_ends_before_buckets_that_can_still_grow() {
+        let until = 1_800_000_000;
+        let buckets =
+            [(until - 3_600, 1), (until - 60, 20), (until - 5, 300), (until, 4_000), (until - 3_605, 50_000)];
+        let found = hour(&buckets.map(|(start, denied)| bucket(start, 1, denied)));
+        assert_eq!(found.until_unix_s, until);
+        let gate = &found.gates["g"];
+        assert_eq!((gate.hour.denied, gate.hour.allowed), (321, 3));
+        assert_eq!((gate.now.denied, gate.sources_now["redis"]), (320, 322), "the last minute");
+        assert_eq!((gate.steps[0].denied, gate.steps[STEPS - 1].denied), (1, 300));
+        assert_eq!(Hour::newest(gate, Duration::from_secs(60)).denied, 320);
+        assert_eq!(found.latency_now, Some(Latency { p50_us: 100, p99_us: 300 }));
+        assert_eq!(found.latency[1], None);
+        assert_eq!(found.denying().len(), 1);
+    }
+
+    #[test]
+    fn hour_without_buckets_and_with_odd_numbers_is_summed() {
+        assert!(hour(&[]).gates.is_empty() && hour(&[]).latency_now.is_none());
+        let found = hour(&[
+            bucket(NOW - 20, u64::MAX / 2, u64::MAX / 2),
+            bucket(NOW - 25, u64::MAX / 2, u64::MAX / 2),
+        ]);
+        assert_eq!(found.total().hour.decisions(), u64::MAX);
+        let rates = found.rates(&found.gates["g"].steps, |step| step.denied);
+        assert_eq!((rates.len(), rates.iter().flatten().all(|rate| rate.is_finite())), (STEPS, true));
+    }
+}

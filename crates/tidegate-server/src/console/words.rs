@@ -140,7 +140,7 @@ pub(super) fn share(part: u64, whole: u64) -> String {
 /// Formats a latency: `90 µs`, `1.2 ms`, `35 ms`.
 pub(super) fn latency(us: u64) -> String {
     match us {
-        0..1_000 => format!("{us} µs"),
+        ..1_000 => format!("{us} µs"),
         1_000..10_000 => format!("{:.1} ms", us as f64 / 1e3),
         10_000..1_000_000 => format!("{} ms", us / 1_000),
         _ => format!("{:.1} s", us as f64 / 1e6),

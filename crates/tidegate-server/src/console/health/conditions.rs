@@ -161,3 +161,69 @@ fn first_line(text: &str) -> &str {
 fn steps_of(span: Duration) -> usize {
     usize::try_from(span.as_secs() / STEP_S).unwrap_or(STEPS).min(STEPS)
 }
+
+#[cfg(test)]
+mod tests {
+    use tidegate::admin::{FigureBucket, GateFigures, Instance, LatencyFigures};
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_010;
+
+    fn hour(denied: u64, source: &str, p99_us: u64, breaker_open: bool) -> Hour {
+        let by_source = vec![(source.to_owned(), 10)];
+        let gate = GateFigures {
+            gate: "g".to_owned(),
+            allowed: 10 - denied,
+            denied,
+            by_source,
+            ..GateFigures::default()
+        };
+        let latency_us = LatencyFigures { count: 1, p50_us: 1, p99_us };
+        let bucket = FigureBucket { start_unix_s: NOW - 20, gates: vec![gate], latency_us };
+        let instance = Instance { breaker_open, ..Instance::default() };
+        Hour::new([bucket].iter(), vec![instance], Duration::from_secs(5), NOW)
+    }
+
+    fn known(hour: Result<&Hour, &'static str>) -> Vec<String> {
+        let known = Known { hour, overrides: Ok(&[]), reload_error: None, redis_error: None };
+        let alerts = [
+            "TidegateBreakerOpen",
+            "TidegateFallbackDecides",
+            "TidegateNearDeadline",
+            "TidegateDeniesMuch",
+            "TidegateNoDecisions",
+        ];
+        let fires = alerts.into_iter().filter(|alert| matches!(of(alert, &known), State::Fires(_)));
+        fires.map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn entries_fire_by_the_figures_of_the_fleet() {
+        assert_eq!(known(Ok(&hour(5, "redis", 50_000, false))), [""; 0]);
+        assert_eq!(
+            known(Ok(&hour(6, "redis", 50_001, true))),
+            ["TidegateBreakerOpen", "TidegateNearDeadline", "TidegateDeniesMuch"]
+        );
+        assert_eq!(known(Ok(&hour(0, "local", 0, false))), ["TidegateFallbackDecides"]);
+        let empty = Hour::new([].iter(), Vec::new(), Duration::from_secs(5), NOW);
+        assert_eq!(known(Ok(&empty)), ["TidegateNoDecisions"]);
+        assert_eq!(known(Err("no Redis")), [""; 0]);
+    }
+
+    #[test]
+    fn entries_without_figures_are_unknown() {
+        let known = Known {
+            hour: Err("no Redis"),
+            overrides: Err("no Redis".to_owned()),
+            reload_error: Some("a.yaml:1:1: wrong\nmore".to_owned()),
+            redis_error: Some("OOM".to_owned()),
+        };
+        for alert in ["TidegateBreakerOpen", "TidegateSwitched", "TidegateQueueFull", "TidegateRulesDiffer"] {
+            assert!(matches!(of(alert, &known), State::Unknown(_)), "{alert}");
+        }
+        let failed = State::Fires("The last reload in this process failed: a.yaml:1:1: wrong".to_owned());
+        assert_eq!(of("TidegateReloadFailed", &known), failed);
+        assert!(matches!(of("TidegateRedisRefuses", &known), State::Fires(_)));
+    }
+}

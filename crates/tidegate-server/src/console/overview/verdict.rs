@@ -110,3 +110,74 @@ impl Headline {
 fn are(gates: usize) -> String {
     format!("{} {}", words::counted(gates, "gate"), if gates == 1 { "is" } else { "are" })
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tidegate::Limiter;
+    use tidegate::admin::{FigureBucket, GateFigures, Instance};
+    use tidegate_rules::Rules;
+
+    use super::*;
+
+    const NOW: u64 = 1_800_000_010;
+    const RULES: &str = "
+domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+  - key: nothing
+    rate_limit: { unit: minute, requests_per_unit: 0 }
+";
+
+    fn hour(gate: &str, allowed: u64, denied: u64, source: &str) -> Hour {
+        let by_source = vec![(source.to_owned(), allowed + denied)];
+        let gate =
+            GateFigures { gate: gate.to_owned(), allowed, denied, by_source, ..GateFigures::default() };
+        let bucket = FigureBucket { start_unix_s: NOW - 20, gates: vec![gate], ..FigureBucket::default() };
+        Hour::new([bucket].iter(), vec![Instance::default()], Duration::from_secs(5), NOW)
+    }
+
+    fn verdict(hour: Result<&Hour, &str>) -> (Tone, String, Vec<String>) {
+        let catalog = Catalog::new(&Rules::parse("d.yaml", RULES).unwrap().bind(&Limiter::in_memory()));
+        let denying = hour.map_or_else(|_| Vec::new(), |hour| Denying::all(hour, &[], &catalog));
+        let readings = Readings { hour, overrides: &[], catalog: &catalog, redis: Err(String::new()) };
+        let empty = Hour::new([].iter(), Vec::new(), Duration::from_secs(5), NOW);
+        let headline = Headline::new(&readings, hour.unwrap_or(&empty), &denying);
+        (headline.verdict, headline.headline, denying.into_iter().map(|gate| gate.why).collect())
+    }
+
+    #[test]
+    fn verdict_names_the_gates_that_deny_and_the_reason() {
+        for (gate, allowed, denied, source, tone, why) in [
+            ("d.user", 90, 10, "redis", Tone::Warn, "keys over 3 per minute by the clock"),
+            ("d.user", 10, 90, "redis", Tone::Bad, "keys over 3 per minute by the clock"),
+            ("d.nothing", 0, 9, "rule", Tone::Bad, "its rule denies every request"),
+            (
+                "d.user",
+                0,
+                9,
+                "closed",
+                Tone::Bad,
+                "Redis does not decide, and the failure policy is `closed`",
+            ),
+            ("code", 9, 1, "redis", Tone::Warn, "keys over their quota, which a service defines in its code"),
+        ] {
+            let expected = (tone, "1 gate denies requests".to_owned(), vec![why.to_owned()]);
+            assert_eq!(verdict(Ok(&hour(gate, allowed, denied, source))), expected, "{gate} {source}");
+        }
+    }
+
+    #[test]
+    fn verdict_is_good_only_with_current_figures_without_denials() {
+        assert_eq!(verdict(Ok(&hour("d.user", 9, 0, "redis"))).0, Tone::Good);
+        assert_eq!(verdict(Err("no Redis")).0, Tone::Warn);
+        let stale = Hour { stale: Some("timed out".to_owned()), ..hour("d.user", 9, 0, "redis") };
+        assert_eq!(verdict(Ok(&stale)).0, Tone::Bad);
+        let open = Instance { breaker_open: true, ..Instance::default() };
+        let open = Hour { instances: vec![open], ..hour("d.user", 9, 0, "redis") };
+        let (tone, headline, _) = verdict(Ok(&open));
+        assert_eq!((tone, &*headline), (Tone::Bad, "Redis does not decide for 1 of 1 instance"));
+    }
+}

@@ -75,7 +75,7 @@ async fn pages_fit_each_width_in_light_and_dark_without_errors() {
         let origin = console.url("");
         assert_eq!(found["origins"], serde_json::json!([origin]), "{path}");
         let bytes = found["bytes"].as_u64().unwrap_or_default() as usize;
-        println!("{path} weighs {} kB, first paint after {} ms", bytes / 1_000, found["paint"]);
+        eprintln!("{path} weighs {} kB, first paint after {} ms", bytes / 1_000, found["paint"]);
         assert!((1..MAX_PAGE_BYTES).contains(&bytes), "{path} weighs {bytes} bytes");
         for scheme in [Scheme::Light, Scheme::Dark] {
             browser.prefer(scheme).await;

@@ -37,7 +37,7 @@ async fn key_that_is_blocked_in_the_browser_is_denied_by_a_linked_library() {
     let start = Instant::now();
     // Peeks: checks would use up the quota before the click takes effect.
     soon("the library denies the key", async || !users.peek("bob").await.unwrap().is_allowed()).await;
-    println!("a linked library denied the key {:?} after the click", start.elapsed());
+    eprintln!("a linked library denied the key {:?} after the click", start.elapsed());
     assert!(!users.check("bob").await.unwrap().is_allowed());
     assert!(users.check("ada").await.unwrap().is_allowed());
     browser.sees("Blocked: every check is denied").await;

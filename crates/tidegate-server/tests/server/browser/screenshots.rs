@@ -47,7 +47,7 @@ async fn long_form_screenshots_of_the_documentation_are_written() {
         fs::write(folder.join(name).with_extension("webp"), picture).unwrap();
     }
     let bytes: u64 = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().metadata().unwrap().len()).sum();
-    println!("{} kB of screenshots", bytes / 1_000);
+    eprintln!("{} kB of screenshots", bytes / 1_000);
     assert!(all || bytes < MAX_BYTES, "{bytes}");
     browser.close().await;
     console.stop().await;

@@ -31,7 +31,7 @@ async fn pages_of_a_fleet_with_300_gates_are_bounded() {
     for path in PAGES.into_iter().chain(["/gates?page=2", "/gate?name=shop.gate_299"]) {
         let start = Instant::now();
         let bytes = weight(&console, path).await;
-        println!("300 gates: {path} weighs {} kB, in {:?}", bytes / 1_000, start.elapsed());
+        eprintln!("300 gates: {path} weighs {} kB, in {:?}", bytes / 1_000, start.elapsed());
         assert!(bytes < MAX_PAGE_BYTES, "{path} weighs {bytes} bytes");
     }
     let last = console.page("/gates?page=2", 200).await;
@@ -56,7 +56,7 @@ async fn lists_of_100_000_keys_are_bounded() {
     console.server.cli(&["EVAL", FILL, "0", &console.namespace]).unwrap();
     let start = Instant::now();
     let bytes = weight(&console, "/keys").await;
-    println!("100,000 keys: /keys weighs {} kB, in {:?}", bytes / 1_000, start.elapsed());
+    eprintln!("100,000 keys: /keys weighs {} kB, in {:?}", bytes / 1_000, start.elapsed());
     assert!(bytes < MAX_PAGE_BYTES, "{bytes}");
     // Each reading is a part of the keys.
     assert!(console.page("/keys", 200).await.contains("each refresh reads"));
