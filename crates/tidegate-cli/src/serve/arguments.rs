@@ -125,8 +125,10 @@ fn environment(settings: &[Setting], warnings: &mut Vec<String>) -> Result<Vec<S
             continue;
         }
         // Others are ignored: Kubernetes sets such as TIDEGATE_SERVICE_HOST for a service with this name.
-        if let Some(near) = nearest(&variable, known.iter().map(String::as_str)) {
-            warnings.push(format!("unknown variable {variable} is ignored: did you mean {near}?"));
+        // Without the prefix, which makes unlike names similar.
+        let names = known.iter().filter_map(|known| known.strip_prefix(PREFIX));
+        if let Some(near) = nearest(&variable[PREFIX.len()..], names) {
+            warnings.push(format!("unknown variable {variable} is ignored: did you mean {PREFIX}{near}?"));
         }
     }
     Ok(values)
