@@ -143,6 +143,59 @@ fn variables_become_settings() {
 }
 
 #[test]
+fn schemes_of_redis_urls_never_turn_tls_off() {
+    let runtime = Runtime::new("schemes");
+    for (kind, url, plain, encrypted) in [
+        ("single", "10.0.0.1:6379", "redis://10.0.0.1:6379", "rediss://10.0.0.1:6379"),
+        ("single", "redis://10.0.0.1:6379", "redis://10.0.0.1:6379", "rediss://10.0.0.1:6379"),
+        ("single", "Redis://h:1", "redis://h:1", "rediss://h:1"),
+        ("single", "rediss://h:1", "rediss://h:1", "rediss://h:1"),
+        ("cluster", "redis://a:1, b:2", "redis://a:1 redis://b:2", "rediss://a:1 rediss://b:2"),
+        ("cluster", "rediss://a:1,rediss://b:2", "rediss://a:1 rediss://b:2", "rediss://a:1 rediss://b:2"),
+        ("sentinel", "m,redis://a:1,b:2", "redis://a:1 redis://b:2", "rediss://a:1 rediss://b:2"),
+    ] {
+        for (tls, expected) in [("false", plain), ("true", encrypted)] {
+            let variables =
+                [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_TYPE", kind), ("REDIS_URL", url), ("REDIS_TLS", tls)];
+            let ran = check(&runtime, &variables);
+            ran.assert(0, &[]);
+            assert_eq!(setting(&ran, "redis").0, expected, "{variables:?}");
+        }
+    }
+    let mixed = [("REDIS_TYPE", "cluster"), ("REDIS_URL", "rediss://a:1,b:2")];
+    check(&runtime, &mixed).assert(2, &["the cluster nodes have different users, passwords or schemes"]);
+    // Without the type of the socket, the scheme shows it.
+    let ran = check(&runtime, &[("REDIS_URL", "redis://h:1"), ("REDIS_TLS", "true")]);
+    assert_eq!(setting(&ran, "redis").0, "rediss://h:1");
+    let ran = check(&runtime, &[("REDIS_URL", "unix:///run/redis.sock")]);
+    assert_eq!(setting(&ran, "redis").0, "unix:///run/redis.sock");
+}
+
+#[test]
+fn redis_urls_that_cannot_be_encrypted_are_errors_without_their_passwords() {
+    let runtime = Runtime::new("unencrypted");
+    for (kind, url, message) in [
+        ("single", "unix:///run/redis.sock", "REDIS_TLS=true is not supported for a Unix socket"),
+        ("single", "unix:/run/redis.sock", "REDIS_URL has an unknown scheme"),
+        ("single", "http://:Quagga@h:1", "REDIS_URL has an unknown scheme"),
+        ("single", "redis://redis://:Quagga@h:1", "REDIS_URL has an unknown scheme"),
+        ("single", "redis://:Quagga@h:1#insecure", "REDIS_URL has a query or a fragment"),
+        ("single", "redis://h:1?password=Quagga", "REDIS_URL has a query or a fragment"),
+        ("cluster", "a:1,unix:///run/redis.sock", "REDIS_URL has an unknown scheme"),
+        ("sentinel", "m,http://:Quagga@h:1", "REDIS_URL has an unknown scheme"),
+    ] {
+        let variables =
+            [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_TYPE", kind), ("REDIS_URL", url), ("REDIS_TLS", "true")];
+        let ran = check(&runtime, &variables);
+        ran.assert(2, &[message]);
+        assert!(!format!("{ran:?}").contains("Quagga"), "{ran:?}");
+    }
+    // The default is a Unix socket.
+    check(&runtime, &[("REDIS_TLS", "true")])
+        .assert(2, &["REDIS_TLS=true is not supported for a Unix socket"]);
+}
+
+#[test]
 fn passwords_of_redis_are_not_printed() {
     let runtime = Runtime::new("passwords");
     let tcp = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "10.0.0.1:6379")];
