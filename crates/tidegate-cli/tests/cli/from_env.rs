@@ -306,6 +306,68 @@ fn variables_without_effect_are_reported_unless_they_are_neutral() {
     assert_eq!(ran.err, "");
 }
 
+#[test]
+fn another_redis_gets_nothing_of_the_variables_of_the_old_one() {
+    let runtime = Runtime::new("other-redis");
+    let old = [
+        ("REDIS_TYPE", "SENTINEL"),
+        ("REDIS_URL", "main,a:1"),
+        ("REDIS_AUTH", "ada:Quagga"),
+        ("REDIS_TLS", "true"),
+        ("REDIS_TLS_CACERT", "/nowhere"),
+        ("REDIS_TIMEOUT", "50ms"),
+        ("REDIS_PERSECOND", "true"),
+    ];
+    let file = runtime.0.join("serve.yaml");
+    fs::write(&file, "redis: redis://new:1\n").unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    for (args, variable, origin) in [
+        (vec!["--redis", "redis://new:1"], None, "--redis"),
+        (vec![], Some(("TIDEGATE_REDIS_URL", "redis://new:1")), "TIDEGATE_REDIS_URL"),
+        (vec!["--config", &*file], None, &*format!("{file}:1:8")),
+    ] {
+        let args = [&["--json", "--check"], &args[..]].concat();
+        let variables: Vec<_> = old.into_iter().chain(variable).collect();
+        let ran = Ran::of(&command(&runtime.0, &args, &variables).output().unwrap());
+        let names: Vec<&str> = old.iter().map(|(name, _)| *name).collect();
+        ran.assert(0, &[&format!("no effect, because {origin} sets the URL of Redis")]);
+        assert!(names.iter().all(|name| ran.err.contains(name)), "{ran:?}");
+        assert_eq!(setting(&ran, "redis"), ("redis://new:1".to_owned(), origin.to_owned()));
+        for name in ["sentinel", "user", "tls_ca", "deadline"] {
+            assert_eq!(setting(&ran, name).1, "default", "{name}: {ran:?}");
+        }
+    }
+    // The old ones apply with the old URL, and the password is reported.
+    let ran = Ran::of(&command(&runtime.0, &["--check"], &old[..3]).output().unwrap());
+    ran.assert(0, &["the password of Redis is hidden: REDIS_AUTH"]);
+    let args = ["--check", "--redis", "redis://new:1"];
+    let ran = Ran::of(&command(&runtime.0, &args, &old[..3]).output().unwrap());
+    ran.assert(0, &[]);
+    assert!(!ran.out.contains("REDIS_AUTH"), "{ran:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn another_redis_gets_no_password_of_the_old_one() {
+    let redis = tidegate_testkit::Server::process(&[]).unwrap();
+    let runtime = Runtime::new("other-password");
+    let url = redis.url();
+    // This server has no password: it rejects a login.
+    let args = ["--redis", &*url, "--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"];
+    let variables = [
+        ("REDIS_URL", "old:1"),
+        ("REDIS_AUTH", "ada:Quagga"),
+        ("LOG_FORMAT", "json"),
+        ("TIDEGATE_DEADLINE", "10s"),
+    ];
+    let service = Service::of(command(&runtime.0, &args, &variables));
+    let body = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "x"}]}]}"#;
+    assert_eq!(http(&service.http, "/json", body).0, 200);
+    assert!(redis.cli(&["KEYS", "*"]).unwrap().contains("tidegate"), "Redis decided");
+    service.signal("-TERM");
+    assert_eq!(service.end(), Some(0));
+}
+
 #[cfg(unix)]
 #[test]
 fn folder_of_envoyproxy_ratelimit_is_served_as_is() {
