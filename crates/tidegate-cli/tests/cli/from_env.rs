@@ -268,6 +268,7 @@ fn variables_without_effect_are_reported_unless_they_are_neutral() {
             ("REDIS_POOL_SIZE", "5"),
             ("USE_STATSD", "true"),
             ("USE_PROMETHEUS", "TRUE"),
+            ("DEBUG_PORT", "6070"),
             ("RUNTIME_IGNOREDOTFILES", "false"),
         ],
     );
@@ -278,7 +279,8 @@ fn variables_without_effect_are_reported_unless_they_are_neutral() {
             "LOG_LEVEL has no effect: ",
             "REDIS_POOL_SIZE has no effect: ",
             "USE_STATSD has no effect: ",
-            "USE_PROMETHEUS has no effect: ",
+            "USE_PROMETHEUS has no effect: /metrics of the admin port",
+            "DEBUG_PORT has no effect: the admin port has /metrics and /config: set --admin-addr",
             "RUNTIME_IGNOREDOTFILES has no effect: ",
             "not read as rules: ",
             "config/more, ",
@@ -475,6 +477,9 @@ fn each_variable_is_in_the_table_of_the_page_and_of_the_program() {
             }
             _ => "|",
         };
+        if treatment.contains("NO_DEBUG_PORT") || name == "USE_PROMETHEUS" {
+            assert!(row.contains("`admin_addr`"), "{name}: what replaces it, in {row}");
+        }
         assert!(row.contains(expected), "{name}: {expected} in {row}");
     }
 }
