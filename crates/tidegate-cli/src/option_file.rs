@@ -2,8 +2,8 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
-use std::sync::mpsc;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
@@ -13,25 +13,65 @@ use crate::units::human;
 /// The maximum size of a file of an option. Certificates and secrets are far smaller.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// Reads the file of an option, which can also be a pipe. The error omits the path: it may be a secret itself.
-/// Opening or reading a pipe can block forever, so another thread does it, and may outlive this call.
-pub(crate) fn read(option: &str, path: &Path, timeout: Duration) -> Result<Vec<u8>, Failure> {
-    let (sender, receiver) = mpsc::channel();
-    let path = path.to_owned();
-    thread::Builder::new().spawn(move || sender.send(read_file(&path)))?;
-    let bytes = receiver.recv_timeout(timeout).map_err(|_| {
-        let timeout = human(timeout);
-        Failure::usage(format!(
-            "the file of {option} did not end within {timeout}: give another file, or increase --timeout"
-        ))
-    })?;
-    let bytes = bytes.map_err(|error| {
-        Failure::usage(format!("cannot read the file of {option}: {error}; the option takes a file's path"))
-    })?;
-    match bytes.len() as u64 > MAX_FILE_BYTES {
-        true => Err(Failure::usage(format!("the file of {option} has more than 1 MiB: give another file"))),
-        false => Ok(bytes),
+/// The file of an option, which can be read repeatedly.
+///
+/// Opening or reading a pipe, or a file of an unreachable file server, can block forever, so another thread does it, and
+/// may outlive a call of [`read`](Self::read). There is at most one such thread: the next call waits for its result.
+#[derive(Debug)]
+pub(crate) struct OptionFile {
+    option: String,
+    path: PathBuf,
+    outstanding: Option<Receiver<io::Result<Vec<u8>>>>,
+}
+
+impl OptionFile {
+    pub(crate) fn new(option: &str, path: &Path) -> Self {
+        Self { option: option.to_owned(), path: path.to_owned(), outstanding: None }
     }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the file. The error omits the path: it may be a secret itself.
+    pub(crate) fn read(&mut self, timeout: Duration) -> Result<Vec<u8>, Failure> {
+        let option = &self.option;
+        let receiver = match self.outstanding.take() {
+            Some(receiver) => receiver,
+            None => self.start()?,
+        };
+        let Ok(bytes) = receiver.recv_timeout(timeout) else {
+            self.outstanding = Some(receiver);
+            let timeout = human(timeout);
+            return Err(Failure::usage(format!(
+                "the file of {option} did not end within {timeout}: give another file, or increase --timeout"
+            )));
+        };
+        let bytes = bytes.map_err(|error| {
+            Failure::usage(format!(
+                "cannot read the file of {option}: {error}; the option takes a file's path"
+            ))
+        })?;
+        match bytes.len() as u64 > MAX_FILE_BYTES {
+            true => {
+                Err(Failure::usage(format!("the file of {option} has more than 1 MiB: give another file")))
+            }
+            false => Ok(bytes),
+        }
+    }
+
+    fn start(&self) -> io::Result<Receiver<io::Result<Vec<u8>>>> {
+        let (sender, receiver) = mpsc::channel();
+        let path = self.path.clone();
+        let name = format!("read {}", self.option.trim_start_matches('-'));
+        thread::Builder::new().name(name).spawn(move || sender.send(read_file(&path)))?;
+        Ok(receiver)
+    }
+}
+
+/// Reads the file of an option once, which can also be a pipe.
+pub(crate) fn read(option: &str, path: &Path, timeout: Duration) -> Result<Vec<u8>, Failure> {
+    OptionFile::new(option, path).read(timeout)
 }
 
 /// Reads at most one byte more than the maximum.
@@ -39,4 +79,39 @@ fn read_file(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(all(test, target_os = "linux"))] // reads /proc
+mod tests {
+    use std::fs;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Returns the number of threads that read this file. The system shows 15 letters of a thread's name.
+    fn readers(option: &str) -> usize {
+        let threads = fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        let names = threads.filter_map(|thread| fs::read_to_string(thread.path().join("comm")).ok());
+        names.filter(|name| name.trim_end() == format!("read {option}")).count()
+    }
+
+    #[test]
+    fn file_that_hangs_is_read_by_one_thread_whose_result_is_used() {
+        let path = std::env::temp_dir().join(format!("tidegate-{}-hangs", std::process::id()));
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        let mut file = OptionFile::new("--hangs", &path);
+        for _ in 0..3 {
+            // Without a writer, opening a pipe blocks.
+            let error = file.read(Duration::from_millis(200)).unwrap_err();
+            assert!(error.to_string().contains("did not end within"), "{error}");
+        }
+        assert_eq!(readers("hangs"), 1);
+        fs::write(&path, "text").unwrap();
+        assert_eq!(file.read(Duration::from_secs(60)).unwrap(), b"text");
+        fs::remove_file(&path).unwrap();
+        // Then it is read again.
+        fs::write(&path, "other").unwrap();
+        assert_eq!(file.read(Duration::from_secs(60)).unwrap(), b"other");
+        fs::remove_file(&path).unwrap();
+    }
 }

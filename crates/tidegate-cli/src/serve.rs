@@ -17,7 +17,7 @@ use tidegate::{Error, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
 use tidegate_server::{
-    BoundServer, HeaderNames, RateLimitService, Server, ServerError, ServiceMetrics, TlsError,
+    Admin, BoundServer, HeaderNames, RateLimitService, Server, ServerError, ServiceMetrics, TlsError,
 };
 
 use self::certificates::Certificates;
@@ -29,7 +29,7 @@ use crate::output::{Output, Text, warn};
 const DEMO_RULES: &str = include_str!("demo.yaml");
 
 /// Runs the service until the process is told to stop. Returns whether all requests were answered. With `--check`, only
-/// loads the rules and certificates.
+/// checks the settings, and loads the rules and certificates.
 pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
     if serve.rules.is_none() && !serve.demo {
         return Err(Failure::usage(
@@ -39,6 +39,8 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Fai
     let certificates = Certificates::load(&serve.connections, redis.timeout)?;
     let admin = admin::port(serve)?;
     if serve.configuration.check {
+        // `bind` refuses these settings, too, but opens ports.
+        admin.as_ref().map_or(Ok(()), Admin::validate)?;
         return check(serve, redis, out);
     }
     warn_of_open_ports(serve, certificates.is_some(), out);

@@ -207,12 +207,10 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If an address cannot be listened on, or if the [admin port](Self::admin) would be open to other machines without
-    /// tokens.
+    /// If the settings of the [admin port](Self::admin) are not [valid](Admin::validate), or if an address cannot be
+    /// listened on.
     pub async fn bind(self, grpc: SocketAddr, http: SocketAddr) -> Result<BoundServer, ServerError> {
-        if let Some(admin) = self.admin.as_ref().filter(|admin| !admin.is_safe()) {
-            return Err(ServerError::AdminNeedsTokens(admin.address));
-        }
+        self.admin.as_ref().map_or(Ok(()), Admin::validate)?;
         let (grpc, grpc_addr) = listen(grpc).await?;
         let (http, http_addr) = listen(http).await?;
         let admin = match &self.admin {

@@ -83,7 +83,8 @@ pub(crate) fn merge(arguments: Vec<OsString>) -> Result<MergedArguments, Failure
     }
     // After a mistake in the arguments, a switch has no value.
     if given.value_source("from_env") == Some(ValueSource::CommandLine) {
-        let imported = from_env::read(&|name| env::var_os(name))?;
+        let redis = redis_origin(&given, &layers);
+        let imported = from_env::read(&|name| env::var_os(name), redis.as_ref())?;
         merged.password = imported.password;
         merged.warnings.extend(imported.warnings);
         layers.extend(imported.values);
@@ -97,6 +98,14 @@ pub(crate) fn merge(arguments: Vec<OsString>) -> Result<MergedArguments, Failure
         }
     }
     Ok(merged)
+}
+
+/// Returns where the URLs of Redis come from, if a flag or one of these layers has them.
+fn redis_origin(given: &ArgMatches, layers: &[SettingValue]) -> Option<Origin> {
+    if given.value_source("urls") == Some(ValueSource::CommandLine) {
+        return Some(Origin::Flag("--redis".to_owned()));
+    }
+    layers.iter().find(|value| value.name == "redis").map(|value| value.origin.clone())
 }
 
 fn is_given(given: &ArgMatches, setting: &Setting) -> bool {

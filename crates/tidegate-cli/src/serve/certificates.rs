@@ -1,6 +1,5 @@
 //! The certificates of the gRPC port. They are read again when their files change.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tidegate_server::Tls;
@@ -9,7 +8,7 @@ use tokio::time::sleep;
 
 use crate::args::Connections;
 use crate::failure::Failure;
-use crate::option_file;
+use crate::option_file::OptionFile;
 use crate::output::warn;
 
 /// The time between two readings of the files. A change takes effect once two readings in a row are equal, since a
@@ -17,11 +16,11 @@ use crate::output::warn;
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The files of a certificate.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct CertificateFiles {
-    certificate: PathBuf,
-    key: PathBuf,
-    client_ca: Option<PathBuf>,
+    certificate: OptionFile,
+    key: OptionFile,
+    client_ca: Option<OptionFile>,
     client_names: Vec<String>,
     timeout: Duration,
 }
@@ -47,10 +46,11 @@ impl Certificates {
         let (Some(certificate), Some(key)) = (&connections.grpc_certificate, &connections.grpc_key) else {
             return Ok(None);
         };
-        let files = CertificateFiles {
-            certificate: certificate.clone(),
-            key: key.clone(),
-            client_ca: connections.grpc_client_ca.clone(),
+        let client_ca = connections.grpc_client_ca.as_deref();
+        let mut files = CertificateFiles {
+            certificate: OptionFile::new("--grpc-certificate", certificate),
+            key: OptionFile::new("--grpc-key", key),
+            client_ca: client_ca.map(|path| OptionFile::new("--grpc-client-ca", path)),
             client_names: connections.grpc_client_san.clone(),
             timeout,
         };
@@ -66,7 +66,7 @@ impl Certificates {
     /// Replaces the certificates when their files change, and reports it. Never ends, unless a file can be read only
     /// once, as a pipe.
     pub(crate) async fn follow(self, json: bool) {
-        let Self { files, contents, tls } = self;
+        let Self { mut files, contents, tls } = self;
         if !files.are_regular() {
             return;
         }
@@ -74,11 +74,12 @@ impl Certificates {
         let mut last = applied.clone();
         loop {
             sleep(INTERVAL).await;
-            let reader = files.clone();
-            let Ok(read) = spawn_blocking(move || reader.read().map_err(|error| error.to_string())).await
-            else {
-                return;
-            };
+            let reading = spawn_blocking(move || {
+                let read = files.read().map_err(|error| error.to_string());
+                (files, read)
+            });
+            let Ok((returned, read)) = reading.await else { return };
+            files = returned;
             if read != last {
                 last = read;
             } else if last != applied {
@@ -100,12 +101,11 @@ impl Certificates {
 }
 
 impl CertificateFiles {
-    fn read(&self) -> Result<Contents, Failure> {
-        let read = |option: &str, path: &Path| option_file::read(option, path, self.timeout);
+    fn read(&mut self) -> Result<Contents, Failure> {
         Ok(Contents {
-            certificate: read("--grpc-certificate", &self.certificate)?,
-            key: read("--grpc-key", &self.key)?,
-            client_ca: self.client_ca.as_deref().map(|path| read("--grpc-client-ca", path)).transpose()?,
+            certificate: self.certificate.read(self.timeout)?,
+            key: self.key.read(self.timeout)?,
+            client_ca: self.client_ca.as_mut().map(|file| file.read(self.timeout)).transpose()?,
         })
     }
 
@@ -118,7 +118,7 @@ impl CertificateFiles {
     }
 
     fn are_regular(&self) -> bool {
-        let mut paths = [&self.certificate, &self.key].into_iter().chain(&self.client_ca);
-        paths.all(|path| path.is_file())
+        let mut files = [&self.certificate, &self.key].into_iter().chain(&self.client_ca);
+        files.all(|file| file.path().is_file())
     }
 }

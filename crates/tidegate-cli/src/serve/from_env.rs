@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use self::imported::{Imported, Variables, boolean};
 use self::variables::{Treatment, VARIABLES};
+use super::setting::Origin;
 use crate::failure::Failure;
 
 /// That program listens on all addresses.
@@ -20,25 +21,46 @@ const NO_MAXIMUM_AGE: &str = "3650d";
 /// The maximum number of files that a warning names.
 const MAX_NAMED_FILES: usize = 3;
 
-/// Returns the settings that an environment means.
+/// Returns the settings that an environment means. If the URLs of Redis are from a place with precedence, the variables
+/// `REDIS_…` do not apply: they describe another server, which alone may get their password.
 ///
 /// # Errors
 ///
 /// If a variable asks for something that the service does not do, or is not valid.
-pub(crate) fn read(environment: &dyn Fn(&str) -> Option<OsString>) -> Result<Imported, Failure> {
-    let variables = Variables::new(environment);
+pub(crate) fn read(
+    environment: &dyn Fn(&str) -> Option<OsString>,
+    redis_origin: Option<&Origin>,
+) -> Result<Imported, Failure> {
     let mut imported = Imported::default();
+    if let Some(origin) = redis_origin {
+        let names = VARIABLES.iter().map(|variable| variable.name).filter(|name| is_of_redis(name));
+        let is_set = |name: &&str| environment(name).is_some_and(|text| !text.is_empty());
+        let unused: Vec<&str> = names.filter(is_set).collect();
+        if !unused.is_empty() {
+            let names = unused.join(", ");
+            imported.warnings.push(format!("{names}: no effect, because {origin} sets the URL of Redis"));
+        }
+    }
+    let environment = |name: &str| environment(name).filter(|_| redis_origin.is_none() || !is_of_redis(name));
+    let variables = Variables::new(&environment);
     report(&variables, &mut imported)?;
     rules(&variables, &mut imported)?;
     address(&variables, &mut imported, ("HOST", "PORT", 8080), "http_addr")?;
     address(&variables, &mut imported, ("GRPC_HOST", "GRPC_PORT", 8081), "grpc_addr")?;
     connections(&variables, &mut imported)?;
     decisions(&variables, &mut imported)?;
-    redis::read(&variables, &mut imported)?;
+    if redis_origin.is_none() {
+        redis::read(&variables, &mut imported)?;
+    }
     if variables.get("LOG_FORMAT")?.is_some_and(|format| format.eq_ignore_ascii_case("json")) {
         imported.set("json", "true", "LOG_FORMAT");
     }
     Ok(imported)
+}
+
+/// Returns whether a variable describes the Redis server or the connection to it.
+fn is_of_redis(name: &str) -> bool {
+    name.starts_with("REDIS_")
 }
 
 /// Reports the variables that have no effect, and refuses those that would change decisions.

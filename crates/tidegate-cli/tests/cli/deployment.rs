@@ -33,6 +33,15 @@ impl Etc {
         this
     }
 
+    /// Adds the tokens of the admin port, which a secret of Kubernetes contains.
+    fn add_tokens(&self) {
+        let tokens = self.0.join("admin/tokens");
+        fs::create_dir_all(tokens.parent().unwrap()).unwrap();
+        fs::write(&tokens, "prometheus viewer token:the-token-of-prometheus\n").unwrap();
+        #[cfg(unix)]
+        fs::set_permissions(&tokens, std::os::unix::fs::PermissionsExt::from_mode(0o440)).unwrap();
+    }
+
     /// Returns a text with this folder instead of `/etc/tidegate`.
     fn moved(&self, text: &str) -> String {
         text.replace("/etc/tidegate", self.0.to_str().unwrap())
@@ -103,6 +112,7 @@ fn manifests_agree_with_the_settings_and_with_each_other() {
         fs::write(etc.0.join("rules").join(name), text.as_str().unwrap()).unwrap();
     }
     fs::remove_file(etc.0.join("rules/rules.yaml")).unwrap();
+    etc.add_tokens();
     let pod = &of_kind(&documents, "Deployment")[0]["spec"]["template"];
     let container = &pod["spec"]["containers"][0];
     let settings = etc.settings(&texts(&container["args"]), &[]);
@@ -112,6 +122,8 @@ fn manifests_agree_with_the_settings_and_with_each_other() {
         |name: &str| ports.iter().find(|port| port["name"] == name).unwrap()["containerPort"].as_u64();
     assert_eq!(container_port("grpc"), Some(port(&settings, "grpc_addr")));
     assert_eq!(container_port("http"), Some(port(&settings, "http_addr")));
+    assert_eq!(container_port("admin"), Some(port(&settings, "admin_addr")));
+    assert_eq!(value(&settings, "metrics_public"), "false", "each client needs a token");
     assert!(value(&settings, "grpc_addr").starts_with("0.0.0.0:"), "reachable from other pods");
     let pre_stop = container["lifecycle"]["preStop"]["sleep"]["seconds"].as_u64().unwrap();
     let grace = pod["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap();
@@ -125,11 +137,19 @@ fn manifests_agree_with_the_settings_and_with_each_other() {
     let paths: BTreeSet<String> =
         mounts.iter().map(|mount| etc.moved(mount["mountPath"].as_str().unwrap())).collect();
     let config = etc.moved(texts(&container["args"])[2]);
-    assert_eq!(paths, BTreeSet::from([config, value(&settings, "rules")]));
+    let tokens = value(&settings, "admin_tokens");
+    let tokens_folder = tokens.strip_suffix("/tokens").unwrap().to_owned();
+    assert_eq!(paths, BTreeSet::from([config, value(&settings, "rules"), tokens_folder]));
     let maps = of_kind(&documents, "ConfigMap").into_iter().map(|map| map["metadata"]["name"].clone());
-    let volumes =
-        pod["spec"]["volumes"].as_array().unwrap().iter().map(|volume| volume["configMap"]["name"].clone());
+    let volumes = pod["spec"]["volumes"].as_array().unwrap();
+    let (secrets, volumes): (Vec<_>, Vec<_>) =
+        volumes.iter().partition(|volume| volume["secret"].is_object());
+    let volumes = volumes.iter().map(|volume| volume["configMap"]["name"].clone());
     assert_eq!(volumes.collect::<Vec<_>>(), maps.collect::<Vec<_>>());
+    // The tokens are readable for the group of the process, and for nobody else.
+    assert_eq!(secrets.len(), 1);
+    assert!(read("kubernetes/tidegate.yaml").contains("secretName: tidegate-admin, defaultMode: 0440 }"));
+    assert_eq!(pod["spec"]["securityContext"]["fsGroup"], pod["spec"]["securityContext"]["runAsGroup"]);
 
     let labels = &pod["metadata"]["labels"];
     let service = of_kind(&documents, "Service")[0];

@@ -143,6 +143,59 @@ fn variables_become_settings() {
 }
 
 #[test]
+fn schemes_of_redis_urls_never_turn_tls_off() {
+    let runtime = Runtime::new("schemes");
+    for (kind, url, plain, encrypted) in [
+        ("single", "10.0.0.1:6379", "redis://10.0.0.1:6379", "rediss://10.0.0.1:6379"),
+        ("single", "redis://10.0.0.1:6379", "redis://10.0.0.1:6379", "rediss://10.0.0.1:6379"),
+        ("single", "Redis://h:1", "redis://h:1", "rediss://h:1"),
+        ("single", "rediss://h:1", "rediss://h:1", "rediss://h:1"),
+        ("cluster", "redis://a:1, b:2", "redis://a:1 redis://b:2", "rediss://a:1 rediss://b:2"),
+        ("cluster", "rediss://a:1,rediss://b:2", "rediss://a:1 rediss://b:2", "rediss://a:1 rediss://b:2"),
+        ("sentinel", "m,redis://a:1,b:2", "redis://a:1 redis://b:2", "rediss://a:1 rediss://b:2"),
+    ] {
+        for (tls, expected) in [("false", plain), ("true", encrypted)] {
+            let variables =
+                [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_TYPE", kind), ("REDIS_URL", url), ("REDIS_TLS", tls)];
+            let ran = check(&runtime, &variables);
+            ran.assert(0, &[]);
+            assert_eq!(setting(&ran, "redis").0, expected, "{variables:?}");
+        }
+    }
+    let mixed = [("REDIS_TYPE", "cluster"), ("REDIS_URL", "rediss://a:1,b:2")];
+    check(&runtime, &mixed).assert(2, &["the cluster nodes have different users, passwords or schemes"]);
+    // Without the type of the socket, the scheme shows it.
+    let ran = check(&runtime, &[("REDIS_URL", "redis://h:1"), ("REDIS_TLS", "true")]);
+    assert_eq!(setting(&ran, "redis").0, "rediss://h:1");
+    let ran = check(&runtime, &[("REDIS_URL", "unix:///run/redis.sock")]);
+    assert_eq!(setting(&ran, "redis").0, "unix:///run/redis.sock");
+}
+
+#[test]
+fn redis_urls_that_cannot_be_encrypted_are_errors_without_their_passwords() {
+    let runtime = Runtime::new("unencrypted");
+    for (kind, url, message) in [
+        ("single", "unix:///run/redis.sock", "REDIS_TLS=true is not supported for a Unix socket"),
+        ("single", "unix:/run/redis.sock", "REDIS_URL has an unknown scheme"),
+        ("single", "http://:Quagga@h:1", "REDIS_URL has an unknown scheme"),
+        ("single", "redis://redis://:Quagga@h:1", "REDIS_URL has an unknown scheme"),
+        ("single", "redis://:Quagga@h:1#insecure", "REDIS_URL has a query or a fragment"),
+        ("single", "redis://h:1?password=Quagga", "REDIS_URL has a query or a fragment"),
+        ("cluster", "a:1,unix:///run/redis.sock", "REDIS_URL has an unknown scheme"),
+        ("sentinel", "m,http://:Quagga@h:1", "REDIS_URL has an unknown scheme"),
+    ] {
+        let variables =
+            [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_TYPE", kind), ("REDIS_URL", url), ("REDIS_TLS", "true")];
+        let ran = check(&runtime, &variables);
+        ran.assert(2, &[message]);
+        assert!(!format!("{ran:?}").contains("Quagga"), "{ran:?}");
+    }
+    // The default is a Unix socket.
+    check(&runtime, &[("REDIS_TLS", "true")])
+        .assert(2, &["REDIS_TLS=true is not supported for a Unix socket"]);
+}
+
+#[test]
 fn passwords_of_redis_are_not_printed() {
     let runtime = Runtime::new("passwords");
     let tcp = [("REDIS_SOCKET_TYPE", "tcp"), ("REDIS_URL", "10.0.0.1:6379")];
@@ -215,6 +268,7 @@ fn variables_without_effect_are_reported_unless_they_are_neutral() {
             ("REDIS_POOL_SIZE", "5"),
             ("USE_STATSD", "true"),
             ("USE_PROMETHEUS", "TRUE"),
+            ("DEBUG_PORT", "6070"),
             ("RUNTIME_IGNOREDOTFILES", "false"),
         ],
     );
@@ -225,7 +279,8 @@ fn variables_without_effect_are_reported_unless_they_are_neutral() {
             "LOG_LEVEL has no effect: ",
             "REDIS_POOL_SIZE has no effect: ",
             "USE_STATSD has no effect: ",
-            "USE_PROMETHEUS has no effect: ",
+            "USE_PROMETHEUS has no effect: /metrics of the admin port",
+            "DEBUG_PORT has no effect: the admin port has /metrics and /config: set --admin-addr",
             "RUNTIME_IGNOREDOTFILES has no effect: ",
             "not read as rules: ",
             "config/more, ",
@@ -251,6 +306,68 @@ fn variables_without_effect_are_reported_unless_they_are_neutral() {
     );
     ran.assert(0, &[]);
     assert_eq!(ran.err, "");
+}
+
+#[test]
+fn another_redis_gets_nothing_of_the_variables_of_the_old_one() {
+    let runtime = Runtime::new("other-redis");
+    let old = [
+        ("REDIS_TYPE", "SENTINEL"),
+        ("REDIS_URL", "main,a:1"),
+        ("REDIS_AUTH", "ada:Quagga"),
+        ("REDIS_TLS", "true"),
+        ("REDIS_TLS_CACERT", "/nowhere"),
+        ("REDIS_TIMEOUT", "50ms"),
+        ("REDIS_PERSECOND", "true"),
+    ];
+    let file = runtime.0.join("serve.yaml");
+    fs::write(&file, "redis: redis://new:1\n").unwrap();
+    let file = file.to_str().unwrap().to_owned();
+    for (args, variable, origin) in [
+        (vec!["--redis", "redis://new:1"], None, "--redis"),
+        (vec![], Some(("TIDEGATE_REDIS_URL", "redis://new:1")), "TIDEGATE_REDIS_URL"),
+        (vec!["--config", &*file], None, &*format!("{file}:1:8")),
+    ] {
+        let args = [&["--json", "--check"], &args[..]].concat();
+        let variables: Vec<_> = old.into_iter().chain(variable).collect();
+        let ran = Ran::of(&command(&runtime.0, &args, &variables).output().unwrap());
+        let names: Vec<&str> = old.iter().map(|(name, _)| *name).collect();
+        ran.assert(0, &[&format!("no effect, because {origin} sets the URL of Redis")]);
+        assert!(names.iter().all(|name| ran.err.contains(name)), "{ran:?}");
+        assert_eq!(setting(&ran, "redis"), ("redis://new:1".to_owned(), origin.to_owned()));
+        for name in ["sentinel", "user", "tls_ca", "deadline"] {
+            assert_eq!(setting(&ran, name).1, "default", "{name}: {ran:?}");
+        }
+    }
+    // The old ones apply with the old URL, and the password is reported.
+    let ran = Ran::of(&command(&runtime.0, &["--check"], &old[..3]).output().unwrap());
+    ran.assert(0, &["the password of Redis is hidden: REDIS_AUTH"]);
+    let args = ["--check", "--redis", "redis://new:1"];
+    let ran = Ran::of(&command(&runtime.0, &args, &old[..3]).output().unwrap());
+    ran.assert(0, &[]);
+    assert!(!ran.out.contains("REDIS_AUTH"), "{ran:?}");
+}
+
+#[cfg(unix)]
+#[test]
+fn another_redis_gets_no_password_of_the_old_one() {
+    let redis = tidegate_testkit::Server::process(&[]).unwrap();
+    let runtime = Runtime::new("other-password");
+    let url = redis.url();
+    // This server has no password: it rejects a login.
+    let args = ["--redis", &*url, "--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"];
+    let variables = [
+        ("REDIS_URL", "old:1"),
+        ("REDIS_AUTH", "ada:Quagga"),
+        ("LOG_FORMAT", "json"),
+        ("TIDEGATE_DEADLINE", "10s"),
+    ];
+    let service = Service::of(command(&runtime.0, &args, &variables));
+    let body = r#"{"domain": "d", "descriptors": [{"entries": [{"key": "user", "value": "x"}]}]}"#;
+    assert_eq!(http(&service.http, "/json", body).0, 200);
+    assert!(redis.cli(&["KEYS", "*"]).unwrap().contains("tidegate"), "Redis decided");
+    service.signal("-TERM");
+    assert_eq!(service.end(), Some(0));
 }
 
 #[cfg(unix)]
@@ -360,6 +477,9 @@ fn each_variable_is_in_the_table_of_the_page_and_of_the_program() {
             }
             _ => "|",
         };
+        if treatment.contains("NO_DEBUG_PORT") || name == "USE_PROMETHEUS" {
+            assert!(row.contains("`admin_addr`"), "{name}: what replaces it, in {row}");
+        }
         assert!(row.contains(expected), "{name}: {expected} in {row}");
     }
 }

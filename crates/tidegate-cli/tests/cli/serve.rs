@@ -323,5 +323,9 @@ fn admin_port_for_other_machines_needs_tokens() {
         (&["--admin-addr", "127.0.0.1:0", "--admin-tokens", "/nowhere"], &["cannot read", "--admin-tokens"]),
     ] {
         program.run([&ports[..], args].concat()).assert(2, texts);
+        program.run([&ports[..], args, &["--check"]].concat()).assert(2, texts);
     }
+    let demo = ["serve", "--demo", "--check", "--admin-addr"];
+    program.run([&demo[..], &["0.0.0.0:18999"]].concat()).assert(2, &["--admin-tokens FILE"]);
+    program.run([&demo[..], &["127.0.0.1:18999"]].concat()).assert(0, &[]);
 }

@@ -9,6 +9,7 @@ use tidegate::admin::AuditEntry;
 
 use super::access::{AccessSettings, AdminTokens, Role};
 use super::audit::OnAudit;
+use crate::server::ServerError;
 
 /// The settings of the admin port, for [`Server::admin`](crate::Server::admin).
 ///
@@ -109,9 +110,17 @@ impl Admin {
         self
     }
 
-    /// Returns whether the port may be opened: each client that reaches it is on this machine, or needs a token.
-    pub(crate) fn is_safe(&self) -> bool {
-        self.access.tokens.is_some() || self.address.ip().to_canonical().is_loopback()
+    /// Checks the settings, without opening the port: each client that reaches it must be on this machine, or need a
+    /// token. [`Server::bind`](crate::Server::bind) checks the same.
+    ///
+    /// # Errors
+    ///
+    /// [`ServerError::AdminNeedsTokens`] if the port would be open to other machines without tokens.
+    pub fn validate(&self) -> Result<(), ServerError> {
+        match self.access.tokens.is_some() || self.address.ip().to_canonical().is_loopback() {
+            true => Ok(()),
+            false => Err(ServerError::AdminNeedsTokens(self.address)),
+        }
     }
 
     pub(super) fn on_audit_event(&self) -> Option<OnAudit> {

@@ -1,7 +1,8 @@
 //! The variables of envoyproxy/ratelimit that say where Redis is.
 
-use std::fmt::Write as _;
+mod url;
 
+use self::url::{login, split, tcp_url, unix_url};
 use super::imported::{Imported, Variables};
 use crate::failure::Failure;
 use crate::redis_url::Password;
@@ -12,27 +13,29 @@ const AUTH: &str = "REDIS_AUTH";
 
 pub(super) fn read(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
     let is_encrypted = variables.is_true("REDIS_TLS")?;
-    let scheme = if is_encrypted { "rediss" } else { "redis" };
     let url = variables.get(URL)?.unwrap_or_else(|| "/var/run/nutcracker/ratelimit.sock".to_owned());
     let kind = variables.get(TYPE)?.unwrap_or_default();
-    // A list of addresses, for all kinds but a socket.
-    let urls = |addresses: &str, login: &str| -> Vec<String> {
+    // A list of addresses, for all kinds but a single server.
+    let urls = |addresses: &str, login: &str| -> Result<Vec<String>, Failure> {
         let addresses = addresses.split(',').map(str::trim).filter(|address| !address.is_empty());
-        addresses.map(|address| format!("{scheme}://{login}{address}")).collect()
+        addresses.map(|address| tcp_url(address, is_encrypted, login)).collect()
     };
     match &*kind.to_lowercase() {
         "" | "single" => {
             let is_tcp =
                 variables.get("REDIS_SOCKET_TYPE")?.is_some_and(|kind| kind.eq_ignore_ascii_case("tcp"));
-            let url = match is_tcp {
-                _ if url.contains("://") => url,
-                true => format!("{scheme}://{url}"),
-                false => format!("unix://{url}"),
+            let is_socket = match url.split_once("://") {
+                Some((scheme, _)) => scheme.eq_ignore_ascii_case("unix"),
+                None => !is_tcp,
+            };
+            let url = match is_socket {
+                true => unix_url(&url, is_encrypted)?,
+                false => tcp_url(&url, is_encrypted, "")?,
             };
             imported.set("redis", url, URL);
         }
         "cluster" => {
-            imported.set_all("redis", urls(&url, ""), URL);
+            imported.set_all("redis", urls(&url, "")?, URL);
             imported.set("cluster", "true", TYPE);
         }
         "sentinel" => {
@@ -42,7 +45,7 @@ pub(super) fn read(variables: &Variables<'_>, imported: &mut Imported) -> Result
                 )));
             };
             let login = variables.get("REDIS_SENTINEL_AUTH")?.map(|auth| login(&auth)).unwrap_or_default();
-            imported.set_all("redis", urls(sentinels, &login), URL);
+            imported.set_all("redis", urls(sentinels, &login)?, URL);
             imported.set("sentinel", name, URL);
         }
         _ => {
@@ -75,30 +78,4 @@ pub(super) fn read(variables: &Variables<'_>, imported: &mut Imported) -> Result
         imported.set("ready_needs_redis", "true", READY);
     }
     Ok(())
-}
-
-/// Splits a login into the user, if it has one, and the password.
-fn split(auth: &str) -> (Option<&str>, &str) {
-    match auth.split_once(':') {
-        Some((user, password)) => (Some(user), password),
-        None => (None, auth),
-    }
-}
-
-/// Returns a login as it begins a URL.
-fn login(auth: &str) -> String {
-    let (user, password) = split(auth);
-    format!("{}:{}@", percent_encode(user.unwrap_or_default()), percent_encode(password))
-}
-
-fn percent_encode(text: &str) -> String {
-    let mut encoded = String::new();
-    for byte in text.bytes() {
-        // Writing to a String cannot fail.
-        let _ = match byte.is_ascii_alphanumeric() {
-            true => write!(encoded, "{}", char::from(byte)),
-            false => write!(encoded, "%{byte:02X}"),
-        };
-    }
-    encoded
 }

@@ -32,6 +32,8 @@ const fn variable(name: &'static str, neutral: &'static str, treatment: Treatmen
 const NO_POOL: Treatment = Warned("one connection carries the calls of all requests");
 const BATCHED: Treatment = Warned("calls are always batched");
 const NO_STATSD: Treatment = Warned("nothing is sent to statsd");
+const NO_DEBUG_PORT: Treatment =
+    Warned("the admin port has /metrics and /config: set --admin-addr (docs/operate/admin.md)");
 const HTTP: &[&str] = &["http_addr"];
 const GRPC: &[&str] = &["grpc_addr"];
 const REDIS: &[&str] = &["redis", "sentinel", "cluster"];
@@ -83,8 +85,8 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable("GRPC_HOST", "", Setting(GRPC)),
     variable("GRPC_PORT", "", Setting(GRPC)),
     variable("GRPC_UDS", "", Refused("the gRPC port is a TCP port: unset it, and give Envoy an address")),
-    variable("DEBUG_HOST", "", Warned("there is no debug port")),
-    variable("DEBUG_PORT", "", Warned("there is no debug port")),
+    variable("DEBUG_HOST", "", NO_DEBUG_PORT),
+    variable("DEBUG_PORT", "", NO_DEBUG_PORT),
     variable("GRPC_MAX_CONNECTION_AGE", "", Setting(&["max_connection_age"])),
     variable(
         "GRPC_MAX_CONNECTION_AGE_GRACE",
@@ -195,7 +197,9 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable(
         "USE_PROMETHEUS",
         "false",
-        Warned("metrics have other names and another port: docs/operate/metrics.md"),
+        Warned(
+            "/metrics of the admin port has metrics with other names: set --admin-addr (docs/operate/admin.md)",
+        ),
     ),
     variable("PROMETHEUS_ADDR", "", PROMETHEUS),
     variable("PROMETHEUS_PATH", "", PROMETHEUS),
