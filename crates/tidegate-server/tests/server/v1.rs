@@ -4,6 +4,7 @@ mod checks;
 mod examples;
 mod fixture;
 mod in_flight;
+mod invented_gates;
 mod malformed;
 mod mistakes;
 mod openapi;
