@@ -49,9 +49,8 @@ pub(super) async fn reserve(
             let units: Vec<u64> = checks.checks().map(Check::units).collect();
             let reserved = settings.reserve(rules.limiter(), checks.checks().cloned().collect()).await?;
             let all = reserved.decision();
-            let mut decided = Decided::of_gates(headers, checks.gate(all.binding_index()), all);
-            decided.response.reservation = reserved.token().map(|token| ReservationBody::new(token, &units));
-            Ok(decided)
+            let decided = Decided::of_gates(headers, checks.gate(all.binding_index()), all);
+            Ok(with_token(decided, reserved.token(), &units))
         }
         Subject::Rules(domain, descriptors) => {
             let read = subject::descriptors(&descriptors);
@@ -61,16 +60,24 @@ pub(super) async fn reserve(
             if planned.is_empty() || plan.static_denials().next().is_some() {
                 let is_denied = plan.static_denials().next().is_some();
                 let decision = plan.decision(!is_denied, [], []);
-                return Ok(Decided::of_rules(headers, &rules, &descriptors, &decision));
+                let decided = Decided::of_rules(headers, &rules, &descriptors, &decision);
+                return Ok(with_token(decided, None, &[]));
             }
             let units: Vec<u64> = planned.iter().map(Check::units).collect();
             let reserved = settings.reserve(rules.limiter(), planned).await?;
             let decision = decision(plan, reserved.decision());
-            let mut decided = Decided::of_rules(headers, &rules, &descriptors, &decision);
-            decided.response.reservation = reserved.token().map(|token| ReservationBody::new(token, &units));
-            Ok(decided)
+            let decided = Decided::of_rules(headers, &rules, &descriptors, &decision);
+            Ok(with_token(decided, reserved.token(), &units))
         }
     }
+}
+
+/// Adds the reservation to an admission, `null` if nothing is held.
+fn with_token(mut decided: Decided, token: Option<&Token>, units: &[u64]) -> Decided {
+    if decided.response.allowed {
+        decided.response.reservation = Some(token.map(|token| ReservationBody::new(token, units)));
+    }
+    decided
 }
 
 /// Charges the actual units of a reservation, and returns the others.

@@ -26,12 +26,14 @@ pub(super) struct DecisionResponse {
     #[serde(skip_serializing_if = "Map::is_empty")]
     #[schema(value_type = Option<Object>)]
     pub(super) metadata: Map<String, Value>,
-    /// Of an admitted `/v1/reserve`.
+    /// Of an admitted `/v1/reserve`; `null` if nothing is held: there is nothing to settle.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reservation: Option<ReservationBody>,
-    /// Of an admitted `/v1/acquire`.
+    #[schema(value_type = Option<ReservationBody>)]
+    pub(super) reservation: Option<Option<ReservationBody>>,
+    /// Of an admitted `/v1/acquire`; `null` if no unit is held: there is nothing to release.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) permit: Option<PermitBody>,
+    #[schema(value_type = Option<PermitBody>)]
+    pub(super) permit: Option<Option<PermitBody>>,
 }
 
 /// The decision of one gate.
@@ -115,7 +117,7 @@ pub(super) struct HoldBody {
 pub(super) struct PermitBody {
     /// The right to release it, at this server.
     pub(super) id: String,
-    /// The units of in-flight limits that it holds; 0 if no limit of the request is in flight.
+    /// The units of in-flight limits that it holds.
     pub(super) units: u64,
     /// The time until it is released automatically.
     pub(super) ttl_ms: u64,
