@@ -40,17 +40,20 @@ pub(super) async fn acquire(
     let subject = Subject::new(domain, descriptors, checks, "`checks`")?;
     // Before the units are acquired, which would have to be released.
     let slot = api.permits.slot().ok_or_else(|| Problem::too_many_permits(api.permits.max()))?;
-    let (rules, headers) = (api.service.rules(), api.service.response_headers());
+    let rules = api.service.rules();
     let (mut decided, permits) = match subject {
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
             let (all, permits) = rules.limiter().acquire_all(checks.checks()).await?.into_parts();
-            (Decided::of_gates(headers, checks.gate(all.binding_index()), &all), permits.unwrap_or_default())
+            (
+                Decided::of_gates(&api.service, checks.gate(all.binding_index()), &all),
+                permits.unwrap_or_default(),
+            )
         }
         Subject::Rules(domain, descriptors) => {
             let acquired = rules.acquire(&domain, &subject::descriptors(&descriptors)).await?;
             let (decision, permits) = acquired.into_parts();
-            (Decided::of_rules(headers, &rules, &descriptors, &decision), permits)
+            (Decided::of_rules(&api.service, &rules, &descriptors, &decision), permits)
         }
     };
     if decided.response.allowed {

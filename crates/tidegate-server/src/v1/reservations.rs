@@ -42,14 +42,14 @@ pub(super) async fn reserve(
     let ReserveRequest { domain, descriptors, checks, ttl_ms, at_end, id } = request;
     let ttl = Duration::from_millis(ttl_ms.unwrap_or(DEFAULT_TTL_MS));
     let settings = Settings { ttl, at_end: at_end.unwrap_or(AtEnd::Keep), id };
-    let (rules, headers) = (api.service.rules(), api.service.response_headers());
+    let rules = api.service.rules();
     match Subject::new(domain, descriptors, checks, "`checks`")? {
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
             let units: Vec<u64> = checks.checks().map(Check::units).collect();
             let reserved = settings.reserve(rules.limiter(), checks.checks().cloned().collect()).await?;
             let all = reserved.decision();
-            let decided = Decided::of_gates(headers, checks.gate(all.binding_index()), all);
+            let decided = Decided::of_gates(&api.service, checks.gate(all.binding_index()), all);
             Ok(with_token(decided, reserved.token(), &units))
         }
         Subject::Rules(domain, descriptors) => {
@@ -60,13 +60,13 @@ pub(super) async fn reserve(
             if planned.is_empty() || plan.static_denials().next().is_some() {
                 let is_denied = plan.static_denials().next().is_some();
                 let decision = plan.decision(!is_denied, [], []);
-                let decided = Decided::of_rules(headers, &rules, &descriptors, &decision);
+                let decided = Decided::of_rules(&api.service, &rules, &descriptors, &decision);
                 return Ok(with_token(decided, None, &[]));
             }
             let units: Vec<u64> = planned.iter().map(Check::units).collect();
             let reserved = settings.reserve(rules.limiter(), planned).await?;
             let decision = decision(plan, reserved.decision());
-            let decided = Decided::of_rules(headers, &rules, &descriptors, &decision);
+            let decided = Decided::of_rules(&api.service, &rules, &descriptors, &decision);
             Ok(with_token(decided, reserved.token(), &units))
         }
     }

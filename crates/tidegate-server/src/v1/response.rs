@@ -11,7 +11,8 @@ use utoipa::ToSchema;
 /// The decision on a request. Times are whole microseconds from the moment of the decision.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct DecisionResponse {
-    /// Whether the request may pass. If not, nothing is charged, except by rules in a domain with `charge: each`.
+    /// Whether the request may pass. If not, nothing is charged, except by rules in a domain with `charge: each`. Always
+    /// true in the service's shadow mode: `decision` and `outcomes` show the denials.
     pub(super) allowed: bool,
     /// Of a denial, the time until the same request would pass, if no other came; else 0.
     pub(super) retry_after_us: u64,
@@ -174,6 +175,11 @@ impl DecisionResponse {
             reservation: None,
             permit: None,
         }
+    }
+
+    /// Admits the request, and keeps the denials of its parts.
+    pub(super) fn admitted(self) -> Self {
+        Self { allowed: true, retry_after_us: 0, ..self }
     }
 }
 

@@ -10,4 +10,5 @@ mod mistakes;
 mod openapi;
 mod redis;
 mod reservations;
+mod shadow;
 mod validator;
