@@ -47,6 +47,18 @@ impl Decided {
         Self::new(service, DecisionResponse::of_rules(decision), headers.unwrap_or_default())
     }
 
+    /// `binding`: the gate of the check that binds. The reservation denied the rules' checks as a group, which need not
+    /// be a denial by the outcomes of the rules.
+    pub(super) fn of_denied_group(
+        service: &RateLimitService,
+        decision: &RulesDecision,
+        binding: &Gate,
+        all: &AllDecision,
+    ) -> Self {
+        let headers = service.response_headers().of(binding, all.binding());
+        Self::new(service, DecisionResponse::of_rules(decision).denied_by(all), headers)
+    }
+
     /// Marks this as a peek, whose status is 200 whatever it shows.
     pub(super) fn peeked(self) -> Self {
         Self { is_peek: true, ..self }

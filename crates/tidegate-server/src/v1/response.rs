@@ -177,6 +177,12 @@ impl DecisionResponse {
         }
     }
 
+    /// Reports the gate that denied the checks as a group.
+    pub(super) fn denied_by(self, all: &AllDecision) -> Self {
+        let retry_after_us = us(all.retry_after());
+        Self { allowed: false, retry_after_us, decision: Some(DecisionBody::new(all.binding())), ..self }
+    }
+
     /// Admits the request, and keeps the denials of its parts.
     pub(super) fn admitted(self) -> Self {
         Self { allowed: true, retry_after_us: 0, ..self }
