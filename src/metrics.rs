@@ -11,8 +11,8 @@
 //!
 //! # Metrics and labels
 //!
-//! [`names`] lists the metrics with their units. The program and its files bound the number of label values;
-//! clients cannot add any:
+//! [`names`] lists the metrics with their units. The number of label values is bounded. Clients cannot add any, except
+//! names of gates by the HTTP API of the crate `tidegate-server`:
 //!
 //! | label | values |
 //! | --- | --- |

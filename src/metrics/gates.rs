@@ -11,8 +11,8 @@ use crate::decision::Decision;
 use crate::gate_name::GateName;
 use crate::settlement::Settlement;
 
-/// The number of table slots, a power of two. Gate names come from the program and its files, so clients
-/// cannot fill the table. Gates without a slot are counted under [`OTHER`].
+/// The number of table slots, a power of two. Gate names come from the program, its files, and clients of the
+/// service's HTTP API, which can invent any number. Gates without a slot are counted under [`OTHER`].
 const SLOTS: usize = 1 << 14;
 /// The maximum number of slots probed for a name.
 const MAX_PROBES: usize = 64;
@@ -166,11 +166,28 @@ impl GateCounters {
     }
 }
 
-/// Returns a gate's first slot. The hash has no secret seed: clients do not choose gate names, so they cannot
-/// make them collide.
+/// Returns a gate's first slot. The hash has no secret seed: a client that invents names which collide gets them
+/// counted under [`OTHER`], and a search ends after [`MAX_PROBES`].
 #[inline]
 fn slot(gate: &GateName) -> usize {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     let hash = gate.words().fold(0_u64, |hash, word| (hash.rotate_left(23) ^ word).wrapping_mul(ODD));
     (hash >> (64 - SLOTS.ilog2())) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    #[test]
+    fn names_that_clients_invent_are_counted_as_other_when_the_table_is_full() {
+        let gates = Gates::new();
+        let names = (0..SLOTS + 4_000).map(|number| format!("invented-{number}"));
+        let counted: HashSet<String> = names.map(|name| gates.named(&name).name().to_owned()).collect();
+        assert!(counted.len() <= SLOTS + 1, "{} names", counted.len());
+        assert!(counted.contains(OTHER));
+        assert_eq!(gates.named("invented-0").name(), "invented-0", "a name keeps its slot");
+    }
 }

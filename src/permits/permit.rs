@@ -58,6 +58,13 @@ impl Permit {
         self.units
     }
 
+    /// Returns the units that this process counts: none if the gate was [switched](crate::Control::switch) open, or
+    /// [shadow mode](crate::Gate::shadow) admitted beyond the limit. Such a permit has nothing to release.
+    #[must_use]
+    pub const fn counted_units(&self) -> u64 {
+        if self.held.is_some() { self.units } else { 0 }
+    }
+
     /// Returns whether the store counts the units, as far as this process knows without a call: its lease was
     /// renewed in time, and the units were restored after a lapse.
     ///
@@ -147,6 +154,12 @@ impl Permits {
     #[must_use]
     pub fn units(&self) -> u64 {
         self.0.iter().map(Permit::units).sum()
+    }
+
+    /// Returns the [counted units](Permit::counted_units) of all permits. Without any, there is nothing to release.
+    #[must_use]
+    pub fn counted_units(&self) -> u64 {
+        self.0.iter().map(Permit::counted_units).sum()
     }
 
     /// Returns whether all permits are [held](Permit::is_held).

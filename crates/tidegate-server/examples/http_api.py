@@ -45,11 +45,12 @@ class Tidegate:
 
     @contextlib.contextmanager
     def permit(self, ttl_s, **fields):
-        """Holds units of in-flight limits for a block. Yields None if they are denied."""
+        """Holds units of in-flight limits for a block. Yields the decision: see `allowed`."""
         acquired = self.post("acquire", ttl_ms=int(ttl_s * 1000), **fields)
+        # None also for an admission that holds nothing, such as in shadow mode.
         permit = acquired.get("permit")
         try:
-            yield permit
+            yield acquired
         finally:
             if permit:
                 # A permit that has expired needs no release.
@@ -74,17 +75,17 @@ def main():
     quota = {"algorithm": "token_bucket", "burst": 1000, "requests_per_unit": 1000, "unit": "minute"}
     tokens = {"gate": "llm.tokens", "key": "tenant:7", "cost": 400, "quota": quota}
     reserved = limits.post("reserve", checks=[tokens], ttl_ms=120_000)
-    if reserved["allowed"]:
+    if reserved.get("reservation"):
         # ... the work, which took 120 tokens
         settled = limits.post("commit", token=reserved["reservation"]["token"], actuals=[120])
         print("reservation:", settled["settlements"][0])
 
     # At most one operation at the same time.
     export = {"gate": "python.exports", "key": "tenant:7", "quota": {"in_flight": 1}}
-    with limits.permit(30, checks=[export]) as permit:
-        print("export runs:", permit is not None)
+    with limits.permit(30, checks=[export]) as first:
+        print("export runs:", first["allowed"])
         with limits.permit(30, checks=[export]) as second:
-            print("second export runs:", second is not None)
+            print("second export runs:", second["allowed"])
 
     # A mistake says what to do.
     try:

@@ -7,7 +7,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::metrics::ServiceMetrics;
+use crate::metrics::{GrpcRequests, ServiceMetrics};
 use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService as Protocol, RateLimitServiceServer,
@@ -24,7 +24,7 @@ const HEALTH_NAMES: [&str; 3] =
 
 struct GrpcService {
     service: RateLimitService,
-    metrics: Option<ServiceMetrics>,
+    requests: Option<GrpcRequests>,
 }
 
 #[tonic::async_trait]
@@ -35,12 +35,12 @@ impl Protocol for GrpcService {
     ) -> Result<Response<RateLimitResponse>, Status> {
         let began = Instant::now();
         let response = self.service.decide(request.get_ref()).await;
-        if let Some(metrics) = &self.metrics {
+        if let Some(requests) = &self.requests {
             let code = match &response {
                 Ok(response) => response.overall_code().as_str_name(),
                 Err(error) => name(code(error)),
             };
-            metrics.answered("grpc", "ShouldRateLimit", code, began);
+            requests.answered(code, began);
         }
         response.map(Response::new).map_err(|error| Status::new(code(&error), error.to_string()))
     }
@@ -104,7 +104,8 @@ pub(crate) async fn routes(
         let builder = builder.register_encoded_file_descriptor_set(DESCRIPTORS);
         builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let service = RateLimitServiceServer::new(GrpcService { service, metrics })
+    let requests = metrics.as_ref().map(GrpcRequests::new);
+    let service = RateLimitServiceServer::new(GrpcService { service, requests })
         .max_decoding_message_size(max_message_bytes);
     let routes = Routes::new(BodyDeadline(service))
         .add_service(health)

@@ -9,12 +9,13 @@ use axum::routing::{any, get};
 use http::StatusCode;
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use std::convert::Infallible;
+use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::body;
 use crate::http_state::HttpState;
 use crate::json;
-use crate::metrics::ServiceMetrics;
+use crate::metrics::{HttpRequests, ServiceMetrics};
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::service_error::ServiceError;
@@ -33,7 +34,7 @@ pub(crate) fn router(api: HttpState, metrics: Option<ServiceMetrics>, hook: Span
         .with_state(api)
         .layer(from_fn_with_state(readiness, close_while_stopping));
     let router = match metrics {
-        Some(metrics) => router.layer(from_fn_with_state(metrics, count)),
+        Some(metrics) => router.layer(from_fn_with_state(Arc::new(HttpRequests::new(&metrics)), count)),
         None => router,
     };
     traced(router, hook)
@@ -51,7 +52,7 @@ async fn close_while_stopping(State(readiness): State<Readiness>, request: Reque
 
 /// Counts a request by its route. The path of a client is no label: it could be any.
 async fn count(
-    State(metrics): State<ServiceMetrics>,
+    State(requests): State<Arc<HttpRequests>>,
     route: Option<MatchedPath>,
     request: Request,
     next: Next,
@@ -59,7 +60,7 @@ async fn count(
     let began = Instant::now();
     let response = next.run(request).await;
     let route = route.as_ref().map_or("other", MatchedPath::as_str);
-    metrics.answered("http", route, response.status().as_str(), began);
+    requests.answered(route, response.status(), began);
     response
 }
 

@@ -1,6 +1,7 @@
 //! The metrics of a service, for Prometheus: those of its limiter, and those of its ports.
 
 mod names;
+mod requests;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -10,9 +11,10 @@ use ::metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder};
 use tidegate::metrics::Metrics;
 use tidegate::metrics::names as limiter_names;
-use tokio::time::{Instant, sleep};
+use tokio::time::sleep;
 
 use self::names::Metric;
+pub(crate) use self::requests::{GrpcRequests, HttpRequests};
 
 /// The pause between two runs of the upkeep. Until then, histograms keep each value.
 const UPKEEP: Duration = Duration::from_secs(1);
@@ -76,13 +78,6 @@ impl ServiceMetrics {
             sleep(UPKEEP).await;
             self.0.prometheus.run_upkeep();
         }
-    }
-
-    /// Counts a request that is answered now.
-    pub(crate) fn answered(&self, protocol: &'static str, method: &str, code: &str, began: Instant) {
-        let labels = [("protocol", protocol), ("method", method), ("code", code)];
-        self.counter(&names::REQUESTS, &labels).increment(1);
-        self.histogram(&names::REQUEST_SECONDS, &labels[..2]).record(began.elapsed());
     }
 
     /// Returns the number of open connections of a port.

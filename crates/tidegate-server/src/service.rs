@@ -80,7 +80,8 @@ impl RateLimitService {
     }
 
     /// Sets whether no request is denied, to try rules. Requests are decided and charged as usual, and the statuses
-    /// show which descriptors are over their limits; the code of the response is `OK`.
+    /// show which descriptors are over their limits; the code of the response is `OK`. Applies to all endpoints, those of
+    /// `/v1` included: the parts of a response show their denials, and the whole is allowed.
     ///
     /// Default: false.
     #[must_use]
@@ -102,6 +103,11 @@ impl RateLimitService {
     #[must_use]
     pub fn rules(&self) -> RulesLimiter {
         self.rules.limits()
+    }
+
+    /// Returns whether no request is denied.
+    pub(crate) const fn is_shadow(&self) -> bool {
+        self.is_shadow
     }
 
     /// Returns the headers that report the limits.

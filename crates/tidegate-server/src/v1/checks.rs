@@ -62,7 +62,7 @@ pub(super) async fn check_all(
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
             let all = rules.limiter().check_all(checks.checks()).await?;
-            Ok(Decided::of_gates(api.service.response_headers(), checks.gate(all.binding_index()), &all))
+            Ok(Decided::of_gates(&api.service, checks.gate(all.binding_index()), &all))
         }
     }
 }
@@ -92,7 +92,7 @@ async fn decide(api: &HttpState, request: CheckRequest, is_peek: bool) -> Result
                 check = check.max_delay(Duration::from_micros(us));
             }
             let decision = if is_peek { check.peek().await? } else { check.check().await? };
-            Ok(Decided::of_gate(api.service.response_headers(), &gate, &decision))
+            Ok(Decided::of_gate(&api.service, &gate, &decision))
         }
     }
 }
@@ -108,7 +108,7 @@ async fn by_rules(
         true => peek_rules(rules, domain, descriptors).await?,
         false => rules.check(domain, &subject::descriptors(descriptors)).await?,
     };
-    Ok(Decided::of_rules(api.service.response_headers(), rules, descriptors, &decision))
+    Ok(Decided::of_rules(&api.service, rules, descriptors, &decision))
 }
 
 /// Peeks each rule on its own. So rules in flight can be among them, whose units a check could not hold.

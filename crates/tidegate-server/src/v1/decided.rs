@@ -10,6 +10,7 @@ use tidegate_rules::{Limit, RulesDecision, RulesLimiter};
 
 use super::request::RequestDescriptor;
 use super::response::DecisionResponse;
+use crate::service::RateLimitService;
 
 /// A decided request.
 pub(super) struct Decided {
@@ -19,25 +20,43 @@ pub(super) struct Decided {
 }
 
 impl Decided {
-    pub(super) fn of_gate(headers: &Headers, gate: &Gate, decision: &Decision) -> Self {
-        let (response, headers) = (DecisionResponse::of_gate(decision), headers.of(gate, decision));
+    /// In the service's shadow mode the request is admitted, and its parts keep their denials.
+    fn new(service: &RateLimitService, response: DecisionResponse, headers: HeaderMap) -> Self {
+        let response = if service.is_shadow() { response.admitted() } else { response };
         Self { response, headers, is_peek: false }
+    }
+
+    pub(super) fn of_gate(service: &RateLimitService, gate: &Gate, decision: &Decision) -> Self {
+        let headers = service.response_headers().of(gate, decision);
+        Self::new(service, DecisionResponse::of_gate(decision), headers)
     }
 
     /// `binding`: the gate of the check that binds.
-    pub(super) fn of_gates(headers: &Headers, binding: &Gate, all: &AllDecision) -> Self {
-        let (response, headers) = (DecisionResponse::of_gates(all), headers.of(binding, all.binding()));
-        Self { response, headers, is_peek: false }
+    pub(super) fn of_gates(service: &RateLimitService, binding: &Gate, all: &AllDecision) -> Self {
+        let headers = service.response_headers().of(binding, all.binding());
+        Self::new(service, DecisionResponse::of_gates(all), headers)
     }
 
     pub(super) fn of_rules(
-        headers: &Headers,
+        service: &RateLimitService,
         rules: &RulesLimiter,
         descriptors: &[RequestDescriptor],
         decision: &RulesDecision,
     ) -> Self {
-        let headers = binding_headers(headers, rules, descriptors, decision).unwrap_or_default();
-        Self { response: DecisionResponse::of_rules(decision), headers, is_peek: false }
+        let headers = binding_headers(service.response_headers(), rules, descriptors, decision);
+        Self::new(service, DecisionResponse::of_rules(decision), headers.unwrap_or_default())
+    }
+
+    /// `binding`: the gate of the check that binds. The reservation denied the rules' checks as a group, which need not
+    /// be a denial by the outcomes of the rules.
+    pub(super) fn of_denied_group(
+        service: &RateLimitService,
+        decision: &RulesDecision,
+        binding: &Gate,
+        all: &AllDecision,
+    ) -> Self {
+        let headers = service.response_headers().of(binding, all.binding());
+        Self::new(service, DecisionResponse::of_rules(decision).denied_by(all), headers)
     }
 
     /// Marks this as a peek, whose status is 200 whatever it shows.

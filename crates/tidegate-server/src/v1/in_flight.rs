@@ -15,6 +15,7 @@ use super::request::{AcquireRequest, ReleaseRequest};
 use super::response::{DecisionResponse, PermitBody, ReleasedResponse};
 use super::subject::{self, GateChecks, Subject};
 use crate::http_state::HttpState;
+use crate::permits::PermitSlot;
 
 const DEFAULT_TTL_MS: u64 = 60_000;
 /// One hour.
@@ -25,7 +26,7 @@ const MAX_TTL_MS: u64 = 3_600_000;
     request_body(content = AcquireRequest, examples(
         ("gates" = (summary = "By gates", value = json!(examples::acquire_by_gates()))),
         ("rules" = (summary = "By rules", value = json!(examples::acquire_by_rules()))))),
-    responses((status = 200, description = "Admitted, with a `permit`.", body = DecisionResponse),
+    responses((status = 200, description = "Admitted, with a `permit` if units are held.", body = DecisionResponse),
         (status = 429, description = "Denied. Retry-After is a hint.", body = DecisionResponse)))]
 pub(super) async fn acquire(
     State(api): State<HttpState>,
@@ -39,17 +40,20 @@ pub(super) async fn acquire(
     let subject = Subject::new(domain, descriptors, checks, "`checks`")?;
     // Before the units are acquired, which would have to be released.
     let slot = api.permits.slot().ok_or_else(|| Problem::too_many_permits(api.permits.max()))?;
-    let (rules, headers) = (api.service.rules(), api.service.response_headers());
+    let rules = api.service.rules();
     let (mut decided, permits) = match subject {
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
             let (all, permits) = rules.limiter().acquire_all(checks.checks()).await?.into_parts();
-            (Decided::of_gates(headers, checks.gate(all.binding_index()), &all), permits.unwrap_or_default())
+            (
+                Decided::of_gates(&api.service, checks.gate(all.binding_index()), &all),
+                permits.unwrap_or_default(),
+            )
         }
         Subject::Rules(domain, descriptors) => {
             let acquired = rules.acquire(&domain, &subject::descriptors(&descriptors)).await?;
             let (decision, permits) = acquired.into_parts();
-            (Decided::of_rules(headers, &rules, &descriptors, &decision), permits)
+            (Decided::of_rules(&api.service, &rules, &descriptors, &decision), permits)
         }
     };
     if decided.response.allowed {
@@ -58,10 +62,15 @@ pub(super) async fn acquire(
     Ok(decided)
 }
 
-fn keep(api: &HttpState, slot: crate::permits::PermitSlot, permits: Permits, ttl_ms: u64) -> PermitBody {
-    let units = permits.units();
+/// Keeps the permits of a client. Those that hold nothing take no room: any client could fill it with them, and there
+/// is no limit that would stop it.
+fn keep(api: &HttpState, slot: PermitSlot, permits: Permits, ttl_ms: u64) -> Option<PermitBody> {
+    let units = permits.counted_units();
+    if units == 0 {
+        return None;
+    }
     let id = api.permits.keep(slot, permits, Duration::from_millis(ttl_ms));
-    PermitBody { id, units, ttl_ms }
+    Some(PermitBody { id, units, ttl_ms })
 }
 
 /// Releases a permit of this server.

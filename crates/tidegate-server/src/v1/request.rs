@@ -1,5 +1,6 @@
 //! The requests of the API.
 
+use serde::de::{Deserializer, Error as _};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -106,7 +107,14 @@ pub(super) struct AcquireRequest {
 #[serde(deny_unknown_fields)]
 pub(super) struct ReleaseRequest {
     /// The `id` of the permit.
+    #[serde(deserialize_with = "permit_id")]
     pub(super) permit: String,
+}
+
+/// An acquire can have the permit `null`, which a client may pass on.
+fn permit_id<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    let id: Option<String> = Option::deserialize(deserializer)?;
+    id.ok_or_else(|| D::Error::custom("null is no permit: its acquire holds no unit, so release nothing"))
 }
 
 /// Keys and values that rules match, in the order of the rules' levels.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use tidegate::{AllDecision, Check, Limiter, Reserved, Token};
+use tidegate::{AllDecision, Check, Gate, Limiter, Reserved, Token};
 use tidegate_rules::{Plan, PlannedCheck, RulesDecision};
 
 use super::decided::Decided;
@@ -28,7 +28,8 @@ struct Settings {
 
 /// Charges units whose final number is known later.
 ///
-/// With rules, one reservation holds all, also in a domain with `charge: each`.
+/// With rules, one reservation holds all, also in a domain with `charge: each`. Rules with `quota_mode` cannot be
+/// reserved.
 #[utoipa::path(post, path = "/v1/reserve", tag = "reservations", operation_id = "reserve",
     request_body(content = ReserveRequest, examples(
         ("gates" = (summary = "By gates", value = json!(examples::reserve_by_gates()))),
@@ -42,35 +43,62 @@ pub(super) async fn reserve(
     let ReserveRequest { domain, descriptors, checks, ttl_ms, at_end, id } = request;
     let ttl = Duration::from_millis(ttl_ms.unwrap_or(DEFAULT_TTL_MS));
     let settings = Settings { ttl, at_end: at_end.unwrap_or(AtEnd::Keep), id };
-    let (rules, headers) = (api.service.rules(), api.service.response_headers());
+    let rules = api.service.rules();
     match Subject::new(domain, descriptors, checks, "`checks`")? {
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
             let units: Vec<u64> = checks.checks().map(Check::units).collect();
             let reserved = settings.reserve(rules.limiter(), checks.checks().cloned().collect()).await?;
             let all = reserved.decision();
-            let mut decided = Decided::of_gates(headers, checks.gate(all.binding_index()), all);
-            decided.response.reservation = reserved.token().map(|token| ReservationBody::new(token, &units));
-            Ok(decided)
+            let decided = Decided::of_gates(&api.service, checks.gate(all.binding_index()), all);
+            Ok(with_token(decided, reserved.token(), &units))
         }
         Subject::Rules(domain, descriptors) => {
             let read = subject::descriptors(&descriptors);
             let plan = rules.plan(&domain, &read);
+            ensure_no_quota_mode(&plan)?;
             let planned: Vec<Check> = holds(&plan).map(PlannedCheck::check).collect();
             // A rule that denies every request leaves nothing to reserve.
             if planned.is_empty() || plan.static_denials().next().is_some() {
                 let is_denied = plan.static_denials().next().is_some();
                 let decision = plan.decision(!is_denied, [], []);
-                return Ok(Decided::of_rules(headers, &rules, &descriptors, &decision));
+                let decided = Decided::of_rules(&api.service, &rules, &descriptors, &decision);
+                return Ok(with_token(decided, None, &[]));
             }
+            let gates: Vec<Gate> = holds(&plan).map(|check| check.gate().clone()).collect();
             let units: Vec<u64> = planned.iter().map(Check::units).collect();
             let reserved = settings.reserve(rules.limiter(), planned).await?;
-            let decision = decision(plan, reserved.decision());
-            let mut decided = Decided::of_rules(headers, &rules, &descriptors, &decision);
-            decided.response.reservation = reserved.token().map(|token| ReservationBody::new(token, &units));
-            Ok(decided)
+            let all = reserved.decision();
+            let decision = decision(plan, all);
+            let decided = match all.is_allowed() {
+                true => Decided::of_rules(&api.service, &rules, &descriptors, &decision),
+                false => Decided::of_denied_group(&api.service, &decision, &gates[all.binding_index()], all),
+            };
+            Ok(with_token(decided, reserved.token(), &units))
         }
     }
+}
+
+/// Adds the reservation to an admission, `null` if nothing is held.
+fn with_token(mut decided: Decided, token: Option<&Token>, units: &[u64]) -> Decided {
+    if decided.response.allowed {
+        decided.response.reservation = Some(token.map(|token| ReservationBody::new(token, units)));
+    }
+    decided
+}
+
+/// A reservation is admitted or denied as a group. Rules in quota mode deny only together, so a request can pass by one
+/// of them, and only that one would have to be held.
+fn ensure_no_quota_mode(plan: &Plan<'_>) -> Result<(), Problem> {
+    let checked = plan.checks().iter().filter_map(|check| plan.rule(check));
+    let mut rules = checked.chain(plan.static_denials().filter_map(|(rule, _)| rule));
+    rules.find(|rule| rule.is_quota()).map_or(Ok(()), |rule| {
+        Err(Problem::invalid(format!(
+            "the rule `{}` has `quota_mode`, and a reservation holds all of its checks or none: choose a rule by \
+             `/v1/peek`, and reserve its gate by `checks`",
+            rule.path()
+        )))
+    })
 }
 
 /// Charges the actual units of a reservation, and returns the others.

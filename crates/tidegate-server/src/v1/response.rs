@@ -11,7 +11,8 @@ use utoipa::ToSchema;
 /// The decision on a request. Times are whole microseconds from the moment of the decision.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct DecisionResponse {
-    /// Whether the request may pass. If not, nothing is charged, except by rules in a domain with `charge: each`.
+    /// Whether the request may pass. If not, nothing is charged, except by rules in a domain with `charge: each`. Always
+    /// true in the service's shadow mode: `decision` and `outcomes` show the denials.
     pub(super) allowed: bool,
     /// Of a denial, the time until the same request would pass, if no other came; else 0.
     pub(super) retry_after_us: u64,
@@ -26,12 +27,14 @@ pub(super) struct DecisionResponse {
     #[serde(skip_serializing_if = "Map::is_empty")]
     #[schema(value_type = Option<Object>)]
     pub(super) metadata: Map<String, Value>,
-    /// Of an admitted `/v1/reserve`.
+    /// Of an admitted `/v1/reserve`; `null` if nothing is held: there is nothing to settle.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) reservation: Option<ReservationBody>,
-    /// Of an admitted `/v1/acquire`.
+    #[schema(value_type = Option<ReservationBody>)]
+    pub(super) reservation: Option<Option<ReservationBody>>,
+    /// Of an admitted `/v1/acquire`; `null` if no unit is held: there is nothing to release.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) permit: Option<PermitBody>,
+    #[schema(value_type = Option<PermitBody>)]
+    pub(super) permit: Option<Option<PermitBody>>,
 }
 
 /// The decision of one gate.
@@ -115,7 +118,7 @@ pub(super) struct HoldBody {
 pub(super) struct PermitBody {
     /// The right to release it, at this server.
     pub(super) id: String,
-    /// The units of in-flight limits that it holds; 0 if no limit of the request is in flight.
+    /// The units of in-flight limits that it holds.
     pub(super) units: u64,
     /// The time until it is released automatically.
     pub(super) ttl_ms: u64,
@@ -172,6 +175,17 @@ impl DecisionResponse {
             reservation: None,
             permit: None,
         }
+    }
+
+    /// Reports the gate that denied the checks as a group.
+    pub(super) fn denied_by(self, all: &AllDecision) -> Self {
+        let retry_after_us = us(all.retry_after());
+        Self { allowed: false, retry_after_us, decision: Some(DecisionBody::new(all.binding())), ..self }
+    }
+
+    /// Admits the request, and keeps the denials of its parts.
+    pub(super) fn admitted(self) -> Self {
+        Self { allowed: true, retry_after_us: 0, ..self }
     }
 }
 

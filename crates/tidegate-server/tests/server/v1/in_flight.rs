@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::{Limiter, ManualClock, Quota};
+use tidegate::{Limiter, ManualClock, Quota, Switch};
 use tidegate_server::Server;
 
 use super::fixture::{RULES, Reply, by_rules, post};
@@ -100,4 +100,40 @@ async fn permits_of_a_server_are_counted_in_the_fleet_and_end_with_it() {
     assert_eq!(post(&two, "acquire", &exports(2, 600_000)).await.status, 200);
     drop(held);
     assert!(two.stop().await);
+}
+
+/// 10,000 such acquires would fill the table for the time that the client chooses.
+#[tokio::test]
+async fn acquire_that_holds_no_unit_keeps_no_room() {
+    let rules = "
+domain: d
+descriptors:
+  - { key: user, rate_limit: { unit: year, requests_per_unit: 100 } }
+  - { key: tried, shadow_mode: true, rate_limit: { in_flight: 1 } }
+";
+    let limiter = Limiter::in_memory();
+    let server = Server::new(on(rules, &limiter)).max_permits(2).drain_notice(Duration::ZERO);
+    let server = Running::of(server).await;
+    limiter.control().switch("open", Switch::Open, None).await.unwrap();
+    let open = json!({ "checks": [{ "gate": "open", "key": "x", "quota": { "in_flight": 1 } }] });
+    // The rule in shadow mode holds its one unit.
+    let tried = post(&server, "acquire", &by_rules("tried", "x")).await;
+    assert_eq!(tried.body["permit"]["units"], 1, "{tried:?}");
+    let unknown = json!({ "domain": "unknown", "descriptors": [{ "entries": [] }], "ttl_ms": 3_600_000 });
+    for request in [unknown, by_rules("other", "x"), by_rules("user", "x"), by_rules("tried", "x"), open] {
+        for _ in 0..5 {
+            let reply = post(&server, "acquire", &request).await;
+            assert_eq!((reply.status, &reply.body["allowed"]), (200, &json!(true)), "{request}: {reply:?}");
+            assert_eq!(reply.body.get("permit"), Some(&Value::Null), "{request}: {reply:?}");
+        }
+    }
+    assert_eq!(post(&server, "acquire", &exports(1, 60_000)).await.status, 200);
+    assert_eq!(post(&server, "release", &permit(&tried)).await.status, 200);
+
+    let null = post(&server, "release", &json!({ "permit": null })).await;
+    assert_eq!((null.status, null.problem()), (400, "malformed-body"));
+    assert!(null.detail().contains("`permit`: null is no permit"), "{null:?}");
+    let missing = post(&server, "release", &json!({})).await;
+    assert!(missing.detail().contains("missing field `permit`"), "{missing:?}");
+    assert!(server.stop().await);
 }

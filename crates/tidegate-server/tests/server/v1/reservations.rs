@@ -1,7 +1,8 @@
 //! `/v1/reserve`, `/v1/commit` and `/v1/cancel`.
 
 use serde_json::{Value, json};
-use tidegate::Token;
+use tidegate::{Limiter, Switch, Token};
+use tidegate_http::Headers;
 
 use super::fixture::{RULES, by_gate, by_rules, post, quota};
 use crate::server::fixture::{Running, in_memory, on};
@@ -88,4 +89,57 @@ async fn repeated_reservation_is_charged_once_and_settled_by_another_service() {
     linked.cancel(&token).await.unwrap();
     assert_eq!(left(&one).await, 900);
     assert!(one.stop().await && two.stop().await);
+}
+
+#[tokio::test]
+async fn rules_in_quota_mode_are_refused_with_their_path() {
+    let rules = "
+domain: d
+charge: each
+descriptors:
+  - { key: a, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 1 } }
+  - { key: b, quota_mode: true, rate_limit: { unit: year, requests_per_unit: 9 } }
+  - { key: c, rate_limit: { unit: year, requests_per_unit: 9 } }
+";
+    let server = Running::start(in_memory(rules)).await;
+    let of = |keys: &[&str]| {
+        let entry = |key: &&str| json!({ "entries": [{ "key": key, "value": "x" }] });
+        json!({ "domain": "d", "descriptors": keys.iter().map(entry).collect::<Vec<_>>() })
+    };
+    for _ in 0..2 {
+        assert_eq!(post(&server, "check", &of(&["a", "b"])).await.status, 200);
+    }
+    for keys in [&["a", "b"][..], &["c", "b"], &["a"]] {
+        let refused = post(&server, "reserve", &of(keys)).await;
+        assert_eq!((refused.status, refused.problem()), (400, "invalid-request"), "{refused:?}");
+        assert!(refused.detail().contains("`quota_mode`"), "{refused:?}");
+    }
+    let first = post(&server, "reserve", &of(&["c", "b"])).await;
+    assert!(first.detail().contains("the rule `d.b` has"), "{first:?}");
+    let reserved = post(&server, "reserve", &of(&["c"])).await;
+    assert_eq!((reserved.status, &reserved.body["decision"]["remaining"]), (200, &json!(8)), "{reserved:?}");
+    assert!(server.stop().await);
+}
+
+/// A gate that an operator closes denies the group, also if it is that of a candidate, whose rule admits.
+#[tokio::test]
+async fn denial_reports_the_gate_that_denies_the_group() {
+    let rules = "
+domain: d
+descriptors:
+  - key: user
+    rate_limit: { unit: year, requests_per_unit: 9, candidate: { requests_per_unit: 8 } }
+";
+    let limiter = Limiter::in_memory();
+    let server = Running::start(on(rules, &limiter).headers(Headers::none().x_ratelimit(true))).await;
+    assert_eq!(post(&server, "reserve", &by_rules("user", "ada")).await.status, 200);
+    limiter.control().switch("d.user..candidate", Switch::Closed, None).await.unwrap();
+    let denied = post(&server, "reserve", &by_rules("user", "ada")).await;
+    assert_eq!((denied.status, &denied.body["allowed"]), (429, &json!(false)), "{denied:?}");
+    let decision = &denied.body["decision"];
+    assert_eq!((&decision["gate"], &decision["allowed"]), (&json!("d.user..candidate"), &json!(false)));
+    let wait_us = denied.body["retry_after_us"].as_u64().unwrap();
+    assert!(wait_us > 0 && decision["retry_after_us"] == wait_us, "{denied:?}");
+    assert_eq!(denied.headers["retry-after"], wait_us.div_ceil(1_000_000).to_string());
+    assert!(server.stop().await);
 }
