@@ -328,3 +328,16 @@ fn assert_headers(headers: &HeaderMap) {
         assert_eq!(headers[name], value);
     }
 }
+
+#[test]
+fn example_of_the_documentation_is_no_valid_file() {
+    let page = include_str!("../../../../docs/operate/admin.md");
+    let (_, example) = page.split_once("```text\n").unwrap();
+    let (example, _) = example.split_once("```").unwrap();
+    let mut lines = example.lines().filter(|line| !line.starts_with('#')).peekable();
+    assert!(lines.peek().is_some());
+    for line in lines {
+        let error = AdminTokens::parse(line).unwrap_err().to_string();
+        assert!(error.contains("line 1"), "an operator could copy {line}: {error}");
+    }
+}
