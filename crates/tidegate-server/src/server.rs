@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
-use crate::admin::{self, Admin, AdminState};
+use crate::admin::{self, Admin, AdminState, ChangeTracker};
 use crate::connections::{Port, Stop};
 use crate::grpc::{self, GrpcHealth};
 use crate::grpc_port::GrpcPort;
@@ -268,10 +268,11 @@ impl BoundServer {
     ///
     /// 1. The health service reports `NOT_SERVING`, and `/readyz` replies 503. Requests are still accepted for the
     ///    [notice](Server::drain_notice).
-    /// 2. The ports close. Requests in flight get their responses, within the [drain time](Server::drain).
+    /// 2. The ports close. Requests in flight get their responses, and the changes of operators their audit entries, within
+    ///    the [drain time](Server::drain).
     /// 3. The limiter [shuts down](tidegate::Limiter::shutdown), which gives its leases back.
     ///
-    /// Returns whether all requests in flight got their responses.
+    /// Returns whether all requests in flight got their responses and all changes their entries.
     ///
     /// # Errors
     ///
@@ -301,9 +302,10 @@ impl BoundServer {
             failed_handshakes: metrics.as_ref().map(|it| it.rejected_connections("grpc", "tls_handshake")),
         };
         let grpc = connections.serve(port("grpc", grpc, max_connections));
+        let changes = ChangeTracker::new();
         let admin = async {
             if let (Some(admin), Some((listener, _))) = (&settings.admin, admin) {
-                let state = AdminState::new(service, admin, metrics.clone());
+                let state = AdminState::new(service, admin, metrics.clone(), changes.clone());
                 http1::serve(admin::router(state), port("admin", listener, MAX_ADMIN_CONNECTIONS)).await;
             }
         };
@@ -331,8 +333,11 @@ impl BoundServer {
             () = sleep(settings.drain_notice) => {}
         }
         health.end_watches().await;
+        changes.stop();
         drop(close);
-        let drained = timeout(settings.drain, serving).await;
+        // A change goes on when its client has left: its audit entry needs the limiter.
+        let drained = timeout(settings.drain, async { tokio::join!(serving, changes.finished()) }).await;
+        changes.report_unfinished();
         limiter.shutdown().await;
         Ok(drained.is_ok())
     }

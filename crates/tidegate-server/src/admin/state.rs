@@ -8,6 +8,7 @@ use tidegate_rules::Rule;
 
 use super::access::Access;
 use super::audit::AuditLog;
+use super::change::ChangeTracker;
 use super::settings::Admin;
 use crate::console::Console;
 use crate::metrics::ServiceMetrics;
@@ -22,6 +23,7 @@ pub(crate) struct AdminState {
     /// `None` if the limiter has no Redis.
     pub(crate) inspector: Option<Inspector>,
     pub(crate) audit: AuditLog,
+    pub(super) changes: ChangeTracker,
     pub(crate) access: Access,
     pub(crate) metrics: Option<ServiceMetrics>,
     pub(crate) settings: Arc<Admin>,
@@ -30,14 +32,19 @@ pub(crate) struct AdminState {
 }
 
 impl AdminState {
-    pub(crate) fn new(service: RateLimitService, admin: &Admin, metrics: Option<ServiceMetrics>) -> Self {
+    pub(crate) fn new(
+        service: RateLimitService,
+        admin: &Admin,
+        metrics: Option<ServiceMetrics>,
+        changes: ChangeTracker,
+    ) -> Self {
         let limiter = service.rules().limiter().clone();
         let inspector = Inspector::new(&limiter).ok();
         let audit = AuditLog::new(inspector.clone(), admin.on_audit_event());
         let settings = Arc::new(admin.clone());
         let console = Console::new(service.clone(), inspector.clone());
         let access = Access::new(admin.access());
-        Self { service, limiter, inspector, audit, access, metrics, settings, console }
+        Self { service, limiter, inspector, audit, changes, access, metrics, settings, console }
     }
 
     /// Returns whether an active rule has this gate.

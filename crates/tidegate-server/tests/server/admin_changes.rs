@@ -13,7 +13,7 @@ use tidegate_testkit::Server as Redis;
 use super::admin_access::{GATE, OPERATOR, RULES, client, start, tokens};
 use super::fixture::{ANY, Running, descriptor, on, request};
 use crate::support::acl;
-use crate::support::fixture::namespace;
+use crate::support::fixture::{namespace, soon};
 
 fn limiter(url: &str, namespace: &str) -> Limiter {
     let builder = Limiter::builder().url(url).namespace(namespace).on_failure(OnFailure::Error);
@@ -275,4 +275,35 @@ async fn documented_rights_suffice_for_all_changes_and_a_missing_one_is_named() 
     let (status, answer) = change(&server, "switch", switch).await;
     assert_eq!(status, 200);
     assert!(answer["audit_error"].as_str().unwrap().contains("+xadd"), "{answer}");
+}
+
+#[tokio::test]
+async fn end_of_the_server_waits_for_the_audit_entry_of_a_change_whose_client_has_left() {
+    let redis = Redis::process(&[]).unwrap();
+    let namespace = namespace();
+    let seen = Arc::<Mutex<Vec<AuditEntry>>>::default();
+    let of_audit = seen.clone();
+    let admin =
+        Admin::new(ANY).tokens(tokens()).on_audit(move |entry| of_audit.lock().unwrap().push(entry.clone()));
+    let service = on(RULES, &limiter(redis.url(), &namespace));
+    let server = Server::new(service).admin(admin).drain_notice(Duration::ZERO);
+    let server = Running::of(server).await;
+    assert_eq!(decide(&server, "bob").await, Code::Ok, "the scripts are loaded");
+
+    redis.cli(&["CLIENT", "PAUSE", "60000", "WRITE"]).unwrap();
+    let body = json!({ "gate": GATE, "key": "eve", "for": "1h", "reason": "x" }).to_string();
+    let request = client().post(server.admin_url("/api/block")).bearer_auth(OPERATOR);
+    let sent = tokio::spawn(request.header("content-type", "application/json").body(body).send());
+    soon("the change waits", async || redis.cli(&["CLIENT", "LIST"]).unwrap().contains("flags=b")).await;
+    sent.abort();
+    let mut stopping = tokio::spawn(server.stop());
+    let early = tokio::time::timeout(Duration::from_millis(500), &mut stopping).await;
+    assert!(early.is_err(), "the server has ended before the change");
+    assert!(seen.lock().unwrap().is_empty());
+    redis.cli(&["CLIENT", "UNPAUSE"]).unwrap();
+    assert!(stopping.await.unwrap());
+    let results: Vec<String> = seen.lock().unwrap().iter().map(|entry| entry.record.result.clone()).collect();
+    assert_eq!(results, ["blocked for 1h"]);
+    let log = redis.cli(&["XRANGE", &format!("{namespace}:1:audit"), "-", "+"]).unwrap();
+    assert!(log.contains("blocked for 1h"), "{log}");
 }
