@@ -5,6 +5,7 @@ mod fields;
 mod in_memory;
 mod in_redis;
 mod kinds;
+mod search;
 mod tracker;
 
 use std::time::Duration;

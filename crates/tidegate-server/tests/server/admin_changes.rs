@@ -307,3 +307,51 @@ async fn end_of_the_server_waits_for_the_audit_entry_of_a_change_whose_client_ha
     let log = redis.cli(&["XRANGE", &format!("{namespace}:1:audit"), "-", "+"]).unwrap();
     assert!(log.contains("blocked for 1h"), "{log}");
 }
+
+#[tokio::test]
+async fn key_of_a_rule_is_blocked_and_unblocked_although_no_search_is_possible() {
+    let redis = Redis::process(&[]).unwrap();
+    acl::create_user(&redis);
+    redis.cli(&["ACL", "SETUSER", acl::USER, "+xadd", "+xrevrange", "-scan"]).unwrap();
+    let builder = Limiter::builder().url(redis.url()).credentials(acl::USER, acl::PASSWORD);
+    let builder = builder.deadline(Duration::from_secs(10)).on_failure(OnFailure::Error);
+    let server = on_redis(&builder.stderr_warnings(false).build().unwrap()).await;
+    let key = json!({ "gate": GATE, "key": "eve", "reason": "x" });
+    let block = json!({ "gate": GATE, "key": "eve", "for": "1h", "reason": "x" });
+    let blocked = changed(&server, "block", block).await;
+    let result = blocked["result"].as_str().unwrap();
+    assert!(result.starts_with("blocked for 1h; other forms were not searched: "), "{result}");
+    assert!(result.contains("+scan"), "{result}");
+    assert_eq!(decide(&server, "eve").await, Code::OverLimit);
+    assert_eq!(audit(&server).await[0]["result"], result);
+    let unblocked = changed(&server, "unblock", key.clone()).await;
+    let result = unblocked["result"].as_str().unwrap();
+    assert!(result.starts_with("no longer blocked; other forms were not searched: "), "{result}");
+    assert_eq!(decide(&server, "eve").await, Code::Ok);
+    assert_eq!(changed(&server, "unblock", key).await["changed"], false);
+
+    // Without a rule, only a search finds how the key is stored.
+    let (status, _) =
+        change(&server, "block", json!({ "gate": "login", "key": "eve", "for": "1h", "reason": "x" })).await;
+    assert_eq!(status, 503);
+}
+
+#[tokio::test]
+async fn state_of_an_override_is_blocked_and_unblocked_too() {
+    let redis = tidegate_testkit::shared();
+    let server = on_redis(&limiter(redis.url(), &namespace())).await;
+    let with = |more: Value| {
+        let mut body = json!({ "gate": GATE, "key": "eve", "reason": "x" });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let quota = json!({ "algorithm": "token_bucket", "limit": 9, "rate": "9/h", "for": "1h", "force": true });
+    changed(&server, "override", with(quota)).await;
+    changed(&server, "block", with(json!({ "for": "1h" }))).await;
+    assert_eq!(decide(&server, "eve").await, Code::OverLimit);
+    let unblocked = changed(&server, "unblock", with(json!({}))).await;
+    assert_eq!(unblocked["result"], "no longer blocked");
+    assert_eq!(decide(&server, "eve").await, Code::Ok);
+    changed(&server, "end_override", with(json!({}))).await;
+    assert_eq!(decide(&server, "eve").await, Code::Ok, "the state of the rule is not blocked either");
+}
