@@ -355,3 +355,27 @@ async fn state_of_an_override_is_blocked_and_unblocked_too() {
     changed(&server, "end_override", with(json!({}))).await;
     assert_eq!(decide(&server, "eve").await, Code::Ok, "the state of the rule is not blocked either");
 }
+
+#[tokio::test]
+async fn stored_key_in_memory_is_the_key_that_it_encodes() {
+    let server = start(Admin::new(ANY).tokens(tokens())).await;
+    let (key, written) = ("<b> é%", "<b>%20%c3%a9%25");
+    let of = |key: &str, more: Value| {
+        let mut body = json!({ "gate": GATE, "key": key, "reason": "x" });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        body
+    };
+    let stored = json!({ "stored": "true" });
+    changed(&server, "override", of(key, json!({ "limit": "1", "for": "1h" }))).await;
+    let ended = changed(&server, "end_override", of(written, stored.clone())).await;
+    assert_eq!(ended["changed"], true, "{ended}");
+    changed(&server, "block", of(written, json!({ "stored": "true", "for": "1h" }))).await;
+    assert_eq!(decide(&server, key).await, Code::OverLimit);
+    changed(&server, "unblock", of(written, stored.clone())).await;
+    assert_eq!(decide(&server, key).await, Code::Ok);
+    for wrong in ["%", "a%2", "%zz", "%sha256=00"] {
+        let (status, problem) = change(&server, "reset", of(wrong, stored.clone())).await;
+        assert_eq!(status, 400, "{wrong}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains("`key` is no stored form"), "{problem}");
+    }
+}
