@@ -13,6 +13,8 @@
 
 mod admin;
 mod body;
+#[cfg(test)]
+mod captured_events;
 mod connections;
 mod console;
 mod grpc;

@@ -89,14 +89,17 @@ async fn apply_to_end(
         Some(inspector) => in_redis::apply(state, inspector, &gate, change, force).await,
         None => in_memory::apply(state, &gate, change, force).await,
     };
-    let (result, answer) = match done {
-        Ok((result, has_effect)) => (result.clone(), Ok((result, has_effect))),
-        Err(Failed::Before(problem)) => return Err(problem),
-        Err(Failed::Limiter(error)) => (format!("failed: {error}"), Err(problem(&error))),
+    let result = match &done {
+        Ok((result, _)) => Ok(&**result),
+        Err(Failed::Before(problem)) => return Err(problem.clone()),
+        Err(Failed::Limiter(error)) => Err(error),
     };
-    let recorded = state.audit.record(identity, action, &result).await;
+    let recorded = state.audit.record(identity, action, result).await;
     let audit_error = recorded.err().map(|error| error.to_string());
-    answer.map(|(result, has_effect)| Changed { result, has_effect, audit_error })
+    match done {
+        Ok((result, has_effect)) => Ok(Changed { result, has_effect, audit_error }),
+        Err(failed) => Err(failed.problem()),
+    }
 }
 
 /// Returns the values of a change in words, such as `for 1h`, without making it.
