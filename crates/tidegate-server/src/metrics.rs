@@ -99,6 +99,13 @@ impl ServiceMetrics {
         counter
     }
 
+    /// Returns the number of tokens that the admin port has rejected for this reason.
+    pub(crate) fn rejected_logins(&self, reason: &'static str) -> Counter {
+        let counter = self.counter(&names::REJECTED_LOGINS, &[("reason", reason)]);
+        counter.increment(0);
+        counter
+    }
+
     fn counter(&self, metric: &Metric, labels: &[(&'static str, &str)]) -> Counter {
         self.0.recorder.register_counter(&key(metric, labels), &METADATA)
     }

@@ -43,7 +43,7 @@ impl AdminState {
         let audit = AuditLog::new(inspector.clone(), admin.on_audit_event());
         let settings = Arc::new(admin.clone());
         let console = Console::new(service.clone(), inspector.clone());
-        let access = Access::new(admin.access());
+        let access = Access::new(admin.access(), limiter.clone(), metrics.as_ref());
         Self { service, limiter, inspector, audit, changes, access, metrics, settings, console }
     }
 

@@ -1,10 +1,11 @@
 //! `/metrics` and `/config`.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::Limiter;
+use tidegate::{Limiter, Observer, Warning};
 use tidegate_rules::{Loader, Rules};
 use tidegate_server::{Admin, RateLimitService, Server, ServiceMetrics};
 
@@ -69,6 +70,7 @@ async fn metrics_contain_the_limiter_and_the_ports() {
         (r#"tidegate_server_requests_total{protocol="http",method="other",code="404"}"#, 1.0),
         (r#"tidegate_server_request_seconds_count{protocol="grpc",method="ShouldRateLimit"}"#, 2.0),
         (r#"tidegate_server_connections{port="admin"}"#, 1.0),
+        (r#"tidegate_server_rejected_logins_total{reason="wrong_token"}"#, 0.0),
         (r#"tidegate_server_rejected_connections_total{port="grpc",reason="tls_handshake"}"#, 0.0),
     ] {
         assert_eq!(value(series), expected, "{series}\n{text}");
@@ -166,4 +168,44 @@ async fn config_shows_rules_with_their_lines_and_the_last_reload() {
     let accepted =
         client().get(server.admin_url("/config")).bearer_auth(VIEWER).header("accept", "text/plain");
     assert_eq!(accepted.send().await.unwrap().headers()["content-type"], "text/plain; charset=utf-8");
+}
+
+#[tokio::test]
+async fn rejected_tokens_are_counted_and_reported_without_the_token() {
+    let warnings = Warnings::default();
+    let metrics = ServiceMetrics::new();
+    let limiter =
+        Limiter::builder().in_memory().observer((warnings.clone(), metrics.observer())).build().unwrap();
+    let service = RateLimitService::new(Rules::parse("test.yaml", RULES).unwrap().bind(&limiter));
+    let admin = Admin::new(ANY).tokens(tokens()).public_metrics(true);
+    let server = Server::new(service).metrics(metrics).admin(admin).drain_notice(Duration::ZERO);
+    let server = Running::of(server).await;
+    let counted = async |reason: &str| {
+        let text = client().get(server.admin_url("/metrics")).send().await.unwrap().text().await.unwrap();
+        let series = format!("tidegate_server_rejected_logins_total{{reason=\"{reason}\"}}");
+        parse(&text).into_iter().find(|(name, _)| *name == series).unwrap_or_else(|| panic!("{text}")).1
+    };
+    assert_eq!((counted("wrong_token").await, counted("too_many_attempts").await), (0.0, 0.0));
+    for status in [401; 10].into_iter().chain([429; 2]) {
+        let rejected = client().get(server.admin_url("/config")).bearer_auth("quagga").send().await.unwrap();
+        assert_eq!(rejected.status(), status);
+    }
+    assert_eq!((counted("wrong_token").await, counted("too_many_attempts").await), (10.0, 2.0));
+    let warnings = warnings.0.lock().unwrap();
+    assert!(
+        warnings[0].contains("127.0.0.1 has sent a wrong token")
+            && warnings[0].contains("[admin-token-rejected]"),
+        "{warnings:?}"
+    );
+    assert!(!format!("{warnings:?}").contains("quagga"), "{warnings:?}");
+}
+
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Warnings {
+    fn warned(&self, warning: &Warning) -> bool {
+        self.0.lock().unwrap().push(warning.to_string());
+        true
+    }
 }
