@@ -35,6 +35,7 @@ pub(crate) fn router(state: AdminState) -> Router {
         .merge(access::routes(state.access.clone()))
         .merge(api::routes())
         .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(state.access.clone(), access::guard))
         // The outer one: errors of the guard have the headers, too.
         .layer(from_fn(headers::add))
@@ -43,4 +44,9 @@ pub(crate) fn router(state: AdminState) -> Router {
 
 async fn not_found(request: Request) -> Response {
     Problem::new(StatusCode::NOT_FOUND, "the admin port has no such page").respond(request.headers())
+}
+
+async fn method_not_allowed(request: Request) -> Response {
+    let text = format!("{} is not a method of this page: see the header Allow", request.method());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, text).respond(request.headers())
 }

@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
-use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -13,24 +14,36 @@ use tidegate_rules::{Limit, Rule};
 
 use super::access::Viewer;
 use super::api::json_response;
+use super::problem::Problem;
 use super::state::AdminState;
 
 #[derive(Deserialize)]
-pub(super) struct Format {
-    /// `json` or `text`; without it, the header `Accept` decides.
-    format: Option<String>,
+pub(super) struct Parameters {
+    /// Without it, the header `Accept` decides.
+    format: Option<Format>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Json,
+    Text,
 }
 
 pub(super) async fn show(
     State(state): State<AdminState>,
     Viewer(_): Viewer,
-    Query(Format { format }): Query<Format>,
+    parameters: Result<Query<Parameters>, QueryRejection>,
     headers: HeaderMap,
 ) -> Response {
+    let Ok(Query(Parameters { format })) = parameters else {
+        let text = "`format` is `json` or `text`, and given once at most";
+        return Problem::new(StatusCode::BAD_REQUEST, text).respond(&headers);
+    };
     let config = config(&state);
     let accepted = || headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
-    let is_text = match format.as_deref() {
-        Some(format) => format == "text",
+    let is_text = match format {
+        Some(format) => format == Format::Text,
         None => accepted().contains("text/plain"),
     };
     if !is_text {

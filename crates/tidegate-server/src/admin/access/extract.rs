@@ -1,26 +1,23 @@
 //! The arguments by which handlers state what a request must have.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::RequestPartsExt;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::response::Response;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
 use super::caller::Caller;
 use super::identity::{Identity, Role};
 use super::rejection::Rejection;
+use crate::body::{self, BodyError};
 
 /// The maximum size of a form or a change in bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;
-/// The maximum time in which a client sends the body.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The field of a form with the CSRF token.
 const CSRF_FIELD: &str = "csrf";
 /// The header of a script's request with the CSRF token.
@@ -175,17 +172,14 @@ fn parse<T: DeserializeOwned>(fields: &str) -> Result<T, Rejection> {
     serde_urlencoded::from_str(fields).map_err(|error| bad(format!("the form is incomplete: {error}")))
 }
 
-async fn read_body(body: Body) -> Result<Vec<u8>, Rejection> {
-    let read = timeout(READ_TIMEOUT, to_bytes(body, MAX_BODY_BYTES)).await;
-    let read = read.map_err(|_| {
-        let text = format!("the body did not end within {READ_TIMEOUT:?}");
-        Rejection::Body(StatusCode::REQUEST_TIMEOUT, text)
-    })?;
-    let bytes = read.map_err(|_| {
-        let text = format!("the body has more than {MAX_BODY_BYTES} bytes, or was cut off");
-        Rejection::Body(StatusCode::PAYLOAD_TOO_LARGE, text)
-    })?;
-    Ok(bytes.into())
+async fn read_body(body: Body) -> Result<Bytes, Rejection> {
+    body::read(body, MAX_BODY_BYTES).await.map_err(|error| match error {
+        BodyError::TimedOut => Rejection::Body(StatusCode::REQUEST_TIMEOUT, error.to_string()),
+        BodyError::TooLarge(max) => {
+            Rejection::Body(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {max} bytes"))
+        }
+        BodyError::Unreadable(error) => bad(format!("the body was cut off, or is not valid HTTP: {error}")),
+    })
 }
 
 fn is_type(headers: &HeaderMap, expected: &str) -> bool {
@@ -194,7 +188,7 @@ fn is_type(headers: &HeaderMap, expected: &str) -> bool {
 }
 
 fn wrong_type(expected: &str) -> Rejection {
-    Rejection::Body(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("the type of the body is not {expected}"))
+    Rejection::Body(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("send `Content-Type: {expected}`"))
 }
 
 fn bad(text: String) -> Rejection {

@@ -64,11 +64,11 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     let Some(line) = lines.next() else { return Ok(None) };
     if lines.next().is_some() {
-        return Err(Rejection::WrongToken);
+        return Err(Rejection::NoBearer);
     }
     let line = line.as_bytes();
     match line.split_at_checked(7) {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => Ok(Some(token.trim_ascii())),
-        _ => Err(Rejection::WrongToken),
+        _ => Err(Rejection::NoBearer),
     }
 }

@@ -1,6 +1,7 @@
 //! The login of browsers: a token for a session.
 
 use axum::Router;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
@@ -36,7 +37,12 @@ struct LoginForm {
     next: String,
 }
 
-async fn show(MaybeIdentity(identity): MaybeIdentity, Query(After { next }): Query<After>) -> Response {
+/// A `next` that cannot be read is that of no page of this port.
+async fn show(
+    MaybeIdentity(identity): MaybeIdentity,
+    after: Result<Query<After>, QueryRejection>,
+) -> Response {
+    let next = after.map(|Query(After { next })| next).unwrap_or_default();
     match identity {
         Some(_) => Redirect::to(own_page(&next)).into_response(),
         None => Html(page(own_page(&next), None)).into_response(),
