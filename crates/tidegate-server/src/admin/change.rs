@@ -7,6 +7,7 @@ mod in_redis;
 mod kinds;
 mod search;
 mod tracker;
+mod values;
 
 use std::time::Duration;
 

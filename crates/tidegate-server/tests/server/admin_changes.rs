@@ -146,7 +146,12 @@ async fn wrong_change_changes_nothing_and_says_why() {
         ("block", json!({ "gate": "", "key": "eve", "for": "1h", "reason": "x" }), 400, "gate"),
         ("block", json!({ "gate": "d.usr", "key": "eve", "for": "1h", "reason": "x" }), 409, "unknown"),
         ("switch", json!({ "gate": "d.usr", "to": "open", "reason": "x" }), 409, "no rule and no state"),
-        ("switch", json!({ "gate": GATE, "to": "off", "reason": "x" }), 400, "`open`, `closed` and `shadow`"),
+        (
+            "switch",
+            json!({ "gate": GATE, "to": "off", "reason": "x" }),
+            400,
+            "`to` is `off`: write open, closed or shadow",
+        ),
         (
             "override",
             json!({ "gate": GATE, "key": "eve", "for": "1h", "reason": "x" }),
@@ -157,7 +162,7 @@ async fn wrong_change_changes_nothing_and_says_why() {
             "override",
             json!({ "gate": GATE, "key": "eve", "for": "1h", "limit": "5", "algorithm": "x", "reason": "x" }),
             400,
-            "`algorithm` is none of",
+            "is not an algorithm: write one of",
         ),
     ] {
         let (found, problem) = change(&server, verb, body.clone()).await;
