@@ -391,3 +391,25 @@ async fn body_that_is_cut_off_is_a_bad_request_and_not_too_large() {
     assert!(response.starts_with("HTTP/1.1 400 "), "{response}");
     assert!(response.contains("the body was cut off"), "{response}");
 }
+
+#[tokio::test]
+async fn open_page_that_polls_does_not_keep_its_session() {
+    let clock = ManualClock::new();
+    let server = start(Admin::new(ANY).tokens(tokens()).manual_clock(clock.clone())).await;
+    let ada = Session::begin(&server, OPERATOR).await;
+    let script = client().get(server.admin_url("/assets/console.js")).header("cookie", &ada.cookie);
+    let script = script.send().await.unwrap().text().await.unwrap();
+    assert!(script.contains("\"x-tidegate-poll\": \"1\""), "{script}");
+    let poll = || {
+        let request = client().get(server.admin_url("/live")).header("cookie", &ada.cookie);
+        request.header("x-tidegate-poll", "1").header(ACCEPT, "text/html")
+    };
+    for _ in 0..29 {
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(status(poll()).await, 200);
+    }
+    clock.advance(Duration::from_secs(60));
+    let ended = poll().send().await.unwrap();
+    assert_eq!(ended.status(), 303);
+    assert!(ended.headers()[LOCATION].to_str().unwrap().starts_with("/login"));
+}

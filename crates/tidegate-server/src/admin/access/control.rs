@@ -97,8 +97,9 @@ impl Access {
         &self.0.sessions
     }
 
-    pub(super) fn session(&self, id: &str) -> Option<Identity> {
-        let Session { name, role, csrf, .. } = self.0.sessions.find(id)?;
+    /// A poll is not a use of the session.
+    pub(super) fn session(&self, id: &str, is_poll: bool) -> Option<Identity> {
+        let Session { name, role, csrf, .. } = self.0.sessions.find(id, is_poll)?;
         Some(Identity { name, role, csrf: Some(csrf), has_session: true })
     }
 }
