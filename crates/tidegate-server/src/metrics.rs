@@ -71,7 +71,7 @@ impl ServiceMetrics {
     }
 
     /// Frees the single values of histograms, again and again.
-    pub(crate) async fn keep_up(&self) -> Infallible {
+    pub(crate) async fn run_upkeep(&self) -> Infallible {
         loop {
             sleep(UPKEEP).await;
             self.0.prometheus.run_upkeep();

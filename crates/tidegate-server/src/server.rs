@@ -311,7 +311,7 @@ impl BoundServer {
         };
         let upkeep = async {
             match &metrics {
-                Some(metrics) => metrics.keep_up().await,
+                Some(metrics) => metrics.run_upkeep().await,
                 None => pending().await,
             }
         };

@@ -3,8 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 
 use serde_json::{Value, json};
-use tidegate::admin::{AuditEntry, AuditRecord};
-use tidegate_server::{Admin, AdminTokens, AdminTokensError, Role};
+use tidegate_server::{Admin, AdminTokens, AdminTokensError, Role, audit_json};
 
 use crate::args::{AdminPort, Serve};
 use crate::failure::Failure;
@@ -28,7 +27,7 @@ pub(super) fn port(serve: &Serve) -> Result<Option<Admin>, Failure> {
         .behind_tls(*admin_behind_tls)
         .public_metrics(*metrics_public)
         .shown_settings(shown(serve))
-        .on_audit(|entry| audit(&json_of(entry)));
+        .on_audit(|entry| audit(&json!({ "audit": audit_json(entry) })));
     for name in admin_host {
         admin = admin.host(name);
     }
@@ -62,23 +61,6 @@ fn shown(serve: &Serve) -> Value {
         "drain_ms": u64::try_from(connections.drain.as_millis()).unwrap_or(u64::MAX),
         "admin_tokens": admin.admin_tokens.is_some(),
         "metrics_public": admin.metrics_public,
-    })
-}
-
-fn json_of(entry: &AuditEntry) -> Value {
-    let AuditRecord { operator, role, verb, gate, key, detail, reason, result } = &entry.record;
-    json!({
-        "audit": {
-            "unix_ms": entry.unix_ms,
-            "operator": operator,
-            "role": role,
-            "verb": verb,
-            "gate": gate,
-            "key": key,
-            "detail": detail,
-            "reason": reason,
-            "result": result,
-        }
     })
 }
 

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::{Value, json};
 use tidegate::Error;
 use tidegate::admin::{AuditEntry, AuditRecord, Inspector};
 
@@ -113,6 +114,23 @@ impl std::fmt::Debug for AuditLog {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("AuditLog").field("inspector", &self.0.inspector).finish_non_exhaustive()
     }
+}
+
+/// Returns an entry as `/api/audit` shows it, for [`Admin::on_audit`](crate::Admin::on_audit).
+#[must_use]
+pub fn audit_json(entry: &AuditEntry) -> Value {
+    let AuditRecord { operator, role, verb, gate, key, detail, reason, result } = &entry.record;
+    json!({
+        "unix_ms": entry.unix_ms,
+        "operator": operator,
+        "role": role,
+        "verb": verb,
+        "gate": gate,
+        "key": key,
+        "detail": detail,
+        "reason": reason,
+        "result": result,
+    })
 }
 
 /// `is_failed` is whether the change has failed, `error` why Redis has not stored the entry.

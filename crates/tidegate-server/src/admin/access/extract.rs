@@ -97,19 +97,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Form<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
-        let (mut parts, body) = request.into_parts();
-        let Viewer(identity) = parts.extract_with_state(state).await?;
-        let headers = parts.headers;
-        let read = async {
-            let (fields, csrf) = read_form(&headers, body).await?;
-            match &identity.csrf {
-                Some(expected) if !csrf.is_some_and(|given| expected.is(&given)) => {
-                    Err(Rejection::WrongCsrfToken)
-                }
-                _ => parse(&fields),
-            }
-        };
-        read.await.map(Self).map_err(|rejection| rejection.of(&headers))
+        let (identity, headers, body) = of_viewer(request, state).await?;
+        read_form_of(&identity, &headers, body).await.map(Self).map_err(|rejection| rejection.of(&headers))
     }
 }
 
@@ -117,27 +106,52 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
-        let (mut parts, body) = request.into_parts();
-        let Viewer(identity) = parts.extract_with_state(state).await?;
-        let headers = parts.headers;
-        let read = async {
-            // A page of another site cannot send this type unless the port answers a preflight request, which it does
-            // not. So only a session, whose cookie browsers add by themselves, needs a token beside it.
-            if !is_type(&headers, "application/json") {
-                return Err(wrong_type("application/json"));
-            }
-            let given = headers.get(CSRF_HEADER).and_then(|given| given.to_str().ok());
-            match &identity.csrf {
-                Some(expected) if identity.has_session && !given.is_some_and(|given| expected.is(given)) => {
-                    return Err(Rejection::WrongCsrfToken);
-                }
-                _ => {}
-            }
-            let body = read_body(body).await?;
-            serde_json::from_slice(&body)
-                .map_err(|error| bad(format!("the body is not as expected: {error}")))
-        };
-        read.await.map(Self).map_err(|rejection| rejection.of(&headers))
+        let (identity, headers, body) = of_viewer(request, state).await?;
+        read_json(&identity, &headers, body).await.map(Self).map_err(|rejection| rejection.of(&headers))
+    }
+}
+
+/// Splits the request of a sender that may read.
+async fn of_viewer<S: Send + Sync>(
+    request: Request,
+    state: &S,
+) -> Result<(Identity, HeaderMap, Body), Response> {
+    let (mut parts, body) = request.into_parts();
+    let Viewer(identity) = parts.extract_with_state(state).await?;
+    Ok((identity, parts.headers, body))
+}
+
+async fn read_json<T: DeserializeOwned>(
+    identity: &Identity,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Rejection> {
+    // A page of another site cannot send this type unless the port answers a preflight request, which it does not. So
+    // only a session, whose cookie browsers add by themselves, needs a token beside it.
+    if !is_type(headers, "application/json") {
+        return Err(wrong_type("application/json"));
+    }
+    let given = headers.get(CSRF_HEADER).and_then(|given| given.to_str().ok());
+    match &identity.csrf {
+        Some(expected) if identity.has_session && !given.is_some_and(|given| expected.is(given)) => {
+            return Err(Rejection::WrongCsrfToken);
+        }
+        _ => {}
+    }
+    let body = read_body(body).await?;
+    serde_json::from_slice(&body).map_err(|error| bad(format!("the body is not as expected: {error}")))
+}
+
+/// Reads the form of an identity, whose CSRF token it contains.
+async fn read_form_of<T: DeserializeOwned>(
+    identity: &Identity,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Rejection> {
+    let (fields, csrf) = read_form(headers, body).await?;
+    match &identity.csrf {
+        Some(expected) if !csrf.is_some_and(|given| expected.is(&given)) => Err(Rejection::WrongCsrfToken),
+        _ => parse(&fields),
     }
 }
 

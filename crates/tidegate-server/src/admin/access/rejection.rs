@@ -30,7 +30,7 @@ pub(crate) enum Rejection {
     /// The identity has not this role.
     NotAllowed(Role),
     WrongCsrfToken,
-    /// The body cannot be read as what the handler needs.
+    /// The body does not have the type that the handler expects.
     Body(StatusCode, String),
 }
 
