@@ -24,7 +24,7 @@ pub use self::audit::audit_json;
 pub(crate) use self::change::{ChangeFields, ChangeTracker, Changed, Verb, apply, describe};
 pub(crate) use self::problem::Problem;
 pub use self::settings::Admin;
-pub(crate) use self::state::AdminState;
+pub(crate) use self::state::{AdminState, Listening};
 use crate::console;
 
 /// Returns all pages of the port. Each handler states the right it needs by an argument: see [`access`].

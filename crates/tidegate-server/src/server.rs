@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
-use crate::admin::{self, Admin, AdminState, ChangeTracker};
+use crate::admin::{self, Admin, AdminState, ChangeTracker, Listening};
 use crate::connections::{Port, Stop};
 use crate::grpc::{self, GrpcHealth};
 use crate::grpc_port::GrpcPort;
@@ -278,7 +278,7 @@ impl BoundServer {
     ///
     /// None at present.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<bool, ServerError> {
-        let Self { settings, routes, mut health, grpc, http, admin, .. } = self;
+        let Self { settings, routes, mut health, grpc, http, admin, grpc_addr, http_addr } = self;
         let Server { service, metrics, max_message_bytes, max_connections, .. } = settings.clone();
         let limiter = service.rules().limiter().clone();
         let readiness = Readiness::new(service.clone(), settings.needs_redis);
@@ -304,8 +304,9 @@ impl BoundServer {
         let grpc = connections.serve(port("grpc", grpc, max_connections));
         let changes = ChangeTracker::new();
         let admin = async {
-            if let (Some(admin), Some((listener, _))) = (&settings.admin, admin) {
-                let state = AdminState::new(service, admin, metrics.clone(), changes.clone());
+            if let (Some(admin), Some((listener, admin_addr))) = (&settings.admin, admin) {
+                let listening = Listening { grpc: grpc_addr, http: http_addr, admin: admin_addr };
+                let state = AdminState::new(service, admin, metrics.clone(), changes.clone(), listening);
                 http1::serve(admin::router(state), port("admin", listener, MAX_ADMIN_CONNECTIONS)).await;
             }
         };

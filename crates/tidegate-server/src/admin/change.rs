@@ -139,6 +139,7 @@ mod tests {
 
     use super::super::access::Role;
     use super::super::settings::Admin;
+    use super::super::state::Listening;
     use super::*;
     use crate::service::RateLimitService;
 
@@ -147,8 +148,10 @@ mod tests {
         const RULES: &str =
             "{ domain: d, descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 1 } }] }";
         let rules = Rules::parse("test.yaml", RULES).unwrap().bind(&Limiter::in_memory());
-        let admin = Admin::new("127.0.0.1:0".parse().unwrap());
-        let state = AdminState::new(RateLimitService::new(rules), &admin, None, ChangeTracker::new());
+        let any = "127.0.0.1:0".parse().unwrap();
+        let (admin, service) = (Admin::new(any), RateLimitService::new(rules));
+        let listening = Listening { grpc: any, http: any, admin: any };
+        let state = AdminState::new(service, &admin, None, ChangeTracker::new(), listening);
         let identity = Identity::named("ada", Role::Operator);
         let fields =
             ChangeFields { gate: "d.user".to_owned(), reason: "test".to_owned(), ..ChangeFields::default() };

@@ -1,5 +1,6 @@
 //! The state of the handlers.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tidegate::admin::Inspector;
@@ -14,6 +15,14 @@ use crate::console::Console;
 use crate::metrics::ServiceMetrics;
 use crate::service::RateLimitService;
 
+/// The addresses that the ports have, also if their settings left the choice to the system.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listening {
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
+
 /// The state of the handlers of the admin port. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct AdminState {
@@ -27,6 +36,7 @@ pub(crate) struct AdminState {
     pub(crate) access: Access,
     pub(crate) metrics: Option<ServiceMetrics>,
     pub(crate) settings: Arc<Admin>,
+    pub(super) listening: Listening,
     /// The readings of the console.
     pub(crate) console: Console,
 }
@@ -37,6 +47,7 @@ impl AdminState {
         admin: &Admin,
         metrics: Option<ServiceMetrics>,
         changes: ChangeTracker,
+        listening: Listening,
     ) -> Self {
         let limiter = service.rules().limiter().clone();
         let inspector = Inspector::new(&limiter).ok();
@@ -44,7 +55,7 @@ impl AdminState {
         let settings = Arc::new(admin.clone());
         let console = Console::new(service.clone(), inspector.clone());
         let access = Access::new(admin.access(), limiter.clone(), metrics.as_ref());
-        Self { service, limiter, inspector, audit, changes, access, metrics, settings, console }
+        Self { service, limiter, inspector, audit, changes, access, metrics, settings, listening, console }
     }
 
     /// Returns whether an active rule has this gate.

@@ -115,7 +115,7 @@ async fn config_shows_rules_with_their_lines_and_the_last_reload() {
     let file = RuleFile::new(RULES);
     let path = file.0.display().to_string();
     let rules = Loader::new().watch(&file.0, &Limiter::in_memory()).unwrap();
-    let admin = Admin::new(ANY).tokens(tokens()).shown_settings(json!({ "deadline_ms": 100 }));
+    let admin = Admin::new(ANY).tokens(tokens()).shown_settings(json!({ "deadline": "100ms" }));
     let server = Server::new(RateLimitService::new(rules)).admin(admin).drain_notice(Duration::ZERO);
     let server = Running::of(server).await;
     let config = async || -> Value {
@@ -140,7 +140,7 @@ async fn config_shows_rules_with_their_lines_and_the_last_reload() {
     );
     assert!(shown["rules"][0]["quota"].as_str().unwrap().contains("fixed_window 2"), "{shown}");
     assert_eq!((&shown["last_reload"], &shown["store"]), (&Value::Null, &json!("memory")));
-    assert_eq!(shown["settings"]["deadline_ms"], 100);
+    assert_eq!(shown["settings"]["deadline"], "100ms");
     let sha256 = shown["files"][0]["sha256"].as_str().unwrap().to_owned();
     assert_eq!((sha256.len(), &shown["files"][0]["file"]), (64, &json!(path)));
 
@@ -149,13 +149,16 @@ async fn config_shows_rules_with_their_lines_and_the_last_reload() {
         "domain: d\ndescriptors:\n  - key: user\n    rate_limit: { unit: <b>, requests_per_unit: 1 }\n",
     )
     .unwrap();
-    soon("the mistake is shown", async || config().await["last_reload"]["result"] == "bad").await;
+    soon("the mistake is shown", async || config().await["last_reload"]["result"] == "failed").await;
     let bad = config().await;
     let error = bad["last_reload"]["error"].as_str().unwrap();
     assert!(error.contains(&format!("{path}:4")), "{error}");
     assert_eq!((&bad["rules"], &bad["files"]), (&shown["rules"], &shown["files"]), "the previous rules stay");
 
-    let written = async || config().await["last_reload"]["result"] == "good";
+    let (_, text) = get(&server, "/config?format=text").await;
+    assert!(text.contains("\nlast reload: failed "), "{text}");
+    assert!(text.contains(&format!("\nlistening grpc_addr: {}\n", server.grpc_addr)), "{text}");
+    let written = async || config().await["last_reload"]["result"] == "succeeded";
     let corrected = RULES.replace("requests_per_unit: 2", "requests_per_unit: 3");
     std::fs::write(&file.0, corrected).unwrap();
     soon("the correction is shown", written).await;
@@ -164,6 +167,7 @@ async fn config_shows_rules_with_their_lines_and_the_last_reload() {
     assert_ne!(good["files"][0]["sha256"], sha256);
 
     let (_, text) = get(&server, "/config?format=text").await;
+    assert!(text.contains("\nlast reload: succeeded ") && text.contains(" s ago\n"), "{text}");
     assert!(text.contains(&format!("(enforced, gate d.user) at {path}:4")), "{text}");
     let accepted =
         client().get(server.admin_url("/config")).bearer_auth(VIEWER).header("accept", "text/plain");
