@@ -139,10 +139,11 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
         Command::Rules(rules) => rules::run(rules, out),
         Command::Serve(serve) => {
             merged.warnings.iter().for_each(|warning| output::warn(json, warning));
-            if let (true, Some((_, matches))) = (serve.configuration.check, matches.subcommand()) {
+            let matches = matches.subcommand().map_or(matches, |(_, matches)| matches);
+            if serve.configuration.check {
                 effective::print(matches, merged, redis, out)?;
             }
-            serve::run(serve, redis, out)
+            serve::run(serve, redis, effective::shown(matches, redis), out)
         }
         Command::Completions { shell } => {
             let mut text = Vec::new();

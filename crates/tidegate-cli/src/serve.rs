@@ -12,7 +12,7 @@ use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use tidegate::{Error, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
@@ -29,15 +29,15 @@ use crate::output::{Output, Text, warn};
 const DEMO_RULES: &str = include_str!("demo.yaml");
 
 /// Runs the service until the process is told to stop. Returns whether all requests were answered. With `--check`, only
-/// checks the settings, and loads the rules and certificates.
-pub(crate) fn run(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
+/// checks the settings, and loads the rules and certificates. The admin port shows `settings`.
+pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) -> Result<bool, Failure> {
     if serve.rules.is_none() && !serve.demo {
         return Err(Failure::usage(
             "no rules: add --rules PATH, or try example rules by `tidegate serve --demo`, which needs no Redis",
         ));
     }
     let certificates = Certificates::load(&serve.connections, redis.timeout)?;
-    let admin = admin::port(serve)?;
+    let admin = admin::port(serve, settings)?;
     if serve.configuration.check {
         // `bind` refuses these settings, too, but opens ports.
         admin.as_ref().map_or(Ok(()), Admin::validate)?;

@@ -19,7 +19,8 @@
     busy = true;
     try {
       const response = await fetch(live.dataset.live, {
-        headers: { accept: "text/html" }, redirect: "manual", signal: AbortSignal.timeout(everyMs),
+        // A poll does not count as a use of the session, which ends when its user has left.
+        headers: { accept: "text/html", "x-tidegate-poll": "1" }, redirect: "manual", signal: AbortSignal.timeout(everyMs),
       });
       // The session has ended: the page itself leads to the login.
       if (response.type === "opaqueredirect" || response.status === 401 || response.status === 403) {

@@ -20,10 +20,11 @@ use http::StatusCode;
 
 pub use self::access::{AdminTokens, AdminTokensError, Role};
 pub(crate) use self::access::{Form, Identity, Operator, Viewer, csrf_token};
-pub(crate) use self::change::{ChangeFields, Changed, Verb, apply, describe};
+pub use self::audit::audit_json;
+pub(crate) use self::change::{ChangeFields, ChangeTracker, Changed, Verb, apply, describe};
 pub(crate) use self::problem::Problem;
 pub use self::settings::Admin;
-pub(crate) use self::state::AdminState;
+pub(crate) use self::state::{AdminState, Listening};
 use crate::console;
 
 /// Returns all pages of the port. Each handler states the right it needs by an argument: see [`access`].
@@ -35,6 +36,7 @@ pub(crate) fn router(state: AdminState) -> Router {
         .merge(access::routes(state.access.clone()))
         .merge(api::routes())
         .fallback(not_found)
+        .method_not_allowed_fallback(method_not_allowed)
         .layer(from_fn_with_state(state.access.clone(), access::guard))
         // The outer one: errors of the guard have the headers, too.
         .layer(from_fn(headers::add))
@@ -43,4 +45,9 @@ pub(crate) fn router(state: AdminState) -> Router {
 
 async fn not_found(request: Request) -> Response {
     Problem::new(StatusCode::NOT_FOUND, "the admin port has no such page").respond(request.headers())
+}
+
+async fn method_not_allowed(request: Request) -> Response {
+    let text = format!("{} is not a method of this page: see the header Allow", request.method());
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, text).respond(request.headers())
 }

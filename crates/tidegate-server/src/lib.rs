@@ -13,6 +13,8 @@
 
 mod admin;
 mod body;
+#[cfg(test)]
+mod captured_events;
 mod connections;
 mod console;
 mod grpc;
@@ -39,7 +41,7 @@ mod trace_context;
 mod unit;
 mod v1;
 
-pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role};
+pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role, audit_json};
 pub use self::header_names::HeaderNames;
 pub use self::metrics::ServiceMetrics;
 pub use self::server::{BoundServer, Server, ServerError};

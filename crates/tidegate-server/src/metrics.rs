@@ -73,7 +73,7 @@ impl ServiceMetrics {
     }
 
     /// Frees the single values of histograms, again and again.
-    pub(crate) async fn keep_up(&self) -> Infallible {
+    pub(crate) async fn run_upkeep(&self) -> Infallible {
         loop {
             sleep(UPKEEP).await;
             self.0.prometheus.run_upkeep();
@@ -90,6 +90,13 @@ impl ServiceMetrics {
     /// Returns the number of connections that a port has closed for this reason before any request.
     pub(crate) fn rejected_connections(&self, port: &'static str, reason: &'static str) -> Counter {
         let counter = self.counter(&names::REJECTED_CONNECTIONS, &[("port", port), ("reason", reason)]);
+        counter.increment(0);
+        counter
+    }
+
+    /// Returns the number of tokens that the admin port has rejected for this reason.
+    pub(crate) fn rejected_logins(&self, reason: &'static str) -> Counter {
+        let counter = self.counter(&names::REJECTED_LOGINS, &[("reason", reason)]);
         counter.increment(0);
         counter
     }

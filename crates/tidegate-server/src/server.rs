@@ -11,7 +11,7 @@ use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tonic::service::Routes;
 
-use crate::admin::{self, Admin, AdminState};
+use crate::admin::{self, Admin, AdminState, ChangeTracker, Listening};
 use crate::connections::{Port, Stop};
 use crate::grpc::{self, GrpcHealth};
 use crate::grpc_port::GrpcPort;
@@ -266,16 +266,17 @@ impl BoundServer {
     ///
     /// 1. The health service reports `NOT_SERVING`, and `/readyz` replies 503. Requests are still accepted for the
     ///    [notice](Server::drain_notice).
-    /// 2. The ports close. Requests in flight get their responses, within the [drain time](Server::drain).
+    /// 2. The ports close. Requests in flight get their responses, and the changes of operators their audit entries, within
+    ///    the [drain time](Server::drain).
     /// 3. The limiter [shuts down](tidegate::Limiter::shutdown), which gives its leases back.
     ///
-    /// Returns whether all requests in flight got their responses.
+    /// Returns whether all requests in flight got their responses and all changes their entries.
     ///
     /// # Errors
     ///
     /// None at present.
     pub async fn run(self, stop: impl Future<Output = ()>) -> Result<bool, ServerError> {
-        let Self { settings, routes, mut health, grpc, http, admin, .. } = self;
+        let Self { settings, routes, mut health, grpc, http, admin, grpc_addr, http_addr } = self;
         let Server { service, metrics, max_message_bytes, max_connections, .. } = settings.clone();
         let limiter = service.rules().limiter().clone();
         let readiness = Readiness::new(service.clone(), settings.needs_redis);
@@ -299,15 +300,17 @@ impl BoundServer {
             failed_handshakes: metrics.as_ref().map(|it| it.rejected_connections("grpc", "tls_handshake")),
         };
         let grpc = connections.serve(port("grpc", grpc, max_connections));
+        let changes = ChangeTracker::new();
         let admin = async {
-            if let (Some(admin), Some((listener, _))) = (&settings.admin, admin) {
-                let state = AdminState::new(service, admin, metrics.clone());
+            if let (Some(admin), Some((listener, admin_addr))) = (&settings.admin, admin) {
+                let listening = Listening { grpc: grpc_addr, http: http_addr, admin: admin_addr };
+                let state = AdminState::new(service, admin, metrics.clone(), changes.clone(), listening);
                 http1::serve(admin::router(state), port("admin", listener, MAX_ADMIN_CONNECTIONS)).await;
             }
         };
         let upkeep = async {
             match &metrics {
-                Some(metrics) => metrics.keep_up().await,
+                Some(metrics) => metrics.run_upkeep().await,
                 None => pending().await,
             }
         };
@@ -329,8 +332,11 @@ impl BoundServer {
             () = sleep(settings.drain_notice) => {}
         }
         health.end_watches().await;
+        changes.stop();
         drop(close);
-        let drained = timeout(settings.drain, serving).await;
+        // A change goes on when its client has left: its audit entry needs the limiter.
+        let drained = timeout(settings.drain, async { tokio::join!(serving, changes.finished()) }).await;
+        changes.report_unfinished();
         limiter.shutdown().await;
         Ok(drained.is_ok())
     }

@@ -1,7 +1,9 @@
 //! Tests of the service and of its ports.
 
 mod admin_access;
+mod admin_change_cases;
 mod admin_changes;
+mod admin_mistakes;
 mod admin_pages;
 mod browser;
 mod connections;

@@ -1,9 +1,10 @@
-//! Prints the effective settings, each with its origin. The text is a valid configuration file.
+//! The effective settings, for `--check` and for `/config` of the admin port. The text of `--check` is a valid
+//! configuration file, with the origin of each setting.
 
 use std::env;
 
 use clap::ArgMatches;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::arguments::MergedArguments;
 use super::setting::{Kind, Origin, Setting, settings};
@@ -42,6 +43,20 @@ pub(crate) fn print(
         lines.push(vec![Text(Tone::Faint, format!("# the password of Redis is hidden: {origin}"))]);
     }
     out.print(&json!({ "settings": objects }), &lines)
+}
+
+/// Returns all settings by their names in the file: texts, lists of texts, and Booleans; `null` for one without a value.
+pub(crate) fn shown(matches: &ArgMatches, redis: &Redis) -> Value {
+    let shown = |setting: Setting| {
+        let mut values = values(&setting, matches, redis);
+        let value = match setting.kind {
+            Kind::List => json!(values),
+            Kind::Switch => json!(matches.get_flag(&setting.id)),
+            Kind::One => json!(values.pop()),
+        };
+        (setting.name, value)
+    };
+    Value::Object(settings().into_iter().map(shown).collect())
 }
 
 /// Returns the values of a setting as text. The URLs of Redis are shown without passwords.

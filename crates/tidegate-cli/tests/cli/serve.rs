@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::program::Program;
 use super::rules::File;
@@ -291,6 +291,20 @@ fn admin_port_has_the_tokens_of_its_file_and_reports_changes() {
     assert_eq!(status, 200);
     assert!(config.contains(r#""on_failure":"local""#) && config.contains(rules.path()), "{config}");
     assert!(!config.contains("the-token-of"), "{config}");
+    let config: Value = serde_json::from_str(&config).unwrap();
+    let settings = &config["settings"];
+    for (name, expected) in [
+        ("deadline", json!("10s")),
+        ("admin_tokens", json!(tokens.path())),
+        ("grpc_addr", json!("127.0.0.1:0")),
+        ("demo", json!(false)),
+        ("admin_host", json!([])),
+        ("grpc_certificate", Value::Null),
+    ] {
+        assert_eq!(settings[name], expected, "{name}: {settings}");
+    }
+    assert_eq!(config["listening"]["grpc_addr"], service.grpc);
+    assert_eq!(config["listening"]["admin_addr"], service.admin);
     assert_eq!(service.ask("ada"), 200);
     let (status, metrics) = send(&service.admin, "GET /metrics", viewer, "");
     assert_eq!(status, 200);

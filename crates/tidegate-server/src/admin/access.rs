@@ -15,6 +15,7 @@ mod identity;
 mod login;
 mod next_page;
 mod origin;
+mod rejected_logins;
 mod rejection;
 mod secret;
 mod sessions;

@@ -7,9 +7,9 @@ use axum::routing::{get, post};
 use http::HeaderMap;
 use http::header::{CONTENT_TYPE, HeaderValue};
 use serde_json::{Value, json};
-use tidegate::admin::{AuditEntry, AuditRecord};
 
 use super::access::{Json, Operator, Viewer};
+use super::audit::audit_json;
 use super::change::{self, ChangeFields, Verb};
 use super::problem::Problem;
 use super::state::AdminState;
@@ -40,26 +40,13 @@ pub(super) fn routes() -> Router<AdminState> {
 
 async fn audit(State(state): State<AdminState>, Viewer(_): Viewer, headers: HeaderMap) -> Response {
     match state.audit.entries(SHOWN_ENTRIES).await {
-        Ok(entries) => json_response(&json!({ "entries": entries.iter().map(entry).collect::<Vec<_>>() })),
+        Ok(entries) => {
+            json_response(&json!({ "entries": entries.iter().map(audit_json).collect::<Vec<_>>() }))
+        }
         Err(error) => {
             Problem::new(http::StatusCode::SERVICE_UNAVAILABLE, error.to_string()).respond(&headers)
         }
     }
-}
-
-pub(super) fn entry(entry: &AuditEntry) -> Value {
-    let AuditRecord { operator, role, verb, gate, key, detail, reason, result } = &entry.record;
-    json!({
-        "unix_ms": entry.unix_ms,
-        "operator": operator,
-        "role": role,
-        "verb": verb,
-        "gate": gate,
-        "key": key,
-        "detail": detail,
-        "reason": reason,
-        "result": result,
-    })
 }
 
 pub(super) fn json_response(value: &Value) -> Response {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use serde_json::{Value, json};
 use tidegate::Error;
 use tidegate::admin::{AuditEntry, AuditRecord, Inspector};
 
@@ -46,7 +47,7 @@ impl AuditLog {
         Self(Arc::new(AuditInner { inspector, on_audit, remembered: Mutex::default() }))
     }
 
-    /// Records a change after it was tried, with its result.
+    /// Records a change after it was tried, with its result in words or its error.
     ///
     /// # Errors
     ///
@@ -55,7 +56,7 @@ impl AuditLog {
         &self,
         identity: &Identity,
         action: AuditAction,
-        result: &str,
+        result: Result<&str, &Error>,
     ) -> Result<(), Error> {
         let AuditAction { verb, gate, key, detail, reason } = action;
         let record = AuditRecord {
@@ -66,7 +67,7 @@ impl AuditLog {
             key,
             detail,
             reason,
-            result: result.to_owned(),
+            result: result.map_or_else(|error| format!("failed: {error}"), str::to_owned),
         };
         let entry = AuditEntry { unix_ms: now_ms(), record };
         let stored = match &self.0.inspector {
@@ -76,7 +77,7 @@ impl AuditLog {
                 Ok(())
             }
         };
-        report(&entry, stored.as_ref().err());
+        report(&entry, result.is_err(), stored.as_ref().err());
         if let Some(on_audit) = &self.0.on_audit {
             on_audit(&entry);
         }
@@ -115,18 +116,41 @@ impl std::fmt::Debug for AuditLog {
     }
 }
 
-fn report(entry: &AuditEntry, error: Option<&Error>) {
+/// Returns an entry as `/api/audit` shows it, for [`Admin::on_audit`](crate::Admin::on_audit).
+#[must_use]
+pub fn audit_json(entry: &AuditEntry) -> Value {
+    let AuditRecord { operator, role, verb, gate, key, detail, reason, result } = &entry.record;
+    json!({
+        "unix_ms": entry.unix_ms,
+        "operator": operator,
+        "role": role,
+        "verb": verb,
+        "gate": gate,
+        "key": key,
+        "detail": detail,
+        "reason": reason,
+        "result": result,
+    })
+}
+
+/// `is_failed` is whether the change has failed, `error` why Redis has not stored the entry.
+fn report(entry: &AuditEntry, is_failed: bool, error: Option<&Error>) {
     let AuditRecord { operator, role, verb, gate, key, detail, reason, result } = &entry.record;
     match error {
+        None if is_failed => tracing::warn!(
+            target: "tidegate::audit",
+            operator, role, verb, gate, key, detail, reason, result,
+            "an operator's change: {result}"
+        ),
         None => tracing::info!(
             target: "tidegate::audit",
             operator, role, verb, gate, key, detail, reason, result,
-            "an operator has changed a limit"
+            "an operator's change: {result}"
         ),
         Some(error) => tracing::error!(
             target: "tidegate::audit",
             operator, role, verb, gate, key, detail, reason, result, %error,
-            "an operator has changed a limit, and Redis has not stored the audit entry"
+            "an operator's change: {result}; Redis has not stored the audit entry"
         ),
     }
 }
@@ -139,8 +163,11 @@ fn now_ms() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
+
     use super::super::access::Role;
     use super::*;
+    use crate::captured_events::captured_events;
 
     #[tokio::test]
     async fn log_in_memory_is_bounded() {
@@ -148,7 +175,7 @@ mod tests {
         let identity = Identity::named("ada", Role::Operator);
         for index in 0..=MAX_REMEMBERED {
             let action = AuditAction { verb: "reset", key: index.to_string(), ..AuditAction::default() };
-            log.record(&identity, action, "done").await.unwrap();
+            log.record(&identity, action, Ok("done")).await.unwrap();
         }
         let entries = log.entries(usize::MAX).await.unwrap();
         assert_eq!(entries.len(), MAX_REMEMBERED);
@@ -156,5 +183,26 @@ mod tests {
         assert_eq!(entries[MAX_REMEMBERED - 1].record.key, "1");
         assert_eq!(log.entries(2).await.unwrap().len(), 2);
         assert!(log.entries(0).await.unwrap().is_empty());
+    }
+
+    #[test]
+    fn event_has_the_result_and_warns_of_a_failure() {
+        let log = AuditLog::new(None, None);
+        let identity = Identity::named("ada", Role::Operator);
+        let record = |result: Result<&str, &Error>| {
+            let action = AuditAction { verb: "block", gate: "d.user".to_owned(), ..AuditAction::default() };
+            captured_events(|| log.record(&identity, action, result).now_or_never().unwrap().unwrap())
+        };
+        let done = record(Ok("blocked for 1h"));
+        assert!(done.contains(" INFO tidegate::audit: an operator's change: blocked for 1h "), "{done}");
+        let error = tidegate::Limiter::in_memory()
+            .try_gate("<b>", tidegate::Quota::fixed_window(1, std::time::Duration::from_secs(1)))
+            .unwrap_err();
+        let failed = record(Err(&error));
+        assert!(
+            failed.contains(&format!(" WARN tidegate::audit: an operator's change: failed: {error}")),
+            "{failed}"
+        );
+        assert!(failed.contains("verb=\"block\""), "{failed}");
     }
 }

@@ -5,6 +5,9 @@ mod fields;
 mod in_memory;
 mod in_redis;
 mod kinds;
+mod search;
+mod tracker;
+mod values;
 
 use std::time::Duration;
 
@@ -15,6 +18,7 @@ use self::failed::{Failed, problem};
 pub(crate) use self::fields::ChangeFields;
 use self::kinds::Key;
 pub(crate) use self::kinds::Verb;
+pub(crate) use self::tracker::ChangeTracker;
 use super::access::Identity;
 use super::audit::AuditAction;
 use super::problem::Problem;
@@ -35,20 +39,29 @@ pub(crate) struct Changed {
 ///
 /// # Errors
 ///
-/// If a field is wrong, the gate is not known, or Redis failed. Of these, only failures of Redis are recorded: the
-/// others change nothing, for any operator.
+/// If a field is wrong, the gate is not known, Redis failed, or the server is stopping. Of these, only failures of Redis
+/// are recorded: the others change nothing, for any operator.
 ///
 /// # Cancel safety
 ///
-/// The change goes on in a task of its own if the future is dropped, so that it is recorded.
+/// The change goes on in a task of its own if the future is dropped, so that it is recorded. The end of the server waits
+/// for the task.
 pub(crate) async fn apply(
     state: &AdminState,
     identity: &Identity,
     verb: Verb,
     fields: ChangeFields,
 ) -> Result<Changed, Problem> {
+    let Some(under_way) = state.changes.begin() else {
+        let text = "the service is stopping; nothing changed: repeat the change at another instance";
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, text));
+    };
     let (state, identity) = (state.clone(), identity.clone());
-    let changing = tokio::spawn(async move { apply_to_end(&state, &identity, verb, fields).await });
+    let changing = tokio::spawn(async move {
+        let changed = apply_to_end(&state, &identity, verb, fields).await;
+        drop(under_way);
+        changed
+    });
     changing.await.unwrap_or_else(|_| {
         let text = "the change has failed: see the log of the service";
         Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, text))
@@ -77,14 +90,17 @@ async fn apply_to_end(
         Some(inspector) => in_redis::apply(state, inspector, &gate, change, force).await,
         None => in_memory::apply(state, &gate, change, force).await,
     };
-    let (result, answer) = match done {
-        Ok((result, has_effect)) => (result.clone(), Ok((result, has_effect))),
-        Err(Failed::Before(problem)) => return Err(problem),
-        Err(Failed::Limiter(error)) => (format!("failed: {error}"), Err(problem(&error))),
+    let result = match &done {
+        Ok((result, _)) => Ok(&**result),
+        Err(Failed::Before(problem)) => return Err(problem.clone()),
+        Err(Failed::Limiter(error)) => Err(error),
     };
-    let recorded = state.audit.record(identity, action, &result).await;
+    let recorded = state.audit.record(identity, action, result).await;
     let audit_error = recorded.err().map(|error| error.to_string());
-    answer.map(|(result, has_effect)| Changed { result, has_effect, audit_error })
+    match done {
+        Ok((result, has_effect)) => Ok(Changed { result, has_effect, audit_error }),
+        Err(failed) => Err(failed.problem()),
+    }
 }
 
 /// Returns the values of a change in words, such as `for 1h`, without making it.
@@ -113,5 +129,36 @@ fn stored(state: &AdminState, key: &Key) -> String {
             inspector.stored_forms(key.as_bytes()).into_iter().next().unwrap_or_default()
         }
         (Key::Clear(key) | Key::Stored(key), _) => key.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tidegate::Limiter;
+    use tidegate_rules::Rules;
+
+    use super::super::access::Role;
+    use super::super::settings::Admin;
+    use super::super::state::Listening;
+    use super::*;
+    use crate::service::RateLimitService;
+
+    #[tokio::test]
+    async fn change_of_a_server_that_is_stopping_is_not_made() {
+        const RULES: &str =
+            "{ domain: d, descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 1 } }] }";
+        let rules = Rules::parse("test.yaml", RULES).unwrap().bind(&Limiter::in_memory());
+        let any = "127.0.0.1:0".parse().unwrap();
+        let (admin, service) = (Admin::new(any), RateLimitService::new(rules));
+        let listening = Listening { grpc: any, http: any, admin: any };
+        let state = AdminState::new(service, &admin, None, ChangeTracker::new(), listening);
+        let identity = Identity::named("ada", Role::Operator);
+        let fields =
+            ChangeFields { gate: "d.user".to_owned(), reason: "test".to_owned(), ..ChangeFields::default() };
+        assert!(apply(&state, &identity, Verb::EndSwitch, fields.clone()).await.is_ok());
+        state.changes.stop();
+        let problem = apply(&state, &identity, Verb::EndSwitch, fields).await.unwrap_err();
+        assert_eq!(problem.status, StatusCode::SERVICE_UNAVAILABLE);
+        assert_eq!(state.audit.entries(10).await.unwrap().len(), 1);
     }
 }

@@ -1,11 +1,13 @@
-//! `/config`: the active rules, the files they are from, and the settings of the server without secrets.
+//! `/config`: the active rules, the files they are from, the addresses of the ports, and the settings of the program
+//! without secrets.
 
 use std::fmt::Write;
 
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
-use http::HeaderMap;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
+use http::{HeaderMap, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -13,24 +15,36 @@ use tidegate_rules::{Limit, Rule};
 
 use super::access::Viewer;
 use super::api::json_response;
+use super::problem::Problem;
 use super::state::AdminState;
 
 #[derive(Deserialize)]
-pub(super) struct Format {
-    /// `json` or `text`; without it, the header `Accept` decides.
-    format: Option<String>,
+pub(super) struct Parameters {
+    /// Without it, the header `Accept` decides.
+    format: Option<Format>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Format {
+    Json,
+    Text,
 }
 
 pub(super) async fn show(
     State(state): State<AdminState>,
     Viewer(_): Viewer,
-    Query(Format { format }): Query<Format>,
+    parameters: Result<Query<Parameters>, QueryRejection>,
     headers: HeaderMap,
 ) -> Response {
+    let Ok(Query(Parameters { format })) = parameters else {
+        let text = "`format` is `json` or `text`, and given once at most";
+        return Problem::new(StatusCode::BAD_REQUEST, text).respond(&headers);
+    };
     let config = config(&state);
     let accepted = || headers.get(ACCEPT).and_then(|accepted| accepted.to_str().ok()).unwrap_or_default();
-    let is_text = match format.as_deref() {
-        Some(format) => format == "text",
+    let is_text = match format {
+        Some(format) => format == Format::Text,
         None => accepted().contains("text/plain"),
     };
     if !is_text {
@@ -51,8 +65,8 @@ fn config(state: &AdminState) -> Value {
     let reload = state.service.reloading().last_reload().map(|reload| {
         let age_ms = u64::try_from(reload.age().as_millis()).unwrap_or(u64::MAX);
         match reload.result() {
-            Ok(rules) => json!({ "age_ms": age_ms, "result": "good", "rules": rules }),
-            Err(error) => json!({ "age_ms": age_ms, "result": "bad", "error": error.to_string() }),
+            Ok(rules) => json!({ "age_ms": age_ms, "result": "succeeded", "rules": rules }),
+            Err(error) => json!({ "age_ms": age_ms, "result": "failed", "error": error.to_string() }),
         }
     });
     let warnings: Vec<String> = limits.rules().warnings().iter().map(ToString::to_string).collect();
@@ -64,6 +78,11 @@ fn config(state: &AdminState) -> Value {
         "files": sources.collect::<Vec<_>>(),
         "warnings": warnings,
         "last_reload": reload,
+        "listening": {
+            "grpc_addr": state.listening.grpc,
+            "http_addr": state.listening.http,
+            "admin_addr": state.listening.admin,
+        },
         "settings": state.settings.shown_settings,
     })
 }
@@ -125,11 +144,15 @@ fn text(config: &Value) -> String {
         let _ = writeln!(out, "file {}: sha256 {}", word(&file["file"]), word(&file["sha256"]));
     }
     let reload = &config["last_reload"];
+    let age_s = reload["age_ms"].as_u64().unwrap_or_default().saturating_add(500) / 1_000;
     let _ = match (reload.is_null(), reload["error"].as_str()) {
         (true, _) => writeln!(out, "last reload: none since the start"),
-        (false, None) => writeln!(out, "last reload: good, {} ms ago", reload["age_ms"]),
-        (false, Some(error)) => writeln!(out, "last reload: bad, {} ms ago: {error}", reload["age_ms"]),
+        (false, None) => writeln!(out, "last reload: succeeded {age_s} s ago"),
+        (false, Some(error)) => writeln!(out, "last reload: failed {age_s} s ago: {error}"),
     };
+    for (name, value) in config["listening"].as_object().into_iter().flatten() {
+        let _ = writeln!(out, "listening {name}: {}", word(value));
+    }
     for (name, value) in config["settings"].as_object().into_iter().flatten() {
         let _ = writeln!(out, "setting {name}: {}", word(value));
     }

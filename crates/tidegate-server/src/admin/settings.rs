@@ -13,10 +13,10 @@ use crate::server::ServerError;
 
 /// The settings of the admin port, for [`Server::admin`](crate::Server::admin).
 ///
-/// ```
+/// ```no_run
 /// use tidegate_server::{Admin, AdminTokens};
 ///
-/// let tokens = AdminTokens::parse("prometheus viewer token:mHwDmMzZrkXGDzEt7bn9xQ")?;
+/// let tokens = AdminTokens::load("/etc/tidegate/admin-tokens")?;
 /// let admin = Admin::new("10.0.0.1:8082".parse()?).tokens(tokens).host("limits.example").behind_tls(true);
 /// # let _ = admin; Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

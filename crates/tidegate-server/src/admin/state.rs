@@ -1,5 +1,6 @@
 //! The state of the handlers.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use tidegate::admin::Inspector;
@@ -8,10 +9,19 @@ use tidegate_rules::Rule;
 
 use super::access::Access;
 use super::audit::AuditLog;
+use super::change::ChangeTracker;
 use super::settings::Admin;
 use crate::console::Console;
 use crate::metrics::ServiceMetrics;
 use crate::service::RateLimitService;
+
+/// The addresses that the ports have, also if their settings left the choice to the system.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Listening {
+    pub(crate) grpc: SocketAddr,
+    pub(crate) http: SocketAddr,
+    pub(crate) admin: SocketAddr,
+}
 
 /// The state of the handlers of the admin port. Clones share it.
 #[derive(Clone, Debug)]
@@ -22,22 +32,30 @@ pub(crate) struct AdminState {
     /// `None` if the limiter has no Redis.
     pub(crate) inspector: Option<Inspector>,
     pub(crate) audit: AuditLog,
+    pub(super) changes: ChangeTracker,
     pub(crate) access: Access,
     pub(crate) metrics: Option<ServiceMetrics>,
     pub(crate) settings: Arc<Admin>,
+    pub(super) listening: Listening,
     /// The readings of the console.
     pub(crate) console: Console,
 }
 
 impl AdminState {
-    pub(crate) fn new(service: RateLimitService, admin: &Admin, metrics: Option<ServiceMetrics>) -> Self {
+    pub(crate) fn new(
+        service: RateLimitService,
+        admin: &Admin,
+        metrics: Option<ServiceMetrics>,
+        changes: ChangeTracker,
+        listening: Listening,
+    ) -> Self {
         let limiter = service.rules().limiter().clone();
         let inspector = Inspector::new(&limiter).ok();
         let audit = AuditLog::new(inspector.clone(), admin.on_audit_event());
         let settings = Arc::new(admin.clone());
         let console = Console::new(service.clone(), inspector.clone());
-        let access = Access::new(admin.access());
-        Self { service, limiter, inspector, audit, access, metrics, settings, console }
+        let access = Access::new(admin.access(), limiter.clone(), metrics.as_ref());
+        Self { service, limiter, inspector, audit, changes, access, metrics, settings, listening, console }
     }
 
     /// Returns whether an active rule has this gate.

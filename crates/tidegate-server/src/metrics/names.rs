@@ -51,7 +51,15 @@ pub(super) const REJECTED_CONNECTIONS: Metric = Metric {
     description: "Connections that were closed before a request.",
 };
 
-const ALL: [Metric; 4] = [REQUESTS, REQUEST_SECONDS, CONNECTIONS, REJECTED_CONNECTIONS];
+pub(super) const REJECTED_LOGINS: Metric = Metric {
+    name: "tidegate_server_rejected_logins_total",
+    labels: &["reason"],
+    unit: Unit::Count,
+    kind: Kind::Counter,
+    description: "Tokens that the admin port has rejected.",
+};
+
+const ALL: [Metric; 5] = [REQUESTS, REQUEST_SECONDS, CONNECTIONS, REJECTED_CONNECTIONS, REJECTED_LOGINS];
 
 /// Tells a recorder the descriptions.
 pub(super) fn describe_all(recorder: &impl Recorder) {

@@ -40,11 +40,11 @@ fn client_at(last: u8) -> Client {
     Client::builder().redirect(Policy::none()).local_address(address).build().unwrap()
 }
 
-async fn status(request: RequestBuilder) -> u16 {
+pub async fn status(request: RequestBuilder) -> u16 {
     request.send().await.unwrap().status().as_u16()
 }
 
-const BLOCK: &str = r#"{"gate":"d.user","key":"eve","for":"1h","reason":"abuse"}"#;
+pub const BLOCK: &str = r#"{"gate":"d.user","key":"eve","for":"1h","reason":"abuse"}"#;
 
 fn block(server: &Running) -> RequestBuilder {
     client().post(server.admin_url("/api/block")).header("content-type", "application/json").body(BLOCK)
@@ -327,4 +327,26 @@ fn assert_headers(headers: &HeaderMap) {
     ] {
         assert_eq!(headers[name], value);
     }
+}
+
+#[tokio::test]
+async fn open_page_that_polls_does_not_keep_its_session() {
+    let clock = ManualClock::new();
+    let server = start(Admin::new(ANY).tokens(tokens()).manual_clock(clock.clone())).await;
+    let ada = Session::begin(&server, OPERATOR).await;
+    let script = client().get(server.admin_url("/assets/console.js")).header("cookie", &ada.cookie);
+    let script = script.send().await.unwrap().text().await.unwrap();
+    assert!(script.contains("\"x-tidegate-poll\": \"1\""), "{script}");
+    let poll = || {
+        let request = client().get(server.admin_url("/live")).header("cookie", &ada.cookie);
+        request.header("x-tidegate-poll", "1").header(ACCEPT, "text/html")
+    };
+    for _ in 0..29 {
+        clock.advance(Duration::from_secs(60));
+        assert_eq!(status(poll()).await, 200);
+    }
+    clock.advance(Duration::from_secs(60));
+    let ended = poll().send().await.unwrap();
+    assert_eq!(ended.status(), 303);
+    assert!(ended.headers()[LOCATION].to_str().unwrap().starts_with("/login"));
 }

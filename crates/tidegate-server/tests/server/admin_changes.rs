@@ -15,17 +15,17 @@ use super::fixture::{ANY, Running, descriptor, on, request};
 use crate::support::acl;
 use crate::support::fixture::namespace;
 
-fn limiter(url: &str, namespace: &str) -> Limiter {
+pub fn limiter(url: &str, namespace: &str) -> Limiter {
     let builder = Limiter::builder().url(url).namespace(namespace).on_failure(OnFailure::Error);
     builder.deadline(Duration::from_secs(10)).stderr_warnings(false).build().unwrap()
 }
 
-async fn on_redis(limiter: &Limiter) -> Running {
+pub async fn on_redis(limiter: &Limiter) -> Running {
     let server = Server::new(on(RULES, limiter)).admin(Admin::new(ANY).tokens(tokens()));
     Running::of(server.drain_notice(Duration::ZERO)).await
 }
 
-async fn change(server: &Running, verb: &str, body: Value) -> (u16, Value) {
+pub async fn change(server: &Running, verb: &str, body: Value) -> (u16, Value) {
     let request = client().post(server.admin_url(&format!("/api/{verb}"))).bearer_auth(OPERATOR);
     let response =
         request.header("content-type", "application/json").body(body.to_string()).send().await.unwrap();
@@ -33,20 +33,20 @@ async fn change(server: &Running, verb: &str, body: Value) -> (u16, Value) {
     (status, serde_json::from_str(&response.text().await.unwrap()).unwrap())
 }
 
-async fn changed(server: &Running, verb: &str, body: Value) -> Value {
+pub async fn changed(server: &Running, verb: &str, body: Value) -> Value {
     let (status, answer) = change(server, verb, body.clone()).await;
     assert_eq!(status, 200, "{verb} {body}: {answer}");
     assert_eq!(answer["audit_error"], Value::Null, "{answer}");
     answer
 }
 
-async fn audit(server: &Running) -> Vec<Value> {
+pub async fn audit(server: &Running) -> Vec<Value> {
     let request = client().get(server.admin_url("/api/audit")).bearer_auth(OPERATOR);
     let answer: Value = serde_json::from_str(&request.send().await.unwrap().text().await.unwrap()).unwrap();
     answer["entries"].as_array().unwrap().clone()
 }
 
-async fn decide(server: &Running, user: &str) -> Code {
+pub async fn decide(server: &Running, user: &str) -> Code {
     let mut client = server.client().await;
     let decided = client.should_rate_limit(request([descriptor(&[("user", user)])])).await;
     decided.unwrap().into_inner().overall_code()
@@ -146,7 +146,12 @@ async fn wrong_change_changes_nothing_and_says_why() {
         ("block", json!({ "gate": "", "key": "eve", "for": "1h", "reason": "x" }), 400, "gate"),
         ("block", json!({ "gate": "d.usr", "key": "eve", "for": "1h", "reason": "x" }), 409, "unknown"),
         ("switch", json!({ "gate": "d.usr", "to": "open", "reason": "x" }), 409, "no rule and no state"),
-        ("switch", json!({ "gate": GATE, "to": "off", "reason": "x" }), 400, "`open`, `closed` and `shadow`"),
+        (
+            "switch",
+            json!({ "gate": GATE, "to": "off", "reason": "x" }),
+            400,
+            "`to` is `off`: write open, closed or shadow",
+        ),
         (
             "override",
             json!({ "gate": GATE, "key": "eve", "for": "1h", "reason": "x" }),
@@ -157,7 +162,7 @@ async fn wrong_change_changes_nothing_and_says_why() {
             "override",
             json!({ "gate": GATE, "key": "eve", "for": "1h", "limit": "5", "algorithm": "x", "reason": "x" }),
             400,
-            "`algorithm` is none of",
+            "is not an algorithm: write one of",
         ),
     ] {
         let (found, problem) = change(&server, verb, body.clone()).await;

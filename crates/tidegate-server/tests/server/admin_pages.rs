@@ -1,10 +1,11 @@
 //! `/metrics` and `/config`.
 
 use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::Limiter;
+use tidegate::{Limiter, Observer, Warning};
 use tidegate_rules::{Loader, Rules};
 use tidegate_server::{Admin, RateLimitService, Server, ServiceMetrics};
 
@@ -69,6 +70,7 @@ async fn metrics_contain_the_limiter_and_the_ports() {
         (r#"tidegate_server_requests_total{protocol="http",method="other",code="404"}"#, 1.0),
         (r#"tidegate_server_request_seconds_count{protocol="grpc",method="ShouldRateLimit"}"#, 2.0),
         (r#"tidegate_server_connections{port="admin"}"#, 1.0),
+        (r#"tidegate_server_rejected_logins_total{reason="wrong_token"}"#, 0.0),
         (r#"tidegate_server_rejected_connections_total{port="grpc",reason="tls_handshake"}"#, 0.0),
     ] {
         assert_eq!(value(series), expected, "{series}\n{text}");
@@ -113,7 +115,7 @@ async fn config_shows_rules_with_their_lines_and_the_last_reload() {
     let file = RuleFile::new(RULES);
     let path = file.0.display().to_string();
     let rules = Loader::new().watch(&file.0, &Limiter::in_memory()).unwrap();
-    let admin = Admin::new(ANY).tokens(tokens()).shown_settings(json!({ "deadline_ms": 100 }));
+    let admin = Admin::new(ANY).tokens(tokens()).shown_settings(json!({ "deadline": "100ms" }));
     let server = Server::new(RateLimitService::new(rules)).admin(admin).drain_notice(Duration::ZERO);
     let server = Running::of(server).await;
     let config = async || -> Value {
@@ -138,7 +140,7 @@ async fn config_shows_rules_with_their_lines_and_the_last_reload() {
     );
     assert!(shown["rules"][0]["quota"].as_str().unwrap().contains("fixed_window 2"), "{shown}");
     assert_eq!((&shown["last_reload"], &shown["store"]), (&Value::Null, &json!("memory")));
-    assert_eq!(shown["settings"]["deadline_ms"], 100);
+    assert_eq!(shown["settings"]["deadline"], "100ms");
     let sha256 = shown["files"][0]["sha256"].as_str().unwrap().to_owned();
     assert_eq!((sha256.len(), &shown["files"][0]["file"]), (64, &json!(path)));
 
@@ -147,13 +149,16 @@ async fn config_shows_rules_with_their_lines_and_the_last_reload() {
         "domain: d\ndescriptors:\n  - key: user\n    rate_limit: { unit: <b>, requests_per_unit: 1 }\n",
     )
     .unwrap();
-    soon("the mistake is shown", async || config().await["last_reload"]["result"] == "bad").await;
+    soon("the mistake is shown", async || config().await["last_reload"]["result"] == "failed").await;
     let bad = config().await;
     let error = bad["last_reload"]["error"].as_str().unwrap();
     assert!(error.contains(&format!("{path}:4")), "{error}");
     assert_eq!((&bad["rules"], &bad["files"]), (&shown["rules"], &shown["files"]), "the previous rules stay");
 
-    let written = async || config().await["last_reload"]["result"] == "good";
+    let (_, text) = get(&server, "/config?format=text").await;
+    assert!(text.contains("\nlast reload: failed "), "{text}");
+    assert!(text.contains(&format!("\nlistening grpc_addr: {}\n", server.grpc_addr)), "{text}");
+    let written = async || config().await["last_reload"]["result"] == "succeeded";
     let corrected = RULES.replace("requests_per_unit: 2", "requests_per_unit: 3");
     std::fs::write(&file.0, corrected).unwrap();
     soon("the correction is shown", written).await;
@@ -162,8 +167,49 @@ async fn config_shows_rules_with_their_lines_and_the_last_reload() {
     assert_ne!(good["files"][0]["sha256"], sha256);
 
     let (_, text) = get(&server, "/config?format=text").await;
+    assert!(text.contains("\nlast reload: succeeded ") && text.contains(" s ago\n"), "{text}");
     assert!(text.contains(&format!("(enforced, gate d.user) at {path}:4")), "{text}");
     let accepted =
         client().get(server.admin_url("/config")).bearer_auth(VIEWER).header("accept", "text/plain");
     assert_eq!(accepted.send().await.unwrap().headers()["content-type"], "text/plain; charset=utf-8");
+}
+
+#[tokio::test]
+async fn rejected_tokens_are_counted_and_reported_without_the_token() {
+    let warnings = Warnings::default();
+    let metrics = ServiceMetrics::new();
+    let limiter =
+        Limiter::builder().in_memory().observer((warnings.clone(), metrics.observer())).build().unwrap();
+    let service = RateLimitService::new(Rules::parse("test.yaml", RULES).unwrap().bind(&limiter));
+    let admin = Admin::new(ANY).tokens(tokens()).public_metrics(true);
+    let server = Server::new(service).metrics(metrics).admin(admin).drain_notice(Duration::ZERO);
+    let server = Running::of(server).await;
+    let counted = async |reason: &str| {
+        let text = client().get(server.admin_url("/metrics")).send().await.unwrap().text().await.unwrap();
+        let series = format!("tidegate_server_rejected_logins_total{{reason=\"{reason}\"}}");
+        parse(&text).into_iter().find(|(name, _)| *name == series).unwrap_or_else(|| panic!("{text}")).1
+    };
+    assert_eq!((counted("wrong_token").await, counted("too_many_attempts").await), (0.0, 0.0));
+    for status in [401; 10].into_iter().chain([429; 2]) {
+        let rejected = client().get(server.admin_url("/config")).bearer_auth("quagga").send().await.unwrap();
+        assert_eq!(rejected.status(), status);
+    }
+    assert_eq!((counted("wrong_token").await, counted("too_many_attempts").await), (10.0, 2.0));
+    let warnings = warnings.0.lock().unwrap();
+    assert!(
+        warnings[0].contains("127.0.0.1 has sent a wrong token")
+            && warnings[0].contains("[admin-token-rejected]"),
+        "{warnings:?}"
+    );
+    assert!(!format!("{warnings:?}").contains("quagga"), "{warnings:?}");
+}
+
+#[derive(Clone, Default)]
+struct Warnings(Arc<Mutex<Vec<String>>>);
+
+impl Observer for Warnings {
+    fn warned(&self, warning: &Warning) -> bool {
+        self.0.lock().unwrap().push(warning.to_string());
+        true
+    }
 }

@@ -1,5 +1,6 @@
 //! Limits wrong tokens, by a gate in the memory of this process.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
@@ -23,6 +24,12 @@ impl Client {
                 Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0).to_string()
             }
         })
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
     }
 }
 

@@ -3,13 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tidegate::ManualClock;
+use tidegate::{Limiter, ManualClock};
 
 use super::attempts::{Attempts, Client};
 use super::csrf::CsrfToken;
 use super::identity::{Identity, Role};
+use super::rejected_logins::RejectedLogins;
 use super::sessions::{Session, Sessions};
 use super::tokens::AdminTokens;
+use crate::metrics::ServiceMetrics;
 
 /// The rights of clients. Clones share it.
 #[derive(Clone, Debug)]
@@ -20,6 +22,7 @@ struct AccessInner {
     settings: AccessSettings,
     sessions: Sessions,
     attempts: Attempts,
+    rejected_logins: RejectedLogins,
     /// The CSRF token of forms without a session, for this process.
     csrf: CsrfToken,
 }
@@ -38,10 +41,15 @@ pub(crate) struct AccessSettings {
 }
 
 impl Access {
-    pub(crate) fn new(settings: AccessSettings) -> Self {
-        let (sessions, attempts) =
-            (Sessions::new(settings.clock.clone()), Attempts::new(settings.clock.clone()));
-        Self(Arc::new(AccessInner { settings, sessions, attempts, csrf: CsrfToken::random() }))
+    /// Rejected tokens are reported to this limiter, and counted in these metrics.
+    pub(crate) fn new(settings: AccessSettings, limiter: Limiter, metrics: Option<&ServiceMetrics>) -> Self {
+        Self(Arc::new(AccessInner {
+            sessions: Sessions::new(settings.clock.clone()),
+            attempts: Attempts::new(settings.clock.clone()),
+            rejected_logins: RejectedLogins::new(limiter, metrics),
+            csrf: CsrfToken::random(),
+            settings,
+        }))
     }
 
     pub(super) fn settings(&self) -> &AccessSettings {
@@ -59,7 +67,8 @@ impl Access {
         })
     }
 
-    /// Returns the identity that a token belongs to. A wrong token counts as an attempt of this client.
+    /// Returns the identity that a token belongs to. A wrong token counts as an attempt of this client, and is
+    /// reported.
     ///
     /// # Errors
     ///
@@ -69,10 +78,17 @@ impl Access {
         client: &Client,
         token: &[u8],
     ) -> Result<Option<(String, Role)>, Duration> {
-        let attempt = self.0.attempts.begin(client).await?;
+        let attempt = match self.0.attempts.begin(client).await {
+            Ok(attempt) => attempt,
+            Err(wait) => {
+                self.0.rejected_logins.too_many_attempts(client);
+                return Err(wait);
+            }
+        };
         let found = self.settings().tokens.as_ref().and_then(|tokens| tokens.find(token));
-        if found.is_some() {
-            attempt.succeeded().await;
+        match &found {
+            Some(_) => attempt.succeeded().await,
+            None => self.0.rejected_logins.wrong_token(client),
         }
         Ok(found)
     }
@@ -81,8 +97,9 @@ impl Access {
         &self.0.sessions
     }
 
-    pub(super) fn session(&self, id: &str) -> Option<Identity> {
-        let Session { name, role, csrf, .. } = self.0.sessions.find(id)?;
+    /// A poll is not a use of the session.
+    pub(super) fn session(&self, id: &str, is_poll: bool) -> Option<Identity> {
+        let Session { name, role, csrf, .. } = self.0.sessions.find(id, is_poll)?;
         Some(Identity { name, role, csrf: Some(csrf), has_session: true })
     }
 }

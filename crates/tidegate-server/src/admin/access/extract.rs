@@ -1,26 +1,23 @@
 //! The arguments by which handlers state what a request must have.
 
 use std::convert::Infallible;
-use std::time::Duration;
 
 use axum::RequestPartsExt;
-use axum::body::{Body, to_bytes};
+use axum::body::{Body, Bytes};
 use axum::extract::{FromRequest, FromRequestParts, Request};
 use axum::response::Response;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{HeaderMap, Method, StatusCode};
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
 use super::caller::Caller;
 use super::identity::{Identity, Role};
 use super::rejection::Rejection;
+use crate::body::{self, BodyError};
 
 /// The maximum size of a form or a change in bytes.
 const MAX_BODY_BYTES: usize = 64 << 10;
-/// The maximum time in which a client sends the body.
-const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// The field of a form with the CSRF token.
 const CSRF_FIELD: &str = "csrf";
 /// The header of a script's request with the CSRF token.
@@ -100,19 +97,8 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Form<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
-        let (mut parts, body) = request.into_parts();
-        let Viewer(identity) = parts.extract_with_state(state).await?;
-        let headers = parts.headers;
-        let read = async {
-            let (fields, csrf) = read_form(&headers, body).await?;
-            match &identity.csrf {
-                Some(expected) if !csrf.is_some_and(|given| expected.is(&given)) => {
-                    Err(Rejection::WrongCsrfToken)
-                }
-                _ => parse(&fields),
-            }
-        };
-        read.await.map(Self).map_err(|rejection| rejection.of(&headers))
+        let (identity, headers, body) = of_viewer(request, state).await?;
+        read_form_of(&identity, &headers, body).await.map(Self).map_err(|rejection| rejection.of(&headers))
     }
 }
 
@@ -120,27 +106,52 @@ impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Json<T> {
     type Rejection = Response;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
-        let (mut parts, body) = request.into_parts();
-        let Viewer(identity) = parts.extract_with_state(state).await?;
-        let headers = parts.headers;
-        let read = async {
-            // A page of another site cannot send this type unless the port answers a preflight request, which it does
-            // not. So only a session, whose cookie browsers add by themselves, needs a token beside it.
-            if !is_type(&headers, "application/json") {
-                return Err(wrong_type("application/json"));
-            }
-            let given = headers.get(CSRF_HEADER).and_then(|given| given.to_str().ok());
-            match &identity.csrf {
-                Some(expected) if identity.has_session && !given.is_some_and(|given| expected.is(given)) => {
-                    return Err(Rejection::WrongCsrfToken);
-                }
-                _ => {}
-            }
-            let body = read_body(body).await?;
-            serde_json::from_slice(&body)
-                .map_err(|error| bad(format!("the body is not as expected: {error}")))
-        };
-        read.await.map(Self).map_err(|rejection| rejection.of(&headers))
+        let (identity, headers, body) = of_viewer(request, state).await?;
+        read_json(&identity, &headers, body).await.map(Self).map_err(|rejection| rejection.of(&headers))
+    }
+}
+
+/// Splits the request of a sender that may read.
+async fn of_viewer<S: Send + Sync>(
+    request: Request,
+    state: &S,
+) -> Result<(Identity, HeaderMap, Body), Response> {
+    let (mut parts, body) = request.into_parts();
+    let Viewer(identity) = parts.extract_with_state(state).await?;
+    Ok((identity, parts.headers, body))
+}
+
+async fn read_json<T: DeserializeOwned>(
+    identity: &Identity,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Rejection> {
+    // A page of another site cannot send this type unless the port answers a preflight request, which it does not. So
+    // only a session, whose cookie browsers add by themselves, needs a token beside it.
+    if !is_type(headers, "application/json") {
+        return Err(wrong_type("application/json"));
+    }
+    let given = headers.get(CSRF_HEADER).and_then(|given| given.to_str().ok());
+    match &identity.csrf {
+        Some(expected) if identity.has_session && !given.is_some_and(|given| expected.is(given)) => {
+            return Err(Rejection::WrongCsrfToken);
+        }
+        _ => {}
+    }
+    let body = read_body(body).await?;
+    serde_json::from_slice(&body).map_err(|error| bad(format!("the body is not as expected: {error}")))
+}
+
+/// Reads the form of an identity, whose CSRF token it contains.
+async fn read_form_of<T: DeserializeOwned>(
+    identity: &Identity,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<T, Rejection> {
+    let (fields, csrf) = read_form(headers, body).await?;
+    match &identity.csrf {
+        Some(expected) if !csrf.is_some_and(|given| expected.is(&given)) => Err(Rejection::WrongCsrfToken),
+        _ => parse(&fields),
     }
 }
 
@@ -175,17 +186,14 @@ fn parse<T: DeserializeOwned>(fields: &str) -> Result<T, Rejection> {
     serde_urlencoded::from_str(fields).map_err(|error| bad(format!("the form is incomplete: {error}")))
 }
 
-async fn read_body(body: Body) -> Result<Vec<u8>, Rejection> {
-    let read = timeout(READ_TIMEOUT, to_bytes(body, MAX_BODY_BYTES)).await;
-    let read = read.map_err(|_| {
-        let text = format!("the body did not end within {READ_TIMEOUT:?}");
-        Rejection::Body(StatusCode::REQUEST_TIMEOUT, text)
-    })?;
-    let bytes = read.map_err(|_| {
-        let text = format!("the body has more than {MAX_BODY_BYTES} bytes, or was cut off");
-        Rejection::Body(StatusCode::PAYLOAD_TOO_LARGE, text)
-    })?;
-    Ok(bytes.into())
+async fn read_body(body: Body) -> Result<Bytes, Rejection> {
+    body::read(body, MAX_BODY_BYTES).await.map_err(|error| match error {
+        BodyError::TimedOut => Rejection::Body(StatusCode::REQUEST_TIMEOUT, error.to_string()),
+        BodyError::TooLarge(max) => {
+            Rejection::Body(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {max} bytes"))
+        }
+        BodyError::Unreadable(error) => bad(format!("the body was cut off, or is not valid HTTP: {error}")),
+    })
 }
 
 fn is_type(headers: &HeaderMap, expected: &str) -> bool {
@@ -194,7 +202,7 @@ fn is_type(headers: &HeaderMap, expected: &str) -> bool {
 }
 
 fn wrong_type(expected: &str) -> Rejection {
-    Rejection::Body(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("the type of the body is not {expected}"))
+    Rejection::Body(StatusCode::UNSUPPORTED_MEDIA_TYPE, format!("send `Content-Type: {expected}`"))
 }
 
 fn bad(text: String) -> Rejection {

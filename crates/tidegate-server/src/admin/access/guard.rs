@@ -18,6 +18,9 @@ use super::origin;
 use super::rejection::Rejection;
 use crate::http1::PeerAddr;
 
+/// The header of the requests that an open page of the console repeats by itself: see `assets/console.js`.
+const POLL_HEADER: &str = "x-tidegate-poll";
+
 /// Passes a request on with its [`Caller`], or rejects it.
 pub(crate) async fn guard(State(access): State<Access>, request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
@@ -49,7 +52,8 @@ async fn caller(access: &Access, request: &Parts) -> Result<Caller, Rejection> {
     if !origin::is_same_origin(&request.method, headers, hosts) {
         return Err(Rejection::ForeignOrigin);
     }
-    let session = || session_id(access, headers).and_then(|id| access.session(id));
+    let session =
+        || session_id(access, headers).and_then(|id| access.session(id, headers.contains_key(POLL_HEADER)));
     let identity = access.open_identity().or_else(session);
     Ok(Caller { client, identity })
 }
@@ -64,11 +68,11 @@ fn bearer_token(headers: &HeaderMap) -> Result<Option<&[u8]>, Rejection> {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     let Some(line) = lines.next() else { return Ok(None) };
     if lines.next().is_some() {
-        return Err(Rejection::WrongToken);
+        return Err(Rejection::NoBearer);
     }
     let line = line.as_bytes();
     match line.split_at_checked(7) {
         Some((scheme, token)) if scheme.eq_ignore_ascii_case(b"bearer ") => Ok(Some(token.trim_ascii())),
-        _ => Err(Rejection::WrongToken),
+        _ => Err(Rejection::NoBearer),
     }
 }

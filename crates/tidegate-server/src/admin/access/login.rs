@@ -1,6 +1,7 @@
 //! The login of browsers: a token for a session.
 
 use axum::Router;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, Request, State};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
@@ -36,7 +37,12 @@ struct LoginForm {
     next: String,
 }
 
-async fn show(MaybeIdentity(identity): MaybeIdentity, Query(After { next }): Query<After>) -> Response {
+/// A `next` that cannot be read is that of no page of this port.
+async fn show(
+    MaybeIdentity(identity): MaybeIdentity,
+    after: Result<Query<After>, QueryRejection>,
+) -> Response {
+    let next = after.map(|Query(After { next })| next).unwrap_or_default();
     match identity {
         Some(_) => Redirect::to(own_page(&next)).into_response(),
         None => Html(page(own_page(&next), None)).into_response(),
@@ -61,6 +67,11 @@ async fn log_in(State(access): State<Access>, caller: Caller, request: Request) 
         Ok(Some((name, role))) => {
             // A session of this browser ends: nobody can have prepared the id of the new one.
             end_session(access, &parts.headers);
+            tracing::info!(
+                target: "tidegate::audit",
+                operator = name, role = role.as_str(), address = %caller.client,
+                "a browser has logged in to the admin port"
+            );
             let id = access.sessions().begin(name, role);
             with_cookie(Redirect::to(next), &cookie(access, &id, LONGEST.as_secs()))
         }
@@ -98,4 +109,44 @@ fn with_cookie(response: impl IntoResponse, cookie: &str) -> Response {
         response.headers_mut().insert(SET_COOKIE, cookie);
     }
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use http::header::CONTENT_TYPE;
+    use tidegate::Limiter;
+
+    use super::super::attempts::Client;
+    use super::super::control::AccessSettings;
+    use super::super::identity::Role;
+    use super::super::tokens::AdminTokens;
+    use super::*;
+    use crate::captured_events::captured_events;
+
+    #[test]
+    fn login_is_an_event_without_the_token() {
+        const TOKEN: &str = "the-token-of-the-operator";
+        let tokens = AdminTokens::parse(&format!("ada operator token:{TOKEN}")).unwrap();
+        let settings = AccessSettings {
+            tokens: Some(tokens),
+            open_role: Role::Viewer,
+            hosts: Vec::new(),
+            is_behind_tls: false,
+            clock: None,
+        };
+        let access = Access::new(settings, Limiter::in_memory(), None);
+        let log_in = |token: &str| {
+            let request = Request::post("/login").header(CONTENT_TYPE, "application/x-www-form-urlencoded");
+            let request = request.body(Body::from(format!("token={token}"))).unwrap();
+            let caller = Caller { client: Client::new([10, 0, 0, 7].into()), identity: None };
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+            captured_events(|| drop(runtime.block_on(log_in(State(access.clone()), caller, request))))
+        };
+        let event = log_in(TOKEN);
+        let fields = "operator=\"ada\" role=\"operator\" address=10.0.0.7";
+        assert!(event.contains("a browser has logged in") && event.contains(fields), "{event}");
+        assert!(!event.contains(TOKEN), "{event}");
+        assert!(!log_in("the-token-of-another").contains("logged in"));
+    }
 }

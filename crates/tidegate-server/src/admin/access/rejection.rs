@@ -22,13 +22,15 @@ pub(crate) enum Rejection {
         /// The page to show after the login.
         page: Option<Uri>,
     },
+    /// The header `Authorization` is not one line of the scheme `Bearer`.
+    NoBearer,
     WrongToken,
     /// The client has sent too many wrong tokens, and may try again after this time.
     TooManyAttempts(Duration),
     /// The identity has not this role.
     NotAllowed(Role),
     WrongCsrfToken,
-    /// The body cannot be read as what the handler needs.
+    /// The body does not have the type that the handler expects.
     Body(StatusCode, String),
 }
 
@@ -44,7 +46,7 @@ impl Rejection {
         let problem = Problem::new(self.status(), self.detail());
         let mut response = problem.respond(headers);
         match self {
-            Self::NoIdentity { .. } | Self::WrongToken => {
+            Self::NoIdentity { .. } | Self::NoBearer | Self::WrongToken => {
                 let challenge = HeaderValue::from_static("Bearer realm=\"tidegate admin\"");
                 response.headers_mut().insert(WWW_AUTHENTICATE, challenge);
             }
@@ -60,7 +62,7 @@ impl Rejection {
         match self {
             Self::UnknownHost => StatusCode::MISDIRECTED_REQUEST,
             Self::ForeignOrigin | Self::NotAllowed(_) | Self::WrongCsrfToken => StatusCode::FORBIDDEN,
-            Self::NoIdentity { .. } | Self::WrongToken => StatusCode::UNAUTHORIZED,
+            Self::NoIdentity { .. } | Self::NoBearer | Self::WrongToken => StatusCode::UNAUTHORIZED,
             Self::TooManyAttempts(_) => StatusCode::TOO_MANY_REQUESTS,
             Self::Body(status, _) => *status,
         }
@@ -79,6 +81,7 @@ impl Rejection {
             Self::NoIdentity { .. } => {
                 "this page needs a token: log in at /login, or send `Authorization: Bearer TOKEN`".to_owned()
             }
+            Self::NoBearer => "send `Authorization: Bearer TOKEN`, once, and no other scheme".to_owned(),
             Self::WrongToken => "the token is wrong: see the file of --admin-tokens".to_owned(),
             Self::TooManyAttempts(wait) => {
                 format!("too many wrong tokens from this address: try again in {} s", whole_seconds(*wait))

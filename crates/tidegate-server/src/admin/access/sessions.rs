@@ -60,8 +60,9 @@ impl Sessions {
         id
     }
 
-    /// Returns the session with this id, and notes its use.
-    pub(super) fn find(&self, id: &str) -> Option<Session> {
+    /// Returns the session with this id. Notes its use, unless the request is a poll: an open page sends those without its
+    /// user, who may have left.
+    pub(super) fn find(&self, id: &str, is_poll: bool) -> Option<Session> {
         let (now, digest) = (self.now(), digest(id));
         let mut sessions = self.lock();
         let session = sessions.get_mut(&digest)?;
@@ -69,7 +70,9 @@ impl Sessions {
             sessions.remove(&digest);
             return None;
         }
-        session.used = now;
+        if !is_poll {
+            session.used = now;
+        }
         Some(session.clone())
     }
 
@@ -107,19 +110,29 @@ mod tests {
         let second = Duration::from_secs(1);
         let id = sessions.begin("ada".to_owned(), Role::Operator);
         clock.advance(IDLE - second);
-        assert!(sessions.find(&id).is_some());
+        assert!(sessions.find(&id, false).is_some());
         clock.advance(IDLE);
-        assert!(sessions.find(&id).is_none());
+        assert!(sessions.find(&id, false).is_none());
 
         let id = sessions.begin("ada".to_owned(), Role::Operator);
         let mut age = Duration::ZERO;
         while age + IDLE - second < LONGEST {
             clock.advance(IDLE - second);
             age += IDLE - second;
-            assert!(sessions.find(&id).is_some(), "{age:?}");
+            assert!(sessions.find(&id, false).is_some(), "{age:?}");
         }
         clock.advance(LONGEST - age);
-        assert!(sessions.find(&id).is_none());
+        assert!(sessions.find(&id, false).is_none());
+    }
+
+    #[test]
+    fn poll_does_not_keep_a_session() {
+        let (sessions, clock) = sessions();
+        let id = sessions.begin("ada".to_owned(), Role::Operator);
+        clock.advance(IDLE / 2);
+        assert!(sessions.find(&id, true).is_some());
+        clock.advance(IDLE / 2);
+        assert!(sessions.find(&id, true).is_none());
     }
 
     #[test]
@@ -131,8 +144,8 @@ mod tests {
                 sessions.begin("ada".to_owned(), Role::Viewer)
             })
             .collect();
-        assert!(sessions.find(&ids[0]).is_none());
-        assert!(ids[1..].iter().all(|id| sessions.find(id).is_some()));
+        assert!(sessions.find(&ids[0], false).is_none());
+        assert!(ids[1..].iter().all(|id| sessions.find(id, false).is_some()));
         assert_eq!(sessions.lock().len(), MAX_SESSIONS);
     }
 
@@ -143,10 +156,10 @@ mod tests {
             (sessions.begin("a".to_owned(), Role::Viewer), sessions.begin("b".to_owned(), Role::Viewer));
         assert_ne!(first, second);
         sessions.end(&first);
-        assert!(sessions.find(&first).is_none());
+        assert!(sessions.find(&first, false).is_none());
         for id in ["", "0", &first.to_uppercase(), &format!("{second} "), &second[1..]] {
-            assert!(sessions.find(id).is_none(), "{id}");
+            assert!(sessions.find(id, false).is_none(), "{id}");
         }
-        assert_eq!(sessions.find(&second).map(|session| session.name).as_deref(), Some("b"));
+        assert_eq!(sessions.find(&second, false).map(|session| session.name).as_deref(), Some("b"));
     }
 }

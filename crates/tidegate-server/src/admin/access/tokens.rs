@@ -16,20 +16,24 @@ const MAX_TOKENS: usize = 1_000;
 const MAX_NAME_BYTES: usize = 64;
 /// The minimum length of a token that is written in the file itself.
 const MIN_TOKEN_BYTES: usize = 16;
+/// Words of examples, and the first guesses of an attacker. The empty word is the digest of a mistaken pipe.
+const WELL_KNOWN_WORDS: [&str; 8] = ["", "admin", "changeme", "password", "secret", "test", "test2", "token"];
 
 /// The tokens with which clients log in to the admin port, each with a name and a [`Role`].
 ///
 /// The file has one token a line: its name, its role, and either its SHA-256 or itself. Empty lines and lines that
 /// begin with `#` are ignored. A name has up to 64 of the characters `A-Z a-z 0-9 . _ @ -`.
 ///
+/// ```text
+/// # name role token
+/// ada operator sha256:<64 hexadecimal digits>
+/// prometheus viewer sha256:<64 hexadecimal digits>
 /// ```
+///
+/// ```no_run
 /// use tidegate_server::AdminTokens;
 ///
-/// let tokens = AdminTokens::parse(
-///     "# name role token
-///      prometheus viewer token:mHwDmMzZrkXGDzEt7bn9xQ
-///      ada operator sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08",
-/// )?;
+/// let tokens = AdminTokens::load("/etc/tidegate/admin-tokens")?;
 /// # let _ = tokens; Ok::<(), tidegate_server::AdminTokensError>(())
 /// ```
 #[derive(Clone)]
@@ -87,7 +91,8 @@ impl AdminTokens {
     ///
     /// # Errors
     ///
-    /// If the text has another format, no token, more than 1,000 tokens, a name twice or a token twice.
+    /// If the text has another format, no token, more than 1,000 tokens, a name twice or a token twice, or if a token is
+    /// a well-known word such as `test`.
     pub fn parse(text: &str) -> Result<Self, AdminTokensError> {
         let mut entries: Vec<Entry> = Vec::new();
         for (index, line) in text.lines().enumerate() {
@@ -142,7 +147,7 @@ impl Entry {
             return Err("a name has up to 64 letters, digits and `._@-`".to_owned());
         }
         let role = Role::of_name(role).ok_or("the role is neither `viewer` nor `operator`")?;
-        let sha256 = match token.split_once(':') {
+        let sha256: [u8; 32] = match token.split_once(':') {
             Some(("sha256", hex)) => parse_sha256(hex).ok_or("a SHA-256 has 64 hexadecimal digits")?,
             Some(("token", token)) if token.len() < MIN_TOKEN_BYTES => {
                 return Err(format!(
@@ -152,6 +157,12 @@ impl Entry {
             Some(("token", token)) => Sha256::digest(token).into(),
             _ => return Err("the third word is neither `sha256:…` nor `token:…`".to_owned()),
         };
+        if WELL_KNOWN_WORDS.iter().any(|word| <[u8; 32]>::from(Sha256::digest(word)) == sha256) {
+            return Err(
+                "this is the SHA-256 of a well-known word: create a token with `openssl rand -hex 32`"
+                    .to_owned(),
+            );
+        }
         Ok(Self { name: name.to_owned(), role, sha256 })
     }
 }
@@ -193,16 +204,24 @@ fn ensure_private(metadata: &Metadata) -> Result<(), AdminTokensError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::admin::access::hex;
 
-    const TEST: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    const TOKEN: &str = "a-token-of-this-test";
+
+    fn digest(token: &str) -> String {
+        hex(&Sha256::digest(token))
+    }
 
     #[test]
     fn token_is_found_by_its_sha256_or_by_its_text() {
-        let text = format!("\n# people\n ada operator sha256:{TEST}\r\nbob\tviewer token:0123456789abcdef\n");
+        let sha256 = digest(TOKEN);
+        let text =
+            format!("\n# people\n ada operator sha256:{sha256}\r\nbob\tviewer token:0123456789abcdef\n");
         let tokens = AdminTokens::parse(&text).unwrap();
-        assert_eq!(tokens.find(b"test"), Some(("ada".to_owned(), Role::Operator)));
+        assert_eq!(tokens.find(TOKEN.as_bytes()), Some(("ada".to_owned(), Role::Operator)));
         assert_eq!(tokens.find(b"0123456789abcdef"), Some(("bob".to_owned(), Role::Viewer)));
-        for wrong in ["", "test ", "Test", TEST, "0123456789abcdeg", "\0"] {
+        for wrong in ["", "a-token-of-this-test ", "A-token-of-this-test", &sha256, "0123456789abcdeg", "\0"]
+        {
             assert_eq!(tokens.find(wrong.as_bytes()), None, "{wrong}");
         }
         assert!(!format!("{tokens:?}").contains("0123456789abcdef"));
@@ -210,7 +229,8 @@ mod tests {
 
     #[test]
     fn wrong_file_is_an_error_with_its_line_and_without_its_token() {
-        let upper = TEST.to_uppercase();
+        let sha256 = digest(TOKEN);
+        let upper = sha256.to_uppercase();
         for (text, expected) in [
             ("", "no token"),
             ("# only a comment", "no token"),
@@ -222,7 +242,7 @@ mod tests {
             ("ada viewer sha256:9f86", "64 hexadecimal"),
             ("<b> viewer token:0123456789abcdef", "up to 64 letters"),
             ("a viewer token:0123456789abcdef\na viewer token:0123456789abcdeg", "line 2: the name `a`"),
-            (&format!("a viewer sha256:{TEST}\nb viewer sha256:{upper}"), "`b` has the token of `a`"),
+            (&format!("a viewer sha256:{sha256}\nb viewer sha256:{upper}"), "`b` has the token of `a`"),
             (&format!("{} viewer token:0123456789abcdef", "n".repeat(65)), "up to 64 letters"),
         ] {
             let error = AdminTokens::parse(text).unwrap_err().to_string();
@@ -232,5 +252,19 @@ mod tests {
         let line = |index: usize| format!("n{index} viewer token:{index:016}\n");
         assert!(AdminTokens::parse(&(0..1_000).map(line).collect::<String>()).is_ok());
         assert!(AdminTokens::parse(&(0..1_001).map(line).collect::<String>()).is_err());
+    }
+
+    #[test]
+    fn token_that_can_be_guessed_or_is_of_an_example_is_rejected() {
+        for word in ["test", "test2", "admin", "password", "token", "secret", "changeme", ""] {
+            let text = format!("ada operator sha256:{}", digest(word).to_uppercase());
+            let error = AdminTokens::parse(&text).unwrap_err().to_string();
+            assert!(
+                error.ends_with(
+                    "line 1: this is the SHA-256 of a well-known word: create a token with `openssl rand -hex 32`"
+                ),
+                "{word}: {error}"
+            );
+        }
     }
 }

@@ -24,6 +24,13 @@ impl Failed {
     pub(super) fn no_effect(text: impl Into<String>) -> Self {
         Self::Before(Problem::new(StatusCode::CONFLICT, text))
     }
+
+    pub(super) fn problem(self) -> Problem {
+        match self {
+            Self::Before(problem) => problem,
+            Self::Limiter(error) => problem(&error),
+        }
+    }
 }
 
 pub(super) fn problem(error: &Error) -> Problem {

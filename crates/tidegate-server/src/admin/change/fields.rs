@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use http::StatusCode;
 use serde::{Deserialize, Deserializer};
-use tidegate::algorithm::{ALGORITHMS, Definition, Parameters};
-use tidegate::{Quota, Rate};
+use tidegate::Quota;
+use tidegate::algorithm::{Definition, Parameters};
 
 use super::kinds::{Change, Key, Verb};
+use super::values::{definition, how_to_write_algorithm, invalid, missing, rate, shown, wrong};
 use crate::admin::problem::Problem;
 
 /// The longest time of a change.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// The maximum length of a reason in bytes.
 const MAX_REASON_BYTES: usize = 500;
-const HOW_TO_WRITE_TIME: &str = "write a time such as 90s, 15m, 1h30m or 7d";
+const HOW_TO_WRITE_FOR: &str = "write 90s, 15m, 1h30m or 7d, at most ten years";
+const HOW_TO_WRITE_LIMIT: &str = "write a whole number of units, such as 100";
 
 /// All fields that a change can have; each verb uses some of them. A form has only texts; JSON can also have numbers and
 /// Booleans.
@@ -51,9 +52,9 @@ impl ChangeFields {
 
     pub(super) fn reason(&self) -> Result<String, Problem> {
         match self.reason.trim() {
-            "" => Err(wrong("`reason` is missing: the audit log shows why a limit was changed")),
+            "" => Err(wrong("`reason` is missing: write why the limit is changed, for the audit log")),
             reason if reason.len() > MAX_REASON_BYTES => {
-                Err(wrong(&format!("`reason` has more than {MAX_REASON_BYTES} bytes")))
+                Err(wrong(&format!("`reason` has {} bytes: write at most {MAX_REASON_BYTES}", reason.len())))
             }
             reason => Ok(reason.to_owned()),
         }
@@ -72,15 +73,14 @@ impl ChangeFields {
             Verb::Reset => Change::Reset { key: self.key()? },
             Verb::Override => Change::Override {
                 key: self.clear_key()?,
-                quota: self
-                    .quota(rule_quota)?
-                    .ok_or_else(|| wrong("`limit` is missing: the units of the new quota"))?,
+                quota: self.quota(rule_quota)?.ok_or_else(|| missing("limit", HOW_TO_WRITE_LIMIT))?,
                 duration: self.required_duration()?,
             },
             Verb::EndOverride => Change::EndOverride { key: self.key()? },
             Verb::Switch => {
-                let to = self.to.as_deref().unwrap_or_default();
-                let to = to.parse().map_err(|_| wrong("`to` is none of `open`, `closed` and `shadow`"))?;
+                const HOW: &str = "write open, closed or shadow";
+                let to = given(&self.to).ok_or_else(|| missing("to", HOW))?;
+                let to = to.parse().map_err(|_| wrong(&format!("`to` is `{}`: {HOW}", shown(to))))?;
                 Change::Switch { to, duration: self.duration()? }
             }
             Verb::EndSwitch => Change::EndSwitch,
@@ -103,27 +103,32 @@ impl ChangeFields {
             ("window", &self.window, has_quota),
         ];
         match fields.into_iter().find(|(_, value, is_used)| given(value).is_some() && !is_used) {
-            Some((name, ..)) => Err(wrong(&format!("`{name}` has no meaning for {}", verb.as_str()))),
+            Some((name, ..)) => {
+                Err(wrong(&format!("`{name}` has no meaning for {}: leave it out", verb.as_str())))
+            }
             None => Ok(()),
         }
     }
 
     fn key(&self) -> Result<Key, Problem> {
-        let key = self.key.clone().ok_or_else(|| wrong("`key` is missing"))?;
+        let key = self.key.clone().ok_or_else(|| missing("key", "write the key as services give it"))?;
         match is_true(self.stored.as_deref()) {
             false => Ok(Key::Clear(key)),
             true if !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_graphic()) => {
                 Ok(Key::Stored(key))
             }
             true => Err(wrong(
-                "a stored key has only printable characters: other bytes are stored as % and two digits",
+                "`key` is not the stored form of a key: write bytes that are not printable ASCII as % and two hexadecimal \
+                 digits, or leave `stored` out",
             )),
         }
     }
 
     fn clear_key(&self) -> Result<Key, Problem> {
         match self.key()? {
-            Key::Stored(_) => Err(wrong("an override needs the key itself, not its stored form")),
+            Key::Stored(_) => Err(wrong(
+                "`stored`: an override needs the key itself: write it in `key`, and leave `stored` out",
+            )),
             key => Ok(key),
         }
     }
@@ -132,14 +137,13 @@ impl ChangeFields {
         let Some(text) = given(&self.duration) else { return Ok(None) };
         match humantime::parse_duration(text) {
             Ok(duration) if !duration.is_zero() && duration <= LONGEST => Ok(Some(duration)),
-            _ => {
-                Err(wrong(&format!("`for` is no time above zero, of at most ten years: {HOW_TO_WRITE_TIME}")))
-            }
+            Ok(_) => Err(invalid("for", text, "a possible duration", HOW_TO_WRITE_FOR)),
+            Err(_) => Err(invalid("for", text, "a duration", HOW_TO_WRITE_FOR)),
         }
     }
 
     fn required_duration(&self) -> Result<Duration, Problem> {
-        self.duration()?.ok_or_else(|| wrong(&format!("`for` is missing: {HOW_TO_WRITE_TIME}")))
+        self.duration()?.ok_or_else(|| missing("for", HOW_TO_WRITE_FOR))
     }
 
     /// Returns the quota of the fields, or `None` if they contain none.
@@ -147,17 +151,19 @@ impl ChangeFields {
         let Some(limit) = given(&self.limit) else {
             let others = [&self.algorithm, &self.rate, &self.window];
             return match others.into_iter().any(|field| given(field).is_some()) {
-                true => Err(wrong("`limit` is missing: the units of the quota")),
+                true => Err(missing("limit", HOW_TO_WRITE_LIMIT)),
                 false => Ok(None),
             };
         };
-        let limit = limit.parse().map_err(|_| wrong("`limit` is no number of units"))?;
+        let number = limit.parse();
+        let limit = number.map_err(|_| invalid("limit", limit, "a number of units", HOW_TO_WRITE_LIMIT))?;
         let quota = match (given(&self.algorithm), rule_quota) {
             (None, Some(quota)) if given(&self.rate).is_none() && given(&self.window).is_none() => {
                 quota.try_with_limit(limit)
             }
             (None, None) => {
-                return Err(wrong("`algorithm` is missing: no rule of this service has the gate"));
+                let how = format!("no rule of this service has the gate: {}", how_to_write_algorithm());
+                return Err(missing("algorithm", &how));
             }
             (algorithm, quota) => {
                 let name = algorithm.or(quota.as_ref().map(Quota::algorithm)).unwrap_or_default();
@@ -175,10 +181,10 @@ impl ChangeFields {
         Ok(match (algorithm.parameters, given(&self.rate), given(&self.window)) {
             (Parameters::Rate, Some(text), None) => Quota::with_rate(algorithm, limit, rate(text)?),
             (Parameters::Window, None, Some(window)) => {
-                let window = humantime::parse_duration(window);
-                let window =
-                    window.map_err(|_| wrong(&format!("`window` is no time: {HOW_TO_WRITE_TIME}")))?;
-                Quota::with_window(algorithm, limit, window)
+                let parsed = humantime::parse_duration(window);
+                let parsed = parsed
+                    .map_err(|_| invalid("window", window, "a duration", "write 60s, 15m, 1h or 7d"))?;
+                Quota::with_window(algorithm, limit, parsed)
             }
             (Parameters::Count, None, None) => Quota::with_count(algorithm, limit),
             (parameters, ..) => {
@@ -187,7 +193,7 @@ impl ChangeFields {
                     Parameters::Window => "a `window`, such as 60s, and no `rate`",
                     Parameters::Count => "neither a `rate` nor a `window`",
                 };
-                return Err(wrong(&format!("{} needs {needs}", algorithm.name)));
+                return Err(wrong(&format!("the algorithm {} needs {needs}", algorithm.name)));
             }
         })
     }
@@ -218,31 +224,10 @@ fn is_true(field: Option<&str>) -> bool {
     matches!(field, Some("true" | "on" | "1"))
 }
 
-fn definition(name: &str) -> Result<&'static Definition, Problem> {
-    let found = ALGORITHMS.into_iter().find(|algorithm| algorithm.name == name);
-    found.ok_or_else(|| {
-        let names: Vec<&str> = ALGORITHMS.into_iter().map(|algorithm| algorithm.name).collect();
-        wrong(&format!("`algorithm` is none of {}", names.join(", ")))
-    })
-}
-
-/// Parses a rate such as `5/s`, `100/m` or `1/1500ms`.
-fn rate(text: &str) -> Result<Rate, Problem> {
-    let invalid = || wrong("`rate` is no rate: write such as 5/s, 100/m, 1000/h or 1/1500ms");
-    let (units, period) = text.split_once('/').ok_or_else(invalid)?;
-    let period = period.trim();
-    let one = if period.starts_with(|first: char| first.is_ascii_digit()) { "" } else { "1" };
-    let period = humantime::parse_duration(&format!("{one}{period}")).map_err(|_| invalid())?;
-    let units = units.trim().parse().map_err(|_| invalid())?;
-    Rate::try_new(units, period).map_err(|error| wrong(&error.to_string()))
-}
-
-fn wrong(text: &str) -> Problem {
-    Problem::new(StatusCode::BAD_REQUEST, text)
-}
-
 #[cfg(test)]
 mod tests {
+    use tidegate::Rate;
+
     use super::*;
 
     fn fields(json: &str) -> ChangeFields {
@@ -306,5 +291,57 @@ mod tests {
         assert!(fields(r#"{"reason":" "}"#).reason().is_err());
         assert!(fields(&format!(r#"{{"reason":"{}"}}"#, "x".repeat(500))).reason().is_ok());
         assert!(fields(&format!(r#"{{"reason":"{}"}}"#, "x".repeat(501))).reason().is_err());
+    }
+
+    #[test]
+    fn error_has_the_value_and_what_to_write() {
+        let rule = Some(Quota::fixed_window(5, Duration::from_secs(60)));
+        for (verb, json, expected) in [
+            (
+                Verb::Block,
+                r#"{"key":"a","for":"soon"}"#,
+                "`for`: \"soon\" is not a duration: write 90s, 15m, 1h30m or 7d, at most ten years",
+            ),
+            (
+                Verb::Block,
+                r#"{"key":"a","for":"11y"}"#,
+                "`for`: \"11y\" is not a possible duration: write 90s, 15m, 1h30m or 7d, at most ten years",
+            ),
+            (
+                Verb::Block,
+                r#"{"key":"a"}"#,
+                "`for` is missing: write 90s, 15m, 1h30m or 7d, at most ten years",
+            ),
+            (Verb::Switch, r#"{"to":"close"}"#, "`to` is `close`: write open, closed or shadow"),
+            (Verb::Switch, "{}", "`to` is missing: write open, closed or shadow"),
+            (Verb::Unblock, r#"{"key":"a","for":"1h"}"#, "`for` has no meaning for unblock: leave it out"),
+            (
+                Verb::Override,
+                r#"{"key":"a","limit":"ten"}"#,
+                "`limit`: \"ten\" is not a number of units: write a whole number of units, such as 100",
+            ),
+            (
+                Verb::Override,
+                r#"{"key":"a","limit":"5","window":"\u202esoon"}"#,
+                "`window`: \"\\u{202e}soon\" is not a duration: write 60s, 15m, 1h or 7d",
+            ),
+            (
+                Verb::Override,
+                r#"{"key":"a","limit":"5","algorithm":"token_bucket","rate":"5"}"#,
+                "`rate`: \"5\" is not a rate: write 5/s, 100/m, 1000/h or 1/1500ms",
+            ),
+            (
+                Verb::Override,
+                r#"{"key":"a","limit":"5","algorithm":"bucket"}"#,
+                "`algorithm`: \"bucket\" is not an algorithm: write one of token_bucket, ",
+            ),
+        ] {
+            let detail = fields(json).change(verb, rule).unwrap_err().detail;
+            assert!(detail.starts_with(expected), "{json}: {detail}");
+        }
+        let long = fields(&format!(r#"{{"key":"a","for":"{}"}}"#, "x".repeat(10_000)));
+        assert!(long.change(Verb::Block, rule).unwrap_err().detail.len() < 250);
+        let reason = fields(&format!(r#"{{"reason":"{}"}}"#, "x".repeat(501))).reason().unwrap_err();
+        assert_eq!(reason.detail, "`reason` has 501 bytes: write at most 500");
     }
 }

@@ -1,9 +1,14 @@
 //! Changes of a limiter in memory, whose gates are those of the rules: it has no names to search.
 
+use std::borrow::Cow;
+
+use http::StatusCode;
+use tidegate::admin::decoded_key;
 use tidegate::{Gate, Override};
 
 use super::failed::Failed;
 use super::kinds::{Change, Key, human};
+use crate::admin::problem::Problem;
 use crate::admin::state::AdminState;
 
 /// Returns the result in words, and whether anything has changed.
@@ -21,24 +26,24 @@ pub(super) async fn apply(
     }
     Ok(match change {
         Change::Block { key, duration, .. } => {
-            gate_of(state, gate)?.block(text(&key), duration).await?;
+            gate_of(state, gate)?.block(bytes(&key)?, duration).await?;
             (format!("blocked for {}", human(duration)), true)
         }
         Change::Unblock { key } => {
-            gate_of(state, gate)?.unblock(text(&key)).await?;
+            gate_of(state, gate)?.unblock(bytes(&key)?).await?;
             ("no longer blocked".to_owned(), true)
         }
         Change::Reset { key } => {
-            gate_of(state, gate)?.reset(text(&key)).await?;
+            gate_of(state, gate)?.reset(bytes(&key)?).await?;
             ("reset".to_owned(), true)
         }
         Change::Override { key, quota, duration } => {
-            control.set_override(gate, text(&key), quota, duration).await?;
+            control.set_override(gate, bytes(&key)?, quota, duration).await?;
             (format!("has the quota {quota} for {}", human(duration)), true)
         }
         Change::EndOverride { key } => {
             let before = control.overrides().await?.len();
-            control.end_override(gate, text(&key)).await?;
+            control.end_override(gate, bytes(&key)?).await?;
             match control.overrides().await?.len() < before {
                 true => ("has the gate's own quota again".to_owned(), true),
                 false => ("the key has no override".to_owned(), false),
@@ -69,9 +74,14 @@ fn gate_of(state: &AdminState, gate: &str) -> Result<Gate, Failed> {
     Ok(state.limiter.try_gate(gate, quota)?)
 }
 
-/// A limiter in memory shows no stored keys, so both are keys themselves.
-fn text(key: &Key) -> &str {
+/// Returns the key itself. A stored form is that of an override, which is listed as Redis would show it.
+fn bytes(key: &Key) -> Result<Cow<'_, [u8]>, Failed> {
     match key {
-        Key::Clear(key) | Key::Stored(key) => key,
+        Key::Clear(key) => Ok(Cow::Borrowed(key.as_bytes())),
+        Key::Stored(written) => decoded_key(written).map(Cow::Owned).ok_or_else(|| {
+            let text = "`key` is no stored form of a key: write % only before two hexadecimal digits, or give the key \
+                        itself without `stored`";
+            Failed::Before(Problem::new(StatusCode::BAD_REQUEST, text))
+        }),
     }
 }

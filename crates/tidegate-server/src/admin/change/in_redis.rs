@@ -4,18 +4,16 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tidegate::admin::{Found, Inspector, KeyStates};
+use tidegate::admin::{Found, Inspector, Name};
 use tidegate::{Gate, Override, Quota};
-use tokio::time::timeout;
 
 use super::failed::Failed;
 use super::kinds::{Change, Key, human};
+use super::search::{SearchFailed, find, stored_forms, within_timeout};
 use crate::admin::state::AdminState;
 
 /// The pages that are read to find how a gate's keys are stored: 100,000 keys of the database.
 const MAX_PAGES: usize = 100;
-/// The maximum time of a search, which reads the names of all keys in the database.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Returns the result in words, and whether anything has changed.
 pub(super) async fn apply(
@@ -70,13 +68,6 @@ pub(super) async fn apply(
     }
 }
 
-fn stored_forms(inspector: &Inspector, key: &Key) -> Vec<String> {
-    match key {
-        Key::Clear(key) => inspector.stored_forms(key.as_bytes()),
-        Key::Stored(key) => vec![key.clone()],
-    }
-}
-
 /// Returns the gate of a rule of this service. Its methods reach the state of its own quota only, but also the denials
 /// that this process has cached: other instances apply the change up to the time of their cache later.
 fn own_gate<'k>(state: &AdminState, gate: &str, key: &'k Key) -> Result<Option<(Gate, &'k str)>, Failed> {
@@ -86,19 +77,29 @@ fn own_gate<'k>(state: &AdminState, gate: &str, key: &'k Key) -> Result<Option<(
     }
 }
 
-async fn find(inspector: &Inspector, gate: &str, key: &Key) -> Result<KeyStates, Failed> {
-    let written = stored_forms(inspector, key);
-    within_timeout(inspector.find_key(Some(gate), &written, |_| {})).await
+/// Returns the names of the states by which this service decides the key: of the rule's quota, and of an override.
+async fn own_names(
+    state: &AdminState,
+    inspector: &Inspector,
+    gate: &Gate,
+    key: &str,
+) -> Result<Vec<Name>, Failed> {
+    let written = inspector.stored_forms(key.as_bytes());
+    let mut redis_keys = BTreeSet::from([gate.redis_key(key)?]);
+    for entry in inspector.overrides().await? {
+        if let Override::Quota { gate: of, key: of_key, quota, .. } = entry
+            && gate.name() == Some(&*of)
+            && written.contains(&of_key)
+        {
+            redis_keys.insert(state.limiter.try_gate(&*of, quota)?.redis_key(key)?);
+        }
+    }
+    Ok(redis_keys.iter().filter_map(|redis_key| inspector.parse(redis_key)).collect())
 }
 
-/// Ends a search that takes too long. Searches change nothing.
-async fn within_timeout<T>(search: impl Future<Output = Result<T, tidegate::Error>>) -> Result<T, Failed> {
-    match timeout(SEARCH_TIMEOUT, search).await {
-        Ok(found) => Ok(found?),
-        Err(_) => Err(Failed::no_effect(format!(
-            "the database has too many keys to find this one within {SEARCH_TIMEOUT:?}; nothing changed"
-        ))),
-    }
+/// Returns a result for a key whose own state is changed, but whose other forms are not known.
+fn without_other_forms(result: &str, failed: &SearchFailed) -> String {
+    format!("{result}; other forms were not searched: {failed}")
 }
 
 /// Blocks the existing states of the key, and the state that a service would create for it. If an override gives the
@@ -112,8 +113,17 @@ async fn block(
     quota: Option<Quota>,
     force: bool,
 ) -> Result<(String, bool), Failed> {
-    let found = find(inspector, gate, key).await?.found;
-    let mut redis_keys = BTreeSet::new();
+    let mut blocked = BTreeSet::new();
+    // First the state that the rules know: a block may be urgent, and the search takes long in a large database.
+    if let Some((own, key)) = own_gate(state, gate, key)? {
+        blocked.insert(block_own(inspector, &own, key, duration).await?);
+    }
+    let result = format!("blocked for {}", human(duration));
+    let found = match find(inspector, gate, key).await {
+        Ok(states) => states.found,
+        Err(failed) if !blocked.is_empty() => return Ok((without_other_forms(&result, &failed), true)),
+        Err(failed) => return Err(failed.into()),
+    };
     if let Key::Clear(key) = key {
         let quota = match (quota, found.first()) {
             (Some(quota), first) => {
@@ -125,22 +135,56 @@ async fn block(
             (None, Some(first)) => first.quota()?,
             (None, None) => quota_of_other_keys(inspector, gate).await?,
         };
-        inspector.read_overrides().await?;
         let gate = state.limiter.try_gate(gate, quota)?;
-        gate.block(key, duration).await?;
-        redis_keys.insert(gate.redis_key(key)?);
+        if !blocked.contains(&gate.redis_key(key)?) {
+            blocked.insert(block_own(inspector, &gate, key, duration).await?);
+        }
     } else if found.is_empty() {
         return Err(Failed::no_effect(
             "the key has no state, so how it is stored is unknown: give the key itself",
         ));
     }
     for found in found {
-        if !redis_keys.contains(&found.name.redis_key) {
+        if !blocked.contains(&found.name.redis_key) {
             inspector.block(&found, duration).await?;
-            redis_keys.insert(found.name.redis_key);
+            blocked.insert(found.name.redis_key);
         }
     }
-    Ok((format!("blocked for {}", human(duration)), true))
+    Ok((result, true))
+}
+
+/// Blocks the state of the gate's quota, and that of an override. Returns the Redis key of the former.
+async fn block_own(
+    inspector: &Inspector,
+    gate: &Gate,
+    key: &str,
+    duration: Duration,
+) -> Result<String, Failed> {
+    inspector.read_overrides().await?;
+    gate.block(key, duration).await?;
+    Ok(gate.redis_key(key)?)
+}
+
+/// What an unblock has found.
+#[derive(Default)]
+struct Lifted {
+    blocks: usize,
+    denials: usize,
+}
+
+impl Lifted {
+    fn result(&self) -> (&'static str, bool) {
+        match (self.blocks, self.denials) {
+            (0, 0) => ("the key is not blocked", false),
+            (0, _) => ("the key is not blocked; its counted denials are removed", true),
+            (_, _) => ("no longer blocked", true),
+        }
+    }
+}
+
+/// Unreadable state counts as blocked: the attempt to unblock it reports the error.
+fn is_blocked(found: &Found) -> bool {
+    found.usage.as_ref().map_or(true, |usage| usage.blocked_for.is_some())
 }
 
 async fn unblock(
@@ -149,26 +193,36 @@ async fn unblock(
     gate: &str,
     key: &Key,
 ) -> Result<(String, bool), Failed> {
-    let KeyStates { found, with_denials, .. } = find(inspector, gate, key).await?;
+    let mut lifted = Lifted::default();
+    let own = own_gate(state, gate, key)?;
+    // First the states that the rules know, as for a block.
+    if let Some((own, key)) = &own {
+        let names = own_names(state, inspector, own, key).await?;
+        lifted.blocks += inspector.read(&names).await?.iter().filter(|found| is_blocked(found)).count();
+        for name in &names {
+            lifted.denials += usize::from(inspector.denials(name).await?.is_some());
+        }
+        own.unblock(key).await?;
+    }
+    let states = match find(inspector, gate, key).await {
+        Ok(states) => states,
+        Err(failed) if own.is_some() => {
+            let (result, has_effect) = lifted.result();
+            return Ok((without_other_forms(result, &failed), has_effect));
+        }
+        Err(failed) => return Err(failed.into()),
+    };
     // The counts first: a denial after the block would otherwise be added to the denials before it.
-    for name in &with_denials {
+    for name in &states.with_denials {
         inspector.remove_denials(name).await?;
+        lifted.denials += 1;
     }
-    // Unreadable state counts as blocked: the attempt to unblock it reports the error.
-    let is_blocked = |found: &&Found| found.usage.as_ref().map_or(true, |usage| usage.blocked_for.is_some());
-    let mut unblocked = 0;
-    for found in found.iter().filter(is_blocked) {
+    for found in states.found.iter().filter(|found| is_blocked(found)) {
         inspector.block(found, Duration::ZERO).await?;
-        unblocked += 1;
+        lifted.blocks += 1;
     }
-    if let Some((gate, key)) = own_gate(state, gate, key)? {
-        gate.unblock(key).await?;
-    }
-    Ok(match (unblocked, with_denials.len()) {
-        (0, 0) => ("the key is not blocked".to_owned(), false),
-        (0, _) => ("the key is not blocked; its counted denials are removed".to_owned(), true),
-        (_, _) => ("no longer blocked".to_owned(), true),
-    })
+    let (result, has_effect) = lifted.result();
+    Ok((result.to_owned(), has_effect))
 }
 
 async fn end_override(inspector: &Inspector, gate: &str, key: &Key) -> Result<(String, bool), Failed> {
