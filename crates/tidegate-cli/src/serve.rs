@@ -177,7 +177,7 @@ fn report(serve: &Serve, server: &BoundServer, rules: usize, out: Output) -> Res
     }
     let admin = server.admin_addr();
     if let Some(admin) = admin {
-        lines.push(line(format!("admin port on http://{admin}: /config, /metrics")));
+        lines.push(line(format!("web console on http://{admin}/ (also /config and /metrics)")));
     }
     let json = json!({ "grpc_addr": grpc, "http_addr": http, "admin_addr": admin, "rules": rules });
     out.print(&json, &lines)

@@ -22,6 +22,7 @@ mod history;
 mod hour;
 mod key_search;
 mod keys;
+mod known_gate;
 mod overrides;
 mod overview;
 mod plain;
@@ -30,6 +31,7 @@ mod rules;
 mod runbook;
 mod source;
 mod states;
+mod stored_key;
 mod top;
 mod words;
 

@@ -7,6 +7,9 @@ use tidegate_rules::{Limit, Rule, RulesLimiter};
 
 use super::words;
 
+/// The maximum gates of a list to choose from.
+const MAX_CHOICES: usize = 500;
+
 /// The gates of the rules.
 #[derive(Debug, Default)]
 pub(super) struct Catalog(HashMap<String, GateFacts>);
@@ -19,9 +22,20 @@ pub(super) struct GateFacts {
     /// The units of the limit; `None` without one.
     pub(super) limit: Option<u64>,
     pub(super) denies_all: bool,
+    /// Whether the gate admits checks that are over the limit: shadow mode, or the candidate of a rule.
+    pub(super) is_shadow: bool,
     pub(super) origin: Origin,
     /// The path of the rule.
     pub(super) path: String,
+}
+
+/// By what keys of a gate are denied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct GateLimit {
+    /// The units of the limit; `None` if only the state of each key has it.
+    pub(super) units: Option<u64>,
+    /// Whether checks over the limit are denied.
+    pub(super) is_enforced: bool,
 }
 
 /// A position in a rule file.
@@ -52,7 +66,7 @@ impl Catalog {
             if let Some(candidate) = rule.candidate() {
                 let quota = format!("{}; candidate: denies nothing", words::quota(&candidate));
                 let facts = facts(rule, quota, Some(candidate.limit()), false, origin.clone());
-                gates.insert(rule.candidate_gate_name(), facts);
+                gates.insert(rule.candidate_gate_name(), GateFacts { is_shadow: true, ..facts });
             }
             let limit = rule.limit(None);
             let units = if let Limit::Quota(quota) = limit { Some(quota.limit()) } else { None };
@@ -66,9 +80,36 @@ impl Catalog {
         self.0.get(gate)
     }
 
-    /// Returns the gates with a limit, and the units of the limit.
-    pub(super) fn limits(&self) -> impl Iterator<Item = (String, u64)> {
-        self.0.iter().filter_map(|(name, facts)| Some((name.clone(), facts.limit?)))
+    /// Returns the limits by which keys are denied, by gate. Gates that admit all checks by a switch have none.
+    pub(super) fn limits(&self, overrides: &[Override]) -> HashMap<String, GateLimit> {
+        let limit = |facts: &GateFacts| GateLimit { units: facts.limit, is_enforced: !facts.is_shadow };
+        let mut limits: HashMap<String, GateLimit> =
+            self.0.iter().map(|(name, facts)| (name.clone(), limit(facts))).collect();
+        for entry in overrides {
+            if let Override::Switch { gate, .. } = entry {
+                let is_enforced = self.admitted_by(gate, overrides).is_none();
+                limits.entry(gate.clone()).or_default().is_enforced = is_enforced;
+            }
+        }
+        limits
+    }
+
+    /// Returns why a gate admits checks that are over the limit, if it does.
+    pub(super) fn admitted_by(&self, gate: &str, overrides: &[Override]) -> Option<&'static str> {
+        match switch_of(overrides, gate) {
+            Some(Switch::Open) => Some("the gate is switched open, which admits the checks"),
+            Some(Switch::Shadow) => Some("shadow mode admits the checks"),
+            _ if self.get(gate)?.is_shadow => Some("shadow mode admits the checks"),
+            _ => None,
+        }
+    }
+
+    /// Returns the first names in the order of the alphabet, for lists to choose from.
+    pub(super) fn first_names(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.names().map(str::to_owned).collect();
+        names.sort_unstable();
+        names.truncate(MAX_CHOICES);
+        names
     }
 
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
@@ -77,7 +118,7 @@ impl Catalog {
 }
 
 fn facts(rule: &Rule, quota: String, limit: Option<u64>, denies_all: bool, origin: Origin) -> GateFacts {
-    GateFacts { quota, limit, denies_all, origin, path: rule.path().to_owned() }
+    GateFacts { quota, limit, denies_all, is_shadow: rule.is_shadow(), origin, path: rule.path().to_owned() }
 }
 
 /// Returns the switch of a gate, by these overrides.

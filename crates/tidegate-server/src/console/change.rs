@@ -1,19 +1,23 @@
 //! Changes by operators: the form with the reason, then the page of the confirmation.
 
+mod texts;
+
 use std::collections::HashMap;
 
 use askama::Template;
 use tidegate::algorithm::ALGORITHMS;
 
+use self::texts::{button, consequence, question, title};
 use super::filters;
 use super::frame::{Frame, Tab};
-use super::keys::Key;
+use super::stored_key;
 use super::words;
 use crate::admin::{ChangeFields, Verb};
 
 /// The values of the form, as an operator has filled it in.
+/// A key is always in its stored form.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Values(pub(super) HashMap<String, String>);
+pub(super) struct Values(HashMap<String, String>);
 
 /// The form.
 #[derive(Template)]
@@ -26,6 +30,8 @@ pub(super) struct ChangePage {
     /// The algorithms, and whether each is chosen.
     pub(super) algorithms: Vec<(&'static str, bool)>,
     pub(super) error: Option<String>,
+    /// The gates of the rules, to choose one.
+    pub(super) gates: Vec<String>,
 }
 
 /// The question before the change.
@@ -36,10 +42,14 @@ pub(super) struct ConfirmPage {
     pub(super) question: String,
     pub(super) consequence: &'static str,
     pub(super) followers: String,
+    /// The stored form of the key, if the question shows another one.
+    pub(super) stored_key: Option<String>,
+    /// When the change ends, for those that end.
+    pub(super) until: Option<String>,
     pub(super) reason: String,
     /// The values of the form, repeated.
     pub(super) hidden: Vec<(&'static str, String)>,
-    pub(super) button: &'static str,
+    pub(super) button: String,
     pub(super) back: String,
 }
 
@@ -55,35 +65,6 @@ pub(super) struct ChangedPage {
 /// Returns the verb of the parameter `verb`.
 pub(super) fn verb(name: &str) -> Option<Verb> {
     Verb::ALL.into_iter().find(|verb| verb.as_str() == name)
-}
-
-const fn title(verb: Verb) -> &'static str {
-    match verb {
-        Verb::Block => "Block a key",
-        Verb::Unblock => "Unblock a key",
-        Verb::Reset => "Reset a key",
-        Verb::Override => "Give a key another quota",
-        Verb::EndOverride => "End the override of a key",
-        Verb::Switch => "Switch a gate",
-        Verb::EndSwitch => "End the switch of a gate",
-    }
-}
-
-/// Returns what the change does.
-const fn consequence(verb: Verb) -> &'static str {
-    match verb {
-        Verb::Block => "Every check of the key at this gate is denied until the block ends. Its usage stays.",
-        Verb::Unblock => {
-            "Lifts the block, and removes the denials that count towards a ban. The usage stays."
-        }
-        Verb::Reset => {
-            "Removes the usage, the holds, the counted denials and the block of the key at this gate."
-        }
-        Verb::Override => "The key has this quota at the gate, in the whole fleet, until the override ends.",
-        Verb::EndOverride => "The key has the gate's own quota again.",
-        Verb::Switch => "Applies to all keys of the gate, in the whole fleet.",
-        Verb::EndSwitch => "The gate follows its own quota again.",
-    }
 }
 
 const fn tab(verb: Verb) -> Tab {
@@ -110,19 +91,54 @@ impl Values {
         "reason",
     ];
 
+    /// Takes the values of a form or a link. A key that is not in its stored form was typed.
+    pub(super) fn new(mut values: HashMap<String, String>) -> Self {
+        let is_stored = values.get("stored").is_some_and(|text| matches!(&**text, "true" | "on" | "1"));
+        if let Some(key) = values.get_mut("key")
+            && !is_stored
+        {
+            *key = stored_key::encoded(key.as_bytes());
+            values.insert("stored".to_owned(), "true".to_owned());
+        }
+        Self(values)
+    }
+
     pub(super) fn get(&self, name: &str) -> &str {
         self.0.get(name).map_or("", String::as_str)
     }
 
-    /// Returns the fields of the change. An empty field is absent.
+    /// Returns the stored form of the key.
+    pub(super) fn key_form(&self) -> Option<&str> {
+        self.0.get("key").map(String::as_str)
+    }
+
+    /// Returns the key for people: its text, or its stored form.
+    pub(super) fn shown_key(&self) -> String {
+        let form = self.get("key");
+        let text = stored_key::decoded_text(form).filter(|text| !text.is_empty());
+        text.unwrap_or_else(|| stored_key::shown(form).to_owned())
+    }
+
+    /// Returns the stored form of the key, if it is not what people see.
+    pub(super) fn other_form(&self) -> Option<&str> {
+        let is_other = |form: &&str| !form.is_empty() && *form != self.shown_key();
+        self.key_form().filter(is_other)
+    }
+
+    /// Returns the fields of the change. An empty field is absent. A key that is text is given as text: only so can it get
+    /// an override, or a block before its first state.
     pub(super) fn fields(&self) -> ChangeFields {
         let given =
             |name: &str| Some(self.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
+        let form = self.key_form();
+        let (key, stored) = match form.and_then(stored_key::decoded_text) {
+            Some(text) => (Some(text), None),
+            None => (form.map(str::to_owned), given("stored")),
+        };
         ChangeFields {
             gate: self.get("gate").trim().to_owned(),
-            // A key may begin with a space, or be empty.
-            key: self.0.get("key").cloned(),
-            stored: given("stored"),
+            key,
+            stored,
             duration: given("for"),
             to: given("to"),
             algorithm: given("algorithm"),
@@ -139,16 +155,23 @@ impl Values {
     }
 
     /// Returns the page to show after the change.
-    pub(super) fn page_after(&self, key: Option<&Key>) -> String {
-        match key.and_then(|key| key.written.first()) {
-            Some(written) => format!("/key?written={}", words::query_value(written)),
+    pub(super) fn page_after(&self) -> String {
+        match self.key_form() {
+            Some(form) => format!("/key?written={}", words::query_value(form)),
             None => format!("/gate?name={}", words::query_value(self.get("gate").trim())),
         }
     }
 }
 
 impl ChangePage {
-    pub(super) fn new(frame: Frame, verb: Verb, values: Values, error: Option<String>) -> Self {
+    /// `gates` are those to choose from.
+    pub(super) fn new(
+        frame: Frame,
+        verb: Verb,
+        values: Values,
+        error: Option<String>,
+        gates: Vec<String>,
+    ) -> Self {
         let chosen = values.get("algorithm").to_owned();
         let algorithms = ALGORITHMS.iter().map(|algorithm| (algorithm.name, algorithm.name == chosen));
         Self {
@@ -158,6 +181,7 @@ impl ChangePage {
             algorithms: algorithms.collect(),
             values,
             error,
+            gates,
         }
     }
 
@@ -166,7 +190,7 @@ impl ChangePage {
     }
 
     fn has_duration(&self) -> bool {
-        matches!(self.verb, Verb::Block | Verb::Override | Verb::Switch)
+        has_duration(self.verb)
     }
 
     fn is_switch(&self) -> bool {
@@ -178,35 +202,32 @@ impl ChangePage {
     }
 }
 
+const fn has_duration(verb: Verb) -> bool {
+    matches!(verb, Verb::Block | Verb::Override | Verb::Switch)
+}
+
 impl ConfirmPage {
     /// `detail` are the values of the change in words, `followers` the instances that will follow it.
     pub(super) fn new(frame: Frame, verb: Verb, values: &Values, detail: &str, followers: String) -> Self {
         let hidden = values.repeated();
         let query: Vec<String> =
             hidden.iter().map(|(name, value)| format!("{name}={}", words::query_value(value))).collect();
+        let until = match values.get("for").trim() {
+            "" => "it is ended".to_owned(),
+            duration => format!("{duration} from the confirmation"),
+        };
         Self {
             frame: Frame { title: title(verb).to_owned(), tab: Some(tab(verb)), ..frame },
+            stored_key: values.other_form().map(str::to_owned),
+            until: has_duration(verb).then_some(until),
             question: question(verb, values, detail),
             consequence: consequence(verb),
             followers,
             reason: values.get("reason").trim().to_owned(),
             back: format!("/change?{}", query.join("&")),
             hidden,
-            button: title(verb),
+            button: button(verb, values),
         }
-    }
-}
-
-fn question(verb: Verb, values: &Values, detail: &str) -> String {
-    let (key, gate) = (values.get("key"), values.get("gate").trim());
-    match verb {
-        Verb::Block => format!("Block {key} at {gate} {detail}?"),
-        Verb::Unblock => format!("Unblock {key} at {gate}?"),
-        Verb::Reset => format!("Reset {key} at {gate}?"),
-        Verb::Override => format!("Give {key} at {gate} the quota {detail}?"),
-        Verb::EndOverride => format!("Give {key} at {gate} the gate's own quota again?"),
-        Verb::Switch => format!("Switch {gate} {detail}?"),
-        Verb::EndSwitch => format!("End the switch of {gate}?"),
     }
 }
 
@@ -221,7 +242,7 @@ mod tests {
     use super::*;
 
     fn values(pairs: &[(&str, &str)]) -> Values {
-        Values(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
+        Values::new(pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect())
     }
 
     #[test]
@@ -238,9 +259,32 @@ mod tests {
         assert_eq!((&*fields.gate, fields.key.as_deref()), ("login", Some(" a")));
         assert_eq!((fields.duration, fields.limit.as_deref()), (None, Some("5")));
         assert_eq!(question(Verb::Block, &form, "for 1h"), "Block  a at login for 1h?");
-        assert_eq!(form.page_after(Key::of_written("a%20b").as_ref()), "/key?written=a%2520b");
-        assert_eq!(form.page_after(None), "/gate?name=login");
+        assert_eq!(form.page_after(), "/key?written=%2520a");
+        assert_eq!(values(&[("gate", "login")]).page_after(), "/gate?name=login");
         assert!(form.repeated().iter().all(|(name, _)| *name != "x"));
+    }
+
+    #[test]
+    fn form_repeats_the_stored_form_of_a_key_and_changes_the_key_itself() {
+        for (form, key, stored) in [
+            ("bob%0A", "bob\n", None),
+            ("bob%00", "bob\0", None),
+            ("", "", None),
+            ("%FF", "%FF", Some("true")),
+            ("%hmac=00", "%hmac=00", Some("true")),
+            ("not stored", "not stored", Some("true")),
+        ] {
+            let form_values = values(&[("gate", "g"), ("key", form), ("stored", "true"), ("reason", "r")]);
+            let fields = form_values.fields();
+            assert_eq!((fields.key.as_deref(), fields.stored.as_deref()), (Some(key), stored), "{form}");
+            let repeated = form_values.repeated();
+            assert!(
+                repeated.contains(&("key", form.to_owned()))
+                    && repeated.contains(&("stored", "true".to_owned()))
+            );
+        }
+        let typed = values(&[("key", "bob\n")]);
+        assert_eq!((typed.get("key"), typed.get("stored")), ("bob%0A", "true"));
     }
 
     #[test]

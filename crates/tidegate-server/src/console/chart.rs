@@ -41,14 +41,18 @@ pub(super) struct Series {
     pub(super) values: Values,
 }
 
-impl Chart {
+/// The drawn series of a chart.
+pub(super) struct Drawing {
+    parts: Vec<Part>,
+    width: usize,
+    /// The value at the top.
+    top: f64,
+    is_line: bool,
+}
+
+impl Drawing {
     /// Draws bars, the first series at the bottom.
-    pub(super) fn stacked(
-        title: &'static str,
-        summary: String,
-        series: Vec<Series>,
-        label: impl Fn(f64) -> String,
-    ) -> Self {
+    pub(super) fn stacked(series: Vec<Series>) -> Self {
         let width = width(&series);
         let total = |at: usize| {
             series.iter().filter_map(|series| series.values.get(at).copied().flatten()).sum::<f64>()
@@ -69,16 +73,11 @@ impl Chart {
             }
             Part { class: series.class, label: series.label, path }
         });
-        Self { parts: parts.collect(), ..Self::empty(title, summary, width, top, label) }
+        Self { parts: parts.collect(), width, top, is_line: false }
     }
 
     /// Draws a line for each series.
-    pub(super) fn lines(
-        title: &'static str,
-        summary: String,
-        series: Vec<Series>,
-        label: impl Fn(f64) -> String,
-    ) -> Self {
+    pub(super) fn lines(series: Vec<Series>) -> Self {
         let width = width(&series);
         let values = series.iter().flat_map(|series| series.values.iter().copied().flatten());
         let top = round_up(values.fold(0.0, f64::max));
@@ -100,22 +99,25 @@ impl Chart {
             }
             Part { class: series.class, label: series.label, path }
         });
-        Self { parts: parts.collect(), is_line: true, ..Self::empty(title, summary, width, top, label) }
+        Self { parts: parts.collect(), width, top, is_line: true }
     }
+}
 
-    fn empty(
+impl Chart {
+    /// `label` formats a value of the axis.
+    pub(super) fn new(
         title: &'static str,
         summary: String,
-        width: usize,
-        top: f64,
+        drawing: Drawing,
         label: impl Fn(f64) -> String,
     ) -> Self {
+        let Drawing { parts, width, top, is_line } = drawing;
         Self {
             title,
             summary,
-            parts: Vec::new(),
+            parts,
             width: width.max(1),
-            is_line: false,
+            is_line,
             is_low: false,
             top_label: label(top),
             mid_label: label(top / 2.0),
@@ -159,11 +161,15 @@ mod tests {
         Series { class, label: class, values: values.to_vec() }
     }
 
+    fn drawn(drawing: Drawing) -> Chart {
+        Chart::new("t", String::new(), drawing, |value| value.to_string())
+    }
+
     #[test]
     fn bars_are_stacked_and_scaled_to_a_round_number() {
         let allowed = series("allowed", &[Some(1.0), None, Some(0.0)]);
         let denied = series("denied", &[Some(3.0), None, Some(2.0)]);
-        let chart = Chart::stacked("t", String::new(), vec![allowed, denied], |value| value.to_string());
+        let chart = drawn(Drawing::stacked(vec![allowed, denied]));
         assert_eq!((&*chart.top_label, &*chart.mid_label, chart.width), ("4", "2", 3));
         let paths: Vec<&str> = chart.parts.iter().map(|part| &*part.path).collect();
         assert_eq!(paths, ["M0 100h.9v-25h-.9z", "M0 75h.9v-75h-.9zM2 100h.9v-50h-.9z"]);
@@ -172,7 +178,7 @@ mod tests {
     #[test]
     fn lines_are_broken_at_gaps() {
         let p99 = series("p99", &[Some(1.0), Some(2.0), None, Some(0.5)]);
-        let chart = Chart::lines("t", String::new(), vec![p99], |value| value.to_string());
+        let chart = drawn(Drawing::lines(vec![p99]));
         assert_eq!(chart.parts[0].path, "M0 50h.9L1 0M3 75h.9");
         assert!(chart.is_line);
     }
@@ -181,8 +187,8 @@ mod tests {
     fn empty_or_odd_series_are_drawn_without_a_panic() {
         for values in [&[][..], &[None], &[Some(0.0)], &[Some(-1.0)], &[Some(f64::MAX)]] {
             for chart in [
-                Chart::stacked("t", String::new(), vec![series("a", values)], |value| value.to_string()),
-                Chart::lines("t", String::new(), vec![series("a", values)], |value| value.to_string()),
+                drawn(Drawing::stacked(vec![series("a", values)])),
+                drawn(Drawing::lines(vec![series("a", values)])),
             ] {
                 assert!(!chart.parts[0].path.contains("NaN") && chart.width >= 1, "{chart:?}");
             }

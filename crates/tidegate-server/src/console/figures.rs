@@ -9,7 +9,7 @@ use tidegate::admin::{FigureBucket, Inspector, Instance, RedisLoad};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
-use super::hour::{Hour, SPAN};
+use super::hour::{Hour, SPAN, Stale};
 
 /// Readers within this time share a reading.
 const SHARED_FOR: Duration = Duration::from_secs(2);
@@ -80,7 +80,14 @@ impl Figures {
         let now_unix_s = kept.read_at.map_or(0, |(read_at, unix_s)| unix_s + read_at.elapsed().as_secs());
         let oldest = now_unix_s.saturating_sub(SPAN.as_secs() + UNSETTLED.as_secs());
         kept.buckets.retain(|start, _| *start >= oldest);
-        let hour = Hour::new(kept.buckets.values(), kept.instances.clone(), kept.bucket, now_unix_s);
+        let (read_unix_s, age) =
+            kept.read_at.map_or_else(Default::default, |(at, unix_s)| (unix_s, at.elapsed()));
+        let mut instances = kept.instances.clone();
+        for instance in &mut instances {
+            instance.age = instance.age.saturating_add(age);
+        }
+        let hour = Hour::new(kept.buckets.values(), instances, kept.bucket, now_unix_s);
+        let stale = stale.map(|error| Stale { error, read_unix_s });
         let hour = Arc::new(Hour { stale, ..hour });
         kept.hour = Some((now, hour.clone()));
         Ok(hour)

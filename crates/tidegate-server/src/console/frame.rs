@@ -20,6 +20,8 @@ pub(super) struct Frame {
     pub(super) title: String,
     pub(super) tab: Option<Tab>,
     pub(super) namespace: String,
+    /// Whether this process counts in its own memory, so that nothing on the pages changes by itself.
+    pub(super) is_in_memory: bool,
     /// The number of entries of the runbook that fire.
     pub(super) firing: usize,
     /// `None` before the login.

@@ -9,10 +9,11 @@ use super::catalog::{Catalog, GateFacts, switch_of};
 use super::chart::Chart;
 use super::filters;
 use super::frame::{Frame, Tab};
+use super::history::Entry;
 use super::hour::{Hour, Totals};
 use super::overrides::Row as OverrideRow;
 use super::overview::decisions_of_gate;
-use super::words;
+use super::{stored_key, words};
 
 /// The maximum overrides of the page.
 const MAX_OVERRIDES: usize = 50;
@@ -49,12 +50,13 @@ impl GatePage {
         rules: &RulesLimiter,
         hour: Result<&Hour, &str>,
         overrides: &[Override],
+        log: &[Entry],
         catalog: &Catalog,
     ) -> Self {
         let rule = rules.rules().iter().find(|rule| rule.gate_name() == name);
         let figures = hour.ok().and_then(|hour| Some((hour, hour.gates.get(name)?)));
         let of_gate = overrides.iter().filter(|entry| super::gates::gate_of(entry) == Some(name));
-        let rows: Vec<OverrideRow> = of_gate.filter_map(OverrideRow::new).collect();
+        let rows: Vec<OverrideRow> = of_gate.filter_map(|entry| OverrideRow::new(entry, log)).collect();
         let title = format!("Gate {name}");
         Self {
             frame: Frame { title, tab: Some(Tab::Gates), ..frame },

@@ -35,7 +35,8 @@ pub(super) struct Row {
     pub(super) name: String,
     pub(super) quota: String,
     pub(super) origin: Option<Origin>,
-    pub(super) totals: Totals,
+    /// `None` if there are no figures of the fleet.
+    pub(super) totals: Option<Totals>,
     pub(super) denied_now: String,
     pub(super) is_denying: bool,
     /// What a switch does.
@@ -75,7 +76,8 @@ impl Gates {
         let pages = found.len().div_ceil(PER_PAGE).max(1);
         let page = page.min(pages - 1);
         let shown = found.iter().skip(page * PER_PAGE).take(PER_PAGE);
-        let rows = shown.map(|name| Row::new(name, figures(name), overrides, catalog)).collect();
+        let of_hour = |name: &str| hour.ok().map(|_| figures(name));
+        let rows = shown.map(|name| Row::new(name, of_hour(name), overrides, catalog)).collect();
         Self {
             frame: Frame { title: "Gates".to_owned(), tab: Some(Tab::Gates), ..frame },
             search: search.to_owned(),
@@ -97,14 +99,20 @@ pub(super) fn gate_of(entry: &Override) -> Option<&str> {
 }
 
 impl Row {
-    fn new(name: &str, figures: Option<&GateHour>, overrides: &[Override], catalog: &Catalog) -> Self {
+    /// `figures` are those of the gate, if there are any of the fleet.
+    fn new(
+        name: &str,
+        figures: Option<Option<&GateHour>>,
+        overrides: &[Override],
+        catalog: &Catalog,
+    ) -> Self {
         let facts = catalog.get(name);
-        let denied_now = figures.map_or(0, |gate| gate.now.denied);
+        let denied_now = figures.flatten().map_or(0, |gate| gate.now.denied);
         Self {
             name: name.to_owned(),
             quota: facts.map_or_else(String::new, |facts| facts.quota.clone()),
             origin: facts.map(|facts| facts.origin.clone()),
-            totals: figures.map(|gate| gate.hour).unwrap_or_default(),
+            totals: figures.map(|gate| gate.map(|gate| gate.hour).unwrap_or_default()),
             denied_now: words::per_second(Hour::per_second_now(denied_now)),
             is_denying: denied_now > 0,
             switch: switch_of(overrides, name),

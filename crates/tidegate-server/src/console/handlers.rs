@@ -1,16 +1,18 @@
 //! The handlers of the pages: they read, make the page, and render it.
 
+mod change;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use askama::Template;
 use axum::extract::{Query, State};
-use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::response::{Html, IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use tidegate::{Error, Override};
 
+pub(super) use self::change::{change, change_form};
 use super::catalog::Catalog;
-use super::change::{ChangePage, ChangedPage, ConfirmPage, Values, verb};
 use super::explain::{ExplainPage, Question};
 use super::frame::{Frame, Who};
 use super::gate::GatePage;
@@ -19,24 +21,19 @@ use super::health::{HealthPage, firing};
 use super::history::{self, Entry};
 use super::hour::Hour;
 use super::key_search::KeySearch;
-use super::keys::{Event, Key, KeyPage, Keys, KeysLive, Lists};
+use super::keys::{Key, KeyPage, Keys, KeysLive, Lists};
 use super::overrides::Overrides;
 use super::overview::{Live, Overview, OverviewLive, Readings};
 use super::readings::Console;
 use super::rules::RulesPage;
-use crate::admin::{
-    AdminState, Changed, Form, Identity, Operator, Problem, Role, Viewer, apply, csrf_token, describe,
-};
+use super::stored_key;
+use crate::admin::{AdminState, Identity, Problem, Role, Viewer, csrf_token};
 
 /// The parameters of a page.
 type Parameters = Query<HashMap<String, String>>;
 
 /// The maximum length of a parameter in bytes. A longer one counts as absent.
 const MAX_PARAMETER_BYTES: usize = 2_048;
-/// The entries of the audit log that are searched for a key.
-const MAX_AUDIT_ENTRIES: usize = 1_000;
-/// The changes of a key that are shown.
-const MAX_EVENTS: usize = 50;
 
 fn text<'p>(parameters: &'p Parameters, name: &str) -> &'p str {
     let found = parameters.0.get(name).filter(|value| value.len() <= MAX_PARAMETER_BYTES);
@@ -58,7 +55,7 @@ struct Common {
 impl Common {
     async fn new(console: &Console, identity: &Identity) -> Self {
         let (hour, overrides) = tokio::join!(console.hour(), console.overrides());
-        let firing = firing(&console.known(&hour, &overrides));
+        let firing = firing(&console.condition_inputs(&hour, &overrides));
         let frame = Frame { firing, ..frame(console, identity) };
         Self { hour, overrides, catalog: Catalog::new(&console.service().rules()), frame }
     }
@@ -77,6 +74,7 @@ fn frame(console: &Console, identity: &Identity) -> Frame {
     let csrf = csrf_token(identity);
     Frame {
         namespace: console.namespace().to_owned(),
+        is_in_memory: console.is_in_memory(),
         who: Some(Who {
             name: identity.name.clone(),
             role: identity.role.as_str(),
@@ -105,10 +103,15 @@ fn page_with(status: StatusCode, template: &impl Template) -> Response {
 
 async fn live(console: &Console, common: &Common) -> Live {
     let redis = console.load().await;
+    let own_breaker = match &common.overrides {
+        Err(error) if error.kind() != "refused" => Some(console.is_breaker_open().await),
+        _ => None,
+    };
     Live::new(Readings {
         hour: common.hour(),
-        overrides: common.overrides(),
+        overrides: common.overrides.as_deref().ok(),
         catalog: &common.catalog,
+        own_breaker,
         redis,
     })
 }
@@ -141,14 +144,15 @@ pub(super) async fn gate(
 ) -> Response {
     let common = Common::new(&state.console, &identity).await;
     let (name, rules) = (text(&parameters, "name"), state.console.service().rules());
-    let gate =
-        GatePage::new(common.frame.clone(), name, &rules, common.hour(), common.overrides(), &common.catalog);
+    let log = log_of(&state, common.overrides()).await;
+    let Common { frame, catalog, .. } = &common;
+    let gate = GatePage::new(frame.clone(), name, &rules, common.hour(), common.overrides(), &log, catalog);
     let status = if gate.is_known() { StatusCode::OK } else { StatusCode::NOT_FOUND };
     page_with(status, &gate)
 }
 
 async fn lists(console: &Console, common: &Common, gate: &str) -> Result<Lists, String> {
-    let ranked = console.top((!gate.is_empty()).then_some(gate), &common.catalog).await?;
+    let ranked = console.top((!gate.is_empty()).then_some(gate), common.overrides(), &common.catalog).await?;
     Ok(Lists::new(&ranked, common.overrides(), &common.catalog))
 }
 
@@ -172,14 +176,17 @@ pub(super) async fn keys_live(
     page(&KeysLive { lists: lists(&state.console, &common, text(&parameters, "gate")).await })
 }
 
-/// Returns the key that the parameters name: by its form in Redis, or by its text.
-fn key_of(console: &Console, key: &str, written: &str) -> Option<Key> {
-    if !written.is_empty() {
-        return Key::of_written(written);
-    }
-    let forms =
-        console.inspector().map_or_else(|_| Vec::new(), |inspector| inspector.stored_forms(key.as_bytes()));
-    (!key.is_empty()).then(|| Key::of_text(key, forms))
+/// Returns the key that the parameters name: by a stored form, or by its text. A stored form can be empty; a text cannot,
+/// because an empty field was not filled in.
+fn key_of(console: &Console, parameters: &Parameters) -> Option<Key> {
+    let key = text(parameters, "key");
+    let form = match (text(parameters, "stored").is_empty(), parameters.0.contains_key("written")) {
+        (false, _) => key.to_owned(),
+        (true, true) => text(parameters, "written").to_owned(),
+        (true, false) if key.is_empty() => return None,
+        (true, false) => stored_key::encoded(key.as_bytes()),
+    };
+    Key::of_stored(&form, |bytes| console.stored_forms(bytes))
 }
 
 pub(super) async fn key(
@@ -190,9 +197,7 @@ pub(super) async fn key(
 ) -> Response {
     let problem = |status, why: String| Problem::new(status, why).respond(&headers);
     let console = &state.console;
-    let (text_of_key, stored) = (text(&parameters, "key"), !text(&parameters, "stored").is_empty());
-    let written = if stored { text_of_key } else { text(&parameters, "written") };
-    let Some(key) = key_of(console, text_of_key, written) else {
+    let Some(key) = key_of(console, &parameters) else {
         let why =
             "no key: a stored form has only printable characters, others are % and two hexadecimal digits";
         return problem(StatusCode::BAD_REQUEST, why.to_owned());
@@ -210,15 +215,16 @@ pub(super) async fn key(
             return problem(StatusCode::SERVICE_UNAVAILABLE, format!("the key cannot be read: {error}"));
         }
     };
-    let history = history_of(&state, &key).await;
+    let history = history::audit_entries(&state).await;
     page(&KeyPage::new(common.frame.clone(), &key, &search, common.overrides(), history, &common.catalog))
 }
 
-/// Returns the changes of a key in the audit log.
-async fn history_of(state: &AdminState, key: &Key) -> Result<Vec<Event>, String> {
-    let entries = history::audit_entries(state, MAX_AUDIT_ENTRIES).await?;
-    let of_key = |entry: &&Entry| key.written.contains(&entry.key);
-    Ok(entries.iter().filter(of_key).take(MAX_EVENTS).map(Entry::event).collect())
+/// Returns the audit log for these overrides: empty without overrides, and if it cannot be read.
+async fn log_of(state: &AdminState, overrides: &[Override]) -> Vec<Entry> {
+    match overrides.is_empty() {
+        true => Vec::new(),
+        false => history::audit_entries(state).await.unwrap_or_default(),
+    }
 }
 
 pub(super) async fn overrides(
@@ -230,7 +236,8 @@ pub(super) async fn overrides(
     let overrides =
         common.overrides.as_deref().map_err(|error| format!("The overrides cannot be read: {error}"));
     let (gate, at) = (text(&parameters, "gate"), number(&parameters, "page"));
-    page(&Overrides::new(common.frame.clone(), overrides, gate, at))
+    let log = log_of(&state, common.overrides()).await;
+    page(&Overrides::new(common.frame.clone(), overrides, &log, common.catalog.first_names(), gate, at))
 }
 
 pub(super) async fn rules(
@@ -260,68 +267,6 @@ pub(super) async fn explain(
 pub(super) async fn health(State(state): State<AdminState>, Viewer(identity): Viewer) -> Response {
     let common = Common::new(&state.console, &identity).await;
     let own = state.console.own_health().await;
-    let known = state.console.known(&common.hour, &common.overrides);
-    page(&HealthPage::new(common.frame, &known, own))
-}
-
-/// Returns how many instances will follow a change.
-async fn followers(console: &Console) -> String {
-    match console.inspector() {
-        Ok(inspector) => history::followers(inspector).await,
-        Err(_) => "Only this process follows it: it counts in its own memory.".to_owned(),
-    }
-}
-
-pub(super) async fn change_form(
-    State(state): State<AdminState>,
-    Operator(identity): Operator,
-    headers: HeaderMap,
-    Query(values): Parameters,
-) -> Response {
-    let values = Values(values);
-    let Some(verb) = verb(values.get("verb")) else {
-        return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
-    };
-    let common = Common::new(&state.console, &identity).await;
-    page(&ChangePage::new(common.frame, verb, values, None))
-}
-
-pub(super) async fn change(
-    State(state): State<AdminState>,
-    Operator(identity): Operator,
-    headers: HeaderMap,
-    Form(values): Form<HashMap<String, String>>,
-) -> Response {
-    let values = Values(values);
-    let Some(verb) = verb(values.get("verb")) else {
-        return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
-    };
-    let console = &state.console;
-    let frame = Common::new(console, &identity).await.frame;
-    let failed = |frame, problem: Problem| {
-        let form = ChangePage::new(frame, verb, values.clone(), Some(problem.detail));
-        page_with(problem.status, &form)
-    };
-    if values.get("confirmed") != "yes" {
-        return match describe(&state, verb, &values.fields()) {
-            Ok(detail) => {
-                let followers = followers(console).await;
-                page(&ConfirmPage::new(frame, verb, &values, &detail, followers))
-            }
-            Err(problem) => failed(frame, problem),
-        };
-    }
-    let key = values.get("key");
-    let key = key_of(console, key, if values.get("stored").is_empty() { "" } else { key });
-    let next = values.page_after(key.as_ref());
-    match apply(&state, &identity, verb, values.fields()).await {
-        Ok(Changed { has_effect: true, audit_error: None, .. }) => Redirect::to(&next).into_response(),
-        Ok(Changed { result, has_effect, audit_error }) => {
-            let done = if has_effect { "Done" } else { "Nothing has changed" };
-            let error = audit_error.map(|error| format!(" The audit log has no entry of it: {error}."));
-            let message = format!("{done}: {result}.{}", error.unwrap_or_default());
-            page(&ChangedPage::new(frame, verb, message, next))
-        }
-        Err(problem) => failed(frame, problem),
-    }
+    let inputs = state.console.condition_inputs(&common.hour, &common.overrides);
+    page(&HealthPage::new(common.frame, &inputs, own))
 }

@@ -4,7 +4,7 @@ mod conditions;
 
 use askama::Template;
 
-pub(super) use self::conditions::{Known, State};
+pub(super) use self::conditions::{ConditionInputs, RedisState, State};
 use super::filters;
 use super::frame::{Frame, Tab};
 use super::runbook;
@@ -33,10 +33,10 @@ pub(super) struct Entry {
 }
 
 impl HealthPage {
-    pub(super) fn new(frame: Frame, known: &Known<'_>, redis: Vec<String>) -> Self {
+    pub(super) fn new(frame: Frame, inputs: &ConditionInputs<'_>, redis: Vec<String>) -> Self {
         let (mut firing, mut quiet, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         for section in runbook::sections() {
-            let (list, detail) = match conditions::of(section.alert, known) {
+            let (list, detail) = match conditions::of(section.alert, inputs) {
                 State::Fires(detail) => (&mut firing, detail),
                 State::Quiet(detail) => (&mut quiet, detail),
                 State::Unknown(detail) => (&mut unknown, detail),
@@ -51,7 +51,7 @@ impl HealthPage {
 }
 
 /// Returns the number of entries that fire.
-pub(super) fn firing(known: &Known<'_>) -> usize {
+pub(super) fn firing(inputs: &ConditionInputs<'_>) -> usize {
     let alerts = runbook::sections().iter();
-    alerts.filter(|section| matches!(conditions::of(section.alert, known), State::Fires(_))).count()
+    alerts.filter(|section| matches!(conditions::of(section.alert, inputs), State::Fires(_))).count()
 }

@@ -59,9 +59,21 @@ pub(super) struct Hour {
     pub(super) bucket: Duration,
     /// The end of the figures, in seconds since 1970.
     pub(super) until_unix_s: u64,
-    /// Why the figures are not current.
-    pub(super) stale: Option<String>,
+    /// `None` if the figures are current.
+    pub(super) stale: Option<Stale>,
 }
+
+/// Why the figures are not current.
+#[derive(Clone, Debug)]
+pub(super) struct Stale {
+    pub(super) error: String,
+    /// The time of the last reading that succeeded, in seconds since 1970.
+    pub(super) read_unix_s: u64,
+}
+
+/// The end of the names of gates that count for the candidate of a rule. They decide nothing: each request is counted by
+/// the gate of the rule, too.
+const CANDIDATE: &str = "..candidate";
 
 impl Totals {
     /// Returns all decisions.
@@ -144,10 +156,19 @@ impl Hour {
         Self { gates, latency, latency_now, instances, bucket, until_unix_s: until, stale: None }
     }
 
-    /// Returns the sums of all gates.
+    /// Returns the sums of all gates that decide.
     pub(super) fn total(&self) -> GateHour {
+        self.sum(|name| !name.ends_with(CANDIDATE))
+    }
+
+    /// Returns the sums of the gates that count for candidates.
+    pub(super) fn candidates(&self) -> Totals {
+        self.sum(|name| name.ends_with(CANDIDATE)).hour
+    }
+
+    fn sum(&self, is_counted: impl Fn(&str) -> bool) -> GateHour {
         let mut total = GateHour::default();
-        for gate in self.gates.values() {
+        for (_, gate) in self.gates.iter().filter(|(name, _)| is_counted(name)) {
             total.hour.add(&gate.hour);
             total.now.add(&gate.now);
             total.steps.iter_mut().zip(&gate.steps).for_each(|(sum, step)| sum.add(step));
@@ -165,6 +186,19 @@ impl Hour {
         let mut sum = Totals::default();
         gate.steps[STEPS - steps..].iter().for_each(|step| sum.add(step));
         sum
+    }
+
+    /// Returns since when a gate has denied more than half of its checks of the last `window`, at each moment up to now.
+    /// `None` if it does not now. In seconds since 1970, and at most an hour ago.
+    pub(super) fn denies_most_since(&self, gate: &GateHour, window: Duration) -> Option<u64> {
+        let width = usize::try_from(window.as_secs() / STEP_S).unwrap_or(STEPS).clamp(1, STEPS);
+        let denies_most = |end: &usize| {
+            let mut sum = Totals::default();
+            gate.steps[end.saturating_sub(width)..*end].iter().for_each(|step| sum.add(step));
+            sum.denied.saturating_mul(2) > sum.decisions()
+        };
+        let end = (1..=STEPS).rev().take_while(denies_most).last()?;
+        Some(first_step(self.until_unix_s) + (end as u64 - 1) * STEP_S)
     }
 
     /// Returns the values of a chart: a rate per second for each step, of which the last one may have just begun.
@@ -256,5 +290,17 @@ mod tests {
         assert_eq!(found.total().hour.decisions(), u64::MAX);
         let rates = found.rates(&found.gates["g"].steps, |step| step.denied);
         assert_eq!((rates.len(), rates.iter().flatten().all(|rate| rate.is_finite())), (STEPS, true));
+    }
+    #[test]
+    fn candidates_are_in_no_sum_of_decisions() {
+        let mut buckets = [bucket(NOW - 20, 10, 0)];
+        let by_source = vec![("redis".to_owned(), 9)];
+        let gate = "g..candidate".to_owned();
+        let figures = GateFigures { gate, allowed: 2, shadow_denied: 7, by_source, ..GateFigures::default() };
+        buckets[0].gates.push(figures);
+        let found = hour(&buckets);
+        let total = found.total();
+        assert_eq!((total.hour.decisions(), total.now.shadow_denied, total.sources["redis"]), (10, 0, 10));
+        assert_eq!((found.candidates().decisions(), found.candidates().shadow_denied), (9, 7));
     }
 }

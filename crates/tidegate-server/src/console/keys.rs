@@ -1,17 +1,24 @@
 //! The keys: those that are denied now, the most used ones, and the search for one key.
 
 use askama::Template;
-use tidegate::Override;
-use tidegate::admin::{Found, decoded_key, human};
+use tidegate::admin::{Found, human};
+use tidegate::{Override, Switch};
 
 use super::catalog::Catalog;
 use super::filters;
 use super::frame::{Frame, Tab};
+use super::history::Entry;
 use super::key_search::KeySearch;
 use super::overrides::Row as OverrideRow;
 use super::states::StateRow;
+use super::stored_key;
 use super::top::Ranked;
 use super::words;
+
+/// The changes of a key that are shown.
+const MAX_EVENTS: usize = 50;
+/// The maximum switches that the page of a key names.
+const MAX_SWITCHES: usize = 20;
 
 /// The list of keys.
 #[derive(Template)]
@@ -46,11 +53,13 @@ pub(super) struct KeyPage {
     pub(super) frame: Frame,
     /// The key for people: itself, or its stored form.
     pub(super) shown: String,
-    /// The form in Redis, for links.
+    /// The form in Redis.
     pub(super) written: String,
-    /// The key for changes: itself if it is text, otherwise its form in Redis.
-    pub(super) changed: String,
+    /// The stored form, for changes.
+    pub(super) form: String,
     pub(super) is_known: bool,
+    /// The switches that decide checks of this key.
+    pub(super) switches: Vec<String>,
     pub(super) states: Vec<StateRow>,
     pub(super) denials: Vec<(String, String)>,
     pub(super) is_complete: bool,
@@ -87,11 +96,10 @@ impl Lists {
         };
         let denied = rows(&ranked.denied);
         let progress = match (ranked.last_round, ranked.keys_read) {
-            (Some(keys), _) => format!("Of {} keys.", words::grouped(&keys.to_string())),
-            (None, read) => format!(
-                "Of the first {} keys: each refresh reads 10\u{2009}000 more.",
-                words::grouped(&read.to_string())
-            ),
+            (Some(keys), _) => format!("{} read.", counted_keys(keys)),
+            (None, read) => {
+                format!("{} read so far: each refresh reads 10\u{2009}000 more.", counted_keys(read))
+            }
         };
         let summary = match denied.len() {
             0 => "No key is denied now".to_owned(),
@@ -106,24 +114,27 @@ impl Lists {
     }
 }
 
+fn counted_keys(keys: u64) -> String {
+    words::counted(usize::try_from(keys).unwrap_or(usize::MAX), "key")
+}
+
 impl KeyPage {
     pub(super) fn new(
         frame: Frame,
         key: &Key,
         search: &KeySearch,
         overrides: &[Override],
-        history: Result<Vec<Event>, String>,
+        history: Result<Vec<Entry>, String>,
         catalog: &Catalog,
     ) -> Self {
         let of_key = |entry: &&Override| matches!(entry, Override::Quota { key: written, .. } if key.written.contains(written));
-        let mut gates: Vec<String> = catalog.names().map(str::to_owned).collect();
-        gates.sort_unstable();
         Self {
             frame: Frame { title: format!("Key {}", key.shown), tab: Some(Tab::Keys), ..frame },
             shown: key.shown.clone(),
             written: key.written.first().cloned().unwrap_or_default(),
-            is_known: key.text().is_some(),
-            changed: key.text().or_else(|| key.written.first().cloned()).unwrap_or_default(),
+            form: key.form.clone(),
+            is_known: key.bytes.is_some(),
+            switches: switches_of(overrides, &search.found),
             states: search.found.iter().map(|found| StateRow::new(found, overrides, catalog)).collect(),
             denials: search
                 .denials
@@ -134,18 +145,42 @@ impl KeyPage {
                 })
                 .collect(),
             is_complete: search.is_complete,
-            overrides: overrides.iter().filter(of_key).filter_map(OverrideRow::new).collect(),
-            history,
-            gates: gates.into_iter().take(500).collect(),
+            overrides: overrides
+                .iter()
+                .filter(of_key)
+                .filter_map(|entry| OverrideRow::new(entry, history.as_deref().unwrap_or_default()))
+                .collect(),
+            history: history.map(|entries| {
+                let of_key = entries.iter().filter(|entry| key.written.contains(&entry.record.key));
+                of_key.take(MAX_EVENTS).map(Entry::event).collect()
+            }),
+            gates: catalog.first_names(),
         }
     }
+}
+
+/// Returns what switches do with checks of a key: of all gates that deny every check, and of those with a state of the key.
+fn switches_of(overrides: &[Override], found: &[Found]) -> Vec<String> {
+    let has_state = |gate: &str| found.iter().any(|found| found.name.gate == gate);
+    let sentence = |entry: &Override| match entry {
+        Override::Switch { gate, switch: Switch::Closed, .. } => {
+            Some(format!("{gate} is switched closed: every check of this key there is denied."))
+        }
+        Override::Switch { gate, switch, .. } if has_state(gate) => {
+            Some(format!("{gate} is {}.", words::switch_effect(switch)))
+        }
+        _ => None,
+    };
+    overrides.iter().filter_map(sentence).take(MAX_SWITCHES).collect()
 }
 
 /// A key that a reader looks for.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
-    /// For people.
+    /// For people: the text, or the stored form.
     pub(super) shown: String,
+    /// The stored form, for links and forms.
+    pub(super) form: String,
     /// The key itself; `None` if only its hash or HMAC is known.
     pub(super) bytes: Option<Vec<u8>>,
     /// Its possible forms in Redis, the most likely one first.
@@ -153,25 +188,23 @@ pub(super) struct Key {
 }
 
 impl Key {
-    /// Returns the key itself, if it is known, and text.
-    fn text(&self) -> Option<String> {
-        self.bytes.clone().and_then(|bytes| String::from_utf8(bytes).ok())
-    }
-
-    /// Makes a key from its text.
-    pub(super) fn of_text(text: &str, stored_forms: Vec<String>) -> Self {
-        Self { shown: text.to_owned(), bytes: Some(text.as_bytes().to_vec()), written: stored_forms }
-    }
-
-    /// Makes a key from its form in Redis. `None` if no key has this form.
-    pub(super) fn of_written(written: &str) -> Option<Self> {
-        if written.is_empty() || !written.bytes().all(|byte| byte.is_ascii_graphic()) {
+    /// Makes a key from a stored form. `forms_of` returns the forms that a key can have in Redis. `None` if no key has
+    /// this form.
+    pub(super) fn of_stored(form: &str, forms_of: impl Fn(&[u8]) -> Vec<String>) -> Option<Self> {
+        if !stored_key::is_valid(form) {
             return None;
         }
+        let bytes = stored_key::decoded(form);
+        let text = stored_key::decoded_text(form).filter(|text| !text.is_empty());
+        let mut written = bytes.as_deref().map(forms_of).unwrap_or_default();
+        if written.is_empty() {
+            written.push(form.to_owned());
+        }
         Some(Self {
-            shown: written.to_owned(),
-            bytes: decoded_key(written),
-            written: vec![written.to_owned()],
+            shown: text.unwrap_or_else(|| stored_key::shown(form).to_owned()),
+            form: form.to_owned(),
+            bytes,
+            written,
         })
     }
 }

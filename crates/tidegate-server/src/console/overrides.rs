@@ -5,7 +5,9 @@ use tidegate::Override;
 
 use super::filters;
 use super::frame::{Frame, Tab};
-use super::words;
+use super::gates::gate_of;
+use super::history::{self, Entry};
+use super::{stored_key, words};
 
 /// The maximum overrides of a page.
 const PER_PAGE: usize = 200;
@@ -23,6 +25,8 @@ pub(super) struct Overrides {
     pub(super) gate: String,
     /// Why there are none to show.
     pub(super) error: Option<String>,
+    /// The gates of the rules, to choose one.
+    pub(super) gates: Vec<String>,
 }
 
 /// An override.
@@ -33,41 +37,58 @@ pub(super) struct Row {
     pub(super) effect: String,
     pub(super) class: &'static str,
     pub(super) ends: String,
+    /// The operator and the reason in the audit log; `-` if it has none.
+    pub(super) by: String,
+    pub(super) reason: String,
 }
 
 impl Overrides {
-    /// Lists overrides, switches first.
-    pub(super) fn new(frame: Frame, overrides: Result<&[Override], String>, gate: &str, page: usize) -> Self {
+    /// Lists overrides, switches first. `log` is the audit log, `gates` are those to choose from.
+    pub(super) fn new(
+        frame: Frame,
+        overrides: Result<&[Override], String>,
+        log: &[Entry],
+        gates: Vec<String>,
+        gate: &str,
+        page: usize,
+    ) -> Self {
         let (overrides, error) = match overrides {
             Ok(overrides) => (overrides, None),
             Err(error) => (&[][..], Some(error)),
         };
-        let mut rows: Vec<Row> = overrides.iter().filter_map(Row::new).collect();
-        rows.retain(|row| gate.is_empty() || row.gate == gate);
-        rows.sort_by_key(|row| row.key.is_some());
-        let (all, pages) = (rows.len(), rows.len().div_ceil(PER_PAGE).max(1));
+        let is_shown = |entry: &&Override| gate.is_empty() || gate_of(entry) == Some(gate);
+        let mut shown: Vec<&Override> = overrides.iter().filter(is_shown).collect();
+        shown.sort_by_key(|entry| !matches!(entry, Override::Switch { .. }));
+        let (all, pages) = (shown.len(), shown.len().div_ceil(PER_PAGE).max(1));
         let page = page.min(pages - 1);
+        let rows = shown.into_iter().skip(page * PER_PAGE).take(PER_PAGE);
         Self {
             frame: Frame { title: "Overrides".to_owned(), tab: Some(Tab::Overrides), ..frame },
-            rows: rows.into_iter().skip(page * PER_PAGE).take(PER_PAGE).collect(),
+            rows: rows.filter_map(|entry| Row::new(entry, log)).collect(),
             all,
             page,
             pages,
             gate: gate.to_owned(),
             error,
+            gates,
         }
     }
 }
 
 impl Row {
     /// Returns `None` for a kind of override that this version does not know.
-    pub(super) fn new(entry: &Override) -> Option<Self> {
+    pub(super) fn new(entry: &Override, log: &[Entry]) -> Option<Self> {
         let (gate, effect) = words::override_effect(entry)?;
         let (key, class, ends_in) = match entry {
             Override::Switch { switch, ends_in, .. } => (None, words::switch_class(switch), ends_in),
             Override::Quota { key, ends_in, .. } => (Some(key.clone()), "info", ends_in),
             _ => return None,
         };
-        Some(Self { gate: gate.to_owned(), key, effect, class, ends: words::ends(*ends_in) })
+        let origin = history::origin_of(log, gate, key.as_deref());
+        let [by, reason] = origin.map_or_else(
+            || ["-", "-"].map(str::to_owned),
+            |record| [record.operator.clone(), record.reason.clone()],
+        );
+        Some(Self { gate: gate.to_owned(), key, effect, class, ends: words::ends(*ends_in), by, reason })
     }
 }

@@ -14,7 +14,7 @@ pub(super) use self::charts::decisions_of_gate;
 use self::charts::{decisions_chart, latency_chart, spark};
 pub(super) use self::input::Readings;
 pub(super) use self::tone::Tone;
-use self::verdict::{Denying, Headline};
+use self::verdict::{Denying, Headline, switches};
 use super::chart::Chart;
 use super::figures::NodeLoad;
 use super::filters;
@@ -52,6 +52,12 @@ pub(super) struct Live {
     pub(super) note: Option<String>,
     pub(super) denying: Vec<Denying>,
     pub(super) more_denying: usize,
+    /// Whether operators have switched gates.
+    pub(super) has_switches: bool,
+    /// Whether there is a reading of the fleet's figures.
+    pub(super) has_figures: bool,
+    /// The sums of the gates that count for candidates.
+    pub(super) candidates: Option<String>,
     pub(super) tiles: Vec<Tile>,
     pub(super) decisions: Chart,
     pub(super) latency: Chart,
@@ -145,7 +151,10 @@ impl Live {
             note,
             denying,
             more_denying,
-            tiles: tiles(hour, &total.now, &readings.hour),
+            has_switches: switches(readings.overrides) > 0,
+            has_figures: readings.hour.is_ok(),
+            candidates: candidates(hour),
+            tiles: tiles(hour, &total.now, &readings),
             decisions: decisions_chart(hour, &total),
             latency: latency_chart(hour),
             gates: rows.collect(),
@@ -160,9 +169,19 @@ impl Live {
     }
 }
 
-fn tiles(hour: &Hour, now: &Totals, reading: &Result<&Hour, &str>) -> Vec<Tile> {
+/// Returns the sums of the gates that count for candidates, which are in no other sum.
+fn candidates(hour: &Hour) -> Option<String> {
+    let totals = hour.candidates();
+    let [decisions, over] =
+        [totals.decisions(), totals.shadow_denied].map(|number| words::grouped(&number.to_string()));
+    (totals.decisions() > 0).then(|| {
+        format!("Candidate quotas of rules, the last hour: {decisions} checks, {over} over limit (shadow). The sums of this page are without them.")
+    })
+}
+
+fn tiles(hour: &Hour, now: &Totals, readings: &Readings<'_>) -> Vec<Tile> {
     let tile = |name, value, more, tone| Tile { name, value, more, tone };
-    if reading.is_err() {
+    if readings.hour.is_err() {
         return Vec::new();
     }
     let rate = |number| format!("{}/s", words::per_second(Hour::per_second_now(number)));
@@ -170,6 +189,12 @@ fn tiles(hour: &Hour, now: &Totals, reading: &Result<&Hour, &str>) -> Vec<Tile> 
     let open = hour.instances.iter().filter(|instance| instance.breaker_open).count();
     let all = hour.instances.len();
     let breaker = match (open, all) {
+        _ if readings.own_breaker == Some(true) => {
+            ("open".to_owned(), "on this process".to_owned(), Tone::Bad)
+        }
+        _ if readings.own_breaker == Some(false) => {
+            ("-".to_owned(), "Redis does not answer this process".to_owned(), Tone::Bad)
+        }
         (_, 0) => ("-".to_owned(), "no instance".to_owned(), Tone::Plain),
         (0, _) => ("closed".to_owned(), "on all instances".to_owned(), Tone::Good),
         _ => ("open".to_owned(), format!("on {open} of {}", words::counted(all, "instance")), Tone::Bad),
@@ -195,7 +220,7 @@ fn tiles(hour: &Hour, now: &Totals, reading: &Result<&Hour, &str>) -> Vec<Tile> 
             "admitted with a fifth left".to_owned(),
             tone(now.near_limit, Tone::Warn),
         ),
-        tile("Denied in shadow mode", rate(now.shadow_denied), "admitted".to_owned(), Tone::Plain),
+        tile("Over limit (shadow)", rate(now.shadow_denied), "admitted".to_owned(), Tone::Plain),
         tile("Errors", rate(now.errors), "checks without a reply".to_owned(), tone(now.errors, Tone::Bad)),
         tile("Wait for Redis, p99", p99, p50, slow),
         tile("Circuit breaker", breaker.0, breaker.1, breaker.2),
@@ -204,7 +229,7 @@ fn tiles(hour: &Hour, now: &Totals, reading: &Result<&Hour, &str>) -> Vec<Tile> 
 }
 
 fn sources(sources: &std::collections::BTreeMap<String, u64>) -> Vec<SourceRow> {
-    let whole: u64 = sources.values().sum();
+    let whole = sources.values().copied().fold(0, u64::saturating_add);
     let mut rows: Vec<_> = sources
         .iter()
         .map(|(name, decisions)| SourceRow {
@@ -212,7 +237,7 @@ fn sources(sources: &std::collections::BTreeMap<String, u64>) -> Vec<SourceRow> 
             meaning: meaning(name),
             decisions: *decisions,
             share: words::share(*decisions, whole),
-            percent: (100 * decisions).checked_div(whole).unwrap_or(0),
+            percent: decisions.saturating_mul(100).checked_div(whole).unwrap_or(0).min(100),
         })
         .collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.decisions));

@@ -10,8 +10,8 @@ use super::words;
 #[derive(Debug)]
 pub(super) struct StateRow {
     pub(super) gate: String,
-    /// The key as written in Redis.
-    pub(super) written: String,
+    /// The key as stored in Redis.
+    pub(super) stored_key: String,
     pub(super) quota: String,
     /// The used part of the limit in percent.
     pub(super) percent: Option<u64>,
@@ -36,16 +36,11 @@ fn override_of(found: &Found, overrides: &[Override]) -> Option<Quota> {
 
 /// Returns the limit of a key's state: by an override, by the state itself, or by the rules.
 pub(super) fn limit_of(found: &Found, overrides: &[Override], catalog: &Catalog) -> Option<u64> {
-    let overriding = overrides.iter().find_map(|entry| match entry {
-        Override::Quota { gate, key, quota, .. }
-            if *gate == found.name.gate && *key == found.name.written =>
-        {
-            Some(quota.limit())
-        }
-        _ => None,
-    });
     let stored = || found.usage.as_ref().ok()?.quota.as_ref().map(Quota::limit);
-    overriding.or_else(stored).or_else(|| catalog.get(&found.name.gate)?.limit)
+    override_of(found, overrides)
+        .map(|quota| quota.limit())
+        .or_else(stored)
+        .or_else(|| catalog.get(&found.name.gate)?.limit)
 }
 
 impl StateRow {
@@ -61,7 +56,7 @@ impl StateRow {
         };
         let row = Self {
             gate: name.gate.clone(),
-            written: name.written.clone(),
+            stored_key: name.written.clone(),
             quota,
             percent: None,
             sentence: String::new(),
@@ -81,19 +76,25 @@ impl StateRow {
         let is_near = limit.is_some_and(|limit| usage.used >= 0.8 * limit as f64);
         let resets = match usage.reset_after.is_zero() {
             true => "unused".to_owned(),
-            false => format!("unused again in {}", human(usage.reset_after)),
+            false => format!("resets in {}", human(usage.reset_after)),
         };
-        let (class, label, sentence) = match usage.blocked_for {
-            Some(left) => (
+        let (class, label, sentence) = match (usage.blocked_for, catalog.admitted_by(&name.gate, overrides)) {
+            (Some(left), None) => (
                 "bad",
                 "blocked",
                 format!("Blocked: every check is denied for {} more. {used} used.", human(left)),
             ),
-            None if is_full => {
+            (Some(left), Some(why)) => {
+                ("warn", "blocked", format!("Blocked for {} more, but {why}. {used} used.", human(left)))
+            }
+            (None, None) if is_full => {
                 ("bad", "denied", format!("{used} used: no unit is left, so checks are denied; {resets}."))
             }
-            None if is_near => ("warn", "near limit", format!("{used} used; {resets}.")),
-            None => ("good", "allowed", format!("{used} used; {resets}.")),
+            (None, Some(why)) if is_full => {
+                ("warn", "over limit", format!("{used} used: no unit is left; {why}; {resets}."))
+            }
+            _ if is_near => ("warn", "near limit", format!("{used} used; {resets}.")),
+            _ => ("good", "allowed", format!("{used} used; {resets}.")),
         };
         Self {
             percent: limit.map(|limit| (100.0 * (usage.used / limit.max(1) as f64).clamp(0.0, 1.0)) as u64),

@@ -10,6 +10,8 @@ use tidegate::admin::{Found, Inspector, Ranking};
 use tokio::sync::Mutex;
 use tokio::time::Instant;
 
+use super::catalog::GateLimit;
+
 /// The keys of each list.
 pub(super) const LISTED: usize = 25;
 /// Readers within this time share a reading, so that Redis reads at most 10,000 keys a second for them.
@@ -17,8 +19,8 @@ const SHARED_FOR: Duration = Duration::from_secs(1);
 /// The maximum gates with rankings of their own. The one that was read first is forgotten.
 const MAX_GATES: usize = 16;
 
-/// The limits of gates whose states do not contain them, by gate.
-type Limits = Arc<SyncMutex<HashMap<String, u64>>>;
+/// The limits of gates, by gate.
+type Limits = Arc<SyncMutex<HashMap<String, GateLimit>>>;
 
 /// The rankings of all keys, and of some gates.
 pub(super) struct Top {
@@ -50,11 +52,12 @@ impl Top {
         Self { inspector, limits: Limits::default(), rankings: SyncMutex::default() }
     }
 
-    /// Reads the next part of the keys of a gate, or of all. `limits` are those of the gates of the rules.
+    /// Reads the next part of the keys of a gate, or of all. `limits` are those of the gates that the rules or
+    /// switches name.
     pub(super) async fn read(
         &self,
         gate: Option<&str>,
-        limits: HashMap<String, u64>,
+        limits: HashMap<String, GateLimit>,
     ) -> Result<Ranked, Error> {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
         let scanned = self.scanned(gate);
@@ -90,14 +93,17 @@ impl Top {
 }
 
 /// Ranks the keys that are denied now: blocked keys, the longest block first, then those without a unit left, the last
-/// to be unused first. `None` for others, and for keys whose limit is not known.
+/// to be unused first. `None` for others, for keys whose limit is not known, and for gates that admit keys over the limit.
 fn denied(found: &Found, limits: &Limits) -> Option<f64> {
     const BLOCKED: f64 = 1e15;
     let usage = found.usage.as_ref().ok()?;
+    let of_gate = limits.lock().unwrap_or_else(PoisonError::into_inner).get(&found.name.gate).copied();
+    if of_gate.is_some_and(|limit| !limit.is_enforced) {
+        return None;
+    }
     if let Some(left) = usage.blocked_for {
         return Some(BLOCKED + left.as_secs_f64());
     }
-    let of_rules = || limits.lock().unwrap_or_else(PoisonError::into_inner).get(&found.name.gate).copied();
-    let limit = usage.quota.map(|quota| quota.limit()).or_else(of_rules)?;
+    let limit = usage.quota.map(|quota| quota.limit()).or_else(|| of_gate?.units)?;
     (usage.used > limit as f64 - 1.0).then_some(usage.reset_after.as_secs_f64())
 }

@@ -6,20 +6,32 @@ use tidegate::Override;
 
 use crate::console::gates::gate_of;
 use crate::console::hour::{GateHour, Hour, STEP_S, STEPS};
+use crate::console::readings::IN_MEMORY;
 use crate::console::words;
 
 /// The maximum gates that a detail names.
 const MAX_NAMED: usize = 5;
 
 /// What the conditions are decided by.
-pub(in crate::console) struct Known<'k> {
-    pub(in crate::console) hour: Result<&'k Hour, &'k str>,
+pub(in crate::console) struct ConditionInputs<'i> {
+    pub(in crate::console) hour: Result<&'i Hour, &'i str>,
     /// The overrides, or why they are not known.
-    pub(in crate::console) overrides: Result<&'k [Override], String>,
+    pub(in crate::console) overrides: Result<&'i [Override], String>,
     /// The error of this process's last reload of its rules.
     pub(in crate::console) reload_error: Option<String>,
-    /// Why Redis does not decide checks of this process.
-    pub(in crate::console) redis_error: Option<String>,
+    pub(in crate::console) redis: RedisState,
+}
+
+/// What Redis does with a call of this process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::console) enum RedisState {
+    /// This process has no Redis.
+    InMemory,
+    Answers,
+    /// It answers, and rejects the call: no permission, no memory, a replica. With its error.
+    Rejects(String),
+    /// It does not answer. With the error of the call.
+    Unavailable(String),
 }
 
 /// The state of an entry, with a sentence that says why.
@@ -32,9 +44,9 @@ pub(in crate::console) enum State {
 }
 
 /// Returns the state of the entry for this alert.
-pub(super) fn of(alert: &str, known: &Known<'_>) -> State {
+pub(super) fn of(alert: &str, inputs: &ConditionInputs<'_>) -> State {
     match alert {
-        "TidegateReloadFailed" => match &known.reload_error {
+        "TidegateReloadFailed" => match &inputs.reload_error {
             Some(error) => {
                 State::Fires(format!("The last reload in this process failed: {}", first_line(error)))
             }
@@ -43,27 +55,40 @@ pub(super) fn of(alert: &str, known: &Known<'_>) -> State {
                     .to_owned(),
             ),
         },
-        "TidegateSwitched" => switched(known),
-        "TidegateRedisRefuses" => match &known.redis_error {
-            Some(error) => State::Fires(format!("Redis does not decide for this process: {error}")),
-            None => {
+        "TidegateSwitched" => switched(inputs),
+        "TidegateRedisRefuses" => match &inputs.redis {
+            RedisState::InMemory => State::Unknown(IN_MEMORY.to_owned()),
+            RedisState::Answers => {
                 State::Quiet("Redis decides for this process. Other instances: see Prometheus.".to_owned())
+            }
+            RedisState::Rejects(error) => {
+                State::Fires(format!("Redis does not decide for this process: {error}"))
+            }
+            RedisState::Unavailable(_) => {
+                State::Unknown("Redis does not answer this process. See TidegateBreakerOpen.".to_owned())
             }
         },
         "TidegateBreakerOpen"
         | "TidegateFallbackDecides"
         | "TidegateNearDeadline"
         | "TidegateDeniesMuch"
-        | "TidegateNoDecisions" => match known.hour {
-            Ok(hour) => of_figures(alert, hour),
-            Err(why) => State::Unknown(why.to_owned()),
+        | "TidegateNoDecisions" => match (&inputs.redis, inputs.hour) {
+            (RedisState::Unavailable(error), _) if alert == "TidegateBreakerOpen" => {
+                State::Fires(format!("Redis does not answer this process: {error}"))
+            }
+            (_, Ok(Hour { stale: Some(stale), .. })) => State::Unknown(format!(
+                "The figures are from {}, before Redis stopped answering.",
+                words::clock(stale.read_unix_s)
+            )),
+            (_, Ok(hour)) => of_figures(alert, hour),
+            (_, Err(why)) => State::Unknown(why.to_owned()),
         },
         _ => State::Unknown("Its figures are only in Prometheus: see alerts.yml.".to_owned()),
     }
 }
 
-fn switched(known: &Known<'_>) -> State {
-    let overrides = match &known.overrides {
+fn switched(inputs: &ConditionInputs<'_>) -> State {
+    let overrides = match &inputs.overrides {
         Ok(overrides) => overrides,
         Err(error) => return State::Unknown(format!("The overrides cannot be read: {error}")),
     };
@@ -91,8 +116,9 @@ fn of_figures(alert: &str, hour: &Hour) -> State {
         "TidegateFallbackDecides" => {
             let without_redis = |gate: &GateHour| {
                 let of = |source: &str| gate.sources_now.get(source).copied().unwrap_or(0);
-                let all: u64 = gate.sources_now.values().sum();
-                20 * (of("local") + of("open") + of("closed")) > all
+                let sum = |counts: &mut dyn Iterator<Item = u64>| counts.fold(0, u64::saturating_add);
+                let fallback = sum(&mut ["local", "open", "closed"].into_iter().map(of));
+                fallback.saturating_mul(20) > sum(&mut gate.sources_now.values().copied())
             };
             gates(
                 hour.gates.iter().filter(|(_, gate)| without_redis(gate)).map(|(name, _)| &**name),
@@ -116,15 +142,18 @@ fn of_figures(alert: &str, hour: &Hour) -> State {
             }
         }
         "TidegateDeniesMuch" => {
-            let denies_much = |gate: &GateHour| {
-                let sum = Hour::newest(gate, minutes(10));
-                2 * sum.denied > sum.decisions()
+            let since = |(name, gate): (&String, &GateHour)| {
+                let since = words::clock(hour.denies_most_since(gate, minutes(10))?);
+                Some(format!("{name}: denied more than half of its checks since {since}"))
             };
-            gates(
-                hour.gates.iter().filter(|(_, gate)| denies_much(gate)).map(|(name, _)| &**name),
-                "More than half of the checks of the last 10 minutes denied",
-                "No gate denies more than half of its checks.",
-            )
+            let denying: Vec<String> = hour.gates.iter().filter_map(since).collect();
+            match denying.is_empty() {
+                true => State::Quiet("No gate denies more than half of its checks.".to_owned()),
+                false => State::Fires(format!(
+                    "{}; the alert waits 15 minutes.",
+                    named(denying.iter().map(|sentence| &**sentence))
+                )),
+            }
         }
         _ => {
             let any = hour.gates.values().any(|gate| Hour::newest(gate, minutes(5)).decisions() > 0);
@@ -167,6 +196,7 @@ mod tests {
     use tidegate::admin::{FigureBucket, GateFigures, Instance, LatencyFigures};
 
     use super::*;
+    use crate::console::hour::Stale;
 
     const NOW: u64 = 1_800_000_010;
 
@@ -185,8 +215,12 @@ mod tests {
         Hour::new([bucket].iter(), vec![instance], Duration::from_secs(5), NOW)
     }
 
-    fn known(hour: Result<&Hour, &'static str>) -> Vec<String> {
-        let known = Known { hour, overrides: Ok(&[]), reload_error: None, redis_error: None };
+    fn inputs<'h>(hour: Result<&'h Hour, &'static str>, redis: RedisState) -> ConditionInputs<'h> {
+        ConditionInputs { hour, overrides: Ok(&[]), reload_error: None, redis }
+    }
+
+    fn firing(hour: Result<&Hour, &'static str>) -> Vec<String> {
+        let inputs = inputs(hour, RedisState::Answers);
         let alerts = [
             "TidegateBreakerOpen",
             "TidegateFallbackDecides",
@@ -194,36 +228,72 @@ mod tests {
             "TidegateDeniesMuch",
             "TidegateNoDecisions",
         ];
-        let fires = alerts.into_iter().filter(|alert| matches!(of(alert, &known), State::Fires(_)));
+        let fires = alerts.into_iter().filter(|alert| matches!(of(alert, &inputs), State::Fires(_)));
         fires.map(str::to_owned).collect()
     }
 
     #[test]
     fn entries_fire_by_the_figures_of_the_fleet() {
-        assert_eq!(known(Ok(&hour(5, "redis", 50_000, false))), [""; 0]);
+        assert_eq!(firing(Ok(&hour(5, "redis", 50_000, false))), [""; 0]);
         assert_eq!(
-            known(Ok(&hour(6, "redis", 50_001, true))),
+            firing(Ok(&hour(6, "redis", 50_001, true))),
             ["TidegateBreakerOpen", "TidegateNearDeadline", "TidegateDeniesMuch"]
         );
-        assert_eq!(known(Ok(&hour(0, "local", 0, false))), ["TidegateFallbackDecides"]);
+        assert_eq!(firing(Ok(&hour(0, "local", 0, false))), ["TidegateFallbackDecides"]);
         let empty = Hour::new([].iter(), Vec::new(), Duration::from_secs(5), NOW);
-        assert_eq!(known(Ok(&empty)), ["TidegateNoDecisions"]);
-        assert_eq!(known(Err("no Redis")), [""; 0]);
+        assert_eq!(firing(Ok(&empty)), ["TidegateNoDecisions"]);
+        assert_eq!(firing(Err("no Redis")), [""; 0]);
     }
 
     #[test]
     fn entries_without_figures_are_unknown() {
-        let known = Known {
+        let inputs = ConditionInputs {
             hour: Err("no Redis"),
             overrides: Err("no Redis".to_owned()),
             reload_error: Some("a.yaml:1:1: wrong\nmore".to_owned()),
-            redis_error: Some("OOM".to_owned()),
+            redis: RedisState::Rejects("OOM".to_owned()),
         };
         for alert in ["TidegateBreakerOpen", "TidegateSwitched", "TidegateQueueFull", "TidegateRulesDiffer"] {
-            assert!(matches!(of(alert, &known), State::Unknown(_)), "{alert}");
+            assert!(matches!(of(alert, &inputs), State::Unknown(_)), "{alert}");
         }
         let failed = State::Fires("The last reload in this process failed: a.yaml:1:1: wrong".to_owned());
-        assert_eq!(of("TidegateReloadFailed", &known), failed);
-        assert!(matches!(of("TidegateRedisRefuses", &known), State::Fires(_)));
+        assert_eq!(of("TidegateReloadFailed", &inputs), failed);
+        assert!(matches!(of("TidegateRedisRefuses", &inputs), State::Fires(_)));
+    }
+    #[test]
+    fn redis_that_does_not_answer_is_no_rejection_and_makes_old_figures_unknown() {
+        let stale = Stale { error: "timed out".to_owned(), read_unix_s: NOW };
+        let hour = Hour { stale: Some(stale), ..hour(9, "redis", 90_000, true) };
+        let inputs = inputs(Ok(&hour), RedisState::Unavailable("no route".to_owned()));
+        let fires = State::Fires("Redis does not answer this process: no route".to_owned());
+        assert_eq!(of("TidegateBreakerOpen", &inputs), fires);
+        assert!(matches!(of("TidegateRedisRefuses", &inputs), State::Unknown(_)));
+        let unknown =
+            State::Unknown("The figures are from 08:00:10 UTC, before Redis stopped answering.".to_owned());
+        for alert in
+            ["TidegateFallbackDecides", "TidegateNearDeadline", "TidegateDeniesMuch", "TidegateNoDecisions"]
+        {
+            assert_eq!(of(alert, &inputs), unknown, "{alert}");
+        }
+    }
+
+    #[test]
+    fn process_without_redis_does_not_claim_that_redis_decides() {
+        let inputs = inputs(Err(IN_MEMORY), RedisState::InMemory);
+        for alert in ["TidegateRedisRefuses", "TidegateBreakerOpen", "TidegateNoDecisions"] {
+            assert!(matches!(of(alert, &inputs), State::Unknown(_)), "{alert}");
+        }
+    }
+
+    #[test]
+    fn gate_that_denies_much_is_shown_with_the_time_since_when() {
+        let hour = hour(9, "redis", 1, false);
+        let State::Fires(detail) = of("TidegateDeniesMuch", &inputs(Ok(&hour), RedisState::Answers)) else {
+            panic!("the entry is quiet")
+        };
+        assert_eq!(
+            detail,
+            "g: denied more than half of its checks since 07:59:30 UTC; the alert waits 15 minutes."
+        );
     }
 }

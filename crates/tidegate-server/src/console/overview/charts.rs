@@ -1,6 +1,6 @@
 //! The charts of the overview and of a gate.
 
-use crate::console::chart::{Chart, Series};
+use crate::console::chart::{Chart, Drawing, Series};
 use crate::console::hour::{GateHour, Hour, Totals};
 use crate::console::words;
 
@@ -17,17 +17,18 @@ pub(in crate::console) fn decisions_of_gate(hour: &Hour, gate: &GateHour) -> Cha
 fn stacked(title: &'static str, hour: &Hour, gate: &GateHour) -> Chart {
     let Totals { allowed, denied, shadow_denied, .. } = gate.hour;
     let summary = format!(
-        "{title} in the last hour: {allowed} allowed, {shadow_denied} allowed only because of shadow mode, {denied} denied"
+        "{title} in the last hour: {allowed} allowed, {shadow_denied} over limit (shadow), {denied} denied"
     );
     let series = series(hour, gate);
-    Chart::stacked(title, summary, series, |value| format!("{}/s", words::per_second(value)))
+    Chart::new(title, summary, Drawing::stacked(series), |value| format!("{}/s", words::per_second(value)))
         .between("1 h ago", "now")
 }
 
 /// A small chart of one gate.
 pub(super) fn spark(gate: &GateHour) -> Chart {
-    let Totals { allowed, denied, .. } = gate.hour;
-    let summary = format!("the last hour: {allowed} allowed, {denied} denied");
+    let Totals { allowed, denied, shadow_denied, .. } = gate.hour;
+    let summary =
+        format!("the last hour: {allowed} allowed, {shadow_denied} over limit (shadow), {denied} denied");
     // One bar for each two minutes.
     let steps: Vec<Totals> = gate
         .steps
@@ -42,20 +43,17 @@ pub(super) fn spark(gate: &GateHour) -> Chart {
     let values = |value: fn(&Totals) -> u64| steps.iter().map(|step| Some(value(step) as f64)).collect();
     let series = vec![
         Series { class: "denied", label: "denied", values: values(|step| step.denied) },
+        Series { class: "shadow", label: "over limit (shadow)", values: values(|step| step.shadow_denied) },
         Series { class: "allowed", label: "allowed", values: values(|step| step.allowed) },
     ];
-    Chart::stacked("", summary, series, |value| value.to_string())
+    Chart::new("", summary, Drawing::stacked(series), |value| value.to_string())
 }
 
 fn series(hour: &Hour, gate: &GateHour) -> Vec<Series> {
     let values = |value: fn(&Totals) -> u64| hour.rates(&gate.steps, value);
     vec![
         Series { class: "denied", label: "denied", values: values(|step| step.denied) },
-        Series {
-            class: "shadow",
-            label: "allowed by shadow mode",
-            values: values(|step| step.shadow_denied),
-        },
+        Series { class: "shadow", label: "over limit (shadow)", values: values(|step| step.shadow_denied) },
         Series { class: "allowed", label: "allowed", values: values(|step| step.allowed) },
     ]
 }
@@ -77,6 +75,6 @@ pub(super) fn latency_chart(hour: &Hour) -> Chart {
         Series { class: "p99", label: "p99", values: values(|step| step.p99_us) },
         Series { class: "p50", label: "p50", values: values(|step| step.p50_us) },
     ];
-    Chart::lines("Wait for Redis", summary, series, |value| words::latency(value as u64))
+    Chart::new("Wait for Redis", summary, Drawing::lines(series), |value| words::latency(value as u64))
         .between("1 h ago", "now")
 }

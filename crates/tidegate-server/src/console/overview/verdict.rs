@@ -28,37 +28,44 @@ pub(super) struct Headline {
 
 impl Denying {
     /// Returns all gates that denied in the last minute, those with the most denials first.
-    pub(super) fn all(hour: &Hour, overrides: &[Override], catalog: &Catalog) -> Vec<Self> {
+    pub(super) fn all(hour: &Hour, overrides: Option<&[Override]>, catalog: &Catalog) -> Vec<Self> {
         let denying = hour.denying().into_iter();
         denying.map(|(name, gate)| Self::new(name, gate, overrides, catalog)).collect()
     }
 
-    fn new(name: &str, gate: &GateHour, overrides: &[Override], catalog: &Catalog) -> Self {
+    fn new(name: &str, gate: &GateHour, overrides: Option<&[Override]>, catalog: &Catalog) -> Self {
         let facts = catalog.get(name);
-        let is_most = gate.now.denied * 2 >= gate.now.decisions();
+        let is_most = gate.now.denied.saturating_mul(2) >= gate.now.decisions();
         Self {
             name: name.to_owned(),
             denied_per_second: words::per_second(Hour::per_second_now(gate.now.denied)),
             share: words::share(gate.now.denied, gate.now.decisions()),
             why: why(name, gate, overrides, catalog),
             origin: facts.map(|facts| facts.origin.clone()),
-            is_severe: is_most || switch_of(overrides, name) == Some(Switch::Closed),
+            is_severe: is_most || is_closed(overrides, name),
         }
     }
 }
 
+fn is_closed(overrides: Option<&[Override]>, gate: &str) -> bool {
+    overrides.is_some_and(|overrides| switch_of(overrides, gate) == Some(Switch::Closed))
+}
+
 /// Returns why a gate denies.
-fn why(name: &str, gate: &GateHour, overrides: &[Override], catalog: &Catalog) -> String {
+fn why(name: &str, gate: &GateHour, overrides: Option<&[Override]>, catalog: &Catalog) -> String {
     let of_source = |source: &str| gate.sources_now.get(source).copied().unwrap_or(0);
-    if switch_of(overrides, name) == Some(Switch::Closed) {
+    if is_closed(overrides, name) {
         return "an operator has switched the gate closed".to_owned();
     }
     let facts = catalog.get(name);
     if facts.is_some_and(|facts| facts.denies_all) {
         return "its rule denies every request".to_owned();
     }
-    if of_source("closed") * 2 > gate.now.denied {
+    if of_source("closed").saturating_mul(2) > gate.now.denied {
         return "Redis does not decide, and the failure policy is `closed`".to_owned();
+    }
+    if overrides.is_none() {
+        return "the reason is not known: Redis does not answer".to_owned();
     }
     let quota = facts.map_or_else(
         || "keys over their quota, which a service defines in its code".to_owned(),
@@ -76,8 +83,11 @@ impl Headline {
         if let Err(why) = readings.hour {
             return headline(Tone::Warn, "No figures of the fleet".to_owned(), Some(why.to_owned()));
         }
-        let stale = hour.stale.as_ref().map(|error| {
-            format!("These figures are not current, because Redis did not answer this process: {error}")
+        let stale = hour.stale.as_ref().map(|stale| {
+            format!(
+                "These figures are not current, because Redis did not answer this process: {}",
+                stale.error
+            )
         });
         let open = hour.instances.iter().filter(|instance| instance.breaker_open).count();
         if open > 0 {
@@ -96,9 +106,8 @@ impl Headline {
             let text = format!("{} {verb} requests", words::counted(denying.len(), "gate"));
             return headline(verdict, text, None);
         }
-        let switched =
-            readings.overrides.iter().filter(|entry| matches!(entry, Override::Switch { .. })).count();
-        let note = (switched > 0).then(|| format!("{} switched by operators. See Overrides.", are(switched)));
+        let switched = switches(readings.overrides);
+        let note = (switched > 0).then(|| format!("{} switched by operators.", count_with_verb(switched)));
         match (hour.gates.is_empty(), switched) {
             (true, _) => headline(Tone::Plain, "No decisions in the last hour".to_owned(), note),
             (_, 0) => headline(Tone::Good, "No gate denies requests".to_owned(), None),
@@ -107,7 +116,13 @@ impl Headline {
     }
 }
 
-fn are(gates: usize) -> String {
+/// Returns the number of gates that operators have switched.
+pub(super) fn switches(overrides: Option<&[Override]>) -> usize {
+    let overrides = overrides.unwrap_or_default();
+    overrides.iter().filter(|entry| matches!(entry, Override::Switch { .. })).count()
+}
+
+fn count_with_verb(gates: usize) -> String {
     format!("{} {}", words::counted(gates, "gate"), if gates == 1 { "is" } else { "are" })
 }
 
@@ -120,6 +135,7 @@ mod tests {
     use tidegate_rules::Rules;
 
     use super::*;
+    use crate::console::hour::Stale;
 
     const NOW: u64 = 1_800_000_010;
     const RULES: &str = "
@@ -141,8 +157,14 @@ descriptors:
 
     fn verdict(hour: Result<&Hour, &str>) -> (Tone, String, Vec<String>) {
         let catalog = Catalog::new(&Rules::parse("d.yaml", RULES).unwrap().bind(&Limiter::in_memory()));
-        let denying = hour.map_or_else(|_| Vec::new(), |hour| Denying::all(hour, &[], &catalog));
-        let readings = Readings { hour, overrides: &[], catalog: &catalog, redis: Err(String::new()) };
+        let denying = hour.map_or_else(|_| Vec::new(), |hour| Denying::all(hour, Some(&[]), &catalog));
+        let readings = Readings {
+            hour,
+            overrides: Some(&[]),
+            catalog: &catalog,
+            own_breaker: None,
+            redis: Err(String::new()),
+        };
         let empty = Hour::new([].iter(), Vec::new(), Duration::from_secs(5), NOW);
         let headline = Headline::new(&readings, hour.unwrap_or(&empty), &denying);
         (headline.verdict, headline.headline, denying.into_iter().map(|gate| gate.why).collect())
@@ -173,11 +195,21 @@ descriptors:
     fn verdict_is_good_only_with_current_figures_without_denials() {
         assert_eq!(verdict(Ok(&hour("d.user", 9, 0, "redis"))).0, Tone::Good);
         assert_eq!(verdict(Err("no Redis")).0, Tone::Warn);
-        let stale = Hour { stale: Some("timed out".to_owned()), ..hour("d.user", 9, 0, "redis") };
+        let stale = Hour {
+            stale: Some(Stale { error: "timed out".to_owned(), read_unix_s: NOW }),
+            ..hour("d.user", 9, 0, "redis")
+        };
         assert_eq!(verdict(Ok(&stale)).0, Tone::Bad);
         let open = Instance { breaker_open: true, ..Instance::default() };
         let open = Hour { instances: vec![open], ..hour("d.user", 9, 0, "redis") };
         let (tone, headline, _) = verdict(Ok(&open));
         assert_eq!((tone, &*headline), (Tone::Bad, "Redis does not decide for 1 of 1 instance"));
+    }
+    #[test]
+    fn reason_is_not_guessed_without_the_overrides() {
+        let catalog = Catalog::new(&Rules::parse("d.yaml", RULES).unwrap().bind(&Limiter::in_memory()));
+        let why = |gate| Denying::all(&hour(gate, 1, 9, "redis"), None, &catalog).remove(0).why;
+        assert_eq!(why("d.user"), "the reason is not known: Redis does not answer");
+        assert_eq!(why("d.nothing"), "its rule denies every request");
     }
 }

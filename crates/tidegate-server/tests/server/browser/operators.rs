@@ -58,6 +58,49 @@ async fn key_that_is_blocked_in_the_browser_is_denied_by_a_linked_library() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn change_in_the_browser_is_of_the_key_that_is_shown() {
+    let console = Console::start(RULES).await;
+    let users = console.limiter().gate(USERS, users_quota());
+    let browser = Browser::start().await;
+    browser.log_in(&console, OPERATOR).await;
+    browser.sees("No decisions in the last hour").await;
+    for (key, stored) in [("bob\n", "bob%0A"), ("bob\0", "bob%00")] {
+        let _ = users.check(key).await.unwrap();
+        let link: String = form_urlencoded::byte_serialize(stored.as_bytes()).collect();
+        browser.open(&console, &format!("/key?written={link}")).await;
+        browser.click("button[value=block]").await;
+        browser.fill("#for", "15m").await;
+        browser.fill("#reason", "abuse of the search").await;
+        browser.click("main button.primary").await;
+        browser.sees(stored).await;
+        browser.click("button.danger").await;
+        soon("the key is denied", async || !users.peek(key).await.unwrap().is_allowed()).await;
+        browser.sees("Blocked: every check is denied").await;
+        browser.open(&console, &format!("/change?verb=override&gate={USERS}&stored=true&key={link}")).await;
+        browser.fill("#limit", "7").await;
+        browser.fill("#for", "15m").await;
+        browser.fill("#reason", "a partner").await;
+        browser.click("main button.primary").await;
+        browser.click("button.danger").await;
+        browser.sees("7 per minute").await;
+    }
+    for other in ["bob", "bob\r\n", "bob\u{fffd}", "bob%0A"] {
+        assert!(users.peek(other).await.unwrap().is_allowed(), "{other:?}");
+    }
+    let overrides = console.limiter().control().overrides().await.unwrap();
+    let keys: Vec<_> = overrides
+        .iter()
+        .filter_map(|entry| match entry {
+            tidegate::Override::Quota { key, .. } => Some(&**key),
+            _ => None,
+        })
+        .collect();
+    assert!(keys.len() == 2 && keys.contains(&"bob%0A") && keys.contains(&"bob%00"), "{keys:?}");
+    browser.close().await;
+    console.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn form_with_a_mistake_is_shown_again_with_the_values() {
     let console = Console::start(RULES).await;
     let browser = Browser::start().await;

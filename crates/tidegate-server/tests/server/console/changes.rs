@@ -107,3 +107,38 @@ async fn viewers_foreign_forms_and_mistakes_change_nothing() {
     assert!(users(&console).peek("bob").await.unwrap().is_allowed());
     console.stop().await;
 }
+
+#[tokio::test]
+async fn change_of_an_unknown_gate_is_not_offered_for_confirmation() {
+    let console = Console::start(RULES).await;
+    let session = Session::begin(&console, OPERATOR).await;
+    let csrf = session.csrf(&console).await;
+    let form =
+        [("csrf", &*csrf), ("verb", "switch"), ("gate", "shop.usr"), ("to", "closed"), ("reason", "a test")];
+    let response = session.post(&console, "/change", &form).await;
+    assert_eq!(response.status(), 409);
+    let page = response.text().await.unwrap();
+    assert!(page.contains("no rule, override or state is of the gate shop.usr"), "{page}");
+    assert!(page.contains("list=\"gates\"") && page.contains("<option value=\"shop.user\">"), "{page}");
+    let response = session.post(&console, "/change", &[&form[..], &[("force", "true")]].concat()).await;
+    assert_eq!(response.status(), 200);
+    let page = response.text().await.unwrap();
+    assert!(page.contains("Deny all checks of shop.usr") && page.contains("it is ended"), "{page}");
+    assert!(!page.contains("autofocus"), "Enter must not confirm: {page}");
+    assert!(console.limiter().control().overrides().await.unwrap().is_empty());
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn overrides_show_the_operator_and_the_reason() {
+    let console = Console::start(RULES).await;
+    let session = Session::begin(&console, OPERATOR).await;
+    let switch = [("verb", "switch"), ("gate", USERS), ("to", "closed")];
+    assert_eq!(change(&console, &session, &switch).await, 303);
+    for path in ["/overrides", "/gate?name=shop.user"] {
+        let page = console.page(path, 200).await;
+        assert!(page.contains("data-label=\"By\">ada<") && page.contains("a test"), "{path}: {page}");
+    }
+    assert!(console.page("/", 200).await.contains("href=\"/overrides\">Overrides: what is switched"));
+    console.stop().await;
+}

@@ -23,7 +23,10 @@ descriptors:
 const MARKUP: [&str; 5] =
     ["<script>alert", "<img src=x", "<svg/onload", "' onmouseover='", "href=\"javascript:"];
 
-const KEYS: [&[u8]; 6] = [
+const KEYS: [&[u8]; 9] = [
+    b"",
+    b"bob\n",
+    b"bob\0",
     b"\"><img src=x onerror=alert('stored')>",
     b"<script>alert(1)</script>",
     b"' onmouseover='alert(1)",
@@ -106,9 +109,10 @@ async fn key_of_any_bytes_is_found_by_the_link_of_the_list() {
         .map(|link| link.split('"').next().unwrap())
         .collect();
     assert_eq!(links.len(), KEYS.len(), "{lists}");
+    assert!(lists.contains("(empty key)"), "{lists}");
     for link in links {
         let page = console.page(link, 200).await;
-        assert!(page.contains("1 used; unused again in"), "{link}: {page}");
+        assert!(page.contains("1 used; resets in"), "{link}: {page}");
     }
     console.stop().await;
 }
@@ -124,6 +128,21 @@ async fn headers_let_nothing_run_that_a_page_did_not_escape() {
         for inline in [" style=\"", " onclick=", "<style", "src=\"http", "href=\"http", "url("] {
             assert!(!page.contains(inline), "{path} has {inline}");
         }
+    }
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn numbers_of_another_writer_make_no_page_fail() {
+    let console = Console::start(HOSTILE_RULES).await;
+    let most = u64::MAX;
+    let text = format!(
+        "a/redis={most} a/local={most} n/redis={most} d/redis={most} d/closed={most} s/redis={most} e={most}"
+    );
+    console.publish(&["in-code", "other", USERS, "in-code..candidate"], 60, &text);
+    for path in PAGES.into_iter().chain(["/gate?name=in-code"]) {
+        let page = console.page(path, 200).await;
+        assert!(!page.contains("NaN") && !page.contains("inf/s"), "{path}: {page}");
     }
     console.stop().await;
 }

@@ -18,7 +18,7 @@ async fn pages_of_an_empty_fleet_are_shown() {
         assert!(!page.contains("NaN") && !page.contains("Infinity"), "{path}: {page}");
     }
     assert!(console.page("/", 200).await.contains("No decisions in the last hour"));
-    assert!(console.page("/key?key=nobody", 200).await.contains("No state at any gate"));
+    assert!(console.page("/key?key=nobody", 200).await.contains("Redis has no state of this key"));
     console.page("/gate?name=shop.user", 200).await;
     console.page("/gate?name=unknown", 404).await;
     console.page("/nothing", 404).await;
@@ -33,7 +33,14 @@ async fn pages_without_redis_have_the_rules_and_say_what_is_missing() {
     for path in PAGES {
         console.page(path, 200).await;
     }
-    assert!(console.page("/", 200).await.contains("counts in its own memory"));
+    let page = console.page("/", 200).await;
+    assert!(page.contains("keeps its limits in memory"), "{page}");
+    for false_text in ["00:00:00 UTC", "Pause updates", "data-live", "<figure", "class=\"tiles\""] {
+        assert!(!page.contains(false_text), "{false_text}: {page}");
+    }
+    assert!(!console.page("/keys", 200).await.contains("Pause updates"));
+    assert!(!console.page("/health", 200).await.contains("Redis decides for this process"));
+    assert!(console.page("/gates", 200).await.contains("data-label=\"Allowed\">-<"));
     assert!(console.page("/gates", 200).await.contains("3 per minute"));
     console.page("/key?key=bob", 404).await;
     console.stop().await;
@@ -143,5 +150,46 @@ async fn rejected_rule_file_is_shown_with_its_errors_and_its_difference() {
     fs::rename(folder.path().join("new"), &file).unwrap();
     soon("the reload succeeds", async || console.page("/rules", 200).await.contains("ago: valid")).await;
     assert!(console.page("/gates", 200).await.contains("4 per minute"));
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn key_page_shows_switches_before_the_state() {
+    let console = Console::start(RULES).await;
+    console.limiter().control().switch(USERS, Switch::Closed, None).await.unwrap();
+    let page = console.page("/key?key=nobody", 200).await;
+    let closed = "shop.user is switched closed: every check of this key there is denied";
+    let (switch, state) = (page.find(closed), page.find("Redis has no state of this key"));
+    assert!(switch.is_some() && switch < state, "{page}");
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn key_of_a_rule_in_shadow_mode_is_over_limit_and_not_denied() {
+    let console = Console::start(RULES).await;
+    let rules = Rules::parse("shop.yaml", RULES).unwrap();
+    let rule = rules.iter().find(|rule| rule.is_shadow()).unwrap();
+    let gate = console.limiter().gate(&rule.gate_name(), rule.quota().unwrap());
+    assert!(gate.check_cost("bob", 100).await.unwrap().is_allowed());
+    let page = console.page("/key?key=bob", 200).await;
+    assert!(page.contains("100 of 100 used: no unit is left; shadow mode admits the checks"), "{page}");
+    assert!(page.contains("over limit") && !page.contains("checks are denied"), "{page}");
+    soon("the key is listed", async || {
+        console.page("/keys", 200).await.contains("href=\"/key?written=bob\"")
+    })
+    .await;
+    assert!(console.page("/keys", 200).await.contains("No key is denied now"));
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn candidates_are_shown_in_a_line_of_their_own() {
+    let console = Console::start(RULES).await;
+    console.publish(&[USERS], 60, "a/redis=600");
+    console.publish(&["shop.user..candidate"], 60, "a/redis=60 s/redis=420");
+    let page = console.page("/", 200).await;
+    assert!(page.contains("Candidate quotas of rules, the last hour"), "{page}");
+    assert!(page.contains("<dt>Decisions, last minute</dt><dd class=\"\">120/s</dd>"), "{page}");
+    assert!(page.contains("<dt>Over limit (shadow)</dt><dd class=\"\">0/s</dd>"), "{page}");
     console.stop().await;
 }

@@ -1,0 +1,79 @@
+//! The handlers of changes: the form, its confirmation, and the change.
+
+use std::collections::HashMap;
+
+use axum::extract::{Query, State};
+use axum::response::{IntoResponse, Redirect, Response};
+use http::{HeaderMap, StatusCode};
+
+use super::{Common, Parameters, page, page_with};
+use crate::admin::{AdminState, Changed, Form, Operator, Problem, apply, describe};
+use crate::console::change::{ChangePage, ChangedPage, ConfirmPage, Values, verb};
+use crate::console::history;
+use crate::console::known_gate;
+use crate::console::readings::Console;
+
+/// Returns how many instances will follow a change.
+async fn followers(console: &Console) -> String {
+    match console.inspector() {
+        Ok(inspector) => history::followers(inspector).await,
+        Err(_) => "Only this process follows it: it counts in its own memory.".to_owned(),
+    }
+}
+
+pub(in crate::console) async fn change_form(
+    State(state): State<AdminState>,
+    Operator(identity): Operator,
+    headers: HeaderMap,
+    Query(values): Parameters,
+) -> Response {
+    let values = Values::new(values);
+    let Some(verb) = verb(values.get("verb")) else {
+        return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
+    };
+    let common = Common::new(&state.console, &identity).await;
+    page(&ChangePage::new(common.frame, verb, values, None, common.catalog.first_names()))
+}
+
+pub(in crate::console) async fn change(
+    State(state): State<AdminState>,
+    Operator(identity): Operator,
+    headers: HeaderMap,
+    Form(values): Form<HashMap<String, String>>,
+) -> Response {
+    let values = Values::new(values);
+    let Some(verb) = verb(values.get("verb")) else {
+        return Problem::new(StatusCode::NOT_FOUND, "there is no such change").respond(&headers);
+    };
+    let console = &state.console;
+    let Common { frame, overrides, catalog, .. } = Common::new(console, &identity).await;
+    let failed = |frame, problem: Problem| {
+        let form = ChangePage::new(frame, verb, values.clone(), Some(problem.detail), catalog.first_names());
+        page_with(problem.status, &form)
+    };
+    let fields = values.fields();
+    if values.get("confirmed") != "yes" {
+        let described = match describe(&state, verb, &fields) {
+            Ok(detail) => known_gate::ensure(&state, &fields, overrides.as_deref()).await.map(|()| detail),
+            Err(problem) => Err(problem),
+        };
+        return match described {
+            Ok(detail) => {
+                let followers = followers(console).await;
+                page(&ConfirmPage::new(frame, verb, &values, &detail, followers))
+            }
+            Err(problem) => failed(frame, problem),
+        };
+    }
+    let next = values.page_after();
+    match apply(&state, &identity, verb, fields).await {
+        Ok(Changed { has_effect: true, audit_error: None, .. }) => Redirect::to(&next).into_response(),
+        Ok(Changed { result, has_effect, audit_error }) => {
+            let done = if has_effect { "Done" } else { "Nothing has changed" };
+            let error = audit_error.map(|error| format!(" The audit log has no entry of it: {error}."));
+            let message = format!("{done}: {result}.{}", error.unwrap_or_default());
+            page(&ChangedPage::new(frame, verb, message, next))
+        }
+        Err(problem) => failed(frame, problem),
+    }
+}
