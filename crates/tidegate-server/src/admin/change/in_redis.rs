@@ -91,7 +91,7 @@ async fn own_names(
             && gate.name() == Some(&*of)
             && written.contains(&of_key)
         {
-            redis_keys.insert(state.limiter.try_gate(&*of, quota)?.redis_key(key)?);
+            redis_keys.insert(state.limiter.try_gate(&of, quota)?.redis_key(key)?);
         }
     }
     Ok(redis_keys.iter().filter_map(|redis_key| inspector.parse(redis_key)).collect())
