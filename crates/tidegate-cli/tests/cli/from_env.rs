@@ -355,7 +355,7 @@ fn another_redis_gets_no_password_of_the_old_one() {
     let runtime = Runtime::new("other-password");
     let url = redis.url();
     // This server has no password: it rejects a login.
-    let args = ["--redis", &url, "--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"];
+    let args = ["--redis", url, "--http-addr", "127.0.0.1:0", "--grpc-addr", "127.0.0.1:0"];
     let variables = [
         ("REDIS_URL", "old:1"),
         ("REDIS_AUTH", "ada:Quagga"),
