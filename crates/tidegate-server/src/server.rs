@@ -1,7 +1,6 @@
 //! The server: its settings, its ports, and its end.
 
 use std::future::{Future, pending};
-use std::io;
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
@@ -21,6 +20,7 @@ use crate::http1;
 use crate::metrics::ServiceMetrics;
 use crate::permits::PermitTable;
 use crate::readiness::Readiness;
+use crate::server_error::ServerError;
 use crate::service::RateLimitService;
 use crate::tls::Tls;
 use crate::trace::{SpanHook, traced};
@@ -55,24 +55,6 @@ pub struct Server {
     drain_notice: Duration,
     drain: Duration,
     needs_redis: bool,
-}
-
-/// The error of a server that could not start or go on.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServerError {
-    /// An address cannot be listened on.
-    #[error("cannot listen on {0}: {1}")]
-    Listen(SocketAddr, io::Error),
-    /// The admin port would be open to other machines without tokens.
-    #[error(
-        "the admin port at {0} would be open to other machines without a token: give it tokens (--admin-tokens FILE), \
-         or an address of this machine only, such as 127.0.0.1:8082"
-    )]
-    AdminNeedsTokens(SocketAddr),
-    /// The reflection service could not be made.
-    #[error("the reflection service failed: {0}")]
-    Reflection(#[from] tonic_reflection::server::Error),
 }
 
 impl Server {

@@ -9,7 +9,7 @@ use tidegate::admin::AuditEntry;
 
 use super::access::{AccessSettings, AdminTokens, Role};
 use super::audit::OnAudit;
-use crate::server::ServerError;
+use crate::server_error::ServerError;
 
 /// The settings of the admin port, for [`Server::admin`](crate::Server::admin).
 ///
