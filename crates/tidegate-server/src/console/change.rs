@@ -1,23 +1,17 @@
 //! Changes by operators: the form with the reason, then the page of the confirmation.
 
 mod texts;
-
-use std::collections::HashMap;
+mod values;
 
 use askama::Template;
 use tidegate::algorithm::ALGORITHMS;
 
 use self::texts::{button, consequence, question, title};
+pub(super) use self::values::Values;
 use super::filters;
 use super::frame::{Frame, Tab};
-use super::stored_key;
 use super::words;
-use crate::admin::{ChangeFields, Verb};
-
-/// The values of the form, as an operator has filled it in.
-/// A key is always in its stored form.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Values(HashMap<String, String>);
+use crate::admin::Verb;
 
 /// The form.
 #[derive(Template)]
@@ -71,95 +65,6 @@ const fn tab(verb: Verb) -> Tab {
     match verb {
         Verb::Block | Verb::Unblock | Verb::Reset => Tab::Keys,
         Verb::Override | Verb::EndOverride | Verb::Switch | Verb::EndSwitch => Tab::Overrides,
-    }
-}
-
-impl Values {
-    /// The fields that the question repeats.
-    const NAMES: [&str; 12] = [
-        "verb",
-        "gate",
-        "key",
-        "stored",
-        "for",
-        "to",
-        "algorithm",
-        "limit",
-        "rate",
-        "window",
-        "force",
-        "reason",
-    ];
-
-    /// Takes the values of a form or a link. A key that is not in its stored form was typed.
-    pub(super) fn new(mut values: HashMap<String, String>) -> Self {
-        let is_stored = values.get("stored").is_some_and(|text| matches!(&**text, "true" | "on" | "1"));
-        if let Some(key) = values.get_mut("key")
-            && !is_stored
-        {
-            *key = stored_key::encoded(key.as_bytes());
-            values.insert("stored".to_owned(), "true".to_owned());
-        }
-        Self(values)
-    }
-
-    pub(super) fn get(&self, name: &str) -> &str {
-        self.0.get(name).map_or("", String::as_str)
-    }
-
-    /// Returns the stored form of the key.
-    pub(super) fn key_form(&self) -> Option<&str> {
-        self.0.get("key").map(String::as_str)
-    }
-
-    /// Returns the key for people: its text, or its stored form.
-    pub(super) fn shown_key(&self) -> String {
-        let form = self.get("key");
-        let text = stored_key::decoded_text(form).filter(|text| !text.is_empty());
-        text.unwrap_or_else(|| stored_key::shown(form).to_owned())
-    }
-
-    /// Returns the stored form of the key, if it is not what people see.
-    pub(super) fn other_form(&self) -> Option<&str> {
-        let is_other = |form: &&str| !form.is_empty() && *form != self.shown_key();
-        self.key_form().filter(is_other)
-    }
-
-    /// Returns the fields of the change. An empty field is absent. A key that is text is given as text: only so can it get
-    /// an override, or a block before its first state.
-    pub(super) fn fields(&self) -> ChangeFields {
-        let given =
-            |name: &str| Some(self.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
-        let form = self.key_form();
-        let (key, stored) = match form.and_then(stored_key::decoded_text) {
-            Some(text) => (Some(text), None),
-            None => (form.map(str::to_owned), given("stored")),
-        };
-        ChangeFields {
-            gate: self.get("gate").trim().to_owned(),
-            key,
-            stored,
-            duration: given("for"),
-            to: given("to"),
-            algorithm: given("algorithm"),
-            limit: given("limit"),
-            rate: given("rate"),
-            window: given("window"),
-            force: given("force"),
-            reason: self.get("reason").to_owned(),
-        }
-    }
-
-    fn repeated(&self) -> Vec<(&'static str, String)> {
-        Self::NAMES.iter().filter_map(|name| Some((*name, self.0.get(*name)?.clone()))).collect()
-    }
-
-    /// Returns the page to show after the change.
-    pub(super) fn page_after(&self) -> String {
-        match self.key_form() {
-            Some(form) => format!("/key?written={}", words::query_value(form)),
-            None => format!("/gate?name={}", words::query_value(self.get("gate").trim())),
-        }
     }
 }
 

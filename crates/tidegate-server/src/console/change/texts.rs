@@ -1,6 +1,6 @@
 //! The texts of changes: what they do, the question before them, and the label of the button.
 
-use super::Values;
+use super::values::Values;
 use crate::admin::Verb;
 
 /// Returns the title of the pages of a change.

@@ -1,0 +1,100 @@
+//! The values of the form of a change.
+
+use std::collections::HashMap;
+
+use crate::admin::ChangeFields;
+use crate::console::{stored_key, words};
+
+/// The values of the form, as an operator has filled it in.
+/// A key is always in its stored form.
+#[derive(Clone, Debug, Default)]
+pub(in crate::console) struct Values(HashMap<String, String>);
+
+impl Values {
+    /// The fields that the question repeats.
+    const NAMES: [&str; 12] = [
+        "verb",
+        "gate",
+        "key",
+        "stored",
+        "for",
+        "to",
+        "algorithm",
+        "limit",
+        "rate",
+        "window",
+        "force",
+        "reason",
+    ];
+
+    /// Takes the values of a form or a link. A key that is not in its stored form was typed.
+    pub(in crate::console) fn new(mut values: HashMap<String, String>) -> Self {
+        let is_stored = values.get("stored").is_some_and(|text| matches!(&**text, "true" | "on" | "1"));
+        if let Some(key) = values.get_mut("key")
+            && !is_stored
+        {
+            *key = stored_key::encoded(key.as_bytes());
+            values.insert("stored".to_owned(), "true".to_owned());
+        }
+        Self(values)
+    }
+
+    pub(in crate::console) fn get(&self, name: &str) -> &str {
+        self.0.get(name).map_or("", String::as_str)
+    }
+
+    /// Returns the stored form of the key.
+    pub(in crate::console) fn key_form(&self) -> Option<&str> {
+        self.0.get("key").map(String::as_str)
+    }
+
+    /// Returns the key for people: its text, or its stored form.
+    pub(in crate::console) fn shown_key(&self) -> String {
+        let form = self.get("key");
+        let text = stored_key::decoded_text(form).filter(|text| !text.is_empty());
+        text.unwrap_or_else(|| stored_key::shown(form).to_owned())
+    }
+
+    /// Returns the stored form of the key, if it is not what people see.
+    pub(in crate::console) fn other_form(&self) -> Option<&str> {
+        let is_other = |form: &&str| !form.is_empty() && *form != self.shown_key();
+        self.key_form().filter(is_other)
+    }
+
+    /// Returns the fields of the change. An empty field is absent. A key that is text is given as text: only so can it get
+    /// an override, or a block before its first state.
+    pub(in crate::console) fn fields(&self) -> ChangeFields {
+        let given =
+            |name: &str| Some(self.get(name).trim()).filter(|text| !text.is_empty()).map(str::to_owned);
+        let form = self.key_form();
+        let (key, stored) = match form.and_then(stored_key::decoded_text) {
+            Some(text) => (Some(text), None),
+            None => (form.map(str::to_owned), given("stored")),
+        };
+        ChangeFields {
+            gate: self.get("gate").trim().to_owned(),
+            key,
+            stored,
+            duration: given("for"),
+            to: given("to"),
+            algorithm: given("algorithm"),
+            limit: given("limit"),
+            rate: given("rate"),
+            window: given("window"),
+            force: given("force"),
+            reason: self.get("reason").to_owned(),
+        }
+    }
+
+    pub(super) fn repeated(&self) -> Vec<(&'static str, String)> {
+        Self::NAMES.iter().filter_map(|name| Some((*name, self.0.get(*name)?.clone()))).collect()
+    }
+
+    /// Returns the page to show after the change.
+    pub(in crate::console) fn page_after(&self) -> String {
+        match self.key_form() {
+            Some(form) => format!("/key?written={}", words::query_value(form)),
+            None => format!("/gate?name={}", words::query_value(self.get("gate").trim())),
+        }
+    }
+}
