@@ -56,7 +56,7 @@ pub(crate) fn routes() -> Router<AdminState> {
         .route("/rules", get(handlers::rules))
         .route("/explain", get(handlers::explain))
         .route("/health", get(handlers::health))
-        .route("/change", get(handlers::change_form).post(handlers::change))
+        .route("/change", get(handlers::change::change_form).post(handlers::change::change))
         .route("/assets/console.css", get(assets::style))
         .route("/assets/console.js", get(assets::script))
         .route("/assets/icon.svg", get(assets::icon))

@@ -7,7 +7,8 @@ use tonic::{Code, Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
-use crate::metrics::{GrpcRequests, ServiceMetrics};
+use crate::metrics::ServiceMetrics;
+use crate::metrics::requests::GrpcRequests;
 use crate::proto::DESCRIPTORS;
 use crate::proto::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService as Protocol, RateLimitServiceServer,

@@ -1,7 +1,7 @@
 //! The metrics of a service, for Prometheus: those of its limiter, and those of its ports.
 
 mod names;
-mod requests;
+pub(crate) mod requests;
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -14,7 +14,6 @@ use tidegate::metrics::names as limiter_names;
 use tokio::time::sleep;
 
 use self::names::Metric;
-pub(crate) use self::requests::{GrpcRequests, HttpRequests};
 
 /// The pause between two runs of the upkeep. Until then, histograms keep each value.
 const UPKEEP: Duration = Duration::from_secs(1);

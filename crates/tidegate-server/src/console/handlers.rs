@@ -1,6 +1,6 @@
 //! The handlers of the pages: they read, make the page, and render it.
 
-mod change;
+pub(super) mod change;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use axum::response::{Html, IntoResponse, Response};
 use http::{HeaderMap, StatusCode};
 use tidegate::{Error, Override};
 
-pub(super) use self::change::{change, change_form};
 use super::catalog::Catalog;
 use super::explain::{ExplainPage, Question};
 use super::frame::{Frame, Who};

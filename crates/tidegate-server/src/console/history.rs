@@ -2,7 +2,6 @@
 
 use tidegate::admin::{AuditEntry, AuditRecord, Inspector};
 
-use super::keys::Event;
 use super::words;
 use crate::admin::AdminState;
 
@@ -13,6 +12,15 @@ const MAX_AUDIT_ENTRIES: usize = 1_000;
 pub(super) struct Entry {
     unix_ms: u64,
     pub(super) record: AuditRecord,
+}
+
+/// An entry of the audit log, in words.
+#[derive(Clone, Debug)]
+pub(super) struct Event {
+    pub(super) when: String,
+    pub(super) who: String,
+    pub(super) what: String,
+    pub(super) reason: String,
 }
 
 impl Entry {

@@ -7,7 +7,7 @@ use tidegate::{Override, Switch};
 use super::catalog::Catalog;
 use super::filters;
 use super::frame::{Frame, Tab};
-use super::history::Entry;
+use super::history::{Entry, Event};
 use super::key_search::KeySearch;
 use super::overrides::Row as OverrideRow;
 use super::states::StateRow;
@@ -67,15 +67,6 @@ pub(super) struct KeyPage {
     pub(super) history: Result<Vec<Event>, String>,
     /// The gates of the rules, to choose one for a block.
     pub(super) gates: Vec<String>,
-}
-
-/// An entry of the audit log.
-#[derive(Clone, Debug)]
-pub(super) struct Event {
-    pub(super) when: String,
-    pub(super) who: String,
-    pub(super) what: String,
-    pub(super) reason: String,
 }
 
 impl Keys {

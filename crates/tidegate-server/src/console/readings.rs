@@ -11,10 +11,8 @@ use super::figures::{Figures, NodeLoad};
 use super::health::{ConditionInputs, RedisState};
 use super::hour::Hour;
 use super::top::{Ranked, Top};
+use super::words::IN_MEMORY;
 use crate::service::RateLimitService;
-
-/// The message of pages that need Redis.
-pub(super) const IN_MEMORY: &str = "This service keeps its limits in memory, as the demo does: the console shows rules and changes, but no figures or keys. For all pages, start with `--rules` and `--redis`.";
 
 /// The readings that the pages share. Clones share them.
 #[derive(Clone)]

@@ -6,6 +6,9 @@ use tidegate::admin::human;
 use tidegate::{Override, Quota, Switch};
 use tidegate_rules::{Limit, Rule};
 
+/// The message of pages that need Redis.
+pub(super) const IN_MEMORY: &str = "This service keeps its limits in memory, as the demo does: the console shows rules and changes, but no figures or keys. For all pages, start with `--rules` and `--redis`.";
+
 /// Returns a quota in words: `5 at once, refilled 5/min`, `100 per minute`.
 pub(super) fn quota(quota: &Quota) -> String {
     let limit = grouped(&quota.limit().to_string());

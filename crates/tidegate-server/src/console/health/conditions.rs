@@ -6,8 +6,7 @@ use tidegate::Override;
 
 use crate::console::gates::gate_of;
 use crate::console::hour::{GateHour, Hour, STEP_S, STEPS};
-use crate::console::readings::IN_MEMORY;
-use crate::console::words;
+use crate::console::words::{self, IN_MEMORY};
 
 /// The maximum gates that a detail names.
 const MAX_NAMED: usize = 5;
