@@ -166,7 +166,7 @@ fn demo_needs_no_redis_and_its_request_works() {
     assert_eq!(codes.collect::<Vec<_>>(), [200, 200, 200, 200, 200, 429]);
     let ada = body.trim_matches('\'').replace("bob", "ada");
     assert!((0..9).all(|_| http(address, "/json", &ada).0 == 200));
-    let admin = lines.find(|line| line.starts_with("admin port")).unwrap();
+    let admin = lines.find(|line| line.starts_with("web console on ")).unwrap();
     let admin = admin.strip_prefix("web console on http://").unwrap().split_once("/ ").unwrap().0.to_owned();
     let block = r#"{"gate":"demo.user","key":"zoe","for":"1h","reason":"test"}"#;
     let (status, text) = send(&admin, "POST /api/block", "content-type: application/json", block);
