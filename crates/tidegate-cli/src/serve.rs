@@ -122,6 +122,7 @@ fn server(serve: &Serve, rules: ReloadingRules) -> Server {
     let mut service = RateLimitService::new(rules)
         .headers(serve.headers.into())
         .shadow(decisions.shadow)
+        .charge_denied(decisions.charge_denied)
         .denied_body(&*serve.denied_body);
     if serve.headers == ResponseHeaders::Ratelimit {
         service = service.header_names(HeaderNames {

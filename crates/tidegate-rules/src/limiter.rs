@@ -1,6 +1,7 @@
 //! Rules bound to a limiter: checks requests.
 
 mod acquire;
+mod charge_denied;
 mod check_or_deny;
 mod gates;
 mod plan;
@@ -164,6 +165,7 @@ impl RulesLimiter {
     pub fn plan(&self, domain: &str, descriptors: &[Descriptor<'_>]) -> Plan<'_> {
         let RulesLimiterInner { limiter, rules, gates, unknown_domain, .. } = &*self.0;
         let plan = Plan::new(rules, gates, limiter, domain, descriptors);
+        plan.notify(limiter, descriptors);
         if !plan.is_domain_known() {
             limiter.warn(unknown_domain, || {
                 // The domain can come from a client.

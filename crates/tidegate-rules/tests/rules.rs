@@ -6,6 +6,7 @@ mod calendar;
 mod candidates;
 mod cluster;
 mod config_errors;
+mod denied_charges;
 mod descriptor_limits;
 mod examples;
 #[cfg(unix)] // FIFOs, devices, sockets and links

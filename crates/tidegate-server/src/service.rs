@@ -46,6 +46,7 @@ pub struct RateLimitService {
     headers: Headers,
     header_names: Option<HeaderNames>,
     is_shadow: bool,
+    charges_denied: bool,
     denied_body: Vec<u8>,
 }
 
@@ -57,6 +58,7 @@ impl RateLimitService {
             headers: Headers::none(),
             header_names: None,
             is_shadow: false,
+            charges_denied: false,
             denied_body: Vec::new(),
         }
     }
@@ -87,6 +89,18 @@ impl RateLimitService {
     #[must_use]
     pub const fn shadow(mut self, is_shadow: bool) -> Self {
         self.is_shadow = is_shadow;
+        self
+    }
+
+    /// Sets whether denied requests are charged to fixed windows, as envoyproxy/ratelimit charges them:
+    /// [`RulesLimiter::charge_denied`]. Applies to requests of Envoy's protocol, over gRPC and `/json`; those of `/v1`
+    /// charge nothing if they are denied. If Redis becomes unavailable between the denial and the charge, the request is
+    /// denied and not charged.
+    ///
+    /// Default: false.
+    #[must_use]
+    pub const fn charge_denied(mut self, charges_denied: bool) -> Self {
+        self.charges_denied = charges_denied;
         self
     }
 
@@ -139,6 +153,10 @@ impl RateLimitService {
         let descriptors = RequestDescriptors::new(request)?;
         let domain = &*request.domain;
         let charged = charge(&rules, domain, &descriptors).await?;
+        if let (true, Some(decision)) = (self.charges_denied, &charged) {
+            // The denial holds without the charge. The observer is notified of the error.
+            let _ = Box::pin(rules.charge_denied(domain, &descriptors.charged, decision)).await;
+        }
         let is_allowed = self.is_shadow || charged.as_ref().is_none_or(RulesDecision::is_allowed);
         // Last: an error then leaves units charged. Before, a caller that repeats the request would give back twice.
         let returned = match descriptors.returned.is_empty() {

@@ -28,6 +28,9 @@ pub(crate) struct Decisions {
     /// What a request charges if one of its rules denies it, in documents without `charge`
     #[arg(long, value_name = "CHARGE", default_value = "all")]
     pub(crate) charge: Charge,
+    /// Charge denied requests to fixed windows, as envoyproxy/ratelimit does: a second call to Redis for each denial
+    #[arg(long)]
+    pub(crate) charge_denied: bool,
     /// Allow several documents to define rules of one domain
     #[arg(long)]
     pub(crate) merge_domains: bool,

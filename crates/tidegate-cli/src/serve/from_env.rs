@@ -177,7 +177,9 @@ fn connections(variables: &Variables<'_>, imported: &mut Imported) -> Result<(),
 
 fn decisions(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
     const STOP: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
-    imported.set("charge", if variables.is_true(STOP)? { "all" } else { "each" }, STOP);
+    let charges_denied = !variables.is_true(STOP)?;
+    imported.set("charge", if charges_denied { "each" } else { "all" }, STOP);
+    imported.set("charge_denied", charges_denied.to_string(), STOP);
     if variables.is_true("SHADOW_MODE")? {
         imported.set("shadow", "true", "SHADOW_MODE");
     }

@@ -99,6 +99,13 @@ fn variables_become_settings() {
             "all",
             "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
         ),
+        (&[], "charge_denied", "true", "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT"),
+        (
+            &[("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "true")],
+            "charge_denied",
+            "false",
+            "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
+        ),
         (&[("SHADOW_MODE", "1")], "shadow", "true", "SHADOW_MODE"),
         (&[("SHADOW_MODE", "false")], "shadow", "false", "default"),
         (&[("MERGE_DOMAIN_CONFIG", "true")], "merge_domains", "true", "MERGE_DOMAIN_CONFIG"),

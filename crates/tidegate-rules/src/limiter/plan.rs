@@ -33,11 +33,11 @@ pub struct Plan<'r> {
 /// A check to make. `Debug` redacts the key.
 pub struct PlannedCheck<'r> {
     /// The descriptor's index.
-    at: usize,
+    pub(super) at: usize,
     gate: Cow<'r, Gate>,
     key: Vec<u8>,
     cost: u64,
-    is_candidate: bool,
+    pub(super) is_candidate: bool,
 }
 
 impl PlannedCheck<'_> {
@@ -113,7 +113,7 @@ impl<'r> Matched<'r> {
 }
 
 impl<'r> Plan<'r> {
-    /// Plans the checks of a request. Notifies the observer of rules that deny without a check.
+    /// Plans the checks of a request.
     pub(super) fn new(
         rules: &'r Rules,
         gates: &'r [RuleGates],
@@ -149,7 +149,6 @@ impl<'r> Plan<'r> {
                 _ if rule.name().is_some_and(|name| replaced.contains(&name)) => RuleResult::Replaced,
                 Limit::Unlimited | Limit::DenyAll(_) => {
                     let decision = decide_without_check(name, limit, switch, rule.is_shadow());
-                    notify(limiter, descriptor, &decision);
                     is_denied |= !decision.is_allowed();
                     RuleResult::Decided(decision)
                 }
@@ -210,11 +209,20 @@ impl<'r> Plan<'r> {
             Some(limit) => {
                 let switch = limiter.control().current_switch(DESCRIPTOR_GATE);
                 let decision = decide_without_check(DESCRIPTOR_GATE, limit, switch, false);
-                notify(limiter, descriptor, &decision);
                 (RuleResult::Decided(decision), Some(DESCRIPTOR_GATE))
             }
         };
         RuleOutcome { rule: None, result, metric: metric.map(str::to_owned), candidate: None }
+    }
+
+    /// Notifies the observer of the decisions that need no check.
+    pub(super) fn notify(&self, limiter: &Limiter, descriptors: &[Descriptor<'_>]) {
+        let Some(observer) = limiter.observer() else { return };
+        for (outcome, descriptor) in self.outcomes.iter().zip(descriptors) {
+            if let (Some(decision), true) = (outcome.decision(), descriptor.hits > 0) {
+                observer.decided(decision);
+            }
+        }
     }
 
     /// Returns the checks that can deny: of rules, and of limits that descriptors bring themselves.
@@ -273,12 +281,6 @@ impl<'r> Plan<'r> {
             }
         }
         RulesDecision::new(passes, self.is_domain_known, self.outcomes)
-    }
-}
-
-fn notify(limiter: &Limiter, descriptor: &Descriptor<'_>, decision: &Decision) {
-    if let Some(observer) = limiter.observer().filter(|_| descriptor.hits > 0) {
-        observer.decided(decision);
     }
 }
 

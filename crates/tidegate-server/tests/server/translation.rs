@@ -175,6 +175,22 @@ async fn cost_above_a_limit_is_denied_by_its_rule_alone() {
 }
 
 #[tokio::test]
+async fn denied_request_is_charged_if_the_service_is_set_to() {
+    let service = in_memory(RULES).charge_denied(true);
+    let hits = |hits, descriptors: Vec<_>| RateLimitRequest { hits_addend: hits, ..request(descriptors) };
+    let (tokens, user) = (descriptor(&[("tokens", "x")]), descriptor(&[("user", "ada")]));
+    let denied = service.decide(&hits(4, vec![user.clone(), tokens.clone()])).await.unwrap();
+    let minute = Some((3, Unit::Minute));
+    assert_eq!(rows(&denied), [(OVER, minute, 3), (OK, Some((100, Unit::Second)), 100)]);
+    let left = service.decide(&request([with_hits(user.clone(), 0), with_hits(tokens.clone(), 0)])).await;
+    assert_eq!(rows(&left.unwrap()), [(OVER, minute, 0), (OK, Some((100, Unit::Second)), 96)]);
+    // Of a request that is denied by a peek, the other descriptors are charged.
+    service.decide(&request([with_hits(user.clone(), 0), tokens.clone()])).await.unwrap();
+    let left = service.decide(&request([with_hits(tokens, 0)])).await.unwrap();
+    assert_eq!(left.statuses[0].limit_remaining, 95);
+}
+
+#[tokio::test]
 async fn check_only_descriptor_denies_and_then_nothing_is_charged() {
     let (service, _) = service();
     let (tokens, user) = (descriptor(&[("tokens", "x")]), descriptor(&[("user", "ada")]));

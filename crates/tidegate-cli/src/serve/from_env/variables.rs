@@ -101,7 +101,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
     // Decisions and responses.
     variable("SHADOW_MODE", "", Setting(&["shadow"])),
     variable("QUOTA_MODE", "false", Refused("unset it, and set `quota_mode: true` in the rules")),
-    variable("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "", Setting(&["charge"])),
+    variable("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", "", Setting(&["charge", "charge_denied"])),
     variable("LIMIT_RESPONSE_HEADERS_ENABLED", "", Setting(&["headers"])),
     variable("LIMIT_LIMIT_HEADER", "", Setting(&["limit_header"])),
     variable("LIMIT_REMAINING_HEADER", "", Setting(&["remaining_header"])),

@@ -1,0 +1,85 @@
+//! Charges requests that were denied.
+
+use futures_util::future::try_join_all;
+use tidegate::{Decision, Error, Source};
+
+use super::plan::Plan;
+use super::{RulesLimiter, RulesLimiterInner};
+use crate::decision::{RuleOutcome, RulesDecision};
+use crate::descriptor::Descriptor;
+
+/// The algorithm whose debt ends with its window, also while the client goes on.
+const CHARGED: &str = "fixed_window";
+
+/// # Charging denied requests
+impl RulesLimiter {
+    /// Charges the fixed windows that `decision` has not charged, since a request with these descriptors was denied. For
+    /// services whose clients expect denied requests to count, as in envoyproxy/ratelimit: a denied request of several
+    /// units then leaves none to smaller ones, and still counts if the limit is raised before its window ends.
+    ///
+    /// Charges the rules that deny, also in shadow mode and in quota mode; of rules that are charged in one atomic step,
+    /// all if one denies. Calendar windows are fixed windows. All other algorithms are left as they are: their debt
+    /// would deny a client for longer than a window.
+    ///
+    /// Charges in a call after that of the decision. Requests between the two can be admitted, within the limit. Each
+    /// denial then calls Redis, since a charge removes the key's denial from the deny cache. Denials that did not call
+    /// Redis are not charged: by the failure policy, by a switch, or by a rule with `requests_per_unit: 0`.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tidegate::Limiter;
+    /// use tidegate_rules::{Descriptor, Rules};
+    ///
+    /// let text = "{domain: api, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 5}}]}";
+    /// let limits = Rules::parse("api.yaml", text)?.bind(&Limiter::in_memory());
+    /// let of_hits = |hits| [Descriptor::new().entry("user", "ada").hits(hits)];
+    /// assert!(limits.check("api", &of_hits(3)).await?.is_allowed());
+    /// let denied = limits.check("api", &of_hits(4)).await?;
+    /// assert!(!denied.is_allowed());
+    /// limits.charge_denied("api", &of_hits(4), &denied).await?;
+    /// assert!(!limits.check("api", &of_hits(1)).await?.is_allowed());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`Gate::penalize`](tidegate::Gate::penalize). Some rules can be charged nevertheless.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, each rule is charged or not.
+    pub async fn charge_denied(
+        &self,
+        domain: &str,
+        descriptors: &[Descriptor<'_>],
+        decision: &RulesDecision,
+    ) -> Result<(), Error> {
+        // Nearly all requests end here.
+        let decisions = decision.outcomes().iter().filter_map(RuleOutcome::decision);
+        if decision.is_allowed() && decisions.clone().all(is_within_limit) {
+            return Ok(());
+        }
+        // Not `self.plan`, which notifies the observer of denials a second time.
+        let RulesLimiterInner { limiter, rules, gates, .. } = &*self.0;
+        let plan = Plan::new(rules, gates, limiter, domain, descriptors);
+        let is_none_charged = !plan.charges_each() && !decision.is_allowed();
+        let checks = plan.checks().iter().map(|check| (check, is_none_charged));
+        let shadow_checks = plan.shadow_checks().iter().filter(|check| !check.is_candidate);
+        let charges =
+            checks.chain(shadow_checks.map(|check| (check, false))).filter(|(check, is_uncharged)| {
+                let decided = decision.outcomes().get(check.at).and_then(RuleOutcome::decision);
+                let is_uncharged = decided.is_some_and(|decided| {
+                    let is_in_store = matches!(decided.source(), Source::Redis | Source::Memory);
+                    is_in_store && (*is_uncharged || !is_within_limit(decided))
+                });
+                let is_window = check.gate().quota().is_some_and(|quota| quota.algorithm() == CHARGED);
+                is_uncharged && is_window && check.cost() > 0
+            });
+        try_join_all(charges.map(|(check, _)| check.gate().penalize(check.key(), check.cost()))).await?;
+        Ok(())
+    }
+}
+
+fn is_within_limit(decision: &Decision) -> bool {
+    decision.is_allowed() && !decision.is_shadow()
+}

@@ -1,0 +1,121 @@
+//! Charges of requests that were denied.
+
+use std::time::Duration;
+
+use tidegate_rules::{Descriptor, Rules, RulesDecision, RulesLimiter};
+
+use crate::support::world::World;
+
+const LIMITS: &str = "
+  - { key: user, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: month, rate_limit: { every: month, requests_per_unit: 5 } }
+  - { key: path, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: bucket, rate_limit: { unit: minute, requests_per_unit: 5, algorithm: token_bucket } }
+  - { key: log, rate_limit: { unit: minute, requests_per_unit: 5, algorithm: sliding_log } }
+  - { key: tried, shadow_mode: true, rate_limit: { unit: minute, requests_per_unit: 5 } }
+  - { key: quota, rate_limit: { unit: minute, requests_per_unit: 5 } }
+";
+
+fn limits(world: &World, settings: &str) -> RulesLimiter {
+    let text = format!("domain: d\n{settings}\ndescriptors:{LIMITS}");
+    Rules::parse("d.yaml", &text).unwrap().bind(&world.limiter)
+}
+
+fn worlds() -> [World; 2] {
+    [World::memory(), World::redis()]
+}
+
+/// Other numbers for the same counts.
+fn of_twelve(world: &World) -> RulesLimiter {
+    let text = "{domain: d, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 12}}]}";
+    Rules::parse("d.yaml", text).unwrap().bind(&world.limiter)
+}
+
+/// Checks with `hits` for each key, and charges the request if it is denied.
+async fn check(limits: &RulesLimiter, keys: &[&str], hits: u64) -> RulesDecision {
+    let descriptors: Vec<_> = keys.iter().map(|key| Descriptor::from([(*key, "x")]).hits(hits)).collect();
+    let decision = limits.check_or_deny("d", &descriptors).await.unwrap();
+    limits.charge_denied("d", &descriptors, &decision).await.unwrap();
+    decision
+}
+
+/// Returns the units left of each key.
+async fn left<const N: usize>(limits: &RulesLimiter, keys: [&str; N]) -> [u64; N] {
+    let peeked = check(limits, &keys, 0).await;
+    std::array::from_fn(|at| peeked.outcomes()[at].decision().unwrap().remaining())
+}
+
+#[tokio::test]
+async fn denied_request_takes_the_rest_of_fixed_windows_and_of_no_other_algorithm() {
+    for world in worlds() {
+        let limits = limits(&world, "");
+        let keys = ["user", "month", "bucket", "log"];
+        for key in keys {
+            assert!(check(&limits, &[key], 3).await.is_allowed());
+            assert!(!check(&limits, &[key], 3).await.is_allowed());
+        }
+        assert_eq!(left(&limits, keys).await, [0, 0, 2, 2]);
+        // A cost above the limit, too.
+        assert!(!check(&limits, &["path"], 6).await.is_allowed());
+        assert_eq!(left(&limits, ["path"]).await, [0]);
+    }
+}
+
+#[tokio::test]
+async fn denied_requests_still_count_when_the_limit_is_raised() {
+    for world in worlds() {
+        let limits = limits(&world, "");
+        for _ in 0..10 {
+            let _ = check(&limits, &["user"], 1).await;
+        }
+        assert_eq!(left(&of_twelve(&world), ["user"]).await, [2]);
+    }
+}
+
+#[tokio::test]
+async fn one_denial_charges_all_rules_once() {
+    for world in worlds() {
+        for settings in ["", "charge: each"] {
+            let limits = limits(&world, settings);
+            assert!(check(&limits, &["user", "path"], 1).await.is_allowed());
+            assert!(check(&limits, &["user"], 4).await.is_allowed());
+            assert_eq!(left(&limits, ["user", "path"]).await, [0, 4], "{settings}");
+            assert!(!check(&limits, &["user", "path"], 1).await.is_allowed());
+            assert_eq!(left(&limits, ["user", "path"]).await, [0, 3], "{settings}");
+            // The next settings begin anew.
+            world.advance(Duration::from_secs(60));
+        }
+    }
+}
+
+#[tokio::test]
+async fn rule_in_shadow_mode_is_charged_for_requests_it_would_deny() {
+    for world in worlds() {
+        let limits = limits(&world, "");
+        assert!(check(&limits, &["tried"], 3).await.is_allowed());
+        assert!(check(&limits, &["tried"], 3).await.is_allowed());
+        assert_eq!(left(&limits, ["tried"]).await, [0]);
+        // A rule that admits is charged once, also beside a denial.
+        assert!(check(&limits, &["user"], 5).await.is_allowed());
+        world.advance(Duration::from_secs(1));
+        let descriptors = [Descriptor::from([("user", "x")]), Descriptor::from([("tried", "y")])];
+        let denied = limits.check("d", &descriptors).await.unwrap();
+        limits.charge_denied("d", &descriptors, &denied).await.unwrap();
+        let peek = [Descriptor::from([("tried", "y")]).hits(0)];
+        let peeked = limits.check("d", &peek).await.unwrap();
+        assert_eq!(peeked.outcomes()[0].decision().unwrap().remaining(), 4);
+    }
+}
+
+/// A charge removes the key's cached denial, so that the cache repeats none.
+#[tokio::test]
+async fn each_denial_is_charged_with_the_deny_cache_and_no_peek_is() {
+    let world = World::redis();
+    let limits = limits(&world, "");
+    assert!(check(&limits, &["user"], 5).await.is_allowed());
+    for _ in 0..3 {
+        assert!(!check(&limits, &["user"], 1).await.is_allowed());
+        assert_eq!(left(&limits, ["user"]).await, [0]);
+    }
+    assert_eq!(left(&of_twelve(&world), ["user"]).await, [4]);
+}
