@@ -27,8 +27,8 @@ pub(super) fn routes() -> Router<AdminState> {
                                   Json(fields): Json<ChangeFields>| {
             match change::apply(&state, &identity, verb, fields).await {
                 Ok(changed) => json_response(&json!({
-                    "result": changed.result,
-                    "changed": changed.has_effect,
+                    "result": changed.effect.result,
+                    "changed": changed.effect.has_changed,
                     "audit_error": changed.audit_error,
                 })),
                 Err(problem) => problem.respond(&headers),

@@ -1,5 +1,6 @@
 //! The changes that an operator can make. The JSON API and the forms of the console both call [`apply`].
 
+mod effect;
 mod failed;
 mod fields;
 mod in_memory;
@@ -14,6 +15,7 @@ use std::time::Duration;
 use http::StatusCode;
 use tidegate::Quota;
 
+pub(crate) use self::effect::Effect;
 use self::failed::{Failed, problem};
 pub(crate) use self::fields::ChangeFields;
 use self::kinds::Key;
@@ -24,13 +26,10 @@ use super::audit::AuditAction;
 use super::problem::Problem;
 use super::state::AdminState;
 
-/// The outcome of a change.
+/// A change that was made.
 #[derive(Clone, Debug)]
 pub(crate) struct Changed {
-    /// In words, such as `blocked for 1h`. Does not contain the key.
-    pub(crate) result: String,
-    /// False if there was nothing to change, for example no block to lift.
-    pub(crate) has_effect: bool,
+    pub(crate) effect: Effect,
     /// Why the audit log in Redis has no entry of the change, although it was made.
     pub(crate) audit_error: Option<String>,
 }
@@ -91,14 +90,14 @@ async fn apply_to_end(
         None => in_memory::apply(state, &gate, change, force).await,
     };
     let result = match &done {
-        Ok((result, _)) => Ok(&**result),
+        Ok(effect) => Ok(&*effect.result),
         Err(Failed::Before(problem)) => return Err(problem.clone()),
         Err(Failed::Limiter(error)) => Err(error),
     };
     let recorded = state.audit.record(identity, action, result).await;
     let audit_error = recorded.err().map(|error| error.to_string());
     match done {
-        Ok((result, has_effect)) => Ok(Changed { result, has_effect, audit_error }),
+        Ok(effect) => Ok(Changed { effect, audit_error }),
         Err(failed) => Err(failed.problem()),
     }
 }

@@ -6,18 +6,18 @@ use http::StatusCode;
 use tidegate::admin::decoded_key;
 use tidegate::{Gate, Override};
 
+use super::effect::Effect;
 use super::failed::Failed;
 use super::kinds::{Change, Key, human};
 use crate::admin::problem::Problem;
 use crate::admin::state::AdminState;
 
-/// Returns the result in words, and whether anything has changed.
 pub(super) async fn apply(
     state: &AdminState,
     gate: &str,
     change: Change,
     force: bool,
-) -> Result<(String, bool), Failed> {
+) -> Result<Effect, Failed> {
     let control = state.limiter.control();
     if !force && !state.has_rule(gate) {
         return Err(Failed::no_effect(format!(
@@ -27,31 +27,31 @@ pub(super) async fn apply(
     Ok(match change {
         Change::Block { key, duration, .. } => {
             gate_of(state, gate)?.block(bytes(&key)?, duration).await?;
-            (format!("blocked for {}", human(duration)), true)
+            Effect::changed(format!("blocked for {}", human(duration)))
         }
         Change::Unblock { key } => {
             gate_of(state, gate)?.unblock(bytes(&key)?).await?;
-            ("no longer blocked".to_owned(), true)
+            Effect::changed("no longer blocked")
         }
         Change::Reset { key } => {
             gate_of(state, gate)?.reset(bytes(&key)?).await?;
-            ("reset".to_owned(), true)
+            Effect::changed("reset")
         }
         Change::Override { key, quota, duration } => {
             control.set_override(gate, bytes(&key)?, quota, duration).await?;
-            (format!("has the quota {quota} for {}", human(duration)), true)
+            Effect::changed(format!("has the quota {quota} for {}", human(duration)))
         }
         Change::EndOverride { key } => {
             let before = control.overrides().await?.len();
             control.end_override(gate, bytes(&key)?).await?;
             match control.overrides().await?.len() < before {
-                true => ("has the gate's own quota again".to_owned(), true),
-                false => ("the key has no override".to_owned(), false),
+                true => Effect::changed("has the gate's own quota again"),
+                false => Effect::nothing("the key has no override"),
             }
         }
         Change::Switch { to, duration } => {
             control.switch(gate, to, duration).await?;
-            (format!("switched {to}"), true)
+            Effect::changed(format!("switched {to}"))
         }
         Change::EndSwitch => {
             let overrides = control.overrides().await?;
@@ -59,8 +59,8 @@ pub(super) async fn apply(
                 |entry: &Override| matches!(entry, Override::Switch { gate: of, .. } if of == gate);
             control.end_switch(gate).await?;
             match overrides.iter().any(is_switch) {
-                true => ("follows its own quota again".to_owned(), true),
-                false => ("the gate was not switched".to_owned(), false),
+                true => Effect::changed("follows its own quota again"),
+                false => Effect::nothing("the gate was not switched"),
             }
         }
     })

@@ -7,22 +7,22 @@ use std::time::Duration;
 use tidegate::admin::{Found, Inspector, Name};
 use tidegate::{Gate, Override, Quota};
 
+use super::effect::Effect;
 use super::failed::Failed;
 use super::kinds::{Change, Key, human};
-use super::search::{SearchFailed, find, stored_forms, within_timeout};
+use super::search::{find, stored_forms, within_timeout};
 use crate::admin::state::AdminState;
 
 /// The pages that are read to find how a gate's keys are stored: 100,000 keys of the database.
 const MAX_PAGES: usize = 100;
 
-/// Returns the result in words, and whether anything has changed.
 pub(super) async fn apply(
     state: &AdminState,
     inspector: &Inspector,
     gate: &str,
     change: Change,
     force: bool,
-) -> Result<(String, bool), Failed> {
+) -> Result<Effect, Failed> {
     match change {
         Change::Block { key, duration, quota } => {
             block(state, inspector, gate, &key, duration, quota, force).await
@@ -34,9 +34,10 @@ pub(super) async fn apply(
             if let Some((gate, key)) = own_gate(state, gate, &key)? {
                 gate.reset(key).await?;
             }
-            Ok(match names.is_empty() {
-                true => ("the key has no state".to_owned(), false),
-                false => ("reset".to_owned(), removed > 0),
+            Ok(match (names.is_empty(), removed) {
+                (true, _) => Effect::nothing("the key has no state"),
+                (false, 0) => Effect::nothing("reset"),
+                (false, _) => Effect::changed("reset"),
             })
         }
         Change::Override { key, quota, duration } => {
@@ -46,13 +47,13 @@ pub(super) async fn apply(
                 return Err(Failed::no_effect("an override needs the key itself"));
             };
             state.limiter.control().set_override(gate, key, quota, duration).await?;
-            Ok((format!("has the quota {quota} for {}", human(duration)), true))
+            Ok(Effect::changed(format!("has the quota {quota} for {}", human(duration))))
         }
         Change::EndOverride { key } => end_override(inspector, gate, &key).await,
         Change::Switch { to, duration } => {
             ensure_known(state, inspector, gate, force).await?;
             state.limiter.control().switch(gate, to, duration).await?;
-            Ok((format!("switched {to}"), true))
+            Ok(Effect::changed(format!("switched {to}")))
         }
         Change::EndSwitch => {
             let overrides = inspector.overrides().await?;
@@ -61,8 +62,8 @@ pub(super) async fn apply(
                 .any(|entry| matches!(entry, Override::Switch { gate: of, .. } if of == gate));
             state.limiter.control().end_switch(gate).await?;
             Ok(match is_switched {
-                true => ("follows its own quota again".to_owned(), true),
-                false => ("the gate was not switched".to_owned(), false),
+                true => Effect::changed("follows its own quota again"),
+                false => Effect::nothing("the gate was not switched"),
             })
         }
     }
@@ -97,11 +98,6 @@ async fn own_names(
     Ok(redis_keys.iter().filter_map(|redis_key| inspector.parse(redis_key)).collect())
 }
 
-/// Returns a result for a key whose own state is changed, but whose other forms are not known.
-fn without_other_forms(result: &str, failed: &SearchFailed) -> String {
-    format!("{result}; other forms were not searched: {failed}")
-}
-
 /// Blocks the existing states of the key, and the state that a service would create for it. If an override gives the
 /// key another quota, the created state is that of the override.
 async fn block(
@@ -112,16 +108,16 @@ async fn block(
     duration: Duration,
     quota: Option<Quota>,
     force: bool,
-) -> Result<(String, bool), Failed> {
+) -> Result<Effect, Failed> {
     let mut blocked = BTreeSet::new();
     // First the state that the rules know: a block may be urgent, and the search takes long in a large database.
     if let Some((own, key)) = own_gate(state, gate, key)? {
         blocked.insert(block_own(inspector, &own, key, duration).await?);
     }
-    let result = format!("blocked for {}", human(duration));
+    let effect = Effect::changed(format!("blocked for {}", human(duration)));
     let found = match find(inspector, gate, key).await {
         Ok(states) => states.found,
-        Err(failed) if !blocked.is_empty() => return Ok((without_other_forms(&result, &failed), true)),
+        Err(failed) if !blocked.is_empty() => return Ok(effect.without_other_forms(failed)),
         Err(failed) => return Err(failed.into()),
     };
     if let Key::Clear(key) = key {
@@ -150,7 +146,7 @@ async fn block(
             blocked.insert(found.name.redis_key);
         }
     }
-    Ok((result, true))
+    Ok(effect)
 }
 
 /// Blocks the state of the gate's quota, and that of an override. Returns the Redis key of the former.
@@ -173,11 +169,11 @@ struct Lifted {
 }
 
 impl Lifted {
-    fn result(&self) -> (&'static str, bool) {
+    fn effect(&self) -> Effect {
         match (self.blocks, self.denials) {
-            (0, 0) => ("the key is not blocked", false),
-            (0, _) => ("the key is not blocked; its counted denials are removed", true),
-            (_, _) => ("no longer blocked", true),
+            (0, 0) => Effect::nothing("the key is not blocked"),
+            (0, _) => Effect::changed("the key is not blocked; its counted denials are removed"),
+            (_, _) => Effect::changed("no longer blocked"),
         }
     }
 }
@@ -187,12 +183,7 @@ fn is_blocked(found: &Found) -> bool {
     found.usage.as_ref().map_or(true, |usage| usage.blocked_for.is_some())
 }
 
-async fn unblock(
-    state: &AdminState,
-    inspector: &Inspector,
-    gate: &str,
-    key: &Key,
-) -> Result<(String, bool), Failed> {
+async fn unblock(state: &AdminState, inspector: &Inspector, gate: &str, key: &Key) -> Result<Effect, Failed> {
     let mut lifted = Lifted::default();
     let own = own_gate(state, gate, key)?;
     // First the states that the rules know, as for a block.
@@ -206,10 +197,7 @@ async fn unblock(
     }
     let states = match find(inspector, gate, key).await {
         Ok(states) => states,
-        Err(failed) if own.is_some() => {
-            let (result, has_effect) = lifted.result();
-            return Ok((without_other_forms(result, &failed), has_effect));
-        }
+        Err(failed) if own.is_some() => return Ok(lifted.effect().without_other_forms(failed)),
         Err(failed) => return Err(failed.into()),
     };
     // The counts first: a denial after the block would otherwise be added to the denials before it.
@@ -221,11 +209,10 @@ async fn unblock(
         inspector.block(found, Duration::ZERO).await?;
         lifted.blocks += 1;
     }
-    let (result, has_effect) = lifted.result();
-    Ok((result.to_owned(), has_effect))
+    Ok(lifted.effect())
 }
 
-async fn end_override(inspector: &Inspector, gate: &str, key: &Key) -> Result<(String, bool), Failed> {
+async fn end_override(inspector: &Inspector, gate: &str, key: &Key) -> Result<Effect, Failed> {
     let written = stored_forms(inspector, key);
     let overrides = inspector.overrides().await?;
     let of_key = overrides.iter().filter_map(|entry| match entry {
@@ -238,8 +225,8 @@ async fn end_override(inspector: &Inspector, gate: &str, key: &Key) -> Result<(S
         ended += 1;
     }
     Ok(match ended {
-        0 => ("the key has no override".to_owned(), false),
-        _ => ("has the gate's own quota again".to_owned(), true),
+        0 => Effect::nothing("the key has no override"),
+        _ => Effect::changed("has the gate's own quota again"),
     })
 }
 

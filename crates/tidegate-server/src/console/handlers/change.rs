@@ -7,7 +7,7 @@ use axum::response::{IntoResponse, Redirect, Response};
 use http::{HeaderMap, StatusCode};
 
 use super::{Common, Parameters, page, page_with};
-use crate::admin::{AdminState, Changed, Form, Operator, Problem, apply, describe};
+use crate::admin::{AdminState, Changed, Effect, Form, Operator, Problem, apply, describe};
 use crate::console::change::{ChangePage, ChangedPage, ConfirmPage, Values, verb};
 use crate::console::history;
 use crate::console::known_gate;
@@ -67,11 +67,14 @@ pub(in crate::console) async fn change(
     }
     let next = values.page_after();
     match apply(&state, &identity, verb, fields).await {
-        Ok(Changed { has_effect: true, audit_error: None, .. }) => Redirect::to(&next).into_response(),
-        Ok(Changed { result, has_effect, audit_error }) => {
-            let done = if has_effect { "Done" } else { "Nothing has changed" };
+        Ok(Changed { effect: Effect { has_changed: true, is_complete: true, .. }, audit_error: None }) => {
+            Redirect::to(&next).into_response()
+        }
+        // The next page would not say what is missing.
+        Ok(Changed { effect, audit_error }) => {
+            let done = if effect.has_changed { "Done" } else { "Nothing has changed" };
             let error = audit_error.map(|error| format!(" The audit log has no entry of it: {error}."));
-            let message = format!("{done}: {result}.{}", error.unwrap_or_default());
+            let message = format!("{done}: {}.{}", effect.result, error.unwrap_or_default());
             page(&ChangedPage::new(frame, verb, message, next))
         }
         Err(problem) => failed(frame, problem),

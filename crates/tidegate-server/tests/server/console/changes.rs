@@ -1,8 +1,15 @@
 //! Changes by operators, over HTTP as a browser sends them.
 
+use std::sync::Arc;
+
 use tidegate::Switch;
+use tidegate_rules::Rules;
+use tidegate_server::RateLimitService;
+use tidegate_testkit::Server;
 
 use super::fixture::{Console, OPERATOR, RULES, Session, USERS, VIEWER, client, users_quota, with_form};
+use crate::support::acl;
+use crate::support::fixture::builder;
 
 fn users(console: &Console) -> tidegate::Gate {
     console.limiter().gate(USERS, users_quota())
@@ -37,6 +44,28 @@ async fn change_is_made_only_after_a_confirmation() {
     assert!(!users(&console).peek("bob").await.unwrap().is_allowed());
     let page = session.get(&console, "/key?written=bob").await.text().await.unwrap();
     assert!(page.contains("Blocked") && page.contains("ada (operator)") && page.contains("abuse"), "{page}");
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn page_after_a_block_says_that_other_forms_of_the_key_were_not_searched() {
+    let redis = Arc::new(Server::process(&[]).unwrap());
+    acl::create_user(&redis);
+    redis.cli(&["ACL", "SETUSER", acl::USER, "+xadd", "+xrevrange", "-scan"]).unwrap();
+    // The namespace whose keys the user may use.
+    let namespace = "tidegate".to_owned();
+    let limiter = builder(redis.url()).namespace(&namespace).credentials(acl::USER, acl::PASSWORD);
+    let rules = Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter.build().unwrap());
+    let console = Console::of(redis, namespace, RateLimitService::new(rules), None).await;
+    let session = Session::begin(&console, OPERATOR).await;
+    let csrf = session.csrf(&console).await;
+    let form = [("csrf", &*csrf), ("confirmed", "yes"), ("verb", "block"), ("gate", USERS), ("key", "bob")];
+    let form = [&form[..], &[("for", "1h"), ("reason", "abuse")]].concat();
+    let response = session.post(&console, "/change", &form).await;
+    assert_eq!(response.status(), 200);
+    let page = response.text().await.unwrap();
+    assert!(page.contains("Done: blocked for 1h; other forms were not searched: "), "{page}");
+    assert!(!users(&console).peek("bob").await.unwrap().is_allowed());
     console.stop().await;
 }
 
