@@ -176,7 +176,8 @@ async fn cost_above_a_limit_is_denied_by_its_rule_alone() {
 
 #[tokio::test]
 async fn denied_request_is_charged_if_the_service_is_set_to() {
-    let service = in_memory(RULES).charge_denied(true);
+    let (service, _clock) = service();
+    let service = service.charge_denied(true);
     let hits = |hits, descriptors: Vec<_>| RateLimitRequest { hits_addend: hits, ..request(descriptors) };
     let (tokens, user) = (descriptor(&[("tokens", "x")]), descriptor(&[("user", "ada")]));
     let denied = service.decide(&hits(4, vec![user.clone(), tokens.clone()])).await.unwrap();

@@ -13,7 +13,7 @@ domain: "<script>window.marked='domain'</script>"
 descriptors:
   - key: "\"><img src=x onerror=\"window.marked='key'\">"
     value: "'><svg onload='window.marked=1'>"
-    rate_limit: { unit: minute, requests_per_unit: 3, name: "<iframe srcdoc='<script>parent.marked=1</script>'></iframe>" }
+    rate_limit: { unit: day, requests_per_unit: 3, name: "<iframe srcdoc='<script>parent.marked=1</script>'></iframe>" }
   - key: "</code></li></ol></div><script>window.marked='source'</script>"
     rate_limit: { unit: hour, requests_per_unit: 5 }
   - key: "</title></head><body onload=\"window.marked='title'\">"

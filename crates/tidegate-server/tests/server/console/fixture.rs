@@ -22,11 +22,12 @@ pub const MAX_PAGE_BYTES: usize = 200_000;
 pub const OPERATOR: &str = "operator-token-000001";
 pub const VIEWER: &str = "viewer-token-00000001";
 
+/// The windows are long: a shorter one would end during some runs.
 pub const RULES: &str = "
 domain: shop
 descriptors:
   - key: user
-    rate_limit: { unit: minute, requests_per_unit: 3 }
+    rate_limit: { unit: day, requests_per_unit: 3 }
   - key: path
     value: /search
     rate_limit: { unit: hour, requests_per_unit: 100 }

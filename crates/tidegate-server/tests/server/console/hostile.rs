@@ -12,7 +12,7 @@ domain: "<script>alert('domain')</script>"
 descriptors:
   - key: "\"><img src=x onerror=alert('key')>"
     value: "' onmouseover='alert(1)"
-    rate_limit: { unit: minute, requests_per_unit: 3, name: "<svg/onload=alert('name')>" }
+    rate_limit: { unit: day, requests_per_unit: 3, name: "<svg/onload=alert('name')>" }
   - key: "{{ 7 + 7 }}</code></li></ol><script>alert('template')</script>"
     rate_limit: { unit: hour, requests_per_unit: 5 }
   - key: "javascript:alert(1)"

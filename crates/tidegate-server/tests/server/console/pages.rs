@@ -41,7 +41,7 @@ async fn pages_without_redis_have_the_rules_and_say_what_is_missing() {
     assert!(!console.page("/keys", 200).await.contains("Pause updates"));
     assert!(!console.page("/health", 200).await.contains("Redis decides for this process"));
     assert!(console.page("/gates", 200).await.contains("data-label=\"Allowed\">-<"));
-    assert!(console.page("/gates", 200).await.contains("3 per minute"));
+    assert!(console.page("/gates", 200).await.contains("3 per day"));
     console.page("/key?key=bob", 404).await;
     console.stop().await;
 }
@@ -71,7 +71,7 @@ async fn overview_shows_the_gates_that_deny_and_why() {
     for text in [
         "6/s",
         "65 %",
-        "keys over 3 per minute",
+        "keys over 3 per day",
         "shop.yaml:4",
         "a service defines in its code",
         "3f2a",
@@ -118,7 +118,7 @@ async fn state_of_a_key_is_shown_in_words() {
 async fn explanation_names_the_rule_and_its_line() {
     let console = Console::start(RULES).await;
     let page = console.page("/explain?domain=shop&descriptor=user%3Dbob", 200).await;
-    assert!(page.contains("3 per minute") && page.contains("shop.yaml:4"), "{page}");
+    assert!(page.contains("3 per day") && page.contains("shop.yaml:4"), "{page}");
     let page = console.page("/explain?domain=shop&descriptor=usr%3Dbob", 200).await;
     assert!(page.contains("No rule applies") && page.contains("did you mean user?"), "{page}");
     for odd in
@@ -137,11 +137,11 @@ async fn rejected_rule_file_is_shown_with_its_errors_and_its_difference() {
     fs::write(&file, RULES).unwrap();
     let console = Console::watching(folder.path()).await;
     assert!(console.page("/rules", 200).await.contains("have not changed since"));
-    fs::write(folder.path().join("new"), RULES.replace("unit: minute", "unit: minuet")).unwrap();
+    fs::write(folder.path().join("new"), RULES.replace("unit: day", "unit: dya")).unwrap();
     fs::rename(folder.path().join("new"), &file).unwrap();
     soon("the reload fails", async || console.page("/rules", 200).await.contains("are not applied")).await;
     let page = console.page("/rules", 200).await;
-    for text in ["there is no unit `minuet`", "class=\"removed\"", "class=\"added\"", "unit: minuet"] {
+    for text in ["there is no unit `dya`", "class=\"removed\"", "class=\"added\"", "unit: dya"] {
         assert!(page.contains(text), "{text}: {page}");
     }
     assert!(console.page("/health", 200).await.contains("The last reload in this process failed"));
@@ -149,7 +149,7 @@ async fn rejected_rule_file_is_shown_with_its_errors_and_its_difference() {
         .unwrap();
     fs::rename(folder.path().join("new"), &file).unwrap();
     soon("the reload succeeds", async || console.page("/rules", 200).await.contains("ago: valid")).await;
-    assert!(console.page("/gates", 200).await.contains("4 per minute"));
+    assert!(console.page("/gates", 200).await.contains("4 per day"));
     console.stop().await;
 }
 
