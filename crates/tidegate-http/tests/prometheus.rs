@@ -3,5 +3,4 @@
 mod alerts;
 mod dashboard;
 mod names;
-mod server;
 mod service;

@@ -20,6 +20,7 @@ pub mod load;
 pub mod oracle;
 pub mod permits;
 pub mod plan;
+pub mod prometheus;
 pub mod script;
 pub mod stalls;
 pub mod wire;

@@ -3,18 +3,16 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::future::{join_all, select};
 use tidegate::{Lease, Limiter, OnFailure, Quota, Rate, Switch};
 use tidegate_testkit::{Fault, Proxy, Server, promtool};
 
-use super::server::{PATIENCE, Scraping, soon};
 use super::service::{Followed, Load, Service};
 use crate::support::fixture::{HOUR, namespace};
+use crate::support::prometheus::{ALERTS, PATIENCE, QuickAlerts, Scraping, soon};
 
-const ALERTS: &str = include_str!("../../../../docs/operate/alerts.yml");
 const RUNBOOK: &str = include_str!("../../../../docs/operate/runbook.md");
 
 fn docs() -> PathBuf {
@@ -55,36 +53,17 @@ fn promtool_accepts_the_alerts_and_each_fires_after_its_configured_time() {
     assert_eq!(tested, after(ALERTS, "- alert:"));
 }
 
-/// The same alerts with ranges of seconds and without waiting times.
-struct Quick(PathBuf);
-
-impl Quick {
-    fn new() -> Self {
-        let quick: Vec<_> = ALERTS.lines().filter(|line| !line.trim_start().starts_with("for: ")).collect();
-        let quick = quick.join("\n").replace("[5m]", "[3s]").replace("[10m]", "[3s]");
-        // Tests that run at the same time need separate files.
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let file = std::env::temp_dir().join(format!("tidegate-alerts-{process}-{number}.yml"));
-        std::fs::write(&file, quick).unwrap();
-        Self(file)
-    }
-}
-
-impl Drop for Quick {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
+/// Alerts of the rate-limit service fire in the tests of tidegate-server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn each_alert_fires_when_its_cause_occurs() {
+async fn each_alert_of_a_limiter_fires_when_its_cause_occurs() {
     let mut server = Server::process(&[]).unwrap();
     let proxy = Proxy::start(server.url()).unwrap();
     let (service, other) = (Service::start().await, Service::start().await);
-    let quick = Quick::new();
-    let scraping =
-        Scraping::of(&[service.address, other.address].map(|address| address.to_string()), Some(&quick.0));
+    let quick = QuickAlerts::write();
+    let scraping = Scraping::of(
+        &[service.address, other.address].map(|address| address.to_string()),
+        Some(quick.path()),
+    );
     let mut fired = BTreeSet::new();
     let mut fires = async |alert: &'static str| {
         scraping.fires(alert).await;
@@ -163,7 +142,7 @@ async fn each_alert_fires_when_its_cause_occurs() {
     }
     drop(load);
 
-    let written: BTreeSet<_> = scraping.alerts().await.into_iter().collect();
+    let written: BTreeSet<_> = scraping.alerts("tidegate").await.into_iter().collect();
     assert_eq!(fired.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>(), written);
 }
 
@@ -171,13 +150,13 @@ async fn each_alert_fires_when_its_cause_occurs() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_alert_fires_for_a_healthy_service() {
     let service = Service::start().await;
-    let quick = Quick::new();
+    let quick = QuickAlerts::write();
     let server = tidegate_testkit::shared();
     // On a busy machine, checks may exceed the default deadline.
     let builder = service.builder(server.url()).namespace(&namespace()).deadline(PATIENCE);
     let limiter: Limiter = builder.build().unwrap();
     let _load = Load::on(limiter.gate("steady", Quota::token_bucket(1_000_000, Rate::per_second(1_000_000))));
-    let scraping = Scraping::of(&[service.address.to_string()], Some(&quick.0));
+    let scraping = Scraping::of(&[service.address.to_string()], Some(quick.path()));
     soon("the scrapes cover the range of the alerts", async || {
         let scraped = scraping.query("count_over_time(tidegate_breaker_open[1m])").await;
         scraped.first().is_some_and(|(_, scrapes)| *scrapes > 25.0)

@@ -1,33 +1,12 @@
 //! Tests the dashboard with scrapes of the example under load: Prometheus has the counts of the load
-//! generator, and each panel shows data.
+//! generator, and each panel of a limiter shows data.
 
 use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::server::{Scraping, now, soon};
 use crate::http::process::Example;
-
-const DASHBOARD: &str = include_str!("../../../../docs/operate/dashboard.json");
-
-fn panels() -> Vec<Value> {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    dashboard["panels"].as_array().unwrap().clone()
-}
-
-/// Returns each panel's title and its queries as Grafana sends them.
-fn queries() -> Vec<(String, String)> {
-    let mut queries = Vec::new();
-    for panel in panels() {
-        for target in panel["targets"].as_array().into_iter().flatten() {
-            let query = target["expr"].as_str().unwrap().replace("$__rate_interval", "2s");
-            let query = query.replace("$job", ".+").replace("$gate", ".+");
-            assert!(!query.contains('$'), "{query}");
-            queries.push((panel["title"].as_str().unwrap().to_owned(), query));
-        }
-    }
-    queries
-}
+use crate::support::prometheus::{DASHBOARD, OF_SERVICE, Scraping, dashboard_queries, now, panels, soon};
 
 #[test]
 fn grafana_can_read_the_dashboard() {
@@ -64,15 +43,15 @@ fn grafana_can_read_the_dashboard() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn prometheus_has_the_counts_of_the_load_and_each_dashboard_query_returns_data() {
+async fn prometheus_has_the_counts_of_the_load_and_each_dashboard_query_on_limiters_returns_data() {
     let server = tidegate_testkit::shared();
     let rules = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/prometheus.yaml");
     let load = [("RULES", rules), ("RATE", "1000")];
     let since = now();
     let example = Example::start_with("prometheus", server.url(), &load);
     let scraping = Scraping::of(&[example.address.to_string()], None);
-    for (panel, query) in queries() {
-        soon(&format!("{panel}: {query}"), async || scraping.has_data(&query, since).await).await;
+    for (panel, query) in dashboard_queries().iter().filter(|(_, query)| !query.contains(OF_SERVICE)) {
+        soon(&format!("{panel}: {query}"), async || scraping.has_data(query, since).await).await;
     }
 
     let stop = reqwest::Client::new().post(format!("http://{}/stop", example.address));

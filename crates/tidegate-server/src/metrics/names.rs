@@ -32,7 +32,7 @@ pub(super) const REQUEST_SECONDS: Metric = Metric {
     labels: &["protocol", "method"],
     unit: Unit::Seconds,
     kind: Kind::Histogram,
-    description: "Time from the head of a request to its response.",
+    description: "Time from the head of a request to its response; of gRPC, from its message.",
 };
 
 pub(super) const CONNECTIONS: Metric = Metric {
@@ -69,6 +69,74 @@ pub(super) fn describe_all(recorder: &impl Recorder) {
             Kind::Counter => recorder.describe_counter(name, unit, description),
             Kind::Gauge => recorder.describe_gauge(name, unit, description),
             Kind::Histogram => recorder.describe_histogram(name, unit, description),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    const PREFIX: &str = "tidegate_server_";
+
+    /// Reads a file of `docs/operate`, which no package of this crate contains.
+    fn page(name: &str) -> String {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operate");
+        std::fs::read_to_string(folder.join(name)).unwrap()
+    }
+
+    /// Returns the names in a text that begin with [`PREFIX`].
+    fn names(text: &str) -> impl Iterator<Item = &str> {
+        let is_name_char = |letter: char| letter.is_ascii_lowercase() || letter == '_';
+        text.split(move |letter: char| !is_name_char(letter)).filter(|word| word.starts_with(PREFIX))
+    }
+
+    /// Returns whether Prometheus has a series of this name for the metric. A histogram has several.
+    fn has_series(metric: &Metric, name: &str) -> bool {
+        match (name.strip_prefix(metric.name), &metric.kind) {
+            (Some(""), Kind::Counter | Kind::Gauge) => true,
+            (Some(part), Kind::Histogram) => ["_bucket", "_sum", "_count"].contains(&part),
+            _ => false,
+        }
+    }
+
+    /// Returns the words between backticks.
+    fn quoted(cell: &str) -> Vec<&str> {
+        cell.split('`').skip(1).step_by(2).collect()
+    }
+
+    #[test]
+    fn page_lists_exactly_these_metrics_with_their_labels() {
+        let page = page("metrics.md");
+        let rows = page.lines().filter(|line| line.starts_with(&format!("| `{PREFIX}")));
+        let listed: Vec<_> = rows
+            .map(|row| {
+                let mut cells = row.split('|').skip(1).map(quoted);
+                (cells.next().unwrap()[0], cells.next().unwrap())
+            })
+            .collect();
+        assert_eq!(listed, ALL.map(|metric| (metric.name, metric.labels.to_vec())));
+    }
+
+    #[test]
+    fn dashboard_shows_each_metric() {
+        let dashboard = page("dashboard.json");
+        for metric in ALL {
+            assert!(names(&dashboard).any(|name| has_series(&metric, name)), "{}", metric.name);
+        }
+    }
+
+    #[test]
+    fn queries_of_the_dashboard_the_alerts_and_the_runbook_name_existing_series() {
+        for file in ["dashboard.json", "alerts.yml", "runbook.md"] {
+            let text = page(file);
+            let mut named = names(&text).peekable();
+            assert!(named.peek().is_some(), "{file}");
+            named.for_each(|name| {
+                assert!(ALL.iter().any(|metric| has_series(metric, name)), "{file}: {name}")
+            });
         }
     }
 }

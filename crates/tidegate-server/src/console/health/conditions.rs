@@ -252,7 +252,13 @@ mod tests {
             reload_error: Some("a.yaml:1:1: wrong\nmore".to_owned()),
             redis: RedisState::Rejects("OOM".to_owned()),
         };
-        for alert in ["TidegateBreakerOpen", "TidegateSwitched", "TidegateQueueFull", "TidegateRulesDiffer"] {
+        for alert in [
+            "TidegateBreakerOpen",
+            "TidegateSwitched",
+            "TidegateQueueFull",
+            "TidegateRulesDiffer",
+            "TidegateServiceErrors",
+        ] {
             assert!(matches!(of(alert, &inputs), State::Unknown(_)), "{alert}");
         }
         let failed = State::Fires("The last reload in this process failed: a.yaml:1:1: wrong".to_owned());
