@@ -1,14 +1,16 @@
 //! What the pages show.
 
 use std::fs;
+use std::sync::Arc;
+use std::time::Duration;
 
 use tidegate::{Limiter, Switch};
 use tidegate_rules::Rules;
 use tidegate_server::RateLimitService;
-use tidegate_testkit::shared;
+use tidegate_testkit::{Server, shared};
 
-use super::fixture::{Console, PAGES, RULES, USERS, client, users_quota};
-use crate::support::fixture::{namespace, soon};
+use super::fixture::{Console, OPERATOR, PAGES, RULES, Session, USERS, client, users_quota};
+use crate::support::fixture::{builder, namespace, soon};
 
 #[tokio::test]
 async fn pages_of_an_empty_fleet_are_shown() {
@@ -43,6 +45,45 @@ async fn pages_without_redis_have_the_rules_and_say_what_is_missing() {
     assert!(console.page("/gates", 200).await.contains("data-label=\"Allowed\">-<"));
     assert!(console.page("/gates", 200).await.contains("3 per day"));
     console.page("/key?key=bob", 404).await;
+    console.stop().await;
+}
+
+#[tokio::test]
+async fn pages_are_shown_while_redis_is_paused_and_say_so_until_it_replies_again() {
+    let redis = Arc::new(Server::process(&[]).unwrap());
+    let namespace = namespace();
+    let limiter = builder(redis.url()).deadline(Duration::from_millis(100)).namespace(&namespace);
+    let rules = Rules::parse("shop.yaml", RULES).unwrap().bind(&limiter.build().unwrap());
+    let console = Console::of(redis.clone(), namespace, RateLimitService::new(rules), None).await;
+    let session = Session::begin(&console, OPERATOR).await;
+    let csrf = session.csrf(&console).await;
+    let block = [("csrf", &*csrf), ("confirmed", "yes"), ("verb", "block"), ("gate", USERS), ("key", "bob")];
+    let block = [&block[..], &[("for", "1h"), ("reason", "abuse")]].concat();
+    assert!(console.page("/health", 200).await.contains("Redis decides for this process"));
+
+    let paused = redis.pause().unwrap();
+    for path in PAGES {
+        console.page(path, 200).await;
+    }
+    soon("the overview says so", async || {
+        console.page("/", 200).await.contains("Redis does not answer this process")
+    })
+    .await;
+    assert!(console.page("/gates", 200).await.contains("3 per day"));
+    let response = session.post(&console, "/change", &block).await;
+    assert_eq!(response.status(), 503);
+    drop(paused);
+
+    soon("the change is made", async || session.post(&console, "/change", &block).await.status() == 303)
+        .await;
+    soon("the page says that it decides", async || {
+        console.page("/health", 200).await.contains("Redis decides for this process")
+    })
+    .await;
+    soon("the overview says no more that it does not answer", async || {
+        !console.page("/", 200).await.contains("Redis does not answer this process")
+    })
+    .await;
     console.stop().await;
 }
 
@@ -106,7 +147,7 @@ async fn state_of_a_key_is_shown_in_words() {
         lists.contains("1 key is denied now") && lists.contains("/key?written=bob")
     })
     .await;
-    gate.block("bob", std::time::Duration::from_secs(3_600)).await.unwrap();
+    gate.block("bob", Duration::from_secs(3_600)).await.unwrap();
     assert!(console.page("/key?written=bob", 200).await.contains("Blocked: every check is denied for 59m"));
     soon("the block is listed", async || console.page("/keys?gate=shop.user", 200).await.contains("blocked"))
         .await;
