@@ -1,5 +1,7 @@
 //! The service over gRPC, beside health and reflection.
 
+use std::sync::Arc;
+
 use tokio::time::Instant;
 use tonic::server::NamedService;
 use tonic::service::Routes;
@@ -7,6 +9,7 @@ use tonic::{Code, Request, Response, Status};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 
+use crate::grpc_errors::CountedErrors;
 use crate::metrics::ServiceMetrics;
 use crate::metrics::requests::GrpcRequests;
 use crate::proto::DESCRIPTORS;
@@ -25,7 +28,8 @@ const HEALTH_NAMES: [&str; 3] =
 
 struct GrpcService {
     service: RateLimitService,
-    requests: Option<GrpcRequests>,
+    /// Counts the requests that succeed; [`CountedErrors`] counts the others.
+    requests: Option<Arc<GrpcRequests>>,
 }
 
 #[tonic::async_trait]
@@ -36,12 +40,8 @@ impl Protocol for GrpcService {
     ) -> Result<Response<RateLimitResponse>, Status> {
         let began = Instant::now();
         let response = self.service.decide(request.get_ref()).await;
-        if let Some(requests) = &self.requests {
-            let code = match &response {
-                Ok(response) => response.overall_code().as_str_name(),
-                Err(error) => name(code(error)),
-            };
-            requests.answered(code, began);
+        if let (Some(requests), Ok(response)) = (&self.requests, &response) {
+            requests.answered(response.overall_code().as_str_name(), began);
         }
         response.map(Response::new).map_err(|error| Status::new(code(&error), error.to_string()))
     }
@@ -53,16 +53,6 @@ fn code(error: &ServiceError) -> Code {
         ServiceError::Limiter(error) if error.is_config() => Code::FailedPrecondition,
         ServiceError::Limiter(error) if error.is_unavailable() || error.is_shut_down() => Code::Unavailable,
         ServiceError::Limiter(_) => Code::Internal,
-    }
-}
-
-/// Returns the name of a code that [`code`] returns, as the protocol writes it.
-fn name(code: Code) -> &'static str {
-    match code {
-        Code::InvalidArgument => "INVALID_ARGUMENT",
-        Code::FailedPrecondition => "FAILED_PRECONDITION",
-        Code::Unavailable => "UNAVAILABLE",
-        _ => "INTERNAL",
     }
 }
 
@@ -105,10 +95,10 @@ pub(crate) async fn routes(
         let builder = builder.register_encoded_file_descriptor_set(DESCRIPTORS);
         builder.register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
-    let requests = metrics.as_ref().map(GrpcRequests::new);
-    let service = RateLimitServiceServer::new(GrpcService { service, requests })
+    let requests = metrics.as_ref().map(|metrics| Arc::new(GrpcRequests::new(metrics)));
+    let service = RateLimitServiceServer::new(GrpcService { service, requests: requests.clone() })
         .max_decoding_message_size(max_message_bytes);
-    let routes = Routes::new(BodyDeadline(service))
+    let routes = Routes::new(CountedErrors { service: BodyDeadline(service), requests })
         .add_service(health)
         .add_service(reflection().build_v1()?)
         .add_service(reflection().build_v1alpha()?);

@@ -18,6 +18,7 @@ mod captured_events;
 mod connections;
 mod console;
 mod grpc;
+mod grpc_errors;
 mod grpc_port;
 mod header_names;
 mod http1;

@@ -32,7 +32,7 @@ pub(super) const REQUEST_SECONDS: Metric = Metric {
     labels: &["protocol", "method"],
     unit: Unit::Seconds,
     kind: Kind::Histogram,
-    description: "Time from the head of a request to its response; of gRPC, from its message.",
+    description: "Time from the head of a request to its response; of a gRPC request that succeeds, from its message.",
 };
 
 pub(super) const CONNECTIONS: Metric = Metric {

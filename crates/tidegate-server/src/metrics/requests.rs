@@ -16,9 +16,17 @@ const MAX_STATUSES: usize = 64;
 
 /// The method of the protocol.
 const METHOD: &str = "ShouldRateLimit";
-/// The codes with which the method ends.
-const CODES: [&str; 6] =
-    ["OK", "OVER_LIMIT", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "UNAVAILABLE", "INTERNAL"];
+/// The codes with which the method ends: those of its decisions, and those of messages that are late or too large.
+const CODES: [&str; 8] = [
+    "OK",
+    "OVER_LIMIT",
+    "INVALID_ARGUMENT",
+    "FAILED_PRECONDITION",
+    "UNAVAILABLE",
+    "INTERNAL",
+    "DEADLINE_EXCEEDED",
+    "OUT_OF_RANGE",
+];
 
 /// Counts requests over gRPC.
 pub(crate) struct GrpcRequests {

@@ -23,11 +23,12 @@ async fn counted(admin: Admin) -> Running {
     let metrics = ServiceMetrics::new();
     let limiter = Limiter::builder().in_memory().observer(metrics.observer()).build().unwrap();
     let service = RateLimitService::new(Rules::parse("test.yaml", RULES).unwrap().bind(&limiter));
-    let server = Server::new(service).metrics(metrics).admin(admin).drain_notice(Duration::ZERO);
-    let server = Running::of(server).await;
+    let server = Server::new(service).metrics(metrics).admin(admin).max_message_bytes(100);
+    let server = Running::of(server.drain_notice(Duration::ZERO)).await;
     let mut client = server.client().await;
     client.should_rate_limit(request([descriptor(&[("user", "quagga")])])).await.unwrap();
     client.should_rate_limit(request([])).await.unwrap_err();
+    client.should_rate_limit(request([descriptor(&[("user", &"x".repeat(100))])])).await.unwrap_err();
     let body = r#"{"domain":"d","descriptors":[{"entries":[{"key":"user","value":"quagga"}]}]}"#;
     let http = reqwest::Client::new();
     assert_eq!(http.post(server.url("/json")).body(body).send().await.unwrap().status(), 200);
@@ -66,9 +67,13 @@ async fn metrics_contain_the_limiter_and_the_ports() {
             r#"tidegate_server_requests_total{protocol="grpc",method="ShouldRateLimit",code="INVALID_ARGUMENT"}"#,
             1.0,
         ),
+        (
+            r#"tidegate_server_requests_total{protocol="grpc",method="ShouldRateLimit",code="OUT_OF_RANGE"}"#,
+            1.0,
+        ),
         (r#"tidegate_server_requests_total{protocol="http",method="/json",code="200"}"#, 1.0),
         (r#"tidegate_server_requests_total{protocol="http",method="other",code="404"}"#, 1.0),
-        (r#"tidegate_server_request_seconds_count{protocol="grpc",method="ShouldRateLimit"}"#, 2.0),
+        (r#"tidegate_server_request_seconds_count{protocol="grpc",method="ShouldRateLimit"}"#, 3.0),
         (r#"tidegate_server_connections{port="admin"}"#, 1.0),
         (r#"tidegate_server_rejected_logins_total{reason="wrong_token"}"#, 0.0),
         (r#"tidegate_server_rejected_connections_total{port="grpc",reason="tls_handshake"}"#, 0.0),
@@ -78,7 +83,7 @@ async fn metrics_contain_the_limiter_and_the_ports() {
     assert!(value(r#"tidegate_server_connections{port="grpc"}"#) <= 1.0);
     let bucket =
         r#"tidegate_server_request_seconds_bucket{protocol="grpc",method="ShouldRateLimit",le="+Inf"}"#;
-    assert_eq!(value(bucket), 2.0);
+    assert_eq!(value(bucket), 3.0);
     assert!(!text.contains("quagga") && !text.contains("/any/path"), "no text of a client is a label");
 }
 
@@ -182,8 +187,8 @@ async fn rejected_tokens_are_counted_and_reported_without_the_token() {
         Limiter::builder().in_memory().observer((warnings.clone(), metrics.observer())).build().unwrap();
     let service = RateLimitService::new(Rules::parse("test.yaml", RULES).unwrap().bind(&limiter));
     let admin = Admin::new(ANY).tokens(tokens()).public_metrics(true);
-    let server = Server::new(service).metrics(metrics).admin(admin).drain_notice(Duration::ZERO);
-    let server = Running::of(server).await;
+    let server = Server::new(service).metrics(metrics).admin(admin).max_message_bytes(100);
+    let server = Running::of(server.drain_notice(Duration::ZERO)).await;
     let counted = async |reason: &str| {
         let text = client().get(server.admin_url("/metrics")).send().await.unwrap().text().await.unwrap();
         let series = format!("tidegate_server_rejected_logins_total{{reason=\"{reason}\"}}");
