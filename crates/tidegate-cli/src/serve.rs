@@ -17,7 +17,8 @@ use tidegate::{Error, Limiter, Observer, OnFailure};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
 use tidegate_server::{
-    Admin, BoundServer, HeaderNames, RateLimitService, Server, ServerError, ServiceMetrics, TlsError,
+    Admin, BoundServer, HeaderNames, PortName, RateLimitService, Server, ServerError, ServiceMetrics,
+    TlsError,
 };
 
 use self::certificates::Certificates;
@@ -259,6 +260,12 @@ impl From<TlsError> for Failure {
 
 impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Self {
-        Self::usage(error.to_string())
+        let option = match &error {
+            ServerError::Listen { port: PortName::Grpc, .. } => " (--grpc-addr)",
+            ServerError::Listen { port: PortName::Http, .. } => " (--http-addr)",
+            ServerError::Listen { port: PortName::Admin, .. } => " (--admin-addr)",
+            _ => "",
+        };
+        Self::usage(format!("{error}{option}"))
     }
 }

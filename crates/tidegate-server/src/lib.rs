@@ -46,7 +46,7 @@ pub use self::admin::{Admin, AdminTokens, AdminTokensError, Role, audit_json};
 pub use self::header_names::HeaderNames;
 pub use self::metrics::ServiceMetrics;
 pub use self::server::{BoundServer, Server};
-pub use self::server_error::ServerError;
+pub use self::server_error::{PortName, ServerError};
 pub use self::service::RateLimitService;
 pub use self::service_error::ServiceError;
 pub use self::tls::{Tls, TlsError};

@@ -206,8 +206,6 @@ fn mistakes_in_the_arguments_are_errors_before_the_start() {
     let program = Program::at("redis://127.0.0.1:1");
     let file = File::new("serve-right", RULES);
     let wrong = File::new("serve-wrong", &RULES.replace("year", "years"));
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().unwrap().to_string();
     for (args, code, texts) in [
         (&["--rulez", "x"][..], 2, &["--rules"][..]),
         (&[], 2, &["--rules PATH", "serve --demo"]),
@@ -216,11 +214,35 @@ fn mistakes_in_the_arguments_are_errors_before_the_start() {
         (&["--rules", file.path(), "--on-failure", "opn"], 2, &["open"]),
         (&["--rules", file.path(), "--headers", "x"], 2, &["x-ratelimit"]),
         (&["--rules", file.path(), "--deadline", "0s"], 2, &["deadline"]),
-        (&["--demo", "--grpc-addr", &taken], 2, &["cannot listen on", &taken]),
         (&["--demo", "--grpc-certificate", file.path()], 2, &["--grpc-key"]),
         (&["--demo", "--grpc-certificate", file.path(), "--grpc-key", file.path()], 2, &["gRPC port"]),
     ] {
         program.run([&["serve"], args].concat()).assert(code, texts);
+    }
+}
+
+#[test]
+fn port_that_cannot_be_opened_is_named_with_its_option() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    for (port, option) in [("gRPC", "--grpc-addr"), ("HTTP", "--http-addr"), ("admin", "--admin-addr")] {
+        for (address, reason) in [
+            (&*taken, "another process uses the address; choose another"),
+            // Reserved for documentation.
+            ("192.0.2.1:0", "this machine does not have the address; choose one of its own"),
+        ] {
+            let mut args = vec!["serve", "--demo"];
+            for other in ["--grpc-addr", "--http-addr", "--admin-addr"] {
+                args.extend([other, if other == option { address } else { "127.0.0.1:0" }]);
+            }
+            // Without a token, the admin port has an address of this machine only.
+            let expected = match (port, address) {
+                ("admin", "192.0.2.1:0") => "would be open to other machines".to_owned(),
+                _ => format!("cannot open the {port} port at {address}: {reason}"),
+            };
+            program.run(args).assert(2, &[&expected, option.trim_end_matches("-addr")]);
+        }
     }
 }
 
