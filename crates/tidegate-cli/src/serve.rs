@@ -18,7 +18,6 @@ use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
 use tidegate_server::{
     Admin, BoundServer, HeaderNames, PortName, RateLimitService, Server, ServerError, ServiceMetrics,
-    TlsError,
 };
 
 use self::certificates::Certificates;
@@ -249,12 +248,6 @@ impl From<ResponseHeaders> for Headers {
             ResponseHeaders::Ratelimit => Self::none().x_ratelimit(true),
             _ => Self::new().x_ratelimit(x_ratelimit).draft(draft),
         }
-    }
-}
-
-impl From<TlsError> for Failure {
-    fn from(error: TlsError) -> Self {
-        Self::usage(error.to_string())
     }
 }
 

@@ -145,9 +145,9 @@ fn mistakes_in_a_file_are_errors_with_their_line() {
         run(&mut bare(&["serve", "--config", file.path()])).assert(2, &[message]);
     }
     run(&mut bare(&["serve", "--config", "/nowhere/serve.yaml"]))
-        .assert(2, &["the file of --config", "No such file"]);
+        .assert(2, &["cannot read the file of --config (/nowhere/serve.yaml): No such file"]);
     run(bare(&["serve"]).env("TIDEGATE_CONFIG", "/nowhere/serve.yaml"))
-        .assert(2, &["the file of TIDEGATE_CONFIG"]);
+        .assert(2, &["the file of TIDEGATE_CONFIG (/nowhere/serve.yaml)"]);
 }
 
 #[test]

@@ -215,7 +215,11 @@ fn mistakes_in_the_arguments_are_errors_before_the_start() {
         (&["--rules", file.path(), "--headers", "x"], 2, &["x-ratelimit"]),
         (&["--rules", file.path(), "--deadline", "0s"], 2, &["deadline"]),
         (&["--demo", "--grpc-certificate", file.path()], 2, &["--grpc-key"]),
-        (&["--demo", "--grpc-certificate", file.path(), "--grpc-key", file.path()], 2, &["gRPC port"]),
+        (
+            &["--demo", "--grpc-certificate", file.path(), "--grpc-key", file.path()],
+            2,
+            &["gRPC port", "--grpc-key ("],
+        ),
     ] {
         program.run([&["serve"], args].concat()).assert(code, texts);
     }
