@@ -1,5 +1,6 @@
 //! The command line of tidegate, documented in `docs/operate/cli.md`.
 
+mod address;
 mod args;
 mod change;
 mod check;

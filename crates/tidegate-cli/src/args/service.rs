@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use http::HeaderName;
 
+use crate::address::address;
 use crate::units;
 
 /// The rate-limit service. Each argument is also a setting of the file and of the environment: see `serve::arguments`.
@@ -22,10 +23,10 @@ pub(crate) struct Serve {
     #[arg(long, conflicts_with = "rules")]
     pub(crate) demo: bool,
     /// The address of the gRPC port
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081", value_parser = address)]
     pub(crate) grpc_addr: SocketAddr,
     /// The address of the HTTP port
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080", value_parser = address)]
     pub(crate) http_addr: SocketAddr,
     /// The longest time that a decision may take
     #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
@@ -98,7 +99,7 @@ pub(crate) struct Decisions {
 #[command(next_help_heading = "Admin port")]
 pub(crate) struct AdminPort {
     /// The address of the admin port, such as 127.0.0.1:8082 [default: none; with --demo, 127.0.0.1:8082]
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = address)]
     pub(crate) admin_addr: Option<SocketAddr>,
     /// The file with the tokens of the admin port, one a line: NAME, viewer or operator, and sha256:… or
     /// token:… [default: none; then each client on this machine is a viewer, with --demo an operator]

@@ -110,7 +110,11 @@ fn mistakes_in_a_file_are_errors_with_their_line() {
         ("quota: 1\n", &["unknown setting `quota`: docs/operate/serve.md"]),
         ("1: 2\n", &[":1:1: unknown setting `1`"]),
         ("<script>: 1\n", &["unknown setting `<script>`"]),
-        ("grpc_addr: 8081\n", &[":1:12: the setting `grpc_addr`: invalid value '8081'"]),
+        (
+            "grpc_addr: 8081\n",
+            &[":1:12: the setting `grpc_addr`: invalid value '8081'", "write 127.0.0.1:8081"],
+        ),
+        ("redis: localhost\n", &["of the setting `redis` cannot be used", "such as redis://127.0.0.1:6379"]),
         ("drain: 1s\non_failure: opn\n", &[":2:13: the setting `on_failure`: invalid value 'opn'", "open"]),
         ("deadline: [1s, 2s]\n", &[":1:11: the setting `deadline` has one value"]),
         ("deadline:\n", &[":1:9: the setting `deadline` has one value"]),
