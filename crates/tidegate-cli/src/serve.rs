@@ -6,6 +6,7 @@ mod certificates;
 mod config_file;
 pub(crate) mod effective;
 mod from_env;
+mod relations;
 mod setting;
 
 use std::future::Future;

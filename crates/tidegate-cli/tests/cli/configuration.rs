@@ -119,19 +119,46 @@ fn mistakes_in_a_file_are_errors_with_their_line() {
         ("deadline: [1s, 2s]\n", &[":1:11: the setting `deadline` has one value"]),
         ("deadline:\n", &[":1:9: the setting `deadline` has one value"]),
         ("redis: { url: x }\n", &["the setting `redis` has a value or a list of values"]),
-        ("cluster: yes\n", &[":1:10: the setting `cluster` is true or false"]),
+        ("cluster: yes\n", &[":1:10: the setting `cluster`: invalid value 'yes': write true or false"]),
+        ("drain: soon\n", &[":1:8: the setting `drain`: invalid value 'soon'", "such as 500ms"]),
+        (
+            "max_message: 4k\n",
+            &[":1:14: the setting `max_message`: invalid value '4k'", "bytes from 1, such as 1048576"],
+        ),
+        (
+            "max_connections: 0\n",
+            &[":1:18: the setting `max_connections`: invalid value '0'", "from 1, such as 16384"],
+        ),
         ("drain: 1s\ndrain: 2s\n", &[":2:1: the setting `drain` is also at", ":1:8: keep one of them"]),
         ("max_message: 1.5\n", &[":1:14: the setting `max_message`: invalid value '1.5'"]),
         ("limit_header: \"a b\"\n", &[":1:15: the setting `limit_header`: invalid value"]),
         ("- drain\n", &["expected settings"]),
         ("drain: 'open\n", &["invalid YAML"]),
         ("a: &a [1]\nb: *c\n", &["invalid YAML"]),
-        ("sentinel: m\ncluster: true\n", &["--cluster", "--sentinel"]),
-        ("grpc_certificate: x.pem\n", &["--grpc-key"]),
+        (
+            "sentinel: m\ncluster: true\n",
+            &[
+                "the setting `cluster` (",
+                ":2:10) cannot be used with the setting `sentinel` (",
+                ":1:11): remove one",
+            ],
+        ),
+        (
+            "grpc_certificate: x.pem\n",
+            &["the setting `grpc_certificate` (", ":1:19) needs the setting `grpc_key`"],
+        ),
+        (
+            "grpc_key: x.pem\n",
+            &["the setting `grpc_key` (", ":1:11) needs the setting `grpc_certificate`: add it"],
+        ),
+        ("grpc_client_san: [a]\n", &[":1:18) needs the setting `grpc_client_ca`"]),
+        ("admin_behind_tls: true\n", &["needs the setting `admin_addr`"]),
+        ("demo: true\n", &["the setting `demo` (", ":1:7) cannot be used with --rules: remove one"]),
     ] {
         let file = File::new("config-mistakes", text);
         let ran = run(&mut bare(&["serve", "--check", "--rules", rules.path(), "--config", file.path()]));
         ran.assert(2, messages);
+        assert!(!ran.err.contains("Usage:"), "{text}: {ran:?}");
         let first = messages[0];
         let place = if first.starts_with(':') { format!("{}{first}", file.path()) } else { first.to_owned() };
         assert!(ran.err.contains(&place), "{text}: {ran:?}");
@@ -210,7 +237,7 @@ fn mistakes_in_the_environment_name_the_variable() {
         &["TIDEGATE_DEADLINE: the setting `deadline`: invalid value 'soon'", "write such as 500ms"],
     );
     let ran = run(bare(&["serve", "--demo", "--check"]).env("TIDEGATE_SHADOW", "on"));
-    ran.assert(2, &["TIDEGATE_SHADOW: the setting `shadow` is true or false"]);
+    ran.assert(2, &["TIDEGATE_SHADOW: the setting `shadow`: invalid value 'on': write true or false"]);
     let ran = run(bare(&["serve", "--demo", "--check"])
         .env("TIDEGATE_GRPC_ADR", "127.0.0.1:1")
         .env("TIDEGATE_SERVICE_HOST", "10.0.0.1"));
