@@ -37,6 +37,7 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
             "no rules: add --rules PATH, or try example rules by `tidegate serve --demo`, which needs no Redis",
         ));
     }
+    ensure_distinct_ports(serve)?;
     let certificates = Certificates::load(&serve.connections, redis.timeout)?;
     let admin = admin::port(serve, settings)?;
     if serve.configuration.check {
@@ -68,6 +69,30 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
         report(serve, &server, count, out)?;
         Ok(server.run(stop).await?)
     })
+}
+
+/// Rejects the same address for two ports, which cannot both be opened.
+fn ensure_distinct_ports(serve: &Serve) -> Result<(), Failure> {
+    let mut ports = vec![("--grpc-addr", serve.grpc_addr), ("--http-addr", serve.http_addr)];
+    ports.extend(admin::address(serve).map(|address| ("--admin-addr", address)));
+    for (at, (option, address)) in ports.iter().enumerate() {
+        let same = ports[at + 1..].iter().find(|(_, other)| is_same_port(*address, *other));
+        if let Some((other_option, other)) = same {
+            return Err(Failure::usage(format!(
+                "{option} {address} and {other_option} {other} are the same port: give each its own, such as {}",
+                SocketAddr::new(other.ip(), other.port().checked_add(1).unwrap_or(8082))
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether at most one of these addresses can be opened. Port 0 means any free port. Whether IPv6 addresses include
+/// those of IPv4 is a setting of the operating system.
+fn is_same_port(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    let is_same_family = one.is_ipv4() == other.is_ipv4();
+    one.port() != 0 && one.port() == other.port() && ((is_any && is_same_family) || one.ip() == other.ip())
 }
 
 /// Loads the rules, without Redis. Its address and its files are checked, too.

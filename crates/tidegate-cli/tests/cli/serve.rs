@@ -212,6 +212,11 @@ fn mistakes_in_the_arguments_are_errors_before_the_start() {
         (&["--demo", "--rules", file.path()], 2, &["cannot be used with"]),
         (&["--rules", wrong.path()], 1, &["did you mean `year`"]),
         (&["--rules", file.path(), "--on-failure", "opn"], 2, &["open"]),
+        (
+            &["--demo", "--max-connections", "0", "--check"],
+            2,
+            &["--max-connections", "from 1, such as 16384"],
+        ),
         (&["--demo", "--http-addr", "8080"], 2, &["--http-addr", "write 127.0.0.1:8080, or 0.0.0.0:8080"]),
         (&["--demo", "--grpc-addr", "localhost:0"], 2, &["--grpc-addr", "write 127.0.0.1:0"]),
         (&["--demo", "--admin-addr", "10.0.0.1"], 2, &["--admin-addr", "such as 127.0.0.1:8080"]),
@@ -231,6 +236,32 @@ fn mistakes_in_the_arguments_are_errors_before_the_start() {
     ] {
         program.run([&["serve"], args].concat()).assert(code, texts);
     }
+}
+
+#[test]
+fn same_address_of_two_ports_is_rejected_before_the_start() {
+    let program = Program::at("redis://127.0.0.1:1");
+    for (args, texts) in [
+        (
+            &["--grpc-addr", "127.0.0.1:8080"][..],
+            &["--grpc-addr 127.0.0.1:8080 and --http-addr 127.0.0.1:8080"][..],
+        ),
+        (
+            &["--admin-addr", "127.0.0.1:8081"],
+            &["--grpc-addr 127.0.0.1:8081 and --admin-addr 127.0.0.1:8081"],
+        ),
+        (&["--http-addr", "0.0.0.0:8082"], &["--http-addr 0.0.0.0:8082 and --admin-addr 127.0.0.1:8082"]),
+    ] {
+        program.run([&["serve", "--demo", "--check"], args].concat()).assert(2, texts);
+        program
+            .run([&["serve", "--demo"], args].concat())
+            .assert(2, &["are the same port: give each its own"]);
+    }
+    let any = ["--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
+    program.run([&["serve", "--demo", "--check"], &any[..]].concat()).assert(0, &[]);
+    // Of another family.
+    let loopback = ["--grpc-addr", "0.0.0.0:8081", "--http-addr", "[::1]:8081"];
+    program.run([&["serve", "--demo", "--check"], &loopback[..]].concat()).assert(0, &[]);
 }
 
 #[test]
