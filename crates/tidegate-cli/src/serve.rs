@@ -6,6 +6,7 @@ mod certificates;
 mod config_file;
 pub(crate) mod effective;
 mod from_env;
+pub(crate) mod ineffective;
 mod relations;
 mod setting;
 

@@ -254,6 +254,39 @@ fn mistakes_in_the_environment_name_the_variable() {
 }
 
 #[test]
+fn settings_without_effect_are_warned_about() {
+    let rules = File::new("config-ineffective-rules", RULES);
+    let file = File::new("config-ineffective", "deadline: 30ms\nreset_header: X-Reset\n");
+    let none = "settings without effect";
+    let run = |args: &[&str]| {
+        let args = [&["serve", "--check", "--config", file.path()], args].concat();
+        let mut command = bare(&args);
+        // Set for other commands, too.
+        run(command.env("TIDEGATE_REDIS_URL", "redis://a:1").env("TIDEGATE_CLUSTER", "true"))
+    };
+    let ran = run(&["--demo", "--on-failure", "open", "--headers", "ratelimit"]);
+    ran.assert(
+        0,
+        &[
+            "settings without effect: `cluster` (TIDEGATE_CLUSTER), `deadline` (",
+            "`on_failure` (--on-failure)",
+        ],
+    );
+    assert!(!ran.err.contains("reset_header") && !ran.err.contains("`redis`"), "{ran:?}");
+    let ran = run(&["--rules", rules.path()]);
+    ran.assert(
+        0,
+        &[
+            "settings without effect: `reset_header` (",
+            ":2:15); they name the headers of `headers: ratelimit`",
+        ],
+    );
+    assert!(!ran.err.contains("deadline"), "{ran:?}");
+    let ran = run(&["--rules", rules.path(), "--headers", "ratelimit"]);
+    assert!(ran.code == Some(0) && !ran.err.contains(none), "{ran:?}");
+}
+
+#[test]
 fn service_runs_by_its_file_alone() {
     let program = Program::shared();
     let rules = File::new("config-run-rules", RULES);
