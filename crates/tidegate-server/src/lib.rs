@@ -36,6 +36,7 @@ mod server;
 mod server_error;
 mod service;
 mod service_error;
+mod similar_name;
 mod tls;
 mod trace;
 mod trace_context;

@@ -13,6 +13,7 @@ mod request;
 mod reservations;
 mod response;
 mod subject;
+mod wording;
 
 use axum::Router;
 use axum::routing::{get, post};

@@ -9,6 +9,7 @@ use serde::Serialize;
 use tidegate::Error;
 use utoipa::ToSchema;
 
+use super::wording::in_terms_of_the_api;
 use crate::body::BodyError;
 use crate::permits::NoPermit;
 
@@ -125,7 +126,8 @@ impl From<Error> for Problem {
         } else {
             INTERNAL
         };
-        Self { gate: error.gate().map(str::to_owned), ..Self::new(kind, error.to_string()) }
+        let detail = in_terms_of_the_api(error.to_string());
+        Self { gate: error.gate().map(str::to_owned), ..Self::new(kind, detail) }
     }
 }
 
