@@ -15,7 +15,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use tidegate::{Error, Limiter, Observer, OnFailure};
+use tidegate::{Error, Limiter, Observer, OnFailure, Warning};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
 use tidegate_server::{
@@ -113,7 +113,7 @@ fn loader(serve: &Serve) -> Loader {
 
 fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) -> Result<Limiter, Failure> {
     let builder = redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into());
-    Ok(builder.observer((ReloadLog { json: out.json }, metrics.observer())).build()?)
+    Ok(builder.observer((Log { json: out.json }, metrics.observer())).build()?)
 }
 
 /// Loads the rules, and binds them to the limiter.
@@ -125,22 +125,16 @@ async fn rules(
 ) -> Result<ReloadingRules, Failure> {
     let Some(path) = &serve.rules else {
         let rules = Rules::parse("demo.yaml", DEMO_RULES).map_err(Failure::ConfigErrors)?;
-        let limiter = Limiter::builder().in_memory().observer(metrics.observer()).build()?;
+        let observer = (Log { json: out.json }, metrics.observer());
+        let limiter = Limiter::builder().in_memory().observer(observer).build()?;
         return Ok(rules.bind(&limiter).into());
     };
     let limiter = limiter(serve, redis, metrics, out)?;
     // Loaded before, for errors with their lines.
     loader(serve).load(path).map_err(Failure::ConfigErrors)?;
     let rules = loader(serve).watch(path, &limiter)?;
-    if let Err(error) = limiter.ready().await {
-        let policy = match serve.on_failure {
-            FailurePolicy::Local => "this process decides within its share of the limits",
-            FailurePolicy::Open => "every request is admitted",
-            FailurePolicy::Closed => "every request is denied",
-            FailurePolicy::Error => "every request gets an error",
-        };
-        warn(out.json, &format!("{error}; until Redis answers, {policy} (--on-failure)"));
-    }
+    // The log has the warning of an error, with the policy that decides meanwhile.
+    let _ = limiter.ready().await;
     Ok(rules)
 }
 
@@ -239,12 +233,22 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Reports reloads of the rules on standard error.
-struct ReloadLog {
+/// Reports reloads of the rules, and warnings of the limiter, on standard error.
+struct Log {
     json: bool,
 }
 
-impl Observer for ReloadLog {
+impl Observer for Log {
+    fn warned(&self, warning: &Warning) -> bool {
+        warn(self.json, &warning.to_string());
+        true
+    }
+
+    fn recovered(&self) -> bool {
+        warn(self.json, "Redis decides checks again: limits are shared");
+        true
+    }
+
     fn reloaded(&self, rules: Result<usize, &Error>) {
         match rules {
             Ok(rules) => warn(self.json, &format!("rules reloaded: {rules} in force")),

@@ -51,7 +51,14 @@ fn invalid_url_exits_with_2() {
         );
     }
     let ran = Program::at("").run(["inspect", "--redis", "localhost"]);
-    ran.assert(2, &["of --redis cannot be used (Redis URL did not parse)", "write such as redis://127.0.0.1:6379", "--password-file"]);
+    ran.assert(
+        2,
+        &[
+            "of --redis cannot be used (Redis URL did not parse)",
+            "write such as redis://127.0.0.1:6379",
+            "--password-file",
+        ],
+    );
     assert!(!ran.err.contains("`credentials`"), "{ran:?}");
     Program::at("redis://a redis://b").run(["inspect"]).assert(2, &["--sentinel or --cluster"]);
 }

@@ -301,9 +301,13 @@ fn service_starts_without_redis_and_says_what_decides() {
             &["--rules", file.path(), "--on-failure", policy, "--drain-notice", "0s"],
         );
         assert_eq!((service.ask("ada"), readyz(&service.http)), (decided, ready), "{policy}");
-        for text in ["127.0.0.1:1", "until Redis answers"] {
+        for text in ["127.0.0.1:1", "Until Redis answers", &format!("(on_failure: {policy})")] {
             soon(text, || service.has_reported(text));
         }
+        let errors = service.errors.lock().unwrap().clone();
+        let count = |text: &str| errors.matches(text).count();
+        assert_eq!(count("Connection refused"), count("[redis-unreachable]"), "no second report: {errors}");
+        assert!(errors.starts_with(r#"{"warning":{"message":"limits are not shared"#), "{errors}");
         service.signal("-TERM");
         assert_eq!(service.end(), Some(0));
     }
