@@ -47,7 +47,7 @@ async fn wrong_address_is_reported_at_the_first_check_although_the_fallback_deci
         reports.all(),
         [
             "limits are not shared: redis://127.0.0.1:1: Redis is unavailable: Connection refused (os error 111). \
-          Until Redis answers, each process decides within its own share of the limits (OnFailure::Local), \
+          Until Redis answers, each process decides within its own share of the limits (on_failure: local), \
           unless a gate has another policy. To mend it, correct the address, or start the server \
           [redis-unreachable]"
         ]
@@ -75,7 +75,7 @@ async fn missing_permission_is_reported_until_it_is_granted() {
     let all = reports.all();
     assert!(all.len() == 1 && all[0].starts_with(&expected), "{all:?}");
     for words in
-        ["the Redis user lacks ", "docs/operate/redis-user.md", "(OnFailure::Open)", "[redis-refused]"]
+        ["the Redis user lacks ", "docs/operate/redis-user.md", "(on_failure: open)", "[redis-refused]"]
     {
         assert!(all[0].contains(words), "{words}: {all:?}");
     }

@@ -28,13 +28,13 @@ pub enum OnFailure {
 }
 
 impl OnFailure {
-    /// Returns the decisions of the policy, for warnings.
+    /// Returns the decisions of the policy, for warnings. The name is that of rule files and of the service.
     pub(crate) const fn in_words(self) -> &'static str {
         match self {
-            Self::Local => "each process decides within its own share of the limits (OnFailure::Local)",
-            Self::Error => "checks return this error (OnFailure::Error)",
-            Self::Open => "all checks are admitted (OnFailure::Open)",
-            Self::Closed => "all checks are denied (OnFailure::Closed)",
+            Self::Local => "each process decides within its own share of the limits (on_failure: local)",
+            Self::Error => "checks return this error (on_failure: error)",
+            Self::Open => "all checks are admitted (on_failure: open)",
+            Self::Closed => "all checks are denied (on_failure: closed)",
         }
     }
 }

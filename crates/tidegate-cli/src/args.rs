@@ -3,14 +3,14 @@
 mod service;
 
 use std::ffi::OsString;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
-pub(crate) use self::service::{Charge, Configuration, Decisions};
+pub(crate) use self::service::{AdminPort, Charge, Connections, FailurePolicy, ResponseHeaders, Serve};
 use crate::quota::QuotaArgs;
 use crate::redis_url::{Password, RedisUrl};
 use crate::units;
@@ -354,128 +354,6 @@ pub(crate) struct Override {
     pub(crate) force: Force,
     #[command(flatten)]
     pub(crate) confirm: Confirm,
-}
-
-/// The rate-limit service. Each argument is also a setting of the file and of the environment: see `serve::arguments`.
-/// `docs/operate/serve.md` lists them all.
-#[derive(Args, Debug)]
-pub(crate) struct Serve {
-    #[command(flatten)]
-    pub(crate) configuration: Configuration,
-    /// The rule file or folder; a change takes effect within a second
-    #[arg(long, value_name = "PATH")]
-    pub(crate) rules: Option<PathBuf>,
-    /// Serve example rules with limits in memory, without Redis
-    #[arg(long, conflicts_with = "rules")]
-    pub(crate) demo: bool,
-    /// The address of the gRPC port
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8081")]
-    pub(crate) grpc_addr: SocketAddr,
-    /// The address of the HTTP port
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8080")]
-    pub(crate) http_addr: SocketAddr,
-    /// The longest time that a decision may take
-    #[arg(long, value_name = "TIME", default_value = "100ms", value_parser = units::duration)]
-    pub(crate) deadline: Duration,
-    /// What decides while Redis does not answer, unless a rule has its own policy
-    #[arg(long, value_name = "POLICY", default_value = "local")]
-    pub(crate) on_failure: FailurePolicy,
-    /// The headers that the proxy adds to its responses
-    #[arg(long, value_name = "HEADERS", default_value = "none")]
-    pub(crate) headers: ResponseHeaders,
-    /// The body of the proxy's response to a denied request
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    pub(crate) denied_body: String,
-    /// The maximum size of a request in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 20)]
-    pub(crate) max_message: usize,
-    #[command(flatten)]
-    pub(crate) decisions: Decisions,
-    #[command(flatten)]
-    pub(crate) connections: Connections,
-    #[command(flatten)]
-    pub(crate) admin: AdminPort,
-}
-
-/// The port for operators and Prometheus.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Admin port")]
-pub(crate) struct AdminPort {
-    /// The address of the admin port, such as 127.0.0.1:8082 [default: none; with --demo, 127.0.0.1:8082]
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) admin_addr: Option<SocketAddr>,
-    /// The file with the tokens of the admin port, one a line: NAME, viewer or operator, and sha256:… or
-    /// token:… [default: none; then each client on this machine is a viewer, with --demo an operator]
-    #[arg(long, value_name = "FILE")]
-    pub(crate) admin_tokens: Option<PathBuf>,
-    /// A name by which browsers reach the admin port. Repeat for each further name
-    #[arg(long, value_name = "NAME", requires = "admin_addr")]
-    pub(crate) admin_host: Vec<String>,
-    /// Browsers reach the admin port by TLS, which a proxy ends
-    #[arg(long, requires = "admin_addr")]
-    pub(crate) admin_behind_tls: bool,
-    /// Serve /metrics of the admin port without a token
-    #[arg(long)]
-    pub(crate) metrics_public: bool,
-}
-
-/// The connections of the ports.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Connections")]
-pub(crate) struct Connections {
-    /// The certificate chain of the gRPC port, in PEM [default: no TLS]
-    #[arg(long, value_name = "FILE", requires = "grpc_key")]
-    pub(crate) grpc_certificate: Option<PathBuf>,
-    /// The private key of the certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "grpc_certificate")]
-    pub(crate) grpc_key: Option<PathBuf>,
-    /// Admit only clients with a certificate of this CA, in PEM
-    #[arg(long, value_name = "FILE", requires = "grpc_certificate")]
-    pub(crate) grpc_client_ca: Option<PathBuf>,
-    /// Admit only clients whose certificate has this subject alternative name. Repeat for each further name
-    #[arg(long, value_name = "NAME", requires = "grpc_client_ca")]
-    pub(crate) grpc_client_san: Vec<String>,
-    /// Ping a connection after this much silence
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = units::duration)]
-    pub(crate) keepalive: Duration,
-    /// Close a gRPC connection at about this age, so that its client finds new replicas
-    #[arg(long, value_name = "TIME", default_value = "30m", value_parser = units::duration)]
-    pub(crate) max_connection_age: Duration,
-    /// The maximum number of open connections of each port; further clients wait
-    #[arg(long, value_name = "COUNT", default_value_t = 16_384)]
-    pub(crate) max_connections: usize,
-    /// At the end: report that the service stops, and accept requests for this time
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = units::duration)]
-    pub(crate) drain_notice: Duration,
-    /// Then wait for requests in flight, at most for this time
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = units::duration)]
-    pub(crate) drain: Duration,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum FailurePolicy {
-    /// This process decides within its share of the limits
-    Local,
-    /// Every request is admitted
-    Open,
-    /// Every request is denied
-    Closed,
-    /// Every request gets an error, and the proxy decides
-    Error,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ResponseHeaders {
-    /// None: the proxy can add its own
-    None,
-    /// X-RateLimit-Limit, X-RateLimit-Remaining and X-RateLimit-Reset; Retry-After if denied
-    XRatelimit,
-    /// RateLimit and RateLimit-Policy of the IETF draft 11; Retry-After if denied
-    Ietf,
-    /// RateLimit-Limit, RateLimit-Remaining and RateLimit-Reset, as envoyproxy/ratelimit; other names by settings
-    Ratelimit,
-    /// Both families
-    All,
 }
 
 #[cfg(test)]

@@ -28,6 +28,7 @@ impl Redis {
     /// Returns a builder for the Redis server of the arguments, with the defaults of a service.
     pub(crate) fn builder(&self, json: bool) -> Result<Builder, Failure> {
         let urls = self.urls(json);
+        urls.iter().try_for_each(|url| self.ensure_valid(url))?;
         let first = urls.first().map_or(DEFAULT, RedisUrl::secret);
         let mut builder = Limiter::builder().namespace(&self.namespace);
         builder = match &self.sentinel {
@@ -87,6 +88,20 @@ impl Redis {
         let variable = env::var(VARIABLE).unwrap_or_default();
         let urls: Vec<RedisUrl> = variable.split_whitespace().map(RedisUrl::from).collect();
         if urls.is_empty() { vec![DEFAULT.into()] } else { urls }
+    }
+
+    /// Rejects a URL that is not valid, with the option that has it. The core does not know the options.
+    fn ensure_valid(&self, url: &RedisUrl) -> Result<(), Failure> {
+        let Some(cause) = url.mistake() else { return Ok(()) };
+        let origin = match (self.urls.is_empty(), self.urls_are_hidden) {
+            (true, _) => VARIABLE,
+            (false, true) => "the setting `redis`",
+            (false, false) => "--redis",
+        };
+        Err(Failure::usage(format!(
+            "the Redis URL {url} of {origin} cannot be used ({cause}): write such as {DEFAULT}; percent-encode a user \
+             and a password, or use --user and --password-file"
+        )))
     }
 
     /// Returns the URLs. Warns about a password in the arguments.

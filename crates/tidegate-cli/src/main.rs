@@ -1,5 +1,6 @@
 //! The command line of tidegate, documented in `docs/operate/cli.md`.
 
+mod address;
 mod args;
 mod change;
 mod check;
@@ -37,7 +38,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::redis_url::redact_urls;
 use crate::serve::arguments::{self, MergedArguments};
-use crate::serve::effective;
+use crate::serve::{effective, ineffective};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().collect();
@@ -138,7 +139,8 @@ fn run(cli: &Cli, matches: &ArgMatches, merged: &MergedArguments, out: Output) -
         Command::Overrides => runtime.block_on(async { overrides::list(&redis.limiter(json)?, out).await }),
         Command::Rules(rules) => rules::run(rules, out),
         Command::Serve(serve) => {
-            merged.warnings.iter().for_each(|warning| output::warn(json, warning));
+            let ineffective = ineffective::warnings(serve, &|name| merged.origin(name));
+            merged.warnings.iter().chain(&ineffective).for_each(|warning| output::warn(json, warning));
             let matches = matches.subcommand().map_or(matches, |(_, matches)| matches);
             if serve.configuration.check {
                 effective::print(matches, merged, redis, out)?;

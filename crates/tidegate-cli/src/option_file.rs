@@ -8,10 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use crate::failure::Failure;
+use crate::redis_url::redact_urls;
 use crate::units::human;
 
 /// The maximum size of a file of an option. Certificates and secrets are far smaller.
 const MAX_FILE_BYTES: u64 = 1 << 20;
+/// The options whose file is a password or a secret. A user may give the secret in the place of its file.
+const SECRET_OPTIONS: [&str; 2] = ["--password-file", "--hmac-secret-file"];
 
 /// The file of an option, which can be read repeatedly.
 ///
@@ -33,9 +36,9 @@ impl OptionFile {
         &self.path
     }
 
-    /// Reads the file. The error omits the path: it may be a secret itself.
+    /// Reads the file. The error names the option, and the path if it cannot be a secret itself.
     pub(crate) fn read(&mut self, timeout: Duration) -> Result<Vec<u8>, Failure> {
-        let option = &self.option;
+        let file = self.shown();
         let receiver = match self.outstanding.take() {
             Some(receiver) => receiver,
             None => self.start()?,
@@ -44,19 +47,28 @@ impl OptionFile {
             self.outstanding = Some(receiver);
             let timeout = human(timeout);
             return Err(Failure::usage(format!(
-                "the file of {option} did not end within {timeout}: give another file, or increase --timeout"
+                "{file} did not end within {timeout}: give another file, or increase --timeout"
             )));
         };
         let bytes = bytes.map_err(|error| {
-            Failure::usage(format!(
-                "cannot read the file of {option}: {error}; the option takes a file's path"
-            ))
+            Failure::usage(format!("cannot read {file}: {error}; the option takes a file's path"))
         })?;
         match bytes.len() as u64 > MAX_FILE_BYTES {
-            true => {
-                Err(Failure::usage(format!("the file of {option} has more than 1 MiB: give another file")))
-            }
+            true => Err(Failure::usage(format!("{file} has more than 1 MiB: give another file"))),
             false => Ok(bytes),
+        }
+    }
+
+    /// Returns the file as messages name it: `the file of --tls-ca (/etc/ca.pem)`. Omits a path that may be a secret: of a
+    /// password, or a key in PEM. A URL has no password.
+    pub(crate) fn shown(&self) -> String {
+        let path = self.path.display().to_string();
+        let is_secret = SECRET_OPTIONS.contains(&&*self.option) || path.contains("-----");
+        match is_secret {
+            true => format!("the file of {}", self.option),
+            false => {
+                format!("the file of {} ({})", self.option, redact_urls(path.clone(), [path].into_iter()))
+            }
         }
     }
 

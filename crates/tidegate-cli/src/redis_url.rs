@@ -21,6 +21,14 @@ impl RedisUrl {
         self.to_string().contains("://")
     }
 
+    /// Returns why the URL is not valid, without any part of it.
+    pub(crate) fn mistake(&self) -> Option<String> {
+        let error = self.0.as_str().into_connection_info().err()?;
+        let text = error.to_string();
+        // The rest is the kind of the error in Rust, and a detail, which quotes the URL.
+        Some(text.split([':', '-']).next().unwrap_or_default().trim_end().to_owned())
+    }
+
     /// Returns whether the URL is valid, and contains a user or a password.
     pub(crate) fn has_login(&self) -> bool {
         self.0.as_str().into_connection_info().is_ok_and(|info| {

@@ -6,6 +6,8 @@ mod certificates;
 mod config_file;
 pub(crate) mod effective;
 mod from_env;
+pub(crate) mod ineffective;
+mod relations;
 mod setting;
 
 use std::future::Future;
@@ -13,11 +15,11 @@ use std::io;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
-use tidegate::{Error, Limiter, Observer, OnFailure};
+use tidegate::{Error, Limiter, Observer, OnFailure, Warning};
 use tidegate_http::{Draft, Headers};
 use tidegate_rules::{Loader, ReloadingRules, Rules};
 use tidegate_server::{
-    Admin, BoundServer, HeaderNames, RateLimitService, Server, ServerError, ServiceMetrics, TlsError,
+    Admin, BoundServer, HeaderNames, PortName, RateLimitService, Server, ServerError, ServiceMetrics,
 };
 
 use self::certificates::Certificates;
@@ -36,6 +38,7 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
             "no rules: add --rules PATH, or try example rules by `tidegate serve --demo`, which needs no Redis",
         ));
     }
+    ensure_distinct_ports(serve)?;
     let certificates = Certificates::load(&serve.connections, redis.timeout)?;
     let admin = admin::port(serve, settings)?;
     if serve.configuration.check {
@@ -69,6 +72,30 @@ pub(crate) fn run(serve: &Serve, redis: &Redis, settings: Value, out: Output) ->
     })
 }
 
+/// Rejects the same address for two ports, which cannot both be opened.
+fn ensure_distinct_ports(serve: &Serve) -> Result<(), Failure> {
+    let mut ports = vec![("--grpc-addr", serve.grpc_addr), ("--http-addr", serve.http_addr)];
+    ports.extend(admin::address(serve).map(|address| ("--admin-addr", address)));
+    for (at, (option, address)) in ports.iter().enumerate() {
+        let same = ports[at + 1..].iter().find(|(_, other)| is_same_port(*address, *other));
+        if let Some((other_option, other)) = same {
+            return Err(Failure::usage(format!(
+                "{option} {address} and {other_option} {other} are the same port: give each its own, such as {}",
+                SocketAddr::new(other.ip(), other.port().checked_add(1).unwrap_or(8082))
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether at most one of these addresses can be opened. Port 0 means any free port. Whether IPv6 addresses include
+/// those of IPv4 is a setting of the operating system.
+fn is_same_port(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_any = one.ip().is_unspecified() || other.ip().is_unspecified();
+    let is_same_family = one.is_ipv4() == other.is_ipv4();
+    one.port() != 0 && one.port() == other.port() && ((is_any && is_same_family) || one.ip() == other.ip())
+}
+
 /// Loads the rules, without Redis. Its address and its files are checked, too.
 fn check(serve: &Serve, redis: &Redis, out: Output) -> Result<bool, Failure> {
     if let Some(path) = &serve.rules {
@@ -86,7 +113,7 @@ fn loader(serve: &Serve) -> Loader {
 
 fn limiter(serve: &Serve, redis: &Redis, metrics: &ServiceMetrics, out: Output) -> Result<Limiter, Failure> {
     let builder = redis.builder(out.json)?.deadline(serve.deadline).on_failure(serve.on_failure.into());
-    Ok(builder.observer((ReloadLog { json: out.json }, metrics.observer())).build()?)
+    Ok(builder.observer((Log { json: out.json }, metrics.observer())).build()?)
 }
 
 /// Loads the rules, and binds them to the limiter.
@@ -98,22 +125,16 @@ async fn rules(
 ) -> Result<ReloadingRules, Failure> {
     let Some(path) = &serve.rules else {
         let rules = Rules::parse("demo.yaml", DEMO_RULES).map_err(Failure::ConfigErrors)?;
-        let limiter = Limiter::builder().in_memory().observer(metrics.observer()).build()?;
+        let observer = (Log { json: out.json }, metrics.observer());
+        let limiter = Limiter::builder().in_memory().observer(observer).build()?;
         return Ok(rules.bind(&limiter).into());
     };
     let limiter = limiter(serve, redis, metrics, out)?;
     // Loaded before, for errors with their lines.
     loader(serve).load(path).map_err(Failure::ConfigErrors)?;
     let rules = loader(serve).watch(path, &limiter)?;
-    if let Err(error) = limiter.ready().await {
-        let policy = match serve.on_failure {
-            FailurePolicy::Local => "this process decides within its share of the limits",
-            FailurePolicy::Open => "every request is admitted",
-            FailurePolicy::Closed => "every request is denied",
-            FailurePolicy::Error => "every request gets an error",
-        };
-        warn(out.json, &format!("{error}; until Redis answers, {policy} (--on-failure)"));
-    }
+    // The log has the warning of an error, with the policy that decides meanwhile.
+    let _ = limiter.ready().await;
     Ok(rules)
 }
 
@@ -213,12 +234,22 @@ fn stop_signal() -> io::Result<impl Future<Output = ()>> {
     })
 }
 
-/// Reports reloads of the rules on standard error.
-struct ReloadLog {
+/// Reports reloads of the rules, and warnings of the limiter, on standard error.
+struct Log {
     json: bool,
 }
 
-impl Observer for ReloadLog {
+impl Observer for Log {
+    fn warned(&self, warning: &Warning) -> bool {
+        warn(self.json, &warning.to_string());
+        true
+    }
+
+    fn recovered(&self) -> bool {
+        warn(self.json, "Redis decides checks again: limits are shared");
+        true
+    }
+
     fn reloaded(&self, rules: Result<usize, &Error>) {
         match rules {
             Ok(rules) => warn(self.json, &format!("rules reloaded: {rules} in force")),
@@ -252,14 +283,14 @@ impl From<ResponseHeaders> for Headers {
     }
 }
 
-impl From<TlsError> for Failure {
-    fn from(error: TlsError) -> Self {
-        Self::usage(error.to_string())
-    }
-}
-
 impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Self {
-        Self::usage(error.to_string())
+        let option = match &error {
+            ServerError::Listen { port: PortName::Grpc, .. } => " (--grpc-addr)",
+            ServerError::Listen { port: PortName::Http, .. } => " (--http-addr)",
+            ServerError::Listen { port: PortName::Admin, .. } => " (--admin-addr)",
+            _ => "",
+        };
+        Self::usage(format!("{error}{option}"))
     }
 }

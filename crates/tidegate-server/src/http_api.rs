@@ -1,4 +1,4 @@
-//! The HTTP port: `/json`, `/v1`, `/livez` and `/readyz`.
+//! The HTTP port: `/json`, `/v1`, `/livez`, `/readyz` and `/healthcheck`.
 
 use axum::Router;
 use axum::body::Body;
@@ -21,7 +21,7 @@ use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
 use crate::readiness::Readiness;
 use crate::service_error::ServiceError;
 use crate::trace::{SpanHook, traced};
-use crate::v1;
+use crate::v1::{self, Problem};
 
 /// Returns the routes of the port.
 pub(crate) fn router(api: HttpState, metrics: Option<ServiceMetrics>, hook: SpanHook) -> Router {
@@ -31,6 +31,9 @@ pub(crate) fn router(api: HttpState, metrics: Option<ServiceMetrics>, hook: Span
         .route("/json", any(decide))
         .route("/livez", get(async || "ok\n"))
         .route("/readyz", get(readyz))
+        .route("/healthcheck", get(healthcheck))
+        .fallback(async || Problem::no_such_route())
+        .method_not_allowed_fallback(async || Problem::method_not_allowed())
         .nest("/v1", v1::router())
         .with_state(api)
         .layer(from_fn_with_state(readiness, close_while_stopping));
@@ -97,5 +100,13 @@ async fn readyz(State(api): State<HttpState>) -> (StatusCode, String) {
     match api.readiness.check().await {
         Ok(()) => (StatusCode::OK, "ok\n".to_owned()),
         Err(why) => (StatusCode::SERVICE_UNAVAILABLE, why + "\n"),
+    }
+}
+
+/// Replies as envoyproxy/ratelimit does, for load balancers that check its path.
+async fn healthcheck(State(api): State<HttpState>) -> (StatusCode, String) {
+    match api.readiness.check().await {
+        Ok(()) => (StatusCode::OK, "OK".to_owned()),
+        Err(why) => (StatusCode::INTERNAL_SERVER_ERROR, why + "\n"),
     }
 }

@@ -20,7 +20,7 @@ use crate::http1;
 use crate::metrics::ServiceMetrics;
 use crate::permits::PermitTable;
 use crate::readiness::Readiness;
-use crate::server_error::ServerError;
+use crate::server_error::{PortName, ServerError};
 use crate::service::RateLimitService;
 use crate::tls::Tls;
 use crate::trace::{SpanHook, traced};
@@ -193,10 +193,10 @@ impl Server {
     /// listened on.
     pub async fn bind(self, grpc: SocketAddr, http: SocketAddr) -> Result<BoundServer, ServerError> {
         self.admin.as_ref().map_or(Ok(()), Admin::validate)?;
-        let (grpc, grpc_addr) = listen(grpc).await?;
-        let (http, http_addr) = listen(http).await?;
+        let (grpc, grpc_addr) = listen(PortName::Grpc, grpc).await?;
+        let (http, http_addr) = listen(PortName::Http, http).await?;
         let admin = match &self.admin {
-            Some(admin) => Some(listen(admin.address).await?),
+            Some(admin) => Some(listen(PortName::Admin, admin.address).await?),
             None => None,
         };
         let (routes, health) =
@@ -205,10 +205,10 @@ impl Server {
     }
 }
 
-async fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServerError> {
+async fn listen(port: PortName, address: SocketAddr) -> Result<(TcpListener, SocketAddr), ServerError> {
     let listener = TcpListener::bind(address).await;
     let bound = listener.and_then(|listener| listener.local_addr().map(|bound| (listener, bound)));
-    bound.map_err(|error| ServerError::Listen(address, error))
+    bound.map_err(|error| ServerError::Listen { port, address, error })
 }
 
 /// A server whose ports are open, from [`Server::bind`].

@@ -13,11 +13,12 @@ mod request;
 mod reservations;
 mod response;
 mod subject;
+mod wording;
 
 use axum::Router;
 use axum::routing::{get, post};
 
-use self::problem::Problem;
+pub(crate) use self::problem::Problem;
 use crate::http_state::HttpState;
 
 /// Returns the routes below `/v1`.

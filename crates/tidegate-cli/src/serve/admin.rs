@@ -12,10 +12,15 @@ use crate::output::audit;
 /// The address of the admin port of a demo.
 const DEMO: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8082);
 
+/// Returns the address of the admin port, if there is one.
+pub(super) fn address(serve: &Serve) -> Option<SocketAddr> {
+    serve.admin.admin_addr.or_else(|| serve.demo.then_some(DEMO))
+}
+
 /// Returns the settings of the admin port, if there is one. It shows `settings`, which are those of the program.
 pub(super) fn port(serve: &Serve, settings: Value) -> Result<Option<Admin>, Failure> {
-    let AdminPort { admin_addr, admin_tokens, admin_host, admin_behind_tls, metrics_public } = &serve.admin;
-    let Some(address) = admin_addr.or_else(|| serve.demo.then_some(DEMO)) else {
+    let AdminPort { admin_tokens, admin_host, admin_behind_tls, metrics_public, .. } = &serve.admin;
+    let Some(address) = address(serve) else {
         return match admin_tokens.is_some() || *metrics_public {
             true => Err(Failure::usage(
                 "--admin-tokens and --metrics-public need the admin port: add --admin-addr ADDRESS",

@@ -20,7 +20,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 
 use super::setting::{Kind, Origin, PREFIX, Setting, SettingValue, nearest, settings};
-use super::{config_file, from_env};
+use super::{config_file, from_env, relations};
 use crate::args::Cli;
 use crate::connect::{PASSWORD_VARIABLE, VARIABLE};
 use crate::failure::Failure;
@@ -90,6 +90,7 @@ pub(crate) fn merge(arguments: Vec<OsString>) -> Result<MergedArguments, Failure
         layers.extend(imported.values);
     }
     layers.iter().try_for_each(|value| ensure_valid(&settings, value))?;
+    relations::ensure_related(&with_values(&given, &layers, &settings))?;
     for setting in &settings {
         if is_given(&given, setting) {
             merged.origins.push((setting.name.clone(), Origin::Flag(format!("--{}", setting.option))));
@@ -106,6 +107,19 @@ fn redis_origin(given: &ArgMatches, layers: &[SettingValue]) -> Option<Origin> {
         return Some(Origin::Flag("--redis".to_owned()));
     }
     layers.iter().find(|value| value.name == "redis").map(|value| value.origin.clone())
+}
+
+/// Returns the settings that have a value, each with the origin that has precedence. A switch that is off has none.
+fn with_values(given: &ArgMatches, layers: &[SettingValue], settings: &[Setting]) -> Vec<(String, Origin)> {
+    let origin = |setting: &Setting| {
+        if is_given(given, setting) {
+            return Some(Origin::Flag(format!("--{}", setting.option)));
+        }
+        let value = layers.iter().find(|value| value.name == setting.name)?;
+        let is_off = setting.kind == Kind::Switch && value.texts.iter().all(|text| text == "false");
+        (!is_off).then(|| value.origin.clone())
+    };
+    settings.iter().filter_map(|setting| Some((setting.name.clone(), origin(setting)?))).collect()
 }
 
 fn is_given(given: &ArgMatches, setting: &Setting) -> bool {
@@ -171,10 +185,12 @@ fn ensure_valid(settings: &[Setting], value: &SettingValue) -> Result<(), Failur
     let Some(setting) = settings.iter().find(|setting| setting.name == value.name) else { return Ok(()) };
     let invalid = |reason: &str| Failure::usage(format!("{}: {reason}", value.origin));
     if setting.kind == Kind::Switch {
-        return match value.texts.iter().all(|text| text == "true" || text == "false") {
-            true => Ok(()),
-            false => Err(invalid(&format!("the setting `{}` is true or false", setting.name))),
+        let Some(text) = value.texts.iter().find(|text| !matches!(&***text, "true" | "false")) else {
+            return Ok(());
         };
+        let text = redact_urls(text.clone(), [text.clone()].into_iter());
+        let message = format!("the setting `{}`: invalid value '{text}': write true or false", setting.name);
+        return Err(invalid(&message));
     }
     for text in &value.texts {
         let argument = format!("--{}={text}", setting.option);

@@ -111,9 +111,14 @@ impl CertificateFiles {
 
     fn tls(&self, contents: &Contents) -> Result<Tls, Failure> {
         let Contents { certificate, key, client_ca } = contents;
-        Ok(match client_ca {
-            None => Tls::new(certificate, key)?,
-            Some(ca) => Tls::mutual(certificate, key, ca, &self.client_names)?,
+        let tls = match client_ca {
+            None => Tls::new(certificate, key),
+            Some(ca) => Tls::mutual(certificate, key, ca, &self.client_names),
+        };
+        tls.map_err(|error| {
+            let files = [&self.certificate, &self.key].into_iter().chain(&self.client_ca);
+            let files: Vec<String> = files.map(OptionFile::shown).collect();
+            Failure::usage(format!("{error}: check {}", files.join(", ")))
         })
     }
 

@@ -110,24 +110,55 @@ fn mistakes_in_a_file_are_errors_with_their_line() {
         ("quota: 1\n", &["unknown setting `quota`: docs/operate/serve.md"]),
         ("1: 2\n", &[":1:1: unknown setting `1`"]),
         ("<script>: 1\n", &["unknown setting `<script>`"]),
-        ("grpc_addr: 8081\n", &[":1:12: the setting `grpc_addr`: invalid value '8081'"]),
+        (
+            "grpc_addr: 8081\n",
+            &[":1:12: the setting `grpc_addr`: invalid value '8081'", "write 127.0.0.1:8081"],
+        ),
+        ("redis: localhost\n", &["of the setting `redis` cannot be used", "such as redis://127.0.0.1:6379"]),
         ("drain: 1s\non_failure: opn\n", &[":2:13: the setting `on_failure`: invalid value 'opn'", "open"]),
         ("deadline: [1s, 2s]\n", &[":1:11: the setting `deadline` has one value"]),
         ("deadline:\n", &[":1:9: the setting `deadline` has one value"]),
         ("redis: { url: x }\n", &["the setting `redis` has a value or a list of values"]),
-        ("cluster: yes\n", &[":1:10: the setting `cluster` is true or false"]),
+        ("cluster: yes\n", &[":1:10: the setting `cluster`: invalid value 'yes': write true or false"]),
+        ("drain: soon\n", &[":1:8: the setting `drain`: invalid value 'soon'", "such as 500ms"]),
+        (
+            "max_message: 4k\n",
+            &[":1:14: the setting `max_message`: invalid value '4k'", "bytes from 1, such as 1048576"],
+        ),
+        (
+            "max_connections: 0\n",
+            &[":1:18: the setting `max_connections`: invalid value '0'", "from 1, such as 16384"],
+        ),
         ("drain: 1s\ndrain: 2s\n", &[":2:1: the setting `drain` is also at", ":1:8: keep one of them"]),
         ("max_message: 1.5\n", &[":1:14: the setting `max_message`: invalid value '1.5'"]),
         ("limit_header: \"a b\"\n", &[":1:15: the setting `limit_header`: invalid value"]),
         ("- drain\n", &["expected settings"]),
         ("drain: 'open\n", &["invalid YAML"]),
         ("a: &a [1]\nb: *c\n", &["invalid YAML"]),
-        ("sentinel: m\ncluster: true\n", &["--cluster", "--sentinel"]),
-        ("grpc_certificate: x.pem\n", &["--grpc-key"]),
+        (
+            "sentinel: m\ncluster: true\n",
+            &[
+                "the setting `cluster` (",
+                ":2:10) cannot be used with the setting `sentinel` (",
+                ":1:11): remove one",
+            ],
+        ),
+        (
+            "grpc_certificate: x.pem\n",
+            &["the setting `grpc_certificate` (", ":1:19) needs the setting `grpc_key`"],
+        ),
+        (
+            "grpc_key: x.pem\n",
+            &["the setting `grpc_key` (", ":1:11) needs the setting `grpc_certificate`: add it"],
+        ),
+        ("grpc_client_san: [a]\n", &[":1:18) needs the setting `grpc_client_ca`"]),
+        ("admin_behind_tls: true\n", &["needs the setting `admin_addr`"]),
+        ("demo: true\n", &["the setting `demo` (", ":1:7) cannot be used with --rules: remove one"]),
     ] {
         let file = File::new("config-mistakes", text);
         let ran = run(&mut bare(&["serve", "--check", "--rules", rules.path(), "--config", file.path()]));
         ran.assert(2, messages);
+        assert!(!ran.err.contains("Usage:"), "{text}: {ran:?}");
         let first = messages[0];
         let place = if first.starts_with(':') { format!("{}{first}", file.path()) } else { first.to_owned() };
         assert!(ran.err.contains(&place), "{text}: {ran:?}");
@@ -145,9 +176,9 @@ fn mistakes_in_a_file_are_errors_with_their_line() {
         run(&mut bare(&["serve", "--config", file.path()])).assert(2, &[message]);
     }
     run(&mut bare(&["serve", "--config", "/nowhere/serve.yaml"]))
-        .assert(2, &["the file of --config", "No such file"]);
+        .assert(2, &["cannot read the file of --config (/nowhere/serve.yaml): No such file"]);
     run(bare(&["serve"]).env("TIDEGATE_CONFIG", "/nowhere/serve.yaml"))
-        .assert(2, &["the file of TIDEGATE_CONFIG"]);
+        .assert(2, &["the file of TIDEGATE_CONFIG (/nowhere/serve.yaml)"]);
 }
 
 #[test]
@@ -206,7 +237,7 @@ fn mistakes_in_the_environment_name_the_variable() {
         &["TIDEGATE_DEADLINE: the setting `deadline`: invalid value 'soon'", "write such as 500ms"],
     );
     let ran = run(bare(&["serve", "--demo", "--check"]).env("TIDEGATE_SHADOW", "on"));
-    ran.assert(2, &["TIDEGATE_SHADOW: the setting `shadow` is true or false"]);
+    ran.assert(2, &["TIDEGATE_SHADOW: the setting `shadow`: invalid value 'on': write true or false"]);
     let ran = run(bare(&["serve", "--demo", "--check"])
         .env("TIDEGATE_GRPC_ADR", "127.0.0.1:1")
         .env("TIDEGATE_SERVICE_HOST", "10.0.0.1"));
@@ -220,6 +251,39 @@ fn mistakes_in_the_environment_name_the_variable() {
     }
     // Other commands have no such settings.
     run(bare(&["rules", "schema"]).env("TIDEGATE_DEADLINE", "soon")).assert(0, &[]);
+}
+
+#[test]
+fn settings_without_effect_are_warned_about() {
+    let rules = File::new("config-ineffective-rules", RULES);
+    let file = File::new("config-ineffective", "deadline: 30ms\nreset_header: X-Reset\n");
+    let none = "settings without effect";
+    let run = |args: &[&str]| {
+        let args = [&["serve", "--check", "--config", file.path()], args].concat();
+        let mut command = bare(&args);
+        // Set for other commands, too.
+        run(command.env("TIDEGATE_REDIS_URL", "redis://a:1").env("TIDEGATE_CLUSTER", "true"))
+    };
+    let ran = run(&["--demo", "--on-failure", "open", "--headers", "ratelimit"]);
+    ran.assert(
+        0,
+        &[
+            "settings without effect: `cluster` (TIDEGATE_CLUSTER), `deadline` (",
+            "`on_failure` (--on-failure)",
+        ],
+    );
+    assert!(!ran.err.contains("reset_header") && !ran.err.contains("`redis`"), "{ran:?}");
+    let ran = run(&["--rules", rules.path()]);
+    ran.assert(
+        0,
+        &[
+            "settings without effect: `reset_header` (",
+            ":2:15); they name the headers of `headers: ratelimit`",
+        ],
+    );
+    assert!(!ran.err.contains("deadline"), "{ran:?}");
+    let ran = run(&["--rules", rules.path(), "--headers", "ratelimit"]);
+    assert!(ran.code == Some(0) && !ran.err.contains(none), "{ran:?}");
 }
 
 #[test]

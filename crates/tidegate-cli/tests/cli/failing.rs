@@ -45,10 +45,21 @@ fn invalid_quota_is_reported_without_a_call_to_redis() {
 #[test]
 fn invalid_url_exits_with_2() {
     for url in ["127.0.0.1:6379", "http://127.0.0.1", "redis://", "redis://127.0.0.1:port"] {
-        Program::at(url)
-            .run(["inspect"])
-            .assert(2, &["the Redis URL", "cannot be used", "redis://127.0.0.1:6379"]);
+        Program::at(url).run(["inspect"]).assert(
+            2,
+            &["the Redis URL", "of TIDEGATE_REDIS_URL cannot be used", "such as redis://127.0.0.1:6379"],
+        );
     }
+    let ran = Program::at("").run(["inspect", "--redis", "localhost"]);
+    ran.assert(
+        2,
+        &[
+            "of --redis cannot be used (Redis URL did not parse)",
+            "write such as redis://127.0.0.1:6379",
+            "--password-file",
+        ],
+    );
+    assert!(!ran.err.contains("`credentials`"), "{ran:?}");
     Program::at("redis://a redis://b").run(["inspect"]).assert(2, &["--sentinel or --cluster"]);
 }
 

@@ -154,6 +154,11 @@ fn password_of_a_file_or_the_environment_is_used_and_not_printed() {
     let missing = &["cannot read the file of --", "the option takes a file's path"];
     run(&["inspect", "--password-file", PASSWORDS[0]], "", 2, missing);
     run(&["inspect", "--hmac-secret-file", PASSWORDS[0]], "", 2, missing);
+    // The URL, or the text of the key, in the place of the file.
+    run(&["inspect", "--tls-ca", &format!("redis://:{}@h", PASSWORDS[0])], "", 2, missing);
+    let key = format!("-----BEGIN PRIVATE KEY-----\n{}\n", PASSWORDS[0]);
+    let key = format!("--tls-certificate={key}");
+    run(&["inspect", "--tls-key", "/dev/null", &key], "", 2, missing);
     // Options that do not exist.
     run(&["inspect", &format!("--password={}", PASSWORDS[0])], "", 2, &["--password-file"]);
     run(&["inspect", "--password", PASSWORDS[0]], "", 2, &["--password-file"]);
@@ -238,10 +243,17 @@ fn file_of_an_option_that_is_endless_or_never_ends_is_an_error() {
     ] {
         let name = options.last().unwrap();
         let run = |path: &str| program.run([&["inspect", "--timeout", "300ms"], options, &[path]].concat());
-        program
-            .run([&["inspect"], options, &["/dev/zero"]].concat())
-            .assert(2, &[&format!("the file of {name} has more than 1 MiB: give another file")]);
-        run(fifo).assert(2, &[&format!("the file of {name} did not end within 300ms"), "increase --timeout"]);
+        // The path of a secret's file may be the secret itself.
+        let is_secret = name.ends_with("-file");
+        let shown = |path: &str| match is_secret {
+            true => format!("the file of {name}"),
+            false => format!("the file of {name} ({path})"),
+        };
+        let ran = program.run([&["inspect"], options, &["/dev/zero"]].concat());
+        ran.assert(2, &[&shown("/dev/zero"), "has more than 1 MiB: give another file"]);
+        assert_eq!(ran.err.contains("/dev/zero"), !is_secret, "{ran:?}");
+        run(fifo).assert(2, &[&shown(fifo), "did not end within 300ms", "increase --timeout"]);
+        run("/nowhere/x.pem").assert(2, &["cannot read ", &shown("/nowhere/x.pem"), "No such file"]);
     }
     fs::remove_file(fifo).unwrap();
     // A pipe that ends.

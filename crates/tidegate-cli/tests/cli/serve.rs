@@ -206,21 +206,86 @@ fn mistakes_in_the_arguments_are_errors_before_the_start() {
     let program = Program::at("redis://127.0.0.1:1");
     let file = File::new("serve-right", RULES);
     let wrong = File::new("serve-wrong", &RULES.replace("year", "years"));
-    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let taken = taken.local_addr().unwrap().to_string();
     for (args, code, texts) in [
         (&["--rulez", "x"][..], 2, &["--rules"][..]),
         (&[], 2, &["--rules PATH", "serve --demo"]),
         (&["--demo", "--rules", file.path()], 2, &["cannot be used with"]),
         (&["--rules", wrong.path()], 1, &["did you mean `year`"]),
         (&["--rules", file.path(), "--on-failure", "opn"], 2, &["open"]),
+        (
+            &["--demo", "--max-connections", "0", "--check"],
+            2,
+            &["--max-connections", "from 1, such as 16384"],
+        ),
+        (&["--demo", "--http-addr", "8080"], 2, &["--http-addr", "write 127.0.0.1:8080, or 0.0.0.0:8080"]),
+        (&["--demo", "--grpc-addr", "localhost:0"], 2, &["--grpc-addr", "write 127.0.0.1:0"]),
+        (&["--demo", "--admin-addr", "10.0.0.1"], 2, &["--admin-addr", "such as 127.0.0.1:8080"]),
+        (
+            &["--rules", file.path(), "--redis", "localhost"],
+            2,
+            &["--redis", "such as redis://127.0.0.1:6379"],
+        ),
         (&["--rules", file.path(), "--headers", "x"], 2, &["x-ratelimit"]),
         (&["--rules", file.path(), "--deadline", "0s"], 2, &["deadline"]),
-        (&["--demo", "--grpc-addr", &taken], 2, &["cannot listen on", &taken]),
         (&["--demo", "--grpc-certificate", file.path()], 2, &["--grpc-key"]),
-        (&["--demo", "--grpc-certificate", file.path(), "--grpc-key", file.path()], 2, &["gRPC port"]),
+        (
+            &["--demo", "--grpc-certificate", file.path(), "--grpc-key", file.path()],
+            2,
+            &["gRPC port", "--grpc-key ("],
+        ),
     ] {
         program.run([&["serve"], args].concat()).assert(code, texts);
+    }
+}
+
+#[test]
+fn same_address_of_two_ports_is_rejected_before_the_start() {
+    let program = Program::at("redis://127.0.0.1:1");
+    for (args, texts) in [
+        (
+            &["--grpc-addr", "127.0.0.1:8080"][..],
+            &["--grpc-addr 127.0.0.1:8080 and --http-addr 127.0.0.1:8080"][..],
+        ),
+        (
+            &["--admin-addr", "127.0.0.1:8081"],
+            &["--grpc-addr 127.0.0.1:8081 and --admin-addr 127.0.0.1:8081"],
+        ),
+        (&["--http-addr", "0.0.0.0:8082"], &["--http-addr 0.0.0.0:8082 and --admin-addr 127.0.0.1:8082"]),
+    ] {
+        program.run([&["serve", "--demo", "--check"], args].concat()).assert(2, texts);
+        program
+            .run([&["serve", "--demo"], args].concat())
+            .assert(2, &["are the same port: give each its own"]);
+    }
+    let any = ["--grpc-addr", "127.0.0.1:0", "--http-addr", "127.0.0.1:0"];
+    program.run([&["serve", "--demo", "--check"], &any[..]].concat()).assert(0, &[]);
+    // Of another family.
+    let loopback = ["--grpc-addr", "0.0.0.0:8081", "--http-addr", "[::1]:8081"];
+    program.run([&["serve", "--demo", "--check"], &loopback[..]].concat()).assert(0, &[]);
+}
+
+#[test]
+fn port_that_cannot_be_opened_is_named_with_its_option() {
+    let program = Program::at("redis://127.0.0.1:1");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let taken = listener.local_addr().unwrap().to_string();
+    for (port, option) in [("gRPC", "--grpc-addr"), ("HTTP", "--http-addr"), ("admin", "--admin-addr")] {
+        for (address, reason) in [
+            (&*taken, "another process uses the address; choose another"),
+            // Reserved for documentation.
+            ("192.0.2.1:0", "this machine does not have the address; choose one of its own"),
+        ] {
+            let mut args = vec!["serve", "--demo"];
+            for other in ["--grpc-addr", "--http-addr", "--admin-addr"] {
+                args.extend([other, if other == option { address } else { "127.0.0.1:0" }]);
+            }
+            // Without a token, the admin port has an address of this machine only.
+            let expected = match (port, address) {
+                ("admin", "192.0.2.1:0") => "would be open to other machines".to_owned(),
+                _ => format!("cannot open the {port} port at {address}: {reason}"),
+            };
+            program.run(args).assert(2, &[&expected, option.trim_end_matches("-addr")]);
+        }
     }
 }
 
@@ -236,9 +301,13 @@ fn service_starts_without_redis_and_says_what_decides() {
             &["--rules", file.path(), "--on-failure", policy, "--drain-notice", "0s"],
         );
         assert_eq!((service.ask("ada"), readyz(&service.http)), (decided, ready), "{policy}");
-        for text in ["127.0.0.1:1", "until Redis answers"] {
+        for text in ["127.0.0.1:1", "Until Redis answers", &format!("(on_failure: {policy})")] {
             soon(text, || service.has_reported(text));
         }
+        let errors = service.errors.lock().unwrap().clone();
+        let count = |text: &str| errors.matches(text).count();
+        assert_eq!(count("Connection refused"), count("[redis-unreachable]"), "no second report: {errors}");
+        assert!(errors.starts_with(r#"{"warning":{"message":"limits are not shared"#), "{errors}");
         service.signal("-TERM");
         assert_eq!(service.end(), Some(0));
     }

@@ -35,7 +35,7 @@ pub(super) async fn acquire(
     let AcquireRequest { domain, descriptors, checks, ttl_ms } = request;
     let ttl_ms = ttl_ms.unwrap_or(DEFAULT_TTL_MS);
     if !(1..=MAX_TTL_MS).contains(&ttl_ms) {
-        return Err(Problem::invalid(format!("`ttl_ms` is {ttl_ms}: use 1 to {MAX_TTL_MS} (1 h)")));
+        return Err(Problem::invalid(format!("`ttl_ms` is {ttl_ms}: use 1 to {MAX_TTL_MS} ms (1 h)")));
     }
     let subject = Subject::new(domain, descriptors, checks, "`checks`")?;
     // Before the units are acquired, which would have to be released.

@@ -2,8 +2,7 @@
 
 use serde_path_to_error::Error;
 
-/// The longest name that is compared with the known ones.
-const MAX_NAME_BYTES: usize = 64;
+use crate::similar_name::closest;
 
 /// Returns the place and the cause of a mistake, with a hint if a name is similar to a known one.
 pub(super) fn describe(error: &Error<serde_json::Error>) -> String {
@@ -11,7 +10,39 @@ pub(super) fn describe(error: &Error<serde_json::Error>) -> String {
     let path = error.path().to_string();
     let place = if path == "." || path == "?" { String::new() } else { format!("`{path}`: ") };
     let hint = misspelled(&cause).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-    format!("{place}{cause}{hint}")
+    format!("{place}{}{hint}", in_json_terms(&cause, &path))
+}
+
+/// Returns a message of serde with the types of JSON instead of those of Rust, and with the unit of a number.
+fn in_json_terms(cause: &str, path: &str) -> String {
+    // The message can quote any text of the body before this.
+    let Some((found, rest)) = cause.rsplit_once(", expected ") else { return cause.to_owned() };
+    let (expected, place) = rest.split_at(rest.find(" at line ").unwrap_or(rest.len()));
+    let expected = match expected {
+        "u64" => format!("a whole number{} from 0", unit(path)),
+        "a sequence" => "an array".to_owned(),
+        expected if expected.starts_with("struct ") => "an object".to_owned(),
+        expected => expected.to_owned(),
+    };
+    let names = [("sequence", "array"), ("map", "object"), ("floating point", "number")];
+    let found = names.iter().find_map(|(of_serde, of_json)| {
+        let rest = found.strip_prefix("invalid type: ")?.strip_prefix(of_serde)?;
+        Some(format!("invalid type: {of_json}{rest}"))
+    });
+    let found = found.unwrap_or_else(|| cause[..cause.len() - rest.len() - ", expected ".len()].to_owned());
+    format!("{found}, expected {expected}{place}")
+}
+
+/// Returns the unit of the number at a path such as `checks[0].cost`, with a preposition.
+fn unit(path: &str) -> &'static str {
+    let name = path.rsplit('.').next().unwrap_or_default().split('[').next().unwrap_or_default();
+    match name {
+        "cost" | "actuals" | "requests_per_unit" | "burst" | "in_flight" => " of units",
+        "hits" => " of requests",
+        name if name.ends_with("_ms") => " of milliseconds",
+        name if name.ends_with("_us") => " of microseconds",
+        _ => "",
+    }
 }
 
 /// Returns the known name that is similar to the unknown one of a message of serde: "unknown field `a`, expected one of
@@ -26,19 +57,49 @@ fn misspelled(message: &str) -> Option<&str> {
     closest(unknown, known.split('`').skip(1).step_by(2))
 }
 
-/// Returns the known name that is similar to another name.
-pub(super) fn closest<'k>(name: &str, known: impl Iterator<Item = &'k str>) -> Option<&'k str> {
-    if name.len() > MAX_NAME_BYTES {
-        return None;
-    }
-    let near = known.map(|known| (strsim::damerau_levenshtein(name, known), known));
-    let (distance, known) = near.min_by_key(|(distance, _)| *distance)?;
-    (distance <= 1 + known.len() / 4).then_some(known)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn types_of_rust_are_not_shown() {
+        for (cause, path, expected) in [
+            (
+                "invalid type: map, expected u64 at line 1",
+                "cost",
+                "invalid type: object, expected a whole number of units from 0 at line 1",
+            ),
+            (
+                "invalid type: string \"60s\", expected u64",
+                "ttl_ms",
+                "invalid type: string \"60s\", expected a whole number of milliseconds from 0",
+            ),
+            (
+                "invalid type: floating point `1.5`, expected u64",
+                "checks[0].cost",
+                "invalid type: number `1.5`, expected a whole number of units from 0",
+            ),
+            (
+                "invalid value: integer `-1`, expected u64",
+                "actuals[1]",
+                "invalid value: integer `-1`, expected a whole number of units from 0",
+            ),
+            (
+                "invalid type: sequence, expected struct GateCheck",
+                "checks[0]",
+                "invalid type: array, expected an object",
+            ),
+            ("invalid type: null, expected a sequence", "checks", "invalid type: null, expected an array"),
+            (
+                "invalid type: string \", expected u64\", expected a boolean",
+                "x",
+                "invalid type: string \", expected u64\", expected a boolean",
+            ),
+            ("missing field `key`", ".", "missing field `key`"),
+        ] {
+            assert_eq!(in_json_terms(cause, path), expected);
+        }
+    }
 
     #[test]
     fn similar_names_are_suggested() {

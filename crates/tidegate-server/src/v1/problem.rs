@@ -9,6 +9,7 @@ use serde::Serialize;
 use tidegate::Error;
 use utoipa::ToSchema;
 
+use super::wording::in_terms_of_the_api;
 use crate::body::BodyError;
 use crate::permits::NoPermit;
 
@@ -48,7 +49,7 @@ const INTERNAL: Kind = ("internal", StatusCode::INTERNAL_SERVER_ERROR, "The limi
 
 /// A request that was not decided.
 #[derive(Debug)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     kind: Kind,
     detail: Cow<'static, str>,
     gate: Option<String>,
@@ -92,7 +93,16 @@ impl Problem {
         Self::new(NO_SUCH_ENDPOINT, "no endpoint has this path: /v1/openapi.json lists all")
     }
 
-    pub(super) fn method_not_allowed() -> Self {
+    /// Returns the problem of a path that no route of the port has.
+    pub(crate) fn no_such_route() -> Self {
+        Self::new(
+            NO_SUCH_ENDPOINT,
+            "no endpoint has this path: this port has /json (Envoy's messages as JSON), /v1 (/v1/openapi.json lists its \
+             endpoints), /livez, /readyz and /healthcheck; metrics and the web console are on the admin port",
+        )
+    }
+
+    pub(crate) fn method_not_allowed() -> Self {
         Self::new(METHOD_NOT_ALLOWED, "use the method of the header Allow")
     }
 
@@ -125,7 +135,8 @@ impl From<Error> for Problem {
         } else {
             INTERNAL
         };
-        Self { gate: error.gate().map(str::to_owned), ..Self::new(kind, error.to_string()) }
+        let detail = in_terms_of_the_api(error.to_string());
+        Self { gate: error.gate().map(str::to_owned), ..Self::new(kind, detail) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! `/v1/reserve`, `/v1/commit` and `/v1/cancel`. A token holds all that a settle needs, so any server of the namespace,
 //! and any service that links the library, can settle.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use axum::Json;
@@ -18,6 +19,8 @@ use super::subject::{self, GateChecks, Subject};
 use crate::http_state::HttpState;
 
 const DEFAULT_TTL_MS: u64 = 60_000;
+/// One second to one day.
+const TTL_MS: RangeInclusive<u64> = 1_000..=86_400_000;
 
 /// The settings of a reservation.
 struct Settings {
@@ -41,7 +44,12 @@ pub(super) async fn reserve(
     Input(request): Input<ReserveRequest>,
 ) -> Result<Decided, Problem> {
     let ReserveRequest { domain, descriptors, checks, ttl_ms, at_end, id } = request;
-    let ttl = Duration::from_millis(ttl_ms.unwrap_or(DEFAULT_TTL_MS));
+    let ttl_ms = ttl_ms.unwrap_or(DEFAULT_TTL_MS);
+    if !TTL_MS.contains(&ttl_ms) {
+        let (min, max) = (TTL_MS.start(), TTL_MS.end());
+        return Err(Problem::invalid(format!("`ttl_ms` is {ttl_ms}: use {min} (1 s) to {max} ms (24 h)")));
+    }
+    let ttl = Duration::from_millis(ttl_ms);
     let settings = Settings { ttl, at_end: at_end.unwrap_or(AtEnd::Keep), id };
     let rules = api.service.rules();
     match Subject::new(domain, descriptors, checks, "`checks`")? {

@@ -3,9 +3,9 @@
 use tidegate::{Check, Gate, Quota};
 use tidegate_rules::{Descriptor, RulesLimiter};
 
-use super::mistake::closest;
 use super::problem::Problem;
 use super::request::{GateCheck, RequestDescriptor};
+use crate::similar_name::closest;
 
 /// The maximum number of descriptors or checks of a request. All are one atomic step in Redis, which serves no other
 /// client meanwhile.

@@ -76,6 +76,56 @@ async fn status_follows_the_decision() {
 }
 
 #[tokio::test]
+async fn misspelled_field_gets_the_name_that_is_meant() {
+    let server = Running::start(in_memory(RULES)).await;
+    for (body, expected) in [
+        (json!({ "domain": "d", "descriptor": [] }), Some("did you mean `descriptors`?")),
+        (json!({ "domain": "d", "hits_adend": 1 }), Some("did you mean `hits_addend`?")),
+        (json!({ "domain": "d", "descriptors": [{ "entrie": [] }] }), Some("did you mean `entries`?")),
+        (json!({ "domain": "d", "descriptors": [{ "limit": { "unti": 1 } }] }), Some("did you mean `unit`?")),
+        (json!({ "it's ' hits_adden": 1 }), None),
+        (json!({ "something_else": 1 }), None),
+    ] {
+        let (status, text) = post(&server, body.to_string()).await;
+        assert_eq!(status, 400, "{body}: {text}");
+        match expected {
+            Some(expected) => assert!(text.contains(expected), "{body}: {text}"),
+            None => assert!(!text.contains("did you mean"), "{body}: {text}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn unknown_path_gets_a_problem_that_names_the_routes() {
+    let server = Running::start(in_memory(RULES)).await;
+    for path in ["/", "/other", "/health"] {
+        let response = reqwest::get(server.url(path)).await.unwrap();
+        assert_eq!(response.status(), 404, "{path}");
+        assert_eq!(response.headers()["content-type"], "application/problem+json", "{path}");
+        let problem: Value = serde_json::from_str(&response.text().await.unwrap()).unwrap();
+        assert_eq!(problem["type"], "urn:tidegate:problem:no-such-endpoint", "{problem}");
+        for route in ["/json", "/v1/openapi.json", "/livez", "/readyz", "/healthcheck", "admin port"] {
+            assert!(problem["detail"].as_str().unwrap().contains(route), "{route}: {problem}");
+        }
+    }
+    let response = Client::new().post(server.url("/livez")).send().await.unwrap();
+    assert_eq!(response.status(), 405);
+    assert_eq!(response.headers()["content-type"], "application/problem+json");
+}
+
+#[tokio::test]
+async fn healthcheck_replies_as_envoyproxy_ratelimit_does() {
+    let server = Running::of(Server::new(in_memory(RULES)).drain_notice(Duration::from_secs(60))).await;
+    let url = server.url("/healthcheck");
+    let response = reqwest::get(&url).await.unwrap();
+    assert_eq!((response.status().as_u16(), response.text().await.unwrap()), (200, "OK".to_owned()));
+    let stopping = tokio::spawn(server.stop());
+    crate::support::fixture::soon("unhealthy", async || reqwest::get(&url).await.unwrap().status() == 500)
+        .await;
+    stopping.abort();
+}
+
+#[tokio::test]
 async fn malformed_json_is_a_bad_request() {
     let server = Running::of(Server::new(in_memory(RULES)).max_message_bytes(1_000)).await;
     let nested = "[".repeat(100_000);
