@@ -55,10 +55,17 @@ impl Chromium {
 
 const STARTED: &str = "was started successfully";
 
-/// The profile of the browser is in the folder. Nothing reads the output after the start.
+/// The profile of the browser is in the folder. Nothing reads the output after the start. The processes of the browser
+/// outlive the driver, and write to the folder until they end. They are those that work in it.
 const PREPARE: &str = r#"
 driver=$1 port=$2
 export TMPDIR="$folder" HOME="$folder"
 trap '' PIPE
-set -- "$driver" --port="$port" --log-level=SEVERE
+end_children() {
+    while browsers=$(find /proc -maxdepth 2 -name cwd -lname "$folder*" 2>/dev/null | cut -d / -f 3); [ -n "$browsers" ]; do
+        kill -9 $browsers
+        sleep 0.05
+    done
+}
+set -- /bin/sh -c 'cd "$0" && exec "$@"' "$folder" "$driver" --port="$port" --log-level=SEVERE
 "#;

@@ -10,7 +10,7 @@ use crate::{Error, environment, lifeline::Lifeline};
 /// Starts a server process, and waits until it prints `sign`. Returns the process's folder.
 ///
 /// `prepare` is a fragment of shell script. It may use `$folder` and the `arguments`, and turns the arguments
-/// into the server's command.
+/// into the server's command. It may define `end_children`, which ends the processes that the server has started.
 pub(crate) fn launch(prepare: &str, arguments: &[&str], sign: &str) -> Result<(PathBuf, Lifeline), Error> {
     let script = [BEGIN, prepare, RUN].concat();
     let run = environment::run();
@@ -34,6 +34,7 @@ exec 2>&1
 folder=$(mktemp -d "${TMPDIR:-/tmp}/tidegate-$1-XXXXXX") || exit
 echo "$folder"
 shift
+end_children() { :; }
 "#;
 
 /// Kills the server instead of stopping it: a test may have left it suspended or in an endless script.
@@ -44,5 +45,6 @@ exec >/dev/null 2>&1
 read -r _
 kill -9 "$server"
 wait "$server"
+end_children
 rm -rf "$folder"
 "#;
