@@ -40,6 +40,8 @@ pub(crate) struct Cli {
 }
 
 /// The Redis server, the credentials, and the format of its keys.
+// Values of files with secrets may begin with a hyphen: a user may give the secret in the place of its file, and clap's
+// error about an unknown option would show it.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Redis")]
 pub(crate) struct Redis {
@@ -58,7 +60,7 @@ pub(crate) struct Redis {
     pub(crate) user: Option<String>,
     /// Read the password from this file; it replaces the URL's user and password
     /// [env: TIDEGATE_REDIS_PASSWORD, the password itself; unused if the URL of --redis has a login]
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, allow_hyphen_values = true)]
     pub(crate) password_file: Option<PathBuf>,
     /// The URLs are of sentinels, which know the Redis under this name
     #[arg(long, value_name = "NAME", global = true)]
@@ -70,10 +72,16 @@ pub(crate) struct Redis {
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) tls_ca: Option<PathBuf>,
     /// The client certificate for a rediss:// server, in PEM
-    #[arg(long, value_name = "FILE", global = true, requires = "tls_key")]
+    #[arg(long, value_name = "FILE", global = true, allow_hyphen_values = true, requires = "tls_key")]
     pub(crate) tls_certificate: Option<PathBuf>,
     /// The private key of the client certificate, in PEM
-    #[arg(long, value_name = "FILE", global = true, requires = "tls_certificate")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        allow_hyphen_values = true,
+        requires = "tls_certificate"
+    )]
     pub(crate) tls_key: Option<PathBuf>,
     /// The limiter's namespace
     #[arg(
@@ -86,7 +94,7 @@ pub(crate) struct Redis {
     )]
     pub(crate) namespace: String,
     /// The file with the limiters' HMAC secret (KeyMode::Hmac), byte for byte
-    #[arg(long, value_name = "FILE", global = true)]
+    #[arg(long, value_name = "FILE", global = true, allow_hyphen_values = true)]
     pub(crate) hmac_secret_file: Option<PathBuf>,
     /// The timeout of one call to Redis, and of reading a file
     #[arg(long, value_name = "TIME", global = true, default_value = "5s", value_parser = units::duration)]

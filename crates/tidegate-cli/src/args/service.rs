@@ -124,10 +124,10 @@ pub(crate) struct AdminPort {
 #[command(next_help_heading = "Connections")]
 pub(crate) struct Connections {
     /// The certificate chain of the gRPC port, in PEM [default: no TLS]
-    #[arg(long, value_name = "FILE", requires = "grpc_key")]
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true, requires = "grpc_key")]
     pub(crate) grpc_certificate: Option<PathBuf>,
     /// The private key of the certificate, in PEM
-    #[arg(long, value_name = "FILE", requires = "grpc_certificate")]
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true, requires = "grpc_certificate")]
     pub(crate) grpc_key: Option<PathBuf>,
     /// Admit only clients with a certificate of this CA, in PEM
     #[arg(long, value_name = "FILE", requires = "grpc_certificate")]

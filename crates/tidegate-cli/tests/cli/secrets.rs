@@ -157,8 +157,11 @@ fn password_of_a_file_or_the_environment_is_used_and_not_printed() {
     // The URL, or the text of the key, in the place of the file.
     run(&["inspect", "--tls-ca", &format!("redis://:{}@h", PASSWORDS[0])], "", 2, missing);
     let key = format!("-----BEGIN PRIVATE KEY-----\n{}\n", PASSWORDS[0]);
-    let key = format!("--tls-certificate={key}");
-    run(&["inspect", "--tls-key", "/dev/null", &key], "", 2, missing);
+    let with_equals = format!("--tls-certificate={key}");
+    run(&["inspect", "--tls-key", "/dev/null", &with_equals], "", 2, missing);
+    run(&["inspect", "--tls-key", "/dev/null", "--tls-certificate", &key], "", 2, missing);
+    run(&["inspect", "--tls-certificate", "/dev/null", "--tls-key", &key], "", 2, missing);
+    run(&["inspect", "--password-file", &format!("-{}", PASSWORDS[0])], "", 2, missing);
     // Options that do not exist.
     run(&["inspect", &format!("--password={}", PASSWORDS[0])], "", 2, &["--password-file"]);
     run(&["inspect", "--password", PASSWORDS[0]], "", 2, &["--password-file"]);
