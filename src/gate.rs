@@ -352,6 +352,14 @@ impl Gate {
         self.info().ok().map(|info| info.quota)
     }
 
+    /// Returns the quota that decides this key: that of an override that this process knows, or the gate's own. `None` if
+    /// the given name is invalid.
+    #[must_use]
+    pub fn effective_quota(&self, key: impl AsKey) -> Option<Quota> {
+        let effective = self.pipeline.effective(&self.spec, &key.as_key());
+        effective.info().ok().map(|info| info.quota)
+    }
+
     /// Returns the Redis key of a key's state, for use with `redis-cli`.
     ///
     /// # Errors

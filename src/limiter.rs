@@ -144,6 +144,12 @@ impl Limiter {
         checks.map(request).collect()
     }
 
+    /// Returns the longest time that a decision may take, from [`Builder::deadline`](crate::Builder::deadline).
+    #[must_use]
+    pub fn deadline(&self) -> Duration {
+        self.pipeline.deadline()
+    }
+
     /// Returns the operators' interface: a gate's switch and a key's quota, for all processes of the
     /// namespace.
     #[must_use]

@@ -212,6 +212,11 @@ impl Pipeline {
         self.observer.as_deref()
     }
 
+    /// Returns the deadline of checks that have none of their own.
+    pub(crate) const fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
     pub(crate) fn deadline_of(&self, own: Option<Duration>) -> Deadline {
         Deadline::new(own.unwrap_or(self.deadline))
     }

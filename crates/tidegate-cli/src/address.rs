@@ -17,7 +17,7 @@ fn hint(text: &str) -> String {
     }
     match text.rsplit_once(':').map(|(host, number)| (host, port(number))) {
         Some(("localhost", Some(port))) => format!("a name is no address: write 127.0.0.1:{port}"),
-        Some(("*" | "", Some(port))) => format!("write 0.0.0.0:{port} for all addresses"),
+        Some(("*", Some(port))) => format!("write 0.0.0.0:{port} for all addresses"),
         _ => "write an IP address and a port, such as 127.0.0.1:8080".to_owned(),
     }
 }

@@ -13,8 +13,9 @@ use crate::units::human;
 
 /// The maximum size of a file of an option. Certificates and secrets are far smaller.
 const MAX_FILE_BYTES: u64 = 1 << 20;
-/// The options whose file is a password or a secret. A user may give the secret in the place of its file.
-const SECRET_OPTIONS: [&str; 2] = ["--password-file", "--hmac-secret-file"];
+/// The options whose file is a password, a key or a secret. A user may give the secret in the place of its file.
+const SECRET_OPTIONS: [&str; 5] =
+    ["--password-file", "--hmac-secret-file", "--tls-key", "--grpc-key", "--admin-tokens"];
 
 /// The file of an option, which can be read repeatedly.
 ///

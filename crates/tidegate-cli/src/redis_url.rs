@@ -26,7 +26,7 @@ impl RedisUrl {
         let error = self.0.as_str().into_connection_info().err()?;
         let text = error.to_string();
         // The rest is the kind of the error in Rust, and a detail, which quotes the URL.
-        Some(text.split([':', '-']).next().unwrap_or_default().trim_end().to_owned())
+        Some(text.split(" - ").next().unwrap_or_default().trim_end().to_owned())
     }
 
     /// Returns whether the URL is valid, and contains a user or a password.

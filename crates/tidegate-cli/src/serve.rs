@@ -79,9 +79,11 @@ fn ensure_distinct_ports(serve: &Serve) -> Result<(), Failure> {
     for (at, (option, address)) in ports.iter().enumerate() {
         let same = ports[at + 1..].iter().find(|(_, other)| is_same_port(*address, *other));
         if let Some((other_option, other)) = same {
+            let is_free = |port: &u16| ports.iter().all(|(_, address)| address.port() != *port);
+            let free = (8080..).find(is_free).unwrap_or_default();
             return Err(Failure::usage(format!(
                 "{option} {address} and {other_option} {other} are the same port: give each its own, such as {}",
-                SocketAddr::new(other.ip(), other.port().checked_add(1).unwrap_or(8082))
+                SocketAddr::new(other.ip(), free)
             )));
         }
     }

@@ -10,12 +10,14 @@ use std::net::SocketAddr;
 pub enum ServerError {
     /// A port cannot be opened at its address.
     #[error("cannot open the {port} port at {address}: {}", Reason(.error))]
+    #[non_exhaustive]
     Listen {
         /// The port.
         port: PortName,
         /// Its address in the settings.
         address: SocketAddr,
         /// The error of the operating system.
+        #[source]
         error: io::Error,
     },
     /// The admin port would be open to other machines without tokens.
@@ -57,7 +59,7 @@ struct Reason<'e>(&'e io::Error);
 impl fmt::Display for Reason<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.kind() {
-            io::ErrorKind::AddrInUse => f.write_str("another process uses the address; choose another"),
+            io::ErrorKind::AddrInUse => f.write_str("the address is in use; choose another"),
             io::ErrorKind::AddrNotAvailable => {
                 f.write_str("this machine does not have the address; choose one of its own, or 0.0.0.0 for all")
             }
@@ -76,11 +78,7 @@ mod tests {
     #[test]
     fn port_its_address_and_what_to_do_are_in_the_message() {
         for (port, kind, expected) in [
-            (
-                PortName::Grpc,
-                io::ErrorKind::AddrInUse,
-                "gRPC port at 0.0.0.0:80: another process uses the address",
-            ),
+            (PortName::Grpc, io::ErrorKind::AddrInUse, "gRPC port at 0.0.0.0:80: the address is in use"),
             (
                 PortName::Http,
                 io::ErrorKind::AddrNotAvailable,

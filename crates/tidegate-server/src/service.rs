@@ -3,6 +3,7 @@
 use futures_util::future::try_join_all;
 use tidegate_http::Headers;
 use tidegate_rules::{Descriptor, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
+use tokio::time::{Instant, timeout_at};
 
 use crate::header_names::HeaderNames;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -93,9 +94,9 @@ impl RateLimitService {
     }
 
     /// Sets whether denied requests are charged to fixed windows, as envoyproxy/ratelimit charges them:
-    /// [`RulesLimiter::charge_denied`]. Applies to requests of Envoy's protocol, over gRPC and `/json`; those of `/v1`
-    /// charge nothing if they are denied. If Redis becomes unavailable between the denial and the charge, the request is
-    /// denied and not charged.
+    /// [`RulesLimiter::charge_denied`]. Applies to requests of Envoy's protocol, over gRPC and `/json`, not to those of
+    /// `/v1`. The response waits for the charge, for at most the limiter's deadline since the request. After it, and if Redis
+    /// becomes unavailable between the denial and the charge, the charge may be lost.
     ///
     /// Default: false.
     #[must_use]
@@ -149,13 +150,15 @@ impl RateLimitService {
     ///   failure policy of each rule decides. Units that could not be given back are an error under every policy. Then
     ///   the others are charged, and a caller that repeats the request may give units back twice.
     pub async fn decide(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, ServiceError> {
+        let began = Instant::now();
         let rules = self.rules.limits();
         let descriptors = RequestDescriptors::new(request)?;
         let domain = &*request.domain;
         let charged = charge(&rules, domain, &descriptors).await?;
         if let (true, Some(decision)) = (self.charges_denied, &charged) {
-            // The denial holds without the charge. The observer is notified of the error.
-            let _ = Box::pin(rules.charge_denied(domain, &descriptors.charged, decision)).await;
+            // The denial holds without the charge. The observer is notified of an error.
+            let charges = Box::pin(rules.charge_denied(domain, &descriptors.charged, decision));
+            let _ = timeout_at(began + rules.limiter().deadline(), charges).await;
         }
         let is_allowed = self.is_shadow || charged.as_ref().is_none_or(RulesDecision::is_allowed);
         // Last: an error then leaves units charged. Before, a caller that repeats the request would give back twice.

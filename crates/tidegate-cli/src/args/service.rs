@@ -106,7 +106,7 @@ pub(crate) struct AdminPort {
     pub(crate) admin_addr: Option<SocketAddr>,
     /// The file with the tokens of the admin port, one a line: NAME, viewer or operator, and sha256:… or
     /// token:… [default: none; then each client on this machine is a viewer, with --demo an operator]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", allow_hyphen_values = true)]
     pub(crate) admin_tokens: Option<PathBuf>,
     /// A name by which browsers reach the admin port. Repeat for each further name
     #[arg(long, value_name = "NAME", requires = "admin_addr")]

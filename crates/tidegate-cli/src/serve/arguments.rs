@@ -90,7 +90,14 @@ pub(crate) fn merge(arguments: Vec<OsString>) -> Result<MergedArguments, Failure
         layers.extend(imported.values);
     }
     layers.iter().try_for_each(|value| ensure_valid(&settings, value))?;
-    relations::ensure_related(&with_values(&given, &layers, &settings))?;
+    // After any other mistake in the arguments, those that follow it are not known.
+    let parsed = Cli::command().try_get_matches_from(&merged.arguments);
+    let has_relations_only = |error: &clap::Error| {
+        matches!(error.kind(), ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict)
+    };
+    if parsed.as_ref().err().is_none_or(has_relations_only) {
+        relations::ensure_related(&with_values(&given, &layers, &settings))?;
+    }
     for setting in &settings {
         if is_given(&given, setting) {
             merged.origins.push((setting.name.clone(), Origin::Flag(format!("--{}", setting.option))));

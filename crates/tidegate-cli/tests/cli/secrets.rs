@@ -162,6 +162,9 @@ fn password_of_a_file_or_the_environment_is_used_and_not_printed() {
     run(&["inspect", "--tls-key", "/dev/null", "--tls-certificate", &key], "", 2, missing);
     run(&["inspect", "--tls-certificate", "/dev/null", "--tls-key", &key], "", 2, missing);
     run(&["inspect", "--password-file", &format!("-{}", PASSWORDS[0])], "", 2, missing);
+    // As a Kubernetes Secret stores it.
+    let in_base64 = format!("--tls-key=LS0tLS1CRUdJTiBQUklWQVRF{}", PASSWORDS[0]);
+    run(&["inspect", "--tls-certificate", "/dev/null", &in_base64], "", 2, missing);
     // Options that do not exist.
     run(&["inspect", &format!("--password={}", PASSWORDS[0])], "", 2, &["--password-file"]);
     run(&["inspect", "--password", PASSWORDS[0]], "", 2, &["--password-file"]);

@@ -231,7 +231,7 @@ fn mistakes_in_the_arguments_are_errors_before_the_start() {
         (
             &["--demo", "--grpc-certificate", file.path(), "--grpc-key", file.path()],
             2,
-            &["gRPC port", "--grpc-key ("],
+            &["gRPC port", "--grpc-certificate (", "the file of --grpc-key"],
         ),
     ] {
         program.run([&["serve"], args].concat()).assert(code, texts);
@@ -271,7 +271,7 @@ fn port_that_cannot_be_opened_is_named_with_its_option() {
     let taken = listener.local_addr().unwrap().to_string();
     for (port, option) in [("gRPC", "--grpc-addr"), ("HTTP", "--http-addr"), ("admin", "--admin-addr")] {
         for (address, reason) in [
-            (&*taken, "another process uses the address; choose another"),
+            (&*taken, "the address is in use; choose another"),
             // Reserved for documentation.
             ("192.0.2.1:0", "this machine does not have the address; choose one of its own"),
         ] {

@@ -21,9 +21,10 @@ impl RulesLimiter {
     /// all if one denies. Calendar windows are fixed windows. All other algorithms are left as they are: their debt
     /// would deny a client for longer than a window.
     ///
-    /// Charges in a call after that of the decision. Requests between the two can be admitted, within the limit. Each
-    /// denial then calls Redis, since a charge removes the key's denial from the deny cache. Denials that did not call
-    /// Redis are not charged: by the failure policy, by a switch, or by a rule with `requests_per_unit: 0`.
+    /// Charges in a call after that of the decision. Requests between the two can be admitted, within the limit. Denials by
+    /// the deny cache are charged as well, so each denial calls Redis. Denials by the failure policy, by a switch, or by a
+    /// rule with `requests_per_unit: 0` are not charged. The quota of a key with an override decides whether it is a fixed
+    /// window.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,10 +70,12 @@ impl RulesLimiter {
             checks.chain(shadow_checks.map(|check| (check, false))).filter(|(check, is_uncharged)| {
                 let decided = decision.outcomes().get(check.at).and_then(RuleOutcome::decision);
                 let is_uncharged = decided.is_some_and(|decided| {
-                    let is_in_store = matches!(decided.source(), Source::Redis | Source::Memory);
-                    is_in_store && (*is_uncharged || !is_within_limit(decided))
+                    let is_of_store =
+                        matches!(decided.source(), Source::Redis | Source::Memory | Source::DenyCache);
+                    is_of_store && (*is_uncharged || !is_within_limit(decided))
                 });
-                let is_window = check.gate().quota().is_some_and(|quota| quota.algorithm() == CHARGED);
+                let quota = check.gate().effective_quota(check.key());
+                let is_window = quota.is_some_and(|quota| quota.algorithm() == CHARGED);
                 is_uncharged && is_window && check.cost() > 0
             });
         try_join_all(charges.map(|(check, _)| check.gate().penalize(check.key(), check.cost()))).await?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tidegate::{Quota, Rate};
 use tidegate_rules::{Descriptor, Rules, RulesDecision, RulesLimiter};
 
 use crate::support::world::World;
@@ -105,6 +106,22 @@ async fn rule_in_shadow_mode_is_charged_for_requests_it_would_deny() {
         let peeked = limits.check("d", &peek).await.unwrap();
         assert_eq!(peeked.outcomes()[0].decision().unwrap().remaining(), 4);
     }
+}
+
+#[tokio::test]
+async fn override_of_the_key_decides_whether_a_denial_is_charged() {
+    let world = World::redis();
+    let limits = limits(&world, "");
+    let control = world.limiter.control();
+    let bucket = Quota::token_bucket(5, Rate::per_minute(5));
+    control.set_override("d.user", "x", bucket, Duration::from_secs(3_600)).await.unwrap();
+    let window = Quota::fixed_window(5, Duration::from_secs(60));
+    control.set_override("d.bucket", "x", window, Duration::from_secs(3_600)).await.unwrap();
+    for key in ["user", "bucket"] {
+        assert!(check(&limits, &[key], 3).await.is_allowed());
+        assert!(!check(&limits, &[key], 3).await.is_allowed());
+    }
+    assert_eq!(left(&limits, ["user", "bucket"]).await, [2, 0]);
 }
 
 /// A charge removes the key's cached denial, so that the cache repeats none.

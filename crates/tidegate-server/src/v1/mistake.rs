@@ -25,11 +25,11 @@ fn in_json_terms(cause: &str, path: &str) -> String {
         expected => expected.to_owned(),
     };
     let names = [("sequence", "array"), ("map", "object"), ("floating point", "number")];
-    let found = names.iter().find_map(|(of_serde, of_json)| {
+    let renamed = names.iter().find_map(|(of_serde, of_json)| {
         let rest = found.strip_prefix("invalid type: ")?.strip_prefix(of_serde)?;
         Some(format!("invalid type: {of_json}{rest}"))
     });
-    let found = found.unwrap_or_else(|| cause[..cause.len() - rest.len() - ", expected ".len()].to_owned());
+    let found = renamed.unwrap_or_else(|| found.to_owned());
     format!("{found}, expected {expected}{place}")
 }
 

@@ -187,7 +187,7 @@ async fn rejected_tokens_are_counted_and_reported_without_the_token() {
         Limiter::builder().in_memory().observer((warnings.clone(), metrics.observer())).build().unwrap();
     let service = RateLimitService::new(Rules::parse("test.yaml", RULES).unwrap().bind(&limiter));
     let admin = Admin::new(ANY).tokens(tokens()).public_metrics(true);
-    let server = Server::new(service).metrics(metrics).admin(admin).max_message_bytes(100);
+    let server = Server::new(service).metrics(metrics).admin(admin);
     let server = Running::of(server.drain_notice(Duration::ZERO)).await;
     let counted = async |reason: &str| {
         let text = client().get(server.admin_url("/metrics")).send().await.unwrap().text().await.unwrap();
