@@ -163,6 +163,12 @@ fn mistakes_in_a_file_are_errors_with_their_line() {
         let place = if first.starts_with(':') { format!("{}{first}", file.path()) } else { first.to_owned() };
         assert!(ran.err.contains(&place), "{text}: {ran:?}");
     }
+    // Arguments after a mistake are not known, so the mistake comes first.
+    let file = File::new("config-before-mistake", "grpc_certificate: x.pem\n");
+    let mistake = ["--http-addr", "8080", "--grpc-key", "k.pem"];
+    let ran = run(&mut bare(&[&["serve", "--demo", "--config", file.path()][..], &mistake].concat()));
+    ran.assert(2, &["--http-addr", "write 127.0.0.1:8080"]);
+    assert!(!ran.err.contains("needs the setting"), "{ran:?}");
     let long = "a".repeat(1_000);
     for (bytes, message) in [
         (&b"drain: \xff\n"[..], "not UTF-8"),
