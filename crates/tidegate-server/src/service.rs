@@ -3,7 +3,7 @@
 use futures_util::future::try_join_all;
 use tidegate_http::Headers;
 use tidegate_rules::{Descriptor, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::header_names::HeaderNames;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
@@ -157,8 +157,9 @@ impl RateLimitService {
         let charged = charge(&rules, domain, &descriptors).await?;
         if let (true, Some(decision)) = (self.charges_denied, &charged) {
             // The denial holds without the charge. The observer is notified of an error.
+            let left = rules.limiter().deadline().saturating_sub(began.elapsed());
             let charges = Box::pin(rules.charge_denied(domain, &descriptors.charged, decision));
-            let _ = timeout_at(began + rules.limiter().deadline(), charges).await;
+            let _ = timeout(left, charges).await;
         }
         let is_allowed = self.is_shadow || charged.as_ref().is_none_or(RulesDecision::is_allowed);
         // Last: an error then leaves units charged. Before, a caller that repeats the request would give back twice.
@@ -244,10 +245,31 @@ async fn give_back(
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use tidegate::Limiter;
     use tidegate_rules::Rules;
 
     use super::*;
+    use crate::proto::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
+    use crate::proto::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
+    use crate::proto::envoy::service::ratelimit::v3::rate_limit_response::Code;
+
+    #[tokio::test]
+    async fn denied_request_is_charged_with_the_longest_deadline() {
+        let text =
+            "{ domain: d, descriptors: [{ key: user, rate_limit: { unit: year, requests_per_unit: 3 } }] }";
+        let limiter = Limiter::builder().in_memory().deadline(Duration::MAX).build().unwrap();
+        let service = RateLimitService::new(Rules::parse("d.yaml", text).unwrap().bind(&limiter));
+        let service = service.charge_denied(true);
+        let entries = vec![Entry { key: "user".to_owned(), value: "ada".to_owned() }];
+        let descriptors = vec![RateLimitDescriptor { entries, ..Default::default() }];
+        for (hits_addend, code) in [(2, Code::Ok), (2, Code::OverLimit), (1, Code::OverLimit)] {
+            let (domain, descriptors) = ("d".to_owned(), descriptors.clone());
+            let request = RateLimitRequest { domain, descriptors, hits_addend };
+            assert_eq!(service.decide(&request).await.unwrap().overall_code(), code);
+        }
+    }
 
     /// The server allocates and copies the future of each request. It was 5,500 bytes with all rare cases in place.
     #[test]
