@@ -5,6 +5,7 @@ mod calls;
 mod failures;
 mod fleet;
 mod groups;
+mod late;
 mod servers;
 mod shutdown;
 

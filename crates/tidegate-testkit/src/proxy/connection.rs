@@ -83,6 +83,9 @@ async fn forward(
             return Ok(());
         }
         link.counters.to_server.fetch_add(read as u64, Ordering::SeqCst);
+        if let Fault::Late(delay) = link.fault() {
+            tokio::time::sleep(delay).await;
+        }
         let passing = link.pass(read);
         if let (Some(server), Some(passing)) = (&mut server, passing) {
             server.write_all(&buffer[..passing]).await?;

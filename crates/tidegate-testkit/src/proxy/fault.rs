@@ -16,6 +16,9 @@ pub enum Fault {
     BlackHole,
     /// The server's bytes are delivered after this delay.
     Slow(Duration),
+    /// The client's bytes are delivered after this delay, like those of a TCP segment that is sent again: also if
+    /// the fault ends or the client disconnects before.
+    Late(Duration),
     /// Each connection ends after a random number of bytes, at least 1 and at most this number, counted over
     /// both directions. It may end in the middle of a message.
     Cut(u64),
