@@ -41,6 +41,7 @@ mod holds;
 mod integer_keys;
 mod keys;
 mod large_debts;
+mod late_checks;
 mod leases;
 mod lua_agrees_with_reference;
 mod max_delay;
