@@ -23,7 +23,7 @@ pub use self::log::{Log, LogEntry};
 use crate::error::Error;
 use crate::quota::Calendar;
 use crate::script::{
-    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, PUBLISH, RESET, Script, Scripts, lua, with_prelude,
+    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, PUBLISH, RESET, Script, Scripts, lua,
 };
 
 /// Lists the algorithms, in the order of their scripts and of the CLI: those of rate limits, then those of
@@ -123,27 +123,28 @@ macro_rules! algorithms {
 
         /// Checks groups of keys of any quotas: `lua/group.lua`. A group admits and charges all its keys or
         /// none.
-        pub static GROUP: Script = algorithms!(@mixed "group", [$($module),+], "group");
+        pub static GROUP: Script = algorithms!(@mixed bounded["now", "bound", "prelude"], "group", [$($module),+], "group");
 
         /// Checks groups of keys that include keys of in-flight limits: `lua/acquire_all.lua`.
         pub static ACQUIRE_ALL: Script =
-            algorithms!(@mixed "acquire_all", [$($module,)+ $($held_module),+], "acquire_all");
+            algorithms!(@mixed bounded["now", "bound", "prelude"], "acquire_all", [$($module,)+ $($held_module),+], "acquire_all");
 
         /// Checks groups of which at least one key has holds: reservations, and takes of gates that end their
         /// holds: `lua/reserve.lua`.
-        pub static RESERVE: Script = algorithms!(@mixed "reserve", [$($module),+], "holds", "reserve");
+        pub static RESERVE: Script = algorithms!(@mixed bounded["now", "bound", "prelude"], "reserve", [$($module),+], "holds", "reserve");
 
         /// Checks groups of which at least one key is of a gate with a ban: `lua/ban.lua`.
-        pub static BAN: Script = algorithms!(@mixed "ban", [$($module),+], "ban");
+        pub static BAN: Script = algorithms!(@mixed bounded["now", "bound", "prelude"], "ban", [$($module),+], "ban");
 
         /// Commits and cancels holds by their ids: `lua/settle.lua`.
-        pub static SETTLE: Script = algorithms!(@mixed "settle", [$($module),+], "holds", "settle");
+        pub static SETTLE: Script = algorithms!(@mixed new["now", "prelude"], "settle", [$($module),+], "holds", "settle");
     };
-    // A script that decides on keys of any quotas: these files, after all algorithms.
-    (@mixed $name:literal, [$($module:ident),+], $($file:literal),+) => {
-        Script::new(
+    // A script that decides on keys of any quotas: these files, before and after all algorithms.
+    (@mixed $new:ident[$($first:literal),+], $name:literal, [$($module:ident),+], $($file:literal),+) => {
+        Script::$new(
             $name,
-            with_prelude!(
+            concat!(
+                $(lua!($first),)+
                 lua!("hash_state"),
                 $(lua!(stringify!($module)),)+
                 "local algorithms = {",

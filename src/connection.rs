@@ -34,7 +34,7 @@ pub(crate) use self::cluster::Cluster;
 pub(crate) use self::deadline::Deadline;
 use self::deadline::{ANSWER, CONNECTION};
 pub(crate) use self::login::Login;
-use self::node::{Exchanged, Node};
+use self::node::{Exchanged, Node, Request};
 pub(crate) use self::reply::words;
 use self::retry::RetryBudget;
 pub(crate) use self::sentinel::Sentinels;
@@ -141,27 +141,43 @@ impl Connection {
 
     /// Runs a script by its digest, or by its text if the server does not know it. `args` adds the number of
     /// keys, keys and arguments.
+    ///
+    /// A [bounded](Script::is_bounded) script runs only until the deadline, by the server's clock as far as it is
+    /// known. Where it was known wrongly, the server refuses the call, reports its time, and gets the call once more:
+    /// a second refusal comes after the deadline.
     pub(crate) async fn run(
         &self,
         script: &Script,
-        args: impl Fn(&mut Cmd),
+        args: impl Fn(&mut Cmd) + Sync,
         to: CallTarget,
     ) -> Result<Value, Error> {
         let mut retries = RetryBudget::new(to.is_repeatable);
-        let command = |verb, script: &str| {
+        let command = |verb, text: &str, bound_us: Option<u64>| {
             // Large enough for a call with one key, so that it does not reallocate.
-            let mut command = Cmd::with_capacity(8, 128 + script.len());
-            args(command.arg(verb).arg(script));
+            let mut command = Cmd::with_capacity(9, 144 + text.len());
+            args(command.arg(verb).arg(text));
+            match bound_us {
+                _ if !script.is_bounded => {}
+                Some(bound_us) => drop(command.arg(bound_us)),
+                None => drop(command.arg("")),
+            }
             command
         };
-        let by_digest = command("EVALSHA", script.digest());
-        match self.send(&by_digest, to, &mut retries).await? {
-            Err(error) if is_noscript(&error) => {
-                let by_text = command("EVAL", script.text);
-                self.send(&by_text, to, &mut retries).await?.map_err(script_error)
+        let by_digest = |bound_us| command("EVALSHA", script.digest(), bound_us);
+        let by_text = |bound_us| command("EVAL", script.text, bound_us);
+        let mut request = Request { command: &by_digest, is_bounded: script.is_bounded };
+        for _ in 0..2 {
+            let mut reply = self.send(&request, to, &mut retries).await?;
+            if reply.as_ref().is_err_and(is_noscript) {
+                request.command = &by_text;
+                reply = self.send(&request, to, &mut retries).await?;
             }
-            reply => reply.map_err(script_error),
+            let reply = reply.map_err(script_error)?;
+            if !(script.is_bounded && reply::is_late(&reply)) {
+                return Ok(reply);
+            }
         }
+        Err(to.deadline.passed(ANSWER))
     }
 
     /// Returns the text of INFO.
@@ -179,8 +195,7 @@ impl Connection {
     async fn info_sections(&self, sections: &[&str], to: CallTarget) -> Result<String, Error> {
         let mut info = redis::cmd("INFO");
         info.arg(sections);
-        let reply =
-            self.send(&info, to, &mut RetryBudget::new(to.is_repeatable)).await?.map_err(script_error)?;
+        let reply = self.call(&info, to).await?;
         redis::from_redis_value(reply)
             .map_err(|_| Error::unavailable("INFO returned no text: is this a Redis?"))
     }
@@ -192,29 +207,28 @@ impl Connection {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(1_000);
         let mut retries = if cursor == 0 { RetryBudget::new(true) } else { RetryBudget::none() };
-        self.send(&scan, to, &mut retries).await?.map_err(script_error)
+        self.send(&Request::of(&|_| scan.clone()), to, &mut retries).await?.map_err(script_error)
     }
 
-    /// Runs one command of an operator's tool, which needs no script.
-    #[cfg(feature = "admin")]
+    /// Runs one command, which needs no script.
     pub(crate) async fn call(&self, command: &Cmd, to: CallTarget) -> Result<Value, Error> {
         let mut retries = RetryBudget::new(to.is_repeatable);
-        self.send(command, to, &mut retries).await?.map_err(script_error)
+        self.send(&Request::of(&|_| command.clone()), to, &mut retries).await?.map_err(script_error)
     }
 
     /// Sends a command. The outer error means that no answer arrived; the inner one is the server's error.
     async fn send(
         &self,
-        command: &Cmd,
+        request: &Request<'_>,
         to: CallTarget,
         retries: &mut RetryBudget,
     ) -> Result<RedisResult<Value>, Error> {
         match &self.0 {
-            Servers::One(node) => send_to(node, command, to.deadline, retries).await,
+            Servers::One(node) => send_to(node, request, to.deadline, retries).await,
             #[cfg(feature = "cluster")]
             // Boxed, which keeps the callers' futures small.
             Servers::Cluster(cluster) => {
-                Box::pin(cluster.send(command, to.hash_tag, to.deadline, retries)).await
+                Box::pin(cluster.send(request, to.hash_tag, to.deadline, retries)).await
             }
         }
     }
@@ -222,13 +236,13 @@ impl Connection {
 
 async fn send_to(
     node: &Node,
-    command: &Cmd,
+    request: &Request<'_>,
     deadline: Deadline,
     retries: &mut RetryBudget,
 ) -> Result<RedisResult<Value>, Error> {
     loop {
         let live = node.connected(deadline).await?;
-        match node.exchange(live, command, false, deadline).await {
+        match node.exchange(live, request, false, deadline).await {
             Exchanged::Rejected(_) if retries.take_after_rejection() => {}
             Exchanged::Lost(_) if retries.take_after_loss() => {}
             Exchanged::Reply(reply) | Exchanged::Rejected(reply) => return Ok(reply),

@@ -11,6 +11,14 @@ macro_rules! lua {
 }
 pub(crate) use lua;
 
+/// Composes a script that does nothing once all its callers have given it up.
+macro_rules! with_bound {
+    ($($rest:expr),+ $(,)?) => {
+        concat!(lua!("now"), lua!("bound"), $($rest),+)
+    };
+}
+pub(crate) use with_bound;
+
 /// A script for EVAL or EVALSHA. Redis identifies it by the digest of its text.
 #[derive(Debug)]
 pub struct Script {
@@ -19,13 +27,25 @@ pub struct Script {
     pub name: &'static str,
     /// The Lua text.
     pub text: &'static str,
+    /// Whether the last argument is the server's time from which on the script does nothing, in µs since 1970, or
+    /// empty: `lua/bound.lua` follows `now`. Callers of the script append it.
+    pub is_bounded: bool,
     digest: OnceLock<String>,
     in_span: OnceLock<Box<Self>>,
 }
 
 impl Script {
     pub(crate) const fn new(name: &'static str, text: &'static str) -> Self {
-        Self { name, text, digest: OnceLock::new(), in_span: OnceLock::new() }
+        Self::made(name, text, false)
+    }
+
+    /// Makes a script that [is bounded](Self::is_bounded): its text is made by `with_bound!`.
+    pub(crate) const fn bounded(name: &'static str, text: &'static str) -> Self {
+        Self::made(name, text, true)
+    }
+
+    const fn made(name: &'static str, text: &'static str, is_bounded: bool) -> Self {
+        Self { name, text, is_bounded, digest: OnceLock::new(), in_span: OnceLock::new() }
     }
 
     /// Returns the SHA-1 digest that EVALSHA takes, in 40 lower-case hex digits.
@@ -35,14 +55,16 @@ impl Script {
     }
 
     /// Returns the script for calls with calendar windows, such as `take:fixed_window@span`: `lua/span.lua` follows
-    /// `now`. Made once for each of the few scripts that such calls run.
+    /// `now`, or `bound`. Made once for each of the few scripts that such calls run.
     #[must_use]
     pub fn in_span(&self) -> &Self {
         self.in_span.get_or_init(|| {
-            debug_assert!(self.text.starts_with(lua!("now")), "{} reads no time", self.name);
+            let before = if self.is_bounded { with_bound!("") } else { lua!("now") };
+            let rest = self.text.strip_prefix(before);
+            debug_assert!(rest.is_some(), "{} reads no time", self.name);
             let name = String::leak(format!("{}@span", self.name));
-            let text = self.text.replacen(lua!("now"), concat!(lua!("now"), lua!("span")), 1);
-            Box::new(Self::new(name, text.leak()))
+            let text = [before, lua!("span"), rest.unwrap_or_default()].concat();
+            Box::new(Self::made(name, text.leak(), self.is_bounded))
         })
     }
 }
@@ -74,13 +96,12 @@ pub struct Scripts {
 /// function.
 macro_rules! scripts {
     ($algorithm:literal, $fast_path:literal, $($file:literal),+) => {{
-        use $crate::script::{Script, Scripts, lua, scripts, with_prelude};
+        use $crate::script::{Script, Scripts, lua, scripts, with_bound, with_prelude};
 
         static SCRIPTS: Scripts = Scripts {
-            take: Script::new(
+            take: Script::bounded(
                 concat!("take:", $algorithm),
-                concat!(
-                    lua!("now"),
+                with_bound!(
                     lua!($fast_path),
                     "local function slow_path(call, format, now, stamp)\n",
                     lua!("prelude"),

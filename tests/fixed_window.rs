@@ -234,7 +234,7 @@ fn a_take_of_more_than_2_52_units_admits_and_charges_exactly() {
     let mut take = |n: u64, cost: u64| -> Vec<i64> {
         let mut eval = redis::cmd("EVAL");
         eval.arg(quota.kind().definition().scripts.take.text).arg(1).arg(&key).arg(&quota.kind().args());
-        eval.arg(n).arg(cost).arg("").query(&mut redis).unwrap()
+        eval.arg(n).arg(cost).arg("").arg("").query(&mut redis).unwrap()
     };
     let _: Vec<i64> = take(1, 3);
     for (n, cost, k) in [(1 << 20, LIMIT / 2, 1), (1 << 48, 1 << 40, 127), (1 << 53, 1, (1 << 40) - 3)] {
@@ -256,7 +256,7 @@ fn a_window_that_ends_during_its_first_take_leaves_no_count_behind() {
     for take in 0..3_000 {
         let mut eval = redis::cmd("EVAL");
         eval.arg(quota.kind().definition().scripts.take.text).arg(1).arg(&key);
-        eval.arg(&quota.kind().args()).arg(42).arg(1).arg("");
+        eval.arg(&quota.kind().args()).arg(42).arg(1).arg("").arg("");
         let _: Vec<i64> = eval.query(&mut redis).unwrap();
         let expires_ms: i64 = redis::cmd("PEXPIRETIME").arg(&key).query(&mut redis).unwrap();
         assert_ne!(expires_ms, -1, "take {take}: the key never expires");

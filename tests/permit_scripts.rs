@@ -21,7 +21,7 @@ const HOUR_MS: i64 = 3_600_000;
 
 fn eval(connection: &mut Connection, script: &Script, keys: &[&str], args: &[&str]) -> Value {
     let mut call = redis::cmd("EVAL");
-    call.arg(script.text).arg(keys.len()).arg(keys).arg(args);
+    call.arg(script.text).arg(keys.len()).arg(keys).arg(args).arg(script.is_bounded.then_some(""));
     call.query(connection).unwrap()
 }
 

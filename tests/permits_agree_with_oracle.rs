@@ -49,7 +49,7 @@ fn reference() {
 fn repeated_group_counts_units_of_a_key_that_was_lost() {
     let acquire = |process, shape, fate| {
         let want = Want { shape, n: 1, cost: 1, waits: false, released: 0, limit: 0 };
-        Action::Acquire(process, vec![want], fate)
+        Action::Acquire(process, vec![want], fate, None)
     };
     let actions = [
         acquire(0, Shape::Both, Fate::LostReply),

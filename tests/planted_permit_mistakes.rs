@@ -99,6 +99,18 @@ fn messages() {
 }
 
 #[test]
+fn late_calls() {
+    assert_all_found(&[
+        // A message is processed after its callers have given it up: also if its sender has forgotten the key, and
+        // the entry is gone whose number would refuse the message.
+        ("if bound ~= '' and now >= bound + 0 then return", "if false then return"),
+        ("now >= bound + 0 then return 'LATE '", "now > bound + 0 then return 'LATE '"),
+        // A call of which the bound is not known is refused.
+        ("if bound ~= '' and now >= bound + 0 then", "if bound == '' or now >= bound + 0 then"),
+    ]);
+}
+
+#[test]
 fn counts() {
     assert_all_found(&[
         // One unit too many.

@@ -21,12 +21,12 @@ use crate::support::script::{arguments, connect, test_build};
 
 /// Pins the scripts: a change to a script also changes this list, so it is reviewed.
 const DIGESTS: &[(&str, &str)] = &[
-    ("take:token_bucket", "006064a1ba51312144f6530ac44f022a3eeaa5a1"),
-    ("take:leaky_bucket", "f5a44312eb443b6b19a50144db18a0b91f4595d1"),
-    ("take:fixed_window", "edaad110f4b72b9ebd3ccc15bb029d0baafbb025"),
-    ("take:sliding_log", "0cf131af8a940d3fcc3ca178befeed0d69c5f395"),
-    ("take:sliding_counter", "5c5b1f7479c6c6e3a9713d66bcd4384fa7e11b07"),
-    ("acquire", "9644d9e415216d78f09a8acfe0a6ff2182edcde8"),
+    ("take:token_bucket", "1e9969412d4806acc3c3c9901849cc0f89ada7c7"),
+    ("take:leaky_bucket", "4d31043b6a0e2fbf6e9bebebb96d2423d31a0a69"),
+    ("take:fixed_window", "09851f6829f63360f2f3945af174d6c82446a96b"),
+    ("take:sliding_log", "1b31b3931996df0c1ef8cb2a819dde1c88cd9a34"),
+    ("take:sliding_counter", "7838c6ee3672cf9b7b022d965795a0887e76eadc"),
+    ("acquire", "049c0a54623f42f5429167e35806014312743497"),
     ("refund:token_bucket", "992b3d764e3f81183a4ba85cfd3c88506ebeea52"),
     ("refund:leaky_bucket", "0f770d8ae27a8ca3fc2cf6910b6eb51a9badc13f"),
     ("refund:fixed_window", "159255599022305df336d0a7436dc4794583b38b"),
@@ -43,27 +43,27 @@ const DIGESTS: &[(&str, &str)] = &[
     ("block:sliding_log", "a94f933a22799054b3c89ab4064311b88920fea1"),
     ("block:sliding_counter", "fa6f098345af38e9ddff05b83577c0bdfa09a122"),
     ("block:in_flight", "7e93532472861f0e719cc2d448ebf1341c334b18"),
-    ("group", "3778e489dcb7abc1f9f03ae4b25979f633edbb80"),
-    ("acquire_all", "c82f38a4456df0d8dbcb91338ff0036cfd45f402"),
+    ("group", "7215723b172964c269ea2c6af5281223fc497d09"),
+    ("acquire_all", "a2ca8bfe914a5eebd1c86b48c08f47ba2037a2ae"),
     ("permit_lease", "bab43e851ad2ae5c4e1a6f47df33d0f5810ea489"),
     ("adapt", "b1282750c89b5eafe97702cb792851aff38cd360"),
-    ("reserve", "82b40f1a9f5959e8ba61a4b1d140a4da0bef42c8"),
+    ("reserve", "e521d9791b02f89d7599e1fa2a1fcbf827d69996"),
     ("settle", "4540a839d377e7c366006c71b66617fd9461e3a4"),
-    ("ban", "18ca4e95c0277237697b1d5ca054580ed7165143"),
+    ("ban", "1863fe621aa7126f12e65fc6133bef045a68e8da"),
     ("reset", "50d0b6896e7753deb964a64935a156ec3478f0e4"),
     ("heartbeat", "9aab087af92944096f8676b42f58e38cc723b34a"),
     ("publish", "fe678d41059ab0bdf433914f6efbb2aeffd053a7"),
     ("overrides", "e08d3e20131cec113a763ec2f5d7ec9bef32fab8"),
     ("override", "812e63ce2aa1919a16dc0d1fb30903c43c22ef88"),
-    ("take:fixed_window@span", "822f15e76e9b73a9adecb2263ee0f8a4fca7f376"),
+    ("take:fixed_window@span", "8889a4f4ea1ab218b03212431798e4ff0ba5d74a"),
     ("refund:fixed_window@span", "6b539c1652efb83ec5f1ee648a4cff8f574fb3d0"),
     ("penalize:fixed_window@span", "002ac9fc3ac18c9083fa7dc9fae9a19cfc212803"),
     ("block:fixed_window@span", "540107bf7dece191acd523bdd4091da11af90575"),
-    ("group@span", "eb05c28447789d6a5465751323dbf7ee56c741a6"),
-    ("acquire_all@span", "1001cac5453cacbd9dead0d701e9497ae6e29c3a"),
-    ("reserve@span", "7f63b835a6521f1ffe03baee34733a1d4a59bfc4"),
+    ("group@span", "222e8eb00d4c7357f15b35eea46f6d041cc68b5d"),
+    ("acquire_all@span", "47692102d721e6e51e82543112d56d538458c746"),
+    ("reserve@span", "c298a14d267b0627a6bdbaf2816b783609f01431"),
     ("settle@span", "9e82ed520c4e4c55cd8cbdf347bf1f0a1a52083b"),
-    ("ban@span", "f48a0dce15f493ffd24f4db0cc9a206cd4d5ca97"),
+    ("ban@span", "daf9dd61a2015d162c19a33866328095060badff"),
 ];
 
 #[test]
@@ -86,6 +86,23 @@ fn files() -> Vec<(String, String)> {
         .collect();
     files.sort();
     files
+}
+
+/// A give-back or a settle is right whenever it arrives.
+#[test]
+fn scripts_that_admit_refuse_a_late_call_before_they_read_an_argument() {
+    let server = tidegate_testkit::shared();
+    let mut connection = connect(server.url());
+    for script in all_scripts() {
+        let verb = script.name.split([':', '@']).next().unwrap();
+        let admits = ["take", "acquire", "group", "acquire_all", "reserve", "ban"].contains(&verb);
+        assert_eq!(script.is_bounded, admits, "{}", script.name);
+        if admits {
+            let mut late = redis::cmd("EVAL");
+            let reply: String = late.arg(script.text).arg(0).arg("1").query(&mut connection).unwrap();
+            assert!(reply.strip_prefix("LATE ").is_some_and(|now| now.parse::<u64>().is_ok()), "{reply}");
+        }
+    }
 }
 
 #[test]

@@ -8,6 +8,7 @@ use redis::{RedisResult, Value};
 
 use crate::case::{Case, KEYS};
 use crate::rounds::median;
+use crate::script_cases::BOUND_US;
 use crate::server::Target;
 use crate::subjects::RUN;
 use crate::{Failure, Length, progress};
@@ -92,6 +93,7 @@ fn make_unlike(target: &Target) -> Result<(), Failure> {
         for _ in keys {
             call.arg(1).arg(fastrand::u32(1..10_000)).arg("");
         }
+        call.arg(BOUND_US);
         call.query::<Value>(&mut connection)?;
     }
     Ok(())
@@ -100,7 +102,7 @@ fn make_unlike(target: &Target) -> Result<(), Failure> {
 /// Adds the arguments that `take.lua` expects: the quota, then for all keys 1 check of cost 1 with any delay.
 fn ours(call: &mut redis::Cmd, keys: &[usize]) {
     keys_and_quota(call, keys);
-    call.arg(1).arg(1).arg("");
+    call.arg(1).arg(1).arg("").arg(BOUND_US);
 }
 
 fn keys_and_quota(call: &mut redis::Cmd, keys: &[usize]) {

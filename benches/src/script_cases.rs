@@ -11,6 +11,8 @@ use crate::{Failure, progress};
 
 /// Distinct keys of a subject, per key of its calls.
 const KEYS: u64 = 100;
+/// The last argument of bounded scripts: a time that does not come during a run, with as many digits as any.
+pub(crate) const BOUND_US: u64 = 4_000_000_000_000_000;
 /// Calls that are in flight together.
 const PIPELINED: usize = 50;
 
@@ -128,6 +130,9 @@ impl Subject {
         let mut command = redis::cmd("EVALSHA");
         command.arg(self.script.digest());
         (self.fill)(&mut Call { command: &mut command, width: self.width, first });
+        if let Text::Of(Script { is_bounded: true, .. }) = self.script {
+            command.arg(BOUND_US);
+        }
         command.get_packed_command()
     }
 

@@ -9,7 +9,7 @@ use super::definition::{
 use super::holdings::Holdings;
 use crate::error::Error;
 use crate::quota::{Invalid, Micros, whole_micros};
-use crate::script::{Script, Scripts, lua, scripts, with_prelude};
+use crate::script::{Script, Scripts, lua, scripts, with_bound, with_prelude};
 
 pub(super) static DEFINITION: Definition = Definition {
     name: "in_flight",
@@ -23,10 +23,9 @@ pub(super) static DEFINITION: Definition = Definition {
 };
 
 static SCRIPTS: Scripts = Scripts {
-    take: Script::new(
+    take: Script::bounded(
         "acquire",
-        concat!(
-            lua!("now"),
+        with_bound!(
             lua!("fast_acquire"),
             "local function slow_path(call, format, now, stamp)\n",
             lua!("prelude"),

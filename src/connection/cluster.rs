@@ -28,7 +28,7 @@ use std::iter::repeat_with;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use redis::{Cmd, ConnectionInfo, RedisResult, Value};
+use redis::{ConnectionInfo, RedisResult, Value};
 use tokio::time::Instant;
 
 use self::map::{Map, Member};
@@ -36,7 +36,7 @@ use self::redirect::Redirect;
 use super::address;
 use super::deadline::{Deadline, NODE};
 use super::login::Login;
-use super::node::{Exchanged, Live};
+use super::node::{Exchanged, Live, Request};
 use super::retry::{REDIRECT_PAUSES, RetryBudget};
 use crate::background::Background;
 use crate::error::Error;
@@ -88,7 +88,7 @@ impl Cluster {
     /// redirect (`MOVED`, `ASK`) means that the node did nothing, so any redirected command can be sent again.
     pub(super) async fn send(
         &self,
-        command: &Cmd,
+        request: &Request<'_>,
         hash_tag: Option<HashTag>,
         deadline: Deadline,
         retries: &mut RetryBudget,
@@ -98,14 +98,14 @@ impl Cluster {
         loop {
             let ChosenNode { member, live, is_owner } =
                 self.choose_node(hash_tag, &mut search, deadline).await?;
-            let mut exchanged = member.node.exchange(live, command, false, deadline).await;
+            let mut exchanged = member.node.exchange(live, request, false, deadline).await;
             let mut is_importing = false;
             if let Exchanged::Reply(Err(error)) = &exchanged
                 && let Some(Redirect::Ask(address)) = Redirect::of(error, &member.address)
             {
                 let member = self.map().member(address)?;
                 if let Ok(live) = member.node.connected(deadline).await {
-                    exchanged = member.node.exchange(live, command, true, deadline).await;
+                    exchanged = member.node.exchange(live, request, true, deadline).await;
                     is_importing = true;
                 }
             }

@@ -20,6 +20,22 @@ pub(super) struct Node {
     background: Arc<Background>,
 }
 
+/// A command, made anew for each connection on which it is sent.
+pub(super) struct Request<'a> {
+    /// Makes the command of a request that the server refuses from this time on, in µs since 1970. `None` if the
+    /// server's time is not known.
+    pub(super) command: &'a (dyn Fn(Option<u64>) -> Cmd + Sync),
+    /// Whether the server refuses it after its deadline, and its reply tells the server's time.
+    pub(super) is_bounded: bool,
+}
+
+impl<'a> Request<'a> {
+    /// Makes a request without a bound.
+    pub(super) const fn of(command: &'a (dyn Fn(Option<u64>) -> Cmd + Sync)) -> Self {
+        Self { command, is_bounded: false }
+    }
+}
+
 /// An established connection.
 pub(super) struct Live {
     attempt: Arc<Attempt>,
@@ -67,16 +83,17 @@ impl Node {
         }
     }
 
-    /// Sends a command, after `ASKING` if `is_asking`.
+    /// Sends a request, after `ASKING` if `is_asking`.
     pub(super) async fn exchange(
         &self,
         Live { attempt, mut link }: Live,
-        command: &Cmd,
+        request: &Request<'_>,
         is_asking: bool,
         deadline: Deadline,
     ) -> Exchanged {
         let (answers, start) = (attempt.answers(), Instant::now());
-        match link.send(command, is_asking, deadline, start).await {
+        let command = (request.command)(attempt.server_us_at(deadline.at));
+        match link.send(&command, is_asking, deadline, start).await {
             Some(Err(error)) if is_lost(&error) => {
                 let words = reply::words(&error);
                 self.slot.give_up(&attempt, Error::unavailable(&*words), attempt.answers() > 0);
@@ -90,6 +107,9 @@ impl Node {
                 let Some(text) = reply::unusable_server(&reply) else {
                     if reply::is_plausible(&reply) {
                         attempt.count_answer();
+                        if request.is_bounded {
+                            attempt.learn_server_time(reply::server_us(&reply), start);
+                        }
                     } else {
                         let error = Error::unavailable("unexpected reply to a command: is this a Redis?");
                         self.slot.give_up(&attempt, error, answers > 0);

@@ -34,6 +34,28 @@ pub(super) fn is_plausible(reply: &RedisResult<Value>) -> bool {
     )
 }
 
+/// Returns the server's time in the reply of a bounded script, in µs since 1970.
+pub(super) fn server_us(reply: &RedisResult<Value>) -> Option<u64> {
+    match reply {
+        Ok(Value::Array(values)) => match values.first() {
+            Some(Value::Int(now_us @ 0..)) => Some(now_us.unsigned_abs()),
+            _ => None,
+        },
+        Ok(reply) => late_us(reply),
+        Err(_) => None,
+    }
+}
+
+/// Returns whether a bounded script refused the call because its bound has passed.
+pub(super) fn is_late(reply: &Value) -> bool {
+    late_us(reply).is_some()
+}
+
+fn late_us(reply: &Value) -> Option<u64> {
+    let Value::BulkString(text) = reply else { return None };
+    std::str::from_utf8(text.strip_prefix(b"LATE ")?).ok()?.parse().ok()
+}
+
 pub(super) fn is_unusable(error: &ServerError) -> bool {
     UNUSABLE.contains(&error.code())
 }

@@ -44,6 +44,9 @@ pub(super) struct Attempt {
     result: watch::Receiver<Option<Result<Link, Error>>>,
     /// The number of answers that have arrived.
     answers: AtomicU64,
+    /// The server's time when the attempt started, in µs since 1970; 0 if it is not known. Another connection may
+    /// lead to a server with another clock.
+    server_us: AtomicU64,
 }
 
 impl ConnectionSlot {
@@ -161,7 +164,7 @@ impl Attempt {
             true => drop(background.spawn(connecting)),
             false => background.spawn_connection(connecting),
         }
-        Self { started, result, answers: AtomicU64::new(0) }
+        Self { started, result, answers: AtomicU64::new(0), server_us: AtomicU64::new(0) }
     }
 
     fn is_running(&self) -> bool {
@@ -192,5 +195,21 @@ impl Attempt {
 
     pub(super) fn count_answer(&self) {
         self.answers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes the server's time in the reply to a command that was sent at `sent`. The server read its clock later, so
+    /// the time derived from this is never too early, unless a clock is set or this machine is suspended.
+    pub(super) fn learn_server_time(&self, server_us: Option<u64>, sent: Instant) {
+        let since_started = sent.saturating_duration_since(self.started).as_micros() as u64;
+        if let Some(server_us) = server_us {
+            self.server_us.store(server_us.saturating_sub(since_started), Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the server's time at this instant, if it is known.
+    pub(super) fn server_us_at(&self, at: Instant) -> Option<u64> {
+        let started_us = self.server_us.load(Ordering::Relaxed);
+        let since_started = at.saturating_duration_since(self.started).as_micros() as u64;
+        (started_us > 0).then_some(started_us + since_started)
     }
 }

@@ -304,7 +304,7 @@ impl RedisStore {
         &self,
         key: &str,
         script: &Script,
-        args: impl Fn(&mut Cmd),
+        args: impl Fn(&mut Cmd) + Sync,
         deadline: Deadline,
         is_repeatable: bool,
     ) -> Result<Value, Error> {

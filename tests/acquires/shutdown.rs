@@ -25,8 +25,9 @@ enum Late {
     SayAtOnce(&'static str),
 }
 
-const STALE: &str = "*2\r\n:1700000000000000\r\n$13\r\nSTALE message\r\n";
-const LAPSED: &str = "*2\r\n:1700000000000000\r\n$12\r\nLAPSED lease\r\n";
+// With a time to come: a time in the past would bound the next call, and Redis would refuse it as late.
+const STALE: &str = "*2\r\n:4000000000000000\r\n$13\r\nSTALE message\r\n";
+const LAPSED: &str = "*2\r\n:4000000000000000\r\n$12\r\nLAPSED lease\r\n";
 const NOSCRIPT: &str = "-NOSCRIPT No matching script.\r\n";
 
 /// A proxy for one client, which keeps the order of the calls.

@@ -31,7 +31,7 @@ pub fn history(url: &str, quota: &Quota, key: &str, change: impl Fn(&str) -> Str
 
 fn check(redis: &mut Connection, text: &str, quota: &Quota, key: &str) -> Answered {
     let mut eval = redis::cmd("EVAL");
-    eval.arg(text).arg(1).arg(key).arg(&quota.kind().args()).arg(1).arg(1).arg("");
+    eval.arg(text).arg(1).arg(key).arg(&quota.kind().args()).arg(1).arg(1).arg("").arg("");
     let called_us = now_us();
     let reply: Vec<Value> = eval.query(redis).unwrap();
     let returned_us = now_us();

@@ -80,7 +80,7 @@ impl Redis {
             command.arg(1).arg(1).arg(id).arg(TTL_US).arg(what);
             command.arg(index + 1).arg(cost).arg("").arg(1);
         }
-        reply_of(command.query(&mut self.user).unwrap())
+        reply_of(command.arg("").query(&mut self.user).unwrap())
     }
 
     pub fn settle(&mut self, what: &str, items: &[(Key, u64, u64, &[u8])]) -> Vec<Value> {

@@ -36,7 +36,7 @@ impl ServerClock {
         connection: &Connection,
         script: &'static Script,
         quotas: impl Iterator<Item = &Quota> + Clone,
-        args: impl Fn(u64, &mut Cmd),
+        args: impl Fn(u64, &mut Cmd) + Sync,
         to: CallTarget,
     ) -> Result<Value, Error> {
         let calendars = quotas.filter_map(|quota| quota.kind().calendar());

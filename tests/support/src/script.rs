@@ -147,7 +147,8 @@ impl TestScripts {
     /// Runs a sequence on untouched keys, in one round trip.
     ///
     /// The clock of the client stands since the previous call. So a call in calendar windows that have begun since, or
-    /// that a step back of the server's clock has left, is first sent for the previous ones, and must be refused.
+    /// that a step back of the server's clock has left, is first sent for the previous ones, and must be refused. So
+    /// must a call whose callers have given up.
     pub fn run<'a>(
         &mut self,
         keys: usize,
@@ -158,29 +159,40 @@ impl TestScripts {
         pipe.cmd("DEL").arg(&keys);
         let calls: Vec<&Call> = calls.collect();
         let mut client_us = calls.first().map_or(0, |call| call.now_us);
-        let mut is_refused = Vec::new();
+        let mut refusals = Vec::new();
         for call in &calls {
             let is_outside = is_in_other_windows(call, client_us);
             for now_us in is_outside.then_some(client_us).into_iter().chain([call.now_us]) {
-                let (script, named, args) = arguments_at(call, &keys, now_us);
-                let digest = &self.digests[script.name];
-                pipe.cmd("EVALSHA").arg(digest).arg(named.len()).arg(named).arg(args).arg(call.now_us);
+                let (script, named, mut args) = arguments_at(call, &keys, now_us);
+                let mut send = |args: &[String]| {
+                    let digest = &self.digests[script.name];
+                    pipe.cmd("EVALSHA").arg(digest).arg(named.len()).arg(&named).arg(args).arg(call.now_us);
+                };
+                if script.is_bounded {
+                    *args.last_mut().unwrap() = call.now_us.to_string();
+                    send(&args);
+                    refusals.push((call.now_us, "LATE"));
+                    *args.last_mut().unwrap() = (call.now_us + 1).to_string();
+                }
+                send(&args);
+                refusals.push((call.now_us, if now_us == call.now_us { "" } else { "SPAN" }));
             }
-            is_refused.push(is_outside);
             client_us = call.now_us;
         }
         let packed = pipe.get_packed_pipeline();
-        let refusals = is_refused.iter().filter(|is_refused| **is_refused).count();
-        let replies = self.connection.req_packed_commands(&packed, 0, 1 + refusals + calls.len()).unwrap();
-        let mut replies = replies.into_iter().skip(1);
-        let mut next = || replies.next().ok_or("a reply is missing");
-        let mut observe = |call: &Call, is_refused: bool| {
-            if is_refused {
-                assert_refused(call, next()?)?;
+        let replies = self.connection.req_packed_commands(&packed, 0, 1 + refusals.len()).unwrap();
+        let mut calls = calls.into_iter();
+        let mut results = Vec::new();
+        let mut refused = Ok(());
+        for (reply, (now_us, word)) in replies.into_iter().skip(1).zip(refusals) {
+            if word.is_empty() {
+                let call = calls.next().unwrap();
+                results.push(std::mem::replace(&mut refused, Ok(())).and_then(|()| observed(call, reply)));
+            } else {
+                refused = refused.and_then(|()| assert_refused(word, now_us, &reply));
             }
-            observed(call, next()?)
-        };
-        calls.iter().zip(is_refused).map(|(call, is_refused)| observe(call, is_refused)).collect()
+        }
+        results
     }
 }
 
@@ -192,9 +204,9 @@ fn is_in_other_windows(call: &Call, now_us: u64) -> bool {
 }
 
 /// Returns an error unless the reply, which the states of the keys follow, is a refusal with the server's time.
-fn assert_refused(call: &Call, reply: Value) -> Result<(), String> {
-    let refusal = Value::BulkString(format!("SPAN {}", call.now_us).into_bytes());
-    match &reply {
+fn assert_refused(word: &str, now_us: u64, reply: &Value) -> Result<(), String> {
+    let refusal = Value::BulkString(format!("{word} {now_us}").into_bytes());
+    match reply {
         Value::Array(values) if values.first() == Some(&refusal) => Ok(()),
         _ => Err(format!("not refused: {reply:?}")),
     }
@@ -202,6 +214,11 @@ fn assert_refused(call: &Call, reply: Value) -> Result<(), String> {
 
 pub fn connect(url: &str) -> Connection {
     redis::Client::open(url).unwrap().get_connection().unwrap()
+}
+
+/// Returns whether a script takes a bound as its last argument.
+pub fn is_bounded(name: &str) -> bool {
+    all_scripts().any(|script| script.name == name && script.is_bounded)
 }
 
 /// Returns the script that the Redis store would call, and its KEYS and ARGV.
@@ -263,10 +280,14 @@ fn in_span<'k>(
     args: Vec<String>,
     now_us: u64,
 ) -> Arguments<'k> {
-    match span(targets.iter().map(|target| target.quota), now_us) {
-        None => (script, named, args),
-        Some(span) => (script.in_span(), named, [args, span.to_vec()].concat()),
+    let (script, mut args) = match span(targets.iter().map(|target| target.quota), now_us) {
+        None => (script, args),
+        Some(span) => (script.in_span(), [args, span.to_vec()].concat()),
+    };
+    if script.is_bounded {
+        args.push(String::new());
     }
+    (script, named, args)
 }
 
 /// Returns the last arguments of a call with these quotas, if one of them is a calendar window: the times that are

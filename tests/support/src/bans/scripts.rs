@@ -12,7 +12,7 @@ use super::oracle::{Call, Group, Item, Taken, Verb};
 use super::player::{Seen, Subject};
 use crate::holds::scripts::{first, integers, lose, quota_arguments, string};
 use crate::plan;
-use crate::script::{connect, group_arguments, outcomes, span, test_build};
+use crate::script::{connect, group_arguments, is_bounded, outcomes, span, test_build};
 
 /// Replies with the state of the keys.
 const DUMP: &str = "return 0";
@@ -65,7 +65,8 @@ impl BanScripts {
 
     fn evalsha(&self, script: &str, keys: &[String], args: &[String], now: u64) -> redis::Cmd {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.digests[script]).arg(keys.len()).arg(keys).arg(args).arg(now);
+        command.arg(&self.digests[script]).arg(keys.len()).arg(keys).arg(args);
+        command.arg(is_bounded(script).then_some("")).arg(now);
         command
     }
 

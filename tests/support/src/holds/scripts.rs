@@ -12,7 +12,7 @@ use tidegate::script::Script;
 use super::call::{Call, Group, Hold, Item, Phase, Reply, Settled, Taken, Token, Verb};
 use super::player::{Seen, Subject};
 use crate::plan;
-use crate::script::{connect, group_arguments, outcomes, span, test_build};
+use crate::script::{connect, group_arguments, is_bounded, outcomes, span, test_build};
 
 /// A set that loses its last member is removed with its expiry, as in Redis.
 const ZREM: &str = r"
@@ -76,7 +76,8 @@ impl HoldScripts {
 
     fn evalsha(&self, script: &str, keys: &[String], args: &[String], now: u64) -> redis::Cmd {
         let mut command = redis::cmd("EVALSHA");
-        command.arg(&self.digests[script]).arg(keys.len()).arg(keys).arg(args).arg(now);
+        command.arg(&self.digests[script]).arg(keys.len()).arg(keys).arg(args);
+        command.arg(is_bounded(script).then_some("")).arg(now);
         command
     }
 

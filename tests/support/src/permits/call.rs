@@ -25,7 +25,8 @@ pub struct Limit {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    Take(Vec<Group>),
+    /// With the time from which on the store refuses it; `None` if its sender does not know the store's time.
+    Take(Vec<Group>, Option<u64>),
     Lease(LeaseVerb, Name),
     /// 0 lifts the block.
     Block {
@@ -87,6 +88,8 @@ pub struct Message {
 pub enum Reply {
     /// One for each group.
     Take(Vec<Result<Outcome, Refusal>>),
+    /// The take arrived after all its callers had given it up.
+    Late,
     /// The end of the lease.
     Lease(Result<u64, Refusal>),
     Done,
@@ -109,7 +112,7 @@ impl Call {
     /// Returns whether the call reads or writes the leases.
     pub fn names_leases(&self) -> bool {
         match self {
-            Self::Take(_) | Self::Lease(..) => true,
+            Self::Take(..) | Self::Lease(..) => true,
             Self::Block { .. } => false,
             Self::Lose(loss) => !matches!(loss, Loss::Key(_)),
         }
@@ -118,7 +121,7 @@ impl Call {
     /// Returns the keys of in-flight limits that the call names, each once.
     pub fn keys(&self) -> Vec<usize> {
         let mut keys: Vec<usize> = match self {
-            Self::Take(groups) => groups.iter().flat_map(Group::permits).map(|(key, _)| key).collect(),
+            Self::Take(groups, _) => groups.iter().flat_map(Group::permits).map(|(key, _)| key).collect(),
             Self::Lease(..) | Self::Lose(Loss::Leases) => Vec::new(),
             Self::Block { key, .. } | Self::Lose(Loss::Key(key)) => vec![*key],
             Self::Lose(Loss::Everything) => (0..KEYS).collect(),
@@ -131,7 +134,7 @@ impl Call {
     /// Returns whether the call names the token bucket.
     pub fn names_bucket(&self) -> bool {
         match self {
-            Self::Take(groups) => {
+            Self::Take(groups, _) => {
                 groups.iter().flat_map(|group| &group.items).any(|item| matches!(item, Item::Bucket { .. }))
             }
             Self::Lose(loss) => *loss == Loss::Everything,

@@ -56,6 +56,8 @@ impl LuaStore {
     }
 
     /// Calls a script. Returns its reply, and records the state that it left at each key.
+    ///
+    /// The arguments include the bound of bounded scripts.
     fn run(&mut self, script: &str, keys: &[Key], args: &[String], now: u64) -> Result<Value, String> {
         let names: Vec<String> = keys.iter().map(|key| self.key(*key)).collect();
         let digest = &self.digests[script];
@@ -112,7 +114,7 @@ impl LuaStore {
         }
     }
 
-    fn take(&mut self, groups: &[Group], now: u64) -> Result<Reply, String> {
+    fn take(&mut self, groups: &[Group], bound: Option<u64>, now: u64) -> Result<Reply, String> {
         let items = || groups.iter().flat_map(|group| &group.items);
         let mut keys = vec![Key::Leases];
         keys.extend(items().map(|item| match item {
@@ -120,10 +122,15 @@ impl LuaStore {
             Item::Bucket { .. } => Key::Bucket,
         }));
         let is_uniform = uniform_limit(groups);
-        let reply = match is_uniform {
-            Some(limit) => self.run("acquire", &keys, &acquire_args(groups, limit), now)?,
-            None => self.run("acquire_all", &keys, &acquire_all_args(groups, &self.bucket), now)?,
+        let (script, mut args) = match is_uniform {
+            Some(limit) => ("acquire", acquire_args(groups, limit)),
+            None => ("acquire_all", acquire_all_args(groups, &self.bucket)),
         };
+        args.push(bound.map_or_else(String::new, |bound| bound.to_string()));
+        let reply = self.run(script, &keys, &args, now)?;
+        if reply == Value::BulkString(format!("LATE {now}").into_bytes()) {
+            return Ok(Reply::Late);
+        }
         outcomes(groups, is_uniform.is_some(), now, reply).map(Reply::Take)
     }
 }
@@ -136,7 +143,7 @@ impl Store for LuaStore {
 
     fn call(&mut self, call: &Call, now: u64) -> Result<(Reply, State), String> {
         let reply = match call {
-            Call::Take(groups) => self.take(groups, now)?,
+            Call::Take(groups, bound) => self.take(groups, *bound, now)?,
             Call::Lease(verb, name) => {
                 let verb = match verb {
                     LeaseVerb::Open => "open",

@@ -132,7 +132,8 @@ impl Store for Memory {
     fn call(&mut self, call: &Call, now: u64) -> Result<(Reply, State), String> {
         self.expire(call, now);
         let reply = match call {
-            Call::Take(groups) => Reply::Take(groups.iter().map(|group| self.take(group, now)).collect()),
+            Call::Take(_, Some(bound)) if *bound <= now => Reply::Late,
+            Call::Take(groups, _) => Reply::Take(groups.iter().map(|group| self.take(group, now)).collect()),
             Call::Lease(verb, name) => self.lease(*verb, name, now),
             Call::Block { key, limit, for_us } => {
                 let until = if *for_us > 0 { now + for_us } else { 0 };

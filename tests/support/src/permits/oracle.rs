@@ -82,7 +82,12 @@ impl Oracle {
         let before = self.state.clone();
         self.effects = Default::default();
         match (call, reply) {
-            (Call::Take(groups), Reply::Take(outcomes)) if groups.len() == outcomes.len() => {
+            (Call::Take(_, Some(bound)), _) if *bound <= now => {
+                if *reply != Reply::Late {
+                    return Err(format!("a call that is late since {bound} is processed"));
+                }
+            }
+            (Call::Take(groups, _), Reply::Take(outcomes)) if groups.len() == outcomes.len() => {
                 groups
                     .iter()
                     .zip(outcomes)

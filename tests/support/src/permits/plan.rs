@@ -55,6 +55,8 @@ pub enum Pause {
     SureUntil(u8, i64),
     /// To the time at which the first place of a key's queue is given up, plus this many µs.
     Patience(u8, i64),
+    /// To the time from which on the store refuses the last call, plus this many µs.
+    Bound(i64),
     /// To the end of a key's block, plus this many µs.
     BlockEnd(u8, i64),
     Step(i64),
@@ -62,8 +64,9 @@ pub enum Pause {
 
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// A process sends messages about different keys in one call.
-    Acquire(u8, Vec<Want>, Fate),
+    /// A process sends messages about different keys in one call, which the store refuses after so many µs. `None`:
+    /// the process does not know the store's time.
+    Acquire(u8, Vec<Want>, Fate, Option<u64>),
     Renew(u8, Fate),
     RenewAll,
     /// So many heartbeats pass without another call, if no lease is shorter than a minute.
@@ -173,6 +176,7 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (any::<u8>(), off_by_one()).prop_map(|(key, more)| Pause::SureUntil(key, more)),
         2 => (any::<u8>(), off_by_one()).prop_map(|(key, more)| Pause::Patience(key, more)),
         1 => (any::<u8>(), off_by_one()).prop_map(|(key, more)| Pause::BlockEnd(key, more)),
+        2 => off_by_one().prop_map(Pause::Bound),
         2 => step,
     ];
     (pause, action()).prop_map(|(pause, action)| Step { pause, action })
@@ -186,14 +190,20 @@ fn action() -> impl Strategy<Value = Action> {
             1 => Just(Fate::LostReply),
         ]
     };
+    let bound = prop_oneof![
+        2 => Just(None),
+        1 => Just(Some(0)),
+        4 => (1..=300_000u64).prop_map(Some),
+        1 => (1..=20 * SECOND_US).prop_map(Some),
+    ];
     let loss = prop_oneof![
         2 => Just(Loss::Everything),
         1 => (0..KEYS).prop_map(Loss::Key),
         1 => Just(Loss::Leases),
     ];
     prop_oneof![
-        60 => (any::<u8>(), prop::collection::vec(want(), 1..=2), fate())
-            .prop_map(|(process, wants, fate)| Action::Acquire(process, wants, fate)),
+        60 => (any::<u8>(), prop::collection::vec(want(), 1..=2), fate(), bound)
+            .prop_map(|(process, wants, fate, bound)| Action::Acquire(process, wants, fate, bound)),
         8 => (any::<u8>(), fate()).prop_map(|(process, fate)| Action::Renew(process, fate)),
         10 => Just(Action::RenewAll),
         1 => (1..=60u8).prop_map(Action::Idle),

@@ -5,7 +5,7 @@ use super::call::{Call, Group, Item, KEYS, LeaseVerb, Limit, Loss, Refusal, Repl
 use super::oracle::Oracle;
 use super::plan::{Action, Fate, Pause, Plan, Shape, Want};
 use super::process::Process;
-use super::properties::{confirm_beliefs, confirm_bound};
+use super::properties::{confirm_beliefs, confirm_bound, confirm_forgotten};
 use super::state::{Place, State, Store};
 
 /// In this range every time is exact in a double.
@@ -34,7 +34,8 @@ pub fn play(plan: &Plan, store: &mut dyn Store) -> Result<usize, String> {
         plan.steps.iter().try_for_each(|step| {
             player.pause(step.pause);
             player.act(&step.action)?;
-            confirm_beliefs(&player.processes, player.oracle.state(), player.now)
+            confirm_beliefs(&player.processes, player.oracle.state(), player.now)?;
+            confirm_forgotten(&player.processes, player.oracle.state(), player.now)
         })?;
         player.confirm_nothing_leaks()
     };
@@ -52,9 +53,20 @@ struct Player<'a> {
     processes: Vec<Process>,
     /// The number of names used.
     names: usize,
-    /// Earlier takes, which may arrive again.
-    sent: Vec<Call>,
+    /// Earlier takes of processes, which may arrive again.
+    sent: Vec<Sent>,
     history: Vec<String>,
+}
+
+/// A take that a process has sent.
+#[derive(Clone, Debug)]
+struct Sent {
+    process: usize,
+    groups: Vec<Group>,
+    bound: Option<u64>,
+    /// Whether no client sends it again: it was answered. Or whether the store's clock was set back since, so that
+    /// times that had passed have not.
+    is_over: bool,
 }
 
 impl Player<'_> {
@@ -80,9 +92,13 @@ impl Player<'_> {
                 until(first.map(|place| place.seen_us + patience_us), more)
             }
             Pause::BlockEnd(index, more) => until(key(index).map(|kept| kept.value.blocked_until_us), more),
+            Pause::Bound(more) => until(self.sent.last().and_then(|sent| sent.bound), more),
             Pause::Step(us) => now.saturating_add_signed(us),
         }
         .clamp(TIMES_US.start, TIMES_US.end);
+        if self.now < now {
+            self.sent.iter_mut().for_each(|sent| sent.is_over = true);
+        }
     }
 
     fn act(&mut self, action: &Action) -> Result<(), String> {
@@ -90,7 +106,9 @@ impl Player<'_> {
         let index = |process: &u8| usize::from(*process) % count;
         let key = |key: &u8| usize::from(*key) % KEYS;
         match action {
-            Action::Acquire(process, wants, fate) => self.acquire(index(process), wants, *fate),
+            Action::Acquire(process, wants, fate, bound) => {
+                self.acquire(index(process), wants, *fate, bound.map(|after| self.now + after))
+            }
             Action::Renew(process, fate) => self.renew(index(process), *fate),
             Action::RenewAll => self.renew_all(),
             Action::Idle(heartbeats) => {
@@ -103,11 +121,11 @@ impl Player<'_> {
             Action::Repeat(process, fate) => {
                 let process = index(process);
                 let unanswered = self.processes[process].unanswered.take();
-                unanswered.map_or(Ok(()), |groups| self.send(process, groups, *fate))
+                unanswered.map_or(Ok(()), |groups| self.send(process, groups, *fate, None))
             }
             Action::Copy(back) => {
                 let copy = self.sent.iter().rev().nth(usize::from(*back) % 16).cloned();
-                copy.map_or(Ok(()), |copy| self.call(&copy).map(drop))
+                copy.map_or(Ok(()), |copy| self.deliver_again(copy))
             }
             Action::Kill(process) => {
                 self.replace(index(process));
@@ -117,7 +135,7 @@ impl Player<'_> {
             Action::Peek(index) => {
                 let (key, limit) = (key(index), self.limit(key(index), 0));
                 let items = vec![Item::Permit { key, limit, cost: 1, message: None }];
-                self.call(&Call::Take(vec![Group { n: 0, items }])).map(drop)
+                self.call(&Call::Take(vec![Group { n: 0, items }], None)).map(drop)
             }
             Action::Block(index, part) => {
                 let for_us = 1 + MINUTE_US * u64::from(*part) / 0xffff;
@@ -202,7 +220,7 @@ impl Player<'_> {
                 Group { n: 0, items: vec![self.processes[process].item(key, limit, 1, 0, false)] }
             })
             .collect();
-        self.send(process, groups, Fate::Answered)
+        self.send(process, groups, Fate::Answered, None)
     }
 
     fn end(&mut self, process: usize, is_orderly: bool) -> Result<(), String> {
@@ -216,7 +234,13 @@ impl Player<'_> {
         Ok(())
     }
 
-    fn acquire(&mut self, process: usize, wants: &[Want], fate: Fate) -> Result<(), String> {
+    fn acquire(
+        &mut self,
+        process: usize,
+        wants: &[Want],
+        fate: Fate,
+        bound: Option<u64>,
+    ) -> Result<(), String> {
         self.open(process)?;
         let mut groups: Vec<Group> = Vec::new();
         for want in wants {
@@ -243,28 +267,51 @@ impl Player<'_> {
             }
             groups.push(Group { n: want.n, items });
         }
-        self.send(process, groups, fate)
+        self.send(process, groups, fate, bound)
     }
 
-    /// Sends the newest messages of a process.
-    fn send(&mut self, process: usize, groups: Vec<Group>, fate: Fate) -> Result<(), String> {
-        let call = Call::Take(groups.clone());
-        self.sent.push(call.clone());
-        self.processes[process].unanswered = (fate != Fate::Answered).then_some(groups.clone());
+    /// Sends the newest messages of a process. Of a call that the store refuses as late, with a bound for another time
+    /// than the store's, the process learns the store's time, and sends it again.
+    fn send(
+        &mut self,
+        process: usize,
+        groups: Vec<Group>,
+        fate: Fate,
+        bound: Option<u64>,
+    ) -> Result<(), String> {
+        let is_answered = fate == Fate::Answered;
+        self.sent.push(Sent { process, groups: groups.clone(), bound, is_over: is_answered });
+        self.processes[process].unanswered = (!is_answered).then(|| groups.clone());
+        if !is_answered {
+            self.processes[process].doubt(&groups, bound);
+        }
         if fate == Fate::LostCall {
             return Ok(());
         }
-        let reply = self.call(&call)?;
-        let Reply::Take(outcomes) = reply else { return Err(format!("{reply:?}")) };
+        let outcomes = match self.call(&Call::Take(groups.clone(), bound))? {
+            Reply::Take(outcomes) => outcomes,
+            Reply::Late if fate == Fate::LostReply => return Ok(()),
+            Reply::Late => return self.send(process, groups, fate, Some(self.now + 1)),
+            reply => return Err(format!("{reply:?}")),
+        };
         if fate == Fate::LostReply {
             return Ok(());
         }
         for (group, outcome) in groups.iter().zip(outcomes) {
             match outcome {
-                Ok(outcome) => self.processes[process].record(group, &outcome),
+                Ok(outcome) => self.processes[process].record(group, &outcome, self.now),
                 Err(Refusal::Lapsed) => self.forget_name(process),
                 Err(Refusal::Stale) => return Err("the newest message is stale".to_owned()),
             }
+        }
+        Ok(())
+    }
+
+    /// Delivers a copy of an earlier call. The sender's process may have forgotten its keys by then.
+    fn deliver_again(&mut self, sent: Sent) -> Result<(), String> {
+        let reply = self.call(&Call::Take(sent.groups.clone(), sent.bound))?;
+        if sent.is_over && matches!(reply, Reply::Take(_)) {
+            self.processes[sent.process].doubt(&sent.groups, sent.bound);
         }
         Ok(())
     }
@@ -319,7 +366,7 @@ impl Player<'_> {
             for n in [limit.units, 0] {
                 let released = self.processes[0].held[key];
                 let item = self.processes[0].item(key, limit, 1, released, false);
-                self.send(0, vec![Group { n, items: vec![item] }], Fate::Answered)?;
+                self.send(0, vec![Group { n, items: vec![item] }], Fate::Answered, None)?;
                 if self.processes[0].held[key] != n {
                     return Err(format!("units of key {key} have leaked"));
                 }

@@ -16,6 +16,8 @@ pub struct Process {
     pub is_unrestored: [bool; KEYS],
     /// The last messages, if no reply to them arrived.
     pub unanswered: Option<Vec<Group>>,
+    /// For each key, until when messages without a reply may arrive; 0 once a later message was answered.
+    pub in_doubt_until_us: [u64; KEYS],
 }
 
 impl Process {
@@ -28,13 +30,20 @@ impl Process {
             held: [0; KEYS],
             is_unrestored: [false; KEYS],
             unanswered: None,
+            in_doubt_until_us: [0; KEYS],
         }
+    }
+
+    /// Returns whether the process keeps no record of a key: it holds nothing, and no message may still arrive.
+    pub fn has_forgotten(&self, key: usize) -> bool {
+        self.held[key] == 0 && self.in_doubt_until_us[key] == 0
     }
 
     /// Records that another lease begins, under which nothing was reported yet.
     pub fn forget_name(&mut self, restores: bool) {
         self.name = None;
         self.unanswered = None;
+        self.in_doubt_until_us = [0; KEYS];
         self.is_unrestored = [true; KEYS];
         if !restores {
             self.held = [0; KEYS];
@@ -59,11 +68,22 @@ impl Process {
         Item::Permit { key, limit, cost, message: Some(message) }
     }
 
+    /// Records that a message about each of these keys may arrive until the end of the lease, or the bound.
+    pub fn doubt(&mut self, groups: &[Group], bound: Option<u64>) {
+        for (key, _) in groups.iter().flat_map(Group::permits) {
+            let until_us = bound.map_or(self.lease_end_us, |bound| bound.min(self.lease_end_us));
+            self.in_doubt_until_us[key] = self.in_doubt_until_us[key].max(until_us);
+        }
+    }
+
     /// Records the reply to a group.
-    pub fn record(&mut self, group: &Group, outcome: &Outcome) {
+    pub fn record(&mut self, group: &Group, outcome: &Outcome, now: u64) {
         for item in &group.items {
             if let Item::Permit { key, cost, message: Some(message), .. } = item {
                 self.held[*key] = message.keep + outcome.k * cost;
+                if self.in_doubt_until_us[*key] <= now {
+                    self.in_doubt_until_us[*key] = 0;
+                }
             }
         }
     }

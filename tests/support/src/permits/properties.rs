@@ -11,7 +11,7 @@ pub fn confirm_bound(
     after: &State,
     now: u64,
 ) -> Result<(), String> {
-    let (Call::Take(groups), Reply::Take(outcomes)) = (call, reply) else { return Ok(()) };
+    let (Call::Take(groups, _), Reply::Take(outcomes)) = (call, reply) else { return Ok(()) };
     for (group, outcome) in groups.iter().zip(outcomes) {
         if outcome.as_ref().map_or(0, |outcome| outcome.k) == 0 || is_repetition(group, before) {
             continue;
@@ -44,6 +44,19 @@ pub fn confirm_beliefs(processes: &[Process], state: &State, now: u64) -> Result
             let (units, held) = (state.units(key, name), process.held[key]);
             if !process.is_unrestored[key] && units < held {
                 return Err(format!("{name} believes to hold {held} of key {key}: {state:#?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The store counts nothing of a process that has forgotten a key.
+pub fn confirm_forgotten(processes: &[Process], state: &State, now: u64) -> Result<(), String> {
+    for process in processes {
+        let Some(name) = process.name.as_ref().filter(|name| state.is_live(name, now)) else { continue };
+        for key in 0..KEYS {
+            if process.has_forgotten(key) && state.units(key, name) > 0 {
+                return Err(format!("{name} has forgotten key {key}: {state:#?}"));
             }
         }
     }
