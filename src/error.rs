@@ -174,6 +174,13 @@ impl Error {
         matches!(self.0.kind, ErrorKind::Timeout { .. } | ErrorKind::Unavailable(_) | ErrorKind::LostCall(_))
     }
 
+    /// Returns whether the call may have changed something, or may still do so.
+    pub(crate) fn may_have_run(&self) -> bool {
+        self.is_unanswered()
+            || self.is_stale_message()
+            || matches!(self.0.kind, ErrorKind::RuntimeEnded | ErrorKind::Refused(_))
+    }
+
     /// Returns whether the holder of permits was not live when Redis processed its message or renewal.
     pub(crate) fn is_lapsed_lease(&self) -> bool {
         matches!(self.0.kind, ErrorKind::LapsedLease)

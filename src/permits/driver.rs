@@ -153,10 +153,10 @@ impl Drop for Driver {
         if self.has_ended {
             return;
         }
-        let lease = self.key.holder.lease_number();
+        let now = self.inner.circumstances(&self.key.holder);
         let mut state = lock(&self.key.state);
         state.is_driven = false;
         state.close(&Error::runtime_ended());
-        state.abandon(lease);
+        state.abandon(&now);
     }
 }

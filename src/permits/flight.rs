@@ -2,7 +2,7 @@
 
 use std::mem;
 
-use super::key_state::{Busy, Circumstances, CountedUnits, Denial, Flight, KeyState, Plan, Step};
+use super::key_state::{Busy, Circumstances, Denial, Flight, KeyState, Plan, Step};
 use super::terms::{Answer, Terms, Waiter};
 use crate::batch::Share;
 use crate::error::Error;
@@ -23,18 +23,18 @@ impl KeyState {
             return Step::Wait(self.next_expiry());
         }
         if is_asking {
-            return Step::Send(self.plan_acquires());
+            return Step::Send(self.plan_acquires(now.now_us));
         }
         if !self.queue.is_empty() {
             return Step::Wait(Some(self.poll_at_us.min(self.expires_us)));
         }
-        if !self.needs_report(now.lease) {
+        if !self.needs_report(now) {
             self.report_at_us = None;
             self.reporters.drain(..).for_each(|reporter| drop(reporter.send(Ok(()))));
             return Step::Rest;
         }
         match self.report_at_us {
-            Some(at_us) if at_us <= now.now_us => Step::Send(self.plan(Vec::new(), None)),
+            Some(at_us) if at_us <= now.now_us => Step::Send(self.plan(Vec::new(), None, now.now_us)),
             Some(at_us) => Step::Wait(Some(at_us)),
             None => Step::Rest,
         }
@@ -45,7 +45,7 @@ impl KeyState {
     }
 
     /// Takes the equal acquires at the front of the queue: no more than an unused key could admit.
-    fn plan_acquires(&mut self) -> Plan {
+    fn plan_acquires(&mut self, now_us: u64) -> Plan {
         let terms = self.queue.front().map(|front| front.terms.clone().adapted());
         let mut callers = Vec::new();
         if let Some(terms) = &terms {
@@ -56,7 +56,7 @@ impl KeyState {
                 callers.push(waiter);
             }
         }
-        self.plan(callers, terms)
+        self.plan(callers, terms, now_us)
     }
 
     fn pop_equal(&mut self, terms: &Terms) -> Option<Waiter> {
@@ -64,12 +64,12 @@ impl KeyState {
         self.queue.pop_front()
     }
 
-    fn plan(&mut self, callers: Vec<Waiter>, terms: Option<Terms>) -> Plan {
+    fn plan(&mut self, callers: Vec<Waiter>, terms: Option<Terms>, now_us: u64) -> Plan {
         let (n, keep) = (callers.len() as u64, self.held.total());
         let waits = callers.iter().any(Waiter::waits);
         let deadline_us = callers.iter().map(|caller| caller.limits.deadline_us).max();
         let reporters = mem::take(&mut self.reporters);
-        self.begin();
+        self.begin(now_us);
         self.busy = Busy::Flight(Flight { callers, terms: terms.clone(), n, keep, waits, reporters });
         Plan { terms, n, keep, waits, deadline_us }
     }
@@ -85,7 +85,8 @@ impl KeyState {
     }
 
     /// From now on, changes are not covered by the message.
-    pub(super) fn begin(&mut self) {
+    pub(super) fn begin(&mut self, now_us: u64) {
+        self.made_us = now_us;
         self.is_after_turn = false;
         self.report_at_us = None;
         self.is_released = false;
@@ -125,7 +126,7 @@ impl KeyState {
         self.answers += 1;
         self.answered_us = now.now_us;
         self.rejections = 0;
-        self.counted = CountedUnits::confirmed(lease, keep + k * cost);
+        self.confirm(lease, keep + k * cost);
         self.has_place = patience_us > 0 && waits && k < n;
         reporters.into_iter().for_each(|reporter| drop(reporter.send(Ok(()))));
         if k > 0 {
@@ -207,22 +208,21 @@ impl KeyState {
         self.poll_at_us = if self.is_released { now.now_us } else { now.now_us + retry_us };
     }
 
-    /// Forgets the message in flight. The store may have applied it under this lease.
-    pub(super) fn abandon(&mut self, lease: Option<u64>) {
+    /// Forgets the message in flight. The store may have applied it under the current lease.
+    pub(super) fn abandon(&mut self, now: &Circumstances) {
         self.doubt();
         if let Busy::Flight(_) = &self.busy {
             self.busy = Busy::No;
-            self.counted.doubt(lease.unwrap_or(self.counted.lease));
+            self.doubt_message(now.lease.unwrap_or(self.counted.lease), now);
         }
     }
 
     fn failed(&mut self, flight: Flight, lease: Option<u64>, error: Error, now: &Circumstances) {
         let Flight { callers, reporters, .. } = flight;
-        // Of corrupt state, for example, nothing was changed.
         if let Some(lease) = lease
-            && error.is_unavailable()
+            && error.may_have_run()
         {
-            self.counted.doubt(lease);
+            self.doubt_message(lease, now);
         }
         self.poll_at_us = now.now_us;
         let is_rejected = error.is_lapsed_lease() || error.is_stale_message();

@@ -109,6 +109,7 @@ impl PermitsInner {
             now_us: self.clock.local_us(),
             lease: holder.lease_number(),
             instances: self.fallback.as_ref().map_or(1, Fallback::instances),
+            ttl_us: self.ttl.as_micros() as u64,
         }
     }
 

@@ -30,6 +30,8 @@ pub(super) struct Circumstances {
     pub(super) lease: Option<u64>,
     /// The number of processes that share the limit.
     pub(super) instances: u64,
+    /// The time to live of a lease: no message arrives later and is processed.
+    pub(super) ttl_us: u64,
 }
 
 /// Told whether a release reached the store.
@@ -62,6 +64,12 @@ pub(super) struct KeyState {
     pub(super) denial: Option<Denial>,
     /// The earliest time at which a caller gives up.
     pub(super) expires_us: u64,
+    /// When the last message was made.
+    pub(super) made_us: u64,
+    /// Until when a message without a reply may still arrive at the store, under the lease of `counted`. A later
+    /// message may have removed the entry of this process meanwhile, and with it the number that refuses the old
+    /// message. So the key is kept until then, and reports once more.
+    pub(super) late_until_us: Option<u64>,
     /// When the store answered last.
     pub(super) answered_us: u64,
     pub(super) answers: u64,
@@ -98,12 +106,7 @@ impl Default for CountedUnits {
 }
 
 impl CountedUnits {
-    pub(super) const fn confirmed(lease: u64, units: u64) -> Self {
-        Self { lease, units: Some(units), is_confirmed: true }
-    }
-
-    /// Notes a message under this lease that has no reply.
-    pub(super) fn doubt(&mut self, lease: u64) {
+    fn doubt(&mut self, lease: u64) {
         let is_confirmed = self.is_confirmed && self.lease == lease;
         *self = Self { lease, units: None, is_confirmed };
     }
@@ -314,25 +317,41 @@ impl KeyState {
         share.saturating_sub(self.held.total())
     }
 
+    /// Notes a message under this lease that has no reply.
+    pub(super) fn doubt_message(&mut self, lease: u64, now: &Circumstances) {
+        self.counted.doubt(lease);
+        self.late_until_us = Some(now.now_us + now.ttl_us);
+    }
+
+    /// Notes the reply to the last message.
+    pub(super) fn confirm(&mut self, lease: u64, units: u64) {
+        self.counted = CountedUnits { lease, units: Some(units), is_confirmed: true };
+        self.late_until_us.take_if(|until_us| *until_us <= self.made_us);
+    }
+
     /// Returns whether the store counts other units than this process holds, or may do so.
-    pub(super) fn needs_report(&self, lease: Option<u64>) -> bool {
+    pub(super) fn needs_report(&self, now: &Circumstances) -> bool {
         let held = self.held.total();
-        match Some(self.counted.lease) == lease {
-            true => self.counted.units != Some(held) || self.has_place || self.is_touch_due,
+        let was_late = self.late_until_us.is_some_and(|until_us| until_us <= now.now_us);
+        match Some(self.counted.lease) == now.lease {
+            true => self.counted.units != Some(held) || self.has_place || self.is_touch_due || was_late,
             false => held > 0,
         }
     }
 
     /// Returns whether the key can be forgotten.
-    pub(super) fn is_unused(&self, lease: Option<u64>) -> bool {
+    pub(super) fn is_unused(&self, now: &Circumstances) -> bool {
         let is_idle = !self.is_busy() && self.queue.is_empty() && self.turns.is_empty();
-        is_idle && self.held.total() == 0 && !self.needs_report(lease) && self.reporters.is_empty()
+        let has_no_owner = self.held.total() == 0 && self.reporters.is_empty();
+        // The store refuses messages of earlier leases.
+        let may_be_late = self.late_until_us.is_some() && Some(self.counted.lease) == now.lease;
+        is_idle && has_no_owner && !self.needs_report(now) && !may_be_late
     }
 
     /// Returns whether the key has to report what it holds: the store may not know, or the last answer came
     /// before `touch_before_us`.
     pub(super) fn is_report_due(&self, now: &Circumstances, touch_before_us: u64) -> bool {
-        self.needs_report(now.lease) || self.is_untouched(touch_before_us)
+        self.needs_report(now) || self.is_untouched(touch_before_us)
     }
 
     /// Has the key report now if it [has to](Self::is_report_due). Returns whether it does.

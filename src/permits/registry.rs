@@ -61,7 +61,7 @@ impl Registry {
         let mut keys = lock(&self.0);
         let state = lock(&key.state);
         let is_listed = keys.get(&key.target).is_some_and(|listed| Arc::ptr_eq(listed, key));
-        if is_listed && !state.is_driven && state.is_unused(now.lease) {
+        if is_listed && !state.is_driven && state.is_unused(now) {
             keys.remove(&key.target);
             key.holder.idle_since_us.store(now.now_us, Ordering::SeqCst);
             key.holder.keys.fetch_sub(1, Ordering::SeqCst);

@@ -23,13 +23,18 @@ pub(super) struct Reports {
 }
 
 impl Reports {
-    /// Collects the keys that have to report.
+    /// Collects the keys that have to report. Removes those that are not used any more: nothing else looks at a key
+    /// whose lease has lapsed while it held nothing.
     pub(super) fn replace(&mut self, inner: &Arc<PermitsInner>, interval_us: u64) {
-        let is_due = |key: &&Arc<KeyEntry>| {
+        self.keys.clear();
+        for key in inner.registry.all() {
             let now = inner.circumstances(&key.holder);
-            lock(&key.state).is_report_due(&now, touch_before_us(now.now_us))
-        };
-        self.keys = inner.registry.all().iter().filter(is_due).map(Arc::downgrade).collect();
+            if lock(&key.state).is_report_due(&now, touch_before_us(now.now_us)) {
+                self.keys.push_back(Arc::downgrade(&key));
+            } else {
+                inner.registry.remove_unused(&key, &now);
+            }
+        }
         self.pause_us = interval_us / (self.keys.len().div_ceil(KEYS_PER_CALL) as u64).max(1);
         self.due_us = 0;
     }

@@ -1,6 +1,7 @@
 //! The state of a key, step by step, with a clock that the test moves.
 
 mod groups;
+mod idle;
 mod queue;
 mod reports;
 
@@ -24,6 +25,8 @@ use crate::store::{GateInfo, Outcome};
 const MS: u64 = 1_000;
 /// The time limit of a decision.
 const DEADLINE_US: u64 = 100 * MS;
+/// The time to live of a lease.
+const TTL_US: u64 = 10_000 * MS;
 
 struct Key {
     state: KeyState,
@@ -42,7 +45,7 @@ impl Key {
         let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
         let gate = Arc::new(GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap());
         let terms = Terms::new(&gate, 1, OnFailure::Error, OnLapse::Restore).unwrap();
-        let now = Circumstances { now_us: 1_000_000, lease: Some(1), instances: 2 };
+        let now = Circumstances { now_us: 1_000_000, lease: Some(1), instances: 2, ttl_us: TTL_US };
         Self { state: KeyState::new(), now, terms }
     }
 
@@ -100,6 +103,16 @@ impl Key {
     fn fail(&mut self, error: Error) {
         let lease = self.now.lease;
         self.state.answered(lease, Err(error), &self.now);
+    }
+
+    /// Passes the time in which a message may still arrive. Returns the units that the key then reports to keep.
+    fn reported_after_doubt(&mut self) -> u64 {
+        assert!(!self.state.is_unused(&self.now), "a message may still arrive");
+        self.advance(TTL_US);
+        assert!(self.state.prompt(&self.now, 0), "the key reports once more");
+        let keep = self.sent().keep;
+        self.reply(0, 0, keep);
+        keep
     }
 
     /// Admits one acquire, and returns its grant.

@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use super::driver;
 use super::holder::Lease;
 use super::inner::{PermitsInner, message};
-use super::key_state::{Busy, Circumstances, CountedUnits, KeyState, Reporter};
+use super::key_state::{Busy, Circumstances, KeyState, Reporter};
 use super::permit::HeldUnits;
 use super::registry::KeyEntry;
 use super::terms::{Grant, Terms};
@@ -79,7 +79,7 @@ impl Turn {
 
     /// Returns the message to send. From now on, the store may count what it admits.
     pub(crate) fn message(&self, lease: &Lease) -> Companion {
-        let keep = lock(&self.key.state).begin_turn(lease.number);
+        let keep = lock(&self.key.state).begin_turn(lease.number, self.inner.clock.local_us());
         message(lease, &self.key.holder, keep, false)
     }
 
@@ -98,7 +98,8 @@ impl Turn {
         if error.is_lapsed_lease() {
             self.inner.lapse(&self.key.holder, lease.number).await;
         }
-        lock(&self.key.state).turn_failed(lease.number, error);
+        let now = self.inner.circumstances(&self.key.holder);
+        lock(&self.key.state).turn_failed(lease.number, error, &now);
     }
 
     /// Returns whether the failure policy admits these units.
@@ -145,7 +146,8 @@ pub(super) fn hold_without_turn(
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        driver::change(&self.inner, &self.key, |state, now_us| state.end_turn(now_us));
+        let now = self.inner.circumstances(&self.key.holder);
+        driver::change(&self.inner, &self.key, |state, _| state.end_turn(&now));
     }
 }
 
@@ -156,9 +158,10 @@ impl Drop for Asked<'_> {
             receiver.close();
             receiver.try_recv().is_ok()
         };
-        driver::change(self.inner, self.key, |state, now_us| {
+        let now = self.inner.circumstances(&self.key.holder);
+        driver::change(self.inner, self.key, |state, _| {
             if is_granted(&mut self.turn) {
-                state.end_turn(now_us);
+                state.end_turn(&now);
             }
         });
     }
@@ -179,12 +182,12 @@ impl KeyState {
     }
 
     /// Returns the units to keep. Releases made until now travel with the group's message, under this lease.
-    pub(super) fn begin_turn(&mut self, lease: u64) -> u64 {
+    pub(super) fn begin_turn(&mut self, lease: u64, now_us: u64) -> u64 {
         let held = self.held.total();
         if let Busy::Lent { keep, reporters, sent } = &mut self.busy {
             (*keep, *sent) = (held, Some(lease));
             reporters.append(&mut self.reporters);
-            self.begin();
+            self.begin(now_us);
             self.is_after_turn = true;
         }
         held
@@ -207,7 +210,7 @@ impl KeyState {
             let cost = admitted.map_or(0, |terms| terms.cost);
             self.answers += 1;
             self.answered_us = now.now_us;
-            self.counted = CountedUnits::confirmed(lease, keep + cost);
+            self.confirm(lease, keep + cost);
             // A message of a group gives up the place.
             self.has_place = false;
         } else {
@@ -218,10 +221,9 @@ impl KeyState {
         grant
     }
 
-    pub(super) fn turn_failed(&mut self, lease: u64, error: &Error) {
-        // Of corrupt state, for example, nothing was changed.
-        if error.is_unavailable() {
-            self.counted.doubt(lease);
+    pub(super) fn turn_failed(&mut self, lease: u64, error: &Error, now: &Circumstances) {
+        if error.may_have_run() {
+            self.doubt_message(lease, now);
         }
         if let Busy::Lent { reporters, sent, .. } = &mut self.busy {
             *sent = None;
@@ -234,16 +236,16 @@ impl KeyState {
         }
     }
 
-    pub(super) fn end_turn(&mut self, now_us: u64) {
+    pub(super) fn end_turn(&mut self, now: &Circumstances) {
         if let Busy::Lent { reporters, sent, .. } = mem::take(&mut self.busy) {
             self.reporters.splice(..0, reporters);
             if let Some(lease) = sent {
-                self.counted.doubt(lease);
+                self.doubt_message(lease, now);
             }
             let is_known = self.counted.units == Some(self.held.total());
             if self.is_released || !is_known || !self.reporters.is_empty() {
-                self.report_by(now_us);
-                self.poll_at_us = now_us;
+                self.report_by(now.now_us);
+                self.poll_at_us = now.now_us;
             }
         }
     }

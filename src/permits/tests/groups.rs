@@ -17,7 +17,7 @@ impl Key {
     }
 
     fn end_turn(&mut self) {
-        self.state.end_turn(self.now.now_us);
+        self.state.end_turn(&self.now);
     }
 }
 
@@ -59,16 +59,17 @@ fn admission_of_a_group_without_a_reply_is_taken_back_by_the_next_message() {
     for is_cancelled in [false, true] {
         let mut key = Key::new(Quota::in_flight(2));
         key.lend();
-        assert_eq!(key.state.begin_turn(1), 0);
+        assert_eq!(key.state.begin_turn(1, key.now.now_us), 0);
         if !is_cancelled {
-            key.state.turn_failed(1, &timeout());
+            key.state.turn_failed(1, &timeout(), &key.now);
         }
         key.end_turn();
-        assert!(!key.state.is_unused(key.now.lease));
+        assert!(!key.state.is_unused(&key.now));
         let plan = key.sent();
         assert_eq!((plan.n, plan.keep), (0, 0));
         key.reply(0, 0, 1);
-        assert!(key.state.is_unused(key.now.lease));
+        assert_eq!(key.reported_after_doubt(), 0);
+        assert!(key.state.is_unused(&key.now));
     }
 }
 
@@ -76,8 +77,8 @@ fn admission_of_a_group_without_a_reply_is_taken_back_by_the_next_message() {
 fn units_held_without_a_reply_are_counted_with_the_next_answer() {
     let mut key = Key::new(Quota::in_flight(2));
     key.lend();
-    key.state.begin_turn(1);
-    key.state.turn_failed(1, &timeout());
+    key.state.begin_turn(1, key.now.now_us);
+    key.state.turn_failed(1, &timeout(), &key.now);
     let grant = key.state.grant(&key.terms, false);
     key.state.hold(&grant);
     key.end_turn();
@@ -93,7 +94,7 @@ fn group_admitted_under_a_lease_that_has_ended_holds_its_units_under_the_next_on
         let mut key = Key::new(Quota::in_flight(2));
         key.terms.on_lapse = on_lapse;
         key.lend();
-        key.state.begin_turn(1);
+        key.state.begin_turn(1, key.now.now_us);
         key.state.lapse();
         key.now.lease = None;
         let grant = key.state.turn_answered(1, Some(&key.terms), &key.now).expect("it was admitted");
@@ -115,11 +116,11 @@ fn message_of_a_group_gives_up_the_place_in_a_fair_queue() {
     key.reply(0, 1, 2);
     key.state.leave(caller.id, key.now.now_us);
     key.lend();
-    key.state.begin_turn(1);
+    key.state.begin_turn(1, key.now.now_us);
     key.state.turn_answered(1, None, &key.now);
     key.end_turn();
     key.assert_rests();
-    assert!(key.state.is_unused(key.now.lease));
+    assert!(key.state.is_unused(&key.now));
 }
 
 #[test]
@@ -129,8 +130,8 @@ fn release_in_a_message_that_failed_is_repeated_at_once() {
     let held = key.admit(terms);
     key.state.release(&held, key.now.now_us, None);
     key.lend();
-    assert_eq!(key.state.begin_turn(1), 0);
-    key.state.turn_failed(1, &Error::from_script("STATE held"));
+    assert_eq!(key.state.begin_turn(1, key.now.now_us), 0);
+    key.state.turn_failed(1, &Error::from_script("STATE held"), &key.now);
     key.end_turn();
     assert_eq!(key.sent().keep, 0);
 }

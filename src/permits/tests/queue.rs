@@ -70,7 +70,7 @@ fn release_alone_is_sent_after_5_ms_and_at_once_if_its_caller_waits() {
     key.reply(0, 0, 0);
     assert!(reported.try_recv().unwrap().is_ok());
     key.assert_rests();
-    assert!(key.state.is_unused(key.now.lease));
+    assert!(key.state.is_unused(&key.now));
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn place_in_a_fair_queue_is_given_up_with_its_last_caller() {
     let plan = key.sent();
     assert_eq!((plan.n, plan.waits), (0, false));
     key.reply(0, 0, 1);
-    assert!(key.state.is_unused(key.now.lease));
+    assert!(key.state.is_unused(&key.now));
 }
 
 #[test]
@@ -164,12 +164,12 @@ fn place_in_a_fair_queue_is_given_up_if_its_callers_leave_while_their_message_is
     assert!(key.sent().waits);
     key.state.leave(caller.id, key.now.now_us);
     key.reply(0, 1, 1);
-    assert!(!key.state.is_unused(key.now.lease));
+    assert!(!key.state.is_unused(&key.now));
     key.advance(5 * MS);
     let plan = key.sent();
     assert_eq!((plan.n, plan.waits), (0, false));
     key.reply(0, 0, 1);
-    assert!(key.state.is_unused(key.now.lease));
+    assert!(key.state.is_unused(&key.now));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::super::terms::{Answer, OnLapse, Terms};
-use super::{DEADLINE_US, Key, MS, timeout};
+use super::{DEADLINE_US, Key, MS, TTL_US, timeout};
 use crate::batch::Share;
 use crate::error::Error;
 use crate::fallback::OnFailure;
@@ -34,7 +34,7 @@ fn message_without_a_reply_leaves_the_key_unsure_until_the_next_one() {
     key.fail(timeout());
     assert!(matches!(lost.answer(), Some(Answer::Failed(error)) if error.is_timeout()));
     key.assert_rests();
-    assert!(!key.state.is_unused(key.now.lease));
+    assert!(!key.state.is_unused(&key.now));
     assert!(key.state.prompt(&key.now, 0), "the heartbeat reports the units truly held");
     assert_eq!(key.sent().keep, 1);
     key.reply(0, 0, 1);
@@ -47,7 +47,35 @@ fn message_without_a_reply_leaves_the_key_unsure_until_the_next_one() {
     assert!(key.state.prompt(&key.now, 0), "a release without a reply is repeated");
     assert_eq!(key.sent().keep, 0);
     key.reply(0, 0, 0);
-    assert!(key.state.is_unused(key.now.lease));
+    assert_eq!(key.reported_after_doubt(), 0);
+    assert!(key.state.is_unused(&key.now));
+}
+
+#[test]
+fn key_in_doubt_is_kept_until_no_old_message_can_arrive() {
+    let mut key = Key::new(Quota::in_flight(5));
+    let _caller = key.acquire(1, None);
+    key.sent();
+    key.fail(timeout());
+    key.advance(TTL_US - 10 * MS);
+    let terms = key.terms.clone();
+    let held = key.admit(terms);
+    key.state.release(&held, key.now.now_us, None);
+    key.advance(5 * MS);
+    key.sent();
+    key.reply(0, 0, 0);
+    assert_eq!(key.reported_after_doubt(), 0);
+    assert!(key.state.is_unused(&key.now));
+}
+
+#[test]
+fn message_that_was_not_sent_leaves_no_doubt() {
+    let mut key = Key::new(Quota::in_flight(5));
+    let _caller = key.acquire(1, None);
+    key.sent();
+    key.fail(Error::breaker_open());
+    key.assert_rests();
+    assert!(key.state.is_unused(&key.now));
 }
 
 #[test]
@@ -179,12 +207,13 @@ fn first_message_of_a_key_that_is_abandoned_in_flight_is_corrected_later() {
     let _caller = key.acquire(1, None);
     key.sent();
     key.state.close(&Error::runtime_ended());
-    key.state.abandon(key.now.lease);
-    assert!(!key.state.is_unused(key.now.lease));
+    key.state.abandon(&key.now);
+    assert!(!key.state.is_unused(&key.now));
     assert!(key.state.prompt(&key.now, 0));
     assert_eq!(key.sent().keep, 0);
     key.reply(0, 0, 1);
-    assert!(key.state.is_unused(key.now.lease));
+    assert_eq!(key.reported_after_doubt(), 0);
+    assert!(key.state.is_unused(&key.now));
 }
 
 #[test]
