@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tidegate::{Quota, Rate, Switch};
+use tidegate::{OnFailure, Quota, Rate, Source, Switch};
+use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::{acquire_until_denied, remaining};
 use crate::support::behaviours;
-use crate::support::fixture::HOUR;
+use crate::support::fixture::{HOUR, builder, calls, soon};
 
 const SLOW: Rate = Rate::new(1, HOUR);
 
@@ -99,4 +100,42 @@ behaviours! {
         assert!(!denied.is_allowed());
         assert_eq!(remaining(&calls, "x").await, 3);
     }
+}
+
+/// The groups of one message are decided together, so a slow Redis delays them by a round trip or two, and not each
+/// by one more than that before it.
+#[tokio::test]
+async fn groups_that_share_a_key_of_an_in_flight_limit_share_a_message() {
+    const GROUPS: u64 = 40;
+    let server = Server::process(&[]).unwrap();
+    let proxy = Proxy::start(server.url()).unwrap();
+    let settings = builder(&proxy.url()).follow_overrides(false).instances(1).publish_figures(false);
+    let limiter = settings.deadline(Duration::from_secs(2)).on_failure(OnFailure::Local).build().unwrap();
+    let calls_of_user = limiter.gate("calls", Quota::token_bucket(1_000, SLOW));
+    let (tenant, user) =
+        (limiter.gate("tenant", Quota::in_flight(30)), limiter.gate("user", Quota::in_flight(1)));
+    let group = |number: u64| {
+        let number = number.to_string();
+        let checks = [calls_of_user.key("x"), tenant.key("x"), user.key(number)];
+        async { limiter.acquire_all(checks).await.unwrap() }
+    };
+    soon("the process is connected", async || group(0).await.decision().binding().source() == Source::Redis)
+        .await;
+    proxy.set(Fault::Slow(Duration::from_millis(200)));
+    let before = calls(&server, "evalsha");
+    let acquired = join_all((1..=GROUPS).map(group)).await;
+    let sent = calls(&server, "evalsha") - before;
+    let sources = acquired.iter().flat_map(|group| group.decision().each_alone());
+    assert!(
+        sources.clone().all(|decision| decision.source() == Source::Redis),
+        "{:?}",
+        acquired[39].decision()
+    );
+    assert_eq!(acquired.iter().filter(|group| group.is_allowed()).count(), 30);
+    assert!(sent <= 10, "{sent} calls");
+    proxy.set(Fault::None);
+    let remaining = async |gate, key| tidegate::Gate::peek(gate, key).await.unwrap().remaining();
+    assert_eq!((remaining(&tenant, "x").await, remaining(&calls_of_user, "x").await), (0, 969));
+    drop(acquired);
+    soon("all units are released", async || remaining(&tenant, "x").await == 30).await;
 }
