@@ -12,7 +12,10 @@
            algorithm); then per group: n, number of items, and per item: quota
            (from 1), cost; then the longest accepted delay (us, '' for any), or for
            in_flight the number of the message, the units to keep, and 1 if checks
-           that are not admitted wait
+           that are not admitted wait. A group keeps '' if an earlier group of the
+           call has a message about the key: the units that this one has left. Such a
+           call is not sent again, since its reply would not tell which groups it
+           admitted the first time
   Returns  {now, group, group, ...}, flat. A group is -1 - k, then per item the
            state as in a row of take or acquire. A group that failed is one string:
            the number of the item that failed (from 1), and the error. The other

@@ -151,7 +151,8 @@ local function in_flight(arg, holders, name, known_end)
       if not own or own + 0 > EXACT or number + 0 > EXACT then error('STATE holder', 0) end
       own, number = own + 0, number + 0
     end
-    local sent, keep = ARGV[message] + 0, ARGV[message + 1] + 0
+    local sent, keep = ARGV[message] + 0, ARGV[message + 1]
+    keep = keep == '' and own or keep + 0
     if name == '' then
       if n > 0 or keep > 0 then error('LAPSED lease', 0) end
     elseif lapse == 0 then
@@ -209,7 +210,8 @@ local function in_flight(arg, holders, name, known_end)
     if name == '' or is_repeated then return end
     -- Of a repeated group, more than this key admits.
     waits = waits and k < n
-    local units = ARGV[message + 1] + k * cost
+    local keep = ARGV[message + 1]
+    local units = (keep == '' and own or keep) + k * cost
     local is_changed = k > 0 or units ~= own
     local is_old = units > 0 and at and now - at >= QUARTER
     if not (is_changed or waits or place or lapsed or is_old) then return end

@@ -19,6 +19,7 @@
 mod driver;
 mod flight;
 mod giving_up;
+mod group_flights;
 mod heartbeat;
 mod holder;
 mod inner;
@@ -39,6 +40,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use self::group_flights::Groups;
+pub(crate) use self::group_flights::{GroupAcquire, GroupAnswer};
 use self::inner::PermitsInner;
 pub(crate) use self::inner::Settings;
 pub(crate) use self::permit::HeldUnits;
@@ -46,7 +49,6 @@ pub use self::permit::{Permit, Permits};
 pub(crate) use self::polls::Polls;
 pub use self::terms::OnLapse;
 pub(crate) use self::terms::{AdaptiveTerms, Answer, Terms, TimeLimits};
-pub(crate) use self::turn::Turn;
 pub(crate) use self::waiting::Waiting;
 use crate::batch::Share;
 use crate::connection::Deadline;
@@ -66,11 +68,15 @@ pub(crate) fn check_ttl(ttl: Duration) -> Result<(), Error> {
 
 /// The permits of one limiter. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct PermitPool(Arc<PermitsInner>);
+pub(crate) struct PermitPool {
+    inner: Arc<PermitsInner>,
+    groups: Arc<Groups>,
+}
 
 impl PermitPool {
     pub(crate) fn new(settings: Settings) -> Self {
-        Self(Arc::new(PermitsInner::new(settings, heartbeat::ensure_running)))
+        let inner = Arc::new(PermitsInner::new(settings, heartbeat::ensure_running));
+        Self { groups: Arc::new(Groups::new(inner.clone())), inner }
     }
 
     /// Enqueues an acquire. The first message is sent at once.
@@ -80,38 +86,46 @@ impl PermitPool {
         terms: Terms,
         limits: TimeLimits,
     ) -> Result<Waiting, Error> {
-        Waiting::new(&self.0, target, terms, limits)
+        Waiting::new(&self.inner, target, terms, limits)
     }
 
-    /// Waits for a group's turn at a key.
-    pub(crate) async fn turn(&self, target: &Target, deadline: Deadline) -> Result<Turn, Error> {
-        Turn::new(&self.0, target, deadline).await
+    /// Acquires a group with at least one in-flight limit, until the deadline.
+    pub(crate) async fn acquire_group(
+        &self,
+        group: GroupAcquire,
+        deadline: Deadline,
+    ) -> Result<GroupAnswer, Error> {
+        self.groups.acquire(group, deadline).await
     }
 
-    /// Holds units that the failure policy admitted to a group without its turns. Returns `None` if there is no
-    /// room to count them.
-    pub(crate) fn hold_without_turn(&self, target: &Target, terms: &Terms) -> Option<HeldUnits> {
-        turn::hold_without_turn(&self.0, target, terms)
+    /// Returns whether the failure policy admits units of a key to a group.
+    pub(crate) fn is_admitted_locally(&self, target: &Target, terms: &Terms) -> bool {
+        turn::is_admitted_locally(&self.inner, target, terms)
+    }
+
+    /// Holds units that the failure policy admitted to a group. Returns `None` if there is no room to count them.
+    pub(crate) fn hold_locally(&self, target: &Target, terms: &Terms) -> Option<HeldUnits> {
+        turn::hold_locally(&self.inner, target, terms)
     }
 
     /// Sends a group with messages, through the breaker and the batch.
     pub(crate) async fn send(&self, group: Group, deadline: Deadline) -> Result<Share, Error> {
-        self.0.send(group, deadline).await
+        self.inner.send(group, deadline).await
     }
 
     /// Returns the local clock, by which callers give up.
     pub(crate) fn local_us(&self) -> u64 {
-        self.0.clock.local_us()
+        self.inner.clock.local_us()
     }
 
     /// Ends all leases, until `ends` at most.
     pub(crate) async fn end(&self, ends: Instant) {
-        self.0.end(ends).await;
+        self.inner.end(ends).await;
     }
 }
 
 impl std::fmt::Debug for PermitPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PermitPool").field("keys", &self.0.registry.len()).finish_non_exhaustive()
+        f.debug_struct("PermitPool").field("keys", &self.inner.registry.len()).finish_non_exhaustive()
     }
 }

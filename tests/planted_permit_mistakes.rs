@@ -99,6 +99,15 @@ fn messages() {
 }
 
 #[test]
+fn shared_messages() {
+    assert_all_found(&[
+        // A group keeps nothing, or what the message kept, instead of the units that the group before it has left.
+        ("keep = keep == '' and own or keep + 0", "keep = keep == '' and 0 or keep + 0"),
+        ("(keep == '' and own or keep) + k * cost", "(keep == '' and 0 or keep) + k * cost"),
+    ]);
+}
+
+#[test]
 fn late_calls() {
     assert_all_found(&[
         // A message is processed after its callers have given it up: also if its sender has forgotten the key, and

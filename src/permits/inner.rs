@@ -236,8 +236,8 @@ impl PermitsInner {
             None => (&key.target.gate, 1),
         };
         let target = Target { gate: gate.clone(), ..key.target.clone() };
-        let message = message(lease, &key.holder, plan.keep, plan.waits);
-        let item = Item { companion: Some(Box::new(message)), ..Item::new(target, cost) };
+        let message = Message { waits: plan.waits, ..message(lease, &key.holder, Some(plan.keep)) };
+        let item = Item { companion: Some(Box::new(Companion::Message(message))), ..Item::new(target, cost) };
         Group { items: SmallVec::from_buf([item]), n: plan.n }
     }
 
@@ -328,12 +328,13 @@ fn is_without_reply(error: &Error) -> bool {
     error.is_unavailable() && !error.is_stale_message() && !error.is_lapsed_lease()
 }
 
-pub(super) fn message(lease: &Lease, holder: &Holder, keep: u64, waits: bool) -> Companion {
-    Companion::Message(Message {
+pub(super) fn message(lease: &Lease, holder: &Holder, keep: Option<u64>) -> Message {
+    Message {
         holder: lease.name.clone(),
         lease_end_us: lease.end_us,
         number: holder.next_message(),
         keep,
-        waits,
-    })
+        waits: false,
+        is_shared: false,
+    }
 }

@@ -76,6 +76,11 @@ impl Registry {
         lock(&self.0).len()
     }
 
+    /// Returns a key that is in use.
+    pub(super) fn get(&self, target: &Target) -> Option<Arc<KeyEntry>> {
+        lock(&self.0).get(target).cloned()
+    }
+
     /// Returns all keys.
     pub(super) fn all(&self) -> Vec<Arc<KeyEntry>> {
         lock(&self.0).values().cloned().collect()

@@ -1,7 +1,7 @@
-//! Turns: a group that takes units of several keys in one step has the message of each of its keys.
+//! Turns: groups that take units of several keys in one step have the message of each of their keys.
 //!
-//! A group takes its turns in the order of the Redis keys, one after the other, so that groups do not wait for
-//! each other in a circle. It holds them for one message.
+//! The [flights of groups](super::group_flights) under way have no key in common, so they do not wait for each other
+//! in a circle. A flight holds its turns for one message.
 
 use std::mem;
 use std::sync::Arc;
@@ -10,17 +10,16 @@ use tokio::sync::oneshot;
 use tokio::time::timeout_at;
 
 use super::driver;
-use super::holder::Lease;
+use super::holder::{Holder, Lease};
 use super::inner::{PermitsInner, message};
-use super::key_state::{Busy, Circumstances, KeyState, Reporter};
+use super::key_state::{Busy, Circumstances, KeyState};
 use super::permit::HeldUnits;
 use super::registry::KeyEntry;
 use super::terms::{Grant, Terms};
-use crate::adaptive::Operation;
 use crate::connection::Deadline;
 use crate::error::{Error, QUEUE_ROOM};
 use crate::fallback::OnFailure;
-use crate::store::{Companion, Target};
+use crate::store::{Companion, Message, Target};
 use crate::sync::lock;
 
 /// The maximum number of groups that wait for a key.
@@ -28,12 +27,12 @@ const MAX_TURNS: usize = 65_536;
 /// The event that a group waits for until it times out.
 const TURN: &str = "other acquires of its keys";
 
-/// A group's turn at a key: no other message is sent for the key until it is dropped.
-pub(crate) struct Turn {
+/// The turn of groups at a key: no other message is sent for the key until it is dropped.
+pub(super) struct Turn {
     inner: Arc<PermitsInner>,
     key: Arc<KeyEntry>,
     /// Whether denied callers waited for units of the key before the group, so that it cannot be admitted.
-    pub(crate) is_behind: bool,
+    pub(super) is_behind: bool,
 }
 
 /// Gives a turn back that arrived after its group had given up.
@@ -72,68 +71,60 @@ impl Turn {
         inner.ensure_open().map(|()| turn)
     }
 
-    /// Returns the lease under which the group's message is sent.
-    pub(crate) async fn lease(&self, deadline: Deadline) -> Result<Lease, Error> {
+    pub(super) fn holder(&self) -> &Holder {
+        &self.key.holder
+    }
+
+    /// Returns the lease under which the message is sent.
+    pub(super) async fn lease(&self, deadline: Deadline) -> Result<Lease, Error> {
         self.inner.lease(&self.key.holder, deadline).await
     }
 
-    /// Returns the message to send. From now on, the store may count what it admits.
-    pub(crate) fn message(&self, lease: &Lease) -> Companion {
-        let keep = lock(&self.key.state).begin_turn(lease.number, self.inner.clock.local_us());
-        message(lease, &self.key.holder, keep, false)
+    /// Returns the units that the process keeps with the message that is about to be sent. From now on, the store may
+    /// count what it admits.
+    pub(super) fn begin(&self, lease: &Lease) -> u64 {
+        lock(&self.key.state).begin_turn(lease.number, self.inner.clock.local_us())
     }
 
-    /// Notes that the store answered the message, and admitted this. Returns the units.
-    pub(crate) fn answered(&self, lease: &Lease, admitted: Option<&Terms>) -> Option<HeldUnits> {
+    pub(super) fn message(&self, lease: &Lease, keep: Option<u64>, is_shared: bool) -> Companion {
+        Companion::Message(Message { is_shared, ..message(lease, &self.key.holder, keep) })
+    }
+
+    /// Notes which groups of the message the store admitted, and the first error of a group. Returns the units of each
+    /// admitted group.
+    pub(super) fn answered(
+        &self,
+        lease: &Lease,
+        admitted: &[Terms],
+        error: Option<&Error>,
+    ) -> Vec<HeldUnits> {
         let now = self.inner.circumstances(&self.key.holder);
-        let grant = lock(&self.key.state).turn_answered(lease.number, admitted, &now);
-        grant.zip(admitted).map(|(grant, terms)| {
+        let grants = lock(&self.key.state).turn_answered(lease.number, admitted, error, &now);
+        let held = grants.into_iter().zip(admitted).map(|(grant, terms)| {
             let operation = terms.adaptive.as_ref().map(|adaptive| adaptive.key.begin(grant.units));
-            self.held(terms, grant, operation)
-        })
-    }
-
-    /// Notes that the store did not answer the message.
-    pub(crate) async fn failed(&self, lease: &Lease, error: &Error) {
-        if error.is_lapsed_lease() {
-            self.inner.lapse(&self.key.holder, lease.number).await;
-        }
-        let now = self.inner.circumstances(&self.key.holder);
-        lock(&self.key.state).turn_failed(lease.number, error, &now);
-    }
-
-    /// Returns whether the failure policy admits these units.
-    pub(crate) fn is_admitted_locally(&self, terms: &Terms) -> bool {
-        let now = self.inner.circumstances(&self.key.holder);
-        match terms.on_failure {
-            OnFailure::Local => {
-                terms.cost <= lock(&self.key.state).room(terms.current_limit(), now.instances)
-            }
-            policy => policy == OnFailure::Open,
-        }
-    }
-
-    /// Holds units that the failure policy admitted.
-    pub(crate) fn hold_locally(&self, terms: &Terms) -> HeldUnits {
-        let mut state = lock(&self.key.state);
-        let grant = state.grant(terms, false);
-        state.hold(&grant);
-        drop(state);
-        self.held(terms, grant, None)
-    }
-
-    fn held(&self, terms: &Terms, grant: Grant, operation: Option<Operation>) -> HeldUnits {
-        HeldUnits::new(&self.inner, &self.key, &terms.gate, grant, operation)
+            HeldUnits::new(&self.inner, &self.key, &terms.gate, grant, operation)
+        });
+        held.collect()
     }
 }
 
-/// Holds units of a key that the failure policy admitted, without a turn. Returns `None` if the registry has no
-/// room for the key: the units are not counted then.
-pub(super) fn hold_without_turn(
-    inner: &Arc<PermitsInner>,
-    target: &Target,
-    terms: &Terms,
-) -> Option<HeldUnits> {
+/// Returns whether the failure policy admits units of a key to a group.
+pub(super) fn is_admitted_locally(inner: &Arc<PermitsInner>, target: &Target, terms: &Terms) -> bool {
+    let now = inner.circumstances(inner.holder(target.hash_tag));
+    let room = || {
+        let key = inner.registry.get(target);
+        let room = |state: &KeyState| state.room(terms.current_limit(), now.instances);
+        key.map_or_else(|| room(&KeyState::new()), |key| room(&lock(&key.state)))
+    };
+    match terms.on_failure {
+        OnFailure::Local => terms.cost <= room(),
+        policy => policy == OnFailure::Open,
+    }
+}
+
+/// Holds units of a key that the failure policy admitted to a group. Returns `None` if the registry has no room for
+/// the key: the units are not counted then.
+pub(super) fn hold_locally(inner: &Arc<PermitsInner>, target: &Target, terms: &Terms) -> Option<HeldUnits> {
     let (key, grant) = inner.registry.change(target, inner.holder(target.hash_tag), |state| {
         let grant = state.grant(terms, false);
         state.hold(&grant);
@@ -193,47 +184,47 @@ impl KeyState {
         held
     }
 
-    /// The group is not sent again if the lease has lapsed since it was admitted, since its other gates were
-    /// charged: the next message reports the units, under another lease.
+    /// Notes which groups were admitted, and the first error of a group, after which the store may count other units.
+    ///
+    /// An admitted group is not sent again if the lease has lapsed since, since its other gates were charged: the next
+    /// message reports the units, under another lease.
     pub(super) fn turn_answered(
         &mut self,
         lease: u64,
-        admitted: Option<&Terms>,
+        admitted: &[Terms],
+        error: Option<&Error>,
         now: &Circumstances,
-    ) -> Option<Grant> {
-        let Busy::Lent { keep, reporters, sent } = &mut self.busy else { return None };
+    ) -> Vec<Grant> {
+        let Busy::Lent { keep, reporters, sent } = &mut self.busy else { return Vec::new() };
         *sent = None;
-        let keep = *keep;
-        mem::take(reporters).into_iter().for_each(|reporter| drop(reporter.send(Ok(()))));
-        let is_counted = now.lease == Some(lease);
-        if is_counted {
-            let cost = admitted.map_or(0, |terms| terms.cost);
-            self.answers += 1;
-            self.answered_us = now.now_us;
-            self.confirm(lease, keep + cost);
-            // A message of a group gives up the place.
-            self.has_place = false;
-        } else {
-            self.report_by(now.now_us);
-        }
-        let grant = admitted.map(|terms| self.grant(terms, is_counted));
-        grant.iter().for_each(|grant| self.hold(grant));
-        grant
-    }
-
-    pub(super) fn turn_failed(&mut self, lease: u64, error: &Error, now: &Circumstances) {
-        if error.may_have_run() {
-            self.doubt_message(lease, now);
-        }
-        if let Busy::Lent { reporters, sent, .. } = &mut self.busy {
-            *sent = None;
-            let fail = |reporter: Reporter| drop(reporter.send(Err(error.clone())));
+        let (keep, reporters) = (*keep, mem::take(reporters));
+        let is_counted = error.is_none() && now.lease == Some(lease);
+        match error {
             // A rejected message is sent again, with its releases.
-            match error.is_lapsed_lease() || error.is_stale_message() {
-                true => self.reporters.append(reporters),
-                false => mem::take(reporters).into_iter().for_each(fail),
+            Some(error) if error.is_lapsed_lease() || error.is_stale_message() => {
+                self.reporters.extend(reporters);
+            }
+            _ => {
+                let result = error.map_or(Ok(()), |error| Err(error.clone()));
+                reporters.into_iter().for_each(|reporter| drop(reporter.send(result.clone())));
             }
         }
+        if is_counted {
+            let units: u64 = admitted.iter().map(|terms| terms.cost).sum();
+            self.answers += 1;
+            self.answered_us = now.now_us;
+            self.confirm(lease, keep + units);
+            // A message of a group gives up the place.
+            self.has_place = false;
+        } else if error.is_none_or(|error| error.may_have_run() || !admitted.is_empty()) {
+            self.doubt_message(lease, now);
+        }
+        let grant = |terms| {
+            let grant = self.grant(terms, is_counted);
+            self.hold(&grant);
+            grant
+        };
+        admitted.iter().map(grant).collect()
     }
 
     pub(super) fn end_turn(&mut self, now: &Circumstances) {

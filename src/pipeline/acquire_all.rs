@@ -1,43 +1,31 @@
 //! Several gates in one atomic step, of which some have an in-flight limit.
 //!
-//! The group takes its turn at each key of an in-flight limit, so that no other message about that key is in
-//! flight. It runs in the background: a caller that is no longer polled delays no other caller of its keys.
+//! Groups that have a key of an in-flight limit in common travel together. A group runs in the background: a caller
+//! that is no longer polled delays no other caller of its keys.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use super::acquire::Held;
 use super::all::{self, Folded, GroupDecision};
 use super::parts::Pipeline;
-use crate::batch::Share;
 use crate::connection::Deadline;
 use crate::decision::{AllDecision, Decision, Source};
 use crate::error::Error;
 use crate::fallback::OnFailure;
-use crate::permits::{HeldUnits, Permit, Permits, Polls, Terms, Turn};
+use crate::permits::{GroupAcquire, GroupAnswer, HeldUnits, Permit, Permits, Polls, Terms};
 use crate::request::Request;
 use crate::store::{Group, Target};
 use crate::trace::Span;
-
-/// How often a group is sent again whose lease had lapsed.
-const MAX_REJECTIONS: usize = 3;
 
 /// The decisions of a group, and the units that it holds, by check.
 struct GroupTaken {
     is_allowed: bool,
     decisions: Vec<Decision>,
     held: Vec<(usize, HeldUnits)>,
-}
-
-/// A key of an in-flight limit in a group.
-struct GroupKey {
-    item: usize,
-    terms: Terms,
-    turn: Turn,
 }
 
 /// Returns an error if a gate with a ban is together with an in-flight limit: the script of such groups counts no
@@ -158,17 +146,19 @@ impl Pipeline {
         let mut group = Folded::for_acquires(requests)?;
         let deadline = self.deadline_of(requests.iter().filter_map(|request| request.deadline).min());
         self.ensure_background_jobs();
-        let keys = self.turns(requests, &group, deadline).await;
-        let taken = match keys {
-            Ok(keys) => match self.send_group(adapted(&mut group, &keys), &keys, n, deadline).await {
-                Ok((share, held)) => {
-                    let GroupDecision { is_allowed, decisions, .. } =
-                        self.conclude_all(&group, share.n, &share);
-                    Self::deny_behind(GroupTaken { is_allowed, decisions, held }, &group, &keys, n)
+        let keys = self.keys(requests, &group)?;
+        let taken = match self.send_group(&group, &keys, n, deadline).await {
+            Ok(GroupAnswer { share, held, deciders, behind }) => {
+                for (item, decider) in deciders {
+                    group.items[item].target.gate = decider;
                 }
-                Err(error) => self.fall_back_group(requests, &group, &keys, n, &error)?,
-            },
-            Err(error) => self.fall_back_group(requests, &group, &[], n, &error)?,
+                let GroupDecision { is_allowed, decisions, .. } = self.conclude_all(&group, share.n, &share);
+                let held =
+                    held.into_iter().filter_map(|(item, held)| Some((group.first_check_of(item)?, held)));
+                let taken = GroupTaken { is_allowed, decisions, held: held.collect() };
+                Self::deny_behind(taken, &group, &behind)
+            }
+            Err(error) => self.fall_back_group(requests, &group, &keys, n, &error)?,
         };
         let charged = requests.iter().zip(&taken.decisions).filter(|(request, _)| request.cost > 0);
         let reported = charged.filter(|(_, decision)| n > 0 && (taken.is_allowed || !decision.is_allowed()));
@@ -176,26 +166,16 @@ impl Pipeline {
         Ok(taken)
     }
 
-    /// Waits for the turn at each key of an in-flight limit, in the order of the Redis keys.
-    async fn turns(
-        &self,
-        requests: &[&Request<'_>],
-        group: &Folded,
-        deadline: Deadline,
-    ) -> Result<Vec<GroupKey>, Error> {
-        let mut items = counted_items(group);
-        items.sort_by(|&a, &b| group.items[a].target.redis_key.cmp(&group.items[b].target.redis_key));
-        let terms = items.iter().map(|&item| self.item_terms(requests, group, item));
-        let terms = terms.collect::<Result<Vec<_>, _>>()?;
-        // Before the first turn, during which no other acquire of the key is sent.
-        let adaptive = terms.iter().filter_map(|(_, terms)| terms.adaptive.as_ref());
-        join_all(adaptive.map(|adaptive| adaptive.key.ensure_current(deadline))).await;
-        let mut keys = Vec::with_capacity(items.len());
-        for (item, (target, terms)) in items.into_iter().zip(terms) {
-            let turn = self.permits.turn(&target, deadline).await?;
-            keys.push(GroupKey { item, terms: terms.adapted(), turn });
-        }
-        Ok(keys)
+    /// Returns the items with an in-flight limit, with their keys and terms.
+    fn keys(&self, requests: &[&Request<'_>], group: &Folded) -> Result<Vec<(usize, Target, Terms)>, Error> {
+        let is_counted = |&item: &usize| group.items[item].target.gate.quota.is_in_flight();
+        let items = (0..group.items.len()).filter(is_counted);
+        items
+            .map(|item| {
+                let (target, terms) = self.item_terms(requests, group, item)?;
+                Ok((item, target, terms))
+            })
+            .collect()
     }
 
     /// Returns the key and the terms of an item: those of its first check, with the cost of all.
@@ -210,75 +190,33 @@ impl Pipeline {
         self.terms(&request).map_err(|error| request.with_context(error))
     }
 
-    /// Sends the group. Peeks if it acquires nothing, or if denied callers wait for one of its keys: they are not
-    /// overtaken.
+    /// Sends the group. Peeks if it acquires nothing.
     async fn send_group(
         &self,
         group: &Folded,
-        keys: &[GroupKey],
+        keys: &[(usize, Target, Terms)],
         n: u64,
         deadline: Deadline,
-    ) -> Result<(Share, Vec<(usize, HeldUnits)>), Error> {
-        if n == 0 || keys.iter().any(|key| key.turn.is_behind) {
-            // A message would give up a place in the queue of a fair gate.
-            let share =
-                self.permits.send(Group { items: group.items.iter().cloned().collect(), n: 0 }, deadline);
-            return Ok((share.await?, Vec::new()));
+    ) -> Result<GroupAnswer, Error> {
+        let items = group.items.iter().cloned().collect();
+        let mut group = GroupAcquire { items, keys: keys.to_vec() };
+        // Before the keys are busy, while no other acquire of them is sent.
+        let adaptive = keys.iter().filter_map(|(_, _, terms)| terms.adaptive.as_ref());
+        join_all(adaptive.map(|adaptive| adaptive.key.ensure_current(deadline))).await;
+        if n > 0 && !keys.is_empty() {
+            return self.permits.acquire_group(group, deadline).await;
         }
-        let mut result = Err(Error::lapsed_lease());
-        for _ in 0..MAX_REJECTIONS {
-            result = self.try_send_group(group, keys, n, deadline).await;
-            let is_rejected = |error: &Error| error.is_lapsed_lease() || error.is_stale_message();
-            if !result.as_ref().is_err_and(is_rejected) {
-                break;
-            }
-        }
-        result
-    }
-
-    async fn try_send_group(
-        &self,
-        group: &Folded,
-        keys: &[GroupKey],
-        n: u64,
-        deadline: Deadline,
-    ) -> Result<(Share, Vec<(usize, HeldUnits)>), Error> {
-        let mut items: SmallVec<[_; 1]> = group.items.iter().cloned().collect();
-        let Some(first) = keys.first() else {
-            let share = self.permits.send(Group { items, n }, deadline).await?;
-            return Ok((share, Vec::new()));
-        };
-        let lease = first.turn.lease(deadline).await?;
-        for key in keys {
-            items[key.item].companion = Some(Box::new(key.turn.message(&lease)));
-        }
-        match self.permits.send(Group { items, n }, deadline).await {
-            Ok(share) => {
-                let mut held = Vec::with_capacity(keys.len());
-                for key in keys {
-                    let others = share.outcome.before[key.item].raw[0];
-                    let is_denied = key.terms.cost > key.terms.decider.quota.limit().saturating_sub(others);
-                    key.terms.record_demand(others, share.outcome.k, is_denied);
-                    let admitted = (share.outcome.k > 0).then_some(&key.terms);
-                    let units = key.turn.answered(&lease, admitted);
-                    held.extend(group.first_check_of(key.item).zip(units));
-                }
-                Ok((share, held))
-            }
-            Err(error) => {
-                for key in keys {
-                    key.turn.failed(&lease, &error).await;
-                }
-                Err(error)
-            }
-        }
+        // A message would give up a place in the queue of a fair gate.
+        let deciders = group.adapt();
+        let share = self.permits.send(Group { items: group.items, n }, deadline).await?;
+        Ok(GroupAnswer { share, held: Vec::new(), deciders, behind: Vec::new() })
     }
 
     /// Denies a group that would have overtaken callers.
-    fn deny_behind(mut taken: GroupTaken, group: &Folded, keys: &[GroupKey], n: u64) -> GroupTaken {
-        for key in keys.iter().filter(|key| key.turn.is_behind && n > 0) {
+    fn deny_behind(mut taken: GroupTaken, group: &Folded, behind: &[usize]) -> GroupTaken {
+        for &item in behind {
             taken.is_allowed = false;
-            let checks = (0..taken.decisions.len()).filter(|&check| group.index_of[check] == key.item);
+            let checks = (0..taken.decisions.len()).filter(|&check| group.index_of[check] == item);
             for check in checks {
                 let decision = &mut taken.decisions[check];
                 decision.allowed = false;
@@ -293,7 +231,7 @@ impl Pipeline {
         &self,
         requests: &[&Request<'_>],
         group: &Folded,
-        keys: &[GroupKey],
+        keys: &[(usize, Target, Terms)],
         n: u64,
         error: &Error,
     ) -> Result<GroupTaken, Error> {
@@ -311,10 +249,8 @@ impl Pipeline {
         for &check in &counted {
             policies.push(self.policy(requests[check], error.clone())?);
         }
-        let is_admitted = |key: &GroupKey| key.turn.is_admitted_locally(&key.terms);
-        let is_local = policies.contains(&OnFailure::Local);
-        // Without its turns, a group knows no share.
-        let is_in_share = keys.iter().all(is_admitted) && !(keys.is_empty() && is_local);
+        let is_in_share =
+            keys.iter().all(|(_, target, terms)| self.permits.is_admitted_locally(target, terms));
         let is_open = is_in_share && !policies.contains(&OnFailure::Closed);
         let mut decisions: Vec<Option<Decision>> = vec![None; requests.len()];
         for (&check, policy) in counted.iter().zip(policies) {
@@ -340,45 +276,19 @@ impl Pipeline {
                 .for_each(|(&check, decision)| decisions[check] = Some(decision));
         }
         let held = match is_allowed && n > 0 {
-            true => self.hold_locally(requests, group, keys)?,
+            true => self.hold_locally(group, keys),
             false => Vec::new(),
         };
         Ok(GroupTaken { is_allowed, held, decisions: decisions.into_iter().flatten().collect() })
     }
 
-    /// Holds the units of a group that its failure policies admitted, with or without its turns.
-    fn hold_locally(
-        &self,
-        requests: &[&Request<'_>],
-        group: &Folded,
-        keys: &[GroupKey],
-    ) -> Result<Vec<(usize, HeldUnits)>, Error> {
-        let mut held = Vec::new();
-        for item in counted_items(group) {
-            let units = match keys.iter().find(|key| key.item == item) {
-                Some(key) => Some(key.turn.hold_locally(&key.terms)),
-                None => {
-                    let (target, terms) = self.item_terms(requests, group, item)?;
-                    self.permits.hold_without_turn(&target, &terms)
-                }
-            };
-            held.extend(group.first_check_of(item).zip(units));
-        }
-        Ok(held)
+    /// Holds the units of a group that its failure policies admitted.
+    fn hold_locally(&self, group: &Folded, keys: &[(usize, Target, Terms)]) -> Vec<(usize, HeldUnits)> {
+        let held = keys.iter().filter_map(|(item, target, terms)| {
+            Some((group.first_check_of(*item)?, self.permits.hold_locally(target, terms)?))
+        });
+        held.collect()
     }
-}
-
-/// Has the adaptive current limits decide a group.
-fn adapted<'a>(group: &'a mut Folded, keys: &[GroupKey]) -> &'a Folded {
-    for key in keys {
-        group.items[key.item].target.gate = key.terms.decider.clone();
-    }
-    group
-}
-
-/// Returns the items with an in-flight limit.
-fn counted_items(group: &Folded) -> Vec<usize> {
-    (0..group.items.len()).filter(|&item| group.items[item].target.gate.quota.is_in_flight()).collect()
 }
 
 /// Returns the permits of an admitted group, in the order of the checks.

@@ -81,8 +81,8 @@ pub struct Message<'a> {
     /// The number of the message: higher than those of its earlier messages about this key. A message that is
     /// sent again keeps its number.
     pub number: u64,
-    /// The units that it continues to hold.
-    pub keep: u64,
+    /// The units that it continues to hold; `None` for those that it holds, after an earlier group of the call.
+    pub keep: Option<u64>,
     /// Whether acquires that are not admitted get or keep a place in the queue of a fair gate.
     pub waits: bool,
 }
@@ -235,7 +235,7 @@ impl Decided {
         let before: u64 = counted.clone().take(place.unwrap_or(usize::MAX)).map(|place| place.units).sum();
         let others = counted.filter(|place| place.holder != name).cloned().collect();
 
-        let keep = message.map_or(0, |message| message.keep);
+        let keep = message.map_or(0, |message| message.keep.unwrap_or(own_units));
         held = held.saturating_sub(own_units) + keep;
         let is_repeated = own.zip(message).is_some_and(|(own, message)| own.number == message.number);
         let is_blocked = item.record.blocked_until_us > now;
@@ -261,7 +261,7 @@ impl Decided {
         now: u64,
     ) {
         let cost = item.cost;
-        let units = message.keep + k * cost;
+        let units = message.keep.unwrap_or(self.own) + k * cost;
         let held = item.before.raw[0] + k * cost;
         // Of a repeated group, k may be more than this key admits.
         let waits = message.waits && patience_us > 0 && self.admitted < n && k < n;

@@ -241,6 +241,6 @@ impl Keys {
 
 fn message(item: &Item) -> Option<in_flight::Message<'_>> {
     let Some(Companion::Message(message)) = item.companion.as_deref() else { return None };
-    let Message { ref holder, lease_end_us, number, keep, waits } = *message;
+    let Message { ref holder, lease_end_us, number, keep, waits, .. } = *message;
     Some(in_flight::Message { holder, lease_end_us, number, keep, waits })
 }

@@ -11,7 +11,7 @@ mod server_clock;
 use futures_util::future::{join, join_all};
 use redis::{Cmd, Value};
 
-use self::acquire::{Sender, acquire_all_args, acquire_args};
+use self::acquire::{Sender, acquire_all_args, acquire_args, is_shared};
 use self::arguments::{Optional, group_args, take_args};
 use self::reply::{Reply, adapt_reply, lease_reply, unexpected};
 use self::server_clock::ServerClock;
@@ -100,8 +100,9 @@ impl RedisStore {
         groups: &[&Group],
         deadline: Deadline,
     ) -> Vec<Result<Outcome, Error>> {
-        // A call that ran before its connection was lost must not count its denials twice.
-        let is_repeatable = kind != CallKind::Ban;
+        // A call that ran before its connection was lost must not count its denials twice. The reply to a repeated
+        // message that several groups share does not tell which of them were admitted.
+        let is_repeatable = kind != CallKind::Ban && !groups.iter().any(|group| is_shared(group));
         match self.try_call(kind, groups, is_repeatable, deadline).await {
             Ok(reply) => Reply::new(reply).outcomes(groups),
             Err(error) if kind == CallKind::Ban && (error.is_of_keys_apart() || error.is_lost_call()) => {
@@ -413,7 +414,9 @@ impl<'a> CallKind<'a> {
     fn of(group: &'a Group) -> Self {
         let is_in_flight = group.items.iter().any(|item| item.target.gate.quota.is_in_flight());
         match &*group.items {
-            [item] if is_in_flight => Self::Acquire(Sender::of(group), &item.target.gate.quota),
+            [item] if is_in_flight && !is_shared(group) => {
+                Self::Acquire(Sender::of(group), &item.target.gate.quota)
+            }
             _ if is_in_flight => Self::AcquireAll(Sender::of(group)),
             _ if group.has_holds() => Self::Reserve,
             _ if group.has_bans() => Self::Ban,

@@ -57,6 +57,17 @@ impl Item {
         Self { target: self.target.clone(), companion, ..*self }
     }
 
+    /// Returns how long the item occupies the store, in units of [`MAX_WORK`].
+    pub(crate) fn work(&self) -> u32 {
+        let work = self.target.gate.quota.kind().definition().work;
+        match self.companion.as_deref() {
+            // Measured: two to three times as long, and a counted denial four to five times.
+            Some(Companion::Ban { .. }) => 3 * work,
+            Some(Companion::Holds(_)) => 2 * work,
+            _ => work,
+        }
+    }
+
     /// Makes this a part of a partial grant: see [`Companion::Ban`].
     pub(crate) fn of_grant(mut self) -> Self {
         if let Some(Companion::Ban { is_grant, .. }) = self.companion.as_deref_mut() {
@@ -88,16 +99,7 @@ impl Group {
 
     /// Returns how long the group occupies the store, in units of [`MAX_WORK`].
     pub(crate) fn work(&self) -> u32 {
-        let work = |item: &Item| {
-            let work = item.target.gate.quota.kind().definition().work;
-            match item.companion.as_deref() {
-                // Measured: two to three times as long, and a counted denial four to five times.
-                Some(Companion::Ban { .. }) => 3 * work,
-                Some(Companion::Holds(_)) => 2 * work,
-                _ => work,
-            }
-        };
-        self.items.iter().map(work).sum()
+        self.items.iter().map(Item::work).sum()
     }
 
     /// Returns whether a key has holds, which are read in the same step. Groups with in-flight limits or bans leave

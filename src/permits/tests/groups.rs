@@ -61,7 +61,7 @@ fn admission_of_a_group_without_a_reply_is_taken_back_by_the_next_message() {
         key.lend();
         assert_eq!(key.state.begin_turn(1, key.now.now_us), 0);
         if !is_cancelled {
-            key.state.turn_failed(1, &timeout(), &key.now);
+            key.state.turn_answered(1, &[], Some(&timeout()), &key.now);
         }
         key.end_turn();
         assert!(!key.state.is_unused(&key.now));
@@ -78,7 +78,7 @@ fn units_held_without_a_reply_are_counted_with_the_next_answer() {
     let mut key = Key::new(Quota::in_flight(2));
     key.lend();
     key.state.begin_turn(1, key.now.now_us);
-    key.state.turn_failed(1, &timeout(), &key.now);
+    key.state.turn_answered(1, &[], Some(&timeout()), &key.now);
     let grant = key.state.grant(&key.terms, false);
     key.state.hold(&grant);
     key.end_turn();
@@ -97,7 +97,8 @@ fn group_admitted_under_a_lease_that_has_ended_holds_its_units_under_the_next_on
         key.state.begin_turn(1, key.now.now_us);
         key.state.lapse();
         key.now.lease = None;
-        let grant = key.state.turn_answered(1, Some(&key.terms), &key.now).expect("it was admitted");
+        let admitted = std::slice::from_ref(&key.terms);
+        let grant = key.state.turn_answered(1, admitted, None, &key.now).remove(0);
         key.end_turn();
         assert!(!key.state.is_counted(&grant));
         assert_eq!(key.sent().keep, 1);
@@ -117,7 +118,7 @@ fn message_of_a_group_gives_up_the_place_in_a_fair_queue() {
     key.state.leave(caller.id, key.now.now_us);
     key.lend();
     key.state.begin_turn(1, key.now.now_us);
-    key.state.turn_answered(1, None, &key.now);
+    key.state.turn_answered(1, &[], None, &key.now);
     key.end_turn();
     key.assert_rests();
     assert!(key.state.is_unused(&key.now));
@@ -131,7 +132,7 @@ fn release_in_a_message_that_failed_is_repeated_at_once() {
     key.state.release(&held, key.now.now_us, None);
     key.lend();
     assert_eq!(key.state.begin_turn(1, key.now.now_us), 0);
-    key.state.turn_failed(1, &Error::from_script("STATE held"), &key.now);
+    key.state.turn_answered(1, &[], Some(&Error::from_script("STATE held")), &key.now);
     key.end_turn();
     assert_eq!(key.sent().keep, 0);
 }

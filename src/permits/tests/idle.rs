@@ -125,8 +125,11 @@ impl History {
         let lease = now.lease.unwrap_or_default();
         state.begin_turn(lease, now.now_us);
         match is_answered {
-            Some(true) => self.grants.extend(state.turn_answered(lease, Some(terms), now)),
-            Some(false) => state.turn_failed(lease, &timeout(), now),
+            Some(true) => {
+                let admitted = std::slice::from_ref(&*terms);
+                self.grants.extend(state.turn_answered(lease, admitted, None, now));
+            }
+            Some(false) => drop(state.turn_answered(lease, &[], Some(&timeout()), now)),
             None => {}
         }
         state.end_turn(now);

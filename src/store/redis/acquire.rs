@@ -33,8 +33,7 @@ pub(super) fn acquire_args(sender: Sender<'_>, quota: &Quota, groups: &[&Group],
     let [limit, patience_us, ..] = quota.kind().args();
     command.arg(sender.name).arg(sender.lease_end_us).arg(limit).arg(patience_us);
     for (_, item) in items() {
-        let (number, keep) = message_of(item).map_or((0, 0), |message| (message.number, message.keep));
-        command.arg(number).arg(keep);
+        append_message(item, command);
     }
     let wanted = items().map(|(n, item)| (n, item.cost, waits(item)));
     let Some(first) = wanted.clone().next() else { return };
@@ -58,9 +57,8 @@ pub(super) fn acquire_all_args(sender: Sender<'_>, now_us: u64, groups: &[&Group
         for item in &group.items {
             command.arg(quotas.number(&item.target)).arg(item.cost);
             if item.target.gate.quota.is_in_flight() {
-                let (number, keep) =
-                    message_of(item).map_or((0, 0), |message| (message.number, message.keep));
-                command.arg(number).arg(keep).arg(waits(item));
+                append_message(item, command);
+                command.arg(waits(item));
             } else {
                 command.arg(Optional(item.max_delay_us));
             }
@@ -78,6 +76,17 @@ fn keys(groups: &[&Group], command: &mut Cmd) {
     for item in items() {
         command.arg(&item.target.redis_key);
     }
+}
+
+/// Appends the number of a message, and the units that it keeps. A peek has none.
+fn append_message(item: &Item, command: &mut Cmd) {
+    let (number, keep) = message_of(item).map_or((0, Some(0)), |message| (message.number, message.keep));
+    command.arg(number).arg(Optional(keep));
+}
+
+/// Returns whether groups of the call have messages about the same keys.
+pub(super) fn is_shared(group: &Group) -> bool {
+    group.items.iter().filter_map(message_of).any(|message| message.is_shared)
 }
 
 fn message_of(item: &Item) -> Option<&Message> {
@@ -165,7 +174,8 @@ mod tests {
     }
 
     fn message(holder: &str, number: u64, keep: u64) -> Message {
-        Message { holder: holder.into(), lease_end_us: u64::MAX >> 11, number, keep, waits: false }
+        let (keep, lease_end_us) = (Some(keep), u64::MAX >> 11);
+        Message { holder: holder.into(), lease_end_us, number, keep, waits: false, is_shared: false }
     }
 
     fn item(target: &Target, cost: u64, message: Message) -> Item {

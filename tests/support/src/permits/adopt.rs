@@ -92,7 +92,7 @@ impl Oracle {
             let was_set_ms = before.keys[key].as_ref().map_or(0, |kept| kept.expires_ms);
             self.is_far_ahead[key] &= was_set_ms > 0;
             self.is_far_ahead[key] |= was_set_ms * 1_000 > now + 2 * KEPT_US;
-            self.compare_key(key, before.keys[key].as_ref(), after.keys[key].as_ref(), now)
+            self.compare_key(call, key, before.keys[key].as_ref(), after.keys[key].as_ref(), now)
                 .map_err(|error| format!("key {key}: {error}"))?;
         }
         if call.names_leases() {
@@ -118,6 +118,7 @@ impl Oracle {
 
     fn compare_key(
         &self,
+        call: &Call,
         key: usize,
         before: Option<&Kept<Permits>>,
         after: Option<&Kept<Permits>>,
@@ -152,7 +153,11 @@ impl Oracle {
             return Err("the key exists although it holds nothing".to_owned());
         }
         let is_blocked = |kept: &Kept<Permits>| kept.value.blocked_until_us > 0;
-        let may_shrink = self.is_far_ahead[key] || is_blocked(after) || before.is_some_and(is_blocked);
+        // A group may remove the key, and a later one of the call make it again.
+        let may_shrink = self.is_far_ahead[key]
+            || is_blocked(after)
+            || before.is_some_and(is_blocked)
+            || call.names_repeatedly(key);
         if let Some(before) = before
             && !may_shrink
             && !before.value.entries.is_empty()

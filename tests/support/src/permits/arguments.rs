@@ -4,8 +4,11 @@ use tidegate::Quota;
 
 use super::call::{Group, Item, Limit, Message};
 
-/// Returns the limit of all groups, if each is one permit of this limit and of one holder.
+/// Returns the limit of all groups, if each is one permit of this limit and of one holder, with its own key.
 pub(super) fn uniform_limit(groups: &[Group]) -> Option<Limit> {
+    if messages(groups).flatten().any(|message| message.keep.is_none()) {
+        return None;
+    }
     let mut limits = groups.iter().map(|group| match &group.items[..] {
         [Item::Permit { limit, .. }] => Some(*limit),
         _ => None,
@@ -27,7 +30,8 @@ fn holder_args(groups: &[Group]) -> Vec<String> {
 }
 
 fn number_and_keep(message: Option<&Message>) -> [String; 2] {
-    message.map_or([0, 0], |message| [message.number, message.keep]).map(|number| number.to_string())
+    let keep = |message: &Message| message.keep.map_or_else(String::new, |keep| keep.to_string());
+    message.map_or(["0".to_owned(), "0".to_owned()], |message| [message.number.to_string(), keep(message)])
 }
 
 fn waits(message: Option<&Message>) -> u64 {

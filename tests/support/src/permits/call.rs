@@ -80,7 +80,8 @@ pub struct Message {
     /// The end of the holder's lease as the sender knew it.
     pub lease_end_us: u64,
     pub number: u64,
-    pub keep: u64,
+    /// `None` for the units that an earlier group of the call has left.
+    pub keep: Option<u64>,
     pub waits: bool,
 }
 
@@ -129,6 +130,14 @@ impl Call {
         keys.sort_unstable();
         keys.dedup();
         keys
+    }
+
+    /// Returns whether several groups of the call name a key.
+    pub fn names_repeatedly(&self, key: usize) -> bool {
+        match self {
+            Self::Take(groups, _) => groups.iter().filter(|group| group.message(key).is_some()).count() > 1,
+            _ => false,
+        }
     }
 
     /// Returns whether the call names the token bucket.

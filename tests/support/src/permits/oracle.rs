@@ -174,7 +174,7 @@ impl Oracle {
         let result = |item: &Item| match item {
             Item::Permit { key, cost, message: Some(message), .. } => {
                 let entry = self.entry(*key, &message.holder)?;
-                let acquired = entry.units.saturating_sub(message.keep);
+                let acquired = entry.units.saturating_sub(message.keep.unwrap_or(entry.units));
                 (entry.number == message.number)
                     .then(|| acquired.checked_div(*cost).map_or(group.n, |k| k.min(group.n)))
             }
@@ -280,7 +280,8 @@ impl Oracle {
             true => lapsed.iter().filter(|name| self.disturbed[key].contains(*name)).cloned().collect(),
             false => Vec::new(),
         };
-        let held = units_of(&live) + message.map_or(0, |message| message.keep);
+        let own = permits.entries.get(sender).map_or(0, |entry| entry.units);
+        let held = units_of(&live) + message.map_or(0, |message| message.keep.unwrap_or(own));
         let most = held + units_of(&lingering);
         let (held, lapsed) = if reported.raw[0] == most && most > held {
             (most, lapsed.into_iter().filter(|name| !lingering.contains(name)).collect())
@@ -319,8 +320,8 @@ impl Oracle {
         }
         let empty = Kept { value: Permits::default(), expires_ms: 0 };
         let permits = &mut self.state.keys[key].get_or_insert(empty).value;
-        let units = message.keep + k * cost;
         let own = permits.entries.get(&message.holder).map_or(0, |entry| entry.units);
+        let units = message.keep.unwrap_or(own) + k * cost;
         if k > 0 || units != own {
             permits.entries.insert(message.holder.clone(), Entry { units, number: message.number });
             self.effects[key].is_changed = true;

@@ -58,6 +58,12 @@ struct Player<'a> {
     history: Vec<String>,
 }
 
+/// Returns whether groups have messages about the same key.
+fn is_shared(groups: &[Group]) -> bool {
+    let mut messages = groups.iter().flat_map(Group::permits).filter_map(|(_, message)| message);
+    messages.any(|message| message.keep.is_none())
+}
+
 /// A take that a process has sent.
 #[derive(Clone, Debug)]
 struct Sent {
@@ -120,7 +126,9 @@ impl Player<'_> {
             }
             Action::Repeat(process, fate) => {
                 let process = index(process);
-                let unanswered = self.processes[process].unanswered.take();
+                // The reply would not tell which groups were admitted that share a message.
+                let unanswered =
+                    self.processes[process].unanswered.take().filter(|groups| !is_shared(groups));
                 unanswered.map_or(Ok(()), |groups| self.send(process, groups, *fate, None))
             }
             Action::Copy(back) => {
@@ -250,14 +258,14 @@ impl Player<'_> {
                 Shape::Both => (vec![0, 1], false),
                 Shape::All => (vec![1, 0], true),
             };
-            // One message in flight for each process and key: rule 11.
-            if keys.iter().any(|key| groups.iter().any(|group| group.message(*key).is_some())) {
-                continue;
-            }
             let mut items = Vec::new();
             for key in keys {
                 let limit = self.limit(key, want.limit);
                 let process = &mut self.processes[process];
+                if groups.iter().any(|group| group.message(key).is_some()) {
+                    items.push(process.shared_item(key, limit, want.cost.min(limit.units)));
+                    continue;
+                }
                 let released = (process.held[key] * u64::from(want.released)).div_ceil(0xffff);
                 items.push(process.item(key, limit, want.cost.min(limit.units), released, want.waits));
             }
@@ -266,6 +274,14 @@ impl Player<'_> {
                 items.insert(at, Item::Bucket { cost: want.cost.min(self.plan.bucket.limit()) });
             }
             groups.push(Group { n: want.n, items });
+        }
+        if is_shared(&groups) {
+            // Acquires of groups do not wait in the queue of a fair gate.
+            for item in groups.iter_mut().flat_map(|group| &mut group.items) {
+                if let Item::Permit { message: Some(message), .. } = item {
+                    message.waits = false;
+                }
+            }
         }
         self.send(process, groups, fate, bound)
     }

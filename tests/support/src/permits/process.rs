@@ -62,10 +62,22 @@ impl Process {
             holder: self.name.clone().unwrap(),
             lease_end_us: self.lease_end_us,
             number: self.number,
-            keep: self.held[key],
+            keep: Some(self.held[key]),
             waits,
         };
         Item::Permit { key, limit, cost, message: Some(message) }
+    }
+
+    /// Makes the item of a message about a key that an earlier group of the same call has a message about.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the process has no lease.
+    pub fn shared_item(&mut self, key: usize, limit: Limit, cost: u64) -> Item {
+        let Item::Permit { message: Some(message), .. } = self.item(key, limit, cost, 0, false) else {
+            unreachable!("a message was made");
+        };
+        Item::Permit { key, limit, cost, message: Some(Message { keep: None, ..message }) }
     }
 
     /// Records that a message about each of these keys may arrive until the end of the lease, or the bound.
@@ -80,7 +92,7 @@ impl Process {
     pub fn record(&mut self, group: &Group, outcome: &Outcome, now: u64) {
         for item in &group.items {
             if let Item::Permit { key, cost, message: Some(message), .. } = item {
-                self.held[*key] = message.keep + outcome.k * cost;
+                self.held[*key] = message.keep.unwrap_or(self.held[*key]) + outcome.k * cost;
                 if self.in_doubt_until_us[*key] <= now {
                     self.in_doubt_until_us[*key] = 0;
                 }

@@ -12,12 +12,15 @@ pub fn confirm_bound(
     now: u64,
 ) -> Result<(), String> {
     let (Call::Take(groups, _), Reply::Take(outcomes)) = (call, reply) else { return Ok(()) };
-    for (group, outcome) in groups.iter().zip(outcomes) {
+    let mut confirmed = [false; KEYS];
+    // Groups of one call may have different limits for a key: that of the last one that was admitted holds.
+    for (group, outcome) in groups.iter().zip(outcomes).rev() {
         if outcome.as_ref().map_or(0, |outcome| outcome.k) == 0 || is_repetition(group, before) {
             continue;
         }
         for item in &group.items {
             if let Item::Permit { key, limit, .. } = item
+                && !std::mem::replace(&mut confirmed[*key], true)
                 && after.live_units(*key, now) > limit.units
             {
                 return Err(format!("key {key} holds more than {limit:?}: {after:#?}"));

@@ -1,0 +1,301 @@
+//! Groups: each takes units of several keys in one step, all or nothing. Groups that have a key in common travel in
+//! one message, in order of arrival; the store decides each of them after those before it.
+//!
+//! A group whose keys are free is sent at once. While it is in flight, groups with one of its keys wait; all that
+//! wait when it has landed, and whose keys are free, are the next flight. A flight has its turn at each of its keys,
+//! so no other message about one of them is under way.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+
+use futures_util::future::{join_all, try_join_all};
+use smallvec::SmallVec;
+use tokio::sync::oneshot;
+use tokio::time::timeout_at;
+
+use super::holder::Lease;
+use super::inner::PermitsInner;
+use super::permit::HeldUnits;
+use super::terms::Terms;
+use super::turn::Turn;
+use crate::batch::Share;
+use crate::connection::Deadline;
+use crate::error::{Error, QUEUE_ROOM};
+use crate::keyed_hash::IdentityHasher;
+use crate::store::{GateInfo, Group, Item, MAX_WORK, Target};
+use crate::sync::{Mutex, lock};
+
+/// The maximum number of groups that wait for keys.
+const MAX_WAITING: usize = 65_536;
+/// How often a message that the store rejected, because its lease had lapsed, is sent again at once.
+const MAX_REJECTIONS: usize = 3;
+/// The event that a group waits for until it times out.
+const FLIGHT: &str = "Redis to decide an acquire of several gates";
+
+type Keys = HashSet<Target, IdentityHasher>;
+type Turns = HashMap<Target, Turn, IdentityHasher>;
+
+/// A group to acquire.
+pub(crate) struct GroupAcquire {
+    pub(crate) items: SmallVec<[Item; 1]>,
+    /// The items with an in-flight limit, with their keys and terms.
+    pub(crate) keys: Vec<(usize, Target, Terms)>,
+}
+
+/// The decision of the store on a group.
+pub(crate) struct GroupAnswer {
+    pub(crate) share: Share,
+    /// The units that it holds, by item.
+    pub(crate) held: Vec<(usize, HeldUnits)>,
+    /// For each item with an in-flight limit, the gate with the limit that decided.
+    pub(crate) deciders: Vec<(usize, Arc<GateInfo>)>,
+    /// The items of whose keys denied callers wait: the group was not admitted, so that it overtakes none.
+    pub(crate) behind: Vec<usize>,
+}
+
+struct Waiting {
+    group: GroupAcquire,
+    deadline: Deadline,
+    answer: oneshot::Sender<Result<GroupAnswer, Error>>,
+}
+
+/// The groups of a limiter.
+pub(super) struct Groups {
+    inner: Arc<PermitsInner>,
+    queue: Mutex<GroupQueue>,
+}
+
+#[derive(Default)]
+struct GroupQueue {
+    /// The keys of the flights under way.
+    busy: Keys,
+    /// In order of arrival.
+    waiting: VecDeque<Waiting>,
+}
+
+/// Groups that travel together, and their keys, which no other flight has.
+struct Flight {
+    groups: Arc<Groups>,
+    waiting: Vec<Waiting>,
+    keys: Keys,
+}
+
+/// What the message of a flight means for one of its keys.
+#[derive(Default)]
+struct KeyOutcome {
+    /// The terms of the groups that were admitted, in order.
+    admitted: Vec<Terms>,
+    /// The first error of a group.
+    error: Option<Error>,
+}
+
+impl GroupQueue {
+    /// Removes the groups that can travel now, in order of arrival, and marks their keys as busy. A group that stays
+    /// keeps its keys for itself: none behind it overtakes it.
+    fn next(&mut self) -> (Vec<Waiting>, Keys) {
+        let (mut groups, mut keys, mut kept) = (Vec::new(), Keys::default(), Keys::default());
+        let (mut work, mut staying) = (0, VecDeque::new());
+        for waiting in self.waiting.drain(..).filter(|waiting| !waiting.answer.is_closed()) {
+            let own = || waiting.group.keys.iter().map(|(_, target, _)| target);
+            let more = waiting.group.work();
+            let fits = groups.is_empty() || work + more <= MAX_WORK;
+            if fits && own().all(|key| !self.busy.contains(key) && !kept.contains(key)) {
+                keys.extend(own().cloned());
+                groups.push(waiting);
+                work += more;
+            } else {
+                kept.extend(own().cloned());
+                staying.push_back(waiting);
+            }
+        }
+        self.waiting = staying;
+        self.busy.extend(keys.iter().cloned());
+        (groups, keys)
+    }
+}
+
+impl GroupAcquire {
+    fn work(&self) -> u32 {
+        self.items.iter().map(Item::work).sum()
+    }
+
+    /// Has the adaptive current limits decide. Returns the gates with these limits.
+    pub(crate) fn adapt(&mut self) -> Vec<(usize, Arc<GateInfo>)> {
+        let Self { items, keys } = self;
+        let adapted = keys.iter_mut().map(|(item, _, terms)| {
+            *terms = terms.clone().adapted();
+            items[*item].target.gate = terms.decider.clone();
+            (*item, terms.decider.clone())
+        });
+        adapted.collect()
+    }
+
+    /// Returns the items of whose keys denied callers wait.
+    fn behind(&self, turns: &Turns) -> Vec<usize> {
+        self.keys.iter().filter(|(_, key, _)| turns[key].is_behind).map(|(item, ..)| *item).collect()
+    }
+}
+
+impl Groups {
+    pub(super) fn new(inner: Arc<PermitsInner>) -> Self {
+        Self { inner, queue: Mutex::default() }
+    }
+
+    /// Acquires a group, until its deadline.
+    pub(super) async fn acquire(
+        self: &Arc<Self>,
+        group: GroupAcquire,
+        deadline: Deadline,
+    ) -> Result<GroupAnswer, Error> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut queue = lock(&self.queue);
+            if queue.waiting.len() >= MAX_WAITING {
+                return Err(Error::timeout(QUEUE_ROOM, deadline.after));
+            }
+            queue.waiting.push_back(Waiting { group, deadline, answer });
+        }
+        self.start_flight();
+        match timeout_at(deadline.at, answered).await {
+            Ok(answer) => answer.unwrap_or_else(|_| Err(Error::runtime_ended())),
+            Err(_) => Err(Error::timeout(FLIGHT, deadline.after)),
+        }
+    }
+
+    /// Sends the groups that can travel now.
+    fn start_flight(self: &Arc<Self>) {
+        let (waiting, keys) = lock(&self.queue).next();
+        if !waiting.is_empty() {
+            // Without a runtime, the flight is dropped.
+            let _ = self.inner.background.spawn(Flight { groups: self.clone(), waiting, keys }.run());
+        }
+    }
+}
+
+impl Drop for Flight {
+    /// Starts the next flight, also if the runtime of this one has ended.
+    fn drop(&mut self) {
+        lock(&self.groups.queue).busy.retain(|key| !self.keys.contains(key));
+        self.groups.start_flight();
+    }
+}
+
+impl Flight {
+    async fn run(mut self) {
+        let mut groups = std::mem::take(&mut self.waiting);
+        let last = groups.iter().map(|waiting| waiting.deadline).max_by_key(|deadline| deadline.at);
+        let Some(deadline) = last else { return };
+        let turn =
+            async |key: &Target| Ok((key.clone(), Turn::new(&self.groups.inner, key, deadline).await?));
+        let turns: Turns = match try_join_all(self.keys.iter().map(turn)).await {
+            Ok(turns) => turns.into_iter().collect(),
+            Err(error) => return fail(groups, &error),
+        };
+        let is_behind = |waiting: &mut Waiting| !waiting.group.behind(&turns).is_empty();
+        let late: Vec<_> = groups.extract_if(.., is_behind).collect();
+        join_all(late.into_iter().map(|waiting| self.peek(waiting, &turns))).await;
+        for _ in 0..MAX_REJECTIONS {
+            groups = self.send(groups, &turns, deadline).await;
+        }
+        fail(groups, &Error::lapsed_lease());
+    }
+
+    /// Answers a group that would overtake denied callers. Without a message, the process keeps its place in the queue
+    /// of a fair gate.
+    async fn peek(&self, Waiting { mut group, deadline, answer }: Waiting, turns: &Turns) {
+        let (deciders, behind) = (group.adapt(), group.behind(turns));
+        let share = self.groups.inner.send(Group { items: group.items, n: 0 }, deadline).await;
+        drop(answer.send(share.map(|share| GroupAnswer { share, held: Vec::new(), deciders, behind })));
+    }
+
+    /// Sends groups in one message. Returns those that the store rejected because of the lease or the number: nothing
+    /// of them was applied.
+    async fn send(&self, mut groups: Vec<Waiting>, turns: &Turns, deadline: Deadline) -> Vec<Waiting> {
+        groups.retain(|waiting| !waiting.answer.is_closed());
+        let Some(first) = turns.values().next().filter(|_| !groups.is_empty()) else { return Vec::new() };
+        let lease = match first.lease(deadline).await {
+            Ok(lease) => lease,
+            Err(error) => {
+                fail(groups, &error);
+                return Vec::new();
+            }
+        };
+        let deciders: Vec<_> = groups.iter_mut().map(|waiting| waiting.group.adapt()).collect();
+        let sent = messages(&groups, turns, &lease);
+        let results = match <[Group; 1]>::try_from(sent) {
+            // Together with groups that have no key in common.
+            Ok([group]) => vec![self.groups.inner.send(group, deadline).await],
+            Err(sent) => self.groups.inner.send_each(first.holder(), sent, deadline).await,
+        };
+        if results.iter().any(|result| result.as_ref().is_err_and(Error::is_lapsed_lease)) {
+            self.groups.inner.lapse(first.holder(), lease.number).await;
+        }
+        let outcomes = outcomes(&groups, &results);
+        let held = outcomes.into_iter().map(|(key, outcome)| {
+            let held = turns[&key].answered(&lease, &outcome.admitted, outcome.error.as_ref());
+            (key, held.into_iter())
+        });
+        let mut held: HashMap<Target, _, IdentityHasher> = held.collect();
+        let mut rejected = Vec::new();
+        for ((waiting, result), deciders) in groups.into_iter().zip(results).zip(deciders) {
+            let answer = match result {
+                Err(error) if error.is_lapsed_lease() || error.is_stale_message() => {
+                    rejected.push(waiting);
+                    continue;
+                }
+                Err(error) => Err(error),
+                Ok(share) => {
+                    let own = waiting.group.keys.iter().filter(|_| share.outcome.k > 0);
+                    let held = own.filter_map(|(item, key, _)| Some((*item, held.get_mut(key)?.next()?)));
+                    Ok(GroupAnswer { held: held.collect(), share, deciders, behind: Vec::new() })
+                }
+            };
+            // If the caller has given up, the units are released.
+            drop(waiting.answer.send(answer));
+        }
+        rejected
+    }
+}
+
+/// Returns the groups with the messages about their keys. The first one about a key states the units that the process
+/// keeps, the others keep what that one leaves.
+fn messages(groups: &[Waiting], turns: &Turns, lease: &Lease) -> Vec<Group> {
+    let (mut begun, is_shared) = (Keys::default(), groups.len() > 1);
+    let message = |Waiting { group, .. }: &Waiting| {
+        let mut items = group.items.clone();
+        for (item, key, _) in &group.keys {
+            let turn = &turns[key];
+            let keep = begun.insert(key.clone()).then(|| turn.begin(lease));
+            items[*item].companion = Some(Box::new(turn.message(lease, keep, is_shared)));
+        }
+        Group { items, n: 1 }
+    };
+    groups.iter().map(message).collect()
+}
+
+/// Returns what the results of these groups mean for each of their keys.
+fn outcomes(
+    groups: &[Waiting],
+    results: &[Result<Share, Error>],
+) -> HashMap<Target, KeyOutcome, IdentityHasher> {
+    let mut outcomes = HashMap::<_, KeyOutcome, _>::default();
+    for (waiting, result) in groups.iter().zip(results) {
+        for (item, key, terms) in &waiting.group.keys {
+            let outcome = outcomes.entry(key.clone()).or_default();
+            match result {
+                Ok(share) => {
+                    let held = share.outcome.before[*item].raw[0];
+                    let is_denied = terms.cost > terms.decider.quota.limit().saturating_sub(held);
+                    terms.record_demand(held, share.outcome.k, is_denied);
+                    outcome.admitted.extend((share.outcome.k > 0).then(|| terms.clone()));
+                }
+                Err(error) => drop(outcome.error.get_or_insert_with(|| error.clone())),
+            }
+        }
+    }
+    outcomes
+}
+
+fn fail(groups: Vec<Waiting>, error: &Error) {
+    groups.into_iter().for_each(|waiting| drop(waiting.answer.send(Err(error.clone()))));
+}
