@@ -2,8 +2,8 @@
 //! it could be admitted.
 //!
 //! The cache never admits, so it cannot over-admit. A cached answer is the answer that Redis would give if
-//! other processes had left the key alone since the denial, except for the units left of a sliding log, which
-//! are those at the denial. Charges, resets, refunds and unblocks by other processes are observed late, by
+//! other processes had left the key alone since the denial, except for the units left of a sliding log that
+//! denied a cost above 1: at least as many are left. Charges, resets, refunds and unblocks by other processes are observed late, by
 //! the cap at most.
 
 mod denials;
@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use self::denials::Denials;
 pub(crate) use self::denials::SlotSnapshot;
-use crate::algorithm::State;
 use crate::batch::Share;
 use crate::clock::Clock;
 use crate::quota::Quota;
@@ -140,14 +139,7 @@ impl Denial {
 
     /// Returns the answer to `item` at the server's time `now`.
     fn answer(&self, item: &Item, now: u64) -> Answer {
-        let algorithm = self.quota.kind().algorithm();
-        let mut raw = self.state.raw;
-        // Which units leave a log when is not known here.
-        if self.quota.kind().predicts() {
-            let mut state = State::default();
-            algorithm.charge(&mut state, raw, 0, self.server_now_us);
-            raw = algorithm.settle(&state, now);
-        }
+        let raw = self.quota.kind().algorithm().later(self.state.raw, self.server_now_us, now);
         let taken = Taken {
             quota: &self.quota,
             cost: item.cost,
