@@ -7,7 +7,7 @@ use std::time::Duration;
 use tidegate::{Ban, Decision, Gate, Lease, Quota, Rate, Source};
 
 use crate::support::fixture::{HOUR, builder, quotas, soon};
-use crate::support::world::World;
+use crate::support::world::{World, passes};
 
 const MICRO: Duration = Duration::from_micros(1);
 
@@ -71,6 +71,28 @@ async fn a_denial_is_forgotten_once_a_cheaper_check_is_admitted() {
             gate.reserve(key, 1).await.unwrap().commit(1).await.unwrap();
         })
         .await;
+    }
+}
+
+/// With an operator's override, or a second gate of the same name, a key has two quotas. All checks are for one unit.
+#[tokio::test]
+async fn a_denial_by_one_quota_is_forgotten_once_another_quota_of_its_key_admits() {
+    let world = World::redis();
+    for ((name, small), (_, large)) in quotas(5, HOUR).into_iter().zip(quotas(10, HOUR)) {
+        let [small, large] = [small, large].map(|quota| world.limiter.gate(name, quota));
+        for key in ["denied", "fresh"] {
+            assert_eq!(passes(&small, key, 5).await, 5);
+        }
+        for source in [Source::Redis, Source::DenyCache] {
+            let decision = small.check("denied").await.unwrap();
+            assert_eq!((decision.is_allowed(), decision.source()), (false, source), "{name}");
+        }
+        for key in ["denied", "fresh"] {
+            assert_eq!(passes(&large, key, 2).await, 2, "{name}");
+        }
+        let expected = small.check("fresh").await.unwrap();
+        let decision = small.check("denied").await.unwrap();
+        assert_eq!(answer(&decision), answer(&expected), "{name}: {decision:?}");
     }
 }
 
