@@ -46,7 +46,7 @@ impl DenyCache {
 
     /// Called before a check is sent.
     pub(crate) fn snapshot(&self, item: &Item) -> SlotSnapshot {
-        self.denials.snapshot(&item.target, can_others_pass(item))
+        self.denials.snapshot(&item.target)
     }
 
     /// Returns the answer to a check that is still denied, and the server's time by now.
@@ -104,23 +104,18 @@ impl DenyCache {
         self.denials.forget(target);
     }
 
-    /// Returns whether [`record_admission`](Self::record_admission) has anything to do for an admitted check.
+    /// Called after the store admitted a check of this process. Returns whether
+    /// [`record_admission`](Self::record_admission) has to remove an earlier denial of its key.
     #[inline]
-    pub(crate) fn records_admissions(&self, snapshot: SlotSnapshot) -> bool {
-        self.denials.records_admissions(snapshot)
+    pub(crate) fn raise_latest_admission(&self, snapshot: SlotSnapshot, share: &Share) -> bool {
+        self.denials.raise_latest_admission(snapshot, share.outcome.now_us, share.sent_us)
     }
 
     /// Called after the store admitted a check of this process at the server's time `now_us`: an earlier
-    /// denial of a larger cost would report a wait that is too short.
+    /// denial, of a larger cost or under another quota, would report a wait that is too short.
     pub(crate) fn record_admission(&self, target: &Target, now_us: u64) {
         self.denials.record_admission(target, now_us);
     }
-}
-
-/// Returns whether another check of the key can be admitted while this one is denied: a cheaper or a more
-/// patient one. A denial of one unit that accepts any delay ends before any other check is admitted.
-fn can_others_pass(item: &Item) -> bool {
-    item.cost > 1 || item.max_delay_us.is_some()
 }
 
 impl Denial {
