@@ -103,13 +103,16 @@ impl Turn {
 
     /// Returns whether the failure policy admits these units.
     pub(crate) fn is_admitted_locally(&self, terms: &Terms) -> bool {
-        let now = self.inner.circumstances(&self.key.holder);
         match terms.on_failure {
-            OnFailure::Local => {
-                terms.cost <= lock(&self.key.state).room(terms.current_limit(), now.instances)
-            }
+            OnFailure::Local => terms.cost <= self.room(terms),
             policy => policy == OnFailure::Open,
         }
+    }
+
+    /// Returns the units that are left of this process's share.
+    pub(crate) fn room(&self, terms: &Terms) -> u64 {
+        let now = self.inner.circumstances(&self.key.holder);
+        lock(&self.key.state).room(terms.current_limit(), now.instances)
     }
 
     /// Holds units that the failure policy admitted.

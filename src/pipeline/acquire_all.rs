@@ -343,7 +343,14 @@ impl Pipeline {
             true => self.hold_locally(requests, group, keys)?,
             false => Vec::new(),
         };
-        Ok(GroupTaken { is_allowed, held, decisions: decisions.into_iter().flatten().collect() })
+        let mut decisions: Vec<_> = decisions.into_iter().flatten().collect();
+        for (check, decision) in decisions.iter_mut().enumerate() {
+            if is_counted(&check) && decision.source() == Source::Local {
+                let key = keys.iter().find(|key| key.item == group.index_of[check]);
+                decision.remaining = key.map_or(0, |key| key.turn.room(&key.terms));
+            }
+        }
+        Ok(GroupTaken { is_allowed, held, decisions })
     }
 
     /// Holds the units of a group that its failure policies admitted, with or without its turns.
