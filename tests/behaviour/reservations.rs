@@ -108,8 +108,20 @@ behaviours! {
         let reserved = reserve(world, &budget, 700).await;
         let token = reserved.token().unwrap();
         world.advance(TTL);
-        assert_eq!(commit(&world.limiter, token, 100).await, Settlement::Nothing);
+        assert_eq!(commit(&world.limiter, token, 100).await, Settlement::Late);
         assert_eq!(left(&budget, "acme").await, 300);
+    }
+
+    async fn late_commit_of_a_kept_hold_charges_what_exceeds_its_units_once(world) {
+        for gate in gates(world) {
+            let reserved = reserve(world, &gate, 400).await;
+            let token = reserved.token().unwrap();
+            world.advance(2 * TTL - MS);
+            assert_eq!(commit(&world.limiter, token, 700).await, Settlement::Late);
+            assert_eq!(left(&gate, "acme").await, 300, "{gate:?}");
+            assert_eq!(commit(&world.limiter, token, 700).await, Settlement::Nothing);
+            assert_eq!(left(&gate, "acme").await, 300, "{gate:?}");
+        }
     }
 
     async fn kept_hold_can_be_settled_up_to_its_end(world) {
