@@ -5,7 +5,7 @@
 
   Each key has its holds in a second key, a zset: score us of the end, member
   `id:units:ttl:what`, ttl in us. `what` is
-    keep   when the hold ends, its units stay charged
+    keep   when the hold ends, its units stay charged, and it becomes `late`
     back   when it ends, its units are refunded, and it becomes `late`
     late   it has ended; until its score it can be committed late
   The time of the charge is end - ttl, at most now.
@@ -58,13 +58,14 @@ local function finish(quota, state, key, member, score)
   if not (units and ttl and ends and (what == 'keep' or what == 'back' or what == 'late')) then
     error('STATE holds', 0)
   end
-  if what ~= 'back' then
+  local returned = what == 'back' and units or 0
+  if what == 'late' then
     -- A hold of the same id that ended in this call may have written `late` again.
-    if what == 'keep' or call('ZSCORE', key, member) == score then call('ZREM', key, member) end
+    if call('ZSCORE', key, member) == score then call('ZREM', key, member) end
   elseif ends + ttl <= now then
-    replace(quota, state, key, member, units, ends - ttl)
+    replace(quota, state, key, member, returned, ends - ttl)
   else
-    replace(quota, state, key, member, units, ends - ttl, name .. 'late', format(WHOLE, ends + ttl))
+    replace(quota, state, key, member, returned, ends - ttl, name .. 'late', format(WHOLE, ends + ttl))
   end
 end
 

@@ -23,7 +23,9 @@ fn hold_is_a_member_with_id_units_ttl_and_fate() {
     assert_eq!(redis.holds(window()), expected.map(|(member, ends)| (member.to_vec(), ends)));
     redis.at(TTL_US + 1);
     assert_eq!(redis.used(window()), 3);
-    assert_eq!(redis.holds(window()), [(b"second:4:60000000:late".to_vec(), ends + 1 + TTL_US)]);
+    let late: [(&[u8], u64); 2] =
+        [(b"first:3:60000000:late", ends + TTL_US), (b"second:4:60000000:late", ends + 1 + TTL_US)];
+    assert_eq!(redis.holds(window()), late.map(|(member, ends)| (member.to_vec(), ends)));
     redis.at(2 * TTL_US + 1);
     assert_eq!(redis.used(window()), 3);
     assert_eq!(redis.text::<u64>("EXISTS tidegate:window:holds"), 0);
@@ -298,5 +300,6 @@ fn clock_step_ends_holds_early_or_lets_them_last_longer() {
     assert!(redis.reserves(window(), 5, "keep", b"b"));
     // A step forward ends it.
     redis.at(TTL_US);
-    assert_eq!(redis.settle("keep", &[(window(), 5, 2, b"b")]), [NOTHING]);
+    assert_eq!(redis.settle("keep", &[(window(), 5, 2, b"b")]), [LATE]);
+    assert_eq!(redis.used(window()), 7);
 }

@@ -53,7 +53,8 @@ impl Hold {
 
     fn is_of(&self, token: &Token, units: u64) -> bool {
         let Token { id, ttl_us, is_refunded } = token;
-        (&self.id, self.ttl_us, self.units, self.phase != Phase::Keep) == (id, *ttl_us, units, *is_refunded)
+        let is_of_its_kind = self.phase == Phase::Late || *is_refunded == (self.phase == Phase::Back);
+        (&self.id, self.ttl_us, self.units) == (id, *ttl_us, units) && is_of_its_kind
     }
 
     /// Holds that end at the same time are sorted by their texts.
@@ -105,10 +106,11 @@ impl Gate {
 
     /// Ends one hold, which is no longer in the list.
     fn end(&mut self, hold: Hold, now: u64) {
-        if hold.phase != Phase::Back {
-            return;
+        match hold.phase {
+            Phase::Keep => {}
+            Phase::Back => self.refund(&hold, hold.units, now),
+            Phase::Late => return,
         }
-        self.refund(&hold, hold.units, now);
         let late_until = hold.end_us + hold.ttl_us;
         if late_until > now {
             self.insert(Hold { phase: Phase::Late, end_us: late_until, ..hold });
@@ -143,8 +145,9 @@ impl Gate {
             self.charge(item.actual.saturating_sub(hold.units), now);
             Settled::Settled
         } else if let Some(index) = self.find(token, item.units, true, now) {
-            self.holds.remove(index);
-            self.charge(item.actual, now);
+            let hold = self.holds.remove(index);
+            let still_charged = if token.is_refunded { 0 } else { hold.units };
+            self.charge(item.actual.saturating_sub(still_charged), now);
             Settled::Late
         } else {
             Settled::Nothing
