@@ -186,6 +186,15 @@ behaviours! {
         assert_eq!(left(&budget, "acme").await, 1_000, "the units have returned");
     }
 
+    async fn abandoned_holds_end_at_all_keys_of_a_large_reservation(world) {
+        let budget = budget(world);
+        for _ in 0..4 {
+            let checks = (0..100).map(|key| budget.key(key.to_string()).colocate_with("0").cost(600));
+            assert!(world.limiter.reserve(checks).ttl(TTL).back().await.unwrap().is_allowed());
+            world.advance(TTL);
+        }
+    }
+
     async fn check_of_a_gate_with_holds_ends_them(world) {
         let budget = budget(world);
         let _token = reserve_back(world, &budget, 1_000).await;
