@@ -124,7 +124,29 @@ async fn override_of_the_key_decides_whether_a_denial_is_charged() {
     assert_eq!(left(&limits, ["user", "bucket"]).await, [2, 0]);
 }
 
-/// A charge removes the key's cached denial, so that the cache repeats none.
+/// The first denial is by Redis. The charges of the others keep it cached.
+#[tokio::test]
+async fn denied_request_calls_redis_once() {
+    let world = World::redis();
+    let limits = limits(&world, "");
+    let descriptors = [Descriptor::from([("user", "x")])];
+    assert!(check(&limits, &["user"], 5).await.is_allowed());
+    // Loads the script that charges.
+    assert!(!check(&limits, &["user"], 1).await.is_allowed());
+    let before = world.script_calls();
+    for _ in 0..100 {
+        let denied = limits.check("d", &descriptors).await.unwrap();
+        assert!(!denied.is_allowed());
+        world.advance(Duration::from_micros(1));
+        limits.charge_denied("d", &descriptors, &denied).await.unwrap();
+    }
+    let calls = world.script_calls() - before;
+    assert!(calls <= 110, "{calls} calls for 100 denied requests");
+    let text = "{domain: d, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 200}}]}";
+    let raised = Rules::parse("d.yaml", text).unwrap().bind(&world.limiter);
+    assert_eq!(left(&raised, ["user"]).await, [94], "all of them are charged");
+}
+
 #[tokio::test]
 async fn each_denial_is_charged_with_the_deny_cache_and_no_peek_is() {
     let world = World::redis();
