@@ -13,8 +13,10 @@
   Defines  `quotas` and `arg`, the index of the first argument after them;
            `finish_ended`, `live_until`, `replace`, `hold`
 ]]
--- The maximum number of holds that one call ends without being asked to settle them.
-local MAX_ENDED = 64
+-- The maximum number of holds that one call ends without being asked to settle them,
+-- but of each key so many: a reservation adds one, which ends twice, the second time as
+-- `late`. So the holds of a key do not accumulate, however many keys a call has.
+local MAX_ENDED, MIN_ENDED = 64, 3
 
 local quotas, arg = {}, 2
 for q = 1, ARGV[1] + 0 do
@@ -69,13 +71,12 @@ local function finish(quota, state, key, member, score)
   end
 end
 
--- Ends the holds whose end has come, in order.
+-- Ends the first holds whose end has come, in order.
 local ended = 0
 local function finish_ended(quota, state, key)
-  if ended >= MAX_ENDED then return end
-  local found = call('ZRANGEBYSCORE', key, '-inf', stamp, 'WITHSCORES', 'LIMIT', '0', '64')
+  local most = format(WHOLE, math.max(MAX_ENDED - ended, MIN_ENDED))
+  local found = call('ZRANGEBYSCORE', key, '-inf', stamp, 'WITHSCORES', 'LIMIT', '0', most)
   for i = 1, #found, 2 do
-    if ended >= MAX_ENDED then return end
     ended = ended + 1
     finish(quota, state, key, found[i], found[i + 1])
   end

@@ -47,8 +47,8 @@ const DIGESTS: &[(&str, &str)] = &[
     ("acquire_all", "c82f38a4456df0d8dbcb91338ff0036cfd45f402"),
     ("permit_lease", "bab43e851ad2ae5c4e1a6f47df33d0f5810ea489"),
     ("adapt", "b1282750c89b5eafe97702cb792851aff38cd360"),
-    ("reserve", "a2f0876b1dbae8db657cd8cb666135181314c3fb"),
-    ("settle", "ae0f3459cb01dcef8d5ce109d05f2559fec32912"),
+    ("reserve", "f68b7a9474a228a075f81db0a34c4ac93f73573d"),
+    ("settle", "751dd88ca64fad4a3e04f9cacda6b0a4df20cb54"),
     ("ban", "18ca4e95c0277237697b1d5ca054580ed7165143"),
     ("reset", "50d0b6896e7753deb964a64935a156ec3478f0e4"),
     ("heartbeat", "9aab087af92944096f8676b42f58e38cc723b34a"),
@@ -61,8 +61,8 @@ const DIGESTS: &[(&str, &str)] = &[
     ("block:fixed_window@span", "540107bf7dece191acd523bdd4091da11af90575"),
     ("group@span", "eb05c28447789d6a5465751323dbf7ee56c741a6"),
     ("acquire_all@span", "1001cac5453cacbd9dead0d701e9497ae6e29c3a"),
-    ("reserve@span", "0eaa96cedc750b93f0e03715585eec07de250e64"),
-    ("settle@span", "72d291ce0b04b4e900293fff621c52f53d5d3d15"),
+    ("reserve@span", "a7320fea9d5ddc2bc3480bdab1850c66e378f032"),
+    ("settle@span", "5f577982c8e3735e921fddfa7c1cd2e9c5ea2d22"),
     ("ban@span", "f48a0dce15f493ffd24f4db0cc9a206cd4d5ca97"),
 ];
 

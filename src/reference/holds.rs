@@ -31,8 +31,10 @@ use super::{Item, Record, take};
 use crate::quota::Quota;
 use crate::settlement::Settlement;
 
-/// The maximum number of holds that one call ends without being asked to settle them.
+/// The maximum number of holds that one call ends without being asked to settle them, ...
 const MAX_ENDED: usize = 64;
+/// ... but of each key so many: a reservation adds one, which ends twice, the second time as a late one.
+const MIN_ENDED: usize = 3;
 
 /// A hold to be made of each charge of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,7 +226,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// One call of a script, at one time. It ends at most 64 holds besides those that it settles.
+/// One call of a script, at one time. It ends at most 64 holds besides those that it settles, but
+/// up to 3 of each key.
 #[derive(Debug)]
 pub struct Call {
     now: u64,
@@ -305,8 +308,8 @@ impl Call {
     }
 
     fn finish_ended(&mut self, quota: &Quota, record: &mut Record, holds: &mut Holds) {
-        let left = MAX_ENDED - self.ended;
-        let ended = holds.by_end.keys().take_while(|(ends_us, _)| *ends_us <= self.now).take(left);
+        let most = MAX_ENDED.saturating_sub(self.ended).max(MIN_ENDED);
+        let ended = holds.by_end.keys().take_while(|(ends_us, _)| *ends_us <= self.now).take(most);
         let ended: Vec<String> = ended.map(|(_, member)| member.clone()).collect();
         self.ended += ended.len();
         for member in ended {

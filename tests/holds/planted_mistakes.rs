@@ -81,8 +81,9 @@ fn ends_of_holds() {
         ("if late then call('ZADD', key, late_until, late) end", ""),
         ("name .. 'late', format(WHOLE, ends + ttl)", "name .. 'late', format(WHOLE, ends + ttl + 1)"),
         ("elseif ends + ttl <= now then", "elseif false then"),
-        // A call ends one hold less, one more, or all.
-        ("local MAX_ENDED = 64", "local MAX_ENDED = 63"),
+        // A call ends one hold less, one more, or all; or one less of a later key.
+        ("MIN_ENDED = 64, 3", "MIN_ENDED = 63, 3"),
+        ("MIN_ENDED = 64, 3", "MIN_ENDED = 64, 2"),
         ("    ended = ended + 1\n", ""),
     ]);
 }

@@ -8,8 +8,10 @@ use tidegate::reference::{self, Before};
 use super::call::{Call, Group, Hold, Phase, Reply, SettleItem, Settled, Taken, Token, Verb};
 use crate::oracle::Oracle;
 
-/// A call ends at most so many holds, besides those that it settles or repeats.
+/// A call ends at most so many holds, besides those that it settles or repeats, ...
 const MAX_ENDED: usize = 64;
+/// ... but of each key that it names so many.
+const MIN_ENDED: usize = 3;
 
 /// Gates with one key each.
 #[derive(Clone, Debug)]
@@ -92,6 +94,11 @@ impl Gate {
         if units > 0 {
             self.used.penalize(&self.quota, units, now);
         }
+    }
+
+    /// Ends as many holds as a call may that has ended so many before.
+    fn end_some(&mut self, ended: &mut usize, now: u64) {
+        *ended += self.end_holds(MAX_ENDED.saturating_sub(*ended).max(MIN_ENDED), now);
     }
 
     /// Ends the first holds whose time has come. Returns their number.
@@ -183,21 +190,24 @@ impl HoldOracle {
     /// The difference.
     pub fn call(&mut self, call: &Call, reply: &Reply) -> Result<(), String> {
         let now = call.now_us;
-        let mut max = MAX_ENDED;
-        for gate in call.verb.names_holds_of() {
-            max -= self.gates[gate].end_holds(max, now);
-        }
+        let mut ended = 0;
         match (&call.verb, reply) {
             (Verb::Check(group), Reply::Taken(replies)) if replies.len() == 1 => {
                 self.take(group, &replies[0], now)?;
             }
             (Verb::Take(groups), Reply::Taken(replies)) if groups.len() == replies.len() => {
                 for (index, (group, reply)) in groups.iter().zip(replies).enumerate() {
+                    let named = group.items.iter().filter(|item| item.names_holds);
+                    named.for_each(|item| self.gates[item.gate].end_some(&mut ended, now));
                     self.take(group, reply, now).map_err(|error| format!("group {index}: {error}"))?;
                 }
             }
             (Verb::Settle(items, token), Reply::Settled(replies)) => {
-                let settle = |item: &SettleItem| self.gates[item.gate].settle(item, token, now);
+                let settle = |item: &SettleItem| {
+                    let gate = &mut self.gates[item.gate];
+                    gate.end_some(&mut ended, now);
+                    gate.settle(item, token, now)
+                };
                 let expected: Vec<Settled> = items.iter().map(settle).collect();
                 if expected != *replies {
                     return Err(format!("the settle does {expected:?}, not {replies:?}"));
