@@ -16,7 +16,7 @@ use crate::batch::Share;
 use crate::clock::Clock;
 use crate::quota::Quota;
 use crate::reference::{Answer, Before, Taken};
-use crate::store::{Item, Target};
+use crate::store::{Item, Target, Written};
 
 const MAX_KEYS: usize = 65_536;
 
@@ -116,6 +116,12 @@ impl DenyCache {
     pub(crate) fn record_admission(&self, target: &Target, now_us: u64) {
         self.denials.record_admission(target, now_us);
     }
+
+    /// Called after this process charged `units` without a check. A charge cannot end a denial. So that a key that is
+    /// charged for each denial is not checked each time, the cached denial of a fixed window stays, with these units.
+    pub(crate) fn record_charge(&self, target: &Target, units: u64, written: &Written) {
+        self.denials.record_charge(target, written.now_us, |denial| denial.add(units, written.stamp_us));
+    }
 }
 
 impl Denial {
@@ -130,6 +136,18 @@ impl Denial {
         wants_no_less
             && accepts(item.max_delay_us) <= accepts(self.max_delay_us)
             && item.target.gate.quota == self.quota
+    }
+
+    /// Adds units that were charged after the denial, with this stamp. Returns whether the state is known then: in
+    /// the window that denied, neither the time nor the order of charges matters.
+    fn add(&mut self, units: u64, stamp_us: u64) -> bool {
+        let algorithm = self.quota.kind().algorithm();
+        let is_same_window =
+            algorithm.is_stamp_the_end() && algorithm.stamp(self.state.raw, self.server_now_us) == stamp_us;
+        if is_same_window {
+            self.state.raw = algorithm.after(self.state.raw, units, self.server_now_us);
+        }
+        is_same_window
     }
 
     /// Returns the answer to `item` at the server's time `now`.

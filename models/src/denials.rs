@@ -66,6 +66,26 @@ pub(crate) fn no_denial_is_found_after_a_later_admission() -> Model {
     Model { preemptions: ALL, execution }
 }
 
+/// A check is denied before its key is charged without a check. A check that starts after the charge was recorded finds
+/// the denial with the charge, or none.
+pub(crate) fn no_denial_is_found_without_a_later_charge() -> Model {
+    let execution = || {
+        let denials = denials();
+        let snapshot = denials.snapshot(&KEY);
+        let remembering = remember(&denials, snapshot, 5);
+        denials.record_charge(&KEY, 6, |denial| {
+            *denial += 100;
+            true
+        });
+        let found = find(&denials);
+        assert!(found != Some(5), "violated: found while it is remembered: {found:?}");
+        remembering.join().unwrap();
+        let found = find(&denials);
+        assert!(found != Some(5), "violated: found after it was remembered: {found:?}");
+    };
+    Model { preemptions: ALL, execution }
+}
+
 /// A refund before the check was sent does not remove the denial, and neither does an admission before
 /// the denial. With two concurrent denials of the key, one of them is found.
 pub(crate) fn a_denial_that_is_not_out_of_date_is_found() -> Model {

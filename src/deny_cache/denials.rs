@@ -15,8 +15,8 @@ pub(super) struct Denials<D> {
     /// By slot, how often keys were forgotten. A denial is not cached if its check began before a key
     /// was forgotten.
     forgotten: Box<[AtomicU64]>,
-    /// By slot, the server's time of the latest take that admitted a check. A denial by an earlier take is
-    /// not cached.
+    /// By slot, the server's time of the latest take that admitted a check, or of the latest charge without a
+    /// check. A denial by an earlier take is not cached.
     latest_admission_us: Box<[AtomicU64]>,
 }
 
@@ -113,6 +113,18 @@ impl<D: Clone> Denials<D> {
     pub(super) fn record_admission(&self, target: &Target, now_us: u64) {
         if self.raise(slot(target), now_us) > 0 {
             self.target_cache.remove_if(target, |denied| denied.server_now_us <= now_us);
+        }
+    }
+
+    /// Called after this process charged the key without a check at the server's time `now_us`. A check that starts
+    /// after this has returned finds an earlier denial only as `change` leaves it, and none if `change` returns false.
+    pub(super) fn record_charge(&self, target: &Target, now_us: u64, change: impl FnOnce(&mut D) -> bool) {
+        if self.raise(slot(target), now_us) > 0 {
+            self.target_cache.retain(target, |denied| {
+                // A younger denial counts the charge. At the same time, either can be the earlier one.
+                let is_earlier = denied.server_now_us < now_us;
+                denied.server_now_us > now_us || (is_earlier && change(&mut denied.denial))
+            });
         }
     }
 
