@@ -119,6 +119,16 @@ impl RulesDecision {
         decisions.map(Decision::delay).max().unwrap_or_default()
     }
 
+    /// Has outcomes show the state after a charge of their fixed windows: their indices, each with its units.
+    pub(super) fn show_window_charges(&mut self, charges: impl Iterator<Item = (usize, u64)>) {
+        for (at, units) in charges {
+            if let RuleResult::Decided(decision) = &mut self.outcomes[at].result {
+                *decision = decision.clone().after_window_charge(units);
+            }
+        }
+        *self = Self::new(self.passes, self.is_domain_known, std::mem::take(&mut self.outcomes));
+    }
+
     /// `passes` is the joint decision of the rules that can deny.
     pub(super) fn new(passes: bool, is_domain_known: bool, outcomes: Vec<RuleOutcome>) -> Self {
         let mut quotas = outcomes.iter().filter(|outcome| outcome.is_quota()).peekable();
