@@ -193,6 +193,19 @@ async fn denied_request_is_charged_if_the_service_is_set_to() {
 }
 
 #[tokio::test]
+async fn limit_of_0_leaves_the_other_limits_in_the_response() {
+    let (service, _) = service();
+    let (banned, user) = (descriptor(&[("banned", "x")]), descriptor(&[("user", "ada")]));
+    service.decide(&request([user.clone()])).await.unwrap();
+    for _ in 0..2 {
+        let denied = service.decide(&request([banned.clone(), user.clone()])).await.unwrap();
+        assert_eq!(denied.overall_code(), OVER);
+        let expected = [(OVER, Some((0, Unit::Day)), 0), (OK, Some((3, Unit::Minute)), 2)];
+        assert_eq!(rows(&denied), expected, "nothing is charged");
+    }
+}
+
+#[tokio::test]
 async fn check_only_descriptor_denies_and_then_nothing_is_charged() {
     let (service, _) = service();
     let (tokens, user) = (descriptor(&[("tokens", "x")]), descriptor(&[("user", "ada")]));
