@@ -43,6 +43,8 @@ pub enum RuleResult {
     /// Another rule of the same request replaces the matching rule, which charges nothing.
     Replaced,
     /// The gate was not checked, because a rule that denies everything denied the request.
+    /// [`RulesLimiter::check_or_deny`](super::RulesLimiter::check_or_deny) then peeks, and has this result only if the peek
+    /// fails.
     NotChecked,
     /// The matching rule is in shadow mode, and its check failed: the limiter was shut down, or its
     /// configuration is wrong.
