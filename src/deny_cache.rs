@@ -3,8 +3,8 @@
 //!
 //! The cache never admits, so it cannot over-admit. A cached answer is the answer that Redis would give if
 //! other processes had left the key alone since the denial, except for the units left of a sliding log that
-//! denied a cost above 1: at least as many are left. Charges, resets, refunds and unblocks by other processes are observed late, by
-//! the cap at most.
+//! denied a cost above 1: at least as many are left. Charges, resets, refunds and unblocks by other processes
+//! are observed late, by the cap at most.
 
 mod denials;
 
