@@ -5,7 +5,7 @@
 
   Each key has its holds in a second key, a zset: score us of the end, member
   `id:units:ttl:what`, ttl in us. `what` is
-    keep   when the hold ends, its units stay charged
+    keep   when the hold ends, its units stay charged, and it becomes `late`
     back   when it ends, its units are refunded, and it becomes `late`
     late   it has ended; until its score it can be committed late
   The time of the charge is end - ttl, at most now.
@@ -13,8 +13,10 @@
   Defines  `quotas` and `arg`, the index of the first argument after them;
            `finish_ended`, `live_until`, `replace`, `hold`
 ]]
--- The maximum number of holds that one call ends without being asked to settle them.
-local MAX_ENDED = 64
+-- The maximum number of holds that one call ends without being asked to settle them,
+-- but of each key so many: a reservation adds one, which ends twice, the second time as
+-- `late`. So the holds of a key do not accumulate, however many keys a call has.
+local MAX_ENDED, MIN_ENDED = 64, 3
 
 local quotas, arg = {}, 2
 for q = 1, ARGV[1] + 0 do
@@ -58,23 +60,23 @@ local function finish(quota, state, key, member, score)
   if not (units and ttl and ends and (what == 'keep' or what == 'back' or what == 'late')) then
     error('STATE holds', 0)
   end
-  if what ~= 'back' then
+  local returned = what == 'back' and units or 0
+  if what == 'late' then
     -- A hold of the same id that ended in this call may have written `late` again.
-    if what == 'keep' or call('ZSCORE', key, member) == score then call('ZREM', key, member) end
+    if call('ZSCORE', key, member) == score then call('ZREM', key, member) end
   elseif ends + ttl <= now then
-    replace(quota, state, key, member, units, ends - ttl)
+    replace(quota, state, key, member, returned, ends - ttl)
   else
-    replace(quota, state, key, member, units, ends - ttl, name .. 'late', format(WHOLE, ends + ttl))
+    replace(quota, state, key, member, returned, ends - ttl, name .. 'late', format(WHOLE, ends + ttl))
   end
 end
 
--- Ends the holds whose end has come, in order.
+-- Ends the first holds whose end has come, in order.
 local ended = 0
 local function finish_ended(quota, state, key)
-  if ended >= MAX_ENDED then return end
-  local found = call('ZRANGEBYSCORE', key, '-inf', stamp, 'WITHSCORES', 'LIMIT', '0', '64')
+  local most = format(WHOLE, math.max(MAX_ENDED - ended, MIN_ENDED))
+  local found = call('ZRANGEBYSCORE', key, '-inf', stamp, 'WITHSCORES', 'LIMIT', '0', most)
   for i = 1, #found, 2 do
-    if ended >= MAX_ENDED then return end
     ended = ended + 1
     finish(quota, state, key, found[i], found[i + 1])
   end

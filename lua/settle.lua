@@ -11,8 +11,8 @@
              1, if the hold was open: it is removed. Units that were not used are
                refunded as charged at its time; additional ones are charged without
                a check.
-             2, if it has ended and its units were refunded (`late`): it is removed,
-               and the actual units are charged without a check
+             2, if it has ended (`late`): it is removed, and the actual units are
+               charged without a check, less those that it kept
              0, if there is no such hold: nothing changes
            The row of an item that failed is one string: the error
   Writes   see the algorithms and holds
@@ -28,8 +28,9 @@ local function settle(state, key)
     replace(quota, state, key, name .. what, units - actual, ends - ARGV[arg + 3])
     return 1
   end
-  if what == 'back' and live_until(quota, state, key, name .. 'late') then
-    replace(quota, state, key, name .. 'late', -actual)
+  if live_until(quota, state, key, name .. 'late') then
+    local kept = what == 'keep' and units or 0
+    replace(quota, state, key, name .. 'late', math.min(0, kept - actual))
     return 2
   end
   return 0

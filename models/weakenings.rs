@@ -228,6 +228,7 @@ const PARTS: &[Part] = &[
         models: &[
             "no_denial_is_found_after_its_key_was_forgotten",
             "no_denial_is_found_after_a_later_admission",
+            "no_denial_is_found_without_a_later_charge",
             "a_denial_that_is_not_out_of_date_is_found",
         ],
         weakenings: &[
@@ -300,6 +301,19 @@ const PARTS: &[Part] = &[
                     "self.latest_admission_us[snapshot.slot].load(Ordering::Acquire)",
                 )],
                 caught_by: "no_denial_is_found_after_a_later_admission",
+            },
+            Weakening {
+                name: "charge_is_not_recorded",
+                replacements: &[(
+                    "if self.raise(slot(target), now_us) > 0 {\n            self.target_cache.retain",
+                    "if self.until_us(target) > 0 {\n            self.target_cache.retain",
+                )],
+                caught_by: "no_denial_is_found_without_a_later_charge",
+            },
+            Weakening {
+                name: "earlier_denial_stays_as_it_is_after_a_charge",
+                replacements: &[("denied.server_now_us > now_us || (", "true || (")],
+                caught_by: "no_denial_is_found_without_a_later_charge",
             },
             Weakening {
                 name: "admission_of_the_same_time_is_ignored",

@@ -133,6 +133,18 @@ impl Decision {
         Self { allowed: false, shadow: false, retry_after_us, ..self }
     }
 
+    /// Returns this decision with the state that a charge of `units` leaves in its fixed window. For a check of these units
+    /// that its gate decided, and that charged nothing.
+    pub fn after_window_charge(self, units: u64) -> Self {
+        let remaining = self.remaining.saturating_sub(units);
+        // The charge begins a window, which ends at the stamp, unless one has begun.
+        let reset_after_us = self.reset_after_us.max(self.stamp_us.saturating_sub(self.now_us));
+        let is_used_up = remaining < units;
+        let retry_after_us =
+            if is_used_up { reset_after_us.max(self.retry_after_us) } else { self.retry_after_us };
+        Self { remaining, reset_after_us, retry_after_us, ..self }
+    }
+
     /// Returns whether the store admitted the check with less than 20 % of the limit left. The units left in a lease or
     /// in a share of the fallback do not show how near the limit is.
     #[inline]

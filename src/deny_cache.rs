@@ -2,9 +2,9 @@
 //! it could be admitted.
 //!
 //! The cache never admits, so it cannot over-admit. A cached answer is the answer that Redis would give if
-//! other processes had left the key alone since the denial, except for the units left of a sliding log, which
-//! are those at the denial. Charges, resets, refunds and unblocks by other processes are observed late, by
-//! the cap at most.
+//! other processes had left the key alone since the denial, except for the units left of a sliding log that
+//! denied a cost above 1: at least as many are left. Charges, resets, refunds and unblocks by other processes
+//! are observed late, by the cap at most.
 
 mod denials;
 
@@ -12,12 +12,11 @@ use std::time::Duration;
 
 use self::denials::Denials;
 pub(crate) use self::denials::SlotSnapshot;
-use crate::algorithm::State;
 use crate::batch::Share;
 use crate::clock::Clock;
 use crate::quota::Quota;
 use crate::reference::{Answer, Before, Taken};
-use crate::store::{Item, Target};
+use crate::store::{Item, Target, Written};
 
 const MAX_KEYS: usize = 65_536;
 
@@ -47,7 +46,7 @@ impl DenyCache {
 
     /// Called before a check is sent.
     pub(crate) fn snapshot(&self, item: &Item) -> SlotSnapshot {
-        self.denials.snapshot(&item.target, can_others_pass(item))
+        self.denials.snapshot(&item.target)
     }
 
     /// Returns the answer to a check that is still denied, and the server's time by now.
@@ -105,23 +104,24 @@ impl DenyCache {
         self.denials.forget(target);
     }
 
-    /// Returns whether [`record_admission`](Self::record_admission) has anything to do for an admitted check.
+    /// Called after the store admitted a check of this process. Returns whether
+    /// [`record_admission`](Self::record_admission) has to remove an earlier denial of its key.
     #[inline]
-    pub(crate) fn records_admissions(&self, snapshot: SlotSnapshot) -> bool {
-        self.denials.records_admissions(snapshot)
+    pub(crate) fn raise_latest_admission(&self, snapshot: SlotSnapshot, share: &Share) -> bool {
+        self.denials.raise_latest_admission(snapshot, share.outcome.now_us, share.sent_us)
     }
 
     /// Called after the store admitted a check of this process at the server's time `now_us`: an earlier
-    /// denial of a larger cost would report a wait that is too short.
+    /// denial, of a larger cost or under another quota, would report a wait that is too short.
     pub(crate) fn record_admission(&self, target: &Target, now_us: u64) {
         self.denials.record_admission(target, now_us);
     }
-}
 
-/// Returns whether another check of the key can be admitted while this one is denied: a cheaper or a more
-/// patient one. A denial of one unit that accepts any delay ends before any other check is admitted.
-fn can_others_pass(item: &Item) -> bool {
-    item.cost > 1 || item.max_delay_us.is_some()
+    /// Called after this process charged `units` without a check. A charge cannot end a denial. So that a key that is
+    /// charged for each denial is not checked each time, the cached denial of a fixed window stays, with these units.
+    pub(crate) fn record_charge(&self, target: &Target, units: u64, written: &Written) {
+        self.denials.record_charge(target, written.now_us, |denial| denial.add(units, written.stamp_us));
+    }
 }
 
 impl Denial {
@@ -138,16 +138,21 @@ impl Denial {
             && item.target.gate.quota == self.quota
     }
 
+    /// Adds units that were charged after the denial, with this stamp. Returns whether the state is known then: in
+    /// the window that denied, neither the time nor the order of charges matters.
+    fn add(&mut self, units: u64, stamp_us: u64) -> bool {
+        let algorithm = self.quota.kind().algorithm();
+        let is_same_window =
+            algorithm.is_stamp_the_end() && algorithm.stamp(self.state.raw, self.server_now_us) == stamp_us;
+        if is_same_window {
+            self.state.raw = algorithm.after(self.state.raw, units, self.server_now_us);
+        }
+        is_same_window
+    }
+
     /// Returns the answer to `item` at the server's time `now`.
     fn answer(&self, item: &Item, now: u64) -> Answer {
-        let algorithm = self.quota.kind().algorithm();
-        let mut raw = self.state.raw;
-        // Which units leave a log when is not known here.
-        if self.quota.kind().predicts() {
-            let mut state = State::default();
-            algorithm.charge(&mut state, raw, 0, self.server_now_us);
-            raw = algorithm.settle(&state, now);
-        }
+        let raw = self.quota.kind().algorithm().later(self.state.raw, self.server_now_us, now);
         let taken = Taken {
             quota: &self.quota,
             cost: item.cost,

@@ -98,9 +98,9 @@ impl PermitPool {
         self.groups.acquire(group, deadline).await
     }
 
-    /// Returns whether the failure policy admits units of a key to a group.
-    pub(crate) fn is_admitted_locally(&self, target: &Target, terms: &Terms) -> bool {
-        turn::is_admitted_locally(&self.inner, target, terms)
+    /// Returns the units that are left of this process's share of a limit.
+    pub(crate) fn room(&self, target: &Target, terms: &Terms) -> u64 {
+        turn::room(&self.inner, target, terms)
     }
 
     /// Holds units that the failure policy admitted to a group. Returns `None` if there is no room to count them.

@@ -251,15 +251,21 @@ impl Pipeline {
             }
             (Err(error), None) => return Err(error),
         };
+        // A check of cost 0 denies and binds only if all costs are 0.
+        let has_costs = requests.iter().any(|request| request.cost > 0);
+        let binds = |at: usize| (!has_costs || requests[at].cost > 0) && !requests[at].gate.is_shadow;
+        let mut peeked = together.iter().zip(&taken.decisions);
+        let is_taken = match n {
+            0 => peeked.all(|(&at, decision)| decision.is_allowed() || !binds(at)),
+            _ => taken.is_allowed,
+        };
+        let is_allowed = is_taken && !is_denied;
         for (at, decision) in together.into_iter().zip(taken.decisions) {
             decisions[at] = Some(decision);
         }
         for (at, decided) in shadow.into_iter().zip(shadow_decisions) {
             decisions[at] = Some(decided?);
         }
-        // A check of cost 0 binds only if all costs are 0.
-        let binds = |at: usize| (n == 0 || requests[at].cost > 0) && !requests[at].gate.is_shadow;
-        let is_allowed = taken.is_allowed && !is_denied;
         self.notify_switched(&requests, &decisions, &switched, is_allowed);
         let decisions = decisions.into_iter().flatten().collect();
         // Of a group that was granted less often than wanted, the gate that restricts it binds, as of a denied one.

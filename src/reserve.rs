@@ -148,7 +148,8 @@ impl Reserve {
         self
     }
 
-    /// Makes the units stay charged when a hold ends. A later commit then changes nothing.
+    /// Makes the units stay charged when a hold ends. A later commit, within another ttl, charges only the actual units
+    /// above the estimate ([`Settlement::Late`]).
     ///
     /// For quotas that refill within the ttl, such as tokens per minute, this is the same as
     /// [`back`](Self::back): the units no longer count by then.

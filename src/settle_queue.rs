@@ -47,10 +47,9 @@ impl SettleCall {
         self.hold.id == other.hold.id && other.items.iter().all(has)
     }
 
-    /// Returns for how long a settle can find the hold: after the end of a refunded one, its late commit counts
-    /// for another ttl.
+    /// Returns for how long a settle can find the hold: after its end, its late commit counts for another ttl.
     fn findable(&self) -> Duration {
-        Duration::from_micros(self.hold.ttl_us) * if self.hold.is_refunded { 2 } else { 1 }
+        Duration::from_micros(self.hold.ttl_us) * 2
     }
 }
 

@@ -9,8 +9,8 @@ use std::fmt;
 pub enum Settlement {
     /// The hold was open. The check is now charged its actual units.
     Settled,
-    /// The hold had ended and its units were refunded ([`Reserve::back`](crate::Reserve::back)). The actual units
-    /// are charged now, without a check.
+    /// The hold had ended. If its units were refunded ([`Reserve::back`](crate::Reserve::back)), the actual units are
+    /// charged now, without a check. If they stayed charged, only those above the estimate are.
     Late,
     /// No hold was open, so nothing was changed: it was settled before, it ended, it was lost with the state of
     /// Redis, or the check held nothing.

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 pub(crate) use self::command::{
     Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, Publication,
-    SettleItem, Standing, Write,
+    SettleItem, Standing, Write, Written,
 };
 pub(crate) use self::companion::{Companion, Message};
 use self::memory::MemoryStore;
@@ -91,18 +91,17 @@ impl Store {
         }
     }
 
-    /// Makes a small write. Returns a stamp for a penalty, by which its units are refunded. For other writes
-    /// returns the store's clock, in µs since 1970 (not for a reset).
+    /// Makes a small write.
     pub(crate) async fn write(
         &self,
         target: &Target,
         write: Write,
         deadline: Deadline,
-    ) -> Result<u64, Error> {
+    ) -> Result<Written, Error> {
         match self {
             Self::Redis(store) => store.write(target, write, deadline).await,
             Self::Memory(store) => Ok(store.write(target, write)),
-            Self::Stub(stub) => stub.reply(0, deadline).await,
+            Self::Stub(stub) => stub.reply(Written::default(), deadline).await,
         }
     }
 

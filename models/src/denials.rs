@@ -37,7 +37,7 @@ fn remember(
 pub(crate) fn no_denial_is_found_after_its_key_was_forgotten() -> Model {
     let execution = || {
         let denials = denials();
-        let snapshot = denials.snapshot(&KEY, false);
+        let snapshot = denials.snapshot(&KEY);
         let remembering = remember(&denials, snapshot, 5);
         denials.forget(&KEY);
         let found = find(&denials);
@@ -54,7 +54,7 @@ pub(crate) fn no_denial_is_found_after_its_key_was_forgotten() -> Model {
 pub(crate) fn no_denial_is_found_after_a_later_admission() -> Model {
     let execution = || {
         let denials = denials();
-        let snapshot = denials.snapshot(&KEY, true);
+        let snapshot = denials.snapshot(&KEY);
         let remembering = remember(&denials, snapshot, 5);
         denials.record_admission(&KEY, 5);
         let found = find(&denials);
@@ -66,13 +66,33 @@ pub(crate) fn no_denial_is_found_after_a_later_admission() -> Model {
     Model { preemptions: ALL, execution }
 }
 
+/// A check is denied before its key is charged without a check. A check that starts after the charge was recorded finds
+/// the denial with the charge, or none.
+pub(crate) fn no_denial_is_found_without_a_later_charge() -> Model {
+    let execution = || {
+        let denials = denials();
+        let snapshot = denials.snapshot(&KEY);
+        let remembering = remember(&denials, snapshot, 5);
+        denials.record_charge(&KEY, 6, |denial| {
+            *denial += 100;
+            true
+        });
+        let found = find(&denials);
+        assert!(found != Some(5), "violated: found while it is remembered: {found:?}");
+        remembering.join().unwrap();
+        let found = find(&denials);
+        assert!(found != Some(5), "violated: found after it was remembered: {found:?}");
+    };
+    Model { preemptions: ALL, execution }
+}
+
 /// A refund before the check was sent does not remove the denial, and neither does an admission before
 /// the denial. With two concurrent denials of the key, one of them is found.
 pub(crate) fn a_denial_that_is_not_out_of_date_is_found() -> Model {
     let execution = || {
         let denials = denials();
         denials.forget(&KEY);
-        let snapshots = [denials.snapshot(&KEY, true), denials.snapshot(&KEY, false)];
+        let snapshots = [denials.snapshot(&KEY), denials.snapshot(&KEY)];
         let remembering = [remember(&denials, snapshots[0], 5), remember(&denials, snapshots[1], 6)];
         denials.record_admission(&KEY, 4);
         remembering.into_iter().for_each(|remembering| remembering.join().unwrap());

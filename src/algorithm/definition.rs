@@ -296,6 +296,14 @@ pub trait Algorithm {
         false
     }
 
+    /// Returns the usage at `now` of a key whose usage was `raw` at the earlier time `at`, and which was not
+    /// changed since.
+    fn later(&self, raw: RawState, at: u64, now: u64) -> RawState {
+        let mut state = State::default();
+        self.charge(&mut state, raw, 0, at);
+        self.settle(&state, now)
+    }
+
     /// Returns whether the usage at one time determines the usage at later times without checks, and the
     /// answers to checks of any cost.
     fn predicts(&self) -> bool {

@@ -170,7 +170,12 @@ impl Algorithm for SlidingLog {
         self.count_denied
     }
 
-    /// Returns false, since `raw` holds the time of only one entry.
+    /// Counts all units until the newest of them leaves the window, since `raw` does not tell when the others do.
+    fn later(&self, raw @ [_, newest_us, _]: RawState, _: u64, now: u64) -> RawState {
+        if newest_us + self.window_us > now { raw } else { [0; 3] }
+    }
+
+    /// Returns false, since `raw` does not hold the times of all entries.
     fn predicts(&self) -> bool {
         false
     }

@@ -15,9 +15,8 @@ pub(super) struct Denials<D> {
     /// By slot, how often keys were forgotten. A denial is not cached if its check began before a key
     /// was forgotten.
     forgotten: Box<[AtomicU64]>,
-    /// By slot, the server's time of the latest take that admitted a check. A denial by an earlier take is
-    /// not cached. 0 until a check is sent for which that matters: until then, admitted checks write
-    /// nothing here.
+    /// By slot, the server's time of the latest take that admitted a check, or of the latest charge without a
+    /// check. A denial by an earlier take is not cached.
     latest_admission_us: Box<[AtomicU64]>,
 }
 
@@ -46,16 +45,14 @@ impl<D: Clone> Denials<D> {
         Self { target_cache, until_us: slots(), forgotten: slots(), latest_admission_us: slots() }
     }
 
-    /// Called before a check is sent. `can_others_pass`: whether another check of the key can be admitted
-    /// while this one is denied.
-    pub(super) fn snapshot(&self, target: &Target, can_others_pass: bool) -> SlotSnapshot {
+    /// Called before a check is sent.
+    pub(super) fn snapshot(&self, target: &Target) -> SlotSnapshot {
         let slot = slot(target);
-        let mut latest_admission_us = self.latest_admission_us[slot].load(Ordering::Acquire);
-        if latest_admission_us == 0 && can_others_pass {
-            // From here on admissions are recorded, which may be younger than this check's denial.
-            latest_admission_us = self.latest_admission_us[slot].fetch_max(1, Ordering::SeqCst).max(1);
+        SlotSnapshot {
+            slot,
+            forgotten: self.forgotten[slot].load(Ordering::Acquire),
+            latest_admission_us: self.latest_admission_us[slot].load(Ordering::Acquire),
         }
-        SlotSnapshot { slot, forgotten: self.forgotten[slot].load(Ordering::Acquire), latest_admission_us }
     }
 
     /// Returns the time until which any denial is cached in this slot. 0 in the common case: nothing was
@@ -103,23 +100,42 @@ impl<D: Clone> Denials<D> {
         self.target_cache.remove(target);
     }
 
-    /// Returns whether [`record_admission`](Self::record_admission) has anything to do for an admitted check.
+    /// Called after the store admitted a check of this process at the server's time `now_us`. Returns whether
+    /// an earlier denial may be cached in the slot at the local time `since_us` or later:
+    /// [`record_admission`](Self::record_admission) then removes it.
     #[inline]
-    pub(super) fn records_admissions(&self, snapshot: SlotSnapshot) -> bool {
-        self.latest_admission_us[snapshot.slot].load(Ordering::Relaxed) > 0
+    pub(super) fn raise_latest_admission(&self, snapshot: SlotSnapshot, now_us: u64, since_us: u64) -> bool {
+        self.raise(snapshot.slot, now_us) > since_us
     }
 
     /// Called after the store admitted a check of this process at the server's time `now_us`. A check that
     /// starts after this has returned does not find an earlier denial.
     pub(super) fn record_admission(&self, target: &Target, now_us: u64) {
-        let slot = slot(target);
-        if self.latest_admission_us[slot].load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        self.latest_admission_us[slot].fetch_max(now_us, Ordering::SeqCst);
-        if self.until_us[slot].load(Ordering::SeqCst) > 0 {
+        if self.raise(slot(target), now_us) > 0 {
             self.target_cache.remove_if(target, |denied| denied.server_now_us <= now_us);
         }
+    }
+
+    /// Called after this process charged the key without a check at the server's time `now_us`. A check that starts
+    /// after this has returned finds an earlier denial only as `change` leaves it, and none if `change` returns false.
+    pub(super) fn record_charge(&self, target: &Target, now_us: u64, change: impl FnOnce(&mut D) -> bool) {
+        if self.raise(slot(target), now_us) > 0 {
+            self.target_cache.retain(target, |denied| {
+                // A younger denial counts the charge. At the same time, either can be the earlier one.
+                let is_earlier = denied.server_now_us < now_us;
+                denied.server_now_us > now_us || (is_earlier && change(&mut denied.denial))
+            });
+        }
+    }
+
+    /// Raises the time of the latest admission. Returns until when any denial is cached in the slot.
+    #[inline]
+    fn raise(&self, slot: usize, now_us: u64) -> u64 {
+        // Takes of one call have one time: only one of them writes.
+        if self.latest_admission_us[slot].load(Ordering::SeqCst) < now_us {
+            self.latest_admission_us[slot].fetch_max(now_us, Ordering::SeqCst);
+        }
+        self.until_us[slot].load(Ordering::SeqCst)
     }
 }
 

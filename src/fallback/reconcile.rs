@@ -141,7 +141,7 @@ impl FallbackInner {
         if let (Err(error), Some(observer)) = (&written, &self.observer) {
             observer.failed(&target.gate.name, error);
         }
-        let store_stamp_us = written.as_ref().ok().copied();
+        let store_stamp_us = written.as_ref().ok().map(|written| written.stamp_us);
         // A corrupt key never accepts them.
         let is_done = written.is_ok() || written.is_err_and(|error| error.is_corrupt_state());
         if is_done {

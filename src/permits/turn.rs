@@ -18,7 +18,6 @@ use super::registry::KeyEntry;
 use super::terms::{Grant, Terms};
 use crate::connection::Deadline;
 use crate::error::{Error, QUEUE_ROOM};
-use crate::fallback::OnFailure;
 use crate::store::{Companion, Message, Target};
 use crate::sync::lock;
 
@@ -108,18 +107,11 @@ impl Turn {
     }
 }
 
-/// Returns whether the failure policy admits units of a key to a group.
-pub(super) fn is_admitted_locally(inner: &Arc<PermitsInner>, target: &Target, terms: &Terms) -> bool {
+/// Returns the units that are left of this process's share of a limit.
+pub(super) fn room(inner: &PermitsInner, target: &Target, terms: &Terms) -> u64 {
     let now = inner.circumstances(inner.holder(target.hash_tag));
-    let room = || {
-        let key = inner.registry.get(target);
-        let room = |state: &KeyState| state.room(terms.current_limit(), now.instances);
-        key.map_or_else(|| room(&KeyState::new()), |key| room(&lock(&key.state)))
-    };
-    match terms.on_failure {
-        OnFailure::Local => terms.cost <= room(),
-        policy => policy == OnFailure::Open,
-    }
+    let room = |state: &KeyState| state.room(terms.current_limit(), now.instances);
+    inner.registry.get(target).map_or_else(|| room(&KeyState::new()), |key| room(&lock(&key.state)))
 }
 
 /// Holds units of a key that the failure policy admitted to a group. Returns `None` if the registry has no room for

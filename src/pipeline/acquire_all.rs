@@ -249,8 +249,11 @@ impl Pipeline {
         for &check in &counted {
             policies.push(self.policy(requests[check], error.clone())?);
         }
-        let is_in_share =
-            keys.iter().all(|(_, target, terms)| self.permits.is_admitted_locally(target, terms));
+        let is_admitted = |(_, target, terms): &(usize, Target, Terms)| match terms.on_failure {
+            OnFailure::Local => terms.cost <= self.permits.room(target, terms),
+            policy => policy == OnFailure::Open,
+        };
+        let is_in_share = keys.iter().all(is_admitted);
         let is_open = is_in_share && !policies.contains(&OnFailure::Closed);
         let mut decisions: Vec<Option<Decision>> = vec![None; requests.len()];
         for (&check, policy) in counted.iter().zip(policies) {
@@ -279,7 +282,14 @@ impl Pipeline {
             true => self.hold_locally(group, keys),
             false => Vec::new(),
         };
-        Ok(GroupTaken { is_allowed, held, decisions: decisions.into_iter().flatten().collect() })
+        let mut decisions: Vec<_> = decisions.into_iter().flatten().collect();
+        for (check, decision) in decisions.iter_mut().enumerate() {
+            if is_counted(&check) && decision.source() == Source::Local {
+                let key = keys.iter().find(|(item, ..)| *item == group.index_of[check]);
+                decision.remaining = key.map_or(0, |(_, target, terms)| self.permits.room(target, terms));
+            }
+        }
+        Ok(GroupTaken { is_allowed, held, decisions })
     }
 
     /// Holds the units of a group that its failure policies admitted.

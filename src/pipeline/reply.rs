@@ -65,8 +65,8 @@ impl Pipeline {
         if let (Some(deny_cache), Some(snapshot)) = (&self.deny_cache, snapshot)
             && n > 0
         {
-            // First the admission: where admissions are recorded, the denial of the same call counts as older.
-            if granted > 0 && deny_cache.records_admissions(snapshot) {
+            // First the admission, since the denial of the same call counts as older.
+            if granted > 0 && deny_cache.raise_latest_admission(snapshot, &share) {
                 deny_cache.record_admission(&request.target()?, share.outcome.now_us);
             }
             if granted < n {

@@ -53,12 +53,17 @@ impl Pipeline {
         deadline: Deadline,
     ) -> Result<(), Error> {
         self.ensure_open()?;
-        let _forget = self.forget_on_drop(target);
+        let mut forget = self.forget_on_drop(target);
         self.ensure_background_jobs();
         let written = match self.ensure_available(target.hash_tag) {
             Ok(()) => self.store.write(target, write, deadline).await,
             Err(error) => Err(error),
         };
+        if let (Write::Penalize { units }, Ok(written)) = (write, &written)
+            && let Some(deny_cache) = forget.0.take()
+        {
+            deny_cache.record_charge(target, units, written);
+        }
         self.record_result(target.hash_tag, &written, deadline.after);
         written.map(drop).map_err(|error| {
             let error = error.with_context(target.gate.name, key);
@@ -68,12 +73,12 @@ impl Pipeline {
     }
 
     /// Returns a guard that removes the key's cached denials, also if the caller drops its future.
-    pub(super) fn forget_on_drop<'a>(&'a self, target: &'a Target) -> impl Drop + 'a {
+    pub(super) fn forget_on_drop<'a>(&'a self, target: &'a Target) -> ForgetOnDrop<'a> {
         ForgetOnDrop(self.deny_cache.as_ref(), target)
     }
 }
 
-struct ForgetOnDrop<'a>(Option<&'a DenyCache>, &'a Target);
+pub(super) struct ForgetOnDrop<'a>(Option<&'a DenyCache>, &'a Target);
 
 impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {

@@ -31,8 +31,10 @@ use super::{Item, Record, take};
 use crate::quota::Quota;
 use crate::settlement::Settlement;
 
-/// The maximum number of holds that one call ends without being asked to settle them.
+/// The maximum number of holds that one call ends without being asked to settle them, ...
 const MAX_ENDED: usize = 64;
+/// ... but of each key so many: a reservation adds one, which ends twice, the second time as a late one.
+const MIN_ENDED: usize = 3;
 
 /// A hold to be made of each charge of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,11 +72,11 @@ pub struct Hold {
 /// What happens at the end of a hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtEnd {
-    /// The units stay charged.
+    /// The units stay charged. For another ttl, the hold can be committed late.
     Keep,
     /// The units are refunded. For another ttl, the hold can be committed late.
     Refund,
-    /// The units were refunded. The hold can no longer be committed late.
+    /// The hold has ended before. It can no longer be committed late.
     Forget,
 }
 
@@ -167,6 +169,8 @@ impl Holds {
         let hold = self.by_end.get(&(ends_us, member.clone())).cloned()?;
         if hold.at_end == AtEnd::Refund {
             refund(quota, record, hold.units, ends_us - hold.ttl_us, now);
+        }
+        if hold.at_end != AtEnd::Forget {
             let late_until_us = ends_us + hold.ttl_us;
             if late_until_us > now {
                 self.insert(hold.late(), late_until_us);
@@ -222,7 +226,8 @@ impl<'a> Part<'a> {
     }
 }
 
-/// One call of a script, at one time. It ends at most 64 holds besides those that it settles.
+/// One call of a script, at one time. It ends at most 64 holds besides those that it settles, but
+/// up to 3 of each key.
 #[derive(Debug)]
 pub struct Call {
     now: u64,
@@ -267,7 +272,8 @@ impl Call {
     }
 
     /// Settles the hold of `units`. If `actual` is lower, refunds the difference as charged at the time of the
-    /// reservation; if it is higher, charges the difference without a check. A repeated call changes nothing.
+    /// reservation; if it is higher, charges the difference without a check. If the hold has ended, charges the units
+    /// that are not charged. A repeated call changes nothing.
     ///
     /// The record and the holds must not have expired.
     pub fn settle(
@@ -291,19 +297,19 @@ impl Call {
             }
             return Settlement::Settled;
         }
-        let can_be_late = hold.at_end == AtEnd::Refund;
+        let kept = if hold.at_end == AtEnd::Keep { units } else { 0 };
         let late = hold.late().member();
-        if can_be_late && holds.live_until(late.clone(), quota, record, now).is_some() {
+        if holds.live_until(late.clone(), quota, record, now).is_some() {
             holds.remove(late);
-            record.penalize(quota, actual, now);
+            record.penalize(quota, actual.saturating_sub(kept), now);
             return Settlement::Late;
         }
         Settlement::Nothing
     }
 
     fn finish_ended(&mut self, quota: &Quota, record: &mut Record, holds: &mut Holds) {
-        let left = MAX_ENDED - self.ended;
-        let ended = holds.by_end.keys().take_while(|(ends_us, _)| *ends_us <= self.now).take(left);
+        let most = MAX_ENDED.saturating_sub(self.ended).max(MIN_ENDED);
+        let ended = holds.by_end.keys().take_while(|(ends_us, _)| *ends_us <= self.now).take(most);
         let ended: Vec<String> = ended.map(|(_, member)| member.clone()).collect();
         self.ended += ended.len();
         for member in ended {

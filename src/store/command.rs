@@ -20,6 +20,16 @@ pub(crate) enum Write {
     Reset,
 }
 
+/// The reply to a small write; without meaning for a reset.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Written {
+    /// The store's clock, in µs since 1970.
+    pub(crate) now_us: u64,
+    /// Of a penalty in Redis, the stamp by which its units are refunded: see
+    /// [`Algorithm::stamp`](crate::algorithm::Algorithm::stamp). Otherwise the store's clock.
+    pub(crate) stamp_us: u64,
+}
+
 /// One hold to settle.
 #[derive(Clone, Debug)]
 pub(crate) struct SettleItem {

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 
 use super::command::{
-    Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, Write,
+    Adapted, LeaseCall, LeaseReply, MAX_OVERRIDES, OverrideText, SettleItem, Standing, Write, Written,
     too_many_overrides,
 };
 use super::companion::{Companion, Message};
@@ -100,7 +100,7 @@ impl MemoryStore {
     }
 
     /// Writes as [`Store::write`](super::Store::write) does.
-    pub(crate) fn write(&self, target: &Target, write: Write) -> u64 {
+    pub(crate) fn write(&self, target: &Target, write: Write) -> Written {
         let mut keys = lock(&self.keys);
         let now = self.clock.now_us();
         let mut record = keys.remove(&target.redis_key, now);
@@ -117,11 +117,11 @@ impl MemoryStore {
                 keys.holds.remove_entry(&target.holds_key());
                 keys.denials.remove_entry(&target.denials_key());
                 keys.adaptations.remove_entry(&target.redis_key);
-                return 0;
+                return Written::default();
             }
         }
         keys.insert(target, record, now);
-        now
+        Written { now_us: now, stamp_us: now }
     }
 
     /// Changes a lease as [`Store::permit_lease`](super::Store::permit_lease) does.

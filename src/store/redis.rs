@@ -18,7 +18,7 @@ use self::server_clock::ServerClock;
 
 use super::command::{
     Adapted, Heartbeat, LeaseCall, LeaseReply, MAX_OVERRIDE_BYTES, MAX_OVERRIDES, OverrideText, SettleItem,
-    Standing, Write, too_many_overrides,
+    Standing, Write, Written, too_many_overrides,
 };
 use super::take::{Group, Outcome};
 use super::target::Target;
@@ -319,7 +319,7 @@ impl RedisStore {
         target: &Target,
         write: Write,
         deadline: Deadline,
-    ) -> Result<u64, Error> {
+    ) -> Result<Written, Error> {
         let kind = target.gate.quota.kind();
         let Definition { scripts, storage, .. } = kind.definition();
         let (script, is_repeatable) = match write {
@@ -365,9 +365,12 @@ impl RedisStore {
             _ => self.clock.run_in_span(&self.connection, script, quotas, args, to).await,
         };
         match reply? {
-            Value::Int(now_us) => Ok(now_us.unsigned_abs()),
-            Value::Array(values) if let [Value::Int(_), Value::Int(stamp_us)] = values[..] => {
-                Ok(stamp_us.unsigned_abs())
+            Value::Int(now_us) => {
+                let now_us = now_us.unsigned_abs();
+                Ok(Written { now_us, stamp_us: now_us })
+            }
+            Value::Array(values) if let [Value::Int(now_us), Value::Int(stamp_us)] = values[..] => {
+                Ok(Written { now_us: now_us.unsigned_abs(), stamp_us: stamp_us.unsigned_abs() })
             }
             Value::BulkString(failed) => Err(Error::from_script(&String::from_utf8_lossy(&failed))),
             other => Err(unexpected(&other)),

@@ -242,6 +242,28 @@ async fn group_falls_back_as_its_gates_do() {
 }
 
 #[tokio::test]
+async fn group_without_redis_reports_what_is_left_of_the_share() {
+    let mut server = Server::process(&[]).unwrap();
+    let limiter = settings(server.url()).on_failure(OnFailure::Local).instances(2).build().unwrap();
+    let calls = limiter.gate("calls", Quota::fixed_window(20, Duration::from_secs(3_600)));
+    let gate = limiter.gate("gate", Quota::in_flight(8));
+    let acquire = async |cost| {
+        let acquired = limiter.acquire_all([calls.key("x"), gate.key("x").cost(cost)]).await.unwrap();
+        let decision = acquired.decision().each_alone()[1].clone();
+        (decision.source(), decision.is_allowed(), decision.remaining(), acquired)
+    };
+    let (_, _, _, first) = acquire(1).await;
+    assert!(first.is_allowed());
+    server.kill();
+    // This process's share is four of the eight units.
+    let (source, is_allowed, remaining, second) = acquire(2).await;
+    assert_eq!((source, is_allowed, remaining), (Source::Local, true, 1));
+    let (source, is_allowed, remaining, _) = acquire(2).await;
+    assert_eq!((source, is_allowed, remaining), (Source::Local, false, 1));
+    drop((first, second));
+}
+
+#[tokio::test]
 async fn shutdown_releases_all_units_and_ends_the_lease() {
     let server = Server::process(&[]).unwrap();
     let limiter = connect(server.url());

@@ -83,6 +83,18 @@ behaviours! {
         assert_eq!(remaining(&free, "x").await, 4);
     }
 
+    async fn peek_of_a_group_admits_what_its_check_admits(world) {
+        let full = world.gate("full", Quota::fixed_window(1, DAY));
+        let free = world.gate("free", Quota::fixed_window(5, DAY));
+        assert_eq!(passes(&full, "x", 2).await, 1);
+        for is_allowed in [true, true, false] {
+            let checks = || [full.key("x").cost(0), free.key("x").cost(2)];
+            let peeked = world.limiter.peek_all(checks()).await.unwrap();
+            assert_eq!((peeked.is_allowed(), peeked.binding().gate()), (is_allowed, "free"));
+            assert_eq!(world.limiter.check_all(checks()).await.unwrap().is_allowed(), is_allowed);
+        }
+    }
+
     async fn group_has_at_most_128_keys(world) {
         let gate = world.gate("gate", Quota::fixed_window(5, DAY));
         let checks = |n: usize| (0..n).map(|key| gate.key(key.to_string()).colocate_with("0")).collect::<Vec<_>>();

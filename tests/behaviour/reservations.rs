@@ -108,8 +108,20 @@ behaviours! {
         let reserved = reserve(world, &budget, 700).await;
         let token = reserved.token().unwrap();
         world.advance(TTL);
-        assert_eq!(commit(&world.limiter, token, 100).await, Settlement::Nothing);
+        assert_eq!(commit(&world.limiter, token, 100).await, Settlement::Late);
         assert_eq!(left(&budget, "acme").await, 300);
+    }
+
+    async fn late_commit_of_a_kept_hold_charges_what_exceeds_its_units_once(world) {
+        for gate in gates(world) {
+            let reserved = reserve(world, &gate, 400).await;
+            let token = reserved.token().unwrap();
+            world.advance(2 * TTL - MS);
+            assert_eq!(commit(&world.limiter, token, 700).await, Settlement::Late);
+            assert_eq!(left(&gate, "acme").await, 300, "{gate:?}");
+            assert_eq!(commit(&world.limiter, token, 700).await, Settlement::Nothing);
+            assert_eq!(left(&gate, "acme").await, 300, "{gate:?}");
+        }
     }
 
     async fn kept_hold_can_be_settled_up_to_its_end(world) {
@@ -172,6 +184,15 @@ behaviours! {
         world.advance(2 * TTL);
         assert_eq!(commit(&world.limiter, &token, 500).await, Settlement::Nothing);
         assert_eq!(left(&budget, "acme").await, 1_000, "the units have returned");
+    }
+
+    async fn abandoned_holds_end_at_all_keys_of_a_large_reservation(world) {
+        let budget = budget(world);
+        for _ in 0..4 {
+            let checks = (0..100).map(|key| budget.key(key.to_string()).colocate_with("0").cost(600));
+            assert!(world.limiter.reserve(checks).ttl(TTL).back().await.unwrap().is_allowed());
+            world.advance(TTL);
+        }
     }
 
     async fn check_of_a_gate_with_holds_ends_them(world) {

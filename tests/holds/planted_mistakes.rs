@@ -66,21 +66,24 @@ fn ends_of_holds() {
             "if id ~= '' then finish_ended(quota, state, key) end\n      if",
         ),
         // Its units are refunded although they stay charged, or the reverse.
-        ("if what ~= 'back' then", "if what == 'late' then"),
-        ("if what ~= 'back' then", "if true then"),
+        ("what == 'back' and units or 0", "units"),
+        ("what == 'back' and units or 0", "0"),
         // They are refunded without the stamp, with that of the end, or again and again.
         ("stamp_of(quota, at, b, d)", "nil"),
         (
-            "replace(quota, state, key, member, units, ends - ttl, name",
-            "replace(quota, state, key, member, units, ends, name",
+            "replace(quota, state, key, member, returned, ends - ttl, name",
+            "replace(quota, state, key, member, returned, ends, name",
         ),
         ("  call('ZREM', key, member)\n", ""),
-        // `late` is forgotten, ends 1 µs late, or is written although it has ended.
+        // `late` is forgotten, does not end, ends 1 µs late, or is written although it has ended.
+        ("if what == 'late' then", "if what ~= 'back' then"),
+        ("if what == 'late' then", "if false then"),
         ("if late then call('ZADD', key, late_until, late) end", ""),
         ("name .. 'late', format(WHOLE, ends + ttl)", "name .. 'late', format(WHOLE, ends + ttl + 1)"),
         ("elseif ends + ttl <= now then", "elseif false then"),
-        // A call ends one hold less, one more, or all.
-        ("local MAX_ENDED = 64", "local MAX_ENDED = 63"),
+        // A call ends one hold less, one more, or all; or one less of a later key.
+        ("MIN_ENDED = 64, 3", "MIN_ENDED = 63, 3"),
+        ("MIN_ENDED = 64, 3", "MIN_ENDED = 64, 2"),
         ("    ended = ended + 1\n", ""),
     ]);
 }
@@ -114,9 +117,11 @@ fn settles() {
         ("units - actual, ends - ARGV", "units, ends - ARGV"),
         ("units - actual, ends - ARGV[arg + 3])", "units - actual, ends)"),
         ("elseif units < 0 then", "elseif false then"),
-        // A late commit is free, refused, or counts for a reservation that keeps its units.
-        ("name .. 'late', -actual)", "name .. 'late', 0)"),
-        ("if what == 'back' and live_until", "if false and live_until"),
+        // A late commit is free, refused, charges kept units again, or refunds them.
+        ("math.min(0, kept - actual)", "0"),
+        ("if live_until(quota, state, key, name .. 'late')", "if false"),
+        ("what == 'keep' and units or 0", "0"),
+        ("math.min(0, kept - actual)", "kept - actual"),
     ]);
 }
 

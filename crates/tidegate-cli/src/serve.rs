@@ -146,6 +146,7 @@ fn server(serve: &Serve, rules: ReloadingRules) -> Server {
         .headers(serve.headers.into())
         .shadow(decisions.shadow)
         .charge_denied(decisions.charge_denied)
+        .charge_denied_except_cached(decisions.charge_denied_except_cached)
         .denied_body(&*serve.denied_body);
     if serve.headers == ResponseHeaders::Ratelimit {
         service = service.header_names(HeaderNames {

@@ -43,6 +43,8 @@ pub enum RuleResult {
     /// Another rule of the same request replaces the matching rule, which charges nothing.
     Replaced,
     /// The gate was not checked, because a rule that denies everything denied the request.
+    /// [`RulesLimiter::check_or_deny`](super::RulesLimiter::check_or_deny) then peeks, and has this result only if the peek
+    /// fails.
     NotChecked,
     /// The matching rule is in shadow mode, and its check failed: the limiter was shut down, or its
     /// configuration is wrong.
@@ -117,6 +119,16 @@ impl RulesDecision {
         let counts = |outcome: &&RuleOutcome| !outcome.rule().is_some_and(Rule::is_shadow);
         let decisions = self.outcomes.iter().filter(counts).filter_map(RuleOutcome::decision);
         decisions.map(Decision::delay).max().unwrap_or_default()
+    }
+
+    /// Has outcomes show the state after a charge of their fixed windows: their indices, each with its units.
+    pub(super) fn show_window_charges(&mut self, charges: impl Iterator<Item = (usize, u64)>) {
+        for (at, units) in charges {
+            if let RuleResult::Decided(decision) = &mut self.outcomes[at].result {
+                *decision = decision.clone().after_window_charge(units);
+            }
+        }
+        *self = Self::new(self.passes, self.is_domain_known, std::mem::take(&mut self.outcomes));
     }
 
     /// `passes` is the joint decision of the rules that can deny.

@@ -48,6 +48,7 @@ pub struct RateLimitService {
     header_names: Option<HeaderNames>,
     is_shadow: bool,
     charges_denied: bool,
+    charges_denied_except_cached: bool,
     denied_body: Vec<u8>,
 }
 
@@ -60,6 +61,7 @@ impl RateLimitService {
             header_names: None,
             is_shadow: false,
             charges_denied: false,
+            charges_denied_except_cached: false,
             denied_body: Vec::new(),
         }
     }
@@ -102,6 +104,17 @@ impl RateLimitService {
     #[must_use]
     pub const fn charge_denied(mut self, charges_denied: bool) -> Self {
         self.charges_denied = charges_denied;
+        self
+    }
+
+    /// Sets whether [`charge_denied`](Self::charge_denied) leaves out the denials of the
+    /// [deny cache](tidegate::Builder::deny_cache), as envoyproxy/ratelimit leaves out those of its local cache. A client that
+    /// goes on then calls Redis about twice each half second, instead of with each request.
+    ///
+    /// Default: false.
+    #[must_use]
+    pub const fn charge_denied_except_cached(mut self, leaves_out_cached: bool) -> Self {
+        self.charges_denied_except_cached = leaves_out_cached;
         self
     }
 
@@ -154,11 +167,13 @@ impl RateLimitService {
         let rules = self.rules.limits();
         let descriptors = RequestDescriptors::new(request)?;
         let domain = &*request.domain;
-        let charged = charge(&rules, domain, &descriptors).await?;
-        if let (true, Some(decision)) = (self.charges_denied, &charged) {
+        let mut charged = charge(&rules, domain, &descriptors).await?;
+        if let (true, Some(decision)) = (self.charges_denied, &mut charged) {
             // The denial holds without the charge. The observer is notified of an error.
             let left = rules.limiter().deadline().saturating_sub(began.elapsed());
-            let charges = Box::pin(rules.charge_denied(domain, &descriptors.charged, decision));
+            let charges_cached = !self.charges_denied_except_cached;
+            let charges =
+                Box::pin(rules.charge_denied(domain, &descriptors.charged, decision, charges_cached));
             let _ = timeout(left, charges).await;
         }
         let is_allowed = self.is_shadow || charged.as_ref().is_none_or(RulesDecision::is_allowed);

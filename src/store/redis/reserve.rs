@@ -233,7 +233,7 @@ mod tests {
             assert_eq!(world.take(vec![item(&kept, 1, None)]).await.k, 0);
             assert_eq!(world.take(vec![item(&refunded, 4, None)]).await.k, 1);
             let settled = |target: &Target| [SettleItem { target: target.clone(), units: 10, actual: 9 }];
-            assert_eq!(world.settle(&hold(false), &settled(&kept)).await, [Settlement::Nothing]);
+            assert_eq!(world.settle(&hold(false), &settled(&kept)).await, [Settlement::Late]);
             // Committed late: charged without a check.
             assert_eq!(world.settle(&hold(true), &settled(&refunded)).await, [Settlement::Late]);
             assert_eq!(world.settle(&hold(true), &settled(&refunded)).await, [Settlement::Nothing]);

@@ -8,6 +8,7 @@ use tidegate_testkit::Cluster;
 use tidegate_testkit::{Pool, Pooled, Server};
 
 use crate::acl;
+use crate::fixture::calls;
 
 /// 2020-01-01 00:00:00 UTC: the beginning of a minute, an hour and a day.
 pub const START: Duration = Duration::from_secs(1_577_836_800);
@@ -107,6 +108,14 @@ impl World {
             Clock::Cluster { cluster, .. } => {
                 assert!(cluster.cli(&["-c", "DEL", key]).unwrap().ends_with("(integer) 1"));
             }
+        }
+    }
+
+    /// Returns how many times the scripts have been called.
+    pub fn script_calls(&self) -> u64 {
+        match &self.clock {
+            Clock::Redis { server, .. } => calls(server, "evalsha"),
+            Clock::Memory(_) | Clock::Cluster { .. } => panic!("the calls of one server are counted"),
         }
     }
 

@@ -77,6 +77,9 @@ pub(crate) struct Decisions {
     /// Charge denied requests to fixed windows, as envoyproxy/ratelimit does: a second call to Redis for each denial
     #[arg(long)]
     pub(crate) charge_denied: bool,
+    /// With --charge-denied, charge no denials that this process has cached, as with LOCAL_CACHE_SIZE_IN_BYTES there
+    #[arg(long)]
+    pub(crate) charge_denied_except_cached: bool,
     /// Allow several documents to define rules of one domain
     #[arg(long)]
     pub(crate) merge_domains: bool,

@@ -177,9 +177,18 @@ fn connections(variables: &Variables<'_>, imported: &mut Imported) -> Result<(),
 
 fn decisions(variables: &Variables<'_>, imported: &mut Imported) -> Result<(), Failure> {
     const STOP: &str = "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT";
+    const LOCAL_CACHE: &str = "LOCAL_CACHE_SIZE_IN_BYTES";
     let charges_denied = !variables.is_true(STOP)?;
     imported.set("charge", if charges_denied { "each" } else { "all" }, STOP);
     imported.set("charge_denied", charges_denied.to_string(), STOP);
+    if let Some(size) = variables.get(LOCAL_CACHE)? {
+        let bytes: u64 = size.parse().map_err(|_| {
+            Failure::usage(format!("{LOCAL_CACHE}={size}: give a number of bytes, such as 1000000"))
+        })?;
+        if bytes > 0 && charges_denied {
+            imported.set("charge_denied_except_cached", "true", LOCAL_CACHE);
+        }
+    }
     if variables.is_true("SHADOW_MODE")? {
         imported.set("shadow", "true", "SHADOW_MODE");
     }

@@ -106,6 +106,13 @@ fn variables_become_settings() {
             "false",
             "STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT",
         ),
+        (
+            &[("LOCAL_CACHE_SIZE_IN_BYTES", "1000000")],
+            "charge_denied_except_cached",
+            "true",
+            "LOCAL_CACHE_SIZE_IN_BYTES",
+        ),
+        (&[("LOCAL_CACHE_SIZE_IN_BYTES", "0")], "charge_denied_except_cached", "false", "default"),
         (&[("SHADOW_MODE", "1")], "shadow", "true", "SHADOW_MODE"),
         (&[("SHADOW_MODE", "false")], "shadow", "false", "default"),
         (&[("MERGE_DOMAIN_CONFIG", "true")], "merge_domains", "true", "MERGE_DOMAIN_CONFIG"),
@@ -236,6 +243,7 @@ fn variables_that_cannot_be_honored_are_errors() {
             &[("REDIS_TLS_SKIP_HOSTNAME_VERIFICATION", "true")],
             "a host name that the certificate of Redis contains",
         ),
+        (&[("LOCAL_CACHE_SIZE_IN_BYTES", "1MB")], "LOCAL_CACHE_SIZE_IN_BYTES=1MB: give a number of bytes"),
         (&[("SHADOW_MODE", "yes")], "SHADOW_MODE=yes: write true or false"),
         (&[("PORT", "65536")], "PORT=65536: give a port"),
         (

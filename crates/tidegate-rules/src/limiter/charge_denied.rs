@@ -3,7 +3,7 @@
 use futures_util::future::try_join_all;
 use tidegate::{Decision, Error, Source};
 
-use super::plan::Plan;
+use super::plan::{Plan, PlannedCheck};
 use super::{RulesLimiter, RulesLimiterInner};
 use crate::decision::{RuleOutcome, RulesDecision};
 use crate::descriptor::Descriptor;
@@ -21,10 +21,10 @@ impl RulesLimiter {
     /// all if one denies. Calendar windows are fixed windows. All other algorithms are left as they are: their debt
     /// would deny a client for longer than a window.
     ///
-    /// Charges in a call after that of the decision. Requests between the two can be admitted, within the limit. Denials by
-    /// the deny cache are charged as well, so each denial calls Redis. Denials by the failure policy, by a switch, or by a
-    /// rule with `requests_per_unit: 0` are not charged. The quota of a key with an override decides whether it is a fixed
-    /// window.
+    /// Charges in a call after that of the decision. Requests between the two can be admitted, within the limit. Then the
+    /// decision shows the state after the charge. Denials by the deny cache are charged as well if `charges_cached`, so that
+    /// each denial calls Redis. Denials by the failure policy, by a switch, or by a rule with `requests_per_unit: 0` are not
+    /// charged. The quota of a key with an override decides whether it is a fixed window.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -35,25 +35,26 @@ impl RulesLimiter {
     /// let limits = Rules::parse("api.yaml", text)?.bind(&Limiter::in_memory());
     /// let of_hits = |hits| [Descriptor::new().entry("user", "ada").hits(hits)];
     /// assert!(limits.check("api", &of_hits(3)).await?.is_allowed());
-    /// let denied = limits.check("api", &of_hits(4)).await?;
+    /// let mut denied = limits.check("api", &of_hits(4)).await?;
     /// assert!(!denied.is_allowed());
-    /// limits.charge_denied("api", &of_hits(4), &denied).await?;
+    /// limits.charge_denied("api", &of_hits(4), &mut denied, true).await?;
     /// assert!(!limits.check("api", &of_hits(1)).await?.is_allowed());
     /// # Ok(()) }
     /// ```
     ///
     /// # Errors
     ///
-    /// As [`Gate::penalize`](tidegate::Gate::penalize). Some rules can be charged nevertheless.
+    /// As [`Gate::penalize`](tidegate::Gate::penalize). Some rules can be charged nevertheless. The decision stays as it is.
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, each rule is charged or not.
+    /// If the future is dropped, each rule is charged or not, and the decision stays as it is.
     pub async fn charge_denied(
         &self,
         domain: &str,
         descriptors: &[Descriptor<'_>],
-        decision: &RulesDecision,
+        decision: &mut RulesDecision,
+        charges_cached: bool,
     ) -> Result<(), Error> {
         // Nearly all requests end here.
         let decisions = decision.outcomes().iter().filter_map(RuleOutcome::decision);
@@ -70,15 +71,27 @@ impl RulesLimiter {
             checks.chain(shadow_checks.map(|check| (check, false))).filter(|(check, is_uncharged)| {
                 let decided = decision.outcomes().get(check.at).and_then(RuleOutcome::decision);
                 let is_uncharged = decided.is_some_and(|decided| {
-                    let is_of_store =
-                        matches!(decided.source(), Source::Redis | Source::Memory | Source::DenyCache);
+                    let is_of_store = match decided.source() {
+                        Source::DenyCache => charges_cached,
+                        source => matches!(source, Source::Redis | Source::Memory),
+                    };
                     is_of_store && (*is_uncharged || !is_within_limit(decided))
                 });
                 let quota = check.gate().effective_quota(check.key());
                 let is_window = quota.is_some_and(|quota| quota.algorithm() == CHARGED);
                 is_uncharged && is_window && check.cost() > 0
             });
-        try_join_all(charges.map(|(check, _)| check.gate().penalize(check.key(), check.cost()))).await?;
+        let charged: Vec<_> = charges.map(|(check, _)| check).collect();
+        let penalties = charged.iter().map(|check| check.gate().penalize(check.key(), check.cost()));
+        try_join_all(penalties).await?;
+        // Several descriptors can have one key.
+        let units = |check: &PlannedCheck<'_>| {
+            let of_key = charged
+                .iter()
+                .filter(|other| (other.gate().name(), other.key()) == (check.gate().name(), check.key()));
+            of_key.fold(0_u64, |units, other| units.saturating_add(other.cost()))
+        };
+        decision.show_window_charges(charged.iter().map(|check| (check.at, units(check))));
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Checks requests whose cost may be above a limit.
 
-use futures_util::future::{join, try_join_all};
+use futures_util::future::{join, join_all, try_join_all};
 use tidegate::{Decision, Error};
 
 use super::plan::{Plan, PlannedCheck};
@@ -12,7 +12,9 @@ impl RulesLimiter {
     /// Checks as [`check`](Self::check) does, but a cost above the limit is a denial by that rule instead of an error.
     /// For services whose clients do not know the limits.
     ///
-    /// Such a denial charges nothing, and shows the units that are left. In a domain with `charge: each`, the other
+    /// A request that a rule with `requests_per_unit: 0` denies also shows the states of its other limits, by peeks.
+    ///
+    /// A denial by its cost charges nothing, and shows the units that are left. In a domain with `charge: each`, the other
     /// rules are charged, as beside any denial. The observer is notified of the
     /// [error](tidegate::Observer::failed), not of a decision.
     ///
@@ -24,8 +26,13 @@ impl RulesLimiter {
         domain: &str,
         descriptors: &[Descriptor<'_>],
     ) -> Result<RulesDecision, Error> {
-        let plan = self.plan(domain, descriptors);
+        let mut plan = self.plan(domain, descriptors);
         ensure_no_permit(&plan)?;
+        if !plan.uncharged().is_empty() {
+            // The request is denied also if the states are not known.
+            let peeked = Box::pin(join_all(plan.uncharged().iter().map(peek))).await;
+            plan.show_peeks(peeked);
+        }
         // The rare cases are boxed, here and below: a service allocates the future of each request.
         let (decided, shadow_results) = match plan.shadow_checks() {
             [] => (self.decide_or_deny(&plan).await, Vec::new()),

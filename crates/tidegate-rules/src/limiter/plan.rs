@@ -26,6 +26,8 @@ pub struct Plan<'r> {
     outcomes: Vec<RuleOutcome>,
     checks: Vec<PlannedCheck<'r>>,
     shadow_checks: Vec<PlannedCheck<'r>>,
+    /// The checks of a request that a static denial has decided: nothing is charged.
+    uncharged: Vec<PlannedCheck<'r>>,
     charges_each: bool,
     is_domain_known: bool,
 }
@@ -132,7 +134,8 @@ impl<'r> Plan<'r> {
         let (checks, shadow_checks) = (Vec::with_capacity(matches.len()), Vec::new());
         let outcomes = Vec::with_capacity(matches.len());
         let is_domain_known = rules.has_domain(domain);
-        let mut plan = Self { outcomes, checks, shadow_checks, charges_each, is_domain_known };
+        let mut plan =
+            Self { outcomes, checks, shadow_checks, uncharged: Vec::new(), charges_each, is_domain_known };
         let control = limiter.control();
         let mut is_denied = false;
         for (at, (matched, descriptor)) in matches.into_iter().zip(descriptors).enumerate() {
@@ -181,8 +184,7 @@ impl<'r> Plan<'r> {
             plan.outcomes.push(RuleOutcome { rule, result, metric, candidate: None });
         }
         if is_denied && !charges_each {
-            // The request is denied, so nothing is charged.
-            plan.checks.clear();
+            plan.uncharged = std::mem::take(&mut plan.checks);
         }
         plan
     }
@@ -260,6 +262,20 @@ impl<'r> Plan<'r> {
     pub fn static_denials(&self) -> impl Iterator<Item = (Option<&Rule>, &Decision)> {
         let denied = self.outcomes.iter().filter(|outcome| !outcome.is_allowed());
         denied.filter_map(|outcome| Some((outcome.rule(), outcome.decision()?)))
+    }
+
+    /// Returns the checks that a static denial leaves out.
+    pub(super) fn uncharged(&self) -> &[PlannedCheck<'r>] {
+        &self.uncharged
+    }
+
+    /// Has the outcomes of the [`uncharged`](Self::uncharged) checks show the states of their limits.
+    pub(super) fn show_peeks(&mut self, peeked: impl IntoIterator<Item = Result<Decision, Error>>) {
+        for (check, peeked) in self.uncharged.iter().zip(peeked) {
+            if let Ok(decision) = peeked {
+                self.outcomes[check.at].result = RuleResult::Decided(decision);
+            }
+        }
     }
 
     /// Combines the plan with the decisions of the [`checks`](Self::checks), if they were made, and the

@@ -35,8 +35,8 @@ fn of_twelve(world: &World) -> RulesLimiter {
 /// Checks with `hits` for each key, and charges the request if it is denied.
 async fn check(limits: &RulesLimiter, keys: &[&str], hits: u64) -> RulesDecision {
     let descriptors: Vec<_> = keys.iter().map(|key| Descriptor::from([(*key, "x")]).hits(hits)).collect();
-    let decision = limits.check_or_deny("d", &descriptors).await.unwrap();
-    limits.charge_denied("d", &descriptors, &decision).await.unwrap();
+    let mut decision = limits.check_or_deny("d", &descriptors).await.unwrap();
+    limits.charge_denied("d", &descriptors, &mut decision, true).await.unwrap();
     decision
 }
 
@@ -100,8 +100,8 @@ async fn rule_in_shadow_mode_is_charged_for_requests_it_would_deny() {
         assert!(check(&limits, &["user"], 5).await.is_allowed());
         world.advance(Duration::from_secs(1));
         let descriptors = [Descriptor::from([("user", "x")]), Descriptor::from([("tried", "y")])];
-        let denied = limits.check("d", &descriptors).await.unwrap();
-        limits.charge_denied("d", &descriptors, &denied).await.unwrap();
+        let mut denied = limits.check("d", &descriptors).await.unwrap();
+        limits.charge_denied("d", &descriptors, &mut denied, true).await.unwrap();
         let peek = [Descriptor::from([("tried", "y")]).hits(0)];
         let peeked = limits.check("d", &peek).await.unwrap();
         assert_eq!(peeked.outcomes()[0].decision().unwrap().remaining(), 4);
@@ -124,7 +124,75 @@ async fn override_of_the_key_decides_whether_a_denial_is_charged() {
     assert_eq!(left(&limits, ["user", "bucket"]).await, [2, 0]);
 }
 
-/// A charge removes the key's cached denial, so that the cache repeats none.
+#[tokio::test]
+async fn cached_denials_charge_nothing_if_they_are_left_out() {
+    let world = World::redis();
+    let limits = limits(&world, "");
+    let descriptors = [Descriptor::from([("user", "x")])];
+    assert!(check(&limits, &["user"], 5).await.is_allowed());
+    let before = world.script_calls();
+    for _ in 0..100 {
+        let mut denied = limits.check("d", &descriptors).await.unwrap();
+        assert!(!denied.is_allowed());
+        world.advance(Duration::from_micros(1));
+        limits.charge_denied("d", &descriptors, &mut denied, false).await.unwrap();
+    }
+    let calls = world.script_calls() - before;
+    assert!(calls <= 12, "{calls} calls for 100 denied requests");
+    assert_eq!(left(&of_twelve(&world), ["user"]).await, [6]);
+}
+
+#[tokio::test]
+async fn decision_shows_the_state_after_its_charge() {
+    for world in worlds() {
+        let limits = limits(&world, "");
+        let shown = |decision: &RulesDecision| {
+            let shown = decision.outcomes().iter().map(|outcome| {
+                let decision = outcome.decision().unwrap();
+                let times = (decision.retry_after().as_secs(), decision.reset_after().as_secs());
+                (decision.is_allowed(), decision.remaining(), times)
+            });
+            shown.collect::<Vec<_>>()
+        };
+        // Above the limit. The charge begins the window.
+        let denied = check(&limits, &["user"], 10).await;
+        assert_eq!(shown(&denied), [(false, 0, (60, 60))]);
+        // One rule denies, and both are charged.
+        let denied = check(&limits, &["user", "path"], 2).await;
+        assert_eq!(shown(&denied), [(false, 0, (60, 60)), (true, 3, (0, 60))]);
+        assert_eq!(left(&limits, ["path"]).await, [3]);
+        let binding = denied.binding().unwrap().decision().unwrap();
+        assert_eq!((binding.gate(), binding.remaining()), ("d.user", 0));
+        // Other algorithms are not charged.
+        assert!(check(&limits, &["bucket"], 3).await.is_allowed());
+        let denied = check(&limits, &["bucket"], 3).await;
+        assert_eq!(shown(&denied), [(false, 2, (12, 36))]);
+    }
+}
+
+/// The first denial is by Redis. The charges of the others keep it cached.
+#[tokio::test]
+async fn denied_request_calls_redis_once() {
+    let world = World::redis();
+    let limits = limits(&world, "");
+    let descriptors = [Descriptor::from([("user", "x")])];
+    assert!(check(&limits, &["user"], 5).await.is_allowed());
+    // Loads the script that charges.
+    assert!(!check(&limits, &["user"], 1).await.is_allowed());
+    let before = world.script_calls();
+    for _ in 0..100 {
+        let mut denied = limits.check("d", &descriptors).await.unwrap();
+        assert!(!denied.is_allowed());
+        world.advance(Duration::from_micros(1));
+        limits.charge_denied("d", &descriptors, &mut denied, true).await.unwrap();
+    }
+    let calls = world.script_calls() - before;
+    assert!(calls <= 110, "{calls} calls for 100 denied requests");
+    let text = "{domain: d, descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 200}}]}";
+    let raised = Rules::parse("d.yaml", text).unwrap().bind(&world.limiter);
+    assert_eq!(left(&raised, ["user"]).await, [94], "all of them are charged");
+}
+
 #[tokio::test]
 async fn each_denial_is_charged_with_the_deny_cache_and_no_peek_is() {
     let world = World::redis();

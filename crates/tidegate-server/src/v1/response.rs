@@ -127,8 +127,8 @@ pub(super) struct PermitBody {
 /// What a settle found, for each hold of the reservation.
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct SettledResponse {
-    /// `settled`; `late` if the hold had ended and was charged again; `nothing` if there was no hold; `queued` if Redis
-    /// did not answer, and this server settles it in the background.
+    /// `settled`; `late` if the hold had ended, and what was not charged is charged now; `nothing` if there was no hold;
+    /// `queued` if Redis did not answer, and this server settles it in the background.
     settlements: Vec<&'static str>,
 }
 

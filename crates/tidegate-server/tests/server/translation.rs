@@ -182,13 +182,27 @@ async fn denied_request_is_charged_if_the_service_is_set_to() {
     let (tokens, user) = (descriptor(&[("tokens", "x")]), descriptor(&[("user", "ada")]));
     let denied = service.decide(&hits(4, vec![user.clone(), tokens.clone()])).await.unwrap();
     let minute = Some((3, Unit::Minute));
-    assert_eq!(rows(&denied), [(OVER, minute, 3), (OK, Some((100, Unit::Second)), 100)]);
+    assert_eq!(rows(&denied), [(OVER, minute, 0), (OK, Some((100, Unit::Second)), 96)], "after the charge");
+    assert_eq!(denied.statuses[0].duration_until_reset.unwrap().seconds, 60);
     let left = service.decide(&request([with_hits(user.clone(), 0), with_hits(tokens.clone(), 0)])).await;
     assert_eq!(rows(&left.unwrap()), [(OVER, minute, 0), (OK, Some((100, Unit::Second)), 96)]);
     // Of a request that is denied by a peek, the other descriptors are charged.
     service.decide(&request([with_hits(user.clone(), 0), tokens.clone()])).await.unwrap();
     let left = service.decide(&request([with_hits(tokens, 0)])).await.unwrap();
     assert_eq!(left.statuses[0].limit_remaining, 95);
+}
+
+#[tokio::test]
+async fn limit_of_0_leaves_the_other_limits_in_the_response() {
+    let (service, _) = service();
+    let (banned, user) = (descriptor(&[("banned", "x")]), descriptor(&[("user", "ada")]));
+    service.decide(&request([user.clone()])).await.unwrap();
+    for _ in 0..2 {
+        let denied = service.decide(&request([banned.clone(), user.clone()])).await.unwrap();
+        assert_eq!(denied.overall_code(), OVER);
+        let expected = [(OVER, Some((0, Unit::Day)), 0), (OK, Some((3, Unit::Minute)), 2)];
+        assert_eq!(rows(&denied), expected, "nothing is charged");
+    }
 }
 
 #[tokio::test]

@@ -111,7 +111,7 @@ pub enum Phase {
     Keep,
     /// Open. At its end the units are refunded.
     Back,
-    /// Ended and refunded. A commit charges its units again.
+    /// Ended. A commit charges the units that are not charged.
     Late,
 }
 

@@ -8,8 +8,10 @@ use tidegate::reference::{self, Before};
 use super::call::{Call, Group, Hold, Phase, Reply, SettleItem, Settled, Taken, Token, Verb};
 use crate::oracle::Oracle;
 
-/// A call ends at most so many holds, besides those that it settles or repeats.
+/// A call ends at most so many holds, besides those that it settles or repeats, ...
 const MAX_ENDED: usize = 64;
+/// ... but of each key that it names so many.
+const MIN_ENDED: usize = 3;
 
 /// Gates with one key each.
 #[derive(Clone, Debug)]
@@ -53,7 +55,8 @@ impl Hold {
 
     fn is_of(&self, token: &Token, units: u64) -> bool {
         let Token { id, ttl_us, is_refunded } = token;
-        (&self.id, self.ttl_us, self.units, self.phase != Phase::Keep) == (id, *ttl_us, units, *is_refunded)
+        let is_of_its_kind = self.phase == Phase::Late || *is_refunded == (self.phase == Phase::Back);
+        (&self.id, self.ttl_us, self.units) == (id, *ttl_us, units) && is_of_its_kind
     }
 
     /// Holds that end at the same time are sorted by their texts.
@@ -93,6 +96,11 @@ impl Gate {
         }
     }
 
+    /// Ends as many holds as a call may that has ended so many before.
+    fn end_some(&mut self, ended: &mut usize, now: u64) {
+        *ended += self.end_holds(MAX_ENDED.saturating_sub(*ended).max(MIN_ENDED), now);
+    }
+
     /// Ends the first holds whose time has come. Returns their number.
     fn end_holds(&mut self, max: usize, now: u64) -> usize {
         let ended = self.holds.iter().take(max).filter(|hold| hold.end_us <= now).count();
@@ -105,10 +113,11 @@ impl Gate {
 
     /// Ends one hold, which is no longer in the list.
     fn end(&mut self, hold: Hold, now: u64) {
-        if hold.phase != Phase::Back {
-            return;
+        match hold.phase {
+            Phase::Keep => {}
+            Phase::Back => self.refund(&hold, hold.units, now),
+            Phase::Late => return,
         }
-        self.refund(&hold, hold.units, now);
         let late_until = hold.end_us + hold.ttl_us;
         if late_until > now {
             self.insert(Hold { phase: Phase::Late, end_us: late_until, ..hold });
@@ -143,8 +152,9 @@ impl Gate {
             self.charge(item.actual.saturating_sub(hold.units), now);
             Settled::Settled
         } else if let Some(index) = self.find(token, item.units, true, now) {
-            self.holds.remove(index);
-            self.charge(item.actual, now);
+            let hold = self.holds.remove(index);
+            let still_charged = if token.is_refunded { 0 } else { hold.units };
+            self.charge(item.actual.saturating_sub(still_charged), now);
             Settled::Late
         } else {
             Settled::Nothing
@@ -180,21 +190,24 @@ impl HoldOracle {
     /// The difference.
     pub fn call(&mut self, call: &Call, reply: &Reply) -> Result<(), String> {
         let now = call.now_us;
-        let mut max = MAX_ENDED;
-        for gate in call.verb.names_holds_of() {
-            max -= self.gates[gate].end_holds(max, now);
-        }
+        let mut ended = 0;
         match (&call.verb, reply) {
             (Verb::Check(group), Reply::Taken(replies)) if replies.len() == 1 => {
                 self.take(group, &replies[0], now)?;
             }
             (Verb::Take(groups), Reply::Taken(replies)) if groups.len() == replies.len() => {
                 for (index, (group, reply)) in groups.iter().zip(replies).enumerate() {
+                    let named = group.items.iter().filter(|item| item.names_holds);
+                    named.for_each(|item| self.gates[item.gate].end_some(&mut ended, now));
                     self.take(group, reply, now).map_err(|error| format!("group {index}: {error}"))?;
                 }
             }
             (Verb::Settle(items, token), Reply::Settled(replies)) => {
-                let settle = |item: &SettleItem| self.gates[item.gate].settle(item, token, now);
+                let settle = |item: &SettleItem| {
+                    let gate = &mut self.gates[item.gate];
+                    gate.end_some(&mut ended, now);
+                    gate.settle(item, token, now)
+                };
                 let expected: Vec<Settled> = items.iter().map(settle).collect();
                 if expected != *replies {
                     return Err(format!("the settle does {expected:?}, not {replies:?}"));
