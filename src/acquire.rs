@@ -1,5 +1,8 @@
 //! Acquiring permits of in-flight limits.
 
+#[cfg(doctest)]
+mod refused_lines;
+
 use std::borrow::Borrow;
 use std::future::IntoFuture;
 use std::sync::Arc;

@@ -1,5 +1,8 @@
 //! Decides requests whose rules can be in flight, and holds their permits.
 
+#[cfg(doctest)]
+mod refused_lines;
+
 use futures_util::future::{join, join_all};
 use tidegate::{Decision, Error, Permit, Permits};
 
