@@ -8,6 +8,7 @@ use tidegate::{Limiter, Observer, OnFailure, OnLapse, Permit, Quota, Source};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::{TTL, acquire_until_denied, remaining};
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{PATIENCE, calls, soon};
 
 const DEADLINE: Duration = Duration::from_millis(300);
@@ -86,7 +87,7 @@ async fn lost_permits_stay_lost_and_their_release_frees_no_unit_of_others() {
     }
     assert_eq!(remaining(&other, "x").await, 0);
     drop(others);
-    soon("a unit is acquired", async || gate.try_acquire("x").await.unwrap().is_some()).await;
+    soon("a unit is acquired", async || gate.try_acquire("x").await.unwrap().permit().is_some()).await;
 }
 
 #[tokio::test]
@@ -120,7 +121,7 @@ async fn keys_are_restored_in_few_calls() {
     let gate = builder.build().unwrap().gate("gate", Quota::in_flight(1));
     let acquires = (0..KEYS).map(|key| gate.try_acquire(key.to_string()));
     let permits = futures_util::future::join_all(acquires).await;
-    assert!(permits.iter().all(|permit| permit.as_ref().unwrap().is_some()));
+    assert!(permits.iter().all(|acquired| acquired.as_ref().unwrap().is_allowed()));
     let before = calls(&server, "evalsha");
     server.flush().unwrap();
     let all = format!("(integer) {}", KEYS + 1);
@@ -165,7 +166,7 @@ async fn acquire_without_a_reply_holds_nothing_in_the_end() {
     let proxy = Proxy::start(server.url()).unwrap();
     let gate = connect(&proxy.url()).gate("gate", Quota::in_flight(5));
     let other = connect(server.url()).gate("gate", Quota::in_flight(5));
-    let permit = gate.try_acquire("x").await.unwrap().unwrap();
+    let permit = gate.try_acquire("x").await.unwrap().permit().unwrap();
     proxy.set(Fault::Slow(3 * DEADLINE));
     for _ in 0..3 {
         assert!(gate.acquire("x").await.unwrap_err().is_unavailable());
@@ -229,11 +230,11 @@ async fn group_falls_back_as_its_gates_do() {
     let limiter = settings(server.url()).on_failure(OnFailure::Local).instances(2).build().unwrap();
     let calls = limiter.gate("calls", Quota::fixed_window(10, Duration::from_secs(3_600)));
     let gate = limiter.gate("gate", Quota::in_flight(4));
-    let first = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap().permits().unwrap();
+    let first = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap().permit().unwrap();
     server.kill();
     let second = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap();
     assert_eq!(second.decision().each_alone()[1].source(), Source::Local);
-    let second = second.permits().unwrap();
+    let second = second.permit().unwrap();
     let third = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap();
     assert!(!third.is_allowed(), "two of four units are this process's share");
     drop(first);
