@@ -1,5 +1,6 @@
 //! Permits while Redis is unavailable, loses its state, or does not hear of a process for too long.
 
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -9,7 +10,7 @@ use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::{TTL, acquire_until_denied, remaining};
 use crate::support::acquired::AcquiredParts;
-use crate::support::fixture::{PATIENCE, calls, soon};
+use crate::support::fixture::{HOUR, PATIENCE, calls, soon};
 
 const DEADLINE: Duration = Duration::from_millis(300);
 
@@ -263,4 +264,35 @@ async fn shutdown_releases_all_units_and_ends_the_lease() {
         permit.release().await.unwrap();
     }
     assert!(gate.acquire("x").await.unwrap_err().is_shut_down());
+}
+
+#[tokio::test]
+async fn acquire_in_memory_waits_for_no_store() {
+    let deadline = Duration::from_nanos(1);
+    let limiter = Limiter::builder().in_memory().deadline(deadline).build().unwrap();
+    let gate = limiter.gate("gate", Quota::in_flight(1));
+    for _ in 0..100 {
+        gate.acquire("x").await.unwrap().permit().unwrap().release().await.unwrap();
+        gate.acquire("x").deadline(deadline).await.unwrap().permit().unwrap().release().await.unwrap();
+        limiter.acquire_all([gate.key("x")]).await.unwrap().permit().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn failure_policy_decides_where_no_room_is_left_for_another_caller() {
+    /// The maximum number of callers of one key.
+    const CALLERS: usize = 65_536;
+    let limiter = Limiter::in_memory();
+    let gate = limiter.gate("gate", Quota::in_flight(1));
+    let _held = gate.acquire("x").await.unwrap();
+    let mut waiting: Vec<_> = (0..CALLERS).map(|_| gate.acquire("x").max_wait(HOUR).into_future()).collect();
+    for caller in &mut waiting {
+        assert!(futures_util::poll!(caller).is_pending());
+    }
+    let beyond = |policy| gate.clone().on_failure(policy).acquire("x");
+    let (decision, permit) = beyond(OnFailure::Open).await.unwrap().into_parts();
+    assert_eq!((decision.source(), permit.unwrap().counted_units()), (Source::Open, 0));
+    let (decision, permit) = beyond(OnFailure::Closed).await.unwrap().into_parts();
+    assert_eq!((decision.source(), permit.is_none()), (Source::Closed, true));
+    assert_eq!(beyond(OnFailure::Error).await.unwrap_err().kind(), "queue_full");
 }
