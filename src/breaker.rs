@@ -134,6 +134,12 @@ impl Breaker {
         }
     }
 
+    /// Returns whether Redis answers checks of this hash tag, as far as this process knows. If it does not, a warning was
+    /// reported, or no check has been made yet.
+    pub(crate) fn answers_checks(&self, hash_tag: HashTag) -> bool {
+        self.0.availability.is_answering(hash_tag)
+    }
+
     /// Returns whether all circuits are open, so that no check may be sent.
     pub(crate) fn are_all_open(&self) -> bool {
         self.0.circuits.iter().all(Circuit::is_open)

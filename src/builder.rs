@@ -112,6 +112,7 @@ pub struct Builder {
     overrides: bool,
     figures: bool,
     permit_ttl: Duration,
+    operator_deadline: Duration,
     reservation_secrets: Vec<Vec<u8>>,
 }
 
@@ -158,6 +159,7 @@ impl Default for Builder {
             overrides: true,
             figures: true,
             permit_ttl: Duration::from_secs(10),
+            operator_deadline: Duration::from_secs(5),
             reservation_secrets: Vec::new(),
         }
     }
@@ -198,6 +200,16 @@ impl Builder {
     /// Default: 100 ms.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// Sets the longest time that a call for an operator may take: those of [`Control`](crate::Control),
+    /// [`Limiter::health`] and the inspector of the feature `admin`. They matter most while Redis is slow, and no request
+    /// waits for them. Above zero.
+    ///
+    /// Default: 5 s.
+    pub fn operator_deadline(mut self, deadline: Duration) -> Self {
+        self.operator_deadline = deadline;
         self
     }
 
@@ -351,6 +363,7 @@ impl Builder {
     /// instances or time to live of permits is invalid. The error shows no password of a URL.
     pub fn build(self) -> Result<Limiter, Error> {
         check_deadline(self.deadline)?;
+        check_deadline(self.operator_deadline)?;
         if self.instances.is_some_and(|instances| !(1..=MAX_INSTANCES).contains(&instances)) {
             return Err(Error::config(format!("`instances` must be 1 to {MAX_INSTANCES} processes")));
         }
@@ -392,6 +405,7 @@ impl Builder {
             overrides: self.overrides,
             figures: self.figures,
             permit_ttl: self.permit_ttl,
+            operator_deadline: self.operator_deadline,
             secrets: Secrets::new(&self.namespace, self.reservation_secrets)?,
         };
         let is_redis = matches!(store, Store::Redis(_));

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::health::Health;
 use crate::observer::Observer;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, READY};
 use crate::quota::Quota;
 use crate::request::Request;
 use crate::warning::RepeatedWarning;
@@ -157,8 +157,9 @@ impl Limiter {
         Control::new(&self.pipeline)
     }
 
-    /// Tests Redis once with a peek: it responds, accepts the credentials, and permits scripts and reads.
-    /// Writes nothing, so it cannot detect that Redis would reject a charge.
+    /// Tests Redis with a peek: it responds, accepts the credentials, and permits scripts and reads. Writes
+    /// nothing, so it cannot detect that Redis would reject a charge. Retries for 5 s while Redis does not answer: a service
+    /// should not fail to start because Redis is slow for a moment, or starts beside it.
     ///
     /// Call it when a service starts. A limiter connects on its first check, and the default failure policy
     /// decides if it cannot: a wrong address is then only a [warning](crate::Warning), and each process has
@@ -166,17 +167,28 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`] if the peek fails. The text begins with the address, without credentials:
+    /// [`Error::is_unavailable`] if Redis does not answer in this time, or at once if it rejects the peek or the
+    /// credentials. The text begins with the address, without credentials:
     /// `redis://10.0.0.1:6379: Redis is unavailable: Connection refused (os error 111)`.
     pub async fn ready(&self) -> Result<(), Error> {
-        self.pipeline.ready().await
+        self.ready_within(READY).await
+    }
+
+    /// Does the same as [`ready`](Self::ready), and retries for `patience`. With the limiter's
+    /// [deadline](Self::deadline), tests Redis once, as fast as a check must be.
+    ///
+    /// # Errors
+    ///
+    /// As [`ready`](Self::ready).
+    pub async fn ready_within(&self, patience: Duration) -> Result<(), Error> {
+        self.pipeline.ready(patience).await
     }
 
     /// Returns the state of the circuit breaker, the number of processes, the server's version, and warnings:
     /// an eviction policy, permissions that the Redis user lacks.
     ///
-    /// Sends INFO (permission `+info`) and a script, also while the breaker is open. Waits for the deadline
-    /// at most.
+    /// Sends INFO (permission `+info`) and a script, also while the breaker is open. Waits for the [deadline of
+    /// operators](crate::Builder::operator_deadline) at most.
     pub async fn health(&self) -> Health {
         self.pipeline.health().await
     }

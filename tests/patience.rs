@@ -10,7 +10,7 @@ use tidegate::{Builder, Limiter, Observer, Permit, Quota, Switch, Warning};
 use tidegate_testkit::{Fault, Proxy, Server, shared};
 
 use crate::support::acquired::AcquiredParts;
-use crate::support::fixture::{namespace, soon};
+use crate::support::fixture::{closed_port, namespace, soon};
 
 /// The delay of each reply: longer than a check may take, and shorter than the calls of this file.
 const SLOW: Duration = Duration::from_millis(200);
@@ -54,6 +54,7 @@ async fn ready_waits_for_a_redis_that_is_slower_than_a_check() {
     proxy.set(Fault::Slow(SLOW));
     let limiter = defaults(&proxy.url()).build().unwrap();
     limiter.ready().await.unwrap();
+    assert!(limiter.ready_within(SLOW / 2).await.unwrap_err().is_timeout());
 }
 
 #[tokio::test]
@@ -68,6 +69,15 @@ async fn ready_waits_for_a_redis_that_starts_later() {
     };
     let (ready, ()) = tokio::join!(limiter.ready(), starts);
     ready.unwrap();
+}
+
+#[tokio::test]
+async fn ready_ends_after_its_patience_with_the_cause() {
+    let limiter = defaults(&format!("redis://127.0.0.1:{}", closed_port())).build().unwrap();
+    let begun = Instant::now();
+    let error = limiter.ready_within(2 * SLOW).await.unwrap_err();
+    assert!(begun.elapsed() > SLOW, "it retries");
+    assert!(error.to_string().contains("refused"), "{error}");
 }
 
 #[tokio::test]
@@ -114,6 +124,12 @@ async fn heartbeats_without_an_answer_are_reported() {
     let builder = defaults(&proxy.url()).observer(codes.clone());
     let (_limiter, _permit) = held(&proxy, builder, Fault::BlackHole).await;
     soon("permits", async || codes.has("permits-unrenewed")).await;
+
+    proxy.set(Fault::None);
+    let codes = Arc::new(Codes::default());
+    let limiter = defaults(&proxy.url()).observer(codes.clone()).build().unwrap();
+    limiter.ready().await.unwrap();
+    proxy.set(Fault::BlackHole);
     soon("instances", async || codes.has("heartbeat-unanswered")).await;
 }
 
