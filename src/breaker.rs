@@ -88,7 +88,7 @@ impl Breaker {
         if !self.is_open(hash_tag) {
             return Ok(());
         }
-        // Only needed where the job panicked in an observer.
+        // Only needed where the job's runtime ended.
         self.ensure_probing(hash_tag);
         Err(Error::breaker_open())
     }

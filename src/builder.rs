@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::fallback::OnFailure;
 use crate::key::{KeyMode, Keyspace};
 use crate::limiter::Limiter;
-use crate::observer::Observer;
+use crate::observer::{Observer, PanicGuard};
 use crate::permits::check_ttl;
 use crate::pipeline::{Pipeline, Settings};
 use crate::quota::MAX_INSTANCES;
@@ -278,6 +278,9 @@ impl Builder {
     /// keys were used since its last use. The fallback divides its keys among 16 parts, so its bounds hold
     /// approximately.
     ///
+    /// Does not bound the keys of in-flight limits: none of these is evicted while this process holds units of it, or waits for
+    /// some. They are at most 1,048,576: see [`Gate::acquire`](crate::Gate::acquire).
+    ///
     /// Default: 100,000.
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.max_keys = keys;
@@ -368,7 +371,7 @@ impl Builder {
             return Err(Error::config(format!("`instances` must be 1 to {MAX_INSTANCES} processes")));
         }
         check_ttl(self.permit_ttl)?;
-        let observer = trace::with_events(self.observer);
+        let observer = trace::with_events(self.observer).map(PanicGuard::around);
         let warnings = WarningSink::new(observer.clone(), self.stderr_warnings, self.clock.clone());
         let is_cluster = self.backend.is_cluster();
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
