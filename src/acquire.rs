@@ -49,8 +49,9 @@ impl Gate {
     /// - [`Error::is_over_capacity`] if the cost is above the limit, and the gate is not in
     ///   [shadow mode](Gate::shadow)
     /// - [`Error::is_unavailable`] (and [`Error::is_timeout`]) if Redis did not answer in time and
-    ///   [`OnFailure::Error`](crate::OnFailure::Error) is chosen, or if 65,536 callers of this process wait
-    ///   for the key
+    ///   [`OnFailure::Error`](crate::OnFailure::Error) is chosen. Also if 65,536 callers of this process wait for
+    ///   the key, or it holds or waits for units of 1,048,576 keys: then `Open` admits without counting the units,
+    ///   `Closed` denies, and `Local` is an error as well, since the process cannot count its share
     /// - [`Error::is_corrupt_state`] if the key holds something else in Redis
     ///
     /// # Cancel safety

@@ -216,6 +216,15 @@ impl Pipeline {
         self.observer.as_deref()
     }
 
+    /// Returns the longest time that a decision may take, of which a request can have its own. In memory there is nothing to
+    /// wait for, so no decision is late.
+    pub(super) fn longest(&self, own: Option<Duration>) -> Duration {
+        match &*self.store {
+            Store::Memory(_) => Duration::MAX,
+            _ => own.unwrap_or(self.deadline),
+        }
+    }
+
     /// Returns the deadline of checks that have none of their own.
     pub(crate) const fn deadline(&self) -> Duration {
         self.deadline
@@ -227,7 +236,7 @@ impl Pipeline {
     }
 
     pub(crate) fn deadline_of(&self, own: Option<Duration>) -> Deadline {
-        Deadline::new(own.unwrap_or(self.deadline))
+        Deadline::new(self.longest(own))
     }
 
     pub(crate) fn stopwatch(&self) -> Stopwatch {
