@@ -27,6 +27,19 @@ use crate::warning::RepeatedWarning;
 /// connection counts as lost: after the [deadline](crate::Builder::deadline) if it was in use, after 1.25 s if it
 /// was being made. The next call reconnects. Checks that waited for it get the failure policy.
 ///
+/// Every call over Redis must be awaited on a tokio runtime whose I/O and timers are enabled, and panics elsewhere. An
+/// [in-memory](Self::in_memory) limiter decides checks anywhere.
+///
+/// # Order
+///
+/// Concurrent checks have no order among each other: a check that was sent directly, or enqueued in another queue, can
+/// overtake an earlier one. The first concurrent callers of a new limiter in particular are answered in any order, since
+/// they share one attempt to connect. A check that begins after the result of another is decided after it. Callers of one process that
+/// [wait for a permit](crate::Acquire::max_wait) of one key are admitted in order of arrival, and the checks of
+/// [`check_each`](Self::check_each) and [`Gate::check_many`] are decided in their order.
+///
+/// # Background work
+///
 /// The background thread starts with the first check and ends with the limiter. It probes an unavailable
 /// Redis, follows operators' overrides, sends heartbeats, keeps [leases](crate::Gate::leased), and
 /// reconciles units admitted during an outage. So a process may use several runtimes, one for each call, or
