@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Limiter, Quota, Rate};
+use tidegate::{Acquired, Limiter, Quota, Rate};
 use tidegate_testkit::Server;
 
 type Failure = Box<dyn std::error::Error>;
@@ -59,7 +59,9 @@ async fn main() -> Result<(), Failure> {
 async fn look_at_permits(server: &Server, limiter: &Limiter) -> Result<(), Failure> {
     let quota = Quota::in_flight(5);
     let gate = limiter.gate("login", quota);
-    let (decision, permit) = gate.key("user:42").cost(3).acquire().await?.into_parts();
+    let Acquired::Admitted(permit, decision) = gate.key("user:42").cost(3).acquire().await? else {
+        return Err("denied a permit although nothing is held".into());
+    };
     let key = gate.redis_key("user:42")?;
     println!("# {quota}: 3 held by one process");
     let printed = at_new_year(server.cli(&["HGETALL", &key])?, &[decision.server_now_us()]);

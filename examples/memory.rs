@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use tidegate::{Gate, Limiter, Quota, Rate};
+use tidegate::{Acquired, Gate, Limiter, Quota, Rate};
 use tidegate_testkit::Server;
 
 type Failure = Box<dyn std::error::Error>;
@@ -61,8 +61,10 @@ async fn main() -> Result<(), Failure> {
     for count in [1, 10, 100] {
         let mut held = Vec::new();
         for process in &processes[..count] {
-            let acquired = process.gate("login", Quota::in_flight(1_000)).acquire(KEY).await?;
-            held.push(acquired.permit().ok_or("denied a permit although the limit admits all")?);
+            match process.gate("login", Quota::in_flight(1_000)).acquire(KEY).await? {
+                Acquired::Admitted(permit, _) => held.push(permit),
+                Acquired::Denied(_) => return Err("denied a permit although the limit admits all".into()),
+            }
         }
         let bytes = bytes(&limiter.gate("login", Quota::in_flight(1_000)), &mut connection).await?;
         println!("| in-flight limit, processes: {count} | {bytes} ({} per process) |", bytes / count);

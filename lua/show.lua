@@ -203,6 +203,26 @@ local function holds(title)
   return 'holds of ' .. title .. ': ' .. words
 end
 
+-- The adaptive limit of a key, see adapt.lua.
+local function adaptive(title)
+  local text = try('HGET', key, 'limit')
+  if type(text) == 'table' then return corrupt(printable(text.err)) end
+  if not text then return 'adaptive limit of ' .. title .. ': none' end
+  if not match(text, '^%d+%.?%d*$') then return corrupt('"' .. printable(text) .. '"') end
+  return format('adaptive limit of %s: %d', title, math.floor(text))
+end
+
+-- The figures of the fleet or the records of instances, see publish.lua, of the time
+-- that began at a second.
+local function published(name, start)
+  local count = try('HGET', key, '(count)')
+  if type(count) == 'table' then return corrupt(printable(count.err)) end
+  if not count then return name .. ': none of this time' end
+  if not match(count, '^%d+$') then return corrupt('"' .. printable(count) .. '"') end
+  local words, ago = name == 'figures' and 'gates' or 'records', span(math.max(0, now - start * 1000000))
+  return format('%s: %s %s of the time that began %s ago', name, count, words, ago)
+end
+
 -- The denials of a key that are counted for a ban, see ban.lua.
 local function denials(title)
   local text = try('GET', key)
@@ -243,11 +263,17 @@ end
 local function describe()
   local layout, rest = match(key, '^[%w_.-]+:(%d+):(.+)$')
   if not rest then return 'not a key of tidegate' end
-  local name = match(rest, '^{%w+}:(%a+)$') or match(rest, '^%a+$')
-  if layout == SHARED_LAYOUT and (name == 'instances' or name == 'overrides' or name == 'holders') then return shared(name) end
+  local name = match(rest, '^{%w+}:(.+)$') or rest
+  if layout == SHARED_LAYOUT then
+    if name == 'instances' or name == 'overrides' or name == 'holders' then return shared(name) end
+    if name == 'audit' then return "audit log of operators' changes" end
+    local of_fleet, start = match(name, '^(%a+)/(%d+)$')
+    if of_fleet == 'figures' or of_fleet == 'instances' then return published(of_fleet, start) end
+  end
   local shape = match(rest, '^[%w_.-]+:([%w_/@+-]+):')
   if not shape then return 'not a key of tidegate' end
   if layout ~= LAYOUT then return 'state of layout ' .. layout .. ', which another version of tidegate wrote' end
+  if shape == 'adaptive/in_flight' then return adaptive('in flight') end
   local of_holds, of_denials = match(shape, '^holds/(.+)$'), match(shape, '^denials/(.+)$')
   shape = of_holds or of_denials or shape
   local algorithm = match(shape, '^[%a_]+')

@@ -1,5 +1,8 @@
 //! Acquiring permits of in-flight limits.
 
+#[cfg(doctest)]
+mod refused_lines;
+
 use std::borrow::Borrow;
 use std::future::IntoFuture;
 use std::sync::Arc;
@@ -19,18 +22,21 @@ use crate::permits::{OnLapse, Permit, Permits};
 /// # Permits of an in-flight limit
 impl Gate {
     /// Acquires one unit for this key, which is held until the [`Permit`] is released or dropped. Decides once;
-    /// with [`max_wait`](Acquire::max_wait), waits for units. Await it, or set options first.
+    /// with [`max_wait`](Acquire::max_wait), waits for units. Await it, or set options first. [`Acquired`] shows
+    /// how to keep the permit while the work runs.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
-    /// use tidegate::{Limiter, Quota};
+    /// use tidegate::{Acquired, Limiter, Quota};
     ///
     /// let exports = Limiter::in_memory().gate("exports", Quota::in_flight(2));
-    /// let acquired = exports.acquire("tenant:7").cost(2).await?;
-    /// assert_eq!((acquired.is_allowed(), acquired.decision().remaining()), (true, 0));
-    /// if let Some(permit) = acquired.permit() {
-    ///     // … the work
-    ///     drop(permit);
+    /// match exports.acquire("tenant:7").cost(2).await? {
+    ///     Acquired::Admitted(permit, decision) => {
+    ///         assert_eq!(decision.remaining(), 0);
+    ///         // … the work
+    ///         permit.release().await?;
+    ///     }
+    ///     Acquired::Denied(decision) => println!("try again in {:?}", decision.retry_after()),
     /// }
     /// # Ok(()) }
     /// ```
@@ -43,8 +49,9 @@ impl Gate {
     /// - [`Error::is_over_capacity`] if the cost is above the limit, and the gate is not in
     ///   [shadow mode](Gate::shadow)
     /// - [`Error::is_unavailable`] (and [`Error::is_timeout`]) if Redis did not answer in time and
-    ///   [`OnFailure::Error`](crate::OnFailure::Error) is chosen, or if 65,536 callers of this process wait
-    ///   for the key
+    ///   [`OnFailure::Error`](crate::OnFailure::Error) is chosen. Also if 65,536 callers of this process wait for
+    ///   the key, or it holds or waits for units of 1,048,576 keys: then `Open` admits without counting the units,
+    ///   `Closed` denies, and `Local` is an error as well, since the process cannot count its share
     /// - [`Error::is_corrupt_state`] if the key holds something else in Redis
     ///
     /// # Cancel safety
@@ -61,7 +68,8 @@ impl Gate {
         self.acquire(key).max_wait(max_wait)
     }
 
-    /// Acquires one unit for this key if it is admitted now.
+    /// Acquires one unit for this key if it is admitted now: the same as [`acquire(key)`](Self::acquire) without
+    /// options.
     ///
     /// # Errors
     ///
@@ -70,8 +78,8 @@ impl Gate {
     /// # Cancel safety
     ///
     /// As [`acquire`](Self::acquire).
-    pub async fn try_acquire(&self, key: impl AsKey) -> Result<Option<Permit>, Error> {
-        Ok(self.acquire(key).await?.permit())
+    pub async fn try_acquire(&self, key: impl AsKey) -> Result<Acquired, Error> {
+        self.acquire(key).await
     }
 
     /// Sets what happens to the permits of this gate if the lease of this process lapses.
@@ -99,12 +107,13 @@ impl Gate {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
-    /// use tidegate::{Adaptive, Limiter, Quota};
+    /// use tidegate::{Acquired, Adaptive, Limiter, Quota};
     ///
     /// let limiter = Limiter::in_memory();
     /// let payments = limiter.gate("payments", Quota::in_flight(400)).adaptive(Adaptive::new().min(20));
-    /// let acquired = payments.acquire("provider").await?;
-    /// assert_eq!(acquired.decision().limit(), 20); // grows while it is used
+    /// if let Acquired::Admitted(_permit, decision) = payments.acquire("provider").await? {
+    ///     assert_eq!(decision.limit(), 20); // grows while it is used
+    /// }
     /// assert_eq!(payments.adaptive_limit("provider"), Some(20));
     /// # Ok(()) }
     /// ```
@@ -183,7 +192,7 @@ impl Acquire {
         self.check.validate()?;
         let Check { pipeline, request } = &self.check;
         let (decision, permit) = pipeline.acquire(request, self.max_wait).await?;
-        Ok(Acquired { decision, permit })
+        Ok(Acquired::new(permit, decision))
     }
 }
 
@@ -196,37 +205,49 @@ impl IntoFuture for Acquire {
     }
 }
 
-/// The result of an [`acquire`](Gate::acquire): the decision, and the permit if it was admitted.
-#[must_use = "dropping a permit releases its units"]
+/// The result of an acquire: the decision, and the permit if the units were admitted. `P` and `D` are
+/// [`Permits`] and [`AllDecision`] for an [`acquire_all`](Limiter::acquire_all).
+///
+/// Dropping the permit releases its units, so bind it to a name that lives as long as the work:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
+/// # async fn work() {}
+/// use tidegate::{Acquired, Limiter, Quota};
+///
+/// let jobs = Limiter::in_memory().gate("jobs", Quota::in_flight(2));
+/// let Acquired::Admitted(_permit, _) = jobs.acquire("tenant:7").await? else {
+///     return Ok(()); // denied: the limit is in use
+/// };
+/// work().await; // the permit lives until the end of this block
+/// # Ok(()) }
+/// ```
+///
+/// It has no method that tells whether the units were admitted: in `if jobs.acquire(key).await?.…() { work() }`, the
+/// permit would be dropped before the work begins. The compiler refuses that line, a result that is not used, and a
+/// permit that is used after its release. It cannot refuse these, which also drop the permit at once:
+///
+/// - `let _ = jobs.acquire(key).await?;`
+/// - `matches!(jobs.acquire(key).await?, Acquired::Admitted(..))`
+/// - `let Acquired::Admitted(_, decision) = jobs.acquire(key).await? else { … };`
+#[must_use = "dropping a permit releases its units: bind it to a name while the work runs"]
 #[derive(Debug)]
-pub struct Acquired {
-    decision: Decision,
-    permit: Option<Permit>,
+pub enum Acquired<P = Permit, D = Decision> {
+    /// The units were admitted, and are held until the permit is released or dropped.
+    Admitted(P, D),
+    /// The units were denied: nothing is held.
+    ///
+    /// Limit and remaining of a decision count units that are held at the same time. Its
+    /// [`retry_after`](Decision::retry_after) is a hint, since nobody knows when a unit is released.
+    Denied(D),
 }
 
-impl Acquired {
-    /// Returns the decision. Its `limit` and `remaining` count units that are held at the same time;
-    /// `retry_after` is a hint after a denial, since nobody knows when a unit is released; `reset_after` is zero
-    /// if no units are held.
-    pub const fn decision(&self) -> &Decision {
-        &self.decision
-    }
-
-    /// Returns whether the units were admitted.
-    #[must_use]
-    pub const fn is_allowed(&self) -> bool {
-        self.decision.is_allowed()
-    }
-
-    /// Returns the permit; `None` if denied.
-    #[must_use]
-    pub fn permit(self) -> Option<Permit> {
-        self.permit
-    }
-
-    /// Returns the decision and the permit.
-    pub fn into_parts(self) -> (Decision, Option<Permit>) {
-        (self.decision, self.permit)
+impl<P, D> Acquired<P, D> {
+    fn new(permit: Option<P>, decision: D) -> Self {
+        match permit {
+            Some(permit) => Self::Admitted(permit, decision),
+            None => Self::Denied(decision),
+        }
     }
 }
 
@@ -237,15 +258,18 @@ impl Limiter {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
-    /// use tidegate::{Limiter, Quota, Rate};
+    /// use tidegate::{Acquired, Limiter, Quota, Rate};
     ///
     /// let limiter = Limiter::in_memory();
     /// let calls = limiter.gate("calls", Quota::token_bucket(100, Rate::per_minute(100)));
     /// let exports = limiter.gate("exports", Quota::in_flight(1));
-    /// let acquired = limiter.acquire_all([calls.key("tenant:7"), exports.key("tenant:7")]).await?;
-    /// assert!(acquired.is_allowed());
-    /// let denied = limiter.acquire_all([calls.key("tenant:7"), exports.key("tenant:7")]).await?;
-    /// assert_eq!(denied.decision().binding().gate(), "exports");
+    /// let checks = [calls.key("tenant:7"), exports.key("tenant:7")];
+    /// if let Acquired::Admitted(permits, _) = limiter.acquire_all(&checks).await? {
+    ///     if let Acquired::Denied(decision) = limiter.acquire_all(&checks).await? {
+    ///         assert_eq!(decision.binding().gate(), "exports");
+    ///     }
+    ///     permits.release().await?;
+    /// }
     /// assert_eq!(calls.peek("tenant:7").await?.remaining(), 99);
     /// # Ok(()) }
     /// ```
@@ -265,7 +289,7 @@ impl Limiter {
     pub async fn acquire_all<C: Borrow<Check>>(
         &self,
         checks: impl IntoIterator<Item = C>,
-    ) -> Result<AllAcquired, Error> {
+    ) -> Result<Acquired<Permits, AllDecision>, Error> {
         self.acquire_all_timeout(checks, Duration::ZERO).await
     }
 
@@ -284,42 +308,10 @@ impl Limiter {
         &self,
         checks: impl IntoIterator<Item = C>,
         max_wait: Duration,
-    ) -> Result<AllAcquired, Error> {
+    ) -> Result<Acquired<Permits, AllDecision>, Error> {
         let checks: Vec<C> = checks.into_iter().collect();
         let requests = self.requests(&checks)?.into_iter().map(|request| request.into_owned()).collect();
         let (decision, permits) = Arc::clone(&self.pipeline).acquire_all(requests, max_wait).await?;
-        Ok(AllAcquired { decision, permits })
-    }
-}
-
-/// The result of an [`acquire_all`](Limiter::acquire_all): the decisions, and the permits if all were admitted.
-#[must_use = "dropping permits releases their units"]
-#[derive(Debug)]
-pub struct AllAcquired {
-    decision: AllDecision,
-    permits: Option<Permits>,
-}
-
-impl AllAcquired {
-    /// Returns the decisions.
-    pub const fn decision(&self) -> &AllDecision {
-        &self.decision
-    }
-
-    /// Returns whether all were admitted. If not, nothing was charged and nothing is held.
-    #[must_use]
-    pub const fn is_allowed(&self) -> bool {
-        self.decision.is_allowed()
-    }
-
-    /// Returns the permits; `None` if denied.
-    #[must_use]
-    pub fn permits(self) -> Option<Permits> {
-        self.permits
-    }
-
-    /// Returns the decisions and the permits.
-    pub fn into_parts(self) -> (AllDecision, Option<Permits>) {
-        (self.decision, self.permits)
+        Ok(Acquired::new(permits, decision))
     }
 }

@@ -75,7 +75,7 @@ const LOGS_PER_CALL: usize = 51;
 
 /// Reads and changes the state in a limiter's Redis, within the limiter's namespace.
 ///
-/// Each call to Redis has the limiter's [deadline](crate::Builder::deadline). Failure policies, the circuit
+/// Each call to Redis has the [deadline of operators](crate::Builder::operator_deadline). Failure policies, the circuit
 /// breaker and the deny cache do not apply.
 #[derive(Clone, Debug)]
 pub struct Inspector(RedisAccess);

@@ -88,7 +88,7 @@ impl Breaker {
         if !self.is_open(hash_tag) {
             return Ok(());
         }
-        // Only needed where the job panicked in an observer.
+        // Only needed where the job's runtime ended.
         self.ensure_probing(hash_tag);
         Err(Error::breaker_open())
     }
@@ -132,6 +132,12 @@ impl Breaker {
         if self.0.is_enabled {
             self.count_failure(hash_tag);
         }
+    }
+
+    /// Returns whether Redis answers checks of this hash tag, as far as this process knows. If it does not, a warning was
+    /// reported, or no check has been made yet.
+    pub(crate) fn answers_checks(&self, hash_tag: HashTag) -> bool {
+        self.0.availability.is_answering(hash_tag)
     }
 
     /// Returns whether all circuits are open, so that no check may be sent.

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::fallback::OnFailure;
 use crate::key::{KeyMode, Keyspace};
 use crate::limiter::Limiter;
-use crate::observer::Observer;
+use crate::observer::{Observer, PanicGuard};
 use crate::permits::check_ttl;
 use crate::pipeline::{Pipeline, Settings};
 use crate::quota::MAX_INSTANCES;
@@ -112,6 +112,7 @@ pub struct Builder {
     overrides: bool,
     figures: bool,
     permit_ttl: Duration,
+    operator_deadline: Duration,
     reservation_secrets: Vec<Vec<u8>>,
 }
 
@@ -158,6 +159,7 @@ impl Default for Builder {
             overrides: true,
             figures: true,
             permit_ttl: Duration::from_secs(10),
+            operator_deadline: Duration::from_secs(5),
             reservation_secrets: Vec::new(),
         }
     }
@@ -198,6 +200,16 @@ impl Builder {
     /// Default: 100 ms.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
+        self
+    }
+
+    /// Sets the longest time that a call for an operator may take: those of [`Control`](crate::Control),
+    /// [`Limiter::health`] and the inspector of the feature `admin`. They matter most while Redis is slow, and no request
+    /// waits for them. Above zero.
+    ///
+    /// Default: 5 s.
+    pub fn operator_deadline(mut self, deadline: Duration) -> Self {
+        self.operator_deadline = deadline;
         self
     }
 
@@ -265,6 +277,9 @@ impl Builder {
     /// it uses half the limits of a quarter of `keys`. Any other key stays until a quarter of `keys` other
     /// keys were used since its last use. The fallback divides its keys among 16 parts, so its bounds hold
     /// approximately.
+    ///
+    /// Does not bound the keys of in-flight limits: none of these is evicted while this process holds units of it, or waits for
+    /// some. They are at most 1,048,576: see [`Gate::acquire`](crate::Gate::acquire).
     ///
     /// Default: 100,000.
     pub fn max_keys(mut self, keys: usize) -> Self {
@@ -351,11 +366,12 @@ impl Builder {
     /// instances or time to live of permits is invalid. The error shows no password of a URL.
     pub fn build(self) -> Result<Limiter, Error> {
         check_deadline(self.deadline)?;
+        check_deadline(self.operator_deadline)?;
         if self.instances.is_some_and(|instances| !(1..=MAX_INSTANCES).contains(&instances)) {
             return Err(Error::config(format!("`instances` must be 1 to {MAX_INSTANCES} processes")));
         }
         check_ttl(self.permit_ttl)?;
-        let observer = trace::with_events(self.observer);
+        let observer = trace::with_events(self.observer).map(PanicGuard::around);
         let warnings = WarningSink::new(observer.clone(), self.stderr_warnings, self.clock.clone());
         let is_cluster = self.backend.is_cluster();
         let keyspace = Keyspace::new(&self.namespace, self.key_mode)?.spread_over_a_cluster(is_cluster);
@@ -392,6 +408,7 @@ impl Builder {
             overrides: self.overrides,
             figures: self.figures,
             permit_ttl: self.permit_ttl,
+            operator_deadline: self.operator_deadline,
             secrets: Secrets::new(&self.namespace, self.reservation_secrets)?,
         };
         let is_redis = matches!(store, Store::Redis(_));

@@ -95,13 +95,13 @@ impl Check {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
-    /// use tidegate::{Limiter, Quota};
+    /// use tidegate::{Acquired, Limiter, Quota};
     ///
     /// let fleet = Limiter::in_memory().gate("fleet", Quota::in_flight(10));
-    /// let batch = fleet.key("all").cost(8).at_most(8).acquire().await?;
-    /// assert!(batch.is_allowed());
-    /// assert!(!fleet.key("all").at_most(8).acquire().await?.is_allowed());
-    /// assert!(fleet.acquire("all").await?.is_allowed());
+    /// let _batch = fleet.key("all").cost(8).at_most(8).acquire().await?;
+    /// let denied = fleet.key("all").at_most(8).acquire().await?;
+    /// assert!(matches!(denied, Acquired::Denied(_)));
+    /// let Acquired::Admitted(_critical, _) = fleet.acquire("all").await? else { unreachable!() };
     /// # Ok(()) }
     /// ```
     ///

@@ -208,6 +208,10 @@ impl Error {
         Self::of(ErrorKind::RuntimeEnded)
     }
 
+    pub(crate) fn is_breaker_open(&self) -> bool {
+        matches!(self.0.kind, ErrorKind::BreakerOpen)
+    }
+
     pub(crate) fn breaker_open() -> Self {
         Self::of(ErrorKind::BreakerOpen)
     }

@@ -79,6 +79,7 @@ impl Fallback {
             observer,
             warnings,
             heartbeat_rejected: RepeatedWarning::new("heartbeat-rejected"),
+            heartbeat_unanswered: RepeatedWarning::new("heartbeat-unanswered"),
             instances,
             publisher,
             last_known: LastKnown::new(max_keys),

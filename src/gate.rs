@@ -60,6 +60,11 @@ impl Gate {
     ///   [`OnFailure::Error`] is chosen
     /// - [`Error::is_corrupt_state`] if the key holds something else in Redis
     /// - [`Error::is_config`] if the gate's name is invalid
+    ///
+    /// # Panics
+    ///
+    /// Over Redis, if it is awaited outside of a tokio runtime with I/O and timers: see
+    /// [`Limiter`](crate::Limiter#runtimes).
     pub async fn check(&self, key: impl AsKey) -> Result<Decision, Error> {
         self.check_cost(key, 1).await
     }

@@ -156,7 +156,7 @@ mod warning_sink;
 // The public API contains its `Pool`, so callers need the same version.
 pub use deadpool_redis;
 
-pub use self::acquire::{Acquire, Acquired, AllAcquired};
+pub use self::acquire::{Acquire, Acquired};
 pub use self::adaptive::Adaptive;
 pub use self::as_key::{AsKey, KeyBytes};
 pub use self::ban::Ban;

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::gate::Gate;
 use crate::health::Health;
 use crate::observer::Observer;
-use crate::pipeline::Pipeline;
+use crate::pipeline::{Pipeline, READY};
 use crate::quota::Quota;
 use crate::request::Request;
 use crate::warning::RepeatedWarning;
@@ -26,6 +26,19 @@ use crate::warning::RepeatedWarning;
 /// background thread of the limiter. When a multi-thread runtime ends or all its workers are blocked, the
 /// connection counts as lost: after the [deadline](crate::Builder::deadline) if it was in use, after 1.25 s if it
 /// was being made. The next call reconnects. Checks that waited for it get the failure policy.
+///
+/// Every call over Redis must be awaited on a tokio runtime whose I/O and timers are enabled, and panics elsewhere. An
+/// [in-memory](Self::in_memory) limiter decides checks anywhere.
+///
+/// # Order
+///
+/// Concurrent checks have no order among each other: a check that was sent directly, or enqueued in another queue, can
+/// overtake an earlier one. The first concurrent callers of a new limiter in particular are answered in any order, since
+/// they share one attempt to connect. A check that begins after the result of another is decided after it. Callers of one process that
+/// [wait for a permit](crate::Acquire::max_wait) of one key are admitted in order of arrival, and the checks of
+/// [`check_each`](Self::check_each) and [`Gate::check_many`] are decided in their order.
+///
+/// # Background work
 ///
 /// The background thread starts with the first check and ends with the limiter. It probes an unavailable
 /// Redis, follows operators' overrides, sends heartbeats, keeps [leases](crate::Gate::leased), and
@@ -157,8 +170,9 @@ impl Limiter {
         Control::new(&self.pipeline)
     }
 
-    /// Tests Redis once with a peek: it responds, accepts the credentials, and permits scripts and reads.
-    /// Writes nothing, so it cannot detect that Redis would reject a charge.
+    /// Tests Redis with a peek: it responds, accepts the credentials, and permits scripts and reads. Writes
+    /// nothing, so it cannot detect that Redis would reject a charge. Retries for 5 s while Redis does not answer: a service
+    /// should not fail to start because Redis is slow for a moment, or starts beside it.
     ///
     /// Call it when a service starts. A limiter connects on its first check, and the default failure policy
     /// decides if it cannot: a wrong address is then only a [warning](crate::Warning), and each process has
@@ -166,17 +180,28 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`Error::is_unavailable`] if the peek fails. The text begins with the address, without credentials:
+    /// [`Error::is_unavailable`] if Redis does not answer in this time, or at once if it rejects the peek or the
+    /// credentials. The text begins with the address, without credentials:
     /// `redis://10.0.0.1:6379: Redis is unavailable: Connection refused (os error 111)`.
     pub async fn ready(&self) -> Result<(), Error> {
-        self.pipeline.ready().await
+        self.ready_within(READY).await
+    }
+
+    /// Does the same as [`ready`](Self::ready), and retries for `patience`. With the limiter's
+    /// [deadline](Self::deadline), tests Redis once, as fast as a check must be.
+    ///
+    /// # Errors
+    ///
+    /// As [`ready`](Self::ready).
+    pub async fn ready_within(&self, patience: Duration) -> Result<(), Error> {
+        self.pipeline.ready(patience).await
     }
 
     /// Returns the state of the circuit breaker, the number of processes, the server's version, and warnings:
     /// an eviction policy, permissions that the Redis user lacks.
     ///
-    /// Sends INFO (permission `+info`) and a script, also while the breaker is open. Waits for the deadline
-    /// at most.
+    /// Sends INFO (permission `+info`) and a script, also while the breaker is open. Waits for the [deadline of
+    /// operators](crate::Builder::operator_deadline) at most.
     pub async fn health(&self) -> Health {
         self.pipeline.health().await
     }

@@ -1,6 +1,7 @@
 //! The hook for metrics and traces.
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,8 @@ use crate::settlement::Settlement;
 use crate::warning::Warning;
 
 /// Receives events of a limiter. Every method does nothing by default. Methods run on the path of each
-/// decision, so they must be quick and must not block.
+/// decision, so they must be quick and must not block. If one panics, the panic hook reports it, and the limiter goes on
+/// as if it had returned.
 ///
 /// Combine observers as nested pairs: `(Counts, (Traces, Alarms))`. Pass an observer as an [`Arc`] to read it
 /// later.
@@ -208,7 +210,36 @@ macro_rules! forward_events {
                 (**self).recovered()
             }
         }
+
+        impl Observer for PanicGuard {
+            $(fn $method(&self, $($name: $kind),*) {
+                guarded(|| self.0.$method($($name),*));
+            })*
+
+            fn warned(&self, warning: &Warning) -> bool {
+                guarded(|| self.0.warned(warning))
+            }
+
+            fn recovered(&self) -> bool {
+                guarded(|| self.0.recovered())
+            }
+        }
     };
+}
+
+/// Keeps the panics of an observer from the limiter: one between an admission and its permit would leak the units, and
+/// one in a background job would end the job.
+pub(crate) struct PanicGuard(Arc<dyn Observer>);
+
+impl PanicGuard {
+    pub(crate) fn around(observer: Arc<dyn Observer>) -> Arc<dyn Observer> {
+        Arc::new(Self(observer))
+    }
+}
+
+/// Returns the default if the call panics. No state of the limiter is behind an observer.
+fn guarded<T: Default>(call: impl FnOnce() -> T) -> T {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or_default()
 }
 
 forward_events! {

@@ -21,7 +21,6 @@ use crate::breaker::Breaker;
 use crate::clock::Clock;
 use crate::connection::Deadline;
 use crate::error::Error;
-use crate::key::HashTag;
 use crate::observer::Observer;
 use crate::quota::Quota;
 use crate::sharded_arc::ShardedArc;
@@ -31,6 +30,8 @@ use crate::warning_sink::WarningSink;
 
 /// The pause between two readings, shortened by up to 10 % at random.
 const PAUSE: Duration = Duration::from_millis(500);
+/// The longest reading of this process: with the pause, it follows an override within 2 s also if Redis is slow.
+const READING: Duration = Duration::from_secs(1);
 /// The maximum pause while the store rejects reads.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
@@ -51,7 +52,7 @@ struct OverridesInner {
     /// `None` if the store cannot fail, and only this process writes to it.
     breaker: Option<Arc<Breaker>>,
     clock: Clock,
-    deadline: Duration,
+    operator_deadline: Duration,
     observer: Option<Arc<dyn Observer>>,
     warnings: WarningSink,
     left_out: RepeatedWarning,
@@ -73,7 +74,7 @@ pub(crate) struct Settings {
     pub(crate) store: Arc<Store>,
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) clock: Clock,
-    pub(crate) deadline: Duration,
+    pub(crate) operator_deadline: Duration,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) warnings: WarningSink,
     pub(crate) key: String,
@@ -84,8 +85,17 @@ pub(crate) struct Settings {
 
 impl Overrides {
     pub(crate) fn new(settings: Settings) -> Self {
-        let Settings { store, breaker, clock, deadline, observer, warnings, key, background, follow } =
-            settings;
+        let Settings {
+            store,
+            breaker,
+            clock,
+            operator_deadline,
+            observer,
+            warnings,
+            key,
+            background,
+            follow,
+        } = settings;
         Self(Arc::new(OverridesInner {
             is_followed: follow && breaker.is_some(),
             following: JobSlot::default(),
@@ -93,7 +103,7 @@ impl Overrides {
             store,
             breaker,
             clock,
-            deadline,
+            operator_deadline,
             observer,
             warnings,
             left_out: RepeatedWarning::new("overrides-left-out"),
@@ -164,12 +174,13 @@ impl Overrides {
     /// Applies the overrides in the store now, even if this process does not follow them.
     #[cfg(feature = "admin")]
     pub(crate) async fn read(&self) -> Result<(), Error> {
-        self.0.read().await
+        self.0.read(self.0.operator_deadline).await
     }
 
     /// Returns the overrides in the store: overrides by gate and key, then switches by gate.
     pub(crate) async fn all(&self) -> Result<Vec<Override>, Error> {
-        let mut standing = self.0.store.overrides(&self.0.key, "", Deadline::new(self.0.deadline)).await?;
+        let mut standing =
+            self.0.store.overrides(&self.0.key, "", Deadline::new(self.0.operator_deadline)).await?;
         standing.fields.sort();
         let entries = standing.fields.iter().filter_map(|(field, text)| OverrideEntry::parse(field, text));
         Ok(entries.filter_map(|entry| entry.active(standing.now_us)).collect())
@@ -181,17 +192,17 @@ impl OverridesInner {
     async fn set(&self, field: String, text: Option<String>, lasts: Option<Duration>) -> Result<(), Error> {
         let lasts_us = lasts.map(|lasts| u64::try_from(lasts.as_micros()).unwrap_or(u64::MAX).max(1));
         let entry = OverrideText { field, text, lasts_us };
-        self.store.set_override(&self.key, &entry, Deadline::new(self.deadline)).await?;
+        self.store.set_override(&self.key, &entry, Deadline::new(self.operator_deadline)).await?;
         // Lets this process decide by it at once. If the read fails, the follower reads it later.
-        let _ = self.read().await;
+        let _ = self.read(READING).await;
         Ok(())
     }
 
     /// Reads the overrides and applies changes.
-    async fn read(&self) -> Result<(), Error> {
+    async fn read(&self, deadline: Duration) -> Result<(), Error> {
         let mut reported = self.reading.lock().await;
         let known = self.snapshot.known();
-        let standing = self.store.overrides(&self.key, known.changed(), Deadline::new(self.deadline)).await?;
+        let standing = self.store.overrides(&self.key, known.changed(), Deadline::new(deadline)).await?;
         if standing.left_out > 0 {
             self.warnings.warn(&self.left_out, || {
                 format!(
@@ -226,12 +237,11 @@ impl Job for Following {
     async fn run(&self) {
         let mut pause = PAUSE;
         while let Some(shared) = self.shared() {
-            // On a cluster the key is in the first hash tag.
-            let is_away = shared.breaker.as_ref().is_some_and(|breaker| breaker.is_open(HashTag::default()));
-            // A failure changes nothing: the last reading stays valid.
-            let read = if is_away { Ok(()) } else { shared.read().await };
-            pause = match read {
-                Err(error) if !error.is_unanswered() => {
+            // Also while the circuit breaker is open: a Redis that is too slow for checks can have a switch for this
+            // case. A failure changes nothing: the last reading stays valid.
+            pause = match shared.read(READING).await {
+                // A shutdown closes the connection.
+                Err(error) if !error.is_unanswered() && !error.is_shut_down() => {
                     shared.warnings.warn(&shared.unreadable, || {
                         let error = error.at(shared.store.address().unwrap_or_default());
                         format!("operators' switches and overrides are not followed: {error}")

@@ -40,6 +40,7 @@ use smallvec::SmallVec;
 
 use self::all::GroupDecision;
 pub(crate) use self::charge::charged_units;
+pub(crate) use self::lifecycle::READY;
 use self::overrides::Resolved;
 pub(crate) use self::parts::{Pipeline, Settings};
 pub(crate) use self::reserve::hold_of_item;

@@ -8,11 +8,13 @@ pub(crate) const RECOVERED: &str = "Redis decides checks again: limits are share
 
 /// The codes of the limiter's own warnings. Other crates have more.
 #[cfg(feature = "metrics")]
-pub(crate) const CODES: [&str; 6] = [
+pub(crate) const CODES: [&str; 8] = [
     "figures-rejected",
     "heartbeat-rejected",
+    "heartbeat-unanswered",
     "overrides-left-out",
     "overrides-unreadable",
+    "permits-unrenewed",
     "redis-refused",
     "redis-unreachable",
 ];

@@ -14,6 +14,7 @@ use std::time::Duration;
 use tidegate::{Builder, Gate, Permit};
 use tidegate_testkit::Server;
 
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::builder;
 
 /// Returns settings of which permits lapse soon after the process stops.
@@ -27,7 +28,7 @@ const TTL: Duration = Duration::from_secs(1);
 /// Acquires as many permits of one unit as the gate admits.
 async fn acquire_until_denied(gate: &Gate, key: &str) -> Vec<Permit> {
     let mut permits = Vec::new();
-    while let Some(permit) = gate.try_acquire(key).await.unwrap() {
+    while let Some(permit) = gate.try_acquire(key).await.unwrap().permit() {
         permits.push(permit);
     }
     permits

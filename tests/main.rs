@@ -55,6 +55,8 @@ mod override_writes;
 mod overrides;
 mod overrides_bounds;
 mod partial_grants;
+#[cfg(feature = "admin")]
+mod patience;
 mod permit_scripts;
 mod permits_agree_with_oracle;
 mod plain_errors;

@@ -8,6 +8,7 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use tidegate::metrics::{Metrics, names};
 use tidegate::{Ban, Lease, Limiter, Observer, OnFailure, Quota, Switch};
 
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{HOUR, builder, builder_as_is, closed_port, soon};
 
 /// Creates metrics with their own recorder, and a handle that renders them.

@@ -1,11 +1,13 @@
 //! A limiter notifies its observer of every decision and every failure once.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tidegate::{Decision, Error, Gate, Limiter, Observer, OnFailure, Quota};
 
-use crate::support::fixture::{HOUR, builder, closed_port};
+use crate::support::acquired::AcquiredParts;
+use crate::support::fixture::{HOUR, builder, closed_port, namespace, soon};
 
 #[derive(Clone, Default)]
 struct Recorder(Arc<Mutex<Vec<String>>>);
@@ -150,4 +152,67 @@ async fn cached_denial_makes_no_call() {
     }
     let from_redis = ["called for 1", "a allowed by redis", "called for 1", "a denied by redis"];
     assert_eq!(recorder.take(), [from_redis.as_slice(), &["a denied by deny_cache"]].concat());
+}
+
+/// Panics in each method that a check or a permit calls.
+#[derive(Clone, Default)]
+struct Panics(Arc<AtomicBool>);
+
+impl Panics {
+    fn panic_if_armed(&self) {
+        assert!(!self.0.load(Ordering::SeqCst), "a planted panic of the observer");
+    }
+}
+
+impl Observer for Panics {
+    fn decided(&self, _: &Decision) {
+        self.panic_if_armed();
+    }
+
+    fn permits_held(&self, _: &str, _: i64) {
+        self.panic_if_armed();
+    }
+
+    fn permits_waiting(&self, _: &str, _: i64) {
+        self.panic_if_armed();
+    }
+
+    fn permits_lapsed(&self, _: &str, _: u64) {
+        self.panic_if_armed();
+    }
+
+    fn permits_restored(&self, _: &str, _: u64) {
+        self.panic_if_armed();
+    }
+}
+
+#[tokio::test]
+async fn panic_of_an_observer_reaches_no_caller_and_leaks_no_unit() {
+    let panics = Panics(Arc::new(AtomicBool::new(true)));
+    let limiter = Limiter::builder().in_memory().observer(panics).build().unwrap();
+    let gate = limiter.gate("jobs", Quota::in_flight(1));
+    for _ in 0..3 {
+        let caller = gate.clone();
+        let used = tokio::spawn(async move { caller.acquire("x").await.unwrap().permit() });
+        drop(used.await.expect("the panic stays in the observer"));
+        soon("the unit is free", async || gate.peek("x").await.unwrap().remaining() == 1).await;
+    }
+}
+
+#[tokio::test]
+async fn panic_of_an_observer_does_not_end_the_heartbeats() {
+    let (server, panics) = (tidegate_testkit::shared(), Panics::default());
+    let namespace = namespace();
+    let ttl = Duration::from_secs(1);
+    let settings = builder(server.url()).namespace(&namespace).permit_ttl(ttl).observer(panics.clone());
+    let limiter = settings.build().unwrap();
+    let gate = limiter.gate("jobs", Quota::in_flight(1));
+    let permit = gate.acquire("x").await.unwrap().permit().unwrap();
+    panics.0.store(true, Ordering::SeqCst);
+    // Redis loses the lease, so the next heartbeat opens another one and restores the unit.
+    server.cli(&["DEL", &format!("{namespace}:1:holders")]).unwrap();
+    tokio::time::sleep(2 * ttl).await;
+    let is_held = permit.is_held();
+    panics.0.store(false, Ordering::SeqCst);
+    assert!(is_held, "the heartbeats have restored it");
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use tidegate::{Builder, Decision, Gate, KeyMode, Lease, Limiter, Observer, Override, Quota, Source, Switch};
 use tidegate_testkit::{Proxy, Server};
 
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{
     HOUR, Paused, builder, builder_as_is, calls, closed_port, limiter, namespace, soon,
 };
@@ -319,7 +320,7 @@ async fn override_of_another_kind_of_limit_is_ignored() {
     let last = service.gate("last", QUOTA);
     soon("the service has read the overrides", async || is_switched(&last).await).await;
     assert_eq!(rate.check("x").await.unwrap().limit(), 1);
-    let held = uploads.try_acquire("x").await.unwrap().unwrap();
-    assert!(uploads.try_acquire("x").await.unwrap().is_none());
+    let held = uploads.try_acquire("x").await.unwrap().permit().unwrap();
+    assert!(uploads.try_acquire("x").await.unwrap().permit().is_none());
     held.release().await.unwrap();
 }

@@ -1,11 +1,13 @@
 //! Decisions are correct again within two seconds after a disturbance, on every kind of runtime that callers
 //! use. The background work of a limiter must not depend on those runtimes.
 
+use std::pin::pin;
 use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tidegate::{Builder, Control, Decision, Gate, Lease, Limiter, OnFailure, Quota, Source, Switch};
+use tidegate::{Builder, Control, Decision, Gate, Lease, Limiter, OnFailure, Quota, Rate, Source, Switch};
 use tidegate_testkit::Server;
 use tokio::runtime::{self, Runtime};
 
@@ -382,4 +384,21 @@ fn connection_attempt_on_an_unpolled_runtime_is_replaced() {
     // Stalls may use up the deadlines of some checks.
     let min = if stalled >= LONG_STALL { 55 } else { 60 };
     assert!(by_redis >= min, "{by_redis} of 60 checks, stalled for {stalled:?}");
+}
+
+/// Returns whether a thread without a runtime admits a check at once. Fails if the check panics.
+fn admits_without_a_runtime(limiter: Limiter) -> thread::Result<bool> {
+    let check = move || {
+        let gate = limiter.gate("gate", Quota::token_bucket(1, Rate::per_minute(1)));
+        let checked = pin!(gate.check("x")).poll(&mut Context::from_waker(Waker::noop()));
+        matches!(checked, Poll::Ready(Ok(decision)) if decision.is_allowed())
+    };
+    thread::spawn(check).join()
+}
+
+#[test]
+fn without_a_runtime_memory_decides_and_redis_panics() {
+    assert!(admits_without_a_runtime(Limiter::in_memory()).unwrap());
+    let server = tidegate_testkit::shared();
+    assert!(admits_without_a_runtime(builder_as_is(server.url()).build().unwrap()).is_err());
 }

@@ -279,6 +279,39 @@ async fn overrides_and_instances_are_described() {
 }
 
 #[tokio::test]
+async fn figures_records_and_the_audit_log_are_described() {
+    let (server, _) = set_up();
+    let begun = (START - Duration::from_secs(12)).as_secs();
+    for (part, words) in [("figures", "gates"), ("instances", "records")] {
+        for tag in ["", "{cr}:"] {
+            let key = format!("tidegate:1:{tag}{part}/{begun}");
+            assert_eq!(show(&server, &key), format!("{part}: none of this time"));
+            server.cli(&["HSET", &key, "(count)", "3", "login", "allowed/redis=5"]).unwrap();
+            assert_eq!(show(&server, &key), format!("{part}: 3 {words} of the time that began 12s ago"));
+        }
+    }
+    assert_eq!(show(&server, "tidegate:1:audit"), "audit log of operators' changes");
+    for foreign in ["figures/x", "figures/", "audit/1", "overrides/1"] {
+        assert_eq!(show(&server, &format!("tidegate:1:{foreign}")), "not a key of tidegate");
+    }
+}
+
+#[tokio::test]
+async fn adaptive_limits_are_described() {
+    let (server, _) = set_up();
+    let key = "tidegate:2:jobs:adaptive/in_flight:user:42";
+    assert_eq!(show(&server, key), "adaptive limit of in flight: none");
+    server.cli(&["HSET", key, "limit", "27.75"]).unwrap();
+    assert_eq!(show(&server, key), "adaptive limit of in flight: 27");
+    server.cli(&["HSET", key, "limit", "x\x1b[31m"]).unwrap();
+    assert_eq!(show(&server, key), format!("corrupt: \"x?[31m\"{ENDING}"));
+    for foreign in ["adaptive/token_bucket", "adaptive/in_flight/60s", "adaptive/holds/in_flight", "adaptive"]
+    {
+        assert_eq!(show(&server, &format!("tidegate:2:jobs:{foreign}:x")), "not a key of tidegate");
+    }
+}
+
+#[tokio::test]
 async fn foreign_keys_and_other_layouts_are_distinguished() {
     let (server, _) = set_up();
     for redis_key in [

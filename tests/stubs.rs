@@ -80,7 +80,7 @@ async fn stub_that_hangs_times_out_exactly_at_the_deadline() {
     }
     let start = Instant::now();
     assert!(gate.refund("user:42", 1).await.unwrap_err().is_timeout());
-    assert!(limiter.ready().await.unwrap_err().is_timeout());
+    assert!(limiter.ready_within(DEADLINE).await.unwrap_err().is_timeout());
     let both = [gate.key("x"), gate.key("y").deadline(DEADLINE / 2)];
     assert!(limiter.check_all(both).await.unwrap_err().is_timeout(), "the shortest deadline counts");
     let took = start.elapsed();

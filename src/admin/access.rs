@@ -41,7 +41,7 @@ impl RedisAccess {
     pub(super) fn call_target(&self, hash_tag: HashTag) -> CallTarget {
         CallTarget {
             hash_tag: Some(hash_tag),
-            deadline: self.pipeline.deadline_of(None),
+            deadline: self.pipeline.operator_deadline(),
             is_repeatable: true,
         }
     }

@@ -107,6 +107,10 @@ impl Availability {
         self.change(state, REFUSES, Some(error));
     }
 
+    pub(super) fn is_answering(&self, hash_tag: HashTag) -> bool {
+        self.state(hash_tag).now.load(Ordering::Relaxed) == ANSWERS
+    }
+
     fn state(&self, hash_tag: HashTag) -> &State {
         &self.states[hash_tag.index() % self.states.len()]
     }

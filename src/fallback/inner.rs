@@ -28,6 +28,7 @@ pub(super) struct FallbackInner {
     pub(super) observer: Option<Arc<dyn Observer>>,
     pub(super) warnings: WarningSink,
     pub(super) heartbeat_rejected: RepeatedWarning,
+    pub(super) heartbeat_unanswered: RepeatedWarning,
     pub(super) instances: Instances,
     pub(super) publisher: Option<Publisher>,
     pub(super) last_known: LastKnown,

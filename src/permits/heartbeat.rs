@@ -38,12 +38,20 @@ impl Job for Beating {
         drop(inner);
         let mut beat_at_us = clock.local_us() + shortened(interval_us);
         let mut reports = Reports::default();
+        let mut was_answered = true;
         loop {
             let Some(inner) = self.0.upgrade().filter(|inner| inner.is_beating()) else { return };
             if beat_at_us <= clock.local_us() {
                 let started_us = clock.local_us();
+                let beaten = inner.beat().await;
+                if let Err(error) = &beaten
+                    && was_answered
+                {
+                    inner.warn_unrenewed(error);
+                }
+                was_answered = beaten.is_ok();
                 // After a failure, the next ones come sooner: a lease allows for two lost heartbeats.
-                let pause_us = if inner.beat().await { interval_us } else { interval_us / 4 };
+                let pause_us = if was_answered { interval_us } else { interval_us / 4 };
                 beat_at_us = started_us + shortened(pause_us);
                 reports.replace(&inner, interval_us);
             }
@@ -75,8 +83,8 @@ impl PermitsInner {
         !self.has_ended() && has_work()
     }
 
-    /// Sends one heartbeat per hash tag in use. Returns whether all were answered.
-    async fn beat(self: &Arc<Self>) -> bool {
+    /// Sends one heartbeat per hash tag in use. Returns the error of one that was not answered.
+    async fn beat(self: &Arc<Self>) -> Result<(), Error> {
         let holders: Vec<_> = self.holders().cloned().collect();
         let beats = join_all(holders.iter().map(|holder| self.beat_of(holder))).await;
         let connections = self.store.connections();
@@ -84,12 +92,24 @@ impl PermitsInner {
             // Another server may answer, or the same one after a restart.
             self.registry.all().iter().for_each(|key| lock(&key.state).doubt());
         }
-        beats.iter().all(Result::is_ok)
+        beats.into_iter().collect()
+    }
+
+    /// Warns of the first of several heartbeats in a row that failed. A shutdown ends the leases, which is not a failure.
+    fn warn_unrenewed(&self, error: &Error) {
+        if self.has_ended() {
+            return;
+        }
+        self.warnings.warn(&self.unrenewed, || {
+            let (error, ttl) = (error.clone().at(self.store.address().unwrap_or_default()), self.ttl);
+            format!("a lease of permits was not renewed: its units are free for others {ttl:?} after the last renewal: {error}")
+        });
     }
 
     async fn beat_of(self: &Arc<Self>, holder: &Holder) -> Result<(), Error> {
-        // Servers that hang do not keep the heartbeats of the others until the leases end.
-        let deadline = Deadline::new(self.deadline.min(self.ttl / 6));
+        // More than a check has, since no request waits for it. Servers that hang do not keep the heartbeats of the others
+        // until the leases end.
+        let deadline = Deadline::new(self.ttl / 6);
         let Some(lease) = holder.lease() else {
             return match holder.is_in_use() {
                 true => self.lease(holder, deadline).await.map(drop),
@@ -109,7 +129,8 @@ impl PermitsInner {
             return Ok(());
         }
         let valid_until_us = self.valid_until_us();
-        match self.call_lease(holder, LeaseCall::Renew { name: &lease.name }, deadline).await {
+        // Not through the circuit breaker: a Redis that is too slow for checks can still renew leases.
+        match self.send_lease(holder, LeaseCall::Renew { name: &lease.name }, deadline).await {
             Ok(reply) => {
                 holder.renewed(lease.number, &reply, valid_until_us);
                 Ok(())

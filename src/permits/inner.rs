@@ -23,6 +23,8 @@ use crate::key::{HASH_TAGS, HashTag, Keyspace};
 use crate::observer::Observer;
 use crate::store::{Companion, Group, Item, LeaseCall, LeaseReply, Message, Store, Target};
 use crate::sync::lock;
+use crate::warning::RepeatedWarning;
+use crate::warning_sink::WarningSink;
 
 /// The keys of one call that reports units.
 pub(super) const KEYS_PER_CALL: usize = 64;
@@ -35,6 +37,8 @@ pub(super) struct PermitsInner {
     pub(super) breaker: Option<Arc<Breaker>>,
     pub(super) fallback: Option<Fallback>,
     pub(super) observer: Option<Arc<dyn Observer>>,
+    pub(super) warnings: WarningSink,
+    pub(super) unrenewed: RepeatedWarning,
     pub(super) background: Arc<Background>,
     /// The store's clock if the store is in this process, else the system's.
     pub(super) clock: Clock,
@@ -62,6 +66,7 @@ pub(crate) struct Settings {
     pub(crate) breaker: Option<Arc<Breaker>>,
     pub(crate) fallback: Option<Fallback>,
     pub(crate) observer: Option<Arc<dyn Observer>>,
+    pub(crate) warnings: WarningSink,
     pub(crate) background: Arc<Background>,
     pub(crate) deadline: Duration,
     pub(crate) ttl: Duration,
@@ -70,8 +75,18 @@ pub(crate) struct Settings {
 
 impl PermitsInner {
     pub(super) fn new(settings: Settings, ensure_heartbeats: fn(&Arc<Self>)) -> Self {
-        let Settings { store, batch, breaker, fallback, observer, background, deadline, ttl, keyspace } =
-            settings;
+        let Settings {
+            store,
+            batch,
+            breaker,
+            fallback,
+            observer,
+            warnings,
+            background,
+            deadline,
+            ttl,
+            keyspace,
+        } = settings;
         Self {
             clock: store.clock(),
             store,
@@ -79,6 +94,8 @@ impl PermitsInner {
             breaker,
             fallback,
             observer,
+            warnings,
+            unrenewed: RepeatedWarning::new("permits-unrenewed"),
             background,
             deadline,
             ttl,
@@ -176,6 +193,16 @@ impl PermitsInner {
         if let Some(breaker) = &self.breaker {
             breaker.check(holder.hash_tag)?;
         }
+        self.send_lease(holder, call, deadline).await
+    }
+
+    /// Sends the call also while the circuit breaker is open.
+    pub(super) async fn send_lease(
+        &self,
+        holder: &Holder,
+        call: LeaseCall<'_>,
+        deadline: Deadline,
+    ) -> Result<LeaseReply, Error> {
         let reply = self.store.permit_lease(&holder.redis_key, holder.hash_tag, call, deadline).await;
         if let Some(breaker) = &self.breaker {
             breaker.record(holder.hash_tag, &reply, deadline.after);

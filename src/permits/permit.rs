@@ -26,13 +26,13 @@ use crate::sync::lock;
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tidegate::Error> {
-/// use tidegate::{Limiter, Quota};
+/// use tidegate::{Acquired, Limiter, Quota};
 ///
 /// let exports = Limiter::in_memory().gate("exports", Quota::in_flight(1));
-/// let permit = exports.try_acquire("tenant:7").await?.expect("nothing is in flight");
-/// assert!(exports.try_acquire("tenant:7").await?.is_none());
+/// let Acquired::Admitted(permit, _) = exports.try_acquire("tenant:7").await? else { unreachable!() };
+/// assert_eq!(exports.peek("tenant:7").await?.remaining(), 0);
 /// permit.release().await?;
-/// assert!(exports.try_acquire("tenant:7").await?.is_some());
+/// assert_eq!(exports.peek("tenant:7").await?.remaining(), 1);
 /// # Ok(()) }
 /// ```
 #[must_use = "dropping a permit releases its units"]

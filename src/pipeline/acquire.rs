@@ -94,7 +94,7 @@ impl Pipeline {
         }
         let mut waiting = match self.permits.enqueue(&target, terms, limits) {
             Ok(waiting) => waiting,
-            Err(error) => return Some(Err(request.with_context(error))),
+            Err(error) => return Some(self.decide_without_room(request, error)),
         };
         if !waits {
             let (answer, held) = waiting.answer().await;
@@ -110,6 +110,18 @@ impl Pipeline {
                 Either::Right(_) => {}
             }
         }
+    }
+
+    /// Decides by the failure policy where this process has no room for another caller or key. It cannot count the units,
+    /// so it knows no share of the limit.
+    fn decide_without_room(&self, request: &Request<'_>, error: Error) -> Result<Held, Error> {
+        let answer = match request.gate.on_failure {
+            policy @ (OnFailure::Open | OnFailure::Closed) => {
+                Answer::Undecided { policy, error, grant: None, remaining: 0, retry_us: 0 }
+            }
+            _ => Answer::Failed(error),
+        };
+        self.conclude_acquire(request, answer, None)
     }
 
     /// Returns the key and the terms of an acquire.
@@ -153,7 +165,7 @@ impl Pipeline {
     fn time_limits(&self, request: &Request<'_>, max_wait: Option<Duration>) -> TimeLimits {
         let micros = |duration: Duration| u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         let now_us = self.permits.local_us();
-        let deadline_us = micros(request.deadline.unwrap_or(self.deadline));
+        let deadline_us = micros(self.longest(request.deadline));
         TimeLimits {
             decide_by_us: now_us.saturating_add(deadline_us),
             until_us: max_wait.map(|max_wait| now_us.saturating_add(micros(max_wait))),

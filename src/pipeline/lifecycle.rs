@@ -11,26 +11,50 @@ use crate::error::Error;
 use crate::fallback::Fallback;
 use crate::health::Health;
 
+/// The time for which [`Limiter::ready`](crate::Limiter::ready) retries.
+pub(crate) const READY: Duration = Duration::from_secs(5);
+/// The longest attempt of `ready`: longer than an attempt to connect, whose error names the cause. A lost connection shows
+/// only at the end of an attempt.
+const READY_ATTEMPT: Duration = Duration::from_secs(2);
+/// The pause between two attempts of `ready`.
+const READY_PAUSE: Duration = Duration::from_millis(50);
 /// The time limit of a shutdown for giving back leases, releasing permits, reconciling the fallback's units, queued
 /// settles, and the last figures.
 const SHUTDOWN: Duration = Duration::from_secs(6);
 
 impl Pipeline {
-    pub(crate) async fn ready(&self) -> Result<(), Error> {
+    /// Repeats a peek until Redis answers or rejects it, for at most `patience`.
+    pub(crate) async fn ready(&self, patience: Duration) -> Result<(), Error> {
         if self.store.fixed_decision().is_some() {
             return self.ensure_open();
         }
-        let result = self.take(self.probe.clone(), Deadline::new(self.deadline)).await;
-        result.map(drop).map_err(|error| match self.store.address() {
-            Some(address) if error.is_unavailable() => error.at(address),
-            _ => error,
-        })
+        let begun = Instant::now();
+        let mut cause = None;
+        loop {
+            let left = patience.saturating_sub(begun.elapsed());
+            let attempt = self.take(self.probe.clone(), Deadline::new(left.min(READY_ATTEMPT))).await;
+            let Err(error) = attempt else { return Ok(()) };
+            let is_final = error.is_rejected() || !error.is_unavailable();
+            // An open circuit breaker follows from the cause, and a last attempt may be too short to find it.
+            let error = match cause.take() {
+                Some(cause) if error.is_breaker_open() || error.is_timeout() => cause,
+                _ => error,
+            };
+            if is_final || begun.elapsed() + READY_PAUSE >= patience {
+                return Err(match self.store.address() {
+                    Some(address) if error.is_unavailable() => error.at(address),
+                    _ => error,
+                });
+            }
+            cause = Some(error);
+            tokio::time::sleep(READY_PAUSE).await;
+        }
     }
 
     /// Calls the server even if the breaker is open: a health check may wait.
     pub(crate) async fn health(&self) -> Health {
         let server = match self.ensure_open() {
-            Ok(()) => self.store.server(Deadline::new(self.deadline)).await,
+            Ok(()) => self.store.server(Deadline::new(self.operator_deadline)).await,
             Err(error) => Err(error),
         };
         Health {

@@ -52,6 +52,7 @@ pub(crate) struct Pipeline {
     /// A peek that any working store can answer.
     pub(super) probe: Group,
     pub(super) deadline: Duration,
+    pub(super) operator_deadline: Duration,
     pub(crate) on_failure: OnFailure,
     /// The clock of leases; with Redis its own clock decides.
     pub(super) clock: Clock,
@@ -74,6 +75,7 @@ pub(crate) struct Settings {
     pub(crate) overrides: bool,
     pub(crate) figures: bool,
     pub(crate) permit_ttl: Duration,
+    pub(crate) operator_deadline: Duration,
     /// For the tokens of reservations.
     pub(crate) secrets: Secrets,
 }
@@ -118,7 +120,7 @@ impl Pipeline {
             store: store.clone(),
             breaker: breaker.clone(),
             clock: clock.clone(),
-            deadline,
+            operator_deadline: settings.operator_deadline,
             observer: observer.clone(),
             warnings: warnings.clone(),
             key: keyspace.overrides(),
@@ -148,6 +150,7 @@ impl Pipeline {
             breaker: breaker.clone(),
             fallback: fallback.clone(),
             observer: observer.clone(),
+            warnings: warnings.clone(),
             background: background.clone(),
             deadline,
             ttl: settings.permit_ttl,
@@ -190,6 +193,7 @@ impl Pipeline {
             keyed_hasher,
             probe,
             deadline,
+            operator_deadline: settings.operator_deadline,
             on_failure,
             clock,
             is_shut_down: AtomicBool::new(false),
@@ -212,13 +216,27 @@ impl Pipeline {
         self.observer.as_deref()
     }
 
+    /// Returns the longest time that a decision may take, of which a request can have its own. In memory there is nothing to
+    /// wait for, so no decision is late.
+    pub(super) fn longest(&self, own: Option<Duration>) -> Duration {
+        match &*self.store {
+            Store::Memory(_) => Duration::MAX,
+            _ => own.unwrap_or(self.deadline),
+        }
+    }
+
     /// Returns the deadline of checks that have none of their own.
     pub(crate) const fn deadline(&self) -> Duration {
         self.deadline
     }
 
+    #[cfg(feature = "admin")]
+    pub(crate) fn operator_deadline(&self) -> Deadline {
+        Deadline::new(self.operator_deadline)
+    }
+
     pub(crate) fn deadline_of(&self, own: Option<Duration>) -> Deadline {
-        Deadline::new(own.unwrap_or(self.deadline))
+        Deadline::new(self.longest(own))
     }
 
     pub(crate) fn stopwatch(&self) -> Stopwatch {

@@ -7,6 +7,7 @@ use futures_util::future::{Either, join_all, select};
 use tidegate::{Quota, Rate, Source, Switch};
 
 use super::{acquire_until_denied, remaining};
+use crate::support::acquired::AcquiredParts;
 use crate::support::behaviours;
 use crate::support::fixture::HOUR;
 use crate::support::world::World;
@@ -39,7 +40,7 @@ behaviours! {
         let (decision, permit) = gate.acquire("x").await.unwrap().into_parts();
         assert!(!decision.is_allowed() && permit.is_none());
         assert!(decision.remaining() == 0 && decision.retry_after() > Duration::ZERO);
-        assert!(gate.try_acquire("y").await.unwrap().is_some(), "another key");
+        assert!(gate.try_acquire("y").await.unwrap().permit().is_some(), "another key");
         assert!(permits.iter().all(|permit| permit.is_held() && permit.units() == 1));
         permits.pop().unwrap().release().await.unwrap();
         assert_eq!(remaining(&gate, "x").await, 1);
@@ -50,9 +51,9 @@ behaviours! {
         let gate = world.gate("gate", Quota::in_flight(3));
         let peek = async || gate.key("x").cost(2).peek().await.unwrap();
         assert!(peek().await.is_allowed());
-        let permit = gate.try_acquire("x").await.unwrap().unwrap();
+        let permit = gate.try_acquire("x").await.unwrap().permit().unwrap();
         assert!(peek().await.is_allowed());
-        let second = gate.try_acquire("x").await.unwrap().unwrap();
+        let second = gate.try_acquire("x").await.unwrap().permit().unwrap();
         let denied = peek().await;
         assert!(!denied.is_allowed() && denied.retry_after() > Duration::ZERO);
         assert_eq!((denied.limit(), denied.remaining()), (3, 1));
@@ -79,8 +80,8 @@ behaviours! {
     async fn dropped_permit_frees_its_units_for_this_process_at_once(world) {
         let gate = world.gate("gate", Quota::in_flight(1));
         for _ in 0..5 {
-            let permit = gate.try_acquire("x").await.unwrap().expect("the last permit was dropped");
-            assert!(gate.try_acquire("x").await.unwrap().is_none());
+            let permit = gate.try_acquire("x").await.unwrap().permit().expect("the last permit was dropped");
+            assert!(gate.try_acquire("x").await.unwrap().permit().is_none());
             drop(permit);
         }
     }
@@ -130,7 +131,7 @@ behaviours! {
 
     async fn caller_that_waits_in_vain_gets_the_denial(world) {
         let gate = world.gate("gate", Quota::in_flight(1));
-        let _permit = gate.try_acquire("x").await.unwrap().unwrap();
+        let _permit = gate.try_acquire("x").await.unwrap().permit().unwrap();
         let acquired = gate.acquire_timeout("x", Duration::from_millis(60));
         let acquired = while_time_passes(world, acquired.into_future()).await.unwrap();
         assert!(!acquired.is_allowed());
@@ -148,7 +149,7 @@ behaviours! {
         let waiting = async { gate.acquire("x").max_wait(HOUR).await.unwrap().permit().unwrap() };
         let release = async { permits.pop().unwrap().release().await.unwrap() };
         let (permit, ()) = while_time_passes(world, async { futures_util::join!(waiting, release) }).await;
-        assert!(gate.try_acquire("x").await.unwrap().is_none());
+        assert!(gate.try_acquire("x").await.unwrap().permit().is_none());
         drop(permit);
         drop(permits);
         assert_eq!(acquire_until_denied(&gate, "x").await.len(), 2);
@@ -179,11 +180,11 @@ behaviours! {
 
     async fn blocked_key_admits_nothing_until_it_is_unblocked(world) {
         let gate = world.gate("gate", Quota::in_flight(2));
-        let permit = gate.try_acquire("x").await.unwrap().unwrap();
+        let permit = gate.try_acquire("x").await.unwrap().permit().unwrap();
         gate.block("x", HOUR).await.unwrap();
         let denied = gate.acquire("x").await.unwrap();
         assert!(!denied.is_allowed());
-        assert!(gate.try_acquire("y").await.unwrap().is_some());
+        assert!(gate.try_acquire("y").await.unwrap().permit().is_some());
         gate.unblock("x").await.unwrap();
         assert_eq!(acquire_until_denied(&gate, "x").await.len(), 1);
         permit.release().await.unwrap();
@@ -198,11 +199,11 @@ behaviours! {
         assert!(decision.is_allowed() && decision.is_shadow());
         let second = second.unwrap();
         assert!(second.is_held() && second.units() == 1);
-        assert!(gate.try_acquire("x").await.unwrap().is_none());
+        assert!(gate.try_acquire("x").await.unwrap().permit().is_none());
         second.release().await.unwrap();
-        assert!(gate.try_acquire("x").await.unwrap().is_none(), "it held nothing");
+        assert!(gate.try_acquire("x").await.unwrap().permit().is_none(), "it held nothing");
         first.permit().unwrap().release().await.unwrap();
-        assert!(gate.try_acquire("x").await.unwrap().is_some());
+        assert!(gate.try_acquire("x").await.unwrap().permit().is_some());
     }
 
     async fn switched_gate_decides_without_counting(world) {
@@ -230,18 +231,18 @@ behaviours! {
         permits.extend(acquire_until_denied(&gate, "x").await);
         assert_eq!(permits.len(), 3, "the units held before count");
         world.limiter.control().set_override("gate", "x", Quota::in_flight(1), HOUR).await.unwrap();
-        assert!(gate.try_acquire("x").await.unwrap().is_none());
+        assert!(gate.try_acquire("x").await.unwrap().permit().is_none());
         for permit in permits.drain(1..) {
             permit.release().await.unwrap();
         }
-        assert!(gate.try_acquire("x").await.unwrap().is_none(), "one unit is still held");
+        assert!(gate.try_acquire("x").await.unwrap().permit().is_none(), "one unit is still held");
         world.limiter.control().end_override("gate", "x").await.unwrap();
         assert_eq!(acquire_until_denied(&gate, "x").await.len(), 1);
     }
 
     async fn waiting_caller_follows_a_raised_limit(world) {
         let gate = world.gate("gate", Quota::in_flight(1));
-        let _permit = gate.try_acquire("x").await.unwrap().unwrap();
+        let _permit = gate.try_acquire("x").await.unwrap().permit().unwrap();
         let waiting = async { gate.acquire("x").max_wait(HOUR).await.unwrap() };
         let raise = async {
             tokio::time::sleep(Duration::from_millis(20)).await;

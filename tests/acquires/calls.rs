@@ -7,6 +7,7 @@ use tidegate::{Limiter, Permit, Quota};
 use tidegate_testkit::Server;
 
 use super::{TTL, remaining, short_lived};
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{HOUR, PATIENCE, calls, limiter, soon};
 
 /// Returns a limiter that makes no calls but those for permits.
@@ -23,7 +24,7 @@ async fn permits(gate: &tidegate::Gate, keys: impl Iterator<Item = String>) -> V
 async fn equal_acquires_made_together_are_few_calls() {
     let server = Server::process(&[]).unwrap();
     let gate = quiet(&server).gate("gate", Quota::in_flight(1_000));
-    let first = gate.try_acquire("x").await.unwrap();
+    let first = gate.try_acquire("x").await.unwrap().permit();
     let before = calls(&server, "evalsha");
     let permits = permits(&gate, (0..300).map(|_| "x".to_owned())).await;
     let after = calls(&server, "evalsha");
@@ -77,7 +78,7 @@ async fn nothing_is_left_in_redis_after_the_last_permit() {
     let before = calls(&server, "evalsha");
     tokio::time::sleep(TTL).await;
     assert_eq!(calls(&server, "evalsha"), before, "heartbeats have ended");
-    assert!(gate.try_acquire("x").await.unwrap().is_some(), "they begin again");
+    assert!(gate.try_acquire("x").await.unwrap().permit().is_some(), "they begin again");
 }
 
 #[tokio::test]
@@ -92,14 +93,14 @@ async fn released_units_reach_other_processes() {
         (connect().gate("gate", Quota::in_flight(2)), connect().gate("gate", Quota::in_flight(2)));
     let first = one.acquire("x").await.unwrap().permit().unwrap();
     let second = other.acquire("x").await.unwrap().permit().unwrap();
-    assert!(one.try_acquire("x").await.unwrap().is_none());
+    assert!(one.try_acquire("x").await.unwrap().permit().is_none());
     let waiting = tokio::spawn({
         let one = one.clone();
         async move { one.acquire_timeout("x", HOUR).await.unwrap().permit().unwrap() }
     });
     drop(second);
     let third = waiting.await.unwrap();
-    assert!(other.try_acquire("x").await.unwrap().is_none());
+    assert!(other.try_acquire("x").await.unwrap().permit().is_none());
     third.release().await.unwrap();
     first.release().await.unwrap();
     assert_eq!(remaining(&other, "x").await, 2);
@@ -136,7 +137,7 @@ async fn storm_of_acquires_and_cancellations_leaks_nothing() {
         task.unwrap();
     }
     let gate = limiter(&server).gate("other", Quota::in_flight(1));
-    assert!(gate.try_acquire("x").await.unwrap().is_some());
+    assert!(gate.try_acquire("x").await.unwrap().permit().is_some());
     let gate = limiters[0].gate("gate", Quota::in_flight(5));
     soon("all units are released", async || remaining(&gate, "x").await == 5).await;
 }

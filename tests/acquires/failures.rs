@@ -1,5 +1,6 @@
 //! Permits while Redis is unavailable, loses its state, or does not hear of a process for too long.
 
+use std::future::IntoFuture;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -8,7 +9,8 @@ use tidegate::{Limiter, Observer, OnFailure, OnLapse, Permit, Quota, Source};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::{TTL, acquire_until_denied, remaining};
-use crate::support::fixture::{PATIENCE, calls, soon};
+use crate::support::acquired::AcquiredParts;
+use crate::support::fixture::{HOUR, PATIENCE, calls, soon};
 
 const DEADLINE: Duration = Duration::from_millis(300);
 
@@ -86,7 +88,7 @@ async fn lost_permits_stay_lost_and_their_release_frees_no_unit_of_others() {
     }
     assert_eq!(remaining(&other, "x").await, 0);
     drop(others);
-    soon("a unit is acquired", async || gate.try_acquire("x").await.unwrap().is_some()).await;
+    soon("a unit is acquired", async || gate.try_acquire("x").await.unwrap().permit().is_some()).await;
 }
 
 #[tokio::test]
@@ -120,7 +122,7 @@ async fn keys_are_restored_in_few_calls() {
     let gate = builder.build().unwrap().gate("gate", Quota::in_flight(1));
     let acquires = (0..KEYS).map(|key| gate.try_acquire(key.to_string()));
     let permits = futures_util::future::join_all(acquires).await;
-    assert!(permits.iter().all(|permit| permit.as_ref().unwrap().is_some()));
+    assert!(permits.iter().all(|acquired| acquired.as_ref().unwrap().is_allowed()));
     let before = calls(&server, "evalsha");
     server.flush().unwrap();
     let all = format!("(integer) {}", KEYS + 1);
@@ -165,7 +167,7 @@ async fn acquire_without_a_reply_holds_nothing_in_the_end() {
     let proxy = Proxy::start(server.url()).unwrap();
     let gate = connect(&proxy.url()).gate("gate", Quota::in_flight(5));
     let other = connect(server.url()).gate("gate", Quota::in_flight(5));
-    let permit = gate.try_acquire("x").await.unwrap().unwrap();
+    let permit = gate.try_acquire("x").await.unwrap().permit().unwrap();
     proxy.set(Fault::Slow(3 * DEADLINE));
     for _ in 0..3 {
         assert!(gate.acquire("x").await.unwrap_err().is_unavailable());
@@ -229,11 +231,11 @@ async fn group_falls_back_as_its_gates_do() {
     let limiter = settings(server.url()).on_failure(OnFailure::Local).instances(2).build().unwrap();
     let calls = limiter.gate("calls", Quota::fixed_window(10, Duration::from_secs(3_600)));
     let gate = limiter.gate("gate", Quota::in_flight(4));
-    let first = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap().permits().unwrap();
+    let first = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap().permit().unwrap();
     server.kill();
     let second = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap();
     assert_eq!(second.decision().each_alone()[1].source(), Source::Local);
-    let second = second.permits().unwrap();
+    let second = second.permit().unwrap();
     let third = limiter.acquire_all([calls.key("x"), gate.key("x")]).await.unwrap();
     assert!(!third.is_allowed(), "two of four units are this process's share");
     drop(first);
@@ -284,4 +286,35 @@ async fn shutdown_releases_all_units_and_ends_the_lease() {
         permit.release().await.unwrap();
     }
     assert!(gate.acquire("x").await.unwrap_err().is_shut_down());
+}
+
+#[tokio::test]
+async fn acquire_in_memory_waits_for_no_store() {
+    let deadline = Duration::from_nanos(1);
+    let limiter = Limiter::builder().in_memory().deadline(deadline).build().unwrap();
+    let gate = limiter.gate("gate", Quota::in_flight(1));
+    for _ in 0..100 {
+        gate.acquire("x").await.unwrap().permit().unwrap().release().await.unwrap();
+        gate.acquire("x").deadline(deadline).await.unwrap().permit().unwrap().release().await.unwrap();
+        limiter.acquire_all([gate.key("x")]).await.unwrap().permit().unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn failure_policy_decides_where_no_room_is_left_for_another_caller() {
+    /// The maximum number of callers of one key.
+    const CALLERS: usize = 65_536;
+    let limiter = Limiter::in_memory();
+    let gate = limiter.gate("gate", Quota::in_flight(1));
+    let _held = gate.acquire("x").await.unwrap();
+    let mut waiting: Vec<_> = (0..CALLERS).map(|_| gate.acquire("x").max_wait(HOUR).into_future()).collect();
+    for caller in &mut waiting {
+        assert!(futures_util::poll!(caller).is_pending());
+    }
+    let beyond = |policy| gate.clone().on_failure(policy).acquire("x");
+    let (decision, permit) = beyond(OnFailure::Open).await.unwrap().into_parts();
+    assert_eq!((decision.source(), permit.unwrap().counted_units()), (Source::Open, 0));
+    let (decision, permit) = beyond(OnFailure::Closed).await.unwrap().into_parts();
+    assert_eq!((decision.source(), permit.is_none()), (Source::Closed, true));
+    assert_eq!(beyond(OnFailure::Error).await.unwrap_err().kind(), "queue_full");
 }

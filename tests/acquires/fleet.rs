@@ -12,6 +12,7 @@ use tidegate_testkit::Server;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::{acquire_until_denied, remaining};
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{PATIENCE, namespace, soon};
 use crate::support::instance::Instance;
 

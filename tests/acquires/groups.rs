@@ -7,6 +7,7 @@ use tidegate::{OnFailure, Quota, Rate, Source, Switch};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::{acquire_until_denied, remaining};
+use crate::support::acquired::AcquiredParts;
 use crate::support::behaviours;
 use crate::support::fixture::{HOUR, builder, calls, soon};
 
@@ -19,12 +20,12 @@ behaviours! {
         let checks = || [calls.key("x"), users.key("x"), exports.key("x")];
         let acquired = world.limiter.acquire_all(checks()).await.unwrap();
         assert!(acquired.is_allowed());
-        let permits = acquired.permits().unwrap();
+        let permits = acquired.permit().unwrap();
         assert!(permits.is_held() && permits.units() == 2);
         let denied = world.limiter.acquire_all(checks()).await.unwrap();
         assert!(!denied.is_allowed());
         assert_eq!(denied.decision().binding().gate(), "exports");
-        assert!(denied.permits().is_none());
+        assert!(denied.permit().is_none());
         assert_eq!((remaining(&calls, "x").await, remaining(&users, "x").await), (2, 1));
         permits.release().await.unwrap();
         assert_eq!((remaining(&users, "x").await, remaining(&exports, "x").await), (2, 1));
@@ -37,7 +38,7 @@ behaviours! {
     async fn two_checks_of_one_key_are_one_permit_with_the_sum_of_their_costs(world) {
         let gate = world.gate("gate", Quota::in_flight(5));
         let acquired = world.limiter.acquire_all([gate.key("x").cost(2), gate.key("x")]).await.unwrap();
-        let permits = acquired.permits().unwrap().into_each();
+        let permits = acquired.permit().unwrap().into_each();
         assert_eq!(permits.iter().map(tidegate::Permit::units).collect::<Vec<_>>(), [3]);
         assert_eq!(remaining(&gate, "x").await, 2);
         let error = world.limiter.acquire_all([gate.key("x").cost(4), gate.key("x").cost(2)]).await.unwrap_err();
@@ -50,7 +51,7 @@ behaviours! {
         let groups = (0..40).map(|at| {
             let checks = [gate.key("x"), other.key("x")];
             let checks = if at % 2 == 0 { checks.to_vec() } else { checks.into_iter().rev().collect() };
-            async move { world.limiter.acquire_all(checks).await.unwrap().permits() }
+            async move { world.limiter.acquire_all(checks).await.unwrap().permit() }
         });
         let permits: Vec<_> = join_all(groups).await.into_iter().flatten().collect();
         assert_eq!(permits.len(), 2, "as many as the smaller limit");
@@ -62,7 +63,7 @@ behaviours! {
 
     async fn group_overtakes_no_waiting_caller(world) {
         let gate = world.gate("gate", Quota::in_flight(2));
-        let held = gate.try_acquire("x").await.unwrap().unwrap();
+        let held = gate.try_acquire("x").await.unwrap().permit().unwrap();
         let large = async { gate.acquire("x").cost(2).max_wait(HOUR).await.unwrap().permit().unwrap() };
         let group = async {
             tokio::time::sleep(Duration::from_millis(2)).await;
@@ -84,7 +85,7 @@ behaviours! {
         let second = group().await.unwrap();
         assert!(second.is_allowed());
         assert_eq!(second.decision().each_alone()[1].outcome(), "shadow_denied");
-        assert_eq!((first.permits().unwrap().units(), second.permits().unwrap().units()), (1, 0));
+        assert_eq!((first.permit().unwrap().units(), second.permit().unwrap().units()), (1, 0));
         assert_eq!(remaining(&calls, "x").await, 3);
     }
 
@@ -93,7 +94,7 @@ behaviours! {
         world.limiter.control().switch("exports", Switch::Open, None).await.unwrap();
         for _ in 0..2 {
             let acquired = world.limiter.acquire_all([calls.key("x"), exports.key("x")]).await.unwrap();
-            assert_eq!(acquired.permits().unwrap().units(), 0);
+            assert_eq!(acquired.permit().unwrap().units(), 0);
         }
         world.limiter.control().switch("exports", Switch::Closed, None).await.unwrap();
         let denied = world.limiter.acquire_all([calls.key("x"), exports.key("x")]).await.unwrap();

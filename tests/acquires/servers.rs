@@ -4,6 +4,7 @@ use tidegate::{Limiter, OnFailure, Permit, Quota};
 use tidegate_testkit::{Cluster, Sentinels};
 
 use super::{TTL, remaining};
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{PATIENCE, calls, soon};
 
 #[tokio::test]
@@ -24,7 +25,7 @@ async fn heartbeats_of_a_cluster_are_one_per_hash_tag_in_use() {
     let (sent, intervals) = (sent() - before, since.elapsed().as_secs_f64() / (TTL.as_secs_f64() / 3.0));
     let most = 3 * ((intervals / 0.9).ceil() as u64 + 1);
     assert!((3..=most).contains(&sent), "{sent} calls in {intervals:.1} intervals");
-    let permits: Vec<Permit> = permits.into_iter().filter_map(tidegate::Acquired::permit).collect();
+    let permits: Vec<Permit> = permits.into_iter().filter_map(AcquiredParts::permit).collect();
     assert_eq!(permits.len(), 200);
     assert!(permits.iter().all(Permit::is_held));
     drop(permits);

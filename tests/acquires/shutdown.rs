@@ -14,6 +14,7 @@ use tidegate::{Error, Gate, Limiter, Observer, Permit, Quota};
 use tidegate_testkit::Server;
 
 use super::remaining;
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{builder, namespace, soon};
 
 /// The reply to a script call. Unless it names another time, the proxy returns it after the client's next script call

@@ -7,6 +7,7 @@ use std::time::Duration;
 use tidegate::{Adaptive, Builder, Error, Gate, Limiter, Observer, OnFailure, Permit, Quota, Source};
 use tidegate_testkit::{Cluster, Fault, Proxy, Server};
 
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{PATIENCE, calls, soon};
 use crate::support::world::World;
 

@@ -8,6 +8,7 @@ use futures_util::future::join_all;
 use tidegate::{Adaptive, Gate, Limiter, ManualClock, Observer, Quota, Rate};
 
 use super::load::{fill, release, saturate, saturate_with, settle};
+use crate::support::acquired::AcquiredParts;
 use crate::support::world::World;
 
 const MS_20: Duration = Duration::from_millis(20);
@@ -67,7 +68,7 @@ async fn unused_limit_does_not_grow() {
 async fn acquire_above_the_adaptive_limit_is_admitted_alone() {
     let world = World::memory();
     let gate = gate(&world);
-    let one = gate.try_acquire("x").await.unwrap().unwrap();
+    let one = gate.try_acquire("x").await.unwrap().permit().unwrap();
     for cost in [8, 9, 40] {
         assert!(!gate.acquire("x").cost(cost).await.unwrap().is_allowed(), "{cost}");
     }
@@ -251,14 +252,14 @@ async fn group_is_decided_by_the_adaptive_limit() {
     let denied = acquire(4).await;
     assert!(!denied.is_allowed());
     assert_eq!((denied.decision().binding().gate(), denied.decision().binding().limit()), ("gate", 8));
-    release(first.permits().unwrap().into_each()).await;
+    release(first.permit().unwrap().into_each()).await;
     // More than the limit, alone; as the sum of two checks, too.
     let alone = acquire(20).await;
     assert!(alone.is_allowed());
-    release(alone.permits().unwrap().into_each()).await;
+    release(alone.permit().unwrap().into_each()).await;
     let twice = world.limiter.acquire_all([gate.key("x").cost(5), gate.key("x").cost(5)]).await.unwrap();
     assert!(twice.is_allowed());
-    release(twice.permits().unwrap().into_each()).await;
+    release(twice.permit().unwrap().into_each()).await;
 }
 
 #[tokio::test]
@@ -267,7 +268,7 @@ async fn operations_of_groups_are_samples() {
     let gate = gate(&world);
     for _ in 0..60 {
         let mut held = Vec::new();
-        while let Some(permits) = world.limiter.acquire_all([gate.key("x")]).await.unwrap().permits() {
+        while let Some(permits) = world.limiter.acquire_all([gate.key("x")]).await.unwrap().permit() {
             held.extend(permits.into_each());
         }
         world.advance(MS_20);
@@ -295,7 +296,7 @@ async fn idle_key_starts_again_after_ten_minutes() {
     saturate(&world, &gate, "x", MS_20).await;
     for (idle_s, starts_again) in [(599, false), (601, true)] {
         world.advance(Duration::from_secs(idle_s));
-        release(vec![gate.try_acquire("x").await.unwrap().unwrap()]).await;
+        release(vec![gate.try_acquire("x").await.unwrap().permit().unwrap()]).await;
         assert_eq!(gate.adaptive_limit("x") == Some(8), starts_again, "after {idle_s} s");
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tidegate::{Gate, Permit};
 
+use crate::support::acquired::AcquiredParts;
 use crate::support::world::World;
 
 /// Longer than a window and its time for reports, and shorter than two.
@@ -13,7 +14,7 @@ pub const WINDOW: Duration = Duration::from_millis(1_300);
 /// Acquires units of `cost` until one is denied.
 pub async fn fill(gate: &Gate, key: &str) -> Vec<Permit> {
     let mut permits = Vec::new();
-    while let Some(permit) = gate.try_acquire(key).await.unwrap() {
+    while let Some(permit) = gate.try_acquire(key).await.unwrap().permit() {
         permits.push(permit);
     }
     permits

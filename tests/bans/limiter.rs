@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tidegate::{Ban, Gate, Limiter, ManualClock, OnFailure, Quota, Rate, Source, Switch};
 
+use crate::support::acquired::AcquiredParts;
 use crate::support::behaviours;
 use crate::support::fixture::{builder, closed_port, quotas};
 use crate::support::world::{World, check, passes};

@@ -31,7 +31,7 @@ use axum::routing::{get, post};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde_json::json;
 use tidegate::metrics::{Metrics, names};
-use tidegate::{Adaptive, Decision, Gate, Limiter, MostDenied, Quota, Rate};
+use tidegate::{Acquired, Adaptive, Decision, Gate, Limiter, MostDenied, Quota, Rate};
 use tidegate_rules::{Descriptor, Loader, ReloadingRules, RuleOutcome};
 use tokio::net::TcpListener;
 
@@ -120,9 +120,8 @@ impl Load {
         let (rule, keys) = rules_and_keys[(index % 5) as usize];
         let key = format!("user:{}", index / 5 % keys);
         let acquired = rules.limits().acquire("shop", &[Descriptor::new().entry(rule, &key)]).await;
-        let Ok(acquired) = acquired else { return };
-        // An upload is over at once, so its permit is released here.
-        let (decision, _permits) = acquired.into_parts();
+        // An upload is over at once: its permits are dropped at the end of this function.
+        let Ok(Acquired::Admitted(_, decision) | Acquired::Denied(decision)) = &acquired else { return };
         decision
             .outcomes()
             .iter()
@@ -149,8 +148,9 @@ impl Load {
 
     /// Calls a provider, which takes no time.
     async fn call(&self, provider: &Gate) {
-        let Ok(acquired) = provider.acquire("provider").await else { return };
-        self.count(acquired.decision());
+        let acquired = provider.acquire("provider").await;
+        let Ok(Acquired::Admitted(_, decision) | Acquired::Denied(decision)) = &acquired else { return };
+        self.count(decision);
     }
 
     fn count(&self, decision: &Decision) {

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use tidegate::{AllDecision, Check, Decision, Error, Gate, Permit, Permits, Quota};
+use tidegate::{Acquired, AllDecision, Check, Decision, Error, Gate, Permit, Quota};
 
 /// A decision, and the permits that its admission holds. Dropping them releases them.
-pub(super) type Acquired<D> = Result<(D, Vec<Permit>), Error>;
+pub(super) type Held<D> = Result<(D, Vec<Permit>), Error>;
 
 /// Returns whether the gate has an in-flight limit.
 pub(super) fn is_in_flight(gate: &Gate) -> bool {
@@ -27,24 +27,23 @@ pub(super) fn can_wait(checks: &[Check]) -> bool {
 
 /// Decides the checks in one atomic step. A single check waits for its permit, for at most `max_wait`; several do not
 /// wait.
-pub(super) async fn acquire_all(checks: &[Check], max_wait: Duration) -> Acquired<AllDecision> {
+pub(super) async fn acquire_all(checks: &[Check], max_wait: Duration) -> Held<AllDecision> {
     match checks {
         [check] => {
             let (decision, permits) = acquire(check, max_wait).await?;
             Ok((AllDecision::of_each([decision]), permits))
         }
-        [first, ..] => {
-            let acquired = first.limiter().acquire_all_timeout(checks, Duration::ZERO).await?;
-            let (decision, permits) = acquired.into_parts();
-            Ok((decision, permits.map_or_else(Vec::new, Permits::into_each)))
-        }
+        [first, ..] => Ok(match first.limiter().acquire_all(checks).await? {
+            Acquired::Admitted(permits, decision) => (decision, permits.into_each()),
+            Acquired::Denied(decision) => (decision, Vec::new()),
+        }),
         [] => Err(Error::config("the request has no gate to check")),
     }
 }
 
 /// Decides the checks independently of each other, without waiting. Returns the results in the order of the
 /// checks.
-pub(super) async fn decide_each(checks: &[&Check]) -> Vec<Acquired<Decision>> {
+pub(super) async fn decide_each(checks: &[&Check]) -> Vec<Held<Decision>> {
     let Some(limiter) = checks.first().map(|check| check.limiter()) else { return Vec::new() };
     let (in_flight, others): (Vec<usize>, Vec<usize>) =
         (0..checks.len()).partition(|&at| needs_permit(checks[at]));
@@ -63,7 +62,9 @@ pub(super) async fn decide_each(checks: &[&Check]) -> Vec<Acquired<Decision>> {
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-async fn acquire(check: &Check, max_wait: Duration) -> Acquired<Decision> {
-    let (decision, permit) = check.clone().acquire().max_wait(max_wait).await?.into_parts();
-    Ok((decision, permit.into_iter().collect()))
+async fn acquire(check: &Check, max_wait: Duration) -> Held<Decision> {
+    Ok(match check.clone().acquire().max_wait(max_wait).await? {
+        Acquired::Admitted(permit, decision) => (decision, vec![permit]),
+        Acquired::Denied(decision) => (decision, Vec::new()),
+    })
 }

@@ -9,7 +9,6 @@
 //! The module [`guide`] holds the page of the guide.
 #![doc = include_str!("format.md")]
 
-mod acquired;
 mod ban_reader;
 mod calendar;
 mod compile;
@@ -44,7 +43,6 @@ mod unmatched;
 mod wildcard;
 mod yaml;
 
-pub use self::acquired::RulesAcquired;
 pub use self::config_error::{ConfigError, ConfigErrors};
 pub use self::decision::{RuleOutcome, RuleResult, RulesDecision};
 pub use self::descriptor::Descriptor;

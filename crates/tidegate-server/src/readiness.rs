@@ -2,8 +2,12 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::service::RateLimitService;
+
+/// The time for which a probe retries Redis: less than the usual timeout of a probe, a second.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The readiness of a server, for its `/readyz`. Clones share it.
 #[derive(Clone, Debug)]
@@ -34,7 +38,7 @@ impl Readiness {
         }
         if self.needs_redis {
             // The text of the error contains the address of Redis.
-            let ready = self.service.rules().limiter().ready().await;
+            let ready = self.service.rules().limiter().ready_within(PATIENCE).await;
             return ready.map_err(|_| "Redis does not decide, and the failure policy is `error`".to_owned());
         }
         Ok(())

@@ -8,6 +8,7 @@
 )]
 
 pub mod acl;
+pub mod acquired;
 pub mod bans;
 pub mod black_hole;
 pub mod door;

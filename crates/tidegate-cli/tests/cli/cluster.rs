@@ -7,6 +7,7 @@ use serde_json::json;
 use tidegate::{Limiter, Quota, Rate};
 
 use super::program::Program;
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{HOUR, PATIENCE};
 
 #[tokio::test]

@@ -7,6 +7,7 @@ use tidegate::{Gate, Limiter, Permit, Quota};
 
 use super::program::Program;
 use super::rules::File;
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{builder, soon};
 
 const TTL: Duration = Duration::from_secs(60);
@@ -95,13 +96,14 @@ async fn override_changes_the_limit_in_place() {
     let limiter = limiter(&program);
     let gate = limiter.gate("uploads", Quota::in_flight(1));
     let _held = acquire(&gate, 1).await;
-    assert!(gate.try_acquire("user:42").await.unwrap().is_none());
+    assert!(gate.try_acquire("user:42").await.unwrap().permit().is_none());
     let args = ["override", "user:42", "--gate", "uploads", "--for", "1h", "--yes"];
     program
         .run([&args[..], &["--in-flight", "2", "--fair", "1s"]].concat())
         .assert(0, &["in_flight 2, fair"]);
     program.run(["overrides"]).assert(0, &["in_flight 2, fair within 1s"]);
-    soon("the override applies", async || gate.try_acquire("user:42").await.unwrap().is_some()).await;
+    soon("the override applies", async || gate.try_acquire("user:42").await.unwrap().permit().is_some())
+        .await;
     program.run(["override", "user:42", "--gate", "uploads", "--end", "--yes"]).assert(0, &[]);
 }
 
@@ -124,7 +126,7 @@ async fn blocked_and_reset_keys_of_an_in_flight_limit() {
     let gate = limiter.gate("uploads", Quota::in_flight(3));
     let held = acquire(&gate, 1).await;
     program.run(["block", "user:42", "--gate", "uploads", "--for", "1h", "--yes"]).assert(0, &["is blocked"]);
-    assert!(gate.try_acquire("user:42").await.unwrap().is_none());
+    assert!(gate.try_acquire("user:42").await.unwrap().permit().is_none());
     program.run(uploads("peek")).assert(1, &["denied", "blocked for 59m"]);
     program.run(["unblock", "user:42", "--gate", "uploads", "--yes"]).assert(0, &["no longer blocked"]);
     assert_eq!(gate.peek("user:42").await.unwrap().remaining(), 2);

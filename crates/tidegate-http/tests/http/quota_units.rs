@@ -7,6 +7,7 @@ use tidegate::{Limiter, Quota};
 use tidegate_http::{Draft, GateRule, Headers, Key, MissingKey, RateLimitLayer};
 
 use super::fixture::{Reply, Tested, by_key, request, unescaped};
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::HOUR;
 
 const SECRET: [u8; 32] = *b"0123456789abcdef0123456789abcdef";
@@ -57,7 +58,7 @@ async fn unit_of_a_rule_is_reported_unless_it_is_the_default() {
 #[tokio::test]
 async fn unit_of_an_in_flight_limit_replaces_concurrent_requests() {
     let gate = Limiter::in_memory().gate("uploads", Quota::in_flight(1));
-    let held = gate.try_acquire("a").await.unwrap().unwrap();
+    let held = gate.try_acquire("a").await.unwrap().permit().unwrap();
     for (unit, policy, exceeded) in [
         (None, r#""uploads";q=1;qu="concurrent-requests""#, "of 1 concurrent request"),
         (Some("acme-megabytes"), r#""uploads";q=1;qu="acme-megabytes""#, "of 1 units in flight"),

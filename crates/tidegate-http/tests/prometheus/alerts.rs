@@ -10,6 +10,7 @@ use tidegate::{Lease, Limiter, OnFailure, Quota, Rate, Switch};
 use tidegate_testkit::{Fault, Proxy, Server, promtool};
 
 use super::service::{Followed, Load, Service};
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{HOUR, namespace};
 use crate::support::prometheus::{ALERTS, PATIENCE, QuickAlerts, Scraping, soon};
 

@@ -1,17 +1,21 @@
 //! Decides requests whose rules can be in flight, and holds their permits.
 
+#[cfg(doctest)]
+mod refused_lines;
+
 use futures_util::future::{join, join_all};
-use tidegate::{Decision, Error, Permit, Permits};
+use tidegate::{Acquired, Decision, Error, Permit, Permits};
 
 use super::RulesLimiter;
 use super::plan::{Plan, PlannedCheck};
-use crate::acquired::RulesAcquired;
+use crate::decision::RulesDecision;
 use crate::descriptor::Descriptor;
 
 /// # Requests in flight
 impl RulesLimiter {
     /// Checks a request as [`check`](Self::check) does, and acquires a permit of each matching rule with
-    /// `in_flight`. Hold the permits until the request has ended.
+    /// `in_flight`. Hold the permits until the request has ended: [`Acquired`] shows how. If no rule in flight
+    /// matches an admitted request, they hold nothing.
     ///
     /// Permits and charges are one atomic step, as in [`check`](Self::check): a denied request holds nothing.
     /// With `charge: each` and in shadow mode, each permit is acquired on its own, and released if the request
@@ -28,7 +32,7 @@ impl RulesLimiter {
         &self,
         domain: &str,
         descriptors: &[Descriptor<'_>],
-    ) -> Result<RulesAcquired, Error> {
+    ) -> Result<Acquired<Permits, RulesDecision>, Error> {
         let plan = self.plan(domain, descriptors);
         let shadow = join_all(plan.shadow_checks().iter().map(acquire));
         let (decided, shadow) = join(self.acquire_checks(&plan), shadow).await;
@@ -41,12 +45,11 @@ impl RulesLimiter {
             }));
         }
         let decision = plan.decision(passes, decisions, shadow_results);
-        if decision.is_allowed() {
-            permits.extend(shadow_permits.into_each());
-        } else {
-            permits = Permits::default();
+        if !decision.is_allowed() {
+            return Ok(Acquired::Denied(decision));
         }
-        Ok(RulesAcquired::new(decision, permits))
+        permits.extend(shadow_permits.into_each());
+        Ok(Acquired::Admitted(permits, decision))
     }
 
     /// Returns whether the checks pass together, their decisions and their permits.
@@ -58,9 +61,10 @@ impl RulesLimiter {
         }
         if checks.len() > 1 && !plan.charges_each() {
             let checks = checks.iter().map(PlannedCheck::check);
-            let (decision, permits) = self.limiter().acquire_all(checks).await?.into_parts();
-            let (passes, decisions) = (decision.is_allowed(), decision.each_alone().to_vec());
-            return Ok((passes, decisions, permits.unwrap_or_default()));
+            return Ok(match self.limiter().acquire_all(checks).await? {
+                Acquired::Admitted(permits, decision) => (true, decision.each_alone().to_vec(), permits),
+                Acquired::Denied(decision) => (false, decision.each_alone().to_vec(), Permits::default()),
+            });
         }
         let (mut decisions, mut permits) = (Vec::with_capacity(checks.len()), Permits::default());
         for result in join_all(checks.iter().map(acquire)).await {
@@ -74,8 +78,11 @@ impl RulesLimiter {
 
 /// Decides one check, in flight or not.
 async fn acquire(check: &PlannedCheck<'_>) -> Result<(Decision, Option<Permit>), Error> {
-    match check.is_in_flight() {
-        true => Ok(check.check().acquire().await?.into_parts()),
-        false => Ok((check.check().check().await?, None)),
+    if !check.is_in_flight() {
+        return Ok((check.check().check().await?, None));
     }
+    Ok(match check.check().acquire().await? {
+        Acquired::Admitted(permit, decision) => (decision, Some(permit)),
+        Acquired::Denied(decision) => (decision, None),
+    })
 }

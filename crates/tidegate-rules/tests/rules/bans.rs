@@ -7,6 +7,7 @@ use tidegate_rules::{Descriptor, Loader, Rules, RulesLimiter};
 
 use super::loading::Folder;
 use super::reloading::Reloads;
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::builder;
 
 /// The longest wait because of a limit.

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 use tidegate::{Decision, Limiter, Observer, Quota, Switch};
 use tidegate_rules::{Descriptor, RuleResult, Rules, RulesDecision, RulesLimiter};
 
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::builder;
 
 const LOGIN: &str = "

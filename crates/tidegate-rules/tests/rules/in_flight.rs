@@ -7,6 +7,7 @@ use tidegate_rules::{Descriptor, Limit, RuleResult, Rules, RulesLimiter};
 
 use super::loading::Folder;
 use super::reloading::Reloads;
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{builder, soon};
 
 const UPLOADS: &str = "
@@ -26,8 +27,7 @@ fn user(name: &str) -> Descriptor<'_> {
 
 /// Returns the permits of an admitted request, or `None` if it is denied.
 async fn acquire(limits: &RulesLimiter, descriptors: &[Descriptor<'_>]) -> Option<Permits> {
-    let (decision, permits) = limits.acquire("api", descriptors).await.unwrap().into_parts();
-    decision.is_allowed().then_some(permits)
+    limits.acquire("api", descriptors).await.unwrap().permit()
 }
 
 /// Returns how many units of a key are left.
@@ -106,8 +106,7 @@ async fn request_that_one_of_independent_rules_denies_holds_nothing() {
         acquire(&limits, &both).await.unwrap().release().await.unwrap();
     }
     let (decision, permits) = limits.acquire("api", &both).await.unwrap().into_parts();
-    assert!(!decision.is_allowed() && decision.outcomes()[0].is_allowed());
-    drop(permits);
+    assert!(permits.is_none() && decision.outcomes()[0].is_allowed());
     soon("the permit of the denied request is released", async || left(&limits, "user").await == 2).await;
 }
 

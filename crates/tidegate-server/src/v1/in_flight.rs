@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
-use tidegate::Permits;
+use tidegate::{Acquired, Permits};
 
 use super::decided::Decided;
 use super::examples;
@@ -44,15 +44,12 @@ pub(super) async fn acquire(
     let (mut decided, permits) = match subject {
         Subject::Checks(checks) => {
             let checks = GateChecks::new(&rules, &checks)?;
-            let (all, permits) = rules.limiter().acquire_all(checks.checks()).await?.into_parts();
-            (
-                Decided::of_gates(&api.service, checks.gate(all.binding_index()), &all),
-                permits.unwrap_or_default(),
-            )
+            let (all, permits) = parts(rules.limiter().acquire_all(checks.checks()).await?);
+            (Decided::of_gates(&api.service, checks.gate(all.binding_index()), &all), permits)
         }
         Subject::Rules(domain, descriptors) => {
             let acquired = rules.acquire(&domain, &subject::descriptors(&descriptors)).await?;
-            let (decision, permits) = acquired.into_parts();
+            let (decision, permits) = parts(acquired);
             (Decided::of_rules(&api.service, &rules, &descriptors, &decision), permits)
         }
     };
@@ -60,6 +57,14 @@ pub(super) async fn acquire(
         decided.response.permit = Some(keep(&api, slot, permits, ttl_ms));
     }
     Ok(decided)
+}
+
+/// Returns the decision and the permits, which hold nothing if it is a denial.
+fn parts<D>(acquired: Acquired<Permits, D>) -> (D, Permits) {
+    match acquired {
+        Acquired::Admitted(permits, decision) => (decision, permits),
+        Acquired::Denied(decision) => (decision, Permits::default()),
+    }
 }
 
 /// Keeps the permits of a client. Those that hold nothing take no room: any client could fill it with them, and there

@@ -6,6 +6,7 @@ use tidegate_http::{Draft, Headers, RateLimitLayer, Rejection};
 
 use super::fixture::{Open, layer, memory, memory_with};
 use crate::http::fixture::{Reply, Tested, by_key, request};
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::HOUR;
 
 /// Returns the headers that report limits, as text.

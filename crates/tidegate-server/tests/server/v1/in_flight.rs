@@ -8,6 +8,7 @@ use tidegate_server::Server;
 
 use super::fixture::{RULES, Reply, by_rules, post};
 use crate::server::fixture::{Running, in_memory, on};
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{builder, namespace, soon};
 
 fn exports(limit: u64, ttl_ms: u64) -> Value {
@@ -88,12 +89,12 @@ async fn permits_of_a_server_are_counted_in_the_fleet_and_end_with_it() {
     let first = post(&one, "acquire", &exports(2, 600_000)).await;
     let second = post(&two, "acquire", &exports(2, 600_000)).await;
     assert_eq!((first.status, second.status), (200, 200));
-    assert!(linked.try_acquire("tenant:7").await.unwrap().is_none());
+    assert!(linked.try_acquire("tenant:7").await.unwrap().permit().is_none());
 
     let misdirected = post(&two, "release", &permit(&first)).await;
     assert_eq!((misdirected.status, misdirected.problem()), (421, "permit-of-another-server"));
     assert_eq!(post(&two, "release", &permit(&second)).await.body, json!({ "confirmed": true }));
-    let held = linked.try_acquire("tenant:7").await.unwrap().expect("the unit is free");
+    let held = linked.try_acquire("tenant:7").await.unwrap().permit().expect("the unit is free");
     assert_eq!(post(&two, "acquire", &exports(2, 600_000)).await.status, 429);
     // The end of the server releases what its clients hold.
     assert!(one.stop().await);
