@@ -32,6 +32,7 @@ mod faults;
 #[cfg(feature = "admin")]
 mod figures;
 mod fixed_window;
+mod full_memory;
 mod full_queue;
 mod give_backs_of_nothing;
 mod health;
