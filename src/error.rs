@@ -311,6 +311,13 @@ impl Error {
         matches!(&self.0.kind, ErrorKind::Refused(text) if text.starts_with("TRYAGAIN"))
     }
 
+    /// Returns whether Redis has no memory for what the call would write.
+    ///
+    /// Of a message of a holder, only the acquires were rejected: what the holder keeps was reported.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(&self.0.kind, ErrorKind::Refused(text) if text.starts_with("OOM"))
+    }
+
     /// Returns whether the connection was lost while the call was in flight: it may have run.
     pub(crate) fn is_lost_call(&self) -> bool {
         matches!(self.0.kind, ErrorKind::LostCall(_))

@@ -73,9 +73,10 @@ async fn reservations_are_settled_without_memory() {
         }
         fill(&server);
         assert_eq!(limiter.commit(&tokens[0], [1]).await.unwrap(), [Settlement::Settled], "{name}");
-        assert_eq!(remaining(&gate, "x").await, 5, "{name}");
+        // A bucket refills meanwhile, and a refund does not return that again.
+        assert!([4, 5].contains(&remaining(&gate, "x").await), "{name}");
         assert_eq!(limiter.cancel(&tokens[1]).await.unwrap(), [Settlement::Settled], "{name}");
-        assert_eq!(remaining(&gate, "x").await, 9, "{name}");
+        assert!([8, 9].contains(&remaining(&gate, "x").await), "{name}");
         assert!(limiter.reserve([gate.key("x")]).await.unwrap_err().to_string().contains("OOM"));
         make_room(&server);
     }

@@ -27,11 +27,11 @@ const DIGESTS: &[(&str, &str)] = &[
     ("take:sliding_log", "0cf131af8a940d3fcc3ca178befeed0d69c5f395"),
     ("take:sliding_counter", "5c5b1f7479c6c6e3a9713d66bcd4384fa7e11b07"),
     ("acquire", "9644d9e415216d78f09a8acfe0a6ff2182edcde8"),
-    ("refund:token_bucket", "992b3d764e3f81183a4ba85cfd3c88506ebeea52"),
-    ("refund:leaky_bucket", "0f770d8ae27a8ca3fc2cf6910b6eb51a9badc13f"),
-    ("refund:fixed_window", "159255599022305df336d0a7436dc4794583b38b"),
-    ("refund:sliding_log", "103a2625754b19fdfa86b264f07aee7ec71e0553"),
-    ("refund:sliding_counter", "1f62fa2117ea319ec98cf3ae6a6c2612120c19eb"),
+    ("refund:token_bucket", "4887caa34494eebf234c1937c8d62d5a489a5664"),
+    ("refund:leaky_bucket", "c47ea0b084dd16293b7bb58cbdd19e306696107c"),
+    ("refund:fixed_window", "0aa24913e0af5da631021b4ec8ba86fde4091127"),
+    ("refund:sliding_log", "f306553f7d8ddc6c175045699bf14db59735ad27"),
+    ("refund:sliding_counter", "e762c9d9eb4def47986a55c5a504aa3c0eb83e17"),
     ("penalize:token_bucket", "f56286a99151cfc126e49deab306868328aabe30"),
     ("penalize:leaky_bucket", "aab839811859b92ce3ba510754004bf93be1f773"),
     ("penalize:fixed_window", "a58f67dfe9525f2d7fcf903f30005fe0402b4e6f"),
@@ -43,12 +43,13 @@ const DIGESTS: &[(&str, &str)] = &[
     ("block:sliding_log", "a94f933a22799054b3c89ab4064311b88920fea1"),
     ("block:sliding_counter", "fa6f098345af38e9ddff05b83577c0bdfa09a122"),
     ("block:in_flight", "7e93532472861f0e719cc2d448ebf1341c334b18"),
+    ("report", "7a4284583057ce56cf99dc980f7af6218371a433"),
     ("group", "3778e489dcb7abc1f9f03ae4b25979f633edbb80"),
     ("acquire_all", "c82f38a4456df0d8dbcb91338ff0036cfd45f402"),
-    ("permit_lease", "bab43e851ad2ae5c4e1a6f47df33d0f5810ea489"),
+    ("permit_lease", "007badb4179577d73dfc72f2b10e0cb63770c627"),
     ("adapt", "b1282750c89b5eafe97702cb792851aff38cd360"),
     ("reserve", "82b40f1a9f5959e8ba61a4b1d140a4da0bef42c8"),
-    ("settle", "4540a839d377e7c366006c71b66617fd9461e3a4"),
+    ("settle", "675146e7d43f5389545125dbc1f65d5c6a114afb"),
     ("ban", "18ca4e95c0277237697b1d5ca054580ed7165143"),
     ("reset", "50d0b6896e7753deb964a64935a156ec3478f0e4"),
     ("heartbeat", "9aab087af92944096f8676b42f58e38cc723b34a"),
@@ -56,13 +57,13 @@ const DIGESTS: &[(&str, &str)] = &[
     ("overrides", "e08d3e20131cec113a763ec2f5d7ec9bef32fab8"),
     ("override", "812e63ce2aa1919a16dc0d1fb30903c43c22ef88"),
     ("take:fixed_window@span", "822f15e76e9b73a9adecb2263ee0f8a4fca7f376"),
-    ("refund:fixed_window@span", "6b539c1652efb83ec5f1ee648a4cff8f574fb3d0"),
+    ("refund:fixed_window@span", "ae24469b8a829cb936f287e2f002d75d236abe10"),
     ("penalize:fixed_window@span", "002ac9fc3ac18c9083fa7dc9fae9a19cfc212803"),
     ("block:fixed_window@span", "540107bf7dece191acd523bdd4091da11af90575"),
     ("group@span", "eb05c28447789d6a5465751323dbf7ee56c741a6"),
     ("acquire_all@span", "1001cac5453cacbd9dead0d701e9497ae6e29c3a"),
     ("reserve@span", "7f63b835a6521f1ffe03baee34733a1d4a59bfc4"),
-    ("settle@span", "9e82ed520c4e4c55cd8cbdf347bf1f0a1a52083b"),
+    ("settle@span", "c7beccd58260bc64ecacd2d8f23a7ed6fa73eb2c"),
     ("ban@span", "f48a0dce15f493ffd24f4db0cc9a206cd4d5ca97"),
 ];
 
@@ -169,7 +170,7 @@ fn test_build_differs_only_in_time_and_expiry() {
     for script in all_scripts() {
         let (text, replaced) = test_build(script.text);
         let has = |function: &str| script.text.contains(&format!("local function {function}("));
-        let is_acquire = script.name == "acquire";
+        let is_acquire = ["acquire", "report"].contains(&script.name);
         let expected = [
             ("TIME", usize::from(script.name != "reset")),
             (
@@ -412,9 +413,24 @@ fn corrupt_key_fails_only_its_group() {
     }
 }
 
-/// Without free memory, reads succeed, writes fail, and no write is partial.
+/// Of these scripts, each call writes or fails.
 #[test]
-fn out_of_memory_fails_only_writes() {
+fn scripts_that_free_memory_run_without_free_memory() {
+    let flagged = all_scripts().filter(|script| script.text.starts_with("#!lua flags=allow-oom\n"));
+    let names: Vec<&str> = flagged.map(|script| script.name.trim_end_matches("@span")).collect();
+    let refunds = NAMES.iter().filter(|name| **name != "in_flight").map(|name| format!("refund:{name}"));
+    let mut expected: Vec<String> = refunds.collect();
+    expected.extend(["report", "permit_lease", "settle"].map(str::to_owned));
+    #[cfg(feature = "calendar")]
+    expected.extend(["refund:fixed_window", "settle"].map(str::to_owned));
+    assert_eq!(names, expected);
+    let text = |name: &str| all_scripts().find(|script| script.name == name).unwrap().text;
+    assert_eq!(text("report").split_once('\n').unwrap().1, text("acquire"));
+}
+
+/// Without free memory, reads and refunds succeed, other writes fail, and no write is partial.
+#[test]
+fn out_of_memory_fails_only_charges() {
     let options = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
     let server = tidegate_testkit::Server::process(&options).unwrap();
     let mut connection = connect(server.url());
@@ -447,13 +463,23 @@ fn out_of_memory_fails_only_writes() {
         assert_eq!(reply.len(), 2 * fields + 1, "{name}: not all other keys have a row: {reply:?}");
 
         let at = Target { key: names.len() + index, quota };
-        for verb in [Verb::Penalize(at, 1), Verb::Refund(at, 1, None), Verb::Block(at, 1_000_000)] {
+        for verb in [Verb::Penalize(at, 1), Verb::Block(at, 1_000_000)] {
             let reply = eval(&mut connection, &Call { now_us: 0, verb: verb.clone() }, &keys);
             let Value::BulkString(error) = &reply else { panic!("{name}: {verb:?}: {reply:?}") };
             assert!(error.starts_with(b"OOM"), "{name}: {reply:?}");
         }
     }
     assert_eq!(dump(&mut connection, &keys), before);
+    for (index, (name, quota)) in quotas().into_iter().enumerate() {
+        let at = Target { key: names.len() + index, quota };
+        let reply = eval(&mut connection, &Call { now_us: 0, verb: Verb::Refund(at, 1, None) }, &keys);
+        assert!(matches!(reply, Value::Int(_)), "{name}: {reply:?}");
+        let peek = take(&mut connection, vec![Group { n: 1, ..one(names.len() + index, quota) }], &keys);
+        assert!(
+            matches!(&peek[..], [Value::BulkString(error)] if error.starts_with(b"OOM")),
+            "{name}: {peek:?}"
+        );
+    }
 }
 
 /// Returns the number of commands that scripts called since the last reset of the statistics.

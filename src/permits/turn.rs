@@ -12,7 +12,7 @@ use tokio::time::timeout_at;
 use super::driver;
 use super::holder::Lease;
 use super::inner::{PermitsInner, message};
-use super::key_state::{Busy, Circumstances, CountedUnits, KeyState, Reporter};
+use super::key_state::{Busy, Circumstances, KeyState};
 use super::permit::HeldUnits;
 use super::registry::KeyEntry;
 use super::terms::{Grant, Terms};
@@ -98,7 +98,7 @@ impl Turn {
         if error.is_lapsed_lease() {
             self.inner.lapse(&self.key.holder, lease.number).await;
         }
-        lock(&self.key.state).turn_failed(lease.number, error);
+        lock(&self.key.state).turn_failed(lease.number, error, self.inner.clock.local_us());
     }
 
     /// Returns whether the failure policy admits these units.
@@ -205,9 +205,7 @@ impl KeyState {
         let is_counted = now.lease == Some(lease);
         if is_counted {
             let cost = admitted.map_or(0, |terms| terms.cost);
-            self.answers += 1;
-            self.answered_us = now.now_us;
-            self.counted = CountedUnits::confirmed(lease, keep + cost);
+            self.confirm(lease, keep, cost, now.now_us);
             // A message of a group gives up the place.
             self.has_place = false;
         } else {
@@ -218,19 +216,22 @@ impl KeyState {
         grant
     }
 
-    pub(super) fn turn_failed(&mut self, lease: u64, error: &Error) {
-        // Of corrupt state, for example, nothing was changed.
-        if error.is_unavailable() {
+    pub(super) fn turn_failed(&mut self, lease: u64, error: &Error, now_us: u64) {
+        let Busy::Lent { keep, reporters, sent } = &mut self.busy else { return };
+        *sent = None;
+        let (keep, reporters) = (*keep, mem::take(reporters));
+        let mut released = Err(error.clone());
+        if error.is_out_of_memory() {
+            self.confirm(lease, keep, 0, now_us);
+            released = Ok(());
+        } else if error.is_unavailable() {
+            // Of corrupt state, for example, nothing was changed.
             self.counted.doubt(lease);
         }
-        if let Busy::Lent { reporters, sent, .. } = &mut self.busy {
-            *sent = None;
-            let fail = |reporter: Reporter| drop(reporter.send(Err(error.clone())));
-            // A rejected message is sent again, with its releases.
-            match error.is_lapsed_lease() || error.is_stale_message() {
-                true => self.reporters.append(reporters),
-                false => mem::take(reporters).into_iter().for_each(fail),
-            }
+        // A rejected message is sent again, with its releases.
+        match error.is_lapsed_lease() || error.is_stale_message() {
+            true => self.reporters.extend(reporters),
+            false => reporters.into_iter().for_each(|reporter| drop(reporter.send(released.clone()))),
         }
     }
 

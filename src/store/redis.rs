@@ -5,6 +5,7 @@ mod arguments;
 mod ban;
 mod publish;
 mod reply;
+mod report;
 mod reserve;
 mod server_clock;
 
@@ -22,7 +23,7 @@ use super::command::{
 };
 use super::take::{Group, Outcome};
 use super::target::Target;
-use crate::algorithm::{ACQUIRE_ALL, BAN, Definition, GROUP, RESERVE, SETTLE, Storage};
+use crate::algorithm::{ACQUIRE_ALL, BAN, Definition, GROUP, REPORT, RESERVE, SETTLE, Storage};
 use crate::connection::{CallTarget, Connection, Deadline};
 use crate::error::Error;
 use crate::health::Server;
@@ -103,7 +104,7 @@ impl RedisStore {
         // A call that ran before its connection was lost must not count its denials twice.
         let is_repeatable = kind != CallKind::Ban;
         match self.try_call(kind, groups, is_repeatable, deadline).await {
-            Ok(reply) => Reply::new(reply).outcomes(groups),
+            Ok(reply) => self.outcomes(kind, groups, reply, deadline).await,
             Err(error) if kind == CallKind::Ban && (error.is_of_keys_apart() || error.is_lost_call()) => {
                 // A denial stands even if it cannot be counted. Without its count, a key is one key again.
                 let uncounted: Vec<Group> = groups.iter().map(|group| group.uncounted()).collect();
@@ -125,10 +126,28 @@ impl RedisStore {
         deadline: Deadline,
     ) -> Vec<Result<Outcome, Error>> {
         let each = groups.into_iter().map(|group| async move {
-            let reply = self.try_call(CallKind::of(group), &[group], is_repeatable, deadline).await?;
-            Reply::new(reply).outcome_of_one(group)
+            let kind = CallKind::of(group);
+            let reply = self.try_call(kind, &[group], is_repeatable, deadline).await?;
+            let outcome = self.outcomes(kind, &[group], reply, deadline).await.pop();
+            outcome.unwrap_or_else(|| Err(Error::unavailable("no reply")))
         });
         join_all(each).await
+    }
+
+    /// Parses the reply of a call. Sends messages again, without their acquires, for which Redis has no memory.
+    async fn outcomes(
+        &self,
+        kind: CallKind<'_>,
+        groups: &[&Group],
+        reply: Value,
+        deadline: Deadline,
+    ) -> Vec<Result<Outcome, Error>> {
+        let mut outcomes = Reply::new(reply).outcomes(groups);
+        let is_full = || outcomes.iter().any(|outcome| outcome.as_ref().is_err_and(Error::is_out_of_memory));
+        if matches!(kind, CallKind::Acquire(..) | CallKind::AcquireAll(_)) && is_full() {
+            Box::pin(self.report_kept(groups, &mut outcomes, deadline)).await;
+        }
+        outcomes
     }
 
     async fn try_call(
@@ -154,6 +173,10 @@ impl RedisStore {
                 let script = &quota.kind().definition().scripts.take;
                 let args = |command: &mut Cmd| acquire_args(sender, quota, groups, command);
                 self.connection.run(script, args, to).await
+            }
+            CallKind::Report(sender, quota) => {
+                let args = |command: &mut Cmd| acquire_args(sender, quota, groups, command);
+                self.connection.run(&REPORT, args, to).await
             }
             CallKind::AcquireAll(sender) => {
                 let args = |now_us, command: &mut Cmd| acquire_all_args(sender, now_us, groups, command);
@@ -401,6 +424,8 @@ enum CallKind<'a> {
     Group,
     /// Groups of one key of an in-flight limit, all of this quota: `lua/acquire.lua`.
     Acquire(Sender<'a>, &'a Quota),
+    /// Messages without acquires about keys of one in-flight limit, where the memory of Redis is full.
+    Report(Sender<'a>, &'a Quota),
     /// Groups of several keys that include keys of in-flight limits: `lua/acquire_all.lua`.
     AcquireAll(Sender<'a>),
     /// Groups of any quotas with a key that has holds: `lua/reserve.lua`.

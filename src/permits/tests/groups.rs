@@ -3,7 +3,7 @@
 use tokio::sync::oneshot;
 
 use super::super::terms::OnLapse;
-use super::{Key, MS, timeout};
+use super::{Key, MS, out_of_memory, timeout};
 use crate::error::Error;
 use crate::quota::Quota;
 
@@ -61,7 +61,7 @@ fn admission_of_a_group_without_a_reply_is_taken_back_by_the_next_message() {
         key.lend();
         assert_eq!(key.state.begin_turn(1), 0);
         if !is_cancelled {
-            key.state.turn_failed(1, &timeout());
+            key.state.turn_failed(1, &timeout(), key.now.now_us);
         }
         key.end_turn();
         assert!(!key.state.is_unused(key.now.lease));
@@ -77,7 +77,7 @@ fn units_held_without_a_reply_are_counted_with_the_next_answer() {
     let mut key = Key::new(Quota::in_flight(2));
     key.lend();
     key.state.begin_turn(1);
-    key.state.turn_failed(1, &timeout());
+    key.state.turn_failed(1, &timeout(), key.now.now_us);
     let grant = key.state.grant(&key.terms, false);
     key.state.hold(&grant);
     key.end_turn();
@@ -130,7 +130,22 @@ fn release_in_a_message_that_failed_is_repeated_at_once() {
     key.state.release(&held, key.now.now_us, None);
     key.lend();
     assert_eq!(key.state.begin_turn(1), 0);
-    key.state.turn_failed(1, &Error::from_script("STATE held"));
+    key.state.turn_failed(1, &Error::from_script("STATE held"), key.now.now_us);
     key.end_turn();
     assert_eq!(key.sent().keep, 0);
+}
+
+#[test]
+fn group_without_memory_has_reported_what_is_kept() {
+    let mut key = Key::new(Quota::in_flight(2));
+    let terms = key.terms.clone();
+    let held = key.admit(terms);
+    let (reporter, mut released) = oneshot::channel();
+    key.state.release(&held, key.now.now_us, Some(reporter));
+    key.lend();
+    assert_eq!(key.state.begin_turn(1), 0);
+    key.state.turn_failed(1, &out_of_memory(), key.now.now_us);
+    key.end_turn();
+    released.try_recv().unwrap().unwrap();
+    assert!(key.state.is_unused(key.now.lease));
 }

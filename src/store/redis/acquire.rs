@@ -80,7 +80,7 @@ fn keys(groups: &[&Group], command: &mut Cmd) {
     }
 }
 
-fn message_of(item: &Item) -> Option<&Message> {
+pub(super) fn message_of(item: &Item) -> Option<&Message> {
     match item.companion.as_deref() {
         Some(Companion::Message(message)) => Some(message),
         _ => None,
