@@ -12,7 +12,7 @@ mod server_clock;
 use futures_util::future::{join, join_all};
 use redis::{Cmd, Value};
 
-use self::acquire::{Sender, acquire_all_args, acquire_args};
+use self::acquire::{Sender, acquire_all_args, acquire_args, message_of, peek_alone_args};
 use self::arguments::{Optional, group_args, take_args};
 use self::reply::{Reply, adapt_reply, lease_reply, unexpected};
 use self::server_clock::ServerClock;
@@ -105,33 +105,55 @@ impl RedisStore {
         let is_repeatable = kind != CallKind::Ban;
         match self.try_call(kind, groups, is_repeatable, deadline).await {
             Ok(reply) => self.outcomes(kind, groups, reply, deadline).await,
-            Err(error) if kind == CallKind::Ban && (error.is_of_keys_apart() || error.is_lost_call()) => {
-                // A denial stands even if it cannot be counted. Without its count, a key is one key again.
+            Err(error) if kind == CallKind::Ban && error.is_lost_call() => {
+                // A denial stands even if it cannot be counted.
                 let uncounted: Vec<Group> = groups.iter().map(|group| group.uncounted()).collect();
-                Box::pin(self.call_each(&uncounted, error.is_of_keys_apart(), deadline)).await
+                let each =
+                    uncounted.iter().map(|group| self.call_one(CallKind::of(group), group, false, deadline));
+                Box::pin(join_all(each)).await
             }
-            // Their slot is migrating. A single key is on one node at every moment.
-            Err(error) if error.is_of_keys_apart() && groups.len() > 1 => {
-                Box::pin(self.call_each(groups.iter().copied(), true, deadline)).await
+            Err(error) if error.is_of_keys_apart() => {
+                let failed = (groups.len() == 1).then_some(kind);
+                let each = groups.iter().map(|group| self.call_apart(group, failed, &error, deadline));
+                Box::pin(join_all(each)).await
             }
             Err(error) => vec![Err(error); groups.len()],
         }
     }
 
-    /// Sends each group in a call of its own.
-    async fn call_each(
+    /// Sends a group in a call of its own, with as few keys as possible, while its slot is migrating: a single key is
+    /// on one node at every moment. Returns the error unless that is another call than the `failed` one.
+    async fn call_apart(
         &self,
-        groups: impl IntoIterator<Item = &Group>,
+        group: &Group,
+        failed: Option<CallKind<'_>>,
+        error: &Error,
+        deadline: Deadline,
+    ) -> Result<Outcome, Error> {
+        let group = group.of_fewest_keys();
+        let kind = CallKind::of_fewest_keys(&group);
+        if failed == Some(kind) {
+            return Err(error.clone());
+        }
+        match self.call_one(kind, &group, true, deadline).await {
+            // It needs the leases, which are another key.
+            Err(other) if matches!(kind, CallKind::PeekAlone(_)) && other.is_corrupt_state() => {
+                Err(error.clone())
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn call_one(
+        &self,
+        kind: CallKind<'_>,
+        group: &Group,
         is_repeatable: bool,
         deadline: Deadline,
-    ) -> Vec<Result<Outcome, Error>> {
-        let each = groups.into_iter().map(|group| async move {
-            let kind = CallKind::of(group);
-            let reply = self.try_call(kind, &[group], is_repeatable, deadline).await?;
-            let outcome = self.outcomes(kind, &[group], reply, deadline).await.pop();
-            outcome.unwrap_or_else(|| Err(Error::unavailable("no reply")))
-        });
-        join_all(each).await
+    ) -> Result<Outcome, Error> {
+        let reply = self.try_call(kind, &[group], is_repeatable, deadline).await?;
+        let outcome = self.outcomes(kind, &[group], reply, deadline).await.pop();
+        outcome.unwrap_or_else(|| Err(Error::unavailable("no reply")))
     }
 
     /// Parses the reply of a call. Sends messages again, without their acquires, for which Redis has no memory.
@@ -177,6 +199,11 @@ impl RedisStore {
             CallKind::Report(sender, quota) => {
                 let args = |command: &mut Cmd| acquire_args(sender, quota, groups, command);
                 self.connection.run(&REPORT, args, to).await
+            }
+            CallKind::PeekAlone(quota) => {
+                let script = &quota.kind().definition().scripts.take;
+                let args = |command: &mut Cmd| peek_alone_args(quota, &groups[0].items[0], command);
+                self.connection.run(script, args, to).await
             }
             CallKind::AcquireAll(sender) => {
                 let args = |now_us, command: &mut Cmd| acquire_all_args(sender, now_us, groups, command);
@@ -426,6 +453,8 @@ enum CallKind<'a> {
     Acquire(Sender<'a>, &'a Quota),
     /// Messages without acquires about keys of one in-flight limit, where the memory of Redis is full.
     Report(Sender<'a>, &'a Quota),
+    /// A peek at a key of an in-flight limit, without the leases: see `peek_alone_args`.
+    PeekAlone(&'a Quota),
     /// Groups of several keys that include keys of in-flight limits: `lua/acquire_all.lua`.
     AcquireAll(Sender<'a>),
     /// Groups of any quotas with a key that has holds: `lua/reserve.lua`.
@@ -444,6 +473,14 @@ impl<'a> CallKind<'a> {
             _ if group.has_bans() => Self::Ban,
             [item] => Self::Take(&item.target.gate.quota),
             _ => Self::Group,
+        }
+    }
+
+    /// Returns the kind of a group that has [as few keys](Group::of_fewest_keys) as possible.
+    fn of_fewest_keys(group: &'a Group) -> Self {
+        match (Self::of(group), &*group.items) {
+            (Self::Acquire(_, quota), [item]) if message_of(item).is_none() => Self::PeekAlone(quota),
+            (kind, _) => kind,
         }
     }
 }
