@@ -43,6 +43,8 @@ impl SettleCall {
     }
 
     fn settles(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        tests::COMPARED.set(tests::COMPARED.get() + 1);
         let has = |item: &SettleItem| self.items.iter().any(|mine| mine.target == item.target);
         self.hold.id == other.hold.id && other.items.iter().all(has)
     }
@@ -256,5 +258,66 @@ impl SettleQueueInner {
 impl std::fmt::Debug for SettleQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SettleQueue").field("waiting", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::key::{KeyMode, Keyspace};
+    use crate::keyed_hash::KeyedHasher;
+    use crate::quota::Quota;
+    use crate::store::{GateInfo, Target};
+
+    thread_local! {
+        /// How many calls were compared.
+        pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn target(key: &str) -> Target {
+        let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
+        let quota = Quota::fixed_window(10, Duration::from_secs(60));
+        let gate = GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap();
+        Target::new(&Arc::new(gate), key.as_bytes(), None)
+    }
+
+    fn queued(hold: &str, keys: &[&str]) -> QueuedSettle {
+        let item = |key: &&str| SettleItem { target: target(key), units: 1, actual: 0 };
+        let hold = NewHold { id: hold.into(), ttl_us: 60_000_000, is_refunded: false };
+        let call = SettleCall { hold, items: keys.iter().map(item).collect() };
+        QueuedSettle { call, until: Instant::now() + Duration::from_secs(60) }
+    }
+
+    #[test]
+    fn call_is_compared_only_with_those_of_its_hold() {
+        let mut waiting = QueuedSettles::default();
+        for number in 0..1_000 {
+            let entry = queued(&number.to_string(), &["one"]);
+            assert!(!waiting.settles(&entry.call));
+            waiting.push(entry);
+        }
+        assert_eq!(COMPARED.get(), 0);
+        assert!(waiting.settles(&queued("7", &["one"]).call));
+        assert!(!waiting.settles(&queued("7", &["one", "two"]).call));
+        assert_eq!(COMPARED.get(), 2);
+    }
+
+    #[test]
+    fn call_that_was_answered_is_forgotten() {
+        let mut waiting = QueuedSettles::default();
+        waiting.push(queued("a", &["one", "two"]));
+        waiting.push(queued("a", &["three"]));
+        let (&number, entry) = waiting.calls.first_key_value().unwrap();
+        let rest = entry.call.items[1..].to_vec();
+        waiting.requeue(number, rest);
+        for (key, is_settled) in [("one", false), ("two", true), ("three", true)] {
+            assert_eq!(waiting.settles(&queued("a", &[key]).call), is_settled, "{key}");
+        }
+        for number in waiting.calls.keys().copied().collect::<Vec<_>>() {
+            waiting.requeue(number, Vec::new());
+        }
+        assert!(!waiting.settles(&queued("a", &["two"]).call));
     }
 }
