@@ -2,7 +2,7 @@
 //!
 //! A hold that is not settled ends after its ttl, so this queue may lose calls: with the process, or if it is full.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -80,23 +80,39 @@ struct SettleQueueInner {
 struct QueuedSettles {
     next: u64,
     calls: BTreeMap<u64, Arc<QueuedSettle>>,
+    /// By the id of a hold, the numbers of its calls. These are few: about one for each hash slot of its items.
+    of_hold: HashMap<Arc<str>, Vec<u64>>,
 }
 
 impl QueuedSettles {
     /// Returns whether a call waits that settles all items of this one. It came first, so it is the one that counts.
     fn settles(&self, call: &SettleCall) -> bool {
-        self.calls.values().any(|entry| entry.call.settles(call))
+        let numbers = self.of_hold.get(&call.hold.id).into_iter().flatten();
+        numbers.filter_map(|number| self.calls.get(number)).any(|entry| entry.call.settles(call))
     }
 
     fn push(&mut self, entry: QueuedSettle) {
+        self.of_hold.entry(entry.call.hold.id.clone()).or_default().push(self.next);
         self.calls.insert(self.next, Arc::new(entry));
         self.next += 1;
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<QueuedSettle>> {
+        let entry = self.calls.remove(&number)?;
+        let id = &entry.call.hold.id;
+        if let Some(numbers) = self.of_hold.get_mut(id) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.of_hold.remove(id);
+            }
+        }
+        Some(entry)
     }
 
     /// Removes a call that was sent. Enqueues the items that have to be sent again at the end, so that those
     /// which Redis keeps rejecting do not hold up the others.
     fn requeue(&mut self, number: u64, items: Vec<SettleItem>) {
-        if let Some(entry) = self.calls.remove(&number)
+        if let Some(entry) = self.remove(number)
             && !items.is_empty()
         {
             let call = SettleCall { hold: entry.call.hold.clone(), items };
@@ -163,8 +179,8 @@ impl SettleQueue {
                 break;
             }
         }
-        let left = std::mem::take(&mut lock(&shared.waiting).calls);
-        left.values().for_each(|entry| shared.notify_failed(&entry.call, &Error::unsettled()));
+        let left = std::mem::take(&mut *lock(&shared.waiting));
+        left.calls.values().for_each(|entry| shared.notify_failed(&entry.call, &Error::unsettled()));
     }
 }
 
@@ -237,14 +253,11 @@ impl SettleQueueInner {
     /// Removes the calls whose hold has ended by now.
     fn abandon_ended(&self) {
         let now = Instant::now();
-        let mut ended = Vec::new();
-        lock(&self.waiting).calls.retain(|_, entry| {
-            let is_open = entry.until > now;
-            if !is_open {
-                ended.push(entry.clone());
-            }
-            is_open
-        });
+        let mut waiting = lock(&self.waiting);
+        let ended = waiting.calls.iter().filter(|(_, entry)| entry.until <= now);
+        let ended: Vec<u64> = ended.map(|(&number, _)| number).collect();
+        let ended: Vec<_> = ended.into_iter().filter_map(|number| waiting.remove(number)).collect();
+        drop(waiting);
         ended.iter().for_each(|entry| self.notify_failed(&entry.call, &Error::unsettled()));
     }
 
