@@ -16,6 +16,7 @@ mod breaker;
 mod calendar;
 mod chaos;
 mod check_options;
+mod closed_connections;
 mod cluster;
 mod connecting;
 mod corrupt_numbers;
