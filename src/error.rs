@@ -323,6 +323,11 @@ impl Error {
         matches!(self.0.kind, ErrorKind::LostCall(_))
     }
 
+    /// Returns whether both are clones of one error.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     fn of(kind: ErrorKind) -> Self {
         Self::new(kind, 0)
     }
