@@ -18,12 +18,14 @@ mod token_bucket;
 
 pub use self::definition::*;
 pub use self::holdings::{Holding, Holdings, Waiting};
+pub use self::in_flight::REPORT;
 pub(crate) use self::in_flight::{QUARTER_US, written_at};
 pub use self::log::{Log, LogEntry};
 use crate::error::Error;
 use crate::quota::Calendar;
 use crate::script::{
-    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, PUBLISH, RESET, Script, Scripts, lua,
+    ADAPT, HEARTBEAT, OVERRIDE, OVERRIDES, PERMIT_LEASE, PUBLISH, RESET, Script, Scripts, allow_oom, lua,
+    with_bound,
 };
 
 /// Lists the algorithms, in the order of their scripts and of the CLI: those of rate limits, then those of
@@ -123,28 +125,28 @@ macro_rules! algorithms {
 
         /// Checks groups of keys of any quotas: `lua/group.lua`. A group admits and charges all its keys or
         /// none.
-        pub static GROUP: Script = algorithms!(@mixed bounded["now", "bound", "prelude"], "group", [$($module),+], "group");
+        pub static GROUP: Script = algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "group", [$($module),+], "group");
 
         /// Checks groups of keys that include keys of in-flight limits: `lua/acquire_all.lua`.
         pub static ACQUIRE_ALL: Script =
-            algorithms!(@mixed bounded["now", "bound", "prelude"], "acquire_all", [$($module,)+ $($held_module),+], "acquire_all");
+            algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "acquire_all", [$($module,)+ $($held_module),+], "acquire_all");
 
         /// Checks groups of which at least one key has holds: reservations, and takes of gates that end their
         /// holds: `lua/reserve.lua`.
-        pub static RESERVE: Script = algorithms!(@mixed bounded["now", "bound", "prelude"], "reserve", [$($module),+], "holds", "reserve");
+        pub static RESERVE: Script = algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "reserve", [$($module),+], "holds", "reserve");
 
         /// Checks groups of which at least one key is of a gate with a ban: `lua/ban.lua`.
-        pub static BAN: Script = algorithms!(@mixed bounded["now", "bound", "prelude"], "ban", [$($module),+], "ban");
+        pub static BAN: Script = algorithms!(@mixed bounded[with_bound!(lua!("prelude"))], "ban", [$($module),+], "ban");
 
         /// Commits and cancels holds by their ids: `lua/settle.lua`.
-        pub static SETTLE: Script = algorithms!(@mixed new["now", "prelude"], "settle", [$($module),+], "holds", "settle");
+        pub static SETTLE: Script = algorithms!(@mixed new[allow_oom!(), lua!("now"), lua!("prelude")], "settle", [$($module),+], "holds", "settle");
     };
     // A script that decides on keys of any quotas: these files, before and after all algorithms.
-    (@mixed $new:ident[$($first:literal),+], $name:literal, [$($module:ident),+], $($file:literal),+) => {
+    (@mixed $new:ident[$($first:expr),+], $name:literal, [$($module:ident),+], $($file:literal),+) => {
         Script::$new(
             $name,
             concat!(
-                $(lua!($first),)+
+                $($first,)+
                 lua!("hash_state"),
                 $(lua!(stringify!($module)),)+
                 "local algorithms = {",
@@ -223,7 +225,18 @@ pub fn all_scripts() -> impl Iterator<Item = &'static Script> {
         .chain(of_each(|scripts| scripts.refund.as_ref()))
         .chain(of_each(|scripts| scripts.penalize.as_ref()))
         .chain(of_each(|scripts| Some(&scripts.block)))
-        .chain([&GROUP, &ACQUIRE_ALL, &PERMIT_LEASE, &ADAPT, &RESERVE, &SETTLE, &BAN, &RESET, &HEARTBEAT])
+        .chain([
+            &REPORT,
+            &GROUP,
+            &ACQUIRE_ALL,
+            &PERMIT_LEASE,
+            &ADAPT,
+            &RESERVE,
+            &SETTLE,
+            &BAN,
+            &RESET,
+            &HEARTBEAT,
+        ])
         .chain([&PUBLISH, &OVERRIDES, &OVERRIDE])
         .chain(scripts_in_span())
 }

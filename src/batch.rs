@@ -29,6 +29,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{SemaphorePermit, oneshot};
+use tokio::time::{Instant, sleep_until};
 
 pub(crate) use self::destination::Together;
 use self::dispatcher::Dispatcher;
@@ -45,6 +46,10 @@ use crate::error::Error;
 use crate::observer::Observer;
 use crate::sharded_arc;
 use crate::store::{Group, MAX_WORK, Store};
+
+/// The pauses before a group is sent again whose keys are on two nodes. They double from the first to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 
 #[derive(Clone)]
 pub(crate) struct Batch(Arc<BatchInner>);
@@ -72,7 +77,33 @@ impl Batch {
 
     /// Starts a check of one group at once and returns its result when awaited. While it waits, the
     /// caller's future holds little more than the slot for the result.
+    ///
+    /// While a cluster moves the slot of the group, its keys can be on two nodes. Then it is sent again until the
+    /// deadline, alone, so that it delays no other group.
     pub(crate) fn take(&self, group: Group, deadline: Deadline) -> Taking<'_> {
+        // Only in a cluster. Without batching, the batch does not know.
+        if self.0.together == Together::All || !group.has_several_keys() {
+            return self.take_once(group, deadline);
+        }
+        let first = self.take_once(group.clone(), deadline);
+        Taking::Boxed(Box::pin(self.take_when_together(first, group, deadline)))
+    }
+
+    async fn take_when_together(&self, first: Taking<'_>, group: Group, deadline: Deadline) -> Reply {
+        let (mut reply, mut pause) = (first.await, FIRST_PAUSE);
+        while reply.as_ref().is_err_and(Error::is_of_keys_apart) {
+            let ends = Instant::now() + pause;
+            if ends >= deadline.at {
+                break;
+            }
+            sleep_until(ends).await;
+            pause = (2 * pause).min(LONGEST_PAUSE);
+            reply = self.send_directly(group.clone(), deadline, None).await;
+        }
+        reply
+    }
+
+    fn take_once(&self, group: Group, deadline: Deadline) -> Taking<'_> {
         let shared = &self.0;
         if shared.together == Together::Nothing || deadline.after > shared.longest {
             return Taking::Boxed(Box::pin(self.send_directly(group, deadline, None)));

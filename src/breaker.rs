@@ -20,6 +20,7 @@ use crate::error::Error;
 use crate::key::HashTag;
 use crate::observer::Observer;
 use crate::store::{Group, Store};
+use crate::sync::{Mutex, lock};
 use crate::warning_sink::WarningSink;
 
 /// The pause between two probes, at first and at most. Up to 50 % jitter desynchronizes a fleet's probes.
@@ -37,6 +38,8 @@ struct BreakerInner {
     availability: Availability,
     /// By circuit.
     probes: Box<[Probe]>,
+    /// By circuit: the error that all calls share which the last lost connection failed.
+    lost_calls: Box<[Mutex<Option<Error>>]>,
     is_enabled: bool,
     is_shut_down: AtomicBool,
 }
@@ -68,6 +71,7 @@ impl Breaker {
             settings;
         let circuits = Circuits::new(probes.len());
         let availability = Availability::new(store.clone(), warnings, policy, probes.len());
+        let lost_calls = probes.iter().map(|_| Mutex::default()).collect();
         let probes = probes.into_iter().map(|group| Probe { group, probing: JobSlot::default() }).collect();
         Self(Arc::new(BreakerInner {
             store,
@@ -77,6 +81,7 @@ impl Breaker {
             circuits,
             availability,
             probes,
+            lost_calls,
             is_enabled,
             is_shut_down: AtomicBool::new(false),
         }))
@@ -129,7 +134,7 @@ impl Breaker {
         if !error.is_rejected() {
             availability.count_silence(hash_tag, error);
         }
-        if self.0.is_enabled {
+        if self.0.is_enabled && !self.0.is_counted(hash_tag, error) {
             self.count_failure(hash_tag);
         }
     }
@@ -182,6 +187,17 @@ impl Breaker {
 impl BreakerInner {
     fn circuit(&self, hash_tag: HashTag) -> &Circuit {
         &self.circuits[hash_tag.index() % self.circuits.len()]
+    }
+
+    /// Returns whether the failure was counted already: all checks that a lost connection fails count once. Redis may
+    /// have closed it alone.
+    fn is_counted(&self, hash_tag: HashTag, error: &Error) -> bool {
+        if !error.is_lost_call() {
+            return false;
+        }
+        let mut last = lock(&self.lost_calls[hash_tag.index() % self.lost_calls.len()]);
+        let last = last.replace(error.clone());
+        last.is_some_and(|last| last.is_same(error))
     }
 
     fn probe(&self, hash_tag: HashTag) -> &Probe {

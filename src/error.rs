@@ -322,9 +322,21 @@ impl Error {
         matches!(&self.0.kind, ErrorKind::Refused(text) if text.starts_with("TRYAGAIN"))
     }
 
+    /// Returns whether Redis has no memory for what the call would write.
+    ///
+    /// Of a message of a holder, only the acquires were rejected: what the holder keeps was reported.
+    pub(crate) fn is_out_of_memory(&self) -> bool {
+        matches!(&self.0.kind, ErrorKind::Refused(text) if text.starts_with("OOM"))
+    }
+
     /// Returns whether the connection was lost while the call was in flight: it may have run.
     pub(crate) fn is_lost_call(&self) -> bool {
         matches!(self.0.kind, ErrorKind::LostCall(_))
+    }
+
+    /// Returns whether both are clones of one error.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     fn of(kind: ErrorKind) -> Self {

@@ -19,6 +19,17 @@ macro_rules! with_bound {
 }
 pub(crate) use with_bound;
 
+/// The first line of a script that frees memory or needs hardly any: it also runs while the memory of Redis is full.
+///
+/// With such a line, Redis checks before the script runs whether it may write: on a replica, or if persistence
+/// fails, it rejects the whole script. So scripts that can have an effect without a write do not have it.
+macro_rules! allow_oom {
+    () => {
+        "#!lua flags=allow-oom\n"
+    };
+}
+pub(crate) use allow_oom;
+
 /// A script for EVAL or EVALSHA. Redis identifies it by the digest of its text.
 #[derive(Debug)]
 pub struct Script {
@@ -60,10 +71,10 @@ impl Script {
     pub fn in_span(&self) -> &Self {
         self.in_span.get_or_init(|| {
             let before = if self.is_bounded { with_bound!("") } else { lua!("now") };
-            let rest = self.text.strip_prefix(before);
-            debug_assert!(rest.is_some(), "{} reads no time", self.name);
+            let (first_line, rest) = self.text.split_once(before).unwrap_or_default();
+            debug_assert!(!rest.is_empty(), "{} reads no time", self.name);
             let name = String::leak(format!("{}@span", self.name));
-            let text = [before, lua!("span"), rest.unwrap_or_default()].concat();
+            let text = [first_line, before, lua!("span"), rest].concat();
             Box::new(Self::made(name, text.leak(), self.is_bounded))
         })
     }
@@ -96,7 +107,7 @@ pub struct Scripts {
 /// function.
 macro_rules! scripts {
     ($algorithm:literal, $fast_path:literal, $($file:literal),+) => {{
-        use $crate::script::{Script, Scripts, lua, scripts, with_bound, with_prelude};
+        use $crate::script::{Script, Scripts, allow_oom, lua, scripts, with_bound, with_prelude};
 
         static SCRIPTS: Scripts = Scripts {
             take: Script::bounded(
@@ -114,23 +125,27 @@ macro_rules! scripts {
                     lua!("take")
                 ),
             ),
-            refund: Some(scripts!(@write "refund", $algorithm, $($file),+)),
-            penalize: Some(scripts!(@write "penalize", $algorithm, $($file),+)),
-            block: scripts!(@write "block", $algorithm, $($file),+),
+            refund: Some(scripts!(@write "refund", $algorithm, allow_oom!(), $($file),+)),
+            penalize: Some(scripts!(@write "penalize", $algorithm, "", $($file),+)),
+            block: scripts!(@write "block", $algorithm, "", $($file),+),
         };
         &SCRIPTS
     }};
-    (@write $verb:literal, $algorithm:literal, $($file:literal),+) => {
+    (@write $verb:literal, $algorithm:literal, $first_line:expr, $($file:literal),+) => {
         Script::new(
             concat!($verb, ":", $algorithm),
-            with_prelude!($(lua!($file),)+ "local algorithm = ", $algorithm, "\n", lua!($verb)),
+            concat!(
+                $first_line,
+                with_prelude!($(lua!($file),)+ "local algorithm = ", $algorithm, "\n", lua!($verb))
+            ),
         )
     };
 }
 pub(crate) use scripts;
 
 /// Opens, renews or ends the lease of a holder of in-flight limits: `lua/permit_lease.lua`.
-pub static PERMIT_LEASE: Script = Script::new("permit_lease", with_prelude!(lua!("permit_lease")));
+pub static PERMIT_LEASE: Script =
+    Script::new("permit_lease", concat!(allow_oom!(), with_prelude!(lua!("permit_lease"))));
 
 /// Changes the adaptive limit of a key: `lua/adapt.lua`.
 pub static ADAPT: Script = Script::new("adapt", with_prelude!(lua!("adapt")));

@@ -2,7 +2,7 @@
 //!
 //! A hold that is not settled ends after its ttl, so this queue may lose calls: with the process, or if it is full.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ impl SettleCall {
     }
 
     fn settles(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        tests::COMPARED.set(tests::COMPARED.get() + 1);
         let has = |item: &SettleItem| self.items.iter().any(|mine| mine.target == item.target);
         self.hold.id == other.hold.id && other.items.iter().all(has)
     }
@@ -77,23 +79,39 @@ struct SettleQueueInner {
 struct QueuedSettles {
     next: u64,
     calls: BTreeMap<u64, Arc<QueuedSettle>>,
+    /// By the id of a hold, the numbers of its calls. These are few: about one for each hash slot of its items.
+    of_hold: HashMap<Arc<str>, Vec<u64>>,
 }
 
 impl QueuedSettles {
     /// Returns whether a call waits that settles all items of this one. It came first, so it is the one that counts.
     fn settles(&self, call: &SettleCall) -> bool {
-        self.calls.values().any(|entry| entry.call.settles(call))
+        let numbers = self.of_hold.get(&call.hold.id).into_iter().flatten();
+        numbers.filter_map(|number| self.calls.get(number)).any(|entry| entry.call.settles(call))
     }
 
     fn push(&mut self, entry: QueuedSettle) {
+        self.of_hold.entry(entry.call.hold.id.clone()).or_default().push(self.next);
         self.calls.insert(self.next, Arc::new(entry));
         self.next += 1;
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Arc<QueuedSettle>> {
+        let entry = self.calls.remove(&number)?;
+        let id = &entry.call.hold.id;
+        if let Some(numbers) = self.of_hold.get_mut(id) {
+            numbers.retain(|other| *other != number);
+            if numbers.is_empty() {
+                self.of_hold.remove(id);
+            }
+        }
+        Some(entry)
     }
 
     /// Removes a call that was sent. Enqueues the items that have to be sent again at the end, so that those
     /// which Redis keeps rejecting do not hold up the others.
     fn requeue(&mut self, number: u64, items: Vec<SettleItem>) {
-        if let Some(entry) = self.calls.remove(&number)
+        if let Some(entry) = self.remove(number)
             && !items.is_empty()
         {
             let call = SettleCall { hold: entry.call.hold.clone(), items };
@@ -160,8 +178,8 @@ impl SettleQueue {
                 break;
             }
         }
-        let left = std::mem::take(&mut lock(&shared.waiting).calls);
-        left.values().for_each(|entry| shared.notify_failed(&entry.call, &Error::unsettled()));
+        let left = std::mem::take(&mut *lock(&shared.waiting));
+        left.calls.values().for_each(|entry| shared.notify_failed(&entry.call, &Error::unsettled()));
     }
 }
 
@@ -234,14 +252,11 @@ impl SettleQueueInner {
     /// Removes the calls whose hold has ended by now.
     fn abandon_ended(&self) {
         let now = Instant::now();
-        let mut ended = Vec::new();
-        lock(&self.waiting).calls.retain(|_, entry| {
-            let is_open = entry.until > now;
-            if !is_open {
-                ended.push(entry.clone());
-            }
-            is_open
-        });
+        let mut waiting = lock(&self.waiting);
+        let ended = waiting.calls.iter().filter(|(_, entry)| entry.until <= now);
+        let ended: Vec<u64> = ended.map(|(&number, _)| number).collect();
+        let ended: Vec<_> = ended.into_iter().filter_map(|number| waiting.remove(number)).collect();
+        drop(waiting);
         ended.iter().for_each(|entry| self.notify_failed(&entry.call, &Error::unsettled()));
     }
 
@@ -255,5 +270,66 @@ impl SettleQueueInner {
 impl std::fmt::Debug for SettleQueue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SettleQueue").field("waiting", &self.len()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::key::{KeyMode, Keyspace};
+    use crate::keyed_hash::KeyedHasher;
+    use crate::quota::Quota;
+    use crate::store::{GateInfo, Target};
+
+    thread_local! {
+        /// How many calls were compared.
+        pub(super) static COMPARED: Cell<usize> = const { Cell::new(0) };
+    }
+
+    fn target(key: &str) -> Target {
+        let keyspace = Keyspace::new("test", KeyMode::Clear).unwrap();
+        let quota = Quota::fixed_window(10, Duration::from_secs(60));
+        let gate = GateInfo::new(&keyspace, &KeyedHasher::default(), "gate", quota).unwrap();
+        Target::new(&Arc::new(gate), key.as_bytes(), None)
+    }
+
+    fn queued(hold: &str, keys: &[&str]) -> QueuedSettle {
+        let item = |key: &&str| SettleItem { target: target(key), units: 1, actual: 0 };
+        let hold = NewHold { id: hold.into(), ttl_us: 60_000_000, is_refunded: false };
+        let call = SettleCall { hold, items: keys.iter().map(item).collect() };
+        QueuedSettle { call, until: Instant::now() + Duration::from_secs(60) }
+    }
+
+    #[test]
+    fn call_is_compared_only_with_those_of_its_hold() {
+        let mut waiting = QueuedSettles::default();
+        for number in 0..1_000 {
+            let entry = queued(&number.to_string(), &["one"]);
+            assert!(!waiting.settles(&entry.call));
+            waiting.push(entry);
+        }
+        assert_eq!(COMPARED.get(), 0);
+        assert!(waiting.settles(&queued("7", &["one"]).call));
+        assert!(!waiting.settles(&queued("7", &["one", "two"]).call));
+        assert_eq!(COMPARED.get(), 2);
+    }
+
+    #[test]
+    fn call_that_was_answered_is_forgotten() {
+        let mut waiting = QueuedSettles::default();
+        waiting.push(queued("a", &["one", "two"]));
+        waiting.push(queued("a", &["three"]));
+        let (&number, entry) = waiting.calls.first_key_value().unwrap();
+        let rest = entry.call.items[1..].to_vec();
+        waiting.requeue(number, rest);
+        for (key, is_settled) in [("one", false), ("two", true), ("three", true)] {
+            assert_eq!(waiting.settles(&queued("a", &[key]).call), is_settled, "{key}");
+        }
+        for number in waiting.calls.keys().copied().collect::<Vec<_>>() {
+            waiting.requeue(number, Vec::new());
+        }
+        assert!(!waiting.settles(&queued("a", &["two"]).call));
     }
 }

@@ -4,11 +4,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use tidegate::{Builder, Gate, Limiter, ManualClock, Observer, OnFailure, Quota, Source};
 use tidegate_testkit::Server;
+use tokio::net::TcpListener;
 
 use crate::support::black_hole::black_hole;
+use crate::support::door::port;
 use crate::support::fixture::{HOUR, PATIENCE, Paused, builder_as_is, calls, closed_port, soon};
+use crate::support::hear::{end_before_a_reply, lead_to};
 
 const DEADLINE: Duration = Duration::from_millis(20);
 
@@ -45,6 +49,31 @@ async fn open_breaker(gate: &Gate, events: &Events) {
         assert!(error.is_unavailable() && !error.to_string().contains("breaker"), "{error}");
     }
     assert_eq!(events.opened.load(Ordering::SeqCst), 1);
+}
+
+/// Redis closes all connections, for example, and answers on the next one.
+#[tokio::test]
+async fn checks_that_one_lost_connection_fails_do_not_open_the_breaker() {
+    let server = Server::process(&[]).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let events = Events::default();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    let limiter = settings(&url).deadline(PATIENCE).observer(events.clone()).build().unwrap();
+    let gate = gate(&limiter);
+    let closing = async {
+        for _ in 0..2 {
+            end_before_a_reply(&listener).await;
+        }
+    };
+    let checks = join_all((0..32).map(|key: u64| gate.check(key)));
+    let (checked, ()) = tokio::join!(checks, closing);
+    assert!(checked.iter().filter(|check| check.is_err()).count() > 5, "they share two connections");
+    assert_eq!(events.opened.load(Ordering::SeqCst), 0);
+    // The pause after the second connection. Checks would fail meanwhile, and count.
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    let (checked, ()) = tokio::join!(gate.check(0), lead_to(&listener, port(server.url())));
+    assert!(checked.unwrap().is_allowed());
+    assert_eq!(events.opened.load(Ordering::SeqCst), 0);
 }
 
 #[tokio::test]

@@ -220,7 +220,7 @@ fn item_that_fails_can_be_settled_again() {
 }
 
 #[test]
-fn without_memory_nothing_is_charged_or_refunded_in_part() {
+fn without_memory_nothing_is_reserved_and_everything_is_settled() {
     let mut redis = Redis::start();
     assert!(redis.reserves(window(), 5, "back", b"a"));
     assert!(redis.reserves(window(), 3, "back", b"b"));
@@ -237,12 +237,8 @@ fn without_memory_nothing_is_charged_or_refunded_in_part() {
         (redis.holds(window()), redis.text::<String>("GET tidegate:window")),
         (holds.clone(), state.clone())
     );
-    // Nor does a settle.
     assert_eq!(redis.settle("back", &[(window(), 5, 1, b"a")]), [SETTLED]);
     redis.at(TTL_US);
-    let rows = redis.settle("back", &[(window(), 3, 1, b"b")]);
-    assert!(is_oom(&rows[0]), "{rows:?}");
-    redis.text::<Value>("CONFIG SET maxmemory 0");
     assert_eq!(redis.settle("back", &[(window(), 3, 1, b"b")]), [LATE]);
     assert_eq!(redis.used(window()), 2);
 }

@@ -16,6 +16,7 @@ mod breaker;
 mod calendar;
 mod chaos;
 mod check_options;
+mod closed_connections;
 mod cluster;
 mod connecting;
 mod corrupt_numbers;
@@ -32,6 +33,7 @@ mod faults;
 #[cfg(feature = "admin")]
 mod figures;
 mod fixed_window;
+mod full_memory;
 mod full_queue;
 mod give_backs_of_nothing;
 mod health;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use redis::{Connection, Value};
-use tidegate::algorithm::ACQUIRE_ALL;
+use tidegate::algorithm::{ACQUIRE_ALL, REPORT};
 use tidegate::script::{PERMIT_LEASE, Script};
 use tidegate::{Quota, Rate};
 use tidegate_testkit::Server;
@@ -209,7 +209,7 @@ fn invalid_holders_and_leases_are_errors() {
     assert!(error(&reply).starts_with("WRONGTYPE"), "{reply:?}");
 }
 
-/// Without free memory, peeks and the release of the last unit succeed, and no write is partial.
+/// Without free memory, peeks, reports and renewals succeed, and no write is partial.
 #[test]
 fn out_of_memory_leaves_no_partial_write() {
     let server = Server::process(&["--maxmemory-policy", "noeviction"]).unwrap();
@@ -223,9 +223,16 @@ fn out_of_memory_leaves_no_partial_write() {
         let rows = acquire(&mut connection, quota, &[GOOD, KEY], &["2", "0", "2", "1"]);
         assert!(rows.iter().all(|row| error(row).starts_with("OOM")), "{rows:?}");
         assert_eq!((dump(&mut connection, KEY), dump(&mut connection, GOOD)), (before, None));
-        let released = acquire(&mut connection, quota, &[KEY], &["3", "0", "0", "1", "0"]);
-        assert_eq!(released[0], Value::Int(0), "{released:?}");
+        // A report of more units, of fewer, and of none.
+        let [limit, patience, ..] = quota.kind().args().map(|number| number.to_string());
+        for (number, keep) in [("3", "3"), ("4", "2"), ("5", "0")] {
+            let args = [WEB, KNOWN_END, &*limit, &*patience, number, keep, "0", "1", "0"];
+            let reported = array(eval(&mut connection, &REPORT, &[HOLDERS, KEY], &args));
+            assert_eq!(reported[0], Value::Int(keep.parse().unwrap()), "{reported:?}");
+        }
         assert_eq!(dump(&mut connection, KEY), None);
+        let renewed = eval(&mut connection, &PERMIT_LEASE, &[HOLDERS], &["renew", WEB]);
+        assert!(matches!(renewed, Value::Array(_)), "{renewed:?}");
         run(&mut connection, &["FLUSHALL", "SYNC"]);
     }
 }

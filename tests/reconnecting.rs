@@ -1,5 +1,6 @@
 //! A limiter replaces its connection if the server behind it no longer decides. Reconnects back off.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use tokio::task::JoinSet;
 
 use crate::support::door::{Door, port};
 use crate::support::fixture::{PATIENCE, builder, soon};
-use crate::support::hear::hear;
+use crate::support::hear::{end_before_a_reply, hear, lead_to};
 use crate::support::stalls::{LostTime, extended};
 
 const PLENTY: Quota = Quota::fixed_window(1_000_000, Duration::from_secs(3_600));
@@ -121,6 +122,40 @@ async fn connection_that_got_replies_is_replaced_at_once() {
         assert_eq!(door.taken(), cut + 1);
         door.cut();
     }
+}
+
+/// The server accepted it, so its end says nothing about the next one.
+#[tokio::test]
+async fn first_connection_that_ends_before_a_reply_is_replaced_at_once() {
+    let server = Server::process(&[]).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (_limiter, gate) = gate(&format!("redis://{}", listener.local_addr().unwrap()));
+    let closing = async {
+        end_before_a_reply(&listener).await;
+        lead_to(&listener, port(server.url())).await;
+    };
+    let (checked, ()) = tokio::join!(gate.check("key"), closing);
+    assert!(checked.unwrap().is_allowed());
+}
+
+#[tokio::test]
+async fn later_connections_that_end_before_a_reply_back_off() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (_limiter, gate) = gate(&format!("redis://{}", listener.local_addr().unwrap()));
+    let taken = Arc::new(AtomicUsize::new(0));
+    let closing = tokio::spawn({
+        let taken = taken.clone();
+        async move {
+            loop {
+                end_before_a_reply(&listener).await;
+                taken.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    });
+    let errors = errors_of_a_second(&gate, 4).await;
+    assert!(errors.len() > 1_000, "{}", errors.len());
+    assert!((5..=10).contains(&taken.load(Ordering::SeqCst)), "{taken:?}");
+    closing.abort();
 }
 
 #[tokio::test]

@@ -95,7 +95,7 @@ fn scripts_that_admit_refuse_a_late_call_before_they_read_an_argument() {
     let mut connection = connect(server.url());
     for script in all_scripts() {
         let verb = script.name.split([':', '@']).next().unwrap();
-        let admits = ["take", "acquire", "group", "acquire_all", "reserve", "ban"].contains(&verb);
+        let admits = ["take", "acquire", "report", "group", "acquire_all", "reserve", "ban"].contains(&verb);
         assert_eq!(script.is_bounded, admits, "{}", script.name);
         if admits {
             let mut late = redis::cmd("EVAL");
@@ -186,7 +186,7 @@ fn test_build_differs_only_in_time_and_expiry() {
     for script in all_scripts() {
         let (text, replaced) = test_build(script.text);
         let has = |function: &str| script.text.contains(&format!("local function {function}("));
-        let is_acquire = script.name == "acquire";
+        let is_acquire = ["acquire", "report"].contains(&script.name);
         let expected = [
             ("TIME", usize::from(script.name != "reset")),
             (
@@ -429,9 +429,24 @@ fn corrupt_key_fails_only_its_group() {
     }
 }
 
-/// Without free memory, reads succeed, writes fail, and no write is partial.
+/// Of these scripts, each call writes or fails.
 #[test]
-fn out_of_memory_fails_only_writes() {
+fn scripts_that_free_memory_run_without_free_memory() {
+    let flagged = all_scripts().filter(|script| script.text.starts_with("#!lua flags=allow-oom\n"));
+    let names: Vec<&str> = flagged.map(|script| script.name.trim_end_matches("@span")).collect();
+    let refunds = NAMES.iter().filter(|name| **name != "in_flight").map(|name| format!("refund:{name}"));
+    let mut expected: Vec<String> = refunds.collect();
+    expected.extend(["report", "permit_lease", "settle"].map(str::to_owned));
+    #[cfg(feature = "calendar")]
+    expected.extend(["refund:fixed_window", "settle"].map(str::to_owned));
+    assert_eq!(names, expected);
+    let text = |name: &str| all_scripts().find(|script| script.name == name).unwrap().text;
+    assert_eq!(text("report").split_once('\n').unwrap().1, text("acquire"));
+}
+
+/// Without free memory, reads and refunds succeed, other writes fail, and no write is partial.
+#[test]
+fn out_of_memory_fails_only_charges() {
     let options = ["--maxmemory", "8mb", "--maxmemory-policy", "noeviction"];
     let server = tidegate_testkit::Server::process(&options).unwrap();
     let mut connection = connect(server.url());
@@ -464,13 +479,23 @@ fn out_of_memory_fails_only_writes() {
         assert_eq!(reply.len(), 2 * fields + 1, "{name}: not all other keys have a row: {reply:?}");
 
         let at = Target { key: names.len() + index, quota };
-        for verb in [Verb::Penalize(at, 1), Verb::Refund(at, 1, None), Verb::Block(at, 1_000_000)] {
+        for verb in [Verb::Penalize(at, 1), Verb::Block(at, 1_000_000)] {
             let reply = eval(&mut connection, &Call { now_us: 0, verb: verb.clone() }, &keys);
             let Value::BulkString(error) = &reply else { panic!("{name}: {verb:?}: {reply:?}") };
             assert!(error.starts_with(b"OOM"), "{name}: {reply:?}");
         }
     }
     assert_eq!(dump(&mut connection, &keys), before);
+    for (index, (name, quota)) in quotas().into_iter().enumerate() {
+        let at = Target { key: names.len() + index, quota };
+        let reply = eval(&mut connection, &Call { now_us: 0, verb: Verb::Refund(at, 1, None) }, &keys);
+        assert!(matches!(reply, Value::Int(_)), "{name}: {reply:?}");
+        let peek = take(&mut connection, vec![Group { n: 1, ..one(names.len() + index, quota) }], &keys);
+        assert!(
+            matches!(&peek[..], [Value::BulkString(error)] if error.starts_with(b"OOM")),
+            "{name}: {peek:?}"
+        );
+    }
 }
 
 /// Returns the number of commands that scripts called since the last reset of the statistics.

@@ -9,7 +9,7 @@ use super::definition::{
 use super::holdings::Holdings;
 use crate::error::Error;
 use crate::quota::{Invalid, Micros, whole_micros};
-use crate::script::{Script, Scripts, lua, scripts, with_bound, with_prelude};
+use crate::script::{Script, Scripts, allow_oom, lua, scripts, with_bound, with_prelude};
 
 pub(super) static DEFINITION: Definition = Definition {
     name: "in_flight",
@@ -22,10 +22,12 @@ pub(super) static DEFINITION: Definition = Definition {
     help: "The units that may be held at the same time",
 };
 
-static SCRIPTS: Scripts = Scripts {
-    take: Script::bounded(
-        "acquire",
-        with_bound!(
+/// Composes `acquire` after this first line.
+macro_rules! acquire {
+    ($first_line:expr) => {
+        concat!(
+            $first_line,
+            with_bound!(""),
             lua!("fast_acquire"),
             "local function slow_path(call, format, now, stamp)\n",
             lua!("prelude"),
@@ -34,12 +36,19 @@ static SCRIPTS: Scripts = Scripts {
             lua!("slow_acquire"),
             "end\n",
             lua!("acquire")
-        ),
-    ),
+        )
+    };
+}
+
+static SCRIPTS: Scripts = Scripts {
+    take: Script::bounded("acquire", acquire!("")),
     refund: None,
     penalize: None,
-    block: scripts!(@write "block", "in_flight", "hash_state", "in_flight"),
+    block: scripts!(@write "block", "in_flight", "", "hash_state", "in_flight"),
 };
+
+/// Processes messages without acquires as `lua/acquire.lua` does, also while the memory of Redis is full.
+pub static REPORT: Script = Script::bounded("report", acquire!(allow_oom!()));
 
 /// The maximum limit: the scripts write counts of 14 digits.
 const MAX_LIMIT: u64 = 1_000_000_000_000;

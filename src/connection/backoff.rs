@@ -39,6 +39,13 @@ impl Backoff {
         self.attempts += 1;
     }
 
+    /// Ends the pause after the first attempt: a second one can begin at once.
+    pub(super) fn end_first(&mut self) {
+        if self.attempts == 1 {
+            self.ends = None;
+        }
+    }
+
     /// Records that the attempt succeeded.
     pub(super) fn reset(&mut self) {
         *self = Self::default();
@@ -78,6 +85,16 @@ mod tests {
         backoff.begin();
         tokio::time::advance(INITIAL).await;
         assert!(!backoff.is_on());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_the_first_pause_can_be_ended() {
+        let mut backoff = Backoff::default();
+        for is_on in [false, true, true] {
+            backoff.begin();
+            backoff.end_first();
+            assert_eq!(backoff.is_on(), is_on);
+        }
     }
 
     #[test]

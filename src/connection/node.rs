@@ -96,8 +96,8 @@ impl Node {
         match link.send(&command, is_asking, deadline, start).await {
             Some(Err(error)) if is_lost(&error) => {
                 let words = reply::words(&error);
-                self.slot.give_up(&attempt, Error::unavailable(&*words), attempt.answers() > 0);
-                Exchanged::Lost(Error::lost_call(words))
+                self.slot.end(&attempt, Error::unavailable(&*words), attempt.answers() > 0);
+                Exchanged::Lost(attempt.lost_call(words))
             }
             Some(reply) => {
                 let reply = match reply {

@@ -1,7 +1,7 @@
 //! The connection, or the attempt to connect that all callers wait for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -47,6 +47,8 @@ pub(super) struct Attempt {
     /// The server's time when the attempt started, in µs since 1970; 0 if it is not known. Another connection may
     /// lead to a server with another clock.
     server_us: AtomicU64,
+    /// The error of all calls that were in flight when the connection ended.
+    lost: OnceLock<Error>,
 }
 
 impl ConnectionSlot {
@@ -97,19 +99,21 @@ impl ConnectionSlot {
         }
     }
 
-    /// Drops a lost or unusable connection: the next call reconnects, without a pause if answers had arrived
-    /// on it.
+    /// Drops a connection that has ended. Unlike [`give_up`](Self::give_up), the next call also reconnects without a
+    /// pause if this is the first one in a row without an answer: the server had accepted it.
+    pub(super) fn end(&self, attempt: &Arc<Attempt>, why: Error, was_working: bool) {
+        let mut state = self.lock();
+        if state.is_current(attempt) {
+            state.give_up(why, was_working);
+            state.pause.end_first();
+        }
+    }
+
+    /// Drops an unusable connection: the next call reconnects, without a pause if answers had arrived on it.
     pub(super) fn give_up(&self, attempt: &Arc<Attempt>, why: Error, was_working: bool) {
         let mut state = self.lock();
-        if !state.attempt.as_ref().is_some_and(|current| Arc::ptr_eq(current, attempt)) {
-            return;
-        }
-        state.attempt = None;
-        // If a working connection timed out, a new connection will probably not get an answer either.
-        state.is_in_doubt = !was_working || why.is_timeout();
-        state.why = Some(why);
-        if was_working {
-            state.pause.reset();
+        if state.is_current(attempt) {
+            state.give_up(why, was_working);
         }
     }
 
@@ -141,6 +145,22 @@ impl ConnectionSlot {
     }
 }
 
+impl SlotState {
+    fn is_current(&self, attempt: &Arc<Attempt>) -> bool {
+        self.attempt.as_ref().is_some_and(|current| Arc::ptr_eq(current, attempt))
+    }
+
+    fn give_up(&mut self, why: Error, was_working: bool) {
+        self.attempt = None;
+        // If a working connection timed out, a new connection will probably not get an answer either.
+        self.is_in_doubt = !was_working || why.is_timeout();
+        self.why = Some(why);
+        if was_working {
+            self.pause.reset();
+        }
+    }
+}
+
 impl Attempt {
     /// Starts an attempt. After an attempt that its runtime did not run, uses the background thread.
     fn begin(
@@ -164,7 +184,8 @@ impl Attempt {
             true => drop(background.spawn(connecting)),
             false => background.spawn_connection(connecting),
         }
-        Self { started, result, answers: AtomicU64::new(0), server_us: AtomicU64::new(0) }
+        let (answers, server_us) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { started, result, answers, server_us, lost: OnceLock::new() }
     }
 
     fn is_running(&self) -> bool {
@@ -191,6 +212,11 @@ impl Attempt {
     /// Returns the number of answers that have arrived.
     pub(super) fn answers(&self) -> u64 {
         self.answers.load(Ordering::Relaxed)
+    }
+
+    /// Returns the error of a call that was lost with the connection, which all these calls share.
+    pub(super) fn lost_call(&self, words: String) -> Error {
+        self.lost.get_or_init(|| Error::lost_call(words)).clone()
     }
 
     pub(super) fn count_answer(&self) {

@@ -109,10 +109,7 @@ impl KeyState {
         };
         let restored = match result {
             Ok(share) => self.landed(flight, lease.unwrap_or_default(), share, now),
-            Err(error) => {
-                self.failed(flight, lease, error, now);
-                0
-            }
+            Err(error) => self.failed(flight, lease, error, now),
         };
         self.set_expiry();
         restored
@@ -120,13 +117,10 @@ impl KeyState {
 
     fn landed(&mut self, flight: Flight, lease: u64, share: Share, now: &Circumstances) -> u64 {
         let Flight { callers, terms, n, keep, waits, reporters } = flight;
-        let is_restored = self.counted.lease != 0 && self.counted.lease != lease;
         let (k, cost) = (share.outcome.k, terms.as_ref().map_or(0, |terms| terms.cost));
         let patience_us = terms.as_ref().map_or(0, |terms| terms.patience_us);
-        self.answers += 1;
-        self.answered_us = now.now_us;
+        let restored = self.confirm(lease, keep, k * cost, now.now_us);
         self.rejections = 0;
-        self.confirm(lease, keep + k * cost);
         self.has_place = patience_us > 0 && waits && k < n;
         reporters.into_iter().for_each(|reporter| drop(reporter.send(Ok(()))));
         if k > 0 {
@@ -156,7 +150,7 @@ impl KeyState {
         if self.queue.is_empty() {
             self.leave_place(now.now_us);
         }
-        if is_restored { keep } else { 0 }
+        restored
     }
 
     /// Gives the admitted units to the first callers that still wait: those of the message, then others with
@@ -217,12 +211,16 @@ impl KeyState {
         }
     }
 
-    fn failed(&mut self, flight: Flight, lease: Option<u64>, error: Error, now: &Circumstances) {
-        let Flight { callers, reporters, .. } = flight;
-        if let Some(lease) = lease
-            && error.may_have_run()
-        {
-            self.doubt_message(lease, now);
+    fn failed(&mut self, flight: Flight, lease: Option<u64>, error: Error, now: &Circumstances) -> u64 {
+        let Flight { callers, keep, reporters, .. } = flight;
+        let (mut released, mut restored) = (Err(error.clone()), 0);
+        match lease {
+            Some(lease) if error.is_out_of_memory() => {
+                restored = self.confirm(lease, keep, 0, now.now_us);
+                released = Ok(());
+            }
+            Some(lease) if error.may_have_run() => self.doubt_message(lease, now),
+            _ => {}
         }
         self.poll_at_us = now.now_us;
         let is_rejected = error.is_lapsed_lease() || error.is_stale_message();
@@ -232,12 +230,14 @@ impl KeyState {
             callers.into_iter().rev().for_each(|waiter| self.queue.push_front(waiter));
             self.reporters.splice(..0, reporters);
             self.report_by(now.now_us);
-            return;
+            return restored;
         }
         self.rejections = 0;
         let error = if is_rejected { rejected_again() } else { error };
-        reporters.into_iter().for_each(|reporter| drop(reporter.send(Err(error.clone()))));
+        let released = released.map_err(|_| error.clone());
+        reporters.into_iter().for_each(|reporter| drop(reporter.send(released.clone())));
         self.fail(callers, &error, now);
+        restored
     }
 }
 

@@ -289,7 +289,11 @@ fn outcomes(
                     terms.record_demand(held, share.outcome.k, is_denied);
                     outcome.admitted.extend((share.outcome.k > 0).then(|| terms.clone()));
                 }
-                Err(error) => drop(outcome.error.get_or_insert_with(|| error.clone())),
+                // After any other error than a lack of memory, the store may count other units.
+                Err(error) if outcome.error.as_ref().is_none_or(Error::is_out_of_memory) => {
+                    outcome.error = Some(error.clone());
+                }
+                Err(_) => {}
             }
         }
     }

@@ -323,10 +323,15 @@ impl KeyState {
         self.late_until_us = Some(now.now_us + now.ttl_us);
     }
 
-    /// Notes the reply to the last message.
-    pub(super) fn confirm(&mut self, lease: u64, units: u64) {
-        self.counted = CountedUnits { lease, units: Some(units), is_confirmed: true };
+    /// Notes the reply to the last message, after which the store counts these units under this lease. Returns those
+    /// that it counts again, after another lease had lapsed.
+    pub(super) fn confirm(&mut self, lease: u64, keep: u64, admitted: u64, now_us: u64) -> u64 {
+        let is_restored = self.counted.lease != 0 && self.counted.lease != lease;
+        self.answers += 1;
+        self.answered_us = now_us;
+        self.counted = CountedUnits { lease, units: Some(keep + admitted), is_confirmed: true };
         self.late_until_us.take_if(|until_us| *until_us <= self.made_us);
+        if is_restored { keep } else { 0 }
     }
 
     /// Returns whether the store counts other units than this process holds, or may do so.

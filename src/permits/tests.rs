@@ -138,6 +138,10 @@ impl Caller {
     }
 }
 
+fn out_of_memory() -> Error {
+    Error::from_script("OOM command not allowed when used memory > 'maxmemory'.")
+}
+
 fn timeout() -> Error {
     Error::timeout("a reply", Duration::from_millis(100))
 }

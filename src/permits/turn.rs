@@ -176,7 +176,8 @@ impl KeyState {
         held
     }
 
-    /// Notes which groups were admitted, and the first error of a group, after which the store may count other units.
+    /// Notes which groups were admitted, and the first error of a group, after which the store may count other units:
+    /// except for lack of memory, where it has counted what the process keeps.
     ///
     /// An admitted group is not sent again if the lease has lapsed since, since its other gates were charged: the next
     /// message reports the units, under another lease.
@@ -190,6 +191,7 @@ impl KeyState {
         let Busy::Lent { keep, reporters, sent } = &mut self.busy else { return Vec::new() };
         *sent = None;
         let (keep, reporters) = (*keep, mem::take(reporters));
+        let error = error.filter(|error| !error.is_out_of_memory());
         let is_counted = error.is_none() && now.lease == Some(lease);
         match error {
             // A rejected message is sent again, with its releases.
@@ -203,9 +205,7 @@ impl KeyState {
         }
         if is_counted {
             let units: u64 = admitted.iter().map(|terms| terms.cost).sum();
-            self.answers += 1;
-            self.answered_us = now.now_us;
-            self.confirm(lease, keep + units);
+            self.confirm(lease, keep, units, now.now_us);
             // A message of a group gives up the place.
             self.has_place = false;
         } else if error.is_none_or(|error| error.may_have_run() || !admitted.is_empty()) {

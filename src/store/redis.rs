@@ -5,13 +5,14 @@ mod arguments;
 mod ban;
 mod publish;
 mod reply;
+mod report;
 mod reserve;
 mod server_clock;
 
 use futures_util::future::{join, join_all};
 use redis::{Cmd, Value};
 
-use self::acquire::{Sender, acquire_all_args, acquire_args, is_shared};
+use self::acquire::{Sender, acquire_all_args, acquire_args, is_shared, message_of, peek_alone_args};
 use self::arguments::{Optional, group_args, take_args};
 use self::reply::{Reply, adapt_reply, lease_reply, unexpected};
 use self::server_clock::ServerClock;
@@ -22,7 +23,7 @@ use super::command::{
 };
 use super::take::{Group, Outcome};
 use super::target::Target;
-use crate::algorithm::{ACQUIRE_ALL, BAN, Definition, GROUP, RESERVE, SETTLE, Storage};
+use crate::algorithm::{ACQUIRE_ALL, BAN, Definition, GROUP, REPORT, RESERVE, SETTLE, Storage};
 use crate::connection::{CallTarget, Connection, Deadline};
 use crate::error::Error;
 use crate::health::Server;
@@ -104,32 +105,72 @@ impl RedisStore {
         // message that several groups share does not tell which of them were admitted.
         let is_repeatable = kind != CallKind::Ban && !groups.iter().any(|group| is_shared(group));
         match self.try_call(kind, groups, is_repeatable, deadline).await {
-            Ok(reply) => Reply::new(reply).outcomes(groups),
-            Err(error) if kind == CallKind::Ban && (error.is_of_keys_apart() || error.is_lost_call()) => {
-                // A denial stands even if it cannot be counted. Without its count, a key is one key again.
+            Ok(reply) => self.outcomes(kind, groups, reply, deadline).await,
+            Err(error) if kind == CallKind::Ban && error.is_lost_call() => {
+                // A denial stands even if it cannot be counted.
                 let uncounted: Vec<Group> = groups.iter().map(|group| group.uncounted()).collect();
-                Box::pin(self.call_each(&uncounted, error.is_of_keys_apart(), deadline)).await
+                let each =
+                    uncounted.iter().map(|group| self.call_one(CallKind::of(group), group, false, deadline));
+                Box::pin(join_all(each)).await
             }
-            // Their slot is migrating. A single key is on one node at every moment.
-            Err(error) if error.is_of_keys_apart() && groups.len() > 1 => {
-                Box::pin(self.call_each(groups.iter().copied(), true, deadline)).await
+            Err(error) if error.is_of_keys_apart() => {
+                let failed = (groups.len() == 1).then_some(kind);
+                let each = groups.iter().map(|group| self.call_apart(group, failed, &error, deadline));
+                Box::pin(join_all(each)).await
             }
             Err(error) => vec![Err(error); groups.len()],
         }
     }
 
-    /// Sends each group in a call of its own.
-    async fn call_each(
+    /// Sends a group in a call of its own, with as few keys as possible, while its slot is migrating: a single key is
+    /// on one node at every moment. Returns the error unless that is another call than the `failed` one.
+    async fn call_apart(
         &self,
-        groups: impl IntoIterator<Item = &Group>,
+        group: &Group,
+        failed: Option<CallKind<'_>>,
+        error: &Error,
+        deadline: Deadline,
+    ) -> Result<Outcome, Error> {
+        let group = group.of_fewest_keys();
+        let kind = CallKind::of_fewest_keys(&group);
+        if failed == Some(kind) {
+            return Err(error.clone());
+        }
+        match self.call_one(kind, &group, true, deadline).await {
+            // It needs the leases, which are another key.
+            Err(other) if matches!(kind, CallKind::PeekAlone(_)) && other.is_corrupt_state() => {
+                Err(error.clone())
+            }
+            outcome => outcome,
+        }
+    }
+
+    async fn call_one(
+        &self,
+        kind: CallKind<'_>,
+        group: &Group,
         is_repeatable: bool,
         deadline: Deadline,
+    ) -> Result<Outcome, Error> {
+        let reply = self.try_call(kind, &[group], is_repeatable, deadline).await?;
+        let outcome = self.outcomes(kind, &[group], reply, deadline).await.pop();
+        outcome.unwrap_or_else(|| Err(Error::unavailable("no reply")))
+    }
+
+    /// Parses the reply of a call. Sends messages again, without their acquires, for which Redis has no memory.
+    async fn outcomes(
+        &self,
+        kind: CallKind<'_>,
+        groups: &[&Group],
+        reply: Value,
+        deadline: Deadline,
     ) -> Vec<Result<Outcome, Error>> {
-        let each = groups.into_iter().map(|group| async move {
-            let reply = self.try_call(CallKind::of(group), &[group], is_repeatable, deadline).await?;
-            Reply::new(reply).outcome_of_one(group)
-        });
-        join_all(each).await
+        let mut outcomes = Reply::new(reply).outcomes(groups);
+        let is_full = || outcomes.iter().any(|outcome| outcome.as_ref().is_err_and(Error::is_out_of_memory));
+        if matches!(kind, CallKind::Acquire(..) | CallKind::AcquireAll(_)) && is_full() {
+            Box::pin(self.report_kept(groups, &mut outcomes, deadline)).await;
+        }
+        outcomes
     }
 
     async fn try_call(
@@ -154,6 +195,15 @@ impl RedisStore {
             CallKind::Acquire(sender, quota) => {
                 let script = &quota.kind().definition().scripts.take;
                 let args = |command: &mut Cmd| acquire_args(sender, quota, groups, command);
+                self.connection.run(script, args, to).await
+            }
+            CallKind::Report(sender, quota) => {
+                let args = |command: &mut Cmd| acquire_args(sender, quota, groups, command);
+                self.connection.run(&REPORT, args, to).await
+            }
+            CallKind::PeekAlone(quota) => {
+                let script = &quota.kind().definition().scripts.take;
+                let args = |command: &mut Cmd| peek_alone_args(quota, &groups[0].items[0], command);
                 self.connection.run(script, args, to).await
             }
             CallKind::AcquireAll(sender) => {
@@ -405,6 +455,10 @@ enum CallKind<'a> {
     Group,
     /// Groups of one key of an in-flight limit, all of this quota: `lua/acquire.lua`.
     Acquire(Sender<'a>, &'a Quota),
+    /// Messages without acquires about keys of one in-flight limit, where the memory of Redis is full.
+    Report(Sender<'a>, &'a Quota),
+    /// A peek at a key of an in-flight limit, without the leases: see `peek_alone_args`.
+    PeekAlone(&'a Quota),
     /// Groups of several keys that include keys of in-flight limits: `lua/acquire_all.lua`.
     AcquireAll(Sender<'a>),
     /// Groups of any quotas with a key that has holds: `lua/reserve.lua`.
@@ -425,6 +479,14 @@ impl<'a> CallKind<'a> {
             _ if group.has_bans() => Self::Ban,
             [item] => Self::Take(&item.target.gate.quota),
             _ => Self::Group,
+        }
+    }
+
+    /// Returns the kind of a group that has [as few keys](Group::of_fewest_keys) as possible.
+    fn of_fewest_keys(group: &'a Group) -> Self {
+        match (Self::of(group), &*group.items) {
+            (Self::Acquire(_, quota), [item]) if message_of(item).is_none() => Self::PeekAlone(quota),
+            (kind, _) => kind,
         }
     }
 }

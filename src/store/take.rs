@@ -53,7 +53,21 @@ impl Item {
 
     /// Returns the item without a ban, whose denials are then not counted.
     fn uncounted(&self) -> Self {
-        let companion = self.companion.clone().filter(|_| self.ban().is_none());
+        self.with_companion(|_| self.ban().is_none())
+    }
+
+    /// Returns the item without a second key, if it can be decided without: ended holds are then not settled, and
+    /// denials not counted.
+    fn of_fewest_keys(&self) -> Self {
+        let is_needed = |companion: &Companion| match companion {
+            Companion::Message(_) | Companion::Holds(Some(_)) => true,
+            Companion::Holds(None) | Companion::Ban { .. } => false,
+        };
+        self.with_companion(|companion| is_needed(companion))
+    }
+
+    fn with_companion(&self, is_kept: impl Fn(&Companion) -> bool) -> Self {
+        let companion = self.companion.clone().filter(|companion| is_kept(companion));
         Self { target: self.target.clone(), companion, ..*self }
     }
 
@@ -117,6 +131,17 @@ impl Group {
     /// Returns the group without bans: it decides and charges the same, and counts no denials.
     pub(crate) fn uncounted(&self) -> Self {
         Self { items: self.items.iter().map(Item::uncounted).collect(), n: self.n }
+    }
+
+    /// Returns the group with as few keys as it can be decided with.
+    pub(super) fn of_fewest_keys(&self) -> Self {
+        Self { items: self.items.iter().map(Item::of_fewest_keys).collect(), n: self.n }
+    }
+
+    /// Returns whether a call with this group may name several keys.
+    pub(crate) fn has_several_keys(&self) -> bool {
+        let has_second_key = |item: &Item| item.companion.is_some() || item.target.gate.quota.is_in_flight();
+        self.items.len() > 1 || self.items.iter().any(has_second_key)
     }
 
     /// Returns whether the group is a partial grant with at least one ban.

@@ -6,6 +6,7 @@ use tidegate::{OnFailure, Quota};
 use tidegate_testkit::{Fault, Proxy, Server};
 
 use super::{TTL, remaining};
+use crate::support::acquired::AcquiredParts;
 use crate::support::fixture::{PATIENCE, Paused, builder, calls, soon};
 
 const DEADLINE: Duration = Duration::from_millis(100);
@@ -34,9 +35,12 @@ async fn acquire_that_arrives_after_its_caller_gave_up_holds_nothing() {
     assert!(gate.acquire("x").await.unwrap_err().is_timeout());
     proxy.set(Fault::None);
     // A newer acquire and its release remove the key from Redis and from the process.
-    soon("another message is answered", async || match gate.try_acquire("x").await {
-        Ok(Some(permit)) => permit.release().await.is_ok(),
-        _ => false,
+    soon("another message is answered", async || {
+        let permit = gate.try_acquire("x").await.ok().and_then(AcquiredParts::permit);
+        match permit {
+            Some(permit) => permit.release().await.is_ok(),
+            None => false,
+        }
     })
     .await;
     assert!(sent.elapsed() < LATE, "too slow to show anything: {:?}", sent.elapsed());
@@ -51,7 +55,8 @@ async fn outage_longer_than_a_lease_leaves_no_key_and_no_lease() {
     let server = Server::process(&[]).unwrap();
     let limiter = connect(server.url(), TTL).on_failure(OnFailure::Open).breaker(true).build().unwrap();
     let gate = limiter.gate("gate", Quota::in_flight(1));
-    soon("the process is connected", async || gate.try_acquire("x").await.is_ok_and(|it| it.is_some())).await;
+    soon("the process is connected", async || gate.try_acquire("x").await.is_ok_and(|it| it.is_allowed()))
+        .await;
     {
         let _paused = Paused::new(&server);
         let started = Instant::now();
@@ -61,7 +66,7 @@ async fn outage_longer_than_a_lease_leaves_no_key_and_no_lease() {
             }
         }
     }
-    soon("the process decides", async || gate.try_acquire("x").await.is_ok_and(|it| it.is_some())).await;
+    soon("the process decides", async || gate.try_acquire("x").await.is_ok_and(|it| it.is_allowed())).await;
     tokio::time::sleep(4 * TTL).await;
     assert_eq!(server.cli(&["ZCARD", "late:1:holders"]).unwrap(), "(integer) 0");
     let before = calls(&server, "evalsha");

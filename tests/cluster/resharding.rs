@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
-use tidegate::{Ban, Quota};
+use tidegate::{Ban, Gate, Quota};
 use tidegate_testkit::{Cluster, Server};
 use tokio::task::JoinSet;
 
 use super::{MINUTE, builder, number, owner};
 use crate::support::acl::{self, PASSWORD, USER};
+use crate::support::acquired::AcquiredParts;
 
 const KEYS: usize = 480;
 const TASKS: usize = 64;
@@ -148,8 +150,8 @@ async fn keys_of_a_moving_slot_are_served_and_groups_fail_until_it_has_moved() {
 
     let pair = |key: &str| limiter.check_all([gate.key(key), other.key(key)]);
     for key in [&stays[0], &moves[0], "user:new"] {
-        let colocated = [gate.key(key).colocate_with("user:1"), other.key(key).colocate_with("user:1")];
-        let error = limiter.check_all(colocated).await.unwrap_err();
+        let check = |gate: &Gate| gate.key(key).colocate_with("user:1").deadline(Duration::from_millis(300));
+        let error = limiter.check_all([check(&gate), check(&other)]).await.unwrap_err();
         assert!(error.is_unavailable() && error.to_string().contains("TRYAGAIN"), "{key}: {error}");
     }
     for key in &stays {
@@ -209,6 +211,123 @@ async fn gate_with_a_ban_decides_while_a_slot_moves_and_counts_afterwards() {
         assert_eq!(denied.retry_after() > 30 * MINUTE, denial == 3, "denial {denial}: {denied:?}");
     }
     assert_eq!(to.cli(&["EXISTS", &count_key]).unwrap(), "(integer) 0");
+}
+
+/// A slot of which keys are moved one by one.
+struct Move<'a> {
+    from: &'a Server,
+    to: &'a Server,
+    slot: String,
+    to_id: String,
+}
+
+impl<'a> Move<'a> {
+    fn begin(cluster: &'a Cluster, to: usize, redis_key: &str) -> Self {
+        let (from, to) = (owner(cluster, redis_key), cluster.nodes().nth(to).unwrap());
+        let (slot, to_id) = begin_to_move(redis_key, from, to);
+        Self { from, to, slot, to_id }
+    }
+
+    fn key(&self, redis_key: &str) {
+        let address = self.to.url().trim_start_matches("redis://").split_once(':').unwrap();
+        let moved = self.from.cli(&["MIGRATE", address.0, address.1, redis_key, "0", "5000"]).unwrap();
+        assert_eq!(moved, "OK", "{redis_key}");
+    }
+
+    /// Moves the keys that are left.
+    fn end(&self) {
+        let keys = self.from.cli(&["CLUSTER", "GETKEYSINSLOT", &self.slot, "1000"]).unwrap();
+        keys.lines().filter_map(|line| line.split('"').nth(1)).for_each(|key| self.key(key));
+        for node in [self.to, self.from] {
+            assert_eq!(node.cli(&["CLUSTER", "SETSLOT", &self.slot, "NODE", &self.to_id]).unwrap(), "OK");
+        }
+    }
+}
+
+/// Returns further keys that share the slot of `user:1`.
+fn keys_of_one_slot(gate: &Gate) -> impl Iterator<Item = String> {
+    let redis_key = gate.redis_key("user:1").unwrap();
+    let tag = redis_key[..redis_key.find('}').unwrap()].to_owned();
+    let gate = gate.clone();
+    (2..).map(key).filter(move |key| gate.redis_key(key).unwrap().starts_with(&tag))
+}
+
+/// The state and the holds of a key are two keys, of which one may not exist or may have moved.
+#[tokio::test]
+async fn gate_with_holds_is_checked_while_a_slot_moves() {
+    let mut cluster = Cluster::start().unwrap();
+    let new = cluster.add_node().unwrap();
+    cluster.prevent_failover().unwrap();
+    let limiter = builder(&cluster).build().unwrap();
+    let gate = limiter.gate("gate", Quota::fixed_window(9, 60 * MINUTE)).holds();
+    let fresh = keys_of_one_slot(&gate).next().unwrap();
+    let reserved = limiter.reserve([gate.key("user:1").cost(4)]).await.unwrap();
+    let moving = Move::begin(&cluster, new, &gate.redis_key("user:1").unwrap());
+    // First both keys of `user:1` stay, then they are on two nodes.
+    for moves in [false, true] {
+        if moves {
+            moving.key(&gate.redis_key("user:1").unwrap());
+        }
+        assert!(gate.check("user:1").await.unwrap().is_allowed());
+        assert!(gate.check(&fresh).await.unwrap().is_allowed());
+        assert!(gate.peek("user:1").await.unwrap().is_allowed());
+        let many = gate.check_many(["user:1", &fresh]).await;
+        assert!(many.iter().all(|check| check.as_ref().unwrap().is_allowed()));
+    }
+    moving.end();
+    assert_eq!(gate.peek("user:1").await.unwrap().remaining(), 1);
+    limiter.cancel(reserved.token().unwrap()).await.unwrap();
+    assert_eq!(gate.peek("user:1").await.unwrap().remaining(), 5);
+    assert_eq!(gate.peek(&fresh).await.unwrap().remaining(), 5);
+}
+
+/// An in-flight limit needs the key of the leases too.
+#[tokio::test]
+async fn permits_wait_for_a_moving_slot_and_peeks_do_not() {
+    let mut cluster = Cluster::start().unwrap();
+    let new = cluster.add_node().unwrap();
+    cluster.prevent_failover().unwrap();
+    let limiter = builder(&cluster).build().unwrap();
+    let gate = limiter.gate("gate", Quota::in_flight(5));
+    let kept = gate.acquire("user:1").cost(2).await.unwrap().permit().unwrap();
+    let released = gate.acquire("user:1").await.unwrap().permit().unwrap();
+    let moving = Move::begin(&cluster, new, &gate.redis_key("user:1").unwrap());
+    moving.key(&gate.redis_key("user:1").unwrap());
+    assert_eq!(gate.peek("user:1").await.unwrap().remaining(), 2);
+    let short = gate.acquire("user:1").deadline(Duration::from_millis(100)).await.unwrap_err();
+    assert!(short.is_unavailable(), "{short}");
+
+    let (acquired, (), release) = tokio::join!(
+        async { gate.acquire("user:1").cost(2).await },
+        async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            moving.end();
+        },
+        released.release(),
+    );
+    release.unwrap();
+    let acquired = acquired.unwrap().permit().unwrap();
+    assert_eq!(gate.peek("user:1").await.unwrap().remaining(), 1);
+    assert!(kept.is_held() && acquired.is_held());
+}
+
+#[tokio::test]
+async fn group_waits_for_a_moving_slot_until_its_deadline() {
+    let mut cluster = Cluster::start().unwrap();
+    let new = cluster.add_node().unwrap();
+    cluster.prevent_failover().unwrap();
+    let limiter = builder(&cluster).build().unwrap();
+    let gates = ["one", "two"].map(|name| limiter.gate(name, Quota::fixed_window(5, 60 * MINUTE)));
+    let both = || limiter.check_all(gates.iter().map(|gate| gate.key("user:1")));
+    assert!(both().await.unwrap().is_allowed());
+    let moving = Move::begin(&cluster, new, &gates[0].redis_key("user:1").unwrap());
+    moving.key(&gates[0].redis_key("user:1").unwrap());
+    let (checked, ()) = tokio::join!(both(), async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        moving.end();
+    });
+    assert!(checked.unwrap().is_allowed());
+    assert_eq!(gates[1].peek("user:1").await.unwrap().remaining(), 3);
 }
 
 #[tokio::test]

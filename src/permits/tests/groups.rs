@@ -3,7 +3,7 @@
 use tokio::sync::oneshot;
 
 use super::super::terms::OnLapse;
-use super::{Key, MS, timeout};
+use super::{Key, MS, out_of_memory, timeout};
 use crate::error::Error;
 use crate::quota::Quota;
 
@@ -135,4 +135,19 @@ fn release_in_a_message_that_failed_is_repeated_at_once() {
     key.state.turn_answered(1, &[], Some(&Error::from_script("STATE held")), &key.now);
     key.end_turn();
     assert_eq!(key.sent().keep, 0);
+}
+
+#[test]
+fn group_without_memory_has_reported_what_is_kept() {
+    let mut key = Key::new(Quota::in_flight(2));
+    let terms = key.terms.clone();
+    let held = key.admit(terms);
+    let (reporter, mut released) = oneshot::channel();
+    key.state.release(&held, key.now.now_us, Some(reporter));
+    key.lend();
+    assert_eq!(key.state.begin_turn(1, key.now.now_us), 0);
+    key.state.turn_answered(1, &[], Some(&out_of_memory()), &key.now);
+    key.end_turn();
+    released.try_recv().unwrap().unwrap();
+    assert!(key.state.is_unused(&key.now));
 }

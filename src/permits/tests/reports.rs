@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::super::terms::{Answer, OnLapse, Terms};
-use super::{DEADLINE_US, Key, MS, TTL_US, timeout};
+use super::{DEADLINE_US, Key, MS, TTL_US, out_of_memory, timeout};
 use crate::batch::Share;
 use crate::error::Error;
 use crate::fallback::OnFailure;
@@ -22,6 +22,20 @@ fn caller_that_gives_up_while_its_message_is_in_flight_gets_its_failure_policy()
     assert!(matches!(caller.answer(), Some(Answer::Failed(error)) if error.is_timeout()));
     key.reply(1, 1, 0);
     assert_eq!(key.sent().keep, 0, "the admitted unit has no owner");
+}
+
+#[test]
+fn message_without_memory_for_its_acquires_has_reported_what_is_kept() {
+    let mut key = Key::new(Quota::in_flight(5));
+    let terms = key.terms.clone();
+    let (kept, released) = (key.admit(terms.clone()), key.admit(terms));
+    key.state.release(&released, key.now.now_us, None);
+    let mut rejected = key.acquire(1, None);
+    assert_eq!(key.sent().keep, kept.units);
+    key.fail(out_of_memory());
+    assert!(matches!(rejected.answer(), Some(Answer::Failed(error)) if error.is_out_of_memory()));
+    key.assert_rests();
+    assert!(!key.state.prompt(&key.now, 0), "Redis counts the unit that is left");
 }
 
 #[test]

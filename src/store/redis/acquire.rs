@@ -46,6 +46,14 @@ pub(super) fn acquire_args(sender: Sender<'_>, quota: &Quota, groups: &[&Group],
     });
 }
 
+/// Appends the arguments of a peek that names no other key: it passes its key in place of the leases. The script reads
+/// those only if one may have lapsed since its last scan, and then fails.
+pub(super) fn peek_alone_args(quota: &Quota, item: &Item, command: &mut Cmd) {
+    let (key, [limit, patience_us, ..]) = (&item.target.redis_key, quota.kind().args());
+    command.arg(2).arg(key).arg(key).arg("").arg(0).arg(limit).arg(patience_us);
+    command.arg(0).arg(0).arg(0).arg(item.cost).arg(0);
+}
+
 /// Appends arguments in the order of the header of `acquire_all.lua`.
 pub(super) fn acquire_all_args(sender: Sender<'_>, now_us: u64, groups: &[&Group], command: &mut Cmd) {
     keys(groups, command);
@@ -89,7 +97,7 @@ pub(super) fn is_shared(group: &Group) -> bool {
     group.items.iter().filter_map(message_of).any(|message| message.is_shared)
 }
 
-fn message_of(item: &Item) -> Option<&Message> {
+pub(super) fn message_of(item: &Item) -> Option<&Message> {
     match item.companion.as_deref() {
         Some(Companion::Message(message)) => Some(message),
         _ => None,

@@ -87,7 +87,7 @@ mod tests {
         let is_possible = |k: i64, first: &[i64], bans: &[i64]| {
             let numbers = [&[NOW_US, -1 - k], first, &free, &[bans.len() as i64], bans].concat();
             let reply = Value::Array(numbers.into_iter().map(Value::Int).collect());
-            Reply::new(reply).outcome_of_one(&group).unwrap().is_possible(&group)
+            Reply::new(reply).outcomes(&[&group]).remove(0).unwrap().is_possible(&group)
         };
         assert!(is_possible(0, &used, &[1]));
         assert!(!is_possible(0, &used, &[2]), "an item without a ban");

@@ -28,11 +28,6 @@ impl Reply {
         }
     }
 
-    pub(super) fn outcome_of_one(mut self, group: &Group) -> Result<Outcome, Error> {
-        let now_us = self.number()?;
-        self.outcome(group, now_us)
-    }
-
     fn outcome(&mut self, group: &Group, now_us: u64) -> Result<Outcome, Error> {
         // A negative number encodes how many were admitted. It is omitted if all were.
         let (k, mut first) = match self.signed()? {

@@ -87,7 +87,14 @@ pub fn test_build(production: &str) -> (String, [usize; 7]) {
         text = text.replace(command, function);
         count
     });
-    (format!("{BEFORE}{text}{AFTER}"), counts)
+    (prepend(BEFORE, &text) + AFTER, counts)
+}
+
+/// Returns a script with a text before it: after its first line if that has flags.
+pub fn prepend(before: &str, script: &str) -> String {
+    let flags =
+        script.starts_with("#!").then(|| script.split_inclusive('\n').next()).flatten().unwrap_or_default();
+    format!("{flags}{before}{}", &script[flags.len()..])
 }
 
 /// The test builds of all scripts, loaded into a server.

@@ -12,7 +12,7 @@ use tidegate::script::Script;
 use super::call::{Call, Group, Hold, Item, Phase, Reply, Settled, Taken, Token, Verb};
 use super::player::{Seen, Subject};
 use crate::plan;
-use crate::script::{connect, group_arguments, is_bounded, outcomes, span, test_build};
+use crate::script::{connect, group_arguments, is_bounded, outcomes, prepend, span, test_build};
 
 /// A set that loses its last member is removed with its expiry, as in Redis.
 const ZREM: &str = r"
@@ -40,7 +40,7 @@ impl HoldScripts {
         let mut connection = connect(url);
         let mut load = |text: &str| {
             let text = text.replace("call('ZREM', ", "test_zrem(");
-            let (text, _) = test_build(&format!("{ZREM}{text}"));
+            let (text, _) = test_build(&prepend(ZREM, &text));
             redis::cmd("SCRIPT").arg("LOAD").arg(text).query::<String>(&mut connection).unwrap()
         };
         let text = |script: &Script| match script.name {
