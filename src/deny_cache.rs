@@ -46,7 +46,7 @@ impl DenyCache {
 
     /// Called before a check is sent.
     pub(crate) fn snapshot(&self, item: &Item) -> SlotSnapshot {
-        self.denials.snapshot(&item.target)
+        self.denials.snapshot(&item.target, can_others_pass(item))
     }
 
     /// Returns the answer to a check that is still denied, and the server's time by now.
@@ -122,6 +122,12 @@ impl DenyCache {
     pub(crate) fn record_charge(&self, target: &Target, units: u64, written: &Written) {
         self.denials.record_charge(target, written.now_us, |denial| denial.add(units, written.stamp_us));
     }
+}
+
+/// Returns whether another check of the key under the same quota can be admitted while this one is denied: a cheaper
+/// or a more patient one.
+fn can_others_pass(item: &Item) -> bool {
+    item.cost > 1 || item.max_delay_us.is_some()
 }
 
 impl Denial {

@@ -37,7 +37,7 @@ fn remember(
 pub(crate) fn no_denial_is_found_after_its_key_was_forgotten() -> Model {
     let execution = || {
         let denials = denials();
-        let snapshot = denials.snapshot(&KEY);
+        let snapshot = denials.snapshot(&KEY, false);
         let remembering = remember(&denials, snapshot, 5);
         denials.forget(&KEY);
         let found = find(&denials);
@@ -54,7 +54,7 @@ pub(crate) fn no_denial_is_found_after_its_key_was_forgotten() -> Model {
 pub(crate) fn no_denial_is_found_after_a_later_admission() -> Model {
     let execution = || {
         let denials = denials();
-        let snapshot = denials.snapshot(&KEY);
+        let snapshot = denials.snapshot(&KEY, true);
         let remembering = remember(&denials, snapshot, 5);
         denials.record_admission(&KEY, 5);
         let found = find(&denials);
@@ -71,7 +71,7 @@ pub(crate) fn no_denial_is_found_after_a_later_admission() -> Model {
 pub(crate) fn no_denial_is_found_without_a_later_charge() -> Model {
     let execution = || {
         let denials = denials();
-        let snapshot = denials.snapshot(&KEY);
+        let snapshot = denials.snapshot(&KEY, false);
         let remembering = remember(&denials, snapshot, 5);
         denials.record_charge(&KEY, 6, |denial| {
             *denial += 100;
@@ -92,7 +92,7 @@ pub(crate) fn a_denial_that_is_not_out_of_date_is_found() -> Model {
     let execution = || {
         let denials = denials();
         denials.forget(&KEY);
-        let snapshots = [denials.snapshot(&KEY), denials.snapshot(&KEY)];
+        let snapshots = [denials.snapshot(&KEY, true), denials.snapshot(&KEY, false)];
         let remembering = [remember(&denials, snapshots[0], 5), remember(&denials, snapshots[1], 6)];
         denials.record_admission(&KEY, 4);
         remembering.into_iter().for_each(|remembering| remembering.join().unwrap());

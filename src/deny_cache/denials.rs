@@ -15,9 +15,12 @@ pub(super) struct Denials<D> {
     /// By slot, how often keys were forgotten. A denial is not cached if its check began before a key
     /// was forgotten.
     forgotten: Box<[AtomicU64]>,
-    /// By slot, the server's time of the latest take that admitted a check, or of the latest charge without a
-    /// check. A denial by an earlier take is not cached.
+    /// By slot, the latest server's time of denials that are older than an admission, or than a charge without a
+    /// check. They are not cached.
     latest_admission_us: Box<[AtomicU64]>,
+    /// By slot, 1 if a check was sent that can be denied before another take of the same call is admitted. 0: a
+    /// denial at the time of an admission is one of the same take, which counts what the take admitted.
+    has_unlike_checks: Box<[AtomicU64]>,
 }
 
 #[derive(Clone)]
@@ -42,12 +45,22 @@ impl<D: Clone> Denials<D> {
     pub(super) fn new(max_keys: usize) -> Self {
         let slots = || (0..SLOTS).map(|_| AtomicU64::new(0)).collect();
         let target_cache = TargetCache::new(max_keys);
-        Self { target_cache, until_us: slots(), forgotten: slots(), latest_admission_us: slots() }
+        Self {
+            target_cache,
+            until_us: slots(),
+            forgotten: slots(),
+            latest_admission_us: slots(),
+            has_unlike_checks: slots(),
+        }
     }
 
-    /// Called before a check is sent.
-    pub(super) fn snapshot(&self, target: &Target) -> SlotSnapshot {
+    /// Called before a check is sent. `can_others_pass`: whether another check of the key can be admitted
+    /// while this one is denied.
+    pub(super) fn snapshot(&self, target: &Target, can_others_pass: bool) -> SlotSnapshot {
         let slot = slot(target);
+        if can_others_pass && self.has_unlike_checks[slot].load(Ordering::Relaxed) == 0 {
+            self.has_unlike_checks[slot].store(1, Ordering::SeqCst);
+        }
         SlotSnapshot {
             slot,
             forgotten: self.forgotten[slot].load(Ordering::Acquire),
@@ -105,14 +118,15 @@ impl<D: Clone> Denials<D> {
     /// [`record_admission`](Self::record_admission) then removes it.
     #[inline]
     pub(super) fn raise_latest_admission(&self, snapshot: SlotSnapshot, now_us: u64, since_us: u64) -> bool {
-        self.raise(snapshot.slot, now_us) > since_us
+        self.raise(snapshot.slot, self.latest_older_us(snapshot.slot, now_us)) > since_us
     }
 
     /// Called after the store admitted a check of this process at the server's time `now_us`. A check that
     /// starts after this has returned does not find an earlier denial.
     pub(super) fn record_admission(&self, target: &Target, now_us: u64) {
-        if self.raise(slot(target), now_us) > 0 {
-            self.target_cache.remove_if(target, |denied| denied.server_now_us <= now_us);
+        let latest_older_us = self.latest_older_us(slot(target), now_us);
+        if self.raise(slot(target), latest_older_us) > 0 {
+            self.target_cache.remove_if(target, |denied| denied.server_now_us <= latest_older_us);
         }
     }
 
@@ -125,6 +139,15 @@ impl<D: Clone> Denials<D> {
                 let is_earlier = denied.server_now_us < now_us;
                 denied.server_now_us > now_us || (is_earlier && change(&mut denied.denial))
             });
+        }
+    }
+
+    /// Returns the latest time of denials that are older than an admission at `now_us`.
+    #[inline]
+    fn latest_older_us(&self, slot: usize, now_us: u64) -> u64 {
+        match self.has_unlike_checks[slot].load(Ordering::SeqCst) {
+            0 => now_us.saturating_sub(1),
+            _ => now_us,
         }
     }
 

@@ -65,7 +65,7 @@ impl Pipeline {
         if let (Some(deny_cache), Some(snapshot)) = (&self.deny_cache, snapshot)
             && n > 0
         {
-            // First the admission, since the denial of the same call counts as older.
+            // First the admission: where takes of one time are unlike, the denial of the same call counts as older.
             if granted > 0 && deny_cache.raise_latest_admission(snapshot, &share) {
                 deny_cache.record_admission(&request.target()?, share.outcome.now_us);
             }
