@@ -52,6 +52,8 @@ pub(crate) struct Pipeline {
     /// A peek that any working store can answer.
     pub(super) probe: Group,
     pub(super) deadline: Duration,
+    /// The most debt that units used may leave, in limits of their quota.
+    pub(super) debt_cap: u64,
     pub(crate) on_failure: OnFailure,
     /// The clock of leases; with Redis its own clock decides.
     pub(super) clock: Clock,
@@ -63,6 +65,7 @@ pub(crate) struct Settings {
     pub(crate) background: Arc<Background>,
     pub(crate) keyspace: Keyspace,
     pub(crate) deadline: Duration,
+    pub(crate) debt_cap: u64,
     pub(crate) on_failure: OnFailure,
     pub(crate) observer: Option<Arc<dyn Observer>>,
     pub(crate) warnings: WarningSink,
@@ -89,6 +92,7 @@ impl Pipeline {
             background,
             keyspace,
             deadline,
+            debt_cap,
             on_failure,
             observer,
             warnings,
@@ -190,6 +194,7 @@ impl Pipeline {
             keyed_hasher,
             probe,
             deadline,
+            debt_cap,
             on_failure,
             clock,
             is_shut_down: AtomicBool::new(false),

@@ -53,18 +53,29 @@ impl Pipeline {
         deadline: Deadline,
     ) -> Result<(), Error> {
         self.ensure_open()?;
-        let _forget = self.forget_on_drop(target);
-        self.ensure_background_jobs();
-        let written = match self.ensure_available(target.hash_tag) {
-            Ok(()) => self.store.write(target, write, deadline).await,
-            Err(error) => Err(error),
-        };
-        self.record_result(target.hash_tag, &written, deadline.after);
+        let written = self.send_write(target, deadline, self.store.write(target, write, deadline)).await;
         written.map(drop).map_err(|error| {
             let error = error.with_context(target.gate.name, key);
             self.notify_failed(&target.gate, || error.clone());
             error
         })
+    }
+
+    /// Sends a write to the state of this target through the breaker.
+    pub(super) async fn send_write<T>(
+        &self,
+        target: &Target,
+        deadline: Deadline,
+        write: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let _forget = self.forget_on_drop(target);
+        self.ensure_background_jobs();
+        let written = match self.ensure_available(target.hash_tag) {
+            Ok(()) => write.await,
+            Err(error) => Err(error),
+        };
+        self.record_result(target.hash_tag, &written, deadline.after);
+        written
     }
 
     /// Returns a guard that removes the key's cached denials, also if the caller drops its future.
