@@ -181,8 +181,9 @@ impl<'r> Plan<'r> {
             plan.outcomes.push(RuleOutcome { rule, result, metric, candidate: None });
         }
         if is_denied && !charges_each {
-            // The request is denied, so nothing is charged.
-            plan.checks.clear();
+            // The request is denied, so nothing is charged, except units that were used already.
+            let Self { outcomes, checks, .. } = &mut plan;
+            checks.retain(|check| outcomes[check.at].rule().is_some_and(Rule::charges_used));
         }
         plan
     }

@@ -130,3 +130,14 @@ async fn blocked_key_is_charged_units_that_were_used() {
         }
     }
 }
+
+#[test]
+fn settings_that_decide_before_units_are_used_are_errors() {
+    let ban = "{ unit: hour, requests_per_unit: 20, ban: { after: 2, within: 1m, for: 1h } }";
+    for limit in [ban, "{ unit: hour, requests_per_unit: 20, lease: {} }", "{ in_flight: 2 }"] {
+        let text =
+            format!("domain: d\ndescriptors: [{{ key: used, rate_limit: {limit}, charge_used: true }}]");
+        let error = Rules::parse("d.yaml", &text).unwrap_err().to_string();
+        assert!(error.contains("`charge_used` cannot be combined with"), "{error}");
+    }
+}
