@@ -1,12 +1,16 @@
 //! The service: a request of the protocol to its response, without a server.
 
+use std::sync::Arc;
+
 use futures_util::future::try_join_all;
+use tidegate::Source;
 use tidegate_http::Headers;
-use tidegate_rules::{Descriptor, ReloadingRules, RuleOutcome, RulesDecision, RulesLimiter};
+use tidegate_rules::{Descriptor, ReloadingRules, Rule, RuleOutcome, RulesDecision, RulesLimiter};
 use tokio::time::{Instant, timeout};
 
 use crate::header_names::HeaderNames;
 use crate::proto::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use crate::recent_peeks::RecentPeeks;
 use crate::request::RequestDescriptors;
 use crate::response;
 use crate::service_error::ServiceError;
@@ -49,6 +53,7 @@ pub struct RateLimitService {
     is_shadow: bool,
     charges_denied: bool,
     denied_body: Vec<u8>,
+    peeks: Arc<RecentPeeks>,
 }
 
 impl RateLimitService {
@@ -61,6 +66,7 @@ impl RateLimitService {
             is_shadow: false,
             charges_denied: false,
             denied_body: Vec::new(),
+            peeks: Arc::new(RecentPeeks::new()),
         }
     }
 
@@ -161,6 +167,9 @@ impl RateLimitService {
             let charges = Box::pin(rules.charge_denied(domain, &descriptors.charged, decision));
             let _ = timeout(left, charges).await;
         }
+        if let Some(decision) = charged.as_ref().filter(|_| !self.peeks.has_warned()) {
+            self.find_lost_charges(&rules, request, decision);
+        }
         let is_allowed = self.is_shadow || charged.as_ref().is_none_or(RulesDecision::is_allowed);
         // Last: an error then leaves units charged. Before, a caller that repeats the request would give back twice.
         let returned = match descriptors.returned.is_empty() {
@@ -189,6 +198,26 @@ impl RateLimitService {
         }
         Ok(response)
     }
+
+    /// Remembers the descriptors that peeks admit, and warns of charges of such descriptors that are denied.
+    fn find_lost_charges(&self, rules: &RulesLimiter, request: &RateLimitRequest, decision: &RulesDecision) {
+        let charged = request.descriptors.iter().filter(|descriptor| !descriptor.is_negative_hits);
+        for (descriptor, outcome) in charged.zip(decision.outcomes()) {
+            let (Some(rule), Some(decided)) = (outcome.rule(), outcome.decision()) else { continue };
+            let is_window = rule.quota().is_some_and(|quota| quota.algorithm() == "fixed_window");
+            let is_charged = rule.charges_used() || (self.charges_denied && is_window);
+            let is_by_state = !matches!(decided.source(), Source::Rule | Source::Switch);
+            match (descriptor.hits_addend, decided.is_allowed()) {
+                _ if is_charged || !is_by_state => {}
+                (Some(0), true) => self.peeks.note(&request.domain, descriptor),
+                (Some(0), false) | (_, true) => {}
+                (_, false) => {
+                    let limiter = rules.limiter();
+                    self.peeks.warn_of_denied_charge(&request.domain, descriptor, rule, limiter);
+                }
+            }
+        }
+    }
 }
 
 fn outcomes(decision: Option<&RulesDecision>) -> impl Iterator<Item = &RuleOutcome> {
@@ -208,6 +237,12 @@ async fn charge(
         if !rules.plan(domain, &peeks).charges_each() {
             let peeked = Box::pin(check(rules, domain, &peeks)).await?;
             if peeked.as_ref().is_some_and(|peeked| !peeked.is_allowed()) {
+                let charges_used = |descriptor: &&Descriptor<'_>| {
+                    let rule = rules.rules().find(domain, descriptor);
+                    !descriptor.has_limit() && rule.is_some_and(Rule::charges_used)
+                };
+                let used: Vec<_> = descriptors.charged.iter().filter(charges_used).cloned().collect();
+                let _ = Box::pin(check(rules, domain, &used)).await?;
                 return Ok(peeked);
             }
         }

@@ -77,6 +77,9 @@ pub(crate) struct Decisions {
     /// Charge denied requests to fixed windows, as envoyproxy/ratelimit does: a second call to Redis for each denial
     #[arg(long)]
     pub(crate) charge_denied: bool,
+    /// The most debt of a key that units used may leave, in limits: see `charge_used` of rules
+    #[arg(long, value_name = "LIMITS", default_value_t = 10)]
+    pub(crate) debt_cap: u64,
     /// Allow several documents to define rules of one domain
     #[arg(long)]
     pub(crate) merge_domains: bool,
